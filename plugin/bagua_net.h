@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The public interface of libnccl-net-bagua.so, besides the ncclNetPlugin_v4 … v12 tables that NCCL looks up.
+ * Python reads the part between the two markers with cffi, so it holds plain declarations only.
+ *
+ * Functions return 0 or a negative errno value, unless they say otherwise. Strings are owned by the library and stay
+ * valid until it is unloaded. Nothing here is called on NCCL's data path.
+ */
+#ifndef BAGUA_NET_H
+#define BAGUA_NET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+/* cffi: begin */
+
+/* ---- the library ---- */
+
+/* Raised whenever a declaration below changes its meaning or its layout; Python refuses a library of another one. */
+int bnet_abi_version(void);
+/* "0.1.0" */
+const char *bnet_version(void);
+/* The ncclNet table of an API version, 4 to 12, as NCCL would find it by name; NULL for any other number. */
+const void *bnet_net_table(int version);
+
+/* ---- parameters: every row of config.def ---- */
+
+typedef struct {
+	const char *name;    /* BAGUA_NET_… */
+	const char *kind;    /* "int", "bytes", "string", "ports", "bool" */
+	const char *deflt;   /* as one would write it */
+	const char *range;   /* "1 … 64", or "" */
+	const char *help;    /* one line */
+	const char *value;   /* in force now, as one would write it */
+	const char *error;   /* NULL, or what is wrong with the value in the environment */
+	int set;             /* 1: the environment sets it */
+} bnet_param_t;
+
+int bnet_param_count(void);
+/* Row 0 … count-1. The environment is read at this call. -EINVAL: no such row. Not for two threads at once. */
+int bnet_param_get(int row, bnet_param_t *out);
+
+/* ---- interfaces: the devices that the plugin offers to NCCL, and those it leaves out ---- */
+
+typedef struct {
+	const char *name;     /* eth0 */
+	const char *address;  /* 10.0.0.4 or fe80::1%eth0 */
+	const char *pci_path; /* /sys/devices/pci… or NULL */
+	const char *reason;   /* NULL: offered to NCCL. Otherwise one line: why not */
+	int speed_mbps;       /* what NCCL is told */
+	int speed_known;      /* 0: the kernel knows no speed and 10000 stands in */
+	int mtu;
+	int numa_node;        /* -1: unknown */
+} bnet_interface_t;
+
+/* Looks at the machine again, by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY; returns how many rows there
+ * are, or -errno. The rows stay as they are until the next call. Not for two threads at once. */
+int bnet_interface_scan(void);
+int bnet_interface_get(int row, bnet_interface_t *out);
+
+/* ---- counters of this process since the library was loaded ---- */
+
+typedef struct {
+	uint64_t bytes_sent;         /* payload handed to the kernel */
+	uint64_t bytes_received;     /* payload placed in receive buffers */
+	uint64_t messages_sent;
+	uint64_t messages_received;
+	uint64_t slices_sent;
+	uint64_t slices_received;
+	uint64_t send_calls;         /* system calls that send, and those of them that found no room */
+	uint64_t send_again;
+	uint64_t receive_calls;      /* system calls that receive, and those of them that found nothing */
+	uint64_t receive_again;
+	uint64_t poll_calls;
+	uint64_t connections;        /* open now */
+	uint64_t streams;            /* open now */
+	uint64_t descriptors;        /* open now, all kinds */
+	uint64_t strangers;          /* inbound sockets that were refused, since the start */
+	uint64_t takeovers;          /* progress passes that the control thread made for a silent caller */
+} bnet_counters_t;
+
+void bnet_counters(bnet_counters_t *out);
+
+/* ---- collectives on host memory, over any ncclNet table from v8 on: ours or another network's ---- */
+
+typedef struct bnet_coll bnet_coll_t;
+
+enum { /* element types */
+	BNET_INT8 = 0,
+	BNET_UINT8 = 1,
+	BNET_INT32 = 2,
+	BNET_INT64 = 3,
+	BNET_FLOAT16 = 4,
+	BNET_BFLOAT16 = 5,
+	BNET_FLOAT32 = 6,
+	BNET_FLOAT64 = 7
+};
+enum { /* reductions; the average divides the sum by the number of ranks (integers: towards zero) */
+	BNET_SUM = 0,
+	BNET_PROD = 1,
+	BNET_MIN = 2,
+	BNET_MAX = 3,
+	BNET_AVG = 4
+};
+enum { /* allreduce algorithms */
+	BNET_ALGO_AUTO = 0,    /* by size and rank count */
+	BNET_ALGO_RING = 1,
+	BNET_ALGO_DIRECT = 2   /* few steps, more bytes: for small messages */
+};
+
+/* Bytes of one element; 0 for an unknown type. */
+size_t bnet_dtype_size(int dtype);
+/* dst[i] = op(a[i], b[i]), BNET_AVG as BNET_SUM. dst may be a or b. -EINVAL: unknown type or operation. */
+int bnet_reduce(void *dst, const void *a, const void *b, size_t count, int dtype, int op);
+/* buf[i] = buf[i] / n: the second half of BNET_AVG. */
+int bnet_scale(void *buf, size_t count, int dtype, int n);
+
+/* A group of nranks processes (or threads), each with its own object. table: an ncclNet table of that version (8 to
+ * 12); dev: its device. The object belongs to one thread at a time. 0, or -errno with bnet_coll_error(NULL). */
+int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev, int rank, int nranks);
+/* Step 1: every rank listens and fills its row of bnet_coll_handle_size() bytes. The caller carries all rows, in rank
+ * order, to every rank. Step 2: every rank connects with them. -ETIMEDOUT after timeout_s seconds. */
+size_t bnet_coll_handle_size(const bnet_coll_t *coll);
+int bnet_coll_listen(bnet_coll_t *coll, void *row);
+int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s);
+/* Closes everything; coll may be NULL. */
+void bnet_coll_destroy(bnet_coll_t *coll);
+/* What went wrong in this object's last failed call (NULL: in the last failed create of this thread). */
+const char *bnet_coll_error(const bnet_coll_t *coll);
+/* Seconds that an operation may take without any progress before it fails with -ETIMEDOUT; 0: no limit; default 300. */
+void bnet_coll_set_timeout(bnet_coll_t *coll, double seconds);
+/* Makes the operation in progress, and all later ones, fail with -ECANCELED. From any thread. */
+void bnet_coll_abort(bnet_coll_t *coll);
+
+/* Counts are elements. Buffers may be equal (in place) where a send and a receive buffer of the same size are named;
+ * all_gather and reduce_scatter also take NCCL's in-place form (this rank's block of the large buffer). All ranks call the same
+ * operation with the same arguments, in the same order. 0 or -errno; after an error the group is unusable. */
+int bnet_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
+int bnet_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
+int bnet_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
+int bnet_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root);
+int bnet_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
+int bnet_send(bnet_coll_t *coll, const void *buf, size_t count, int dtype, int peer);
+int bnet_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer);
+/* Both directions at once; either peer may be -1 for none. */
+int bnet_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
+		  size_t recv_count, int recv_peer, int dtype);
+int bnet_barrier(bnet_coll_t *coll);
+
+/* cffi: end */
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Messages go to the logger that NCCL handed to init, and nowhere else: never to stdout, and nowhere before init.
+ * From any thread. A message is one line without a newline.
+ */
+#ifndef BNET_LOG_H
+#define BNET_LOG_H
+
+#include "nccl_abi.h"
+
+void bnet_log_set(ncclDebugLogger_t logger);
+
+__attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file,
+						    int line, const char *fmt, ...);
+
+/* A person should act on it. */
+#define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, __FILE_NAME__, __LINE__, __VA_ARGS__)
+/* Shown by NCCL_DEBUG=INFO, with NCCL's own lines of that subsystem (NCCL_INIT, NCCL_NET). */
+#define bnet_info(subsys, ...) bnet_log(NCCL_LOG_INFO, (subsys), __FILE_NAME__, __LINE__, __VA_ARGS__)
+/* Shown by NCCL_DEBUG=TRACE in an NCCL built with tracing. */
+#define bnet_trace(...) bnet_log(NCCL_LOG_TRACE, NCCL_NET, __FILE_NAME__, __LINE__, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The caller's side of NCCL's network interface: one way to drive an ncclNet table of any version from v4 to v12, ours
+ * or another network's. The collectives, the test drivers and the benchmarks stand on it. It keeps no state besides
+ * the struct, and is as thread-safe as the table behind it.
+ */
+#ifndef BNET_TABLE_H
+#define BNET_TABLE_H
+
+#include "nccl_abi.h"
+
+struct bnet_table {
+	const void *raw; /* ncclNet_v<version>_t */
+	int version;
+	void *ctx;       /* v11 and later: what init returned */
+};
+
+/* The number that follows "v" must be 4 to 12: ncclInvalidArgument otherwise. Calls the table's init. */
+ncclResult_t bnet_table_init(struct bnet_table *table, const void *raw, int version, ncclDebugLogger_t logger);
+/* v11 and later; nothing to do before. */
+ncclResult_t bnet_table_finalize(struct bnet_table *table);
+const char *bnet_table_name(const struct bnet_table *table);
+/* 64 for v4, 128 for later ones. */
+size_t bnet_table_handle_size(const struct bnet_table *table);
+ncclResult_t bnet_table_devices(const struct bnet_table *table, int *ndev);
+/* Fields that the version lacks are zero. */
+ncclResult_t bnet_table_properties(const struct bnet_table *table, int dev, ncclNetProperties_v12_t *props);
+ncclResult_t bnet_table_listen(const struct bnet_table *table, int dev, void *handle, void **listen_comm);
+ncclResult_t bnet_table_connect(const struct bnet_table *table, int dev, void *handle, void **send_comm);
+ncclResult_t bnet_table_accept(const struct bnet_table *table, void *listen_comm, void **recv_comm);
+ncclResult_t bnet_table_reg(const struct bnet_table *table, void *comm, void *data, size_t size, int type,
+			    void **mhandle);
+ncclResult_t bnet_table_dereg(const struct bnet_table *table, void *comm, void *mhandle);
+ncclResult_t bnet_table_isend(const struct bnet_table *table, void *comm, void *data, size_t size, int tag,
+			      void *mhandle, void **request);
+ncclResult_t bnet_table_irecv(const struct bnet_table *table, void *comm, void *data, size_t size, int tag,
+			      void *mhandle, void **request);
+/* size may be NULL. */
+ncclResult_t bnet_table_test(const struct bnet_table *table, void *request, int *done, int *size);
+ncclResult_t bnet_table_close_send(const struct bnet_table *table, void *comm);
+ncclResult_t bnet_table_close_recv(const struct bnet_table *table, void *comm);
+ncclResult_t bnet_table_close_listen(const struct bnet_table *table, void *comm);
+
+#endif
