@@ -23,13 +23,48 @@ struct bnet_config {
 #undef PORTS
 };
 
+enum bnet_config_kind {
+	BNET_KIND_INT,
+	BNET_KIND_BYTES,
+	BNET_KIND_PORTS,
+};
+
+struct bnet_config_row {
+	const char *name;
+	enum bnet_config_kind kind;
+	size_t offset; /* in struct bnet_config */
+	const char *deflt;
+	int64_t min, max; /* BNET_KIND_PORTS: not used */
+	const char *help;
+};
+
+#define BNET_CONFIG_TEXT 64 /* holds every formatted value and range */
+#define BNET_CONFIG_LINE 256 /* holds every error line */
+
+extern const struct bnet_config_row bnet_config_rows[];
+extern const int bnet_config_row_count;
+
 /* Reads every parameter through getenv. 0, or -EINVAL with one line in err (the variable, its value, the range) for
- * the first bad one; out then holds the defaults in its place. */
+ * the first bad one; out then holds the defaults in its place. Sizes of slices come out as multiples of 4 KiB, the
+ * smallest not above the largest. err may be NULL where err_size is 0. */
 int bnet_config_read(struct bnet_config *out, char *err, size_t err_size);
 
-/* The parsers, pure: 0 or -EINVAL. */
+/* The same check for one row: 0, or -EINVAL with a line in err. */
+int bnet_config_check(int row, char *err, size_t err_size);
+
+/* Looks for a variable BAGUA_NET_… that is no row and belongs to no other part of the package, such as a misspelt one.
+ * 0: none. -EINVAL: one line in err names it, and the row that was probably meant. */
+int bnet_config_unknown(char *err, size_t err_size);
+
+/* A row's value in config, and its range, as one would write them ("64K", "1 … 64"). text: BNET_CONFIG_TEXT bytes. */
+void bnet_config_format(const struct bnet_config_row *row, const struct bnet_config *config, char *text);
+void bnet_config_range(const struct bnet_config_row *row, char *text);
+
+/* The parsers, pure: 0 or -EINVAL. Decimal digits only: no sign, no space, nothing behind. */
 int bnet_parse_int(const char *text, int64_t *out);
+/* Also one suffix K, M or G of either case. */
 int bnet_parse_bytes(const char *text, int64_t *out);
+/* "FIRST-LAST" in 1 … 65535, or "0". */
 int bnet_parse_ports(const char *text, struct bnet_ports *out);
 
 #endif
