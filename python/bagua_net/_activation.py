@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""Turning the plugin on for this process, and the variables that do it for another one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+from . import _nccl
+from ._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable
+from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_path
+
+#: What activate() found in each variable that it set (None: unset), so that deactivate() can put it back;
+#: and what it wrote, so that deactivate() leaves alone what somebody changed since.
+_before: dict[str, str | None] = {}
+_written: dict[str, str] = {}
+
+_NET_PLUGIN_FILE = r"libnccl-net.*\.so(\.\d+)*"
+
+
+def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
+    """NCCL_NET_PLUGIN and NCCL_NET for the library at ``path``, or its short name where NCCL takes no path.
+
+    NCCL_NET is always set: without it, NCCL goes on over its own sockets when the plugin does not load,
+    and says nothing.
+    """
+    if takes_path:
+        check_path(path)
+    return {"NCCL_NET_PLUGIN": str(path) if takes_path else SHORT_NAME, "NCCL_NET": NETWORK_NAME}
+
+
+def env(path: Path | None = None) -> dict[str, str]:
+    """The variables that turn the plugin on in a process yet to start, as for Ray's ``runtime_env``.
+
+    Two of them, or three where this environment's NCCL is 2.20 or older and takes no path: then
+    LD_LIBRARY_PATH leads with the library's directory.
+
+    Args:
+        path: the library as that process sees it; by default the one of this installation.
+
+    Raises:
+        LibraryNotFound: the library was never built.
+        PluginPathInvalid: NCCL would not take its path.
+    """
+    library = plugin_path() if path is None else path
+    nccl = _nccl.find()
+    if nccl is None or nccl.takes_path:
+        return settings(library, takes_path=True)
+    search = [str(library.parent), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
+    return settings(library, takes_path=False) | {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(search))}
+
+
+def is_ours(plugin: str) -> bool:
+    """Does this value of NCCL_NET_PLUGIN name our library, wherever it is?"""
+    return plugin == SHORT_NAME or Path(plugin).name == LIBRARY_NAME
+
+
+def _nccl_groups() -> list[str]:
+    """Names of torch's process groups that use NCCL, without importing torch."""
+    torch_distributed = sys.modules.get("torch.distributed")
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if torch_distributed is None or c10d is None or not torch_distributed.is_available():
+        return []
+    world = getattr(c10d, "_world", None)
+    groups = dict(getattr(world, "pg_map", {}))  # process group -> (backend, store)
+    names = getattr(world, "pg_names", {})
+    return [str(names.get(group, "?")) for group, (backend, *_) in groups.items() if "nccl" in str(backend).lower()]
+
+
+def _check_in_time() -> None:
+    """Has NCCL chosen its network? It does so once per process, at the first communicator.
+
+    Raises:
+        ActivationTooLate: torch has a process group that uses NCCL, or another network plugin is loaded.
+    """
+    groups = _nccl_groups()
+    if groups:
+        raise ActivationTooLate(
+            "torch.distributed already has an NCCL process group, and NCCL chooses its network once per "
+            "process; call bagua_net.activate() before init_process_group()"
+        )
+    maps = Path("/proc/self/maps").read_text(errors="replace")
+    others = [path for path in _nccl.mapped_files(maps, _NET_PLUGIN_FILE) if Path(path).name != LIBRARY_NAME]
+    if others:
+        raise ActivationTooLate(
+            f"this process has loaded another network plugin, {others[0]}, so NCCL has made its choice; "
+            "call bagua_net.activate() before the first communicator"
+        )
+
+
+def _check_free(wanted: dict[str, str]) -> None:
+    """Refuses to overwrite what a user set.
+
+    Raises:
+        ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET has another value.
+    """
+    plugin = os.environ.get("NCCL_NET_PLUGIN", "")
+    network = os.environ.get("NCCL_NET", "")
+    if plugin and not is_ours(plugin):
+        conflict = f"NCCL_NET_PLUGIN={plugin}"
+    elif network and network.lower() != wanted["NCCL_NET"].lower():
+        conflict = f"NCCL_NET={network}"
+    else:
+        return
+    raise ConflictingSetting(f"{conflict} is set already; unset it, or call bagua_net.activate(force=True)")
+
+
+def _preload(path: Path) -> None:
+    """Proves that the library loads. An NCCL that takes no path then finds it by its SONAME."""
+    try:
+        ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise LibraryUnusable(f"{path} does not load: {error}; build it on this machine") from error
+
+
+def activate(*, force: bool = False) -> dict[str, str]:
+    """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
+
+    Call it before the first NCCL communicator: with torch, before ``init_process_group``. Calling it again
+    changes nothing.
+
+    Args:
+        force: overwrite another NCCL_NET_PLUGIN or NCCL_NET.
+
+    Returns:
+        the variables in ``os.environ`` that it is about, as they are now.
+
+    Raises:
+        ActivationTooLate: NCCL has chosen its network already.
+        ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET is set to something else.
+        LibraryNotFound, LibraryUnusable: the library is missing or does not load.
+        PluginPathInvalid: NCCL would not take its path.
+    """
+    path = plugin_path()
+    nccl = _nccl.find()
+    wanted = settings(path, takes_path=nccl is None or nccl.takes_path)
+    if all(os.environ.get(name) == value for name, value in _written.items()) and _written == wanted:
+        return wanted
+    _check_in_time()
+    if not force:
+        _check_free(wanted)
+    _preload(path)
+    for name, value in wanted.items():
+        _before.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+    _written.update(wanted)
+    return wanted
+
+
+def deactivate() -> None:
+    """Puts back what :func:`activate` changed; does nothing where it changed nothing.
+
+    A variable that was changed again since is left alone. Communicators that exist keep their network.
+    """
+    for name, value in _before.items():
+        if os.environ.get(name) != _written.get(name):
+            continue
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _before.clear()
+    _written.clear()
+
+
+def activated(name: str) -> bool:
+    """Is the variable's present value the one that :func:`activate` wrote?"""
+    return name in _written and os.environ.get(name) == _written[name]

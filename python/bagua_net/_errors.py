@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""The exceptions of this package. Each message is one line that says what is wrong and what to do.
+
+- :class:`BaguaNetError`: the base of all.
+
+  - :class:`LibraryNotFound`: ``libnccl-net-bagua.so`` is not where the package looks for it.
+  - :class:`LibraryUnusable`: it is there, but does not load, or has another interface version.
+  - :class:`ActivationTooLate`: NCCL has chosen its network already.
+  - :class:`UnsupportedNccl`: this release of NCCL cannot do what was asked.
+  - :class:`PluginPathInvalid`: NCCL would not take the library's path.
+
+    - :class:`PluginPathTooLong`: because it is longer than NCCL's buffer.
+
+  - :class:`RdmaDisplaced`: an active RDMA port would go unused.
+  - :class:`ConflictingSetting`: somebody else's value is in the way.
+  - :class:`ConfFileDamaged`: the marked block in a configuration file has no end.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActivationTooLate",
+    "BaguaNetError",
+    "ConfFileDamaged",
+    "ConflictingSetting",
+    "LibraryNotFound",
+    "LibraryUnusable",
+    "PluginPathInvalid",
+    "PluginPathTooLong",
+    "RdmaDisplaced",
+    "UnsupportedNccl",
+]
+
+
+class BaguaNetError(Exception):
+    """The base of every exception that this package raises on purpose."""
+
+
+class LibraryNotFound(BaguaNetError):
+    """``libnccl-net-bagua.so`` is not where the package looks for it."""
+
+
+class LibraryUnusable(BaguaNetError):
+    """The library does not load, or speaks another version of the interface than this package."""
+
+
+class ActivationTooLate(BaguaNetError):
+    """NCCL reads its settings once per process, and has read them."""
+
+
+class UnsupportedNccl(BaguaNetError):
+    """This release of NCCL cannot do what was asked."""
+
+
+class PluginPathInvalid(BaguaNetError):
+    """NCCL would not take the library's path."""
+
+
+class PluginPathTooLong(PluginPathInvalid):
+    """The library's path is longer than NCCL's buffer for it."""
+
+
+class RdmaDisplaced(BaguaNetError):
+    """An active RDMA port would go unused, because NCCL takes one network for all its traffic."""
+
+
+class ConflictingSetting(BaguaNetError):
+    """A setting that somebody else made is in the way, and is not overwritten without being told to."""
+
+
+class ConfFileDamaged(BaguaNetError):
+    """A configuration file holds the beginning of the marked block, but not its end."""

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""RDMA ports that are up. NCCL assigns one network to a communicator, so a plugin leaves them unused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSFS = Path("/sys/class/infiniband")
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One active port."""
+
+    device: str
+    port: int
+    #: "InfiniBand", "Ethernet" (RoCE) or what else the kernel says
+    link_layer: str
+    #: as the kernel says it, such as "100 Gb/sec (4X EDR)"; "" where it says nothing
+    rate: str
+
+    def __str__(self) -> str:
+        detail = ", ".join(filter(None, (self.link_layer, self.rate)))
+        return f"{self.device}:{self.port}" + (f" ({detail})" if detail else "")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def active_ports(root: Path = SYSFS) -> list[RdmaPort]:
+    """The ports in state ACTIVE below ``root``, in order of device and port."""
+    ports = []
+    for directory in sorted(root.glob("*/ports/*")):
+        if _read(directory / "state").endswith("ACTIVE") and directory.name.isdigit():
+            ports.append(
+                RdmaPort(
+                    device=directory.parent.parent.name,
+                    port=int(directory.name),
+                    link_layer=_read(directory / "link_layer"),
+                    rate=_read(directory / "rate"),
+                )
+            )
+    return ports
