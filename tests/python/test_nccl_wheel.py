@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""NCCL's own Socket network out of real wheels: found by symbol, callable without a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nccl_wheels
+import pytest
+
+from bagua_net import _nccl_wheel
+
+APIS = {"2.18.3": 6, "2.21.5": 8, "2.30.7": 12}
+
+# In a process of its own: load() changes code of the library for good, and a wrong offset would crash.
+CALL_TABLE = """
+import ctypes, sys
+from pathlib import Path
+from bagua_net import _nccl_wheel
+table = _nccl_wheel.inspect(Path(sys.argv[1]))
+address = _nccl_wheel.load(table)
+assert _nccl_wheel.load(table) == address
+library = ctypes.CDLL(str(table.path))
+device = ctypes.c_int(-1)
+entry = ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value - table.anchor_offset + table.patch_offset
+assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))(entry)(ctypes.byref(device)) == 0
+assert device.value == 0
+row = (ctypes.c_void_p * 3).from_address(address)
+print(ctypes.string_at(row[0]).decode(), table.nccl_version, table.api)
+"""
+
+
+@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+def test_finds_the_socket_table_of_each_generation(version: str) -> None:
+    library = nccl_wheels.library(version)
+    result = subprocess.run(
+        [sys.executable, "-c", CALL_TABLE, str(library)], capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.split() == ["Socket", version, str(APIS[version])], result.stderr
+
+
+def test_a_library_that_is_not_nccl_is_refused_by_name() -> None:
+    python = Path(sys.executable).resolve()
+    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="ncclNetSocket"):
+        _nccl_wheel.inspect(python)
+
+
+def test_a_file_that_is_not_elf_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "libnccl.so.2"
+    text.write_text("not a library, but longer than an ELF header is: " + "x" * 100)
+    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="not a 64-bit"):
+        _nccl_wheel.inspect(text)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 20, 64, 200])
+def test_a_truncated_library_is_refused(tmp_path: Path, keep: int) -> None:
+    """0 bytes cannot be mapped, 4 have no class, 20 no machine's section table, 64 no sections."""
+    cut = tmp_path / "libnccl.so.2"
+    with Path(sys.executable).resolve().open("rb") as whole:
+        cut.write_bytes(whole.read(keep))
+    with pytest.raises(_nccl_wheel.NcclLibraryUnusable):
+        _nccl_wheel.inspect(cut)
+
+
+def test_a_stripped_library_says_so(tmp_path: Path) -> None:
+    strip = shutil.which("strip")
+    if strip is None:
+        pytest.skip("strip (binutils) is not installed")
+    library = shutil.copyfile(Path(sys.executable).resolve(), tmp_path / "libnccl.so.2")
+    subprocess.run([strip, str(library)], check=True, timeout=60)
+    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="stripped"):
+        _nccl_wheel.inspect(library)
+
+
+def test_the_variable_comes_first_and_wheels_on_the_path_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    named = tmp_path / "mine" / "libnccl.so.2"
+    for file in (wheel, named):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), str(tmp_path / "site")])
+    monkeypatch.delenv(_nccl_wheel.LIBRARY_VARIABLE, raising=False)
+    assert _nccl_wheel.find() == [wheel]
+    monkeypatch.setenv(_nccl_wheel.LIBRARY_VARIABLE, str(named))
+    assert _nccl_wheel.find() == [named, wheel]
+
+
+def test_a_variable_that_names_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_nccl_wheel.LIBRARY_VARIABLE, "/nowhere/libnccl.so.2")
+    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="BAGUA_NET_BENCH_LIBNCCL=/nowhere"):
+        _nccl_wheel.find()
