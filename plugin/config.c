@@ -179,13 +179,12 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 	snprintf(text, BNET_CONFIG_TEXT, "%s … %s", min, max);
 }
 
-/* The row's value from the environment, or its default. -EINVAL with a line: the default, because the value is bad. */
+/* Takes the row's value from the environment. -EINVAL with a line: it is bad, and out keeps the default that it holds. */
 static int read_row(const struct bnet_config_row *row, struct bnet_config *out, char *err, size_t err_size)
 {
 	const char *text = getenv(row->name);
 	char deflt[BNET_CONFIG_TEXT], range[BNET_CONFIG_TEXT];
 
-	parse_row(row, row->deflt, out);
 	if (!text || parse_row(row, text, out) == 0)
 		return 0;
 	bnet_config_format(row, out, deflt);
@@ -224,11 +223,18 @@ static int agree_on_slices(struct bnet_config *config, char *err, size_t err_siz
 	return ret;
 }
 
+void bnet_config_defaults(struct bnet_config *out)
+{
+	memset(out, 0, sizeof(*out));
+	for (int i = 0; i < bnet_config_row_count; i++)
+		parse_row(&bnet_config_rows[i], bnet_config_rows[i].deflt, out);
+}
+
 int bnet_config_read(struct bnet_config *out, char *err, size_t err_size)
 {
 	int ret = 0;
 
-	memset(out, 0, sizeof(*out));
+	bnet_config_defaults(out);
 	/* Only the first error is told: later ones get no room. */
 	for (int i = 0; i < bnet_config_row_count; i++)
 		if (read_row(&bnet_config_rows[i], out, err, ret ? 0 : err_size))
@@ -242,6 +248,7 @@ int bnet_config_check(int row, char *err, size_t err_size)
 {
 	struct bnet_config config;
 
+	bnet_config_defaults(&config);
 	if (read_row(&bnet_config_rows[row], &config, err, err_size))
 		return -EINVAL;
 	if (bnet_config_rows[row].offset != offsetof(struct bnet_config, max_chunksize))

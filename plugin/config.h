@@ -44,6 +44,8 @@ struct bnet_config_row {
 extern const struct bnet_config_row bnet_config_rows[];
 extern const int bnet_config_row_count;
 
+void bnet_config_defaults(struct bnet_config *out);
+
 /* Reads every parameter through getenv. 0, or -EINVAL with one line in err (the variable, its value, the range) for
  * the first bad one; out then holds the defaults in its place. Sizes of slices come out as multiples of 4 KiB, the
  * smallest not above the largest. err may be NULL where err_size is 0. */
