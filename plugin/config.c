@@ -179,7 +179,7 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 	snprintf(text, BNET_CONFIG_TEXT, "%s … %s", min, max);
 }
 
-/* Takes the row's value from the environment. -EINVAL with a line: it is bad, and out keeps the default that it holds. */
+/* Takes the row's value from the environment. -EINVAL with a line: it is bad, and out keeps the default. */
 static int read_row(const struct bnet_config_row *row, struct bnet_config *out, char *err, size_t err_size)
 {
 	const char *text = getenv(row->name);
@@ -230,15 +230,22 @@ void bnet_config_defaults(struct bnet_config *out)
 		parse_row(&bnet_config_rows[i], bnet_config_rows[i].deflt, out);
 }
 
-int bnet_config_read(struct bnet_config *out, char *err, size_t err_size)
+/* Only the first error is told: later ones get no room. */
+static int read_rows(struct bnet_config *out, char *err, size_t err_size)
 {
 	int ret = 0;
 
 	bnet_config_defaults(out);
-	/* Only the first error is told: later ones get no room. */
 	for (int i = 0; i < bnet_config_row_count; i++)
 		if (read_row(&bnet_config_rows[i], out, err, ret ? 0 : err_size))
 			ret = -EINVAL;
+	return ret;
+}
+
+int bnet_config_read(struct bnet_config *out, char *err, size_t err_size)
+{
+	int ret = read_rows(out, err, err_size);
+
 	if (agree_on_slices(out, err, ret ? 0 : err_size))
 		ret = -EINVAL;
 	return ret;
@@ -253,7 +260,7 @@ int bnet_config_check(int row, char *err, size_t err_size)
 		return -EINVAL;
 	if (bnet_config_rows[row].offset != offsetof(struct bnet_config, max_chunksize))
 		return 0;
-	bnet_config_read(&config, NULL, 0);
+	read_rows(&config, NULL, 0);
 	return agree_on_slices(&config, err, err_size);
 }
 
@@ -327,7 +334,8 @@ int bnet_config_unknown(char *err, size_t err_size)
 		if (nearest)
 			snprintf(err, err_size, "%s is no parameter; did you mean %s?", name, nearest);
 		else
-			snprintf(err, err_size, "%s is no parameter of this version; `bagua-net params` lists them", name);
+			snprintf(err, err_size, "%s is no parameter of this version; `bagua-net params` lists them",
+				 name);
 		return -EINVAL;
 	}
 	return 0;

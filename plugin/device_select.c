@@ -135,7 +135,8 @@ static void explain_unusable(const struct bnet_rules *rules, const struct bnet_c
 		snprintf(reason, size, "no carrier; check its cable, its switch or its peer");
 	else if (candidate->other_family)
 		snprintf(reason, size, "no %s address, and NCCL_SOCKET_FAMILY=%s",
-			 rules->family == AF_INET ? "IPv4" : "IPv6", rules->family == AF_INET ? "AF_INET" : "AF_INET6");
+			 rules->family == AF_INET ? "IPv4" : "IPv6",
+			 rules->family == AF_INET ? "AF_INET" : "AF_INET6");
 	else
 		snprintf(reason, size, "no IP address; `ip address add ADDRESS/LENGTH dev %s` gives it one", name);
 }
