@@ -23,6 +23,7 @@ from ._errors import (
     UnsupportedNccl,
 )
 from ._plugin import plugin_path
+from ._status import Process, Setting, Status, status
 from ._version import version
 
 __version__ = version()
@@ -36,11 +37,15 @@ __all__ = [
     "LibraryUnusable",
     "PluginPathInvalid",
     "PluginPathTooLong",
+    "Process",
     "RdmaDisplaced",
+    "Setting",
+    "Status",
     "UnsupportedNccl",
     "__version__",
     "activate",
     "deactivate",
     "env",
     "plugin_path",
+    "status",
 ]

@@ -90,8 +90,11 @@ def _check_in_time() -> None:
         )
 
 
-def _check_free(wanted: dict[str, str]) -> None:
+def check_free(wanted: dict[str, str], *, instead: str) -> None:
     """Refuses to overwrite what a user set.
+
+    Args:
+        instead: what the user can do to overwrite it.
 
     Raises:
         ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET has another value.
@@ -104,7 +107,7 @@ def _check_free(wanted: dict[str, str]) -> None:
         conflict = f"NCCL_NET={network}"
     else:
         return
-    raise ConflictingSetting(f"{conflict} is set already; unset it, or call bagua_net.activate(force=True)")
+    raise ConflictingSetting(f"{conflict} is set already; unset it, or {instead}")
 
 
 def _preload(path: Path) -> None:
@@ -140,7 +143,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
         return wanted
     _check_in_time()
     if not force:
-        _check_free(wanted)
+        check_free(wanted, instead="bagua_net.activate(force=True)")
     _preload(path)
     for name, value in wanted.items():
         _before.setdefault(name, os.environ.get(name))

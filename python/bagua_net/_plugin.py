@@ -40,8 +40,13 @@ def plugin_path() -> Path:
     return path
 
 
-def check_path(path: Path) -> None:
+def check_path(
+    path: Path, *, remedy: str = "install into a shorter directory, or use `bagua-net enable`, which makes a copy"
+) -> None:
     """Would NCCL 2.21 or later load the library by this path?
+
+    Args:
+        remedy: what the user can do about a path that is too long.
 
     Raises:
         PluginPathTooLong: more than 254 bytes.
@@ -49,10 +54,7 @@ def check_path(path: Path) -> None:
     """
     raw = os.fsencode(path)
     if len(raw) > MAX_PATH_BYTES:
-        raise PluginPathTooLong(
-            f"{path} is {len(raw)} bytes long and NCCL keeps {MAX_PATH_BYTES} of them; "
-            "install into a shorter directory, or use `bagua-net enable`, which makes a copy"
-        )
+        raise PluginPathTooLong(f"{path} is {len(raw)} bytes long and NCCL keeps {MAX_PATH_BYTES} of them; {remedy}")
     if b"," in raw or b"\n" in raw:
         raise PluginPathInvalid(
             f"{str(path)!r} holds a comma or a newline, where NCCL cuts NCCL_NET_PLUGIN; install into another directory"

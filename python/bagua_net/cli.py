@@ -1,30 +1,54 @@
 # SPDX-License-Identifier: MIT
-"""The ``bagua-net`` command."""
+"""The ``bagua-net`` command: its subcommands, and what an error looks like."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import sys
+from typing import Annotated
 
 import typer
 
+from . import __version__, _cli_show, _cli_switch
+from ._errors import BaguaNetError
+
 app = typer.Typer(
     name="bagua-net",
-    help="Turn the BaguaNet network of NCCL on and off, check this machine, and measure.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
-    """Several commands, also while only one is registered."""
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """NCCL over TCP, as fast as the network allows: turn it on and off, check this machine, measure."""
 
 
-if importlib.util.find_spec("bagua_net._bench") is not None:
+_cli_switch.register(app)
+_cli_show.register(app)
+try:
     importlib.import_module("bagua_net._bench.cli").register(app)
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("bagua_net._bench"):
+        raise
 
 
 def main() -> None:
-    app()
+    """The entry point. Exit status 2: wrong usage; 1: an error, in one line on stderr."""
+    try:
+        app(prog_name="bagua-net")
+    except (BaguaNetError, OSError) as error:
+        print(f"bagua-net: {error}", file=sys.stderr)
+        sys.exit(1)

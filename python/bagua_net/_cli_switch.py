@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net enable``, ``disable`` and ``run``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from . import _activation, _print, _status, _switch
+
+Form = Enum("Form", {name: name for name in _print.FORMS}, type=str)  # type: ignore[misc]
+
+System = Annotated[bool, typer.Option("--system", help="For all users: /etc/nccl.conf.")]
+Conf = Annotated[Path | None, typer.Option("--conf", metavar="FILE", help="This file, for NCCL_CONF_FILE.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, as a diff; change nothing.")]
+
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+
+
+def say(message: str) -> None:
+    """Prose goes to stderr: stdout is for programs."""
+    print(message, file=sys.stderr)
+
+
+def _target(system: bool, conf: Path | None) -> _switch.Target:
+    if system and conf is not None:
+        raise typer.BadParameter("--system and --conf exclude each other")
+    if conf is not None:
+        return _switch.Target.file(conf)
+    return _switch.Target.system() if system else _switch.Target.user()
+
+
+def _show(changes: list[_switch.Change]) -> None:
+    for change in changes:
+        sys.stdout.write(change.diff())
+
+
+def _printed_variables() -> dict[str, str]:
+    """The two of the plugin, and this environment's parameters: launchers drop those."""
+    parameters = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
+    return _activation.env() | parameters
+
+
+def enable(
+    system: System = False,
+    conf: Conf = None,
+    form: Annotated[
+        Form | None, typer.Option("--print", metavar="FORM", help=f"Print the variables: {', '.join(_print.FORMS)}.")
+    ] = None,
+    dry_run: DryRun = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also over active RDMA, an older NCCL, or another setting in the file.")
+    ] = False,
+) -> None:
+    """Turn the plugin on for every later job.
+
+    It writes a marked block into ~/.nccl.conf, which NCCL reads, and `disable` takes that out again. The block points
+    at a copy of the library, so that the jobs do not depend on this Python environment.
+    """
+    if form is not None:
+        if system or conf is not None or dry_run:
+            raise typer.BadParameter("--print changes nothing, so it takes no --system, --conf or --dry-run")
+        print(_print.render(form.value, _printed_variables()))
+        return
+    target = _target(system, conf)
+    if not force:
+        _switch.check_machine()
+    changes = _switch.plan_enable(target, force=force)
+    if dry_run:
+        _show(changes)
+        return
+    _switch.enable(target, changes)
+    for change in changes:
+        say(f"{change.path}: " + ("enabled" if change.is_one else "enabled already"))
+    found = _status.status()
+    if not found.on and conf is None:
+        say(f"but not in effect here: {found.problem}")
+    elif not found.on and conf is not None:
+        say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")
+
+
+def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) -> None:
+    """Undo `enable`, byte for byte."""
+    target = _target(system, conf)
+    changes = _switch.plan_disable(target)
+    if dry_run:
+        _show(changes)
+        return
+    removed = _switch.disable(target, changes)
+    for change in changes:
+        say(f"{change.path}: " + ("disabled" if change.is_one else "was not enabled"))
+    if removed:
+        say(f"{target.copy}: removed")
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command and its arguments.")],
+    force: Annotated[bool, typer.Option("--force", help="Also over another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
+) -> NoReturn:
+    """Run one command with the plugin on.
+
+    The exit status is the command's; 127: there is no such command.
+    """
+    variables = _activation.env()
+    if not force:
+        _activation.check_free(variables, instead="bagua-net run --force -- COMMAND")
+    try:
+        os.execvpe(command[0], command, os.environ | variables)
+    except FileNotFoundError:
+        say(f"bagua-net: {command[0]}: no such command")
+        sys.exit(_NOT_FOUND)
+    except OSError as error:
+        say(f"bagua-net: {command[0]}: {error.strerror}")
+        sys.exit(_NOT_EXECUTABLE)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the three commands."""
+    app.command()(enable)
+    app.command()(disable)
+    # Everything after the command's name is the command's own, also without the two dashes.
+    app.command(context_settings={"allow_interspersed_args": False})(run)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""What stops people, one check each: a fact, a verdict, and what to do about it. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from . import _nccl, _params, _rdma, _status
+from ._copy import library as copy_path
+from ._copy import user_directory
+from ._errors import BaguaNetError
+from ._plugin import MAX_PATH_BYTES, plugin_path
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. ``fix`` is empty where nothing needs to be done."""
+
+    name: str
+    verdict: Verdict
+    fact: str
+    fix: str = ""
+
+
+Checks = Iterator[Check]
+
+_LOAD = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.bnet_version.restype = ctypes.c_char_p
+print(library.bnet_version().decode())
+"""
+_LOAD_TIMEOUT_S = 30.0
+_FEW_DESCRIPTORS = 4096
+
+
+def check_library() -> Checks:
+    """It loads, in a process of its own: a library that crashes must not take the doctor with it."""
+    path = plugin_path()
+    command = [sys.executable, "-S", "-E", "-c", _LOAD, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S, check=False)
+    if done.returncode == 0:
+        yield Check("library", "ok", f"{path} loads, version {done.stdout.strip()}")
+    else:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        yield Check("library", "fail", f"{path} does not load: {reason}", "build and install it on this machine")
+
+
+def check_path_length() -> Checks:
+    """NCCL cuts a longer path silently."""
+    for name, path in (("path", plugin_path()), ("path of the copy", copy_path(user_directory()))):
+        yield Check(name, "ok", f"{len(os.fsencode(path))} bytes of at most {MAX_PATH_BYTES}")
+
+
+def check_nccl() -> Checks:
+    """Which NCCL a job will use, and what it takes as NCCL_NET_PLUGIN."""
+    nccl = _nccl.find()
+    if nccl is None:
+        fact = "no libnccl.so.2 in this process, this Python, LD_LIBRARY_PATH or the system"
+        fix = "run the doctor in the environment of the job; a torch that has NCCL linked in needs no fix"
+        yield Check("NCCL", "warn", fact, fix)
+    elif nccl.version is None:
+        fix = "check that the file is whole and fits this machine"
+        yield Check("NCCL", "fail", f"{nccl.path} does not answer: {nccl.problem}", fix)
+    elif nccl.takes_path:
+        yield Check("NCCL", "ok", f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a path")
+    else:
+        fact = f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a name, not a path"
+        yield Check("NCCL", "warn", fact, "`bagua-net run -- COMMAND` or activate(); `enable` needs NCCL 2.21")
+
+
+def check_activation() -> Checks:
+    """Off is no illness; half on is."""
+    found = _status.status()
+    if found.on:
+        yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {found.plugin.layer}")
+    elif not found.plugin.value:
+        yield Check("activation", "ok", "off")
+    else:
+        fact, _, fix = (found.problem or "").partition("; ")
+        yield Check("activation", "warn", fact, fix)
+    if os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "0") not in ("", "0"):
+        fact = "TORCH_DISTRIBUTED_USE_TORCHCOMMS is set: torchcomms brings a transport of its own"
+        yield Check("torchcomms", "warn", fact, "unset it to have torch use NCCL's network")
+
+
+def check_parameters() -> Checks:
+    """Every BAGUA_NET_* variable is one, and in its range."""
+    rows = _params.read()
+    names = {row.name for row in rows}
+    for row in rows:
+        if row.error:
+            yield Check(row.name, "fail", row.error, f"unset it, or take a value in: {row.range or row.kind}")
+    for name in sorted(os.environ):
+        if name.startswith("BAGUA_NET_") and name not in names and not name.startswith("BAGUA_NET_BENCH_"):
+            yield Check(name, "warn", "is set, but there is no such parameter", "`bagua-net params` lists them")
+    given = sum(row.set for row in rows)
+    yield Check("parameters", "ok", f"{len(rows)} parameters, {given} set by the environment")
+
+
+def check_rdma() -> Checks:
+    """NCCL gives a communicator one network."""
+    ports = _rdma.active_ports()
+    if ports:
+        fact = "RDMA is up and the plugin would displace it: " + ", ".join(map(str, ports))
+        yield Check("RDMA", "warn", fact, "keep RDMA unless it does not reach every host: `bagua-net disable`")
+    else:
+        yield Check("RDMA", "ok", "no active port: nothing is displaced")
+
+
+def check_descriptors() -> Checks:
+    """A connection takes a descriptor per stream; extra streams stop at half of the limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= _FEW_DESCRIPTORS:
+        yield Check("descriptors", "ok", f"a process may open {'any number' if soft < 0 else soft}")
+    else:
+        yield Check("descriptors", "warn", f"a process may open {soft}", "ulimit -n 65536")
+
+
+CHECKS: tuple[Callable[[], Checks], ...] = (
+    check_library,
+    check_path_length,
+    check_parameters,
+    check_nccl,
+    check_activation,
+    check_rdma,
+    check_descriptors,
+)
+
+
+def run(checks: tuple[Callable[[], Checks], ...]) -> Checks:
+    """The findings of every check, in order. A check that cannot be made is a failed one."""
+    for check in checks:
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        try:
+            yield from check()
+        except BaguaNetError as error:
+            fact, _, fix = str(error).partition("; ")
+            yield Check(name, "fail", fact, fix)
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            yield Check(name, "warn", f"could not be checked: {error}", "see the reason given")

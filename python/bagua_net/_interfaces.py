@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Network interfaces, as the plugin offers them to NCCL or leaves them out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from . import _lib
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One row of the library's scan."""
+
+    name: str
+    address: str
+    pci_path: str | None
+    #: why NCCL is not offered it; None: it is
+    reason: str | None
+    speed_mbps: int
+    #: False: the kernel knows no speed, and the figure stands in for it
+    speed_known: bool
+    mtu: int
+    #: None: unknown
+    numa_node: int | None
+
+
+def scan() -> list[Interface]:
+    """Looks at the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY.
+
+    Raises:
+        LibraryNotFound, LibraryUnusable: the library is missing or does not load.
+        OSError: the scan failed as a whole.
+    """
+    lib = _lib.load()
+    count = lib.bnet_interface_scan()
+    if count < 0:
+        raise OSError(-count, os.strerror(-count))
+    row = _lib.ffi.new("bnet_interface_t *")
+    found = []
+    for index in range(count):
+        if lib.bnet_interface_get(index, row) != 0:
+            break
+        found.append(
+            Interface(
+                name=_lib.text(row.name) or "",
+                address=_lib.text(row.address) or "",
+                pci_path=_lib.text(row.pci_path),
+                reason=_lib.text(row.reason),
+                speed_mbps=row.speed_mbps,
+                speed_known=bool(row.speed_known),
+                mtu=row.mtu,
+                numa_node=row.numa_node if row.numa_node >= 0 else None,
+            )
+        )
+    return found

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""Is the plugin on? What is set, which layer set it, and which processes have the library loaded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import _activation, _conf, _homes, _nccl
+from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME
+
+_PREFIX = "BAGUA_NET_"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable as NCCL will see it in a job of this environment."""
+
+    name: str
+    value: str | None
+    #: "environment", "activate()", or the path of the configuration file that sets it; None: nothing sets it
+    layer: str | None
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that has the library loaded."""
+
+    pid: int
+    command: str
+    library: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What :func:`status` found."""
+
+    #: a job started now would use the plugin
+    on: bool
+    #: why not, and what to do
+    problem: str | None
+    #: NCCL_NET_PLUGIN and NCCL_NET
+    plugin: Setting
+    network: Setting
+    #: every BAGUA_NET_* that is set
+    parameters: tuple[Setting, ...]
+    nccl: _nccl.Nccl | None
+    #: this process has the library loaded
+    loaded: bool
+    #: other processes that have, as far as this user may look
+    processes: tuple[Process, ...]
+
+
+Layers = list[tuple[str, dict[str, str]]]
+
+
+def layers(nccl: _nccl.Nccl | None) -> Layers:
+    """(name, settings) of each layer, the strongest first: the environment, then the files that this NCCL reads."""
+    found: Layers = [("environment", dict(os.environ))]
+    for path in _homes.confs_read_by(nccl.version if nccl else None):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue  # NCCL goes on without a file that it cannot read, too
+        found.append((str(path), _conf.parse(content)))
+    return found
+
+
+def _effective(name: str, among: Layers) -> Setting:
+    for layer, settings in among:
+        if name in settings:
+            by_activate = layer == "environment" and _activation.activated(name)
+            return Setting(name, settings[name], "activate()" if by_activate else layer)
+    return Setting(name, None, None)
+
+
+def _short_name_found(among: Layers) -> bool:
+    """Would dlopen find libnccl-net-bagua.so by its bare name?"""
+    if _loaded_by("self"):
+        return True
+    directories = among[0][1].get("LD_LIBRARY_PATH", "").split(":")
+    return any((Path(directory) / LIBRARY_NAME).is_file() for directory in directories if directory)
+
+
+def _problem(plugin: Setting, network: Setting, nccl: _nccl.Nccl | None, among: Layers) -> str | None:
+    """Why a job would not use the plugin; None: it would."""
+    ours = [value for value in (plugin.value or "").split(",") if _activation.is_ours(value)]
+    if not plugin.value:
+        return "NCCL_NET_PLUGIN is not set; `bagua-net enable`, or `bagua-net run -- COMMAND`"
+    if not ours:
+        return f"NCCL_NET_PLUGIN={plugin.value} ({plugin.layer}) names another plugin; unset it there"
+    if network.value and network.value.lower() != NETWORK_NAME.lower():
+        return f"NCCL_NET={network.value} ({network.layer}) asks for another network; unset it there"
+    if ours[0] == SHORT_NAME:
+        found = _short_name_found(among)
+        return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"
+    if not Path(ours[0]).is_file():
+        return f"{ours[0]} ({plugin.layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
+    if nccl is not None and not nccl.takes_path:
+        return f"NCCL {nccl.version_text} at {nccl.path} takes no path; start jobs with `bagua-net run -- COMMAND`"
+    return None
+
+
+def _loaded_by(pid: str) -> str | None:
+    """The library's path in that process; None where it is not loaded, or where we may not look."""
+    try:
+        maps = Path("/proc", pid, "maps").read_text(errors="replace")
+    except OSError:
+        return None
+    return next(iter(_nccl.mapped_files(maps, r"libnccl-net-bagua\.so")), None)
+
+
+def processes() -> tuple[Process, ...]:
+    """The other processes that have the library loaded, in order of pid, as far as this user may look."""
+    found = []
+    for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        library = _loaded_by(entry.name) if int(entry.name) != os.getpid() else None
+        if library is None:
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue  # it ended meanwhile
+        found.append(Process(int(entry.name), command, library))
+    return tuple(found)
+
+
+def status() -> Status:
+    """What is set, by whom, and who has the library loaded. It reads, and changes nothing."""
+    nccl = _nccl.find()
+    among = layers(nccl)
+    plugin, network = _effective("NCCL_NET_PLUGIN", among), _effective("NCCL_NET", among)
+    names = sorted({name for _, settings in among for name in settings if name.startswith(_PREFIX)})
+    problem = _problem(plugin, network, nccl, among)
+    return Status(
+        on=problem is None,
+        problem=problem,
+        plugin=plugin,
+        network=network,
+        parameters=tuple(_effective(name, among) for name in names),
+        nccl=nccl,
+        loaded=_loaded_by("self") is not None,
+        processes=processes(),
+    )
