@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Send and receive, all-to-all, barrier. The group's own thread.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "coll.h"
+
+#define STAGE_BYTES (BNET_DEPTH * BNET_CHUNK)
+/* Peers that all-to-all exchanges with at the same time: a slow one does not hold up the others. */
+#define ALL_TO_ALL_PEERS 4
+
+/* ---- send and receive ---- */
+
+static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes, int send_peer, char *recv,
+		    size_t recv_bytes, int recv_peer)
+{
+	struct bnet_flat flat;
+	char *stage = NULL;
+
+	if (send_peer >= 0 && recv_peer >= 0 && send == recv) {
+		stage = bnet_coll_scratch(coll, STAGE_BYTES);
+		if (stage == NULL)
+			return -ENOMEM;
+	}
+	bnet_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
+	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&flat.pipe}, 1);
+}
+
+static int check_sendrecv(struct bnet_coll *coll, size_t send_count, int send_peer, size_t recv_count, int recv_peer,
+			  int dtype)
+{
+	int rc = bnet_coll_check_count(coll, bnet_max(send_count, recv_count), dtype);
+
+	if (rc != 0)
+		return rc;
+	if (send_peer == coll->rank && recv_peer == coll->rank) {
+		if (send_count != recv_count)
+			rc = bnet_coll_fail(coll, -EINVAL, "sendrecv: rank %d sends %zu elements to itself and expects "
+					    "%zu", coll->rank, send_count, recv_count);
+		return rc;
+	}
+	if (send_peer != -1)
+		rc = bnet_coll_check_peer(coll, send_peer);
+	if (rc == 0 && recv_peer != -1)
+		rc = bnet_coll_check_peer(coll, recv_peer);
+	return rc;
+}
+
+int bnet_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
+		  size_t recv_count, int recv_peer, int dtype)
+{
+	size_t send_bytes = send_peer == -1 ? 0 : send_count * bnet_dtype_size(dtype);
+	size_t recv_bytes = recv_peer == -1 ? 0 : recv_count * bnet_dtype_size(dtype);
+	int rc = check_sendrecv(coll, send_peer == -1 ? 0 : send_count, send_peer, recv_peer == -1 ? 0 : recv_count,
+				recv_peer, dtype);
+
+	if (rc == 0)
+		rc = bnet_coll_begin(coll, "sendrecv", send, send_bytes, recv, recv_bytes);
+	if (rc != 0)
+		return rc;
+	if (send_peer == coll->rank) {
+		if (send_bytes > 0)
+			memmove(recv, send, send_bytes);
+	} else {
+		rc = sendrecv(coll, send, send_bytes, send_peer, recv, recv_bytes, recv_peer);
+	}
+	return bnet_coll_end(coll, rc);
+}
+
+int bnet_send(bnet_coll_t *coll, const void *buf, size_t count, int dtype, int peer)
+{
+	size_t bytes = count * bnet_dtype_size(dtype);
+	int rc = bnet_coll_check_count(coll, count, dtype);
+
+	if (rc == 0)
+		rc = bnet_coll_check_peer(coll, peer);
+	if (rc == 0)
+		rc = bnet_coll_begin(coll, "send", buf, bytes, NULL, 0);
+	return rc != 0 ? rc : bnet_coll_end(coll, sendrecv(coll, buf, bytes, peer, NULL, 0, -1));
+}
+
+int bnet_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer)
+{
+	size_t bytes = count * bnet_dtype_size(dtype);
+	int rc = bnet_coll_check_count(coll, count, dtype);
+
+	if (rc == 0)
+		rc = bnet_coll_check_peer(coll, peer);
+	if (rc == 0)
+		rc = bnet_coll_begin(coll, "recv", NULL, 0, buf, bytes);
+	return rc != 0 ? rc : bnet_coll_end(coll, sendrecv(coll, NULL, 0, -1, buf, bytes, peer));
+}
+
+/* ---- all-to-all: in round k, ranks whose sum is k modulo nranks exchange, so that both blocks of a pair move at the
+ * same time (in place, one is received over the other); every pair has one round ---- */
+
+static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, size_t block)
+{
+	struct bnet_flat flats[ALL_TO_ALL_PEERS];
+	struct bnet_pipe *pipes[ALL_TO_ALL_PEERS];
+	char *stage = NULL;
+	int rc = 0, npipes = 0;
+
+	if (send == recv) {
+		stage = bnet_coll_scratch(coll, STAGE_BYTES * ALL_TO_ALL_PEERS);
+		if (stage == NULL)
+			return -ENOMEM;
+	}
+	for (int round = 0; round < coll->nranks && rc == 0; round++) {
+		const int peer = (round - coll->rank + coll->nranks) % coll->nranks;
+		const size_t at = (size_t)peer * block;
+
+		if (peer != coll->rank) {
+			bnet_flat_init(&flats[npipes], send + at, block, peer, recv + at, block, peer,
+				       stage != NULL ? stage + (size_t)npipes * STAGE_BYTES : NULL);
+			pipes[npipes] = &flats[npipes].pipe;
+			npipes++;
+		}
+		if (npipes == ALL_TO_ALL_PEERS || round == coll->nranks - 1) {
+			rc = bnet_pipes_run(coll, pipes, npipes);
+			npipes = 0;
+		}
+	}
+	return rc;
+}
+
+int bnet_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)
+{
+	int rc = bnet_coll_check_count(coll, count_per_rank, dtype);
+	size_t block, total;
+
+	if (rc != 0)
+		return rc;
+	block = count_per_rank * bnet_dtype_size(dtype);
+	total = block * (size_t)coll->nranks;
+	rc = bnet_coll_begin(coll, "all_to_all", send, total, recv, total);
+	if (rc != 0)
+		return rc;
+	if (block > 0) {
+		const size_t own = (size_t)coll->rank * block;
+
+		if (recv != send)
+			memcpy((char *)recv + own, (const char *)send + own, block);
+		rc = all_to_all(coll, send, recv, block);
+	}
+	return bnet_coll_end(coll, rc);
+}
+
+/* ---- barrier: after round d, a rank has heard, directly or not, from the 2 d - 1 ranks before it ---- */
+
+static int barrier(struct bnet_coll *coll)
+{
+	char *token = bnet_coll_scratch(coll, 2); /* a byte each way: empty messages are not sent */
+
+	if (token == NULL)
+		return -ENOMEM;
+	token[0] = 0;
+	for (int distance = 1; distance < coll->nranks; distance *= 2) {
+		int rc = bnet_exchange(coll, token, 1, bnet_ring_rank(coll, distance), token + 1, 1,
+				       bnet_ring_rank(coll, -distance));
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+int bnet_barrier(bnet_coll_t *coll)
+{
+	int rc;
+
+	if (coll == NULL)
+		return -EINVAL;
+	rc = bnet_coll_begin(coll, "barrier", NULL, 0, NULL, 0);
+	return rc != 0 ? rc : bnet_coll_end(coll, barrier(coll));
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a poll loop of the collectives does when nothing moved. The group's own thread.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+#include "coll.h"
+
+/* Fruitless polls before the first yield. A poll is a system call or two, so these are about 100 µs: the peer of a
+ * small message answers within them. Later every poll yields, because ranks may outnumber cores. */
+#define SPINS 128
+/* Polls between two looks at the clock. */
+#define CLOCK_EVERY 64
+#define NAP_NS 50000
+
+int64_t bnet_coll_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void bnet_wait_reset(struct bnet_wait *wait)
+{
+	wait->idle = 0;
+	wait->since = 0;
+}
+
+int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+
+	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
+		return -ECANCELED;
+	if (++wait->idle < SPINS)
+		return 0;
+	if (wait->sleep)
+		nanosleep(&nap, NULL);
+	else
+		sched_yield();
+	if (wait->timeout_ns == 0 || wait->idle % CLOCK_EVERY != 0)
+		return 0;
+	if (wait->since == 0)
+		wait->since = bnet_coll_now();
+	return bnet_coll_now() - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
+}
