@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""The machine that a table was measured on, in the words that the table needs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+from pathlib import Path
+
+
+def _cpu_model() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match.group(1) if match else platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float:
+    match = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return round(int(match.group(1)) / (1 << 20), 1) if match else 0.0
+
+
+def _sysctl(name: str) -> str:
+    path = Path("/proc/sys", *name.split("."))
+    return " ".join(path.read_text().split()) if path.exists() else ""
+
+
+def plugin_version(library: Path) -> str:
+    """What ``bnet_version()`` of the plugin says; "" where the file is missing."""
+    if not library.is_file():
+        return ""
+    function = ctypes.CDLL(str(library)).bnet_version
+    function.restype = ctypes.c_char_p
+    return str(function().decode())
+
+
+def describe() -> dict[str, str | int | float]:
+    """CPU, kernel and the settings of the kernel's TCP that matter to a single connection."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 0,
+        "memory_gib": _memory_gib(),
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+        "tcp_wmem": _sysctl("net.ipv4.tcp_wmem"),
+        "tcp_rmem": _sysctl("net.ipv4.tcp_rmem"),
+        "python": platform.python_version(),
+        "pinning": "none",
+        "load_average_at_start": round(os.getloadavg()[0], 2),
+    }
+
+
+def congestion_control() -> str:
+    """The kernel's default, which new namespaces take over."""
+    return _sysctl("net.ipv4.tcp_congestion_control")

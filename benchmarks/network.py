@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""The networks that the track measures on: namespaces of this machine, with or without flow classes.
+
+Needs root, iproute2 and nftables. Everything lives in namespaces of its own and goes with them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import getpid
+from pathlib import Path
+
+MTU = 1500
+#: TCP payload of a full frame over the frame as htb counts it: Ethernet 14, IPv4 20, TCP 20, timestamps 12.
+PAYLOAD_SHARE = (MTU - 52) / (MTU + 14)
+
+_PREFIX = "bnet-track"
+_INTERFACE = "track0"
+
+
+class NetworkSetupError(Exception):
+    """A command that builds the network failed; the text has the command and what it said."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a rank runs."""
+
+    namespace: str
+    interface: str
+    address: str
+
+
+Hosts = tuple[Host, Host]
+
+
+def _run(command: Sequence[str], text: str | None = None) -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode != 0:
+        raise NetworkSetupError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def remove_stale() -> None:
+    """Removes namespaces that a killed track left behind."""
+    for name in re.findall(rf"^{_PREFIX}-(\d+)-(\w+)", _run(["ip", "netns", "list"]), re.MULTILINE):
+        if not Path(f"/proc/{name[0]}").exists():
+            _run(["ip", "netns", "delete", f"{_PREFIX}-{name[0]}-{name[1]}"])
+
+
+@contextmanager
+def _namespace(suffix: str) -> Iterator[str]:
+    name = f"{_PREFIX}-{getpid()}-{suffix}"
+    _run(["ip", "netns", "add", name])
+    try:
+        _run(["ip", "-n", name, "link", "set", "lo", "up"])
+        yield name
+    finally:
+        _run(["ip", "netns", "delete", name])
+
+
+def _await_running(host: Host, timeout_s: float = 10.0) -> None:
+    """The kernel reports a new link as running up to a second late, and NCCL takes no other."""
+    deadline = time.monotonic() + timeout_s
+    while " state UP " not in _run(["ip", "-n", host.namespace, "link", "show", host.interface]):
+        if time.monotonic() > deadline:
+            raise NetworkSetupError(f"{host.interface} in {host.namespace} is not up after {timeout_s:.0f} s")
+        time.sleep(0.02)
+
+
+@contextmanager
+def loopback(congestion_control: str) -> Iterator[Hosts]:
+    """Both ranks in one namespace, over its loopback interface (MTU 65536)."""
+    with _namespace("lo") as name:
+        _run(
+            [
+                "ip",
+                "-n",
+                name,
+                *f"route replace table local local 127.0.0.1 dev lo congctl {congestion_control}".split(),
+            ]
+        )
+        host = Host(name, "lo", "127.0.0.1")
+        yield host, host
+
+
+@contextmanager
+def veth(congestion_control: str) -> Iterator[Hosts]:
+    """Two namespaces, one virtual Ethernet cable, MTU 1500, offloads as the kernel sets them."""
+    with _namespace("a") as a, _namespace("b") as b:
+        cable = f"link add {_INTERFACE} mtu {MTU} type veth peer name {_INTERFACE} mtu {MTU} netns {b}"
+        _run(["ip", "-n", a, *cable.split()])
+        hosts = (Host(a, _INTERFACE, "10.0.0.1"), Host(b, _INTERFACE, "10.0.0.2"))
+        for host in hosts:
+            _run(["ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface])
+            _run(["ip", "-n", host.namespace, "link", "set", host.interface, "up"])
+            # By route: in a namespace the sysctl takes only algorithms that unprivileged users may choose.
+            route = f"route replace 10.0.0.0/24 dev {host.interface} src {host.address} congctl {congestion_control}"
+            _run(["ip", "-n", host.namespace, *route.split()])
+        for host in hosts:
+            _await_running(host)
+        yield hosts
+
+
+# ---- flow classes ----
+
+
+def capacity(classes_mbits: Sequence[int]) -> float:
+    """TCP payload that the classes let through together, one direction, GB/s."""
+    return sum(classes_mbits) / 8000 * PAYLOAD_SHARE
+
+
+def shape(hosts: Hosts, classes_mbits: Sequence[int]) -> None:
+    """Gives each end's outgoing side one htb class per rate. Class 1:ff is for what belongs to no flow class."""
+    for host in hosts:
+        device = f"dev {host.interface}"
+        lines = [f"qdisc replace {device} root handle 1: htb default ff"]
+        lines.append(f"class add {device} parent 1: classid 1:ff htb rate 40gbit")
+        for number, rate in enumerate(classes_mbits):
+            lines.append(f"class add {device} parent 1: classid 1:{number + 1:x} htb rate {rate}mbit quantum 60000")
+        _run(["tc", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def _rules(classes: int, seed: int) -> str:
+    """An nftables script: a TCP flow belongs to the class that a seeded hash of its addresses and ports names.
+
+    Segments without payload (IP length = 20 + the TCP header's) are left to class 1:ff, so that an acknowledgement
+    never waits behind data. By length alone, a short segment with payload would overtake the rest of its flow.
+    """
+    bare = "\n".join(f"    ip length {20 + 4 * words} tcp doff {words} accept" for words in range(5, 16))
+    targets = ", ".join(f"{number} : 1:{number + 1:x}" for number in range(classes))
+    flow = "ip saddr . tcp sport . ip daddr . tcp dport"
+    return f"""
+table ip track
+delete table ip track
+table ip track {{
+  chain data {{
+    meta priority set jhash {flow} mod {classes} seed {seed:#x} map {{ {targets} }}
+  }}
+  chain short {{
+{bare}
+    goto data
+  }}
+  chain output {{
+    type filter hook output priority mangle; policy accept;
+    meta l4proto != tcp accept
+    ip length <= 80 goto short
+    goto data
+  }}
+}}
+"""
+
+
+def hash_flows(hosts: Hosts, classes: int, seed: int) -> None:
+    """Sends every TCP flow through one of the classes of :func:`shape`, by a hash with this seed (32 bits)."""
+    for host in hosts:
+        _run(["ip", "netns", "exec", host.namespace, "nft", "-f", "-"], _rules(classes, seed))

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Point-to-point traffic over an ncclNet table, in the pattern of NCCL's progress thread: per pass each connection
+ * posts at most one message and tests only its oldest one; a pass without progress yields the processor. One thread
+ * per object, which also connects (NCCL has a second thread for that, but not on the data path).
+ */
+#include "traffic.h"
+
+#include "table.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PAGE 4096
+
+struct lane {
+	void *comm;
+	void *mhandle;
+	char *slots;             /* inflight × slot_size */
+	void *requests[TRAFFIC_MAX_INFLIGHT];
+	uint64_t posted;
+	uint64_t done;
+	uint64_t limit;          /* post no message with this number or a later one */
+};
+
+struct p2p {
+	struct bnet_table table;
+	int dev;
+	int lanes;
+	int inflight;
+	size_t slot_size;
+	void *listeners[TRAFFIC_MAX_LANES];
+	struct lane send[TRAFFIC_MAX_LANES];
+	struct lane recv[TRAFFIC_MAX_LANES];
+	bool ending;             /* what is sent from now on are end marks: messages of zero bytes */
+};
+
+static _Thread_local char error_text[256];
+
+const char *traffic_error(void)
+{
+	return error_text;
+}
+
+int traffic_fail(int error, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error_text, sizeof(error_text), format, args);
+	va_end(args);
+	return error;
+}
+
+static int check(ncclResult_t result, const char *call)
+{
+	if (result == ncclSuccess)
+		return 0;
+	return traffic_fail(-EIO, "%s returned ncclResult %d", call, (int)result);
+}
+
+static void log_to_stderr(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+			  const char *format, ...)
+{
+	va_list args;
+
+	(void)flags;
+	(void)file;
+	(void)line;
+	if (level > NCCL_LOG_WARN && !getenv("TRACK_VERBOSE"))
+		return;
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+}
+
+/* ---- setting up and taking down ---- */
+
+int p2p_create(struct p2p **out, const void *table, int version, int dev, int lanes, int inflight, size_t largest)
+{
+	struct p2p *p2p;
+	int ndev = 0;
+	int err;
+
+	if (lanes < 1 || lanes > TRAFFIC_MAX_LANES || inflight < 1 || inflight > TRAFFIC_MAX_INFLIGHT)
+		return traffic_fail(-EINVAL, "%d lanes with %d messages each are out of range", lanes, inflight);
+	p2p = calloc(1, sizeof(*p2p));
+	if (!p2p)
+		return traffic_fail(-ENOMEM, "no memory");
+	p2p->dev = dev;
+	p2p->lanes = lanes;
+	p2p->inflight = inflight;
+	p2p->slot_size = (largest + PAGE - 1) / PAGE * PAGE;
+	err = check(bnet_table_init(&p2p->table, table, version, log_to_stderr), "init");
+	if (!err)
+		err = check(bnet_table_devices(&p2p->table, &ndev), "devices");
+	if (!err && dev >= ndev)
+		err = traffic_fail(-ENODEV, "device %d of %d", dev, ndev);
+	if (err) {
+		free(p2p);
+		return err;
+	}
+	*out = p2p;
+	return 0;
+}
+
+size_t p2p_handle_size(const struct p2p *p2p)
+{
+	return bnet_table_handle_size(&p2p->table);
+}
+
+int p2p_listen(struct p2p *p2p, void *handles)
+{
+	size_t handle_size = p2p_handle_size(p2p);
+	int err = 0;
+
+	memset(handles, 0, (size_t)p2p->lanes * handle_size);
+	for (int i = 0; i < p2p->lanes && !err; i++)
+		err = check(bnet_table_listen(&p2p->table, p2p->dev, (char *)handles + (size_t)i * handle_size,
+					      &p2p->listeners[i]), "listen");
+	return err;
+}
+
+static int lane_open(struct p2p *p2p, struct lane *lane)
+{
+	size_t size = (size_t)p2p->inflight * p2p->slot_size;
+
+	lane->slots = aligned_alloc(PAGE, size);
+	if (!lane->slots)
+		return traffic_fail(-ENOMEM, "no memory for %zu bytes of buffers", size);
+	memset(lane->slots, 1, size); /* its own pages, not the one zero page */
+	return check(bnet_table_reg(&p2p->table, lane->comm, lane->slots, size, NCCL_PTR_HOST, &lane->mhandle),
+		     "regMr");
+}
+
+/* One round of connects and accepts for what is not connected yet; *missing: how many ends still are not. */
+static int connect_pass(struct p2p *p2p, char *handles, int *missing)
+{
+	size_t handle_size = p2p_handle_size(p2p);
+	int err = 0;
+
+	*missing = 0;
+	for (int i = 0; i < p2p->lanes && !err; i++) {
+		struct lane *send = &p2p->send[i];
+		struct lane *recv = &p2p->recv[i];
+
+		if (!send->comm)
+			err = check(bnet_table_connect(&p2p->table, p2p->dev, handles + (size_t)i * handle_size,
+						       &send->comm), "connect");
+		if (!err && !recv->comm)
+			err = check(bnet_table_accept(&p2p->table, p2p->listeners[i], &recv->comm), "accept");
+		*missing += !send->comm + !recv->comm;
+	}
+	return err;
+}
+
+int p2p_connect(struct p2p *p2p, const void *peer_handles, double timeout_s)
+{
+	size_t size = (size_t)p2p->lanes * p2p_handle_size(p2p);
+	double deadline = traffic_now() + timeout_s;
+	char *handles = malloc(size); /* the table may keep its state of a connect in the handle */
+	int missing = 1;
+	int err = 0;
+
+	if (!handles)
+		return traffic_fail(-ENOMEM, "no memory");
+	memcpy(handles, peer_handles, size);
+	while (missing && !err) {
+		err = connect_pass(p2p, handles, &missing);
+		if (!err && missing && traffic_now() > deadline)
+			err = traffic_fail(-ETIMEDOUT, "%d of %d ends not connected after %.0f s", missing,
+					   2 * p2p->lanes, timeout_s);
+		sched_yield();
+	}
+	for (int i = 0; i < p2p->lanes && !err; i++) {
+		err = lane_open(p2p, &p2p->send[i]);
+		if (!err)
+			err = lane_open(p2p, &p2p->recv[i]);
+	}
+	free(handles);
+	return err;
+}
+
+static void lane_deregister(struct p2p *p2p, struct lane *lane)
+{
+	if (lane->mhandle)
+		bnet_table_dereg(&p2p->table, lane->comm, lane->mhandle);
+	free(lane->slots);
+}
+
+/* NCCL's order: all memory, then the connections. */
+void p2p_destroy(struct p2p *p2p)
+{
+	if (!p2p)
+		return;
+	for (int i = 0; i < p2p->lanes; i++) {
+		lane_deregister(p2p, &p2p->send[i]);
+		lane_deregister(p2p, &p2p->recv[i]);
+	}
+	for (int i = 0; i < p2p->lanes; i++) {
+		if (p2p->send[i].comm)
+			bnet_table_close_send(&p2p->table, p2p->send[i].comm);
+		if (p2p->recv[i].comm)
+			bnet_table_close_recv(&p2p->table, p2p->recv[i].comm);
+		if (p2p->listeners[i])
+			bnet_table_close_listen(&p2p->table, p2p->listeners[i]);
+	}
+	bnet_table_finalize(&p2p->table);
+	free(p2p);
+}
+
+/* ---- one step of a lane ---- */
+
+static char *slot_of(const struct p2p *p2p, const struct lane *lane, uint64_t number)
+{
+	return lane->slots + number % (uint64_t)p2p->inflight * p2p->slot_size;
+}
+
+static void **request_of(const struct p2p *p2p, struct lane *lane, uint64_t number)
+{
+	return &lane->requests[number % (uint64_t)p2p->inflight];
+}
+
+static bool lane_may_post(const struct p2p *p2p, const struct lane *lane)
+{
+	return lane->posted < lane->limit && lane->posted - lane->done < (uint64_t)p2p->inflight;
+}
+
+/* A table answers a NULL request where it cannot take the message now: the next pass asks again. */
+static int post_send(struct p2p *p2p, struct lane *lane, size_t size)
+{
+	char *slot = slot_of(p2p, lane, lane->posted);
+	void **request = request_of(p2p, lane, lane->posted);
+	int err;
+
+	traffic_stamp(slot, size, lane->posted);
+	err = check(bnet_table_isend(&p2p->table, lane->comm, slot, size, 0, lane->mhandle, request), "isend");
+	if (!err && *request)
+		lane->posted++;
+	return err;
+}
+
+static int post_recv(struct p2p *p2p, struct lane *lane, size_t size)
+{
+	char *slot = slot_of(p2p, lane, lane->posted);
+	void **request = request_of(p2p, lane, lane->posted);
+	int err;
+
+	err = check(bnet_table_irecv(&p2p->table, lane->comm, slot, size, 0, lane->mhandle, request), "irecv");
+	if (!err && *request)
+		lane->posted++;
+	return err;
+}
+
+/* *done: whether the oldest message is complete; then *size is what it carried. */
+static int test_oldest(struct p2p *p2p, struct lane *lane, int *done, int *size)
+{
+	int err;
+
+	*done = 0;
+	if (lane->done == lane->posted)
+		return 0;
+	err = check(bnet_table_test(&p2p->table, *request_of(p2p, lane, lane->done), done, size), "test");
+	if (!err && *done)
+		lane->done++;
+	return err;
+}
+
+static int send_step(struct p2p *p2p, struct lane *lane, size_t size, bool *moved)
+{
+	uint64_t posted = lane->posted;
+	int done = 0;
+	int unused = 0;
+	int err = 0;
+
+	if (lane_may_post(p2p, lane))
+		err = post_send(p2p, lane, p2p->ending ? 0 : size);
+	if (!err)
+		err = test_oldest(p2p, lane, &done, &unused);
+	*moved |= done || lane->posted != posted;
+	return err;
+}
+
+/* The first end mark tells how many messages there will be: `inflight` marks follow each other, so that every receive
+ * that is posted ahead gets one. */
+static int recv_step(struct p2p *p2p, struct lane *lane, size_t size, uint64_t *bytes, bool *moved)
+{
+	uint64_t posted = lane->posted;
+	int done = 0;
+	int got = 0;
+	int err = 0;
+
+	if (lane_may_post(p2p, lane))
+		err = post_recv(p2p, lane, size);
+	if (!err)
+		err = test_oldest(p2p, lane, &done, &got);
+	*moved |= done || lane->posted != posted;
+	if (err || !done)
+		return err;
+	if (got == 0) {
+		if (lane->limit == UINT64_MAX)
+			lane->limit = lane->done - 1 + (uint64_t)p2p->inflight;
+		return 0;
+	}
+	*bytes += (uint64_t)got;
+	return traffic_check(slot_of(p2p, lane, lane->done - 1), (size_t)got, lane->done - 1);
+}
+
+/* ---- streaming ---- */
+
+static int stream_pass(struct p2p *p2p, size_t size, uint64_t *bytes)
+{
+	bool moved = false;
+	int err = 0;
+
+	for (int i = 0; i < p2p->lanes && !err; i++) {
+		err = send_step(p2p, &p2p->send[i], size, &moved);
+		if (!err)
+			err = recv_step(p2p, &p2p->recv[i], size, bytes, &moved);
+	}
+	if (!moved)
+		sched_yield();
+	return err;
+}
+
+static int stream_until(struct p2p *p2p, size_t size, double end, uint64_t *bytes, double *now)
+{
+	int err = 0;
+
+	do {
+		err = stream_pass(p2p, size, bytes);
+		*now = traffic_now();
+	} while (!err && *now < end);
+	return err;
+}
+
+static bool lanes_finished(const struct p2p *p2p)
+{
+	for (int i = 0; i < p2p->lanes; i++) {
+		const struct lane *send = &p2p->send[i];
+		const struct lane *recv = &p2p->recv[i];
+
+		if (send->done < send->limit || recv->done < recv->limit)
+			return false;
+	}
+	return true;
+}
+
+static int stream_drain(struct p2p *p2p, size_t size)
+{
+	uint64_t bytes = 0;
+	int err = 0;
+
+	p2p->ending = true;
+	for (int i = 0; i < p2p->lanes; i++)
+		p2p->send[i].limit = p2p->send[i].posted + (uint64_t)p2p->inflight;
+	while (!err && !lanes_finished(p2p))
+		err = stream_pass(p2p, size, &bytes);
+	return err;
+}
+
+int p2p_stream(struct p2p *p2p, size_t size, double warm_up_s, double window_s, struct traffic_window *out)
+{
+	double start = traffic_now() + warm_up_s;
+	uint64_t before = 0;
+	uint64_t bytes = 0;
+	double opened, closed, now;
+	int err;
+
+	p2p->ending = false;
+	for (int i = 0; i < p2p->lanes; i++)
+		p2p->send[i].limit = p2p->recv[i].limit = UINT64_MAX;
+	err = stream_until(p2p, size, start, &before, &opened);
+	if (!err)
+		err = stream_until(p2p, size, opened + window_s, &bytes, &closed);
+	if (err)
+		return err;
+	*out = (struct traffic_window){.bytes = bytes, .seconds = closed - opened};
+	err = stream_until(p2p, size, closed + TRAFFIC_TAIL_S, &before, &now);
+	return err ? err : stream_drain(p2p, size);
+}
+
+/* ---- ping-pong ---- */
+
+static int post_until_taken(struct p2p *p2p, struct lane *lane, size_t size,
+			    int (*post)(struct p2p *, struct lane *, size_t))
+{
+	uint64_t posted = lane->posted;
+	int err = 0;
+
+	while (!err && lane->posted == posted)
+		err = post(p2p, lane, size);
+	return err;
+}
+
+/* Tests both directions until nothing is outstanding in either: a transport may do all its work inside test. */
+static int wait_all(struct p2p *p2p, struct lane *send, struct lane *recv, size_t size)
+{
+	int got = (int)size;
+	int done = 0;
+	int unused = 0;
+	int err = 0;
+
+	for (;;) {
+		err = test_oldest(p2p, send, &done, &unused);
+		if (!err)
+			err = test_oldest(p2p, recv, &done, &got);
+		if (err || (send->done == send->posted && recv->done == recv->posted))
+			break;
+		sched_yield();
+	}
+	if (!err && (size_t)got != size)
+		err = traffic_fail(-EBADMSG, "%d bytes received where %zu were sent", got, size);
+	return err ? err : traffic_check(slot_of(p2p, recv, recv->done - 1), size, recv->done - 1);
+}
+
+static int round_trip(struct p2p *p2p, int first, size_t size)
+{
+	struct lane *send = &p2p->send[0];
+	struct lane *recv = &p2p->recv[0];
+	int err = post_until_taken(p2p, recv, size, post_recv);
+
+	if (!err && !first)
+		err = wait_all(p2p, send, recv, size);
+	if (!err)
+		err = post_until_taken(p2p, send, size, post_send);
+	return err ? err : wait_all(p2p, send, recv, size);
+}
+
+int p2p_pingpong(struct p2p *p2p, int first, size_t size, int warm_up, int rounds, double *half_us)
+{
+	int err = 0;
+
+	for (int i = -warm_up; i < rounds && !err; i++) {
+		double start = traffic_now();
+
+		err = round_trip(p2p, first, size);
+		if (first && i >= 0)
+			half_us[i] = (traffic_now() - start) * 1e6 / 2;
+	}
+	return err;
+}

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""One rank of a measurement: a process that loads one transport, runs one load, and ends.
+
+NCCL and the plugin read their settings once per process, so nothing is measured twice in one. The parent speaks lines
+of JSON through stdin and stdout: it sends a :class:`RankSpec`, then the peer's handles, then "go", then "close"; each
+is answered by one line, ``{"error": …}`` in case of trouble. The loops run in C with the interpreter lock released.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+from bagua_net._nccl_wheel import SocketTable, load
+
+_OURS_API = 12
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """What one rank does. Times in seconds, sizes in bytes."""
+
+    rank: int
+    kind: str
+    """"bare": plain sockets; "nccl": the Socket network of an NCCL wheel; "ours": the plugin."""
+    loops: str
+    """Path of libp2p.so."""
+    library: str
+    """Path of libnccl.so.2 or of the plugin; "" for plain sockets."""
+    table: dict[str, Any]
+    """The fields of a :class:`SocketTable` for "nccl"."""
+    address: str
+    sndbuf: int
+    work: str
+    """"stream" or "pingpong"."""
+    lanes: int
+    inflight: int
+    size: int
+    warm_up_s: float
+    window_s: float
+    warm_up_rounds: int
+    rounds: int
+    connect_timeout_s: float
+
+
+class TrafficError(Exception):
+    """A loop in C reported an error; the text is its sentence."""
+
+
+class _Window(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint64), ("seconds", ctypes.c_double)]
+
+
+def _table_of(spec: RankSpec) -> tuple[int, int]:
+    """(address of the ncclNet table, its API version)."""
+    if spec.kind == "nccl":
+        table = SocketTable(**{**spec.table, "path": Path(spec.table["path"])})
+        return load(table), table.api
+    plugin = ctypes.CDLL(spec.library)
+    plugin.bnet_net_table.restype = ctypes.c_void_p
+    address = plugin.bnet_net_table(_OURS_API)
+    if not address:
+        raise TrafficError(f"{spec.library} has no table of version {_OURS_API}")
+    return int(address), _OURS_API
+
+
+class _Loops:
+    """p2p_* or bare_* of libp2p.so, which are called alike (traffic.h)."""
+
+    def __init__(self, spec: RankSpec) -> None:
+        self._spec = spec
+        self._library = ctypes.CDLL(spec.loops)
+        self._library.traffic_error.restype = ctypes.c_char_p
+        self._prefix = "bare_" if spec.kind == "bare" else "p2p_"
+        self._object = ctypes.c_void_p()
+        counts = (spec.lanes, spec.inflight, ctypes.c_size_t(spec.size))
+        out = ctypes.byref(self._object)
+        if spec.kind == "bare":
+            self._call("create", out, spec.address.encode(), spec.sndbuf, *counts)
+        else:
+            address, api = _table_of(spec)
+            self._call("create", out, ctypes.c_void_p(address), api, 0, *counts)
+        handle_size = self._library[self._prefix + "handle_size"]
+        handle_size.restype = ctypes.c_size_t
+        self._handles_size = spec.lanes * int(handle_size(self._object))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if self._library[self._prefix + name](*arguments) != 0:
+            raise TrafficError(self._library.traffic_error().decode())
+
+    def listen(self) -> bytes:
+        handles = ctypes.create_string_buffer(self._handles_size)
+        self._call("listen", self._object, handles)
+        return handles.raw
+
+    def connect(self, peer_handles: bytes) -> None:
+        timeout = ctypes.c_double(self._spec.connect_timeout_s)
+        self._call("connect", self._object, ctypes.c_char_p(peer_handles), timeout)
+
+    def stream(self) -> dict[str, Any]:
+        spec, window = self._spec, _Window()
+        times = (ctypes.c_double(spec.warm_up_s), ctypes.c_double(spec.window_s))
+        self._call("stream", self._object, ctypes.c_size_t(spec.size), *times, ctypes.byref(window))
+        return {"bytes": window.bytes, "seconds": window.seconds}
+
+    def pingpong(self) -> dict[str, Any]:
+        spec = self._spec
+        samples = (ctypes.c_double * spec.rounds)()
+        first = int(spec.rank == 0)
+        counts = (spec.warm_up_rounds, spec.rounds)
+        self._call("pingpong", self._object, first, ctypes.c_size_t(spec.size), *counts, samples)
+        return {"half_us": sorted(samples)[spec.rounds // 2]} if first else {}
+
+    def close(self) -> None:
+        destroy = self._library[self._prefix + "destroy"]
+        destroy.restype = None
+        destroy(self._object)
+
+
+def _private_stdout() -> TextIO:
+    """The pipe to the parent, out of reach of libraries that print: what they print goes to stderr."""
+    pipe = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return pipe
+
+
+def _converse(out: TextIO) -> None:
+    def answer(reply: dict[str, Any]) -> None:
+        out.write(json.dumps(reply) + "\n")
+
+    spec = RankSpec(**json.loads(sys.stdin.readline()))
+    loops = _Loops(spec)
+    answer({"handles": loops.listen().hex()})
+    loops.connect(bytes.fromhex(json.loads(sys.stdin.readline())))
+    answer({})
+    sys.stdin.readline()
+    answer(loops.pingpong() if spec.work == "pingpong" else loops.stream())
+    sys.stdin.readline()
+    loops.close()
+    answer({})
+
+
+def spec_line(spec: RankSpec) -> str:
+    """The first line that a rank reads."""
+    return json.dumps(dataclasses.asdict(spec)) + "\n"
+
+
+def main() -> None:
+    out = _private_stdout()
+    try:
+        _converse(out)
+    except Exception as error:  # whatever it is, the parent is to print it
+        out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""What is measured: the scenarios as rows of data, and how much effort goes into each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+KIB = 1024
+MIB = 1024 * KIB
+
+#: (threads, sockets per thread) that "NCCL tuned" is chosen from. NCCL allows 16 threads and 64 sockets.
+GRID = (*((threads, sockets) for threads in (1, 2, 4) for sockets in (1, 2, 4, 8)), (4, 16))
+QUICK_GRID = ((1, 4), (2, 8), (4, 8))
+#: SO_SNDBUF in bytes that the bare loop is chosen from; 0 leaves it to the kernel.
+BARE_SNDBUF = (0, 128 * KIB, 512 * KIB)
+QUICK_BARE_SNDBUF = (0, 128 * KIB)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A heading of the report."""
+
+    name: str
+    title: str
+    goal: str
+    work: str
+    """"stream": GB/s per direction and rank, more is better. "pingpong": half round trip in µs, less is better."""
+
+
+SCENARIOS = (
+    Scenario(
+        "S1",
+        "no caps",
+        "veth at least 2.3 × the better NCCL, loopback at least 1.7 × and at least 95 % of the bare loop from 512 KiB "
+        "on; nowhere below 1.2 ×",
+        "stream",
+    ),
+    Scenario("S2", "eight equal flow classes", "at least 95 % of the capacity of the classes", "stream"),
+    Scenario(
+        "S3",
+        "unequal flow classes",
+        "at least 90 % of the capacity of the classes, at least 5 × NCCL's default",
+        "stream",
+    ),
+    Scenario(
+        "S5",
+        "ping-pong, half round trip",
+        "at most NCCL's latency plus the spread at every size, at most 0.85 × at 512 KiB",
+        "pingpong",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the report: a network and a load."""
+
+    scenario: str
+    path: str
+    """"loopback" or "veth"."""
+    connections: int
+    """Each way."""
+    size: int
+    """Bytes of a message."""
+    classes_mbits: tuple[int, ...] = ()
+    """Rates of the flow classes of each direction; empty: no caps."""
+
+    @property
+    def work(self) -> str:
+        """That of the scenario."""
+        return next(scenario.work for scenario in SCENARIOS if scenario.name == self.scenario)
+
+    @property
+    def network(self) -> str:
+        """What the path is like, in words: "veth, 6 × 1000 + 2 × 250 Mbit/s"."""
+        if not self.classes_mbits:
+            return self.path
+        rates = sorted(set(self.classes_mbits), reverse=True)
+        if len(rates) == len(self.classes_mbits):
+            return f"{self.path}, {', '.join(map(str, rates))} Mbit/s"
+        groups = " + ".join(f"{self.classes_mbits.count(rate)} × {rate}" for rate in rates)
+        return f"{self.path}, {groups} Mbit/s"
+
+    @property
+    def key(self) -> str:
+        """Names the cell in a results file."""
+        return f"{self.scenario} | {self.network} | {self.connections} | {self.size}"
+
+
+_EQUAL = (1000,) * 8
+_TWO_SLOW = (1000,) * 6 + (250,) * 2
+_ALL_DIFFERENT = (900, 800, 700, 600, 400, 200, 100, 50)
+
+_STREAM_SIZES = tuple(64 * KIB << step for step in range(7))
+_PINGPONG_SIZES = (4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB)
+
+
+def _uncapped(quick: bool) -> Iterator[Cell]:
+    for path in ("loopback", "veth"):
+        for connections in (2,) if quick else (1, 2):
+            for size in (64 * KIB, MIB) if quick else _STREAM_SIZES:
+                yield Cell("S1", path, connections, size)
+
+
+def _pingpong(quick: bool) -> Iterator[Cell]:
+    for path in ("loopback",) if quick else ("loopback", "veth"):
+        for size in (4, 16 * KIB, 512 * KIB) if quick else _PINGPONG_SIZES:
+            yield Cell("S5", path, 1, size)
+
+
+def cells(quick: bool) -> list[Cell]:
+    """Every row, in the order of the report."""
+    return [
+        *_uncapped(quick),
+        Cell("S2", "veth", 2, MIB, _EQUAL),
+        Cell("S3", "veth", 2, MIB, _TWO_SLOW),
+        Cell("S3", "veth", 2, MIB, _ALL_DIFFERENT),
+        *_pingpong(quick),
+    ]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long each reading takes, in seconds, and how many there are."""
+
+    pairs: int
+    warm_up_s: float
+    window_s: float
+    capped_warm_up_s: float
+    """Longer, because congestion control and stream counts settle slowly there."""
+    capped_window_s: float
+    rounds: int
+    """Of a ping-pong of up to 16 KiB; fewer for larger messages."""
+    grid: tuple[tuple[int, int], ...]
+    bare_sndbuf: tuple[int, ...]
+
+    def halved(self) -> Effort:
+        """For the readings among which the best setting is looked for."""
+        return replace(
+            self,
+            warm_up_s=self.warm_up_s / 2,
+            window_s=self.window_s / 2,
+            capped_warm_up_s=self.capped_warm_up_s / 2,
+            capped_window_s=self.capped_window_s / 2,
+            rounds=self.rounds // 2,
+        )
+
+    def rounds_for(self, size: int) -> int:
+        """Round trips of one ping-pong reading."""
+        return max(200, self.rounds * 16 * KIB // max(size, 16 * KIB))
+
+
+FULL = Effort(5, 0.5, 2.0, 2.0, 4.0, 20000, GRID, BARE_SNDBUF)
+QUICK = Effort(2, 0.3, 0.8, 1.0, 2.0, 6000, QUICK_GRID, QUICK_BARE_SNDBUF)

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The two kinds of traffic that the track measures, for two ways to carry it: p2p_* drives an ncclNet table as NCCL's
+ * progress thread does, bare_* is a tight loop on plain sockets (what the machine and the path allow at best). rank.py
+ * calls both by the same names. One object is one rank with `lanes` connections to its peer and as many from it, and
+ * belongs to one thread. Functions return 0 or -errno, and traffic_error() says in a sentence what happened.
+ */
+#ifndef TRAFFIC_H
+#define TRAFFIC_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define TRAFFIC_MAX_LANES 64
+#define TRAFFIC_MAX_INFLIGHT 32
+/* After its window a rank keeps sending this long, so that a peer that started later still counts a full one. */
+#define TRAFFIC_TAIL_S 0.1
+
+struct traffic_window {
+	uint64_t bytes;  /* payload received on all lanes */
+	double seconds;
+};
+
+const char *traffic_error(void);
+int traffic_fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static inline double traffic_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* The message's number in its first and last eight bytes: no full check, but a transport that delivers into the wrong
+ * buffer, in the wrong order or too early is caught. */
+static inline void traffic_stamp(char *buffer, size_t size, uint64_t number)
+{
+	if (size < 2 * sizeof(number))
+		return;
+	memcpy(buffer, &number, sizeof(number));
+	memcpy(buffer + size - sizeof(number), &number, sizeof(number));
+}
+
+static inline int traffic_check(const char *buffer, size_t size, uint64_t number)
+{
+	if (size < 2 * sizeof(number))
+		return 0;
+	if (memcmp(buffer, &number, sizeof(number)) || memcmp(buffer + size - sizeof(number), &number, sizeof(number)))
+		return traffic_fail(-EBADMSG, "message %llu carries another one's bytes", (unsigned long long)number);
+	return 0;
+}
+
+struct p2p;
+/* table: an ncclNet table of that version; largest: bytes of the largest message to come. */
+int p2p_create(struct p2p **out, const void *table, int version, int dev, int lanes, int inflight, size_t largest);
+size_t p2p_handle_size(const struct p2p *p2p);
+/* Fills lanes × handle_size bytes, which the caller carries to the peer. */
+int p2p_listen(struct p2p *p2p, void *handles);
+int p2p_connect(struct p2p *p2p, const void *peer_handles, double timeout_s);
+/* Messages of `size` bytes both ways on all lanes. Returns with nothing outstanding. */
+int p2p_stream(struct p2p *p2p, size_t size, double warm_up_s, double window_s, struct traffic_window *out);
+/* One message to and fro on one lane. half_us[rounds]: half of each round trip, in microseconds (first != 0 only). */
+int p2p_pingpong(struct p2p *p2p, int first, size_t size, int warm_up, int rounds, double *half_us);
+void p2p_destroy(struct p2p *p2p);
+
+struct bare;
+/* address: this rank's own IPv4 address; sndbuf: SO_SNDBUF in bytes, 0 leaves it to the kernel. */
+int bare_create(struct bare **out, const char *address, int sndbuf, int lanes, int inflight, size_t largest);
+size_t bare_handle_size(const struct bare *bare);
+int bare_listen(struct bare *bare, void *handles);
+int bare_connect(struct bare *bare, const void *peer_handles, double timeout_s);
+/* Ends the sending direction: an object carries one stream. */
+int bare_stream(struct bare *bare, size_t size, double warm_up_s, double window_s, struct traffic_window *out);
+int bare_pingpong(struct bare *bare, int first, size_t size, int warm_up, int rounds, double *half_us);
+void bare_destroy(struct bare *bare);
+
+#endif
