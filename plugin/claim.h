@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How a message is cut and who takes what: the claim word that senders' streams advance, and the map in which a
+ * receiver ticks off what has arrived. No system call, no lock; any number of threads.
+ */
+#ifndef BNET_CLAIM_H
+#define BNET_CLAIM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire.h"
+
+/* {message number (low 32 bits), offset / BNET_UNIT}: the next byte that nobody has taken. One word, so that a thread
+ * that was preempted between reading a message and taking a piece of it fails the exchange once anything moved, and
+ * cannot take a piece of the message that now lives in the same slot. */
+struct bnet_claim {
+	_Atomic uint64_t word;
+};
+
+struct bnet_slice {
+	uint64_t message; /* full number */
+	uint64_t offset;
+	uint64_t length;
+	bool last;        /* the message has no further slice */
+};
+
+/* What the claimant needs to know of the message under the word. */
+struct bnet_claim_view {
+	uint64_t word;
+	uint64_t message;
+	uint64_t offset;
+};
+
+void bnet_claim_init(struct bnet_claim *claim);
+/* The state now. posted: how many messages have been posted, at least as many as the word has seen. */
+struct bnet_claim_view bnet_claim_look(const struct bnet_claim *claim, uint64_t posted);
+/* Takes up to want bytes (rounded up to BNET_UNIT) of the message under view, whose size the caller read after
+ * view. False: somebody else was faster, look again. */
+bool bnet_claim_take(struct bnet_claim *claim, const struct bnet_claim_view *view, uint64_t size, uint64_t want,
+		     struct bnet_slice *slice);
+
+/* Bytes that a stream should take at a time: a share of what is unclaimed, so that all streams finish together,
+ * between least and most. One stream has nobody to wait for and takes most. */
+uint64_t bnet_slice_want(uint64_t unclaimed, int streams, uint64_t least, uint64_t most);
+
+/* ---- the receiver's map ---- */
+
+/* One bit for each BNET_UNIT of a message. Small messages need no allocation. */
+#define BNET_MAP_INLINE 16 /* words: 4 MiB */
+struct bnet_map {
+	_Atomic uint64_t inline_words[BNET_MAP_INLINE];
+	_Atomic uint64_t *words; /* inline_words, or memory that only grows */
+	uint64_t capacity;       /* words */
+	_Atomic uint64_t units_left;
+};
+
+void bnet_map_init(struct bnet_map *map);
+void bnet_map_destroy(struct bnet_map *map);
+/* Makes room for a message of up to size bytes. -ENOMEM. */
+int bnet_map_reserve(struct bnet_map *map, uint64_t size);
+/* Starts the count for a message of size bytes, which fits. */
+void bnet_map_start(struct bnet_map *map, uint64_t size);
+/* 0: new; 1: all of it has arrived before; -EBADMSG: a part of it has, which no sender does. */
+int bnet_map_check(const struct bnet_map *map, uint64_t offset, uint64_t length);
+/* The slice has arrived. True for exactly one caller: the message is complete. */
+bool bnet_map_arrived(struct bnet_map *map, uint64_t offset, uint64_t length);
+
+#endif

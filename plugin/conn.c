@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The life of a connection and of its requests; see conn.h for who may do what.
+ */
+#include "conn.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "counters.h"
+#include "engine.h"
+#include "log.h"
+#include "sock.h"
+
+#define POLL_EVENTS 16
+
+struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, const struct bnet_config *config)
+{
+	struct bnet_conn *conn = calloc(1, sizeof(*conn));
+
+	if (!conn)
+		return NULL;
+	bnet_list_init(&conn->node);
+	bnet_list_init(&conn->setup.accepted);
+	bnet_claim_init(&conn->claim);
+	conn->sender = sender;
+	conn->dev = dev;
+	conn->config = config;
+	conn->epoll = -1;
+	for (int i = 0; i < BNET_RING; i++) {
+		conn->ring[i].conn = conn;
+		bnet_map_init(&conn->ring[i].map);
+	}
+	bnet_count(connections, 1);
+	return conn;
+}
+
+void bnet_conn_free(struct bnet_conn *conn)
+{
+	for (int i = 0; i < conn->nstreams; i++) {
+		bnet_sock_close(conn->streams[i]->fd);
+		free(conn->streams[i]);
+		bnet_count(streams, -1);
+	}
+	for (int i = 0; i < BNET_RING; i++)
+		bnet_map_destroy(&conn->ring[i].map);
+	bnet_sock_close(conn->epoll);
+	free(conn);
+	bnet_count(connections, -1);
+}
+
+static int watch_stream(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct epoll_event event = {
+		.events = EPOLLIN | EPOLLRDHUP | EPOLLET | (conn->sender ? (uint32_t)EPOLLOUT : 0),
+		.data.u32 = (uint32_t)stream->index,
+	};
+
+	return epoll_ctl(conn->epoll, EPOLL_CTL_ADD, stream->fd, &event) < 0 ? -errno : 0;
+}
+
+static int watch_streams(struct bnet_conn *conn, struct bnet_stream *second)
+{
+	int rc;
+
+	if (conn->epoll < 0) {
+		int fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
+
+		if (fd < 0)
+			return fd;
+		conn->epoll = fd;
+		rc = watch_stream(conn, conn->streams[0]);
+		if (rc < 0)
+			return rc;
+	}
+	return watch_stream(conn, second);
+}
+
+int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
+{
+	int n = atomic_load_explicit(&conn->nstreams, memory_order_relaxed);
+	struct bnet_stream *stream;
+	int rc;
+
+	if (n == BNET_MAX_STREAMS)
+		return -ENOSPC;
+	stream = calloc(1, sizeof(*stream));
+	if (!stream)
+		return -ENOMEM;
+	stream->fd = fd;
+	stream->index = n;
+	stream->conn = conn;
+	stream->writable = true;
+	stream->readable = true;
+	rc = n ? watch_streams(conn, stream) : 0;
+	if (rc < 0) {
+		free(stream);
+		return rc;
+	}
+	conn->streams[n] = stream;
+	atomic_store_explicit(&conn->nstreams, n + 1, memory_order_release);
+	bnet_count(streams, 1);
+	return 0;
+}
+
+bool bnet_conn_try_own(struct bnet_conn *conn)
+{
+	return !atomic_load_explicit(&conn->owner, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&conn->owner, true, memory_order_acquire);
+}
+
+void bnet_conn_own(struct bnet_conn *conn)
+{
+	while (!bnet_conn_try_own(conn))
+		sched_yield();
+}
+
+void bnet_conn_disown(struct bnet_conn *conn)
+{
+	atomic_store_explicit(&conn->owner, false, memory_order_release);
+}
+
+void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
+{
+	int none = 0;
+	char text[512];
+	va_list args;
+
+	if (!atomic_compare_exchange_strong(&conn->error, &none, error))
+		return;
+	va_start(args, why);
+	vsnprintf(text, sizeof(text), why, args);
+	va_end(args);
+	if (error != -ECANCELED)
+		bnet_warn("NET/BaguaNet: %s", text);
+	/* The peer learns of it now, not when the communicator is torn down. What was written before still arrives. */
+	for (int i = 0; i < conn->nstreams; i++)
+		shutdown(conn->streams[i]->fd, SHUT_RDWR);
+}
+
+bool bnet_conn_progress(struct bnet_conn *conn)
+{
+	atomic_fetch_add_explicit(&conn->passes, 1, memory_order_relaxed);
+	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
+		return false;
+	return conn->sender ? bnet_tx_progress(conn) : bnet_rx_progress(conn);
+}
+
+void bnet_conn_poll(struct bnet_conn *conn)
+{
+	struct epoll_event events[POLL_EVENTS];
+	int n = epoll_wait(conn->epoll, events, POLL_EVENTS, 0);
+
+	bnet_count(poll_calls, 1);
+	for (int i = 0; i < n; i++) {
+		struct bnet_stream *stream = conn->streams[events[i].data.u32];
+
+		if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+			stream->writable = true;
+		if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
+			stream->readable = true;
+		if (events[i].data.u32)
+			conn->quiet = 0;
+	}
+}
+
+struct bnet_request *bnet_conn_post(struct bnet_conn *conn, void *data, uint64_t size)
+{
+	uint64_t number = atomic_load_explicit(&conn->posted, memory_order_relaxed);
+	struct bnet_request *request = &conn->ring[number % BNET_RING];
+
+	if (atomic_load_explicit(&request->busy, memory_order_relaxed))
+		return NULL;
+	if (!conn->sender && bnet_map_reserve(&request->map, size) < 0) {
+		bnet_conn_fail(conn, -ENOMEM, "no memory for a receive of %llu bytes", (unsigned long long)size);
+		return NULL;
+	}
+	request->data = data;
+	request->capacity = size;
+	atomic_store_explicit(&request->size, size, memory_order_relaxed);
+	atomic_store_explicit(&request->number, number, memory_order_relaxed);
+	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
+	atomic_store_explicit(&request->known, false, memory_order_relaxed);
+	atomic_store_explicit(&request->done, false, memory_order_relaxed);
+	atomic_store_explicit(&request->busy, true, memory_order_relaxed);
+	atomic_fetch_add_explicit(&conn->posted_bytes, size, memory_order_relaxed);
+	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
+	/* Sequentially consistent, as is the control thread's look at it after it says that it dozes: one of the two
+	 * sees the other. */
+	atomic_fetch_add(&conn->outstanding, 1);
+	bnet_engine_posted();
+	return request;
+}
+
+int bnet_conn_test(struct bnet_request *request, uint64_t *size)
+{
+	struct bnet_conn *conn = request->conn;
+
+	if (!atomic_load_explicit(&request->done, memory_order_acquire)) {
+		if (bnet_conn_try_own(conn)) {
+			bnet_conn_progress(conn);
+			bnet_conn_disown(conn);
+		}
+		if (!atomic_load_explicit(&request->done, memory_order_acquire))
+			return atomic_load_explicit(&conn->error, memory_order_acquire);
+	}
+	*size = atomic_load_explicit(&request->size, memory_order_relaxed);
+	atomic_store_explicit(&request->busy, false, memory_order_release);
+	return 1;
+}
+
+struct bnet_request *bnet_conn_find(struct bnet_conn *conn, uint64_t message)
+{
+	struct bnet_request *request = &conn->ring[message % BNET_RING];
+
+	if (atomic_load_explicit(&request->number, memory_order_relaxed) != message ||
+	    atomic_load_explicit(&request->done, memory_order_relaxed) ||
+	    message >= atomic_load_explicit(&conn->posted, memory_order_acquire))
+		return NULL;
+	return request;
+}
+
+static bool overlaps(const struct bnet_request *request, const struct bnet_mr *mr)
+{
+	uintptr_t data = (uintptr_t)request->data;
+
+	return data < mr->base + mr->size && mr->base < data + request->capacity;
+}
+
+void bnet_conn_quiesce(struct bnet_conn *conn, const struct bnet_mr *mr)
+{
+	bnet_conn_own(conn);
+	for (int i = 0; i < BNET_RING; i++) {
+		struct bnet_request *request = &conn->ring[i];
+
+		if (atomic_load_explicit(&request->busy, memory_order_acquire) &&
+		    !atomic_load_explicit(&request->done, memory_order_acquire) && overlaps(request, mr))
+			bnet_conn_fail(conn, -ECANCELED, "deregistered under an unfinished request");
+	}
+	bnet_conn_disown(conn);
+}

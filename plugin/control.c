@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The control thread: one loop that sleeps in epoll. It greets, dials and drains, moves data for connections whose
+ * caller has not come by, and fits send buffers to their paths. It holds the engine's lock except while it sleeps.
+ */
+#include "control.h"
+
+#include <errno.h>
+#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "counters.h"
+#include "engine.h"
+#include "log.h"
+#include "sock.h"
+
+/* How often deadlines of handshakes are looked at, and how often a path is. */
+#define SLOW_TICK_MS 100
+/* A takeover goes on while it finds work, for at most this many passes. */
+#define TAKEOVER_PASSES 16
+
+static struct bnet_watch *find_watch(struct bnet_node *head, uint64_t id)
+{
+	bnet_list_each(node, head) {
+		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
+
+		if (watch->id == id)
+			return watch;
+	}
+	return NULL;
+}
+
+static void handle_event(const struct epoll_event *event)
+{
+	uint64_t id = event->data.u64, count;
+	struct bnet_watch *watch;
+
+	switch ((enum bnet_watch_kind)(id & 7)) {
+	case BNET_WATCH_WAKE:
+		if (read(bnet_engine.wake, &count, sizeof(count)) < 0)
+			return; /* somebody else's event was it */
+		return;
+	case BNET_WATCH_LISTENER:
+		bnet_listener_ready((int)(id >> 3));
+		return;
+	case BNET_WATCH_GUEST:
+		watch = find_watch(&bnet_engine.guests, id);
+		if (watch)
+			bnet_guest_ready(watch, event->events);
+		return;
+	case BNET_WATCH_DIAL:
+		watch = find_watch(&bnet_engine.dials, id);
+		if (watch)
+			bnet_dial_ready(watch, event->events);
+		return;
+	case BNET_WATCH_DRAIN:
+		watch = find_watch(&bnet_engine.drains, id);
+		if (watch)
+			bnet_drain_ready(watch);
+		return;
+	}
+}
+
+/* ---- connections whose caller is away ---- */
+
+static void take_over(struct bnet_conn *conn)
+{
+	if (!bnet_conn_try_own(conn))
+		return;
+	bnet_count(takeovers, 1);
+	for (int i = 0; i < TAKEOVER_PASSES && bnet_conn_progress(conn); i++)
+		;
+	bnet_conn_disown(conn);
+	conn->passes_seen = atomic_load_explicit(&conn->passes, memory_order_relaxed);
+}
+
+/* True: something is outstanding somewhere, so that the next look is due in a tick. */
+static bool look_after_connections(void)
+{
+	bool work = false;
+
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+		uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
+
+		if (!atomic_load(&conn->outstanding) || atomic_load_explicit(&conn->error, memory_order_relaxed))
+			continue;
+		work = true;
+		if (passes == conn->passes_seen)
+			take_over(conn);
+		else
+			conn->passes_seen = passes;
+	}
+	return work;
+}
+
+/* ---- send buffers ---- */
+
+/* The rate at which the peer acknowledges, remembered through pauses of a second or two. */
+static uint64_t stream_rate(struct bnet_stream *stream, uint64_t acked, uint64_t now)
+{
+	uint64_t elapsed = now - stream->acked_at_ms, rate;
+
+	if (stream->acked_at_ms && elapsed && acked != stream->acked) {
+		rate = (acked - stream->acked) * 1000 / elapsed;
+		stream->rate -= stream->rate / 16;
+		if (rate > stream->rate)
+			stream->rate = rate;
+	}
+	stream->acked = acked;
+	stream->acked_at_ms = now;
+	return stream->rate;
+}
+
+static void fit_stream(const struct bnet_conn *conn, struct bnet_stream *stream, uint64_t now)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof(info);
+	uint64_t rate;
+	int64_t want;
+
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(stream->fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	    size < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
+		return;
+	rate = stream_rate(stream, info.tcpi_bytes_acked, now);
+	/* Before anything was measured the link's nominal speed stands in. */
+	if (rate == 0)
+		rate = (uint64_t)conn->dev->speed_mbps * 125000;
+	want = bnet_sndbuf_for_path(info.tcpi_min_rtt, rate);
+	if (want == stream->sndbuf)
+		return;
+	stream->sndbuf = want;
+	bnet_sock_set_sndbuf(stream->fd, want);
+}
+
+void bnet_control_fit(struct bnet_conn *conn, uint64_t now)
+{
+	if (!conn->sender || conn->config->sndbuf)
+		return;
+	for (int i = 0; i < conn->nstreams; i++)
+		fit_stream(conn, conn->streams[i], now);
+}
+
+static void fit_connections(uint64_t now)
+{
+	bnet_list_each(node, &bnet_engine.conns)
+		bnet_control_fit(bnet_entry(node, struct bnet_conn, node), now);
+}
+
+/* ---- the loop ---- */
+
+static bool nothing_left(void)
+{
+	return bnet_list_empty(&bnet_engine.listens) && bnet_list_empty(&bnet_engine.conns) &&
+	       bnet_list_empty(&bnet_engine.dials) && bnet_list_empty(&bnet_engine.drains);
+}
+
+static void end(void)
+{
+	bnet_list_each(node, &bnet_engine.guests)
+		bnet_guest_drop(bnet_entry(node, struct bnet_watch, node), NULL);
+	for (int i = 0; i < BNET_MAX_DEVICES; i++) {
+		bnet_sock_close(bnet_engine.listeners[i].fd);
+		bnet_engine.listeners[i].fd = -1;
+	}
+	bnet_sock_close(bnet_engine.wake);
+	bnet_sock_close(bnet_engine.epoll);
+	bnet_engine.wake = bnet_engine.epoll = -1;
+	atomic_store(&bnet_engine_dozing, false);
+	bnet_engine.running = false;
+	pthread_cond_broadcast(&bnet_engine.changed);
+}
+
+/* How long to sleep: a tick while anything is outstanding, longer for handshakes, else until woken. */
+static int sleep_ms(bool work)
+{
+	if (work)
+		return (int)bnet_engine.config.control_tick;
+	if (!bnet_list_empty(&bnet_engine.dials) || !bnet_list_empty(&bnet_engine.drains))
+		return (int)bnet_engine.config.control_tick;
+	if (!bnet_list_empty(&bnet_engine.guests))
+		return SLOW_TICK_MS;
+	for (int i = 0; i < bnet_engine.devices.ndevices; i++)
+		if (bnet_engine.listeners[i].paused_until_ms)
+			return SLOW_TICK_MS;
+	return -1;
+}
+
+static bool tick(void)
+{
+	uint64_t now = bnet_now_ms();
+
+	bnet_guests_tick(now);
+	bnet_dials_tick(now);
+	bnet_drains_tick(now);
+	if (now - bnet_engine.sampled_ms >= SLOW_TICK_MS) {
+		bnet_engine.sampled_ms = now;
+		fit_connections(now);
+	}
+	return look_after_connections();
+}
+
+static void *run(void *unused)
+{
+	uint64_t next_tick = 0;
+	bool work = true;
+
+	(void)unused;
+	bnet_engine_lock();
+	while (!nothing_left()) {
+		struct epoll_event event;
+		int n, fd = bnet_engine.epoll, ms;
+
+		if (bnet_now_ms() >= next_tick) {
+			work = tick();
+			next_tick = bnet_now_ms() + (uint64_t)bnet_engine.config.control_tick;
+		}
+		ms = sleep_ms(work);
+		if (ms < 0 || ms > bnet_engine.config.control_tick) {
+			/* Say so first and look again after: see bnet_conn_post. */
+			atomic_store(&bnet_engine_dozing, true);
+			work = look_after_connections();
+			ms = sleep_ms(work);
+		}
+		if (nothing_left())
+			break;
+		bnet_engine_unlock();
+		n = epoll_wait(fd, &event, 1, ms);
+		bnet_engine_lock();
+		atomic_store(&bnet_engine_dozing, false);
+		if (n == 1)
+			handle_event(&event);
+	}
+	end();
+	bnet_engine_unlock();
+	return NULL;
+}
+
+int bnet_control_spawn(void)
+{
+	sigset_t all, before;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int rc;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&thread, &attr, run, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	return -rc;
+}

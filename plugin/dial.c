@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Outbound sockets: one dial for each stream of a sender, from connect through HELLO to WELCOME. The first stream's
+ * dial makes the connection usable or fails it; the others only widen it. Everything here runs on the control thread or
+ * under the engine's lock.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "control.h"
+#include "counters.h"
+#include "engine.h"
+#include "log.h"
+#include "sock.h"
+
+/* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. */
+#define BOUND_TRY_MS 5000
+/* The peer listens before its handle travels, so a refusal lasts only while its host is short of something. */
+#define REFUSED_MS 10000
+#define RETRY_MS 100
+
+enum dial_state {
+	DIAL_WAITING,    /* to try again */
+	DIAL_CONNECTING,
+	DIAL_GREETED,    /* HELLO is out */
+};
+
+struct dial {
+	struct bnet_watch watch; /* deadline: of the current try */
+	struct bnet_conn *conn;
+	int index;
+	enum dial_state state;
+	bool unbound;
+	uint64_t started_ms;
+	uint32_t got;
+	uint8_t bytes[BNET_WELCOME_MAX];
+};
+
+static void end_dial(struct dial *dial)
+{
+	bnet_list_remove(&dial->watch.node);
+	bnet_sock_close(dial->watch.fd);
+	free(dial);
+}
+
+/* The first stream's failure is the connection's; another one's is a line in the log. */
+static void give_up(struct dial *dial, int error, const char *why)
+{
+	struct bnet_conn *conn = dial->conn;
+
+	if (dial->index == 0) {
+		bnet_conn_fail(conn, error, "cannot connect from %s (%s) to %s: %s", conn->dev->name,
+			       conn->dev->address, conn->peer, why);
+		pthread_cond_broadcast(&bnet_engine.changed);
+	} else {
+		bnet_info(NCCL_NET, "NET/BaguaNet: no stream %d to %s, going on with %d: %s", dial->index, conn->peer,
+			  conn->nstreams, why);
+	}
+	end_dial(dial);
+}
+
+static int open_bound(struct dial *dial)
+{
+	struct bnet_conn *conn = dial->conn;
+	int fd = bnet_sock_open(conn->setup.addr.ss_family), rc;
+
+	if (fd < 0 || dial->unbound || conn->dev->addr.ss_family != conn->setup.addr.ss_family)
+		return fd;
+	rc = bnet_sock_bind_source(fd, conn->dev, conn->setup.peer_is_local);
+	if (rc < 0) {
+		bnet_sock_close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+static bool route_failed(int error)
+{
+	return error == -ENETUNREACH || error == -EHOSTUNREACH || error == -EADDRNOTAVAIL || error == -EINVAL ||
+	       error == -ETIMEDOUT || error == -ENODEV || error == -EACCES;
+}
+
+static void try_connect(struct dial *dial, uint64_t now);
+
+/* This try has ended with error: another one, unbound or later, or the end. */
+static void try_failed(struct dial *dial, int error, uint64_t now)
+{
+	bnet_sock_close(dial->watch.fd);
+	dial->watch.fd = -1;
+	if (!dial->unbound && route_failed(error)) {
+		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Trying without binding to it",
+			  dial->conn->dev->name, dial->conn->dev->address, dial->conn->peer, strerror(-error));
+		dial->unbound = true;
+		try_connect(dial, now);
+		return;
+	}
+	if ((error == -ECONNREFUSED || error == -ECONNRESET || error == -ETIMEDOUT || route_failed(error)) &&
+	    now - dial->started_ms < REFUSED_MS) {
+		dial->state = DIAL_WAITING;
+		dial->watch.deadline_ms = now + RETRY_MS;
+		return;
+	}
+	give_up(dial, error, error == -ECONNREFUSED ? "nothing listens there: the remote process has ended, or a firewall "
+						      "rejects it (BAGUA_NET_PORT_RANGE)"
+						    : strerror(-error));
+}
+
+static int send_hello(struct dial *dial)
+{
+	struct bnet_conn *conn = dial->conn;
+	struct bnet_hello hello = {
+		.version = BNET_WIRE_VERSION,
+		.stream = (uint16_t)dial->index,
+		.connection = conn->id,
+		.listener = bnet_engine.listeners[conn->dev - bnet_engine.devices.devices].addr,
+	};
+	uint8_t bytes[BNET_HELLO_MAX];
+	size_t size;
+	ssize_t n;
+
+	memcpy(hello.token, conn->token, BNET_TOKEN_SIZE);
+	size = bnet_hello_encode(bytes, &hello);
+	/* A socket that has carried nothing takes this in one piece. */
+	n = send(dial->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	return n == (ssize_t)size ? 0 : n < 0 ? -errno : -EIO;
+}
+
+static void connected(struct dial *dial, uint64_t now)
+{
+	int rc = bnet_sock_error(dial->watch.fd);
+
+	if (rc == 0)
+		rc = send_hello(dial);
+	if (rc == 0)
+		rc = bnet_watch_change(&dial->watch, EPOLLIN | EPOLLRDHUP);
+	if (rc < 0) {
+		try_failed(dial, rc, now);
+		return;
+	}
+	dial->state = DIAL_GREETED;
+	dial->got = 0;
+	dial->watch.deadline_ms = dial->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
+}
+
+static void try_connect(struct dial *dial, uint64_t now)
+{
+	int rc = open_bound(dial);
+
+	dial->watch.fd = rc;
+	if (rc < 0) {
+		dial->watch.fd = -1;
+		if (rc == -EMFILE || rc == -ENFILE)
+			give_up(dial, rc, "out of descriptors: raise the limit of open files (ulimit -n)");
+		else
+			try_failed(dial, rc, now);
+		return;
+	}
+	bnet_sock_tune(rc, &bnet_engine.config);
+	rc = bnet_sock_connect(dial->watch.fd, &dial->conn->setup.addr);
+	if (rc == -EINPROGRESS)
+		rc = 0;
+	if (rc == 0)
+		rc = bnet_watch_add(&dial->watch, BNET_WATCH_DIAL, EPOLLOUT);
+	if (rc < 0) {
+		try_failed(dial, rc, now);
+		return;
+	}
+	dial->state = DIAL_CONNECTING;
+	dial->watch.deadline_ms = now + (dial->unbound ? (uint64_t)bnet_engine.config.connect_timeout * 1000
+						       : BOUND_TRY_MS);
+}
+
+int bnet_dial_start(struct bnet_conn *conn, int index)
+{
+	struct dial *dial = calloc(1, sizeof(*dial));
+
+	if (!dial)
+		return -ENOMEM;
+	dial->conn = conn;
+	dial->index = index;
+	dial->started_ms = bnet_now_ms();
+	dial->watch.fd = -1;
+	bnet_list_add(&bnet_engine.dials, &dial->watch.node);
+	try_connect(dial, dial->started_ms);
+	return 0;
+}
+
+/* ---- after WELCOME ---- */
+
+/* Streams beyond the first stop at half of the descriptors that the process may have: the other half is the job's. */
+static bool descriptors_left(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
+	       atomic_load(&bnet_counts.descriptors) < (uint64_t)limit.rlim_cur / 2;
+}
+
+static void widen(struct bnet_conn *conn, int peers_most)
+{
+	int wanted = (int)bnet_engine.config.nstreams;
+
+	if (wanted == 0)
+		wanted = conn->setup.peer_is_local ? 1 : BNET_DEFAULT_STREAMS;
+	conn->setup.wanted = wanted < peers_most ? wanted : peers_most;
+	for (int i = 1; i < conn->setup.wanted; i++) {
+		if (!descriptors_left()) {
+			bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
+				  "Raise it (ulimit -n)",
+				  i, conn->setup.wanted, conn->peer);
+			return;
+		}
+		bnet_dial_start(conn, i);
+	}
+}
+
+static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
+{
+	struct bnet_conn *conn = dial->conn;
+	int index = dial->index, rc;
+
+	bnet_watch_remove(&dial->watch);
+	rc = bnet_conn_add_stream(conn, dial->watch.fd);
+	if (rc < 0) {
+		give_up(dial, rc, strerror(-rc));
+		return;
+	}
+	dial->watch.fd = -1;
+	end_dial(dial);
+	bnet_control_fit(conn, 0);
+	if (index)
+		return;
+	conn->setup.ready = true;
+	widen(conn, welcome->max_streams);
+	pthread_cond_broadcast(&bnet_engine.changed);
+}
+
+static void judged(struct dial *dial, const struct bnet_welcome *welcome)
+{
+	char why[160];
+
+	switch ((enum bnet_verdict)welcome->verdict) {
+	case BNET_VERDICT_OK:
+		welcomed(dial, welcome);
+		return;
+	case BNET_VERDICT_VERSION:
+		snprintf(why, sizeof(why),
+			 "it speaks wire version %u, this process version %u: install the same bagua_net on every host",
+			 welcome->version, BNET_WIRE_VERSION);
+		give_up(dial, -EPROTO, why);
+		return;
+	case BNET_VERDICT_TOKEN:
+	case BNET_VERDICT_GONE:
+		give_up(dial, -ECONNRESET, "the remote communicator is gone");
+		return;
+	case BNET_VERDICT_LIMIT:
+		give_up(dial, -EUSERS, "it has no room for another stream");
+		return;
+	}
+	snprintf(why, sizeof(why), "it refused for reason %u, which this version does not know", welcome->verdict);
+	give_up(dial, -EPROTO, why);
+}
+
+/* Reads no further than the WELCOME's end. */
+static void read_welcome(struct dial *dial, uint64_t now)
+{
+	struct bnet_welcome welcome;
+	struct bnet_frame frame;
+	uint32_t want = BNET_FRAME_HEADER;
+
+	while (dial->got < want) {
+		ssize_t n = recv(dial->watch.fd, dial->bytes + dial->got, want - dial->got, MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0) {
+			try_failed(dial, n == 0 ? -ECONNRESET : -errno, now);
+			return;
+		}
+		dial->got += (uint32_t)n;
+		if (dial->got < BNET_FRAME_HEADER)
+			continue;
+		bnet_frame_decode(dial->bytes, &frame);
+		if (!bnet_frame_is_welcome(&frame)) {
+			give_up(dial, -EPROTO, "what listens there does not speak BaguaNet's protocol");
+			return;
+		}
+		want = BNET_FRAME_HEADER + frame.length;
+	}
+	if (bnet_welcome_decode(dial->bytes + BNET_FRAME_HEADER, dial->got - BNET_FRAME_HEADER, &welcome) < 0 ||
+	    welcome.connection != dial->conn->id) {
+		give_up(dial, -EPROTO, "its answer is damaged");
+		return;
+	}
+	judged(dial, &welcome);
+}
+
+void bnet_dial_ready(struct bnet_watch *watch, uint32_t events)
+{
+	struct dial *dial = (struct dial *)watch;
+	uint64_t now = bnet_now_ms();
+
+	(void)events;
+	if (dial->state == DIAL_CONNECTING)
+		connected(dial, now);
+	else
+		read_welcome(dial, now);
+}
+
+static void warn_if_slow(struct dial *dial, uint64_t now)
+{
+	struct bnet_setup *setup = &dial->conn->setup;
+
+	if (dial->index || now < setup->warn_at_ms)
+		return;
+	setup->warn_at_ms = now + (now - setup->started_ms);
+	bnet_warn("NET/BaguaNet: still connecting from %s (%s) to %s after %llu s: is that address reachable, and its port "
+		  "open in the firewall (BAGUA_NET_PORT_RANGE)? Giving up at %lld s (BAGUA_NET_CONNECT_TIMEOUT)",
+		  dial->conn->dev->name, dial->conn->dev->address, dial->conn->peer,
+		  (unsigned long long)(now - setup->started_ms) / 1000,
+		  (long long)bnet_engine.config.connect_timeout);
+}
+
+void bnet_dials_tick(uint64_t now)
+{
+	bnet_list_each(node, &bnet_engine.dials) {
+		struct dial *dial = bnet_entry(node, struct dial, watch.node);
+
+		warn_if_slow(dial, now);
+		if (now - dial->started_ms >= (uint64_t)bnet_engine.config.connect_timeout * 1000)
+			give_up(dial, -ETIMEDOUT, "no answer within BAGUA_NET_CONNECT_TIMEOUT");
+		else if (now < dial->watch.deadline_ms)
+			continue;
+		else if (dial->state == DIAL_WAITING)
+			try_connect(dial, now);
+		else
+			try_failed(dial, -ETIMEDOUT, now);
+	}
+}
+
+void bnet_dials_cancel(const struct bnet_conn *conn)
+{
+	bnet_list_each(node, &bnet_engine.dials) {
+		struct dial *dial = bnet_entry(node, struct dial, watch.node);
+
+		if (dial->conn == conn)
+			end_dial(dial);
+	}
+}

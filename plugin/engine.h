@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a process has once: its parameters, its devices, the lists of everything alive, and the control thread, which
+ * accepts, dials, greets, drains and looks after connections whose owner is away. The thread starts with the first
+ * listen or connect and ends when the lists are empty.
+ *
+ * `lock` guards the lists and all that hangs on them, except for a connection's data path (conn.h). The control thread
+ * holds it while it works and gives it up only to sleep. Whoever needs both a connection's owner word and the lock
+ * takes the owner word first, or only tries.
+ */
+#ifndef BNET_ENGINE_H
+#define BNET_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "conn.h"
+#include "device.h"
+#include "list.h"
+#include "wire.h"
+
+/* Kinds of descriptors that the control thread waits on. The epoll set carries {serial, kind}, never a pointer, since
+ * an object may be gone when its event is read. */
+enum bnet_watch_kind {
+	BNET_WATCH_WAKE = 0,
+	BNET_WATCH_LISTENER = 1,
+	BNET_WATCH_GUEST = 2,
+	BNET_WATCH_DIAL = 3,
+	BNET_WATCH_DRAIN = 4,
+};
+
+struct bnet_watch {
+	struct bnet_node node;
+	uint64_t id;          /* serial << 3 | kind */
+	int fd;
+	uint64_t deadline_ms; /* looked at on every tick */
+};
+
+/* One listening socket per device; it outlives the listen objects, since streams are added later. */
+struct bnet_listener {
+	int fd; /* -1: none yet */
+	struct sockaddr_storage addr;
+	uint64_t paused_until_ms; /* out of descriptors: not accepting, 0: accepting */
+};
+
+/* What NCCL's listen returns: a token under which peers may connect. */
+struct bnet_listen {
+	struct bnet_node node;
+	struct bnet_node queue; /* of bnet_conn.setup.accepted: greeted, not yet accepted */
+	const void *context;
+	int dev;
+	uint8_t token[BNET_TOKEN_SIZE];
+	uint64_t started_ms; /* of the first accept that found nothing */
+	uint64_t warn_at_ms;
+};
+
+struct bnet_engine {
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* a connection came up or failed, or the thread has ended; CLOCK_MONOTONIC */
+	bool configured;
+	struct bnet_config config;
+	struct bnet_device_table devices;
+	struct bnet_listener listeners[BNET_MAX_DEVICES];
+	struct bnet_node listens, conns, guests, dials, drains;
+	int nguests;
+	bool running;
+	int epoll;
+	int wake;
+	uint64_t serial;
+	uint64_t drain_deadline_ms; /* all closes that overlap share it */
+	uint64_t sampled_ms;
+};
+
+extern struct bnet_engine bnet_engine;
+/* The control thread sleeps without a tick: whoever posts work wakes it. */
+extern _Atomic bool bnet_engine_dozing;
+
+/* Reads the configuration and the devices, the first time. 0, or -errno after one line in the log. */
+int bnet_engine_configure(void);
+void bnet_engine_lock(void);
+void bnet_engine_unlock(void);
+/* Under the lock: the thread runs when this returns 0. */
+int bnet_engine_start(void);
+void bnet_engine_wake(void);
+/* Under the lock: waits for `changed`, at most ms. */
+void bnet_engine_wait(int ms);
+uint64_t bnet_now_ms(void);
+/* Not zero. */
+uint64_t bnet_random(void);
+
+static inline void bnet_engine_posted(void)
+{
+	if (atomic_load(&bnet_engine_dozing))
+		bnet_engine_wake();
+}
+
+/* Under the lock: adds or changes a descriptor in the control thread's epoll set. 0 or -errno. */
+int bnet_watch_add(struct bnet_watch *watch, enum bnet_watch_kind kind, uint32_t events);
+int bnet_watch_change(struct bnet_watch *watch, uint32_t events);
+/* Takes the descriptor out of the set; it stays open. */
+void bnet_watch_remove(struct bnet_watch *watch);
+
+/* guest.c: inbound sockets until they are greeted. Under the lock. */
+int bnet_listener_open(int dev);
+void bnet_listener_ready(int dev);
+void bnet_guest_ready(struct bnet_watch *watch, uint32_t events);
+void bnet_guest_drop(struct bnet_watch *watch, const char *why);
+void bnet_guests_tick(uint64_t now);
+void bnet_listen_discard(struct bnet_listen *listen);
+
+/* dial.c: outbound sockets until they are greeted. Under the lock. */
+int bnet_dial_start(struct bnet_conn *conn, int index);
+void bnet_dial_ready(struct bnet_watch *watch, uint32_t events);
+void bnet_dials_tick(uint64_t now);
+void bnet_dials_cancel(const struct bnet_conn *conn);
+
+/* drain.c: closed connections' sockets until the peer has everything. Under the lock. */
+void bnet_drain_start(struct bnet_conn *conn);
+void bnet_drain_ready(struct bnet_watch *watch);
+void bnet_drains_tick(uint64_t now);
+
+/* The end of a connection, in any state, under the lock: its dials are cancelled, its sockets drained, its memory
+ * freed. The caller owns it, or nobody else knows it. */
+void bnet_conn_discard(struct bnet_conn *conn);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inbound sockets: listeners, and guests, which are accepted but have not said HELLO yet. A guest that says anything
+ * else, or nothing for ten seconds, is dropped with a line in the log; it costs one descriptor and 200 bytes, and there
+ * are at most 1024. Everything here runs on the control thread or under the engine's lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "counters.h"
+#include "engine.h"
+#include "log.h"
+#include "sock.h"
+
+#define GUEST_MS 10000
+#define MOST_GUESTS 1024
+#define PAUSE_MS 100
+
+struct guest {
+	struct bnet_watch watch;
+	int dev;
+	char peer[BNET_ADDRESS_TEXT];
+	uint32_t got;
+	uint8_t bytes[BNET_HELLO_MAX];
+};
+
+/* ---- listeners ---- */
+
+static uint64_t listener_id(int dev)
+{
+	return (uint64_t)dev << 3 | BNET_WATCH_LISTENER;
+}
+
+static int listener_events(int dev, int op, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.u64 = listener_id(dev)};
+
+	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[dev].fd, &event) < 0 ? -errno : 0;
+}
+
+int bnet_listener_open(int dev)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[dev];
+	const struct bnet_device *device = &bnet_engine.devices.devices[dev];
+	struct bnet_ports ports = bnet_engine.config.port_range;
+	int rc;
+
+	if (listener->fd >= 0)
+		return 0;
+	listener->fd = bnet_sock_listen(device, ports, &listener->addr);
+	if (listener->fd < 0) {
+		rc = listener->fd;
+		listener->fd = -1;
+		bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", device->name, device->address,
+			  ports.first, ports.last, strerror(-rc),
+			  ports.first ? ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it" : "");
+		return rc;
+	}
+	rc = listener_events(dev, EPOLL_CTL_ADD, EPOLLIN);
+	if (rc < 0) {
+		bnet_sock_close(listener->fd);
+		listener->fd = -1;
+	}
+	return rc;
+}
+
+static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
+{
+	struct guest *guest = calloc(1, sizeof(*guest));
+	int rc;
+
+	if (!guest)
+		return -ENOMEM;
+	guest->watch.fd = fd;
+	guest->watch.deadline_ms = bnet_now_ms() + GUEST_MS;
+	guest->dev = dev;
+	bnet_address_text(peer, guest->peer);
+	rc = bnet_watch_add(&guest->watch, BNET_WATCH_GUEST, EPOLLIN | EPOLLRDHUP);
+	if (rc < 0) {
+		free(guest);
+		return rc;
+	}
+	bnet_list_add(&bnet_engine.guests, &guest->watch.node);
+	if (++bnet_engine.nguests > MOST_GUESTS)
+		bnet_guest_drop(bnet_entry(bnet_engine.guests.next, struct bnet_watch, node),
+				"too many connections that say nothing");
+	return 0;
+}
+
+void bnet_listener_ready(int dev)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[dev];
+	struct sockaddr_storage peer;
+	int fd;
+
+	if (listener->fd < 0)
+		return;
+	fd = bnet_sock_accept(listener->fd, &peer);
+	if (fd >= 0) {
+		if (welcome_guest(fd, dev, &peer) < 0)
+			bnet_sock_close(fd);
+		return;
+	}
+	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
+		/* The queue stays readable: without a pause this thread would spin. */
+		bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
+			  strerror(-fd));
+		listener->paused_until_ms = bnet_now_ms() + PAUSE_MS;
+		listener_events(dev, EPOLL_CTL_MOD, 0);
+	}
+}
+
+/* ---- guests ---- */
+
+static void free_guest(struct guest *guest)
+{
+	bnet_list_remove(&guest->watch.node);
+	bnet_engine.nguests--;
+	free(guest);
+}
+
+void bnet_guest_drop(struct bnet_watch *watch, const char *why)
+{
+	struct guest *guest = (struct guest *)watch;
+
+	if (why) {
+		bnet_count(strangers, 1);
+		bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s", guest->peer, why);
+	}
+	bnet_sock_close(watch->fd);
+	free_guest(guest);
+}
+
+void bnet_guests_tick(uint64_t now)
+{
+	bnet_list_each(node, &bnet_engine.guests) {
+		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
+
+		if (now >= watch->deadline_ms)
+			bnet_guest_drop(watch, "it said nothing for 10 s");
+	}
+	for (int i = 0; i < bnet_engine.devices.ndevices; i++) {
+		struct bnet_listener *listener = &bnet_engine.listeners[i];
+
+		if (listener->paused_until_ms && now >= listener->paused_until_ms) {
+			listener->paused_until_ms = 0;
+			if (listener->fd >= 0)
+				listener_events(i, EPOLL_CTL_MOD, EPOLLIN);
+		}
+	}
+}
+
+static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
+{
+	bnet_list_each(node, &bnet_engine.listens) {
+		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
+
+		if (memcmp(listen->token, token, BNET_TOKEN_SIZE) == 0)
+			return listen;
+	}
+	return NULL;
+}
+
+static struct bnet_conn *find_receiver(const struct bnet_hello *hello)
+{
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (!conn->sender && conn->id == hello->connection &&
+		    memcmp(conn->token, hello->token, BNET_TOKEN_SIZE) == 0)
+			return conn;
+	}
+	return NULL;
+}
+
+static struct bnet_conn *new_receiver(const struct guest *guest, struct bnet_listen *listen,
+				      const struct bnet_hello *hello)
+{
+	struct bnet_conn *conn =
+		bnet_conn_new(false, &bnet_engine.devices.devices[guest->dev], &bnet_engine.config);
+
+	if (!conn)
+		return NULL;
+	conn->id = hello->connection;
+	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
+	memcpy(conn->peer, guest->peer, sizeof(conn->peer));
+	conn->setup.context = listen->context;
+	conn->setup.ready = true;
+	return conn;
+}
+
+static int most_streams(void)
+{
+	return bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
+}
+
+/* Finds or makes the connection that a HELLO is for. */
+static enum bnet_verdict judge(struct guest *guest, const struct bnet_hello *hello, struct bnet_conn **conn,
+			       struct bnet_listen **listen)
+{
+	*conn = NULL;
+	*listen = NULL;
+	if (hello->version != BNET_WIRE_VERSION)
+		return BNET_VERDICT_VERSION;
+	*conn = find_receiver(hello);
+	if (hello->stream > 0) {
+		if (!*conn)
+			return BNET_VERDICT_GONE;
+		return (*conn)->nstreams < most_streams() ? BNET_VERDICT_OK : BNET_VERDICT_LIMIT;
+	}
+	/* A first stream for a connection that exists is a replay. */
+	*listen = *conn ? NULL : find_listen(hello->token);
+	if (!*listen)
+		return BNET_VERDICT_TOKEN;
+	*conn = new_receiver(guest, *listen, hello);
+	return *conn ? BNET_VERDICT_OK : BNET_VERDICT_LIMIT;
+}
+
+static bool reply(int fd, const struct bnet_hello *hello, enum bnet_verdict verdict)
+{
+	struct bnet_welcome welcome = {
+		.version = BNET_WIRE_VERSION,
+		.verdict = (uint16_t)verdict,
+		.max_streams = (uint16_t)most_streams(),
+		.connection = hello->connection,
+	};
+	uint8_t bytes[BNET_WELCOME_MAX];
+	size_t size = bnet_welcome_encode(bytes, &welcome);
+
+	/* A socket that has carried nothing takes this in one piece. */
+	return send(fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static const char *verdict_text(enum bnet_verdict verdict)
+{
+	switch (verdict) {
+	case BNET_VERDICT_OK:
+		return "welcome";
+	case BNET_VERDICT_VERSION:
+		return "it speaks another wire version: install the same bagua_net on every host";
+	case BNET_VERDICT_TOKEN:
+		return "it asks for a listener that does not exist (any more)";
+	case BNET_VERDICT_GONE:
+		return "it adds a stream to a connection that does not exist (any more)";
+	case BNET_VERDICT_LIMIT:
+		return "there is no room for another stream";
+	}
+	return "it asks for something unknown";
+}
+
+static void greet(struct guest *guest, const struct bnet_hello *hello)
+{
+	struct bnet_listen *listen;
+	struct bnet_conn *conn;
+	enum bnet_verdict verdict = judge(guest, hello, &conn, &listen);
+	int fd = guest->watch.fd;
+
+	if (verdict != BNET_VERDICT_OK) {
+		reply(fd, hello, verdict);
+		shutdown(fd, SHUT_WR);
+		bnet_guest_drop(&guest->watch, verdict_text(verdict));
+		return;
+	}
+	/* The stream is in place before the peer hears that it may use it. */
+	bnet_sock_tune(fd, &bnet_engine.config);
+	if (bnet_conn_add_stream(conn, fd) < 0) {
+		if (listen)
+			bnet_conn_free(conn);
+		bnet_guest_drop(&guest->watch, "this process is out of memory or descriptors");
+		return;
+	}
+	bnet_watch_remove(&guest->watch);
+	free_guest(guest);
+	if (!reply(fd, hello, verdict) && listen) {
+		bnet_conn_free(conn);
+		return;
+	}
+	if (listen) {
+		bnet_list_add(&bnet_engine.conns, &conn->node);
+		bnet_list_add(&listen->queue, &conn->setup.accepted);
+		pthread_cond_broadcast(&bnet_engine.changed);
+	}
+}
+
+/* Reads no further than the HELLO's end. */
+void bnet_guest_ready(struct bnet_watch *watch, uint32_t events)
+{
+	struct guest *guest = (struct guest *)watch;
+	struct bnet_hello hello;
+	struct bnet_frame frame;
+	uint32_t want = BNET_FRAME_HEADER;
+
+	(void)events;
+	while (guest->got < want) {
+		ssize_t n = recv(watch->fd, guest->bytes + guest->got, want - guest->got, MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0) {
+			bnet_guest_drop(watch, n == 0 ? "it closed before it said who it is" : strerror(errno));
+			return;
+		}
+		guest->got += (uint32_t)n;
+		if (guest->got < BNET_FRAME_HEADER)
+			continue;
+		bnet_frame_decode(guest->bytes, &frame);
+		if (!bnet_frame_is_hello(&frame)) {
+			bnet_guest_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
+					       "that uses another network plugin)");
+			return;
+		}
+		want = BNET_FRAME_HEADER + frame.length;
+	}
+	if (bnet_hello_decode(guest->bytes + BNET_FRAME_HEADER, guest->got - BNET_FRAME_HEADER, &hello) < 0) {
+		bnet_guest_drop(watch, "its first message is damaged");
+		return;
+	}
+	greet(guest, &hello);
+}
+
+void bnet_listen_discard(struct bnet_listen *listen)
+{
+	bnet_list_each(node, &listen->queue)
+		bnet_conn_discard(bnet_entry(node, struct bnet_conn, setup.accepted));
+	bnet_list_remove(&listen->node);
+	free(listen);
+	if (bnet_engine.running)
+		bnet_engine_wake();
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Socket calls and options; see sock.h. Any thread.
+ */
+#include "sock.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "counters.h"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef IP_BIND_ADDRESS_NO_PORT
+#define IP_BIND_ADDRESS_NO_PORT 24
+#endif
+
+#define LISTEN_BACKLOG 4096 /* the kernel cuts it to somaxconn */
+
+int bnet_fd_opened(int fd)
+{
+	if (fd < 0)
+		return -errno;
+	bnet_count(descriptors, 1);
+	return fd;
+}
+
+int bnet_sock_open(int family)
+{
+	return bnet_fd_opened(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+int bnet_sock_accept(int listener, struct sockaddr_storage *peer)
+{
+	socklen_t size = sizeof(*peer);
+
+	return bnet_fd_opened(accept4(listener, (struct sockaddr *)peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+void bnet_sock_close(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	bnet_count(descriptors, -1);
+}
+
+socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr)
+{
+	return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+static void set_port(struct sockaddr_storage *addr, uint16_t port)
+{
+	if (addr->ss_family == AF_INET6)
+		((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
+	else
+		((struct sockaddr_in *)addr)->sin_port = htons(port);
+}
+
+static int bind_in_range(int fd, struct sockaddr_storage *addr, struct bnet_ports ports)
+{
+	int rc = -EADDRINUSE;
+
+	for (uint32_t port = ports.first; port <= ports.last && rc == -EADDRINUSE; port++) {
+		set_port(addr, (uint16_t)port);
+		/* Two sockets may be bound to one port before either listens, so the range is only settled by listen. */
+		if (bind(fd, (struct sockaddr *)addr, bnet_sockaddr_size(addr)) == 0)
+			return 0;
+		rc = -errno;
+	}
+	return rc;
+}
+
+int bnet_sock_listen(const struct bnet_device *dev, struct bnet_ports ports, struct sockaddr_storage *bound)
+{
+	struct sockaddr_storage addr = dev->addr;
+	socklen_t size = sizeof(*bound);
+	int fd, rc, one = 1;
+
+	fd = bnet_sock_open(addr.ss_family);
+	if (fd < 0)
+		return fd;
+	/* Without it a range is used up by the last job's connections in TIME_WAIT. */
+	if (ports.first)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	rc = bind_in_range(fd, &addr, ports);
+	if (rc == 0 && listen(fd, LISTEN_BACKLOG) < 0)
+		rc = -errno;
+	if (rc == 0 && getsockname(fd, (struct sockaddr *)bound, &size) < 0)
+		rc = -errno;
+	if (rc < 0) {
+		bnet_sock_close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+int bnet_sock_bind_source(int fd, const struct bnet_device *dev, bool peer_is_local)
+{
+	struct sockaddr_storage addr = dev->addr;
+	int one = 1;
+
+	/* The kernel then picks the port at connect, by the whole 4-tuple, and does not run out of them. */
+	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+	set_port(&addr, 0);
+	if (bind(fd, (struct sockaddr *)&addr, bnet_sockaddr_size(&addr)) < 0)
+		return -errno;
+	if (peer_is_local)
+		return 0;
+	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, dev->name, (socklen_t)strlen(dev->name)) < 0 && errno != EPERM)
+		return -errno;
+	return 0;
+}
+
+int bnet_sock_connect(int fd, const struct sockaddr_storage *addr)
+{
+	return connect(fd, (const struct sockaddr *)addr, bnet_sockaddr_size(addr)) < 0 ? -errno : 0;
+}
+
+int bnet_sock_error(int fd)
+{
+	int error = 0;
+	socklen_t size = sizeof(error);
+
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? -errno : -error;
+}
+
+static void set_int(int fd, int level, int option, int64_t value)
+{
+	int v = (int)value;
+
+	setsockopt(fd, level, option, &v, sizeof(v));
+}
+
+void bnet_sock_tune(int fd, const struct bnet_config *config)
+{
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (config->notsent_lowat)
+		set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, config->notsent_lowat);
+	if (config->rcvbuf)
+		set_int(fd, SOL_SOCKET, SO_RCVBUF, config->rcvbuf);
+	if (config->sndbuf)
+		set_int(fd, SOL_SOCKET, SO_SNDBUF, config->sndbuf);
+}
+
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate)
+{
+	uint64_t product = rate / 1000000 * min_rtt_us;
+	uint64_t want;
+
+	if (min_rtt_us > BNET_SHORT_RTT_US)
+		return 0;
+	/* Two bandwidth-delay products, in steps of the least, so that a small change of the path changes nothing. */
+	want = (2 * product + BNET_SNDBUF_LEAST - 1) / BNET_SNDBUF_LEAST * BNET_SNDBUF_LEAST;
+	return want < BNET_SNDBUF_LEAST ? BNET_SNDBUF_LEAST : (int64_t)want;
+}
+
+void bnet_sock_set_sndbuf(int fd, int64_t bytes)
+{
+	if (bytes)
+		set_int(fd, SOL_SOCKET, SO_SNDBUF, bytes);
+	else
+		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
+}

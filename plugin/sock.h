@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Sockets as the plugin uses them: non-blocking, close-on-exec, counted, with the options of a data stream. Any
+ * thread; no state. An option that a kernel lacks is left out, it is no error.
+ */
+#ifndef BNET_SOCK_H
+#define BNET_SOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "config.h"
+#include "device.h"
+
+/* A descriptor, or -errno. Every one is closed by bnet_sock_close. */
+int bnet_sock_open(int family);
+int bnet_sock_accept(int listener, struct sockaddr_storage *peer);
+/* Listens on the device's address, on the first free port of the range. */
+int bnet_sock_listen(const struct bnet_device *dev, struct bnet_ports ports, struct sockaddr_storage *bound);
+void bnet_sock_close(int fd);
+/* Counts a descriptor that was opened elsewhere (epoll, eventfd), and closes it. */
+int bnet_fd_opened(int fd);
+
+/* Source address, and the device unless the peer is on this machine. 0 or -errno. */
+int bnet_sock_bind_source(int fd, const struct bnet_device *dev, bool peer_is_local);
+/* 0: connected, -EINPROGRESS, or another -errno. */
+int bnet_sock_connect(int fd, const struct sockaddr_storage *addr);
+socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr);
+/* The error of a connect that has ended, as -errno. */
+int bnet_sock_error(int fd);
+void bnet_sock_tune(int fd, const struct bnet_config *config);
+
+/* The send buffer that a path wants: 0 for the kernel's own sizing, else bytes for SO_SNDBUF. Pure. A path with a short
+ * round trip is limited by the processor, and a small buffer keeps the data in its cache; a long one needs many bytes
+ * in flight. min_rtt in µs, rate in bytes/s. */
+#define BNET_SHORT_RTT_US 300
+#define BNET_SNDBUF_LEAST (128 * 1024)
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
+/* Sets it; 0 gives the kernel its sizing back. */
+void bnet_sock_set_sndbuf(int fd, int64_t bytes);
+
+#endif
