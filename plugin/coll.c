@@ -62,7 +62,6 @@ static int create_failed(int rc, const char *what, const char *reason)
 	return rc;
 }
 
-/* init of networks before v11 is global and has no counterpart, so there is nothing to undo when devices fails there. */
 static int open_network(struct bnet_coll *coll, const void *table, int version)
 {
 	ncclResult_t result;

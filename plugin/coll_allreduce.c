@@ -11,7 +11,8 @@
 #include "coll.h"
 
 /*
- * With a per-step latency of A = 10 µs and B = 2 GB/s on the wire (loopback and 25 Gb/s Ethernet are near), n bytes take
+ * With a latency of A = 10 µs per step and B = 2 GB/s on the wire (loopback and 25 Gb/s Ethernet are near), n bytes
+ * take
  *
  *   ring                      2 (N-1) A + 2 (N-1)/N n/B
  *   all to all                        A +     (N-1) n/B
@@ -47,8 +48,9 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 	struct bnet_flat flats[ALL_TO_ALL_RANKS - 1];
 	struct bnet_pipe *pipes[ALL_TO_ALL_RANKS - 1];
 	const char *inputs[ALL_TO_ALL_RANKS];
-	char *scratch = bnet_coll_scratch(coll, (size_t)coll->nranks * operands->bytes), *sum;
+	char *scratch = bnet_coll_scratch(coll, (size_t)coll->nranks * operands->bytes);
 	int npipes = 0, rc;
+	char *sum;
 
 	if (scratch == NULL)
 		return -ENOMEM;

@@ -103,7 +103,7 @@ static void ring_init(struct ring *ring, const struct bnet_coll *coll, const voi
 	ring->steps = (size_t)coll->nranks - 1;
 }
 
-/* ---- allreduce: reduce-scatter, then all-gather of the reduced blocks, as one sequence of 2 (nranks - 1) steps ---- */
+/* ---- allreduce: reduce-scatter, then all-gather of the reduced blocks: 2 (nranks - 1) steps ---- */
 
 static bool gathers(const struct ring *ring, size_t i)
 {
@@ -187,7 +187,9 @@ static struct bnet_piece scatter_send(const struct bnet_pipe *pipe, size_t i)
 	size_t at, bytes;
 
 	locate(ring, i, 0, &at, &bytes);
-	return step_of(ring, i) == 0 ? piece_in(ring->send, at, bytes) : piece_in(slot(ring, i - ring->width), 0, bytes);
+	if (step_of(ring, i) == 0)
+		return piece_in(ring->send, at, bytes);
+	return piece_in(slot(ring, i - ring->width), 0, bytes);
 }
 
 static struct bnet_piece scatter_recv(const struct bnet_pipe *pipe, size_t i)

@@ -34,6 +34,7 @@
  * only when nobody reads the exception flags. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#pragma clang diagnostic ignored "-Wpass-failed" /* a build without optimization or with sanitizers may decline */
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #pragma GCC optimize("O3", "no-trapping-math")
@@ -248,29 +249,21 @@ static void scale_half(const struct half_format *format, uint16_t *buf, size_t c
 
 /* ---- one row per element type ---- */
 
-#define ROW(prefix) {sizeof(prefix##_element), {prefix##_sum, prefix##_prod, prefix##_min, prefix##_max, prefix##_sum}, \
-		     prefix##_scale}
-
-typedef int8_t int8_element;
-typedef uint8_t uint8_element;
-typedef int32_t int32_element;
-typedef int64_t int64_element;
-typedef float float32_element;
-typedef double float64_element;
+#define REDUCTIONS(prefix) {prefix##_sum, prefix##_prod, prefix##_min, prefix##_max, prefix##_sum}
 
 static const struct element_type {
 	size_t size;
 	reduce_fn reduce[BNET_AVG + 1]; /* 16-bit floats: those of float32 */
 	void (*scale)(void *buf, size_t count, int n);
 } types[] = {
-	[BNET_INT8] = ROW(int8),
-	[BNET_UINT8] = ROW(uint8),
-	[BNET_INT32] = ROW(int32),
-	[BNET_INT64] = ROW(int64),
-	[BNET_FLOAT16] = {2, {float32_sum, float32_prod, float32_min, float32_max, float32_sum}, NULL},
-	[BNET_BFLOAT16] = {2, {float32_sum, float32_prod, float32_min, float32_max, float32_sum}, NULL},
-	[BNET_FLOAT32] = ROW(float32),
-	[BNET_FLOAT64] = ROW(float64),
+	[BNET_INT8] = {1, REDUCTIONS(int8), int8_scale},
+	[BNET_UINT8] = {1, REDUCTIONS(uint8), uint8_scale},
+	[BNET_INT32] = {4, REDUCTIONS(int32), int32_scale},
+	[BNET_INT64] = {8, REDUCTIONS(int64), int64_scale},
+	[BNET_FLOAT16] = {2, REDUCTIONS(float32), NULL},
+	[BNET_BFLOAT16] = {2, REDUCTIONS(float32), NULL},
+	[BNET_FLOAT32] = {4, REDUCTIONS(float32), float32_scale},
+	[BNET_FLOAT64] = {8, REDUCTIONS(float64), float64_scale},
 };
 
 static bool known_type(int dtype)
