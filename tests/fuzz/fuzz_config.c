@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Text from the environment: parameter values, parameter names, interface lists. The input is three strings, each ended
+ * by a zero byte or the end.
+ */
+#include "config.h"
+#include "device_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT_SIZE 600
+#define EXPECT(cond)                                               \
+	do {                                                       \
+		if (!(cond)) {                                     \
+			fprintf(stderr, "broken: %s\n", #cond);    \
+			abort();                                   \
+		}                                                  \
+	} while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void take_text(const uint8_t **data, size_t *size, char *text)
+{
+	size_t len = strnlen((const char *)*data, *size);
+	size_t kept = len < TEXT_SIZE ? len : TEXT_SIZE - 1;
+
+	memcpy(text, *data, kept);
+	text[kept] = '\0';
+	len += len < *size;
+	*data += len;
+	*size -= len;
+}
+
+/* What the stricter parser takes means the same to the other one. */
+static void parse(const char *text)
+{
+	int64_t number = -1, bytes = -1;
+	struct bnet_ports ports = {7, 7};
+	int is_number = bnet_parse_int(text, &number) == 0;
+	int is_bytes = bnet_parse_bytes(text, &bytes) == 0;
+
+	EXPECT(is_number ? number >= 0 && is_bytes && bytes == number : number == -1);
+	EXPECT(is_bytes ? bytes >= 0 : bytes == -1);
+	if (bnet_parse_ports(text, &ports) == 0)
+		EXPECT(ports.first <= ports.last && (ports.first > 0) == (ports.last > 0));
+	else
+		EXPECT(ports.first == 7 && ports.last == 7);
+}
+
+/* Whatever a variable holds, the parameters are usable and every complaint is a line. What can be formatted can be
+ * read back. */
+static void read_environment(const char *value)
+{
+	for (int i = 0; i < bnet_config_row_count; i++) {
+		const struct bnet_config_row *row = &bnet_config_rows[i];
+		struct bnet_config config, again;
+		char err[BNET_CONFIG_LINE] = "", text[BNET_CONFIG_TEXT];
+		int ret;
+
+		setenv(row->name, value, 1);
+		ret = bnet_config_read(&config, err, sizeof(err));
+		EXPECT((ret == 0) == (err[0] == '\0'));
+		EXPECT((ret == 0) == (bnet_config_check(i, err, sizeof(err)) == 0));
+		EXPECT(config.min_chunksize >= 4096 && config.min_chunksize <= config.max_chunksize);
+		EXPECT(config.max_chunksize % 4096 == 0 && config.min_chunksize % 4096 == 0);
+		bnet_config_format(row, &config, text);
+		setenv(row->name, text, 1);
+		EXPECT(bnet_config_read(&again, err, sizeof(err)) == 0);
+		EXPECT(memcmp(&config, &again, sizeof(config)) == 0);
+		unsetenv(row->name);
+	}
+}
+
+static void look_for_typos(const char *text)
+{
+	char entry[TEXT_SIZE + 16], err[BNET_CONFIG_LINE] = "";
+	char *only[] = {entry, NULL}, **saved = environ;
+	int ret;
+
+	snprintf(entry, sizeof(entry), "BAGUA_NET_%s", text);
+	environ = only;
+	ret = bnet_config_unknown(err, sizeof(err));
+	environ = saved;
+	EXPECT((ret == 0) == (err[0] == '\0'));
+}
+
+static void match(const char *list, const char *name)
+{
+	struct bnet_candidate candidate = {.flags = IFF_UP | IFF_RUNNING, .rank = BNET_ADDRESS_IPV4};
+	char other[TEXT_SIZE + 1], reason[160];
+	struct bnet_rules rules;
+
+	snprintf(candidate.name, sizeof(candidate.name), "%s", name);
+	snprintf(other, sizeof(other), "^%s", list);
+	if (list[0] != '^')
+		EXPECT(bnet_ifname_match(other, name) != bnet_ifname_match(list, name));
+	other[0] = '=';
+	if (list[0] != '^' && list[0] != '=' && bnet_ifname_match(other, name))
+		EXPECT(bnet_ifname_match(list, name));
+	EXPECT(bnet_rules_parse(&rules, list, NULL) == 0);
+	if (bnet_is_selected(&rules, bnet_choose_tier(&rules, &candidate, 1), &candidate, reason, sizeof(reason)))
+		EXPECT(!rules.ifname || bnet_ifname_match(list, candidate.name));
+	else
+		EXPECT(reason[0] && strlen(reason) < sizeof(reason));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char value[TEXT_SIZE], list[TEXT_SIZE], name[TEXT_SIZE];
+
+	take_text(&data, &size, value);
+	take_text(&data, &size, list);
+	take_text(&data, &size, name);
+	parse(value);
+	read_environment(value);
+	look_for_typos(value);
+	match(list, name);
+	return 0;
+}
