@@ -13,7 +13,7 @@ MIB = 1024 * KIB
 GRID = (*((threads, sockets) for threads in (1, 2, 4) for sockets in (1, 2, 4, 8)), (4, 16))
 QUICK_GRID = ((1, 4), (2, 8), (4, 8))
 #: SO_SNDBUF in bytes that the bare loop is chosen from; 0 leaves it to the kernel.
-BARE_SNDBUF = (0, 128 * KIB, 512 * KIB)
+BARE_SNDBUF = (0, 64 * KIB, 128 * KIB, 256 * KIB)
 QUICK_BARE_SNDBUF = (0, 128 * KIB)
 
 

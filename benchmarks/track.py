@@ -9,6 +9,7 @@ import datetime
 import os
 import secrets
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -235,6 +236,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
+def _with_own_copies(plan: Plan, directory: Path) -> Plan:
+    """The same with copies of what was built here, so that a build meanwhile cannot change what is measured."""
+    files = plan.files
+    loops = Path(shutil.copy(files.loops, directory))
+    plugin = Path(shutil.copy(files.plugin, directory)) if files.plugin.is_file() else files.plugin
+    return replace(plan, files=replace(files, loops=loops, plugin=plugin))
+
+
 def _settings(plan: Plan) -> dict[str, object]:
     return {
         "congestion_control": plan.congestion_control,
@@ -277,8 +286,9 @@ def _main() -> int:
     plan = _plan(arguments)
     stored = _stored(arguments, plan)
     network.remove_stale()
-    track = Track(plan, stored)
-    track.run()
+    with tempfile.TemporaryDirectory() as directory:
+        track = Track(_with_own_copies(plan, Path(directory)), stored)
+        track.run()
     plan.output.with_suffix(".md").write_text(report.render(stored))
     _show(stored)
     print(f"stored in {plan.output}", file=sys.stderr)
