@@ -18,7 +18,8 @@ static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_link *link,
 		const struct bnet_region *region = &coll->regions[i];
 		ncclResult_t result = ncclSuccess;
 
-		if (piece.data < region->base || piece.data + piece.bytes > region->base + region->bytes)
+		if (region->base == NULL || piece.data < region->base ||
+		    piece.data + piece.bytes > region->base + region->bytes)
 			continue;
 		if (!link->registered[i])
 			result = bnet_table_reg(&coll->table, link->comm, region->base, region->bytes, NCCL_PTR_HOST,
