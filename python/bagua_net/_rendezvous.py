@@ -82,7 +82,7 @@ class Server:
     Args:
         nranks: how many ranks take part.
         token: the run's token; the ranks must show the same.
-        host: address to listen on.
+        host: address to listen on; "" is every one of this host.
         port: 0 takes any free one; :attr:`port` tells which.
         timeout: seconds that an all-gather may take from its first row to its last.
 
@@ -95,8 +95,9 @@ class Server:
         self._token = _digest(token)
         self._timeout = timeout
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listener = socket.create_server((host, port), family=family, backlog=512)
+            both = not host and socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=both)
         except OSError as error:
             raise RendezvousFailed(f"cannot listen on {host or '*'}:{port}: {error.strerror}") from error
         self.port: int = self._listener.getsockname()[1]
@@ -301,6 +302,11 @@ class Client:
                         f"nobody answers at the rendezvous {self._where}: {error.strerror or error}"
                     ) from error
                 time.sleep(0.05)  # the server may start after us, and nothing tells when
+
+    @property
+    def local_host(self) -> str:
+        """The address of this host by which it reaches the server."""
+        return str(self._socket.getsockname()[0])
 
     def all_gather(self, row: bytes) -> list[bytes]:
         """Every rank's row, in rank order, once all ranks have called this.

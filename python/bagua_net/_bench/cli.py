@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""The command ``bagua-net bench``: its options, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import models, sizes
+from .config import Config
+from .elements import MAX_RANKS, REDUCTIONS, TYPES
+from .ops import OPS
+from .where import Placement, PlacementInvalid, place
+
+_TRANSPORTS = {"cpu": ("bagua", "nccl-socket", "gloo"), "cuda": ("nccl+bagua", "nccl")}
+_DEVICES = tuple(_TRANSPORTS)
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], str]:
+    known = tuple(names)
+
+    def check(value: str) -> str:
+        if value and value not in known:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(known)}")
+        return value
+
+    return check
+
+
+def _bytes(text: str) -> int:
+    try:
+        return sizes.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _transports(text: str, device: str) -> tuple[str, ...]:
+    check = _one_of(_TRANSPORTS[device])
+    return tuple(dict.fromkeys(check(name.strip()) for name in text.split(",") if name.strip()))
+
+
+def _sweep(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
+    try:
+        return tuple(sizes.sweep(smallest, largest, factor))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Placement:
+    try:
+        placement = place(ranks, rank, rendezvous)
+    except PlacementInvalid as error:
+        raise typer.BadParameter(str(error)) from None
+    if not 1 <= placement.nranks <= MAX_RANKS:
+        raise typer.BadParameter(f"the checks are exact for 1 to {MAX_RANKS} ranks, not {placement.nranks}")
+    return placement
+
+
+def bench(
+    ranks: Annotated[
+        int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")
+    ] = None,
+    op: Annotated[str, typer.Option(callback=_one_of(OPS), help="|".join(OPS))] = "allreduce",
+    smallest: Annotated[str, typer.Option("--min", help="First size in bytes; K, M and G are suffixes.")] = "4",
+    largest: Annotated[str, typer.Option("--max", help="Last size.")] = "64M",
+    factor: Annotated[int, typer.Option(help="From one size to the next.")] = 4,
+    dtype: Annotated[str, typer.Option(callback=_one_of(TYPES), help="|".join(TYPES))] = "float32",
+    redop: Annotated[str, typer.Option(callback=_one_of(REDUCTIONS), help="|".join(REDUCTIONS))] = "sum",
+    model: Annotated[
+        str,
+        typer.Option(
+            callback=_one_of(models.NAMES),
+            help=f"The gradients of one training step, in DDP's buckets, instead of sizes: {'|'.join(models.NAMES)}",
+        ),
+    ] = "",
+    transport: Annotated[
+        str,
+        typer.Option(
+            help=f"Networks to compare, with commas: {','.join(_TRANSPORTS['cpu'])} "
+            f"(cuda: {','.join(_TRANSPORTS['cuda'])}); whatever is there if not given."
+        ),
+    ] = "",
+    device: Annotated[
+        str, typer.Option(callback=_one_of(_DEVICES), help="cpu: host memory. cuda: real NCCL, through torch.")
+    ] = "cpu",
+    iters: Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")] = 0,
+    warmup: Annotated[int, typer.Option(min=1, help="Calls before the first round.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each network at each size.")] = 5,
+    ifname: Annotated[
+        str | None,
+        typer.Option(help="Interface, as NCCL_SOCKET_IFNAME takes it; loopback for ranks of one machine."),
+    ] = None,
+    dev: Annotated[int, typer.Option(min=0, help="The network's device, where it offers several.")] = 0,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where ranks of several hosts meet: rank 0's host.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="This process's number, with --rendezvous.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds without progress that end the run.")] = 120,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write every figure, with its spread, to this file.")
+    ] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the figures to this file (needs matplotlib).")
+    ] = None,
+) -> None:
+    """Measure collectives between processes, over BaguaNet and over the other networks that are here.
+
+    The networks take turns in the same processes, and every result is checked. The columns are those of nccl-tests.
+    """
+    from . import run  # what it imports is of no use to the other commands
+
+    if model and op != "allreduce":
+        raise typer.BadParameter("a model's gradients are reduced: --model goes with --op allreduce only")
+    placement = _place(ranks, rank, rendezvous)
+    config = Config(
+        nranks=placement.nranks,
+        op=op,
+        dtype=dtype,
+        redop=redop,
+        sizes=() if model else _sweep(_bytes(smallest), _bytes(largest), factor),
+        model=model,
+        transports=_transports(transport, device),
+        device=device,
+        dev=dev,
+        iters=iters,
+        warmup=warmup,
+        rounds=rounds,
+        timeout=timeout,
+    )
+    outputs = run.Outputs(json_file, plot_file, ["bagua-net", *sys.argv[1:]])
+    if not run.run(config, placement, ifname, outputs):
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command ``bench``."""
+    app.command()(bench)

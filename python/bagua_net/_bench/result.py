@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""The figures of one transport at one size."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import ops
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    """The model's name, or ""."""
+    op: str
+    nranks: int
+    size: int
+    """Bytes."""
+    count: int
+    """Elements, as nccl-tests counts them: a block's, where the operation works in blocks."""
+    dtype: str
+    redop: str
+    """ "none" where nothing is reduced."""
+    transport: str
+    rounds: list[float]
+    """Seconds per call of each round, of the slowest rank."""
+    iters: int
+    """Calls in a round."""
+    wrong: int
+    """Elements that differ from the exact result, over all ranks and checks."""
+
+    @property
+    def seconds(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.rounds)
+
+    @property
+    def algbw(self) -> float:
+        """GB/s: size over time."""
+        return self.size / self.seconds / 1e9
+
+    @property
+    def busbw(self) -> float:
+        """GB/s that each link carries, by nccl-tests' factors (``ops``)."""
+        return self.algbw * ops.OPS[self.op].factor(self.nranks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the JSON file: the figures of the table besides what they come from."""
+        return {
+            **asdict(self),
+            "time_us": self.seconds * 1e6,
+            "spread_us": [min(self.rounds) * 1e6, max(self.rounds) * 1e6],
+            "algbw_gbps": self.algbw,
+            "busbw_gbps": self.busbw,
+        }

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""One invocation: starts its ranks, prints what rank 0 reports, writes the files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._errors import BaguaNetError
+from .._rendezvous import Server
+from . import models, plot, record, report, sizes, summary, transports
+from .config import Config
+from .launch import Launcher, lanes
+from .measure import buffer_bytes
+from .result import Row
+from .where import Placement
+
+
+class TooLarge(BaguaNetError):
+    """The buffers do not fit into this machine's memory."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    json: Path | None
+    plot: Path | None
+    command: list[str]
+    """As it was typed, for the record."""
+
+    def check(self) -> None:
+        """Raises before the time for a run is spent: PlotUnavailable, or OSError for a missing directory."""
+        if self.plot is not None:
+            plot.check()
+        for path in (self.json, self.plot):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise FileNotFoundError(f"{path}: there is no such directory")
+
+
+def _check_memory(config: Config, processes: int) -> None:
+    try:
+        meminfo = Path("/proc/meminfo").read_text()
+    except OSError:
+        return
+    free = next((int(row.split()[1]) for row in meminfo.splitlines() if row.startswith("MemAvailable")), None)
+    needed = buffer_bytes(config) * processes
+    if free is not None and needed > free * 1024:
+        raise TooLarge(
+            f"{processes} processes need {needed / 2**30:.1f} GiB for their buffers and this machine has "
+            f"{free / 2**20:.1f} GiB free; choose a smaller --max or fewer --ranks"
+        )
+
+
+def _load_text(config: Config) -> str:
+    if not config.model:
+        return f"{config.op} from {sizes.show(config.sizes[0])} to {sizes.show(config.sizes[-1])}"
+    (workload,) = config.workloads()
+    total = sum(workload.counts)
+    return (
+        f"the gradients of {config.model}: {sum(models.parameters(config.model)):,} parameters, "
+        f"{total * config.element.size / 2**20:.0f} MiB of {config.dtype} in {len(workload.counts)} buckets"
+    )
+
+
+class _Listener:
+    """Takes rank 0's events: prints them, and keeps them for the end."""
+
+    def __init__(self, config: Config, where: str, out: report.Report) -> None:
+        self._config = config
+        self._where = where
+        self._out = out
+        self.usable: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self.rows: list[Row] = []
+
+    def event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "start":
+            self._start(event["usable"], event["missing"])
+        else:
+            rows = [Row(**fields) for fields in event["rows"]]
+            self.rows += rows
+            self._out.rows(rows)
+
+    def _start(self, usable: dict[str, str], missing: dict[str, str]) -> None:
+        self.usable, self.missing = usable, missing
+        self._out.say(f"# {_load_text(self._config)}, {self._where}")
+        for name, text in usable.items():
+            self._out.say(f"# {name}: {text}")
+        for line in report.headings():
+            self._out.say(line)
+
+
+def _pass_on(line: str) -> None:
+    """A line that a rank wrote. NCCL and the plugin write a lot of them, when asked to."""
+    if os.environ.get("NCCL_DEBUG", "").upper() in ("VERSION", "INFO", "TRACE"):
+        print(line, file=sys.stderr)
+
+
+def run(config: Config, placement: Placement, ifname: str | None, outputs: Outputs) -> bool:
+    """Measures, prints and writes. False: a result was wrong.
+
+    Raises:
+        BaguaNetError: a rank died, a network that was asked for is missing, the ranks did not come together.
+        OSError: a file cannot be written.
+    """
+    outputs.check()
+    _check_memory(config, len(lanes(config)) * len(placement.ranks))
+    interface = transports.use_interface(ifname, placement.local)
+    where = f"{placement.text}, {interface}"
+    if 0 not in placement.ranks:
+        address = (placement.host, placement.port)
+        Launcher(config, placement.ranks, address, placement.token, lambda event: None, _pass_on).run()
+        return True
+    members = len(lanes(config)) * config.nranks
+    listen_on = placement.host if placement.port == 0 else ""
+    with Server(members, placement.token, listen_on, placement.port, config.timeout) as server:
+        address = (placement.host, server.port)
+        with report.Report(len(config.workloads())) as out:
+            listener = _Listener(config, where, out)
+            Launcher(config, placement.ranks, address, placement.token, listener.event, _pass_on).run()
+    return _finish(config, where, listener, outputs)
+
+
+def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs) -> bool:
+    text = list(summary.sentences(listener.rows, where, listener.missing))
+    print("#")
+    for sentence in text:
+        print(f"# {sentence}")
+    if outputs.json is not None:
+        record.write(
+            outputs.json,
+            command=outputs.command,
+            config=config,
+            where=where,
+            usable=listener.usable,
+            missing=listener.missing,
+            rows=listener.rows,
+            summary=text,
+        )
+    if outputs.plot is not None:
+        plot.write(outputs.plot, listener.rows, f"{config.op}, {config.dtype}, {where}")
+    return all(row.wrong == 0 for row in listener.rows)
