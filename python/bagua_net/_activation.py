@@ -143,7 +143,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
         return wanted
     _check_in_time()
     if not force:
-        check_free(wanted, instead="bagua_net.activate(force=True)")
+        check_free(wanted, instead="call bagua_net.activate(force=True)")
     _preload(path)
     for name, value in wanted.items():
         _before.setdefault(name, os.environ.get(name))

@@ -110,7 +110,7 @@ def run(
     """
     variables = _activation.env()
     if not force:
-        _activation.check_free(variables, instead="bagua-net run --force -- COMMAND")
+        _activation.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
     try:
         os.execvpe(command[0], command, os.environ | variables)
     except FileNotFoundError:

@@ -40,6 +40,8 @@ print(library.bnet_version().decode())
 """
 _LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
+#: Variables of the benchmark and of the tests.
+_NOT_THE_PLUGINS = ("BAGUA_NET_BENCH_", "BAGUA_NET_TEST_")
 
 
 def check_library() -> Checks:
@@ -100,7 +102,7 @@ def check_parameters() -> Checks:
         if row.error:
             yield Check(row.name, "fail", row.error, f"unset it, or take a value in: {row.range or row.kind}")
     for name in sorted(os.environ):
-        if name.startswith("BAGUA_NET_") and name not in names and not name.startswith("BAGUA_NET_BENCH_"):
+        if name.startswith("BAGUA_NET_") and name not in names and not name.startswith(_NOT_THE_PLUGINS):
             yield Check(name, "warn", "is set, but there is no such parameter", "`bagua-net params` lists them")
     given = sum(row.set for row in rows)
     yield Check("parameters", "ok", f"{len(rows)} parameters, {given} set by the environment")

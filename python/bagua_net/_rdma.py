@@ -32,10 +32,10 @@ def _read(path: Path) -> str:
         return ""
 
 
-def active_ports(root: Path = SYSFS) -> list[RdmaPort]:
-    """The ports in state ACTIVE below ``root``, in order of device and port."""
+def active_ports(root: Path | None = None) -> list[RdmaPort]:
+    """The ports in state ACTIVE below ``root`` (:data:`SYSFS`), in order of device and port."""
     ports = []
-    for directory in sorted(root.glob("*/ports/*")):
+    for directory in sorted((SYSFS if root is None else root).glob("*/ports/*")):
         if _read(directory / "state").endswith("ACTIVE") and directory.name.isdigit():
             ports.append(
                 RdmaPort(

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net`` as a user runs it: what it prints where, what it changes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nccl_wheels
+import pytest
+from conftest import Sandbox
+
+import bagua_net
+from bagua_net import _print
+
+LIBRARY = str(bagua_net.plugin_path())
+NASTY = {
+    "PLAIN": "/opt/lib/libnccl-net-bagua.so",
+    "SPACES": "a b\tc",
+    "QUOTES": 'it\'s "so"',
+    "DOLLARS": "$HOME $(id) `id` ${X}",
+    "BACKSLASH": "a\\b\\'c\\",
+    "EMPTY": "",
+    "UNICODE": "größe",
+}
+
+
+def one_line(text: str) -> bool:
+    return len(text.strip().splitlines()) == 1
+
+
+def test_version(sandbox: Sandbox) -> None:
+    assert sandbox.run("--version").stdout == bagua_net.__version__ + "\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bogus"],
+        ["enable", "--system", "--conf", "x"],
+        ["enable", "--print", "csh"],
+        ["enable", "--print", "sh", "--dry-run"],
+        ["run"],
+    ],
+)
+def test_wrong_usage_is_2_and_says_why_on_stderr(sandbox: Sandbox, arguments: list[str]) -> None:
+    done = sandbox.run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Error:" in done.stderr
+
+
+# ---- enable and disable ----
+
+
+@pytest.mark.parametrize("before", [None, b"", b"NCCL_DEBUG=INFO\n", b"NCCL_DEBUG=INFO\r\nX=1"])
+def test_enable_and_disable_leave_no_trace(sandbox: Sandbox, before: bytes | None) -> None:
+    if before is not None:
+        for conf in sandbox.confs:
+            conf.write_bytes(before)
+    untouched = sandbox.files()
+    enabled = sandbox.run("enable")
+    assert (enabled.returncode, enabled.stdout) == (0, ""), enabled.stderr
+    for conf in sandbox.confs:
+        assert f"NCCL_NET_PLUGIN={sandbox.copy}\nNCCL_NET=BaguaNet\n" in conf.read_text()
+    assert sandbox.copy.read_bytes() == Path(LIBRARY).read_bytes()
+    once = sandbox.files()
+    assert "enabled already" in sandbox.run("enable").stderr
+    assert sandbox.files() == once
+    assert sandbox.run("status").returncode == 0
+    assert sandbox.run("disable").returncode == 0
+    assert sandbox.files() == untouched
+    assert not sandbox.copy.parent.exists()
+    assert "was not enabled" in sandbox.run("disable").stderr
+    assert sandbox.files() == untouched
+
+
+def test_one_home_is_written_once(sandbox: Sandbox) -> None:
+    (sandbox.root / "database-home").rmdir()
+    (sandbox.root / "database-home").symlink_to("home")
+    assert len(sandbox.run("enable").stderr.splitlines()) == 1
+
+
+def test_dry_run_shows_a_diff_and_changes_nothing(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_bytes(b"NCCL_DEBUG=INFO")
+    before = sandbox.files()
+    shown = sandbox.run("enable", "--dry-run").stdout
+    assert f"+++ {sandbox.confs[0]}\n" in shown
+    assert f"+NCCL_NET_PLUGIN={sandbox.copy}\n" in shown
+    assert "\n NCCL_DEBUG=INFO\n\\ No newline at end of file\n" in shown
+    assert "--- /dev/null\n" in shown
+    assert sandbox.files() == before
+    sandbox.run("enable")
+    enabled = sandbox.files()
+    assert f"-NCCL_NET_PLUGIN={sandbox.copy}\n" in sandbox.run("disable", "--dry-run").stdout
+    assert sandbox.files() == enabled
+
+
+def test_the_diff_applies(sandbox: Sandbox) -> None:
+    patch = shutil.which("patch")
+    if patch is None:
+        pytest.skip("no patch(1) here")
+    conf = sandbox.confs[0]
+    conf.write_bytes(b"NCCL_DEBUG=INFO")
+    diff = sandbox.run("enable", "--conf", str(conf), "--dry-run").stdout
+    subprocess.run([patch, "-s", str(conf)], input=diff, text=True, check=True, timeout=30, cwd=sandbox.root)
+    patched = conf.read_bytes()
+    conf.write_bytes(b"NCCL_DEBUG=INFO")
+    sandbox.run("enable", "--conf", str(conf))
+    assert patched == conf.read_bytes()
+
+
+def test_system_points_at_a_copy_that_every_user_can_read(sandbox: Sandbox) -> None:
+    untouched = sandbox.files()
+    assert sandbox.run("enable", "--system").returncode == 0
+    copy = sandbox.root / "usr" / "bagua-net" / "libnccl-net-bagua.so"
+    assert f"NCCL_NET_PLUGIN={copy}\n" in sandbox.system_conf.read_text()
+    assert copy.stat().st_mode & 0o005 == 0o005
+    assert not any(conf.exists() for conf in sandbox.confs)
+    sandbox.run("disable", "--system")
+    assert sandbox.files() == untouched
+
+
+def test_the_copy_stays_while_another_file_names_it(sandbox: Sandbox) -> None:
+    conf = sandbox.root / "job.conf"
+    sandbox.run("enable", "--conf", str(conf))
+    sandbox.run("enable")
+    sandbox.run("disable")
+    assert sandbox.copy.exists()
+    assert sandbox.run("status", NCCL_CONF_FILE=str(conf)).returncode == 0
+    sandbox.run("disable", "--conf", str(conf))
+    assert not sandbox.copy.exists()
+    assert not conf.exists()
+
+
+def test_enable_refreshes_the_copy(sandbox: Sandbox) -> None:
+    sandbox.run("enable")
+    sandbox.copy.write_bytes(b"an older version")
+    sandbox.run("enable")
+    assert sandbox.copy.read_bytes() == Path(LIBRARY).read_bytes()
+
+
+def test_another_setting_in_the_file_is_refused_and_forced_over(sandbox: Sandbox) -> None:
+    sandbox.confs[1].write_bytes(b"NCCL_NET=Socket\n")
+    before = sandbox.files()
+    refused = sandbox.run("enable")
+    assert refused.returncode == 1
+    assert f"{sandbox.confs[1]} has NCCL_NET=Socket" in refused.stderr
+    assert one_line(refused.stderr)
+    assert sandbox.files() == before
+    assert sandbox.run("enable", "--force").returncode == 0
+    sandbox.run("disable")
+    assert sandbox.files() == before
+
+
+def test_active_rdma_is_refused_and_forced_over(sandbox: Sandbox) -> None:
+    sandbox.add_rdma_port("mlx5_0", "1: DOWN")
+    assert sandbox.run("enable", "--dry-run").returncode == 0
+    sandbox.add_rdma_port("mlx5_1", "4: ACTIVE")
+    refused = sandbox.run("enable")
+    assert refused.returncode == 1
+    assert "mlx5_1:1 (InfiniBand, 100 Gb/sec (4X EDR))" in refused.stderr
+    assert "mlx5_0" not in refused.stderr
+    assert one_line(refused.stderr)
+    assert not any(conf.exists() for conf in sandbox.confs)
+    assert sandbox.run("enable", "--force").returncode == 0
+
+
+def test_an_nccl_that_takes_no_path_is_refused_with_the_way_out(sandbox: Sandbox) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
+    refused = sandbox.run("enable", **settings)
+    assert refused.returncode == 1
+    assert "NCCL 2.18.3" in refused.stderr
+    assert "bagua-net run -- COMMAND" in refused.stderr
+    assert not any(conf.exists() for conf in sandbox.confs)
+
+
+def test_a_path_that_nccl_would_cut_is_refused(sandbox: Sandbox) -> None:
+    refused = sandbox.run("enable", XDG_DATA_HOME=str(sandbox.root / ("x" * 200) / ("y" * 60)))
+    assert refused.returncode == 1
+    assert "NCCL keeps 254" in refused.stderr
+    assert not any(conf.exists() for conf in sandbox.confs)
+
+
+def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -> None:
+    done = sandbox.run("enable", NCCL_NET="Socket")
+    assert "not in effect here: NCCL_NET=Socket (environment)" in done.stderr
+
+
+# ---- print ----
+
+
+def test_every_form_names_the_library(sandbox: Sandbox) -> None:
+    for form in _print.FORMS:
+        done = sandbox.run("enable", "--print", form, BAGUA_NET_NSTREAMS="8")
+        assert done.returncode == 0, done.stderr
+        for text in (LIBRARY, "BaguaNet", "BAGUA_NET_NSTREAMS", "8"):
+            assert text in done.stdout, form
+    assert sandbox.files() == {}
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "fish"])
+def test_a_shell_reads_back_what_was_printed(shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here")
+    script = _print.render("fish" if shell == "fish" else "sh", NASTY) + "\nexec env -0"
+    done = subprocess.run([program, "-c", script], capture_output=True, check=True, timeout=30)
+    found = dict(line.split("=", 1) for line in done.stdout.decode().split("\0") if "=" in line)
+    assert {name: found[name] for name in NASTY} == NASTY
+
+
+def test_json_reads_back() -> None:
+    assert json.loads(_print.render("json", NASTY)) == NASTY
+
+
+def test_kubernetes_quotes_what_it_would_substitute() -> None:
+    lines = _print.render("k8s", NASTY).splitlines()
+    assert lines[0] == "env:"
+    names = [line.removeprefix("- name: ") for line in lines[1::2]]
+    values = [json.loads(line.removeprefix("  value: ")) for line in lines[2::2]]
+    assert {name: value.replace("$$(", "$(") for name, value in zip(names, values, strict=True)} == NASTY
+    assert "$$(id)" in dict(zip(names, values, strict=True))["DOLLARS"]
+
+
+def test_dockerfile_escapes_what_it_would_substitute() -> None:
+    assert _print.render("docker", {"A": 'a "b" $c \\'}) == 'ENV A="a \\"b\\" \\$c \\\\"'
+
+
+def test_deepspeed_gets_no_line_that_its_parser_fails_on() -> None:
+    # As deepspeed/launcher/runner.py reads .deepspeed_env: every line must have two sides.
+    lines = _print.render("deepspeed", NASTY).split("\n")
+    assert dict(line.split("=", maxsplit=1) for line in lines) == NASTY
+
+
+def test_mpirun_options_are_shell_words() -> None:
+    script = f"printf '%s\\0' {_print.render('mpirun', NASTY)}"
+    words = subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=30).stdout.decode()
+    expected = [word for name, value in NASTY.items() for word in ("-x", f"{name}={value}")]
+    assert words.split("\0")[:-1] == expected
+
+
+def test_slurm_refuses_what_it_cannot_carry() -> None:
+    assert _print.render("slurm", {"A": "1", "B": "2"}) == "--export=ALL,A=1,B=2"
+    with pytest.raises(bagua_net.ConflictingSetting, match="--print sh"):
+        _print.render("slurm", {"A": "1,2"})
+
+
+# ---- run ----
+
+
+def test_run_gives_the_command_the_variables_its_arguments_and_its_exit_status(sandbox: Sandbox) -> None:
+    script = 'printf "%s\\n" "$NCCL_NET_PLUGIN" "$NCCL_NET" "$@"; exit 7'
+    done = sandbox.run("run", "--", "sh", "-c", script, "sh", "--force", "a b")
+    assert done.stdout.splitlines() == [LIBRARY, "BaguaNet", "--force", "a b"]
+    assert done.returncode == 7
+    assert sandbox.run("run", "sh", "-c", "exit 3").returncode == 3
+
+
+def test_run_reports_a_command_that_is_not_there(sandbox: Sandbox) -> None:
+    missing = sandbox.run("run", "no-such-command")
+    assert missing.returncode == 127
+    assert missing.stderr == "bagua-net: no-such-command: no such command\n"
+    assert sandbox.run("run", str(sandbox.home)).returncode == 126
+
+
+def test_run_does_not_overwrite_another_plugin(sandbox: Sandbox) -> None:
+    refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="aws-ofi")
+    assert refused.returncode == 1
+    assert "NCCL_NET_PLUGIN=aws-ofi" in refused.stderr
+    assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="aws-ofi").returncode == 0
+
+
+def test_run_finds_the_library_for_an_nccl_that_takes_no_path(sandbox: Sandbox) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
+    load = "import ctypes, os; ctypes.CDLL(f'libnccl-net-{os.environ[\"NCCL_NET_PLUGIN\"]}.so'); print('loaded')"
+    done = sandbox.run("run", "--", sys.executable, "-c", load, **settings)
+    assert (done.stdout, done.returncode) == ("loaded\n", 0), done.stderr
+
+
+# ---- status ----
+
+
+def test_status_names_the_layer(sandbox: Sandbox) -> None:
+    off = sandbox.run("status", "--json")
+    assert off.returncode == 1
+    assert json.loads(off.stdout)["on"] is False
+    sandbox.run("enable")
+    on = sandbox.run("status", "--json", BAGUA_NET_NSTREAMS="8")
+    found = json.loads(on.stdout)
+    assert on.returncode == 0
+    assert found["plugin"] == {"name": "NCCL_NET_PLUGIN", "value": str(sandbox.copy), "layer": str(sandbox.confs[0])}
+    assert {"name": "BAGUA_NET_NSTREAMS", "value": "8", "layer": "environment"} in found["parameters"]
+    overruled = sandbox.run("status", NCCL_NET_PLUGIN="none")
+    assert overruled.returncode == 1
+    assert "NCCL_NET_PLUGIN=none (environment)" in overruled.stdout
+    assert sandbox.run("status", NCCL_CONF_FILE=str(sandbox.root / "absent.conf")).returncode == 1
+
+
+def test_status_tells_that_the_library_is_gone(sandbox: Sandbox) -> None:
+    sandbox.run("enable")
+    sandbox.copy.unlink()
+    done = sandbox.run("status")
+    assert done.returncode == 1
+    assert f"{sandbox.copy} ({sandbox.confs[0]}) does not exist" in done.stdout
+
+
+@pytest.mark.parametrize(("version", "home"), [("2.21.5", 1), ("2.30.7", 0)])
+def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: str, home: int) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library(version))
+    sandbox.run("enable", **settings)
+    found = json.loads(sandbox.run("status", "--json", **settings).stdout)
+    assert found["plugin"]["layer"] == str(sandbox.confs[home])
+    assert found["nccl"]["version"] == version
+
+
+def test_status_lists_the_processes_that_have_it_loaded(sandbox: Sandbox) -> None:
+    hold = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('loaded', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, LIBRARY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "loaded\n"
+        found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+        assert [one for one in found if one["pid"] == job.pid and one["library"] == os.path.realpath(LIBRARY)]
+        job.communicate(timeout=30)
+    found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+    assert not [one for one in found if one["pid"] == job.pid]
+
+
+# ---- params ----
+
+
+def test_params_shows_values_and_refuses_bad_ones(sandbox: Sandbox) -> None:
+    good = sandbox.run("params", "--json", BAGUA_NET_NSTREAMS="8")
+    rows = {row["name"]: row for row in json.loads(good.stdout)}
+    assert good.returncode == 0
+    assert rows["BAGUA_NET_NSTREAMS"]["value"] == "8"
+    assert rows["BAGUA_NET_NSTREAMS"]["set"] is True
+    bad = sandbox.run("params", BAGUA_NET_NSTREAMS="999")
+    assert bad.returncode == 1
+    assert "BAGUA_NET_NSTREAMS" in bad.stderr
+    assert one_line(bad.stderr)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""The doctor's verdicts, each on a machine that has the illness."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import nccl_wheels
+import pytest
+from conftest import Sandbox
+
+from bagua_net import _doctor, _doctor_network
+
+
+def diagnose(sandbox: Sandbox, **settings: str) -> tuple[int, dict[str, dict[str, str]]]:
+    done = sandbox.run("doctor", "--json", NCCL_SOCKET_IFNAME="lo", **settings)
+    assert done.stderr == ""
+    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)}
+
+
+def test_a_healthy_machine(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox)
+    assert status == 0
+    for name in ("library", "path", "parameters", "activation", "RDMA", "interface lo", "tcp_wmem", "ports"):
+        assert checks[name]["verdict"] in ("ok", "warn")
+        assert checks[name]["fact"]
+    assert checks["activation"]["fact"] == "off"
+
+
+def test_every_finding_that_is_not_ok_has_a_fix(sandbox: Sandbox) -> None:
+    _, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="none", BAGUA_NET_NSTREMS="4", NCCL_NET_PLUGIN="other")
+    assert {check["verdict"] for check in checks.values()} >= {"warn", "fail"}
+    assert all(check["fix"] for check in checks.values() if check["verdict"] != "ok")
+
+
+def test_the_text_has_one_line_for_each_finding(sandbox: Sandbox) -> None:
+    _, checks = diagnose(sandbox)
+    lines = sandbox.run("doctor", NCCL_SOCKET_IFNAME="lo").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [check["verdict"] for check in checks.values()]
+
+
+def test_a_bad_value_and_a_misspelt_name(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="999", BAGUA_NET_NSTREMS="4")
+    assert status == 1
+    assert checks["BAGUA_NET_NSTREAMS"]["verdict"] == "fail"
+    assert checks["BAGUA_NET_NSTREMS"]["verdict"] == "warn"
+
+
+def test_rdma(sandbox: Sandbox) -> None:
+    sandbox.add_rdma_port("mlx5_0", "4: ACTIVE")
+    _, checks = diagnose(sandbox)
+    assert checks["RDMA"]["verdict"] == "warn"
+    assert "mlx5_0:1" in checks["RDMA"]["fact"]
+
+
+def test_a_path_that_is_too_long(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, XDG_DATA_HOME=f"/{'x' * 250}")
+    assert status == 1
+    assert checks["path length"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+def test_the_nccl_and_what_it_takes(sandbox: Sandbox, version: str) -> None:
+    _, checks = diagnose(sandbox, **sandbox.with_nccl(nccl_wheels.library(version)))
+    assert version in checks["NCCL"]["fact"]
+    assert checks["NCCL"]["verdict"] == ("warn" if version == "2.18.3" else "ok")
+
+
+def test_an_nccl_that_is_none(sandbox: Sandbox) -> None:
+    broken = sandbox.root / "libnccl.so.2"
+    broken.write_bytes(b"")
+    status, checks = diagnose(sandbox, **sandbox.with_nccl(broken))
+    assert status == 1
+    assert "file too short" in checks["NCCL"]["fact"]
+
+
+@contextmanager
+def listeners(first: int, last: int) -> Iterator[None]:
+    with ExitStack() as stack:
+        for port in range(first, last + 1):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("", port))
+            listener.listen()
+        yield
+
+
+def free_pair() -> int:
+    """The first of two ports that nobody has."""
+    for first in range(20000, 32000, 2):
+        try:
+            with listeners(first, first + 1):
+                return first
+        except OSError:
+            continue
+    pytest.skip("no two free ports in a row here")
+
+
+def test_a_port_range_that_is_taken(sandbox: Sandbox) -> None:
+    first = free_pair()
+    span = f"{first}-{first + 1}"
+    status, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=span)
+    assert (status, checks["ports"]["verdict"]) == (0, "warn")
+    assert checks["ports"]["fact"] == f"2 of 2 ports free in {span}"
+    with listeners(first, first + 1):
+        status, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=span)
+    assert (status, checks["ports"]["verdict"]) == (1, "fail")
+
+
+def test_a_port_range_among_the_outgoing_ports(sandbox: Sandbox) -> None:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=f"{high}-{high}")
+    assert f"{low}-{high}" in checks["port overlap"]["fact"]
+    below = f"{int(low) - 20}-{int(low) - 1}"
+    _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=below)
+    assert "port overlap" not in checks
+
+
+SICK_SYSCTLS = {
+    "ipv4/tcp_wmem": "4096 16384 65536",
+    "ipv4/tcp_rmem": "4096 131072 262144",
+    "core/somaxconn": "128",
+    "ipv4/tcp_congestion_control": "reno",
+    "ipv4/tcp_slow_start_after_idle": "1",
+}
+
+
+def test_kernel_settings_in_a_namespace_of_their_own() -> None:
+    """In a network namespace these are per namespace, so that they can really be set."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare(1) for a network namespace")
+    script = "".join(f"echo {value!r} > /proc/sys/net/{name} && " for name, value in SICK_SYSCTLS.items())
+    code = (
+        "import json; from bagua_net import _doctor, _doctor_network as n\n"
+        "checks = (n.check_buffers, n.check_backlog, n.check_congestion_control)\n"
+        "print(json.dumps({c.name: [c.verdict, c.fix] for c in _doctor.run(checks)}))"
+    )
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", f'{script} exec "$0" -c "$1"', sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: verdict for name, (verdict, _) in found.items()} == {
+        "tcp_wmem": "warn",
+        "tcp_rmem": "warn",
+        "somaxconn": "warn",
+        "congestion control": "warn",
+        "tcp_slow_start_after_idle": "warn",
+    }
+    assert found["tcp_wmem"][1] == 'sysctl -w net.ipv4.tcp_wmem="4096 16384 4194304"'
+
+
+def test_a_check_that_cannot_be_made_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_doctor_network, "SYSCTLS", tmp_path)
+    findings = list(_doctor.run((_doctor_network.check_backlog, _doctor.check_rdma)))
+    assert [(found.name, found.verdict) for found in findings] == [("backlog", "warn"), ("RDMA", "ok")]
+    assert "could not be checked" in findings[0].fact

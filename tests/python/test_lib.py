@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""The library as Python sees it: header and binary agree, and nothing else is exported."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bagua_net
+from bagua_net import _interfaces, _lib, _params
+from bagua_net._plugin import header_path
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+def declared() -> set[str]:
+    region = re.search(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", header_path().read_text(), re.DOTALL)
+    assert region is not None
+    code = re.sub(r"/\*.*?\*/", "", region.group(1), flags=re.DOTALL)
+    return set(re.findall(r"\b(bnet_\w+)\(", code))
+
+
+def test_every_declared_function_is_there() -> None:
+    lib = _lib.load()
+    assert declared() >= {"bnet_abi_version", "bnet_param_get", "bnet_allreduce"}
+    missing = {name for name in declared() if not hasattr(lib, name)}
+    assert not missing
+
+
+def test_only_the_tables_and_the_declared_functions_are_exported() -> None:
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("no nm(1) here")
+    command = [nm, "-D", "--defined-only", str(bagua_net.plugin_path())]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
+    tables = {f"ncclNetPlugin_v{version}" for version in range(4, 13)}
+    assert {line.split()[-1].split("@")[0] for line in lines} == tables | declared()
+
+
+def test_the_version_is_the_packages() -> None:
+    assert _lib.text(_lib.load().bnet_version()) == bagua_net.__version__
+
+
+def test_tables_by_number() -> None:
+    lib = _lib.load()
+    assert [version for version in range(20) if lib.bnet_net_table(version) != _lib.ffi.NULL] == [*range(4, 13)]
+
+
+def test_another_interface_version_is_refused() -> None:
+    code = (
+        "from bagua_net import _lib, LibraryUnusable\n"
+        "_lib.ABI_VERSION = 99\n"
+        "try: _lib.load()\n"
+        "except LibraryUnusable as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "has interface version 1 and this package needs 99" in done.stdout, done.stderr
+
+
+def test_params_are_complete_and_at_their_defaults() -> None:
+    rows = _params.read()
+    assert {"BAGUA_NET_NSTREAMS", "BAGUA_NET_MIN_CHUNKSIZE", "BAGUA_NET_PORT_RANGE"} <= {row.name for row in rows}
+    for row in rows:
+        assert row.help
+        assert row.error is None
+        assert (row.set, row.value) == (False, row.default)
+
+
+def test_interfaces_are_offered_or_rejected_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=lo")
+    rows = _interfaces.scan()
+    assert [row.name for row in rows if row.reason is None] == ["lo"]
+    assert {row.name for row in rows} >= {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}
