@@ -6,6 +6,7 @@ The links are veth pairs, their far ends in a second namespace, because every ke
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -26,6 +27,24 @@ PACKAGES = Path(bagua_net.__file__).resolve().parents[1]
 _SCAN = "import dataclasses, json; from bagua_net import _interfaces\n" + (
     "print(json.dumps([dataclasses.asdict(row) for row in _interfaces.scan()]))"
 )
+#: The names that NCCL's own Socket network takes, from the library that is the argument; none where its init fails.
+_NCCL_SCAN = """
+import ctypes, json, pathlib, sys
+from bagua_net import _nccl_wheel
+table = _nccl_wheel.inspect(pathlib.Path(sys.argv[1]))
+assert table.api == 12
+functions = (ctypes.c_void_p * 4).from_address(_nccl_wheel.load(table))
+pointer = ctypes.c_void_p
+init = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_uint64, pointer, pointer, pointer)(functions[1])
+devices = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(functions[2])
+properties = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, pointer)(functions[3])
+count, first_field, names = ctypes.c_int(), (ctypes.c_char_p * 64)(), []
+if init(ctypes.byref(pointer()), 0, None, None, None) == 0 and devices(ctypes.byref(count)) == 0:
+    for device in range(count.value):
+        assert properties(device, ctypes.byref(first_field)) == 0
+        names.append(first_field[0].decode())
+print(json.dumps(names))
+"""
 _NUMBER = itertools.count()
 
 
@@ -72,12 +91,12 @@ class Namespace:
             time.sleep(0.005)
         pytest.fail(f"{name} has no carrier after 10 s")
 
-    def scan(self, **env: str) -> list[dict[str, Any]]:
-        """The rows of ``bnet_interface_scan`` in this namespace."""
+    def python(self, program: str, *args: str, **env: str) -> Any:
+        """What a program that runs in this namespace prints as JSON; NCCL's variables are those of ``env`` alone."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_")}
         path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
-            ["ip", "netns", "exec", self.name, sys.executable, "-c", _SCAN],
+            ["ip", "netns", "exec", self.name, sys.executable, "-c", program, *args],
             env=kept | {"PYTHONPATH": path} | env,
             capture_output=True,
             text=True,
@@ -85,7 +104,11 @@ class Namespace:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return json.loads(done.stdout)
+
+    def scan(self, **env: str) -> list[dict[str, Any]]:
+        """The rows of ``bnet_interface_scan`` in this namespace."""
+        rows: list[dict[str, Any]] = self.python(_SCAN, **env)
         return rows
 
 
@@ -125,6 +148,8 @@ class Case:
     #: interface that is left out, and a part of its reason
     rejected: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    #: False: NCCL takes management ports, names an interface twice, or refuses ::1
+    like_nccl: bool = True
 
 
 ETH0 = Link("eth0", ("10.77.0.1/24",))
@@ -154,6 +179,7 @@ CASES = [
         (ETH0, Link("idrac", ("169.254.0.2/16",)), Link("veth3f", ("fe80::3/64",))),
         [("eth0", "10.77.0.1")],
         {"idrac": "only a link-local address", "veth3f": "NCCL_SOCKET_IFNAME==veth3f selects it"},
+        like_nccl=False,
     ),
     Case(
         "no address of that family",
@@ -162,11 +188,12 @@ CASES = [
         {"eth1": "no IPv6 address, and NCCL_SOCKET_FAMILY=AF_INET6"},
         {"NCCL_SOCKET_FAMILY": "AF_INET6"},
     ),
-    Case("IPv6 loopback", (), [("lo", "::1")], env={"NCCL_SOCKET_FAMILY": "AF_INET6"}),
+    Case("IPv6 loopback", (), [("lo", "::1")], env={"NCCL_SOCKET_FAMILY": "AF_INET6"}, like_nccl=False),
     Case(
         "a second address has a label",
         (Link("eth0", ("10.77.0.1/24", "10.78.0.1/24 label eth0:b")),),
         [("eth0", "10.77.0.1")],
+        like_nccl=False,
     ),
     Case(
         "down",
@@ -234,6 +261,19 @@ def test_choice(namespace: Namespace, case: Case) -> None:
         assert part in reasons[name]
     names = [row["name"] for row in rows]
     assert sorted(names) == sorted({"lo"} | {link.name for link in case.links}), "each interface once"
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "python"))
+    return str(importlib.import_module("nccl_wheels").library("2.30.7"))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.like_nccl], ids=lambda case: case.what)
+def test_nccl_chooses_the_same(namespace: Namespace, nccl: str, case: Case) -> None:
+    for link in case.links:
+        namespace.link(link.name, *link.addresses, up=link.up, carrier=link.carrier)
+    assert namespace.python(_NCCL_SCAN, nccl, **case.env) == [name for name, _ in case.devices]
 
 
 def test_more_interfaces_than_devices(namespace: Namespace) -> None:
