@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
 import typer
 
 from . import __version__, _cli_show, _cli_switch
+from ._bench import cli as _bench
 from ._errors import BaguaNetError
 
 app = typer.Typer(
@@ -38,11 +38,7 @@ def root(
 
 _cli_switch.register(app)
 _cli_show.register(app)
-try:
-    importlib.import_module("bagua_net._bench.cli").register(app)
-except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("bagua_net._bench"):
-        raise
+_bench.register(app)
 
 
 def main() -> None:
