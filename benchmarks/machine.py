@@ -7,6 +7,8 @@ import ctypes
 import os
 import platform
 import re
+import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -48,6 +50,38 @@ def describe() -> dict[str, str | int | float]:
         "pinning": "none",
         "load_average_at_start": round(os.getloadavg()[0], 2),
     }
+
+
+@dataclass(frozen=True)
+class _CpuTimes:
+    """Seconds of processor time since some start: of all processes, of this one with the children that ended, and of
+    everything including idle."""
+
+    everyone: float
+    own: float
+    available: float
+
+
+def _cpu_times() -> _CpuTimes:
+    # user nice system idle iowait irq softirq steal, in ticks (proc(5)). Interrupts belong to nobody.
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return _CpuTimes(sum(fields[:3]) * tick, own, sum(fields) * tick)
+
+
+class Neighbours:
+    """How much of the processors went to other processes, from here until asked."""
+
+    def __init__(self) -> None:
+        self._before = _cpu_times()
+
+    def share(self) -> float:
+        """0 to 1. Ask when the children whose time is our own have ended."""
+        now = _cpu_times()
+        others = now.everyone - self._before.everyone - (now.own - self._before.own)
+        return round(max(0.0, others / max(now.available - self._before.available, 0.01)), 3)
 
 
 def congestion_control() -> str:

@@ -9,6 +9,9 @@ from statistics import median
 from results import CellRecord, Results
 from scenarios import KIB, MIB, SCENARIOS, Scenario
 
+#: Share of the processors that other processes may take before a reading is called disturbed.
+QUIET = 0.05
+
 _STREAM_COLUMNS = (
     "network", "connections", "message", "capacity", "bare loop", "NCCL default", "NCCL tuned", "threads × sockets",
     "bagua_net", "× default", "× better NCCL", "of the limit",
@@ -113,6 +116,16 @@ def _section(scenario: Scenario, records: list[CellRecord]) -> Iterator[str]:
     yield ""
 
 
+def _disturbance(results: Results) -> Iterator[str]:
+    shares = [run.neighbours for record in results.cells.values() for run in record.runs if run.pair >= 0]
+    noisy = [share for share in shares if share > QUIET]
+    if noisy:
+        yield (
+            f"**The machine was not quiet**: in {len(noisy)} of {len(shares)} readings other processes took more than "
+            f"{QUIET:.0%} of the processors, up to {max(noisy):.0%}.\n"
+        )
+
+
 def _heading(results: Results) -> Iterator[str]:
     machine, settings = results.machine, results.settings
     seeds = sorted({run.seed for record in results.cells.values() for run in record.runs if run.seed})
@@ -123,6 +136,7 @@ def _heading(results: Results) -> Iterator[str]:
         f"Two ranks on this machine, host memory, no pinning; median [min–max] of {settings['pairs']} pairs."
     )
     yield f"\n`{results.command}`\n"
+    yield from _disturbance(results)
     if settings["plugin_settings"]:
         given = " ".join(f"{name}={value}" for name, value in settings["plugin_settings"].items())
         yield f"bagua_net ran with `{given}`.\n"

@@ -30,6 +30,8 @@ class Run:
     """Of the hash that maps flows to classes; 0 where there are none."""
     value: float | None
     per_rank: list[float]
+    neighbours: float = 0.0
+    """Share of the processors' time that other processes of the machine took meanwhile."""
     error: str = ""
 
 

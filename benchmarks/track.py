@@ -23,6 +23,7 @@ import report
 import results
 import sides as contenders
 from pair import RankFailed, measure
+from report import QUIET
 from scenarios import FULL, QUICK, SCENARIOS, Cell, Effort, cells
 
 from bagua_net._errors import BaguaNetError
@@ -122,12 +123,14 @@ class Track:
         self, record: results.CellRecord, side: contenders.Side, hosts: network.Hosts, pair: int, seed: int
     ) -> float | None:
         run = results.Run(side.name, side.choice, pair, seed, None, [])
+        neighbours = machine.Neighbours()
         try:
             reading = measure(side.spec, hosts, side.settings)
             run.value, run.per_rank = reading.value, reading.per_rank
         except RankFailed as error:
             run.error = str(error)
             self.failed += 1
+        run.neighbours = neighbours.share()
         record.runs.append(run)
         self._results.save(self._plan.output)
         _tell(record, run)
@@ -149,6 +152,8 @@ def _tell(record: results.CellRecord, run: results.Run) -> None:
     turn = "choose" if run.pair < 0 else f"pair {run.pair + 1}"
     seed = f", seed {run.seed:#010x}" if run.seed else ""
     outcome = run.error if run.value is None else f"{run.value:.4g}"
+    if run.neighbours > QUIET:
+        outcome += f" (other processes took {run.neighbours:.0%} of the processors)"
     print(f"{record.cell.key}, {turn}, {label}{seed}: {outcome}", file=sys.stderr, flush=True)
 
 
@@ -175,7 +180,7 @@ def _arguments() -> argparse.Namespace:
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
     add("--quick", action="store_true", help="fewer cells, shorter windows: under five minutes")
     add("--resume", action="store_true", help="continue the results file")
-    add("--retry", action="store_true", help="with --resume: read again what failed")
+    add("--retry", action="store_true", help="with --resume: read again what failed or was disturbed")
     add("--output", type=Path, help="results file (benchmarks/results/DATE.json)")
     add("--report", type=Path, metavar="FILE", help="print the tables of a results file, and end")
     add("--congestion", default=machine.congestion_control(), help="TCP congestion control (%(default)s)")
@@ -263,7 +268,7 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
         if stored.settings["congestion_control"] != plan.congestion_control:
             raise TrackError(f"{plan.output} was measured with another congestion control; give another --output")
         for record in stored.cells.values() if arguments.retry else ():
-            record.runs = [run for run in record.runs if not run.error]
+            record.runs = [run for run in record.runs if not run.error and (run.pair < 0 or run.neighbours <= QUIET)]
         return stored
     if plan.output.exists() and not arguments.quick:
         raise TrackError(f"{plan.output} exists: --resume continues it, --output names another")
