@@ -48,6 +48,7 @@ class _Rank:
     def __init__(self, spec: RankSpec, host: Host, settings: Mapping[str, str]) -> None:
         self._number = spec.rank
         self._pending = b""
+        self._failed = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by end)
         command = ["ip", "netns", "exec", host.namespace, sys.executable, str(_RANK)]
         self._process = subprocess.Popen(
@@ -65,7 +66,7 @@ class _Rank:
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._failure("ended") from None
+            raise self._failure(f"ended with status {self._status()}") from None
 
     def hear(self, timeout_s: float) -> dict[str, Any]:
         """The next line that the rank answers.
@@ -81,7 +82,7 @@ class _Rank:
                 raise self._failure(f"did not answer for {timeout_s:.0f} s")
             part = os.read(pipe, 1 << 16)
             if not part:
-                raise self._failure("ended")
+                raise self._failure(f"ended with status {self._status()}")
             self._pending += part
         line, self._pending = self._pending.split(b"\n", 1)
         reply: dict[str, Any] = json.loads(line)
@@ -89,7 +90,15 @@ class _Rank:
             raise self._failure(f"failed: {reply['error']}")
         return reply
 
+    def _status(self) -> str:
+        """Exit status of a process that closed its pipe; negative: the signal that ended it."""
+        try:
+            return str(self._process.wait(5.0))
+        except subprocess.TimeoutExpired:
+            return "unknown"
+
     def _failure(self, what: str) -> RankFailed:
+        self._failed = True
         self._stderr.seek(0)
         said = self._stderr.read().decode(errors="replace").strip()[-2000:]
         return RankFailed(f"rank {self._number} {what}" + (f"; stderr:\n{said}" if said else ""))
@@ -103,8 +112,18 @@ class _Rank:
             self._process.communicate()
         self._stderr.close()
 
-    def kill(self) -> None:
-        self._process.kill()
+    def last_words(self, timeout_s: float = 0.5) -> str:
+        """Kills the process. Returns how it had failed by itself: often the reason of its peer's failure; else ""."""
+        if self._failed:
+            self._process.kill()
+            return ""
+        try:
+            self.hear(timeout_s)
+        except RankFailed as error:
+            return "" if self._process.poll() is None else str(error)
+        finally:
+            self._process.kill()
+        return ""
 
 
 def _load_time_s(spec: RankSpec) -> float:
@@ -153,10 +172,9 @@ def measure(spec: RankSpec, hosts: Hosts, settings: Mapping[str, str]) -> Readin
     try:
         ranks = [_Rank(one, host, settings) for one, host in zip(specs, hosts, strict=True)]
         return _reading(spec.work, _converse((ranks[0], ranks[1]), spec))
-    except RankFailed:
-        for rank in ranks:
-            rank.kill()
-        raise
+    except RankFailed as error:
+        said = [str(error), *filter(None, (rank.last_words() for rank in ranks))]
+        raise RankFailed("\n".join(dict.fromkeys(said))) from None
     finally:
         for rank in ranks:
             rank.end()
