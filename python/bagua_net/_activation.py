@@ -57,16 +57,13 @@ def is_ours(plugin: str) -> bool:
     return plugin == SHORT_NAME or Path(plugin).name == LIBRARY_NAME
 
 
-def _nccl_groups() -> list[str]:
-    """Names of torch's process groups that use NCCL, without importing torch."""
-    torch_distributed = sys.modules.get("torch.distributed")
+def _has_nccl_group() -> bool:
+    """Does torch have a process group that uses NCCL, for any device? Found out without importing torch."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    if torch_distributed is None or c10d is None or not torch_distributed.is_available():
-        return []
     world = getattr(c10d, "_world", None)
-    groups = dict(getattr(world, "pg_map", {}))  # process group -> (backend, store)
-    names = getattr(world, "pg_names", {})
-    return [str(names.get(group, "?")) for group, (backend, *_) in groups.items() if "nccl" in str(backend).lower()]
+    # "nccl", or for a group of several devices "cpu:gloo,cuda:nccl"
+    configs = getattr(world, "pg_backend_config", {})
+    return any("nccl" in str(config).lower() for config in dict(configs).values())
 
 
 def _check_in_time() -> None:
@@ -75,8 +72,7 @@ def _check_in_time() -> None:
     Raises:
         ActivationTooLate: torch has a process group that uses NCCL, or another network plugin is loaded.
     """
-    groups = _nccl_groups()
-    if groups:
+    if _has_nccl_group():
         raise ActivationTooLate(
             "torch.distributed already has an NCCL process group, and NCCL chooses its network once per "
             "process; call bagua_net.activate() before init_process_group()"

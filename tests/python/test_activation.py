@@ -121,7 +121,8 @@ def test_it_is_too_late_after_an_nccl_process_group() -> None:
         "bagua_net.activate(); bagua_net.deactivate(); print('gloo is no obstacle')\n"
         # The same group under NCCL's name: a group that uses NCCL needs a GPU.
         "group = dist.group.WORLD\n"
-        "c10d._world.pg_map[group] = ('cuda:nccl', c10d._world.pg_map[group][1])\n"
+        "assert 'gloo' in c10d._world.pg_backend_config[group]\n"
+        "c10d._world.pg_backend_config[group] = 'cpu:gloo,cuda:nccl'\n"
         "try: bagua_net.activate()\n"
         "except bagua_net.ActivationTooLate as error: print(error)"
     )
