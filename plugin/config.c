@@ -189,7 +189,7 @@ static int read_row(const struct bnet_config_row *row, struct bnet_config *out, 
 		return 0;
 	bnet_config_format(row, out, deflt);
 	bnet_config_range(row, range);
-	snprintf(err, err_size, "%s=%.40s: not %s%s; unset it or use a value in that range (using the default %s)",
+	snprintf(err, err_size, "%s=%.40s: not %s%s; unset it or use a value in that range (the default is %s)",
 		 row->name, text, row->kind == BNET_KIND_PORTS ? "" : "in ", range, deflt);
 	return -EINVAL;
 }

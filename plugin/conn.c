@@ -165,6 +165,8 @@ void bnet_conn_poll(struct bnet_conn *conn)
 			stream->writable = true;
 		if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
 			stream->readable = true;
+		if (events[i].events & (EPOLLRDHUP | EPOLLERR | EPOLLHUP))
+			stream->hangup = true;
 		if (events[i].data.u32)
 			conn->quiet = 0;
 	}

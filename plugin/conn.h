@@ -76,6 +76,7 @@ struct bnet_stream {
 	bool in_payload;           /* a header has been read, in_left bytes are to come */
 	bool stalled;              /* the next header is for a message that is not posted yet */
 	bool readable;             /* not known to be empty */
+	bool hangup;               /* the kernel says that its end is near: read up to it */
 	bool ended;                /* the peer has closed it, after a whole frame */
 	bool used;                 /* it has carried a frame */
 	/* the path, for the send buffer; the control thread's */

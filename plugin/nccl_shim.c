@@ -117,7 +117,7 @@ static ncclResult_t devices(int *ndev)
 }
 
 /* The fields that every version has, under one name in all of them. */
-#define FILL_COMMON(props, dev)                                                                  \
+#define FILL_COMMON(props, dev, index)                                                           \
 	do {                                                                                     \
 		memset((props), 0, sizeof(*(props)));                                            \
 		(props)->name = (char *)(uintptr_t)(dev)->name;                                  \
@@ -125,6 +125,8 @@ static ncclResult_t devices(int *ndev)
 		(props)->guid = (dev)->guid;                                                     \
 		(props)->ptrSupport = NCCL_PTR_HOST;                                             \
 		(props)->speed = (dev)->speed_mbps;                                              \
+		/* NCCL shares one bandwidth among devices of equal guid and port: ports of one card are not. */ \
+		(props)->port = (index);                                                         \
 		(props)->maxComms = 65536;                                                       \
 	} while (0)
 
@@ -134,7 +136,7 @@ static ncclResult_t devices(int *ndev)
 		const struct bnet_device *dev = bnet_net_device(index);        \
 		if (!dev)                                                      \
 			return ncclInvalidArgument;                            \
-		FILL_COMMON(props, dev);                                       \
+		FILL_COMMON(props, dev, index);                                       \
 		more;                                                          \
 		return ncclSuccess;                                            \
 	}

@@ -76,7 +76,8 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 			       : readv(stream->fd, iov, parts);
 	while (n < 0 && errno == EINTR);
 	bnet_count(receive_calls, 1);
-	*drained = n < (ssize_t)asked;
+	/* Less than asked for means empty, unless the end is what comes next: no edge would announce it again. */
+	*drained = n < (ssize_t)asked && (n <= 0 || !stream->hangup);
 	if (n < 0 && errno == EAGAIN) {
 		bnet_count(receive_again, 1);
 		return 0;

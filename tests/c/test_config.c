@@ -140,19 +140,19 @@ static const struct {
 	const char *name, *value, *line;
 } bad_values[] = {
 	{"BAGUA_NET_CONNECT_TIMEOUT", "0",
-	 "BAGUA_NET_CONNECT_TIMEOUT=0: not in 1 … 86400; unset it or use a value in that range (using the default 300)"},
+	 "BAGUA_NET_CONNECT_TIMEOUT=0: not in 1 … 86400; unset it or use a value in that range (the default is 300)"},
 	{"BAGUA_NET_CONNECT_TIMEOUT", "86401",
-	 "BAGUA_NET_CONNECT_TIMEOUT=86401: not in 1 … 86400; unset it or use a value in that range (using the default "
+	 "BAGUA_NET_CONNECT_TIMEOUT=86401: not in 1 … 86400; unset it or use a value in that range (the default is "
 	 "300)"},
 	{"BAGUA_NET_CONNECT_TIMEOUT", "",
-	 "BAGUA_NET_CONNECT_TIMEOUT=: not in 1 … 86400; unset it or use a value in that range (using the default 300)"},
+	 "BAGUA_NET_CONNECT_TIMEOUT=: not in 1 … 86400; unset it or use a value in that range (the default is 300)"},
 	{"BAGUA_NET_CONNECT_TIMEOUT", "1K",
-	 "BAGUA_NET_CONNECT_TIMEOUT=1K: not in 1 … 86400; unset it or use a value in that range (using the default "
+	 "BAGUA_NET_CONNECT_TIMEOUT=1K: not in 1 … 86400; unset it or use a value in that range (the default is "
 	 "300)"},
 	{"BAGUA_NET_MIN_CHUNKSIZE", "4095",
-	 "BAGUA_NET_MIN_CHUNKSIZE=4095: not in 4K … 1G; unset it or use a value in that range (using the default 64K)"},
+	 "BAGUA_NET_MIN_CHUNKSIZE=4095: not in 4K … 1G; unset it or use a value in that range (the default is 64K)"},
 	{"BAGUA_NET_MIN_CHUNKSIZE", "2G",
-	 "BAGUA_NET_MIN_CHUNKSIZE=2G: not in 4K … 1G; unset it or use a value in that range (using the default 64K)"},
+	 "BAGUA_NET_MIN_CHUNKSIZE=2G: not in 4K … 1G; unset it or use a value in that range (the default is 64K)"},
 	{"BAGUA_NET_PORT_RANGE", "80",
 	 "BAGUA_NET_PORT_RANGE=80: not FIRST-LAST in 1 … 65535, or 0; unset it or use a value in that range (using the "
 	 "default 0)"},
@@ -202,7 +202,7 @@ static void test_long_value(void)
 	value[sizeof(value) - 1] = '\0';
 	setenv("BAGUA_NET_CONNECT_TIMEOUT", value, 1);
 	check_int(bnet_config_read(&config, err, sizeof(err)), -EINVAL);
-	check(strstr(err, "(using the default 300)") != NULL);
+	check(strstr(err, "(the default is 300)") != NULL);
 	clear_environment();
 }
 

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Every decoder of wire.h over any bytes; what decodes must encode to something that decodes to the same.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void must(int ok)
+{
+	if (!ok)
+		abort();
+}
+
+static void handle(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[BNET_HANDLE_SIZE] = {0};
+	struct bnet_handle first, second;
+	char text[BNET_ADDRESS_TEXT];
+
+	memcpy(bytes, data, size < sizeof(bytes) ? size : sizeof(bytes));
+	if (bnet_handle_decode(bytes, &first) < 0)
+		return;
+	bnet_address_text(&first.addr, text);
+	bnet_handle_encode(bytes, &first);
+	must(bnet_handle_decode(bytes, &second) == 0);
+	must(memcmp(&first.addr, &second.addr, sizeof(first.addr)) == 0);
+}
+
+static void hello(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[BNET_HELLO_MAX];
+	struct bnet_hello first, second;
+
+	if (bnet_hello_decode(data, size, &first) < 0)
+		return;
+	must(bnet_hello_decode(bytes + BNET_FRAME_HEADER, bnet_hello_encode(bytes, &first) - BNET_FRAME_HEADER,
+			       &second) == 0);
+	must(first.connection == second.connection && first.stream == second.stream);
+}
+
+static void welcome(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[BNET_WELCOME_MAX];
+	struct bnet_welcome first, second;
+
+	if (bnet_welcome_decode(data, size, &first) < 0)
+		return;
+	must(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, bnet_welcome_encode(bytes, &first) - BNET_FRAME_HEADER,
+				 &second) == 0);
+	must(first.verdict == second.verdict && first.max_streams == second.max_streams);
+}
+
+static void slice(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[BNET_DATA_HEADER] = {0};
+	struct bnet_data d;
+
+	memcpy(bytes, data, size < sizeof(bytes) ? size : sizeof(bytes));
+	if (bnet_data_decode(bytes, &d) < 0)
+		return;
+	must(d.offset <= d.size && d.length <= d.size - d.offset && d.offset % BNET_UNIT == 0);
+	must(d.length % BNET_UNIT == 0 || d.offset + d.length == d.size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	handle(data, size);
+	hello(data, size);
+	welcome(data, size);
+	slice(data, size);
+	return 0;
+}
