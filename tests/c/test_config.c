@@ -154,8 +154,8 @@ static const struct {
 	{"BAGUA_NET_MIN_CHUNKSIZE", "2G",
 	 "BAGUA_NET_MIN_CHUNKSIZE=2G: not in 4K … 1G; unset it or use a value in that range (the default is 64K)"},
 	{"BAGUA_NET_PORT_RANGE", "80",
-	 "BAGUA_NET_PORT_RANGE=80: not FIRST-LAST in 1 … 65535, or 0; unset it or use a value in that range (using the "
-	 "default 0)"},
+	 "BAGUA_NET_PORT_RANGE=80: not FIRST-LAST in 1 … 65535, or 0; unset it or use a value in that range (the default is "
+	 "0)"},
 };
 
 static void test_bad_values(void)
