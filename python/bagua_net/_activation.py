@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import _nccl
+from . import _nccl, _nccl_state
 from ._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable
 from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_path
 
@@ -16,8 +16,6 @@ from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_
 #: and what it wrote, so that deactivate() leaves alone what somebody changed since.
 _before: dict[str, str | None] = {}
 _written: dict[str, str] = {}
-
-_NET_PLUGIN_FILE = r"libnccl-net.*\.so(\.\d+)*"
 
 
 def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
@@ -66,22 +64,20 @@ def _has_nccl_group() -> bool:
     return any("nccl" in str(config).lower() for config in dict(configs).values())
 
 
-def _check_in_time() -> None:
+def _check_in_time(nccl: _nccl.Nccl | None) -> None:
     """Has NCCL chosen its network? It does so once per process, at the first communicator.
 
     Raises:
-        ActivationTooLate: torch has a process group that uses NCCL, or another network plugin is loaded.
+        ActivationTooLate: torch has a process group that uses NCCL, or NCCL itself has chosen.
     """
     if _has_nccl_group():
         raise ActivationTooLate(
-            "torch.distributed already has an NCCL process group, and NCCL chooses its network once per "
-            "process; call bagua_net.activate() before init_process_group()"
+            "torch.distributed already has an NCCL process group, and NCCL chooses its network once per process; "
+            "call bagua_net.activate() before init_process_group()"
         )
-    maps = Path("/proc/self/maps").read_text(errors="replace")
-    others = [path for path in _nccl.mapped_files(maps, _NET_PLUGIN_FILE) if Path(path).name != LIBRARY_NAME]
-    if others:
+    if nccl is not None and nccl.found_by == "mapped" and _nccl_state.has_chosen(nccl):
         raise ActivationTooLate(
-            f"this process has loaded another network plugin, {others[0]}, so NCCL has made its choice; "
+            f"{nccl.path} has chosen its network, and does so once per process; "
             "call bagua_net.activate() before the first communicator"
         )
 
@@ -137,7 +133,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
     wanted = settings(path, takes_path=nccl is None or nccl.takes_path)
     if all(os.environ.get(name) == value for name, value in _written.items()) and _written == wanted:
         return wanted
-    _check_in_time()
+    _check_in_time(nccl)
     if not force:
         check_free(wanted, instead="call bagua_net.activate(force=True)")
     _preload(path)

@@ -98,20 +98,6 @@ def test_env_refuses_a_path_that_nccl_would_cut() -> None:
         bagua_net.env(Path("/a,b/libnccl-net-bagua.so"))
 
 
-def test_it_is_too_late_after_another_plugin(tmp_path: Path) -> None:
-    other = tmp_path / "libnccl-net-other.so"
-    shutil.copy(LIBRARY, other)
-    code = (
-        "import ctypes, sys, bagua_net\n"
-        "ctypes.CDLL(sys.argv[1])\n"
-        "try: bagua_net.activate()\n"
-        "except bagua_net.ActivationTooLate as error: print(error)"
-    )
-    done = python(code, str(other))
-    assert str(other) in done.stdout, done.stderr
-    assert "before the first communicator" in done.stdout
-
-
 def test_it_is_too_late_after_an_nccl_process_group() -> None:
     pytest.importorskip("torch", reason="no torch here")
     code = (
@@ -197,19 +183,77 @@ def test_nccl_loads_the_plugin_after_activate(version: str, active: bool) -> Non
     assert "Failed to find ncclNetPlugin" not in log
 
 
-@pytest.mark.parametrize("version", ["2.30.7"])
-def test_nccl_reads_the_block(sandbox: Sandbox, version: str) -> None:
-    """NCCL itself, on its first look at its settings, puts those of the file into the environment."""
+TRY_TO_ACTIVATE = """
+import ctypes, sys, bagua_net
+from pathlib import Path
+from bagua_net import _elf
+
+def attempt():
+    try:
+        bagua_net.activate()
+        bagua_net.deactivate()
+        print("in time")
+    except bagua_net.ActivationTooLate as error:
+        print("too late:", error)
+
+nccl = ctypes.CDLL(sys.argv[1])
+attempt()
+nccl.ncclGetUniqueId(ctypes.create_string_buffer(128))
+attempt()
+# What a communicator calls to get its network; one that is all zero is enough for it.
+found = _elf.symbols(Path(sys.argv[1]), ["_Z11ncclNetInitP8ncclComm", "ncclGetVersion"])
+base = ctypes.cast(nccl.ncclGetVersion, ctypes.c_void_p).value - found["ncclGetVersion"].offset
+init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + found["_Z11ncclNetInitP8ncclComm"].offset)
+assert init(ctypes.cast(ctypes.create_string_buffer(8 << 20), ctypes.c_void_p)) == 0
+attempt()
+"""
+
+
+@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+def test_it_is_too_late_once_nccl_has_chosen(version: str) -> None:
+    """Up to 2.21 the first ncclGetUniqueId loads the plugin, later the first communicator."""
+    done = python(TRY_TO_ACTIVATE, str(nccl_wheels.library(version)), NCCL_SOCKET_IFNAME="lo")
+    lines = done.stdout.splitlines()
+    second = "in time" if version == "2.30.7" else "too late"
+    assert [line.split(":")[0] for line in lines] == ["in time", second, "too late"], done.stdout + done.stderr
+    assert "before the first communicator" in lines[2]
+
+
+GETENV = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1]).ncclGetUniqueId(ctypes.create_string_buffer(128))
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+print(libc.getenv(b"NCCL_NET_PLUGIN").decode(), libc.getenv(b"NCCL_NET").decode())
+"""
+
+
+def with_home_in_the_password_database(home: Path, scratch: Path) -> list[str]:
+    """A command prefix: what follows runs where this user's home in /etc/passwd is this directory."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare(1) to show a process another /etc/passwd")
+    passwd = scratch / "passwd"
+    passwd.write_text(f"root:x:0:0:root:{home}:/bin/sh\n")
+    script = 'mount --bind "$0" /etc/passwd && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, str(passwd)]
+
+
+@pytest.mark.parametrize(("version", "home"), [("2.18.3", 1), ("2.21.5", 1), ("2.30.7", 0)])
+def test_nccl_reads_the_block_above_all_else(sandbox: Sandbox, version: str, home: int) -> None:
+    """NCCL itself, on its first look at its settings, puts those of its file into the environment. Up to 2.29 that is
+    the file in the password database's home, then the one in $HOME."""
     library = nccl_wheels.library(version)
-    sandbox.confs[0].write_bytes(b"NCCL_NET=Socket\r\nNCCL_NET_PLUGIN=other")
+    prefix = with_home_in_the_password_database(sandbox.confs[1].parent, sandbox.root)
+    sandbox.confs[home].write_bytes(b"NCCL_NET=Socket\r\nNCCL_NET_PLUGIN=other")
     assert sandbox.run("enable", "--force").returncode == 0
-    code = (
-        "import ctypes, sys\n"
-        "ctypes.CDLL(sys.argv[1]).ncclGetUniqueId(ctypes.create_string_buffer(128))\n"
-        "libc = ctypes.CDLL(None); libc.getenv.restype = ctypes.c_char_p\n"
-        "print(libc.getenv(b'NCCL_NET_PLUGIN').decode(), libc.getenv(b'NCCL_NET').decode())"
+    sandbox.confs[1 - home].unlink()
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", GETENV, str(library)],
+        env=sandbox.environment(NCCL_SOCKET_IFNAME="lo"),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
-    done = python(code, str(library), HOME=str(sandbox.home), NCCL_SOCKET_IFNAME="lo")
     assert done.stdout == f"{sandbox.copy} BaguaNet\n", done.stderr
 
 

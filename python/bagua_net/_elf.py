@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""Symbols of a library file that the dynamic linker does not show: the local ones, in ``.symtab``."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+# Layouts: System V ABI, "ELF-64 Object File Format", little-endian.
+_MAGIC = b"\x7fELF\x02\x01"
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMTAB = 2
+_UNDEFINED = 0
+
+
+class Symbol(NamedTuple):
+    """Where a symbol lies, counted from the address that the library is loaded at; and its size in bytes."""
+
+    offset: int
+    size: int
+
+
+class _Section(NamedTuple):
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def _sections(image: mmap.mmap) -> list[_Section]:
+    (start,) = struct.unpack_from("<Q", image, 0x28)
+    _, count = struct.unpack_from("<HH", image, 0x3A)
+    headers = (_SECTION_HEADER.unpack_from(image, start + index * _SECTION_HEADER.size) for index in range(count))
+    return [_Section(kind=row[1], offset=row[4], size=row[5], link=row[6]) for row in headers]
+
+
+def symbols(path: Path, names: Iterable[str]) -> dict[str, Symbol]:
+    """The defined symbols of these names. Those that the file lacks, or all where it was stripped, are left out.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no 64-bit little-endian ELF file, or it is damaged.
+    """
+    found: dict[str, Symbol] = {}
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        if image[: len(_MAGIC)] != _MAGIC:
+            raise ValueError(f"{path} is no 64-bit little-endian ELF file")
+        try:
+            sections = _sections(image)
+            for table in sections:
+                if table.kind == _SYMTAB:
+                    texts = sections[table.link]
+                    strings = image[texts.offset : texts.offset + texts.size]
+                    rows = image[table.offset : table.offset + table.size]
+                    found |= _pick(strings, rows, names)
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+    return found
+
+
+def _pick(strings: bytes, rows: bytes, names: Iterable[str]) -> dict[str, Symbol]:
+    # A symbol's name is an offset into the strings; the tail of a longer name may serve a shorter one.
+    at = {match.start(): name for name in names for match in re.finditer(re.escape(name.encode()) + b"\0", strings)}
+    return {
+        at[name]: Symbol(value, size)
+        for name, _, _, section, value, size in _SYMBOL.iter_unpack(rows)
+        if name in at and section != _UNDEFINED
+    }
