@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+"""What every directory of tests needs: the helpers in tests/python, and the markers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "python"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "sanitize: builds the library under a sanitizer and runs it so; only with -m sanitize"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The sanitizers' builds take minutes, so they wait until somebody asks for them by name."""
+    if "sanitize" in config.getoption("markexpr"):
+        return
+    wanted = [item for item in items if not item.get_closest_marker("sanitize")]
+    if len(wanted) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = wanted

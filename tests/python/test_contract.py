@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""What NCCL relies on, one behaviour a test: each runs a scenario of tests/c/drive_contract_*.c by its name."""
+
+from __future__ import annotations
+
+import drivers
+import pytest
+from drivers import SANITIZERS
+
+#: Scenario, and the lowest API version that has the behaviour.
+SCENARIOS = {
+    # messages
+    "zero_bytes": 4,
+    "slice_edges": 4,
+    "receive_larger": 4,
+    "truncation": 4,
+    "many_posted": 4,
+    "any_order": 4,
+    "completion_untested": 4,
+    "silent_sender": 4,
+    "silent_receiver": 4,
+    "request_written": 4,
+    "null_size": 4,
+    # handles and connections
+    "properties": 4,
+    "bad_config": 4,
+    "handle_bytes": 4,
+    "handle_copied": 4,
+    "foreign_handle": 4,
+    "zero_handle": 4,
+    "garbage_handle": 4,
+    "connect_before_accept": 4,
+    "never_accepted": 4,
+    "accept_polls": 5,
+    "several_accepts": 4,
+    "stale_handle": 4,
+    "listener_gone": 4,
+    "contexts": 11,
+    "init_twice": 4,
+    # strangers
+    "stranger_garbage": 4,
+    "stranger_zeroes": 4,
+    "stranger_http": 4,
+    "stranger_nccl": 4,
+    "strangers_silent": 4,
+    "strangers_leave": 4,
+    "stranger_replay": 5,
+    "foreign_listener": 5,
+    # letting go
+    "dereg_receiving": 4,
+    "dereg_sending": 4,
+    "close_outstanding": 4,
+    "close_dead_peer": 4,
+    "close_keeps_sent": 4,
+    "close_keeps_large": 4,
+    "close_budget": 4,
+    "nothing_left": 4,
+    "dlclose_draining": 4,
+    # processes
+    "killed_while_receiving": 4,
+    "killed_while_sending": 4,
+    "closed_too_early": 4,
+    "fork_lives_on": 4,
+    "fork_child_exits": 4,
+    "fork_child_connects": 4,
+    "signals_blocked": 4,
+    "silent_stdout": 4,
+}
+
+
+def _rows(apis: tuple[int, ...]) -> list[tuple[str, int]]:
+    return [(name, api) for name, lowest in SCENARIOS.items() for api in apis if api >= lowest]
+
+
+def test_no_scenario_is_left_out() -> None:
+    assert drivers.contract_list(drivers.build()) == SCENARIOS
+
+
+@pytest.mark.parametrize(("scenario", "api"), _rows((4, 6, 12)))
+def test_behaviour(scenario: str, api: int) -> None:
+    drivers.contract(drivers.build(), api, scenario)
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize(("scenario", "api"), _rows((6, 12)))
+def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
+    drivers.contract(drivers.build(sanitizer), api, scenario)
