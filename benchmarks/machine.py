@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import platform
 import re
@@ -34,6 +35,11 @@ def plugin_version(library: Path) -> str:
     function = ctypes.CDLL(str(library)).bnet_version
     function.restype = ctypes.c_char_p
     return str(function().decode())
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of a file, hexadecimal; "" where it is missing. Tells builds of the same version apart."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def describe() -> dict[str, str | int | float]:

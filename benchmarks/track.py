@@ -65,16 +65,10 @@ class Track:
         Raises:
             TrackError: a reading above what the flow classes let through.
         """
-        for path in ("loopback", "veth"):
-            wanted = [cell for cell in self._cells() if cell.path == path]
-            for capped in (False, True):
-                group = [cell for cell in wanted if bool(cell.classes_mbits) is capped]
-                for cell in group:
-                    with self._network(cell) as hosts:
-                        self._measure_cell(cell, hosts)
-
-    def _cells(self) -> list[Cell]:
-        return [cell for cell in cells(self._plan.quick) if cell.scenario in self._plan.scenarios]
+        for cell in cells(self._plan.quick):
+            if cell.scenario in self._plan.scenarios:
+                with self._network(cell) as hosts:
+                    self._measure_cell(cell, hosts)
 
     @contextmanager
     def _network(self, cell: Cell) -> Iterator[network.Hosts]:
@@ -254,6 +248,7 @@ def _settings(plan: Plan) -> dict[str, object]:
         "congestion_control": plan.congestion_control,
         "nccl_version": plan.files.nccl.nccl_version,
         "plugin_version": machine.plugin_version(plan.files.plugin),
+        "plugin_sha256": machine.digest(plan.files.plugin),
         "plugin_settings": dict(plan.settings),
         "pairs": plan.effort.pairs,
         "effort": asdict(plan.effort),
@@ -265,8 +260,10 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     if arguments.resume and plan.output.exists():
         stored = results.load(plan.output)
         stored.settings["pairs"] = plan.effort.pairs
-        if stored.settings["congestion_control"] != plan.congestion_control:
-            raise TrackError(f"{plan.output} was measured with another congestion control; give another --output")
+        settings = _settings(plan)
+        for name in ("congestion_control", "nccl_version", "plugin_sha256", "plugin_settings"):
+            if stored.settings[name] != settings[name]:
+                raise TrackError(f"{plan.output} was measured with another {name}: give another --output")
         for record in stored.cells.values() if arguments.retry else ():
             record.runs = [run for run in record.runs if not run.error and (run.pair < 0 or run.neighbours <= QUIET)]
         return stored
