@@ -22,7 +22,7 @@
 /* How often deadlines of handshakes are looked at, and how often a path is. */
 #define SLOW_TICK_MS 100
 /* A takeover goes on while it finds work, for at most this many passes. */
-#define TAKEOVER_PASSES 16
+#define TAKEOVER_PASSES 4
 
 static struct bnet_watch *find_watch(struct bnet_node *head, uint64_t id)
 {

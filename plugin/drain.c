@@ -25,12 +25,20 @@ struct drain {
 	bool sender;
 };
 
+bool bnet_drains_matter(void)
+{
+	bnet_list_each(node, &bnet_engine.drains)
+		if (bnet_entry(node, struct drain, watch.node)->sender)
+			return true;
+	return false;
+}
+
 static void end_drain(struct drain *drain)
 {
 	bnet_list_remove(&drain->watch.node);
 	bnet_sock_close(drain->watch.fd);
 	free(drain);
-	if (bnet_list_empty(&bnet_engine.drains))
+	if (!bnet_drains_matter())
 		pthread_cond_broadcast(&bnet_engine.changed);
 }
 

@@ -113,6 +113,7 @@ static void after_fork_in_child(void)
 	if (bnet_engine.running) {
 		close(bnet_engine.epoll);
 		close(bnet_engine.wake);
+		bnet_engine.epoll = bnet_engine.wake = -1;
 	}
 	bnet_engine.running = false;
 	atomic_store(&bnet_engine_dozing, false);
@@ -221,13 +222,17 @@ void bnet_engine_wait(int ms)
 	pthread_cond_timedwait(&bnet_engine.changed, &bnet_engine.lock, &until);
 }
 
-/* At exit the control thread still runs: what it drains gets the rest of its budget. */
+/* At exit the control thread still runs: what it drains of our sends gets the rest of its budget. A process may end
+ * inside a signal handler that interrupted a holder of the lock, so even the lock is not waited for longer. */
 __attribute__((destructor)) static void finish_drains(void)
 {
-	if (!bnet_engine.configured)
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	if (!bnet_engine.configured || pthread_mutex_timedlock(&bnet_engine.lock, &until) != 0)
 		return;
-	bnet_engine_lock();
-	while (bnet_engine.running && !bnet_list_empty(&bnet_engine.drains)) {
+	while (bnet_engine.running && bnet_drains_matter()) {
 		uint64_t now = bnet_now_ms();
 
 		if (now >= bnet_engine.drain_deadline_ms)

@@ -121,6 +121,8 @@ void bnet_dials_cancel(const struct bnet_conn *conn);
 void bnet_drain_start(struct bnet_conn *conn);
 void bnet_drain_ready(struct bnet_watch *watch);
 void bnet_drains_tick(uint64_t now);
+/* Does one of them still carry bytes that were reported as sent? */
+bool bnet_drains_matter(void);
 
 /* The end of a connection, in any state, under the lock: its dials are cancelled, its sockets drained, its memory
  * freed. The caller owns it, or nobody else knows it. */

@@ -62,38 +62,37 @@ static void set_port(struct sockaddr_storage *addr, uint16_t port)
 		((struct sockaddr_in *)addr)->sin_port = htons(port);
 }
 
-static int bind_in_range(int fd, struct sockaddr_storage *addr, struct bnet_ports ports)
+static int listen_on(struct sockaddr_storage *addr, uint16_t port)
 {
-	int rc = -EADDRINUSE;
+	int one = 1, rc = 0, fd = bnet_sock_open(addr->ss_family);
 
-	for (uint32_t port = ports.first; port <= ports.last && rc == -EADDRINUSE; port++) {
-		set_port(addr, (uint16_t)port);
-		/* Two sockets may be bound to one port before either listens, so the range is only settled by listen. */
-		if (bind(fd, (struct sockaddr *)addr, bnet_sockaddr_size(addr)) == 0)
-			return 0;
+	if (fd < 0)
+		return fd;
+	/* Without it a range is used up by the last job's connections in TIME_WAIT. */
+	if (port)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	set_port(addr, port);
+	if (bind(fd, (struct sockaddr *)addr, bnet_sockaddr_size(addr)) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
 		rc = -errno;
+	if (rc < 0) {
+		bnet_sock_close(fd);
+		return rc;
 	}
-	return rc;
+	return fd;
 }
 
 int bnet_sock_listen(const struct bnet_device *dev, struct bnet_ports ports, struct sockaddr_storage *bound)
 {
 	struct sockaddr_storage addr = dev->addr;
 	socklen_t size = sizeof(*bound);
-	int fd, rc, one = 1;
+	int fd = -EADDRINUSE;
 
-	fd = bnet_sock_open(addr.ss_family);
-	if (fd < 0)
-		return fd;
-	/* Without it a range is used up by the last job's connections in TIME_WAIT. */
-	if (ports.first)
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	rc = bind_in_range(fd, &addr, ports);
-	if (rc == 0 && listen(fd, LISTEN_BACKLOG) < 0)
-		rc = -errno;
-	if (rc == 0 && getsockname(fd, (struct sockaddr *)bound, &size) < 0)
-		rc = -errno;
-	if (rc < 0) {
+	/* With SO_REUSEADDR two sockets may be bound to one port while neither listens: listen is what tells. */
+	for (uint32_t port = ports.first; port <= ports.last && fd == -EADDRINUSE; port++)
+		fd = listen_on(&addr, (uint16_t)port);
+	if (fd >= 0 && getsockname(fd, (struct sockaddr *)bound, &size) < 0) {
+		int rc = -errno;
+
 		bnet_sock_close(fd);
 		return rc;
 	}
