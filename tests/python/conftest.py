@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis
 import pytest
+from sandbox import Sandbox, is_setting
 
 import bagua_net
 
@@ -19,96 +17,14 @@ import bagua_net
 hypothesis.settings.register_profile("bagua-net", deadline=None)
 hypothesis.settings.load_profile("bagua-net")
 
-COMMAND_SECONDS = 60
-
-# The command, with the machine's fixed places moved below a directory. Everything else is real.
-_SANDBOXED = """
-import sys
-from pathlib import Path
-from bagua_net import _copy, _homes, _rdma
-root = Path(sys.argv.pop(1))
-_homes.database_home = lambda: root / "database-home"
-_homes.SYSTEM_CONF = root / "etc" / "nccl.conf"
-_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
-_rdma.SYSFS = root / "infiniband"
-from bagua_net.cli import main
-main()
-"""
-
-
-def _is_setting(name: str) -> bool:
-    ours = name.startswith("BAGUA_NET_") and not name.startswith("BAGUA_NET_TEST_")
-    return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "XDG_DATA_HOME")
-
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No NCCL_* and no BAGUA_NET_* but the test's own, before and after."""
-    for name in filter(_is_setting, list(os.environ)):
+    for name in filter(is_setting, list(os.environ)):
         monkeypatch.delenv(name)
     yield
     bagua_net.deactivate()
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """A machine of one's own: two homes, /etc and /sys below one directory."""
-
-    root: Path
-
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
-
-    @property
-    def confs(self) -> list[Path]:
-        """The .nccl.conf of $HOME and of the password database's home."""
-        return [self.home / ".nccl.conf", self.root / "database-home" / ".nccl.conf"]
-
-    @property
-    def system_conf(self) -> Path:
-        return self.root / "etc" / "nccl.conf"
-
-    @property
-    def copy(self) -> Path:
-        return self.home / ".local" / "share" / "bagua-net" / "libnccl-net-bagua.so"
-
-    def environment(self, **settings: str) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not _is_setting(name)}
-        return inherited | {"HOME": str(self.home), "COLUMNS": "200"} | settings
-
-    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """``bagua-net ARGUMENTS`` with these variables set."""
-        return subprocess.run(
-            [sys.executable, "-c", _SANDBOXED, str(self.root), *arguments],
-            env=self.environment(**settings),
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-        )
-
-    def files(self) -> dict[str, bytes]:
-        """Every file in the sandbox, by its path."""
-        return {str(path): path.read_bytes() for path in sorted(self.root.rglob("*")) if path.is_file()}
-
-    def with_nccl(self, library: Path) -> dict[str, str]:
-        """Variables that make this library the one of an installed nvidia-nccl wheel."""
-        packages = self.root / "packages"
-        directory = packages / "nvidia" / "nccl" / "lib"
-        directory.mkdir(parents=True)
-        for package in (packages / "nvidia", packages / "nvidia" / "nccl"):
-            (package / "__init__.py").touch()
-        (directory / "libnccl.so.2").symlink_to(library)
-        return {"PYTHONPATH": os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])}
-
-    def add_rdma_port(self, device: str, state: str) -> None:
-        """An RDMA port as the kernel shows it."""
-        directory = self.root / "infiniband" / device / "ports" / "1"
-        directory.mkdir(parents=True)
-        (directory / "state").write_text(f"{state}\n")
-        (directory / "link_layer").write_text("InfiniBand\n")
-        (directory / "rate").write_text("100 Gb/sec (4X EDR)\n")
 
 
 @pytest.fixture

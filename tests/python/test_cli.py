@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nccl_wheels
 import pytest
-from conftest import Sandbox
+from sandbox import Sandbox
 
 import bagua_net
 from bagua_net import _print

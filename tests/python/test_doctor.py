@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nccl_wheels
 import pytest
-from conftest import Sandbox
+from sandbox import Sandbox
 
 from bagua_net import _doctor, _doctor_network
 
