@@ -68,9 +68,13 @@ def _sum_input(rank: int, nranks: int, largest: int) -> list[int]:
 
 
 def _product_input(rank: int, nranks: int, largest: int) -> list[int]:
-    """Twos and ones; at most six ranks have a two at the same place, and 2**6 fits everywhere."""
-    every = max(2, math.ceil(nranks / 6))
-    return [2 if (index + rank) % every == 0 else 1 for index in range(PERIOD)]
+    """Twos and ones; at most six ranks, drawn by lot, have a two at the same place, and 2**6 fits everywhere."""
+    values = []
+    for index in range(PERIOD):
+        draw = random.Random(index)
+        with_two = draw.sample(range(nranks), draw.randint(0, min(nranks, 6)))
+        values.append(2 if rank in with_two else 1)
+    return values
 
 
 def _average_input(rank: int, nranks: int, largest: int) -> list[int]:

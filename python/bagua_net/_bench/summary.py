@@ -94,7 +94,7 @@ def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[
         missing: transport → why it was not measured.
     """
     wrong = sum(row.wrong for row in rows)
-    correct = "all results were right" if wrong == 0 else f"{wrong} ELEMENTS CAME OUT WRONG"
+    correct = "every result was checked, 0 wrong" if wrong == 0 else f"{wrong} ELEMENTS ARE WRONG"
     yield f"Measured: {rows[0].op} of {rows[0].dtype} {where}; {correct}."
     by_name = _by_transport(rows)
     for name, own in by_name.items():
