@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Two hosts on one machine: network namespaces joined by veth pairs, removed again whatever happens.
+
+    with netns.two_hosts(links=2) as (a, b):
+        a.ip("address", "add", "10.0.0.1/24", "dev", "link0")
+        subprocess.run([*a.prefix, "ping", ...])
+
+Interface linkN of either host leads to interface linkN of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+_SECONDS = 20
+_NUMBER = itertools.count()
+
+
+class CommandFailed(RuntimeError):
+    """A command that builds the network has failed; the text says which and why."""
+
+
+def _run(*command: str, given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_SECONDS)
+    if done.returncode != 0:
+        raise CommandFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Host:
+    """One namespace."""
+
+    name: str
+
+    @property
+    def prefix(self) -> list[str]:
+        """What runs a command there, when put in front of it."""
+        return ["ip", "netns", "exec", self.name]
+
+    def wrap(self, **settings: str) -> str:
+        """The prefix and these variables, as shell text."""
+        return " ".join([*self.prefix, "env", *(f"{name}={value}" for name, value in settings.items())])
+
+    def ip(self, *arguments: str) -> str:
+        return _run("ip", "-netns", self.name, *arguments)
+
+    def tc(self, *arguments: str) -> None:
+        _run("tc", "-netns", self.name, *arguments)
+
+    def nft(self, rules: str) -> None:
+        _run(*self.prefix, "nft", "-f", "-", given=rules)
+
+    def index(self, interface: str) -> int:
+        return int(json.loads(self.ip("-json", "link", "show", interface))[0]["ifindex"])
+
+    def sent_bytes(self, interface: str) -> int:
+        """Bytes that have left through the interface so far."""
+        return int(json.loads(self.ip("-json", "-statistics", "link", "show", interface))[0]["stats64"]["tx"]["bytes"])
+
+    def cap_flows(self, interface: str, mbits: list[int], seed: int) -> None:
+        """A class of its own rate (Mbit/s) for each part of the TCP flows, dealt by a seeded hash of addresses and
+        ports. Small packets are exempt, as acknowledgements mostly travel."""
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "99")
+        self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:99", "htb", "rate", "10gbit")
+        for number, mbit in enumerate(mbits):
+            parent = ["dev", interface, "parent", "1:", "classid", f"1:{number + 10}"]
+            self.tc("class", "add", *parent, "htb", "rate", f"{mbit}mbit")
+        classes = ", ".join(f"{number} : 1:{number + 10}" for number in range(len(mbits)))
+        flow = "ip saddr . ip daddr . tcp sport . tcp dport"
+        self.nft(
+            "table inet caps { chain out { type route hook output priority 0;\n"
+            f'oifname "{interface}" meta length > 200 meta priority set '
+            f"jhash {flow} mod {len(mbits)} seed {seed:#x} map {{ {classes} }}\n"
+            "}\n}\n"
+        )
+
+    def capped_bytes(self, interface: str) -> list[int]:
+        """What each class of :meth:`cap_flows` has carried."""
+        shown = _run("tc", "-netns", self.name, "-statistics", "class", "show", "dev", interface)
+        rows = re.findall(r"^class htb (\S+) .*\n Sent (\d+) bytes", shown, re.MULTILINE)
+        return [int(sent) for handle, sent in rows if handle != "1:99"]
+
+    def drop_received(self, per_mille: int) -> None:
+        """Loses TCP packets at random on their way in."""
+        self.nft(
+            "table inet loss { chain in { type filter hook input priority 0;\n"
+            f"meta l4proto tcp numgen random mod 1000 < {per_mille} counter drop\n"
+            "}\n}\n"
+        )
+
+    def dropped_packets(self) -> int:
+        listed = json.loads(_run(*self.prefix, "nft", "--json", "list", "table", "inet", "loss"))["nftables"]
+        rule = next(row["rule"] for row in listed if "rule" in row)
+        return int(next(part["counter"]["packets"] for part in rule["expr"] if "counter" in part))
+
+
+@functools.cache
+def _obstacle() -> str | None:
+    """Why there can be no namespaces here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for tool in ("ip", "tc", "nft"):
+        if not shutil.which(tool):
+            return f"{tool} is not installed"
+    probe = f"bnet-{os.getpid()}-probe"
+    try:
+        _run("ip", "netns", "add", probe)
+        _run("ip", "netns", "del", probe)
+    except (CommandFailed, subprocess.TimeoutExpired) as error:
+        return f"no network namespaces here: {error}"
+    return None
+
+
+def needs(action: str, error: CommandFailed) -> None:
+    """Skips the test where the kernel lacks what it builds on; any other error stays one."""
+    if any(answer in str(error) for answer in ("Could not process rule", "qdisc kind is unknown", "not supported")):
+        pytest.skip(f"this kernel cannot {action}: {error}")
+    raise error
+
+
+def join(a: Host, b: Host, name_of_a: str, name_of_b: str) -> None:
+    """A veth pair between the two, up, without addresses."""
+    _run("ip", "link", "add", name_of_a, "netns", a.name, "type", "veth", "peer", "name", name_of_b, "netns", b.name)
+    for host, name in ((a, name_of_a), (b, name_of_b)):
+        host.ip("link", "set", name, "addrgenmode", "none")
+        host.ip("link", "set", name, "up")
+
+
+@contextlib.contextmanager
+def two_hosts(links: int = 1) -> Iterator[tuple[Host, Host]]:
+    """Two namespaces and the links between them, up but without addresses; loopback is up too. Skips the test where
+    there can be no namespaces."""
+    if reason := _obstacle():
+        pytest.skip(reason)
+    stem = f"bnet-{os.getpid()}-{next(_NUMBER)}"
+    a, b = Host(f"{stem}-a"), Host(f"{stem}-b")
+    try:
+        for host in (a, b):
+            _run("ip", "netns", "add", host.name)
+            host.ip("link", "set", "lo", "up")
+        for number in range(links):
+            join(a, b, f"link{number}", f"link{number}")
+        yield a, b
+    finally:
+        for host in (a, b):
+            subprocess.run(["ip", "netns", "del", host.name], capture_output=True, timeout=_SECONDS)
