@@ -60,52 +60,69 @@ def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Place
     return placement
 
 
+# ---- the options, in the order of --help ----
+
+Ranks = Annotated[int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")]
+Operation = Annotated[str, typer.Option(callback=_one_of(OPS), help=", ".join(OPS))]
+Smallest = Annotated[str, typer.Option("--min", help="First size in bytes; K, M and G are suffixes.")]
+Largest = Annotated[str, typer.Option("--max", help="Last size.")]
+Factor = Annotated[int, typer.Option(help="From one size to the next.")]
+Dtype = Annotated[str, typer.Option(callback=_one_of(TYPES), help=", ".join(TYPES))]
+Redop = Annotated[str, typer.Option(callback=_one_of(REDUCTIONS), help=", ".join(REDUCTIONS))]
+Model = Annotated[
+    str,
+    typer.Option(
+        callback=_one_of(models.NAMES),
+        help=f"The gradients of one training step, in DDP's buckets, instead of sizes: {', '.join(models.NAMES)}",
+    ),
+]
+Transport = Annotated[
+    str,
+    typer.Option(
+        help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
+        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); whatever is there if not given."
+    ),
+]
+Device = Annotated[
+    str, typer.Option(callback=_one_of(_DEVICES), help="cpu: host memory. cuda: real NCCL, through torch.")
+]
+Iters = Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")]
+Warmup = Annotated[int, typer.Option(min=1, help="Calls before the first round.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns of each network at each size.")]
+Interface = Annotated[
+    str | None, typer.Option(help="Interface, as NCCL_SOCKET_IFNAME takes it; loopback for ranks of one machine.")
+]
+Dev = Annotated[int, typer.Option(min=0, help="The network's device, where it offers several.")]
+Rendezvous = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where ranks of several hosts meet: rank 0's host.")
+]
+Rank = Annotated[int | None, typer.Option(help="This process's number, with --rendezvous.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds without progress that end the run.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write every figure, with its spread, to this file.")]
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw the figures to this file (needs matplotlib).")]
+
+
 def bench(
-    ranks: Annotated[
-        int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")
-    ] = None,
-    op: Annotated[str, typer.Option(callback=_one_of(OPS), help="|".join(OPS))] = "allreduce",
-    smallest: Annotated[str, typer.Option("--min", help="First size in bytes; K, M and G are suffixes.")] = "4",
-    largest: Annotated[str, typer.Option("--max", help="Last size.")] = "64M",
-    factor: Annotated[int, typer.Option(help="From one size to the next.")] = 4,
-    dtype: Annotated[str, typer.Option(callback=_one_of(TYPES), help="|".join(TYPES))] = "float32",
-    redop: Annotated[str, typer.Option(callback=_one_of(REDUCTIONS), help="|".join(REDUCTIONS))] = "sum",
-    model: Annotated[
-        str,
-        typer.Option(
-            callback=_one_of(models.NAMES),
-            help=f"The gradients of one training step, in DDP's buckets, instead of sizes: {'|'.join(models.NAMES)}",
-        ),
-    ] = "",
-    transport: Annotated[
-        str,
-        typer.Option(
-            help=f"Networks to compare, with commas: {','.join(_TRANSPORTS['cpu'])} "
-            f"(cuda: {','.join(_TRANSPORTS['cuda'])}); whatever is there if not given."
-        ),
-    ] = "",
-    device: Annotated[
-        str, typer.Option(callback=_one_of(_DEVICES), help="cpu: host memory. cuda: real NCCL, through torch.")
-    ] = "cpu",
-    iters: Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")] = 0,
-    warmup: Annotated[int, typer.Option(min=1, help="Calls before the first round.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each network at each size.")] = 5,
-    ifname: Annotated[
-        str | None,
-        typer.Option(help="Interface, as NCCL_SOCKET_IFNAME takes it; loopback for ranks of one machine."),
-    ] = None,
-    dev: Annotated[int, typer.Option(min=0, help="The network's device, where it offers several.")] = 0,
-    rendezvous: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where ranks of several hosts meet: rank 0's host.")
-    ] = None,
-    rank: Annotated[int | None, typer.Option(help="This process's number, with --rendezvous.")] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds without progress that end the run.")] = 120,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write every figure, with its spread, to this file.")
-    ] = None,
-    plot_file: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the figures to this file (needs matplotlib).")
-    ] = None,
+    ranks: Ranks = None,
+    op: Operation = "allreduce",
+    smallest: Smallest = "4",
+    largest: Largest = "64M",
+    factor: Factor = 4,
+    dtype: Dtype = "float32",
+    redop: Redop = "sum",
+    model: Model = "",
+    transport: Transport = "",
+    device: Device = "cpu",
+    iters: Iters = 0,
+    warmup: Warmup = 1,
+    rounds: Rounds = 5,
+    ifname: Interface = None,
+    dev: Dev = 0,
+    rendezvous: Rendezvous = None,
+    rank: Rank = None,
+    timeout: Timeout = 120,
+    json_file: JsonFile = None,
+    plot_file: PlotFile = None,
 ) -> None:
     """Measure collectives between processes, over BaguaNet and over the other networks that are here.
 

@@ -39,7 +39,7 @@ class Config:
     """Calls per round; 0: as many as fit in ``seconds``."""
     warmup: int = 1
     rounds: int = 5
-    seconds: float = 18.0
+    seconds: float = 15.0
     """About how long all measuring may take, where ``iters`` does not say otherwise."""
     timeout: float = 120.0
     """Seconds without progress after which a rank gives up."""

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
@@ -140,6 +141,10 @@ def main() -> None:
             print(error, file=sys.stderr, flush=True)
             codes = {RendezvousFailed: EXIT_OTHER_RANK, NetworkFailed: EXIT_NETWORK}
             os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # not through torch, whose exit waits for its peers
+        except Exception:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(EXIT_OWN_FAULT)
 
 
 if __name__ == "__main__":

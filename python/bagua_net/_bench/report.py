@@ -53,7 +53,7 @@ class Report:
         self._progress: Progress | None = None
         if self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = Progress(*columns, console=self._console, transient=True, refresh_per_second=2)
             self._task = self._progress.add_task("connecting", total=total)
 
     def __enter__(self) -> Report:
