@@ -6,9 +6,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import warnings
 from pathlib import Path
 
-from . import _nccl, _nccl_state
+from . import _nccl, _nccl_state, _rdma
 from ._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable
 from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_path
 
@@ -102,6 +103,18 @@ def check_free(wanted: dict[str, str], *, instead: str) -> None:
     raise ConflictingSetting(f"{conflict} is set already; unset it, or {instead}")
 
 
+def _warn_of_rdma() -> None:
+    """A job may well want this, so it is no error; but nobody should get it unasked."""
+    ports = _rdma.active_ports()
+    if ports:
+        warnings.warn(
+            f"RDMA is up ({', '.join(map(str, ports))}) and NCCL will not use it beside the plugin; "
+            "leave out activate(), or say activate(force=True)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def _preload(path: Path) -> None:
     """Proves that the library loads. An NCCL that takes no path then finds it by its SONAME."""
     try:
@@ -117,7 +130,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
     changes nothing.
 
     Args:
-        force: overwrite another NCCL_NET_PLUGIN or NCCL_NET.
+        force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.
 
     Returns:
         the variables in ``os.environ`` that it is about, as they are now.
@@ -136,6 +149,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
     _check_in_time(nccl)
     if not force:
         check_free(wanted, instead="call bagua_net.activate(force=True)")
+        _warn_of_rdma()
     _preload(path)
     for name, value in wanted.items():
         _before.setdefault(name, os.environ.get(name))

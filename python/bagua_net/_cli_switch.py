@@ -101,7 +101,10 @@ def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) 
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command and its arguments.")],
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND", help="With its arguments."),
+    ],
     force: Annotated[bool, typer.Option("--force", help="Also over another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
 ) -> NoReturn:
     """Run one command with the plugin on.

@@ -12,7 +12,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import _conf
+from . import _conf, _homes
+from ._errors import BaguaNetError
 from ._plugin import LIBRARY_NAME, check_path
 
 #: For /etc/nccl.conf: root's own home is closed to others.
@@ -23,9 +24,21 @@ _MODE = 0o755
 
 def user_directory() -> Path:
     """``bagua-net`` in $XDG_DATA_HOME, which is ~/.local/share where it is unset or not absolute (as its
-    specification says)."""
+    specification says).
+
+    Raises:
+        BaguaNetError: it is unset, and this user has no home.
+    """
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (data if data.is_absolute() else Path.home() / ".local" / "share") / "bagua-net"
+    if data.is_absolute():
+        return data / "bagua-net"
+    homes = _homes.homes()
+    if not homes:
+        raise BaguaNetError(
+            "this user has no home directory, neither $HOME nor the password database's; "
+            "set XDG_DATA_HOME to a directory for the library's copy, and use --conf FILE"
+        )
+    return homes[0] / ".local" / "share" / "bagua-net"
 
 
 def library(directory: Path) -> Path:

@@ -15,7 +15,7 @@ from . import _nccl, _params, _rdma, _status
 from ._copy import library as copy_path
 from ._copy import user_directory
 from ._errors import BaguaNetError
-from ._plugin import MAX_PATH_BYTES, plugin_path
+from ._plugin import MAX_PATH_BYTES, check_path, plugin_path
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -58,6 +58,7 @@ def check_library() -> Checks:
 
 def check_path_length() -> Checks:
     """NCCL cuts a longer path silently."""
+    check_path(plugin_path())
     for name, path in (("path", plugin_path()), ("path of the copy", copy_path(user_directory()))):
         yield Check(name, "ok", f"{len(os.fsencode(path))} bytes of at most {MAX_PATH_BYTES}")
 

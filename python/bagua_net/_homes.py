@@ -30,13 +30,18 @@ def database_home() -> Path | None:
         return None
 
 
-def user_confs() -> list[Path]:
-    """The .nccl.conf of both homes; one where they are the same directory."""
+def homes() -> list[Path]:
+    """Those of the two that exist; one where they are the same directory."""
     found: dict[Path, Path] = {}
     for home in (variable_home(), database_home()):
         if home is not None and home.is_dir():
-            found.setdefault(home.resolve(), home / USER_CONF_NAME)
+            found.setdefault(home.resolve(), home)
     return list(found.values())
+
+
+def user_confs() -> list[Path]:
+    """The .nccl.conf of each of :func:`homes`."""
+    return [home / USER_CONF_NAME for home in homes()]
 
 
 def confs_read_by(version: tuple[int, int, int] | None) -> list[Path]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Where the kernel shows RDMA devices.
 SYSFS = Path("/sys/class/infiniband")
 
 

@@ -83,11 +83,18 @@ def _short_name_found(among: Layers) -> bool:
     return any((Path(directory) / LIBRARY_NAME).is_file() for directory in directories if directory)
 
 
+def _why_unset(nccl: _nccl.Nccl | None) -> str:
+    named = os.environ.get("NCCL_CONF_FILE")
+    if named and Path(named) in _homes.confs_read_by(nccl.version if nccl else None):
+        return f"NCCL_NET_PLUGIN is not set; `bagua-net enable --conf {named}`: NCCL_CONF_FILE replaces ~/.nccl.conf"
+    return "NCCL_NET_PLUGIN is not set; `bagua-net enable`, or `bagua-net run -- COMMAND`"
+
+
 def _problem(plugin: Setting, network: Setting, nccl: _nccl.Nccl | None, among: Layers) -> str | None:
     """Why a job would not use the plugin; None: it would."""
     ours = [value for value in (plugin.value or "").split(",") if _activation.is_ours(value)]
     if not plugin.value:
-        return "NCCL_NET_PLUGIN is not set; `bagua-net enable`, or `bagua-net run -- COMMAND`"
+        return _why_unset(nccl)
     if not ours:
         return f"NCCL_NET_PLUGIN={plugin.value} ({plugin.layer}) names another plugin; unset it there"
     if network.value and network.value.lower() != NETWORK_NAME.lower():

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import nccl_wheels
@@ -14,7 +15,7 @@ import pytest
 from sandbox import Sandbox
 
 import bagua_net
-from bagua_net import _nccl
+from bagua_net import _nccl, _rdma
 
 LIBRARY = str(bagua_net.plugin_path())
 SECONDS = 60
@@ -65,6 +66,17 @@ def test_it_does_not_overwrite_a_choice_without_force(monkeypatch: pytest.Monkey
     assert os.environ["NCCL_NET"] == "BaguaNet"
     bagua_net.deactivate()
     assert dict(os.environ) == before
+
+
+def test_active_rdma_is_warned_of(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.add_rdma_port("mlx5_0", "4: ACTIVE")
+    monkeypatch.setattr(_rdma, "SYSFS", sandbox.root / "infiniband")
+    with pytest.warns(RuntimeWarning, match=r"mlx5_0:1 .*activate\(force=True\)"):
+        bagua_net.activate()
+    bagua_net.deactivate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bagua_net.activate(force=True)
 
 
 def test_deactivate_leaves_what_was_changed_since() -> None:

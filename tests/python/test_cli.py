@@ -191,6 +191,27 @@ def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -
     assert "not in effect here: NCCL_NET=Socket (environment)" in done.stderr
 
 
+def test_enable_says_when_another_file_stands_in_for_this_one(sandbox: Sandbox) -> None:
+    conf = sandbox.root / "cluster.conf"
+    done = sandbox.run("enable", NCCL_CONF_FILE=str(conf))
+    assert f"bagua-net enable --conf {conf}" in done.stderr
+    assert sandbox.run("enable", "--conf", str(conf), NCCL_CONF_FILE=str(conf)).returncode == 0
+    assert sandbox.run("status", NCCL_CONF_FILE=str(conf)).returncode == 0
+
+
+def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
+    (sandbox.root / "database-home").rmdir()
+    done = sandbox.run("enable", HOME="/nonexistent")
+    assert done.returncode == 1
+    assert "use --conf FILE" in done.stderr
+    assert sandbox.files() == {}
+    conf = str(sandbox.root / "job.conf")
+    done = sandbox.run("enable", "--conf", conf, HOME="/nonexistent", XDG_DATA_HOME=str(sandbox.root / "data"))
+    assert done.returncode == 0, done.stderr
+    assert (sandbox.root / "data" / "bagua-net" / "libnccl-net-bagua.so").is_file()
+    assert not Path("/nonexistent").exists()
+
+
 # ---- print ----
 
 
