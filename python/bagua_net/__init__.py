@@ -9,6 +9,9 @@ These functions need nothing but the standard library.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from . import _version
 from ._activation import activate, deactivate, env
 from ._errors import (
     ActivationTooLate,
@@ -24,9 +27,17 @@ from ._errors import (
 )
 from ._plugin import plugin_path
 from ._status import Process, Setting, Status, status
-from ._version import version
 
-__version__ = version()
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """``__version__`` on demand: a source tree that was not installed has to ask the library for it."""
+        if name == "__version__":
+            return _version.version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ActivationTooLate",

@@ -75,7 +75,7 @@ def _effective(name: str, among: Layers) -> Setting:
     return Setting(name, None, None)
 
 
-def _short_name_found(among: Layers) -> bool:
+def _found_by_name(among: Layers) -> bool:
     """Would dlopen find libnccl-net-bagua.so by its bare name?"""
     if _loaded_by("self"):
         return True
@@ -99,13 +99,18 @@ def _problem(plugin: Setting, network: Setting, nccl: _nccl.Nccl | None, among: 
         return f"NCCL_NET_PLUGIN={plugin.value} ({plugin.layer}) names another plugin; unset it there"
     if network.value and network.value.lower() != NETWORK_NAME.lower():
         return f"NCCL_NET={network.value} ({network.layer}) asks for another network; unset it there"
-    if ours[0] == SHORT_NAME:
-        found = _short_name_found(among)
-        return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"
-    if not Path(ours[0]).is_file():
-        return f"{ours[0]} ({plugin.layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
-    if nccl is not None and not nccl.takes_path:
+    return _library_problem(ours[0], plugin.layer, nccl, among)
+
+
+def _library_problem(plugin: str, layer: str | None, nccl: _nccl.Nccl | None, among: Layers) -> str | None:
+    """Why NCCL would not find our library by this value of NCCL_NET_PLUGIN; None: it would."""
+    if nccl is not None and not nccl.takes_path and plugin != SHORT_NAME:
         return f"NCCL {nccl.version_text} at {nccl.path} takes no path; start jobs with `bagua-net run -- COMMAND`"
+    if "/" not in plugin:
+        found = _found_by_name(among)
+        return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"
+    if not Path(plugin).is_file():
+        return f"{plugin} ({layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import __version__, _cli_show, _cli_switch
+from . import _cli_show, _cli_switch, _version
 from ._bench import cli as _bench
 from ._errors import BaguaNetError
 
@@ -23,7 +23,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(__version__)
+        print(_version.version())
         raise typer.Exit
 
 

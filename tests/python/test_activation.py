@@ -129,6 +129,11 @@ def test_it_is_too_late_after_an_nccl_process_group() -> None:
     assert "before init_process_group()" in done.stdout
 
 
+def test_importing_and_asking_load_nothing() -> None:
+    done = python("import bagua_net; print(bagua_net.status().loaded, bagua_net.env() and bagua_net.status().loaded)")
+    assert done.stdout == "False False\n", done.stderr
+
+
 def test_the_functions_need_no_other_package() -> None:
     code = (
         "import sys\n"

@@ -330,6 +330,21 @@ def test_status_tells_that_the_library_is_gone(sandbox: Sandbox) -> None:
     assert f"{sandbox.copy} ({sandbox.confs[0]}) does not exist" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["bagua", "libnccl-net-bagua.so"])
+def test_status_looks_for_a_bare_name_as_the_linker_does(sandbox: Sandbox, name: str) -> None:
+    missing = sandbox.run("status", NCCL_NET_PLUGIN=name)
+    assert missing.returncode == 1
+    assert "no libnccl-net-bagua.so on LD_LIBRARY_PATH" in missing.stdout
+    assert sandbox.run("status", NCCL_NET_PLUGIN=name, LD_LIBRARY_PATH=str(Path(LIBRARY).parent)).returncode == 0
+
+
+def test_status_knows_that_an_old_nccl_takes_no_path(sandbox: Sandbox) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
+    off = sandbox.run("status", **settings, NCCL_NET_PLUGIN=LIBRARY)
+    assert (off.returncode, "takes no path" in off.stdout) == (1, True)
+    assert sandbox.run("run", sys.executable, "-m", "bagua_net", "status", **settings).returncode == 0
+
+
 @pytest.mark.parametrize(("version", "home"), [("2.21.5", 1), ("2.30.7", 0)])
 def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: str, home: int) -> None:
     settings = sandbox.with_nccl(nccl_wheels.library(version))
