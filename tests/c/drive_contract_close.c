@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -253,6 +254,47 @@ static void close_budget_peer(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
+#define BUFFERED ((size_t)128 << 10) /* less than a kernel allows everybody to send ahead */
+
+/* Sent into the sender's large buffer, of which the receiver's small one has taken little when the sender's process
+ * ends: that is soon, and all of it arrives. */
+static void exit_budget(struct contract *c)
+{
+	void *comms[MANY];
+	double start;
+
+	setenv("BAGUA_NET_RCVBUF", "32K", 1);
+	contract_load(c);
+	for (int i = 0; i < MANY; i++)
+		comms[i] = contract_accept_from_peer(c);
+	contract_await(c, 's');
+	start = drive_now();
+	contract_join_peer(c);
+	drive_check(drive_now() - start < 20, "closing and ending took %.0f s", drive_now() - start);
+	for (uint64_t i = 0; i < MANY; i++) {
+		contract_recv_stamped(c, comms[i], BUFFERED, i);
+		drive_ok(bnet_table_close_recv(&c->table, comms[i]));
+	}
+	contract_finalize(c);
+}
+
+static void exit_budget_peer(struct contract *c)
+{
+	void *comms[MANY];
+
+	setenv("BAGUA_NET_SNDBUF", "208K", 1);
+	setenv("BAGUA_NET_NOTSENT_LOWAT", "0", 1);
+	contract_load(c);
+	for (int i = 0; i < MANY; i++)
+		comms[i] = contract_connect_to_peer(c);
+	for (uint64_t i = 0; i < MANY; i++)
+		contract_send_stamped(c, comms[i], BUFFERED, i);
+	contract_tell(c, 's');
+	for (int i = 0; i < MANY; i++)
+		drive_ok(bnet_table_close_send(&c->table, comms[i]));
+	contract_finalize(c);
+}
+
 /* ---- nothing is left ---- */
 
 static void *return_at_once(void *unused)
@@ -335,6 +377,7 @@ const struct scenario contract_close_scenarios[] = {
 	{ "close_keeps_sent", close_keeps_sent, close_keeps_sent_peer, 0 },
 	{ "close_keeps_large", close_keeps_large, close_keeps_large_peer, 0 },
 	{ "close_budget", close_budget, close_budget_peer, 0 },
+	{ "exit_budget", exit_budget, exit_budget_peer, 0 },
 	{ "nothing_left", nothing_left, NULL, 0 },
 	{ "dlclose_draining", dlclose_draining, dlclose_draining_peer, 0 },
 	{ NULL, NULL, NULL, 0 },

@@ -54,6 +54,7 @@ SCENARIOS = {
     "close_keeps_sent": 4,
     "close_keeps_large": 4,
     "close_budget": 4,
+    "exit_budget": 4,
     "nothing_left": 4,
     "dlclose_draining": 4,
     # processes
