@@ -231,6 +231,16 @@ def test_sentences_name_the_sizes_where_we_lose() -> None:
     assert text[-1] == "Not compared: gloo (torch is not installed here)."
 
 
+def test_a_model_is_compared_by_its_name() -> None:
+    ours, theirs = (
+        Row("gpt2", "allreduce", 2, 497_759_232, 124_439_808, "float32", "sum", name, [seconds] * 5, 1, 0)
+        for name, seconds in (("bagua", 0.2), ("gloo", 0.3))
+    )
+    text = list(summary.sentences([ours, theirs], "between 2 ranks", {}))
+    assert text[1] == "bagua: the gradients of gpt2 in 200.0 ms per step, 2.49 GB/s."
+    assert text[-1] == "bagua against gloo: faster on gpt2 (1.50 × its speed)."
+
+
 def test_sentences_say_first_that_results_were_wrong() -> None:
     first = next(summary.sentences([a_row("bagua", [1.0], wrong=7)], "between 2 ranks", {}))
     assert "7 ELEMENTS ARE WRONG" in first

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The processes of a run that live on this host: started together, watched, and never left behind."""
+"""The processes of a run that live on this host: started together, watched, and never left behind: where this
+process cannot end them any more, the kernel does (``rank.die_with``).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -127,9 +128,8 @@ class Launcher:
             RankDied: one did not; the message names it and its reason. No process is left.
         """
         try:
-            with _exit_on_sigterm():
-                self._start_all()
-                self._watch()
+            self._start_all()
+            self._watch()
         finally:
             self._end_all()
 
@@ -227,17 +227,3 @@ class Launcher:
             if key.data is None:
                 os.close(key.fd)
         self._selector.close()
-
-
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Lets a SIGTERM (torchrun ends its workers so) unwind like a Ctrl-C."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

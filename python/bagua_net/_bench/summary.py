@@ -22,6 +22,8 @@ _NOISE = 0.02
 
 @dataclass(frozen=True)
 class Comparison:
+    label: str
+    """The model's name, or ""."""
     size: int
     ratio: float
     """Their time over ours: above 1, we are faster."""
@@ -38,10 +40,12 @@ def compare(ours: Row, theirs: Row) -> Comparison:
         verdict = "faster"
     elif ratio < 1 - _NOISE and sum(pair >= 1 for pair in pairs) <= exceptions:
         verdict = "slower"
-    return Comparison(ours.size, ratio, verdict)
+    return Comparison(ours.label, ours.size, ratio, verdict)
 
 
 def _span(group: list[Comparison]) -> str:
+    if group[0].label:
+        return f"on {group[0].label}"
     first, last = sizes.show(group[0].size), sizes.show(group[-1].size)
     return f"at {first}" if len(group) == 1 else f"from {first} to {last}"
 
