@@ -74,34 +74,44 @@ static void dereg_receiving_peer(struct contract *c)
 	contract_finalize(c);
 }
 
-/* Sends are outstanding and the peer does not receive: the memory goes, nobody reads it any more. */
+#define LARGE (4 * MIB)
+
+/* Sends are outstanding and the peer does not receive: the memory goes, and what is put there instead is never sent. */
 static void dereg_sending(struct contract *c)
 {
 	struct region region;
 
 	contract_load(c);
-	region = contract_map(c, contract_connect_to_peer(c), 32 * MIB);
-	for (size_t i = 0; i < 8; i++)
-		contract_isend(c, &region, i * 4 * MIB, 4 * MIB);
+	region = contract_map(c, contract_connect_to_peer(c), 8 * LARGE);
+	for (size_t i = 0; i < 8; i++) {
+		struct drive_stamp stamp = contract_stamp(i);
+
+		drive_fill(region.data + i * LARGE, LARGE, &stamp);
+		contract_isend(c, &region, i * LARGE, LARGE);
+	}
 	contract_unmap(c, &region);
+	reuse_address(&region);
 	contract_tell(c, 'd');
 	contract_await(c, 'r');
 	drive_ok(bnet_table_close_send(&c->table, region.comm));
 	contract_finalize(c);
 }
 
+/* A message either is what was sent or does not come. */
 static void dereg_sending_peer(struct contract *c)
 {
 	struct region region;
 	int done = 0, size, tries = 0;
+	struct drive_stamp stamp = contract_stamp(0);
 	void *request;
 
 	contract_load(c);
-	region = contract_map(c, contract_accept_from_peer(c), 4 * MIB);
+	region = contract_map(c, contract_accept_from_peer(c), LARGE);
 	contract_await(c, 'd');
-	request = contract_irecv(c, &region, 0, 4 * MIB);
+	request = contract_irecv(c, &region, 0, LARGE);
 	while (!done && tries++ < 200 && bnet_table_test(&c->table, request, &done, &size) == ncclSuccess)
 		contract_nap();
+	drive_check(!done || drive_mismatch(region.data, LARGE, &stamp) < 0, "memory was sent after deregMr");
 	contract_tell(c, 'r');
 	contract_unmap(c, &region);
 	drive_ok(bnet_table_close_recv(&c->table, region.comm));

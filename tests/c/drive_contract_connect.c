@@ -208,19 +208,22 @@ static void several_accepts(struct contract *c)
 	contract_finalize(c);
 }
 
-/* The listen object is gone, the process is not: an error, not a hang. */
+/* The listen object is gone, the process and another listen object are not: an error, not a hang, and nobody else's
+ * connection. */
 static void stale_handle(struct contract *c)
 {
-	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], other_handle[NCCL_NET_HANDLE_MAXSIZE];
 	struct pair pair;
-	void *listen_comm;
+	void *listen_comm, *other;
 
 	contract_load(c);
-	pair = contract_pair(c); /* keeps the listening socket of the process in use */
+	pair = contract_pair(c);
+	other = contract_listen(c, other_handle);
 	listen_comm = contract_listen(c, handle);
 	drive_ok(bnet_table_close_listen(&c->table, listen_comm));
 	contract_connect_error(c, handle);
 	contract_exchange(c, pair, 1000);
+	drive_ok(bnet_table_close_listen(&c->table, other));
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
