@@ -263,7 +263,19 @@ def test_each_local_run_has_a_token_of_its_own() -> None:
 def test_torchrun_s_variables_make_this_one_rank() -> None:
     placement = place(None, None, None, {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"})
     assert (placement.nranks, placement.ranks, placement.local) == (8, [3], False)
-    assert (placement.host, placement.port) == ("10.0.0.1", 29501)
+    assert (placement.host, placement.port) == ("10.0.0.1", 19501)
+
+
+@given(st.integers(1, 65535))
+def test_the_port_under_torchrun_is_neither_its_own_nor_a_source_port(master: int) -> None:
+    port = place(None, None, None, {**TORCHRUN, "MASTER_PORT": str(master)}).port
+    assert port != master
+    assert 1024 < port < 32768
+
+
+def test_torchrun_s_ranks_meet_where_they_are_told() -> None:
+    placement = place(None, None, "10.0.0.9:7000", TORCHRUN)
+    assert (placement.ranks, placement.nranks, placement.host, placement.port) == ([3], 8, "10.0.0.9", 7000)
 
 
 def test_torchrun_on_one_host_is_local() -> None:

@@ -60,13 +60,14 @@ def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Place
     return placement
 
 
-# ---- the options, in the order of --help ----
+# ---- the options, in the order of --help; the short ones are those of nccl-tests. torchrun rejects --max as ambiguous
+# even behind the program that it starts: -e, or "--" before the program ----
 
 Ranks = Annotated[int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")]
 Operation = Annotated[str, typer.Option(callback=_one_of(OPS), help=", ".join(OPS))]
-Smallest = Annotated[str, typer.Option("--min", help="First size in bytes; K, M and G are suffixes.")]
-Largest = Annotated[str, typer.Option("--max", help="Last size.")]
-Factor = Annotated[int, typer.Option(help="From one size to the next.")]
+Smallest = Annotated[str, typer.Option("--min", "-b", help="First size in bytes; K, M and G are suffixes.")]
+Largest = Annotated[str, typer.Option("--max", "-e", help="Last size.")]
+Factor = Annotated[int, typer.Option("--factor", "-f", help="From one size to the next.")]
 Dtype = Annotated[str, typer.Option(callback=_one_of(TYPES), help=", ".join(TYPES))]
 Redop = Annotated[str, typer.Option(callback=_one_of(REDUCTIONS), help=", ".join(REDUCTIONS))]
 Model = Annotated[

@@ -72,12 +72,12 @@ def _alone(name: str, rows: list[Row]) -> str:
     first = rows[0]
     if first.label:
         return (
-            f"{name}: the gradients of {first.label} in {first.seconds * 1e3:.1f} ms per step, {first.busbw:.2f} GB/s."
+            f"{name}: the gradients of {first.label} in {first.seconds * 1e3:.1f} ms per step, {first.busbw:.3g} GB/s."
         )
     best = max(rows, key=lambda row: row.busbw)
     return (
         f"{name}: {sizes.show(first.size)} in {first.seconds * 1e6:.1f} us; "
-        f"at best {best.busbw:.2f} GB/s of bus bandwidth, at {sizes.show(best.size)}."
+        f"at best {best.busbw:.3g} GB/s of bus bandwidth, at {sizes.show(best.size)}."
     )
 
 

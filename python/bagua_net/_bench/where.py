@@ -60,18 +60,26 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         raise PlacementInvalid(f"{name}={environment[name]} is no number") from None
 
 
+def _port_beside(master: int) -> int:
+    """A port from 10001 to 30000 that every rank can work out: torchrun's own store holds MASTER_PORT, and its
+    neighbours may serve as source ports, which the kernel takes from 32768 upwards."""
+    return 10001 + master % 20000
+
+
 def place(
     nranks: int | None, rank: int | None, rendezvous: str | None, environment: Mapping[str, str] | None = None
 ) -> Placement:
     """Makes sense of the options and of torchrun's variables.
 
-    Under torchrun the ranks meet at MASTER_PORT + 1, because torchrun's own store holds MASTER_PORT.
+    Under torchrun the ranks meet at MASTER_ADDR, at a port made of MASTER_PORT; ``--rendezvous`` names another one.
 
     Raises:
         PlacementInvalid: an option is missing or makes no sense.
     """
     environment = os.environ if environment is None else environment
     if rendezvous is not None:
+        if rank is None and nranks is None and all(name in environment for name in _TORCHRUN):
+            rank, nranks = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
         if rank is None or nranks is None:
             raise PlacementInvalid("--rendezvous needs --rank and --ranks: which rank this is, and of how many")
         host, port = _split(rendezvous)
@@ -81,7 +89,7 @@ def place(
     if nranks is None and all(name in environment for name in _TORCHRUN):
         total, own = _number(environment, "WORLD_SIZE"), _number(environment, "RANK")
         local = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
-        port = _number(environment, "MASTER_PORT") + 1
+        port = _port_beside(_number(environment, "MASTER_PORT"))
         return _remote(total, own, environment["MASTER_ADDR"], port, local=local, environment=environment)
     count = 2 if nranks is None else nranks
     return Placement(count, list(range(count)), "127.0.0.1", 0, new_token(), local=True)
