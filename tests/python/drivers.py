@@ -109,11 +109,13 @@ def net(built: Build, *options: str, settings: Mapping[str, str] | None = None, 
     return _run(command, settings or {}, limit + 20)
 
 
-def contract(built: Build, api: int, scenario: str, seconds: int = 60) -> None:
+def contract(
+    built: Build, api: int, scenario: str, settings: Mapping[str, str] | None = None, seconds: int = 60
+) -> None:
     """Runs one scenario of drive_contract; an AssertionError with its output when the behaviour is not there."""
     limit = built.seconds(seconds)
     command = [str(built.drive_contract), "--lib", str(built.library), "--api", str(api)]
-    summary = _run([*command, "--deadline", str(limit), scenario], {}, limit + 20)
+    summary = _run([*command, "--deadline", str(limit), scenario], settings or {}, limit + 20)
     assert summary == {"scenario": scenario, "api": api}
 
 

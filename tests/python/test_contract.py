@@ -82,6 +82,13 @@ def test_behaviour(scenario: str, api: int) -> None:
     drivers.contract(drivers.build(), api, scenario)
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_behaviour_over_several_streams(scenario: str) -> None:
+    """The loopback interface has one stream unless told otherwise."""
+    settings = {"BAGUA_NET_NSTREAMS": "6", "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "64K"}
+    drivers.contract(drivers.build(), 12, scenario, settings)
+
+
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
