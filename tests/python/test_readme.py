@@ -17,7 +17,7 @@ from bagua_net import _params, _print
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md")])
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "plugin" / "README.md", ROOT / "benchmarks" / "README.md"]
 
 HELP_SECONDS = 60
 
