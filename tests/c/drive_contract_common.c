@@ -199,7 +199,8 @@ void contract_send_stamped(struct contract *c, void *comm, size_t size, uint64_t
 	struct drive_stamp stamp = contract_stamp(message);
 
 	drive_fill(region.data, size, &stamp);
-	drive_check(contract_wait(c, contract_isend(c, &region, 0, size)) == (int)size, "test of a send says another size");
+	drive_check(contract_wait(c, contract_isend(c, &region, 0, size)) == (int)size,
+		    "test of a send says another size");
 	contract_unmap(c, &region);
 }
 

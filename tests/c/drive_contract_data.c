@@ -80,7 +80,8 @@ static void expect_truncation(struct contract *c, size_t sent, size_t posted, co
 	contract_isend(c, &from, 0, sent);
 	drive_check(contract_wait_error(c, contract_irecv(c, &to, 0, posted)) == ncclInvalidUsage,
 		    "truncation is not reported as ncclInvalidUsage");
-	drive_check(drive_untouched(to.data + posted, to.size - posted, UNTOUCHED) < 0, "it wrote past what was posted");
+	drive_check(drive_untouched(to.data + posted, to.size - posted, UNTOUCHED) < 0,
+		    "it wrote past what was posted");
 	drive_check(drive_log_has(NCCL_LOG_WARN, sent_text, posted_text), "no warning names %s and %s bytes", sent_text,
 		    posted_text);
 	contract_unmap(c, &from);

@@ -119,7 +119,7 @@ static void stranger_zeroes(struct contract *c)
 static void stranger_http(struct contract *c)
 {
 	static const char text[] = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: scanner\r\nAccept: */*\r\n"
-				   "Cookie: 0123456789012345678901234567890123456789012345678901234567890123456789\r\n\r\n";
+				   "Cookie: 01234567890123456789012345678901234567890123456789\r\n\r\n";
 
 	stranger_says(c, text, sizeof(text) - 1);
 }

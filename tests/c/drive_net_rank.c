@@ -2,12 +2,11 @@
  *
  * One rank of drive_net. As in NCCL's proxy, each communicator has a service thread (opens and closes connections,
  * registers memory) and a progress thread (sends, receives, tests). The main thread reads the rank's mail and watches
- * the deadline. A connection belongs to the service thread except while its stage is NET_MOVING.
+ * the deadline. A connection belongs to the service thread except while its stage is FLOW_MOVING.
  */
 #include "drive_net.h"
 #include "drive_net_flow.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
