@@ -117,13 +117,13 @@ static uint64_t mask(uint64_t w, uint64_t first, uint64_t count)
 	return high & ~((UINT64_C(1) << from) - 1);
 }
 
-int bnet_map_check(const struct bnet_map *map, uint64_t offset, uint64_t length)
+int bnet_map_place(struct bnet_map *map, uint64_t offset, uint64_t length)
 {
 	uint64_t first = offset / BNET_UNIT, count = units(length);
 	bool some = false, all = true;
 
 	if (count == 0)
-		return atomic_load_explicit(&map->units_left, memory_order_acquire) ? 0 : 1;
+		return 0; /* an empty message: its one slice is over as soon as it begins */
 	for (uint64_t w = first / 64; w <= (first + count - 1) / 64; w++) {
 		uint64_t want = mask(w, first, count);
 		uint64_t have = atomic_load_explicit(&map->words[w], memory_order_acquire) & want;
@@ -131,17 +131,16 @@ int bnet_map_check(const struct bnet_map *map, uint64_t offset, uint64_t length)
 		some |= have != 0;
 		all &= have == want;
 	}
-	return !some ? 0 : all ? 1 : -EBADMSG;
+	if (some)
+		return all ? 1 : -EBADMSG;
+	for (uint64_t w = first / 64; w <= (first + count - 1) / 64; w++)
+		atomic_fetch_or_explicit(&map->words[w], mask(w, first, count), memory_order_relaxed);
+	return 0;
 }
 
-bool bnet_map_arrived(struct bnet_map *map, uint64_t offset, uint64_t length)
+bool bnet_map_arrived(struct bnet_map *map, uint64_t length)
 {
-	uint64_t first = offset / BNET_UNIT, count = units(length);
+	uint64_t count = length ? units(length) : 1;
 
-	if (count == 0)
-		count = 1;
-	else
-		for (uint64_t w = first / 64; w <= (first + count - 1) / 64; w++)
-			atomic_fetch_or_explicit(&map->words[w], mask(w, first, count), memory_order_relaxed);
 	return atomic_fetch_sub_explicit(&map->units_left, count, memory_order_acq_rel) == count;
 }

@@ -47,7 +47,8 @@ uint64_t bnet_slice_want(uint64_t unclaimed, int streams, uint64_t least, uint64
 
 /* ---- the receiver's map ---- */
 
-/* One bit for each BNET_UNIT of a message. Small messages need no allocation. */
+/* One bit for each BNET_UNIT of a message, set when a slice is placed, and a count of what has arrived. A slice that is
+ * still coming keeps its message unfinished, so that its place cannot be given back under it. Small messages need no allocation. */
 #define BNET_MAP_INLINE 16 /* words: 4 MiB */
 struct bnet_map {
 	_Atomic uint64_t inline_words[BNET_MAP_INLINE];
@@ -62,9 +63,10 @@ void bnet_map_destroy(struct bnet_map *map);
 int bnet_map_reserve(struct bnet_map *map, uint64_t size);
 /* Starts the count for a message of size bytes, which fits. */
 void bnet_map_start(struct bnet_map *map, uint64_t size);
-/* 0: new; 1: all of it has arrived before; -EBADMSG: a part of it has, which no sender does. */
-int bnet_map_check(const struct bnet_map *map, uint64_t offset, uint64_t length);
-/* The slice has arrived. True for exactly one caller: the message is complete. */
-bool bnet_map_arrived(struct bnet_map *map, uint64_t offset, uint64_t length);
+/* A slice begins to arrive. 0: it is new, and its place is its stream's alone; 1: it has come before or is coming by
+ * another stream, and must not be written; -EBADMSG: a part of it has, which no sender does. One thread at a time. */
+int bnet_map_place(struct bnet_map *map, uint64_t offset, uint64_t length);
+/* A placed slice has arrived whole. True for exactly one caller: the message is complete. */
+bool bnet_map_arrived(struct bnet_map *map, uint64_t length);
 
 #endif

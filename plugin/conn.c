@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "counters.h"
 #include "engine.h"
@@ -55,31 +56,28 @@ void bnet_conn_free(struct bnet_conn *conn)
 	bnet_count(connections, -1);
 }
 
-static int watch_stream(struct bnet_conn *conn, struct bnet_stream *stream)
+static int watch_stream(const struct bnet_conn *conn, const struct bnet_stream *stream, int op, bool armed)
 {
-	struct epoll_event event = {
-		.events = EPOLLIN | EPOLLRDHUP | EPOLLET | (conn->sender ? (uint32_t)EPOLLOUT : 0),
-		.data.u32 = (uint32_t)stream->index,
-	};
+	uint32_t wanted = EPOLLIN | EPOLLRDHUP | EPOLLET | (conn->sender ? (uint32_t)EPOLLOUT : 0);
+	struct epoll_event event = {.events = armed ? wanted : EPOLLET, .data.u32 = (uint32_t)stream->index};
 
-	return epoll_ctl(conn->epoll, EPOLL_CTL_ADD, stream->fd, &event) < 0 ? -errno : 0;
+	return epoll_ctl(conn->epoll, op, stream->fd, &event) < 0 ? -errno : 0;
 }
 
-static int watch_streams(struct bnet_conn *conn, struct bnet_stream *second)
+/* The first stream has no need of the set; the second brings it along. */
+static int open_set(struct bnet_conn *conn)
 {
-	int rc;
+	int rc, fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
 
-	if (conn->epoll < 0) {
-		int fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
-
-		if (fd < 0)
-			return fd;
-		conn->epoll = fd;
-		rc = watch_stream(conn, conn->streams[0]);
-		if (rc < 0)
-			return rc;
+	if (fd < 0)
+		return fd;
+	conn->epoll = fd;
+	rc = watch_stream(conn, conn->streams[0], EPOLL_CTL_ADD, true);
+	if (rc < 0) {
+		bnet_sock_close(fd);
+		conn->epoll = -1;
 	}
-	return watch_stream(conn, second);
+	return rc;
 }
 
 int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
@@ -98,13 +96,22 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	stream->conn = conn;
 	stream->writable = true;
 	stream->readable = true;
-	rc = n ? watch_streams(conn, stream) : 0;
+	stream->greeted = bnet_sock_received(fd);
+	rc = n && conn->epoll < 0 ? open_set(conn) : 0;
+	/* Everything that can fail comes first; an event must not precede the stream that it names. */
+	if (n && rc == 0)
+		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
 	if (rc < 0) {
 		free(stream);
 		return rc;
 	}
 	conn->streams[n] = stream;
-	atomic_store_explicit(&conn->nstreams, n + 1, memory_order_release);
+	atomic_store(&conn->nstreams, n + 1);
+	if (n)
+		watch_stream(conn, stream, EPOLL_CTL_MOD, true);
+	/* bnet_conn_fail sets the error first and looks at nstreams after: one of the two sees the other. */
+	if (atomic_load(&conn->error))
+		shutdown(fd, SHUT_RDWR);
 	bnet_count(streams, 1);
 	return 0;
 }
@@ -117,8 +124,14 @@ bool bnet_conn_try_own(struct bnet_conn *conn)
 
 void bnet_conn_own(struct bnet_conn *conn)
 {
-	while (!bnet_conn_try_own(conn))
-		sched_yield();
+	const struct timespec pause = {.tv_nsec = 100000};
+
+	/* Sleeping lets even a thread of lower priority on the same processor finish its pass. */
+	for (int tries = 0; !bnet_conn_try_own(conn); tries++)
+		if (tries < 100)
+			sched_yield();
+		else
+			nanosleep(&pause, NULL);
 }
 
 void bnet_conn_disown(struct bnet_conn *conn)
@@ -139,9 +152,14 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	va_end(args);
 	if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);
-	/* The peer learns of it now, not when the communicator is torn down. What was written before still arrives. */
-	for (int i = 0; i < conn->nstreams; i++)
-		shutdown(conn->streams[i]->fd, SHUT_RDWR);
+	/* The peer learns of it now, not when the communicator is torn down. What was sent before still arrives. A
+	 * receiver resets: an orderly end alone would leave a sender waiting whose window is closed. */
+	for (int i = 0; i < atomic_load(&conn->nstreams); i++) {
+		if (conn->sender)
+			shutdown(conn->streams[i]->fd, SHUT_RDWR);
+		else
+			bnet_sock_reset(conn->streams[i]->fd);
+	}
 }
 
 bool bnet_conn_progress(struct bnet_conn *conn)
@@ -156,11 +174,15 @@ void bnet_conn_poll(struct bnet_conn *conn)
 {
 	struct epoll_event events[POLL_EVENTS];
 	int n = epoll_wait(conn->epoll, events, POLL_EVENTS, 0);
+	uint32_t streams = (uint32_t)atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 
 	bnet_count(poll_calls, 1);
 	for (int i = 0; i < n; i++) {
-		struct bnet_stream *stream = conn->streams[events[i].data.u32];
+		struct bnet_stream *stream;
 
+		if (events[i].data.u32 >= streams)
+			continue; /* about to join: armed once it has, and asked then */
+		stream = conn->streams[events[i].data.u32];
 		if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
 			stream->writable = true;
 		if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))

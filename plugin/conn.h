@@ -79,6 +79,7 @@ struct bnet_stream {
 	bool hangup;               /* the kernel says that its end is near: read up to it */
 	bool ended;                /* the peer has closed it, after a whole frame */
 	bool used;                 /* it has carried a frame */
+	uint64_t greeted;          /* bytes that it had received when it joined: the greeting */
 	/* the path, for the send buffer; the control thread's */
 	int64_t sndbuf;
 	uint64_t acked;
@@ -134,6 +135,13 @@ void bnet_conn_free(struct bnet_conn *conn);
 /* Adds a connected, greeted socket; it belongs to the connection from here on. Under the engine's lock. -ENOSPC,
  * -ENOMEM, or epoll's -errno, and then the socket stays the caller's. */
 int bnet_conn_add_stream(struct bnet_conn *conn, int fd);
+
+/* Is something outstanding? A request may be done before its poster has come to counting it: then the count is
+ * negative for a moment. */
+static inline bool bnet_conn_has_work(const struct bnet_conn *conn)
+{
+	return (int32_t)atomic_load(&conn->outstanding) > 0;
+}
 
 bool bnet_conn_try_own(struct bnet_conn *conn);
 void bnet_conn_own(struct bnet_conn *conn); /* waits: only in deregMr and close */

@@ -19,7 +19,8 @@
 #include "log.h"
 #include "sock.h"
 
-/* How often deadlines of handshakes are looked at, and how often a path is. */
+/* How often dials and drains are looked at; how often silent guests and paths are. */
+#define FAST_TICK_MS 10
 #define SLOW_TICK_MS 100
 /* A takeover goes on while it finds work, for at most this many passes. */
 #define TAKEOVER_PASSES 4
@@ -79,6 +80,17 @@ static void take_over(struct bnet_conn *conn)
 	conn->passes_seen = atomic_load_explicit(&conn->passes, memory_order_relaxed);
 }
 
+static bool anything_outstanding(void)
+{
+	bnet_list_each(node, &bnet_engine.conns) {
+		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed))
+			return true;
+	}
+	return false;
+}
+
 /* True: something is outstanding somewhere, so that the next look is due in a tick. */
 static bool look_after_connections(void)
 {
@@ -88,7 +100,7 @@ static bool look_after_connections(void)
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
 		uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
 
-		if (!atomic_load(&conn->outstanding) || atomic_load_explicit(&conn->error, memory_order_relaxed))
+		if (!bnet_conn_has_work(conn) || atomic_load_explicit(&conn->error, memory_order_relaxed))
 			continue;
 		work = true;
 		if (passes == conn->passes_seen)
@@ -177,13 +189,11 @@ static void end(void)
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
 
-/* How long to sleep: a tick while anything is outstanding, longer for handshakes, else until woken. */
-static int sleep_ms(bool work)
+/* How long the loop may sleep for the sake of deadlines and drains; -1: for ever. */
+static int housekeeping_ms(void)
 {
-	if (work)
-		return (int)bnet_engine.config.control_tick;
 	if (!bnet_list_empty(&bnet_engine.dials) || !bnet_list_empty(&bnet_engine.drains))
-		return (int)bnet_engine.config.control_tick;
+		return FAST_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.guests))
 		return SLOW_TICK_MS;
 	for (int i = 0; i < bnet_engine.devices.ndevices; i++)
@@ -192,10 +202,8 @@ static int sleep_ms(bool work)
 	return -1;
 }
 
-static bool tick(void)
+static void keep_house(uint64_t now)
 {
-	uint64_t now = bnet_now_ms();
-
 	bnet_guests_tick(now);
 	bnet_dials_tick(now);
 	bnet_drains_tick(now);
@@ -203,39 +211,53 @@ static bool tick(void)
 		bnet_engine.sampled_ms = now;
 		fit_connections(now);
 	}
-	return look_after_connections();
+}
+
+static void wait_and_handle(int ms)
+{
+	struct epoll_event event;
+	int n, fd = bnet_engine.epoll;
+
+	bnet_engine_unlock();
+	n = epoll_wait(fd, &event, 1, ms);
+	bnet_engine_lock();
+	if (n == 1)
+		handle_event(&event);
 }
 
 static void *run(void *unused)
 {
-	uint64_t next_tick = 0;
+	uint64_t look_at = 0, tick = (uint64_t)bnet_engine.config.control_tick;
 	bool work = true;
 
 	(void)unused;
 	bnet_engine_lock();
 	while (!nothing_left()) {
-		struct epoll_event event;
-		int n, fd = bnet_engine.epoll, ms;
+		uint64_t now = bnet_now_ms();
+		int ms;
 
-		if (bnet_now_ms() >= next_tick) {
-			work = tick();
-			next_tick = bnet_now_ms() + (uint64_t)bnet_engine.config.control_tick;
-		}
-		ms = sleep_ms(work);
-		if (ms < 0 || ms > bnet_engine.config.control_tick) {
-			/* Say so first and look again after: see bnet_conn_post. */
-			atomic_store(&bnet_engine_dozing, true);
+		keep_house(now);
+		if (work && now >= look_at) {
 			work = look_after_connections();
-			ms = sleep_ms(work);
+			look_at = now + tick;
 		}
-		if (nothing_left())
-			break;
-		bnet_engine_unlock();
-		n = epoll_wait(fd, &event, 1, ms);
-		bnet_engine_lock();
-		atomic_store(&bnet_engine_dozing, false);
-		if (n == 1)
-			handle_event(&event);
+		/* Say so first and look after that: see bnet_conn_post. */
+		atomic_store(&bnet_engine_dozing, !work);
+		if (!work && anything_outstanding()) {
+			work = true;
+			look_at = now + tick;
+			atomic_store(&bnet_engine_dozing, false);
+		}
+		ms = housekeeping_ms();
+		if (work && (ms < 0 || now + (uint64_t)ms > look_at))
+			ms = (int)(look_at - now);
+		if (!nothing_left())
+			wait_and_handle(ms);
+		/* Whoever woke us for a post took the word back; the caller gets a tick's time before we step in. */
+		if (!work && !atomic_load(&bnet_engine_dozing)) {
+			work = true;
+			look_at = bnet_now_ms() + tick;
+		}
 	}
 	end();
 	bnet_engine_unlock();

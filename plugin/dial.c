@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "control.h"
@@ -19,8 +18,9 @@
 #include "log.h"
 #include "sock.h"
 
-/* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. */
-#define BOUND_TRY_MS 5000
+/* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. Long
+ * enough for SYNs that a full backlog dropped, which are sent again after 1, 3 and 7 s. */
+#define BOUND_TRY_MS 15000
 /* The peer listens before its handle travels, so a refusal lasts only while its host is short of something. */
 #define REFUSED_MS 10000
 #define RETRY_MS 100
@@ -39,7 +39,7 @@ struct dial {
 	bool unbound;
 	uint64_t started_ms;
 	uint32_t got;
-	uint8_t bytes[BNET_WELCOME_MAX];
+	uint8_t bytes[BNET_GREETING_MAX];
 };
 
 static void end_dial(struct dial *dial)
@@ -100,8 +100,9 @@ static void try_failed(struct dial *dial, int error, uint64_t now)
 		try_connect(dial, now);
 		return;
 	}
-	if ((error == -ECONNREFUSED || error == -ECONNRESET || error == -ETIMEDOUT || route_failed(error)) &&
-	    now - dial->started_ms < REFUSED_MS) {
+	/* bnet_dials_tick ends it all when BAGUA_NET_CONNECT_TIMEOUT is over. */
+	if (route_failed(error) ||
+	    ((error == -ECONNREFUSED || error == -ECONNRESET) && now - dial->started_ms < REFUSED_MS)) {
 		dial->state = DIAL_WAITING;
 		dial->watch.deadline_ms = now + RETRY_MS;
 		return;
@@ -193,15 +194,6 @@ int bnet_dial_start(struct bnet_conn *conn, int index)
 
 /* ---- after WELCOME ---- */
 
-/* Streams beyond the first stop at half of the descriptors that the process may have: the other half is the job's. */
-static bool descriptors_left(void)
-{
-	struct rlimit limit;
-
-	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ||
-	       atomic_load(&bnet_counts.descriptors) < (uint64_t)limit.rlim_cur / 2;
-}
-
 static void widen(struct bnet_conn *conn, int peers_most)
 {
 	int wanted = (int)bnet_engine.config.nstreams;
@@ -210,7 +202,7 @@ static void widen(struct bnet_conn *conn, int peers_most)
 		wanted = conn->setup.peer_is_local ? 1 : BNET_DEFAULT_STREAMS;
 	conn->setup.wanted = wanted < peers_most ? wanted : peers_most;
 	for (int i = 1; i < conn->setup.wanted; i++) {
-		if (!descriptors_left()) {
+		if (!bnet_descriptors_left()) {
 			bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
 				  "Raise it (ulimit -n)",
 				  i, conn->setup.wanted, conn->peer);
@@ -233,7 +225,7 @@ static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
 	}
 	dial->watch.fd = -1;
 	end_dial(dial);
-	bnet_control_fit(conn, 0);
+	bnet_control_fit(conn, bnet_now_ms());
 	if (index)
 		return;
 	conn->setup.ready = true;

@@ -44,6 +44,7 @@ struct bnet_listener {
 	int fd; /* -1: none yet */
 	struct sockaddr_storage addr;
 	uint64_t paused_until_ms; /* out of descriptors: not accepting, 0: accepting */
+	uint64_t warn_at_ms;      /* it has been said; again from here on */
 };
 
 /* What NCCL's listen returns: a token under which peers may connect. */

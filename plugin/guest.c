@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Inbound sockets: listeners, and guests, which are accepted but have not said HELLO yet. A guest that says anything
- * else, or nothing for ten seconds, is dropped with a line in the log; it costs one descriptor and 200 bytes, and there
- * are at most 1024. Everything here runs on the control thread or under the engine's lock.
+ * else, or nothing for ten seconds, is dropped with a line in the log; it costs one descriptor and 700 bytes, and there
+ * are at most 1024, and at most an eighth of the descriptors that the process may have. Everything here runs on the control thread or under the engine's lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,13 +18,14 @@
 #define GUEST_MS 10000
 #define MOST_GUESTS 1024
 #define PAUSE_MS 100
+#define WARN_MS 60000
 
 struct guest {
 	struct bnet_watch watch;
 	int dev;
 	char peer[BNET_ADDRESS_TEXT];
 	uint32_t got;
-	uint8_t bytes[BNET_HELLO_MAX];
+	uint8_t bytes[BNET_GREETING_MAX];
 };
 
 /* ---- listeners ---- */
@@ -67,6 +68,11 @@ int bnet_listener_open(int dev)
 	return rc;
 }
 
+static bool too_many_guests(void)
+{
+	return bnet_engine.nguests > MOST_GUESTS || (uint64_t)bnet_engine.nguests > bnet_descriptor_limit() / 8;
+}
+
 static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
 {
 	struct guest *guest = calloc(1, sizeof(*guest));
@@ -84,7 +90,8 @@ static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
 		return rc;
 	}
 	bnet_list_add(&bnet_engine.guests, &guest->watch.node);
-	if (++bnet_engine.nguests > MOST_GUESTS)
+	bnet_engine.nguests++;
+	if (too_many_guests())
 		bnet_guest_drop(bnet_entry(bnet_engine.guests.next, struct bnet_watch, node),
 				"too many connections that say nothing");
 	return 0;
@@ -105,10 +112,14 @@ void bnet_listener_ready(int dev)
 		return;
 	}
 	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
+		uint64_t now = bnet_now_ms();
+
 		/* The queue stays readable: without a pause this thread would spin. */
-		bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
-			  strerror(-fd));
-		listener->paused_until_ms = bnet_now_ms() + PAUSE_MS;
+		if (now >= listener->warn_at_ms)
+			bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
+				  strerror(-fd));
+		listener->warn_at_ms = now + WARN_MS;
+		listener->paused_until_ms = now + PAUSE_MS;
 		listener_events(dev, EPOLL_CTL_MOD, 0);
 	}
 }
@@ -207,9 +218,10 @@ static enum bnet_verdict judge(struct guest *guest, const struct bnet_hello *hel
 		return BNET_VERDICT_VERSION;
 	*conn = find_receiver(hello);
 	if (hello->stream > 0) {
-		if (!*conn)
+		if (!*conn || atomic_load(&(*conn)->error))
 			return BNET_VERDICT_GONE;
-		return (*conn)->nstreams < most_streams() ? BNET_VERDICT_OK : BNET_VERDICT_LIMIT;
+		return (*conn)->nstreams < most_streams() && bnet_descriptors_left() ? BNET_VERDICT_OK
+										     : BNET_VERDICT_LIMIT;
 	}
 	/* A first stream for a connection that exists is a replay. */
 	*listen = *conn ? NULL : find_listen(hello->token);

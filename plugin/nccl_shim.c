@@ -257,7 +257,7 @@ static ncclResult_t reg_mr_v8(void *comm, void *data, size_t size, int type, voi
 static ncclResult_t reg_mr_v4(void *comm, void *data, int size, int type, void **mhandle)
 {
 	/* NCCL up to 2.19 passes a size_t through this int: a region that it cuts is taken to reach far enough. */
-	return reg_mr_v8(comm, data, size < 0 ? (size_t)UINT32_MAX : (size_t)size, type, mhandle);
+	return reg_mr_v8(comm, data, size <= 0 ? (size_t)UINT32_MAX : (size_t)size, type, mhandle);
 }
 
 static ncclResult_t dereg_mr(void *comm, void *mhandle)
@@ -269,6 +269,12 @@ static ncclResult_t dereg_mr(void *comm, void *mhandle)
 }
 
 /* ---- data ---- */
+
+/* A negative size is nobody's: SIZE_MAX is refused with a line in the log. */
+static size_t int_size(int size)
+{
+	return size < 0 ? SIZE_MAX : (size_t)size;
+}
 
 /* *request may hold anything on entry; it is always written. */
 static ncclResult_t isend_v10(void *sendComm, void *data, size_t size, int tag, void *mhandle, void *phandle,
@@ -285,7 +291,7 @@ static ncclResult_t isend_v9(void *sendComm, void *data, size_t size, int tag, v
 
 static ncclResult_t isend_v5(void *sendComm, void *data, int size, int tag, void *mhandle, void **request)
 {
-	return isend_v10(sendComm, data, size < 0 ? SIZE_MAX : (size_t)size, tag, mhandle, NULL, request);
+	return isend_v10(sendComm, data, int_size(size), tag, mhandle, NULL, request);
 }
 
 static ncclResult_t isend_v4(void *sendComm, void *data, int size, void *mhandle, void **request)
@@ -293,41 +299,43 @@ static ncclResult_t isend_v4(void *sendComm, void *data, int size, void *mhandle
 	return isend_v5(sendComm, data, size, 0, mhandle, request);
 }
 
-static ncclResult_t irecv_one(void *recvComm, int n, void *data, size_t size, void **request)
+static ncclResult_t irecv_one(void *recvComm, void *data, size_t size, void **request)
 {
-	*request = NULL;
-	if (n != 1) {
-		bnet_warn("NET/BaguaNet: asked for a receive of %d buffers; one at a time was offered (maxRecvs)", n);
-		return ncclInvalidArgument;
-	}
 	return result(bnet_net_irecv(recvComm, data, size, (struct bnet_request **)request));
 }
 
-static ncclResult_t irecv_v10(void *recvComm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
-			      void **phandles, void **request)
+static ncclResult_t irecv_many(int n, void **request)
 {
-	(void)tags, (void)mhandles, (void)phandles;
-	return irecv_one(recvComm, n, data[0], sizes[0], request);
+	*request = NULL;
+	bnet_warn("NET/BaguaNet: asked for a receive of %d buffers; one at a time was offered (maxRecvs)", n);
+	return ncclInvalidArgument;
 }
 
 static ncclResult_t irecv_v9(void *recvComm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
 			     void **request)
 {
 	(void)tags, (void)mhandles;
-	return irecv_one(recvComm, n, data[0], sizes[0], request);
+	return n == 1 ? irecv_one(recvComm, data[0], sizes[0], request) : irecv_many(n, request);
+}
+
+static ncclResult_t irecv_v10(void *recvComm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
+			      void **phandles, void **request)
+{
+	(void)phandles;
+	return irecv_v9(recvComm, n, data, sizes, tags, mhandles, request);
 }
 
 static ncclResult_t irecv_v5(void *recvComm, int n, void **data, int *sizes, int *tags, void **mhandles,
 			     void **request)
 {
 	(void)tags, (void)mhandles;
-	return irecv_one(recvComm, n, data[0], sizes[0] < 0 ? SIZE_MAX : (size_t)sizes[0], request);
+	return n == 1 ? irecv_one(recvComm, data[0], int_size(sizes[0]), request) : irecv_many(n, request);
 }
 
 static ncclResult_t irecv_v4(void *recvComm, void *data, int size, void *mhandle, void **request)
 {
 	(void)mhandle;
-	return irecv_one(recvComm, 1, data, size < 0 ? SIZE_MAX : (size_t)size, request);
+	return irecv_one(recvComm, data, int_size(size), request);
 }
 
 /* Host memory needs no flush: done at once. */

@@ -5,9 +5,10 @@
 #include "sock.h"
 
 #include <errno.h>
+#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "counters.h"
@@ -129,6 +130,35 @@ int bnet_sock_error(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? -errno : -error;
 }
 
+uint64_t bnet_sock_received(int fd)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ? 0 : info.tcpi_bytes_received;
+}
+
+void bnet_sock_reset(int fd)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	if (connect(fd, &none, sizeof(none)) < 0)
+		shutdown(fd, SHUT_RDWR);
+}
+
+uint64_t bnet_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? UINT64_MAX : (uint64_t)limit.rlim_cur;
+}
+
+bool bnet_descriptors_left(void)
+{
+	return atomic_load(&bnet_counts.descriptors) < bnet_descriptor_limit() / 2;
+}
+
 static void set_int(int fd, int level, int option, int64_t value)
 {
 	int v = (int)value;
@@ -161,8 +191,13 @@ int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate)
 
 void bnet_sock_set_sndbuf(int fd, int64_t bytes)
 {
+	int granted = 0;
+	socklen_t size = sizeof(granted);
+
 	if (bytes)
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, bytes);
-	else
-		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
+	/* The kernel grants at most wmem_max, says so only here, and doubles what it grants for its overhead. */
+	if (bytes && getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0 && granted / 2 >= bytes)
+		return;
+	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }

@@ -29,6 +29,14 @@ int bnet_sock_connect(int fd, const struct sockaddr_storage *addr);
 socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr);
 /* The error of a connect that has ended, as -errno. */
 int bnet_sock_error(int fd);
+/* Bytes that the peer has sent and this end's kernel has taken, since the beginning; 0 where it does not say. */
+uint64_t bnet_sock_received(int fd);
+/* Ends the connection with a reset, and leaves the descriptor open. */
+void bnet_sock_reset(int fd);
+/* Does the process have descriptors to spare? Streams beyond the first, and strangers, stop at half of its limit: the
+ * other half is the job's. */
+bool bnet_descriptors_left(void);
+uint64_t bnet_descriptor_limit(void);
 void bnet_sock_tune(int fd, const struct bnet_config *config);
 
 /* The send buffer that a path wants: 0 for the kernel's own sizing, else bytes for SO_SNDBUF. Pure. A path with a short
@@ -37,7 +45,7 @@ void bnet_sock_tune(int fd, const struct bnet_config *config);
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_LEAST (128 * 1024)
 int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
-/* Sets it; 0 gives the kernel its sizing back. */
+/* Sets it; 0 gives the kernel its sizing back, and so does more than net.core.wmem_max grants. */
 void bnet_sock_set_sndbuf(int fd, int64_t bytes);
 
 #endif

@@ -223,13 +223,13 @@ int bnet_welcome_decode(const uint8_t *body, size_t size, struct bnet_welcome *w
 bool bnet_frame_is_hello(const struct bnet_frame *frame)
 {
 	return frame->type == BNET_FRAME_HELLO && frame->length >= HELLO_FIXED &&
-	       frame->length <= BNET_HELLO_MAX - BNET_FRAME_HEADER;
+	       frame->length <= BNET_GREETING_MAX - BNET_FRAME_HEADER;
 }
 
 bool bnet_frame_is_welcome(const struct bnet_frame *frame)
 {
 	return frame->type == BNET_FRAME_WELCOME && frame->length >= WELCOME_FIXED &&
-	       frame->length <= BNET_WELCOME_MAX - BNET_FRAME_HEADER;
+	       frame->length <= BNET_GREETING_MAX - BNET_FRAME_HEADER;
 }
 
 void bnet_data_encode(uint8_t out[BNET_DATA_HEADER], const struct bnet_data *data)

@@ -57,6 +57,8 @@ struct bnet_handle {
 	uint64_t attempt; /* the connector's own note between two calls of connect; 0 from listen */
 };
 
+/* A greeting may be as long as this, so that a later version's can be read far enough to name that version. */
+#define BNET_GREETING_MAX 512
 #define BNET_HELLO_MAX (BNET_FRAME_HEADER + 64 + BNET_PROOF_MAX)
 struct bnet_hello {
 	uint16_t version;

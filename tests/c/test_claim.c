@@ -110,9 +110,10 @@ static void tick_all(struct bnet_map *map, uint64_t size, uint64_t slice)
 		uint64_t at = (i * 7 + 3) % n * slice; /* any order: 7 and n share no factor below */
 		uint64_t length = at + slice > size ? size - at : slice;
 
-		check_int(bnet_map_check(map, at, length), 0);
-		check_int(bnet_map_arrived(map, at, length), i == n - 1);
-		check_int(bnet_map_check(map, at, length), 1);
+		check_int(bnet_map_place(map, at, length), 0);
+		check_int(bnet_map_place(map, at, length), 1); /* while it is coming, and after */
+		check_int(bnet_map_arrived(map, length), i == n - 1);
+		check_int(bnet_map_place(map, at, length), 1);
 	}
 }
 
@@ -125,9 +126,8 @@ static void test_map(void)
 	tick_all(&map, 1, 4096);
 	tick_all(&map, 300 * 4096 + 1, 3 * 4096); /* slices across the words of the map */
 	bnet_map_start(&map, 0);
-	check_int(bnet_map_check(&map, 0, 0), 0);
-	check(bnet_map_arrived(&map, 0, 0));
-	check_int(bnet_map_check(&map, 0, 0), 1);
+	check_int(bnet_map_place(&map, 0, 0), 0);
+	check(bnet_map_arrived(&map, 0));
 
 	check_int(bnet_map_reserve(&map, UINT64_C(1) << 30), 0);
 	tick_all(&map, (UINT64_C(1) << 30) - 5, 1 << 20);
@@ -141,13 +141,13 @@ static void test_overlap_is_refused(void)
 
 	bnet_map_init(&map);
 	bnet_map_start(&map, 64 * 4096);
-	check(!bnet_map_arrived(&map, 4 * 4096, 4 * 4096));
-	check_int(bnet_map_check(&map, 0, 4 * 4096), 0);
-	check_int(bnet_map_check(&map, 8 * 4096, 4 * 4096), 0);
-	check_int(bnet_map_check(&map, 4 * 4096, 4 * 4096), 1);
-	check_int(bnet_map_check(&map, 5 * 4096, 2 * 4096), 1);
-	check_int(bnet_map_check(&map, 0, 5 * 4096), -EBADMSG);
-	check_int(bnet_map_check(&map, 0, 64 * 4096), -EBADMSG);
+	check_int(bnet_map_place(&map, 4 * 4096, 4 * 4096), 0);
+	check_int(bnet_map_place(&map, 4 * 4096, 4 * 4096), 1);
+	check_int(bnet_map_place(&map, 5 * 4096, 2 * 4096), 1);
+	check_int(bnet_map_place(&map, 0, 5 * 4096), -EBADMSG);
+	check_int(bnet_map_place(&map, 0, 64 * 4096), -EBADMSG);
+	check_int(bnet_map_place(&map, 0, 4 * 4096), 0);
+	check_int(bnet_map_place(&map, 8 * 4096, 4 * 4096), 0);
 }
 
 int main(void)

@@ -68,7 +68,7 @@ static void test_listen_range(void)
 	bnet_sock_close(a);
 	b = bnet_sock_listen(&table.devices[0], range, &two);
 	check(b >= 0);
-	check_int(memcmp(&one, &two, sizeof(struct sockaddr_storage)), 0);
+	check_int(memcmp(&one, &two, bnet_sockaddr_size(&one)), 0);
 	bnet_sock_close(b);
 }
 
