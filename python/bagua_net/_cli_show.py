@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from . import _doctor, _doctor_network, _params, _status
 from ._plugin import plugin_path
@@ -46,6 +47,17 @@ def _grid(rows: Iterable[tuple[str, ...]]) -> Table:
     return table
 
 
+def _processes(found: Iterable[_status.Process]) -> Table:
+    """One line each: where the terminal is too narrow, the command lines are cut."""
+    table = Table.grid("", "", "", padding=(0, 2))
+    table.columns[0].no_wrap = table.columns[2].no_wrap = True  # so that the second gives way
+    for one in found:
+        printable = "".join(char if char.isprintable() else " " for char in one.command)
+        command = Text(" ".join(printable.split()), no_wrap=True, overflow="ellipsis")
+        table.add_row(str(one.pid), command, escape(one.library))
+    return table
+
+
 def _setting(setting: _status.Setting) -> tuple[str, str, str]:
     if setting.layer is None:
         return setting.name, "not set", ""
@@ -74,7 +86,7 @@ def status(as_json: Json = False) -> None:
     if found.nccl is not None:
         _print(f"NCCL {found.nccl.version_text}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
     if found.processes:
-        _print("loaded by:", _grid((str(one.pid), escape(one.command), escape(one.library)) for one in found.processes))
+        _print("loaded by:", _processes(found.processes))
     else:
         _print("loaded by no other process that this user may look into")
     raise typer.Exit(0 if found.on else 1)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import shutil
 import sys
 from enum import Enum
 from pathlib import Path
@@ -100,6 +102,21 @@ def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) 
         say(f"{target.copy}: removed")
 
 
+def _program(name: str) -> str:
+    """The file to execute, as a shell finds it. Python's own search takes a directory of PATH that may not be read for
+    a program that may not be executed.
+
+    Raises:
+        FileNotFoundError: PATH leads to no such file.
+    """
+    if "/" in name:
+        return name
+    found = shutil.which(name) or shutil.which(name, mode=os.F_OK)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return found
+
+
 def run(
     command: Annotated[
         list[str],
@@ -109,13 +126,13 @@ def run(
 ) -> NoReturn:
     """Run one command with the plugin on.
 
-    The exit status is the command's; 127: there is no such command.
+    The exit status is the command's; 127: there is no such command; 126: it cannot be executed.
     """
     variables = _activation.env()
     if not force:
         _activation.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
     try:
-        os.execvpe(command[0], command, os.environ | variables)
+        os.execve(_program(command[0]), command, os.environ | variables)
     except FileNotFoundError:
         say(f"bagua-net: {command[0]}: no such command")
         sys.exit(_NOT_FOUND)

@@ -59,16 +59,27 @@ class Sandbox:
         inherited = {name: value for name, value in os.environ.items() if not is_setting(name)}
         return inherited | {"HOME": str(self.home), "COLUMNS": "200"} | settings
 
-    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """``bagua-net ARGUMENTS`` with these variables set."""
-        return subprocess.run(
+    def start(self, *arguments: str, stdout: int, **settings: str) -> subprocess.Popen[str]:
+        """``bagua-net ARGUMENTS`` with these variables set, and its stdout where the caller wants it."""
+        return subprocess.Popen(
             [sys.executable, "-c", _SANDBOXED, str(self.root), *arguments],
             env=self.environment(**settings),
             cwd=self.root,
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=_SECONDS,
         )
+
+    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """``bagua-net ARGUMENTS`` with these variables set, to its end."""
+        with self.start(*arguments, stdout=subprocess.PIPE, **settings) as process:
+            try:
+                out, err = process.communicate(timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def files(self) -> dict[str, bytes]:
         """Every file in the sandbox, by its path."""

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nccl_wheels
@@ -289,6 +292,25 @@ def test_run_reports_a_command_that_is_not_there(sandbox: Sandbox) -> None:
     assert sandbox.run("run", str(sandbox.home)).returncode == 126
 
 
+def test_run_passes_over_a_directory_that_it_may_not_read(sandbox: Sandbox) -> None:
+    locked = sandbox.root / "locked"
+    locked.mkdir(mode=0)
+    command = [sys.executable, "-m", "bagua_net", "run", "no-such-command"]
+    if os.geteuid() == 0:  # root reads everything, unless it gives that up
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv(1): root may read every directory")
+        command = [shutil.which("setpriv") or "", "--bounding-set=-dac_override,-dac_read_search", *command]
+    environment = sandbox.environment(PATH=f"{locked}:{os.environ['PATH']}")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (127, "bagua-net: no-such-command: no such command\n")
+
+
+def test_run_tells_a_command_that_may_not_be_executed_from_one_that_is_not_there(sandbox: Sandbox) -> None:
+    (sandbox.home / "plain-file").write_text("no program")
+    done = sandbox.run("run", "plain-file", PATH=f"{sandbox.home}:{os.environ['PATH']}")
+    assert (done.returncode, done.stderr) == (126, "bagua-net: plain-file: Permission denied\n")
+
+
 def test_run_does_not_overwrite_another_plugin(sandbox: Sandbox) -> None:
     refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="aws-ofi")
     assert refused.returncode == 1
@@ -354,18 +376,59 @@ def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: s
     assert found["nccl"]["version"] == version
 
 
-def test_status_lists_the_processes_that_have_it_loaded(sandbox: Sandbox) -> None:
+@contextmanager
+def loaded(*arguments: str) -> Iterator[int]:
+    """The pid of another process that has the library loaded, and these arguments on its command line."""
     hold = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('loaded', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, LIBRARY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as job:
+    command = [sys.executable, "-c", hold, LIBRARY, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "loaded\n"
-        found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
-        assert [one for one in found if one["pid"] == job.pid and one["library"] == os.path.realpath(LIBRARY)]
+        yield job.pid
         job.communicate(timeout=30)
+
+
+def on_terminal(sandbox: Sandbox, *arguments: str, columns: int) -> list[str]:
+    """The lines that ``bagua-net ARGUMENTS`` writes to a terminal of this width, without colours."""
+    ours, theirs = os.openpty()
+    settings = {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    with os.fdopen(ours, "rb", buffering=0) as screen, sandbox.start(*arguments, stdout=theirs, **settings):
+        os.close(theirs)
+        text = b"".join(iter(lambda: _read_terminal(screen.fileno()), b""))
+    return text.decode().splitlines()
+
+
+def _read_terminal(fd: int) -> bytes:
+    """A terminal that nobody writes to any more ends with EIO."""
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
+
+
+def test_status_lists_the_processes_that_have_it_loaded(sandbox: Sandbox) -> None:
+    with loaded() as pid:
+        found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+        assert [one for one in found if one["pid"] == pid and one["library"] == os.path.realpath(LIBRARY)]
     found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
-    assert not [one for one in found if one["pid"] == job.pid]
+    assert not [one for one in found if one["pid"] == pid]
+
+
+def test_status_gives_each_process_one_line(sandbox: Sandbox) -> None:
+    script = "first\nsecond\x1b[31m" + "x" * 5000
+    with loaded(script) as pid:
+        wide = on_terminal(sandbox, "status", columns=400)
+        narrow = on_terminal(sandbox, "status", columns=len(LIBRARY) + 20)
+        whole = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+    (line,) = [line for line in wide if line.startswith(str(pid))]
+    assert "first second [31mxxx" in line
+    assert "x…" in line
+    assert line.endswith(os.path.realpath(LIBRARY))
+    assert max(map(len, wide)) <= 400
+    assert len([line for line in narrow if line.startswith(str(pid))]) == 1
+    assert next(one for one in whole if one["pid"] == pid)["command"].endswith(script)
 
 
 # ---- params ----
