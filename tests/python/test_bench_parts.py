@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import re
 import struct
+import sys
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bagua_net._bench import elements, models, sizes, summary
+from bagua_net import _nccl_wheel
+from bagua_net._bench import elements, models, net, plot, sizes, summary
 from bagua_net._bench.config import Config
 from bagua_net._bench.ops import OPS
 from bagua_net._bench.result import Row
+from bagua_net._bench.transports import Unavailable
 from bagua_net._bench.where import PlacementInvalid, place
 
 # ---- sizes ----
@@ -319,3 +324,23 @@ def test_a_placement_that_makes_no_sense_says_why(
 ) -> None:
     with pytest.raises(PlacementInvalid, match=reason):
         place(nranks, rank, rendezvous, environment)
+
+
+# ---- what is missing ----
+
+
+def test_a_missing_nccl_is_got_as_the_readme_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delenv(_nccl_wheel.LIBRARY_VARIABLE, raising=False)
+    with pytest.raises(Unavailable) as missing:
+        net.NCCL_SOCKET.describe(Config(nranks=2))
+    (command,) = re.findall(r"pip install [^,]+", str(missing.value))
+    assert f"\npython3 -m {command}\n" in (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_a_missing_matplotlib_is_got_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not by the name of this package, which may be a clone that no index knows."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    with pytest.raises(plot.PlotUnavailable, match=r"pip install matplotlib$"):
+        plot.check()

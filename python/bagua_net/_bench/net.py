@@ -125,7 +125,7 @@ def _find_socket() -> _nccl_wheel.SocketTable:
     if reasons:
         raise Unavailable(reasons[0])
     raise Unavailable(
-        f"no NCCL is installed here; pip install nvidia-nccl-cu12, or name a libnccl.so.2 in "
+        "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 in "
         f"{_nccl_wheel.LIBRARY_VARIABLE}"
     )
 

@@ -19,7 +19,7 @@ class PlotUnavailable(BaguaNetError):
 def check() -> None:
     """Raises PlotUnavailable before the time for a run is spent."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlotUnavailable("--plot needs matplotlib: pip install 'bagua-net[plot]'")
+        raise PlotUnavailable("--plot needs matplotlib: pip install matplotlib")
 
 
 def write(path: Path, rows: list[Row], title: str) -> None:
