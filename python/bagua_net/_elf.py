@@ -6,7 +6,8 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMTAB = 2
 _UNDEFINED = 0
+_MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 class Symbol(NamedTuple):
@@ -32,11 +34,36 @@ class _Section(NamedTuple):
     link: int
 
 
+@contextmanager
+def _image(path: Path) -> Iterator[mmap.mmap]:
+    """The file in memory. What runs off its end inside the block becomes a ValueError."""
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            try:
+                yield image
+            except (struct.error, IndexError) as error:
+                raise ValueError(f"{path} is damaged: {error}") from error
+
+
 def _sections(image: mmap.mmap) -> list[_Section]:
     (start,) = struct.unpack_from("<Q", image, 0x28)
     _, count = struct.unpack_from("<HH", image, 0x3A)
     headers = (_SECTION_HEADER.unpack_from(image, start + index * _SECTION_HEADER.size) for index in range(count))
     return [_Section(kind=row[1], offset=row[4], size=row[5], link=row[6]) for row in headers]
+
+
+def machine(path: Path) -> str:
+    """The processor that a library is for, as ``platform.machine()`` calls it; "another" for one not known here.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no 64-bit little-endian ELF file, or it is damaged.
+    """
+    with _image(path) as image:
+        (code,) = struct.unpack_from("<H", image, 0x12)
+    return _MACHINES.get(code, "another")
 
 
 def symbols(path: Path, names: Iterable[str]) -> dict[str, Symbol]:
@@ -47,19 +74,14 @@ def symbols(path: Path, names: Iterable[str]) -> dict[str, Symbol]:
         ValueError: it is no 64-bit little-endian ELF file, or it is damaged.
     """
     found: dict[str, Symbol] = {}
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        if image[: len(_MAGIC)] != _MAGIC:
-            raise ValueError(f"{path} is no 64-bit little-endian ELF file")
-        try:
-            sections = _sections(image)
-            for table in sections:
-                if table.kind == _SYMTAB:
-                    texts = sections[table.link]
-                    strings = image[texts.offset : texts.offset + texts.size]
-                    rows = image[table.offset : table.offset + table.size]
-                    found |= _pick(strings, rows, names)
-        except (struct.error, IndexError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+    with _image(path) as image:
+        sections = _sections(image)
+        for table in sections:
+            if table.kind == _SYMTAB:
+                texts = sections[table.link]
+                strings = image[texts.offset : texts.offset + texts.size]
+                rows = image[table.offset : table.offset + table.size]
+                found |= _pick(strings, rows, names)
     return found
 
 

@@ -15,12 +15,12 @@ import ctypes
 import mmap
 import os
 import platform
-import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import _elf
 from ._errors import BaguaNetError
 
 __all__ = ["LIBRARY_VARIABLE", "NcclLibraryUnusable", "SocketTable", "find", "inspect", "load"]
@@ -50,7 +50,6 @@ _PATCHES = {
     "x86_64": bytes.fromhex("c70700000000 31c0 c3"),  # movl $0,(%rdi); xor %eax,%eax; ret
     "aarch64": bytes.fromhex("1f0000b9 00008052 c0035fd6"),  # str wzr,[x0]; mov w0,#0; ret
 }
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 class NcclLibraryUnusable(BaguaNetError):
@@ -71,12 +70,6 @@ class SocketTable:
     """The entry of ``cudaGetDevice``."""
     anchor_offset: int
     """The entry of the exported ``ncclGetVersion``, which tells where the library was loaded."""
-
-
-@dataclass(frozen=True)
-class _Symbol:
-    offset: int
-    size: int
 
 
 # ---- finding ----
@@ -107,58 +100,17 @@ def find() -> list[Path]:
 # ---- reading the symbol table ----
 
 
-def _sections(image: mmap.mmap) -> list[tuple[int, int, int, int]]:
-    """(type, file offset, size, linked section) of each section of a 64-bit little-endian ELF file."""
-    section_start = struct.unpack_from("<Q", image, 0x28)[0]
-    entry_size, count = struct.unpack_from("<HH", image, 0x3A)
-    rows = []
-    for number in range(count):
-        row = struct.unpack_from("<IIQQQQIIQQ", image, section_start + number * entry_size)
-        rows.append((row[1], row[4], row[5], row[6]))
-    return rows
-
-
-def _symbols(image: mmap.mmap, names: tuple[str, ...]) -> dict[str, _Symbol]:
-    """The defined symbols of these names in .symtab (section type 2), which lists local ones too."""
-    sections = _sections(image)
-    wanted = {name.encode(): name for name in names}
-    found: dict[str, _Symbol] = {}
-    for kind, offset, size, link in sections:
-        if kind != 2:
-            continue
-        _, string_offset, string_size, _ = sections[link]
-        strings = image[string_offset : string_offset + string_size]
-        # A symbol's name is an offset into the strings; the tail of a longer name may serve a shorter one.
-        starts = {position: wanted[name] for name in wanted for position in _occurrences(strings, name)}
-        for name_at, _info, _other, section, value, length in struct.iter_unpack(
-            "<IBBHQQ", image[offset : offset + size]
-        ):
-            name = starts.get(name_at)
-            if name is not None and section != 0:
-                found[name] = _Symbol(value, length)
-    return found
-
-
-def _occurrences(strings: bytes, name: bytes) -> Iterator[int]:
-    position = strings.find(name + b"\0")
-    while position >= 0:
-        yield position
-        position = strings.find(name + b"\0", position + 1)
-
-
-def _read_symbols(path: Path) -> dict[str, _Symbol]:
+def _read_symbols(path: Path) -> dict[str, _elf.Symbol]:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            if image[:6] != b"\x7fELF\x02\x01":
-                raise NcclLibraryUnusable(f"{path} is not a 64-bit little-endian ELF library; name a {_LIBRARY_NAME}")
-            machine = _ELF_MACHINES.get(struct.unpack_from("<H", image, 0x12)[0], "another")
-            if machine != platform.machine():
-                raise NcclLibraryUnusable(f"{path} is for {machine} processors and this one is {platform.machine()}")
-            return _symbols(image, (_TABLE, _PATCHED, _VERSION))
-    except (ValueError, struct.error, IndexError) as error:
-        raise NcclLibraryUnusable(f"{path} is damaged: {error}") from error
+        machine = _elf.machine(path)
+        found = _elf.symbols(path, (_TABLE, _PATCHED, _VERSION))
+    except ValueError as error:
+        raise NcclLibraryUnusable(f"{error}; name a {_LIBRARY_NAME}") from error
     except OSError as error:
         raise NcclLibraryUnusable(f"{path} cannot be read: {error.strerror}") from error
+    if machine != platform.machine():
+        raise NcclLibraryUnusable(f"{path} is for {machine} processors and this one is {platform.machine()}")
+    return found
 
 
 # ---- the library in memory ----

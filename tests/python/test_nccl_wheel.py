@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,16 @@ def test_a_truncated_library_is_refused(tmp_path: Path, keep: int) -> None:
         cut.write_bytes(whole.read(keep))
     with pytest.raises(_nccl_wheel.NcclLibraryUnusable):
         _nccl_wheel.inspect(cut)
+
+
+def test_a_library_for_another_processor_says_which(tmp_path: Path) -> None:
+    code, name = (183, "aarch64") if platform.machine() == "x86_64" else (62, "x86_64")
+    image = bytearray(Path(sys.executable).resolve().read_bytes())
+    image[0x12:0x14] = code.to_bytes(2, "little")
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(image)
+    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match=f"is for {name} processors"):
+        _nccl_wheel.inspect(library)
 
 
 def test_a_stripped_library_says_so(tmp_path: Path) -> None:
