@@ -18,19 +18,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ActivationTooLate",
-    "BaguaNetError",
-    "ConfFileDamaged",
-    "ConflictingSetting",
-    "LibraryNotFound",
-    "LibraryUnusable",
-    "PluginPathInvalid",
-    "PluginPathTooLong",
-    "RdmaDisplaced",
-    "UnsupportedNccl",
-]
-
 
 class BaguaNetError(Exception):
     """The base of every exception that this package raises on purpose."""

@@ -37,21 +37,16 @@ def scan() -> list[Interface]:
     count = lib.bnet_interface_scan()
     if count < 0:
         raise OSError(-count, os.strerror(-count))
-    row = _lib.ffi.new("bnet_interface_t *")
-    found = []
-    for index in range(count):
-        if lib.bnet_interface_get(index, row) != 0:
-            break
-        found.append(
-            Interface(
-                name=_lib.text(row.name) or "",
-                address=_lib.text(row.address) or "",
-                pci_path=_lib.text(row.pci_path),
-                reason=_lib.text(row.reason),
-                speed_mbps=row.speed_mbps,
-                speed_known=bool(row.speed_known),
-                mtu=row.mtu,
-                numa_node=row.numa_node if row.numa_node >= 0 else None,
-            )
+    return [
+        Interface(
+            name=_lib.text(row.name) or "",
+            address=_lib.text(row.address) or "",
+            pci_path=_lib.text(row.pci_path),
+            reason=_lib.text(row.reason),
+            speed_mbps=row.speed_mbps,
+            speed_known=bool(row.speed_known),
+            mtu=row.mtu,
+            numa_node=row.numa_node if row.numa_node >= 0 else None,
         )
-    return found
+        for row in _lib.rows("bnet_interface_t", count, lib.bnet_interface_get)
+    ]

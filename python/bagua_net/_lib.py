@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,16 @@ def load() -> Any:
 def text(pointer: Any) -> str | None:
     """A C string of the library as Python text; None for NULL."""
     return None if pointer == ffi.NULL else ffi.string(pointer).decode("utf-8", "replace")
+
+
+def rows(kind: str, count: int, get: Callable[[int, Any], int]) -> Iterator[Any]:
+    """What ``get(index, row)`` fills in for each index below count, up to the first that it refuses.
+
+    Args:
+        kind: the C type of a row. All share one object: a row is good until the next one is asked for.
+    """
+    row = ffi.new(f"{kind} *")
+    for index in range(count):
+        if get(index, row) != 0:
+            return
+        yield row

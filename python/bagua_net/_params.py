@@ -34,21 +34,16 @@ def read() -> list[Parameter]:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
     """
     lib = _lib.load()
-    row = _lib.ffi.new("bnet_param_t *")
-    found = []
-    for index in range(lib.bnet_param_count()):
-        if lib.bnet_param_get(index, row) != 0:
-            break
-        found.append(
-            Parameter(
-                name=_lib.text(row.name) or "",
-                kind=_lib.text(row.kind) or "",
-                default=_lib.text(row.deflt) or "",
-                range=_lib.text(row.range) or "",
-                help=_lib.text(row.help) or "",
-                value=_lib.text(row.value) or "",
-                error=_lib.text(row.error),
-                set=bool(row.set),
-            )
+    return [
+        Parameter(
+            name=_lib.text(row.name) or "",
+            kind=_lib.text(row.kind) or "",
+            default=_lib.text(row.deflt) or "",
+            range=_lib.text(row.range) or "",
+            help=_lib.text(row.help) or "",
+            value=_lib.text(row.value) or "",
+            error=_lib.text(row.error),
+            set=bool(row.set),
         )
-    return found
+        for row in _lib.rows("bnet_param_t", lib.bnet_param_count(), lib.bnet_param_get)
+    ]
