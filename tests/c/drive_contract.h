@@ -33,6 +33,8 @@ struct scenario {
 extern const struct scenario contract_data_scenarios[];
 extern const struct scenario contract_connect_scenarios[];
 extern const struct scenario contract_stranger_scenarios[];
+extern const struct scenario contract_wire_scenarios[];
+extern const struct scenario contract_streams_scenarios[];
 extern const struct scenario contract_close_scenarios[];
 extern const struct scenario contract_process_scenarios[];
 
@@ -54,6 +56,11 @@ struct pair contract_pair(struct contract *c);
 void contract_close_pair(struct contract *c, struct pair pair);
 /* Polls connect until it fails, and returns how; connecting is a failure of the scenario. */
 ncclResult_t contract_connect_error(struct contract *c, void *handle);
+
+/* Where a handle has the listener's address: family 4, 0, port, four bytes. */
+#define CONTRACT_HANDLE_ADDRESS 24
+/* A socket of our own that is connected to the listener of an IPv4 handle, and has said nothing. */
+int contract_dial(const unsigned char *handle);
 
 /* With the peer process: one end here, the other end there. */
 void *contract_connect_to_peer(struct contract *c);

@@ -4,10 +4,12 @@
  */
 #include "drive_contract.h"
 
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 
 void contract_load(struct contract *c)
@@ -87,6 +89,18 @@ void contract_close_pair(struct contract *c, struct pair pair)
 {
 	drive_ok(bnet_table_close_send(&c->table, pair.send));
 	drive_ok(bnet_table_close_recv(&c->table, pair.recv));
+}
+
+int contract_dial(const unsigned char *handle)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	memcpy(&address.sin_port, handle + CONTRACT_HANDLE_ADDRESS + 2, 2);
+	memcpy(&address.sin_addr, handle + CONTRACT_HANDLE_ADDRESS + 4, 4);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		drive_fail("cannot connect to the listener of a handle: %m");
+	return fd;
 }
 
 void *contract_connect_to_peer(struct contract *c)

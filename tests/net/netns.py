@@ -62,6 +62,10 @@ class Host:
     def nft(self, rules: str) -> None:
         _run(*self.prefix, "nft", "-f", "-", given=rules)
 
+    def sysctl(self, setting: str) -> None:
+        """NAME=VALUE, for this namespace."""
+        _run(*self.prefix, "sysctl", "--quiet", "--write", setting)
+
     def index(self, interface: str) -> int:
         return int(json.loads(self.ip("-json", "link", "show", interface))[0]["ifindex"])
 

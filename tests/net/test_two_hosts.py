@@ -6,6 +6,9 @@ The data is checked by tests/c/drive_net*.c, as in test_transport.py.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +28,11 @@ def _address(hosts: tuple[Host, Host], addresses: tuple[str, str], *interfaces: 
         host.ip("address", "add", address, "dev", interface, *nodad)
 
 
+def _wrap(rank: int, host: Host, interface: str, settings: Mapping[str, str] | None) -> list[str]:
+    variables = {"NCCL_SOCKET_IFNAME": interface} | dict(settings or {})
+    return ["--wrap", f"{rank}={host.wrap(**variables)}"]
+
+
 def _drive(
     hosts: tuple[Host, Host],
     *options: object,
@@ -37,10 +45,25 @@ def _drive(
     """Every second process runs on the second host."""
     wraps = []
     for rank in range(procs):
-        variables = {"NCCL_SOCKET_IFNAME": interfaces[rank % 2]} | dict(settings or {})
-        wraps += ["--wrap", f"{rank}={hosts[rank % 2].wrap(**variables)}"]
+        wraps += _wrap(rank, hosts[rank % 2], interfaces[rank % 2], settings)
     built = drivers.build()
     return drivers.net(built, "--api", str(api), "--procs", str(procs), *map(str, options), *wraps, seconds=seconds)
+
+
+def _log(
+    hosts: tuple[Host, Host],
+    *options: object,
+    interfaces: tuple[str, str] = ("link0", "link0"),
+    settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> subprocess.CompletedProcess[str]:
+    """A process on each host, whether they succeed or not: their status, the summary on stdout, and on stderr what the
+    library told its logger."""
+    built = drivers.build()
+    command = [str(built.drive_net), "--lib", str(built.library), "--deadline", "60", "--verbose"]
+    command += ["--procs", "2", *map(str, options)]
+    for rank in range(2):
+        command += _wrap(rank, hosts[rank], interfaces[rank], settings[rank])
+    return subprocess.run(command, env=drivers.environment({}), capture_output=True, text=True, timeout=80)
 
 
 @pytest.mark.parametrize("api", [4, 8, 12])
@@ -98,11 +121,41 @@ def test_data_stays_on_the_chosen_interface() -> None:
 
 
 def test_interfaces_that_do_not_reach_each_other() -> None:
-    """One host's choice is on another subnet than the other's: the connection takes the route that there is."""
+    """One host's choice is on another subnet than the other's: the connection takes the route that there is. It says so
+    once for each stream."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, V4)
         _address(hosts, ("10.78.0.1/24", "10.78.0.2/24"), "link1", "link1")
-        assert _drive(hosts, "--messages", 200, interfaces=("link0", "link1"))["messages"] == 800
+        for host in hosts:
+            host.sysctl("net.ipv4.conf.all.arp_ignore=1")  # else every interface answers for the others
+        one = {"BAGUA_NET_NSTREAMS": "1"}
+        options = ["--messages", 200, "--connections", 3]
+        done = _log(hosts, *options, interfaces=("link0", "link1"), settings=(one, one))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["messages"] == 600
+    assert done.stderr.count("Trying without binding") == 3
+
+
+@pytest.mark.parametrize("silence", ["dropped", "nobody"])
+@pytest.mark.parametrize("limit", [3, 14], ids=["3s", "14s"])
+def test_no_answer(silence: str, limit: int) -> None:
+    """The kernel may give up earlier, by a timeout of its own or since nobody has the address: that is no reason to."""
+    settings = ({"BAGUA_NET_CONNECT_TIMEOUT": str(limit)}, {"BAGUA_NET_CONNECT_TIMEOUT": "300"})
+    with netns.two_hosts() as hosts:
+        _address(hosts, V4)
+        for host in hosts:
+            host.sysctl("net.ipv4.tcp_syn_retries=2")
+        if silence == "nobody":
+            hosts[1].ip("link", "set", "link0", "arp", "off")
+        else:
+            hosts[1].nft("table inet silence { chain in { type filter hook input priority 0; tcp flags syn drop; }; }")
+        began = time.monotonic()
+        done = _log(hosts, "--connections", 1, "--messages", 1, settings=settings)
+        assert time.monotonic() - began >= limit, done.stderr
+    assert done.returncode != 0, done.stderr
+    warnings = [line for line in done.stderr.splitlines() if "WARN" in line and "cannot connect" in line]
+    assert warnings, done.stderr
+    assert all("BAGUA_NET_CONNECT_TIMEOUT" in line for line in warnings)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

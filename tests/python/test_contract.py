@@ -46,6 +46,18 @@ SCENARIOS = {
     "strangers_leave": 4,
     "stranger_replay": 5,
     "foreign_listener": 5,
+    # peers that speak the protocol themselves
+    "older_connector": 4,
+    "older_listener": 4,
+    "older_handle": 4,
+    "repeated_slice": 4,
+    # streams and limits
+    "streams_join_busy": 4,
+    "truncation_reaches_sender": 4,
+    "truncation_reaches_sender_by_streams": 4,
+    "strangers_beyond_limit": 4,
+    "streams_within_limit": 4,
+    "large_message": 12,
     # letting go
     "dereg_receiving": 4,
     "dereg_sending": 4,
@@ -67,6 +79,9 @@ SCENARIOS = {
     "signals_blocked": 4,
     "silent_stdout": 4,
 }
+
+#: A sanitizer keeps notes on every byte, which for this much is more memory than a machine has.
+TOO_LARGE = {"large_message"}
 
 
 def _rows(apis: tuple[int, ...]) -> list[tuple[str, int]]:
@@ -92,6 +107,6 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize(("scenario", "api"), _rows((6, 12)))
+@pytest.mark.parametrize(("scenario", "api"), [row for row in _rows((6, 12)) if row[0] not in TOO_LARGE])
 def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
     drivers.contract(drivers.build(sanitizer), api, scenario)

@@ -140,6 +140,17 @@ def test_sizes_and_orders(
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_streams_that_join_while_others_move_data(sanitizer: str) -> None:
+    """Each connection has messages before it has more than its first stream."""
+    options = ["--connections", 8, "--messages", 60, "--stagger", "--unmap", "--outstanding", 32]
+    variables = {"BAGUA_NET_NSTREAMS": "16", "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "64K"}
+    summary = _drive(drivers.build(sanitizer), "--api", 12, *options, "--sizes", "1000000,0,70000", settings=variables)
+    assert summary["messages"] == 8 * 60
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("api", [6, 12])
 class TestSanitized:
     def test_two_processes(self, api: int, sanitizer: str) -> None:
