@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The logger that the collectives give to a network. It keeps the last warning, which holds the reason of an error that
- * NCCL's result code only classifies. Any thread may log. Nothing goes to stdout; stderr gets what NCCL_DEBUG asks for.
+ * The logger that the collectives give to a network. It keeps the warnings of an operation, which hold the reason of an
+ * error that NCCL's result code only classifies. Any thread may log. Nothing goes to stdout; stderr gets what
+ * NCCL_DEBUG asks for.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -12,21 +13,37 @@
 
 #include "coll.h"
 
+#define TEXT_SIZE 512
+#define JOINED_SIZE 384 /* what has room in an error of the group */
+
 struct warning {
 	unsigned number; /* 0: none */
-	char text[512];
+	char text[TEXT_SIZE];
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct warning last; /* of any thread: a network may fail in a thread of its own */
-static _Thread_local struct warning own;
+static _Thread_local struct warning own; /* all since this thread's operation began, as many as fit */
+static _Thread_local unsigned began;
+
+/* A network says the reason first and the details after it, or warns of a trifle before it fails. */
+static void add_to_own(const char *text)
+{
+	size_t used = own.number > began ? strlen(own.text) : 0;
+
+	if (used == 0)
+		snprintf(own.text, sizeof(own.text), "%s", text);
+	else if (used + strlen("; ") + strlen(text) < JOINED_SIZE)
+		stpcpy(stpcpy(own.text + used, "; "), text);
+	own.number = last.number;
+}
 
 static void remember(const char *text)
 {
 	pthread_mutex_lock(&lock);
 	last.number++;
 	snprintf(last.text, sizeof(last.text), "%s", text);
-	own = last;
+	add_to_own(text);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -46,7 +63,7 @@ static bool wanted(ncclDebugLogLevel level)
 
 void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 {
-	char text[512];
+	char text[TEXT_SIZE];
 	va_list args;
 
 	(void)flags;
@@ -63,12 +80,10 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 
 unsigned bnet_coll_warnings(void)
 {
-	unsigned number;
-
 	pthread_mutex_lock(&lock);
-	number = last.number;
+	began = last.number;
 	pthread_mutex_unlock(&lock);
-	return number;
+	return began;
 }
 
 void bnet_coll_last_warning(unsigned since, char *out, size_t size)

@@ -271,6 +271,14 @@ def test_what_cannot_work_is_refused_before_it_starts(arguments: list[str], reas
     assert len(run.stderr.splitlines()) == 1
 
 
+def test_a_network_without_an_interface_says_so_before_it_says_what_it_left_out() -> None:
+    run = bench("--ifname", "nosuchif0", "--transport", "bagua", "--max", "4")
+    assert run.returncode == 1
+    _, _, reason = run.stderr.partition("the network could not be initialized: ")
+    assert reason.startswith("NET/BaguaNet: no network interface to use (No such device). NCCL_SOCKET_IFNAME=nosuchif0")
+    assert "lo not used: " in reason
+
+
 def test_a_network_that_was_asked_for_and_is_missing_is_an_error() -> None:
     run = bench("--transport", "nccl-socket", BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
     assert run.returncode == 1
