@@ -22,12 +22,10 @@ from scenarios import MIB, QUICK, Cell, cells
 
 from bagua_net._nccl_wheel import SocketTable
 
-LOOPS = sides.ROOT / "build-bench" / "libp2p.so"
 CAPPED = Cell("S2", "veth", 1, MIB, (1000,) * 8)
 
 needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))) or not LOOPS.is_file(),
-    reason="needs root, iproute2, nftables, and benchmarks built in build-bench",
+    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))), reason="needs root, iproute2 and nftables"
 )
 
 
@@ -115,8 +113,23 @@ def test_a_reading_above_the_capacity_ends_the_track() -> None:
 # ---- with real namespaces ----
 
 
-def _bare_spec(lanes: int) -> RankSpec:
-    files = sides.Files(LOOPS, Path(), SocketTable(Path(), "", 12, 0, 0, 0))
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The loops in C, built from the sources as they are now."""
+    if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
+        pytest.skip("needs cmake and a C compiler: the loops are C")
+    build = tmp_path_factory.mktemp("build-bench")
+    for command in (
+        ["cmake", "-S", str(sides.ROOT / "benchmarks"), "-B", str(build)],
+        ["cmake", "--build", str(build)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "libp2p.so"
+
+
+def _bare_spec(loops: Path, lanes: int) -> RankSpec:
+    files = sides.Files(loops, Path(), SocketTable(Path(), "", 12, 0, 0, 0))
     side = sides.bare(Cell("S1", "veth", lanes, 64 * 1024), QUICK, files)[0]
     return replace(side.spec, warm_up_s=0.1, window_s=0.3)
 
@@ -130,28 +143,28 @@ def _payload_classes(host: network.Host) -> dict[str, int]:
 
 
 @needs_namespaces
-def test_a_flow_keeps_to_one_class_and_to_its_rate() -> None:
+def test_a_flow_keeps_to_one_class_and_to_its_rate(loops: Path) -> None:
     rates = (100,) * 8
     with network.veth("reno") as hosts:
         network.shape(hosts, rates)
         network.hash_flows(hosts, len(rates), 0x1234)
-        reading = pair.measure(_bare_spec(1), hosts, {})
+        reading = pair.measure(_bare_spec(loops, 1), hosts, {})
         assert 0 < max(reading.per_rank) <= 1.1 * network.capacity(rates[:1])
         for host in hosts:
             assert len(_payload_classes(host)) == 1, "acknowledgements of the reverse flow were put into a class too"
 
 
 @needs_namespaces
-def test_many_flows_reach_every_class() -> None:
+def test_many_flows_reach_every_class(loops: Path) -> None:
     with network.veth("reno") as hosts:
         network.shape(hosts, (100,) * 4)
         network.hash_flows(hosts, 4, 0x1234)
-        pair.measure(_bare_spec(64), hosts, {})  # four classes: missed by one of 10⁷ draws
+        pair.measure(_bare_spec(loops, 64), hosts, {})  # four classes: missed by one of 10⁷ draws
         assert set(_payload_classes(hosts[0])) == {"1", "2", "3", "4"}
 
 
 @needs_namespaces
-def test_a_rank_that_cannot_start_is_named() -> None:
+def test_a_rank_that_cannot_start_is_named(loops: Path) -> None:
     with network.loopback("reno") as hosts, pytest.raises(pair.RankFailed, match=r"rank 0 failed: .*no-such-library"):
-        pair.measure(replace(_bare_spec(1), kind="ours", library="/no-such-library.so"), hosts, {})
+        pair.measure(replace(_bare_spec(loops, 1), kind="ours", library="/no-such-library.so"), hosts, {})
     assert not [name for name in Path("/run/netns").iterdir() if name.name.startswith(f"bnet-track-{os.getpid()}-")]
