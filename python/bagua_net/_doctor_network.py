@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import _interfaces, _params
+from ._bench import sizes
 from ._doctor import Check, Checks
 
 SYSCTLS = Path("/proc/sys/net")
@@ -16,6 +17,10 @@ SYSCTLS = Path("/proc/sys/net")
 #: Below these the window, and so the throughput of a stream, is capped on a long path: what Linux itself gives a
 #: machine of a few GB (tcp_wmem and tcp_rmem, Documentation/networking/ip-sysctl.rst).
 _MIN_BUFFER = {"tcp_wmem": 4 << 20, "tcp_rmem": 6 << 20}
+#: What the plugin may ask for on a short path with a fast link: two bandwidth-delay products at 50 Gb/s and 300 µs.
+_MIN_WMEM_MAX = 4 << 20
+#: The kernel hands segments of up to 64 KiB to an interface that cuts them itself, and to loopback.
+_MIN_OWN_BUFFER = 64 << 10
 _MIN_BACKLOG = 1024
 _FAST_MBPS = 25000
 _JUMBO = 8000
@@ -59,6 +64,32 @@ def check_buffers() -> Checks:
             yield Check(name, "ok", fact)
         else:
             yield Check(name, "warn", fact, f'sysctl -w net.ipv4.{name}="{low} {default} {least}"')
+
+
+def check_own_buffers() -> Checks:
+    """BAGUA_NET_SNDBUF and BAGUA_NET_RCVBUF fix a stream's buffers, and 0 leaves them to the plugin and the kernel."""
+    for row in _params.read():
+        if row.name not in ("BAGUA_NET_SNDBUF", "BAGUA_NET_RCVBUF") or row.error or row.value == "0":
+            continue  # a bad value is reported with the other parameters
+        if sizes.parse(row.value) >= _MIN_OWN_BUFFER:
+            yield Check(row.name, "ok", f"{row.value} for each stream")
+        else:
+            fact = f"{row.value} for each stream: TCP drops and times out with windows that small"
+            yield Check(row.name, "warn", fact, "unset it, or take at least 64K")
+
+
+def check_wmem_max() -> Checks:
+    """How large a send buffer a process may ask for. Where that is not enough, the plugin leaves the size to the
+    kernel, which keeps more bytes in flight than a short path needs."""
+    try:
+        limit = int(_sysctl("core/wmem_max"))
+    except FileNotFoundError:
+        return  # an older kernel shows it to the host alone, not to a container
+    fact = f"a send buffer of up to {limit} bytes may be asked for"
+    if limit >= _MIN_WMEM_MAX:
+        yield Check("wmem_max", "ok", fact)
+    else:
+        yield Check("wmem_max", "warn", fact, f"sysctl -w net.core.wmem_max={_MIN_WMEM_MAX}")
 
 
 def check_backlog() -> Checks:
@@ -129,6 +160,8 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_interfaces,
     check_mtu,
     check_buffers,
+    check_own_buffers,
+    check_wmem_max,
     check_backlog,
     check_congestion_control,
     check_ports,

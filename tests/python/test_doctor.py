@@ -160,6 +160,35 @@ def test_kernel_settings_in_a_namespace_of_their_own() -> None:
     assert found["tcp_wmem"][1] == 'sysctl -w net.ipv4.tcp_wmem="4096 16384 4194304"'
 
 
+@pytest.mark.parametrize("name", ["BAGUA_NET_SNDBUF", "BAGUA_NET_RCVBUF"])
+@pytest.mark.parametrize(("value", "verdict"), [("65535", "warn"), ("8K", "warn"), ("64K", "ok"), ("1M", "ok")])
+def test_a_buffer_that_tcp_cannot_work_with(sandbox: Sandbox, name: str, value: str, verdict: str) -> None:
+    status, checks = diagnose(sandbox, **{name: value})
+    assert (status, checks[name]["verdict"]) == (0, verdict)
+    assert ("windows that small" in checks[name]["fact"]) is (verdict == "warn")
+
+
+def test_buffers_that_are_left_to_the_kernel_or_cannot_be_read_are_no_finding_of_their_own(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_SNDBUF="0", BAGUA_NET_RCVBUF="much")
+    assert status == 1
+    assert "BAGUA_NET_SNDBUF" not in checks
+    assert checks["BAGUA_NET_RCVBUF"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(("limit", "verdict", "fix"), [(4194303, "warn", "4194304"), (4194304, "ok", "")])
+def test_the_send_buffer_that_may_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, verdict: str, fix: str
+) -> None:
+    """With a file of our own: the setting is the whole machine's."""
+    monkeypatch.setattr(_doctor_network, "SYSCTLS", tmp_path)
+    assert list(_doctor.run((_doctor_network.check_wmem_max,))) == []
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "wmem_max").write_text(f"{limit}\n")
+    (finding,) = _doctor.run((_doctor_network.check_wmem_max,))
+    assert (finding.verdict, finding.fix) == (verdict, fix and f"sysctl -w net.core.wmem_max={fix}")
+    assert str(limit) in finding.fact
+
+
 def test_a_check_that_cannot_be_made_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_doctor_network, "SYSCTLS", tmp_path)
     findings = list(_doctor.run((_doctor_network.check_backlog, _doctor.check_rdma)))
