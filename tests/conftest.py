@@ -10,8 +10,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "python"))
 
+import installed
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    problem = installed.problem()
+    if problem is not None:
+        raise pytest.UsageError(problem)
     config.addinivalue_line(
         "markers", "sanitize: builds the library under a sanitizer and runs it so; only with -m sanitize"
     )
