@@ -42,6 +42,35 @@ def test_only_the_tables_and_the_declared_functions_are_exported() -> None:
     assert {line.split()[-1].split("@")[0] for line in lines} == tables | declared()
 
 
+def _dynamic() -> list[tuple[str, str]]:
+    """Tag and value of each row of the library's dynamic section."""
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("no readelf(1) here")
+    command = [readelf, "--dynamic", "--wide", str(bagua_net.plugin_path())]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    return re.findall(r"^ 0x[0-9a-f]+ \((\w+)\) +(.*?)\s*$", shown, re.MULTILINE)
+
+
+def test_nothing_but_libc_is_needed() -> None:
+    needed = [re.sub(r".*\[(.*)\]", r"\1", value) for tag, value in _dynamic() if tag == "NEEDED"]
+    assert "libc.so.6" in needed
+    libc = re.compile(r"lib(c|pthread)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+")
+    assert [name for name in needed if not libc.fullmatch(name)] == []
+
+
+def test_the_soname_is_the_file_name() -> None:
+    """An NCCL that takes no path asks the linker for this name."""
+    names = [value for tag, value in _dynamic() if tag == "SONAME"]
+    assert names == [f"Library soname: [{bagua_net.plugin_path().name}]"]
+
+
+def test_it_is_bound_at_once_and_stays() -> None:
+    """A symbol that is missing shows when the library is loaded; unloading leaves our thread its code."""
+    flags = {word for tag, value in _dynamic() if tag == "FLAGS_1" for word in value.split()}
+    assert flags >= {"NOW", "NODELETE"}
+
+
 def test_the_version_is_the_packages() -> None:
     assert _lib.text(_lib.load().bnet_version()) == bagua_net.__version__
 
