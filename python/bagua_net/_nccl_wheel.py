@@ -25,7 +25,7 @@ from ._errors import BaguaNetError
 
 __all__ = ["LIBRARY_VARIABLE", "NcclLibraryUnusable", "SocketTable", "find", "inspect", "load"]
 
-#: Names a libnccl.so.2 to measure against, before any that is installed.
+#: Names a libnccl.so.2 to measure against, in place of those that are installed.
 LIBRARY_VARIABLE = "BAGUA_NET_BENCH_LIBNCCL"
 
 _LIBRARY_NAME = "libnccl.so.2"
@@ -81,20 +81,19 @@ def _installed() -> Iterator[Path]:
 
 
 def find() -> list[Path]:
-    """Every libnccl.so.2 at hand: the one that ``BAGUA_NET_BENCH_LIBNCCL`` names, then those of the
-    ``nvidia-nccl-*`` wheels on ``sys.path``. Each once, best first; empty where there is none.
+    """The libnccl.so.2 that ``BAGUA_NET_BENCH_LIBNCCL`` names and no other, or those of the ``nvidia-nccl-*``
+    wheels on ``sys.path``. Each once, best first; empty where there is none.
 
     Raises:
         NcclLibraryUnusable: ``BAGUA_NET_BENCH_LIBNCCL`` names a file that does not exist.
     """
-    found = [path.resolve() for path in _installed() if path.is_file()]
     named = os.environ.get(LIBRARY_VARIABLE)
-    if named:
-        path = Path(named).expanduser()
-        if not path.is_file():
-            raise NcclLibraryUnusable(f"{LIBRARY_VARIABLE}={named}: there is no such file; name a {_LIBRARY_NAME}")
-        found.insert(0, path.resolve())
-    return list(dict.fromkeys(found))
+    if not named:
+        return list(dict.fromkeys(path.resolve() for path in _installed() if path.is_file()))
+    path = Path(named).expanduser()
+    if not path.is_file():
+        raise NcclLibraryUnusable(f"{LIBRARY_VARIABLE}={named}: there is no such file; name a {_LIBRARY_NAME}")
+    return [path.resolve()]
 
 
 # ---- reading the symbol table ----

@@ -149,9 +149,15 @@ def test_nccl_s_own_sockets_take_turns_with_ours(tmp_path: Path, version: str) -
     assert any(line.startswith("bagua against nccl-socket: ") for line in record["summary"])
 
 
-def test_an_nccl_that_is_too_old_to_compare_says_so() -> None:
-    library = nccl_wheels.library("2.18.3")
-    run = bench("--transport", "nccl-socket", "--max", "4", *QUICK, BAGUA_NET_BENCH_LIBNCCL=str(library))
+def test_an_nccl_that_is_too_old_to_compare_says_so(tmp_path: Path) -> None:
+    """Also where one is installed that could be compared: nobody asked for that one."""
+    old, current = nccl_wheels.library("2.18.3"), nccl_wheels.library("2.30.7")
+    installed = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    installed.parent.mkdir(parents=True)
+    installed.symlink_to(current)
+    path = os.pathsep.join([str(Path(bagua_net.__file__).parents[1]), str(tmp_path)])
+    options = ["--transport", "nccl-socket", "--max", "4", *QUICK]
+    run = bench(*options, BAGUA_NET_BENCH_LIBNCCL=str(old), PYTHONPATH=path)
     assert run.returncode == 1
     assert "is NCCL 2.18.3, and 2.20 is the oldest that can be compared" in run.stderr
 
