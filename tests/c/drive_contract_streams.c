@@ -271,7 +271,7 @@ static void streams_within_limit_peer(struct contract *c)
 
 /* ---- a message that 32 bits cannot count ---- */
 
-#define LARGE (((size_t)4 << 30) + 12345)
+#define LARGE (((size_t)4 << 30) + 8 * MIB + 12345) /* several slices begin behind 4 GiB */
 /* Divides no power of two, so that an offset that lost its upper bits shows. */
 #define WINDOW (64 * MIB + 4096)
 
