@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "counters.h"
@@ -144,7 +145,7 @@ static void fit_stream(const struct bnet_conn *conn, struct bnet_stream *stream,
 	/* Before anything was measured the link's nominal speed stands in. */
 	if (rate == 0)
 		rate = (uint64_t)conn->dev->speed_mbps * 125000;
-	want = bnet_sndbuf_for_path(info.tcpi_min_rtt, rate);
+	want = bnet_sndbuf_for_path(info.tcpi_min_rtt, rate, now < bnet_engine.contended_until_ms);
 	if (want == stream->sndbuf)
 		return;
 	stream->sndbuf = want;
@@ -157,6 +158,25 @@ void bnet_control_fit(struct bnet_conn *conn, uint64_t now)
 		return;
 	for (int i = 0; i < conn->nstreams; i++)
 		fit_stream(conn, conn->streams[i], now);
+}
+
+/* Involuntary switches a second, of all threads together, from which on this process counts as one that shares its
+ * processors: alone on them it sees a few dozen, and a thread that takes turns with another at least a few hundred. */
+#define CONTENDED_SWITCHES 250
+#define CONTENDED_MS 2000
+
+static void sense_contention(uint64_t now)
+{
+	struct rusage usage;
+	uint64_t elapsed = now - bnet_engine.sampled_ms;
+
+	if (getrusage(RUSAGE_SELF, &usage) < 0)
+		return;
+	if (bnet_engine.sampled_ms && elapsed <= CONTENDED_MS &&
+	    (uint64_t)(usage.ru_nivcsw - bnet_engine.switches) * 1000 > CONTENDED_SWITCHES * elapsed)
+		bnet_engine.contended_until_ms = now + CONTENDED_MS;
+	bnet_engine.switches = usage.ru_nivcsw;
+	bnet_engine.sampled_ms = now;
 }
 
 static void fit_connections(uint64_t now)
@@ -208,7 +228,7 @@ static void keep_house(uint64_t now)
 	bnet_dials_tick(now);
 	bnet_drains_tick(now);
 	if (now - bnet_engine.sampled_ms >= SLOW_TICK_MS) {
-		bnet_engine.sampled_ms = now;
+		sense_contention(now);
 		fit_connections(now);
 	}
 }

@@ -72,7 +72,9 @@ struct bnet_engine {
 	int wake;
 	uint64_t serial;
 	uint64_t drain_deadline_ms; /* all closes that overlap share it */
-	uint64_t sampled_ms;
+	uint64_t sampled_ms;         /* when paths and switches were last looked at */
+	long switches;               /* involuntary ones of this process until then */
+	uint64_t contended_until_ms; /* the process shares its processors */
 };
 
 extern struct bnet_engine bnet_engine;

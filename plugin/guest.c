@@ -73,6 +73,19 @@ static bool too_many_guests(void)
 	return bnet_engine.nguests > MOST_GUESTS || (uint64_t)bnet_engine.nguests > bnet_descriptor_limit() / 8;
 }
 
+/* The oldest guest goes, unless what it has to say is only not read yet. */
+static void make_room(void)
+{
+	struct bnet_watch *oldest = bnet_entry(bnet_engine.guests.next, struct bnet_watch, node);
+	int before = bnet_engine.nguests;
+
+	if (!too_many_guests())
+		return;
+	bnet_guest_ready(oldest, EPOLLIN);
+	if (bnet_engine.nguests == before)
+		bnet_guest_drop(oldest, "too many connections have not said who they are");
+}
+
 static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
 {
 	struct guest *guest = calloc(1, sizeof(*guest));
@@ -91,9 +104,7 @@ static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
 	}
 	bnet_list_add(&bnet_engine.guests, &guest->watch.node);
 	bnet_engine.nguests++;
-	if (too_many_guests())
-		bnet_guest_drop(bnet_entry(bnet_engine.guests.next, struct bnet_watch, node),
-				"too many connections that say nothing");
+	make_room();
 	return 0;
 }
 

@@ -44,7 +44,9 @@ void bnet_sock_tune(int fd, const struct bnet_config *config);
  * in flight. min_rtt in µs, rate in bytes/s. */
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_LEAST (128 * 1024)
-int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
+/* … at the least where the ranks take turns on too few processors: one that waits for its turn finds more to read. */
+#define BNET_SNDBUF_CONTENDED (1024 * 1024)
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, bool contended);
 /* Sets it; 0 gives the kernel its sizing back, and so does more than net.core.wmem_max grants. */
 void bnet_sock_set_sndbuf(int fd, int64_t bytes);
 
