@@ -294,6 +294,35 @@ static void init_twice(struct contract *c)
 	contract_finalize(c);
 }
 
+/* ---- the log ---- */
+
+/* One line says what has started, one says where each end of a connection leads, and messages cost none. */
+static void log_lines(struct contract *c)
+{
+	char version[16];
+	struct pair pair;
+	int before;
+
+	contract_load(c);
+	snprintf(version, sizeof(version), "net API v%d", c->source.api);
+	drive_check(drive_log_has(NCCL_LOG_INFO, "NET/BaguaNet: version ", version), "no line says what has started");
+	drive_check(drive_log_has(NCCL_LOG_INFO, "streams ", "progress "), "nor how");
+
+	before = drive_log_count(NCCL_LOG_INFO);
+	pair = contract_pair(c);
+	drive_check(drive_log_has(NCCL_LOG_INFO, "sends to ", "stream"), "no line for the sending end");
+	drive_check(drive_log_has(NCCL_LOG_INFO, "receives from ", " over "), "no line for the receiving end");
+	drive_check(drive_log_count(NCCL_LOG_INFO) == before + 2, "%d lines for a connection, 2 were expected",
+		    drive_log_count(NCCL_LOG_INFO) - before);
+
+	for (int i = 0; i < 100; i++)
+		contract_exchange(c, pair, (size_t)i * 1000);
+	drive_check(drive_log_count(NCCL_LOG_INFO) == before + 2, "messages are logged");
+	contract_close_pair(c, pair);
+	contract_finalize(c);
+	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "an ordinary life warns");
+}
+
 /* ---- properties ---- */
 
 static void properties(struct contract *c)
@@ -353,5 +382,6 @@ const struct scenario contract_connect_scenarios[] = {
 	{ "listener_gone", listener_gone, listener_gone_peer, 0 },
 	{ "contexts", contexts, NULL, 11 },
 	{ "init_twice", init_twice, NULL, 0 },
+	{ "log_lines", log_lines, NULL, 0 },
 	{ NULL, NULL, NULL, 0 },
 };

@@ -37,6 +37,7 @@ SCENARIOS = {
     "listener_gone": 4,
     "contexts": 11,
     "init_twice": 4,
+    "log_lines": 4,
     # strangers
     "stranger_garbage": 4,
     "stranger_zeroes": 4,
