@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "python"))
 
 import installed
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home of the tests' own: what they start keeps its files there, and reads none of the user's."""
+    made = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(made))
+        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "MPLCONFIGDIR"):
+            patch.delenv(name, raising=False)
+        yield made
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,11 +29,13 @@ VERSIONS = ("2.18.3", "2.21.5", "2.30.7")
 _PROJECT = "nvidia-nccl-cu12"
 _MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 _DOWNLOAD_SECONDS = 300
+#: The user's, with the settings of pip: the tests run with another one.
+_HOME = Path.home()
 
 
 def _directory() -> Path:
     named = os.environ.get("BAGUA_NET_TEST_WHEELS")
-    return Path(named) if named else Path.home() / ".cache" / "bagua-net-tests"
+    return Path(named) if named else _HOME / ".cache" / "bagua-net-tests"
 
 
 def _unpack(wheel: Path, target: Path) -> None:
@@ -47,10 +49,14 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 def _download(version: str, into: Path) -> Path:
     """The wheel's path. RuntimeError with pip's last line where it cannot be had."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(into)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--no-deps", "--dest", str(into)]
     try:
         pip = subprocess.run(
-            [*command, f"{_PROJECT}=={version}"], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS
+            [*command, f"{_PROJECT}=={version}"],
+            env=os.environ | {"HOME": str(_HOME)},
+            capture_output=True,
+            text=True,
+            timeout=_DOWNLOAD_SECONDS,
         )
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"pip took longer than {_DOWNLOAD_SECONDS} s") from None
