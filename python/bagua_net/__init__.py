@@ -20,13 +20,15 @@ from ._errors import (
     ConflictingSetting,
     LibraryNotFound,
     LibraryUnusable,
+    ParameterInvalid,
     PluginPathInvalid,
     PluginPathTooLong,
     RdmaDisplaced,
     UnsupportedNccl,
 )
+from ._layers import Setting
 from ._plugin import plugin_path
-from ._status import Process, Setting, Status, status
+from ._status import Process, Status, status
 
 if TYPE_CHECKING:
     __version__: str
@@ -46,6 +48,7 @@ __all__ = [
     "ConflictingSetting",
     "LibraryNotFound",
     "LibraryUnusable",
+    "ParameterInvalid",
     "PluginPathInvalid",
     "PluginPathTooLong",
     "Process",

@@ -9,7 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from . import _nccl, _nccl_state, _rdma
+from . import _layers, _nccl, _nccl_state, _rdma
 from ._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable
 from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_path
 
@@ -123,11 +123,26 @@ def _preload(path: Path) -> None:
         raise LibraryUnusable(f"{path} does not load: {error}; build it on this machine") from error
 
 
+def _check_parameters(nccl: _nccl.Nccl | None) -> None:
+    """Says now what NCCL would say at the first communicator, where cffi is there to ask the library.
+
+    Raises:
+        ParameterInvalid: a value would be refused.
+        LibraryNotFound, LibraryUnusable: the library's header is missing or belongs to another one.
+    """
+    try:
+        from . import _params
+    except ImportError:
+        return
+    for sentence in _params.check(_layers.read(nccl)):
+        warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+
+
 def activate(*, force: bool = False) -> dict[str, str]:
     """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
 
     Call it before the first NCCL communicator: with torch, before ``init_process_group``. Calling it again
-    changes nothing.
+    changes nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is no parameter.
 
     Args:
         force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.
@@ -139,6 +154,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
         ActivationTooLate: NCCL has chosen its network already.
         ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET is set to something else.
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
+        ParameterInvalid: a BAGUA_NET_* variable, of the environment or of a file that NCCL reads, has a bad value.
         PluginPathInvalid: NCCL would not take its path.
     """
     path = plugin_path()
@@ -151,6 +167,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
         check_free(wanted, instead="call bagua_net.activate(force=True)")
         _warn_of_rdma()
     _preload(path)
+    _check_parameters(nccl)
     for name, value in wanted.items():
         _before.setdefault(name, os.environ.get(name))
         os.environ[name] = value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from . import _nccl, _params, _rdma, _status
+from . import _layers, _nccl, _params, _rdma, _status
 from ._copy import library as copy_path
 from ._copy import user_directory
 from ._errors import BaguaNetError
@@ -40,8 +40,6 @@ print(library.bnet_version().decode())
 """
 _LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
-#: Variables of the benchmark and of the tests.
-_NOT_THE_PLUGINS = ("BAGUA_NET_BENCH_", "BAGUA_NET_TEST_")
 
 
 def check_library() -> Checks:
@@ -97,16 +95,16 @@ def check_activation() -> Checks:
 
 def check_parameters() -> Checks:
     """Every BAGUA_NET_* variable is one, and in its range."""
-    rows = _params.read()
-    names = {row.name for row in rows}
+    among = _layers.of_a_job()
+    rows = _params.read(among)
     for row in rows:
         if row.error:
-            yield Check(row.name, "fail", row.error, f"unset it, or take a value in: {row.range or row.kind}")
-    for name in sorted(os.environ):
-        if name.startswith("BAGUA_NET_") and name not in names and not name.startswith(_NOT_THE_PLUGINS):
-            yield Check(name, "warn", "is set, but there is no such parameter", "`bagua-net params` lists them")
-    given = sum(row.set for row in rows)
-    yield Check("parameters", "ok", f"{len(rows)} parameters, {given} set by the environment")
+            fact, _, fix = row.error.removeprefix(f"{row.name}=").partition("; ")
+            yield Check(row.name, "fail", f"{fact} ({row.layer})", fix)
+    for one in _params.unknown(rows, among):
+        yield Check(one.name, "warn", f"{one.problem} ({one.layer})", one.fix)
+    given = [f"{row.name}={row.value} ({row.layer})" for row in rows if row.set and not row.error]
+    yield Check("parameters", "ok", f"{len(rows)} parameters, set: {', '.join(given) or 'none'}")
 
 
 def check_rdma() -> Checks:

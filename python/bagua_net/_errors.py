@@ -7,6 +7,7 @@
   - :class:`LibraryUnusable`: it is there, but does not load, or has another interface version.
   - :class:`ActivationTooLate`: NCCL has chosen its network already.
   - :class:`UnsupportedNccl`: this release of NCCL cannot do what was asked.
+  - :class:`ParameterInvalid`: a ``BAGUA_NET_*`` variable has a value that the plugin refuses.
   - :class:`PluginPathInvalid`: NCCL would not take the library's path.
 
     - :class:`PluginPathTooLong`: because it is longer than NCCL's buffer.
@@ -37,6 +38,10 @@ class ActivationTooLate(BaguaNetError):
 
 class UnsupportedNccl(BaguaNetError):
     """This release of NCCL cannot do what was asked."""
+
+
+class ParameterInvalid(BaguaNetError):
+    """A ``BAGUA_NET_*`` variable has a value that the plugin refuses, so that a job would end at its start."""
 
 
 class PluginPathInvalid(BaguaNetError):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from . import _lib
+from . import _layers, _lib
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,15 @@ class Interface:
 
 
 def scan() -> list[Interface]:
-    """Looks at the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY.
+    """Looks at the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, as a job has them.
 
     Raises:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
         OSError: the scan failed as a whole.
     """
     lib = _lib.load()
-    count = lib.bnet_interface_scan()
+    with _layers.applied(_layers.of_a_job()):
+        count = lib.bnet_interface_scan()
     if count < 0:
         raise OSError(-count, os.strerror(-count))
     return [

@@ -4,23 +4,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import _activation, _conf, _homes, _nccl
+from . import _activation, _homes, _layers, _nccl
+from ._layers import Layers, Setting
 from ._plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME
 
 _PREFIX = "BAGUA_NET_"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A variable as NCCL will see it in a job of this environment."""
-
-    name: str
-    value: str | None
-    #: "environment", "activate()", or the path of the configuration file that sets it; None: nothing sets it
-    layer: str | None
 
 
 @dataclass(frozen=True)
@@ -30,6 +21,8 @@ class Process:
     pid: int
     command: str
     library: str
+    #: the user that it runs as
+    uid: int
 
 
 @dataclass(frozen=True)
@@ -52,27 +45,11 @@ class Status:
     processes: tuple[Process, ...]
 
 
-Layers = list[tuple[str, dict[str, str]]]
-
-
-def layers(nccl: _nccl.Nccl | None) -> Layers:
-    """(name, settings) of each layer, the strongest first: the environment, then the files that this NCCL reads."""
-    found: Layers = [("environment", dict(os.environ))]
-    for path in _homes.confs_read_by(nccl.version if nccl else None):
-        try:
-            content = path.read_bytes()
-        except OSError:
-            continue  # NCCL goes on without a file that it cannot read, too
-        found.append((str(path), _conf.parse(content)))
-    return found
-
-
 def _effective(name: str, among: Layers) -> Setting:
-    for layer, settings in among:
-        if name in settings:
-            by_activate = layer == "environment" and _activation.activated(name)
-            return Setting(name, settings[name], "activate()" if by_activate else layer)
-    return Setting(name, None, None)
+    found = _layers.effective(name, among)
+    if found.layer == _layers.ENVIRONMENT and _activation.activated(name):
+        return replace(found, layer="activate()")
+    return found
 
 
 def _found_by_name(among: Layers) -> bool:
@@ -132,25 +109,25 @@ def processes() -> tuple[Process, ...]:
             continue
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            uid = entry.stat().st_uid
         except OSError:
             continue  # it ended meanwhile
-        found.append(Process(int(entry.name), command, library))
+        found.append(Process(int(entry.name), command, library, uid))
     return tuple(found)
 
 
 def status() -> Status:
     """What is set, by whom, and who has the library loaded. It reads, and changes nothing."""
     nccl = _nccl.find()
-    among = layers(nccl)
+    among = _layers.read(nccl)
     plugin, network = _effective("NCCL_NET_PLUGIN", among), _effective("NCCL_NET", among)
-    names = sorted({name for _, settings in among for name in settings if name.startswith(_PREFIX)})
     problem = _problem(plugin, network, nccl, among)
     return Status(
         on=problem is None,
         problem=problem,
         plugin=plugin,
         network=network,
-        parameters=tuple(_effective(name, among) for name in names),
+        parameters=tuple(_effective(name, among) for name in _layers.names(_PREFIX, among)),
         nccl=nccl,
         loaded=_loaded_by("self") is not None,
         processes=processes(),

@@ -79,6 +79,27 @@ def test_active_rdma_is_warned_of(sandbox: Sandbox, monkeypatch: pytest.MonkeyPa
         bagua_net.activate(force=True)
 
 
+def test_a_bad_parameter_is_refused_before_anything_changes(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(sandbox.home))
+    for set_it in (
+        lambda: monkeypatch.setenv("BAGUA_NET_NSTREAMS", "999"),
+        lambda: sandbox.confs[0].write_text("BAGUA_NET_NSTREAMS=999\n"),
+    ):
+        set_it()
+        before = dict(os.environ)
+        with pytest.raises(bagua_net.ParameterInvalid, match="BAGUA_NET_NSTREAMS=999: not in 0 … 64; unset it"):
+            bagua_net.activate()
+        assert dict(os.environ) == before
+        monkeypatch.delenv("BAGUA_NET_NSTREAMS", raising=False)
+
+
+def test_a_misspelt_parameter_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAGUA_NET_NSTREMS", "4")
+    with pytest.warns(RuntimeWarning, match=r"BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS\?"):
+        bagua_net.activate()
+    assert bagua_net.status().on
+
+
 def test_deactivate_leaves_what_was_changed_since() -> None:
     bagua_net.activate()
     os.environ["NCCL_NET"] = "Socket"

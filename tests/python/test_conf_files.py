@@ -115,8 +115,8 @@ def test_a_setting_of_others_is_a_conflict_and_an_equal_one_is_none() -> None:
 
 
 def test_parse_reads_as_nccl_does() -> None:
-    content = b"A=1\nA=2\n#B=3\n B = 4 \nno setting\nC=\r\nD=x=y"
-    assert _conf.parse(content) == {"A": "1", " B ": " 4 ", "C": "", "D": "x=y"}
+    content = b"A=1\nA=2\n#B=3\n B = 4 \nno setting\nC=\r\nD=x=y\nE=1\0 2\n\0F=3"
+    assert _conf.parse(content) == {"A": "1", " B ": " 4 ", "C": "", "D": "x=y", "E": "1"}
 
 
 def test_writing_keeps_the_mode_the_owner_and_the_link(tmp_path: Path) -> None:

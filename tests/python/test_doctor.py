@@ -50,8 +50,41 @@ def test_the_text_has_one_line_for_each_finding(sandbox: Sandbox) -> None:
 def test_a_bad_value_and_a_misspelt_name(sandbox: Sandbox) -> None:
     status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="999", BAGUA_NET_NSTREMS="4")
     assert status == 1
-    assert checks["BAGUA_NET_NSTREAMS"]["verdict"] == "fail"
-    assert checks["BAGUA_NET_NSTREMS"]["verdict"] == "warn"
+    assert checks["BAGUA_NET_NSTREAMS"] == {
+        "name": "BAGUA_NET_NSTREAMS",
+        "verdict": "fail",
+        "fact": "999: not in 0 … 64 (environment)",
+        "fix": "unset it or use a value in that range (the default is 0)",
+    }
+    assert checks["BAGUA_NET_NSTREMS"] == {
+        "name": "BAGUA_NET_NSTREMS",
+        "verdict": "warn",
+        "fact": "is no parameter (environment)",
+        "fix": "did you mean BAGUA_NET_NSTREAMS?",
+    }
+
+
+def test_settings_of_a_file_that_nccl_reads(sandbox: Sandbox) -> None:
+    first = free_pair()
+    settings = f"BAGUA_NET_PORT_RANGE={first}-{first + 1}\nBAGUA_NET_IMPLEMENT=TOKIO\nBAGUA_NET_RCVBUF=much\n"
+    sandbox.confs[0].write_text(settings)
+    status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="8")
+    assert status == 1
+    assert checks["BAGUA_NET_RCVBUF"]["fact"] == f"much: not in 0 … 1G ({sandbox.confs[0]})"
+    assert checks["BAGUA_NET_IMPLEMENT"]["fact"] == f"is no parameter of this version ({sandbox.confs[0]})"
+    for text in (
+        "BAGUA_NET_NSTREAMS=8 (environment)",
+        f"BAGUA_NET_PORT_RANGE={first}-{first + 1} ({sandbox.confs[0]})",
+    ):
+        assert text in checks["parameters"]["fact"]
+    assert checks["ports"]["fact"] == f"2 of 2 ports free in {first}-{first + 1}"
+
+
+def test_interfaces_are_those_that_a_file_chooses(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_text("NCCL_SOCKET_IFNAME=nosuchif0\n")
+    done = sandbox.run("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["interfaces"]["verdict"] == "fail"
 
 
 def test_rdma(sandbox: Sandbox) -> None:
