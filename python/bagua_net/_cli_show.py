@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -15,7 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from . import _doctor, _doctor_network, _params, _status
+from . import _doctor, _doctor_network, _layers, _params, _status
+from ._errors import LibraryNotFound, LibraryUnusable
 from ._plugin import plugin_path
 
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
@@ -23,6 +26,8 @@ Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 _VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 #: Width where stdout is no terminal: long lines are for the reader's tools to wrap.
 _PIPE_WIDTH = 1000
+#: Characters of a process's command line there.
+_PIPE_COMMAND = 100
 
 
 def _print(*parts: str | Table) -> None:
@@ -48,17 +53,28 @@ def _grid(rows: Iterable[tuple[str, ...]]) -> Table:
 
 
 def _processes(found: Iterable[_status.Process]) -> Table:
-    """One line each: where the terminal is too narrow, the command lines are cut."""
+    """One line each: the command lines are cut where the terminal is too narrow, and in a pipe where they are long."""
     table = Table.grid("", "", "", padding=(0, 2))
     table.columns[0].no_wrap = table.columns[2].no_wrap = True  # so that the second gives way
     for one in found:
         printable = "".join(char if char.isprintable() else " " for char in one.command)
         command = Text(" ".join(printable.split()), no_wrap=True, overflow="ellipsis")
+        if not sys.stdout.isatty():
+            command.truncate(_PIPE_COMMAND, overflow="ellipsis")
         table.add_row(str(one.pid), command, escape(one.library))
     return table
 
 
-def _setting(setting: _status.Setting) -> tuple[str, str, str]:
+def _complain(*sentences: str) -> None:
+    for sentence in sentences:
+        print(f"bagua-net: {sentence}", file=sys.stderr)
+
+
+def _unknown(rows: list[_params.Parameter], among: _layers.Layers) -> list[str]:
+    return [one.sentence for one in _params.unknown(rows, among)]
+
+
+def _setting(setting: _layers.Setting) -> tuple[str, str, str]:
     if setting.layer is None:
         return setting.name, "not set", ""
     return setting.name, escape(setting.value or '""'), escape(setting.layer)
@@ -72,12 +88,34 @@ def _status_json(found: _status.Status) -> dict[str, Any]:
     return value
 
 
-def status(as_json: Json = False) -> None:
+def _loaded(found: _status.Status, everyone: bool) -> tuple[str | Table, ...]:
+    """Who runs with it: this user's processes, or everyone's."""
+    shown = [one for one in found.processes if everyone or one.uid == os.geteuid()]
+    parts: list[str | Table] = []
+    if shown:
+        parts += ["loaded by:" if found.on else "also loaded, by its own path:", _processes(shown)]
+    elif not found.processes:
+        parts.append("loaded by no other process that this user may look into")
+    hidden = len(found.processes) - len(shown)
+    if hidden:
+        parts.append(f"loaded by processes of other users: {hidden}; --all lists them")
+    return tuple(parts)
+
+
+def status(
+    everyone: Annotated[
+        bool, typer.Option("--all", help="List the processes of all users that have it loaded.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Is it on, who set it, and who runs with it?
 
     Exit status 0: a job started now would use the plugin; 1: it would not.
     """
     found = _status.status()
+    among = _layers.of_a_job()
+    with contextlib.suppress(LibraryNotFound, LibraryUnusable):  # which is for the doctor to say
+        _complain(*_unknown(_params.read(among), among))
     if as_json:
         _dump(_status_json(found))
         raise typer.Exit(0 if found.on else 1)
@@ -85,10 +123,7 @@ def status(as_json: Json = False) -> None:
     _print(_grid(map(_setting, (found.plugin, found.network, *found.parameters))))
     if found.nccl is not None:
         _print(f"NCCL {found.nccl.version_text}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
-    if found.processes:
-        _print("loaded by:", _processes(found.processes))
-    else:
-        _print("loaded by no other process that this user may look into")
+    _print(*_loaded(found, everyone))
     raise typer.Exit(0 if found.on else 1)
 
 
@@ -111,24 +146,30 @@ def _with_fix(check: _doctor.Check) -> str:
     return escape(check.fact) + (f" [bold]→ {escape(check.fix)}[/]" if check.fix else "")
 
 
-def params(as_json: Json = False) -> None:
-    """List every BAGUA_NET_* parameter and its value.
+def _value(row: _params.Parameter) -> str:
+    """What is in force, and who set it or tried to."""
+    if not row.set:
+        return row.value
+    return f"{row.value} ({row.given} refused, {row.layer})" if row.error else f"{row.value} ({row.layer})"
 
-    Exit status 1: the environment has a value that the plugin refuses.
+
+def params(as_json: Json = False) -> None:
+    """List every BAGUA_NET_* parameter, its value in a job, and what sets it: the environment or a file of NCCL's.
+
+    Exit status 1: a value is set that the plugin refuses.
     """
-    rows = _params.read()
+    among = _layers.of_a_job()
+    rows = _params.read(among)
     if as_json:
         _dump([dataclasses.asdict(row) for row in rows])
     else:
         table = Table("parameter", "value", "default", "range", "what it does", box=None, pad_edge=False)
         for row in rows:
-            cells = (row.name, row.value + (" (set)" if row.set else ""), row.default, row.range, row.help)
-            table.add_row(*map(escape, cells))
+            table.add_row(*map(escape, (row.name, _value(row), row.default, row.range, row.help)))
         _print(table)
-    errors = [row.error for row in rows if row.error]
-    for error in errors:
-        print(error, file=sys.stderr)
-    raise typer.Exit(1 if errors else 0)
+    refusals = _params.refusals(rows)
+    _complain(*refusals, *_unknown(rows, among))
+    raise typer.Exit(1 if refusals else 0)
 
 
 def path() -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from . import _activation, _print, _status, _switch
+from . import _activation, _params, _print, _status, _switch
 
 Form = Enum("Form", {name: name for name in _print.FORMS}, type=str)  # type: ignore[misc]
 
@@ -131,6 +131,8 @@ def run(
     variables = _activation.env()
     if not force:
         _activation.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
+    for sentence in _params.check():
+        say(f"bagua-net: {sentence}")
     try:
         os.execve(_program(command[0]), command, os.environ | variables)
     except FileNotFoundError:

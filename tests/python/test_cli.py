@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -238,6 +239,13 @@ def test_a_shell_reads_back_what_was_printed(shell: str) -> None:
     assert {name: found[name] for name in NASTY} == NASTY
 
 
+def test_what_the_tests_start_has_a_home_of_its_own(home: Path) -> None:
+    """Shells and matplotlib leave files there."""
+    done = subprocess.run(["sh", "-c", "cd && pwd -P"], capture_output=True, text=True, check=True, timeout=30)
+    assert Path(done.stdout.strip()) == home.resolve()
+    assert home.resolve() != Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+
+
 def test_json_reads_back() -> None:
     assert json.loads(_print.render("json", NASTY)) == NASTY
 
@@ -377,9 +385,10 @@ def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: s
 
 
 @contextmanager
-def loaded(*arguments: str) -> Iterator[int]:
-    """The pid of another process that has the library loaded, and these arguments on its command line."""
-    hold = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('loaded', flush=True); sys.stdin.read()"
+def loaded(*arguments: str, then: str = "") -> Iterator[int]:
+    """The pid of another process that has the library loaded, has run more code, and has these arguments."""
+    load, wait = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1])", "print('loaded', flush=True); sys.stdin.read()"
+    hold = "\n".join([load, then, wait])
     command = [sys.executable, "-c", hold, LIBRARY, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
@@ -431,16 +440,88 @@ def test_status_gives_each_process_one_line(sandbox: Sandbox) -> None:
     assert next(one for one in whole if one["pid"] == pid)["command"].endswith(script)
 
 
-# ---- params ----
+def test_status_says_off_that_a_process_loaded_it_all_the_same(sandbox: Sandbox) -> None:
+    with loaded("x" * 5000) as pid:
+        off = sandbox.run("status").stdout.splitlines()
+        sandbox.run("enable")
+        on = sandbox.run("status").stdout.splitlines()
+    assert "also loaded, by its own path:" in off
+    assert "loaded by:" in on
+    (line,) = [line for line in off if line.startswith(str(pid))]
+    assert len(line) < 100 + len(os.path.realpath(LIBRARY)) + 20
+    assert "…" in line
+
+
+def test_status_shows_the_processes_of_others_only_when_asked(sandbox: Sandbox) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to have a process of another user's")
+    become = "os.setuid(12345); ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)"  # and, by PR_SET_DUMPABLE, its owner in /proc
+    with loaded(then=become) as pid:
+        own, everyones = (sandbox.run("status", *flag).stdout for flag in ([], ["--all"]))
+        found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+    (one,) = [one for one in found if one["pid"] == pid]
+    assert one["uid"] == 12345
+    assert not [line for line in own.splitlines() if line.startswith(str(pid))]
+    assert "of other users: " in own
+    assert [line for line in everyones.splitlines() if line.startswith(str(pid))]
+
+
+# ---- params, and the same settings elsewhere ----
+
+NSTREAMS = "BAGUA_NET_NSTREAMS"
+MISSPELT = "BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"
+REFUSED = "BAGUA_NET_NSTREAMS=999: not in 0 … 64; unset it or use a value in that range (the default is 0)"
+
+
+def parameter(sandbox: Sandbox, name: str, **settings: str) -> dict[str, object]:
+    rows: list[dict[str, object]] = json.loads(sandbox.run("params", "--json", **settings).stdout)
+    return next(row for row in rows if row["name"] == name)
 
 
 def test_params_shows_values_and_refuses_bad_ones(sandbox: Sandbox) -> None:
     good = sandbox.run("params", "--json", BAGUA_NET_NSTREAMS="8")
     rows = {row["name"]: row for row in json.loads(good.stdout)}
     assert good.returncode == 0
-    assert rows["BAGUA_NET_NSTREAMS"]["value"] == "8"
-    assert rows["BAGUA_NET_NSTREAMS"]["set"] is True
+    assert rows[NSTREAMS]["value"] == "8"
+    assert rows[NSTREAMS]["set"] is True
     bad = sandbox.run("params", BAGUA_NET_NSTREAMS="999")
     assert bad.returncode == 1
-    assert "BAGUA_NET_NSTREAMS" in bad.stderr
-    assert one_line(bad.stderr)
+    assert bad.stderr == f"bagua-net: {REFUSED}\n"
+    assert "0 (999 refused, environment)" in bad.stdout
+
+
+def test_params_takes_the_files_that_nccl_reads_after_the_environment(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_text("BAGUA_NET_NSTREAMS=3\nBAGUA_NET_SNDBUF=1M\n")
+    sandbox.system_conf.write_text("BAGUA_NET_NSTREAMS=5\nBAGUA_NET_RCVBUF=2M\n")
+    shown = sandbox.run("params", BAGUA_NET_SNDBUF="4M").stdout
+    for value, layer in (("3", sandbox.confs[0]), ("4M", "environment"), ("2M", sandbox.system_conf)):
+        assert f" {value} ({layer}) " in shown
+    found = parameter(sandbox, NSTREAMS)
+    assert (found["value"], found["given"], found["layer"]) == ("3", "3", str(sandbox.confs[0]))
+    other = str(sandbox.root / "none.conf")
+    assert parameter(sandbox, NSTREAMS, NCCL_CONF_FILE=other)["layer"] == str(sandbox.system_conf)
+
+
+def test_a_bad_value_in_a_file_is_refused_with_the_file(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_text("BAGUA_NET_NSTREAMS=999\n")
+    said = f"bagua-net: {sandbox.confs[0]}: {REFUSED}\n"
+    for arguments in (["params"], ["run", "--", "echo", "started"]):
+        done = sandbox.run(*arguments)
+        assert (done.returncode, done.stderr) == (1, said)
+        assert "started" not in done.stdout
+    assert sandbox.run("run", "--", "true", BAGUA_NET_NSTREAMS="8").returncode == 0
+
+
+def test_run_refuses_a_bad_value_before_it_starts(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", "--", "echo", "started", BAGUA_NET_NSTREAMS="999")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"bagua-net: {REFUSED}\n")
+
+
+@pytest.mark.parametrize("arguments", [["params"], ["params", "--json"], ["status"], ["run", "--", "true"]])
+def test_a_name_that_nobody_reads_is_pointed_out(sandbox: Sandbox, arguments: list[str]) -> None:
+    expected = sandbox.run(*arguments)
+    assert expected.stderr == ""
+    done = sandbox.run(*arguments, BAGUA_NET_NSTREMS="8", BAGUA_NET_TEST_X="1", BAGUA_NET_BENCH_X="1")
+    assert (done.returncode, done.stderr) == (expected.returncode, f"bagua-net: {MISSPELT}\n")
+    sandbox.confs[0].write_text("BAGUA_NET_NSTREMS=8\n")
+    assert sandbox.run(*arguments).stderr == f"bagua-net: {sandbox.confs[0]}: {MISSPELT}\n"
