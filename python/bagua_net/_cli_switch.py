@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from . import _activation, _params, _print, _status, _switch
+from . import _activation, _homes, _params, _print, _status, _switch
 
 Form = Enum("Form", {name: name for name in _print.FORMS}, type=str)  # type: ignore[misc]
 
@@ -75,6 +75,10 @@ def enable(
     if not force:
         _switch.check_machine()
     changes = _switch.plan_enable(target, force=force)
+    named = _switch.stand_in(target)
+    if named is not None:
+        command = f"bagua-net enable --conf {shlex.quote(str(named))}"
+        say(f"NCCL_CONF_FILE is set, so NCCL will not read {_homes.USER_CONF_NAME} here; use `{command}`")
     if dry_run:
         _show(changes)
         return
@@ -82,7 +86,7 @@ def enable(
     for change in changes:
         say(f"{change.path}: " + ("enabled" if change.is_one else "enabled already"))
     found = _status.status()
-    if not found.on and conf is None:
+    if not found.on and conf is None and named is None:
         say(f"but not in effect here: {found.problem}")
     elif not found.on and conf is not None:
         say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")

@@ -87,6 +87,16 @@ def check_machine() -> None:
         )
 
 
+def stand_in(target: Target) -> Path | None:
+    """The file that NCCL reads here in place of every one of the target; None: it reads one of those."""
+    nccl = _nccl.find()
+    first, *others = _homes.confs_read_by(nccl.version if nccl else None)
+    named = os.environ.get("NCCL_CONF_FILE")
+    if not named or first != Path(named) or any(path.absolute() in target.confs for path in (first, *others)):
+        return None
+    return first
+
+
 def plan_enable(target: Target, *, force: bool) -> list[Change]:
     """What enabling would change.
 

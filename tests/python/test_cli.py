@@ -197,8 +197,16 @@ def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -
 
 def test_enable_says_when_another_file_stands_in_for_this_one(sandbox: Sandbox) -> None:
     conf = sandbox.root / "cluster.conf"
-    done = sandbox.run("enable", NCCL_CONF_FILE=str(conf))
-    assert f"bagua-net enable --conf {conf}" in done.stderr
+    for arguments in (["enable", "--dry-run"], ["enable"]):
+        done = sandbox.run(*arguments, NCCL_CONF_FILE=str(conf))
+        (said,) = [line for line in done.stderr.splitlines() if "NCCL_CONF_FILE" in line]
+        assert "NCCL will not read .nccl.conf" in said
+        assert f"`bagua-net enable --conf {conf}`" in said
+        assert "not in effect" not in done.stderr
+    for confs in (["--system"], ["--conf", str(conf)]):
+        assert (
+            "NCCL_CONF_FILE is set" not in sandbox.run("enable", *confs, "--dry-run", NCCL_CONF_FILE=str(conf)).stderr
+        )
     assert sandbox.run("enable", "--conf", str(conf), NCCL_CONF_FILE=str(conf)).returncode == 0
     assert sandbox.run("status", NCCL_CONF_FILE=str(conf)).returncode == 0
 
