@@ -75,7 +75,7 @@ def results(tmp_path: Path, *arguments: str, **extra: str) -> dict[str, Any]:
 EVERY = [(op, ranks) for op in OPS for ranks in ("2", "3")]
 
 
-@pytest.mark.parametrize(("op", "ranks"), [("allreduce", "1"), *EVERY])
+@pytest.mark.parametrize(("op", "ranks"), EVERY)
 def test_every_operation_is_right(tmp_path: Path, op: str, ranks: str) -> None:
     record = results(
         tmp_path,
@@ -193,6 +193,38 @@ def test_another_interface_than_loopback_when_told(tmp_path: Path) -> None:
     assert len(run.stderr.splitlines()) == 1
 
 
+def test_settings_are_those_of_the_files_that_a_job_would_read(tmp_path: Path) -> None:
+    """There is no NCCL here to put them into the environment."""
+    conf = tmp_path / "job.conf"
+    conf.write_text("BAGUA_NET_NSTREAMS=3\nBAGUA_NET_SNDBUF=8K\nBAGUA_NET_NSTREMS=4\nNCCL_NET=BaguaNet\n")
+    file = tmp_path / "record.json"
+    options = ["--transport", "bagua", "--max", "4", *QUICK, "--json", str(file)]
+    run = bench(*options, NCCL_CONF_FILE=str(conf), BAGUA_NET_SNDBUF="1M")
+    assert run.returncode == 0, run.stderr
+    misspelt = "BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"
+    assert run.stderr == f"bagua-net: {conf}: {misspelt}\n"
+    assert f"with BAGUA_NET_NSTREAMS=3 of {conf}" in run.stdout.splitlines()[0]
+    found = json.loads(file.read_text())["environment"]
+    assert (found["BAGUA_NET_NSTREAMS"], found["BAGUA_NET_SNDBUF"]) == ("3", "1M")
+    conf.write_text("BAGUA_NET_NSTREAMS=999\n")
+    run = bench(*options, NCCL_CONF_FILE=str(conf))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.startswith(f"bagua-net: {conf}: BAGUA_NET_NSTREAMS=999: not in 0 … 64; ")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_more_ranks_than_cores_are_minded_last() -> None:
+    core = min(os.sched_getaffinity(0))
+    program = (
+        f"import os, runpy; os.sched_setaffinity(0, {{{core}}}); runpy.run_module('bagua_net', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program, "bench", "--transport", "bagua", "--max", "4", *QUICK]
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    assert run.returncode == 0, run.stderr
+    last = run.stdout.splitlines()[-1]
+    assert last == "# Mind that 2 ranks shared 1 processor core: these figures are the scheduler's as well."
+
+
 # ---- several invocations ----
 
 
@@ -248,11 +280,17 @@ def test_a_rank_that_never_comes_is_named() -> None:
     [
         (["--op", "allsum"], "none of allreduce"),
         (["--dtype", "float8"], "none of int8"),
-        (["--transport", "bagua,ucx"], "none of bagua"),
+        (
+            ["--transport", "bagua,ucx"],
+            "'ucx' is no network to compare; with --device cpu: bagua, nccl-socket, gloo; "
+            "with --device cuda: nccl+bagua, nccl",
+        ),
         (["--min", "64", "--max", "4"], "below the smallest"),
         (["--min", "lots"], "is no size"),
         (["--model", "gpt2", "--op", "broadcast"], "--op allreduce"),
-        (["--ranks", "0"], "1 to 120 ranks"),
+        (["--ranks", "0"], "nothing travels between fewer than 2 ranks"),
+        (["--ranks", "1"], "nothing travels between fewer than 2 ranks, and 1 was asked for"),
+        (["--ranks", "121"], "up to 120 ranks"),
         (["--rank", "1"], "--rendezvous"),
     ],
 )
@@ -306,6 +344,8 @@ def test_cuda_without_cuda_is_refused_in_one_line() -> None:
     run = bench("--device", "cuda", "--max", "4")
     assert run.returncode == 1
     assert "torch" in run.stderr
+    if importlib.util.find_spec("torch") is None:
+        assert "pip install torch" in run.stderr
     assert len(run.stderr.splitlines()) == 1
 
 

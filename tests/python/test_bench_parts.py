@@ -256,6 +256,22 @@ def test_sentences_say_first_that_results_were_wrong() -> None:
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 
+@pytest.mark.parametrize(
+    ("ranks", "cores", "load", "said"),
+    [
+        (2, 2, 0.9, ""),
+        (2, 8, 5.9, ""),
+        (4, 2, 0.0, "4 ranks shared 2 processor cores"),
+        (2, 2, 1.0, r"busy \(load 1.0, 2 cores\)"),
+        (2, 8, 6.1, r"busy \(load 6.1, 8 cores\)"),
+    ],
+)
+def test_figures_of_a_crowded_machine_are_qualified(ranks: int, cores: int, load: float, said: str) -> None:
+    (sentence,) = summary.contention(ranks, cores, load) or [""]
+    assert bool(sentence) == bool(said)
+    assert re.search(said, sentence)
+
+
 def test_two_local_ranks_without_being_told() -> None:
     placement = place(None, None, None, {})
     assert (placement.nranks, placement.ranks, placement.local) == (2, [0, 1], True)

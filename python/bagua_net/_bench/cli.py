@@ -39,8 +39,12 @@ def _bytes(text: str) -> int:
 
 
 def _transports(text: str, device: str) -> tuple[str, ...]:
-    check = _one_of(_TRANSPORTS[device])
-    return tuple(dict.fromkeys(check(name.strip()) for name in text.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in _TRANSPORTS[device]:
+            known = "; ".join(f"with --device {kind}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
+            raise typer.BadParameter(f"{name!r} is no network to compare; {known}")
+    return names
 
 
 def _sweep(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
@@ -55,8 +59,10 @@ def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Place
         placement = place(ranks, rank, rendezvous)
     except PlacementInvalid as error:
         raise typer.BadParameter(str(error)) from None
-    if not 1 <= placement.nranks <= MAX_RANKS:
-        raise typer.BadParameter(f"the checks are exact for 1 to {MAX_RANKS} ranks, not {placement.nranks}")
+    if placement.nranks < 2:
+        raise typer.BadParameter(f"nothing travels between fewer than 2 ranks, and {placement.nranks} was asked for")
+    if placement.nranks > MAX_RANKS:
+        raise typer.BadParameter(f"the checks are exact for up to {MAX_RANKS} ranks, not for {placement.nranks}")
     return placement
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import _layers, _params
 from .._errors import BaguaNetError
 from .._rendezvous import Server
 from . import models, plot, record, report, sizes, summary, transports
@@ -98,17 +99,44 @@ def _pass_on(line: str) -> None:
         print(line, file=sys.stderr)
 
 
+def _take_settings() -> list[str]:
+    """Gives this process and its children what a job would get from the files that NCCL reads: here is no NCCL to do
+    it. Returns a phrase for each setting that they take so.
+
+    Raises:
+        ParameterInvalid: the plugin would refuse a value.
+    """
+    among = _layers.of_a_job()
+    for sentence in _params.check(among):
+        print(f"bagua-net: {sentence}", file=sys.stderr)
+    return [f"with {setting.name}={setting.value} of {setting.layer}" for setting in _layers.apply(among)]
+
+
+def _processors() -> tuple[int, float]:
+    """How many cores this process may use, and how many others kept busy over the last minute."""
+    try:
+        load = os.getloadavg()[0]
+    except OSError:
+        load = 0.0
+    return len(os.sched_getaffinity(0)), load
+
+
 def run(config: Config, placement: Placement, ifname: str | None, outputs: Outputs) -> bool:
     """Measures, prints and writes. False: a result was wrong.
 
     Raises:
-        BaguaNetError: a rank died, a network that was asked for is missing, the ranks did not come together.
+        BaguaNetError: a rank died, a network that was asked for is missing, the ranks did not come together,
+            a parameter has a bad value.
         OSError: a file cannot be written.
     """
     outputs.check()
+    if ifname:
+        os.environ["NCCL_SOCKET_IFNAME"] = ifname  # what was typed wins over what a file has
+    taken = _take_settings()
+    busy = summary.contention(config.nranks if placement.local else len(placement.ranks), *_processors())
     _check_memory(config, len(lanes(config)) * len(placement.ranks))
     interface = transports.use_interface(ifname, placement.local)
-    where = f"{placement.text}, {interface}"
+    where = ", ".join([placement.text, interface, *taken])
     if 0 not in placement.ranks:
         address = (placement.host, placement.port)
         Launcher(config, placement.ranks, address, placement.token, lambda event: None, _pass_on).run()
@@ -120,11 +148,11 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
         with report.Report(len(config.workloads())) as out:
             listener = _Listener(config, where, out)
             Launcher(config, placement.ranks, address, placement.token, listener.event, _pass_on).run()
-    return _finish(config, where, listener, outputs)
+    return _finish(config, where, listener, outputs, busy)
 
 
-def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs) -> bool:
-    text = list(summary.sentences(listener.rows, where, listener.missing))
+def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs, busy: list[str]) -> bool:
+    text = [*summary.sentences(listener.rows, where, listener.missing), *busy]
     print("#")
     for sentence in text:
         print(f"# {sentence}")

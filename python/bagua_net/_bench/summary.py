@@ -109,3 +109,21 @@ def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[
             yield _against(us, by_name[us], rival, theirs)
     for name, reason in missing.items():
         yield f"Not compared: {name} ({reason})."
+
+
+def contention(ranks: int, cores: int, load: float) -> list[str]:
+    """What keeps the figures of one machine from being about the networks, in one sentence; none where nothing does.
+
+    Args:
+        ranks: on this machine.
+        cores: that they may use.
+        load: cores that others kept busy when the run began.
+    """
+    if ranks > cores:
+        return [
+            f"Mind that {ranks} ranks shared {cores} processor core{'s' if cores > 1 else ''}: "
+            "these figures are the scheduler's as well."
+        ]
+    if load >= 1 and ranks + load > cores:
+        return [f"Mind that this machine was busy (load {load:.1f}, {cores} cores): the next run may differ."]
+    return []

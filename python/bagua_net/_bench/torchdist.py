@@ -22,7 +22,7 @@ def import_torch() -> Any:
         Unavailable: it is not installed, or does not load, or has no torch.distributed.
     """
     if importlib.util.find_spec("torch") is None:
-        raise Unavailable("torch is not installed here")
+        raise Unavailable("torch is not installed here; pip install torch")
     try:
         import torch
         import torch.distributed as dist
