@@ -86,9 +86,7 @@ def test_a_stripped_library_says_so(tmp_path: Path) -> None:
         _nccl_wheel.inspect(library)
 
 
-def test_the_variable_stands_in_for_the_wheels_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_variable_stands_in_for_the_wheels_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     named = tmp_path / "mine" / "libnccl.so.2"
     for file in (wheel, named):
