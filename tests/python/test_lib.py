@@ -105,3 +105,28 @@ def test_interfaces_are_offered_or_rejected_with_a_reason(monkeypatch: pytest.Mo
     rows = _interfaces.scan()
     assert [row.name for row in rows if row.reason is None] == ["lo"]
     assert {row.name for row in rows} >= {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}
+
+
+WARNINGS_AT_INIT = """
+import ctypes
+from bagua_net import plugin_path
+text, number = ctypes.c_char_p, ctypes.c_int
+Log = ctypes.CFUNCTYPE(None, number, ctypes.c_ulong, text, number, text, text)
+log = Log(lambda level, flags, file, line, form, said: level == 2 and print(said.decode()))
+table = ctypes.c_void_p.in_dll(ctypes.CDLL(str(plugin_path())), "ncclNetPlugin_v8")
+init = ctypes.cast((ctypes.c_void_p * 2).from_address(ctypes.addressof(table))[1], ctypes.CFUNCTYPE(ctypes.c_int, Log))
+init(log)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["NSTREMS", "STREAMS", "PROT_RANGE", "MIN_CHUNK_SIZE", "IMPLEMENT", "", "SNDBUFS", "RCVBUFFER", "XXXDBUF"]
+)
+def test_a_name_that_nobody_reads_is_called_the_same_here_and_in_the_job(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"BAGUA_NET_{name}", "1")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    done = subprocess.run([sys.executable, "-c", WARNINGS_AT_INIT], capture_output=True, text=True, timeout=60)
+    (sentence,) = _params.check()
+    assert done.stdout == f"NET/BaguaNet: {sentence}\n", done.stderr
