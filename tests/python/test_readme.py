@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nccl_wheels
 import pytest
 
 from bagua_net import _params, _print
@@ -95,6 +96,13 @@ def test_links_resolve(document: Path) -> None:
         assert target.exists(), f"{link[0]}: there is no {link['path']}"
         if link["anchor"]:
             assert link["anchor"] in _anchors(target), f"{link[0]}: {target.name} has no such heading"
+
+
+def test_what_the_tests_leave_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BAGUA_NET_TEST_WHEELS", raising=False)
+    directory = "/".join(nccl_wheels._directory().parts[-2:])
+    undo = README.read_text().partition("\n## Undo\n")[2].partition("\n## ")[0]
+    assert f"`~/{directory}`" in undo
 
 
 def test_the_ci_runs_the_readmes_commands() -> None:
