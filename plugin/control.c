@@ -161,8 +161,8 @@ void bnet_control_fit(struct bnet_conn *conn, uint64_t now)
 }
 
 /* Involuntary switches a second, of all threads together, from which on this process counts as one that shares its
- * processors: alone on them it sees a few dozen, and a thread that takes turns with another at least a few hundred. */
-#define CONTENDED_SWITCHES 250
+ * processors: alone on them it sees one or two hundred, and one whose idle loops yield to others some thousands. */
+#define CONTENDED_SWITCHES 1000
 #define CONTENDED_MS 2000
 
 static void sense_contention(uint64_t now)
