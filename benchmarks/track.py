@@ -270,7 +270,9 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     if plan.output.exists() and not arguments.quick:
         raise TrackError(f"{plan.output} exists: --resume continues it, --output names another")
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    command = shlex.join(["benchmarks/track.py", *sys.argv[1:]])
+    # Where files lie on this machine is nobody's business: their names say enough.
+    shown = [Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:]]
+    command = shlex.join(["benchmarks/track.py", *shown])
     return results.Results(now, command, dict(machine.describe()), _settings(plan))
 
 
