@@ -173,6 +173,7 @@ def _arguments() -> argparse.Namespace:
     add("--sides", default=",".join(contenders.NAMES), help="which of %(default)s")
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
     add("--quick", action="store_true", help="fewer cells, shorter windows: under five minutes")
+    add("--short", action="store_true", help="all cells, windows as short as with --quick")
     add("--resume", action="store_true", help="continue the results file")
     add("--retry", action="store_true", help="with --resume: read again what failed or was disturbed")
     add("--output", type=Path, help="results file (benchmarks/results/DATE.json)")
@@ -215,7 +216,7 @@ def _output(arguments: argparse.Namespace) -> Path:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    effort = QUICK if arguments.quick else FULL
+    effort = QUICK if arguments.quick else replace(QUICK, pairs=FULL.pairs) if arguments.short else FULL
     if arguments.pairs:
         effort = replace(effort, pairs=arguments.pairs)
     malformed = [item for item in arguments.set if "=" not in item]
