@@ -17,6 +17,7 @@
 #include "counters.h"
 #include "engine.h"
 #include "log.h"
+#include "path.h"
 #include "sock.h"
 
 #define POLL_EVENTS 16
@@ -34,6 +35,8 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	conn->dev = dev;
 	conn->config = config;
 	conn->epoll = -1;
+	atomic_init(&conn->level, 1);
+	conn->setup.wanted = conn->setup.most = 1;
 	for (int i = 0; i < BNET_RING; i++) {
 		conn->ring[i].conn = conn;
 		bnet_map_init(&conn->ring[i].map);
@@ -52,6 +55,7 @@ void bnet_conn_free(struct bnet_conn *conn)
 	for (int i = 0; i < BNET_RING; i++)
 		bnet_map_destroy(&conn->ring[i].map);
 	bnet_sock_close(conn->epoll);
+	bnet_path_leave(conn);
 	free(conn);
 	bnet_count(connections, -1);
 }
@@ -114,6 +118,24 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 		shutdown(fd, SHUT_RDWR);
 	bnet_count(streams, 1);
 	return 0;
+}
+
+int bnet_conn_drop_stream(struct bnet_conn *conn, int index)
+{
+	int last = atomic_load_explicit(&conn->nstreams, memory_order_relaxed) - 1;
+	struct bnet_stream *stream = conn->streams[index];
+	int fd = stream->fd;
+
+	epoll_ctl(conn->epoll, EPOLL_CTL_DEL, fd, NULL);
+	conn->streams[index] = conn->streams[last];
+	conn->streams[index]->index = index;
+	conn->streams[last] = NULL;
+	atomic_store(&conn->nstreams, last);
+	if (index != last)
+		watch_stream(conn, conn->streams[index], EPOLL_CTL_MOD, true);
+	free(stream);
+	bnet_count(streams, -1);
+	return fd;
 }
 
 bool bnet_conn_try_own(struct bnet_conn *conn)

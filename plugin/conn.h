@@ -7,7 +7,8 @@
  *   - The *owner* moves data: whoever holds `owner`. That is the caller's thread inside isend, irecv and test, or the
  *     control thread when the caller has not come by for a while. It is taken by exchange and never waited for on the
  *     data path; deregMr and close wait for it, since a pass never blocks.
- *   - The control thread adds streams (`streams[i]` first, then `nstreams`), under the engine's lock.
+ *   - The control thread adds streams (`streams[i]` first, then `nstreams`), under the engine's lock, and takes them out,
+ *     under the lock and as the owner.
  *   - A request's slot passes from the poster to the owner by `posted`, and back by the request's `done`.
  */
 #ifndef BNET_CONN_H
@@ -21,6 +22,7 @@
 #include "claim.h"
 #include "config.h"
 #include "device.h"
+#include "flow.h"
 #include "list.h"
 #include "wire.h"
 
@@ -28,12 +30,11 @@
  * order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
-/* Without BAGUA_NET_NSTREAMS, to another host. */
-#define BNET_DEFAULT_STREAMS 4
 /* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. */
 #define BNET_AHEAD 4096
 
 struct bnet_conn;
+struct bnet_path;
 
 /* A memory region, as regMr promised it to stay mapped. */
 struct bnet_mr {
@@ -80,11 +81,8 @@ struct bnet_stream {
 	bool ended;                /* the peer has closed it, after a whole frame */
 	bool used;                 /* it has carried a frame */
 	uint64_t greeted;          /* bytes that it had received when it joined: the greeting */
-	/* the path, for the send buffer; the control thread's */
-	int64_t sndbuf;
-	uint64_t acked;
-	uint64_t acked_at_ms;
-	uint64_t rate;             /* bytes/s */
+	struct bnet_flow flow;     /* of a sender */
+	uint64_t ask_at_ns;        /* it holds enough until then; the owner's */
 };
 
 /* How a connection comes to be; the engine's, under its lock. */
@@ -94,7 +92,9 @@ struct bnet_setup {
 	bool peer_is_local;
 	bool ready;                    /* the first stream is greeted */
 	bool handed_out;               /* connect or accept has returned it */
-	int wanted;                    /* streams to have in the end */
+	int most;                      /* streams that both ends allow */
+	int wanted;                    /* streams that were opened, or tried */
+	int dialing;                   /* streams that are being opened */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
 	struct bnet_node accepted;     /* a receiver's: in its listen object's queue until accept */
@@ -114,10 +114,14 @@ struct bnet_conn {
 	_Atomic uint64_t posted;       /* requests so far: the number of the next one */
 	_Atomic uint32_t outstanding;  /* posted and not done: work for the owner */
 	_Atomic uint32_t passes;       /* of any owner; the control thread sees whether the caller comes by */
+	_Atomic bool reap;             /* a receiver's: a stream other than the first has ended */
 	_Atomic int error;             /* 0 or -errno: the connection is unusable; first one wins */
-	uint32_t passes_seen;          /* the control thread's */
+	uint32_t passes_seen;          /* the control thread's, as is what follows */
+	uint32_t passes_sampled;
+	struct bnet_path *path;        /* of a sender */
 
 	_Atomic int nstreams;
+	_Atomic int level;             /* how many of them, from the first, may claim slices; of a sender */
 	struct bnet_stream *streams[BNET_MAX_STREAMS];
 	int epoll;                     /* all streams, edge-triggered, once there is a second one; else -1 */
 	uint32_t quiet;                /* passes since a stream other than the first had something */
@@ -136,11 +140,24 @@ void bnet_conn_free(struct bnet_conn *conn);
  * -ENOMEM, or epoll's -errno, and then the socket stays the caller's. */
 int bnet_conn_add_stream(struct bnet_conn *conn, int fd);
 
+/* Takes a stream out, any but the first; the last one gets its place. Its descriptor is the caller's then. The owner
+ * only, under the engine's lock. */
+int bnet_conn_drop_stream(struct bnet_conn *conn, int index);
+
 /* Is something outstanding? A request may be done before its poster has come to counting it: then the count is
  * negative for a moment. */
 static inline bool bnet_conn_has_work(const struct bnet_conn *conn)
 {
 	return (int32_t)atomic_load(&conn->outstanding) > 0;
+}
+
+/* Streams that may claim slices. The others rest: they end what they have begun. */
+static inline int bnet_conn_active(const struct bnet_conn *conn)
+{
+	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);
+	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+
+	return streams < level ? streams : level;
 }
 
 bool bnet_conn_try_own(struct bnet_conn *conn);

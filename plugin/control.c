@@ -6,8 +6,6 @@
 #include "control.h"
 
 #include <errno.h>
-#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,11 +16,14 @@
 #include "counters.h"
 #include "engine.h"
 #include "log.h"
+#include "path.h"
 #include "sock.h"
 
 /* How often dials and drains are looked at; how often silent guests and paths are. */
 #define FAST_TICK_MS 10
 #define SLOW_TICK_MS 100
+/* … and how often the streams of senders are. */
+#define PATH_TICK_MS 20
 /* A takeover goes on while it finds work, for at most this many passes. */
 #define TAKEOVER_PASSES 4
 
@@ -112,53 +113,7 @@ static bool look_after_connections(void)
 	return work;
 }
 
-/* ---- send buffers ---- */
-
-/* The rate at which the peer acknowledges, remembered through pauses of a second or two. */
-static uint64_t stream_rate(struct bnet_stream *stream, uint64_t acked, uint64_t now)
-{
-	uint64_t elapsed = now - stream->acked_at_ms, rate;
-
-	if (stream->acked_at_ms && elapsed && acked != stream->acked) {
-		rate = (acked - stream->acked) * 1000 / elapsed;
-		stream->rate -= stream->rate / 16;
-		if (rate > stream->rate)
-			stream->rate = rate;
-	}
-	stream->acked = acked;
-	stream->acked_at_ms = now;
-	return stream->rate;
-}
-
-static void fit_stream(const struct bnet_conn *conn, struct bnet_stream *stream, uint64_t now)
-{
-	struct tcp_info info;
-	socklen_t size = sizeof(info);
-	uint64_t rate;
-	int64_t want;
-
-	memset(&info, 0, sizeof(info));
-	if (getsockopt(stream->fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    size < offsetof(struct tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt))
-		return;
-	rate = stream_rate(stream, info.tcpi_bytes_acked, now);
-	/* Before anything was measured the link's nominal speed stands in. */
-	if (rate == 0)
-		rate = (uint64_t)conn->dev->speed_mbps * 125000;
-	want = bnet_sndbuf_for_path(info.tcpi_min_rtt, rate, now < bnet_engine.contended_until_ms);
-	if (want == stream->sndbuf)
-		return;
-	stream->sndbuf = want;
-	bnet_sock_set_sndbuf(stream->fd, want);
-}
-
-void bnet_control_fit(struct bnet_conn *conn, uint64_t now)
-{
-	if (!conn->sender || conn->config->sndbuf)
-		return;
-	for (int i = 0; i < conn->nstreams; i++)
-		fit_stream(conn, conn->streams[i], now);
-}
+/* ---- processors ---- */
 
 /* Involuntary switches a second, of all threads together, from which on this process counts as one that shares its
  * processors: alone on them it sees one or two hundred, and one whose idle loops yield to others some thousands. */
@@ -177,12 +132,6 @@ static void sense_contention(uint64_t now)
 		bnet_engine.contended_until_ms = now + CONTENDED_MS;
 	bnet_engine.switches = usage.ru_nivcsw;
 	bnet_engine.sampled_ms = now;
-}
-
-static void fit_connections(uint64_t now)
-{
-	bnet_list_each(node, &bnet_engine.conns)
-		bnet_control_fit(bnet_entry(node, struct bnet_conn, node), now);
 }
 
 /* ---- the loop ---- */
@@ -227,9 +176,11 @@ static void keep_house(uint64_t now)
 	bnet_guests_tick(now);
 	bnet_dials_tick(now);
 	bnet_drains_tick(now);
-	if (now - bnet_engine.sampled_ms >= SLOW_TICK_MS) {
+	if (now - bnet_engine.sampled_ms >= SLOW_TICK_MS)
 		sense_contention(now);
-		fit_connections(now);
+	if (now - bnet_engine.paths_ms >= PATH_TICK_MS) {
+		bnet_paths_sample(bnet_now_us());
+		bnet_engine.paths_ms = now;
 	}
 }
 

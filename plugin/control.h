@@ -11,8 +11,4 @@
  * -errno. */
 int bnet_control_spawn(void);
 
-/* Gives a sender's streams the send buffers that their paths want. Under the engine's lock. */
-struct bnet_conn;
-void bnet_control_fit(struct bnet_conn *conn, uint64_t now);
-
 #endif

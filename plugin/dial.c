@@ -16,6 +16,7 @@
 #include "counters.h"
 #include "engine.h"
 #include "log.h"
+#include "path.h"
 #include "sock.h"
 
 /* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. Long
@@ -44,6 +45,7 @@ struct dial {
 
 static void end_dial(struct dial *dial)
 {
+	dial->conn->setup.dialing--;
 	bnet_list_remove(&dial->watch.node);
 	bnet_sock_close(dial->watch.fd);
 	free(dial);
@@ -188,29 +190,12 @@ int bnet_dial_start(struct bnet_conn *conn, int index)
 	dial->started_ms = bnet_now_ms();
 	dial->watch.fd = -1;
 	bnet_list_add(&bnet_engine.dials, &dial->watch.node);
+	conn->setup.dialing++;
 	try_connect(dial, dial->started_ms);
 	return 0;
 }
 
 /* ---- after WELCOME ---- */
-
-static void widen(struct bnet_conn *conn, int peers_most)
-{
-	int wanted = (int)bnet_engine.config.nstreams;
-
-	if (wanted == 0)
-		wanted = conn->setup.peer_is_local ? 1 : BNET_DEFAULT_STREAMS;
-	conn->setup.wanted = wanted < peers_most ? wanted : peers_most;
-	for (int i = 1; i < conn->setup.wanted; i++) {
-		if (!bnet_descriptors_left()) {
-			bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
-				  "Raise it (ulimit -n)",
-				  i, conn->setup.wanted, conn->peer);
-			return;
-		}
-		bnet_dial_start(conn, i);
-	}
-}
 
 static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
 {
@@ -225,11 +210,13 @@ static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
 	}
 	dial->watch.fd = -1;
 	end_dial(dial);
-	bnet_control_fit(conn, bnet_now_ms());
+	bnet_path_greeted(conn, conn->streams[conn->nstreams - 1]);
 	if (index)
 		return;
 	conn->setup.ready = true;
-	widen(conn, welcome->max_streams);
+	if (welcome->max_streams > 1)
+		conn->setup.most = welcome->max_streams;
+	bnet_path_widen(conn);
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
 
@@ -252,6 +239,7 @@ static void judged(struct dial *dial, const struct bnet_welcome *welcome)
 		give_up(dial, -ECONNRESET, "the remote communicator is gone");
 		return;
 	case BNET_VERDICT_LIMIT:
+		dial->conn->setup.most = dial->conn->nstreams;
 		give_up(dial, -EUSERS, "it has no room for another stream");
 		return;
 	}

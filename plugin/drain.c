@@ -84,36 +84,49 @@ void bnet_drains_tick(uint64_t now)
 	}
 }
 
-static void drain_stream(struct bnet_stream *stream, bool sender)
+/* True: the socket is the list's now. False: there is nothing to wait for. */
+static bool drain_later(int fd, bool sender)
 {
 	struct drain *drain;
 
-	shutdown(stream->fd, SHUT_WR);
-	if (discard_input(stream->fd) || (sender && all_acknowledged(stream->fd)))
-		return; /* nothing to wait for: the caller closes it */
+	shutdown(fd, SHUT_WR);
+	if (discard_input(fd) || (sender && all_acknowledged(fd)))
+		return false;
 	drain = calloc(1, sizeof(*drain));
 	if (!drain)
-		return;
-	drain->watch.fd = stream->fd;
+		return false;
+	drain->watch.fd = fd;
 	drain->watch.deadline_ms = bnet_engine.drain_deadline_ms;
 	drain->sender = sender;
 	if (bnet_watch_add(&drain->watch, BNET_WATCH_DRAIN, EPOLLIN | EPOLLRDHUP | EPOLLET) < 0) {
 		free(drain);
-		return;
+		return false;
 	}
 	bnet_list_add(&bnet_engine.drains, &drain->watch.node);
-	stream->fd = -1;
+	return true;
 }
 
-void bnet_drain_start(struct bnet_conn *conn)
+static void begin_budget(void)
 {
 	uint64_t now = bnet_now_ms();
 
 	if (bnet_list_empty(&bnet_engine.drains) || now >= bnet_engine.drain_deadline_ms)
 		bnet_engine.drain_deadline_ms = now + BUDGET_MS;
+}
+
+void bnet_drain_socket(int fd, bool sender)
+{
+	begin_budget();
+	if (!drain_later(fd, sender))
+		bnet_sock_close(fd);
+}
+
+void bnet_drain_start(struct bnet_conn *conn)
+{
+	begin_budget();
 	for (int i = 0; i < conn->nstreams; i++)
-		if (conn->streams[i]->fd >= 0)
-			drain_stream(conn->streams[i], conn->sender);
+		if (conn->streams[i]->fd >= 0 && drain_later(conn->streams[i]->fd, conn->sender))
+			conn->streams[i]->fd = -1;
 }
 
 void bnet_conn_discard(struct bnet_conn *conn)

@@ -30,6 +30,14 @@ uint64_t bnet_now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+uint64_t bnet_now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 uint64_t bnet_random(void)
 {
 	uint64_t value = 0;
@@ -66,6 +74,7 @@ static void init_lists(void)
 {
 	bnet_list_init(&bnet_engine.listens);
 	bnet_list_init(&bnet_engine.conns);
+	bnet_list_init(&bnet_engine.paths);
 	bnet_list_init(&bnet_engine.guests);
 	bnet_list_init(&bnet_engine.dials);
 	bnet_list_init(&bnet_engine.drains);
@@ -109,6 +118,8 @@ static void after_fork_in_child(void)
 		bnet_list_remove(node);
 	}
 	bnet_list_each(node, &bnet_engine.listens)
+		bnet_list_remove(node);
+	bnet_list_each(node, &bnet_engine.paths)
 		bnet_list_remove(node);
 	if (bnet_engine.running) {
 		close(bnet_engine.epoll);

@@ -65,14 +65,15 @@ struct bnet_engine {
 	struct bnet_config config;
 	struct bnet_device_table devices;
 	struct bnet_listener listeners[BNET_MAX_DEVICES];
-	struct bnet_node listens, conns, guests, dials, drains;
+	struct bnet_node listens, conns, paths, guests, dials, drains;
 	int nguests;
 	bool running;
 	int epoll;
 	int wake;
 	uint64_t serial;
 	uint64_t drain_deadline_ms; /* all closes that overlap share it */
-	uint64_t sampled_ms;         /* when paths and switches were last looked at */
+	uint64_t paths_ms;           /* when paths were last looked at */
+	uint64_t sampled_ms;         /* when switches were */
 	long switches;               /* involuntary ones of this process until then */
 	uint64_t contended_until_ms; /* the process shares its processors */
 };
@@ -91,6 +92,7 @@ void bnet_engine_wake(void);
 /* Under the lock: waits for `changed`, at most ms. */
 void bnet_engine_wait(int ms);
 uint64_t bnet_now_ms(void);
+uint64_t bnet_now_us(void);
 /* Not zero. */
 uint64_t bnet_random(void);
 
@@ -122,6 +124,8 @@ void bnet_dials_cancel(const struct bnet_conn *conn);
 
 /* drain.c: closed connections' sockets until the peer has everything. Under the lock. */
 void bnet_drain_start(struct bnet_conn *conn);
+/* The same for one socket that has left its connection. */
+void bnet_drain_socket(int fd, bool sender);
 void bnet_drain_ready(struct bnet_watch *watch);
 void bnet_drains_tick(uint64_t now);
 /* Does one of them still carry bytes that were reported as sent? */

@@ -15,6 +15,7 @@
 #include "config.h"
 #include "counters.h"
 #include "log.h"
+#include "path.h"
 
 #define WARN_MS 10000
 
@@ -169,7 +170,7 @@ static void announce(struct bnet_conn *conn)
 	conn->setup.handed_out = true;
 	if (conn->sender)
 		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s", conn->peer, conn->dev->name,
-			  conn->setup.wanted, conn->setup.wanted == 1 ? "" : "s");
+			  conn->path->demand.most < conn->setup.most ? conn->path->demand.most : conn->setup.most, conn->setup.most == 1 ? "" : "s");
 	else
 		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s", conn->peer, conn->dev->name);
 }
@@ -274,7 +275,9 @@ static int start_attempt(const void *context, const struct bnet_device *dev, con
 	conn->setup.peer_is_local = bnet_address_is_local((const struct sockaddr *)&handle->addr);
 	conn->setup.started_ms = bnet_now_ms();
 	conn->setup.warn_at_ms = conn->setup.started_ms + WARN_MS;
-	rc = bnet_engine_start();
+	rc = bnet_path_join(conn);
+	if (rc == 0)
+		rc = bnet_engine_start();
 	if (rc == 0)
 		rc = bnet_dial_start(conn, 0);
 	if (rc < 0) {

@@ -97,6 +97,8 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 		return lost(conn, -errno, strerror(errno));
 	if (n <= 0) {
 		stream->ended = true;
+		if (stream->index)
+			atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 		if (stream->in_payload || ahead(stream))
 			return lost(conn, -ECONNRESET, "it was closed in the middle of a message");
 		return 0;

@@ -4,19 +4,56 @@
  * connection's owner comes here.
  */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include "conn.h"
 #include "counters.h"
 
 /* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
+/* A stream that may hold more than this is bounded by its send buffer. */
+#define ASK_BYTES (512u << 10)
 
 static uint64_t unclaimed(const struct bnet_conn *conn)
 {
 	return atomic_load_explicit(&conn->posted_bytes, memory_order_relaxed) - conn->claimed_bytes;
+}
+
+/* ---- the promise ---- */
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Bytes that this stream may take now so that they arrive about as early as what its siblings carry; 0: none. A claim is
+ * a promise: what a slow stream takes, no other can deliver. */
+static uint64_t promise(struct bnet_stream *stream, uint64_t want)
+{
+	uint64_t budget = bnet_flow_budget(&stream->flow), now, rate;
+	int queued = 0;
+
+	if (budget >= ASK_BYTES)
+		return want;
+	if (want > budget / 4)
+		want = budget / 4;
+	now = now_ns();
+	if (now < stream->ask_at_ns || ioctl(stream->fd, SIOCOUTQ, &queued) < 0)
+		return 0;
+	if (queued == 0 || (uint64_t)queued + want <= budget)
+		return want ? want : 1;
+	rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
+	if (rate)
+		stream->ask_at_ns = now + ((uint64_t)queued + want - budget) * 1000000000 / rate;
+	return 0;
 }
 
 static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams)
@@ -35,6 +72,10 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 		size = atomic_load_explicit(&request->size, memory_order_relaxed);
 		want = bnet_slice_want(unclaimed(conn), streams, (uint64_t)conn->config->min_chunksize,
 				       (uint64_t)conn->config->max_chunksize);
+		if (streams > 1)
+			want = promise(stream, want);
+		if (want == 0)
+			return false;
 	} while (!bnet_claim_take(&conn->claim, &view, size, want, &slice));
 
 	conn->claimed_bytes += slice.length;
@@ -104,7 +145,7 @@ static void lost(struct bnet_conn *conn, int error)
 		       conn->peer, atomic_load(&conn->outstanding), strerror(-error));
 }
 
-/* Writes until the stream is full or nothing is left to claim. */
+/* Writes until the stream is full or nothing is left to claim for one of so many streams. */
 static bool pump(struct bnet_conn *conn, struct bnet_stream *stream, int streams)
 {
 	size_t written = 0;
@@ -113,7 +154,7 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream, int streams
 		size_t wanted;
 		ssize_t n;
 
-		if (!stream->out_request && !claim_slice(conn, stream, streams))
+		if (!stream->out_request && (streams == 0 || !claim_slice(conn, stream, streams)))
 			break;
 		wanted = stream->out_header_left + stream->out_left;
 		n = write_slice(stream);
@@ -148,13 +189,14 @@ static bool any_full(const struct bnet_conn *conn, int streams)
 bool bnet_tx_progress(struct bnet_conn *conn)
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+	int active = bnet_conn_active(conn);
 	bool moved = false;
 
 	/* A lone stream is asked by writing to it: that is the same one system call. */
 	if (streams > 1 && any_full(conn, streams))
 		bnet_conn_poll(conn);
 	for (int i = 0; i < streams; i++)
-		if (streams == 1 || conn->streams[i]->writable)
-			moved |= pump(conn, conn->streams[i], streams);
+		if ((i < active || conn->streams[i]->out_request) && (streams == 1 || conn->streams[i]->writable))
+			moved |= pump(conn, conn->streams[i], i < active ? active : 0);
 	return moved;
 }

@@ -74,6 +74,7 @@ static void join_busy(struct contract *c)
 static void set_streams(const char *count)
 {
 	setenv("BAGUA_NET_NSTREAMS", count, 1);
+	setenv("BAGUA_NET_MIN_NSTREAMS", count, 1);
 }
 
 static void streams_join_busy(struct contract *c)

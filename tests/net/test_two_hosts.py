@@ -170,7 +170,7 @@ def test_capped_flows(mbits: list[int], seed: int) -> None:
             except netns.CommandFailed as error:
                 netns.needs("cap flows by a hash", error)
         options = ["--messages", 100, "--sizes", "1000000,0,4096,300001,20"]
-        summary = _drive(hosts, *options, settings={"BAGUA_NET_NSTREAMS": "8"})
+        summary = _drive(hosts, *options, settings={"BAGUA_NET_MIN_NSTREAMS": "8", "BAGUA_NET_NSTREAMS": "8"})
         assert summary["messages"] == 400
         assert all(sum(carried > 0 for carried in host.capped_bytes("link0")) > 1 for host in hosts)
 
@@ -185,7 +185,11 @@ def test_random_loss(per_mille: int, streams: int) -> None:
                 host.drop_received(per_mille)
             except netns.CommandFailed as error:
                 netns.needs("drop packets at random", error)
-        settings = {"BAGUA_NET_NSTREAMS": str(streams), "BAGUA_NET_MIN_CHUNKSIZE": "4K"}
+        settings = {
+            "BAGUA_NET_MIN_NSTREAMS": str(streams),
+            "BAGUA_NET_NSTREAMS": str(streams),
+            "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+        }
         summary = _drive(hosts, "--messages", 300, "--posted-larger", settings=settings)
         assert summary["messages"] == 1200
         assert sum(host.dropped_packets() for host in hosts) > 0

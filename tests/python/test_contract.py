@@ -101,7 +101,12 @@ def test_behaviour(scenario: str, api: int) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_behaviour_over_several_streams(scenario: str) -> None:
     """The loopback interface has one stream unless told otherwise."""
-    settings = {"BAGUA_NET_NSTREAMS": "6", "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "64K"}
+    settings = {
+        "BAGUA_NET_MIN_NSTREAMS": "6",
+        "BAGUA_NET_NSTREAMS": "6",
+        "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+        "BAGUA_NET_MAX_CHUNKSIZE": "64K",
+    }
     drivers.contract(drivers.build(), 12, scenario, settings)
 
 

@@ -70,11 +70,24 @@ def test_large_messages() -> None:
 
 
 _HERE_AND_THERE = [
-    ({"BAGUA_NET_NSTREAMS": "1"}, {"BAGUA_NET_NSTREAMS": "16"}),
-    ({"BAGUA_NET_NSTREAMS": "8"}, {"BAGUA_NET_NSTREAMS": "3"}),
+    ({"BAGUA_NET_NSTREAMS": "1"}, {"BAGUA_NET_MIN_NSTREAMS": "16", "BAGUA_NET_NSTREAMS": "16"}),
     (
-        {"BAGUA_NET_NSTREAMS": "5", "BAGUA_NET_MIN_CHUNKSIZE": "4096", "BAGUA_NET_MAX_CHUNKSIZE": "4096"},
-        {"BAGUA_NET_NSTREAMS": "2", "BAGUA_NET_MIN_CHUNKSIZE": "1M", "BAGUA_NET_MAX_CHUNKSIZE": "8M"},
+        {"BAGUA_NET_MIN_NSTREAMS": "8", "BAGUA_NET_NSTREAMS": "8"},
+        {"BAGUA_NET_MIN_NSTREAMS": "3", "BAGUA_NET_NSTREAMS": "3"},
+    ),
+    (
+        {
+            "BAGUA_NET_MIN_NSTREAMS": "5",
+            "BAGUA_NET_NSTREAMS": "5",
+            "BAGUA_NET_MIN_CHUNKSIZE": "4096",
+            "BAGUA_NET_MAX_CHUNKSIZE": "4096",
+        },
+        {
+            "BAGUA_NET_MIN_NSTREAMS": "2",
+            "BAGUA_NET_NSTREAMS": "2",
+            "BAGUA_NET_MIN_CHUNKSIZE": "1M",
+            "BAGUA_NET_MAX_CHUNKSIZE": "8M",
+        },
     ),
     ({"BAGUA_NET_SNDBUF": "32K", "BAGUA_NET_NOTSENT_LOWAT": "4K"}, {"BAGUA_NET_RCVBUF": "256K"}),
 ]
@@ -92,7 +105,12 @@ def test_processes_that_are_configured_differently(here: dict[str, str], there: 
 @pytest.mark.parametrize("api", [4, 12])
 def test_streams(api: int, streams: int) -> None:
     """Messages that are cut over several streams, behind small ones that are not."""
-    variables = {"BAGUA_NET_NSTREAMS": str(streams), "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "64K"}
+    variables = {
+        "BAGUA_NET_MIN_NSTREAMS": str(streams),
+        "BAGUA_NET_NSTREAMS": str(streams),
+        "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+        "BAGUA_NET_MAX_CHUNKSIZE": "64K",
+    }
     options = ["--messages", 400, "--sizes", "1000000,10,0,70000,4096,4097,300000", "--posted-larger", "--unmap"]
     assert _drive(drivers.build(), "--api", api, *options, settings=variables)["messages"] == 1600
 
@@ -131,7 +149,7 @@ def test_sizes_and_orders(
         *("--api", api, "--procs", procs, "--connections", connections, "--outstanding", outstanding),
         *("--sizes", ",".join(map(str, sizes)), "--messages", 2 * len(sizes), "--order", order, "--seed", seed),
         *sorted(flags),
-        settings={"BAGUA_NET_NSTREAMS": str(streams)},
+        settings={"BAGUA_NET_MIN_NSTREAMS": str(streams), "BAGUA_NET_NSTREAMS": str(streams)},
     )
     assert summary["messages"] == 2 * len(sizes) * connections
     assert summary["bytes"] == 2 * sum(sizes) * connections
@@ -143,7 +161,12 @@ def test_sizes_and_orders(
 def test_streams_that_join_while_others_move_data(sanitizer: str) -> None:
     """Each connection has messages before it has more than its first stream."""
     options = ["--connections", 8, "--messages", 60, "--stagger", "--unmap", "--outstanding", 32]
-    variables = {"BAGUA_NET_NSTREAMS": "16", "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "64K"}
+    variables = {
+        "BAGUA_NET_MIN_NSTREAMS": "16",
+        "BAGUA_NET_NSTREAMS": "16",
+        "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+        "BAGUA_NET_MAX_CHUNKSIZE": "64K",
+    }
     summary = _drive(drivers.build(sanitizer), "--api", 12, *options, "--sizes", "1000000,0,70000", settings=variables)
     assert summary["messages"] == 8 * 60
 
@@ -161,6 +184,11 @@ class TestSanitized:
 
     def test_communicators_that_connect_while_others_move_data(self, api: int, sanitizer: str) -> None:
         options = ["--communicators", 3, "--connections", 4, "--messages", 200, "--stagger", "--unmap"]
-        variables = {"BAGUA_NET_NSTREAMS": "3", "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "64K"}
+        variables = {
+            "BAGUA_NET_MIN_NSTREAMS": "3",
+            "BAGUA_NET_NSTREAMS": "3",
+            "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+            "BAGUA_NET_MAX_CHUNKSIZE": "64K",
+        }
         summary = _drive(drivers.build(sanitizer), "--api", api, "--procs", 3, *options, settings=variables)
         assert summary["messages"] == 3 * 4 * 200

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How many streams a connection should use: the judgement, apart from everything that it judges. Pure; times in
+ * µs of any clock.
+ *
+ * All connections to one peer share one judgement, since they share its path: what one of them gains by a further
+ * stream, another may lose. It starts at `least`. While the network limits the streams that there are, more are tried:
+ * twice as many. They stay if together they carry more than before, and else rest, for longer every time. When the
+ * network has not limited for a while, half as many are tried, and stay if they carry as much.
+ */
+#ifndef BNET_DEMAND_H
+#define BNET_DEMAND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct bnet_demand {
+	int level;            /* streams that a connection uses */
+	int least, most;
+	int before;           /* a trial is on: the level that it started from; else 0 */
+	uint64_t base;        /* bytes/s before the trial */
+	uint64_t settled_us;  /* nothing is measured until then */
+	uint64_t retry_us;    /* no trial until then */
+	uint64_t backoff_us;
+	uint32_t unlimited;   /* windows in a row in which the network did not limit */
+	/* the window that is being measured */
+	uint64_t bytes, time_us;
+	uint32_t samples, limited, queued;
+};
+
+/* What all connections of a path did in a few milliseconds, while they had more to send than their streams took. */
+struct bnet_demand_sample {
+	uint64_t now_us;
+	uint64_t elapsed_us;
+	uint64_t acked;
+	uint32_t rtt_us;      /* the longest */
+	bool limited;         /* the network limits most of the streams */
+	bool queued;          /* in most of them bytes wait on the way */
+	bool opening;         /* not all streams of this level are there yet */
+};
+
+void bnet_demand_init(struct bnet_demand *demand, int least, int most);
+/* Takes a sample into account; true when `level` has changed. */
+bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sample *sample);
+
+#endif

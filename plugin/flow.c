@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What TCP_INFO says about a path; see flow.h. The control thread, except for bnet_flow_budget.
+ */
+#include "flow.h"
+
+#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
+#include <netinet/in.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* A stream has work when it is busy for so many hundredths of the time, and waits for its peer when the window is
+ * closed for so many. */
+#define BUSY_PERCENT 90
+#define RWND_PERCENT 10
+/* Where the network limits, bytes are acknowledged as fast as they are delivered. Where a processor does, what is sent
+ * arrives in bursts, 2 to 30 times as fast as on average. */
+#define BURST_PERCENT 150
+/* Round trips this much above the smallest mean that something waits on the way. */
+#define QUEUE_PERCENT 130
+/* Below that, a queue cannot be told from a late processor. */
+#define QUEUE_RTT_US 300
+/* A sample counts for half of the estimate. */
+#define RATE_SHARE 2
+#define LEAST_BUSY_US 1000
+/* How much a stream may hold back, beyond two round trips. */
+#define AHEAD_US 4000
+/* … and while its rate is not known: it may turn out to be very slow. */
+#define UNKNOWN_BYTES 32768
+
+bool bnet_flow_read(int fd, struct bnet_reading *reading)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	    size < offsetof(struct tcp_info, tcpi_sndbuf_limited))
+		return false;
+	*reading = (struct bnet_reading){
+		.acked = info.tcpi_bytes_acked,
+		.busy_us = info.tcpi_busy_time,
+		.rwnd_us = info.tcpi_rwnd_limited,
+		.delivery_rate = info.tcpi_delivery_rate,
+		.rtt_us = info.tcpi_rtt,
+		.min_rtt_us = info.tcpi_min_rtt,
+	};
+	return true;
+}
+
+static uint64_t per_second(uint64_t bytes, uint64_t us)
+{
+	return us ? bytes * 1000000 / us : 0;
+}
+
+static void estimate(struct bnet_flow *flow, uint64_t acked, uint64_t busy_us)
+{
+	uint64_t rate = atomic_load_explicit(&flow->rate, memory_order_relaxed), now;
+
+	if (busy_us < LEAST_BUSY_US)
+		return;
+	now = per_second(acked, busy_us);
+	rate = rate ? rate - rate / RATE_SHARE + now / RATE_SHARE : now;
+	/* A stream on which nothing arrives at all is slow, not unknown. */
+	atomic_store_explicit(&flow->rate, rate ? rate : 1, memory_order_relaxed);
+}
+
+static bool network_limits(const struct bnet_reading *reading, uint64_t acked, uint64_t busy, uint64_t rwnd,
+			   uint64_t elapsed)
+{
+	return busy * 100 >= elapsed * BUSY_PERCENT && rwnd * 100 < busy * RWND_PERCENT &&
+	       reading->delivery_rate * 100 < per_second(acked, elapsed) * BURST_PERCENT;
+}
+
+struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us)
+{
+	struct bnet_flow_step step = {.acked = 0};
+
+	if (flow->last_us) {
+		uint64_t busy = reading->busy_us - flow->last.busy_us, rwnd = reading->rwnd_us - flow->last.rwnd_us;
+		uint64_t rate;
+
+		step.acked = reading->acked - flow->last.acked;
+		step.elapsed_us = now_us - flow->last_us;
+		step.limited = network_limits(reading, step.acked, busy, rwnd, step.elapsed_us);
+		step.queued = reading->min_rtt_us < QUEUE_RTT_US ||
+			      (uint64_t)reading->rtt_us * 100 > (uint64_t)reading->min_rtt_us * QUEUE_PERCENT;
+		estimate(flow, step.acked, busy);
+		rate = per_second(step.acked, step.elapsed_us);
+		if (step.acked)
+			flow->peak -= flow->peak / 64;
+		if (rate > flow->peak)
+			flow->peak = rate;
+	}
+	atomic_store_explicit(&flow->min_rtt_us, reading->min_rtt_us, memory_order_relaxed);
+	flow->last = *reading;
+	flow->last_us = now_us;
+	return step;
+}
+
+uint64_t bnet_flow_budget(const struct bnet_flow *flow)
+{
+	uint64_t rate = atomic_load_explicit(&flow->rate, memory_order_relaxed);
+	uint64_t time = AHEAD_US + 2 * (uint64_t)atomic_load_explicit(&flow->min_rtt_us, memory_order_relaxed);
+
+	return rate ? rate * time / 1000000 : UNKNOWN_BYTES;
+}

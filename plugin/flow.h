@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What is known of one stream's path: how fast it carries, how long its round trip is, and whether it is the network
+ * that holds it up. Read off TCP_INFO by the control thread, used by the connection's owner when it hands out slices.
+ * Everything but bnet_flow_read is pure.
+ */
+#ifndef BNET_FLOW_H
+#define BNET_FLOW_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the kernel has counted for a socket since its beginning. */
+struct bnet_reading {
+	uint64_t acked;          /* bytes that the peer has acknowledged */
+	uint64_t busy_us;        /* time with bytes in flight */
+	uint64_t rwnd_us;        /* … of it, held up by the peer's window */
+	uint64_t delivery_rate;  /* bytes/s, of the last bytes that were acknowledged */
+	uint32_t rtt_us;
+	uint32_t min_rtt_us;
+};
+
+struct bnet_flow {
+	/* the control thread's */
+	struct bnet_reading last;
+	uint64_t last_us;        /* when; 0: never */
+	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
+	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */
+	/* for the owner */
+	_Atomic uint64_t rate;   /* bytes/s while it is busy; 0: not known */
+	_Atomic uint32_t min_rtt_us;
+};
+
+/* What a stream did between two readings. */
+struct bnet_flow_step {
+	uint64_t acked;          /* bytes */
+	uint64_t elapsed_us;
+	bool limited;            /* by the network: neither by the peer nor by a processor */
+	bool queued;             /* its bytes wait in a queue on the way */
+};
+
+/* Reads the kernel's counts. False where it does not tell enough. */
+bool bnet_flow_read(int fd, struct bnet_reading *reading);
+/* Takes a reading into account, and says what happened since the last one. */
+struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us);
+
+/* Bytes that may be on their way in a stream (unsent or unacknowledged): what it carries in a few milliseconds and two
+ * round trips. More would arrive late compared with what its siblings carry; less would leave it idle. Little while
+ * nothing is known. */
+uint64_t bnet_flow_budget(const struct bnet_flow *flow);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Reading streams and opening more; see path.h. The control thread, or under the engine's lock.
+ */
+#include "path.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "counters.h"
+#include "engine.h"
+#include "log.h"
+#include "sock.h"
+
+/* What lies further apart was no steady work. */
+#define MOST_GAP_US 100000
+
+static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+	const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)a, *b6 = (const struct sockaddr_in6 *)b;
+	const struct sockaddr_in *a4 = (const struct sockaddr_in *)a, *b4 = (const struct sockaddr_in *)b;
+
+	if (a->ss_family != b->ss_family)
+		return false;
+	if (a->ss_family == AF_INET6)
+		return a6->sin6_scope_id == b6->sin6_scope_id &&
+		       memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+	return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+}
+
+static struct bnet_path *find_path(const struct bnet_device *dev, const struct sockaddr_storage *addr)
+{
+	bnet_list_each(node, &bnet_engine.paths) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
+
+		if (path->dev == dev && same_host(&path->addr, addr))
+			return path;
+	}
+	return NULL;
+}
+
+int bnet_path_join(struct bnet_conn *conn)
+{
+	struct bnet_path *path = find_path(conn->dev, &conn->setup.addr);
+	int most = bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
+	int least = (int)bnet_engine.config.min_nstreams;
+
+	if (!path) {
+		path = calloc(1, sizeof(*path));
+		if (!path)
+			return -ENOMEM;
+		path->dev = conn->dev;
+		path->addr = conn->setup.addr;
+		bnet_demand_init(&path->demand, least < most ? least : most, most);
+		bnet_list_add(&bnet_engine.paths, &path->node);
+	}
+	path->users++;
+	conn->path = path;
+	return 0;
+}
+
+void bnet_path_leave(struct bnet_conn *conn)
+{
+	struct bnet_path *path = conn->path;
+
+	conn->path = NULL;
+	if (!path || --path->users)
+		return;
+	bnet_list_remove(&path->node);
+	free(path);
+}
+
+/* ---- send buffers ---- */
+
+static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	uint64_t rate = stream->flow.peak;
+	int64_t want;
+
+	if (conn->config->sndbuf)
+		return;
+	/* Before anything was measured the link's nominal speed stands in. */
+	if (rate == 0)
+		rate = (uint64_t)conn->dev->speed_mbps * 125000;
+	want = bnet_sndbuf_for_path(stream->flow.last.min_rtt_us, rate,
+				    bnet_now_ms() < bnet_engine.contended_until_ms);
+	if (want == stream->flow.sndbuf)
+		return;
+	stream->flow.sndbuf = want;
+	bnet_sock_set_sndbuf(stream->fd, want);
+}
+
+void bnet_path_greeted(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_reading reading;
+
+	if (!bnet_flow_read(stream->fd, &reading))
+		return;
+	bnet_flow_update(&stream->flow, &reading, bnet_now_us());
+	fit(conn, stream);
+}
+
+/* ---- how many streams ---- */
+
+void bnet_path_widen(struct bnet_conn *conn)
+{
+	int level = conn->path->demand.level;
+
+	if (level > conn->setup.most)
+		level = conn->setup.most;
+	atomic_store_explicit(&conn->level, level, memory_order_relaxed);
+	for (; conn->setup.wanted < level; conn->setup.wanted++) {
+		if (!bnet_descriptors_left()) {
+			bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
+				  "Raise it (ulimit -n)",
+				  conn->setup.wanted, level, conn->peer);
+			conn->setup.most = conn->setup.wanted;
+			return;
+		}
+		bnet_dial_start(conn, conn->setup.wanted);
+	}
+}
+
+/* Streams that are not used any more are closed: the next ones to be tried get other ports, and with luck another path. */
+static void narrow(struct bnet_conn *conn)
+{
+	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);
+
+	if (conn->nstreams <= level || conn->setup.dialing || !bnet_conn_try_own(conn))
+		return;
+	for (int last = conn->nstreams - 1; last >= level && !conn->streams[last]->out_request; last--)
+		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
+	bnet_conn_disown(conn);
+	conn->setup.wanted = conn->nstreams;
+}
+
+static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_flow_step *step)
+{
+	path->flows++;
+	path->limited += step->limited;
+	path->queued += step->queued;
+	if (reading->rtt_us > path->sample.rtt_us)
+		path->sample.rtt_us = reading->rtt_us;
+}
+
+static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
+{
+	bool has_work = bnet_conn_has_work(conn);
+	int active = bnet_conn_active(conn);
+
+	for (int i = 0; i < active; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		struct bnet_flow_step step;
+		struct bnet_reading reading;
+
+		if (!bnet_flow_read(stream->fd, &reading))
+			continue;
+		step = bnet_flow_update(&stream->flow, &reading, now_us);
+		fit(conn, stream);
+		if (step.elapsed_us == 0 || step.elapsed_us > MOST_GAP_US)
+			continue;
+		conn->path->sample.acked += step.acked;
+		conn->path->sample.elapsed_us = step.elapsed_us;
+		if (has_work)
+			add_flow(conn->path, &reading, &step);
+	}
+	conn->path->sample.opening |= has_work && conn->setup.dialing > 0;
+	narrow(conn);
+}
+
+static void judge(struct bnet_path *path, uint64_t now_us)
+{
+	struct bnet_demand_sample *sample = &path->sample;
+	int before = path->demand.level;
+	char address[BNET_ADDRESS_TEXT];
+
+	sample->now_us = now_us;
+	/* A lone stream has to be sure; of several, flows that share a bottleneck differ. */
+	sample->limited = path->limited * 4 >= path->flows * (path->demand.level == 1 ? 3 : 1);
+	sample->queued = path->queued * 2 >= path->flows;
+	if (path->flows == 0 || !bnet_demand_step(&path->demand, sample))
+		return;
+	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
+		  path->demand.level, path->demand.level == 1 ? "" : "s", path->dev->name,
+		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->demand.base / 1000000);
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (conn->path == path && conn->setup.ready)
+			bnet_path_widen(conn);
+	}
+}
+
+/* A receiver's streams that the peer has closed. */
+static void reap(struct bnet_conn *conn)
+{
+	if (!bnet_conn_try_own(conn))
+		return;
+	atomic_store_explicit(&conn->reap, false, memory_order_relaxed);
+	for (int i = conn->nstreams - 1; i > 0; i--)
+		if (conn->streams[i]->ended)
+			bnet_sock_close(bnet_conn_drop_stream(conn, i));
+	bnet_conn_disown(conn);
+}
+
+void bnet_paths_sample(uint64_t now_us)
+{
+	bnet_list_each(node, &bnet_engine.paths) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
+
+		memset(&path->sample, 0, sizeof(path->sample));
+		path->flows = path->limited = path->queued = 0;
+	}
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+		uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
+
+		if (conn->path && conn->setup.ready && passes != conn->passes_sampled)
+			sample_conn(conn, now_us);
+		conn->passes_sampled = passes;
+		if (atomic_load_explicit(&conn->reap, memory_order_relaxed))
+			reap(conn);
+	}
+	bnet_list_each(node, &bnet_engine.paths)
+		judge(bnet_entry(node, struct bnet_path, node), now_us);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A path: what all connections from one device to one address have in common. The control thread reads their streams
+ * every few milliseconds, fits send buffers to what it sees, and decides how many streams each connection uses.
+ * Everything here runs under the engine's lock.
+ */
+#ifndef BNET_PATH_H
+#define BNET_PATH_H
+
+#include <stdint.h>
+
+#include "conn.h"
+#include "demand.h"
+#include "list.h"
+
+struct bnet_path {
+	struct bnet_node node;     /* in the engine's list of paths */
+	int users;                 /* connections */
+	const struct bnet_device *dev;
+	struct sockaddr_storage addr; /* the peer's; its port means nothing here */
+	struct bnet_demand demand;
+	/* the sample that is being taken */
+	struct bnet_demand_sample sample;
+	uint32_t flows, limited, queued;
+};
+
+/* The path to addr, which the connection joins. -ENOMEM. */
+int bnet_path_join(struct bnet_conn *conn);
+void bnet_path_leave(struct bnet_conn *conn);
+/* The connection's first stream is up, or how many it may use has changed: opens what is missing. */
+void bnet_path_widen(struct bnet_conn *conn);
+/* Reads all streams of all senders that have moved, and acts on what they say. */
+void bnet_paths_sample(uint64_t now_us);
+/* A stream has joined: reads it for the first time. */
+void bnet_path_greeted(struct bnet_conn *conn, struct bnet_stream *stream);
+
+#endif
