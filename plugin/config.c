@@ -24,10 +24,13 @@ const struct bnet_config_row bnet_config_rows[] = {
 	{name, BNET_KIND_BYTES, offsetof(struct bnet_config, field), #deflt, min, max, help},
 #define PORTS(field, name, deflt, help) \
 	{name, BNET_KIND_PORTS, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define WORD(field, name, deflt, help) \
+	{name, BNET_KIND_WORD, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #include "config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
+#undef WORD
 };
 const int bnet_config_row_count = sizeof(bnet_config_rows) / sizeof(bnet_config_rows[0]);
 
@@ -110,6 +113,26 @@ int bnet_parse_ports(const char *text, struct bnet_ports *out)
 	return 0;
 }
 
+/* By hand: what isalnum takes depends on the host program's locale. */
+static bool is_word_character(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
+
+int bnet_parse_word(const char *text, char out[BNET_WORD])
+{
+	size_t len = strnlen(text, BNET_WORD);
+
+	if (len == BNET_WORD)
+		return -EINVAL;
+	for (size_t i = 0; i < len; i++)
+		if (!is_word_character(text[i]))
+			return -EINVAL;
+	memset(out, 0, BNET_WORD);
+	memcpy(out, text, len);
+	return 0;
+}
+
 /* ---- one row ---- */
 
 static int64_t *number(const struct bnet_config_row *row, struct bnet_config *config)
@@ -122,6 +145,11 @@ static struct bnet_ports *ports(const struct bnet_config_row *row, struct bnet_c
 	return (struct bnet_ports *)((char *)config + row->offset);
 }
 
+static char *word(const struct bnet_config_row *row, struct bnet_config *config)
+{
+	return (char *)config + row->offset;
+}
+
 /* Leaves out as it is when the text is refused. */
 static int parse_row(const struct bnet_config_row *row, const char *text, struct bnet_config *out)
 {
@@ -129,6 +157,8 @@ static int parse_row(const struct bnet_config_row *row, const char *text, struct
 
 	if (row->kind == BNET_KIND_PORTS)
 		return bnet_parse_ports(text, ports(row, out));
+	if (row->kind == BNET_KIND_WORD)
+		return bnet_parse_word(text, word(row, out));
 	if (row->kind == BNET_KIND_BYTES ? bnet_parse_bytes(text, &value) : bnet_parse_int(text, &value))
 		return -EINVAL;
 	if (value < row->min || value > row->max)
@@ -153,17 +183,24 @@ static void format_number(enum bnet_config_kind kind, int64_t value, char *text,
 		snprintf(text, size, "%" PRId64, value);
 }
 
-void bnet_config_format(const struct bnet_config_row *row, const struct bnet_config *config, char *text)
+static void format_ports(const struct bnet_ports *range, char *text)
 {
-	struct bnet_config copy = *config;
-	const struct bnet_ports *range = ports(row, &copy);
-
-	if (row->kind != BNET_KIND_PORTS)
-		format_number(row->kind, *number(row, &copy), text, BNET_CONFIG_TEXT);
-	else if (range->first)
+	if (range->first)
 		snprintf(text, BNET_CONFIG_TEXT, "%u-%u", range->first, range->last);
 	else
 		snprintf(text, BNET_CONFIG_TEXT, "0");
+}
+
+void bnet_config_format(const struct bnet_config_row *row, const struct bnet_config *config, char *text)
+{
+	struct bnet_config copy = *config;
+
+	if (row->kind == BNET_KIND_PORTS)
+		format_ports(ports(row, &copy), text);
+	else if (row->kind == BNET_KIND_WORD)
+		snprintf(text, BNET_CONFIG_TEXT, "%s", word(row, &copy));
+	else
+		format_number(row->kind, *number(row, &copy), text, BNET_CONFIG_TEXT);
 }
 
 void bnet_config_range(const struct bnet_config_row *row, char *text)
@@ -172,6 +209,10 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 
 	if (row->kind == BNET_KIND_PORTS) {
 		snprintf(text, BNET_CONFIG_TEXT, "FIRST-LAST in 1 … 65535, or 0");
+		return;
+	}
+	if (row->kind == BNET_KIND_WORD) {
+		snprintf(text, BNET_CONFIG_TEXT, "a name of up to %d letters, digits, - and _", BNET_WORD - 1);
 		return;
 	}
 	format_number(row->kind, row->min, min, sizeof(min));
@@ -189,8 +230,9 @@ static int read_row(const struct bnet_config_row *row, struct bnet_config *out, 
 		return 0;
 	bnet_config_format(row, out, deflt);
 	bnet_config_range(row, range);
-	snprintf(err, err_size, "%s=%.40s: not %s%s; unset it or use a value in that range (the default is %s)",
-		 row->name, text, row->kind == BNET_KIND_PORTS ? "" : "in ", range, deflt);
+	snprintf(err, err_size, "%s=%.40s: not %s%s; unset it or use %s (the default is %s)", row->name, text,
+		 row->kind == BNET_KIND_PORTS || row->kind == BNET_KIND_WORD ? "" : "in ", range,
+		 row->kind == BNET_KIND_WORD ? "such a name" : "a value in that range", deflt[0] ? deflt : "empty");
 	return -EINVAL;
 }
 

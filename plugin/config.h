@@ -13,20 +13,25 @@ struct bnet_ports {
 	uint16_t last;
 };
 
+#define BNET_WORD 16 /* bytes of a name, its end included: the kernel's TCP_CA_NAME_MAX */
+
 struct bnet_config {
 #define INT(field, name, deflt, min, max, help) int64_t field;
 #define BYTES(field, name, deflt, min, max, help) int64_t field;
 #define PORTS(field, name, deflt, help) struct bnet_ports field;
+#define WORD(field, name, deflt, help) char field[BNET_WORD];
 #include "config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
+#undef WORD
 };
 
 enum bnet_config_kind {
 	BNET_KIND_INT,
 	BNET_KIND_BYTES,
 	BNET_KIND_PORTS,
+	BNET_KIND_WORD,
 };
 
 struct bnet_config_row {
@@ -34,7 +39,7 @@ struct bnet_config_row {
 	enum bnet_config_kind kind;
 	size_t offset; /* in struct bnet_config */
 	const char *deflt;
-	int64_t min, max; /* BNET_KIND_PORTS: not used */
+	int64_t min, max; /* of a number */
 	const char *help;
 };
 
@@ -68,5 +73,7 @@ int bnet_parse_int(const char *text, int64_t *out);
 int bnet_parse_bytes(const char *text, int64_t *out);
 /* "FIRST-LAST" in 1 … 65535, or "0". */
 int bnet_parse_ports(const char *text, struct bnet_ports *out);
+/* Letters, digits, - and _, fewer than BNET_WORD, or nothing. Fills the rest of out with zeroes. */
+int bnet_parse_word(const char *text, char out[BNET_WORD]);
 
 #endif

@@ -90,6 +90,7 @@ struct bnet_setup {
 	const void *context;           /* whose it is, for finalize */
 	struct sockaddr_storage addr;  /* a sender's: the peer's listener */
 	bool peer_is_local;
+	int traffic_class;             /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
 	bool ready;                    /* the first stream is greeted */
 	bool handed_out;               /* connect or accept has returned it */
 	int most;                      /* streams that both ends allow */

@@ -164,7 +164,7 @@ static void try_connect(struct dial *dial, uint64_t now)
 			try_failed(dial, rc, now);
 		return;
 	}
-	bnet_sock_tune(rc, &bnet_engine.config);
+	bnet_sock_tune(rc, &bnet_engine.config, dial->conn->setup.traffic_class);
 	rc = bnet_sock_connect(dial->watch.fd, &dial->conn->setup.addr);
 	if (rc == -EINPROGRESS)
 		rc = 0;

@@ -146,6 +146,27 @@ static void explain_no_device(int rc)
 			  bnet_engine.devices.rejected[i].reason);
 }
 
+/* A congestion control that cannot be had costs a line, and the streams have the system's. Asked once, not for every
+ * stream. */
+static void check_congestion(struct bnet_config *config, int family)
+{
+	char available[BNET_CONGESTIONS], allowed[BNET_CONGESTIONS];
+	int rc = config->congestion[0] ? bnet_sock_try_congestion(family, config->congestion) : 0;
+
+	if (rc == 0)
+		return;
+	bnet_sock_congestions("available", available);
+	bnet_sock_congestions("allowed", allowed);
+	bnet_warn("NET/BaguaNet: BAGUA_NET_CONGESTION=%s: %s; going on with the system's. The kernel has: %s. Without "
+		  "CAP_NET_ADMIN a process may use: %s",
+		  config->congestion,
+		  rc == -ENOENT  ? "the kernel has no congestion control of that name, or its module is not loaded"
+		  : rc == -EPERM ? "this process may not use it (net.ipv4.tcp_allowed_congestion_control)"
+				 : strerror(-rc),
+		  available, allowed);
+	memset(config->congestion, 0, sizeof(config->congestion));
+}
+
 static int configure(void)
 {
 	char err[256];
@@ -166,6 +187,7 @@ static int configure(void)
 	for (int i = 0; i < bnet_engine.devices.nrejected; i++)
 		bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: %s not used: %s", bnet_engine.devices.rejected[i].name,
 			  bnet_engine.devices.rejected[i].reason);
+	check_congestion(&bnet_engine.config, bnet_engine.devices.devices[0].addr.ss_family);
 	init_lists();
 	init_changed();
 	rc = pthread_atfork(bnet_engine_lock, bnet_engine_unlock, after_fork_in_child);

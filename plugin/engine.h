@@ -52,6 +52,7 @@ struct bnet_listen {
 	struct bnet_node node;
 	struct bnet_node queue; /* of bnet_conn.setup.accepted: greeted, not yet accepted */
 	const void *context;
+	int traffic_class; /* of the streams that come by it */
 	int dev;
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint64_t started_ms; /* of the first accept that found nothing */

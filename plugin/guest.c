@@ -210,6 +210,7 @@ static struct bnet_conn *new_receiver(const struct guest *guest, struct bnet_lis
 	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
 	memcpy(conn->peer, guest->peer, sizeof(conn->peer));
 	conn->setup.context = listen->context;
+	conn->setup.traffic_class = listen->traffic_class;
 	conn->setup.ready = true;
 	return conn;
 }
@@ -288,7 +289,7 @@ static void greet(struct guest *guest, const struct bnet_hello *hello)
 		return;
 	}
 	/* The stream is in place before the peer hears that it may use it. */
-	bnet_sock_tune(fd, &bnet_engine.config);
+	bnet_sock_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
 	if (bnet_conn_add_stream(conn, fd) < 0) {
 		if (listen)
 			bnet_conn_free(conn);

@@ -33,7 +33,9 @@
 
 #define NCCL_NET_DEVICE_HOST 0
 #define NCCL_NET_ID_UNDEF (-1)
+/* Two values of trafficClass say nothing: the network interface's own, and that of an ncclConfig_t nobody filled. */
 #define NCCL_NET_TRAFFIC_CLASS_UNDEF (-1)
+#define NCCL_CONFIG_UNDEF_INT INT32_MIN
 
 typedef enum {
 	ncclSuccess = 0,

@@ -50,7 +50,12 @@ static ncclResult_t result(int rc)
 
 /* ---- init, one for each version, since the log says which one is in use ---- */
 
-static struct bnet_context global_context;
+static struct bnet_context global_context = {.traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+
+static int asked_class(const ncclNetCommConfig_t *config)
+{
+	return config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF;
+}
 
 #define INIT_WITH_LOGGER(v)                                    \
 	static ncclResult_t init_v##v(ncclDebugLogger_t log)   \
@@ -71,29 +76,35 @@ static ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t prof)
 	return result(bnet_net_init(10, log));
 }
 
-static ncclResult_t init_context(int version, void **ctx, ncclDebugLogger_t log)
+static ncclResult_t init_context(int version, void **ctx, const ncclNetCommConfig_t *config, ncclDebugLogger_t log)
 {
 	int rc = bnet_net_init(version, log);
 
 	*ctx = NULL;
 	if (rc < 0)
 		return result(rc);
-	*ctx = bnet_context_new(version);
+	*ctx = bnet_context_new(version, asked_class(config));
 	return *ctx ? ncclSuccess : ncclSystemError;
 }
 
 static ncclResult_t init_v11(void **ctx, uint64_t commId, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t prof)
 {
-	(void)commId, (void)config, (void)prof;
-	return init_context(11, ctx, log);
+	(void)commId, (void)prof;
+	return init_context(11, ctx, config, log);
 }
 
 static ncclResult_t init_v12(void **ctx, uint64_t commId, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t prof)
 {
-	(void)commId, (void)config, (void)prof;
-	return init_context(12, ctx, log);
+	(void)commId, (void)prof;
+	return init_context(12, ctx, config, log);
+}
+
+/* NCCL's own networks take no notice of it: one that comes without is no reason to crash. */
+static const struct bnet_context *context_of(const void *ctx)
+{
+	return ctx ? ctx : &global_context;
 }
 
 static ncclResult_t finalize(void *ctx)
@@ -174,12 +185,18 @@ static ncclResult_t listen_v5(int dev, void *handle, void **listenComm)
 static ncclResult_t listen_v11(void *ctx, int dev, void *handle, void **listenComm)
 {
 	memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
-	return result(bnet_net_listen(ctx, dev, handle, (struct bnet_listen **)listenComm));
+	return result(bnet_net_listen(context_of(ctx), dev, handle, (struct bnet_listen **)listenComm));
+}
+
+static ncclResult_t connect_on(const struct bnet_context *context, int traffic_class, int dev, void *handle,
+			       void **sendComm)
+{
+	return result(bnet_net_connect(context, traffic_class, dev, handle, (struct bnet_conn **)sendComm));
 }
 
 static ncclResult_t connect_v5(int dev, void *handle, void **sendComm)
 {
-	return result(bnet_net_connect(&global_context, dev, handle, (struct bnet_conn **)sendComm));
+	return connect_on(&global_context, global_context.traffic_class, dev, handle, sendComm);
 }
 
 /* Before v5 connect and accept return when the connection stands. The peer's control thread answers a connect, so that
@@ -187,12 +204,12 @@ static ncclResult_t connect_v5(int dev, void *handle, void **sendComm)
 
 static ncclResult_t connect_v4(int dev, void *handle, void **sendComm)
 {
-	int rc;
+	ncclResult_t rc;
 
 	for (;;) {
-		rc = bnet_net_connect(&global_context, dev, handle, (struct bnet_conn **)sendComm);
-		if (rc < 0 || *sendComm)
-			return result(rc);
+		rc = connect_v5(dev, handle, sendComm);
+		if (rc != ncclSuccess || *sendComm)
+			return rc;
 		bnet_engine_lock();
 		bnet_engine_wait(1);
 		bnet_engine_unlock();
@@ -209,16 +226,19 @@ static ncclResult_t connect_v7(int dev, void *handle, void **sendComm, ncclNetDe
 static ncclResult_t connect_v10(int dev, ncclNetCommConfig_t *config, void *handle, void **sendComm,
 				ncclNetDeviceHandle_t **sendDevComm)
 {
-	(void)config;
-	return connect_v7(dev, handle, sendComm, sendDevComm);
+	if (sendDevComm)
+		*sendDevComm = NULL;
+	return connect_on(&global_context, asked_class(config), dev, handle, sendComm);
 }
 
 static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **sendComm,
 				ncclNetDeviceHandle_t **sendDevComm)
 {
+	const struct bnet_context *context = context_of(ctx);
+
 	if (sendDevComm)
 		*sendDevComm = NULL;
-	return result(bnet_net_connect(ctx, dev, handle, (struct bnet_conn **)sendComm));
+	return connect_on(context, context->traffic_class, dev, handle, sendComm);
 }
 
 static ncclResult_t accept_v5(void *listenComm, void **recvComm)

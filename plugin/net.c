@@ -16,6 +16,7 @@
 #include "counters.h"
 #include "log.h"
 #include "path.h"
+#include "sock.h"
 
 #define WARN_MS 10000
 
@@ -50,12 +51,12 @@ int bnet_net_init(int version, ncclDebugLogger_t logger)
 	return rc;
 }
 
-struct bnet_context *bnet_context_new(int version)
+struct bnet_context *bnet_context_new(int version, int traffic_class)
 {
 	struct bnet_context *context = calloc(1, sizeof(*context));
 
 	if (context)
-		context->version = version;
+		*context = (struct bnet_context){.version = version, .traffic_class = traffic_class};
 	return context;
 }
 
@@ -94,6 +95,28 @@ const struct bnet_device *bnet_net_device(int dev)
 	return &bnet_engine.devices.devices[dev];
 }
 
+/* ---- traffic class ---- */
+
+static void refuse_class(int asked)
+{
+	static atomic_bool told;
+
+	if (!atomic_exchange(&told, true))
+		bnet_warn("NET/BaguaNet: the communicator's trafficClass=%d is ignored: it is not in 0 … 255, the byte of an IP "
+			  "header (DSCP x 4). BAGUA_NET_TRAFFIC_CLASS=%lld applies (0 sets none)",
+			  asked, (long long)bnet_engine.config.traffic_class);
+}
+
+/* NCCL's word, where it says something that an IP header can hold; else the parameter's. */
+static int choose_class(int asked)
+{
+	if (asked >= 0 && asked <= UINT8_MAX)
+		return asked;
+	if (asked != NCCL_NET_TRAFFIC_CLASS_UNDEF && asked != NCCL_CONFIG_UNDEF_INT)
+		refuse_class(asked);
+	return bnet_engine.config.traffic_class ? (int)bnet_engine.config.traffic_class : BNET_NO_TRAFFIC_CLASS;
+}
+
 /* ---- listen and accept ---- */
 
 static void fill_handle(void *out, const struct bnet_listen *listen)
@@ -107,7 +130,7 @@ static void fill_handle(void *out, const struct bnet_listen *listen)
 	bnet_handle_encode(out, &handle);
 }
 
-int bnet_net_listen(const void *context, int dev, void *handle, struct bnet_listen **out)
+int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, struct bnet_listen **out)
 {
 	struct bnet_listen *listen;
 	uint64_t random[2] = {bnet_random(), bnet_random()};
@@ -121,6 +144,7 @@ int bnet_net_listen(const void *context, int dev, void *handle, struct bnet_list
 		return -ENOMEM;
 	bnet_list_init(&listen->queue);
 	listen->context = context;
+	listen->traffic_class = choose_class(context->traffic_class);
 	listen->dev = dev;
 	memcpy(listen->token, random, BNET_TOKEN_SIZE);
 
@@ -255,8 +279,8 @@ static struct bnet_conn *find_attempt(uint64_t id)
 	return NULL;
 }
 
-static int start_attempt(const void *context, const struct bnet_device *dev, const struct bnet_handle *handle,
-			 struct bnet_conn **out)
+static int start_attempt(const struct bnet_context *context, int traffic_class, const struct bnet_device *dev,
+			 const struct bnet_handle *handle, struct bnet_conn **out)
 {
 	struct bnet_conn *conn = bnet_conn_new(true, dev, &bnet_engine.config);
 	int rc;
@@ -267,6 +291,7 @@ static int start_attempt(const void *context, const struct bnet_device *dev, con
 	memcpy(conn->token, handle->token, BNET_TOKEN_SIZE);
 	bnet_address_text(&handle->addr, conn->peer);
 	conn->setup.context = context;
+	conn->setup.traffic_class = choose_class(traffic_class);
 	conn->setup.addr = handle->addr;
 	/* An IPv6 scope means something on one host only: the way there is through this device. */
 	if (handle->addr.ss_family == AF_INET6 &&
@@ -290,7 +315,8 @@ static int start_attempt(const void *context, const struct bnet_device *dev, con
 	return 0;
 }
 
-int bnet_net_connect(const void *context, int dev, void *handle, struct bnet_conn **out)
+int bnet_net_connect(const struct bnet_context *context, int traffic_class, int dev, void *handle,
+		     struct bnet_conn **out)
 {
 	const struct bnet_device *device = bnet_net_device(dev);
 	struct bnet_handle decoded;
@@ -306,7 +332,7 @@ int bnet_net_connect(const void *context, int dev, void *handle, struct bnet_con
 	bnet_engine_lock();
 	conn = decoded.attempt ? find_attempt(decoded.attempt) : NULL;
 	if (!conn) {
-		rc = start_attempt(context, device, &decoded, &conn);
+		rc = start_attempt(context, traffic_class, device, &decoded, &conn);
 		if (rc == 0)
 			bnet_handle_set_attempt(handle, conn->id);
 	} else if (atomic_load(&conn->error)) {

@@ -14,10 +14,11 @@
 /* One per communicator from v11 on, one for the process before. */
 struct bnet_context {
 	int version; /* of the table that it came in by */
+	int traffic_class; /* as NCCL asks for it */
 };
 
 int bnet_net_init(int version, ncclDebugLogger_t logger);
-struct bnet_context *bnet_context_new(int version);
+struct bnet_context *bnet_context_new(int version, int traffic_class);
 /* Also ends whatever this communicator began and dropped: half-open connects, connections nobody accepted. */
 void bnet_context_free(struct bnet_context *context);
 
@@ -26,9 +27,10 @@ int bnet_net_devices(void);
 const struct bnet_device *bnet_net_device(int dev);
 
 /* handle: BNET_HANDLE_SIZE bytes. */
-int bnet_net_listen(const void *context, int dev, void *handle, struct bnet_listen **out);
-/* *out NULL: not yet, call again with the same handle. */
-int bnet_net_connect(const void *context, int dev, void *handle, struct bnet_conn **out);
+int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, struct bnet_listen **out);
+/* traffic_class: as NCCL asks for it. *out NULL: not yet, call again with the same handle. */
+int bnet_net_connect(const struct bnet_context *context, int traffic_class, int dev, void *handle,
+		     struct bnet_conn **out);
 int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out);
 
 int bnet_net_reg(struct bnet_conn *conn, void *data, uint64_t size, int type, struct bnet_mr **out);

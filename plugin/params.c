@@ -18,10 +18,12 @@ enum {
 #define INT(...) +1
 #define BYTES(...) +1
 #define PORTS(...) +1
+#define WORD(...) +1
 #include "config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
+#undef WORD
 };
 
 int bnet_abi_version(void)
@@ -45,6 +47,8 @@ static const char *kind_name(enum bnet_config_kind kind)
 		return "bytes";
 	case BNET_KIND_PORTS:
 		return "ports";
+	case BNET_KIND_WORD:
+		return "string";
 	}
 	return "string";
 }

@@ -5,8 +5,10 @@
 #include "sock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@
 #endif
 
 #define LISTEN_BACKLOG 4096 /* the kernel cuts it to somaxconn */
+#define ECN_BITS 3
+#define BYTES_PER_MBIT 125000
 
 int bnet_fd_opened(int fd)
 {
@@ -166,9 +170,76 @@ static void set_int(int fd, int level, int option, int64_t value)
 	setsockopt(fd, level, option, &v, sizeof(v));
 }
 
-void bnet_sock_tune(int fd, const struct bnet_config *config)
+static void set_traffic_class(int fd, int value)
+{
+	int family = AF_INET;
+	socklen_t size = sizeof(family);
+
+	getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
+	if (family == AF_INET6)
+		set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, value & ~ECN_BITS);
+	else
+		set_int(fd, IPPROTO_IP, IP_TOS, value & ~ECN_BITS);
+}
+
+/* The kernel says by the length of its answer how wide a rate it takes: 64 bits since 5.0. A rate that an older one
+ * cannot count is no limit there. */
+static void set_pacing(int fd, uint64_t bytes_per_second)
+{
+	uint64_t rate = 0;
+	socklen_t size = sizeof(rate);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size) < 0)
+		return;
+	rate = bytes_per_second;
+	if (size == sizeof(uint32_t) && rate > UINT32_MAX)
+		rate = UINT32_MAX;
+	setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, size);
+}
+
+static int set_congestion(int fd, const char *name)
+{
+	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) < 0 ? -errno : 0;
+}
+
+int bnet_sock_try_congestion(int family, const char *name)
+{
+	int rc, fd = bnet_sock_open(family);
+
+	if (fd < 0)
+		return fd;
+	rc = set_congestion(fd, name);
+	bnet_sock_close(fd);
+	return rc;
+}
+
+void bnet_sock_congestions(const char *which, char text[BNET_CONGESTIONS])
+{
+	char path[80];
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/tcp_%s_congestion_control", which);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = read(fd, text, BNET_CONGESTIONS - 1);
+		close(fd);
+	}
+	text[n > 0 ? n : 0] = '\0';
+	text[strcspn(text, "\n")] = '\0';
+	if (!text[0])
+		snprintf(text, BNET_CONGESTIONS, "unknown");
+}
+
+void bnet_sock_tune(int fd, const struct bnet_config *config, int traffic_class)
 {
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (config->congestion[0])
+		set_congestion(fd, config->congestion);
+	if (config->stream_pacing_mbps)
+		set_pacing(fd, (uint64_t)config->stream_pacing_mbps * BYTES_PER_MBIT);
+	if (traffic_class != BNET_NO_TRAFFIC_CLASS)
+		set_traffic_class(fd, traffic_class);
 	if (config->notsent_lowat)
 		set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, config->notsent_lowat);
 	if (config->rcvbuf)

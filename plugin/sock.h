@@ -37,7 +37,16 @@ void bnet_sock_reset(int fd);
  * other half is the job's. */
 bool bnet_descriptors_left(void);
 uint64_t bnet_descriptor_limit(void);
-void bnet_sock_tune(int fd, const struct bnet_config *config);
+/* The options of a data stream. traffic_class: 0 to 255, the byte of each packet's IP header of which the kernel keeps
+ * the low two bits, ECN, for itself; BNET_NO_TRAFFIC_CLASS leaves the system's. */
+#define BNET_NO_TRAFFIC_CLASS (-1)
+void bnet_sock_tune(int fd, const struct bnet_config *config, int traffic_class);
+/* May a socket of this process have that congestion control? 0 or -errno: -ENOENT, the kernel has none of that name;
+ * -EPERM, the process may not. */
+int bnet_sock_try_congestion(int family, const char *name);
+/* The names that are "available" in the kernel, or "allowed" to every process; "unknown" where it does not say. */
+#define BNET_CONGESTIONS 256
+void bnet_sock_congestions(const char *which, char text[BNET_CONGESTIONS]);
 
 /* The send buffer that a path wants: 0 for the kernel's own sizing, else bytes for SO_SNDBUF. Pure. A path with a short
  * round trip is limited by the processor, and a small buffer keeps the data in its cache; a long one needs many bytes

@@ -24,12 +24,12 @@
 	 : (table)->version == 11 ? NET(table, 11)->function(__VA_ARGS__)       \
 				  : NET(table, 12)->function(__VA_ARGS__))
 
-ncclResult_t bnet_table_init(struct bnet_table *table, const void *raw, int version, ncclDebugLogger_t logger)
+ncclResult_t bnet_table_init_class(struct bnet_table *table, const void *raw, int version, ncclDebugLogger_t logger,
+				   int traffic_class)
 {
-	ncclNetCommConfig_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 	uint64_t comm_id = (uintptr_t)table; /* any number that no other live communicator of this process has */
 
-	*table = (struct bnet_table){.raw = raw, .version = version};
+	*table = (struct bnet_table){.raw = raw, .version = version, .config.trafficClass = traffic_class};
 	if (raw == NULL)
 		return ncclInvalidArgument;
 	switch (version) {
@@ -48,12 +48,17 @@ ncclResult_t bnet_table_init(struct bnet_table *table, const void *raw, int vers
 	case 10:
 		return NET(table, 10)->init(logger, NULL);
 	case 11:
-		return NET(table, 11)->init(&table->ctx, comm_id, &config, logger, NULL);
+		return NET(table, 11)->init(&table->ctx, comm_id, &table->config, logger, NULL);
 	case 12:
-		return NET(table, 12)->init(&table->ctx, comm_id, &config, logger, NULL);
+		return NET(table, 12)->init(&table->ctx, comm_id, &table->config, logger, NULL);
 	default:
 		return ncclInvalidArgument;
 	}
+}
+
+ncclResult_t bnet_table_init(struct bnet_table *table, const void *raw, int version, ncclDebugLogger_t logger)
+{
+	return bnet_table_init_class(table, raw, version, logger, NCCL_NET_TRAFFIC_CLASS_UNDEF);
 }
 
 ncclResult_t bnet_table_finalize(struct bnet_table *table)
@@ -223,7 +228,7 @@ ncclResult_t bnet_table_listen(const struct bnet_table *table, int dev, void *ha
 
 ncclResult_t bnet_table_connect(const struct bnet_table *table, int dev, void *handle, void **send_comm)
 {
-	ncclNetCommConfig_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+	ncclNetCommConfig_t config = table->config;
 	ncclNetDeviceHandle_t *device_handle = NULL;
 
 	*send_comm = NULL;

@@ -13,10 +13,14 @@ struct bnet_table {
 	const void *raw; /* ncclNet_v<version>_t */
 	int version;
 	void *ctx;       /* v11 and later: what init returned */
+	ncclNetCommConfig_t config; /* what the communicator asks for: v10 gives it to connect, v11 and later to init */
 };
 
 /* The number that follows "v" must be 4 to 12: ncclInvalidArgument otherwise. Calls the table's init. */
 ncclResult_t bnet_table_init(struct bnet_table *table, const void *raw, int version, ncclDebugLogger_t logger);
+/* The same for a communicator that asks for a traffic class. Before v10 nobody hears of it. */
+ncclResult_t bnet_table_init_class(struct bnet_table *table, const void *raw, int version, ncclDebugLogger_t logger,
+				   int traffic_class);
 /* v11 and later; nothing to do before. */
 ncclResult_t bnet_table_finalize(struct bnet_table *table);
 const char *bnet_table_name(const struct bnet_table *table);

@@ -120,6 +120,27 @@ def check_congestion_control() -> Checks:
         yield Check("tcp_slow_start_after_idle", "ok", f"{idle}, with {control}")
 
 
+def check_own_congestion_control() -> Checks:
+    """BAGUA_NET_CONGESTION, tried as the plugin does: one that cannot be had leaves the streams with the system's."""
+    row = next((row for row in _params.read() if row.name == "BAGUA_NET_CONGESTION"), None)
+    if row is None or row.error or not row.value:
+        return  # a bad value is reported with the other parameters
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, row.value.encode())
+        except FileNotFoundError:
+            names = _sysctl("ipv4/tcp_available_congestion_control")
+            fact = f"{row.value}: the kernel has {names}; streams get {_sysctl('ipv4/tcp_congestion_control')}"
+            yield Check(row.name, "warn", fact, f"unset it, take one of those, or modprobe tcp_{row.value}")
+        except PermissionError:
+            names = _sysctl("ipv4/tcp_allowed_congestion_control")
+            fact = f"{row.value}: this user may have {names}; streams get {_sysctl('ipv4/tcp_congestion_control')}"
+            fix = f'sysctl -w net.ipv4.tcp_allowed_congestion_control="{names} {row.value}"'
+            yield Check(row.name, "warn", fact, fix)
+        else:
+            yield Check(row.name, "ok", f"{row.value} for each stream")
+
+
 def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
@@ -164,5 +185,6 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_wmem_max,
     check_backlog,
     check_congestion_control,
+    check_own_congestion_control,
     check_ports,
 )

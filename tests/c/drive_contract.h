@@ -35,11 +35,14 @@ extern const struct scenario contract_connect_scenarios[];
 extern const struct scenario contract_stranger_scenarios[];
 extern const struct scenario contract_wire_scenarios[];
 extern const struct scenario contract_streams_scenarios[];
+extern const struct scenario contract_options_scenarios[];
 extern const struct scenario contract_close_scenarios[];
 extern const struct scenario contract_process_scenarios[];
 
 /* Loads the library and initializes its table. */
 void contract_load(struct contract *c);
+/* The same for a communicator that asks for a traffic class. */
+void contract_load_class(struct contract *c, int traffic_class);
 void contract_finalize(struct contract *c);
 
 /* ---- connections ---- */

@@ -12,11 +12,16 @@
 #include <sys/socket.h>
 #include <time.h>
 
-void contract_load(struct contract *c)
+void contract_load_class(struct contract *c, int traffic_class)
 {
 	const void *raw = drive_open(&c->source, &c->library);
 
-	drive_ok(bnet_table_init(&c->table, raw, c->source.api, drive_logger));
+	drive_ok(bnet_table_init_class(&c->table, raw, c->source.api, drive_logger, traffic_class));
+}
+
+void contract_load(struct contract *c)
+{
+	contract_load_class(c, NCCL_NET_TRAFFIC_CLASS_UNDEF);
 }
 
 void contract_finalize(struct contract *c)

@@ -93,6 +93,39 @@ static void test_ports(void)
 	}
 }
 
+static const struct {
+	const char *text;
+	int ret;
+} words[] = {
+	{"", 0},
+	{"bbr", 0},
+	{"BPF_cubic-2", 0},
+	{"fifteen-letters", 0},
+	{"sixteen--letters", -EINVAL},
+	{"b b", -EINVAL},
+	{" bbr", -EINVAL},
+	{"bbr\n", -EINVAL},
+	{"b.r", -EINVAL},
+	{"b/r", -EINVAL},
+	{"b%s", -EINVAL},
+	{"bär", -EINVAL},
+};
+
+/* What is behind the name is zero: two configurations can be compared byte by byte. */
+static void test_words(void)
+{
+	for (size_t i = 0; i < COUNT(words); i++) {
+		char word[BNET_WORD] = "untouched------", wanted[BNET_WORD] = "untouched------";
+
+		if (words[i].ret == 0) {
+			memset(wanted, 0, sizeof(wanted));
+			memcpy(wanted, words[i].text, strlen(words[i].text));
+		}
+		check_int(bnet_parse_word(words[i].text, word), words[i].ret);
+		check(memcmp(word, wanted, sizeof(word)) == 0);
+	}
+}
+
 /* ---- the environment ---- */
 
 static void clear_environment(void)
@@ -128,11 +161,13 @@ static void test_values_are_taken(void)
 	setenv("BAGUA_NET_NSTREAMS", "8", 1);
 	setenv("BAGUA_NET_SNDBUF", "256K", 1);
 	setenv("BAGUA_NET_PORT_RANGE", "40000-40063", 1);
+	setenv("BAGUA_NET_CONGESTION", "dctcp", 1);
 	check_int(bnet_config_read(&config, err, sizeof(err)), 0);
 	check_int(config.nstreams, 8);
 	check_int(config.sndbuf, 262144);
 	check_int(config.port_range.first, 40000);
 	check_int(config.port_range.last, 40063);
+	check_str(config.congestion, "dctcp");
 	clear_environment();
 }
 
@@ -156,6 +191,11 @@ static const struct {
 	{"BAGUA_NET_PORT_RANGE", "80",
 	 "BAGUA_NET_PORT_RANGE=80: not FIRST-LAST in 1 … 65535, or 0; unset it or use a value in that range (the default is "
 	 "0)"},
+	{"BAGUA_NET_CONGESTION", "bbr,cubic",
+	 "BAGUA_NET_CONGESTION=bbr,cubic: not a name of up to 15 letters, digits, - and _; unset it or use such a name (the "
+	 "default is empty)"},
+	{"BAGUA_NET_TRAFFIC_CLASS", "256",
+	 "BAGUA_NET_TRAFFIC_CLASS=256: not in 0 … 255; unset it or use a value in that range (the default is 0)"},
 };
 
 static void test_bad_values(void)
@@ -290,7 +330,7 @@ static int row_of(const char *name)
 
 static void test_params(void)
 {
-	bnet_param_t chunk, timeout;
+	bnet_param_t chunk, timeout, congestion;
 
 	setenv("BAGUA_NET_MIN_CHUNKSIZE", "131072", 1);
 	setenv("BAGUA_NET_CONNECT_TIMEOUT", "soon", 1);
@@ -312,6 +352,13 @@ static void test_params(void)
 	check_int(bnet_param_get(row_of("BAGUA_NET_CONNECT_TIMEOUT"), &timeout), 0);
 	check_int(timeout.set, 0);
 	check(timeout.error == NULL);
+	setenv("BAGUA_NET_CONGESTION", "cubic", 1);
+	check_int(bnet_param_get(row_of("BAGUA_NET_CONGESTION"), &congestion), 0);
+	check_str(congestion.kind, "string");
+	check_str(congestion.deflt, "");
+	check_str(congestion.range, "a name of up to 15 letters, digits, - and _");
+	check_str(congestion.value, "cubic");
+	clear_environment();
 	check_int(bnet_param_get(-1, &chunk), -EINVAL);
 	check_int(bnet_param_get(bnet_param_count(), &chunk), -EINVAL);
 }
@@ -336,6 +383,7 @@ int main(void)
 	clear_environment();
 	test_numbers();
 	test_ports();
+	test_words();
 	test_defaults();
 	test_values_are_taken();
 	test_bad_values();

@@ -39,6 +39,7 @@ static void parse(const char *text)
 {
 	int64_t number = -1, bytes = -1;
 	struct bnet_ports ports = {7, 7};
+	char word[BNET_WORD] = "?";
 	int is_number = bnet_parse_int(text, &number) == 0;
 	int is_bytes = bnet_parse_bytes(text, &bytes) == 0;
 
@@ -48,6 +49,10 @@ static void parse(const char *text)
 		EXPECT(ports.first <= ports.last && (ports.first > 0) == (ports.last > 0));
 	else
 		EXPECT(ports.first == 7 && ports.last == 7);
+	if (bnet_parse_word(text, word) == 0)
+		EXPECT(strcmp(word, text) == 0 && word[BNET_WORD - 1] == '\0' && !strpbrk(text, " %/\n?"));
+	else
+		EXPECT(strcmp(word, "?") == 0);
 }
 
 /* Whatever a variable holds, the parameters are usable and every complaint is a line. What can be formatted can be

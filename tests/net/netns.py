@@ -105,9 +105,21 @@ class Host:
         )
 
     def dropped_packets(self) -> int:
-        listed = json.loads(_run(*self.prefix, "nft", "--json", "list", "table", "inet", "loss"))["nftables"]
-        rule = next(row["rule"] for row in listed if "rule" in row)
-        return int(next(part["counter"]["packets"] for part in rule["expr"] if "counter" in part))
+        return self._counters("loss")[0]
+
+    def count_received(self, *matches: str) -> None:
+        """Counts the TCP packets on their way in that match these expressions of nft, each by itself."""
+        rules = "\n".join(f"meta l4proto tcp {match} counter" for match in matches)
+        self.nft(f"table inet counts {{ chain in {{ type filter hook input priority 0;\n{rules}\n}}\n}}\n")
+
+    def received_packets(self) -> list[int]:
+        """What :meth:`count_received` has counted."""
+        return self._counters("counts")
+
+    def _counters(self, table: str) -> list[int]:
+        listed = json.loads(_run(*self.prefix, "nft", "--json", "list", "table", "inet", table))["nftables"]
+        parts = [part for row in listed if "rule" in row for part in row["rule"]["expr"]]
+        return [int(part["counter"]["packets"]) for part in parts if "counter" in part]
 
 
 @functools.cache

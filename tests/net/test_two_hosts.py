@@ -136,6 +136,25 @@ def test_interfaces_that_do_not_reach_each_other() -> None:
     assert done.stderr.count("Trying without binding") == 3
 
 
+@pytest.mark.parametrize(("addresses", "header"), [(V4, "ip"), (V6, "ip6")], ids=["ipv4", "ipv6"])
+def test_packets_carry_the_traffic_class(addresses: tuple[str, str], header: str) -> None:
+    """Data and acknowledgements of all streams, as they arrive. Only what a listener answers before it knows who is
+    there has none: to each SYN and to each HELLO."""
+    connections, streams = 4, 4
+    settings = {"BAGUA_NET_NSTREAMS": str(streams), "BAGUA_NET_TRAFFIC_CLASS": "104"}
+    with netns.two_hosts() as hosts:
+        _address(hosts, addresses)
+        for host in hosts:
+            host.count_received(f"{header} dscp 26", f"{header} dscp != 26", f"{header} dscp != 26 meta length > 200")
+        summary = _drive(hosts, "--connections", connections, "--messages", 500, settings=settings)
+        assert summary["messages"] == connections * 500
+        for host in hosts:
+            classed, others, large_others = host.received_packets()
+            assert classed > 10 * connections * streams
+            assert others <= 3 * connections * streams
+            assert large_others == 0
+
+
 @pytest.mark.parametrize("silence", ["dropped", "nobody"])
 @pytest.mark.parametrize("limit", [3, 14], ids=["3s", "14s"])
 def test_no_answer(silence: str, limit: int) -> None:

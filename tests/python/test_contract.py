@@ -59,6 +59,13 @@ SCENARIOS = {
     "strangers_beyond_limit": 4,
     "streams_within_limit": 4,
     "large_message": 12,
+    # what the sockets of a connection are set to
+    "traffic_class": 10,
+    "traffic_class_refused": 10,
+    "traffic_class_parameter": 4,
+    "congestion": 4,
+    "congestion_unknown": 4,
+    "pacing": 4,
     # letting go
     "dereg_receiving": 4,
     "dereg_sending": 4,

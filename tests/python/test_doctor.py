@@ -208,6 +208,44 @@ def test_buffers_that_are_left_to_the_kernel_or_cannot_be_read_are_no_finding_of
     assert checks["BAGUA_NET_RCVBUF"]["verdict"] == "fail"
 
 
+@pytest.mark.parametrize(("name", "verdict"), [("reno", "ok"), ("no-such_one", "warn")])
+def test_a_congestion_control_that_the_kernel_has_or_not(sandbox: Sandbox, name: str, verdict: str) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_CONGESTION=name)
+    assert (status, checks["BAGUA_NET_CONGESTION"]["verdict"]) == (0, verdict)
+    assert ("the kernel has" in checks["BAGUA_NET_CONGESTION"]["fact"]) is (verdict == "warn")
+
+
+def test_a_congestion_control_that_this_user_may_not_have() -> None:
+    """One that the kernel has and keeps for the privileged, where there is such a one."""
+    names = {
+        kind: set(Path(f"/proc/sys/net/ipv4/tcp_{kind}_congestion_control").read_text().split())
+        for kind in ("available", "allowed")
+    }
+    kept = sorted(names["available"] - names["allowed"])
+    if os.geteuid() != 0 or shutil.which("setpriv") is None or not kept:
+        pytest.skip("needs root, setpriv(1) and a congestion control that is not allowed to all")
+    code = (
+        "import json; from bagua_net import _doctor, _doctor_network as n\n"
+        "print(json.dumps([[c.verdict, c.fix] for c in _doctor.run((n.check_own_congestion_control,))]))"
+    )
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-c", code],
+        env=os.environ | {"BAGUA_NET_CONGESTION": kept[0]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    ((verdict, fix),) = json.loads(done.stdout)
+    assert (verdict, kept[0] in fix) == ("warn", True)
+
+
+def test_the_systems_congestion_control_is_no_finding_of_its_own(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_CONGESTION="")
+    assert status == 0
+    assert "BAGUA_NET_CONGESTION" not in checks
+
+
 @pytest.mark.parametrize(("limit", "verdict", "fix"), [(4194303, "warn", "4194304"), (4194304, "ok", "")])
 def test_the_send_buffer_that_may_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, verdict: str, fix: str
