@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import drivers
 import pytest
 from drivers import SANITIZERS
@@ -115,6 +117,15 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
         "BAGUA_NET_MAX_CHUNKSIZE": "64K",
     }
     drivers.contract(drivers.build(), 12, scenario, settings)
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])
+@pytest.mark.parametrize("api", [10, 11])
+def test_traffic_class_as_each_version_hands_it_over(api: int, family: str) -> None:
+    addresses = Path("/proc/net/if_inet6")
+    if family == "AF_INET6" and not (addresses.exists() and " lo\n" in addresses.read_text()):
+        pytest.skip("the loopback interface has no IPv6 address")
+    drivers.contract(drivers.build(), api, "traffic_class", {"NCCL_SOCKET_FAMILY": family})
 
 
 @pytest.mark.sanitize
