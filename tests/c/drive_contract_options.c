@@ -132,7 +132,7 @@ static void set_parameter(const char *name, const char *value)
 	char streams[16];
 
 	snprintf(streams, sizeof(streams), "%d", STREAMS);
-	setenv("BAGUA_NET_NSTREAMS", streams, 1);
+	setenv("BAGUA_NET_MIN_NSTREAMS", streams, 1);
 	setenv(name, value, 1);
 }
 
