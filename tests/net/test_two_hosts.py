@@ -141,7 +141,7 @@ def test_packets_carry_the_traffic_class(addresses: tuple[str, str], header: str
     """Data and acknowledgements of all streams, as they arrive. Only what a listener answers before it knows who is
     there has none: to each SYN and to each HELLO."""
     connections, streams = 4, 4
-    settings = {"BAGUA_NET_NSTREAMS": str(streams), "BAGUA_NET_TRAFFIC_CLASS": "104"}
+    settings = {"BAGUA_NET_MIN_NSTREAMS": str(streams), "BAGUA_NET_TRAFFIC_CLASS": "104"}
     with netns.two_hosts() as hosts:
         _address(hosts, addresses)
         for host in hosts:
