@@ -82,7 +82,10 @@ struct bnet_stream {
 	bool used;                 /* it has carried a frame */
 	uint64_t greeted;          /* bytes that it had received when it joined: the greeting */
 	struct bnet_flow flow;     /* of a sender */
-	uint64_t ask_at_ns;        /* it holds enough until then; the owner's */
+	/* what it holds, sent or not, that is not acknowledged: the owner's account of a sender's stream */
+	uint64_t held;             /* bytes, at */
+	uint64_t held_ns;
+	uint64_t asked_ns;         /* when the kernel was asked last */
 };
 
 /* How a connection comes to be; the engine's, under its lock. */

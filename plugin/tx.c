@@ -24,7 +24,25 @@ static uint64_t unclaimed(const struct bnet_conn *conn)
 	return atomic_load_explicit(&conn->posted_bytes, memory_order_relaxed) - conn->claimed_bytes;
 }
 
+static bool anything_to_claim(const struct bnet_conn *conn)
+{
+	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
+
+	return bnet_claim_look(&conn->claim, posted).message != posted;
+}
+
 /* ---- the promise ---- */
+
+/* What an empty stream would be asked for, when streams are compared. */
+#define PROBE_BYTES 16384
+/* A receiver looks at the first stream more often than at the others: these have to be so much earlier. */
+#define LATER_NS 50000
+/* Of a stream whose rate is not known. */
+#define UNKNOWN_NS 2000000
+/* How long the account of what a stream holds may go without the kernel's own. */
+#define ASK_NS 2000000
+/* … and how long it is good for anything. */
+#define FORGET_US 1000000
 
 static uint64_t now_ns(void)
 {
@@ -34,29 +52,83 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* Bytes that a stream holds, sent or not, and the peer has not acknowledged: what it held, less what it carries. */
+static uint64_t held(const struct bnet_stream *stream, uint64_t rate, uint64_t now)
+{
+	uint64_t us = (now - stream->held_ns) / 1000, gone = us * rate / 1000000;
+
+	return us < FORGET_US && stream->held > gone ? stream->held - gone : 0;
+}
+
+static void hold(struct bnet_stream *stream, uint64_t bytes, uint64_t now)
+{
+	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
+
+	stream->held = held(stream, rate, now) + bytes;
+	stream->held_ns = now;
+}
+
+/* The kernel's account replaces ours. */
+static void ask(struct bnet_stream *stream, uint64_t now)
+{
+	int queued = 0;
+
+	if (ioctl(stream->fd, SIOCOUTQ, &queued) < 0)
+		return;
+	stream->held = (uint64_t)queued;
+	stream->held_ns = stream->asked_ns = now;
+}
+
+/* When would it have delivered a little more? */
+static uint64_t ready_in_ns(const struct bnet_stream *stream, uint64_t now)
+{
+	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
+	uint64_t later = stream->index ? LATER_NS : 0;
+
+	if (rate == 0)
+		return later + UNKNOWN_NS;
+	return later + (held(stream, rate, now) + PROBE_BYTES) * 1000000 / rate * 1000;
+}
+
 /* Bytes that this stream may take now so that they arrive about as early as what its siblings carry; 0: none. A claim is
  * a promise: what a slow stream takes, no other can deliver. */
-static uint64_t promise(struct bnet_stream *stream, uint64_t want)
+static uint64_t promise(struct bnet_stream *stream, uint64_t want, uint64_t now)
 {
-	uint64_t budget = bnet_flow_budget(&stream->flow), now, rate;
-	int queued = 0;
+	uint64_t budget = bnet_flow_budget(&stream->flow);
+	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
 
 	if (budget >= ASK_BYTES)
 		return want;
 	if (want > budget / 4)
-		want = budget / 4;
-	now = now_ns();
-	if (now < stream->ask_at_ns || ioctl(stream->fd, SIOCOUTQ, &queued) < 0)
-		return 0;
-	if (queued == 0 || (uint64_t)queued + want <= budget)
-		return want ? want : 1;
-	rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
-	if (rate)
-		stream->ask_at_ns = now + ((uint64_t)queued + want - budget) * 1000000000 / rate;
-	return 0;
+		want = budget / 4 ? budget / 4 : 1;
+	if (now - stream->asked_ns > ASK_NS || rate == 0)
+		ask(stream, now);
+	return stream->held == 0 || held(stream, rate, now) + want <= budget ? want : 0;
 }
 
-static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams)
+/* The stream that would deliver first, of those that may claim and have room; NULL: none. */
+static struct bnet_stream *earliest(struct bnet_conn *conn, int active, uint64_t refused, uint64_t now)
+{
+	struct bnet_stream *best = NULL;
+	uint64_t best_ns = UINT64_MAX;
+
+	for (int i = 0; i < active; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		uint64_t ns;
+
+		if (!stream->writable || stream->out_request || refused >> i & 1)
+			continue;
+		ns = ready_in_ns(stream, now);
+		if (ns < best_ns) {
+			best = stream;
+			best_ns = ns;
+		}
+	}
+	return best;
+}
+
+/* now: 0 for a lone stream, which has nobody to promise anything to. */
+static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
 {
 	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
 	struct bnet_claim_view view;
@@ -72,8 +144,8 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 		size = atomic_load_explicit(&request->size, memory_order_relaxed);
 		want = bnet_slice_want(unclaimed(conn), streams, (uint64_t)conn->config->min_chunksize,
 				       (uint64_t)conn->config->max_chunksize);
-		if (streams > 1)
-			want = promise(stream, want);
+		if (now)
+			want = promise(stream, want, now);
 		if (want == 0)
 			return false;
 	} while (!bnet_claim_take(&conn->claim, &view, size, want, &slice));
@@ -145,37 +217,63 @@ static void lost(struct bnet_conn *conn, int error)
 		       conn->peer, atomic_load(&conn->outstanding), strerror(-error));
 }
 
-/* Writes until the stream is full or nothing is left to claim for one of so many streams. */
-static bool pump(struct bnet_conn *conn, struct bnet_stream *stream, int streams)
+/* Writes what the stream has begun; bytes written. Without room for all of it the stream is not writable any more. */
+static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	size_t wanted = stream->out_header_left + stream->out_left;
+	ssize_t n = write_slice(stream);
+
+	if (n == -EAGAIN || n == -ENOBUFS || n == -ENOMEM) {
+		bnet_count(send_again, 1);
+		stream->writable = false;
+		return 0;
+	}
+	if (n < 0) {
+		stream->writable = false;
+		lost(conn, (int)n);
+		return 0;
+	}
+	advance(stream, (size_t)n);
+	if ((size_t)n < wanted)
+		stream->writable = false;
+	else
+		slice_written(conn, stream);
+	return (size_t)n;
+}
+
+/* A lone stream is asked by writing to it: that is the same one system call. */
+static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	size_t written = 0;
 
-	while (written < PASS_BYTES) {
-		size_t wanted;
-		ssize_t n;
-
-		if (!stream->out_request && (streams == 0 || !claim_slice(conn, stream, streams)))
-			break;
-		wanted = stream->out_header_left + stream->out_left;
-		n = write_slice(stream);
-		if (n == -EAGAIN || n == -ENOBUFS || n == -ENOMEM) {
-			bnet_count(send_again, 1);
-			stream->writable = false;
-			break;
-		}
-		if (n < 0) {
-			lost(conn, (int)n);
-			break;
-		}
-		written += (size_t)n;
-		advance(stream, (size_t)n);
-		if ((size_t)n < wanted) {
-			stream->writable = false;
-			break;
-		}
-		slice_written(conn, stream);
-	}
+	stream->writable = true;
+	while (stream->writable && written < PASS_BYTES && (stream->out_request || claim_slice(conn, stream, 1, 0)))
+		written += write_on(conn, stream);
 	return written > 0;
+}
+
+/* Slice by slice to whichever stream delivers it first. */
+static size_t share(struct bnet_conn *conn, int active)
+{
+	size_t written = 0;
+	uint64_t refused = 0;
+
+	while (written < PASS_BYTES && anything_to_claim(conn)) {
+		uint64_t now = now_ns();
+		struct bnet_stream *stream = earliest(conn, active, refused, now);
+		size_t n;
+
+		if (!stream)
+			break;
+		if (!claim_slice(conn, stream, active, active > 1 ? now : 0)) {
+			refused |= UINT64_C(1) << stream->index;
+			continue;
+		}
+		n = write_on(conn, stream);
+		hold(stream, n, now);
+		written += n;
+	}
+	return written;
 }
 
 static bool any_full(const struct bnet_conn *conn, int streams)
@@ -190,13 +288,15 @@ bool bnet_tx_progress(struct bnet_conn *conn)
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 	int active = bnet_conn_active(conn);
-	bool moved = false;
+	size_t written = 0;
 
-	/* A lone stream is asked by writing to it: that is the same one system call. */
-	if (streams > 1 && any_full(conn, streams))
+	if (streams == 1)
+		return pump(conn, conn->streams[0]);
+	if (any_full(conn, streams))
 		bnet_conn_poll(conn);
 	for (int i = 0; i < streams; i++)
-		if ((i < active || conn->streams[i]->out_request) && (streams == 1 || conn->streams[i]->writable))
-			moved |= pump(conn, conn->streams[i], i < active ? active : 0);
-	return moved;
+		if (conn->streams[i]->out_request && conn->streams[i]->writable)
+			written += write_on(conn, conn->streams[i]);
+	written += share(conn, active);
+	return written > 0;
 }
