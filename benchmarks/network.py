@@ -39,7 +39,12 @@ class Host:
 Hosts = tuple[Host, Host]
 
 
-def _run(command: Sequence[str], text: str | None = None) -> str:
+def run(command: Sequence[str], text: str | None = None) -> str:
+    """What a command prints that is given ``text`` to read.
+
+    Raises:
+        NetworkSetupError: it failed.
+    """
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
         raise NetworkSetupError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
@@ -48,26 +53,27 @@ def _run(command: Sequence[str], text: str | None = None) -> str:
 
 def remove_stale() -> None:
     """Removes namespaces that a killed track left behind."""
-    for name in re.findall(rf"^{_PREFIX}-(\d+)-(\w+)", _run(["ip", "netns", "list"]), re.MULTILINE):
+    for name in re.findall(rf"^{_PREFIX}-(\d+)-(\w+)", run(["ip", "netns", "list"]), re.MULTILINE):
         if not Path(f"/proc/{name[0]}").exists():
-            _run(["ip", "netns", "delete", f"{_PREFIX}-{name[0]}-{name[1]}"])
+            run(["ip", "netns", "delete", f"{_PREFIX}-{name[0]}-{name[1]}"])
 
 
 @contextmanager
-def _namespace(suffix: str) -> Iterator[str]:
+def namespace(suffix: str) -> Iterator[str]:
+    """A network namespace of this process with its loopback interface up; yields its name. ``suffix``: letters."""
     name = f"{_PREFIX}-{getpid()}-{suffix}"
-    _run(["ip", "netns", "add", name])
+    run(["ip", "netns", "add", name])
     try:
-        _run(["ip", "-n", name, "link", "set", "lo", "up"])
+        run(["ip", "-n", name, "link", "set", "lo", "up"])
         yield name
     finally:
-        _run(["ip", "netns", "delete", name])
+        run(["ip", "netns", "delete", name])
 
 
 def _await_running(host: Host, timeout_s: float = 10.0) -> None:
     """The kernel reports a new link as running up to a second late, and NCCL takes no other."""
     deadline = time.monotonic() + timeout_s
-    while " state UP " not in _run(["ip", "-n", host.namespace, "link", "show", host.interface]):
+    while " state UP " not in run(["ip", "-n", host.namespace, "link", "show", host.interface]):
         if time.monotonic() > deadline:
             raise NetworkSetupError(f"{host.interface} in {host.namespace} is not up after {timeout_s:.0f} s")
         time.sleep(0.02)
@@ -76,8 +82,8 @@ def _await_running(host: Host, timeout_s: float = 10.0) -> None:
 @contextmanager
 def loopback(congestion_control: str) -> Iterator[Hosts]:
     """Both ranks in one namespace, over its loopback interface (MTU 65536)."""
-    with _namespace("lo") as name:
-        _run(
+    with namespace("lo") as name:
+        run(
             [
                 "ip",
                 "-n",
@@ -92,16 +98,16 @@ def loopback(congestion_control: str) -> Iterator[Hosts]:
 @contextmanager
 def veth(congestion_control: str) -> Iterator[Hosts]:
     """Two namespaces, one virtual Ethernet cable, MTU 1500, offloads as the kernel sets them."""
-    with _namespace("a") as a, _namespace("b") as b:
+    with namespace("a") as a, namespace("b") as b:
         cable = f"link add {_INTERFACE} mtu {MTU} type veth peer name {_INTERFACE} mtu {MTU} netns {b}"
-        _run(["ip", "-n", a, *cable.split()])
+        run(["ip", "-n", a, *cable.split()])
         hosts = (Host(a, _INTERFACE, "10.0.0.1"), Host(b, _INTERFACE, "10.0.0.2"))
         for host in hosts:
-            _run(["ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface])
-            _run(["ip", "-n", host.namespace, "link", "set", host.interface, "up"])
+            run(["ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface])
+            run(["ip", "-n", host.namespace, "link", "set", host.interface, "up"])
             # By route: in a namespace the sysctl takes only algorithms that unprivileged users may choose.
             route = f"route replace 10.0.0.0/24 dev {host.interface} src {host.address} congctl {congestion_control}"
-            _run(["ip", "-n", host.namespace, *route.split()])
+            run(["ip", "-n", host.namespace, *route.split()])
         for host in hosts:
             _await_running(host)
         yield hosts
@@ -123,7 +129,7 @@ def shape(hosts: Hosts, classes_mbits: Sequence[int]) -> None:
         lines.append(f"class add {device} parent 1: classid 1:ff htb rate 40gbit")
         for number, rate in enumerate(classes_mbits):
             lines.append(f"class add {device} parent 1: classid 1:{number + 1:x} htb rate {rate}mbit quantum 60000")
-        _run(["tc", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
+        run(["tc", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
 
 
 def _rules(classes: int, seed: int) -> str:
@@ -159,4 +165,4 @@ table ip track {{
 def hash_flows(hosts: Hosts, classes: int, seed: int) -> None:
     """Sends every TCP flow through one of the classes of :func:`shape`, by a hash with this seed (32 bits)."""
     for host in hosts:
-        _run(["ip", "netns", "exec", host.namespace, "nft", "-f", "-"], _rules(classes, seed))
+        run(["ip", "netns", "exec", host.namespace, "nft", "-f", "-"], _rules(classes, seed))
