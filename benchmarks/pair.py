@@ -127,11 +127,11 @@ class _Rank:
 
 
 def _load_time_s(spec: RankSpec) -> float:
-    """Seconds after which a load has certainly failed. 50 MB/s and 1 ms are slower than anything measured here."""
+    """Seconds after which a load has certainly failed. What these figures say is slower than anything measured here."""
     if spec.work == "pingpong":
         return 30 + (spec.warm_up_rounds + spec.rounds) * (0.001 + 2 * spec.size / 50e6)
     backlog = 2 * spec.lanes * spec.inflight * spec.size
-    return 30 + spec.warm_up_s + spec.window_s + backlog / 5e6
+    return 30 + spec.warm_up_s + spec.window_s + backlog / 1e6
 
 
 def _converse(ranks: tuple[_Rank, _Rank], spec: RankSpec) -> list[dict[str, Any]]:

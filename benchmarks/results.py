@@ -45,6 +45,8 @@ class CellRecord:
     choices: dict[str, str] = field(default_factory=dict)
     """side → the setting that was chosen for it, where there were several."""
     runs: list[Run] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """What each relay of this cell counted (:attr:`wan.Wan.counts`)."""
 
     def values(self, side: str) -> dict[int, float]:
         """pair → value, of the readings that count."""
@@ -84,7 +86,7 @@ class Results:
 
 def _record(row: dict[str, Any]) -> CellRecord:
     cell = Cell(**{**row["cell"], "classes_mbits": tuple(row["cell"]["classes_mbits"])})
-    return CellRecord(cell, row["limit"], row["choices"], [Run(**run) for run in row["runs"]])
+    return CellRecord(cell, row["limit"], row["choices"], [Run(**run) for run in row["runs"]], row.get("lines", []))
 
 
 def load(path: Path) -> Results:

@@ -15,6 +15,9 @@ QUICK_GRID = ((1, 4), (2, 8), (4, 8))
 #: SO_SNDBUF in bytes that the bare loop is chosen from; 0 leaves it to the kernel.
 BARE_SNDBUF = (0, 64 * KIB, 128 * KIB, 256 * KIB)
 QUICK_BARE_SNDBUF = (0, 128 * KIB)
+#: Plain sockets that the limit of a long line is chosen from: one alone stops at what the kernel buffers for it.
+BARE_SOCKETS = (2, 8, 32, 64)
+QUICK_BARE_SOCKETS = (2, 32)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ SCENARIOS = (
         "stream",
     ),
     Scenario(
+        "S4",
+        "a long line, with losses",
+        "at least 90 % of the limit without loss or with bbr, nowhere below the better NCCL; with cubic at 20 ms and "
+        "0.1 % at least 2 × the better NCCL and 20 × its default",
+        "stream",
+    ),
+    Scenario(
         "S5",
         "ping-pong, half round trip",
         "at most NCCL's latency plus the spread at every size, at most 0.85 × at 512 KiB",
@@ -58,13 +68,19 @@ class Cell:
 
     scenario: str
     path: str
-    """"loopback" or "veth"."""
+    """"loopback", "veth" or "wan"."""
     connections: int
     """Each way."""
     size: int
     """Bytes of a message."""
     classes_mbits: tuple[int, ...] = ()
     """Rates of the flow classes of each direction; empty: no caps."""
+    round_trip_ms: float = 0.0
+    """Of a "wan"."""
+    loss_percent: float = 0.0
+    """Of the packets of a "wan", in each direction."""
+    congestion: str = ""
+    """TCP congestion control; empty: that of the whole track."""
 
     @property
     def work(self) -> str:
@@ -73,7 +89,9 @@ class Cell:
 
     @property
     def network(self) -> str:
-        """What the path is like, in words: "veth, 6 × 1000 + 2 × 250 Mbit/s"."""
+        """What the path is like, in words: "veth, 6 × 1000 + 2 × 250 Mbit/s", "wan, 20 ms, 0.1 % loss, cubic"."""
+        if self.path == "wan":
+            return f"wan, {self.round_trip_ms:g} ms, {self.loss_percent:g} % loss, {self.congestion}"
         if not self.classes_mbits:
             return self.path
         rates = sorted(set(self.classes_mbits), reverse=True)
@@ -103,6 +121,27 @@ def _uncapped(quick: bool) -> Iterator[Cell]:
                 yield Cell("S1", path, connections, size)
 
 
+#: (round trip in ms, loss in percent, congestion control): each value at least once, more around that of the goal.
+_LONG_LINES = (
+    (1, 0, "bbr"),
+    (5, 0, "cubic"),
+    (20, 0, "bbr"),
+    (5, 0.1, "bbr"),
+    (20, 0.1, "bbr"),
+    (40, 1, "bbr"),
+    (20, 0.01, "cubic"),
+    (20, 0.1, "cubic"),
+    (20, 1, "cubic"),
+    (40, 0.1, "cubic"),
+)
+_QUICK_LONG_LINES = ((20, 0.1, "cubic"),)
+
+
+def _long_lines(quick: bool) -> Iterator[Cell]:
+    for round_trip_ms, loss_percent, congestion in _QUICK_LONG_LINES if quick else _LONG_LINES:
+        yield Cell("S4", "wan", 2, MIB, (), round_trip_ms, loss_percent, congestion)
+
+
 def _pingpong(quick: bool) -> Iterator[Cell]:
     for path in ("loopback",) if quick else ("loopback", "veth"):
         for size in (4, 16 * KIB, 512 * KIB) if quick else _PINGPONG_SIZES:
@@ -116,6 +155,7 @@ def cells(quick: bool) -> list[Cell]:
         Cell("S2", "veth", 2, MIB, _EQUAL),
         Cell("S3", "veth", 2, MIB, _TWO_SLOW),
         Cell("S3", "veth", 2, MIB, _ALL_DIFFERENT),
+        *_long_lines(quick),
         *_pingpong(quick),
     ]
 
@@ -130,10 +170,14 @@ class Effort:
     capped_warm_up_s: float
     """Longer, because congestion control and stream counts settle slowly there."""
     capped_window_s: float
+    wan_warm_up_s: float
+    """Longer still: a connection learns once per round trip, and cubic takes seconds to come down to the losses."""
+    wan_window_s: float
     rounds: int
     """Of a ping-pong of up to 16 KiB; fewer for larger messages."""
     grid: tuple[tuple[int, int], ...]
     bare_sndbuf: tuple[int, ...]
+    bare_sockets: tuple[int, ...]
 
     def halved(self) -> Effort:
         """For the readings among which the best setting is looked for."""
@@ -143,13 +187,23 @@ class Effort:
             window_s=self.window_s / 2,
             capped_warm_up_s=self.capped_warm_up_s / 2,
             capped_window_s=self.capped_window_s / 2,
+            wan_warm_up_s=self.wan_warm_up_s / 2,
+            wan_window_s=self.wan_window_s / 2,
             rounds=self.rounds // 2,
         )
+
+    def times_for(self, cell: Cell) -> tuple[float, float]:
+        """(warm-up, window) of one reading of a stream."""
+        if cell.path == "wan":
+            return self.wan_warm_up_s, self.wan_window_s
+        if cell.classes_mbits:
+            return self.capped_warm_up_s, self.capped_window_s
+        return self.warm_up_s, self.window_s
 
     def rounds_for(self, size: int) -> int:
         """Round trips of one ping-pong reading."""
         return max(200, self.rounds * 16 * KIB // max(size, 16 * KIB))
 
 
-FULL = Effort(5, 0.5, 2.0, 2.0, 4.0, 20000, GRID, BARE_SNDBUF)
-QUICK = Effort(2, 0.3, 0.8, 1.0, 2.0, 6000, QUICK_GRID, QUICK_BARE_SNDBUF)
+FULL = Effort(5, 0.5, 2.0, 2.0, 4.0, 4.0, 5.0, 20000, GRID, BARE_SNDBUF, BARE_SOCKETS)
+QUICK = Effort(2, 0.3, 0.8, 1.0, 2.0, 2.0, 2.5, 6000, QUICK_GRID, QUICK_BARE_SNDBUF, QUICK_BARE_SOCKETS)

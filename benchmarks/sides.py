@@ -22,8 +22,8 @@ NAMES = ("bare", "nccl", "tuned", "ours")
 
 #: Messages outstanding per connection: the steps that NCCL keeps (NCCL_STEPS).
 _INFLIGHT = 8
-#: What is sent through flow classes to see what they let through: enough sockets for a hash to miss none of eight
-#: classes (in 96 of 100 runs), few enough not to be limited by the processor.
+#: What is sent through flow classes or a long line to see what they let through. For classes enough sockets for a hash
+#: to miss none of eight (in 96 of 100 runs), few enough not to be limited by the processor.
 _FILL_LANES = 40
 _FILL_SIZE = 64 * KIB
 
@@ -35,6 +35,7 @@ class Files:
     loops: Path
     plugin: Path
     nccl: SocketTable
+    relay: Path
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Side:
 
 
 def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
-    capped = bool(cell.classes_mbits)
+    warm_up_s, window_s = effort.times_for(cell)
     rounds = effort.rounds_for(cell.size)
     return RankSpec(
         rank=0,
@@ -64,8 +65,8 @@ def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
         lanes=cell.connections,
         inflight=_INFLIGHT,
         size=cell.size,
-        warm_up_s=effort.capped_warm_up_s if capped else effort.warm_up_s,
-        window_s=effort.capped_window_s if capped else effort.window_s,
+        warm_up_s=warm_up_s,
+        window_s=window_s,
         warm_up_rounds=rounds // 4,
         rounds=rounds,
         connect_timeout_s=30.0,
@@ -73,8 +74,12 @@ def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
 
 
 def bare(cell: Cell, effort: Effort, files: Files) -> list[Side]:
-    """Plain sockets, one per send buffer to choose from; with flow classes as many sockets as fill them."""
+    """Plain sockets, one per send buffer to choose from; with flow classes as many sockets as fill them; through a long
+    line one per number of sockets to choose from."""
     spec = _load(cell, effort, files.loops)
+    if cell.path == "wan":
+        fill = replace(spec, inflight=1, size=_FILL_SIZE)
+        return [Side("bare", replace(fill, lanes=lanes), choice=f"{lanes} sockets") for lanes in effort.bare_sockets]
     if cell.classes_mbits:
         fill = replace(spec, lanes=_FILL_LANES, inflight=1, size=_FILL_SIZE, sndbuf=_FILL_SIZE)
         return [Side("bare", fill, choice=f"{_FILL_LANES} sockets")]

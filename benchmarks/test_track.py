@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import machine
 import network
 import pair
 import pytest
@@ -39,9 +41,9 @@ def _record(cell: Cell, **values: list[float | None]) -> results.CellRecord:
 def _results(*records: results.CellRecord) -> results.Results:
     settings = {"congestion_control": "bbr", "nccl_version": "2.30.7", "plugin_version": "0.1.0"}
     settings |= {"pairs": "3", "plugin_settings": ""}
-    machine = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
+    computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
     rows = {record.cell.key: record for record in records}
-    return results.Results("2026-01-01T00:00:00+00:00", "track.py", machine, dict(settings), rows)
+    return results.Results("2026-01-01T00:00:00+00:00", "track.py", computer, dict(settings), rows)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,24 @@ def test_a_reading_above_the_capacity_ends_the_track() -> None:
         track._check_limit(record, results.Run("ours", "", 0, 1, 0.9, [0.8, 1.0]))
 
 
+def test_work_of_a_child_that_goes_on_is_our_own() -> None:
+    before = machine._cpu_times()
+    work = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert machine._cpu_times().own - before.own >= 0.25
+        child.communicate()
+    assert machine._cpu_times().own - before.own >= 0.25
+
+
+def test_a_line_that_lost_more_than_was_asked_for_ends_the_track() -> None:
+    cell = next(cell for cell in cells(quick=True) if cell.path == "wan")
+    track._check_line(cell, {"directions": [{"dropped": 0}, {"dropped": 0}]})
+    with pytest.raises(track.TrackError, match="3 packets"):
+        track._check_line(cell, {"directions": [{"dropped": 0}, {"dropped": 3}]})
+
+
 # ---- with real namespaces ----
 
 
@@ -129,7 +149,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _bare_spec(loops: Path, lanes: int) -> RankSpec:
-    files = sides.Files(loops, Path(), SocketTable(Path(), "", 12, 0, 0, 0))
+    files = sides.Files(loops, Path(), SocketTable(Path(), "", 12, 0, 0, 0), loops.with_name("relay"))
     side = sides.bare(Cell("S1", "veth", lanes, 64 * 1024), QUICK, files)[0]
     return replace(side.spec, warm_up_s=0.1, window_s=0.3)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import secrets
 import shlex
@@ -16,12 +17,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import machine
 import network
 import report
 import results
 import sides as contenders
+import wan
 from pair import RankFailed, measure
 from report import QUIET
 from scenarios import FULL, QUICK, SCENARIOS, Cell, Effort, cells
@@ -72,11 +75,24 @@ class Track:
 
     @contextmanager
     def _network(self, cell: Cell) -> Iterator[network.Hosts]:
+        if cell.path == "wan":
+            with self._line(cell) as hosts:
+                yield hosts
+            return
         build = network.loopback if cell.path == "loopback" else network.veth
         with build(self._plan.congestion_control) as hosts:
             if cell.classes_mbits:
                 network.shape(hosts, cell.classes_mbits)
             yield hosts
+
+    @contextmanager
+    def _line(self, cell: Cell) -> Iterator[network.Hosts]:
+        line = wan.Line(cell.round_trip_ms, cell.loss_percent / 100)
+        with wan.wan(self._plan.files.relay, line, cell.congestion) as there:
+            yield there.hosts
+        self._record(cell).lines.append(there.counts)
+        self._results.save(self._plan.output)
+        _check_line(cell, there.counts)
 
     def _record(self, cell: Cell) -> results.CellRecord:
         limit = network.capacity(cell.classes_mbits) if cell.classes_mbits else None
@@ -161,6 +177,14 @@ def _check_limit(record: results.CellRecord, run: results.Run) -> None:
         )
 
 
+def _check_line(cell: Cell, counts: dict[str, Any]) -> None:
+    """A device that dropped packets added losses that nobody asked for."""
+    print(f"{cell.key}: {json.dumps(counts)}", file=sys.stderr, flush=True)
+    dropped = sum(direction["dropped"] for direction in counts["directions"])
+    if dropped:
+        raise TrackError(f"{cell.key}: {dropped} packets did not reach the relay: nothing of this cell can be used")
+
+
 # ---- the command line ----
 
 
@@ -178,9 +202,14 @@ def _arguments() -> argparse.Namespace:
     add("--retry", action="store_true", help="with --resume: read again what failed or was disturbed")
     add("--output", type=Path, help="results file (benchmarks/results/DATE.json)")
     add("--report", type=Path, metavar="FILE", help="print the tables of a results file, and end")
-    add("--congestion", default=machine.congestion_control(), help="TCP congestion control (%(default)s)")
+    add("--congestion", default=machine.congestion_control(), help="TCP congestion control but in S4 (%(default)s)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for the plugin")
-    add("--build", type=Path, default=contenders.ROOT / "build-bench", help="where libp2p.so is (%(default)s)")
+    add(
+        "--build",
+        type=Path,
+        default=contenders.ROOT / "build-bench",
+        help="where CMake built this directory (%(default)s)",
+    )
     add("--plugin", type=Path, default=library, help="the plugin (%(default)s)")
     add("--nccl", type=Path, help="a libnccl.so.2 (that of an installed nvidia-nccl wheel)")
     return parser.parse_args()
@@ -188,14 +217,16 @@ def _arguments() -> argparse.Namespace:
 
 def _files(arguments: argparse.Namespace, names: tuple[str, ...]) -> contenders.Files:
     loops = arguments.build / "libp2p.so"
-    if not loops.is_file():
-        raise TrackError(f"{loops} is missing: cmake -S benchmarks -B build-bench && cmake --build build-bench")
+    relay = arguments.build / "relay"
+    if not (loops.is_file() and relay.is_file()):
+        missing = relay if loops.is_file() else loops
+        raise TrackError(f"{missing} is missing: cmake -S benchmarks -B build-bench && cmake --build build-bench")
     if "ours" in names and not arguments.plugin.is_file():
         raise TrackError(f"{arguments.plugin} is missing: cmake -B build && cmake --build build")
     libraries = [arguments.nccl] if arguments.nccl else find()
     if not libraries:
         raise TrackError("no NCCL to compare with: pip install --no-deps nvidia-nccl-cu12, or give --nccl FILE")
-    return contenders.Files(loops.resolve(), arguments.plugin.resolve(), inspect(libraries[0]))
+    return contenders.Files(loops.resolve(), arguments.plugin.resolve(), inspect(libraries[0]), relay.resolve())
 
 
 def _listed(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
@@ -240,8 +271,9 @@ def _with_own_copies(plan: Plan, directory: Path) -> Plan:
     """The same with copies of what was built here, so that a build meanwhile cannot change what is measured."""
     files = plan.files
     loops = Path(shutil.copy(files.loops, directory))
+    relay = Path(shutil.copy(files.relay, directory))
     plugin = Path(shutil.copy(files.plugin, directory)) if files.plugin.is_file() else files.plugin
-    return replace(plan, files=replace(files, loops=loops, plugin=plugin))
+    return replace(plan, files=replace(files, loops=loops, plugin=plugin, relay=relay))
 
 
 def _settings(plan: Plan) -> dict[str, object]:
