@@ -17,7 +17,7 @@ BARE_SNDBUF = (0, 64 * KIB, 128 * KIB, 256 * KIB)
 QUICK_BARE_SNDBUF = (0, 128 * KIB)
 #: Plain sockets that the limit of a long line is chosen from: one alone stops at what the kernel buffers for it.
 BARE_SOCKETS = (2, 8, 32, 64)
-QUICK_BARE_SOCKETS = (2, 32)
+QUICK_BARE_SOCKETS = (2, 8, 32)
 
 
 @dataclass(frozen=True)
