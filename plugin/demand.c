@@ -18,7 +18,7 @@
 #define GAIN_PERCENT 105
 /* Where nothing waits on the way, the streams' own windows limit, and more of them carry more sooner or later: so they
  * stay unless it has become clearly less. */
-#define LOSS_PERCENT 85
+#define LOSS_PERCENT 50
 /* What fewer streams have to carry, if they are to do. */
 #define SAME_PERCENT 97
 /* So many windows in which the network did not limit raise the question whether fewer streams would do. */

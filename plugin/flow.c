@@ -14,6 +14,8 @@
  * closed for so many. */
 #define BUSY_PERCENT 90
 #define RWND_PERCENT 10
+/* The kernel's largest send buffer is too small for the path when it is full for so many. */
+#define SNDBUF_PERCENT 50
 /* Where the network limits, bytes are acknowledged as fast as they are delivered. Where a processor does, what is sent
  * arrives in bursts, 2 to 30 times as fast as on average. */
 #define BURST_PERCENT 150
@@ -36,12 +38,13 @@ bool bnet_flow_read(int fd, struct bnet_reading *reading)
 
 	memset(&info, 0, sizeof(info));
 	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    size < offsetof(struct tcp_info, tcpi_sndbuf_limited))
+	    size < offsetof(struct tcp_info, tcpi_sndbuf_limited) + sizeof(info.tcpi_sndbuf_limited))
 		return false;
 	*reading = (struct bnet_reading){
 		.acked = info.tcpi_bytes_acked,
 		.busy_us = info.tcpi_busy_time,
 		.rwnd_us = info.tcpi_rwnd_limited,
+		.sndbuf_us = info.tcpi_sndbuf_limited,
 		.delivery_rate = info.tcpi_delivery_rate,
 		.rtt_us = info.tcpi_rtt,
 		.min_rtt_us = info.tcpi_min_rtt,
@@ -66,11 +69,21 @@ static void estimate(struct bnet_flow *flow, uint64_t acked, uint64_t busy_us)
 	atomic_store_explicit(&flow->rate, rate ? rate : 1, memory_order_relaxed);
 }
 
-static bool network_limits(const struct bnet_reading *reading, uint64_t acked, uint64_t busy, uint64_t rwnd,
+/* The path is long, and the kernel lets no more bytes onto it than net.ipv4.tcp_wmem says. */
+static bool buffer_limits(const struct bnet_flow *flow, const struct bnet_reading *now, uint64_t busy)
+{
+	return flow->sndbuf == 0 && now->min_rtt_us > QUEUE_RTT_US &&
+	       (now->sndbuf_us - flow->last.sndbuf_us) * 100 >= busy * SNDBUF_PERCENT;
+}
+
+static bool network_limits(const struct bnet_flow *flow, const struct bnet_reading *now, uint64_t acked,
 			   uint64_t elapsed)
 {
-	return busy * 100 >= elapsed * BUSY_PERCENT && rwnd * 100 < busy * RWND_PERCENT &&
-	       reading->delivery_rate * 100 < per_second(acked, elapsed) * BURST_PERCENT;
+	uint64_t busy = now->busy_us - flow->last.busy_us, rwnd = now->rwnd_us - flow->last.rwnd_us;
+
+	if (busy * 100 < elapsed * BUSY_PERCENT || rwnd * 100 >= busy * RWND_PERCENT)
+		return false;
+	return now->delivery_rate * 100 < per_second(acked, elapsed) * BURST_PERCENT || buffer_limits(flow, now, busy);
 }
 
 struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us)
@@ -78,15 +91,14 @@ struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet
 	struct bnet_flow_step step = {.acked = 0};
 
 	if (flow->last_us) {
-		uint64_t busy = reading->busy_us - flow->last.busy_us, rwnd = reading->rwnd_us - flow->last.rwnd_us;
 		uint64_t rate;
 
 		step.acked = reading->acked - flow->last.acked;
 		step.elapsed_us = now_us - flow->last_us;
-		step.limited = network_limits(reading, step.acked, busy, rwnd, step.elapsed_us);
+		step.limited = network_limits(flow, reading, step.acked, step.elapsed_us);
 		step.queued = reading->min_rtt_us < QUEUE_RTT_US ||
 			      (uint64_t)reading->rtt_us * 100 > (uint64_t)reading->min_rtt_us * QUEUE_PERCENT;
-		estimate(flow, step.acked, busy);
+		estimate(flow, step.acked, reading->busy_us - flow->last.busy_us);
 		rate = per_second(step.acked, step.elapsed_us);
 		if (step.acked)
 			flow->peak -= flow->peak / 64;

@@ -16,6 +16,7 @@ struct bnet_reading {
 	uint64_t acked;          /* bytes that the peer has acknowledged */
 	uint64_t busy_us;        /* time with bytes in flight */
 	uint64_t rwnd_us;        /* … of it, held up by the peer's window */
+	uint64_t sndbuf_us;      /* … of it, held up by the size of the send buffer */
 	uint64_t delivery_rate;  /* bytes/s, of the last bytes that were acknowledged */
 	uint32_t rtt_us;
 	uint32_t min_rtt_us;

@@ -16,6 +16,9 @@
 
 /* What lies further apart was no steady work. */
 #define MOST_GAP_US 100000
+#define MOST_GAP_RTTS 4
+/* A sample that is shorter than a round trip sees bursts. Beyond this it is taken nevertheless. */
+#define MOST_SAMPLE_US 200000
 
 static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
@@ -145,6 +148,13 @@ static void add_flow(struct bnet_path *path, const struct bnet_reading *reading,
 		path->sample.rtt_us = reading->rtt_us;
 }
 
+static uint64_t most_gap(const struct bnet_reading *reading)
+{
+	uint64_t gap = (uint64_t)reading->rtt_us * MOST_GAP_RTTS;
+
+	return gap > MOST_GAP_US ? gap : MOST_GAP_US;
+}
+
 static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 {
 	bool has_work = bnet_conn_has_work(conn);
@@ -159,7 +169,7 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 			continue;
 		step = bnet_flow_update(&stream->flow, &reading, now_us);
 		fit(conn, stream);
-		if (step.elapsed_us == 0 || step.elapsed_us > MOST_GAP_US)
+		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(&reading))
 			continue;
 		conn->path->sample.acked += step.acked;
 		conn->path->sample.elapsed_us = step.elapsed_us;
@@ -180,7 +190,7 @@ static void judge(struct bnet_path *path, uint64_t now_us)
 	/* A lone stream has to be sure; of several, flows that share a bottleneck differ. */
 	sample->limited = path->limited * 4 >= path->flows * (path->demand.level == 1 ? 3 : 1);
 	sample->queued = path->queued * 2 >= path->flows;
-	if (path->flows == 0 || !bnet_demand_step(&path->demand, sample))
+	if (!path->due || path->flows == 0 || !bnet_demand_step(&path->demand, sample))
 		return;
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
 		  path->demand.level, path->demand.level == 1 ? "" : "s", path->dev->name,
@@ -205,23 +215,34 @@ static void reap(struct bnet_conn *conn)
 	bnet_conn_disown(conn);
 }
 
+/* A new sample, where the last one is a round trip ago. */
+static void begin_sample(struct bnet_path *path, uint64_t now_us)
+{
+	uint64_t rtt = path->sample.rtt_us < MOST_SAMPLE_US ? path->sample.rtt_us : MOST_SAMPLE_US;
+
+	path->due = now_us - path->sampled_us >= rtt;
+	if (!path->due)
+		return;
+	path->sampled_us = now_us;
+	memset(&path->sample, 0, sizeof(path->sample));
+	path->flows = path->limited = path->queued = 0;
+}
+
 void bnet_paths_sample(uint64_t now_us)
 {
-	bnet_list_each(node, &bnet_engine.paths) {
-		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
-
-		memset(&path->sample, 0, sizeof(path->sample));
-		path->flows = path->limited = path->queued = 0;
-	}
+	bnet_list_each(node, &bnet_engine.paths)
+		begin_sample(bnet_entry(node, struct bnet_path, node), now_us);
 	bnet_list_each(node, &bnet_engine.conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
 		uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
 
-		if (conn->path && conn->setup.ready && passes != conn->passes_sampled)
-			sample_conn(conn, now_us);
-		conn->passes_sampled = passes;
 		if (atomic_load_explicit(&conn->reap, memory_order_relaxed))
 			reap(conn);
+		if (!conn->path || !conn->path->due || !conn->setup.ready)
+			continue;
+		if (passes != conn->passes_sampled)
+			sample_conn(conn, now_us);
+		conn->passes_sampled = passes;
 	}
 	bnet_list_each(node, &bnet_engine.paths)
 		judge(bnet_entry(node, struct bnet_path, node), now_us);

@@ -19,7 +19,9 @@ struct bnet_path {
 	const struct bnet_device *dev;
 	struct sockaddr_storage addr; /* the peer's; its port means nothing here */
 	struct bnet_demand demand;
+	uint64_t sampled_us;
 	/* the sample that is being taken */
+	bool due;
 	struct bnet_demand_sample sample;
 	uint32_t flows, limited, queued;
 };
