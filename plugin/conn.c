@@ -224,7 +224,9 @@ struct bnet_request *bnet_conn_post(struct bnet_conn *conn, void *data, uint64_t
 	if (atomic_load_explicit(&request->busy, memory_order_relaxed))
 		return NULL;
 	if (!conn->sender && bnet_map_reserve(&request->map, size) < 0) {
+		bnet_conn_own(conn); /* streams are taken out by owners */
 		bnet_conn_fail(conn, -ENOMEM, "no memory for a receive of %llu bytes", (unsigned long long)size);
+		bnet_conn_disown(conn);
 		return NULL;
 	}
 	request->data = data;

@@ -165,7 +165,7 @@ static inline int bnet_conn_active(const struct bnet_conn *conn)
 }
 
 bool bnet_conn_try_own(struct bnet_conn *conn);
-void bnet_conn_own(struct bnet_conn *conn); /* waits: only in deregMr and close */
+void bnet_conn_own(struct bnet_conn *conn); /* waits: only in deregMr, in close, and when all is lost */
 void bnet_conn_disown(struct bnet_conn *conn);
 /* One pass over everything that is posted; the owner only. True: something moved. */
 bool bnet_conn_progress(struct bnet_conn *conn);

@@ -8,14 +8,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "counters.h"
 #include "engine.h"
 #include "sock.h"
-
-#include <linux/sockios.h>
 
 #define BUDGET_MS 1000
 #define DISCARD_READS 64
@@ -58,13 +55,6 @@ static bool discard_input(int fd)
 	return false;
 }
 
-static bool all_acknowledged(int fd)
-{
-	int queued = 0;
-
-	return ioctl(fd, SIOCOUTQ, &queued) < 0 || queued == 0;
-}
-
 void bnet_drain_ready(struct bnet_watch *watch)
 {
 	struct drain *drain = (struct drain *)watch;
@@ -79,7 +69,7 @@ void bnet_drains_tick(uint64_t now)
 		struct drain *drain = bnet_entry(node, struct drain, watch.node);
 		bool over = discard_input(drain->watch.fd) || now >= drain->watch.deadline_ms;
 
-		if (over || (drain->sender && all_acknowledged(drain->watch.fd)))
+		if (over || (drain->sender && bnet_sock_all_acknowledged(drain->watch.fd)))
 			end_drain(drain);
 	}
 }
@@ -90,7 +80,7 @@ static bool drain_later(int fd, bool sender)
 	struct drain *drain;
 
 	shutdown(fd, SHUT_WR);
-	if (discard_input(fd) || (sender && all_acknowledged(fd)))
+	if (discard_input(fd) || (sender && bnet_sock_all_acknowledged(fd)))
 		return false;
 	drain = calloc(1, sizeof(*drain));
 	if (!drain)

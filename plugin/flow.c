@@ -30,6 +30,9 @@
 #define AHEAD_US 4000
 /* … and while its rate is not known: it may turn out to be very slow. */
 #define UNKNOWN_BYTES 32768
+/* No path is faster or longer; what a kernel says beyond it is no measurement. */
+#define MOST_RATE (UINT64_C(1) << 38)
+#define MOST_RTT_US 10000000
 
 bool bnet_flow_read(int fd, struct bnet_reading *reading)
 {
@@ -54,7 +57,11 @@ bool bnet_flow_read(int fd, struct bnet_reading *reading)
 
 static uint64_t per_second(uint64_t bytes, uint64_t us)
 {
-	return us ? bytes * 1000000 / us : 0;
+	if (us == 0)
+		return 0;
+	if (bytes / us >= MOST_RATE / 1000000)
+		return MOST_RATE;
+	return bytes / us * 1000000 + bytes % us * 1000000 / us;
 }
 
 static void estimate(struct bnet_flow *flow, uint64_t acked, uint64_t busy_us)
@@ -83,14 +90,29 @@ static bool network_limits(const struct bnet_flow *flow, const struct bnet_readi
 
 	if (busy * 100 < elapsed * BUSY_PERCENT || rwnd * 100 >= busy * RWND_PERCENT)
 		return false;
-	return now->delivery_rate * 100 < per_second(acked, elapsed) * BURST_PERCENT || buffer_limits(flow, now, busy);
+	return now->delivery_rate / BURST_PERCENT < per_second(acked, elapsed) / 100 || buffer_limits(flow, now, busy);
+}
+
+/* A socket that was reset begins again. */
+static bool went_back(const struct bnet_reading *from, const struct bnet_reading *to)
+{
+	return to->acked < from->acked || to->busy_us < from->busy_us || to->rwnd_us < from->rwnd_us ||
+	       to->sndbuf_us < from->sndbuf_us;
+}
+
+/* The kernel's word for a round trip that was not measured is the largest number that there is. */
+static uint32_t known_rtt(uint32_t rtt_us)
+{
+	return rtt_us <= MOST_RTT_US ? rtt_us : 0;
 }
 
 struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us)
 {
 	struct bnet_flow_step step = {.acked = 0};
 
-	if (flow->last_us) {
+	if (flow->last_us && now_us > flow->last_us && !went_back(&flow->last, reading)) {
+		/* Time in which the peer had no room says nothing of the path. */
+		uint64_t held_up = reading->rwnd_us - flow->last.rwnd_us, busy = reading->busy_us - flow->last.busy_us;
 		uint64_t rate;
 
 		step.acked = reading->acked - flow->last.acked;
@@ -98,14 +120,14 @@ struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet
 		step.limited = network_limits(flow, reading, step.acked, step.elapsed_us);
 		step.queued = reading->min_rtt_us < QUEUE_RTT_US ||
 			      (uint64_t)reading->rtt_us * 100 > (uint64_t)reading->min_rtt_us * QUEUE_PERCENT;
-		estimate(flow, step.acked, reading->busy_us - flow->last.busy_us);
+		estimate(flow, step.acked, busy > held_up ? busy - held_up : 0);
 		rate = per_second(step.acked, step.elapsed_us);
 		if (step.acked)
 			flow->peak -= flow->peak / 64;
 		if (rate > flow->peak)
 			flow->peak = rate;
 	}
-	atomic_store_explicit(&flow->min_rtt_us, reading->min_rtt_us, memory_order_relaxed);
+	atomic_store_explicit(&flow->min_rtt_us, known_rtt(reading->min_rtt_us), memory_order_relaxed);
 	flow->last = *reading;
 	flow->last_us = now_us;
 	return step;

@@ -126,14 +126,21 @@ void bnet_path_widen(struct bnet_conn *conn)
 	}
 }
 
-/* Streams that are not used any more are closed: the next ones to be tried get other ports, and with luck another path. */
+/* Streams that are not used any more are closed: the next ones to be tried get other ports, and with luck another path.
+ * Not before the peer has what they carry: it may read it much later, and the kernel forgets a closed socket whose peer
+ * makes it wait. */
+static bool is_idle(const struct bnet_stream *stream)
+{
+	return !stream->out_request && bnet_sock_all_acknowledged(stream->fd);
+}
+
 static void narrow(struct bnet_conn *conn)
 {
 	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);
 
 	if (conn->nstreams <= level || conn->setup.dialing || !bnet_conn_try_own(conn))
 		return;
-	for (int last = conn->nstreams - 1; last >= level && !conn->streams[last]->out_request; last--)
+	for (int last = conn->nstreams - 1; last >= level && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
 	conn->setup.wanted = conn->nstreams;

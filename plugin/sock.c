@@ -6,10 +6,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -141,6 +143,13 @@ uint64_t bnet_sock_received(int fd)
 
 	memset(&info, 0, sizeof(info));
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ? 0 : info.tcpi_bytes_received;
+}
+
+bool bnet_sock_all_acknowledged(int fd)
+{
+	int queued = 0;
+
+	return ioctl(fd, SIOCOUTQ, &queued) < 0 || queued == 0;
 }
 
 void bnet_sock_reset(int fd)

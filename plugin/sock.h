@@ -31,6 +31,8 @@ socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr);
 int bnet_sock_error(int fd);
 /* Bytes that the peer has sent and this end's kernel has taken, since the beginning; 0 where it does not say. */
 uint64_t bnet_sock_received(int fd);
+/* The peer's kernel has everything that was written, also the end if that was. */
+bool bnet_sock_all_acknowledged(int fd);
 /* Ends the connection with a reset, and leaves the descriptor open. */
 void bnet_sock_reset(int fd);
 /* Does the process have descriptors to spare? Streams beyond the first, and strangers, stop at half of its limit: the

@@ -102,6 +102,58 @@ static void streams_join_busy_peer(struct contract *c)
 	contract_finalize(c);
 }
 
+/* ---- a receiver that does something else for a while ---- */
+
+#define PAUSE_S 2.5
+#define PAUSED 6 /* messages of BUSY_SIZE */
+
+/* All streams are full and the sender keeps asking: none of them may be given up for that. */
+static void receiver_pauses(struct contract *c)
+{
+	struct region region;
+	void *requests[PAUSED];
+	double until;
+
+	set_streams("4");
+	contract_load(c);
+	region = contract_map(c, contract_connect_to_peer(c), PAUSED * BUSY_SIZE);
+	for (size_t i = 0; i < PAUSED; i++) {
+		struct drive_stamp stamp = contract_stamp(i);
+
+		drive_fill(region.data + i * BUSY_SIZE, BUSY_SIZE, &stamp);
+		requests[i] = contract_isend(c, &region, i * BUSY_SIZE, BUSY_SIZE);
+	}
+	contract_wait(c, requests[0]); /* the streams carry, and how much is known */
+	for (until = drive_now() + PAUSE_S; drive_now() < until;) {
+		int done = 0;
+
+		drive_ok(bnet_table_test(&c->table, requests[PAUSED - 1], &done, NULL));
+		drive_check(!done, "sent without a receive");
+	}
+	contract_tell(c, 'r');
+	for (size_t i = 1; i < PAUSED; i++)
+		contract_wait(c, requests[i]);
+	contract_unmap(c, &region);
+	drive_ok(bnet_table_close_send(&c->table, region.comm));
+	contract_finalize(c);
+}
+
+static void receiver_pauses_peer(struct contract *c)
+{
+	void *comm;
+
+	set_streams("4");
+	contract_load(c);
+	comm = contract_accept_from_peer(c);
+	for (uint64_t i = 0; i < PAUSED; i++) {
+		if (i == 2)
+			contract_await(c, 'r');
+		contract_recv_stamped(c, comm, BUSY_SIZE, i);
+	}
+	drive_ok(bnet_table_close_recv(&c->table, comm));
+	contract_finalize(c);
+}
+
 /* ---- an error against a closed window ---- */
 
 /* The receiver refuses a message and keeps its end open; the sender's streams are full of it. */
@@ -323,6 +375,7 @@ static void large_message(struct contract *c)
 
 const struct scenario contract_streams_scenarios[] = {
 	{ "streams_join_busy", streams_join_busy, streams_join_busy_peer, 0 },
+	{ "receiver_pauses", receiver_pauses, receiver_pauses_peer, 0 },
 	{ "truncation_reaches_sender", truncation_reaches_sender, NULL, 0 },
 	{ "truncation_reaches_sender_by_streams", truncation_reaches_sender_by_streams, NULL, 0 },
 	{ "strangers_beyond_limit", strangers_beyond_limit, strangers_beyond_limit_peer, 0 },

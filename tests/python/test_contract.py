@@ -56,6 +56,7 @@ SCENARIOS = {
     "repeated_slice": 4,
     # streams and limits
     "streams_join_busy": 4,
+    "receiver_pauses": 4,
     "truncation_reaches_sender": 4,
     "truncation_reaches_sender_by_streams": 4,
     "strangers_beyond_limit": 4,

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How many streams are used, on paths that are a formula each: time passes in samples, and what a path carries is a
+ * function of the number of streams. No constant of the judgement stands here: a test waits until something happens.
+ */
+#include "demand.h"
+
+#include "check.h"
+
+#define MOST 64
+#define TICK_US UINT64_C(20000)
+#define SECOND (1000000 / TICK_US) /* samples */
+#define MINUTE (60 * SECOND)
+#define MB UINT64_C(1000000)
+
+struct world {
+	struct bnet_demand demand;
+	uint64_t (*carries)(int streams); /* bytes/s */
+	uint64_t now_us;
+	uint64_t changes;
+	uint32_t rtt_us;
+	int highest;
+	bool limited, queued, opening;
+};
+
+static struct world begin(uint64_t (*carries)(int streams), int least, int most)
+{
+	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200, .limited = true, .queued = true};
+
+	bnet_demand_init(&world.demand, least, most);
+	world.highest = world.demand.level;
+	check_int(world.demand.level, least);
+	return world;
+}
+
+/* One sample; true: the level has changed. */
+static bool sample(struct world *world)
+{
+	int before = world->demand.level;
+	struct bnet_demand_sample sample = {
+		.now_us = world->now_us += TICK_US,
+		.elapsed_us = TICK_US,
+		.acked = world->carries(before) * TICK_US / 1000000,
+		.rtt_us = world->rtt_us,
+		.limited = world->limited,
+		.queued = world->queued,
+		.opening = world->opening,
+	};
+	bool changed = bnet_demand_step(&world->demand, &sample);
+
+	check_int(changed, world->demand.level != before);
+	check(world->demand.level >= world->demand.least && world->demand.level <= world->demand.most);
+	world->changes += changed;
+	if (world->demand.level > world->highest)
+		world->highest = world->demand.level;
+	return changed;
+}
+
+static void samples(struct world *world, uint64_t count)
+{
+	while (count--)
+		sample(world);
+}
+
+/* Until the level changes; how many samples that took. More than an hour's: it fails. */
+static uint64_t await_change(struct world *world)
+{
+	for (uint64_t n = 1; n < 60 * MINUTE; n++)
+		if (sample(world))
+			return n;
+	check(!"the level never changed");
+	return 0;
+}
+
+/* ---- paths ---- */
+
+/* Every stream has a cap of its own. */
+static uint64_t caps(int streams)
+{
+	return (uint64_t)streams * 100 * MB;
+}
+
+/* … and the link one of ten streams. */
+static uint64_t caps_on_a_link(int streams)
+{
+	return caps(streams < 10 ? streams : 10);
+}
+
+/* One stream is as good as many. */
+static uint64_t link(int streams)
+{
+	(void)streams;
+	return 1000 * MB;
+}
+
+/* Each further stream costs. */
+static uint64_t crowded(int streams)
+{
+	return 1000 * MB - (uint64_t)streams * 12 * MB;
+}
+
+/* Windows are small and waver: half as much by four streams, at first. */
+static uint64_t lossy(int streams)
+{
+	return 50 * MB + (uint64_t)streams * 2 * MB;
+}
+
+/* ---- more streams ---- */
+
+static void caps_are_added_up(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, MOST);
+	check(world.changes < 10); /* straight there: each step is a multiple */
+}
+
+static void growth_ends_where_it_carries_no_more(void)
+{
+	struct world world = begin(caps_on_a_link, 1, MOST);
+
+	samples(&world, MINUTE);
+	check(caps_on_a_link(world.demand.before ? world.demand.before : world.demand.level) == caps_on_a_link(MOST));
+	check(world.highest < MOST);
+}
+
+static void least_and_most_hold(void)
+{
+	for (int most = 1; most <= MOST; most++)
+		for (int least = 1; least <= most; least += 3) {
+			struct world world = begin(caps, least, most);
+
+			samples(&world, MINUTE);
+			check(world.demand.level * 10 >= most * 9); /* one more may not be worth it */
+			world.limited = false;
+			world.carries = link;
+			samples(&world, MINUTE);
+			check_int(world.demand.level, least);
+		}
+}
+
+/* A processor that is late, or a job that has little to send. */
+static void an_unlimited_path_stays_at_least(void)
+{
+	for (int least = 1; least <= MOST; least *= 4) {
+		struct world world = begin(caps, least, MOST);
+
+		world.limited = false;
+		samples(&world, 10 * MINUTE);
+		check_int(world.changes, 0);
+	}
+}
+
+/* ---- streams that do not help ---- */
+
+static void useless_streams_are_given_back(void)
+{
+	static uint64_t (*const paths[])(int) = {link, crowded};
+
+	for (int i = 0; i < 2; i++) {
+		struct world world = begin(paths[i], 1, MOST);
+
+		await_change(&world);
+		check(world.demand.level > 1);
+		await_change(&world);
+		check_int(world.demand.level, 1);
+	}
+}
+
+/* Later and later, up to a bound. */
+static void a_failed_trial_is_retried_later_and_later(void)
+{
+	struct world world = begin(link, 1, MOST);
+	uint64_t rest = 0, last, trial;
+	int longer = 0;
+
+	for (int turn = 0; turn < 30; turn++) {
+		last = rest;
+		rest = await_change(&world);
+		check(world.demand.level > 1);
+		trial = await_change(&world);
+		check_int(world.demand.level, 1);
+		check(trial < SECOND); /* it costs little */
+		check(turn == 0 || rest >= last);
+		longer += turn > 0 && rest > last;
+	}
+	check(longer >= 3);
+	check(rest == last && rest < 10 * MINUTE);
+}
+
+/* What was of no use once may be later. */
+static void a_path_that_changes_is_noticed(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	samples(&world, 10 * MINUTE);
+	world.carries = caps;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, MOST);
+	/* A success makes it bold again: the next failure is retried as soon as the first. */
+	world.carries = link;
+	world.limited = false;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, 1);
+	world.limited = true;
+	await_change(&world);
+	await_change(&world);
+	check(await_change(&world) < 2 * SECOND);
+}
+
+/* Nothing waits on the way: windows are the limit, and more of them carry more in the end. */
+static void loss_is_met_with_all_streams(void)
+{
+	struct world world = begin(lossy, 1, MOST), same = begin(lossy, 1, MOST);
+
+	world.queued = false;
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	samples(&same, MINUTE); /* queued: so little more is no gain */
+	check(same.demand.level < MOST);
+}
+
+/* ---- fewer streams ---- */
+
+static void idle_streams_are_given_back_where_fewer_do(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	world.limited = false;
+	world.carries = link;
+	await_change(&world);
+	check(world.demand.level < MOST && world.demand.level > 1);
+	samples(&world, MINUTE);
+	check_int(world.demand.level, 1);
+}
+
+static void fewer_streams_that_carry_less_are_undone(void)
+{
+	struct world world = begin(caps, 1, MOST);
+	int lowest = MOST;
+
+	samples(&world, MINUTE);
+	world.limited = false;
+	await_change(&world);
+	check(world.demand.level < MOST);
+	await_change(&world);
+	check_int(world.demand.level, MOST);
+	for (uint64_t i = 0; i < MINUTE; i++) {
+		sample(&world);
+		if (world.demand.level < lowest)
+			lowest = world.demand.level;
+	}
+	check(lowest >= MOST / 2);
+}
+
+/* ---- what is measured ---- */
+
+static void streams_that_open_are_not_judged(void)
+{
+	struct world world = begin(link, 1, MOST);
+	int tried;
+
+	await_change(&world);
+	tried = world.demand.level;
+	check(tried > 1);
+	world.opening = true;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, tried);
+	world.opening = false;
+	await_change(&world);
+	check_int(world.demand.level, 1);
+}
+
+static void windows_are_as_long_as_many_round_trips(void)
+{
+	uint64_t near_by, far;
+	struct world world = begin(caps, 1, MOST);
+
+	near_by = await_change(&world);
+	world = begin(caps, 1, MOST);
+	world.rtt_us = 300000;
+	far = await_change(&world);
+	check(far > near_by && far * TICK_US > 2 * world.rtt_us);
+	check(await_change(&world) > far); /* and streams that are new find their speed first */
+}
+
+/* ---- anything ---- */
+
+static uint64_t random_state = 20240607;
+
+static uint64_t random_below(uint64_t limit)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state % limit;
+}
+
+static struct bnet_demand_sample random_sample(uint64_t now_us)
+{
+	uint64_t kind = random_below(100);
+
+	return (struct bnet_demand_sample){
+		.now_us = now_us,
+		.elapsed_us = random_below(kind == 0 ? 1 : 100000),
+		.acked = random_below(kind < 50 ? 10 * MB : 10000 * MB),
+		.rtt_us = (uint32_t)random_below(kind == 1 ? UINT32_MAX : 1000),
+		.limited = random_below(2),
+		.queued = random_below(2),
+		.opening = kind > 95,
+	};
+}
+
+static void check_invariants(const struct bnet_demand *before, const struct bnet_demand *after, bool changed,
+			     const struct bnet_demand_sample *sample)
+{
+	check(after->level >= after->least && after->level <= after->most);
+	check(after->least == before->least && after->most == before->most);
+	check_int(changed, after->level != before->level);
+	check(after->before == 0 || (after->before >= after->least && after->before <= after->most));
+	check(!sample->opening || !changed);
+	check(sample->now_us >= before->settled_us || !changed);
+	if (changed && before->before) /* a trial ends by itself before the next one */
+		check(after->level == before->before || after->before == before->level);
+}
+
+static void invariants_hold_whatever_comes(void)
+{
+	for (int path = 0; path < 200; path++) {
+		int most = 1 + (int)random_below(MOST), least = 1 + (int)random_below((uint64_t)most);
+		uint64_t now_us = random_below(1000 * MB);
+		struct bnet_demand demand, before;
+		int changes = 0;
+
+		bnet_demand_init(&demand, least, most);
+		for (int i = 0; i < 20000; i++) {
+			struct bnet_demand_sample sample = random_sample(now_us += random_below(100000));
+
+			before = demand;
+			bool changed = bnet_demand_step(&demand, &sample);
+
+			check_invariants(&before, &demand, changed, &sample);
+			changes += changed;
+		}
+		check(least == most ? changes == 0 : changes > 0);
+	}
+}
+
+int main(void)
+{
+	caps_are_added_up();
+	growth_ends_where_it_carries_no_more();
+	least_and_most_hold();
+	an_unlimited_path_stays_at_least();
+	useless_streams_are_given_back();
+	a_failed_trial_is_retried_later_and_later();
+	a_path_that_changes_is_noticed();
+	loss_is_met_with_all_streams();
+	idle_streams_are_given_back_where_fewer_do();
+	fewer_streams_that_carry_less_are_undone();
+	streams_that_open_are_not_judged();
+	windows_are_as_long_as_many_round_trips();
+	invariants_hold_whatever_comes();
+	return 0;
+}
