@@ -90,6 +90,15 @@ class Host:
             "}\n}\n"
         )
 
+    def cap_link(self, interface: str, mbit: int) -> None:
+        """One class of that rate (Mbit/s) for everything that leaves through the interface."""
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "10")
+        self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:10", "htb", "rate", f"{mbit}mbit")
+
+    def connected_sockets(self) -> int:
+        """TCP sockets that are connected, both directions open."""
+        return len(_run(*self.prefix, "ss", "--tcp", "--no-header", "state", "established").splitlines())
+
     def capped_bytes(self, interface: str) -> list[int]:
         """What each class of :meth:`cap_flows` has carried."""
         shown = _run("tc", "-netns", self.name, "-statistics", "class", "show", "dev", interface)
@@ -127,7 +136,7 @@ def _obstacle() -> str | None:
     """Why there can be no namespaces here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for tool in ("ip", "tc", "nft"):
+    for tool in ("ip", "ss", "tc", "nft"):
         if not shutil.which(tool):
             return f"{tool} is not installed"
     probe = f"bnet-{os.getpid()}-probe"
