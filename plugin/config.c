@@ -59,10 +59,12 @@ static int parse_digits(const char **text, int64_t *out)
 int bnet_parse_int(const char *text, int64_t *out)
 {
 	int64_t value;
+	bool negative = *text == '-';
 
+	text += negative;
 	if (parse_digits(&text, &value) || *text)
 		return -EINVAL;
-	*out = value;
+	*out = negative ? -value : value;
 	return 0;
 }
 

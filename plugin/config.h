@@ -67,7 +67,8 @@ int bnet_config_unknown(char *err, size_t err_size);
 void bnet_config_format(const struct bnet_config_row *row, const struct bnet_config *config, char *text);
 void bnet_config_range(const struct bnet_config_row *row, char *text);
 
-/* The parsers, pure: 0 or -EINVAL. Decimal digits only: no sign, no space, nothing behind. */
+/* The parsers, pure: 0 or -EINVAL. Decimal digits only: no space, nothing behind, and a sign only
+ * before a whole number below zero. */
 int bnet_parse_int(const char *text, int64_t *out);
 /* Also one suffix K, M or G of either case. */
 int bnet_parse_bytes(const char *text, int64_t *out);

@@ -19,6 +19,7 @@
 #include "log.h"
 #include "path.h"
 #include "sock.h"
+#include "worker.h"
 
 #define POLL_EVENTS 16
 
@@ -37,6 +38,7 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	conn->epoll = -1;
 	atomic_init(&conn->level, 1);
 	conn->setup.wanted = conn->setup.most = 1;
+	conn->watched = bnet_workers_wanted() > 0;
 	for (int i = 0; i < BNET_RING; i++) {
 		conn->ring[i].conn = conn;
 		bnet_map_init(&conn->ring[i].map);
@@ -68,7 +70,7 @@ static int watch_stream(const struct bnet_conn *conn, const struct bnet_stream *
 	return epoll_ctl(conn->epoll, op, stream->fd, &event) < 0 ? -errno : 0;
 }
 
-/* The first stream has no need of the set; the second brings it along. */
+/* The first stream alone has no need of the set, unless a worker is to sleep on it; the second brings it along. */
 static int open_set(struct bnet_conn *conn)
 {
 	int rc, fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
@@ -76,7 +78,7 @@ static int open_set(struct bnet_conn *conn)
 	if (fd < 0)
 		return fd;
 	conn->epoll = fd;
-	rc = watch_stream(conn, conn->streams[0], EPOLL_CTL_ADD, true);
+	rc = conn->nstreams ? watch_stream(conn, conn->streams[0], EPOLL_CTL_ADD, true) : 0;
 	if (rc < 0) {
 		bnet_sock_close(fd);
 		conn->epoll = -1;
@@ -101,9 +103,9 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	stream->writable = true;
 	stream->readable = true;
 	stream->greeted = bnet_sock_received(fd);
-	rc = n && conn->epoll < 0 ? open_set(conn) : 0;
+	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
 	/* Everything that can fail comes first; an event must not precede the stream that it names. */
-	if (n && rc == 0)
+	if (conn->epoll >= 0 && rc == 0)
 		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
 	if (rc < 0) {
 		free(stream);
@@ -111,7 +113,7 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	}
 	conn->streams[n] = stream;
 	atomic_store(&conn->nstreams, n + 1);
-	if (n)
+	if (conn->epoll >= 0)
 		watch_stream(conn, stream, EPOLL_CTL_MOD, true);
 	/* bnet_conn_fail sets the error first and looks at nstreams after: one of the two sees the other. */
 	if (atomic_load(&conn->error))
@@ -220,6 +222,7 @@ struct bnet_request *bnet_conn_post(struct bnet_conn *conn, void *data, uint64_t
 {
 	uint64_t number = atomic_load_explicit(&conn->posted, memory_order_relaxed);
 	struct bnet_request *request = &conn->ring[number % BNET_RING];
+	int32_t before;
 
 	if (atomic_load_explicit(&request->busy, memory_order_relaxed))
 		return NULL;
@@ -241,8 +244,11 @@ struct bnet_request *bnet_conn_post(struct bnet_conn *conn, void *data, uint64_t
 	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
 	/* Sequentially consistent, as is the control thread's look at it after it says that it dozes: one of the two
 	 * sees the other. */
-	atomic_fetch_add(&conn->outstanding, 1);
+	before = (int32_t)atomic_fetch_add(&conn->outstanding, 1);
 	bnet_engine_posted();
+	atomic_store_explicit(&conn->light, size <= BNET_LIGHT && before == 0, memory_order_relaxed);
+	if (!bnet_conn_is_inline(conn))
+		bnet_worker_ring(conn->worker);
 	return request;
 }
 
@@ -251,7 +257,7 @@ int bnet_conn_test(struct bnet_request *request, uint64_t *size)
 	struct bnet_conn *conn = request->conn;
 
 	if (!atomic_load_explicit(&request->done, memory_order_acquire)) {
-		if (bnet_conn_try_own(conn)) {
+		if (bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
 			bnet_conn_progress(conn);
 			bnet_conn_disown(conn);
 		}

@@ -4,8 +4,8 @@
  *
  * Who touches what:
  *   - The caller's progress thread posts requests (isend, irecv), tests them, and frees their slots.
- *   - The *owner* moves data: whoever holds `owner`. That is the caller's thread inside isend, irecv and test, or the
- *     control thread when the caller has not come by for a while. It is taken by exchange and never waited for on the
+ *   - The *owner* moves data: whoever holds `owner`. That is the caller's thread inside isend, irecv and test, a worker
+ *     (worker.h), or the control thread when the caller has not come by for a while. It is taken by exchange and never waited for on the
  *     data path; deregMr and close wait for it, since a pass never blocks.
  *   - The control thread adds streams (`streams[i]` first, then `nstreams`), under the engine's lock, and takes them out,
  *     under the lock and as the owner.
@@ -30,11 +30,14 @@
  * order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
+/* A message up to this is moved by its caller: a hand-over would take longer. */
+#define BNET_LIGHT 32768
 /* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. */
 #define BNET_AHEAD 4096
 
 struct bnet_conn;
 struct bnet_path;
+struct bnet_worker;
 
 /* A memory region, as regMr promised it to stay mapped. */
 struct bnet_mr {
@@ -114,9 +117,11 @@ struct bnet_conn {
 	char peer[BNET_ADDRESS_TEXT];
 	struct bnet_setup setup;
 
+	struct bnet_worker *worker;    /* moves its data; NULL: its caller does */
 	_Atomic bool owner;
 	_Atomic uint64_t posted;       /* requests so far: the number of the next one */
 	_Atomic uint32_t outstanding;  /* posted and not done: work for the owner */
+	_Atomic bool light;            /* what is posted is so little that its caller moves it, worker or not */
 	_Atomic uint32_t passes;       /* of any owner; the control thread sees whether the caller comes by */
 	_Atomic bool reap;             /* a receiver's: a stream other than the first has ended */
 	_Atomic int error;             /* 0 or -errno: the connection is unusable; first one wins */
@@ -127,12 +132,14 @@ struct bnet_conn {
 	_Atomic int nstreams;
 	_Atomic int level;             /* how many of them, from the first, may claim slices; of a sender */
 	struct bnet_stream *streams[BNET_MAX_STREAMS];
-	int epoll;                     /* all streams, edge-triggered, once there is a second one; else -1 */
+	int epoll;                     /* all streams, edge-triggered, once there is a second one or a worker; else -1 */
+	bool watched;                  /* a worker sleeps on `epoll` */
 	uint32_t quiet;                /* passes since a stream other than the first had something */
 
 	/* sender */
 	struct bnet_claim claim;
-	uint64_t claimed_bytes;        /* the owner's */
+	uint64_t claimed_bytes;        /* the owner's, as is what follows */
+	bool held_back;                /* a stream with room was not given what there was */
 	_Atomic uint64_t posted_bytes;
 	struct bnet_request ring[BNET_RING];
 };
@@ -153,6 +160,12 @@ int bnet_conn_drop_stream(struct bnet_conn *conn, int index);
 static inline bool bnet_conn_has_work(const struct bnet_conn *conn)
 {
 	return (int32_t)atomic_load(&conn->outstanding) > 0;
+}
+
+/* Does whoever calls make passes? */
+static inline bool bnet_conn_is_inline(const struct bnet_conn *conn)
+{
+	return !conn->worker || atomic_load_explicit(&conn->light, memory_order_relaxed);
 }
 
 /* Streams that may claim slices. The others rest: they end what they have begun. */

@@ -18,6 +18,7 @@
 #include "log.h"
 #include "path.h"
 #include "sock.h"
+#include "worker.h"
 
 /* How often dials and drains are looked at; how often silent guests and paths are. */
 #define FAST_TICK_MS 10
@@ -144,6 +145,7 @@ static bool nothing_left(void)
 
 static void end(void)
 {
+	bnet_workers_stop();
 	bnet_list_each(node, &bnet_engine.guests)
 		bnet_guest_drop(bnet_entry(node, struct bnet_watch, node), NULL);
 	for (int i = 0; i < BNET_MAX_DEVICES; i++) {

@@ -18,6 +18,7 @@
 #include "log.h"
 #include "path.h"
 #include "sock.h"
+#include "worker.h"
 
 /* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. Long
  * enough for SYNs that a full backlog dropped, which are sent again after 1, 3 and 7 s. */
@@ -214,9 +215,9 @@ static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
 	if (index)
 		return;
 	conn->setup.ready = true;
-	if (welcome->max_streams > 1)
-		conn->setup.most = welcome->max_streams;
+	bnet_path_allow(conn, welcome->max_streams);
 	bnet_path_widen(conn);
+	bnet_worker_adopt(conn);
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
 
@@ -239,7 +240,6 @@ static void judged(struct dial *dial, const struct bnet_welcome *welcome)
 		give_up(dial, -ECONNRESET, "the remote communicator is gone");
 		return;
 	case BNET_VERDICT_LIMIT:
-		dial->conn->setup.most = dial->conn->nstreams;
 		give_up(dial, -EUSERS, "it has no room for another stream");
 		return;
 	}

@@ -13,6 +13,7 @@
 #include "counters.h"
 #include "engine.h"
 #include "sock.h"
+#include "worker.h"
 
 #define BUDGET_MS 1000
 #define DISCARD_READS 64
@@ -122,6 +123,7 @@ void bnet_drain_start(struct bnet_conn *conn)
 void bnet_conn_discard(struct bnet_conn *conn)
 {
 	bnet_dials_cancel(conn);
+	bnet_worker_release(conn);
 	bnet_list_remove(&conn->node);
 	bnet_list_remove(&conn->setup.accepted);
 	if (bnet_engine.running)

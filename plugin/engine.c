@@ -18,6 +18,7 @@
 #include "counters.h"
 #include "log.h"
 #include "sock.h"
+#include "worker.h"
 
 struct bnet_engine bnet_engine = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .wake = -1};
 _Atomic bool bnet_engine_dozing;
@@ -113,6 +114,7 @@ static void after_fork_in_child(void)
 		if (conn->epoll >= 0)
 			close(conn->epoll);
 		conn->epoll = -1;
+		conn->worker = NULL;
 		atomic_store(&conn->error, -ECHILD);
 		atomic_store(&conn->owner, false);
 		bnet_list_remove(node);
@@ -126,6 +128,7 @@ static void after_fork_in_child(void)
 		close(bnet_engine.wake);
 		bnet_engine.epoll = bnet_engine.wake = -1;
 	}
+	bnet_workers_forget();
 	bnet_engine.running = false;
 	atomic_store(&bnet_engine_dozing, false);
 	atomic_store(&bnet_counts.descriptors, 0);

@@ -14,6 +14,7 @@
 #include "engine.h"
 #include "log.h"
 #include "sock.h"
+#include "worker.h"
 
 #define GUEST_MS 10000
 #define MOST_GUESTS 1024
@@ -305,6 +306,7 @@ static void greet(struct guest *guest, const struct bnet_hello *hello)
 	if (listen) {
 		bnet_list_add(&bnet_engine.conns, &conn->node);
 		bnet_list_add(&listen->queue, &conn->setup.accepted);
+		bnet_worker_adopt(conn);
 		pthread_cond_broadcast(&bnet_engine.changed);
 	}
 }

@@ -17,6 +17,7 @@
 #include "log.h"
 #include "path.h"
 #include "sock.h"
+#include "worker.h"
 
 #define WARN_MS 10000
 
@@ -24,7 +25,8 @@
 
 static void introduce(int version)
 {
-	char devices[512] = "", streams[24] = "auto";
+	char devices[512] = "", streams[24] = "auto", progress[24] = "inline";
+	int workers = bnet_workers_wanted();
 	size_t used = 0;
 
 	for (int i = 0; i < bnet_engine.devices.ndevices && used < sizeof(devices); i++) {
@@ -35,9 +37,11 @@ static void introduce(int version)
 	}
 	if (bnet_engine.config.nstreams)
 		snprintf(streams, sizeof(streams), "%lld", (long long)bnet_engine.config.nstreams);
+	if (workers)
+		snprintf(progress, sizeof(progress), "by %d thread%s", workers, workers == 1 ? "" : "s");
 	bnet_info(NCCL_INIT | NCCL_NET,
-		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress inline; %s", bnet_version(),
-		  version, BNET_WIRE_VERSION, streams, devices);
+		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress %s; %s", bnet_version(),
+		  version, BNET_WIRE_VERSION, streams, progress, devices);
 }
 
 int bnet_net_init(int version, ncclDebugLogger_t logger)
@@ -194,7 +198,7 @@ static void announce(struct bnet_conn *conn)
 	conn->setup.handed_out = true;
 	if (conn->sender)
 		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s", conn->peer, conn->dev->name,
-			  conn->path->demand.most < conn->setup.most ? conn->path->demand.most : conn->setup.most, conn->setup.most == 1 ? "" : "s");
+			  conn->path->demand.most, conn->path->demand.most == 1 ? "" : "s");
 	else
 		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s", conn->peer, conn->dev->name);
 }
@@ -397,7 +401,7 @@ int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, struct bne
 {
 	int rc = post(conn, data, size, out);
 
-	if (rc == 0 && *out && bnet_conn_try_own(conn)) {
+	if (rc == 0 && *out && bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
 		bnet_conn_progress(conn);
 		bnet_conn_disown(conn);
 	}
@@ -409,7 +413,7 @@ int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, struct bne
 	int rc = post(conn, data, size, out);
 
 	/* Data that waited for this receive moves now; for data that has not come yet a system call would be wasted. */
-	if (rc == 0 && *out && bnet_conn_try_own(conn)) {
+	if (rc == 0 && *out && bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
 		if (bnet_rx_waiting(conn))
 			bnet_conn_progress(conn);
 		bnet_conn_disown(conn);

@@ -107,6 +107,19 @@ void bnet_path_greeted(struct bnet_conn *conn, struct bnet_stream *stream)
 
 /* ---- how many streams ---- */
 
+void bnet_path_allow(struct bnet_conn *conn, int most)
+{
+	struct bnet_demand *demand = &conn->path->demand;
+
+	conn->setup.most = most < 1 ? 1 : most;
+	if (demand->most > conn->setup.most)
+		demand->most = conn->setup.most;
+	if (demand->least > demand->most)
+		demand->least = demand->most;
+	if (demand->level > demand->most)
+		demand->level = demand->most;
+}
+
 void bnet_path_widen(struct bnet_conn *conn)
 {
 	int level = conn->path->demand.level;
@@ -131,7 +144,7 @@ void bnet_path_widen(struct bnet_conn *conn)
  * makes it wait. */
 static bool is_idle(const struct bnet_stream *stream)
 {
-	return !stream->out_request && bnet_sock_all_acknowledged(stream->fd);
+	return !stream->out_request && (stream->hangup || bnet_sock_all_acknowledged(stream->fd));
 }
 
 static void narrow(struct bnet_conn *conn)
@@ -143,7 +156,6 @@ static void narrow(struct bnet_conn *conn)
 	for (int last = conn->nstreams - 1; last >= level && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
-	conn->setup.wanted = conn->nstreams;
 }
 
 static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_flow_step *step)
@@ -185,6 +197,9 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 	}
 	conn->path->sample.opening |= has_work && conn->setup.dialing > 0;
 	narrow(conn);
+	/* What could not be opened, or was closed, is tried again when more are wanted. */
+	if (conn->setup.dialing == 0)
+		conn->setup.wanted = conn->nstreams;
 }
 
 static void judge(struct bnet_path *path, uint64_t now_us)

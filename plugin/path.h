@@ -29,6 +29,8 @@ struct bnet_path {
 /* The path to addr, which the connection joins. -ENOMEM. */
 int bnet_path_join(struct bnet_conn *conn);
 void bnet_path_leave(struct bnet_conn *conn);
+/* The peer takes so many streams; the path tries no more from here on. */
+void bnet_path_allow(struct bnet_conn *conn, int most);
 /* The connection's first stream is up, or how many it may use has changed: opens what is missing. */
 void bnet_path_widen(struct bnet_conn *conn);
 /* Reads all streams of all senders that have moved, and acts on what they say. */

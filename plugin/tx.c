@@ -85,6 +85,8 @@ static uint64_t ready_in_ns(const struct bnet_stream *stream, uint64_t now)
 	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
 	uint64_t later = stream->index ? LATER_NS : 0;
 
+	if (stream->hangup)
+		return 0; /* writing tells why */
 	if (rate == 0)
 		return later + UNKNOWN_NS;
 	return later + (held(stream, rate, now) + PROBE_BYTES) * 1000000 / rate * 1000;
@@ -97,7 +99,7 @@ static uint64_t promise(struct bnet_stream *stream, uint64_t want, uint64_t now)
 	uint64_t budget = bnet_flow_budget(&stream->flow);
 	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
 
-	if (budget >= ASK_BYTES)
+	if (budget >= ASK_BYTES || stream->hangup)
 		return want;
 	if (want > budget / 4)
 		want = budget / 4 ? budget / 4 : 1;
@@ -273,6 +275,8 @@ static size_t share(struct bnet_conn *conn, int active)
 		hold(stream, n, now);
 		written += n;
 	}
+	/* Who writes nothing does not learn by writing that the peer is gone. */
+	conn->held_back = refused != 0;
 	return written;
 }
 
@@ -292,7 +296,7 @@ bool bnet_tx_progress(struct bnet_conn *conn)
 
 	if (streams == 1)
 		return pump(conn, conn->streams[0]);
-	if (any_full(conn, streams))
+	if (conn->held_back || any_full(conn, streams))
 		bnet_conn_poll(conn);
 	for (int i = 0; i < streams; i++)
 		if (conn->streams[i]->out_request && conn->streams[i]->writable)

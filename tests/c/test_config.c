@@ -9,7 +9,7 @@
 #include <errno.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define REFUSED (-1)
+#define REFUSED INT64_MIN
 
 /* ---- parsers ---- */
 
@@ -40,7 +40,11 @@ static const struct {
 	{" 1", REFUSED, REFUSED},
 	{"1 ", REFUSED, REFUSED},
 	{"+1", REFUSED, REFUSED},
-	{"-1", REFUSED, REFUSED},
+	{"-1", -1, REFUSED},
+	{"-0", 0, REFUSED},
+	{"--1", REFUSED, REFUSED},
+	{"-", REFUSED, REFUSED},
+	{"-9223372036854775808", REFUSED, REFUSED},
 	{"1.5", REFUSED, REFUSED},
 	{"0x10", REFUSED, REFUSED},
 	{"1e3", REFUSED, REFUSED},

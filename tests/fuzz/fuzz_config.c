@@ -37,13 +37,14 @@ static void take_text(const uint8_t **data, size_t *size, char *text)
 /* What the stricter parser takes means the same to the other one. */
 static void parse(const char *text)
 {
-	int64_t number = -1, bytes = -1;
+	int64_t number = INT64_MIN, bytes = -1;
 	struct bnet_ports ports = {7, 7};
 	char word[BNET_WORD] = "?";
 	int is_number = bnet_parse_int(text, &number) == 0;
 	int is_bytes = bnet_parse_bytes(text, &bytes) == 0;
 
-	EXPECT(is_number ? number >= 0 && is_bytes && bytes == number : number == -1);
+	EXPECT(is_number ? number > INT64_MIN && (text[0] == '-') != is_bytes : number == INT64_MIN);
+	EXPECT(!is_number || !is_bytes || bytes == number);
 	EXPECT(is_bytes ? bytes >= 0 : bytes == -1);
 	if (bnet_parse_ports(text, &ports) == 0)
 		EXPECT(ports.first <= ports.last && (ports.first > 0) == (ports.last > 0));

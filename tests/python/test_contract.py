@@ -91,8 +91,13 @@ SCENARIOS = {
     "silent_stdout": 4,
 }
 
+WORKERS = {"BAGUA_NET_THREADS": "2"}
+
 #: A sanitizer keeps notes on every byte, which for this much is more memory than a machine has.
 TOO_LARGE = {"large_message"}
+
+#: ThreadSanitizer has no threads that start in the child of a process that had several.
+LATE_THREADS = {"fork_child_connects"}
 
 
 def _rows(apis: tuple[int, ...]) -> list[tuple[str, int]]:
@@ -120,6 +125,13 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
     drivers.contract(drivers.build(), 12, scenario, settings)
 
 
+@pytest.mark.parametrize("streams", [1, 6])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_behaviour_with_workers(scenario: str, streams: int) -> None:
+    """Threads of the library move what the caller's would."""
+    drivers.contract(drivers.build(), 12, scenario, {**WORKERS, "BAGUA_NET_MIN_NSTREAMS": str(streams)})
+
+
 @pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])
 @pytest.mark.parametrize("api", [10, 11])
 def test_traffic_class_as_each_version_hands_it_over(api: int, family: str) -> None:
@@ -135,3 +147,11 @@ def test_traffic_class_as_each_version_hands_it_over(api: int, family: str) -> N
 @pytest.mark.parametrize(("scenario", "api"), [row for row in _rows((6, 12)) if row[0] not in TOO_LARGE])
 def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
     drivers.contract(drivers.build(sanitizer), api, scenario)
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in TOO_LARGE | LATE_THREADS])
+def test_sanitized_with_workers(scenario: str, sanitizer: str) -> None:
+    drivers.contract(drivers.build(sanitizer), 12, scenario, {**WORKERS, "BAGUA_NET_MIN_NSTREAMS": "2"})

@@ -115,6 +115,24 @@ def test_streams(api: int, streams: int) -> None:
     assert _drive(drivers.build(), "--api", api, *options, settings=variables)["messages"] == 1600
 
 
+@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("streams", [1, 5])
+def test_workers(threads: int, streams: int) -> None:
+    """Threads of the library move the data of several connections, of which some are small and stay with the caller."""
+    variables = {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
+    options = [
+        "--connections",
+        6,
+        "--messages",
+        600,
+        "--sizes",
+        "1000000,10,0,70000,4096",
+        "--posted-larger",
+        "--unmap",
+    ]
+    assert _drive(drivers.build(), "--procs", 3, *options, settings=variables)["messages"] == 3600
+
+
 _EDGES = sorted(
     {size + delta for size in (0, 16, 128, 4096, 65536, 1 << 20) for delta in (-1, 0, 1) if size + delta >= 0}
 )
@@ -192,3 +210,20 @@ class TestSanitized:
         }
         summary = _drive(drivers.build(sanitizer), "--api", api, "--procs", 3, *options, settings=variables)
         assert summary["messages"] == 3 * 4 * 200
+
+    def test_workers(self, api: int, sanitizer: str) -> None:
+        options = [
+            "--communicators",
+            2,
+            "--connections",
+            4,
+            "--messages",
+            300,
+            "--stagger",
+            "--unmap",
+            "--order",
+            "random",
+        ]
+        variables = {"BAGUA_NET_THREADS": "2", "BAGUA_NET_MIN_NSTREAMS": "3", "BAGUA_NET_MIN_CHUNKSIZE": "4K"}
+        summary = _drive(drivers.build(sanitizer), "--api", api, "--procs", 3, *options, settings=variables)
+        assert summary["messages"] == 2 * 4 * 300
