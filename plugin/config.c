@@ -26,11 +26,14 @@ const struct bnet_config_row bnet_config_rows[] = {
 	{name, BNET_KIND_PORTS, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #define WORD(field, name, deflt, help) \
 	{name, BNET_KIND_WORD, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define NAMES(field, name, deflt, help) \
+	{name, BNET_KIND_NAMES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #include "config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
 #undef WORD
+#undef NAMES
 };
 const int bnet_config_row_count = sizeof(bnet_config_rows) / sizeof(bnet_config_rows[0]);
 
@@ -135,6 +138,24 @@ int bnet_parse_word(const char *text, char out[BNET_WORD])
 	return 0;
 }
 
+int bnet_parse_names(const char *text, char out[BNET_NAMES])
+{
+	size_t len = strnlen(text, BNET_NAMES), name = 0;
+
+	if (len == BNET_NAMES)
+		return -EINVAL;
+	for (size_t i = 0; i <= len && len; i++) {
+		bool ends = text[i] == ',' || !text[i];
+
+		if (ends ? name == 0 : name == BNET_WORD - 1 || !(is_word_character(text[i]) || text[i] == '.'))
+			return -EINVAL;
+		name = ends ? 0 : name + 1;
+	}
+	memset(out, 0, BNET_NAMES);
+	memcpy(out, text, len);
+	return 0;
+}
+
 /* ---- one row ---- */
 
 static int64_t *number(const struct bnet_config_row *row, struct bnet_config *config)
@@ -147,7 +168,7 @@ static struct bnet_ports *ports(const struct bnet_config_row *row, struct bnet_c
 	return (struct bnet_ports *)((char *)config + row->offset);
 }
 
-static char *word(const struct bnet_config_row *row, struct bnet_config *config)
+static char *text_of(const struct bnet_config_row *row, struct bnet_config *config)
 {
 	return (char *)config + row->offset;
 }
@@ -160,7 +181,9 @@ static int parse_row(const struct bnet_config_row *row, const char *text, struct
 	if (row->kind == BNET_KIND_PORTS)
 		return bnet_parse_ports(text, ports(row, out));
 	if (row->kind == BNET_KIND_WORD)
-		return bnet_parse_word(text, word(row, out));
+		return bnet_parse_word(text, text_of(row, out));
+	if (row->kind == BNET_KIND_NAMES)
+		return bnet_parse_names(text, text_of(row, out));
 	if (row->kind == BNET_KIND_BYTES ? bnet_parse_bytes(text, &value) : bnet_parse_int(text, &value))
 		return -EINVAL;
 	if (value < row->min || value > row->max)
@@ -199,15 +222,15 @@ void bnet_config_format(const struct bnet_config_row *row, const struct bnet_con
 
 	if (row->kind == BNET_KIND_PORTS)
 		format_ports(ports(row, &copy), text);
-	else if (row->kind == BNET_KIND_WORD)
-		snprintf(text, BNET_CONFIG_TEXT, "%s", word(row, &copy));
+	else if (row->kind == BNET_KIND_WORD || row->kind == BNET_KIND_NAMES)
+		snprintf(text, BNET_CONFIG_TEXT, "%s", text_of(row, &copy));
 	else
 		format_number(row->kind, *number(row, &copy), text, BNET_CONFIG_TEXT);
 }
 
 void bnet_config_range(const struct bnet_config_row *row, char *text)
 {
-	char min[BNET_CONFIG_TEXT / 4], max[BNET_CONFIG_TEXT / 4];
+	char min[32], max[32];
 
 	if (row->kind == BNET_KIND_PORTS) {
 		snprintf(text, BNET_CONFIG_TEXT, "FIRST-LAST in 1 … 65535, or 0");
@@ -217,9 +240,25 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 		snprintf(text, BNET_CONFIG_TEXT, "a name of up to %d letters, digits, - and _", BNET_WORD - 1);
 		return;
 	}
+	if (row->kind == BNET_KIND_NAMES) {
+		snprintf(text, BNET_CONFIG_TEXT, "0, 1, or names of interfaces with commas");
+		return;
+	}
 	format_number(row->kind, row->min, min, sizeof(min));
 	format_number(row->kind, row->max, max, sizeof(max));
 	snprintf(text, BNET_CONFIG_TEXT, "%s … %s", min, max);
+}
+
+static bool is_number(const struct bnet_config_row *row)
+{
+	return row->kind == BNET_KIND_INT || row->kind == BNET_KIND_BYTES;
+}
+
+static const char *what_to_use(const struct bnet_config_row *row)
+{
+	if (row->kind == BNET_KIND_WORD)
+		return "such a name";
+	return row->kind == BNET_KIND_NAMES ? "one of those" : "a value in that range";
 }
 
 /* Takes the row's value from the environment. -EINVAL with a line: it is bad, and out keeps the default. */
@@ -232,9 +271,8 @@ static int read_row(const struct bnet_config_row *row, struct bnet_config *out, 
 		return 0;
 	bnet_config_format(row, out, deflt);
 	bnet_config_range(row, range);
-	snprintf(err, err_size, "%s=%.40s: not %s%s; unset it or use %s (the default is %s)", row->name, text,
-		 row->kind == BNET_KIND_PORTS || row->kind == BNET_KIND_WORD ? "" : "in ", range,
-		 row->kind == BNET_KIND_WORD ? "such a name" : "a value in that range", deflt[0] ? deflt : "empty");
+	snprintf(err, err_size, "%s=%.40s: not %s%.80s; unset it or use %s (the default is %.40s)", row->name, text,
+		 is_number(row) ? "in " : "", range, what_to_use(row), deflt[0] ? deflt : "empty");
 	return -EINVAL;
 }
 

@@ -14,17 +14,20 @@ struct bnet_ports {
 };
 
 #define BNET_WORD 16 /* bytes of a name, its end included: the kernel's TCP_CA_NAME_MAX */
+#define BNET_NAMES 256 /* bytes of a list of names, its end included: as many interfaces as there may be devices */
 
 struct bnet_config {
 #define INT(field, name, deflt, min, max, help) int64_t field;
 #define BYTES(field, name, deflt, min, max, help) int64_t field;
 #define PORTS(field, name, deflt, help) struct bnet_ports field;
 #define WORD(field, name, deflt, help) char field[BNET_WORD];
+#define NAMES(field, name, deflt, help) char field[BNET_NAMES];
 #include "config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
 #undef WORD
+#undef NAMES
 };
 
 enum bnet_config_kind {
@@ -32,6 +35,7 @@ enum bnet_config_kind {
 	BNET_KIND_BYTES,
 	BNET_KIND_PORTS,
 	BNET_KIND_WORD,
+	BNET_KIND_NAMES,
 };
 
 struct bnet_config_row {
@@ -43,7 +47,7 @@ struct bnet_config_row {
 	const char *help;
 };
 
-#define BNET_CONFIG_TEXT 64 /* holds every formatted value and range */
+#define BNET_CONFIG_TEXT 256 /* holds every formatted value and range */
 #define BNET_CONFIG_LINE 256 /* holds every error line */
 
 extern const struct bnet_config_row bnet_config_rows[];
@@ -76,5 +80,7 @@ int bnet_parse_bytes(const char *text, int64_t *out);
 int bnet_parse_ports(const char *text, struct bnet_ports *out);
 /* Letters, digits, - and _, fewer than BNET_WORD, or nothing. Fills the rest of out with zeroes. */
 int bnet_parse_word(const char *text, char out[BNET_WORD]);
+/* Such names, which may also have dots, with a comma between two; or nothing. Fills the rest of out with zeroes. */
+int bnet_parse_names(const char *text, char out[BNET_NAMES]);
 
 #endif

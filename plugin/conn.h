@@ -24,6 +24,7 @@
 #include "device.h"
 #include "flow.h"
 #include "list.h"
+#include "pair.h"
 #include "wire.h"
 
 /* NCCL keeps at most 32 requests of a connection outstanding. Twice that leaves room for requests that are tested out of
@@ -94,8 +95,8 @@ struct bnet_stream {
 /* How a connection comes to be; the engine's, under its lock. */
 struct bnet_setup {
 	const void *context;           /* whose it is, for finalize */
-	struct sockaddr_storage addr;  /* a sender's: the peer's listener */
-	bool peer_is_local;
+	int npeers;                    /* a sender's: the peer's listeners, the handle's first */
+	struct bnet_peer peers[BNET_ADDRESSES];
 	int traffic_class;             /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
 	bool ready;                    /* the first stream is greeted */
 	bool handed_out;               /* connect or accept has returned it */

@@ -148,7 +148,7 @@ static void end(void)
 	bnet_workers_stop();
 	bnet_list_each(node, &bnet_engine.guests)
 		bnet_guest_drop(bnet_entry(node, struct bnet_watch, node), NULL);
-	for (int i = 0; i < BNET_MAX_DEVICES; i++) {
+	for (int i = 0; i < BNET_MAX_NICS; i++) {
 		bnet_sock_close(bnet_engine.listeners[i].fd);
 		bnet_engine.listeners[i].fd = -1;
 	}
@@ -167,7 +167,7 @@ static int housekeeping_ms(void)
 		return FAST_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.guests))
 		return SLOW_TICK_MS;
-	for (int i = 0; i < bnet_engine.devices.ndevices; i++)
+	for (int i = 0; i < bnet_engine.devices.nnics; i++)
 		if (bnet_engine.listeners[i].paused_until_ms)
 			return SLOW_TICK_MS;
 	return -1;

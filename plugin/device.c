@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Collects the interfaces of this machine and builds the table of devices. Blocks for some system calls and keeps no
+ * Collects the interfaces of this machine: those that are used and those that are not. Blocks for some system calls and keeps no
  * state: from any thread.
  */
 #include "device.h"
@@ -153,28 +153,28 @@ static bool speed_is_invented(int fd, const char *name)
 	return false;
 }
 
-static void fill_device(struct bnet_device *device, const struct bnet_candidate *row, int fd)
+static void fill_nic(struct bnet_nic *nic, const struct bnet_candidate *row, int fd)
 {
 	bool in_sysfs = bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex);
 	int speed = 0;
 
-	memset(device, 0, sizeof(*device));
-	memcpy(device->name, row->name, sizeof(device->name));
-	format_address(row, device->address, sizeof(device->address));
-	device->addr = row->addr;
-	device->addr_len = row->addr_len;
-	device->ifindex = row->ifindex;
-	device->mtu = mtu_of(fd, row->name);
-	device->loopback = row->flags & IFF_LOOPBACK;
-	device->numa_node = -1;
+	memset(nic, 0, sizeof(*nic));
+	memcpy(nic->name, row->name, sizeof(nic->name));
+	format_address(row, nic->address, sizeof(nic->address));
+	nic->addr = row->addr;
+	nic->addr_len = row->addr_len;
+	nic->ifindex = row->ifindex;
+	nic->mtu = mtu_of(fd, row->name);
+	nic->loopback = row->flags & IFF_LOOPBACK;
+	nic->numa_node = -1;
 	if (in_sysfs) {
-		bnet_sysfs_pci_path(BNET_SYSFS_NET, row->name, device->pci_path, sizeof(device->pci_path));
-		device->numa_node = bnet_sysfs_numa_node(BNET_SYSFS_NET, row->name);
+		bnet_sysfs_pci_path(BNET_SYSFS_NET, row->name, nic->pci_path, sizeof(nic->pci_path));
+		nic->numa_node = bnet_sysfs_numa_node(BNET_SYSFS_NET, row->name);
 		speed = bnet_sysfs_speed(BNET_SYSFS_NET, row->name);
 	}
-	device->speed_known = speed > 0 && !speed_is_invented(fd, row->name);
-	device->speed_mbps = device->speed_known ? speed : BNET_DEFAULT_SPEED_MBPS;
-	device->guid = bnet_sysfs_guid(BNET_SYSFS_NET, row->name, device->pci_path);
+	nic->speed_known = speed > 0 && !speed_is_invented(fd, row->name);
+	nic->speed_mbps = nic->speed_known ? speed : BNET_DEFAULT_SPEED_MBPS;
+	nic->guid = bnet_sysfs_guid(BNET_SYSFS_NET, row->name, nic->pci_path);
 }
 
 static void reject(struct bnet_device_table *table, const struct bnet_candidate *row, const char *reason)
@@ -198,7 +198,8 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	enum bnet_tier chosen;
 	int fd, ret;
 
-	table->ndevices = 0;
+	atomic_store(&table->ndevices, 0);
+	table->nnics = 0;
 	table->nrejected = 0;
 	ret = bnet_rules_parse(&rules, ifname, family);
 	if (!ret)
@@ -212,18 +213,18 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	for (int i = 0; i < all.count; i++) {
 		if (!bnet_is_selected(&rules, chosen, &all.rows[i], reason, sizeof(reason))) {
 			reject(table, &all.rows[i], reason);
-		} else if (table->ndevices == BNET_MAX_DEVICES) {
-			snprintf(reason, sizeof(reason), "more than %d devices; NCCL_SOCKET_IFNAME chooses among them",
-				 BNET_MAX_DEVICES);
+		} else if (table->nnics == BNET_MAX_NICS) {
+			snprintf(reason, sizeof(reason), "more than %d interfaces; NCCL_SOCKET_IFNAME chooses among them",
+				 BNET_MAX_NICS);
 			reject(table, &all.rows[i], reason);
 		} else {
-			fill_device(&table->devices[table->ndevices++], &all.rows[i], fd);
+			fill_nic(&table->nics[table->nnics++], &all.rows[i], fd);
 		}
 	}
 	if (fd >= 0)
 		close(fd);
 	free(all.rows);
-	return table->ndevices ? 0 : -ENODEV;
+	return table->nnics ? 0 : -ENODEV;
 }
 
 /* ---- local addresses ---- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Outbound sockets: one dial for each stream of a sender, from connect through HELLO to WELCOME. The first stream's
- * dial makes the connection usable or fails it; the others only widen it. Everything here runs on the control thread or
+ * dial makes the connection usable or fails it; the others only widen it. A dial tries one pair of NIC and address after
+ * the other (pair.h), and at last any way that the routing table has. Everything here runs on the control thread or
  * under the engine's lock.
  */
 #include <errno.h>
@@ -23,6 +24,8 @@
 /* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. Long
  * enough for SYNs that a full backlog dropped, which are sent again after 1, 3 and 7 s. */
 #define BOUND_TRY_MS 15000
+/* … or one more, after 1 s and 3 s, where another pair is left to try. */
+#define PAIR_TRY_MS 4000
 /* The peer listens before its handle travels, so a refusal lasts only while its host is short of something. */
 #define REFUSED_MS 10000
 #define RETRY_MS 100
@@ -38,7 +41,9 @@ struct dial {
 	struct bnet_conn *conn;
 	int index;
 	enum dial_state state;
-	bool unbound;
+	struct bnet_pair pair;   /* that is being tried */
+	int attempts;            /* pairs that it has looked at */
+	bool unbound;            /* all have failed: now to the peer's first address, by whatever way there is */
 	uint64_t started_ms;
 	uint32_t got;
 	uint8_t bytes[BNET_GREETING_MAX];
@@ -68,14 +73,33 @@ static void give_up(struct dial *dial, int error, const char *why)
 	end_dial(dial);
 }
 
-static int open_bound(struct dial *dial)
+/* The next pair that can be used, or none is left. */
+static void choose_pair(struct dial *dial, uint64_t now)
 {
 	struct bnet_conn *conn = dial->conn;
-	int fd = bnet_sock_open(conn->setup.addr.ss_family), rc;
+	int count = bnet_pair_count(conn);
 
-	if (fd < 0 || dial->unbound || conn->dev->addr.ss_family != conn->setup.addr.ss_family)
+	while (dial->attempts < count) {
+		dial->pair = bnet_pair_of(conn, dial->index, dial->attempts++);
+		if (bnet_pair_usable(conn, &dial->pair, now))
+			return;
+	}
+	dial->pair = (struct bnet_pair){.nic = conn->dev->members[0], .peer = &conn->setup.peers[0]};
+	dial->unbound = true;
+}
+
+static bool pairs_are_left(const struct dial *dial)
+{
+	return dial->attempts < bnet_pair_count(dial->conn);
+}
+
+static int open_bound(struct dial *dial)
+{
+	int fd = bnet_sock_open(dial->pair.peer->addr.ss_family), rc;
+
+	if (fd < 0 || dial->unbound)
 		return fd;
-	rc = bnet_sock_bind_source(fd, conn->dev, conn->setup.peer_is_local);
+	rc = bnet_sock_bind_source(fd, dial->pair.nic, dial->pair.peer->local);
 	if (rc < 0) {
 		bnet_sock_close(fd);
 		return rc;
@@ -91,16 +115,39 @@ static bool route_failed(int error)
 
 static void try_connect(struct dial *dial, uint64_t now);
 
-/* This try has ended with error: another one, unbound or later, or the end. */
+/* Another host may have the same address as one of the peer's that nobody else was meant to reach. */
+static bool pair_failed(const struct dial *dial, int error)
+{
+	return !dial->unbound &&
+	       (route_failed(error) || (dial->index && pairs_are_left(dial) &&
+					(error == -ECONNREFUSED || error == -ECONNRESET)));
+}
+
+static void next_pair(struct dial *dial, int error, uint64_t now)
+{
+	const struct bnet_nic *nic = dial->pair.nic;
+	char address[BNET_ADDRESS_TEXT];
+
+	bnet_address_text(&dial->pair.peer->addr, address);
+	if (bnet_pair_count(dial->conn) > 1 && bnet_pair_usable(dial->conn, &dial->pair, now)) {
+		bnet_pair_rest(dial->conn, &dial->pair, now);
+		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways", nic->name,
+			  nic->address, address, strerror(-error));
+	}
+	choose_pair(dial, now);
+	if (dial->unbound)
+		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Trying without binding to it",
+			  dial->conn->dev->name, dial->conn->dev->address, dial->conn->peer, strerror(-error));
+	try_connect(dial, now);
+}
+
+/* This try has ended with error: another one, by another pair or unbound or later, or the end. */
 static void try_failed(struct dial *dial, int error, uint64_t now)
 {
 	bnet_sock_close(dial->watch.fd);
 	dial->watch.fd = -1;
-	if (!dial->unbound && route_failed(error)) {
-		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Trying without binding to it",
-			  dial->conn->dev->name, dial->conn->dev->address, dial->conn->peer, strerror(-error));
-		dial->unbound = true;
-		try_connect(dial, now);
+	if (pair_failed(dial, error)) {
+		next_pair(dial, error, now);
 		return;
 	}
 	/* bnet_dials_tick ends it all when BAGUA_NET_CONNECT_TIMEOUT is over. */
@@ -122,7 +169,7 @@ static int send_hello(struct dial *dial)
 		.version = BNET_WIRE_VERSION,
 		.stream = (uint16_t)dial->index,
 		.connection = conn->id,
-		.listener = bnet_engine.listeners[conn->dev - bnet_engine.devices.devices].addr,
+		.listener = bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics].addr,
 	};
 	uint8_t bytes[BNET_HELLO_MAX];
 	size_t size;
@@ -154,6 +201,8 @@ static void connected(struct dial *dial, uint64_t now)
 
 static void try_connect(struct dial *dial, uint64_t now)
 {
+	struct sockaddr_storage target = bnet_pair_target(&dial->pair);
+	uint64_t timeout = (uint64_t)bnet_engine.config.connect_timeout * 1000;
 	int rc = open_bound(dial);
 
 	dial->watch.fd = rc;
@@ -166,7 +215,7 @@ static void try_connect(struct dial *dial, uint64_t now)
 		return;
 	}
 	bnet_sock_tune(rc, &bnet_engine.config, dial->conn->setup.traffic_class);
-	rc = bnet_sock_connect(dial->watch.fd, &dial->conn->setup.addr);
+	rc = bnet_sock_connect(dial->watch.fd, &target);
 	if (rc == -EINPROGRESS)
 		rc = 0;
 	if (rc == 0)
@@ -176,8 +225,7 @@ static void try_connect(struct dial *dial, uint64_t now)
 		return;
 	}
 	dial->state = DIAL_CONNECTING;
-	dial->watch.deadline_ms = now + (dial->unbound ? (uint64_t)bnet_engine.config.connect_timeout * 1000
-						       : BOUND_TRY_MS);
+	dial->watch.deadline_ms = now + (dial->unbound ? timeout : pairs_are_left(dial) ? PAIR_TRY_MS : BOUND_TRY_MS);
 }
 
 int bnet_dial_start(struct bnet_conn *conn, int index)
@@ -192,6 +240,7 @@ int bnet_dial_start(struct bnet_conn *conn, int index)
 	dial->watch.fd = -1;
 	bnet_list_add(&bnet_engine.dials, &dial->watch.node);
 	conn->setup.dialing++;
+	choose_pair(dial, dial->started_ms);
 	try_connect(dial, dial->started_ms);
 	return 0;
 }
@@ -216,6 +265,8 @@ static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
 		return;
 	conn->setup.ready = true;
 	bnet_path_allow(conn, welcome->max_streams);
+	bnet_peers_add(conn, welcome->addresses, welcome->naddresses);
+	bnet_path_spread(conn);
 	bnet_path_widen(conn);
 	bnet_worker_adopt(conn);
 	pthread_cond_broadcast(&bnet_engine.changed);

@@ -79,7 +79,7 @@ static void init_lists(void)
 	bnet_list_init(&bnet_engine.guests);
 	bnet_list_init(&bnet_engine.dials);
 	bnet_list_init(&bnet_engine.drains);
-	for (int i = 0; i < BNET_MAX_DEVICES; i++)
+	for (int i = 0; i < BNET_MAX_NICS; i++)
 		bnet_engine.listeners[i].fd = -1;
 	bnet_engine.nguests = 0;
 }
@@ -101,7 +101,7 @@ static void after_fork_in_child(void)
 	close_watches(&bnet_engine.guests);
 	close_watches(&bnet_engine.dials);
 	close_watches(&bnet_engine.drains);
-	for (int i = 0; i < BNET_MAX_DEVICES; i++)
+	for (int i = 0; i < BNET_MAX_NICS; i++)
 		if (bnet_engine.listeners[i].fd >= 0)
 			close(bnet_engine.listeners[i].fd);
 	bnet_list_each(node, &bnet_engine.conns) {
@@ -190,7 +190,9 @@ static int configure(void)
 	for (int i = 0; i < bnet_engine.devices.nrejected; i++)
 		bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: %s not used: %s", bnet_engine.devices.rejected[i].name,
 			  bnet_engine.devices.rejected[i].reason);
-	check_congestion(&bnet_engine.config, bnet_engine.devices.devices[0].addr.ss_family);
+	if (bnet_devices_make(&bnet_engine.devices, bnet_engine.config.bond, err, sizeof(err)) < 0)
+		bnet_warn("NET/BaguaNet: %s", err);
+	check_congestion(&bnet_engine.config, bnet_engine.devices.nics[0].addr.ss_family);
 	init_lists();
 	init_changed();
 	rc = pthread_atfork(bnet_engine_lock, bnet_engine_unlock, after_fork_in_child);

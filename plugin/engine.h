@@ -39,7 +39,7 @@ struct bnet_watch {
 	uint64_t deadline_ms; /* looked at on every tick */
 };
 
-/* One listening socket per device; it outlives the listen objects, since streams are added later. */
+/* One listening socket per NIC; it outlives the listen objects, since streams are added later. */
 struct bnet_listener {
 	int fd; /* -1: none yet */
 	struct sockaddr_storage addr;
@@ -53,7 +53,7 @@ struct bnet_listen {
 	struct bnet_node queue; /* of bnet_conn.setup.accepted: greeted, not yet accepted */
 	const void *context;
 	int traffic_class; /* of the streams that come by it */
-	int dev;
+	const struct bnet_device *dev;
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint64_t started_ms; /* of the first accept that found nothing */
 	uint64_t warn_at_ms;
@@ -65,7 +65,7 @@ struct bnet_engine {
 	bool configured;
 	struct bnet_config config;
 	struct bnet_device_table devices;
-	struct bnet_listener listeners[BNET_MAX_DEVICES];
+	struct bnet_listener listeners[BNET_MAX_NICS];
 	struct bnet_node listens, conns, paths, guests, dials, drains;
 	int nguests;
 	bool running;
@@ -110,8 +110,11 @@ int bnet_watch_change(struct bnet_watch *watch, uint32_t events);
 void bnet_watch_remove(struct bnet_watch *watch);
 
 /* guest.c: inbound sockets until they are greeted. Under the lock. */
-int bnet_listener_open(int dev);
-void bnet_listener_ready(int dev);
+/* Listens on every member. 0, or -errno of the first where none of them can be listened on. */
+int bnet_listeners_open(const struct bnet_device *dev);
+/* The device's first listener; NULL: none. */
+const struct bnet_listener *bnet_listener_first(const struct bnet_device *dev);
+void bnet_listener_ready(int nic);
 void bnet_guest_ready(struct bnet_watch *watch, uint32_t events);
 void bnet_guest_drop(struct bnet_watch *watch, const char *why);
 void bnet_guests_tick(uint64_t now);

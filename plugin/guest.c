@@ -23,7 +23,6 @@
 
 struct guest {
 	struct bnet_watch watch;
-	int dev;
 	char peer[BNET_ADDRESS_TEXT];
 	uint32_t got;
 	uint8_t bytes[BNET_GREETING_MAX];
@@ -31,42 +30,82 @@ struct guest {
 
 /* ---- listeners ---- */
 
-static uint64_t listener_id(int dev)
+static uint64_t listener_id(int nic)
 {
-	return (uint64_t)dev << 3 | BNET_WATCH_LISTENER;
+	return (uint64_t)nic << 3 | BNET_WATCH_LISTENER;
 }
 
-static int listener_events(int dev, int op, uint32_t events)
+static int listener_events(int nic, int op, uint32_t events)
 {
-	struct epoll_event event = {.events = events, .data.u64 = listener_id(dev)};
+	struct epoll_event event = {.events = events, .data.u64 = listener_id(nic)};
 
-	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[dev].fd, &event) < 0 ? -errno : 0;
+	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[nic].fd, &event) < 0 ? -errno : 0;
 }
 
-int bnet_listener_open(int dev)
+static int open_listener(int nic)
 {
-	struct bnet_listener *listener = &bnet_engine.listeners[dev];
-	const struct bnet_device *device = &bnet_engine.devices.devices[dev];
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	const struct bnet_nic *where = &bnet_engine.devices.nics[nic];
 	struct bnet_ports ports = bnet_engine.config.port_range;
 	int rc;
 
 	if (listener->fd >= 0)
 		return 0;
-	listener->fd = bnet_sock_listen(device, ports, &listener->addr);
+	listener->fd = bnet_sock_listen(where, ports, &listener->addr);
 	if (listener->fd < 0) {
 		rc = listener->fd;
 		listener->fd = -1;
-		bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", device->name, device->address,
+		bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", where->name, where->address,
 			  ports.first, ports.last, strerror(-rc),
 			  ports.first ? ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it" : "");
 		return rc;
 	}
-	rc = listener_events(dev, EPOLL_CTL_ADD, EPOLLIN);
+	rc = listener_events(nic, EPOLL_CTL_ADD, EPOLLIN);
 	if (rc < 0) {
 		bnet_sock_close(listener->fd);
 		listener->fd = -1;
 	}
 	return rc;
+}
+
+static int nic_number(const struct bnet_nic *nic)
+{
+	return (int)(nic - bnet_engine.devices.nics);
+}
+
+int bnet_listeners_open(const struct bnet_device *dev)
+{
+	int first_error = 0;
+
+	for (int i = 0; i < dev->nmembers; i++) {
+		int rc = open_listener(nic_number(dev->members[i]));
+
+		if (first_error == 0)
+			first_error = rc;
+	}
+	return bnet_listener_first(dev) ? 0 : first_error;
+}
+
+const struct bnet_listener *bnet_listener_first(const struct bnet_device *dev)
+{
+	for (int i = 0; i < dev->nmembers; i++) {
+		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(dev->members[i])];
+
+		if (listener->fd >= 0)
+			return listener;
+	}
+	return NULL;
+}
+
+/* The handle had room for one of them. */
+static void list_addresses(const struct bnet_device *dev, struct bnet_welcome *welcome)
+{
+	for (int i = 0; i < dev->nmembers && dev->nmembers > 1; i++) {
+		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(dev->members[i])];
+
+		if (listener->fd >= 0)
+			welcome->addresses[welcome->naddresses++] = listener->addr;
+	}
 }
 
 static bool too_many_guests(void)
@@ -87,7 +126,7 @@ static void make_room(void)
 		bnet_guest_drop(oldest, "too many connections have not said who they are");
 }
 
-static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
+static int welcome_guest(int fd, const struct sockaddr_storage *peer)
 {
 	struct guest *guest = calloc(1, sizeof(*guest));
 	int rc;
@@ -96,7 +135,6 @@ static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
 		return -ENOMEM;
 	guest->watch.fd = fd;
 	guest->watch.deadline_ms = bnet_now_ms() + GUEST_MS;
-	guest->dev = dev;
 	bnet_address_text(peer, guest->peer);
 	rc = bnet_watch_add(&guest->watch, BNET_WATCH_GUEST, EPOLLIN | EPOLLRDHUP);
 	if (rc < 0) {
@@ -109,9 +147,9 @@ static int welcome_guest(int fd, int dev, const struct sockaddr_storage *peer)
 	return 0;
 }
 
-void bnet_listener_ready(int dev)
+void bnet_listener_ready(int nic)
 {
-	struct bnet_listener *listener = &bnet_engine.listeners[dev];
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
 	struct sockaddr_storage peer;
 	int fd;
 
@@ -119,7 +157,7 @@ void bnet_listener_ready(int dev)
 		return;
 	fd = bnet_sock_accept(listener->fd, &peer);
 	if (fd >= 0) {
-		if (welcome_guest(fd, dev, &peer) < 0)
+		if (welcome_guest(fd, &peer) < 0)
 			bnet_sock_close(fd);
 		return;
 	}
@@ -132,7 +170,7 @@ void bnet_listener_ready(int dev)
 				  strerror(-fd));
 		listener->warn_at_ms = now + WARN_MS;
 		listener->paused_until_ms = now + PAUSE_MS;
-		listener_events(dev, EPOLL_CTL_MOD, 0);
+		listener_events(nic, EPOLL_CTL_MOD, 0);
 	}
 }
 
@@ -165,7 +203,7 @@ void bnet_guests_tick(uint64_t now)
 		if (now >= watch->deadline_ms)
 			bnet_guest_drop(watch, "it said nothing for 10 s");
 	}
-	for (int i = 0; i < bnet_engine.devices.ndevices; i++) {
+	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
 		struct bnet_listener *listener = &bnet_engine.listeners[i];
 
 		if (listener->paused_until_ms && now >= listener->paused_until_ms) {
@@ -202,8 +240,7 @@ static struct bnet_conn *find_receiver(const struct bnet_hello *hello)
 static struct bnet_conn *new_receiver(const struct guest *guest, struct bnet_listen *listen,
 				      const struct bnet_hello *hello)
 {
-	struct bnet_conn *conn =
-		bnet_conn_new(false, &bnet_engine.devices.devices[guest->dev], &bnet_engine.config);
+	struct bnet_conn *conn = bnet_conn_new(false, listen->dev, &bnet_engine.config);
 
 	if (!conn)
 		return NULL;
@@ -244,7 +281,8 @@ static enum bnet_verdict judge(struct guest *guest, const struct bnet_hello *hel
 	return *conn ? BNET_VERDICT_OK : BNET_VERDICT_LIMIT;
 }
 
-static bool reply(int fd, const struct bnet_hello *hello, enum bnet_verdict verdict)
+/* listen: of a connection's first stream, else NULL. */
+static bool reply(int fd, const struct bnet_hello *hello, enum bnet_verdict verdict, const struct bnet_listen *listen)
 {
 	struct bnet_welcome welcome = {
 		.version = BNET_WIRE_VERSION,
@@ -253,8 +291,11 @@ static bool reply(int fd, const struct bnet_hello *hello, enum bnet_verdict verd
 		.connection = hello->connection,
 	};
 	uint8_t bytes[BNET_WELCOME_MAX];
-	size_t size = bnet_welcome_encode(bytes, &welcome);
+	size_t size;
 
+	if (listen)
+		list_addresses(listen->dev, &welcome);
+	size = bnet_welcome_encode(bytes, &welcome);
 	/* A socket that has carried nothing takes this in one piece. */
 	return send(fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
@@ -284,7 +325,7 @@ static void greet(struct guest *guest, const struct bnet_hello *hello)
 	int fd = guest->watch.fd;
 
 	if (verdict != BNET_VERDICT_OK) {
-		reply(fd, hello, verdict);
+		reply(fd, hello, verdict, NULL);
 		shutdown(fd, SHUT_WR);
 		bnet_guest_drop(&guest->watch, verdict_text(verdict));
 		return;
@@ -299,7 +340,7 @@ static void greet(struct guest *guest, const struct bnet_hello *hello)
 	}
 	bnet_watch_remove(&guest->watch);
 	free_guest(guest);
-	if (!reply(fd, hello, verdict) && listen) {
+	if (!reply(fd, hello, verdict, listen) && listen) {
 		bnet_conn_free(conn);
 		return;
 	}

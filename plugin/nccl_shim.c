@@ -13,6 +13,7 @@
 #include "net.h"
 
 #define NAME "BaguaNet"
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 static_assert(BNET_HANDLE_SIZE <= NCCL_NET_HANDLE_MAXSIZE_V4, "a handle fits into every version's");
 
@@ -157,10 +158,21 @@ GET_PROPERTIES(6, ncclNetProperties_v6_t, props->maxRecvs = 1)
 GET_PROPERTIES(7, ncclNetProperties_v7_t, props->maxRecvs = 1)
 GET_PROPERTIES(8, ncclNetProperties_v8_t, props->maxRecvs = 1)
 
+/* What NCCL merged, by the numbers that it gave; any other device stands for itself, also one of BAGUA_NET_BOND, whose
+ * members have no numbers. */
+static int fill_parts(int *parts, int room, const struct bnet_device *dev, int index)
+{
+	int n = dev->nparts < room ? dev->nparts : room;
+
+	parts[0] = index;
+	if (n)
+		memcpy(parts, dev->parts, (size_t)n * sizeof(*parts));
+	return n ? n : 1;
+}
+
 #define FILL_V9(props, index)                                \
 	(props)->maxRecvs = 1;                               \
-	(props)->vProps.ndevs = 1;                           \
-	(props)->vProps.devs[0] = (index);                   \
+	(props)->vProps.ndevs = fill_parts((props)->vProps.devs, COUNT((props)->vProps.devs), dev, index); \
 	(props)->maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES;      \
 	(props)->maxCollBytes = NCCL_MAX_NET_SIZE_BYTES
 
@@ -168,6 +180,20 @@ GET_PROPERTIES(9, ncclNetProperties_v9_t, FILL_V9(props, index))
 GET_PROPERTIES(11, ncclNetProperties_v11_t, FILL_V9(props, index); props->maxMultiRequestSize = 1)
 GET_PROPERTIES(12, ncclNetProperties_v12_t, FILL_V9(props, index); props->maxMultiRequestSize = 1;
 	       props->railId = NCCL_NET_ID_UNDEF; props->planeId = NCCL_NET_ID_UNDEF)
+
+#define MAKE_V_DEVICE(v)                                                                              \
+	static ncclResult_t make_v_device_v##v(int *d, ncclNetVDeviceProps_v##v##_t *props)           \
+	{                                                                                             \
+		if (props->ndevs > COUNT(props->devs)) {                                              \
+			bnet_warn("NET/BaguaNet: asked to merge %d devices into one; it may be 1 to %d", \
+				  props->ndevs, COUNT(props->devs));                                  \
+			return ncclInvalidArgument;                                                   \
+		}                                                                                     \
+		return result(bnet_net_merge(props->devs, props->ndevs, d));                          \
+	}
+
+MAKE_V_DEVICE(9)
+MAKE_V_DEVICE(12)
 
 /* ---- listen, connect, accept ---- */
 
@@ -447,11 +473,13 @@ PUBLIC const ncclNet_v8_t ncclNetPlugin_v8 = {
 PUBLIC const ncclNet_v9_t ncclNetPlugin_v9 = {
 	COMMON, .init = init_v9, .getProperties = get_properties_v9, .listen = listen_v5, .connect = connect_v7,
 	.accept = accept_v7, .regMr = reg_mr_v8, .isend = isend_v9, .irecv = irecv_v9, .iflush = iflush_v5,
+	.makeVDevice = make_v_device_v9,
 };
 
 PUBLIC const ncclNet_v10_t ncclNetPlugin_v10 = {
 	COMMON, .init = init_v10, .getProperties = get_properties_v9, .listen = listen_v5, .connect = connect_v10,
 	.accept = accept_v7, .regMr = reg_mr_v8, .isend = isend_v10, .irecv = irecv_v10, .iflush = iflush_v5,
+	.makeVDevice = make_v_device_v9,
 };
 
 #define COMMON_V11                                                                                         \
@@ -460,11 +488,11 @@ PUBLIC const ncclNet_v10_t ncclNetPlugin_v10 = {
 	.setNetAttr = set_net_attr
 
 PUBLIC const ncclNet_v11_t ncclNetPlugin_v11 = {
-	COMMON_V11, .init = init_v11, .getProperties = get_properties_v11,
+	COMMON_V11, .init = init_v11, .getProperties = get_properties_v11, .makeVDevice = make_v_device_v9,
 };
 
 PUBLIC const ncclNet_v12_t ncclNetPlugin_v12 = {
-	COMMON_V11, .init = init_v12, .getProperties = get_properties_v12,
+	COMMON_V11, .init = init_v12, .getProperties = get_properties_v12, .makeVDevice = make_v_device_v12,
 };
 
 const void *bnet_net_table(int version)

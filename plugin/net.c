@@ -87,16 +87,35 @@ void bnet_context_free(struct bnet_context *context)
 
 int bnet_net_devices(void)
 {
-	return bnet_engine.devices.ndevices;
+	return atomic_load_explicit(&bnet_engine.devices.ndevices, memory_order_acquire);
 }
 
 const struct bnet_device *bnet_net_device(int dev)
 {
-	if (dev < 0 || dev >= bnet_engine.devices.ndevices) {
-		bnet_warn("NET/BaguaNet: there is no device %d, only 0 to %d", dev, bnet_engine.devices.ndevices - 1);
-		return NULL;
+	const struct bnet_device *device = bnet_device_get(&bnet_engine.devices, dev);
+
+	if (!device)
+		bnet_warn("NET/BaguaNet: there is no device %d, only 0 to %d", dev, bnet_net_devices() - 1);
+	return device;
+}
+
+int bnet_net_merge(const int *parts, int nparts, int *out)
+{
+	char err[512];
+	int rc;
+
+	*out = -1;
+	bnet_engine_lock();
+	rc = bnet_device_merge(&bnet_engine.devices, parts, nparts, err, sizeof(err));
+	bnet_engine_unlock();
+	if (rc < 0) {
+		bnet_warn("NET/BaguaNet: %s", err);
+		return rc;
 	}
-	return &bnet_engine.devices.devices[dev];
+	*out = rc;
+	bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: device %d is %s, %d Mb/s", rc,
+		  bnet_engine.devices.devices[rc].name, bnet_engine.devices.devices[rc].speed_mbps);
+	return 0;
 }
 
 /* ---- traffic class ---- */
@@ -127,7 +146,7 @@ static void fill_handle(void *out, const struct bnet_listen *listen)
 {
 	struct bnet_handle handle = {
 		.version = BNET_WIRE_VERSION,
-		.addr = bnet_engine.listeners[listen->dev].addr,
+		.addr = bnet_listener_first(listen->dev)->addr,
 	};
 
 	memcpy(handle.token, listen->token, BNET_TOKEN_SIZE);
@@ -136,12 +155,13 @@ static void fill_handle(void *out, const struct bnet_listen *listen)
 
 int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, struct bnet_listen **out)
 {
+	const struct bnet_device *device = bnet_net_device(dev);
 	struct bnet_listen *listen;
 	uint64_t random[2] = {bnet_random(), bnet_random()};
 	int rc;
 
 	*out = NULL;
-	if (!bnet_net_device(dev))
+	if (!device)
 		return -EINVAL;
 	listen = calloc(1, sizeof(*listen));
 	if (!listen)
@@ -149,13 +169,13 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	bnet_list_init(&listen->queue);
 	listen->context = context;
 	listen->traffic_class = choose_class(context->traffic_class);
-	listen->dev = dev;
+	listen->dev = device;
 	memcpy(listen->token, random, BNET_TOKEN_SIZE);
 
 	bnet_engine_lock();
 	rc = bnet_engine_start();
 	if (rc == 0)
-		rc = bnet_listener_open(dev);
+		rc = bnet_listeners_open(device);
 	if (rc == 0) {
 		bnet_list_add(&bnet_engine.listens, &listen->node);
 		fill_handle(handle, listen);
@@ -172,7 +192,6 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 static int keep_waiting(struct bnet_listen *listen)
 {
 	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
-	const struct bnet_device *dev = &bnet_engine.devices.devices[listen->dev];
 	char address[BNET_ADDRESS_TEXT];
 	bool over;
 
@@ -184,11 +203,11 @@ static int keep_waiting(struct bnet_listen *listen)
 	if (!over && now < listen->warn_at_ms)
 		return 0;
 	listen->warn_at_ms = now + (now - listen->started_ms);
-	bnet_address_text(&bnet_engine.listeners[listen->dev].addr, address);
+	bnet_address_text(&bnet_listener_first(listen->dev)->addr, address);
 	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. Either the other host does not use BaguaNet "
 		  "(its log says which network it uses; activate bagua_net on every host), or a firewall is in the way "
 		  "(BAGUA_NET_PORT_RANGE), or that rank is late or gone",
-		  address, dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
+		  address, listen->dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
 		  over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "");
 	return over ? -ETIMEDOUT : 0;
 }
@@ -296,12 +315,7 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	bnet_address_text(&handle->addr, conn->peer);
 	conn->setup.context = context;
 	conn->setup.traffic_class = choose_class(traffic_class);
-	conn->setup.addr = handle->addr;
-	/* An IPv6 scope means something on one host only: the way there is through this device. */
-	if (handle->addr.ss_family == AF_INET6 &&
-	    IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)&handle->addr)->sin6_addr))
-		((struct sockaddr_in6 *)&conn->setup.addr)->sin6_scope_id = (uint32_t)dev->ifindex;
-	conn->setup.peer_is_local = bnet_address_is_local((const struct sockaddr *)&handle->addr);
+	bnet_peers_start(conn, &handle->addr);
 	conn->setup.started_ms = bnet_now_ms();
 	conn->setup.warn_at_ms = conn->setup.started_ms + WARN_MS;
 	rc = bnet_path_join(conn);

@@ -25,6 +25,8 @@ void bnet_context_free(struct bnet_context *context);
 int bnet_net_devices(void);
 /* NULL: no such device. */
 const struct bnet_device *bnet_net_device(int dev);
+/* Makes one device of several, by their numbers; *out: its number, which bnet_net_devices counts from now on. */
+int bnet_net_merge(const int *parts, int nparts, int *out);
 
 /* handle: BNET_HANDLE_SIZE bytes. */
 int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, struct bnet_listen **out);

@@ -19,11 +19,13 @@ enum {
 #define BYTES(...) +1
 #define PORTS(...) +1
 #define WORD(...) +1
+#define NAMES(...) +1
 #include "config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
 #undef WORD
+#undef NAMES
 };
 
 int bnet_abi_version(void)
@@ -48,6 +50,7 @@ static const char *kind_name(enum bnet_config_kind kind)
 	case BNET_KIND_PORTS:
 		return "ports";
 	case BNET_KIND_WORD:
+	case BNET_KIND_NAMES:
 		return "string";
 	}
 	return "string";
@@ -99,19 +102,19 @@ int bnet_interface_scan(void)
 
 	if (ret && ret != -ENODEV) /* without a device, the rows say why */
 		return ret;
-	return interfaces.ndevices + interfaces.nrejected;
+	return interfaces.nnics + interfaces.nrejected;
 }
 
-static void show_device(const struct bnet_device *device, bnet_interface_t *out)
+static void show_nic(const struct bnet_nic *nic, bnet_interface_t *out)
 {
 	*out = (bnet_interface_t){
-		.name = device->name,
-		.address = device->address,
-		.pci_path = device->pci_path[0] ? device->pci_path : NULL,
-		.speed_mbps = device->speed_mbps,
-		.speed_known = device->speed_known,
-		.mtu = device->mtu,
-		.numa_node = device->numa_node,
+		.name = nic->name,
+		.address = nic->address,
+		.pci_path = nic->pci_path[0] ? nic->pci_path : NULL,
+		.speed_mbps = nic->speed_mbps,
+		.speed_known = nic->speed_known,
+		.mtu = nic->mtu,
+		.numa_node = nic->numa_node,
 	};
 }
 
@@ -127,11 +130,11 @@ static void show_rejected(const struct bnet_rejected *rejected, bnet_interface_t
 
 int bnet_interface_get(int row, bnet_interface_t *out)
 {
-	if (row < 0 || row >= interfaces.ndevices + interfaces.nrejected)
+	if (row < 0 || row >= interfaces.nnics + interfaces.nrejected)
 		return -EINVAL;
-	if (row < interfaces.ndevices)
-		show_device(&interfaces.devices[row], out);
+	if (row < interfaces.nnics)
+		show_nic(&interfaces.nics[row], out);
 	else
-		show_rejected(&interfaces.rejected[row - interfaces.ndevices], out);
+		show_rejected(&interfaces.rejected[row - interfaces.nnics], out);
 	return 0;
 }

@@ -5,7 +5,6 @@
 #include "path.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,25 +19,12 @@
 /* A sample that is shorter than a round trip sees bursts. Beyond this it is taken nevertheless. */
 #define MOST_SAMPLE_US 200000
 
-static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-	const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)a, *b6 = (const struct sockaddr_in6 *)b;
-	const struct sockaddr_in *a4 = (const struct sockaddr_in *)a, *b4 = (const struct sockaddr_in *)b;
-
-	if (a->ss_family != b->ss_family)
-		return false;
-	if (a->ss_family == AF_INET6)
-		return a6->sin6_scope_id == b6->sin6_scope_id &&
-		       memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
-	return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
-}
-
 static struct bnet_path *find_path(const struct bnet_device *dev, const struct sockaddr_storage *addr)
 {
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		if (path->dev == dev && same_host(&path->addr, addr))
+		if (path->dev == dev && bnet_same_host(&path->addr, addr))
 			return path;
 	}
 	return NULL;
@@ -46,7 +32,8 @@ static struct bnet_path *find_path(const struct bnet_device *dev, const struct s
 
 int bnet_path_join(struct bnet_conn *conn)
 {
-	struct bnet_path *path = find_path(conn->dev, &conn->setup.addr);
+	const struct sockaddr_storage *addr = &conn->setup.peers[0].addr;
+	struct bnet_path *path = find_path(conn->dev, addr);
 	int most = bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
 	int least = (int)bnet_engine.config.min_nstreams;
 
@@ -55,7 +42,7 @@ int bnet_path_join(struct bnet_conn *conn)
 		if (!path)
 			return -ENOMEM;
 		path->dev = conn->dev;
-		path->addr = conn->setup.addr;
+		path->addr = *addr;
 		bnet_demand_init(&path->demand, least < most ? least : most, most);
 		bnet_list_add(&bnet_engine.paths, &path->node);
 	}
@@ -137,6 +124,23 @@ void bnet_path_widen(struct bnet_conn *conn)
 		}
 		bnet_dial_start(conn, conn->setup.wanted);
 	}
+}
+
+void bnet_path_spread(struct bnet_conn *conn)
+{
+	struct bnet_demand *demand = &conn->path->demand;
+	int least = bnet_pairs_least(conn);
+
+	if (least > demand->most)
+		least = demand->most;
+	if (least <= demand->least)
+		return;
+	demand->least = least;
+	if (demand->level >= least)
+		return;
+	/* A trial that is on has lost its meaning: what follows is compared with what follows. */
+	demand->level = least;
+	demand->before = 0;
 }
 
 /* Streams that are not used any more are closed: the next ones to be tried get other ports, and with luck another path.

@@ -12,12 +12,14 @@
 #include "conn.h"
 #include "demand.h"
 #include "list.h"
+#include "pair.h"
 
 struct bnet_path {
 	struct bnet_node node;     /* in the engine's list of paths */
 	int users;                 /* connections */
 	const struct bnet_device *dev;
-	struct sockaddr_storage addr; /* the peer's; its port means nothing here */
+	struct sockaddr_storage addr; /* the peer's first; its port means nothing here */
+	struct bnet_resting resting;
 	struct bnet_demand demand;
 	uint64_t sampled_us;
 	/* the sample that is being taken */
@@ -31,6 +33,8 @@ int bnet_path_join(struct bnet_conn *conn);
 void bnet_path_leave(struct bnet_conn *conn);
 /* The peer takes so many streams; the path tries no more from here on. */
 void bnet_path_allow(struct bnet_conn *conn, int most);
+/* The peer has told how many addresses it has: every NIC of both ends gets a stream. */
+void bnet_path_spread(struct bnet_conn *conn);
 /* The connection's first stream is up, or how many it may use has changed: opens what is missing. */
 void bnet_path_widen(struct bnet_conn *conn);
 /* Reads all streams of all senders that have moved, and acts on what they say. */

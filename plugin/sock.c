@@ -88,9 +88,9 @@ static int listen_on(struct sockaddr_storage *addr, uint16_t port)
 	return fd;
 }
 
-int bnet_sock_listen(const struct bnet_device *dev, struct bnet_ports ports, struct sockaddr_storage *bound)
+int bnet_sock_listen(const struct bnet_nic *nic, struct bnet_ports ports, struct sockaddr_storage *bound)
 {
-	struct sockaddr_storage addr = dev->addr;
+	struct sockaddr_storage addr = nic->addr;
 	socklen_t size = sizeof(*bound);
 	int fd = -EADDRINUSE;
 
@@ -106,9 +106,9 @@ int bnet_sock_listen(const struct bnet_device *dev, struct bnet_ports ports, str
 	return fd;
 }
 
-int bnet_sock_bind_source(int fd, const struct bnet_device *dev, bool peer_is_local)
+int bnet_sock_bind_source(int fd, const struct bnet_nic *nic, bool peer_is_local)
 {
-	struct sockaddr_storage addr = dev->addr;
+	struct sockaddr_storage addr = nic->addr;
 	int one = 1;
 
 	/* The kernel then picks the port at connect, by the whole 4-tuple, and does not run out of them. */
@@ -118,7 +118,7 @@ int bnet_sock_bind_source(int fd, const struct bnet_device *dev, bool peer_is_lo
 		return -errno;
 	if (peer_is_local)
 		return 0;
-	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, dev->name, (socklen_t)strlen(dev->name)) < 0 && errno != EPERM)
+	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, nic->name, (socklen_t)strlen(nic->name)) < 0 && errno != EPERM)
 		return -errno;
 	return 0;
 }

@@ -16,14 +16,14 @@
 /* A descriptor, or -errno. Every one is closed by bnet_sock_close. */
 int bnet_sock_open(int family);
 int bnet_sock_accept(int listener, struct sockaddr_storage *peer);
-/* Listens on the device's address, on the first free port of the range. */
-int bnet_sock_listen(const struct bnet_device *dev, struct bnet_ports ports, struct sockaddr_storage *bound);
+/* Listens on the interface's address, on the first free port of the range. */
+int bnet_sock_listen(const struct bnet_nic *nic, struct bnet_ports ports, struct sockaddr_storage *bound);
 void bnet_sock_close(int fd);
 /* Counts a descriptor that was opened elsewhere (epoll, eventfd), and closes it. */
 int bnet_fd_opened(int fd);
 
-/* Source address, and the device unless the peer is on this machine. 0 or -errno. */
-int bnet_sock_bind_source(int fd, const struct bnet_device *dev, bool peer_is_local);
+/* Source address, and the interface unless the peer is on this machine. 0 or -errno. */
+int bnet_sock_bind_source(int fd, const struct bnet_nic *nic, bool peer_is_local);
 /* 0: connected, -EINPROGRESS, or another -errno. */
 int bnet_sock_connect(int fd, const struct sockaddr_storage *addr);
 socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr);

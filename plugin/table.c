@@ -199,6 +199,43 @@ ncclResult_t bnet_table_properties(const struct bnet_table *table, int dev, nccl
 	return NET(table, 12)->getProperties(dev, props);
 }
 
+/* ---- virtual devices ---- */
+
+/* The count goes through as it is, so that a table can be asked for too many. */
+#define MAKE_V_DEVICE(v, props_v)                                                                           \
+	static ncclResult_t make_v_device_v##v(const struct bnet_table *table, const int *devs, int ndevs, int *dev) \
+	{                                                                                                   \
+		ncclNetVDeviceProps_v##props_v##_t props = {.ndevs = ndevs};                                \
+                                                                                                            \
+		for (size_t i = 0; i < sizeof(props.devs) / sizeof(props.devs[0]) && (int)i < ndevs; i++)   \
+			props.devs[i] = devs[i];                                                            \
+		if (!NET(table, v)->makeVDevice)                                                            \
+			return ncclInvalidUsage;                                                            \
+		return NET(table, v)->makeVDevice(dev, &props);                                             \
+	}
+
+MAKE_V_DEVICE(9, 9)
+MAKE_V_DEVICE(10, 9)
+MAKE_V_DEVICE(11, 9)
+MAKE_V_DEVICE(12, 12)
+
+ncclResult_t bnet_table_make_v_device(const struct bnet_table *table, const int *devs, int ndevs, int *dev)
+{
+	*dev = -1;
+	switch (table->version) {
+	case 9:
+		return make_v_device_v9(table, devs, ndevs, dev);
+	case 10:
+		return make_v_device_v10(table, devs, ndevs, dev);
+	case 11:
+		return make_v_device_v11(table, devs, ndevs, dev);
+	case 12:
+		return make_v_device_v12(table, devs, ndevs, dev);
+	default:
+		return ncclInvalidUsage;
+	}
+}
+
 /* ---- connections ---- */
 
 ncclResult_t bnet_table_listen(const struct bnet_table *table, int dev, void *handle, void **listen_comm)

@@ -29,6 +29,9 @@ size_t bnet_table_handle_size(const struct bnet_table *table);
 ncclResult_t bnet_table_devices(const struct bnet_table *table, int *ndev);
 /* Fields that the version lacks are zero. */
 ncclResult_t bnet_table_properties(const struct bnet_table *table, int dev, ncclNetProperties_v12_t *props);
+/* Makes one device of several, the first ndevs of devs; *dev: its number. ncclInvalidUsage: the version has no such
+ * function (before v9), or the table leaves it out. Up to v11 no more than four have room. */
+ncclResult_t bnet_table_make_v_device(const struct bnet_table *table, const int *devs, int ndevs, int *dev);
 ncclResult_t bnet_table_listen(const struct bnet_table *table, int dev, void *handle, void **listen_comm);
 ncclResult_t bnet_table_connect(const struct bnet_table *table, int dev, void *handle, void **send_comm);
 ncclResult_t bnet_table_accept(const struct bnet_table *table, void *listen_comm, void **recv_comm);

@@ -15,6 +15,7 @@
 #define WELCOME_MAGIC 0x434c5742u
 #define HELLO_FIXED 64
 #define WELCOME_FIXED 24
+#define ADDRESSES_FIXED 4 /* how many, 0, 0, 0 */
 
 #define HANDLE_CHECK 44
 #define HANDLE_ATTEMPT 48
@@ -62,10 +63,10 @@ static uint32_t checksum(const uint8_t *p, size_t size)
 	return h;
 }
 
-/* An address takes 20 bytes: family (4 or 6, 0: none), 0, port in network order, 16 bytes of which IPv4 uses 4. */
+/* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), 0, port in network order, 16 bytes of which IPv4 uses 4. */
 static void put_address(uint8_t *p, const struct sockaddr_storage *addr)
 {
-	memset(p, 0, 20);
+	memset(p, 0, BNET_ADDRESS_SIZE);
 	if (addr->ss_family == AF_INET) {
 		const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
 
@@ -188,9 +189,39 @@ int bnet_hello_decode(const uint8_t *body, size_t size, struct bnet_hello *hello
 	return get_address(body + 36, &hello->listener);
 }
 
+/* Where there is one address only, nothing follows the proof. */
+static size_t put_addresses(uint8_t *p, const struct bnet_welcome *welcome)
+{
+	if (welcome->naddresses == 0)
+		return 0;
+	put32(p, welcome->naddresses);
+	for (int i = 0; i < welcome->naddresses; i++)
+		put_address(p + ADDRESSES_FIXED + i * BNET_ADDRESS_SIZE, &welcome->addresses[i]);
+	return ADDRESSES_FIXED + (size_t)welcome->naddresses * BNET_ADDRESS_SIZE;
+}
+
+/* What another version writes there is not for us. */
+static int get_addresses(const uint8_t *p, size_t size, struct bnet_welcome *welcome)
+{
+	welcome->naddresses = 0;
+	if (size == 0 || welcome->version != BNET_WIRE_VERSION)
+		return 0;
+	if (size < ADDRESSES_FIXED || p[0] > BNET_ADDRESSES || size - ADDRESSES_FIXED < (size_t)p[0] * BNET_ADDRESS_SIZE)
+		return -EBADMSG;
+	for (int i = 0; i < p[0]; i++) {
+		struct sockaddr_storage *addr = &welcome->addresses[i];
+
+		if (get_address(p + ADDRESSES_FIXED + i * BNET_ADDRESS_SIZE, addr) || addr->ss_family == AF_UNSPEC)
+			return -EBADMSG;
+	}
+	welcome->naddresses = p[0];
+	return 0;
+}
+
 size_t bnet_welcome_encode(uint8_t out[BNET_WELCOME_MAX], const struct bnet_welcome *welcome)
 {
 	uint8_t *p = out + BNET_FRAME_HEADER;
+	size_t size = WELCOME_FIXED + welcome->proof_size;
 
 	put32(p, WELCOME_MAGIC);
 	put16(p + 4, welcome->version);
@@ -201,11 +232,14 @@ size_t bnet_welcome_encode(uint8_t out[BNET_WELCOME_MAX], const struct bnet_welc
 	p[19] = 0;
 	put32(p + 20, welcome->features);
 	memcpy(p + WELCOME_FIXED, welcome->proof, welcome->proof_size);
-	return finish(out, BNET_FRAME_WELCOME, WELCOME_FIXED + welcome->proof_size);
+	size += put_addresses(p + size, welcome);
+	return finish(out, BNET_FRAME_WELCOME, size);
 }
 
 int bnet_welcome_decode(const uint8_t *body, size_t size, struct bnet_welcome *welcome)
 {
+	size_t known;
+
 	if (size < WELCOME_FIXED || get32(body) != WELCOME_MAGIC)
 		return -EBADMSG;
 	welcome->version = get16(body + 4);
@@ -217,7 +251,8 @@ int bnet_welcome_decode(const uint8_t *body, size_t size, struct bnet_welcome *w
 	if (welcome->proof_size > BNET_PROOF_MAX || welcome->proof_size > size - WELCOME_FIXED)
 		return -EBADMSG;
 	memcpy(welcome->proof, body + WELCOME_FIXED, welcome->proof_size);
-	return 0;
+	known = WELCOME_FIXED + welcome->proof_size;
+	return get_addresses(body + known, size - known, welcome);
 }
 
 bool bnet_frame_is_hello(const struct bnet_frame *frame)

@@ -71,7 +71,11 @@ struct bnet_hello {
 	uint8_t proof[BNET_PROOF_MAX];
 };
 
-#define BNET_WELCOME_MAX (BNET_FRAME_HEADER + 24 + BNET_PROOF_MAX)
+/* Where a listener of several interfaces can be reached; the handle has room for one address only. They follow the
+ * proof, so that a reader who does not know of them skips them. */
+#define BNET_ADDRESSES 16
+#define BNET_ADDRESS_SIZE 20
+#define BNET_WELCOME_MAX (BNET_FRAME_HEADER + 24 + BNET_PROOF_MAX + 4 + BNET_ADDRESSES * BNET_ADDRESS_SIZE)
 struct bnet_welcome {
 	uint16_t version;
 	uint16_t verdict;     /* enum bnet_verdict */
@@ -80,6 +84,8 @@ struct bnet_welcome {
 	uint32_t features;
 	uint8_t proof_size;
 	uint8_t proof[BNET_PROOF_MAX];
+	uint8_t naddresses;   /* 0: the handle's is the only one, or it is said elsewhere */
+	struct sockaddr_storage addresses[BNET_ADDRESSES];
 };
 
 #define BNET_DATA_HEADER 32

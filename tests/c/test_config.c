@@ -130,6 +130,49 @@ static void test_words(void)
 	}
 }
 
+static const struct {
+	const char *text;
+	int ret;
+} lists[] = {
+	{"", 0},
+	{"1", 0},
+	{"eth0", 0},
+	{"eth0,eth1", 0},
+	{"eth0.100,bond-1,br_2", 0},
+	{"fifteen-letters,fifteen-letter2", 0},
+	{"sixteen--letters", -EINVAL},
+	{"eth0,sixteen--letters", -EINVAL},
+	{",", -EINVAL},
+	{"eth0,", -EINVAL},
+	{",eth0", -EINVAL},
+	{"eth0,,eth1", -EINVAL},
+	{"eth0, eth1", -EINVAL},
+	{"eth0;eth1", -EINVAL},
+	{"eth%s", -EINVAL},
+};
+
+static void test_lists(void)
+{
+	char longest[BNET_NAMES + 1], names[BNET_NAMES];
+
+	for (size_t i = 0; i < COUNT(lists); i++) {
+		char wanted[BNET_NAMES] = "untouched";
+
+		snprintf(names, sizeof(names), "untouched");
+		if (lists[i].ret == 0)
+			snprintf(wanted, sizeof(wanted), "%s", lists[i].text);
+		check_int(bnet_parse_names(lists[i].text, names), lists[i].ret);
+		check_str(names, wanted);
+	}
+	for (size_t i = 0; i < BNET_NAMES; i++)
+		longest[i] = i % 16 == 15 ? ',' : 'a';
+	longest[BNET_NAMES - 1] = '\0'; /* sixteen names of fifteen letters */
+	check_int(bnet_parse_names(longest, names), 0);
+	check_str(names, longest);
+	snprintf(longest + BNET_NAMES - 1, 2, "a");
+	check_int(bnet_parse_names(longest, names), -EINVAL);
+}
+
 /* ---- the environment ---- */
 
 static void clear_environment(void)
@@ -388,6 +431,7 @@ int main(void)
 	test_numbers();
 	test_ports();
 	test_words();
+	test_lists();
 	test_defaults();
 	test_values_are_taken();
 	test_bad_values();

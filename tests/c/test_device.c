@@ -419,23 +419,23 @@ static struct bnet_device_table table;
 static void test_scan_loopback(void)
 {
 	check_int(bnet_device_scan(&table, "=lo", "AF_INET"), 0);
-	check_int(table.ndevices, 1);
-	check_str(table.devices[0].name, "lo");
-	check_int(table.devices[0].addr.ss_family, AF_INET);
-	check_int(table.devices[0].addr_len, sizeof(struct sockaddr_in));
-	check_int(table.devices[0].ifindex, if_nametoindex("lo"));
-	check(table.devices[0].loopback);
-	check(!table.devices[0].speed_known);
-	check_int(table.devices[0].speed_mbps, BNET_DEFAULT_SPEED_MBPS);
-	check_int(table.devices[0].numa_node, -1);
-	check_str(table.devices[0].pci_path, "");
-	check(table.devices[0].mtu > 0);
+	check_int(table.nnics, 1);
+	check_str(table.nics[0].name, "lo");
+	check_int(table.nics[0].addr.ss_family, AF_INET);
+	check_int(table.nics[0].addr_len, sizeof(struct sockaddr_in));
+	check_int(table.nics[0].ifindex, if_nametoindex("lo"));
+	check(table.nics[0].loopback);
+	check(!table.nics[0].speed_known);
+	check_int(table.nics[0].speed_mbps, BNET_DEFAULT_SPEED_MBPS);
+	check_int(table.nics[0].numa_node, -1);
+	check_str(table.nics[0].pci_path, "");
+	check(table.nics[0].mtu > 0);
 }
 
 static void test_scan_nothing(void)
 {
 	check_int(bnet_device_scan(&table, "=no-such-if", NULL), -ENODEV);
-	check_int(table.ndevices, 0);
+	check_int(table.nnics, 0);
 	check(table.nrejected > 0);
 	for (int i = 0; i < table.nrejected; i++)
 		check_str(table.rejected[i].reason, "not selected by NCCL_SOCKET_IFNAME==no-such-if");
@@ -444,20 +444,20 @@ static void test_scan_nothing(void)
 static void test_scan_family(void)
 {
 	check_int(bnet_device_scan(&table, NULL, "AF_UNIX"), -EINVAL);
-	check_int(table.ndevices + table.nrejected, 0);
+	check_int(table.nnics + table.nrejected, 0);
 }
 
 /* Each interface once, whether it is a device or not. */
 static void test_scan_all(void)
 {
-	const char *seen[BNET_MAX_DEVICES + BNET_MAX_INTERFACES];
+	const char *seen[BNET_MAX_NICS + BNET_MAX_INTERFACES];
 	int count = 0;
 
 	check_int(bnet_device_scan(&table, NULL, NULL), 0);
-	for (int i = 0; i < table.ndevices; i++) {
-		seen[count++] = table.devices[i].name;
-		check(bnet_address_is_local((struct sockaddr *)&table.devices[i].addr));
-		check(table.devices[i].speed_mbps > 0);
+	for (int i = 0; i < table.nnics; i++) {
+		seen[count++] = table.nics[i].name;
+		check(bnet_address_is_local((struct sockaddr *)&table.nics[i].addr));
+		check(table.nics[i].speed_mbps > 0);
 	}
 	for (int i = 0; i < table.nrejected; i++) {
 		seen[count++] = table.rejected[i].name;

@@ -29,15 +29,15 @@ static void await_devices(int count)
 {
 	for (int i = 0; i < 10000; i++) {
 		bnet_device_scan(&table, "eth", "AF_INET6");
-		if (table.ndevices == count)
+		if (table.nnics == count)
 			return;
 		usleep(1000);
 	}
-	fprintf(stderr, "%d devices after 10 s, expected %d\n", table.ndevices, count);
+	fprintf(stderr, "%d devices after 10 s, expected %d\n", table.nnics, count);
 	exit(1);
 }
 
-static void check_device(struct bnet_device *device)
+static void check_device(struct bnet_nic *device)
 {
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&device->addr;
 	char expected[64];
@@ -69,8 +69,8 @@ int main(void)
 		}
 	}
 	await_devices(2);
-	check(table.devices[0].ifindex != table.devices[1].ifindex);
-	check_device(&table.devices[0]);
-	check_device(&table.devices[1]);
+	check(table.nics[0].ifindex != table.nics[1].ifindex);
+	check_device(&table.nics[0]);
+	check_device(&table.nics[1]);
 	return 0;
 }

@@ -133,14 +133,14 @@ static void test_listen_range(void)
 	int a, b;
 
 	check_int(bnet_device_scan(&table, "=lo", NULL), 0);
-	a = bnet_sock_listen(&table.devices[0], any, &one);
+	a = bnet_sock_listen(&table.nics[0], any, &one);
 	check(a >= 0);
 	/* A range of the one port that is taken: refused, not another port. */
 	range.first = range.last = (uint16_t)(((uint8_t *)&one)[2] << 8 | ((uint8_t *)&one)[3]);
-	b = bnet_sock_listen(&table.devices[0], range, &two);
+	b = bnet_sock_listen(&table.nics[0], range, &two);
 	check_int(b, -EADDRINUSE);
 	bnet_sock_close(a);
-	b = bnet_sock_listen(&table.devices[0], range, &two);
+	b = bnet_sock_listen(&table.nics[0], range, &two);
 	check(b >= 0);
 	check_int(memcmp(&one, &two, bnet_sockaddr_size(&one)), 0);
 	bnet_sock_close(b);

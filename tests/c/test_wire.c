@@ -128,6 +128,46 @@ static void test_welcome(void)
 		check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, n, &out), -EBADMSG);
 }
 
+/* An older reader stops at the proof; an older writer ends there. */
+static void test_welcome_addresses(void)
+{
+	struct bnet_welcome in = {.version = BNET_WIRE_VERSION, .connection = 9, .proof_size = BNET_PROOF_MAX}, out;
+	uint8_t bytes[BNET_WELCOME_MAX + 32] = {0};
+	size_t without = bnet_welcome_encode(bytes, &in), size;
+	struct bnet_frame frame;
+
+	check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, without - BNET_FRAME_HEADER, &out), 0);
+	check_int(out.naddresses, 0);
+
+	in.naddresses = BNET_ADDRESSES;
+	for (int i = 0; i < BNET_ADDRESSES; i++)
+		in.addresses[i] = address(i % 2 ? "10.1.2.3" : "fd00::7", (uint16_t)(1000 + i));
+	size = bnet_welcome_encode(bytes, &in);
+	check_int(size, BNET_WELCOME_MAX);
+	bnet_frame_decode(bytes, &frame);
+	check(bnet_frame_is_welcome(&frame));
+	check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, frame.length, &out), 0);
+	check_int(out.naddresses, BNET_ADDRESSES);
+	check_int(memcmp(out.addresses, in.addresses, sizeof(in.addresses)), 0);
+
+	/* Cut within the list it is refused; what a later version writes behind it is not read. */
+	for (size_t n = without + 1; n < size; n++)
+		check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, n - BNET_FRAME_HEADER, &out), -EBADMSG);
+	check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, frame.length + 32, &out), 0);
+	check_int(out.naddresses, BNET_ADDRESSES);
+
+	/* More than there may be, none where there should be one, and the same bytes by another version's rules. */
+	bytes[without]++;
+	check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, frame.length + 32, &out), -EBADMSG);
+	bytes[without]--;
+	bytes[without + 4] = 0;
+	check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, frame.length, &out), -EBADMSG);
+	in.version = BNET_WIRE_VERSION + 1;
+	bnet_welcome_encode(bytes, &in);
+	check_int(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, frame.length, &out), 0);
+	check_int(out.naddresses, 0);
+}
+
 static int decode(uint64_t size, uint64_t offset, uint32_t length)
 {
 	struct bnet_data in = {.message = UINT64_C(1) << 40, .size = size, .offset = offset, .length = length}, out;
@@ -185,6 +225,7 @@ int main(void)
 	test_foreign_handle();
 	test_hello();
 	test_welcome();
+	test_welcome_addresses();
 	test_data();
 	test_address_text();
 	return 0;

@@ -39,7 +39,7 @@ static void parse(const char *text)
 {
 	int64_t number = INT64_MIN, bytes = -1;
 	struct bnet_ports ports = {7, 7};
-	char word[BNET_WORD] = "?";
+	char word[BNET_WORD] = "?", names[BNET_NAMES] = "?";
 	int is_number = bnet_parse_int(text, &number) == 0;
 	int is_bytes = bnet_parse_bytes(text, &bytes) == 0;
 
@@ -54,6 +54,10 @@ static void parse(const char *text)
 		EXPECT(strcmp(word, text) == 0 && word[BNET_WORD - 1] == '\0' && !strpbrk(text, " %/\n?"));
 	else
 		EXPECT(strcmp(word, "?") == 0);
+	if (bnet_parse_names(text, names) == 0)
+		EXPECT(strcmp(names, text) == 0 && names[0] != ',' && !strstr(names, ",,") && !strpbrk(text, " %/\n?"));
+	else
+		EXPECT(strcmp(names, "?") == 0);
 }
 
 /* Whatever a variable holds, the parameters are usable and every complaint is a line. What can be formatted can be

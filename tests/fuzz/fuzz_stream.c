@@ -21,7 +21,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct bnet_config config = {.min_chunksize = 4096, .max_chunksize = 8192};
-static struct bnet_device device = {.name = "fuzz"};
+static struct bnet_device device = {.name = "fuzz", .address = ""};
 
 /* Expands the shorthand into out; returns the bytes written. */
 static size_t expand(const uint8_t *in, size_t size, uint8_t *out, size_t room)

@@ -52,6 +52,11 @@ static void welcome(const uint8_t *data, size_t size)
 	must(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, bnet_welcome_encode(bytes, &first) - BNET_FRAME_HEADER,
 				 &second) == 0);
 	must(first.verdict == second.verdict && first.max_streams == second.max_streams);
+	must(first.naddresses <= BNET_ADDRESSES && first.naddresses == second.naddresses);
+	for (int i = 0; i < first.naddresses; i++) {
+		must(first.addresses[i].ss_family != AF_UNSPEC);
+		must(memcmp(&first.addresses[i], &second.addresses[i], sizeof(first.addresses[i])) == 0);
+	}
 }
 
 static void slice(const uint8_t *data, size_t size)

@@ -282,7 +282,7 @@ def test_more_interfaces_than_devices(namespace: Namespace) -> None:
     rows = namespace.scan()
     assert [row["name"] for row in rows if row["reason"] is None] == [f"eth{number}" for number in range(16)]
     reasons = {row["name"]: row["reason"] for row in rows}
-    assert reasons["eth16"] == reasons["eth17"] == "more than 16 devices; NCCL_SOCKET_IFNAME chooses among them"
+    assert reasons["eth16"] == reasons["eth17"] == "more than 16 interfaces; NCCL_SOCKET_IFNAME chooses among them"
 
 
 def test_container_bridge(namespace: Namespace) -> None:
