@@ -36,6 +36,7 @@ extern const struct scenario contract_stranger_scenarios[];
 extern const struct scenario contract_wire_scenarios[];
 extern const struct scenario contract_streams_scenarios[];
 extern const struct scenario contract_options_scenarios[];
+extern const struct scenario contract_devices_scenarios[];
 extern const struct scenario contract_close_scenarios[];
 extern const struct scenario contract_process_scenarios[];
 

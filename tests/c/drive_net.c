@@ -21,7 +21,7 @@
 
 enum { OPT_LIB = 256, OPT_API, OPT_OFFSET, OPT_PATCH, OPT_PROCS, OPT_COMMS, OPT_CONNECTIONS, OPT_MESSAGES, OPT_SEED,
        OPT_MAX_SIZE, OPT_SIZES, OPT_OUTSTANDING, OPT_ORDER, OPT_LARGER, OPT_UNMAP, OPT_STAGGER, OPT_VERBOSE,
-       OPT_DEVICE, OPT_DEADLINE, OPT_WRAP, OPT_RANK, OPT_CONTROL };
+       OPT_DEVICE, OPT_MERGE, OPT_DEADLINE, OPT_WRAP, OPT_RANK, OPT_CONTROL };
 
 static const struct option long_options[] = {
 	{ "lib", required_argument, NULL, OPT_LIB },
@@ -42,6 +42,7 @@ static const struct option long_options[] = {
 	{ "stagger", no_argument, NULL, OPT_STAGGER }, /* open connections while earlier ones move data */
 	{ "verbose", no_argument, NULL, OPT_VERBOSE },
 	{ "device", required_argument, NULL, OPT_DEVICE },
+	{ "merge", required_argument, NULL, OPT_MERGE }, /* the first so many devices, as NCCL does */
 	{ "deadline", required_argument, NULL, OPT_DEADLINE },
 	{ "wrap", required_argument, NULL, OPT_WRAP }, /* RANK=COMMAND: that rank runs under the command */
 	{ "rank", required_argument, NULL, OPT_RANK },
@@ -114,6 +115,7 @@ static void set_option(struct net_options *options, int option, const char *valu
 	case OPT_STAGGER: options->stagger = true; break;
 	case OPT_VERBOSE: options->verbose = true; break;
 	case OPT_DEVICE: options->device = (int)number(value, 0, 1000); break;
+	case OPT_MERGE: options->merge = (int)number(value, 1, 8); break;
 	case OPT_DEADLINE: options->deadline = (int)number(value, 1, 3600); break;
 	case OPT_WRAP: parse_wrap(options, value); break;
 	case OPT_RANK: options->rank = (int)number(value, 0, NET_MAX_PROCS - 1); break;

@@ -30,6 +30,7 @@ struct net_options {
 	bool stagger;
 	bool verbose;
 	int device;
+	int merge; /* devices, from the first, that become one, which is used; 0: none */
 	int deadline; /* seconds */
 	const char *wrap[NET_MAX_PROCS]; /* a command in front of that rank's process, or NULL */
 	int rank;                        /* -1: this is the hub */

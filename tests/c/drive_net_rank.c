@@ -32,6 +32,7 @@ struct communicator {
 struct rank {
 	const struct net_options *options;
 	struct communicator *communicators;
+	int device; /* the one given, or the one that was merged */
 	pthread_t joiner;
 	_Atomic bool done;
 };
@@ -51,7 +52,7 @@ static void listen_for(struct communicator *comm, struct flow *flow)
 				 .connection = flow->connection };
 
 	memset(mail.handle, 0xee, sizeof(mail.handle));
-	drive_ok(bnet_table_listen(&comm->table, comm->rank->options->device, mail.handle, &flow->listen_comm));
+	drive_ok(bnet_table_listen(&comm->table, comm->rank->device, mail.handle, &flow->listen_comm));
 	drive_check(flow->listen_comm, "listen gave no object");
 	drive_check(drive_untouched(mail.handle + used, sizeof(mail.handle) - used, 0xee) < 0,
 		    "listen wrote past the %zu bytes of a handle", used);
@@ -76,7 +77,7 @@ static bool try_open(struct communicator *comm, struct flow *flow)
 	if (flow->sending) {
 		if (!atomic_load_explicit(&flow->have_handle, memory_order_acquire))
 			return false;
-		drive_ok(bnet_table_connect(&comm->table, comm->rank->options->device, flow->handle, &flow->comm));
+		drive_ok(bnet_table_connect(&comm->table, comm->rank->device, flow->handle, &flow->comm));
 	} else {
 		drive_ok(bnet_table_accept(&comm->table, flow->listen_comm, &flow->comm));
 	}
@@ -203,6 +204,15 @@ static void create_flows(struct communicator *comm)
 	}
 }
 
+static void choose_device(struct rank *rank, const struct bnet_table *table)
+{
+	const int devs[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+
+	rank->device = rank->options->device;
+	if (rank->options->merge)
+		drive_ok(bnet_table_make_v_device(table, devs, rank->options->merge, &rank->device));
+}
+
 /* v11 and later have a context for each communicator; before, NCCL calls init once in a process. */
 static void create_communicators(struct rank *rank)
 {
@@ -223,6 +233,7 @@ static void create_communicators(struct rank *rank)
 			drive_ok(bnet_table_init(&comm->table, raw, options->source.api, drive_logger));
 		else
 			comm->table = rank->communicators[0].table;
+		choose_device(rank, &comm->table);
 		create_flows(comm);
 	}
 }

@@ -69,6 +69,9 @@ SCENARIOS = {
     "congestion": 4,
     "congestion_unknown": 4,
     "pacing": 4,
+    # devices that NCCL merges into one
+    "merged_device": 9,
+    "merge_refused": 9,
     # letting go
     "dereg_receiving": 4,
     "dereg_sending": 4,
