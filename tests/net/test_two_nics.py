@@ -43,18 +43,20 @@ def _run(
     hosts: Hosts,
     *options: object,
     bonds: tuple[str, str] = ("1", "1"),
-    interfaces: tuple[str, str] = ("link", "link"),
     settings: Mapping[str, str] | None = None,
+    others: Mapping[str, str] | None = None,
     api: int = 12,
     sanitizer: str = "",
 ) -> tuple[dict[str, Any], str]:
-    """The summary of a process on each host, and what the library told its logger."""
+    """The summary of a process on each host, and what the library told its logger. Settings are both hosts', unless the
+    second one has others."""
     built = drivers.build(sanitizer)
     limit = built.seconds(60)
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", str(limit), "--verbose"]
     command += ["--procs", "2", "--api", str(api), *map(str, options)]
     for rank, host in enumerate(hosts):
-        variables = {"NCCL_SOCKET_IFNAME": interfaces[rank], "BAGUA_NET_BOND": bonds[rank]} | dict(settings or {})
+        variables = {"NCCL_SOCKET_IFNAME": "link", "BAGUA_NET_BOND": bonds[rank]}
+        variables |= others if others is not None and rank else settings or {}
         command += ["--wrap", f"{rank}={host.wrap(**variables)}"]
     done = subprocess.run(command, env=drivers.environment({}), capture_output=True, text=True, timeout=limit + 20)
     assert done.returncode == 0, done.stderr
@@ -143,11 +145,11 @@ def test_a_pair_without_a_way_is_skipped(without: str) -> None:
 
 
 def test_two_families() -> None:
-    """One link has IPv4 and the other IPv6: each address is reached from the interface of its family."""
+    """One link has IPv4 and the other IPv6: each address is reached from the interface of its family, by every stream."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1, version=6)
-        summary, log = _run(hosts, *LARGE)
+        summary, log = _run(hosts, *LARGE, settings={"BAGUA_NET_MIN_NSTREAMS": "6"})
         assert summary["messages"] == 240
         for host in hosts:
             assert host.sent_bytes("link0") > A_PART
@@ -155,12 +157,16 @@ def test_two_families() -> None:
     assert "no way" not in log
 
 
-def test_as_few_streams_as_it_is_told() -> None:
+@pytest.mark.parametrize("told", [0, 1], ids=["sender", "receiver"])
+def test_as_few_streams_as_either_end_is_told(told: int) -> None:
+    limits: list[dict[str, str]] = [{}, {}]
+    limits[told] = {"BAGUA_NET_NSTREAMS": "1"}
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1)
-        _run(hosts, *LARGE, settings={"BAGUA_NET_NSTREAMS": "1"})
-        assert all(host.sent_bytes("link1") < HANDSHAKES for host in hosts)
+        _run(hosts, *LARGE, "--connections", 1, settings=limits[0], others=limits[1])
+        assert hosts[0].sent_bytes("link0") > A_PART
+        assert hosts[0].sent_bytes("link1") < HANDSHAKES
 
 
 @pytest.mark.parametrize("api", [9, 10, 11, 12])
@@ -177,15 +183,16 @@ def test_devices_that_nccl_merges(api: int) -> None:
     assert "device 3" not in log
 
 
+@pytest.mark.parametrize("scenario", ["merged_device", "merge_refused"])
 @pytest.mark.parametrize("api", [9, 10, 11, 12])
-def test_merged_device_as_each_version_sees_it(api: int) -> None:
+def test_merging_as_each_version_sees_it(api: int, scenario: str) -> None:
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1)
         built = drivers.build()
         command = [*hosts[0].prefix, str(built.drive_contract), "--lib", str(built.library), "--api", str(api)]
         done = subprocess.run(
-            [*command, "merged_device"],
+            [*command, scenario],
             env=drivers.environment({"NCCL_SOCKET_IFNAME": "link"}),
             capture_output=True,
             text=True,
