@@ -145,7 +145,7 @@ def test_a_pair_without_a_way_is_skipped(without: str) -> None:
 
 
 def test_two_families() -> None:
-    """One link has IPv4 and the other IPv6: each address is reached from the interface of its family, by every stream."""
+    """One link has IPv4 and the other IPv6: every stream goes from an interface of the family to an address of it."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1, version=6)
