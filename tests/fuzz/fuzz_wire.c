@@ -59,6 +59,17 @@ static void welcome(const uint8_t *data, size_t size)
 	}
 }
 
+/* The same with a beginning that is right, since few inputs come as far as to what is appended. */
+static void appended(const uint8_t *data, size_t size)
+{
+	const struct bnet_welcome known = {.version = BNET_WIRE_VERSION};
+	uint8_t bytes[BNET_WELCOME_MAX + 512];
+	size_t used = bnet_welcome_encode(bytes, &known);
+
+	memcpy(bytes + used, data, size < 512 ? size : 512);
+	welcome(bytes + BNET_FRAME_HEADER, used - BNET_FRAME_HEADER + (size < 512 ? size : 512));
+}
+
 static void slice(const uint8_t *data, size_t size)
 {
 	uint8_t bytes[BNET_DATA_HEADER] = {0};
@@ -76,6 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	handle(data, size);
 	hello(data, size);
 	welcome(data, size);
+	appended(data, size);
 	slice(data, size);
 	return 0;
 }
