@@ -115,7 +115,7 @@ static bool route_failed(int error)
 
 static void try_connect(struct dial *dial, uint64_t now);
 
-/* Another host may have the same address as one of the peer's that nobody else was meant to reach. */
+/* Who refuses an extra stream may be another host, that has the address of one of the peer's cards on this network. */
 static bool pair_failed(const struct dial *dial, int error)
 {
 	return !dial->unbound &&
@@ -130,7 +130,8 @@ static void next_pair(struct dial *dial, int error, uint64_t now)
 
 	bnet_address_text(&dial->pair.peer->addr, address);
 	if (bnet_pair_count(dial->conn) > 1 && bnet_pair_usable(dial->conn, &dial->pair, now)) {
-		bnet_pair_rest(dial->conn, &dial->pair, now);
+		if (route_failed(error))
+			bnet_pair_rest(dial->conn, &dial->pair, now);
 		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways", nic->name,
 			  nic->address, address, strerror(-error));
 	}

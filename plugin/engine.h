@@ -54,6 +54,7 @@ struct bnet_listen {
 	const void *context;
 	int traffic_class; /* of the streams that come by it */
 	const struct bnet_device *dev;
+	struct sockaddr_storage addr; /* of the handle: the first member's that can be listened on */
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint64_t started_ms; /* of the first accept that found nothing */
 	uint64_t warn_at_ms;
@@ -110,10 +111,8 @@ int bnet_watch_change(struct bnet_watch *watch, uint32_t events);
 void bnet_watch_remove(struct bnet_watch *watch);
 
 /* guest.c: inbound sockets until they are greeted. Under the lock. */
-/* Listens on every member. 0, or -errno of the first where none of them can be listened on. */
-int bnet_listeners_open(const struct bnet_device *dev);
-/* The device's first listener; NULL: none. */
-const struct bnet_listener *bnet_listener_first(const struct bnet_device *dev);
+/* Listens on every member; *first: the first one's address. 0, or -errno where none of them can be listened on. */
+int bnet_listeners_open(const struct bnet_device *dev, struct sockaddr_storage *first);
 void bnet_listener_ready(int nic);
 void bnet_guest_ready(struct bnet_watch *watch, uint32_t events);
 void bnet_guest_drop(struct bnet_watch *watch, const char *why);

@@ -73,29 +73,25 @@ static int nic_number(const struct bnet_nic *nic)
 	return (int)(nic - bnet_engine.devices.nics);
 }
 
-int bnet_listeners_open(const struct bnet_device *dev)
+int bnet_listeners_open(const struct bnet_device *dev, struct sockaddr_storage *first)
 {
-	int first_error = 0;
+	int error = 0;
+	bool found = false;
 
 	for (int i = 0; i < dev->nmembers; i++) {
-		int rc = open_listener(nic_number(dev->members[i]));
+		int nic = nic_number(dev->members[i]), rc = open_listener(nic);
 
-		if (first_error == 0)
-			first_error = rc;
+		if (rc == 0 && !found)
+			*first = bnet_engine.listeners[nic].addr;
+		if (rc == 0)
+			found = true;
+		else
+			error = rc;
 	}
-	return bnet_listener_first(dev) ? 0 : first_error;
+	return found ? 0 : error;
 }
 
-const struct bnet_listener *bnet_listener_first(const struct bnet_device *dev)
-{
-	for (int i = 0; i < dev->nmembers; i++) {
-		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(dev->members[i])];
-
-		if (listener->fd >= 0)
-			return listener;
-	}
-	return NULL;
-}
+static_assert(BNET_MAX_NICS <= BNET_ADDRESSES, "all members' addresses fit into a WELCOME");
 
 /* The handle had room for one of them. */
 static void list_addresses(const struct bnet_device *dev, struct bnet_welcome *welcome)

@@ -146,7 +146,7 @@ static void fill_handle(void *out, const struct bnet_listen *listen)
 {
 	struct bnet_handle handle = {
 		.version = BNET_WIRE_VERSION,
-		.addr = bnet_listener_first(listen->dev)->addr,
+		.addr = listen->addr,
 	};
 
 	memcpy(handle.token, listen->token, BNET_TOKEN_SIZE);
@@ -175,7 +175,7 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	bnet_engine_lock();
 	rc = bnet_engine_start();
 	if (rc == 0)
-		rc = bnet_listeners_open(device);
+		rc = bnet_listeners_open(device, &listen->addr);
 	if (rc == 0) {
 		bnet_list_add(&bnet_engine.listens, &listen->node);
 		fill_handle(handle, listen);
@@ -203,7 +203,7 @@ static int keep_waiting(struct bnet_listen *listen)
 	if (!over && now < listen->warn_at_ms)
 		return 0;
 	listen->warn_at_ms = now + (now - listen->started_ms);
-	bnet_address_text(&bnet_listener_first(listen->dev)->addr, address);
+	bnet_address_text(&listen->addr, address);
 	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. Either the other host does not use BaguaNet "
 		  "(its log says which network it uses; activate bagua_net on every host), or a firewall is in the way "
 		  "(BAGUA_NET_PORT_RANGE), or that rank is late or gone",

@@ -102,7 +102,7 @@ static void add_peer(struct bnet_setup *setup, const struct sockaddr_storage *ad
 	if (setup->npeers == BNET_ADDRESSES)
 		return;
 	for (int i = 0; i < setup->npeers; i++)
-		if (bnet_same_host(&setup->peers[i].addr, addr))
+		if (memcmp(&setup->peers[i].addr, addr, sizeof(*addr)) == 0)
 			return;
 	setup->peers[setup->npeers].addr = *addr;
 	setup->peers[setup->npeers].local = bnet_address_is_local((const struct sockaddr *)addr);

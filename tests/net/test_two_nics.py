@@ -157,6 +157,20 @@ def test_two_families() -> None:
     assert "no way" not in log
 
 
+@pytest.mark.parametrize("second", ["fe80::b", "fe80::a"], ids=["different", "equal"])
+def test_link_local_addresses(second: str) -> None:
+    """Such an address means something on its own link only: the links may even have the same ones."""
+    with netns.two_hosts(links=2) as hosts:
+        for number, host in enumerate(hosts, start=1):
+            host.ip("address", "add", f"fe80::a{number}/64", "dev", "link0", "nodad")
+            host.ip("address", "add", f"{second}{number}/64", "dev", "link1", "nodad")
+        summary, _ = _run(hosts, *LARGE)
+        assert summary["messages"] == 240
+        for host in hosts:
+            assert host.sent_bytes("link0") > A_PART
+            assert host.sent_bytes("link1") > A_PART
+
+
 @pytest.mark.parametrize("told", [0, 1], ids=["sender", "receiver"])
 def test_as_few_streams_as_either_end_is_told(told: int) -> None:
     limits: list[dict[str, str]] = [{}, {}]
