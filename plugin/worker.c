@@ -93,9 +93,9 @@ int bnet_workers_wanted(void)
 
 	if (bnet_engine.config.threads >= 0)
 		return (int)bnet_engine.config.threads;
-	for (int i = 0; i < bnet_engine.devices.ndevices; i++)
-		if (bnet_engine.devices.devices[i].speed_known)
-			speed += bnet_engine.devices.devices[i].speed_mbps;
+	for (int i = 0; i < bnet_engine.devices.nnics; i++)
+		if (bnet_engine.devices.nics[i].speed_known)
+			speed += bnet_engine.devices.nics[i].speed_mbps;
 	return bnet_workers_for(usable_processors(), bnet_local_ranks(), speed);
 }
 
@@ -320,7 +320,7 @@ void bnet_worker_adopt(struct bnet_conn *conn)
 	struct bnet_worker *worker;
 	int slot = 0;
 
-	while (pool.count < bnet_workers_wanted() && start_worker(conn->dev->numa_node))
+	while (pool.count < bnet_workers_wanted() && start_worker(conn->dev->members[0]->numa_node))
 		;
 	worker = least_loaded();
 	if (!worker || conn->epoll < 0 || epoll_ctl(worker->epoll, EPOLL_CTL_ADD, conn->epoll, &event) < 0)
