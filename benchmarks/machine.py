@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import importlib.metadata
 import os
 import platform
 import re
@@ -36,6 +37,14 @@ def plugin_version(library: Path) -> str:
     function = ctypes.CDLL(str(library)).bnet_version
     function.restype = ctypes.c_char_p
     return str(function().decode())
+
+
+def torch_version() -> str:
+    """Of the installed torch; "" where there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def digest(file: Path) -> str:

@@ -20,7 +20,7 @@ MTU = 1500
 PAYLOAD_SHARE = (MTU - 52) / (MTU + 14)
 
 _PREFIX = "bnet-track"
-_INTERFACE = "track0"
+_INTERFACE = "track"
 
 
 class NetworkSetupError(Exception):
@@ -33,7 +33,9 @@ class Host:
 
     namespace: str
     interface: str
+    """Several with commas."""
     address: str
+    """Of the first."""
 
 
 Hosts = tuple[Host, Host]
@@ -95,22 +97,50 @@ def loopback(congestion_control: str) -> Iterator[Hosts]:
         yield host, host
 
 
+def _lay(ends: tuple[str, str], number: int, congestion_control: str) -> Hosts:
+    """A virtual Ethernet cable between two namespaces, MTU 1500, offloads as the kernel sets them."""
+    a, b = ends
+    interface, subnet = f"{_INTERFACE}{number}", f"10.0.{2 * number}"
+    cable = f"link add {interface} mtu {MTU} type veth peer name {interface} mtu {MTU} netns {b}"
+    run(["ip", "-n", a, *cable.split()])
+    hosts = (Host(a, interface, f"{subnet}.1"), Host(b, interface, f"{subnet}.2"))
+    for host in hosts:
+        run(["ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface])
+        run(["ip", "-n", host.namespace, "link", "set", host.interface, "up"])
+        # By route: in a namespace the sysctl takes only algorithms that unprivileged users may choose.
+        route = f"route replace {subnet}.0/24 dev {host.interface} src {host.address} congctl {congestion_control}"
+        run(["ip", "-n", host.namespace, *route.split()])
+    return hosts
+
+
 @contextmanager
 def veth(congestion_control: str) -> Iterator[Hosts]:
-    """Two namespaces, one virtual Ethernet cable, MTU 1500, offloads as the kernel sets them."""
+    """Two namespaces and one cable."""
     with namespace("a") as a, namespace("b") as b:
-        cable = f"link add {_INTERFACE} mtu {MTU} type veth peer name {_INTERFACE} mtu {MTU} netns {b}"
-        run(["ip", "-n", a, *cable.split()])
-        hosts = (Host(a, _INTERFACE, "10.0.0.1"), Host(b, _INTERFACE, "10.0.0.2"))
-        for host in hosts:
-            run(["ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface])
-            run(["ip", "-n", host.namespace, "link", "set", host.interface, "up"])
-            # By route: in a namespace the sysctl takes only algorithms that unprivileged users may choose.
-            route = f"route replace 10.0.0.0/24 dev {host.interface} src {host.address} congctl {congestion_control}"
-            run(["ip", "-n", host.namespace, *route.split()])
+        hosts = _lay((a, b), 0, congestion_control)
         for host in hosts:
             _await_running(host)
         yield hosts
+
+
+@contextmanager
+def cables(rates_mbits: Sequence[int], congestion_control: str) -> Iterator[Hosts]:
+    """Two namespaces and a cable of its own subnet for each rate. Each host is yielded with all of its interfaces.
+
+    A cable's rate is its only flow class (:func:`shape`); segments without payload do not wait for it.
+    """
+    with namespace("a") as a, namespace("b") as b:
+        laid = [_lay((a, b), number, congestion_control) for number in range(len(rates_mbits))]
+        for hosts, rate in zip(laid, rates_mbits, strict=True):
+            shape(hosts, (rate,))
+            for host in hosts:
+                _await_running(host)
+        hash_flows(laid[0], 1, 0)
+        yield (_joined([hosts[0] for hosts in laid]), _joined([hosts[1] for hosts in laid]))
+
+
+def _joined(ends: Sequence[Host]) -> Host:
+    return Host(ends[0].namespace, ",".join(end.interface for end in ends), ends[0].address)
 
 
 # ---- flow classes ----

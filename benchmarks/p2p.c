@@ -24,11 +24,14 @@ struct lane {
 	uint64_t posted;
 	uint64_t done;
 	uint64_t limit;          /* post no message with this number or a later one */
+	uint64_t bytes;          /* received since the window opened */
 };
 
 struct p2p {
 	struct bnet_table table;
-	int dev;
+	int ndev;                /* that the table has */
+	int devices;             /* that lanes are dealt out to */
+	int nap_us;
 	int lanes;
 	int inflight;
 	size_t slot_size;
@@ -80,10 +83,10 @@ static void log_to_stderr(ncclDebugLogLevel level, unsigned long flags, const ch
 
 /* ---- setting up and taking down ---- */
 
-int p2p_create(struct p2p **out, const void *table, int version, int dev, int lanes, int inflight, size_t largest)
+int p2p_create(struct p2p **out, const void *table, int version, int devices, int lanes, int inflight,
+	       size_t largest)
 {
 	struct p2p *p2p;
-	int ndev = 0;
 	int err;
 
 	if (lanes < 1 || lanes > TRAFFIC_MAX_LANES || inflight < 1 || inflight > TRAFFIC_MAX_INFLIGHT)
@@ -91,21 +94,36 @@ int p2p_create(struct p2p **out, const void *table, int version, int dev, int la
 	p2p = calloc(1, sizeof(*p2p));
 	if (!p2p)
 		return traffic_fail(-ENOMEM, "no memory");
-	p2p->dev = dev;
+	p2p->devices = devices;
 	p2p->lanes = lanes;
 	p2p->inflight = inflight;
 	p2p->slot_size = (largest + PAGE - 1) / PAGE * PAGE;
 	err = check(bnet_table_init(&p2p->table, table, version, log_to_stderr), "init");
 	if (!err)
-		err = check(bnet_table_devices(&p2p->table, &ndev), "devices");
-	if (!err && dev >= ndev)
-		err = traffic_fail(-ENODEV, "device %d of %d", dev, ndev);
+		err = check(bnet_table_devices(&p2p->table, &p2p->ndev), "devices");
+	if (!err && (devices < 1 || devices > p2p->ndev))
+		err = traffic_fail(-ENODEV, "%d devices of %d", devices, p2p->ndev);
 	if (err) {
 		free(p2p);
 		return err;
 	}
 	*out = p2p;
 	return 0;
+}
+
+int p2p_devices(const struct p2p *p2p)
+{
+	return p2p->ndev;
+}
+
+void p2p_set_nap(struct p2p *p2p, int nap_us)
+{
+	p2p->nap_us = nap_us;
+}
+
+static int device_of(const struct p2p *p2p, int lane)
+{
+	return lane % p2p->devices;
 }
 
 size_t p2p_handle_size(const struct p2p *p2p)
@@ -120,8 +138,9 @@ int p2p_listen(struct p2p *p2p, void *handles)
 
 	memset(handles, 0, (size_t)p2p->lanes * handle_size);
 	for (int i = 0; i < p2p->lanes && !err; i++)
-		err = check(bnet_table_listen(&p2p->table, p2p->dev, (char *)handles + (size_t)i * handle_size,
-					      &p2p->listeners[i]), "listen");
+		err = check(bnet_table_listen(&p2p->table, device_of(p2p, i),
+					      (char *)handles + (size_t)i * handle_size, &p2p->listeners[i]),
+			    "listen");
 	return err;
 }
 
@@ -149,8 +168,9 @@ static int connect_pass(struct p2p *p2p, char *handles, int *missing)
 		struct lane *recv = &p2p->recv[i];
 
 		if (!send->comm)
-			err = check(bnet_table_connect(&p2p->table, p2p->dev, handles + (size_t)i * handle_size,
-						       &send->comm), "connect");
+			err = check(bnet_table_connect(&p2p->table, device_of(p2p, i),
+						       handles + (size_t)i * handle_size, &send->comm),
+				    "connect");
 		if (!err && !recv->comm)
 			err = check(bnet_table_accept(&p2p->table, p2p->listeners[i], &recv->comm), "accept");
 		*missing += !send->comm + !recv->comm;
@@ -287,7 +307,7 @@ static int send_step(struct p2p *p2p, struct lane *lane, size_t size, bool *move
 
 /* The first end mark tells how many messages there will be: `inflight` marks follow each other, so that every receive
  * that is posted ahead gets one. */
-static int recv_step(struct p2p *p2p, struct lane *lane, size_t size, uint64_t *bytes, bool *moved)
+static int recv_step(struct p2p *p2p, struct lane *lane, size_t size, bool *moved)
 {
 	uint64_t posted = lane->posted;
 	int done = 0;
@@ -306,13 +326,24 @@ static int recv_step(struct p2p *p2p, struct lane *lane, size_t size, uint64_t *
 			lane->limit = lane->done - 1 + (uint64_t)p2p->inflight;
 		return 0;
 	}
-	*bytes += (uint64_t)got;
+	lane->bytes += (uint64_t)got;
 	return traffic_check(slot_of(p2p, lane, lane->done - 1), (size_t)got, lane->done - 1);
 }
 
 /* ---- streaming ---- */
 
-static int stream_pass(struct p2p *p2p, size_t size, uint64_t *bytes)
+/* Nothing moved: what NCCL's thread does, or less often. */
+static void rest(const struct p2p *p2p)
+{
+	struct timespec nap = {.tv_nsec = p2p->nap_us * 1000L};
+
+	if (p2p->nap_us)
+		nanosleep(&nap, NULL);
+	else
+		sched_yield();
+}
+
+static int stream_pass(struct p2p *p2p, size_t size)
 {
 	bool moved = false;
 	int err = 0;
@@ -320,19 +351,19 @@ static int stream_pass(struct p2p *p2p, size_t size, uint64_t *bytes)
 	for (int i = 0; i < p2p->lanes && !err; i++) {
 		err = send_step(p2p, &p2p->send[i], size, &moved);
 		if (!err)
-			err = recv_step(p2p, &p2p->recv[i], size, bytes, &moved);
+			err = recv_step(p2p, &p2p->recv[i], size, &moved);
 	}
 	if (!moved)
-		sched_yield();
+		rest(p2p);
 	return err;
 }
 
-static int stream_until(struct p2p *p2p, size_t size, double end, uint64_t *bytes, double *now)
+static int stream_until(struct p2p *p2p, size_t size, double end, double *now)
 {
 	int err = 0;
 
 	do {
-		err = stream_pass(p2p, size, bytes);
+		err = stream_pass(p2p, size);
 		*now = traffic_now();
 	} while (!err && *now < end);
 	return err;
@@ -352,36 +383,72 @@ static bool lanes_finished(const struct p2p *p2p)
 
 static int stream_drain(struct p2p *p2p, size_t size)
 {
-	uint64_t bytes = 0;
 	int err = 0;
 
 	p2p->ending = true;
 	for (int i = 0; i < p2p->lanes; i++)
 		p2p->send[i].limit = p2p->send[i].posted + (uint64_t)p2p->inflight;
 	while (!err && !lanes_finished(p2p))
-		err = stream_pass(p2p, size, &bytes);
+		err = stream_pass(p2p, size);
 	return err;
+}
+
+static void count_from_here(struct p2p *p2p)
+{
+	for (int i = 0; i < p2p->lanes; i++)
+		p2p->recv[i].bytes = 0;
+}
+
+static void count_lanes(const struct p2p *p2p, struct traffic_window *out)
+{
+	out->bytes = 0;
+	out->slowest = UINT64_MAX;
+	for (int i = 0; i < p2p->lanes; i++) {
+		uint64_t bytes = p2p->recv[i].bytes;
+
+		out->bytes += bytes;
+		if (bytes < out->slowest)
+			out->slowest = bytes;
+	}
 }
 
 int p2p_stream(struct p2p *p2p, size_t size, double warm_up_s, double window_s, struct traffic_window *out)
 {
 	double start = traffic_now() + warm_up_s;
-	uint64_t before = 0;
-	uint64_t bytes = 0;
+	struct traffic_usage before;
 	double opened, closed, now;
 	int err;
 
 	p2p->ending = false;
 	for (int i = 0; i < p2p->lanes; i++)
 		p2p->send[i].limit = p2p->recv[i].limit = UINT64_MAX;
-	err = stream_until(p2p, size, start, &before, &opened);
+	err = stream_until(p2p, size, start, &opened);
+	count_from_here(p2p);
+	before = traffic_usage_now();
 	if (!err)
-		err = stream_until(p2p, size, opened + window_s, &bytes, &closed);
+		err = stream_until(p2p, size, opened + window_s, &closed);
 	if (err)
 		return err;
-	*out = (struct traffic_window){.bytes = bytes, .seconds = closed - opened};
-	err = stream_until(p2p, size, closed + TRAFFIC_TAIL_S, &before, &now);
+	out->seconds = closed - opened;
+	out->used = traffic_usage_since(&before);
+	count_lanes(p2p, out);
+	err = stream_until(p2p, size, closed + TRAFFIC_TAIL_S, &now);
 	return err ? err : stream_drain(p2p, size);
+}
+
+/* ---- nothing ---- */
+
+int p2p_idle(struct p2p *p2p, double window_s, struct traffic_window *out)
+{
+	struct timespec pause = {.tv_sec = (time_t)window_s};
+	struct traffic_usage before = traffic_usage_now();
+	double opened = traffic_now();
+
+	(void)p2p; /* it is its transport that may be busy, by itself */
+	pause.tv_nsec = (long)((window_s - (double)pause.tv_sec) * 1e9);
+	nanosleep(&pause, NULL);
+	*out = (struct traffic_window){.seconds = traffic_now() - opened, .used = traffic_usage_since(&before)};
+	return 0;
 }
 
 /* ---- ping-pong ---- */

@@ -2,7 +2,7 @@
 """One rank of a measurement: a process that loads one transport, runs one load, and ends.
 
 NCCL and the plugin read their settings once per process, so nothing is measured twice in one. The parent speaks lines
-of JSON through stdin and stdout: it sends a :class:`RankSpec`, then the peer's handles, then "go", then "close"; each
+of JSON through stdin and stdout: it sends a :class:`RankSpec`, then the peers' handles, then "go", then "close"; each
 is answered by one line, ``{"error": …}`` in case of trouble. The loops run in C with the interpreter lock released.
 """
 
@@ -40,8 +40,13 @@ class RankSpec:
     address: str
     sndbuf: int
     work: str
-    """"stream" or "pingpong"."""
+    """A key of :data:`scenarios.WORKS`, but for "allreduce"."""
+    ranks: int
+    devices: int
+    """How many of the network's devices the connections are spread over."""
+    nap_us: int
     lanes: int
+    """To all peers together."""
     inflight: int
     size: int
     warm_up_s: float
@@ -55,8 +60,30 @@ class TrafficError(Exception):
     """A loop in C reported an error; the text is its sentence."""
 
 
+class _Usage(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_double) for name in ("user", "system", "driver_user", "driver_system", "softirq", "switches")
+    ]
+
+
 class _Window(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_uint64), ("seconds", ctypes.c_double)]
+    _fields_ = [
+        ("bytes", ctypes.c_uint64),
+        ("slowest", ctypes.c_uint64),
+        ("seconds", ctypes.c_double),
+        ("used", _Usage),
+    ]
+
+
+def _holdings(spec: RankSpec) -> dict[str, float]:
+    """What this process holds: threads, descriptors, MiB of memory in use without what the messages lie in."""
+    resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    messages = 2 * spec.lanes * spec.inflight * spec.size
+    return {
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())) - 1,  # without the one that lists them
+        "memory_mib": int(resident.split()[1]) / 1024 - messages / (1 << 20),
+    }
 
 
 def _table_of(spec: RankSpec) -> tuple[int, int]:
@@ -87,7 +114,8 @@ class _Loops:
             self._call("create", out, spec.address.encode(), spec.sndbuf, *counts)
         else:
             address, api = _table_of(spec)
-            self._call("create", out, ctypes.c_void_p(address), api, 0, *counts)
+            self._call("create", out, ctypes.c_void_p(address), api, spec.devices, *counts)
+            self._library.p2p_set_nap(self._object, spec.nap_us)
         handle_size = self._library[self._prefix + "handle_size"]
         handle_size.restype = ctypes.c_size_t
         self._handles_size = spec.lanes * int(handle_size(self._object))
@@ -105,11 +133,23 @@ class _Loops:
         timeout = ctypes.c_double(self._spec.connect_timeout_s)
         self._call("connect", self._object, ctypes.c_char_p(peer_handles), timeout)
 
+    def _reply(self, window: _Window) -> dict[str, Any]:
+        """What was counted. Asked for while the connections are open."""
+        used = {name: getattr(window.used, name) for name, *_ in _Usage._fields_}
+        devices = 1 if self._spec.kind == "bare" else self._library.p2p_devices(self._object)
+        counts = {"bytes": window.bytes, "slowest": window.slowest, "seconds": window.seconds}
+        return {**counts, **_holdings(self._spec), "used": used, "devices": devices}
+
     def stream(self) -> dict[str, Any]:
         spec, window = self._spec, _Window()
         times = (ctypes.c_double(spec.warm_up_s), ctypes.c_double(spec.window_s))
         self._call("stream", self._object, ctypes.c_size_t(spec.size), *times, ctypes.byref(window))
-        return {"bytes": window.bytes, "seconds": window.seconds}
+        return self._reply(window)
+
+    def idle(self) -> dict[str, Any]:
+        window = _Window()
+        self._call("idle", self._object, ctypes.c_double(self._spec.window_s), ctypes.byref(window))
+        return self._reply(window)
 
     def pingpong(self) -> dict[str, Any]:
         spec = self._spec
@@ -119,13 +159,16 @@ class _Loops:
         self._call("pingpong", self._object, first, ctypes.c_size_t(spec.size), *counts, samples)
         return {"half_us": sorted(samples)[spec.rounds // 2]} if first else {}
 
+    def work(self) -> dict[str, Any]:
+        return {"pingpong": self.pingpong, "idle": self.idle}.get(self._spec.work, self.stream)()
+
     def close(self) -> None:
         destroy = self._library[self._prefix + "destroy"]
         destroy.restype = None
         destroy(self._object)
 
 
-def _private_stdout() -> TextIO:
+def private_stdout() -> TextIO:
     """The pipe to the parent, out of reach of libraries that print: what they print goes to stderr."""
     pipe = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -142,7 +185,7 @@ def _converse(out: TextIO) -> None:
     loops.connect(bytes.fromhex(json.loads(sys.stdin.readline())))
     answer({})
     sys.stdin.readline()
-    answer(loops.pingpong() if spec.work == "pingpong" else loops.stream())
+    answer(loops.work())
     sys.stdin.readline()
     loops.close()
     answer({})
@@ -154,7 +197,7 @@ def spec_line(spec: RankSpec) -> str:
 
 
 def main() -> None:
-    out = _private_stdout()
+    out = private_stdout()
     try:
         _converse(out)
     except Exception as error:  # whatever it is, the parent is to print it

@@ -20,7 +20,7 @@ class ResultsUnusable(Exception):
 
 @dataclass
 class Run:
-    """One reading, or one that failed. Units as in :class:`pair.Reading`."""
+    """One reading, or one that failed. Units as in :class:`reading.Reading`."""
 
     side: str
     choice: str
@@ -33,6 +33,8 @@ class Run:
     neighbours: float = 0.0
     """Share of the processors' time that other processes of the machine took meanwhile."""
     error: str = ""
+    details: dict[str, float] = field(default_factory=dict)
+    """What else was noticed (:attr:`reading.Reading.details`)."""
 
 
 @dataclass
@@ -41,7 +43,7 @@ class CellRecord:
 
     cell: Cell
     limit: float | None
-    """Capacity of the flow classes, GB/s; None: no caps."""
+    """Capacity of the flow classes, or of the cables together, GB/s; None: no caps."""
     choices: dict[str, str] = field(default_factory=dict)
     """side → the setting that was chosen for it, where there were several."""
     runs: list[Run] = field(default_factory=list)
@@ -53,6 +55,11 @@ class CellRecord:
         return {
             run.pair: run.value for run in self.runs if run.side == side and run.pair >= 0 and run.value is not None
         }
+
+    def details(self, side: str, name: str) -> dict[int, float]:
+        """pair → what was noticed under this name, of the readings that count."""
+        runs = [run for run in self.runs if run.side == side and run.pair >= 0]
+        return {run.pair: run.details[name] for run in runs if name in run.details}
 
     def has(self, side: str, pair: int) -> bool:
         """Was this read already (or tried)?"""
@@ -85,7 +92,8 @@ class Results:
 
 
 def _record(row: dict[str, Any]) -> CellRecord:
-    cell = Cell(**{**row["cell"], "classes_mbits": tuple(row["cell"]["classes_mbits"])})
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row["cell"].items()}
+    cell = Cell(**fields)
     return CellRecord(cell, row["limit"], row["choices"], [Run(**run) for run in row["runs"]], row.get("lines", []))
 
 

@@ -28,8 +28,27 @@ class Scenario:
     title: str
     goal: str
     work: str
-    """"stream": GB/s per direction and rank, more is better. "pingpong": half round trip in µs, less is better."""
+    """A key of :data:`WORKS`."""
+    sides: tuple[str, ...] = ("bare", "nccl", "tuned", "ours")
+    """Who takes part, in the order of the columns."""
 
+
+@dataclass(frozen=True)
+class Work:
+    """A kind of load, and its figure."""
+
+    unit: str
+    less: bool
+    """Less is better."""
+
+
+WORKS = {
+    "stream": Work("GB/s per direction and rank", less=False),
+    "pingpong": Work("µs, less is better", less=True),
+    "allreduce": Work("GB/s of bus bandwidth, or µs up to 64 KiB", less=False),
+    "cost": Work("processor seconds per GB received, less is better", less=True),
+    "idle": Work("wake-ups per second, less is better", less=True),
+}
 
 SCENARIOS = (
     Scenario(
@@ -59,6 +78,23 @@ SCENARIOS = (
         "at most NCCL's latency plus the spread at every size, at most 0.85 × at 512 KiB",
         "pingpong",
     ),
+    Scenario(
+        "S6",
+        "16 ranks, each with each",
+        "at most 4 threads per process; with 8 connections per peer at least 0.8 × the rate of one",
+        "stream",
+        ("nccl", "ours"),
+    ),
+    Scenario(
+        "S7",
+        "allreduce",
+        "never slower than NCCL's transport or gloo, at any size",
+        "allreduce",
+        ("nccl", "gloo", "ours"),
+    ),
+    Scenario("S8", "two network cards, one four times slower", "the sum of both", "stream", ("nccl", "ours")),
+    Scenario("S9", "processor time at a given rate", "at most NCCL's", "cost", ("nccl", "ours")),
+    Scenario("idle", "connections that carry nothing", "at most NCCL's", "idle", ("nccl", "ours")),
 )
 
 
@@ -68,9 +104,9 @@ class Cell:
 
     scenario: str
     path: str
-    """"loopback", "veth" or "wan"."""
+    """"loopback", "veth", "cables" (one veth for each of ``cables_mbits``) or "wan"."""
     connections: int
-    """Each way."""
+    """To each peer and from it; 0 for collectives, which choose for themselves."""
     size: int
     """Bytes of a message."""
     classes_mbits: tuple[int, ...] = ()
@@ -81,17 +117,30 @@ class Cell:
     """Of the packets of a "wan", in each direction."""
     congestion: str = ""
     """TCP congestion control; empty: that of the whole track."""
+    ranks: int = 2
+    """The first half on one host, the second half on the other."""
+    cables_mbits: tuple[int, ...] = ()
+    """Rates of the "cables", in each direction."""
+    nap_us: int = 0
+    """How long the driver sleeps after a pass that moved nothing; 0: it yields, as NCCL's thread does."""
+
+    @property
+    def heading(self) -> Scenario:
+        """The scenario that it belongs to."""
+        return next(scenario for scenario in SCENARIOS if scenario.name == self.scenario)
 
     @property
     def work(self) -> str:
         """That of the scenario."""
-        return next(scenario.work for scenario in SCENARIOS if scenario.name == self.scenario)
+        return self.heading.work
 
     @property
     def network(self) -> str:
         """What the path is like, in words: "veth, 6 × 1000 + 2 × 250 Mbit/s", "wan, 20 ms, 0.1 % loss, cubic"."""
         if self.path == "wan":
             return f"wan, {self.round_trip_ms:g} ms, {self.loss_percent:g} % loss, {self.congestion}"
+        if self.path == "cables":
+            return f"veths of {' and '.join(map(str, self.cables_mbits))} Mbit/s"
         if not self.classes_mbits:
             return self.path
         rates = sorted(set(self.classes_mbits), reverse=True)
@@ -101,9 +150,25 @@ class Cell:
         return f"{self.path}, {groups} Mbit/s"
 
     @property
+    def rates_mbits(self) -> tuple[int, ...]:
+        """Of what limits each direction; empty: no caps."""
+        return self.classes_mbits or self.cables_mbits
+
+    @property
+    def _who(self) -> str:
+        """What sets a cell apart besides network, connections and size."""
+        ranks = f" | {self.ranks} ranks" if self.ranks != 2 else ""
+        return ranks + (f" | nap {self.nap_us} µs" if self.nap_us else "")
+
+    @property
     def key(self) -> str:
         """Names the cell in a results file."""
-        return f"{self.scenario} | {self.network} | {self.connections} | {self.size}"
+        return f"{self.scenario} | {self.network} | {self.connections} | {self.size}{self._who}"
+
+    @property
+    def block(self) -> str:
+        """Cells of the same block are read one after the other in the same processes: the sizes of a collective."""
+        return f"{self.scenario} | {self.network}{self._who}" if self.work == "allreduce" else self.key
 
 
 _EQUAL = (1000,) * 8
@@ -112,6 +177,10 @@ _ALL_DIFFERENT = (900, 800, 700, 600, 400, 200, 100, 50)
 
 _STREAM_SIZES = tuple(64 * KIB << step for step in range(7))
 _PINGPONG_SIZES = (4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB)
+_COLLECTIVE_SIZES = tuple(KIB << step for step in range(0, 19, 2))
+_QUICK_COLLECTIVE_SIZES = (4 * KIB, 256 * KIB, 16 * MIB)
+#: Long beside a pass over the connections, short beside the time in which a socket's buffer fills at 2 Gbit/s.
+_NAP_US = 50
 
 
 def _uncapped(quick: bool) -> Iterator[Cell]:
@@ -148,6 +217,38 @@ def _pingpong(quick: bool) -> Iterator[Cell]:
             yield Cell("S5", path, 1, size)
 
 
+def _each_with_each(quick: bool) -> Iterator[Cell]:
+    for path in ("loopback",) if quick else ("loopback", "veth"):
+        for connections in (1, 8):
+            yield Cell("S6", path, connections, 64 * KIB, ranks=16)
+
+
+def _allreduce(quick: bool) -> Iterator[Cell]:
+    networks = (
+        Cell("S7", "loopback", 0, 0),
+        Cell("S7", "veth", 0, 0),
+        Cell("S7", "veth", 0, 0, _EQUAL),
+        Cell("S7", "veth", 0, 0, _TWO_SLOW),
+        Cell("S7", "veth", 0, 0, _ALL_DIFFERENT),
+        Cell("S7", "wan", 0, 0, (), 20, 0.1, "bbr"),
+    )
+    for network in networks[1:2] if quick else networks:
+        for ranks in (2,) if quick else (2, 4):
+            for size in _QUICK_COLLECTIVE_SIZES if quick else _COLLECTIVE_SIZES:
+                yield replace(network, ranks=ranks, size=size)
+
+
+def _costs(quick: bool) -> Iterator[Cell]:
+    for rate in (1000,) if quick else (1000, 2000):
+        for nap_us in (_NAP_US,) if quick else (0, _NAP_US):
+            yield Cell("S9", "veth", 2, MIB, (rate,), nap_us=nap_us)
+
+
+def _idle(quick: bool) -> Iterator[Cell]:
+    for path in ("veth",) if quick else ("loopback", "veth"):
+        yield Cell("idle", path, 2, MIB)
+
+
 def cells(quick: bool) -> list[Cell]:
     """Every row, in the order of the report."""
     return [
@@ -157,6 +258,11 @@ def cells(quick: bool) -> list[Cell]:
         Cell("S3", "veth", 2, MIB, _ALL_DIFFERENT),
         *_long_lines(quick),
         *_pingpong(quick),
+        *_each_with_each(quick),
+        *_allreduce(quick),
+        Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250)),
+        *_costs(quick),
+        *_idle(quick),
     ]
 
 
@@ -168,7 +274,7 @@ class Effort:
     warm_up_s: float
     window_s: float
     capped_warm_up_s: float
-    """Longer, because congestion control and stream counts settle slowly there."""
+    """Longer, because congestion control, stream counts and many processes settle slowly."""
     capped_window_s: float
     wan_warm_up_s: float
     """Longer still: a connection learns once per round trip, and cubic takes seconds to come down to the losses."""
@@ -178,6 +284,11 @@ class Effort:
     grid: tuple[tuple[int, int], ...]
     bare_sndbuf: tuple[int, ...]
     bare_sockets: tuple[int, ...]
+    collective_rounds: int
+    """Of each size of a collective; its figure is their median."""
+    collective_s: float
+    """About how long such a round takes, where one call does not take longer."""
+    idle_s: float
 
     def halved(self) -> Effort:
         """For the readings among which the best setting is looked for."""
@@ -194,9 +305,11 @@ class Effort:
 
     def times_for(self, cell: Cell) -> tuple[float, float]:
         """(warm-up, window) of one reading of a stream."""
+        if cell.work == "idle":
+            return 0.0, self.idle_s
         if cell.path == "wan":
             return self.wan_warm_up_s, self.wan_window_s
-        if cell.classes_mbits:
+        if cell.rates_mbits or cell.ranks > 2:
             return self.capped_warm_up_s, self.capped_window_s
         return self.warm_up_s, self.window_s
 
@@ -205,5 +318,5 @@ class Effort:
         return max(200, self.rounds * 16 * KIB // max(size, 16 * KIB))
 
 
-FULL = Effort(5, 0.5, 2.0, 2.0, 4.0, 4.0, 5.0, 20000, GRID, BARE_SNDBUF, BARE_SOCKETS)
-QUICK = Effort(2, 0.3, 0.8, 1.0, 2.0, 2.0, 2.5, 6000, QUICK_GRID, QUICK_BARE_SNDBUF, QUICK_BARE_SOCKETS)
+FULL = Effort(5, 0.5, 2.0, 2.0, 4.0, 4.0, 5.0, 20000, GRID, BARE_SNDBUF, BARE_SOCKETS, 5, 0.15, 4.0)
+QUICK = Effort(2, 0.3, 0.8, 1.0, 2.0, 2.0, 2.5, 6000, QUICK_GRID, QUICK_BARE_SNDBUF, QUICK_BARE_SOCKETS, 3, 0.1, 1.5)

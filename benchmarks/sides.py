@@ -4,21 +4,35 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from member import MemberSpec
+from network import Hosts
+from pair import measure
 from rank import RankSpec
+from reading import Reading
 from scenarios import KIB, Cell, Effort
+from sweep import SweepSpec, sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from bagua_net._nccl_wheel import SocketTable  # noqa: E402
+from bagua_net._nccl_wheel import LIBRARY_VARIABLE, SocketTable  # noqa: E402
 
 #: In the order of the report's columns.
-NAMES = ("bare", "nccl", "tuned", "ours")
+NAMES = ("bare", "nccl", "tuned", "gloo", "ours")
+
+#: Side → what `bagua-net bench` calls it.
+_TRANSPORTS = {"nccl": "nccl-socket", "gloo": "gloo", "ours": "bagua"}
+#: The collectives drive net tables from this version on.
+_OLDEST_COLLECTIVE_API = 8
+_COLLECTIVE_TIMEOUT_S = 120.0
+_SLOWEST_COLLECTIVE_GBS = 0.005
 
 #: Messages outstanding per connection: the steps that NCCL keeps (NCCL_STEPS).
 _INFLIGHT = 8
@@ -43,7 +57,7 @@ class Side:
     """A transport with its settings, and what it is to carry."""
 
     name: str
-    spec: RankSpec
+    spec: RankSpec | SweepSpec
     settings: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of its processes."""
     choice: str = ""
@@ -53,8 +67,12 @@ class Side:
 def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
     warm_up_s, window_s = effort.times_for(cell)
     rounds = effort.rounds_for(cell.size)
+    peers = cell.ranks - 1
     return RankSpec(
         rank=0,
+        ranks=cell.ranks,
+        devices=1,
+        nap_us=cell.nap_us,
         kind="bare",
         loops=str(loops),
         library="",
@@ -62,7 +80,7 @@ def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
         address="",
         sndbuf=0,
         work=cell.work,
-        lanes=cell.connections,
+        lanes=peers * cell.connections,
         inflight=_INFLIGHT,
         size=cell.size,
         warm_up_s=warm_up_s,
@@ -95,8 +113,9 @@ def _nccl(cell: Cell, effort: Effort, files: Files) -> RankSpec:
 
 
 def nccl(cell: Cell, effort: Effort, files: Files) -> list[Side]:
-    """NCCL's Socket network as it comes."""
-    return [Side("nccl", _nccl(cell, effort, files))]
+    """NCCL's Socket network as it comes, with its connections spread over all network cards."""
+    spec = replace(_nccl(cell, effort, files), devices=max(1, len(cell.cables_mbits)))
+    return [Side("nccl", spec)]
 
 
 def tuned(cell: Cell, effort: Effort, files: Files) -> list[Side]:
@@ -114,16 +133,57 @@ def tuned(cell: Cell, effort: Effort, files: Files) -> list[Side]:
 
 
 def ours(cell: Cell, effort: Effort, files: Files, settings: Mapping[str, str]) -> list[Side]:
-    """The plugin, with settings of its own where asked for."""
+    """The plugin, with settings of its own where asked for; several network cards are one device of it."""
     spec = replace(_load(cell, effort, files.loops), kind="ours", library=str(files.plugin))
-    return [Side("ours", spec, settings)]
+    bond = {"BAGUA_NET_BOND": "1"} if cell.cables_mbits else {}
+    return [Side("ours", spec, {**bond, **settings})]
 
 
-def candidates(cell: Cell, effort: Effort, files: Files, settings: Mapping[str, str]) -> dict[str, list[Side]]:
-    """For each name, the settings to choose from; one where there is nothing to choose."""
-    return {
-        "bare": bare(cell, effort, files),
-        "nccl": nccl(cell, effort, files),
-        "tuned": tuned(cell, effort, files),
-        "ours": ours(cell, effort, files, settings),
-    }
+def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, settings: Mapping[str, str]) -> Side:
+    """An allreduce of the sizes of a block."""
+    member = MemberSpec(
+        rank=0,
+        ranks=block[0].ranks,
+        transport=_TRANSPORTS[name],
+        library=str(files.plugin),
+        address="",
+        token=secrets.token_hex(16),
+        sizes=tuple(cell.size for cell in block),
+        rounds=effort.collective_rounds,
+        seconds=effort.collective_s,
+        timeout_s=_COLLECTIVE_TIMEOUT_S,
+    )
+    own = {"nccl": {LIBRARY_VARIABLE: str(files.nccl.path)}, "ours": settings}.get(name, {})
+    return Side(name, SweepSpec(member, _SLOWEST_COLLECTIVE_GBS), own)
+
+
+def candidates(
+    block: Sequence[Cell], name: str, effort: Effort, files: Files, settings: Mapping[str, str]
+) -> list[Side]:
+    """The settings of this side to choose from; one where there is nothing to choose. ``settings``: the plugin's."""
+    cell = block[0]
+    if cell.work == "allreduce":
+        return [_collective(name, block, effort, files, settings)]
+    if name == "ours":
+        return ours(cell, effort, files, settings)
+    return {"bare": bare, "nccl": nccl, "tuned": tuned}[name](cell, effort, files)
+
+
+def obstacle(cell: Cell, name: str, files: Files) -> str:
+    """Why this side cannot take part in a cell, in a few words; "" where it can."""
+    if name == "gloo" and importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    if name == "nccl" and cell.work == "allreduce" and files.nccl.api < _OLDEST_COLLECTIVE_API:
+        return f"the collectives drive NCCL from 2.20 on, and this is {files.nccl.nccl_version}"
+    return ""
+
+
+def read(side: Side, hosts: Hosts) -> list[Reading]:
+    """One reading for each cell of the block.
+
+    Raises:
+        RankFailed: a rank failed.
+    """
+    if isinstance(side.spec, SweepSpec):
+        return sweep(side.spec, hosts, side.settings)
+    return [measure(side.spec, hosts, side.settings)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import secrets
@@ -13,21 +14,22 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import chart
 import machine
 import network
 import report
 import results
 import sides as contenders
 import wan
-from pair import RankFailed, measure
+from processes import RankFailed
 from report import QUIET
-from scenarios import FULL, QUICK, SCENARIOS, Cell, Effort, cells
+from scenarios import FULL, QUICK, SCENARIOS, WORKS, Cell, Effort, cells
 
 from bagua_net._errors import BaguaNetError
 from bagua_net._nccl_wheel import find, inspect
@@ -68,22 +70,37 @@ class Track:
         Raises:
             TrackError: a reading above what the flow classes let through.
         """
-        for cell in cells(self._plan.quick):
-            if cell.scenario in self._plan.scenarios:
-                with self._network(cell) as hosts:
-                    self._measure_cell(cell, hosts)
+        wanted = [cell for cell in cells(self._plan.quick) if cell.scenario in self._plan.scenarios]
+        for _, group in itertools.groupby(wanted, key=lambda cell: cell.block):
+            block = list(group)
+            names = [name for name in self._plan.sides if self._takes_part(block[0], name)]
+            if names and not self._complete(block, names):
+                with self._network(block[0]) as hosts:
+                    self._measure_block(block, names, hosts)
+
+    def _takes_part(self, cell: Cell, name: str) -> bool:
+        if name not in cell.heading.sides:
+            return False
+        reason = contenders.obstacle(cell, name, self._plan.files)
+        if reason:
+            print(f"{cell.block}: without {name}: {reason}", file=sys.stderr, flush=True)
+        return not reason
 
     @contextmanager
     def _network(self, cell: Cell) -> Iterator[network.Hosts]:
+        congestion_control = self._plan.congestion_control
         if cell.path == "wan":
             with self._line(cell) as hosts:
                 yield hosts
-            return
-        build = network.loopback if cell.path == "loopback" else network.veth
-        with build(self._plan.congestion_control) as hosts:
-            if cell.classes_mbits:
-                network.shape(hosts, cell.classes_mbits)
-            yield hosts
+        elif cell.path == "cables":
+            with network.cables(cell.cables_mbits, congestion_control) as hosts:
+                yield hosts
+        else:
+            build = network.loopback if cell.path == "loopback" else network.veth
+            with build(congestion_control) as hosts:
+                if cell.classes_mbits:
+                    network.shape(hosts, cell.classes_mbits)
+                yield hosts
 
     @contextmanager
     def _line(self, cell: Cell) -> Iterator[network.Hosts]:
@@ -95,19 +112,26 @@ class Track:
         _check_line(cell, there.counts)
 
     def _record(self, cell: Cell) -> results.CellRecord:
-        limit = network.capacity(cell.classes_mbits) if cell.classes_mbits else None
+        limit = network.capacity(cell.rates_mbits) if cell.rates_mbits else None
         return self._results.cells.setdefault(cell.key, results.CellRecord(cell, limit))
 
-    def _measure_cell(self, cell: Cell, hosts: network.Hosts) -> None:
-        record = self._record(cell)
-        chosen = [self._choose(record, name, hosts) for name in self._plan.sides]
+    def _missing(self, block: Sequence[Cell], name: str, pair: int) -> bool:
+        """Is there anything left to read? Cells of a block are read together."""
+        return not all(self._record(cell).has(name, pair) for cell in block)
+
+    def _complete(self, block: Sequence[Cell], names: Sequence[str]) -> bool:
+        pairs = range(self._plan.effort.pairs)
+        return not any(self._missing(block, name, pair) for name in names for pair in pairs)
+
+    def _measure_block(self, block: Sequence[Cell], names: Sequence[str], hosts: network.Hosts) -> None:
+        chosen = [self._choose(block, name, hosts) for name in names]
         for pair in range(self._plan.effort.pairs):
             turn = pair % len(chosen)
-            order = [side for side in chosen[turn:] + chosen[:turn] if not record.has(side.name, pair)]
+            order = [side for side in chosen[turn:] + chosen[:turn] if self._missing(block, side.name, pair)]
             if order:
-                seed = self._seed(cell, hosts)
+                seed = self._seed(block[0], hosts)
                 for side in order:
-                    self._read(record, side, hosts, pair, seed)
+                    self._read(block, side, hosts, pair, seed)
 
     def _seed(self, cell: Cell, hosts: network.Hosts) -> int:
         """A new mapping of flows to classes, the same for all sides of a pair."""
@@ -117,39 +141,48 @@ class Track:
         network.hash_flows(hosts, len(cell.classes_mbits), seed)
         return seed
 
-    def _choose(self, record: results.CellRecord, name: str, hosts: network.Hosts) -> contenders.Side:
+    def _candidates(self, block: Sequence[Cell], name: str, effort: Effort) -> list[contenders.Side]:
+        return contenders.candidates(block, name, effort, self._plan.files, self._plan.settings)
+
+    def _choose(self, block: Sequence[Cell], name: str, hosts: network.Hosts) -> contenders.Side:
         """The one setting of this side, or the best of several by one short reading each."""
-        plan, cell = self._plan, record.cell
-        options = contenders.candidates(cell, plan.effort, plan.files, plan.settings)[name]
+        effort, record = self._plan.effort, self._record(block[0])
+        options = self._candidates(block, name, effort)
         if len(options) > 1 and name not in record.choices:
-            seed = self._seed(cell, hosts)
-            short = contenders.candidates(cell, plan.effort.halved(), plan.files, plan.settings)[name]
-            values = [self._read(record, side, hosts, -1, seed) for side in short]
-            record.choices[name] = _best(cell, short, values)
+            seed = self._seed(record.cell, hosts)
+            short = self._candidates(block, name, effort.halved())
+            values = [self._read(block, side, hosts, -1, seed)[0] for side in short]
+            record.choices[name] = _best(record.cell, short, values)
         choice = record.choices.get(name)
         return options[0] if choice is None else next(side for side in options if side.choice == choice)
 
     def _read(
-        self, record: results.CellRecord, side: contenders.Side, hosts: network.Hosts, pair: int, seed: int
-    ) -> float | None:
-        run = results.Run(side.name, side.choice, pair, seed, None, [])
+        self, block: Sequence[Cell], side: contenders.Side, hosts: network.Hosts, pair: int, seed: int
+    ) -> list[float | None]:
+        runs = [results.Run(side.name, side.choice, pair, seed, None, []) for _ in block]
         neighbours = machine.Neighbours()
         try:
-            reading = measure(side.spec, hosts, side.settings)
-            run.value, run.per_rank = reading.value, reading.per_rank
+            for run, reading in zip(runs, contenders.read(side, hosts), strict=True):
+                run.value, run.per_rank, run.details = reading.value, reading.per_rank, reading.details
         except RankFailed as error:
-            run.error = str(error)
+            for run in runs:
+                run.error = str(error)
             self.failed += 1
-        run.neighbours = neighbours.share()
-        record.runs.append(run)
+        share = neighbours.share()
+        for cell, run in zip(block, runs, strict=True):
+            run.neighbours = share
+            record = self._record(cell)
+            record.runs = [kept for kept in record.runs if (kept.side, kept.pair) != (side.name, pair) or pair < 0]
+            record.runs.append(run)
         self._results.save(self._plan.output)
-        _tell(record, run)
-        _check_limit(record, run)
-        return run.value
+        for cell, run in zip(block, runs, strict=True):
+            _tell(self._record(cell), run)
+            _check_limit(self._record(cell), run)
+        return [run.value for run in runs]
 
 
 def _best(cell: Cell, options: list[contenders.Side], values: list[float | None]) -> str:
-    better = min if cell.work == "pingpong" else max
+    better = min if WORKS[cell.work].less else max
     read = [(value, side.choice) for value, side in zip(values, options, strict=True) if value is not None]
     if not read:
         raise TrackError(f"{cell.key}: no setting of {options[0].name} could be measured")
@@ -168,7 +201,7 @@ def _tell(record: results.CellRecord, run: results.Run) -> None:
 
 
 def _check_limit(record: results.CellRecord, run: results.Run) -> None:
-    if record.limit is None or run.value is None:
+    if record.limit is None or run.value is None or record.cell.work != "stream":
         return
     if max(run.per_rank) > record.limit * _OVER_CAPACITY:
         raise TrackError(
@@ -211,11 +244,18 @@ def _arguments() -> argparse.Namespace:
         help="where CMake built this directory (%(default)s)",
     )
     add("--plugin", type=Path, default=library, help="the plugin (%(default)s)")
-    add("--nccl", type=Path, help="a libnccl.so.2 (that of an installed nvidia-nccl wheel)")
+    add(
+        "--nccl",
+        type=Path,
+        action="append",
+        default=[],
+        help="a libnccl.so.2 (that of an installed nvidia-nccl wheel); each further one gets a results file of its own",
+    )
+    add("--chart", type=Path, metavar="FILE", help="SVG or PNG of the ratios by size (beside the tables)")
     return parser.parse_args()
 
 
-def _files(arguments: argparse.Namespace, names: tuple[str, ...]) -> contenders.Files:
+def _files(arguments: argparse.Namespace, names: tuple[str, ...], nccl: Path) -> contenders.Files:
     loops = arguments.build / "libp2p.so"
     relay = arguments.build / "relay"
     if not (loops.is_file() and relay.is_file()):
@@ -223,10 +263,15 @@ def _files(arguments: argparse.Namespace, names: tuple[str, ...]) -> contenders.
         raise TrackError(f"{missing} is missing: cmake -S benchmarks -B build-bench && cmake --build build-bench")
     if "ours" in names and not arguments.plugin.is_file():
         raise TrackError(f"{arguments.plugin} is missing: cmake -B build && cmake --build build")
-    libraries = [arguments.nccl] if arguments.nccl else find()
+    return contenders.Files(loops.resolve(), arguments.plugin.resolve(), inspect(nccl), relay.resolve())
+
+
+def _libraries(arguments: argparse.Namespace) -> list[Path]:
+    """The generations of NCCL to compare with."""
+    libraries = arguments.nccl or find()[:1]
     if not libraries:
         raise TrackError("no NCCL to compare with: pip install --no-deps nvidia-nccl-cu12, or give --nccl FILE")
-    return contenders.Files(loops.resolve(), arguments.plugin.resolve(), inspect(libraries[0]), relay.resolve())
+    return list(libraries)
 
 
 def _listed(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
@@ -246,7 +291,7 @@ def _output(arguments: argparse.Namespace) -> Path:
     return contenders.ROOT / "benchmarks" / "results" / f"{today}.json"
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _plan(arguments: argparse.Namespace, nccl: Path) -> Plan:
     effort = QUICK if arguments.quick else replace(QUICK, pairs=FULL.pairs) if arguments.short else FULL
     if arguments.pairs:
         effort = replace(effort, pairs=arguments.pairs)
@@ -262,9 +307,19 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         quick=arguments.quick,
         settings=dict(item.split("=", 1) for item in arguments.set),
         congestion_control=arguments.congestion,
-        files=_files(arguments, names),
+        files=_files(arguments, names, nccl),
         output=_output(arguments),
     )
+
+
+def _plans(arguments: argparse.Namespace) -> list[Plan]:
+    """One for each NCCL. What has nothing to do with NCCL is read with the first one only."""
+    first, *others = [_plan(arguments, nccl) for nccl in _libraries(arguments)]
+    plans = [first]
+    for plan in others:
+        output = plan.output.with_stem(f"{plan.output.stem}-nccl-{plan.files.nccl.nccl_version}")
+        plans.append(replace(plan, sides=tuple(name for name in plan.sides if name != "gloo"), output=output))
+    return plans
 
 
 def _with_own_copies(plan: Plan, directory: Path) -> Plan:
@@ -280,6 +335,7 @@ def _settings(plan: Plan) -> dict[str, object]:
     return {
         "congestion_control": plan.congestion_control,
         "nccl_version": plan.files.nccl.nccl_version,
+        "torch_version": machine.torch_version() if "gloo" in plan.sides else "",
         "plugin_version": machine.plugin_version(plan.files.plugin),
         "plugin_sha256": machine.digest(plan.files.plugin),
         "plugin_settings": dict(plan.settings),
@@ -309,27 +365,48 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     return results.Results(now, command, dict(machine.describe()), _settings(plan))
 
 
-def _show(stored: results.Results) -> None:
+def _draw(path: Path, stored: results.Results) -> None:
+    if not chart.available():
+        raise TrackError("--chart needs matplotlib: pip install matplotlib")
+    try:
+        chart.write(path, stored)
+    except ValueError as error:
+        raise TrackError(f"--chart {path}: {error}") from error
+
+
+def _show_earlier(arguments: argparse.Namespace) -> None:
+    stored = results.load(arguments.report)
     print(report.render(stored))
+    if arguments.chart:
+        _draw(arguments.chart, stored)
+
+
+def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
+    """A results file, its tables and its picture; how many readings failed."""
+    stored = _stored(arguments, plan)
+    with tempfile.TemporaryDirectory() as directory:
+        track = Track(_with_own_copies(plan, Path(directory)), stored)
+        track.run()
+    plan.output.with_suffix(".md").write_text(report.render(stored))
+    print(report.render(stored))
+    if arguments.chart or chart.available():
+        _draw(arguments.chart or plan.output.with_suffix(".svg"), stored)
+    print(f"stored in {plan.output}", file=sys.stderr)
+    return track.failed
 
 
 def _main() -> int:
     arguments = _arguments()
     if arguments.report:
-        _show(results.load(arguments.report))
+        _show_earlier(arguments)
         return 0
     if os.geteuid() != 0:
         raise TrackError("network namespaces need root: sudo python3 benchmarks/track.py …")
-    plan = _plan(arguments)
-    stored = _stored(arguments, plan)
+    if arguments.chart and len(arguments.nccl) > 1:
+        raise TrackError("--chart names one picture, and each --nccl has its own: it lies beside its tables")
     network.remove_stale()
-    with tempfile.TemporaryDirectory() as directory:
-        track = Track(_with_own_copies(plan, Path(directory)), stored)
-        track.run()
-    plan.output.with_suffix(".md").write_text(report.render(stored))
-    _show(stored)
-    print(f"stored in {plan.output}", file=sys.stderr)
-    return 1 if track.failed else 0
+    failed = [_measure(arguments, plan) for plan in _plans(arguments)]
+    return 1 if any(failed) else 0
 
 
 def main() -> int:

@@ -20,6 +20,8 @@ ABI_VERSION = 1
 #: Allocates and reads C data. Its declarations are there once :func:`load` has returned.
 ffi = cffi.FFI()
 
+_chosen: Path | None = None
+
 _REGION = re.compile(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", re.DOTALL)
 
 
@@ -33,6 +35,12 @@ def _declarations(header: Path) -> str:
     return region.group(1)
 
 
+def use(library: Path) -> None:
+    """Has :func:`load` take this library, of another build, in place of the installation's. Before the first load."""
+    global _chosen
+    _chosen = library
+
+
 @functools.cache
 def load() -> Any:
     """The library's ``bnet_*`` functions, as attributes. One load per process.
@@ -41,7 +49,7 @@ def load() -> Any:
         LibraryNotFound: the library or its header was never built.
         LibraryUnusable: it does not load, or has another ABI version than :data:`ABI_VERSION`.
     """
-    path = plugin_path()
+    path = _chosen or plugin_path()
     ffi.cdef(_declarations(header_path()), override=True)
     try:
         lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""One rank of a collective: a process that takes part in a run of ``bagua-net bench`` and ends.
+
+The parent speaks lines of JSON through stdin and stdout, as with rank.py: it sends a :class:`MemberSpec`; rank 0
+answers with the port at which the ranks meet; all are told where that is. Rank 0 then passes on the run's events,
+every rank ends with ``{"event": "end"}``, and ``{"error": …}`` is for trouble.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+from rank import private_stdout
+
+from bagua_net import _lib
+from bagua_net._bench import rank as bench_rank
+from bagua_net._bench.config import Config
+from bagua_net._rendezvous import Server
+
+_OP = "allreduce"
+
+
+@dataclass(frozen=True)
+class MemberSpec:
+    """What one rank does."""
+
+    rank: int
+    ranks: int
+    transport: str
+    """A name of ``bagua_net._bench.transports.kinds("cpu")``."""
+    library: str
+    """Path of the plugin, which also has the collectives."""
+    address: str
+    """Of this rank's host."""
+    token: str
+    """Keeps other processes out of the meeting."""
+    sizes: tuple[int, ...]
+    """Bytes."""
+    rounds: int
+    seconds: float
+    """About how long a round of calls takes."""
+    timeout_s: float
+
+
+def _config(spec: MemberSpec) -> Config:
+    turns = len(spec.sizes) * (spec.rounds + 2)
+    return Config(
+        nranks=spec.ranks,
+        op=_OP,
+        sizes=spec.sizes,
+        transports=(spec.transport,),
+        rounds=spec.rounds,
+        seconds=turns * spec.seconds,
+        timeout=spec.timeout_s,
+    )
+
+
+def _assignment(spec: MemberSpec, host: str, port: int) -> bench_rank.Assignment:
+    return bench_rank.Assignment(
+        config=_config(spec).to_json(),
+        rank=spec.rank,
+        names=(spec.transport,),
+        member=spec.rank,
+        members=spec.ranks,
+        host=host,
+        port=port,
+        events=-1,
+        parent=os.getppid(),
+    )
+
+
+def _take_part(out: TextIO) -> None:
+    fields = json.loads(sys.stdin.readline())
+    spec = MemberSpec(**{**fields, "sizes": tuple(fields["sizes"])})
+    _lib.use(Path(spec.library))
+    with ExitStack() as stack:
+        if spec.rank == 0:
+            server = stack.enter_context(Server(spec.ranks, spec.token, spec.address, 0, spec.timeout_s))
+            print(json.dumps({"port": server.port}), file=out)
+        meeting = json.loads(sys.stdin.readline())
+        bench_rank.run(_assignment(spec, meeting["host"], meeting["port"]), spec.token, out)
+    print(json.dumps({"event": "end"}), file=out)
+
+
+def member_line(spec: MemberSpec) -> str:
+    """The first line that a rank reads."""
+    return json.dumps(dataclasses.asdict(spec)) + "\n"
+
+
+def main() -> None:
+    out = private_stdout()
+    try:
+        _take_part(out)
+    except Exception as error:  # whatever it is, the parent is to print it
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=out)
+        os._exit(1)  # not through torch, whose exit waits for its peers
+
+
+if __name__ == "__main__":
+    main()
