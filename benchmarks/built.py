@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""For the tests: one of this directory's files in C as a library of its own."""
+"""For the tests: what they need and where there is none; one of this directory's files in C as a library of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+needs_namespaces = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))), reason="needs root, iproute2 and nftables"
+)
 
 
 def library(source: str, directory: Path) -> ctypes.CDLL:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,21 +13,19 @@ from pathlib import Path
 import machine
 import network
 import pair
+import processes
 import pytest
 import report
 import results
 import sides
 import track
+from built import needs_namespaces
 from rank import RankSpec
 from scenarios import MIB, QUICK, Cell, cells
 
 from bagua_net._nccl_wheel import SocketTable
 
 CAPPED = Cell("S2", "veth", 1, MIB, (1000,) * 8)
-
-needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))), reason="needs root, iproute2 and nftables"
-)
 
 
 def _record(cell: Cell, **values: list[float | None]) -> results.CellRecord:
@@ -133,21 +130,6 @@ def test_a_line_that_lost_more_than_was_asked_for_ends_the_track() -> None:
 # ---- with real namespaces ----
 
 
-@pytest.fixture(scope="module")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The loops in C, built from the sources as they are now."""
-    if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
-        pytest.skip("needs cmake and a C compiler: the loops are C")
-    build = tmp_path_factory.mktemp("build-bench")
-    for command in (
-        ["cmake", "-S", str(sides.ROOT / "benchmarks"), "-B", str(build)],
-        ["cmake", "--build", str(build)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "libp2p.so"
-
-
 def _bare_spec(loops: Path, lanes: int) -> RankSpec:
     files = sides.Files(loops, Path(), SocketTable(Path(), "", 12, 0, 0, 0), loops.with_name("relay"))
     side = sides.bare(Cell("S1", "veth", lanes, 64 * 1024), QUICK, files)[0]
@@ -185,6 +167,9 @@ def test_many_flows_reach_every_class(loops: Path) -> None:
 
 @needs_namespaces
 def test_a_rank_that_cannot_start_is_named(loops: Path) -> None:
-    with network.loopback("reno") as hosts, pytest.raises(pair.RankFailed, match=r"rank 0 failed: .*no-such-library"):
+    with (
+        network.loopback("reno") as hosts,
+        pytest.raises(processes.RankFailed, match=r"rank 0 failed: .*no-such-library"),
+    ):
         pair.measure(replace(_bare_spec(loops, 1), kind="ours", library="/no-such-library.so"), hosts, {})
     assert not [name for name in Path("/run/netns").iterdir() if name.name.startswith(f"bnet-track-{os.getpid()}-")]

@@ -328,6 +328,9 @@ def _with_own_copies(plan: Plan, directory: Path) -> Plan:
     loops = Path(shutil.copy(files.loops, directory))
     relay = Path(shutil.copy(files.relay, directory))
     plugin = Path(shutil.copy(files.plugin, directory)) if files.plugin.is_file() else files.plugin
+    header = files.plugin.with_name("bagua_net.h")
+    if header.is_file():
+        shutil.copy(header, directory)
     return replace(plan, files=replace(files, loops=loops, plugin=plugin, relay=relay))
 
 

@@ -36,7 +36,10 @@ def _declarations(header: Path) -> str:
 
 
 def use(library: Path) -> None:
-    """Has :func:`load` take this library, of another build, in place of the installation's. Before the first load."""
+    """Has :func:`load` take this library, of another build, in place of the installation's. Before the first load.
+
+    A header beside it comes with it.
+    """
     global _chosen
     _chosen = library
 
@@ -50,7 +53,8 @@ def load() -> Any:
         LibraryUnusable: it does not load, or has another ABI version than :data:`ABI_VERSION`.
     """
     path = _chosen or plugin_path()
-    ffi.cdef(_declarations(header_path()), override=True)
+    beside = path.with_name(header_path().name)
+    ffi.cdef(_declarations(beside if beside.is_file() else header_path()), override=True)
     try:
         lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
     except OSError as error:
