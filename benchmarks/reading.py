@@ -69,8 +69,9 @@ def _of_cost(replies: Sequence[Reply], lanes: int) -> Reading:
 
 def _of_idle(replies: Sequence[Reply], lanes: int) -> Reading:
     wakes = [_wakes(reply) for reply in replies]
+    received = sum(reply["bytes"] for reply in replies)
     busy = mean((reply["used"]["user"] + reply["used"]["system"]) / reply["seconds"] for reply in replies)
-    return Reading(mean(wakes), wakes, {**_holdings(replies), "cpu_ms_per_s": busy * 1e3})
+    return Reading(mean(wakes), wakes, {**_holdings(replies), "cpu_ms_per_s": busy * 1e3, "received": received})
 
 
 def _of_pingpong(replies: Sequence[Reply], lanes: int) -> Reading:

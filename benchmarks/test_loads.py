@@ -177,6 +177,7 @@ def test_more_of_the_processor_is_a_loss(cell: Cell) -> None:
 
 def test_a_side_that_reads_nought_is_divided_by_nobody() -> None:
     assert "| 0.000 | **3.00** |" in report.render(_results(_record(IDLE, nccl=[0.0], ours=[3.0])))
+    assert "| 0.000 | 3.00 | – |" in report.render(_results(_record(COST, nccl=[0.0], ours=[3.0])))
 
 
 # ---- pictures ----
@@ -273,7 +274,7 @@ def test_nothing_is_carried_while_idle(loops: Path, plugin: Path) -> None:
     with network.loopback("reno") as hosts:
         found = pair.measure(_spec(IDLE, _files(loops, plugin)), hosts, {})
     assert found.value >= 0
-    assert found.details["cpu_ms_per_s"] < 1000, "less than a processor of its own"
+    assert found.details["received"] == 0
 
 
 # ---- the run over them ----
