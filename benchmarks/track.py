@@ -229,7 +229,7 @@ def _arguments() -> argparse.Namespace:
     add("--scenario", default=names, help=f"which of {names}")
     add("--sides", default=",".join(contenders.NAMES), help="which of %(default)s")
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
-    add("--quick", action="store_true", help="fewer cells, shorter windows: about five minutes")
+    add("--quick", action="store_true", help="fewer cells, shorter windows: under five minutes")
     add("--short", action="store_true", help="all cells, windows as short as with --quick")
     add("--resume", action="store_true", help="continue the results file")
     add("--retry", action="store_true", help="with --resume: read again what failed or was disturbed")
