@@ -8,8 +8,7 @@
 
 #include "coll.h"
 
-/* Fruitless polls before the first yield. A poll is a system call or two, so these are about 100 µs: the peer of a
- * small message answers within them. Later every poll yields, because ranks may outnumber cores. */
+/* Fruitless polls before the first nap: what connects at once is not slept through. */
 #define SPINS 128
 /* Polls between two looks at the clock. */
 #define CLOCK_EVERY 64
@@ -35,12 +34,13 @@ int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
 
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return -ECANCELED;
-	if (++wait->idle < SPINS)
-		return 0;
-	if (wait->sleep)
-		nanosleep(&nap, NULL);
-	else
+	wait->idle++;
+	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
+	 * where they do not, a yield is a system call among others. */
+	if (!wait->sleep)
 		sched_yield();
+	else if (wait->idle >= SPINS)
+		nanosleep(&nap, NULL);
 	if (wait->timeout_ns == 0 || wait->idle % CLOCK_EVERY != 0)
 		return 0;
 	if (wait->since == 0)
