@@ -18,12 +18,13 @@
  *   all to all                        A +     (N-1) n/B
  *   recursive doubling, N > 4  log2 N A +    log2 N n/B
  *
- * The two meet at 67 KB for N = 4, at 40 KB for N = 3, and at 176 KB for N = 8. For N = 2 the bytes on the wire are
- * the same, and what the ring gains is that it reduces half of them, while it transfers the others: at 10 GB/s that is
- * worth A from 200 KB on.
+ * so the ring wins where there are enough bytes. Where the two meet was measured, on loopback with two processors:
+ * between 512 KiB and 1 MiB for two ranks, which gain no more than that the ring reduces half of the bytes while the
+ * others travel; between 64 and 128 KiB for three and four; at 256 KiB for five.
  */
-#define DIRECT_MAX_PAIR ((size_t)256 * 1024)
-#define DIRECT_MAX ((size_t)64 * 1024)
+#define DIRECT_MAX_PAIR ((size_t)512 * 1024)
+#define DIRECT_MAX_ALL_TO_ALL ((size_t)64 * 1024)
+#define DIRECT_MAX_DOUBLING ((size_t)128 * 1024)
 /* The most ranks that send to all others at once. */
 #define ALL_TO_ALL_RANKS 4
 /* What an algorithm of few steps works on at a time, so that its scratch is bounded when a caller insists on it. */
@@ -140,6 +141,14 @@ static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t c
 	return 0;
 }
 
+/* The most bytes for which few steps beat few bytes. */
+static size_t direct_max(int nranks)
+{
+	if (nranks == 2)
+		return DIRECT_MAX_PAIR;
+	return nranks <= ALL_TO_ALL_RANKS ? DIRECT_MAX_ALL_TO_ALL : DIRECT_MAX_DOUBLING;
+}
+
 int bnet_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo)
 {
 	int rc = bnet_coll_check_count(coll, count, dtype);
@@ -156,7 +165,7 @@ int bnet_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count
 	if (rc != 0)
 		return rc;
 	if (algo == BNET_ALGO_AUTO)
-		algo = bytes <= (coll->nranks == 2 ? DIRECT_MAX_PAIR : DIRECT_MAX) ? BNET_ALGO_DIRECT : BNET_ALGO_RING;
+		algo = bytes <= direct_max(coll->nranks) ? BNET_ALGO_DIRECT : BNET_ALGO_RING;
 	if (coll->nranks == 1 && bytes > 0)
 		memmove(recv, send, bytes);
 	else if (bytes > 0 && algo == BNET_ALGO_DIRECT)
