@@ -20,7 +20,7 @@ from scenarios import KIB, Cell, Effort
 from sweep import SweepSpec, sweep
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python"))
+sys.path.append(str(ROOT / "python"))  # behind an installed package, which brings its library along
 
 from bagua_net._nccl_wheel import LIBRARY_VARIABLE, SocketTable  # noqa: E402
 

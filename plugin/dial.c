@@ -24,6 +24,8 @@
 /* A socket that is bound to its device and gets no answer is tried once more unbound: the route may be another. Long
  * enough for SYNs that a full backlog dropped, which are sent again after 1, 3 and 7 s. */
 #define BOUND_TRY_MS 15000
+/* How long a stream other than the first is tried in all. */
+#define EXTRA_MS 30000
 /* … or one more, after 1 s and 3 s, where another pair is left to try. */
 #define PAIR_TRY_MS 4000
 /* The peer listens before its handle travels, so a refusal lasts only while its host is short of something. */
@@ -359,14 +361,23 @@ static void warn_if_slow(struct dial *dial, uint64_t now)
 		  (long long)bnet_engine.config.connect_timeout);
 }
 
+/* A further stream is no matter of life and death, and while it is tried nothing is learnt of its path. */
+static uint64_t patience_ms(const struct dial *dial)
+{
+	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
+
+	return dial->index && limit > EXTRA_MS ? EXTRA_MS : limit;
+}
+
 void bnet_dials_tick(uint64_t now)
 {
 	bnet_list_each(node, &bnet_engine.dials) {
 		struct dial *dial = bnet_entry(node, struct dial, watch.node);
 
 		warn_if_slow(dial, now);
-		if (now - dial->started_ms >= (uint64_t)bnet_engine.config.connect_timeout * 1000)
-			give_up(dial, -ETIMEDOUT, "no answer within BAGUA_NET_CONNECT_TIMEOUT");
+		if (now - dial->started_ms >= patience_ms(dial))
+			give_up(dial, -ETIMEDOUT,
+				dial->index ? "no answer" : "no answer within BAGUA_NET_CONNECT_TIMEOUT");
 		else if (now < dial->watch.deadline_ms)
 			continue;
 		else if (dial->state == DIAL_WAITING)

@@ -103,8 +103,11 @@ void bnet_path_allow(struct bnet_conn *conn, int most)
 		demand->most = conn->setup.most;
 	if (demand->least > demand->most)
 		demand->least = demand->most;
-	if (demand->level > demand->most)
+	if (demand->level > demand->most) {
+		/* A trial that is on has lost its meaning. */
 		demand->level = demand->most;
+		demand->before = 0;
+	}
 }
 
 void bnet_path_widen(struct bnet_conn *conn)

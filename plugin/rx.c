@@ -256,7 +256,8 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 			break;
 		got += (size_t)n;
 	}
-	stream->readable = !drained;
+	/* Who has had its share comes again: what was fetched may not have been looked at. */
+	stream->readable = !drained || got >= PASS_BYTES;
 	return got > 0;
 }
 
@@ -295,7 +296,8 @@ bool bnet_rx_progress(struct bnet_conn *conn)
 	moved = pump(conn, conn->streams[0]);
 	if (streams > 1) {
 		conn->quiet++;
-		if (conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0)
+		/* A worker may sleep after this pass, and was woken by an event that is not told twice. */
+		if (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0)
 			bnet_conn_poll(conn);
 		for (int i = 1; i < streams; i++)
 			if (conn->streams[i]->readable || conn->streams[i]->stalled)

@@ -37,6 +37,8 @@ struct bnet_worker {
 	_Atomic bool asleep; /* whoever posts has to ring */
 	_Atomic bool parked; /* … and it looks at no slot */
 	_Atomic uint64_t round;
+	_Atomic uint64_t rings;
+	bool refused; /* in this round, by somebody else's owner word; its own */
 	_Atomic int used; /* slots from here on are empty */
 	_Atomic(struct bnet_conn *) slots[SLOTS];
 };
@@ -116,11 +118,16 @@ static bool make_round(struct bnet_worker *worker)
 	int used = atomic_load_explicit(&worker->used, memory_order_acquire);
 	bool moved = false;
 
+	worker->refused = false;
 	for (int i = 0; i < used; i++) {
 		struct bnet_conn *conn = in_slot(worker, i);
 
-		if (!wants_passes(conn) || !bnet_conn_try_own(conn))
+		if (!wants_passes(conn))
 			continue;
+		if (!bnet_conn_try_own(conn)) {
+			worker->refused = true;
+			continue;
+		}
 		moved |= bnet_conn_progress(conn);
 		bnet_conn_disown(conn);
 	}
@@ -128,37 +135,34 @@ static bool make_round(struct bnet_worker *worker)
 	return moved;
 }
 
-/* How long it may sleep in ms; -1: until an event. Posts that nobody has seen yet are seen here: the poster counts its
- * request before it looks whether the worker sleeps, and the worker says so before it looks. */
-static int may_sleep(struct bnet_worker *worker, uint64_t *seen)
+/* How long it may sleep in ms; -1: until an event; 0: not at all, since somebody has rung. Who rings counts it before
+ * looking whether the worker sleeps, and the worker says that it does before it looks at the count. */
+static int may_sleep(struct bnet_worker *worker, uint64_t *heard)
 {
-	int used = atomic_load(&worker->used), ms = -1;
-	uint64_t posted = 0;
+	int used = atomic_load(&worker->used), ms = worker->refused ? NAP_MS : -1;
+	uint64_t rings = atomic_load(&worker->rings);
 
+	if (rings != *heard) {
+		*heard = rings;
+		return 0;
+	}
 	for (int i = 0; i < used; i++) {
 		struct bnet_conn *conn = in_slot(worker, i);
 
-		if (!wants_passes(conn))
-			continue;
-		posted += atomic_load(&conn->posted);
-		if (conn->sender && atomic_load(&conn->nstreams) > 1)
+		if (wants_passes(conn) && conn->sender && atomic_load(&conn->nstreams) > 1)
 			ms = NAP_MS;
-	}
-	if (posted != *seen) {
-		*seen = posted;
-		return 0;
 	}
 	return ms;
 }
 
-static void sleep_until_called(struct bnet_worker *worker, uint64_t *seen)
+static void sleep_until_called(struct bnet_worker *worker, uint64_t *heard)
 {
 	struct epoll_event events[WAKES];
 	uint64_t rung;
 	int ms;
 
 	atomic_store(&worker->asleep, true);
-	ms = may_sleep(worker, seen);
+	ms = may_sleep(worker, heard);
 	atomic_store(&worker->parked, true);
 	if (ms && !atomic_load(&worker->stop))
 		epoll_wait(worker->epoll, events, WAKES, ms);
@@ -171,7 +175,7 @@ static void sleep_until_called(struct bnet_worker *worker, uint64_t *seen)
 static void *run(void *arg)
 {
 	struct bnet_worker *worker = arg;
-	uint64_t quiet_us = 0, seen = 0;
+	uint64_t quiet_us = 0, heard = 0;
 
 	while (!atomic_load_explicit(&worker->stop, memory_order_acquire)) {
 		uint64_t now;
@@ -185,7 +189,7 @@ static void *run(void *arg)
 			quiet_us = now;
 		if (now - quiet_us < SPIN_US)
 			continue;
-		sleep_until_called(worker, &seen);
+		sleep_until_called(worker, &heard);
 		quiet_us = 0;
 	}
 	return NULL;
@@ -195,6 +199,7 @@ void bnet_worker_ring(struct bnet_worker *worker)
 {
 	uint64_t one = 1;
 
+	atomic_fetch_add(&worker->rings, 1);
 	/* Full: it has been rung for. */
 	if (atomic_load(&worker->asleep) && write(worker->bell, &one, sizeof(one)) < 0)
 		return;
