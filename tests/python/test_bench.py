@@ -40,6 +40,11 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, **extra}
 
 
+def heed_interrupts() -> None:
+    """A shell has its background commands ignore SIGINT, which their children inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*arguments: str, **extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "bagua_net", "bench", *arguments],
@@ -47,6 +52,7 @@ def start(*arguments: str, **extra: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(**extra),
+        preexec_fn=heed_interrupts,
     )
 
 
