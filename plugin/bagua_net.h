@@ -81,6 +81,8 @@ typedef struct {
 	uint64_t descriptors;        /* open now, all kinds */
 	uint64_t strangers;          /* inbound sockets that were refused, since the start */
 	uint64_t takeovers;          /* progress passes that the control thread made for a silent caller */
+	uint64_t zerocopy_calls;     /* system calls that sent without a copy */
+	uint64_t zerocopy_copied;    /* notifications that say that the kernel copied all the same */
 } bnet_counters_t;
 
 void bnet_counters(bnet_counters_t *out);

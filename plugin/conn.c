@@ -177,9 +177,10 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);
 	/* The peer learns of it now, not when the communicator is torn down. What was sent before still arrives. A
-	 * receiver resets: an orderly end alone would leave a sender waiting whose window is closed. */
+	 * receiver resets: an orderly end alone would leave a sender waiting whose window is closed. So does a sender whose
+	 * memory the kernel still uses. */
 	for (int i = 0; i < atomic_load(&conn->nstreams); i++) {
-		if (conn->sender)
+		if (conn->sender && !bnet_zero_pending(&conn->streams[i]->zero))
 			shutdown(conn->streams[i]->fd, SHUT_RDWR);
 		else
 			bnet_sock_reset(conn->streams[i]->fd);
@@ -211,7 +212,8 @@ void bnet_conn_poll(struct bnet_conn *conn)
 			stream->writable = true;
 		if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
 			stream->readable = true;
-		if (events[i].events & (EPOLLRDHUP | EPOLLERR | EPOLLHUP))
+		/* Not by EPOLLERR: notifications of sends without a copy come by it, and errors bring EPOLLHUP along. */
+		if (events[i].events & (EPOLLRDHUP | EPOLLHUP))
 			stream->hangup = true;
 		if (events[i].data.u32)
 			conn->quiet = 0;
@@ -297,5 +299,7 @@ void bnet_conn_quiesce(struct bnet_conn *conn, const struct bnet_mr *mr)
 		    !atomic_load_explicit(&request->done, memory_order_acquire) && overlaps(request, mr))
 			bnet_conn_fail(conn, -ECANCELED, "deregistered under an unfinished request");
 	}
+	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
+		bnet_zero_release(conn);
 	bnet_conn_disown(conn);
 }

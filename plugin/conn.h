@@ -26,6 +26,7 @@
 #include "list.h"
 #include "pair.h"
 #include "wire.h"
+#include "zero.h"
 
 /* NCCL keeps at most 32 requests of a connection outstanding. Twice that leaves room for requests that are tested out of
  * order; beyond it isend and irecv answer "later". */
@@ -53,7 +54,7 @@ struct bnet_request {
 	uint64_t capacity;         /* as posted; of a send, its size */
 	_Atomic uint64_t size;     /* of a receive: what the sender says, valid once known */
 	_Atomic uint64_t number;
-	_Atomic uint64_t left;     /* of a send: bytes that no stream has written; 1 for an empty message */
+	_Atomic uint64_t left;     /* of a send: bytes that have not been sent; 1 for an empty message */
 	_Atomic bool known;        /* of a receive: its first slice has come */
 	_Atomic bool done;         /* released by the owner, acquired by test */
 	_Atomic bool busy;         /* from post to the test that says done; the poster's, read by deregMr */
@@ -70,6 +71,7 @@ struct bnet_stream {
 	const char *out_data;
 	uint64_t out_left;
 	uint64_t out_length;
+	uint64_t out_later;        /* bytes of it that count as sent when the kernel lets go of them */
 	struct bnet_request *out_request;
 	bool writable;             /* the last send found room; set again by the connection's epoll */
 	/* in: the slice being read */
@@ -90,6 +92,7 @@ struct bnet_stream {
 	uint64_t held;             /* bytes, at */
 	uint64_t held_ns;
 	uint64_t asked_ns;         /* when the kernel was asked last */
+	struct bnet_zero_calls zero;
 };
 
 /* How a connection comes to be; the engine's, under its lock. */
@@ -141,6 +144,7 @@ struct bnet_conn {
 	struct bnet_claim claim;
 	uint64_t claimed_bytes;        /* the owner's, as is what follows */
 	bool held_back;                /* a stream with room was not given what there was */
+	struct bnet_zero zero;
 	_Atomic uint64_t posted_bytes;
 	struct bnet_request ring[BNET_RING];
 };
@@ -199,6 +203,8 @@ struct bnet_request *bnet_conn_find(struct bnet_conn *conn, uint64_t message);
 
 /* The two directions (tx.c, rx.c); the owner only. */
 bool bnet_tx_progress(struct bnet_conn *conn);
+/* So many bytes of a send are done, or 1 of an empty one; with the last ones it is. */
+void bnet_tx_sent(struct bnet_conn *conn, struct bnet_request *request, uint64_t bytes);
 bool bnet_rx_progress(struct bnet_conn *conn);
 /* A stalled stream may go on, now that one more message is posted. */
 bool bnet_rx_waiting(const struct bnet_conn *conn);

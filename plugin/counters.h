@@ -24,7 +24,9 @@
 	X(streams)           \
 	X(descriptors)       \
 	X(strangers)         \
-	X(takeovers)
+	X(takeovers)         \
+	X(zerocopy_calls)    \
+	X(zerocopy_copied)
 
 struct bnet_counts {
 #define X(name) _Atomic uint64_t name;

@@ -316,6 +316,7 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	conn->setup.context = context;
 	conn->setup.traffic_class = choose_class(traffic_class);
 	bnet_peers_start(conn, &handle->addr);
+	bnet_zero_start(conn);
 	conn->setup.started_ms = bnet_now_ms();
 	conn->setup.warn_at_ms = conn->setup.started_ms + WARN_MS;
 	rc = bnet_path_join(conn);
@@ -446,6 +447,8 @@ int bnet_net_test(struct bnet_request *request, int *done, uint64_t *size)
 void bnet_net_close(struct bnet_conn *conn)
 {
 	bnet_conn_own(conn);
+	bnet_zero_reset(conn);
+	bnet_zero_release(conn);
 	bnet_engine_lock();
 	bnet_conn_discard(conn);
 	bnet_engine_unlock();

@@ -151,7 +151,8 @@ void bnet_path_spread(struct bnet_conn *conn)
  * makes it wait. */
 static bool is_idle(const struct bnet_stream *stream)
 {
-	return !stream->out_request && (stream->hangup || bnet_sock_all_acknowledged(stream->fd));
+	return !stream->out_request && !bnet_zero_pending(&stream->zero) &&
+	       (stream->hangup || bnet_sock_all_acknowledged(stream->fd));
 }
 
 static void narrow(struct bnet_conn *conn)

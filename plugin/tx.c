@@ -163,28 +163,35 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 	stream->out_data = request->data + slice.offset;
 	stream->out_left = slice.length;
 	stream->out_length = slice.length;
+	stream->out_later = 0;
 	stream->out_request = request;
 	return true;
 }
 
-static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
+void bnet_tx_sent(struct bnet_conn *conn, struct bnet_request *request, uint64_t bytes)
 {
-	struct bnet_request *request = stream->out_request;
-	/* An empty message has one slice of no bytes, and counts as one. */
-	uint64_t counted = stream->out_length ? stream->out_length : 1;
-
-	stream->out_request = NULL;
-	bnet_count(slices_sent, 1);
-	bnet_count(bytes_sent, stream->out_length);
-	if (atomic_fetch_sub_explicit(&request->left, counted, memory_order_acq_rel) != counted)
+	if (atomic_fetch_sub_explicit(&request->left, bytes, memory_order_acq_rel) != bytes)
 		return;
 	bnet_count(messages_sent, 1);
 	atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_relaxed);
 	atomic_store_explicit(&request->done, true, memory_order_release);
 }
 
+static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_request *request = stream->out_request;
+	/* An empty message has one slice of no bytes, and counts as one. */
+	uint64_t counted = stream->out_length ? stream->out_length - stream->out_later : 1;
+
+	stream->out_request = NULL;
+	bnet_count(slices_sent, 1);
+	bnet_count(bytes_sent, stream->out_length);
+	if (counted)
+		bnet_tx_sent(conn, request, counted);
+}
+
 /* Header and payload in one call. Bytes written, or -errno. */
-static ssize_t write_slice(struct bnet_stream *stream)
+static ssize_t copy_slice(struct bnet_stream *stream)
 {
 	struct iovec iov[2];
 	struct msghdr msg = {.msg_iov = iov};
@@ -200,6 +207,35 @@ static ssize_t write_slice(struct bnet_stream *stream)
 	while (n < 0 && errno == EINTR);
 	bnet_count(send_calls, 1);
 	return n < 0 ? -errno : n;
+}
+
+/* The header is in memory that the next slice uses again: it is copied, in a call of its own. */
+static ssize_t share_slice(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	size_t header = stream->out_header_left;
+	ssize_t n = 0;
+
+	if (header) {
+		n = send(stream->fd, stream->out_header + BNET_DATA_HEADER - header, header,
+			 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+		bnet_count(send_calls, 1);
+		if (n < (ssize_t)header)
+			return n < 0 ? -errno : n;
+	}
+	n = bnet_zero_send(conn, stream);
+	/* Why it did not go, the next call tells again. */
+	return n < 0 && header ? (ssize_t)header : n + (ssize_t)header;
+}
+
+static ssize_t write_slice(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	uint64_t since = bnet_zero_clock(conn, stream);
+	bool share = bnet_zero_wants(conn, stream);
+	ssize_t n = share ? share_slice(conn, stream) : copy_slice(stream);
+
+	if (n > 0)
+		bnet_zero_cost(conn, share, (uint64_t)n, since);
+	return n;
 }
 
 static void advance(struct bnet_stream *stream, size_t n)
@@ -223,7 +259,7 @@ static void lost(struct bnet_conn *conn, int error)
 static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	size_t wanted = stream->out_header_left + stream->out_left;
-	ssize_t n = write_slice(stream);
+	ssize_t n = write_slice(conn, stream);
 
 	if (n == -EAGAIN || n == -ENOBUFS || n == -ENOMEM) {
 		bnet_count(send_again, 1);
@@ -294,6 +330,9 @@ bool bnet_tx_progress(struct bnet_conn *conn)
 	int active = bnet_conn_active(conn);
 	size_t written = 0;
 
+	for (int i = 0; i < streams; i++)
+		if (bnet_zero_pending(&conn->streams[i]->zero))
+			bnet_zero_reap(conn, conn->streams[i]);
 	if (streams == 1)
 		return pump(conn, conn->streams[0]);
 	if (conn->held_back || any_full(conn, streams))

@@ -19,7 +19,8 @@
 
 static const struct scenario *const groups[] = {
 	contract_data_scenarios,    contract_connect_scenarios, contract_stranger_scenarios, contract_wire_scenarios,
-	contract_streams_scenarios, contract_options_scenarios, contract_devices_scenarios, contract_close_scenarios,    contract_process_scenarios,
+	contract_streams_scenarios, contract_options_scenarios, contract_devices_scenarios, contract_close_scenarios,
+	contract_zero_scenarios,    contract_process_scenarios,
 };
 
 static const struct scenario *find_scenario(const char *name)

@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 
+#include "bagua_net.h"
 #include "drive_base.h"
 
 struct contract {
@@ -38,6 +39,7 @@ extern const struct scenario contract_streams_scenarios[];
 extern const struct scenario contract_options_scenarios[];
 extern const struct scenario contract_devices_scenarios[];
 extern const struct scenario contract_close_scenarios[];
+extern const struct scenario contract_zero_scenarios[];
 extern const struct scenario contract_process_scenarios[];
 
 /* Loads the library and initializes its table. */
@@ -113,6 +115,7 @@ void contract_join_peer(struct contract *c);
 
 /* ---- what the process has ---- */
 
+bnet_counters_t contract_counters(struct contract *c);
 int contract_count_threads(void);
 int contract_count_descriptors(void);
 /* A millisecond, between two looks at something that nobody announces (/proc). */

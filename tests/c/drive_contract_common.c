@@ -4,6 +4,7 @@
  */
 #include "drive_contract.h"
 
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
@@ -254,6 +255,17 @@ void contract_exchange(struct contract *c, struct pair pair, size_t size)
 }
 
 /* ---- what the process has ---- */
+
+bnet_counters_t contract_counters(struct contract *c)
+{
+	void (*read_counters)(bnet_counters_t *);
+	bnet_counters_t counters;
+
+	*(void **)&read_counters = dlsym(c->library, "bnet_counters");
+	drive_check(read_counters, "no bnet_counters: %s", dlerror());
+	read_counters(&counters);
+	return counters;
+}
 
 static int count_entries(const char *path)
 {

@@ -5,7 +5,6 @@
  */
 #include "drive_contract.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <netinet/in.h>
@@ -14,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-
-#include "bagua_net.h"
 
 #define STREAMS 4
 #define MIB ((size_t)1 << 20)
@@ -88,17 +85,6 @@ static int find_ends(struct end ends[MOST_ENDS])
 	return count;
 }
 
-static uint64_t streams_open(struct contract *c)
-{
-	void (*read_counters)(bnet_counters_t *);
-	bnet_counters_t counters;
-
-	*(void **)&read_counters = dlsym(c->library, "bnet_counters");
-	drive_check(read_counters, "no bnet_counters: %s", dlerror());
-	read_counters(&counters);
-	return counters.streams;
-}
-
 /* ---- a connection with all its streams ---- */
 
 /* Both ends of every stream, once the last one has joined and all of them have had something to carry. */
@@ -106,7 +92,7 @@ static void all_ends(struct contract *c, struct pair pair, struct end ends[MOST_
 {
 	int dialled = 0, accepted = 0, count;
 
-	while (streams_open(c) < 2 * STREAMS)
+	while (contract_counters(c).streams < 2 * STREAMS)
 		contract_exchange(c, pair, MIB);
 	contract_exchange(c, pair, MIB);
 	count = find_ends(ends);

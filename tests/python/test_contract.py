@@ -69,6 +69,11 @@ SCENARIOS = {
     "congestion": 4,
     "congestion_unknown": 4,
     "pacing": 4,
+    # whose memory a send without a copy uses
+    "zerocopy_waits": 4,
+    "zerocopy_never": 4,
+    "zerocopy_dereg": 4,
+    "zerocopy_close": 4,
     # devices that NCCL merges into one
     "merged_device": 9,
     "merge_refused": 9,
@@ -98,6 +103,9 @@ WORKERS = {"BAGUA_NET_THREADS": "2"}
 
 #: A sanitizer keeps notes on every byte, which for this much is more memory than a machine has.
 TOO_LARGE = {"large_message"}
+
+#: A send is over here while the peer has not taken it.
+ONLY_COPIED = {"exit_budget"}
 
 #: ThreadSanitizer has no threads that start in the child of a process that had several.
 LATE_THREADS = {"fork_child_connects"}
@@ -133,6 +141,18 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
 def test_behaviour_with_workers(scenario: str, streams: int) -> None:
     """Threads of the library move what the caller's would."""
     drivers.contract(drivers.build(), 12, scenario, {**WORKERS, "BAGUA_NET_MIN_NSTREAMS": str(streams)})
+
+
+@pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 2)])
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ONLY_COPIED])
+def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
+    """On loopback the kernel copies when it delivers, and until then uses the sender's memory."""
+    settings = {
+        "BAGUA_NET_ZEROCOPY": "1",
+        "BAGUA_NET_MIN_NSTREAMS": str(streams),
+        "BAGUA_NET_THREADS": str(threads),
+    }
+    drivers.contract(drivers.build(), 12, scenario, settings)
 
 
 @pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])

@@ -133,6 +133,28 @@ def test_workers(threads: int, streams: int) -> None:
     assert _drive(drivers.build(), "--procs", 3, *options, settings=variables)["messages"] == 3600
 
 
+_WITHOUT_COPIES = ["--sizes", "1000000,10,0,70000,4096", "--unmap", "--outstanding", 32, "--order", "random"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("streams", [1, 5])
+def test_without_copies(threads: int, streams: int) -> None:
+    """Buffers are filled anew as soon as a send is done."""
+    variables = {"BAGUA_NET_ZEROCOPY": "1", "BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
+    options = ["--procs", 3, "--connections", 6, "--messages", 600, *_WITHOUT_COPIES]
+    assert _drive(drivers.build(), *options, settings=variables)["messages"] == 3600
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("threads", [0, 4])
+def test_sanitized_without_copies(threads: int, sanitizer: str) -> None:
+    variables = {"BAGUA_NET_ZEROCOPY": "1", "BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": "3"}
+    options = ["--procs", 3, "--connections", 6, "--messages", 100, *_WITHOUT_COPIES]
+    assert _drive(drivers.build(sanitizer), *options, settings=variables)["messages"] == 600
+
+
 _EDGES = sorted(
     {size + delta for size in (0, 16, 128, 4096, 65536, 1 << 20) for delta in (-1, 0, 1) if size + delta >= 0}
 )

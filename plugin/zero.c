@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Sends without a copy; see zero.h.
+ */
+#include "zero.h"
+
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "conn.h"
+#include "counters.h"
+#include "engine.h"
+#include "log.h"
+#include "sock.h"
+
+/* Headers older than Linux 4.14 do not have them. */
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+#ifndef SO_EE_ORIGIN_ZEROCOPY
+#define SO_EE_ORIGIN_ZEROCOPY 5
+#endif
+#ifndef SO_EE_CODE_ZEROCOPY_COPIED
+#define SO_EE_CODE_ZEROCOPY_COPIED 1
+#endif
+
+/* Less is copied faster than its pages are looked up. */
+#define LEAST_BYTES 32768
+/* A trial has sent so much each way, some hundred calls. */
+#define TRIAL_BYTES (16u << 20)
+/* Without a copy has to be so much cheaper: the peer's acknowledgement ends a send then, and not the call. */
+#define COST_PERCENT 90
+/* How long the kernel may take to let go of a socket that was reset. */
+#define RELEASE_MS 100
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+enum bnet_zero_mode bnet_zero_judge(const struct bnet_zero *zero)
+{
+	const struct bnet_zero_cost *copied = &zero->copied, *shared = &zero->shared;
+
+	if (copied->bytes < TRIAL_BYTES || shared->bytes < TRIAL_BYTES)
+		return BNET_ZERO_TRIAL;
+	/* ns per MiB: whole numbers that tell a percent. */
+	return shared->ns / (shared->bytes >> 20) * 100 <= copied->ns / (copied->bytes >> 20) * COST_PERCENT
+		       ? BNET_ZERO_ON
+		       : BNET_ZERO_OFF;
+}
+
+void bnet_zero_start(struct bnet_conn *conn)
+{
+	conn->zero.forced = conn->config->zerocopy > 0;
+	if (conn->zero.forced)
+		conn->zero.mode = BNET_ZERO_ON;
+	else if (conn->config->zerocopy < 0 && !conn->setup.peers[0].local)
+		conn->zero.mode = BNET_ZERO_TRIAL;
+}
+
+static void decide(struct bnet_conn *conn, enum bnet_zero_mode mode, const char *why)
+{
+	if (conn->zero.mode == mode)
+		return;
+	conn->zero.mode = mode;
+	bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s go %s a copy: %s", conn->peer,
+		  mode == BNET_ZERO_ON ? "without" : "with", why);
+}
+
+/* ---- sending ---- */
+
+/* Until the acknowledgement the memory is the kernel's, which on a long path is too long. */
+static bool is_short(const struct bnet_stream *stream)
+{
+	uint32_t rtt_us = atomic_load_explicit(&stream->flow.min_rtt_us, memory_order_relaxed);
+
+	return rtt_us > 0 && rtt_us <= BNET_SHORT_RTT_US;
+}
+
+static bool matters(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	return conn->zero.forced || is_short(stream);
+}
+
+static bool enable(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	int one = 1;
+
+	if (!stream->zero.enabled && setsockopt(stream->fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)) < 0)
+		decide(conn, BNET_ZERO_OFF, strerror(errno));
+	else
+		stream->zero.enabled = true;
+	return stream->zero.enabled;
+}
+
+bool bnet_zero_wants(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	const struct bnet_zero *zero = &conn->zero;
+	uint32_t pending = stream->zero.made - stream->zero.told;
+
+	if (zero->mode == BNET_ZERO_OFF || stream->out_left < LEAST_BYTES || pending >= BNET_ZERO_PENDING)
+		return false;
+	/* The first notification may end the trial: it is awaited, and so is each further one. */
+	if (zero->mode == BNET_ZERO_TRIAL && (pending || zero->shared.bytes > zero->copied.bytes))
+		return false;
+	return matters(conn, stream) && enable(conn, stream);
+}
+
+uint64_t bnet_zero_clock(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	return conn->zero.mode == BNET_ZERO_TRIAL && stream->out_left >= LEAST_BYTES && is_short(stream) ? now_ns() : 0;
+}
+
+void bnet_zero_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_t since)
+{
+	struct bnet_zero_cost *cost = shared ? &conn->zero.shared : &conn->zero.copied;
+
+	if (since == 0 || conn->zero.mode != BNET_ZERO_TRIAL)
+		return;
+	cost->bytes += bytes;
+	cost->ns += now_ns() - since;
+	if (bnet_zero_judge(&conn->zero) == BNET_ZERO_ON)
+		decide(conn, BNET_ZERO_ON, "that takes less time");
+	else if (bnet_zero_judge(&conn->zero) == BNET_ZERO_OFF)
+		decide(conn, BNET_ZERO_OFF, "without takes no less time");
+}
+
+static ssize_t send_rest(const struct bnet_stream *stream, int flags)
+{
+	ssize_t n;
+
+	do
+		n = send(stream->fd, stream->out_data, stream->out_left, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
+	while (n < 0 && errno == EINTR);
+	bnet_count(send_calls, 1);
+	return n < 0 ? -errno : n;
+}
+
+/* Pages are counted against the limit of locked memory, notifications against the socket's option memory; and there is
+ * memory that cannot be lent. */
+static void refused(struct bnet_conn *conn, int error)
+{
+	if (!conn->zero.forced)
+		decide(conn, BNET_ZERO_OFF,
+		       error == -ENOBUFS ? "the kernel's limit is reached (ulimit -l, net.core.optmem_max)"
+					 : strerror(-error));
+}
+
+ssize_t bnet_zero_send(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_zero_calls *calls = &stream->zero;
+	ssize_t n = send_rest(stream, MSG_ZEROCOPY);
+
+	if (n == -ENOBUFS || n == -EFAULT) {
+		refused(conn, (int)n);
+		return send_rest(stream, 0);
+	}
+	if (n <= 0)
+		return n;
+	calls->rows[calls->made++ % BNET_ZERO_PENDING] =
+		(struct bnet_zero_call){.request = stream->out_request, .bytes = (uint64_t)n};
+	stream->out_later += (uint64_t)n;
+	bnet_count(zerocopy_calls, 1);
+	return n;
+}
+
+/* ---- notifications ---- */
+
+/* The calls first … last are over. They come in order, but nobody promises that. */
+static void tell(struct bnet_conn *conn, struct bnet_zero_calls *calls, uint32_t first, uint32_t last)
+{
+	for (uint32_t call = calls->told; call != calls->made; call++) {
+		struct bnet_zero_call *row = &calls->rows[call % BNET_ZERO_PENDING];
+
+		if (call - first > last - first || row->over)
+			continue;
+		row->over = true;
+		if (row->request)
+			bnet_tx_sent(conn, row->request, row->bytes);
+	}
+	while (calls->told != calls->made && calls->rows[calls->told % BNET_ZERO_PENDING].over)
+		calls->told++;
+}
+
+static bool is_error(const struct cmsghdr *part)
+{
+	return (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_RECVERR) ||
+	       (part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR);
+}
+
+/* False: there is none. */
+static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(struct sock_extended_err) + sizeof(struct sockaddr_in6))];
+	} control;
+	struct msghdr msg = {.msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+
+	if (recvmsg(stream->fd, &msg, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+		return false;
+	for (struct cmsghdr *part = CMSG_FIRSTHDR(&msg); part; part = CMSG_NXTHDR(&msg, part)) {
+		struct sock_extended_err error;
+
+		if (!is_error(part))
+			continue;
+		memcpy(&error, CMSG_DATA(part), sizeof(error));
+		if (error.ee_errno || error.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
+			continue;
+		tell(conn, &stream->zero, error.ee_info, error.ee_data);
+		if (!(error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED))
+			continue;
+		bnet_count(zerocopy_copied, 1);
+		if (!conn->zero.forced)
+			decide(conn, BNET_ZERO_OFF, "the kernel copies all the same");
+	}
+	return true;
+}
+
+void bnet_zero_reap(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	uint64_t since = conn->zero.mode == BNET_ZERO_TRIAL ? now_ns() : 0;
+	bool any = false;
+
+	while (bnet_zero_pending(&stream->zero) && take_one(conn, stream))
+		any = true;
+	if (any)
+		bnet_zero_cost(conn, true, 0, since);
+}
+
+/* ---- the end ---- */
+
+void bnet_zero_reset(struct bnet_conn *conn)
+{
+	for (int i = 0; i < conn->nstreams; i++)
+		if (bnet_zero_pending(&conn->streams[i]->zero))
+			bnet_sock_reset(conn->streams[i]->fd);
+}
+
+/* Its requests do not become done by it. */
+static void give_up(struct bnet_zero_calls *calls)
+{
+	for (int i = 0; i < BNET_ZERO_PENDING; i++)
+		calls->rows[i].request = NULL;
+}
+
+void bnet_zero_release(struct bnet_conn *conn)
+{
+	uint64_t until = bnet_now_ms() + RELEASE_MS;
+
+	for (int i = 0; i < conn->nstreams; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		struct pollfd pollfd = {.fd = stream->fd};
+		uint64_t now;
+
+		give_up(&stream->zero);
+		for (bnet_zero_reap(conn, stream); bnet_zero_pending(&stream->zero); bnet_zero_reap(conn, stream)) {
+			now = bnet_now_ms();
+			if (now >= until || poll(&pollfd, 1, (int)(until - now)) < 0)
+				break;
+		}
+	}
+}
