@@ -25,12 +25,16 @@ static struct pair narrow_pair(struct contract *c, const char *zerocopy)
 	return contract_pair(c);
 }
 
-static struct region stamped(struct contract *c, struct pair pair)
+static unsigned char message[QUEUED], other[QUEUED];
+
+/* The message, to be sent; it or another region of the connection is registered. */
+static struct region stamped(struct contract *c, struct pair pair, void *registered)
 {
-	struct region region = contract_map(c, pair.send, QUEUED);
+	struct region region = {.data = message, .size = QUEUED, .comm = pair.send};
 	struct drive_stamp stamp = contract_stamp(0);
 
-	drive_fill(region.data, QUEUED, &stamp);
+	drive_fill(message, QUEUED, &stamp);
+	drive_ok(bnet_table_reg(&c->table, pair.send, registered, QUEUED, NCCL_PTR_HOST, &region.mhandle));
 	return region;
 }
 
@@ -53,7 +57,7 @@ static void await_queued(struct contract *c, void *request)
 static void zerocopy_waits(struct contract *c)
 {
 	struct pair pair = narrow_pair(c, "1");
-	struct region from = stamped(c, pair), to = contract_map(c, pair.recv, QUEUED);
+	struct region from = stamped(c, pair, message), to = contract_map(c, pair.recv, QUEUED);
 	struct drive_stamp stamp = contract_stamp(0);
 	void *sending = contract_isend(c, &from, 0, QUEUED), *receiving;
 
@@ -67,7 +71,7 @@ static void zerocopy_waits(struct contract *c)
 	memset(from.data, GARBAGE, QUEUED);
 	contract_wait(c, receiving);
 	drive_check(drive_mismatch(to.data, QUEUED, &stamp) < 0, "what came is not what was sent");
-	contract_unmap(c, &from);
+	drive_ok(bnet_table_dereg(&c->table, pair.send, from.mhandle));
 	contract_unmap(c, &to);
 	contract_close_pair(c, pair);
 	contract_finalize(c);
@@ -77,7 +81,7 @@ static void zerocopy_waits(struct contract *c)
 static void zerocopy_never(struct contract *c)
 {
 	struct pair pair = narrow_pair(c, "0");
-	struct region from = stamped(c, pair), to = contract_map(c, pair.recv, QUEUED);
+	struct region from = stamped(c, pair, message), to = contract_map(c, pair.recv, QUEUED);
 	struct drive_stamp stamp = contract_stamp(0);
 
 	contract_wait(c, contract_isend(c, &from, 0, QUEUED));
@@ -85,54 +89,45 @@ static void zerocopy_never(struct contract *c)
 	contract_wait(c, contract_irecv(c, &to, 0, QUEUED));
 	drive_check(drive_mismatch(to.data, QUEUED, &stamp) < 0, "what came is not what was sent");
 	drive_check(contract_counters(c).zerocopy_calls == 0, "it was not copied");
-	contract_unmap(c, &from);
+	drive_ok(bnet_table_dereg(&c->table, pair.send, from.mhandle));
 	contract_unmap(c, &to);
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
 
-/* The memory is given up while the kernel needs it: what is written there afterwards never arrives. */
-static void give_up(struct contract *c, void (*let_go)(struct contract *c, struct pair *pair, struct region *from))
+/* The memory is given up while the kernel needs it, by deregMr, or by close where that knows nothing of it: what is
+ * written there afterwards never arrives. */
+static void give_up(struct contract *c, bool closes)
 {
 	struct pair pair = narrow_pair(c, "1");
-	struct region from = stamped(c, pair), to = contract_map(c, pair.recv, QUEUED);
+	struct region from = stamped(c, pair, closes ? other : message), to = contract_map(c, pair.recv, QUEUED);
 	struct drive_stamp stamp = contract_stamp(0);
 	ssize_t came;
 
 	await_queued(c, contract_isend(c, &from, 0, QUEUED));
-	let_go(c, &pair, &from);
+	drive_ok(bnet_table_dereg(&c->table, pair.send, from.mhandle));
+	if (closes)
+		drive_ok(bnet_table_close_send(&c->table, pair.send));
 	memset(from.data, GARBAGE, QUEUED);
 	contract_wait_error(c, contract_irecv(c, &to, 0, QUEUED));
 	came = drive_mismatch(to.data, QUEUED, &stamp);
 	drive_check(came >= 0 && drive_untouched(to.data + came, QUEUED - (size_t)came, 0) < 0,
 		    "memory was sent after it was given up");
-	if (pair.send)
+	if (!closes)
 		drive_ok(bnet_table_close_send(&c->table, pair.send));
 	contract_unmap(c, &to);
 	drive_ok(bnet_table_close_recv(&c->table, pair.recv));
 	contract_finalize(c);
 }
 
-static void deregister(struct contract *c, struct pair *pair, struct region *from)
-{
-	drive_ok(bnet_table_dereg(&c->table, pair->send, from->mhandle));
-}
-
-static void close_sender(struct contract *c, struct pair *pair, struct region *from)
-{
-	(void)from;
-	drive_ok(bnet_table_close_send(&c->table, pair->send));
-	pair->send = NULL;
-}
-
 static void zerocopy_dereg(struct contract *c)
 {
-	give_up(c, deregister);
+	give_up(c, false);
 }
 
 static void zerocopy_close(struct contract *c)
 {
-	give_up(c, close_sender);
+	give_up(c, true);
 }
 
 const struct scenario contract_zero_scenarios[] = {
