@@ -65,7 +65,8 @@ static void hold(struct bnet_stream *stream, uint64_t bytes, uint64_t now)
 	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
 
 	stream->held = held(stream, rate, now) + bytes;
-	stream->held_ns = now;
+	/* Whole µs have been counted; what is left of one counts next time. */
+	stream->held_ns = now - (now - stream->held_ns) % 1000;
 }
 
 /* The kernel's account replaces ours. */
