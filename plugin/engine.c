@@ -193,6 +193,7 @@ static int configure(void)
 	if (bnet_devices_make(&bnet_engine.devices, bnet_engine.config.bond, err, sizeof(err)) < 0)
 		bnet_warn("NET/BaguaNet: %s", err);
 	check_congestion(&bnet_engine.config, bnet_engine.devices.nics[0].addr.ss_family);
+	bnet_engine.workers = bnet_workers_choose(&bnet_engine.config, &bnet_engine.devices);
 	init_lists();
 	init_changed();
 	rc = pthread_atfork(bnet_engine_lock, bnet_engine_unlock, after_fork_in_child);

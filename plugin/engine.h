@@ -66,6 +66,7 @@ struct bnet_engine {
 	bool configured;
 	struct bnet_config config;
 	struct bnet_device_table devices;
+	int workers; /* how many there will be; chosen when the above was read, and kept by forked children */
 	struct bnet_listener listeners[BNET_MAX_NICS];
 	struct bnet_node listens, conns, paths, guests, dials, drains;
 	int nguests;

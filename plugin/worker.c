@@ -89,16 +89,21 @@ static int usable_processors(void)
 	return sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : CPU_COUNT(&set);
 }
 
-int bnet_workers_wanted(void)
+int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices)
 {
 	int64_t speed = 0;
 
-	if (bnet_engine.config.threads >= 0)
-		return (int)bnet_engine.config.threads;
-	for (int i = 0; i < bnet_engine.devices.nnics; i++)
-		if (bnet_engine.devices.nics[i].speed_known)
-			speed += bnet_engine.devices.nics[i].speed_mbps;
+	if (config->threads >= 0)
+		return (int)config->threads;
+	for (int i = 0; i < devices->nnics; i++)
+		if (devices->nics[i].speed_known)
+			speed += devices->nics[i].speed_mbps;
 	return bnet_workers_for(usable_processors(), bnet_local_ranks(), speed);
+}
+
+int bnet_workers_wanted(void)
+{
+	return bnet_engine.workers;
 }
 
 /* ---- the loop ---- */

@@ -24,7 +24,9 @@ int bnet_workers_for(int processors, int ranks, int64_t speed_mbps);
 /* Ranks of this host, by what launchers say in the environment; 1 where none does. */
 int bnet_local_ranks(void);
 
-/* How many there will be: BAGUA_NET_THREADS, or what suits. */
+/* BAGUA_NET_THREADS, or what suits the process as the calling thread sees it: it may use fewer processors than others. */
+int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices);
+/* How many there will be, as was chosen when the engine was configured; whatever the caller may use. */
 int bnet_workers_wanted(void);
 /* Under the engine's lock. A connection gets a worker, if there are any and one has room. */
 void bnet_worker_adopt(struct bnet_conn *conn);
