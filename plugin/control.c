@@ -173,11 +173,15 @@ static int housekeeping_ms(void)
 	return -1;
 }
 
+/* Each of these looks at all there are, so not after every event: many that come or go at once would cost the square. */
 static void keep_house(uint64_t now)
 {
-	bnet_guests_tick(now);
-	bnet_dials_tick(now);
-	bnet_drains_tick(now);
+	if (now - bnet_engine.housekept_ms >= FAST_TICK_MS) {
+		bnet_guests_tick(now);
+		bnet_dials_tick(now);
+		bnet_drains_tick(now);
+		bnet_engine.housekept_ms = now;
+	}
 	if (now - bnet_engine.sampled_ms >= SLOW_TICK_MS)
 		sense_contention(now);
 	if (now - bnet_engine.paths_ms >= PATH_TICK_MS) {

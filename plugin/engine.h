@@ -75,7 +75,8 @@ struct bnet_engine {
 	int wake;
 	uint64_t serial;
 	uint64_t drain_deadline_ms; /* all closes that overlap share it */
-	uint64_t paths_ms;           /* when paths were last looked at */
+	uint64_t housekept_ms;       /* when guests, dials and drains were last looked at */
+	uint64_t paths_ms;           /* when paths were */
 	uint64_t sampled_ms;         /* when switches were */
 	long switches;               /* involuntary ones of this process until then */
 	uint64_t contended_until_ms; /* the process shares its processors */
