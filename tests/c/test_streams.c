@@ -6,17 +6,15 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "check.h"
 #include "engine.h"
+#include "oneself.h"
 #include "path.h"
-#include "table.h"
 
 #define DEADLINE_S 280
 #define PAIRS 2
@@ -33,23 +31,8 @@ static _Atomic bool ended[PAIRS];
 
 struct pair {
 	int number;
-	void *send, *recv;
+	struct oneself ends;
 };
-
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags, const char *file,
-							 int line, const char *fmt, ...)
-{
-	va_list args;
-
-	(void)flags;
-	if (level != NCCL_LOG_WARN)
-		return;
-	va_start(args, fmt);
-	fprintf(stderr, "%s:%d ", file, line);
-	vfprintf(stderr, fmt, args);
-	fprintf(stderr, "\n");
-	va_end(args);
-}
 
 static void nap(void)
 {
@@ -127,7 +110,7 @@ static void *send_main(void *arg)
 	struct slot slots[OUTSTANDING];
 	uint64_t posted = 0, done = 0;
 
-	open_slots(slots, pair->send);
+	open_slots(slots, pair->ends.send);
 	while (!atomic_load(&over) || done < posted) {
 		struct slot *slot = &slots[posted % OUTSTANDING];
 
@@ -137,13 +120,13 @@ static void *send_main(void *arg)
 			continue;
 		}
 		fill(slot->words, pair->number, posted);
-		check_int(bnet_table_isend(&table, pair->send, slot->words, (size_t)size_of(posted), 0, slot->mr,
+		check_int(bnet_table_isend(&table, pair->ends.send, slot->words, (size_t)size_of(posted), 0, slot->mr,
 					   &slot->request), ncclSuccess);
 		check(slot->request != NULL);
 		atomic_store(&sent[pair->number], ++posted);
 	}
 	atomic_store(&ended[pair->number], true);
-	close_slots(slots, pair->send);
+	close_slots(slots, pair->ends.send);
 	return NULL;
 }
 
@@ -154,13 +137,13 @@ static void *receive_main(void *arg)
 	struct slot slots[OUTSTANDING];
 	uint64_t posted = 0, done = 0;
 
-	open_slots(slots, pair->recv);
+	open_slots(slots, pair->ends.recv);
 	for (;;) {
 		struct slot *slot = &slots[posted % OUTSTANDING];
 		bool last = atomic_load(&ended[pair->number]);
 
 		if (posted - done < OUTSTANDING && posted < atomic_load(&sent[pair->number])) {
-			check_int(bnet_table_irecv(&table, pair->recv, slot->words, BUFFER, 0, slot->mr, &slot->request),
+			check_int(bnet_table_irecv(&table, pair->ends.recv, slot->words, BUFFER, 0, slot->mr, &slot->request),
 				  ncclSuccess);
 			check(slot->request != NULL);
 			posted++;
@@ -174,7 +157,7 @@ static void *receive_main(void *arg)
 			sched_yield();
 		}
 	}
-	close_slots(slots, pair->recv);
+	close_slots(slots, pair->ends.recv);
 	return NULL;
 }
 
@@ -235,23 +218,6 @@ static void change_levels(void)
 
 /* ---- the test ---- */
 
-static struct pair connect_to_oneself(int number)
-{
-	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
-	struct pair pair = {.number = number};
-	void *listen;
-
-	check_int(bnet_table_listen(&table, 0, handle, &listen), ncclSuccess);
-	while (!pair.send || !pair.recv) {
-		if (!pair.send)
-			check_int(bnet_table_connect(&table, 0, handle, &pair.send), ncclSuccess);
-		if (!pair.recv)
-			check_int(bnet_table_accept(&table, listen, &pair.recv), ncclSuccess);
-	}
-	check_int(bnet_table_close_listen(&table, listen), ncclSuccess);
-	return pair;
-}
-
 static uint64_t descriptors(void)
 {
 	bnet_counters_t counters;
@@ -269,9 +235,9 @@ int main(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	setenv("BAGUA_NET_MIN_CHUNKSIZE", "4K", 1);
 	alarm(DEADLINE_S);
-	check_int(bnet_table_init(&table, bnet_net_table(12), 12, logger), ncclSuccess);
+	check_int(bnet_table_init(&table, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	for (int i = 0; i < PAIRS; i++)
-		pairs[i] = connect_to_oneself(i);
+		pairs[i] = (struct pair){.number = i, .ends = connect_to_oneself(&table)};
 	streams = descriptors();
 	for (int i = 0; i < PAIRS; i++) {
 		check_int(pthread_create(&threads[2 * i], NULL, send_main, &pairs[i]), 0);
@@ -286,10 +252,8 @@ int main(void)
 	/* What a connection keeps of its streams is the set that it waits on. */
 	while (descriptors() > streams + 2 * PAIRS)
 		nap();
-	for (int i = 0; i < PAIRS; i++) {
-		check_int(bnet_table_close_send(&table, pairs[i].send), ncclSuccess);
-		check_int(bnet_table_close_recv(&table, pairs[i].recv), ncclSuccess);
-	}
+	for (int i = 0; i < PAIRS; i++)
+		close_to_oneself(&table, pairs[i].ends);
 	check_int(bnet_table_finalize(&table), ncclSuccess);
 	return 0;
 }

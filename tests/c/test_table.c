@@ -3,40 +3,22 @@
  * bnet_table over every table of the library: the same calls give the same results, whatever the version.
  */
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "check.h"
-#include "table.h"
+#include "oneself.h"
 
 #define DEADLINE_S 100
-
-/* ncclDebugLogger_t; what a failed check needs to be understood. */
-__attribute__((format(printf, 5, 6))) static void logger(ncclDebugLogLevel level, unsigned long flags, const char *file,
-							 int line, const char *fmt, ...)
-{
-	va_list args;
-
-	(void)flags;
-	if (level != NCCL_LOG_WARN)
-		return;
-	va_start(args, fmt);
-	fprintf(stderr, "%s:%d ", file, line);
-	vfprintf(stderr, fmt, args);
-	fprintf(stderr, "\n");
-	va_end(args);
-}
 
 static void refuses_unknown_tables(void)
 {
 	struct bnet_table table;
 
-	check_int(bnet_table_init(&table, bnet_net_table(12), 3, logger), ncclInvalidArgument);
-	check_int(bnet_table_init(&table, bnet_net_table(12), 13, logger), ncclInvalidArgument);
-	check_int(bnet_table_init(&table, NULL, 12, logger), ncclInvalidArgument);
+	check_int(bnet_table_init(&table, bnet_net_table(12), 3, print_warnings), ncclInvalidArgument);
+	check_int(bnet_table_init(&table, bnet_net_table(12), 13, print_warnings), ncclInvalidArgument);
+	check_int(bnet_table_init(&table, NULL, 12, print_warnings), ncclInvalidArgument);
 }
 
 static void check_properties(const struct bnet_table *table)
@@ -63,30 +45,6 @@ static void check_properties(const struct bnet_table *table)
 	check_int(props.planeId, version >= 12 ? NCCL_NET_ID_UNDEF : 0);
 }
 
-struct connection {
-	void *send;
-	void *recv;
-};
-
-static struct connection connect_to_oneself(const struct bnet_table *table)
-{
-	char handle[NCCL_NET_HANDLE_MAXSIZE];
-	struct connection connection = {NULL, NULL};
-	void *listen;
-
-	check_int(bnet_table_handle_size(table), table->version == 4 ? 64 : 128);
-	check_int(bnet_table_listen(table, 0, handle, &listen), ncclSuccess);
-	check(listen != NULL);
-	while (connection.send == NULL || connection.recv == NULL) {
-		if (connection.send == NULL)
-			check_int(bnet_table_connect(table, 0, handle, &connection.send), ncclSuccess);
-		if (connection.recv == NULL)
-			check_int(bnet_table_accept(table, listen, &connection.recv), ncclSuccess);
-	}
-	check_int(bnet_table_close_listen(table, listen), ncclSuccess);
-	return connection;
-}
-
 /* Tests both until both are done; -1 for "no size wanted". */
 static void finish(const struct bnet_table *table, void *send, void *recv, int expected)
 {
@@ -105,7 +63,7 @@ static void finish(const struct bnet_table *table, void *send, void *recv, int e
 	}
 }
 
-static void check_message(const struct bnet_table *table, const struct connection *connection, size_t size,
+static void check_message(const struct bnet_table *table, const struct oneself *connection, size_t size,
 			  size_t posted, int expected)
 {
 	char *from = malloc(posted + 1), *to = malloc(posted + 1);
@@ -132,7 +90,7 @@ static void check_message(const struct bnet_table *table, const struct connectio
 }
 
 /* Sizes were int up to v7 (memory) and v8 (messages). */
-static void check_size_limits(const struct bnet_table *table, const struct connection *connection)
+static void check_size_limits(const struct bnet_table *table, const struct oneself *connection)
 {
 	const size_t large = (size_t)INT_MAX + 1;
 	char byte = 0;
@@ -151,12 +109,13 @@ static void check_size_limits(const struct bnet_table *table, const struct conne
 static void drives_version(int version)
 {
 	struct bnet_table table;
-	struct connection connection;
+	struct oneself connection;
 
-	check_int(bnet_table_init(&table, bnet_net_table(version), version, logger), ncclSuccess);
+	check_int(bnet_table_init(&table, bnet_net_table(version), version, print_warnings), ncclSuccess);
 	check((table.ctx != NULL) == (version >= 11));
 	check_str(bnet_table_name(&table), "BaguaNet");
 	check_properties(&table);
+	check_int(bnet_table_handle_size(&table), version == 4 ? 64 : 128);
 	connection = connect_to_oneself(&table);
 	check_message(&table, &connection, 1000, 1000, 1000);
 	check_message(&table, &connection, 0, 10, 0);
@@ -164,8 +123,7 @@ static void drives_version(int version)
 	check_message(&table, &connection, 3000001, 3000001, 3000001);
 	check_message(&table, &connection, 17, 17, -1);
 	check_size_limits(&table, &connection);
-	check_int(bnet_table_close_send(&table, connection.send), ncclSuccess);
-	check_int(bnet_table_close_recv(&table, connection.recv), ncclSuccess);
+	close_to_oneself(&table, connection);
 	check_int(bnet_table_finalize(&table), ncclSuccess);
 	check(table.ctx == NULL);
 }
