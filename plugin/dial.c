@@ -270,7 +270,7 @@ static void welcomed(struct dial *dial, const struct bnet_welcome *welcome)
 	bnet_path_allow(conn, welcome->max_streams);
 	bnet_peers_add(conn, welcome->addresses, welcome->naddresses);
 	bnet_path_spread(conn);
-	bnet_path_widen(conn);
+	bnet_path_widen(conn->path);
 	bnet_worker_adopt(conn);
 	pthread_cond_broadcast(&bnet_engine.changed);
 }

@@ -110,7 +110,7 @@ void bnet_path_allow(struct bnet_conn *conn, int most)
 	}
 }
 
-void bnet_path_widen(struct bnet_conn *conn)
+static void widen(struct bnet_conn *conn)
 {
 	int level = conn->path->demand.level;
 
@@ -126,6 +126,16 @@ void bnet_path_widen(struct bnet_conn *conn)
 			return;
 		}
 		bnet_dial_start(conn, conn->setup.wanted);
+	}
+}
+
+void bnet_path_widen(struct bnet_path *path)
+{
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (conn->path == path && conn->setup.ready)
+			widen(conn);
 	}
 }
 
@@ -225,12 +235,7 @@ static void judge(struct bnet_path *path, uint64_t now_us)
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
 		  path->demand.level, path->demand.level == 1 ? "" : "s", path->dev->name,
 		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->demand.base / 1000000);
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
-
-		if (conn->path == path && conn->setup.ready)
-			bnet_path_widen(conn);
-	}
+	bnet_path_widen(path);
 }
 
 /* A receiver's streams that the peer has closed. */

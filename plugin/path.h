@@ -35,8 +35,9 @@ void bnet_path_leave(struct bnet_conn *conn);
 void bnet_path_allow(struct bnet_conn *conn, int most);
 /* The peer has told how many addresses it has: every NIC of both ends gets a stream. */
 void bnet_path_spread(struct bnet_conn *conn);
-/* The connection's first stream is up, or how many it may use has changed: opens what is missing. */
-void bnet_path_widen(struct bnet_conn *conn);
+/* A connection's first stream is up, or how many all of them use has changed by one of the above: opens what is missing,
+ * and lets rest what is too many. */
+void bnet_path_widen(struct bnet_path *path);
 /* Reads all streams of all senders that have moved, and acts on what they say. */
 void bnet_paths_sample(uint64_t now_us);
 /* A stream has joined: reads it for the first time. */

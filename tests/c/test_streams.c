@@ -167,13 +167,11 @@ static void *receive_main(void *arg)
 static void set_level(int level)
 {
 	bnet_engine_lock();
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+	bnet_list_each(node, &bnet_engine.paths) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		if (!conn->path)
-			continue;
-		bnet_demand_init(&conn->path->demand, level, level);
-		bnet_path_widen(conn);
+		bnet_demand_init(&path->demand, level, level);
+		bnet_path_widen(path);
 	}
 	bnet_engine_unlock();
 }
