@@ -99,8 +99,6 @@ SCENARIOS = {
     "silent_stdout": 4,
 }
 
-WORKERS = {"BAGUA_NET_THREADS": "2"}
-
 #: A sanitizer keeps notes on every byte, which for this much is more memory than a machine has.
 TOO_LARGE = {"large_message"}
 
@@ -136,11 +134,15 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
     drivers.contract(drivers.build(), 12, scenario, settings)
 
 
-@pytest.mark.parametrize("streams", [1, 6])
+def _workers(threads: int, streams: int) -> dict[str, str]:
+    return {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
+
+
+@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (4, 6)])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_behaviour_with_workers(scenario: str, streams: int) -> None:
+def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> None:
     """Threads of the library move what the caller's would."""
-    drivers.contract(drivers.build(), 12, scenario, {**WORKERS, "BAGUA_NET_MIN_NSTREAMS": str(streams)})
+    drivers.contract(drivers.build(), 12, scenario, _workers(threads, streams))
 
 
 @pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 2)])
@@ -174,7 +176,7 @@ def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize(("sanitizer", "threads"), [("address", 4), ("thread", 1), ("thread", 4)])
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in TOO_LARGE | LATE_THREADS])
-def test_sanitized_with_workers(scenario: str, sanitizer: str) -> None:
-    drivers.contract(drivers.build(sanitizer), 12, scenario, {**WORKERS, "BAGUA_NET_MIN_NSTREAMS": "2"})
+def test_sanitized_with_workers(scenario: str, sanitizer: str, threads: int) -> None:
+    drivers.contract(drivers.build(sanitizer), 12, scenario, _workers(threads, streams=2))

@@ -115,7 +115,7 @@ def test_streams(api: int, streams: int) -> None:
     assert _drive(drivers.build(), "--api", api, *options, settings=variables)["messages"] == 1600
 
 
-@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("threads", [0, 1, 4, 16])
 @pytest.mark.parametrize("streams", [1, 5])
 def test_workers(threads: int, streams: int) -> None:
     """Threads of the library move the data of several connections, of which some are small and stay with the caller."""
@@ -233,7 +233,8 @@ class TestSanitized:
         summary = _drive(drivers.build(sanitizer), "--api", api, "--procs", 3, *options, settings=variables)
         assert summary["messages"] == 3 * 4 * 200
 
-    def test_workers(self, api: int, sanitizer: str) -> None:
+    @pytest.mark.parametrize("threads", [1, 4])
+    def test_workers(self, threads: int, api: int, sanitizer: str) -> None:
         options = [
             "--communicators",
             2,
@@ -246,6 +247,10 @@ class TestSanitized:
             "--order",
             "random",
         ]
-        variables = {"BAGUA_NET_THREADS": "2", "BAGUA_NET_MIN_NSTREAMS": "3", "BAGUA_NET_MIN_CHUNKSIZE": "4K"}
+        variables = {
+            "BAGUA_NET_THREADS": str(threads),
+            "BAGUA_NET_MIN_NSTREAMS": "3",
+            "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+        }
         summary = _drive(drivers.build(sanitizer), "--api", api, "--procs", 3, *options, settings=variables)
         assert summary["messages"] == 2 * 4 * 300
