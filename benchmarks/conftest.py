@@ -14,10 +14,10 @@ from sides import ROOT
 
 
 @pytest.fixture(scope="session")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The loops in C, built from the sources as they are now; the relay lies beside them."""
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs in C are, built from the sources as they are now."""
     if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
-        pytest.skip("needs cmake and a C compiler: the loops are C")
+        pytest.skip("needs cmake and a C compiler: the loops and the relay are C")
     build = tmp_path_factory.mktemp("build-bench")
     for command in (
         ["cmake", "-S", str(ROOT / "benchmarks"), "-B", str(build)],
@@ -25,7 +25,17 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
+    return build
+
+
+@pytest.fixture(scope="session")
+def loops(build: Path) -> Path:
     return build / "libp2p.so"
+
+
+@pytest.fixture(scope="session")
+def relay(build: Path) -> Path:
+    return build / "relay"
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ every rank ends with ``{"event": "end"}``, and ``{"error": …}`` is for trouble
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -19,7 +18,7 @@ from typing import TextIO
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))
 
-from rank import private_stdout
+from conversation import converse
 
 from bagua_net import _lib
 from bagua_net._bench import rank as bench_rank
@@ -91,19 +90,5 @@ def _take_part(out: TextIO) -> None:
     print(json.dumps({"event": "end"}), file=out)
 
 
-def member_line(spec: MemberSpec) -> str:
-    """The first line that a rank reads."""
-    return json.dumps(dataclasses.asdict(spec)) + "\n"
-
-
-def main() -> None:
-    out = private_stdout()
-    try:
-        _take_part(out)
-    except Exception as error:  # whatever it is, the parent is to print it
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=out)
-        os._exit(1)  # not through torch, whose exit waits for its peers
-
-
 if __name__ == "__main__":
-    main()
+    converse(_take_part)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from conversation import first_line
 from network import Hosts
 from processes import RankProcess, place, together
-from rank import RankSpec, spec_line
+from rank import RankSpec
 from reading import Reading, of_replies
 
 _RANK = Path(__file__).with_name("rank.py")
@@ -49,7 +50,7 @@ def _all(ranks: Sequence[RankProcess], lines: Sequence[str], timeout_s: float) -
 
 
 def _converse(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> list[dict[str, Any]]:
-    replies = _all(ranks, [spec_line(spec) for spec in specs], _SETUP_S)
+    replies = _all(ranks, [first_line(spec) for spec in specs], _SETUP_S)
     peers = route([bytes.fromhex(reply["handles"]) for reply in replies])
     _all(ranks, [json.dumps(row.hex()) + "\n" for row in peers], _SETUP_S)
     replies = _all(ranks, ["go\n"] * len(ranks), _load_time_s(specs[0]))

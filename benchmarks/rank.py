@@ -9,15 +9,15 @@ is answered by one line, ``{"error": …}`` in case of trouble. The loops run in
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))
+
+from conversation import converse
 
 from bagua_net._nccl_wheel import SocketTable, load
 
@@ -168,14 +168,7 @@ class _Loops:
         destroy(self._object)
 
 
-def private_stdout() -> TextIO:
-    """The pipe to the parent, out of reach of libraries that print: what they print goes to stderr."""
-    pipe = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return pipe
-
-
-def _converse(out: TextIO) -> None:
+def _take_part(out: TextIO) -> None:
     def answer(reply: dict[str, Any]) -> None:
         out.write(json.dumps(reply) + "\n")
 
@@ -191,19 +184,5 @@ def _converse(out: TextIO) -> None:
     answer({})
 
 
-def spec_line(spec: RankSpec) -> str:
-    """The first line that a rank reads."""
-    return json.dumps(dataclasses.asdict(spec)) + "\n"
-
-
-def main() -> None:
-    out = private_stdout()
-    try:
-        _converse(out)
-    except Exception as error:  # whatever it is, the parent is to print it
-        out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    converse(_take_part)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from member import MemberSpec, member_line
+from conversation import first_line
+from member import MemberSpec
 from network import Hosts
 from processes import RankFailed, RankProcess, place, together
 from reading import Reading
@@ -69,7 +70,7 @@ def sweep(spec: SweepSpec, hosts: Hosts, settings: Mapping[str, str]) -> list[Re
     places = place(hosts, spec.member.ranks)
     with together(_MEMBER, places, settings) as ranks:
         for number, (rank, host) in enumerate(zip(ranks, places, strict=True)):
-            rank.tell(member_line(replace(spec.member, rank=number, address=host.address)))
+            rank.tell(first_line(replace(spec.member, rank=number, address=host.address)))
         port = ranks[0].hear(_SETUP_S)["port"]
         for rank in ranks:
             rank.tell(json.dumps({"host": places[0].address, "port": port}) + "\n")

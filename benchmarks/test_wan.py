@@ -20,7 +20,6 @@ from pathlib import Path
 import network
 import pytest
 import wan
-from sides import ROOT
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not Path("/dev/net/tun").exists(),
@@ -30,21 +29,6 @@ pytestmark = pytest.mark.skipif(
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEW_NETWORK = 0x40000000
 _RCVBUFFORCE = 33  # SO_RCVBUF without the limit of the system
-
-
-@pytest.fixture(scope="module")
-def relay(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The relay, built from the sources as they are now."""
-    if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
-        pytest.skip("needs cmake and a C compiler: the relay is C")
-    build = tmp_path_factory.mktemp("build-relay")
-    for command in (
-        ["cmake", "-S", str(ROOT / "benchmarks"), "-B", str(build)],
-        ["cmake", "--build", str(build), "--target", "relay"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "relay"
 
 
 def _socket(host: network.Host, kind: socket.SocketKind) -> socket.socket:
