@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bagua_net import _nccl_wheel
-from bagua_net._bench import elements, models, net, plot, sizes, summary
+from bagua_net._bench import elements, models, net, plot, run, sizes, summary
 from bagua_net._bench.config import Config
 from bagua_net._bench.ops import OPS
 from bagua_net._bench.result import Row
@@ -191,6 +191,11 @@ def test_a_result_fills_the_receive_buffer(op: str, nranks: int, count: int) -> 
 def test_sizes_that_come_to_the_same_count_are_measured_once() -> None:
     config = Config(nranks=4, op="all_gather", sizes=(4, 16, 64))
     assert [workload.counts for workload in config.workloads()] == [(1,), (4,)]
+
+
+def test_the_heading_says_the_sizes_of_the_rows() -> None:
+    config = Config(nranks=4, op="all_gather", sizes=(4, 16, 70))
+    assert run._load_text(config) == "all_gather from 16 B to 64 B"
 
 
 def test_a_config_travels_as_json() -> None:

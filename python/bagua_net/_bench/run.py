@@ -55,9 +55,15 @@ def _check_memory(config: Config, processes: int) -> None:
 
 
 def _load_text(config: Config) -> str:
+    workloads = config.workloads()
     if not config.model:
-        return f"{config.op} from {sizes.show(config.sizes[0])} to {sizes.show(config.sizes[-1])}"
-    (workload,) = config.workloads()
+        # As the rows have them: whole elements, and of each rank as many.
+        first, last = (
+            config.operation.size(workload.counts[0], config.nranks, config.element.size)
+            for workload in (workloads[0], workloads[-1])
+        )
+        return f"{config.op} from {sizes.show(first)} to {sizes.show(last)}"
+    (workload,) = workloads
     total = sum(workload.counts)
     return (
         f"the gradients of {config.model}: {sum(models.parameters(config.model)):,} parameters, "
