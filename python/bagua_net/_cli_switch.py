@@ -63,8 +63,9 @@ def enable(
 ) -> None:
     """Turn the plugin on for every later job.
 
-    It writes a marked block into ~/.nccl.conf, which NCCL reads, and `disable` takes that out again. The block points
-    at a copy of the library, so that the jobs do not depend on this Python environment.
+    It writes a marked block into ~/.nccl.conf, which NCCL reads, and `disable` takes that out again. Where $HOME and
+    the password database name different homes, both get one: which of them NCCL reads depends on its version. The
+    block points at a copy of the library, so that the jobs do not depend on this Python environment.
     """
     if form is not None:
         if system or conf is not None or dry_run:
@@ -81,6 +82,7 @@ def enable(
         say(f"NCCL_CONF_FILE is set, so NCCL will not read {_homes.USER_CONF_NAME} here; use `{command}`")
     if dry_run:
         _show(changes)
+        say(f"{_switch.library(target)}: the library would be copied here")
         return
     _switch.enable(target, changes)
     for change in changes:

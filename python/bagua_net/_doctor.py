@@ -57,8 +57,10 @@ def check_library() -> Checks:
 def check_path_length() -> Checks:
     """NCCL cuts a longer path silently."""
     check_path(plugin_path())
-    for name, path in (("path", plugin_path()), ("path of the copy", copy_path(user_directory()))):
-        yield Check(name, "ok", f"{len(os.fsencode(path))} bytes of at most {MAX_PATH_BYTES}")
+    limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
+    yield Check("path", "ok", f"the library's has {len(os.fsencode(plugin_path()))} of the {limit}")
+    copy = copy_path(user_directory())
+    yield Check("copy", "ok", f"`bagua-net enable` makes {copy}: {len(os.fsencode(copy))} of the {limit}")
 
 
 def check_nccl() -> Checks:

@@ -118,6 +118,15 @@ def plan_enable(target: Target, *, force: bool) -> list[Change]:
     return changes
 
 
+def library(target: Target) -> Path:
+    """The copy that enabling makes.
+
+    Raises:
+        PluginPathInvalid: NCCL would not take its path.
+    """
+    return _copy.library(target.copy)
+
+
 def enable(target: Target, changes: list[Change]) -> None:
     """Makes the copy, then the changes: a file never names a library that is not there yet."""
     _copy.refresh(plugin_path(), target.copy, list(target.confs))

@@ -92,7 +92,9 @@ def test_one_home_is_written_once(sandbox: Sandbox) -> None:
 def test_dry_run_shows_a_diff_and_changes_nothing(sandbox: Sandbox) -> None:
     sandbox.confs[0].write_bytes(b"NCCL_DEBUG=INFO")
     before = sandbox.files()
-    shown = sandbox.run("enable", "--dry-run").stdout
+    dry = sandbox.run("enable", "--dry-run")
+    assert f"{sandbox.copy}: the library would be copied here" in dry.stderr
+    shown = dry.stdout
     assert f"+++ {sandbox.confs[0]}\n" in shown
     assert f"+NCCL_NET_PLUGIN={sandbox.copy}\n" in shown
     assert "\n NCCL_DEBUG=INFO\n\\ No newline at end of file\n" in shown

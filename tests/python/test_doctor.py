@@ -29,10 +29,11 @@ def diagnose(sandbox: Sandbox, **settings: str) -> tuple[int, dict[str, dict[str
 def test_a_healthy_machine(sandbox: Sandbox) -> None:
     status, checks = diagnose(sandbox)
     assert status == 0
-    for name in ("library", "path", "parameters", "activation", "RDMA", "interface lo", "tcp_wmem", "ports"):
+    for name in ("library", "path", "copy", "parameters", "activation", "RDMA", "interface lo", "tcp_wmem", "ports"):
         assert checks[name]["verdict"] in ("ok", "warn")
         assert checks[name]["fact"]
     assert checks["activation"]["fact"] == "off"
+    assert str(sandbox.copy) in checks["copy"]["fact"]
 
 
 def test_every_finding_that_is_not_ok_has_a_fix(sandbox: Sandbox) -> None:
