@@ -77,6 +77,8 @@ struct bnet_stream {
 	/* in: the slice being read */
 	uint8_t ahead[BNET_AHEAD];
 	uint32_t ahead_from, ahead_to;
+	uint32_t seen;             /* bytes before ahead_to that are used and still in the kernel, from the first one on */
+	bool alone;                /* the last receive call brought one small frame, whole */
 	struct bnet_data in_data;
 	struct bnet_request *in_request; /* NULL: the payload is not wanted (a duplicate, an unknown frame) */
 	uint64_t in_left;

@@ -61,34 +61,86 @@ static int lost(struct bnet_conn *conn, int error, const char *how)
 	return error;
 }
 
-/* One receive call: into the payload's place, if there is a payload, and into the read-ahead, which is empty or holds
- * the beginning of a header. Bytes, 0 for nothing now or the end, or -errno. drained: the socket held less than it was
- * asked for. */
-static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool *drained)
-{
-	struct iovec iov[2];
-	int parts = 0;
-	size_t direct = stream->in_request ? stream->in_left : 0, asked;
-	ssize_t n;
+/* Frames up to this are left in the kernel at first; see look. */
+#define LOOK_BYTES 2048
 
+/* Is it one frame, whole? */
+static bool one_frame(const uint8_t *at, size_t size)
+{
+	struct bnet_frame frame;
+
+	if (size < BNET_FRAME_HEADER)
+		return false;
+	bnet_frame_decode(at, &frame);
+	return size - BNET_FRAME_HEADER == frame.length;
+}
+
+/* The kernel acknowledges a short segment while a socket is read empty, and whoever waits for a small message waits for
+ * that, too. So where one is likely to come alone it is only looked at, and the next call, which most often has nothing
+ * else to find, takes it out. Anything else is taken out at once. */
+static ssize_t look(struct bnet_stream *stream)
+{
+	ssize_t n = recv(stream->fd, stream->ahead, BNET_AHEAD, MSG_DONTWAIT | MSG_PEEK);
+
+	if (n <= 0)
+		return n;
+	if (one_frame(stream->ahead, (size_t)n)) {
+		stream->seen = (uint32_t)n;
+		return n;
+	}
+	bnet_count(receive_calls, 1);
+	return recv(stream->fd, stream->ahead, (size_t)n, MSG_DONTWAIT);
+}
+
+/* To the beginning of the read-ahead; all but a part of a header has been used. */
+static void compact(struct bnet_stream *stream)
+{
 	if (ahead(stream) && stream->ahead_from)
 		memmove(stream->ahead, stream->ahead + stream->ahead_from, ahead(stream));
 	stream->ahead_to -= stream->ahead_from;
 	stream->ahead_from = 0;
+}
+
+/* Into the payload's place, if there is a payload, and into the read-ahead behind what it holds; over what has been
+ * seen, which comes again. Bytes, new or not; asked: how many there was room for. */
+static ssize_t fetch(struct bnet_stream *stream, size_t direct, size_t *asked)
+{
+	uint32_t at = stream->ahead_to - stream->seen;
+	struct iovec iov[2];
+	int parts = 0;
+
 	if (direct)
 		iov[parts++] = (struct iovec){stream->in_request->data + stream->in_data.offset +
 						      (stream->in_data.length - stream->in_left),
 					      direct};
-	iov[parts++] = (struct iovec){stream->ahead + stream->ahead_to, BNET_AHEAD - stream->ahead_to};
-	asked = direct + BNET_AHEAD - stream->ahead_to;
+	iov[parts++] = (struct iovec){stream->ahead + at, BNET_AHEAD - at};
+	*asked = direct + BNET_AHEAD - at;
+	if (parts == 2)
+		return readv(stream->fd, iov, parts);
+	if (stream->alone && stream->ahead_to == 0 && !stream->in_payload)
+		return look(stream);
+	return recv(stream->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT);
+}
+
+/* One receive call, where the read-ahead is empty or holds the beginning of a header. New bytes, 0 for nothing now or
+ * the end, or -errno. drained: the socket held less than it was asked for. */
+static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool *drained)
+{
+	size_t direct = stream->in_request ? stream->in_left : 0, asked;
+	uint32_t seen = stream->seen;
+	ssize_t n;
+
+	if (!seen)
+		compact(stream);
 	do
-		n = parts == 1 ? recv(stream->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
-			       : readv(stream->fd, iov, parts);
+		n = fetch(stream, direct, &asked);
 	while (n < 0 && errno == EINTR);
 	bnet_count(receive_calls, 1);
 	/* Less than asked for means empty, unless the end is what comes next: no edge would announce it again. */
 	*drained = n < (ssize_t)asked && (n <= 0 || !stream->hangup);
-	if (n < 0 && errno == EAGAIN) {
+	if (seen)
+		stream->seen = 0;
+	if ((n < 0 && errno == EAGAIN) || (seen && n == (ssize_t)seen)) {
 		bnet_count(receive_again, 1);
 		return 0;
 	}
@@ -103,6 +155,9 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 			return lost(conn, -ECONNRESET, "it was closed in the middle of a message");
 		return 0;
 	}
+	n -= seen;
+	stream->alone = n <= LOOK_BYTES && !stream->in_payload && ahead(stream) == 0 &&
+			one_frame(stream->ahead + stream->ahead_to, (size_t)n);
 	if (direct > (size_t)n)
 		direct = (size_t)n;
 	stream->in_left -= direct;

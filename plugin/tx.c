@@ -191,20 +191,40 @@ static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 		bnet_tx_sent(conn, request, counted);
 }
 
-/* Header and payload in one call. Bytes written, or -errno. */
-static ssize_t copy_slice(struct bnet_stream *stream)
+/* Up to this, a payload is put behind its header first: the kernel takes longer to gather two parts. */
+#define JOIN_BYTES 2048
+
+static ssize_t send_joined(const struct bnet_stream *stream)
+{
+	uint8_t frame[BNET_DATA_HEADER + JOIN_BYTES];
+
+	memcpy(frame, stream->out_header, BNET_DATA_HEADER);
+	if (stream->out_left)
+		memcpy(frame + BNET_DATA_HEADER, stream->out_data, stream->out_left);
+	return send(stream->fd, frame, BNET_DATA_HEADER + stream->out_left, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static ssize_t send_parts(struct bnet_stream *stream)
 {
 	struct iovec iov[2];
 	struct msghdr msg = {.msg_iov = iov};
-	ssize_t n;
 
 	if (stream->out_header_left)
 		iov[msg.msg_iovlen++] = (struct iovec){
 			stream->out_header + BNET_DATA_HEADER - stream->out_header_left, stream->out_header_left};
 	if (stream->out_left)
 		iov[msg.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)stream->out_data, stream->out_left};
+	return sendmsg(stream->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* Header and payload in one call. Bytes written, or -errno. */
+static ssize_t copy_slice(struct bnet_stream *stream)
+{
+	bool small = stream->out_header_left == BNET_DATA_HEADER && stream->out_left <= JOIN_BYTES;
+	ssize_t n;
+
 	do
-		n = sendmsg(stream->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+		n = small ? send_joined(stream) : send_parts(stream);
 	while (n < 0 && errno == EINTR);
 	bnet_count(send_calls, 1);
 	return n < 0 ? -errno : n;

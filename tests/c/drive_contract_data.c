@@ -39,6 +39,51 @@ static void slice_edges(struct contract *c)
 	contract_finalize(c);
 }
 
+/* Both are with the receiver when it first looks, and what it has met before are small messages that come alone. */
+static void exchange_two(struct contract *c, struct pair pair, const size_t *sizes)
+{
+	struct region from = contract_map(c, pair.send, 2 * MIB), to = contract_map(c, pair.recv, 2 * MIB);
+	void *sends[2], *receives[2];
+
+	for (int i = 0; i < 2; i++) {
+		struct drive_stamp stamp = contract_stamp((uint64_t)i);
+
+		drive_fill(from.data + (size_t)i * MIB, sizes[i], &stamp);
+		sends[i] = contract_isend(c, &from, (size_t)i * MIB, sizes[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		receives[i] = contract_irecv(c, &to, (size_t)i * MIB, MIB);
+	for (int i = 0; i < 2; i++) {
+		struct drive_stamp stamp = contract_stamp((uint64_t)i);
+		struct sizes got = contract_wait_both(c, sends[i], receives[i]);
+
+		drive_check(got.received == (int)sizes[i], "%d bytes of %zu received", got.received, sizes[i]);
+		drive_check(drive_mismatch(to.data + (size_t)i * MIB, sizes[i], &stamp) < 0, "%zu bytes came out wrong",
+			    sizes[i]);
+	}
+	contract_unmap(c, &from);
+	contract_unmap(c, &to);
+}
+
+static void small_alone(struct contract *c)
+{
+	static const size_t together[][2] = {
+		{ 100, 100 }, { 100, 0 }, { 0, 100 },  { 100, MIB }, { MIB, 100 }, { 2000, 2000 },
+		{ 2016, 1 },  { 1, 4063 }, { 4063, 1 }, { 4064, 1 },  { 4065, 1 },  { 4096, 4096 },
+	};
+	struct pair pair;
+
+	contract_load(c);
+	pair = contract_pair(c);
+	for (size_t i = 0; i < sizeof(together) / sizeof(together[0]); i++) {
+		for (size_t size = 98; size <= 100; size++)
+			contract_exchange(c, pair, size);
+		exchange_two(c, pair, together[i]);
+	}
+	contract_close_pair(c, pair);
+	contract_finalize(c);
+}
+
 static void receive_larger(struct contract *c)
 {
 	static const size_t sent[] = { 0, 1, 1000, 4097, 300000 };
@@ -348,6 +393,7 @@ static void null_size(struct contract *c)
 const struct scenario contract_data_scenarios[] = {
 	{ "zero_bytes", zero_bytes, NULL, 0 },
 	{ "slice_edges", slice_edges, NULL, 0 },
+	{ "small_alone", small_alone, NULL, 0 },
 	{ "receive_larger", receive_larger, NULL, 0 },
 	{ "truncation", truncation, NULL, 0 },
 	{ "many_posted", many_posted, NULL, 0 },

@@ -335,10 +335,61 @@ static void repeated_slice(struct contract *c)
 	contract_finalize(c);
 }
 
+/* ---- small messages ---- */
+
+/* What has come of it is there, and nothing more. */
+static void receive_in_parts(struct contract *c, const struct region *region, int fd, uint64_t message, size_t first)
+{
+	void *request = contract_irecv(c, region, 0, SMALL);
+	int done = 0, size;
+
+	memset(region->data, 'v', region->size);
+	say_message(fd, message, SMALL, first);
+	if (first)
+		drive_check(begins(c, request, region->data + first - 1), "a part of a message fails the connection");
+	drive_ok(bnet_table_test(&c->table, request, &done, &size));
+	drive_check(!done, "a part of a message completed its receive");
+	say_rest(fd, SMALL - first);
+	drive_check(completes(c, request), "the rest of a message fails the connection");
+	drive_check(drive_untouched(region->data, SMALL, 'x') < 0, "the message came out wrong");
+	drive_check(drive_untouched(region->data + SMALL, region->size - SMALL, 'v') < 0, "it wrote behind the message");
+}
+
+/* A receiver that has met only small messages that came alone meets the parts of one, and the end behind one. */
+static void small_in_parts(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
+	uint64_t message = 0;
+	struct region region;
+	void *listen_comm, *comm;
+	int fd;
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	fd = greet(handle, VERSION, 0, welcome);
+	comm = contract_accept(c, listen_comm);
+	drive_ok(bnet_table_close_listen(&c->table, listen_comm));
+	region = contract_map(c, comm, 2 * SLICE);
+	for (size_t first = 0; first < SMALL; first++) {
+		for (int alone = 0; alone < 3; alone++)
+			drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
+		receive_in_parts(c, &region, fd, message++, first);
+	}
+	drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
+	say_message(fd, message, SMALL, SMALL);
+	close(fd);
+	drive_check(contract_wait(c, contract_irecv(c, &region, 0, SMALL)) == (int)SMALL, "the last message is lost");
+	contract_wait_error(c, contract_irecv(c, &region, 0, SMALL));
+	contract_unmap(c, &region);
+	drive_ok(bnet_table_close_recv(&c->table, comm));
+	contract_finalize(c);
+}
+
 const struct scenario contract_wire_scenarios[] = {
 	{ "older_connector", older_connector, NULL, 0 },
 	{ "older_listener", older_listener, older_listener_peer, 0 },
 	{ "older_handle", older_handle, NULL, 0 },
 	{ "repeated_slice", repeated_slice, NULL, 0 },
+	{ "small_in_parts", small_in_parts, NULL, 0 },
 	{ NULL, NULL, NULL, 0 },
 };

@@ -14,6 +14,7 @@ SCENARIOS = {
     # messages
     "zero_bytes": 4,
     "slice_edges": 4,
+    "small_alone": 4,
     "receive_larger": 4,
     "truncation": 4,
     "many_posted": 4,
@@ -54,6 +55,7 @@ SCENARIOS = {
     "older_listener": 4,
     "older_handle": 4,
     "repeated_slice": 4,
+    "small_in_parts": 4,
     # streams and limits
     "streams_join_busy": 4,
     "receiver_pauses": 4,
