@@ -147,7 +147,7 @@ def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> No
     drivers.contract(drivers.build(), 12, scenario, _workers(threads, streams))
 
 
-@pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 2)])
+@pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 4)])
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ONLY_COPIED])
 def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
     """On loopback the kernel copies when it delivers, and until then uses the sender's memory."""
