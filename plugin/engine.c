@@ -23,20 +23,22 @@
 struct bnet_engine bnet_engine = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .wake = -1};
 _Atomic bool bnet_engine_dozing;
 
-uint64_t bnet_now_ms(void)
+uint64_t bnet_now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 uint64_t bnet_now_us(void)
 {
-	struct timespec now;
+	return bnet_now_ns() / 1000;
+}
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+uint64_t bnet_now_ms(void)
+{
+	return bnet_now_ns() / 1000000;
 }
 
 uint64_t bnet_random(void)

@@ -97,6 +97,7 @@ void bnet_engine_wake(void);
 void bnet_engine_wait(int ms);
 uint64_t bnet_now_ms(void);
 uint64_t bnet_now_us(void);
+uint64_t bnet_now_ns(void);
 /* Not zero. */
 uint64_t bnet_random(void);
 

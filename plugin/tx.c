@@ -9,10 +9,10 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 
 #include "conn.h"
 #include "counters.h"
+#include "engine.h"
 
 /* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
@@ -43,14 +43,6 @@ static bool anything_to_claim(const struct bnet_conn *conn)
 #define ASK_NS 2000000
 /* … and how long it is good for anything. */
 #define FORGET_US 1000000
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* Bytes that a stream holds, sent or not, and the peer has not acknowledged: what it held, less what it carries. */
 static uint64_t held(const struct bnet_stream *stream, uint64_t rate, uint64_t now)
@@ -318,7 +310,7 @@ static size_t share(struct bnet_conn *conn, int active)
 	uint64_t refused = 0;
 
 	while (written < PASS_BYTES && anything_to_claim(conn)) {
-		uint64_t now = now_ns();
+		uint64_t now = bnet_now_ns();
 		struct bnet_stream *stream = earliest(conn, active, refused, now);
 		size_t n;
 

@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "conn.h"
 #include "counters.h"
@@ -40,14 +39,6 @@
 #define COST_PERCENT 90
 /* How long the kernel may take to let go of a socket that was reset. */
 #define RELEASE_MS 100
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 enum bnet_zero_mode bnet_zero_judge(const struct bnet_zero *zero)
 {
@@ -120,7 +111,7 @@ bool bnet_zero_wants(struct bnet_conn *conn, struct bnet_stream *stream)
 
 uint64_t bnet_zero_clock(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	return conn->zero.mode == BNET_ZERO_TRIAL && stream->out_left >= LEAST_BYTES && is_short(stream) ? now_ns() : 0;
+	return conn->zero.mode == BNET_ZERO_TRIAL && stream->out_left >= LEAST_BYTES && is_short(stream) ? bnet_now_ns() : 0;
 }
 
 void bnet_zero_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_t since)
@@ -130,7 +121,7 @@ void bnet_zero_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_
 	if (since == 0 || conn->zero.mode != BNET_ZERO_TRIAL)
 		return;
 	cost->bytes += bytes;
-	cost->ns += now_ns() - since;
+	cost->ns += bnet_now_ns() - since;
 	if (bnet_zero_judge(&conn->zero) == BNET_ZERO_ON)
 		decide(conn, BNET_ZERO_ON, "that takes less time");
 	else if (bnet_zero_judge(&conn->zero) == BNET_ZERO_OFF)
@@ -231,7 +222,7 @@ static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 
 void bnet_zero_reap(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	uint64_t since = conn->zero.mode == BNET_ZERO_TRIAL ? now_ns() : 0;
+	uint64_t since = conn->zero.mode == BNET_ZERO_TRIAL ? bnet_now_ns() : 0;
 	bool any = false;
 
 	while (bnet_zero_pending(&stream->zero) && take_one(conn, stream))
