@@ -11,15 +11,11 @@
 
 #include "bagua_net.h"
 #include "check.h"
+#include "sanitize.h"
 
 #define MAX_RANKS 5
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#endif
 /* A rank's thread runs ten times slower under ThreadSanitizer, and more ranks share nothing that two do not. */
-#if defined(__SANITIZE_THREAD__)
+#if defined(SANITIZE_THREAD)
 #define MOST_RANKS 3
 #else
 #define MOST_RANKS MAX_RANKS
