@@ -9,6 +9,9 @@
 /* One measurement takes at least so long, and so many round trips. */
 #define WINDOW_US 100000
 #define WINDOW_RTTS 8
+/* … and this is a longer look. */
+#define LONG_WINDOW_US 1000000
+#define LONG_WINDOW_RTTS 64
 /* … after the streams have had so long to find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
@@ -19,10 +22,13 @@
 /* Where nothing waits on the way, the streams' own windows limit, and more of them carry more sooner or later: so they
  * stay unless it has become clearly less. */
 #define LOSS_PERCENT 50
+/* What seems as good as the best on the way up, in hundredths of that: short windows waver. */
+#define AS_GOOD_PERCENT 80
 /* What fewer streams have to carry, if they are to do. */
 #define SAME_PERCENT 97
 /* So many windows in which the network did not limit raise the question whether fewer streams would do. */
 #define IDLE_WINDOWS 10
+#define LONG_IDLE_WINDOWS 2
 #define BACKOFF_US 500000
 #define MOST_BACKOFF_US 60000000
 
@@ -64,6 +70,8 @@ static bool measured(struct bnet_demand *demand, const struct bnet_demand_sample
 	demand->samples++;
 	demand->limited += sample->limited;
 	demand->queued += sample->queued;
+	if (demand->review || demand->careful)
+		return demand->time_us >= at_least(LONG_WINDOW_US, sample->rtt_us, LONG_WINDOW_RTTS);
 	return demand->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
 }
 
@@ -71,17 +79,37 @@ static uint64_t needed_percent(const struct bnet_demand *demand)
 {
 	if (demand->level < demand->before)
 		return SAME_PERCENT;
-	if (demand->queued * 2 < demand->samples)
+	if (demand->queued * 2 < demand->samples && !demand->careful)
 		return LOSS_PERCENT;
 	return demand->before == 1 ? FIRST_GAIN_PERCENT : GAIN_PERCENT;
+}
+
+static void remember(struct bnet_demand *demand, int level, uint64_t rate)
+{
+	if (demand->nseen > 0 && demand->seen[demand->nseen - 1].level == level)
+		demand->nseen--; /* the base of a trial is what the one before it ended with, measured again */
+	if (demand->nseen == BNET_DEMAND_SEEN)
+		return;
+	demand->seen[demand->nseen].level = level;
+	demand->seen[demand->nseen].rate = rate;
+	demand->nseen++;
 }
 
 /* True: the trial has failed, and the level is what it was. */
 static bool end_trial(struct bnet_demand *demand, const struct bnet_demand_sample *sample, uint64_t rate)
 {
-	bool kept = rate * 100 >= demand->base * needed_percent(demand);
+	const uint64_t needed = needed_percent(demand);
+	bool kept = rate * 100 >= demand->base * needed;
 
-	if (kept) {
+	if (!demand->careful) {
+		remember(demand, demand->before, demand->base);
+		remember(demand, demand->level, rate);
+		demand->in_doubt |= kept && needed == LOSS_PERCENT;
+	}
+	if (kept && demand->careful && demand->level < demand->before) {
+		/* as good as more, and those are not tried again soon */
+		demand->retry_us = sample->now_us + demand->backoff_us;
+	} else if (kept) {
 		demand->backoff_us = BACKOFF_US;
 	} else {
 		demand->level = demand->before;
@@ -95,6 +123,21 @@ static bool end_trial(struct bnet_demand *demand, const struct bnet_demand_sampl
 	return !kept;
 }
 
+/* After a climb in doubt: the fewest streams that seemed as good as the best; 0: those that there are. */
+static int second_thought(struct bnet_demand *demand)
+{
+	uint64_t best = 0;
+
+	demand->careful = true;
+	for (int i = 0; i < demand->nseen; i++)
+		best = demand->seen[i].rate > best ? demand->seen[i].rate : best;
+	for (int i = 0; i < demand->nseen; i++)
+		if (demand->seen[i].rate * 100 >= best * AS_GOOD_PERCENT && demand->seen[i].level < demand->level &&
+		    demand->seen[i].level >= demand->least)
+			return demand->seen[i].level;
+	return 0;
+}
+
 /* The level to try next; 0: none. */
 static int proposal(struct bnet_demand *demand, uint64_t now_us)
 {
@@ -106,7 +149,7 @@ static int proposal(struct bnet_demand *demand, uint64_t now_us)
 		return 0;
 	if (limited)
 		return demand->level >= demand->most ? 0 : more < demand->most ? more : demand->most;
-	if (demand->unlimited < IDLE_WINDOWS || demand->level == demand->least)
+	if (demand->unlimited < (demand->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) || demand->level == demand->least)
 		return 0;
 	demand->unlimited = 0;
 	return less > demand->least ? less : demand->least;
@@ -122,8 +165,9 @@ bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sampl
 	rate = demand->bytes * 1000000 / demand->time_us;
 	if (demand->before && end_trial(demand, sample, rate))
 		return true;
-	next = proposal(demand, sample->now_us);
+	next = demand->review ? second_thought(demand) : proposal(demand, sample->now_us);
 	clear_window(demand);
+	demand->review = next == 0 && demand->in_doubt && !demand->careful;
 	if (next == 0)
 		return false;
 	demand->before = demand->level;

@@ -7,12 +7,18 @@
  * stream, another may lose. It starts at `least`. While the network limits the streams that there are, more are tried:
  * twice as many. They stay if together they carry more than before, and else rest, for longer every time. When the
  * network has not limited for a while, half as many are tried, and stay if they carry as much.
+ *
+ * Where nothing waits on the way, more streams may take longer to show what they carry than a trial lasts, so they stay
+ * in doubt. At the end of such a climb a longer look decides between what there is then and the fewest that seemed as
+ * good on the way.
  */
 #ifndef BNET_DEMAND_H
 #define BNET_DEMAND_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define BNET_DEMAND_SEEN 8 /* 1, 4, 8, … 64 are six */
 
 struct bnet_demand {
 	int level;            /* streams that a connection uses */
@@ -23,6 +29,14 @@ struct bnet_demand {
 	uint64_t retry_us;    /* no trial until then */
 	uint64_t backoff_us;
 	uint32_t unlimited;   /* windows in a row in which the network did not limit */
+	bool in_doubt;        /* raises were kept though they carried no more */
+	bool review;          /* the climb is over: the window that is being measured is the longer look at its end */
+	bool careful;         /* that has been: windows are long from here on, and nothing is kept that carries no more */
+	struct {
+		int level;
+		uint64_t rate; /* bytes/s */
+	} seen[BNET_DEMAND_SEEN]; /* on the way up */
+	int nseen;
 	/* the window that is being measured */
 	uint64_t bytes, time_us;
 	uint32_t samples, limited, queued;

@@ -223,6 +223,26 @@ static void loss_is_met_with_all_streams(void)
 	check(same.demand.level < MOST);
 }
 
+/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated. */
+static void a_climb_in_doubt_is_looked_at_again(void)
+{
+	static uint64_t (*const paths[])(int) = {link, crowded};
+
+	for (int i = 0; i < 2; i++) {
+		struct world world = begin(paths[i], 1, MOST);
+
+		world.queued = false;
+		await_change(&world);
+		await_change(&world);
+		check(world.demand.level > 4); /* the first trial has stayed, though it carried no more */
+		samples(&world, MINUTE);
+		check_int(world.demand.before ? world.demand.before : world.demand.level, 1);
+		world.highest = world.demand.level;
+		samples(&world, 10 * MINUTE);
+		check(world.highest <= 4); /* no step was built on one of no use */
+	}
+}
+
 /* ---- fewer streams ---- */
 
 static void idle_streams_are_given_back_where_fewer_do(void)
@@ -361,6 +381,7 @@ int main(void)
 	a_failed_trial_is_retried_later_and_later();
 	a_path_that_changes_is_noticed();
 	loss_is_met_with_all_streams();
+	a_climb_in_doubt_is_looked_at_again();
 	idle_streams_are_given_back_where_fewer_do();
 	fewer_streams_that_carry_less_are_undone();
 	streams_that_open_are_not_judged();
