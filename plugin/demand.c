@@ -29,6 +29,8 @@
 /* So many windows in which the network did not limit raise the question whether fewer streams would do. */
 #define IDLE_WINDOWS 10
 #define LONG_IDLE_WINDOWS 2
+/* For so many long windows a review holds: a minute or more. After that the path may have changed. */
+#define CAREFUL_WINDOWS 60
 #define BACKOFF_US 500000
 #define MOST_BACKOFF_US 60000000
 
@@ -75,18 +77,36 @@ static bool measured(struct bnet_demand *demand, const struct bnet_demand_sample
 	return demand->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
 }
 
-static uint64_t needed_percent(const struct bnet_demand *demand)
+static uint64_t gain_percent(const struct bnet_demand *demand)
 {
 	if (demand->level < demand->before)
 		return SAME_PERCENT;
-	if (demand->queued * 2 < demand->samples && !demand->careful)
-		return LOSS_PERCENT;
 	return demand->before == 1 ? FIRST_GAIN_PERCENT : GAIN_PERCENT;
+}
+
+/* More streams that carry no more may yet come to it. */
+static bool in_doubt(const struct bnet_demand *demand, uint64_t rate)
+{
+	return !demand->careful && demand->queued * 2 < demand->samples && rate * 100 >= demand->base * LOSS_PERCENT;
+}
+
+static void forget_climb(struct bnet_demand *demand)
+{
+	demand->in_doubt = demand->review = false;
+	demand->nseen = 0;
+}
+
+void bnet_demand_set(struct bnet_demand *demand, int level)
+{
+	demand->level = level;
+	demand->before = 0;
+	forget_climb(demand);
+	clear_window(demand);
 }
 
 static void remember(struct bnet_demand *demand, int level, uint64_t rate)
 {
-	if (demand->nseen > 0 && demand->seen[demand->nseen - 1].level == level)
+	if (demand->nseen > 0 && demand->seen[demand->nseen - 1].level >= level)
 		demand->nseen--; /* the base of a trial is what the one before it ended with, measured again */
 	if (demand->nseen == BNET_DEMAND_SEEN)
 		return;
@@ -95,47 +115,82 @@ static void remember(struct bnet_demand *demand, int level, uint64_t rate)
 	demand->nseen++;
 }
 
+/* No trial for a while, and after the next one in vain for twice as long. */
+static void rest(struct bnet_demand *demand, uint64_t now_us)
+{
+	demand->retry_us = now_us + demand->backoff_us;
+	demand->backoff_us *= 2;
+	if (demand->backoff_us > MOST_BACKOFF_US)
+		demand->backoff_us = MOST_BACKOFF_US;
+}
+
+static void begin_trial(struct bnet_demand *demand, const struct bnet_demand_sample *sample, int level, uint64_t rate)
+{
+	if (level > demand->level && !demand->in_doubt)
+		demand->nseen = 0; /* a climb begins, or goes on without doubt */
+	if (level > demand->level)
+		remember(demand, demand->level, rate);
+	demand->before = demand->level;
+	demand->base = rate;
+	demand->level = level;
+	settle(demand, sample);
+}
+
+static void end_review(struct bnet_demand *demand, uint64_t now_us)
+{
+	forget_climb(demand);
+	demand->careful = CAREFUL_WINDOWS;
+	rest(demand, now_us);
+}
+
 /* True: the trial has failed, and the level is what it was. */
 static bool end_trial(struct bnet_demand *demand, const struct bnet_demand_sample *sample, uint64_t rate)
 {
-	const uint64_t needed = needed_percent(demand);
-	bool kept = rate * 100 >= demand->base * needed;
+	const bool more = demand->level > demand->before;
+	bool gains = rate * 100 >= demand->base * gain_percent(demand), kept = gains || (more && in_doubt(demand, rate));
 
-	if (!demand->careful) {
-		remember(demand, demand->before, demand->base);
-		remember(demand, demand->level, rate);
-		demand->in_doubt |= kept && needed == LOSS_PERCENT;
-	}
-	if (kept && demand->careful && demand->level < demand->before) {
-		/* as good as more, and those are not tried again soon */
-		demand->retry_us = sample->now_us + demand->backoff_us;
-	} else if (kept) {
+	if (kept && more) {
+		demand->in_doubt |= !gains;
 		demand->backoff_us = BACKOFF_US;
-	} else {
+		remember(demand, demand->level, rate);
+	} else if (kept && demand->review) {
+		end_review(demand, sample->now_us); /* fewer are as good */
+	} else if (!kept) {
 		demand->level = demand->before;
-		demand->retry_us = sample->now_us + demand->backoff_us;
-		demand->backoff_us *= 2;
-		if (demand->backoff_us > MOST_BACKOFF_US)
-			demand->backoff_us = MOST_BACKOFF_US;
+		if (!demand->review)
+			rest(demand, sample->now_us);
 		settle(demand, sample);
 	}
 	demand->before = 0;
 	return !kept;
 }
 
-/* After a climb in doubt: the fewest streams that seemed as good as the best; 0: those that there are. */
-static int second_thought(struct bnet_demand *demand)
+/* Of what was seen on the way and was not compared yet: the fewest streams that seemed as good as the best, which may be
+ * what there is now, by its rate in the longer look; 0: none. */
+static int second_thought(struct bnet_demand *demand, uint64_t rate)
 {
-	uint64_t best = 0;
+	uint64_t best = rate;
 
-	demand->careful = true;
 	for (int i = 0; i < demand->nseen; i++)
 		best = demand->seen[i].rate > best ? demand->seen[i].rate : best;
-	for (int i = 0; i < demand->nseen; i++)
-		if (demand->seen[i].rate * 100 >= best * AS_GOOD_PERCENT && demand->seen[i].level < demand->level &&
-		    demand->seen[i].level >= demand->least)
-			return demand->seen[i].level;
+	for (int i = 0; i < demand->nseen; i++) {
+		const int level = demand->seen[i].level;
+
+		if (demand->seen[i].rate * 100 < best * AS_GOOD_PERCENT || level < demand->least || level >= demand->level)
+			continue;
+		memmove(demand->seen, demand->seen + i + 1, (size_t)(demand->nseen - i - 1) * sizeof(demand->seen[0]));
+		demand->nseen -= i + 1;
+		return level;
+	}
 	return 0;
+}
+
+/* A climb with doubts is over where no raise can follow it now: there are no more, the last one was in vain, or the network
+ * has not limited for a while. */
+static bool climb_is_over(const struct bnet_demand *demand, uint64_t now_us)
+{
+	return demand->in_doubt &&
+	       (demand->level >= demand->most || now_us < demand->retry_us || demand->unlimited >= IDLE_WINDOWS);
 }
 
 /* The level to try next; 0: none. */
@@ -163,16 +218,17 @@ bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sampl
 	if (!measured(demand, sample))
 		return false;
 	rate = demand->bytes * 1000000 / demand->time_us;
+	demand->careful -= demand->careful > 0;
 	if (demand->before && end_trial(demand, sample, rate))
 		return true;
-	next = demand->review ? second_thought(demand) : proposal(demand, sample->now_us);
+	next = demand->review ? second_thought(demand, rate) : proposal(demand, sample->now_us);
+	if (demand->review && next == 0)
+		end_review(demand, sample->now_us); /* nothing seen on the way is as good */
+	else if (next == 0)
+		demand->review = climb_is_over(demand, sample->now_us);
 	clear_window(demand);
-	demand->review = next == 0 && demand->in_doubt && !demand->careful;
 	if (next == 0)
 		return false;
-	demand->before = demand->level;
-	demand->base = rate;
-	demand->level = next;
-	settle(demand, sample);
+	begin_trial(demand, sample, next, rate);
 	return true;
 }

@@ -8,9 +8,9 @@
  * twice as many. They stay if together they carry more than before, and else rest, for longer every time. When the
  * network has not limited for a while, half as many are tried, and stay if they carry as much.
  *
- * Where nothing waits on the way, more streams may take longer to show what they carry than a trial lasts, so they stay
- * in doubt. At the end of such a climb a longer look decides between what there is then and the fewest that seemed as
- * good on the way.
+ * Where nothing waits on the way, more streams may take longer to show what they carry than a trial lasts, so in doubt
+ * they are kept. At the end of such a climb longer looks decide between what there is then and the fewest that seemed as
+ * good on the way; for a while after that, trials are as long and nothing is kept in doubt.
  */
 #ifndef BNET_DEMAND_H
 #define BNET_DEMAND_H
@@ -29,13 +29,13 @@ struct bnet_demand {
 	uint64_t retry_us;    /* no trial until then */
 	uint64_t backoff_us;
 	uint32_t unlimited;   /* windows in a row in which the network did not limit */
-	bool in_doubt;        /* raises were kept though they carried no more */
-	bool review;          /* the climb is over: the window that is being measured is the longer look at its end */
-	bool careful;         /* that has been: windows are long from here on, and nothing is kept that carries no more */
+	bool in_doubt;        /* a raise of this climb was kept though it carried no more */
+	bool review;          /* the climb is over, and its end is compared with what was seen on the way */
+	uint32_t careful;     /* long windows that are left in which nothing is kept in doubt */
 	struct {
 		int level;
 		uint64_t rate; /* bytes/s */
-	} seen[BNET_DEMAND_SEEN]; /* on the way up */
+	} seen[BNET_DEMAND_SEEN]; /* of this climb, upwards */
 	int nseen;
 	/* the window that is being measured */
 	uint64_t bytes, time_us;
@@ -54,6 +54,8 @@ struct bnet_demand_sample {
 };
 
 void bnet_demand_init(struct bnet_demand *demand, int least, int most);
+/* Somebody else sets the level, within least and most. A trial that is on has lost its meaning, and so has the climb. */
+void bnet_demand_set(struct bnet_demand *demand, int level);
 /* Takes a sample into account; true when `level` has changed. */
 bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sample *sample);
 

@@ -103,11 +103,8 @@ void bnet_path_allow(struct bnet_conn *conn, int most)
 		demand->most = conn->setup.most;
 	if (demand->least > demand->most)
 		demand->least = demand->most;
-	if (demand->level > demand->most) {
-		/* A trial that is on has lost its meaning. */
-		demand->level = demand->most;
-		demand->before = 0;
-	}
+	if (demand->level > demand->most)
+		bnet_demand_set(demand, demand->most);
 }
 
 static void widen(struct bnet_conn *conn)
@@ -149,11 +146,8 @@ void bnet_path_spread(struct bnet_conn *conn)
 	if (least <= demand->least)
 		return;
 	demand->least = least;
-	if (demand->level >= least)
-		return;
-	/* A trial that is on has lost its meaning: what follows is compared with what follows. */
-	demand->level = least;
-	demand->before = 0;
+	if (demand->level < least)
+		bnet_demand_set(demand, least);
 }
 
 /* Streams that are not used any more are closed: the next ones to be tried get other ports, and with luck another path.

@@ -5,6 +5,7 @@
 #include "drive_contract.h"
 #include "sanitize.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -110,7 +111,7 @@ static int list_tasks(long tasks[MAX_TASKS])
 	return count;
 }
 
-/* The text behind a field's name in the thread's status file. */
+/* The text behind a field's name in the thread's status file; "" for a thread that has ended meanwhile. */
 static void task_status(long task, const char *field, char value[256])
 {
 	size_t length = strlen(field);
@@ -120,11 +121,12 @@ static void task_status(long task, const char *field, char value[256])
 	value[0] = '\0';
 	snprintf(path, sizeof(path), "/proc/self/task/%ld/status", task);
 	file = fopen(path, "re");
-	drive_check(file, "%s: %m", path);
-	while (fgets(line, sizeof(line), file))
+	drive_check(file || errno == ENOENT, "%s: %m", path);
+	while (file && fgets(line, sizeof(line), file))
 		if (strncmp(line, field, length) == 0)
 			strcpy(value, line + length);
-	fclose(file);
+	if (file)
+		fclose(file);
 }
 
 /* ---- a host process that forks ---- */
@@ -147,14 +149,15 @@ static bool others_sleep(void)
 
 	for (int i = 0; i < count; i++) {
 		task_status(tasks[i], "State:", state);
-		if (tasks[i] != getpid() && !strchr(state, 'S'))
+		if (tasks[i] != gettid() && state[0] && !strchr(state, 'S'))
 			return false;
 	}
 	return true;
 }
 
 /* The allocator of AddressSanitizer (gcc 12, clang 14) has locks that fork() does not wait for: where a thread that starts
- * holds one, the child's next allocation waits for ever. glibc's has none such, so the plain build forks at any moment. */
+ * holds one, the child's next allocation waits for ever. Threads that sleep have started, and hardly any allocates later.
+ * glibc's allocator has no such locks, so the plain build forks at any moment. */
 static pid_t fork_host(void)
 {
 	pid_t child;

@@ -223,23 +223,80 @@ static void loss_is_met_with_all_streams(void)
 	check(same.demand.level < MOST);
 }
 
-/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated. */
+/* One stream carries nine tenths of what four do, and many less. */
+static uint64_t best_by_four(int streams)
+{
+	return streams < 4 ? 900 * MB : 1000 * MB - (uint64_t)(streams - 4) * 6 * MB;
+}
+
+/* For how many of so many samples more than so many streams were used. */
+static uint64_t samples_above(struct world *world, int level, uint64_t count)
+{
+	uint64_t above = 0;
+
+	while (count--) {
+		sample(world);
+		above += world->demand.level > level;
+	}
+	return above;
+}
+
+/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated for
+ * a while. */
 static void a_climb_in_doubt_is_looked_at_again(void)
 {
-	static uint64_t (*const paths[])(int) = {link, crowded};
+	static uint64_t (*const paths[])(int) = {link, crowded, best_by_four};
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++) {
 		struct world world = begin(paths[i], 1, MOST);
 
 		world.queued = false;
 		await_change(&world);
 		await_change(&world);
 		check(world.demand.level > 4); /* the first trial has stayed, though it carried no more */
-		samples(&world, MINUTE);
-		check_int(world.demand.before ? world.demand.before : world.demand.level, 1);
-		world.highest = world.demand.level;
-		samples(&world, 10 * MINUTE);
-		check(world.highest <= 4); /* no step was built on one of no use */
+		samples(&world, MINUTE / 2);
+		check(samples_above(&world, 4, 10 * MINUTE) < MINUTE);
+	}
+}
+
+/* A job that pauses in the middle of a climb has not ended it. */
+static void a_pause_does_not_end_a_climb(void)
+{
+	struct world world = begin(lossy, 1, MOST);
+
+	world.queued = false;
+	await_change(&world);
+	world.limited = false;
+	samples(&world, SECOND / 2);
+	world.limited = true;
+	samples(&world, MINUTE / 6);
+	check_int(world.demand.level, MOST);
+}
+
+/* What was seen on earlier climbs, of another path as it were, does not count. */
+static void only_this_climb_counts(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	samples(&world, MINUTE); /* trials in vain, with a queue */
+	world.carries = lossy;   /* a tenth */
+	world.queued = false;
+	samples(&world, 3 * MINUTE);
+	check(samples_above(&world, MOST / 2, MINUTE) > MINUTE * 3 / 4);
+}
+
+/* The level is set from outside in the middle of everything: what was seen before is void, and all bounds hold. */
+static void a_level_that_is_set_begins_anew(void)
+{
+	for (uint64_t n = 0; n < 20 * SECOND; n += 7) {
+		struct world world = begin(link, 1, MOST);
+
+		world.queued = false;
+		samples(&world, n);
+		world.demand.most = 3;
+		if (world.demand.level > 3)
+			bnet_demand_set(&world.demand, 3);
+		samples(&world, MINUTE); /* within least and most, every sample */
 	}
 }
 
@@ -382,6 +439,9 @@ int main(void)
 	a_path_that_changes_is_noticed();
 	loss_is_met_with_all_streams();
 	a_climb_in_doubt_is_looked_at_again();
+	a_pause_does_not_end_a_climb();
+	only_this_climb_counts();
+	a_level_that_is_set_begins_anew();
 	idle_streams_are_given_back_where_fewer_do();
 	fewer_streams_that_carry_less_are_undone();
 	streams_that_open_are_not_judged();
