@@ -23,8 +23,10 @@
 #define QUEUE_PERCENT 130
 /* Below that, a queue cannot be told from a late processor. */
 #define QUEUE_RTT_US 300
-/* A sample counts for half of the estimate. */
+/* A sample counts for half of the estimate of a rate. The kernel counts busy time in ticks of some milliseconds, so for
+ * less of a mean of it. */
 #define RATE_SHARE 2
+#define BUSY_SHARE 4
 #define LEAST_BUSY_US 1000
 /* How much a stream may hold back, beyond two round trips. */
 #define AHEAD_US 4000
@@ -49,6 +51,8 @@ bool bnet_flow_read(int fd, struct bnet_reading *reading)
 		.rwnd_us = info.tcpi_rwnd_limited,
 		.sndbuf_us = info.tcpi_sndbuf_limited,
 		.delivery_rate = info.tcpi_delivery_rate,
+		.segment = info.tcpi_snd_mss,
+		.flight = info.tcpi_unacked,
 		.rtt_us = info.tcpi_rtt,
 		.min_rtt_us = info.tcpi_min_rtt,
 	};
@@ -62,6 +66,12 @@ static uint64_t per_second(uint64_t bytes, uint64_t us)
 	if (bytes / us >= MOST_RATE / 1000000)
 		return MOST_RATE;
 	return bytes / us * 1000000 + bytes % us * 1000000 / us;
+}
+
+/* A receiver may wait 40 ms with the acknowledgement of a lone segment: how long that took says nothing of the path. */
+static bool is_lone_segment(const struct bnet_reading *reading, uint64_t acked)
+{
+	return acked + (uint64_t)reading->flight * reading->segment < 2 * (uint64_t)reading->segment;
 }
 
 static void estimate(struct bnet_flow *flow, uint64_t acked, uint64_t busy_us)
@@ -93,6 +103,14 @@ static bool network_limits(const struct bnet_flow *flow, const struct bnet_readi
 	return now->delivery_rate / BURST_PERCENT < per_second(acked, elapsed) / 100 || buffer_limits(flow, now, busy);
 }
 
+static bool is_always_busy(struct bnet_flow *flow, uint64_t busy, uint64_t elapsed)
+{
+	const uint32_t percent = busy < elapsed ? (uint32_t)(busy * 100 / elapsed) : 100;
+
+	flow->busy_percent += percent / BUSY_SHARE - flow->busy_percent / BUSY_SHARE;
+	return flow->busy_percent >= BUSY_PERCENT;
+}
+
 /* A socket that was reset begins again. */
 static bool went_back(const struct bnet_reading *from, const struct bnet_reading *to)
 {
@@ -113,14 +131,16 @@ struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet
 	if (flow->last_us && now_us > flow->last_us && !went_back(&flow->last, reading)) {
 		/* Time in which the peer had no room says nothing of the path. */
 		uint64_t held_up = reading->rwnd_us - flow->last.rwnd_us, busy = reading->busy_us - flow->last.busy_us;
-		uint64_t rate;
+		uint64_t working = busy > held_up ? busy - held_up : 0, rate;
 
 		step.acked = reading->acked - flow->last.acked;
 		step.elapsed_us = now_us - flow->last_us;
 		step.limited = network_limits(flow, reading, step.acked, step.elapsed_us);
+		step.busy = is_always_busy(flow, working, step.elapsed_us);
 		step.queued = reading->min_rtt_us < QUEUE_RTT_US ||
 			      (uint64_t)reading->rtt_us * 100 > (uint64_t)reading->min_rtt_us * QUEUE_PERCENT;
-		estimate(flow, step.acked, busy > held_up ? busy - held_up : 0);
+		if (!is_lone_segment(reading, step.acked))
+			estimate(flow, step.acked, working);
 		rate = per_second(step.acked, step.elapsed_us);
 		if (step.acked)
 			flow->peak -= flow->peak / 64;

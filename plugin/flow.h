@@ -18,6 +18,8 @@ struct bnet_reading {
 	uint64_t rwnd_us;        /* … of it, held up by the peer's window */
 	uint64_t sndbuf_us;      /* … of it, held up by the size of the send buffer */
 	uint64_t delivery_rate;  /* bytes/s, of the last bytes that were acknowledged */
+	uint32_t segment;        /* bytes of a full one */
+	uint32_t flight;         /* segments that are sent and not acknowledged */
 	uint32_t rtt_us;
 	uint32_t min_rtt_us;
 };
@@ -26,6 +28,7 @@ struct bnet_flow {
 	/* the control thread's */
 	struct bnet_reading last;
 	uint64_t last_us;        /* when; 0: never */
+	uint32_t busy_percent;   /* of the time of late */
 	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
 	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */
 	/* for the owner */
@@ -37,7 +40,8 @@ struct bnet_flow {
 struct bnet_flow_step {
 	uint64_t acked;          /* bytes */
 	uint64_t elapsed_us;
-	bool limited;            /* by the network: neither by the peer nor by a processor */
+	bool limited;            /* by the network: neither by the peer nor by a processor, if there was more to send */
+	bool busy;               /* for some samples now it has hardly ever been without bytes in flight */
 	bool queued;             /* its bytes wait in a queue on the way */
 };
 

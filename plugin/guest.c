@@ -340,6 +340,8 @@ static void greet(struct guest *guest, const struct bnet_hello *hello)
 		bnet_conn_free(conn);
 		return;
 	}
+	if (!listen)
+		bnet_sock_acknowledge_at_once(fd);
 	if (listen) {
 		bnet_list_add(&bnet_engine.conns, &conn->node);
 		bnet_list_add(&listen->queue, &conn->setup.accepted);

@@ -152,6 +152,13 @@ bool bnet_sock_all_acknowledged(int fd)
 	return ioctl(fd, SIOCOUTQ, &queued) < 0 || queued == 0;
 }
 
+void bnet_sock_acknowledge_at_once(int fd)
+{
+	int on = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+}
+
 void bnet_sock_reset(int fd)
 {
 	struct sockaddr none = {.sa_family = AF_UNSPEC};

@@ -33,6 +33,9 @@ int bnet_sock_error(int fd);
 uint64_t bnet_sock_received(int fd);
 /* The peer's kernel has everything that was written, also the end if that was. */
 bool bnet_sock_all_acknowledged(int fd);
+/* The next dozen or so of segments are acknowledged without waiting for more. A question and an answer, as HELLO and
+ * WELCOME, make the kernel take the connection for one where answers carry the acknowledgements. */
+void bnet_sock_acknowledge_at_once(int fd);
 /* Ends the connection with a reset, and leaves the descriptor open. */
 void bnet_sock_reset(int fd);
 /* Does the process have descriptors to spare? Streams beyond the first, and strangers, stop at half of its limit: the

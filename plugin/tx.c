@@ -72,16 +72,18 @@ static void ask(struct bnet_stream *stream, uint64_t now)
 	stream->held_ns = stream->asked_ns = now;
 }
 
-/* When would it have delivered a little more? */
-static uint64_t ready_in_ns(const struct bnet_stream *stream, uint64_t now)
+/* When would it have delivered a little more? One that nothing is known of is worth a try, once it has nothing left. */
+static uint64_t ready_in_ns(struct bnet_stream *stream, uint64_t now)
 {
 	uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
 	uint64_t later = stream->index ? LATER_NS : 0;
 
 	if (stream->hangup)
 		return 0; /* writing tells why */
+	if (rate == 0 && stream->held)
+		ask(stream, now);
 	if (rate == 0)
-		return later + UNKNOWN_NS;
+		return later + (stream->held ? UNKNOWN_NS : 0);
 	return later + (held(stream, rate, now) + PROBE_BYTES) * 1000000 / rate * 1000;
 }
 

@@ -113,6 +113,25 @@ static void a_silent_stream_is_slow_and_not_unknown(void)
 	check(near(rate(&model), 100 * MB));
 }
 
+/* Its receiver may wait with the acknowledgement for a second one. */
+static void a_lone_segment_says_nothing(void)
+{
+	struct model lone = begin(100), many = begin(100);
+
+	lone.at.segment = many.at.segment = 1448;
+	many.at.flight = 10;
+	for (int i = 0; i < 5; i++) {
+		lone.at.flight = 1;
+		tick(&lone, TICK, 0, 0); /* on its way */
+		lone.at.flight = 0;
+		tick(&lone, TICK, 1448, 0);
+		tick(&many, TICK, 0, 0);
+		tick(&many, TICK, 1448, 0);
+	}
+	check_int(rate(&lone), 0);
+	check(rate(&many) > 0);
+}
+
 /* What it carries in a few milliseconds and two round trips. */
 static void the_budget_grows_with_rate_and_round_trip(void)
 {
@@ -144,6 +163,23 @@ static void the_network_limits_who_is_busy_and_nothing_else(void)
 	check(!limited(TICK / 2, 0, 100 * MB));        /* it had nothing to send */
 	check(!limited(TICK, TICK / 2, 100 * MB));     /* the peer did not read */
 	check(!limited(TICK, 0, 400 * MB));            /* bursts: a processor is late */
+}
+
+/* In the mean: the kernel counts its time in ticks. */
+static void who_is_always_busy_says_so(void)
+{
+	struct model always = begin(100), mostly = begin(100), held_up = begin(100);
+
+	for (int i = 0; i < 60; i++) {
+		bool soon = i < 30;
+
+		check(soon || tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0).busy);
+		check(!tick(&mostly, i % 5 < 3 ? TICK : 0, MB, 0).busy);
+		held_up.at.rwnd_us += TICK / 2;
+		check(!tick(&held_up, TICK, MB, 0).busy);
+		if (soon)
+			tick(&always, TICK, MB, 0);
+	}
 }
 
 static void bytes_wait_where_the_round_trip_has_grown(void)
@@ -262,8 +298,10 @@ int main(void)
 	the_rate_follows();
 	a_rest_keeps_the_rate();
 	a_silent_stream_is_slow_and_not_unknown();
+	a_lone_segment_says_nothing();
 	the_budget_grows_with_rate_and_round_trip();
 	the_network_limits_who_is_busy_and_nothing_else();
+	who_is_always_busy_says_so();
 	bytes_wait_where_the_round_trip_has_grown();
 	a_step_is_what_happened_since_the_last();
 	counts_that_go_back_are_a_new_beginning();
