@@ -26,11 +26,18 @@
 #define AS_GOOD_PERCENT 80
 /* What fewer streams have to carry, if they are to do. */
 #define SAME_PERCENT 97
+/* A lone stream on a way where nothing waits has to be limited for so many hundredths of the time, on a mean over several
+ * windows: what limits a collective there changes from one round trip to the next, and a climb costs it much. */
+#define OFTEN_PERCENT 50
+#define OFTEN_WINDOWS 4
 /* So many windows in which the network did not limit raise the question whether fewer streams would do. */
 #define IDLE_WINDOWS 10
 #define LONG_IDLE_WINDOWS 2
 /* For so many long windows a review holds: a minute or more. After that the path may have changed. */
 #define CAREFUL_WINDOWS 60
+/* More streams that carry no more, but that the network does not limit any more, may be waiting for other ranks, which
+ * are about to try the same. So long, which is twice the first rest. */
+#define PATIENCE_US 1000000
 #define BACKOFF_US 500000
 #define MOST_BACKOFF_US 60000000
 
@@ -39,7 +46,8 @@ void bnet_demand_init(struct bnet_demand *demand, int least, int most)
 	memset(demand, 0, sizeof(*demand));
 	demand->level = demand->least = least;
 	demand->most = most;
-	demand->backoff_us = BACKOFF_US;
+	demand->often = -1;
+	demand->rests[0].backoff_us = demand->rests[1].backoff_us = BACKOFF_US;
 }
 
 static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
@@ -50,7 +58,7 @@ static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
 static void clear_window(struct bnet_demand *demand)
 {
 	demand->bytes = demand->time_us = 0;
-	demand->samples = demand->limited = demand->queued = 0;
+	demand->samples = demand->limited = demand->queued = demand->waiting = 0;
 }
 
 static void settle(struct bnet_demand *demand, const struct bnet_demand_sample *sample)
@@ -72,6 +80,7 @@ static bool measured(struct bnet_demand *demand, const struct bnet_demand_sample
 	demand->samples++;
 	demand->limited += sample->limited;
 	demand->queued += sample->queued;
+	demand->waiting += sample->waiting;
 	if (demand->review || demand->careful)
 		return demand->time_us >= at_least(LONG_WINDOW_US, sample->rtt_us, LONG_WINDOW_RTTS);
 	return demand->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
@@ -84,10 +93,36 @@ static uint64_t gain_percent(const struct bnet_demand *demand)
 	return demand->before == 1 ? FIRST_GAIN_PERCENT : GAIN_PERCENT;
 }
 
+static bool gains(const struct bnet_demand *demand, uint64_t rate)
+{
+	return rate * 100 >= demand->base * gain_percent(demand);
+}
+
 /* More streams that carry no more may yet come to it. */
 static bool in_doubt(const struct bnet_demand *demand, uint64_t rate)
 {
 	return !demand->careful && demand->queued * 2 < demand->samples && rate * 100 >= demand->base * LOSS_PERCENT;
+}
+
+/* Which of the rests counts for the window that has been measured. */
+static int work(const struct bnet_demand *demand)
+{
+	return demand->waiting * 2 >= demand->samples;
+}
+
+/* Did the network limit for most of the window? A lone stream has to be sure. */
+static bool limited(const struct bnet_demand *demand)
+{
+	if (demand->level == 1)
+		return demand->limited * 4 >= demand->samples * 3;
+	return demand->limited * 2 >= demand->samples;
+}
+
+/* A trial that may be waiting for other ranks. */
+static bool goes_on(const struct bnet_demand *demand, uint64_t now_us, uint64_t rate)
+{
+	return demand->level > demand->before && !gains(demand, rate) && !limited(demand) && !work(demand) &&
+	       now_us < demand->patience_us;
 }
 
 static void forget_climb(struct bnet_demand *demand)
@@ -118,10 +153,17 @@ static void remember(struct bnet_demand *demand, int level, uint64_t rate)
 /* No trial for a while, and after the next one in vain for twice as long. */
 static void rest(struct bnet_demand *demand, uint64_t now_us)
 {
-	demand->retry_us = now_us + demand->backoff_us;
-	demand->backoff_us *= 2;
-	if (demand->backoff_us > MOST_BACKOFF_US)
-		demand->backoff_us = MOST_BACKOFF_US;
+	uint64_t *backoff_us = &demand->rests[work(demand)].backoff_us;
+
+	demand->rests[work(demand)].until_us = now_us + *backoff_us;
+	*backoff_us *= 2;
+	if (*backoff_us > MOST_BACKOFF_US)
+		*backoff_us = MOST_BACKOFF_US;
+}
+
+static bool rests(const struct bnet_demand *demand, uint64_t now_us)
+{
+	return now_us < demand->rests[work(demand)].until_us;
 }
 
 static void begin_trial(struct bnet_demand *demand, const struct bnet_demand_sample *sample, int level, uint64_t rate)
@@ -133,6 +175,7 @@ static void begin_trial(struct bnet_demand *demand, const struct bnet_demand_sam
 	demand->before = demand->level;
 	demand->base = rate;
 	demand->level = level;
+	demand->patience_us = sample->now_us + at_least(PATIENCE_US, sample->rtt_us, LONG_WINDOW_RTTS);
 	settle(demand, sample);
 }
 
@@ -147,11 +190,11 @@ static void end_review(struct bnet_demand *demand, uint64_t now_us)
 static bool end_trial(struct bnet_demand *demand, const struct bnet_demand_sample *sample, uint64_t rate)
 {
 	const bool more = demand->level > demand->before;
-	bool gains = rate * 100 >= demand->base * gain_percent(demand), kept = gains || (more && in_doubt(demand, rate));
+	const bool better = gains(demand, rate), kept = better || (more && in_doubt(demand, rate));
 
 	if (kept && more) {
-		demand->in_doubt |= !gains;
-		demand->backoff_us = BACKOFF_US;
+		demand->in_doubt |= !better;
+		demand->rests[work(demand)].backoff_us = BACKOFF_US;
 		remember(demand, demand->level, rate);
 	} else if (kept && demand->review) {
 		end_review(demand, sample->now_us); /* fewer are as good */
@@ -190,19 +233,32 @@ static int second_thought(struct bnet_demand *demand, uint64_t rate)
 static bool climb_is_over(const struct bnet_demand *demand, uint64_t now_us)
 {
 	return demand->in_doubt &&
-	       (demand->level >= demand->most || now_us < demand->retry_us || demand->unlimited >= IDLE_WINDOWS);
+	       (demand->level >= demand->most || rests(demand, now_us) || demand->unlimited >= IDLE_WINDOWS);
+}
+
+/* A mean that forgets; it begins with the first window. */
+static void learn_how_often(struct bnet_demand *demand)
+{
+	const int percent = (int)(demand->limited * 100 / demand->samples);
+
+	if (demand->often < 0)
+		demand->often = percent;
+	demand->often += (percent - demand->often) / OFTEN_WINDOWS;
 }
 
 /* The level to try next; 0: none. */
 static int proposal(struct bnet_demand *demand, uint64_t now_us)
 {
-	bool limited = demand->limited * (demand->level == 1 ? 4 : 2) >= demand->samples * (demand->level == 1 ? 3 : 1);
+	bool more_wanted = limited(demand), queued = demand->queued * 2 >= demand->samples;
 	int more = demand->level < 2 ? 4 : 2 * demand->level, less = demand->level / 2;
 
-	demand->unlimited = limited ? 0 : demand->unlimited + 1;
-	if (now_us < demand->retry_us)
+	/* Where nothing waits, fewer would do just as well, and more are at hand for when something does. */
+	demand->unlimited = more_wanted ? 0 : demand->unlimited + work(demand);
+	if (rests(demand, now_us))
 		return 0;
-	if (limited)
+	if (more_wanted && demand->level == 1 && !queued && demand->often < OFTEN_PERCENT)
+		return 0;
+	if (more_wanted)
 		return demand->level >= demand->most ? 0 : more < demand->most ? more : demand->most;
 	if (demand->unlimited < (demand->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) || demand->level == demand->least)
 		return 0;
@@ -219,6 +275,11 @@ bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sampl
 		return false;
 	rate = demand->bytes * 1000000 / demand->time_us;
 	demand->careful -= demand->careful > 0;
+	learn_how_often(demand);
+	if (demand->before && goes_on(demand, sample->now_us, rate)) {
+		clear_window(demand);
+		return false;
+	}
 	if (demand->before && end_trial(demand, sample, rate))
 		return true;
 	next = demand->review ? second_thought(demand, rate) : proposal(demand, sample->now_us);

@@ -8,6 +8,11 @@
  * twice as many. They stay if together they carry more than before, and else rest, for longer every time. When the
  * network has not limited for a while, half as many are tried, and stay if they carry as much.
  *
+ * A message that the kernel took whole is limited by the network just as one of which a part still waits, so both count;
+ * but what more streams gain differs, so trials in vain are remembered for each apart. And where ranks wait for each
+ * other, as in a collective, the slower of two connections hides what the faster one has gained: a trial that gains
+ * nothing, but after which the network limits no more, goes on for a while, until the others' have begun.
+ *
  * Where nothing waits on the way, more streams may take longer to show what they carry than a trial lasts, so in doubt
  * they are kept. At the end of such a climb longer looks decide between what there is then and the fewest that seemed as
  * good on the way; for a while after that, trials are as long and nothing is kept in doubt.
@@ -25,10 +30,14 @@ struct bnet_demand {
 	int least, most;
 	int before;           /* a trial is on: the level that it started from; else 0 */
 	uint64_t base;        /* bytes/s before the trial */
+	uint64_t patience_us; /* a trial that may be waiting for other ranks ends then at the latest */
 	uint64_t settled_us;  /* nothing is measured until then */
-	uint64_t retry_us;    /* no trial until then */
-	uint64_t backoff_us;
+	struct {
+		uint64_t until_us;   /* no trial until then */
+		uint64_t backoff_us;
+	} rests[2];           /* after a trial in vain: while nothing waited behind what the streams took, and while something did */
 	uint32_t unlimited;   /* windows in a row in which the network did not limit */
+	int often;            /* hundredths of the time in which it did, of late; -1: not known */
 	bool in_doubt;        /* a raise of this climb was kept though it carried no more */
 	bool review;          /* the climb is over, and its end is compared with what was seen on the way */
 	uint32_t careful;     /* long windows that are left in which nothing is kept in doubt */
@@ -39,10 +48,10 @@ struct bnet_demand {
 	int nseen;
 	/* the window that is being measured */
 	uint64_t bytes, time_us;
-	uint32_t samples, limited, queued;
+	uint32_t samples, limited, queued, waiting;
 };
 
-/* What all connections of a path did in a few milliseconds, while they had more to send than their streams took. */
+/* What all connections of a path did in a few milliseconds. */
 struct bnet_demand_sample {
 	uint64_t now_us;
 	uint64_t elapsed_us;
@@ -50,6 +59,7 @@ struct bnet_demand_sample {
 	uint32_t rtt_us;      /* the longest */
 	bool limited;         /* the network limits most of the streams */
 	bool queued;          /* in most of them bytes wait on the way */
+	bool waiting;         /* most of the connections have more to send than their streams took */
 	bool opening;         /* not all streams of this level are there yet */
 };
 

@@ -170,10 +170,13 @@ static void narrow(struct bnet_conn *conn)
 	bnet_conn_disown(conn);
 }
 
-static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_flow_step *step)
+static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_flow_step *step,
+		     bool waiting)
 {
 	path->flows++;
-	path->limited += step->limited;
+	path->waiting += waiting;
+	/* Where nothing waits behind what the kernel took, its evenness says nothing, and a round trip it takes anyway. */
+	path->limited += waiting ? step->limited : step->busy && step->queued;
 	path->queued += step->queued;
 	if (reading->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = reading->rtt_us;
@@ -188,7 +191,6 @@ static uint64_t most_gap(const struct bnet_reading *reading)
 
 static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 {
-	bool has_work = bnet_conn_has_work(conn);
 	int active = bnet_conn_active(conn);
 
 	for (int i = 0; i < active; i++) {
@@ -204,10 +206,9 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 			continue;
 		conn->path->sample.acked += step.acked;
 		conn->path->sample.elapsed_us = step.elapsed_us;
-		if (has_work)
-			add_flow(conn->path, &reading, &step);
+		add_flow(conn->path, &reading, &step, bnet_conn_has_work(conn));
 	}
-	conn->path->sample.opening |= has_work && conn->setup.dialing > 0;
+	conn->path->sample.opening |= conn->setup.dialing > 0;
 	narrow(conn);
 	/* What could not be opened, or was closed, is tried again when more are wanted. */
 	if (conn->setup.dialing == 0)
@@ -224,6 +225,7 @@ static void judge(struct bnet_path *path, uint64_t now_us)
 	/* A lone stream has to be sure; of several, flows that share a bottleneck differ. */
 	sample->limited = path->limited * 4 >= path->flows * (path->demand.level == 1 ? 3 : 1);
 	sample->queued = path->queued * 2 >= path->flows;
+	sample->waiting = path->waiting * 2 >= path->flows;
 	if (!path->due || path->flows == 0 || !bnet_demand_step(&path->demand, sample))
 		return;
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
@@ -254,7 +256,7 @@ static void begin_sample(struct bnet_path *path, uint64_t now_us)
 		return;
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));
-	path->flows = path->limited = path->queued = 0;
+	path->flows = path->limited = path->queued = path->waiting = 0;
 }
 
 void bnet_paths_sample(uint64_t now_us)

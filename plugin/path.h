@@ -25,7 +25,7 @@ struct bnet_path {
 	/* the sample that is being taken */
 	bool due;
 	struct bnet_demand_sample sample;
-	uint32_t flows, limited, queued;
+	uint32_t flows, limited, queued, waiting;
 };
 
 /* The path to addr, which the connection joins. -ENOMEM. */

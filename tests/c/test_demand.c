@@ -16,17 +16,19 @@
 struct world {
 	struct bnet_demand demand;
 	uint64_t (*carries)(int streams); /* bytes/s */
+	uint64_t together; /* … of ranks that wait for each other; 0: what it carries by itself */
 	uint64_t now_us;
 	uint64_t changes;
 	uint32_t rtt_us;
 	int highest;
-	bool limited, queued, opening;
+	bool limited, queued, waiting, opening;
 };
 
 static struct world begin(uint64_t (*carries)(int streams), int least, int most)
 {
-	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200, .limited = true, .queued = true};
+	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200};
 
+	world.limited = world.queued = world.waiting = true;
 	bnet_demand_init(&world.demand, least, most);
 	world.highest = world.demand.level;
 	check_int(world.demand.level, least);
@@ -40,10 +42,11 @@ static bool sample(struct world *world)
 	struct bnet_demand_sample sample = {
 		.now_us = world->now_us += TICK_US,
 		.elapsed_us = TICK_US,
-		.acked = world->carries(before) * TICK_US / 1000000,
+		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
 		.rtt_us = world->rtt_us,
 		.limited = world->limited,
 		.queued = world->queued,
+		.waiting = world->waiting,
 		.opening = world->opening,
 	};
 	bool changed = bnet_demand_step(&world->demand, &sample);
@@ -325,6 +328,79 @@ static void a_level_that_is_set_begins_anew(void)
 	}
 }
 
+/* Limited for a quarter of the time, now and then for a whole window: to be tried where a queue says that it
+ * is the network, and not where it may be anything else. */
+static void a_lone_stream_without_a_queue_has_to_be_sure(void)
+{
+	for (uint64_t spell = 7; spell < 10; spell++) {
+		struct world queued = begin(link, 1, MOST), unsure = begin(link, 1, MOST), sure = begin(link, 1, MOST);
+
+		unsure.queued = sure.queued = false;
+		for (uint64_t n = 0; n < MINUTE; n++) {
+			queued.limited = unsure.limited = n / spell % 4 == 3;
+			sample(&queued);
+			sample(&unsure);
+			sample(&sure);
+		}
+		check(queued.changes > 0 && sure.changes > 0);
+		check_int(unsure.changes, 0);
+	}
+}
+
+/* ---- messages that the kernel takes whole ---- */
+
+static void what_nothing_waits_behind_counts(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	world.waiting = false;
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	/* More streams than a small message needs are at hand for a large one. */
+	world.limited = false;
+	world.carries = link;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, MOST);
+}
+
+/* Small messages were no faster by more streams: that says nothing of large ones, and the other way round. */
+static void trials_in_vain_count_for_the_same_work(void)
+{
+	for (int first = 0; first < 2; first++) {
+		struct world world = begin(link, 1, MOST);
+
+		world.waiting = first;
+		samples(&world, 10 * MINUTE);
+		while (world.demand.before) /* a trial that is on ends */
+			sample(&world);
+		world.waiting = !first;
+		check(await_change(&world) < SECOND);
+	}
+}
+
+/* Two ranks take turns, each behind a slow stream: neither gains anything alone. */
+static void a_trial_waits_for_other_ranks(void)
+{
+	for (uint64_t later = 0; later < SECOND / 2; later++) {
+		struct world ranks[2] = {begin(caps, 1, MOST), begin(caps, 1, MOST)};
+
+		for (uint64_t n = 0; n < 10 * SECOND; n++) {
+			const uint64_t carried[2] = {caps(ranks[0].demand.level), caps(ranks[1].demand.level)};
+			const uint64_t both = carried[0] < carried[1] ? carried[0] : carried[1];
+
+			for (int i = 0; i < 2; i++) {
+				if (i == 1 && n < later)
+					continue;
+				ranks[i].waiting = false;
+				ranks[i].limited = carried[i] == both;
+				ranks[i].together = both;
+				sample(&ranks[i]);
+			}
+		}
+		check(ranks[0].demand.level >= MOST / 2 && ranks[1].demand.level >= MOST / 2);
+	}
+}
+
 /* ---- fewer streams ---- */
 
 static void idle_streams_are_given_back_where_fewer_do(void)
@@ -414,6 +490,7 @@ static struct bnet_demand_sample random_sample(uint64_t now_us)
 		.rtt_us = (uint32_t)random_below(kind == 1 ? UINT32_MAX : 1000),
 		.limited = random_below(2),
 		.queued = random_below(2),
+		.waiting = random_below(2),
 		.opening = kind > 95,
 	};
 }
@@ -468,6 +545,10 @@ int main(void)
 	a_review_does_not_hold_for_good();
 	only_this_climb_counts();
 	a_level_that_is_set_begins_anew();
+	a_lone_stream_without_a_queue_has_to_be_sure();
+	what_nothing_waits_behind_counts();
+	trials_in_vain_count_for_the_same_work();
+	a_trial_waits_for_other_ranks();
 	idle_streams_are_given_back_where_fewer_do();
 	fewer_streams_that_carry_less_are_undone();
 	streams_that_open_are_not_judged();

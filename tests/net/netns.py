@@ -90,6 +90,23 @@ class Host:
             "}\n}\n"
         )
 
+    def cap_known_flows(self, interface: str, mbit: int) -> None:
+        """A class of that rate (Mbit/s) for the TCP connections that exist now, another without a limit for later ones.
+        Small packets are exempt. :meth:`capped_bytes` tells what each has carried, the slow one first."""
+        listed = _run(*self.prefix, "ss", "--tcp", "--numeric", "--no-header", "state", "established")
+        ports = {row.split()[2].rpartition(":")[2] for row in listed.splitlines()}
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "99")
+        for number, rate in ((10, f"{mbit}mbit"), (11, "10gbit"), (99, "10gbit")):
+            parent = ["dev", interface, "parent", "1:", "classid", f"1:{number}"]
+            self.tc("class", "add", *parent, "htb", "rate", rate)
+        known = f'oifname "{interface}" meta length > 200 tcp sport {{ {", ".join(sorted(ports))} }}'
+        later = f'oifname "{interface}" meta length > 200 tcp sport != {{ {", ".join(sorted(ports))} }}'
+        self.nft(
+            "table inet caps { chain out { type route hook output priority 0;\n"
+            f"{known} meta priority set 1:10\n{later} meta priority set 1:11\n"
+            "}\n}\n"
+        )
+
     def cap_link(self, interface: str, mbit: int) -> None:
         """One class of that rate (Mbit/s) for everything that leaves through the interface."""
         self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "10")
@@ -100,10 +117,11 @@ class Host:
         return len(_run(*self.prefix, "ss", "--tcp", "--no-header", "state", "established").splitlines())
 
     def capped_bytes(self, interface: str) -> list[int]:
-        """What each class of :meth:`cap_flows` has carried."""
+        """What each class of :meth:`cap_flows` has carried, in their order."""
         shown = _run("tc", "-netns", self.name, "-statistics", "class", "show", "dev", interface)
         rows = re.findall(r"^class htb (\S+) .*\n Sent (\d+) bytes", shown, re.MULTILINE)
-        return [int(sent) for handle, sent in rows if handle != "1:99"]
+        carried = {int(handle.partition(":")[2], 16): int(sent) for handle, sent in rows if handle != "1:99"}
+        return [carried[minor] for minor in sorted(carried)]
 
     def drop_received(self, per_mille: int) -> None:
         """Loses TCP packets at random on their way in."""

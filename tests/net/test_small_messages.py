@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Messages that a socket's buffer takes whole, one at a time, as a collective of small tensors has them: the connection
+never has more to send than its stream takes, and yet the network is what it waits for.
+
+An allreduce runs between two hosts until what a test waits for has happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import drivers
+import netns
+import pytest
+from netns import Host
+
+Hosts = tuple[Host, Host]
+
+_ADDRESSES = ("10.77.0.1", "10.77.0.2")
+_PATIENCE_S = 60
+_POLL_S = 0.02
+_PROOF = 20_000_000  # bytes
+
+
+@contextlib.contextmanager
+def _two_hosts() -> Iterator[Hosts]:
+    with netns.two_hosts() as hosts:
+        for host, address in zip(hosts, _ADDRESSES, strict=True):
+            host.ip("address", "add", f"{address}/24", "dev", "link0")
+        yield hosts
+
+
+@contextlib.contextmanager
+def _allreduce(hosts: Hosts, size: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """Again and again, until the end of the block."""
+    drivers.build()
+    command = [sys.executable, "-m", "bagua_net", "bench", "--transport", "bagua", "--min", size, "--max", size]
+    command += ["--warmup", "100000000", "--ifname", "link0", "--ranks", "2", "--rendezvous", f"{_ADDRESSES[0]}:29600"]
+    environment = drivers.environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank, host in enumerate(hosts):
+            process = subprocess.Popen(
+                [*host.prefix, *command, "--rank", str(rank)], env=environment, text=True, **pipes
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            ranks.append(process)
+        yield ranks
+
+
+def _wait(ranks: list[subprocess.Popen[str]], until: Callable[[], bool]) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while not until():
+        for rank in ranks:
+            if rank.poll() is not None:
+                pytest.fail(f"a rank has ended\n{rank.communicate()[0]}", pytrace=False)
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(_POLL_S)
+
+
+@pytest.mark.parametrize("mbit", [10, 50])
+def test_a_stream_in_a_slow_class_is_left(mbit: int) -> None:
+    """The first stream gets a narrow class while data moves; streams that come later do not."""
+    with _two_hosts() as hosts, _allreduce(hosts, "16K") as ranks:
+        _wait(ranks, lambda: hosts[0].sent_bytes("link0") > _PROOF)
+        try:
+            hosts[0].cap_known_flows("link0", mbit)
+        except netns.CommandFailed as error:
+            netns.needs("cap flows by their ports", error)
+        _wait(ranks, lambda: hosts[0].capped_bytes("link0")[1] > _PROOF)
+
+
+def test_more_streams_where_each_is_capped() -> None:
+    """A message as long as one class carries in many milliseconds."""
+    with _two_hosts() as hosts:
+        try:
+            hosts[0].cap_flows("link0", [20] * 16, seed=1)
+        except netns.CommandFailed as error:
+            netns.needs("cap flows by a hash", error)
+        with _allreduce(hosts, "64K") as ranks:
+            _wait(ranks, lambda: sum(carried > _PROOF // 20 for carried in hosts[0].capped_bytes("link0")) > 2)
