@@ -139,8 +139,8 @@ void bnet_coll_set_timeout(bnet_coll_t *coll, double seconds);
 void bnet_coll_abort(bnet_coll_t *coll);
 
 /* Counts are elements. Buffers may be equal (in place) where a send and a receive buffer of the same size are named;
- * all_gather and reduce_scatter also take NCCL's in-place form (this rank's block of the large buffer). All ranks call the same
- * operation with the same arguments, in the same order. 0 or -errno; after an error the group is unusable. */
+ * all_gather and reduce_scatter also take NCCL's in-place form (this rank's block of the large buffer). All ranks call
+ * the same operation with the same arguments, in the same order. 0 or -errno; after an error the group is unusable. */
 int bnet_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
 int bnet_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
 int bnet_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);

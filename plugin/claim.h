@@ -48,7 +48,8 @@ uint64_t bnet_slice_want(uint64_t unclaimed, int streams, uint64_t least, uint64
 /* ---- the receiver's map ---- */
 
 /* One bit for each BNET_UNIT of a message, set when a slice is placed, and a count of what has arrived. A slice that is
- * still coming keeps its message unfinished, so that its place cannot be given back under it. Small messages need no allocation. */
+ * still coming keeps its message unfinished, so that its place cannot be given back under it. Small messages need no
+ * allocation. */
 #define BNET_MAP_INLINE 16 /* words: 4 MiB */
 struct bnet_map {
 	_Atomic uint64_t inline_words[BNET_MAP_INLINE];

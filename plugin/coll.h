@@ -94,8 +94,8 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 	__attribute__((format(printf, 5, 6)));
 /* How many warnings there were so far, in this process. */
 unsigned bnet_coll_warnings(void);
-/* Copies this thread's warnings after the first `since`, joined, as many as fit; without one, the last of any thread; ""
- * if there was none. */
+/* Copies this thread's warnings after the first `since`, joined, as many as fit; without one, the last of any thread;
+ * "" if there was none. */
 void bnet_coll_last_warning(unsigned since, char *out, size_t size);
 
 /* ---- coll_wait.c ---- */

@@ -5,10 +5,10 @@
  * Who touches what:
  *   - The caller's progress thread posts requests (isend, irecv), tests them, and frees their slots.
  *   - The *owner* moves data: whoever holds `owner`. That is the caller's thread inside isend, irecv and test, a worker
- *     (worker.h), or the control thread when the caller has not come by for a while. It is taken by exchange and never waited for on the
- *     data path; deregMr and close wait for it, since a pass never blocks.
- *   - The control thread adds streams (`streams[i]` first, then `nstreams`), under the engine's lock, and takes them out,
- *     under the lock and as the owner.
+ *     (worker.h), or the control thread when the caller has not come by for a while. It is taken by exchange and never
+ *     waited for on the data path; deregMr and close wait for it, since a pass never blocks.
+ *   - The control thread adds streams (`streams[i]` first, then `nstreams`), under the engine's lock, and takes them
+ *     out, under the lock and as the owner.
  *   - A request's slot passes from the poster to the owner by `posted`, and back by the request's `done`.
  */
 #ifndef BNET_CONN_H
@@ -28,8 +28,8 @@
 #include "wire.h"
 #include "zero.h"
 
-/* NCCL keeps at most 32 requests of a connection outstanding. Twice that leaves room for requests that are tested out of
- * order; beyond it isend and irecv answer "later". */
+/* NCCL keeps at most 32 requests of a connection outstanding. Twice that leaves room for requests that are tested out
+ * of order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
 /* A message up to this is moved by its caller: a hand-over would take longer. */

@@ -173,7 +173,8 @@ static int housekeeping_ms(void)
 	return -1;
 }
 
-/* Each of these looks at all there are, so not after every event: many that come or go at once would cost the square. */
+/* Each of these looks at all there are, so not after every event: many that come or go at once would cost the
+ * square. */
 static void keep_house(uint64_t now)
 {
 	if (now - bnet_engine.housekept_ms >= FAST_TICK_MS) {

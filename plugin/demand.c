@@ -15,8 +15,8 @@
 /* … after the streams have had so long to find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
-/* What more streams have to carry, in hundredths of what fewer did, or else they rest: the first ones much more, since a
- * path that limits a lone stream gives several a multiple; later ones a little more. */
+/* What more streams have to carry, in hundredths of what fewer did, or else they rest: the first ones much more, since
+ * a path that limits a lone stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
 /* Where nothing waits on the way, the streams' own windows limit, and more of them carry more sooner or later: so they
@@ -26,12 +26,17 @@
 #define AS_GOOD_PERCENT 80
 /* What fewer streams have to carry, if they are to do. */
 #define SAME_PERCENT 97
-/* A lone stream on a way where nothing waits has to be limited for so many hundredths of the time, on a mean over several
- * windows: what limits a collective there changes from one round trip to the next, and a climb costs it much. */
-#define OFTEN_PERCENT 50
+/* A lone stream on a way where nothing queues has to be limited for so much of the time, on a mean over several
+ * windows: what limits a collective there changes from one round trip to the next, and a climb costs it much. The mean
+ * begins lower, so that one window does not do. */
+#define OFTEN 5000
+#define OFTEN_BEGIN 2500
 #define OFTEN_WINDOWS 4
 /* So many windows in which the network did not limit raise the question whether fewer streams would do. */
 #define IDLE_WINDOWS 10
+/* Where nothing waits, fewer would do, but more are at hand for when something does: such a window counts so much
+ * less. */
+#define WAITING_WEIGHT 60
 #define LONG_IDLE_WINDOWS 2
 /* For so many long windows a review holds: a minute or more. After that the path may have changed. */
 #define CAREFUL_WINDOWS 60
@@ -46,7 +51,7 @@ void bnet_demand_init(struct bnet_demand *demand, int least, int most)
 	memset(demand, 0, sizeof(*demand));
 	demand->level = demand->least = least;
 	demand->most = most;
-	demand->often = -1;
+	demand->often = OFTEN_BEGIN;
 	demand->rests[0].backoff_us = demand->rests[1].backoff_us = BACKOFF_US;
 }
 
@@ -58,7 +63,7 @@ static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
 static void clear_window(struct bnet_demand *demand)
 {
 	demand->bytes = demand->time_us = 0;
-	demand->samples = demand->limited = demand->queued = demand->waiting = 0;
+	memset(demand->of, 0, sizeof(demand->of));
 }
 
 static void settle(struct bnet_demand *demand, const struct bnet_demand_sample *sample)
@@ -77,10 +82,9 @@ static bool measured(struct bnet_demand *demand, const struct bnet_demand_sample
 		return false;
 	demand->bytes += sample->acked;
 	demand->time_us += sample->elapsed_us;
-	demand->samples++;
-	demand->limited += sample->limited;
-	demand->queued += sample->queued;
-	demand->waiting += sample->waiting;
+	demand->of[sample->waiting].samples++;
+	demand->of[sample->waiting].limited += sample->limited;
+	demand->of[sample->waiting].queued += sample->queued;
 	if (demand->review || demand->careful)
 		return demand->time_us >= at_least(LONG_WINDOW_US, sample->rtt_us, LONG_WINDOW_RTTS);
 	return demand->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
@@ -98,30 +102,35 @@ static bool gains(const struct bnet_demand *demand, uint64_t rate)
 	return rate * 100 >= demand->base * gain_percent(demand);
 }
 
-/* More streams that carry no more may yet come to it. */
-static bool in_doubt(const struct bnet_demand *demand, uint64_t rate)
+/* The kind of work of the window that has been measured: that of most samples, which alone are asked. */
+static int kind(const struct bnet_demand *demand)
 {
-	return !demand->careful && demand->queued * 2 < demand->samples && rate * 100 >= demand->base * LOSS_PERCENT;
-}
-
-/* Which of the rests counts for the window that has been measured. */
-static int work(const struct bnet_demand *demand)
-{
-	return demand->waiting * 2 >= demand->samples;
+	return demand->of[1].samples >= demand->of[0].samples;
 }
 
 /* Did the network limit for most of the window? A lone stream has to be sure. */
 static bool limited(const struct bnet_demand *demand)
 {
-	if (demand->level == 1)
-		return demand->limited * 4 >= demand->samples * 3;
-	return demand->limited * 2 >= demand->samples;
+	const uint32_t samples = demand->of[kind(demand)].samples, of_them = demand->of[kind(demand)].limited;
+
+	return demand->level == 1 ? of_them * 4 >= samples * 3 : of_them * 2 >= samples;
+}
+
+static bool queued(const struct bnet_demand *demand)
+{
+	return demand->of[kind(demand)].queued * 2 >= demand->of[kind(demand)].samples;
+}
+
+/* More streams that carry no more may yet come to it, if their windows are what limits. */
+static bool in_doubt(const struct bnet_demand *demand, uint64_t rate)
+{
+	return !demand->careful && kind(demand) == 1 && !queued(demand) && rate * 100 >= demand->base * LOSS_PERCENT;
 }
 
 /* A trial that may be waiting for other ranks. */
 static bool goes_on(const struct bnet_demand *demand, uint64_t now_us, uint64_t rate)
 {
-	return demand->level > demand->before && !gains(demand, rate) && !limited(demand) && !work(demand) &&
+	return demand->level > demand->before && !gains(demand, rate) && !limited(demand) && demand->kind == 0 &&
 	       now_us < demand->patience_us;
 }
 
@@ -153,9 +162,9 @@ static void remember(struct bnet_demand *demand, int level, uint64_t rate)
 /* No trial for a while, and after the next one in vain for twice as long. */
 static void rest(struct bnet_demand *demand, uint64_t now_us)
 {
-	uint64_t *backoff_us = &demand->rests[work(demand)].backoff_us;
+	uint64_t *backoff_us = &demand->rests[demand->kind].backoff_us;
 
-	demand->rests[work(demand)].until_us = now_us + *backoff_us;
+	demand->rests[demand->kind].until_us = now_us + *backoff_us;
 	*backoff_us *= 2;
 	if (*backoff_us > MOST_BACKOFF_US)
 		*backoff_us = MOST_BACKOFF_US;
@@ -163,7 +172,7 @@ static void rest(struct bnet_demand *demand, uint64_t now_us)
 
 static bool rests(const struct bnet_demand *demand, uint64_t now_us)
 {
-	return now_us < demand->rests[work(demand)].until_us;
+	return now_us < demand->rests[kind(demand)].until_us;
 }
 
 static void begin_trial(struct bnet_demand *demand, const struct bnet_demand_sample *sample, int level, uint64_t rate)
@@ -174,6 +183,7 @@ static void begin_trial(struct bnet_demand *demand, const struct bnet_demand_sam
 		remember(demand, demand->level, rate);
 	demand->before = demand->level;
 	demand->base = rate;
+	demand->kind = kind(demand);
 	demand->level = level;
 	demand->patience_us = sample->now_us + at_least(PATIENCE_US, sample->rtt_us, LONG_WINDOW_RTTS);
 	settle(demand, sample);
@@ -194,7 +204,7 @@ static bool end_trial(struct bnet_demand *demand, const struct bnet_demand_sampl
 
 	if (kept && more) {
 		demand->in_doubt |= !better;
-		demand->rests[work(demand)].backoff_us = BACKOFF_US;
+		demand->rests[demand->kind].backoff_us = BACKOFF_US;
 		remember(demand, demand->level, rate);
 	} else if (kept && demand->review) {
 		end_review(demand, sample->now_us); /* fewer are as good */
@@ -208,8 +218,8 @@ static bool end_trial(struct bnet_demand *demand, const struct bnet_demand_sampl
 	return !kept;
 }
 
-/* Of what was seen on the way and was not compared yet: the fewest streams that seemed as good as the best, which may be
- * what there is now, by its rate in the longer look; 0: none. */
+/* Of what was seen on the way and was not compared yet: the fewest streams that seemed as good as the best, which may
+ * be what there is now, by its rate in the longer look; 0: none. */
 static int second_thought(struct bnet_demand *demand, uint64_t rate)
 {
 	uint64_t best = rate;
@@ -228,39 +238,38 @@ static int second_thought(struct bnet_demand *demand, uint64_t rate)
 	return 0;
 }
 
-/* A climb with doubts is over where no raise can follow it now: there are no more, the last one was in vain, or the network
- * has not limited for a while. */
+/* A climb with doubts is over where no raise can follow it now: there are no more, the last one was in vain, or the
+ * network has not limited for a while. */
 static bool climb_is_over(const struct bnet_demand *demand, uint64_t now_us)
 {
 	return demand->in_doubt &&
-	       (demand->level >= demand->most || rests(demand, now_us) || demand->unlimited >= IDLE_WINDOWS);
+	       (demand->level >= demand->most || rests(demand, now_us) || demand->unlimited >= IDLE_WINDOWS * WAITING_WEIGHT);
 }
 
-/* A mean that forgets; it begins with the first window. */
+/* A mean that forgets. */
 static void learn_how_often(struct bnet_demand *demand)
 {
-	const int percent = (int)(demand->limited * 100 / demand->samples);
+	const uint32_t samples = demand->of[kind(demand)].samples, of_them = demand->of[kind(demand)].limited;
 
-	if (demand->often < 0)
-		demand->often = percent;
-	demand->often += (percent - demand->often) / OFTEN_WINDOWS;
+	if (demand->level == 1)
+		demand->often += ((int)(of_them * UINT64_C(10000) / samples) - demand->often) / OFTEN_WINDOWS;
 }
 
 /* The level to try next; 0: none. */
 static int proposal(struct bnet_demand *demand, uint64_t now_us)
 {
-	bool more_wanted = limited(demand), queued = demand->queued * 2 >= demand->samples;
+	const uint32_t idle = (demand->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) * WAITING_WEIGHT;
 	int more = demand->level < 2 ? 4 : 2 * demand->level, less = demand->level / 2;
 
-	/* Where nothing waits, fewer would do just as well, and more are at hand for when something does. */
-	demand->unlimited = more_wanted ? 0 : demand->unlimited + work(demand);
+	learn_how_often(demand);
+	demand->unlimited = limited(demand) ? 0 : demand->unlimited + (kind(demand) ? WAITING_WEIGHT : 1);
 	if (rests(demand, now_us))
 		return 0;
-	if (more_wanted && demand->level == 1 && !queued && demand->often < OFTEN_PERCENT)
+	if (limited(demand) && demand->level == 1 && !queued(demand) && demand->often < OFTEN)
 		return 0;
-	if (more_wanted)
+	if (limited(demand))
 		return demand->level >= demand->most ? 0 : more < demand->most ? more : demand->most;
-	if (demand->unlimited < (demand->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) || demand->level == demand->least)
+	if (demand->unlimited < idle || demand->level == demand->least)
 		return 0;
 	demand->unlimited = 0;
 	return less > demand->least ? less : demand->least;
@@ -275,11 +284,8 @@ bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sampl
 		return false;
 	rate = demand->bytes * 1000000 / demand->time_us;
 	demand->careful -= demand->careful > 0;
-	learn_how_often(demand);
-	if (demand->before && goes_on(demand, sample->now_us, rate)) {
-		clear_window(demand);
-		return false;
-	}
+	if (demand->before && goes_on(demand, sample->now_us, rate))
+		return false; /* and the window gets longer */
 	if (demand->before && end_trial(demand, sample, rate))
 		return true;
 	next = demand->review ? second_thought(demand, rate) : proposal(demand, sample->now_us);
@@ -287,9 +293,10 @@ bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sampl
 		end_review(demand, sample->now_us); /* nothing seen on the way is as good */
 	else if (next == 0)
 		demand->review = climb_is_over(demand, sample->now_us);
-	clear_window(demand);
-	if (next == 0)
+	if (next == 0) {
+		clear_window(demand);
 		return false;
+	}
 	begin_trial(demand, sample, next, rate);
 	return true;
 }

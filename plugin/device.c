@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Collects the interfaces of this machine: those that are used and those that are not. Blocks for some system calls and keeps no
- * state: from any thread.
+ * Collects the interfaces of this machine: those that are used and those that are not. Blocks for some system calls and
+ * keeps no state: from any thread.
  */
 #include "device.h"
 

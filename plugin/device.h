@@ -3,8 +3,8 @@
  * Network interfaces as NCCL selects them, which ones are left out and why, and the devices that they make. A *NIC* is
  * one interface. A *device* is what NCCL has a number for: a NIC, or several as one, which is a virtual device.
  *
- * A table's NICs are found by one thread and never change afterwards. Devices may be added at run time, by one thread at
- * a time; none moves, changes or goes once its number is out, so readers need no lock.
+ * A table's NICs are found by one thread and never change afterwards. Devices may be added at run time, by one thread
+ * at a time; none moves, changes or goes once its number is out, so readers need no lock.
  */
 #ifndef BNET_DEVICE_H
 #define BNET_DEVICE_H
@@ -74,14 +74,14 @@ struct bnet_device_table {
  * ":port", which is ignored. Pure. */
 bool bnet_ifname_match(const char *list, const char *name);
 
-/* Fills the table's NICs from the machine; it has no device after that. ifname: NCCL_SOCKET_IFNAME or NULL; family: NCCL_SOCKET_FAMILY ("AF_INET",
- * "AF_INET6") or NULL. 0, or -errno: -ENODEV when nothing is left (the rejected rows say why), -EINVAL for an unknown
- * family. */
+/* Fills the table's NICs from the machine; it has no device after that. ifname: NCCL_SOCKET_IFNAME or NULL; family:
+ * NCCL_SOCKET_FAMILY ("AF_INET", "AF_INET6") or NULL. 0, or -errno: -ENODEV when nothing is left (the rejected rows say
+ * why), -EINVAL for an unknown family. */
 int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family);
 
-/* Makes the table's devices: one of each NIC. bond: BAGUA_NET_BOND. "1" makes one of all of them, a list of names one of
- * those, in the list's order, and one of each other. 0, or -ENODEV after a line in err: names of the list are no NIC of
- * this table, and the devices are made without them. */
+/* Makes the table's devices: one of each NIC. bond: BAGUA_NET_BOND. "1" makes one of all of them, a list of names one
+ * of those, in the list's order, and one of each other. 0, or -ENODEV after a line in err: names of the list are no NIC
+ * of this table, and the devices are made without them. */
 int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *err, size_t err_size);
 /* Makes one device of those with these numbers, which stay; the same numbers in the same order give the same one again.
  * Its number, or -EINVAL, -ENOSPC after a line in err. */

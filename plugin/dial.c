@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Outbound sockets: one dial for each stream of a sender, from connect through HELLO to WELCOME. The first stream's
- * dial makes the connection usable or fails it; the others only widen it. A dial tries one pair of NIC and address after
- * the other (pair.h), and at last any way that the routing table has. Everything here runs on the control thread or
- * under the engine's lock.
+ * dial makes the connection usable or fails it; the others only widen it. A dial tries one pair of NIC and address
+ * after the other (pair.h), and at last any way that the routing table has. Everything here runs on the control thread
+ * or under the engine's lock.
  */
 #include <errno.h>
 #include <netinet/in.h>

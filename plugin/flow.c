@@ -28,6 +28,8 @@
 #define RATE_SHARE 2
 #define BUSY_SHARE 4
 #define LEAST_BUSY_US 1000
+/* No receiver waits so long with an acknowledgement: Linux 200 ms at the most. */
+#define STALLED_US 250000
 /* How much a stream may hold back, beyond two round trips. */
 #define AHEAD_US 4000
 /* … and while its rate is not known: it may turn out to be very slow. */
@@ -68,7 +70,8 @@ static uint64_t per_second(uint64_t bytes, uint64_t us)
 	return bytes / us * 1000000 + bytes % us * 1000000 / us;
 }
 
-/* A receiver may wait 40 ms with the acknowledgement of a lone segment: how long that took says nothing of the path. */
+/* Its receiver waits with the acknowledgement of a lone segment, for 40 ms most often: how long that took says nothing
+ * of the path. */
 static bool is_lone_segment(const struct bnet_reading *reading, uint64_t acked)
 {
 	return acked + (uint64_t)reading->flight * reading->segment < 2 * (uint64_t)reading->segment;
@@ -105,10 +108,17 @@ static bool network_limits(const struct bnet_flow *flow, const struct bnet_readi
 
 static bool is_always_busy(struct bnet_flow *flow, uint64_t busy, uint64_t elapsed)
 {
-	const uint32_t percent = busy < elapsed ? (uint32_t)(busy * 100 / elapsed) : 100;
+	const int now = busy < elapsed ? (int)(busy * 10000 / elapsed) : 10000;
 
-	flow->busy_percent += percent / BUSY_SHARE - flow->busy_percent / BUSY_SHARE;
-	return flow->busy_percent >= BUSY_PERCENT;
+	flow->busy += (now - flow->busy) / BUSY_SHARE;
+	return flow->busy >= BUSY_PERCENT * 100;
+}
+
+/* … unless it takes longer than any receiver waits. */
+static bool is_stalled(struct bnet_flow *flow, uint64_t acked, uint64_t busy)
+{
+	flow->stalled_us = acked ? 0 : flow->stalled_us + busy;
+	return flow->stalled_us >= STALLED_US;
 }
 
 /* A socket that was reset begins again. */
@@ -127,6 +137,7 @@ static uint32_t known_rtt(uint32_t rtt_us)
 struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us)
 {
 	struct bnet_flow_step step = {.acked = 0};
+	bool lone;
 
 	if (flow->last_us && now_us > flow->last_us && !went_back(&flow->last, reading)) {
 		/* Time in which the peer had no room says nothing of the path. */
@@ -136,10 +147,11 @@ struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet
 		step.acked = reading->acked - flow->last.acked;
 		step.elapsed_us = now_us - flow->last_us;
 		step.limited = network_limits(flow, reading, step.acked, step.elapsed_us);
-		step.busy = is_always_busy(flow, working, step.elapsed_us);
+		lone = is_lone_segment(reading, step.acked) && !is_stalled(flow, step.acked, working);
+		step.busy = is_always_busy(flow, lone ? 0 : working, step.elapsed_us);
 		step.queued = reading->min_rtt_us < QUEUE_RTT_US ||
 			      (uint64_t)reading->rtt_us * 100 > (uint64_t)reading->min_rtt_us * QUEUE_PERCENT;
-		if (!is_lone_segment(reading, step.acked))
+		if (!lone)
 			estimate(flow, step.acked, working);
 		rate = per_second(step.acked, step.elapsed_us);
 		if (step.acked)

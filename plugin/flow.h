@@ -28,7 +28,8 @@ struct bnet_flow {
 	/* the control thread's */
 	struct bnet_reading last;
 	uint64_t last_us;        /* when; 0: never */
-	uint32_t busy_percent;   /* of the time of late */
+	int busy;                /* how much of the time, of late, in 1/10000 */
+	uint64_t stalled_us;     /* since when a lone segment is on its way */
 	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
 	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */
 	/* for the owner */

@@ -2,7 +2,8 @@
  *
  * Inbound sockets: listeners, and guests, which are accepted but have not said HELLO yet. A guest that says anything
  * else, or nothing for ten seconds, is dropped with a line in the log; it costs one descriptor and 700 bytes, and there
- * are at most 1024, and at most an eighth of the descriptors that the process may have. Everything here runs on the control thread or under the engine's lock.
+ * are at most 1024, and at most an eighth of the descriptors that the process may have. Everything here runs on the
+ * control thread or under the engine's lock.
  */
 #include <errno.h>
 #include <stdlib.h>

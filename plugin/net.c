@@ -204,8 +204,8 @@ static int keep_waiting(struct bnet_listen *listen)
 		return 0;
 	listen->warn_at_ms = now + (now - listen->started_ms);
 	bnet_address_text(&listen->addr, address);
-	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. Either the other host does not use BaguaNet "
-		  "(its log says which network it uses; activate bagua_net on every host), or a firewall is in the way "
+	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. Either the other host does not use "
+		  "BaguaNet (its log says which network it uses; activate bagua_net on every host), or a firewall is in the way "
 		  "(BAGUA_NET_PORT_RANGE), or that rank is late or gone",
 		  address, listen->dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
 		  over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which way a stream goes: a pair is one of this end's NICs and one of the peer's addresses. The streams of a connection
- * take the NICs in turn, and each NIC the peer's addresses. A pair without a way from one to the other rests for a
- * while, which is noted for the whole path, so that not every connection has to find out. Under the engine's lock.
+ * Which way a stream goes: a pair is one of this end's NICs and one of the peer's addresses. The streams of a
+ * connection take the NICs in turn, and each NIC the peer's addresses. A pair without a way from one to the other rests
+ * for a while, which is noted for the whole path, so that not every connection has to find out. Under the engine's
+ * lock.
  */
 #ifndef BNET_PAIR_H
 #define BNET_PAIR_H

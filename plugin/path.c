@@ -173,11 +173,10 @@ static void narrow(struct bnet_conn *conn)
 static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_flow_step *step,
 		     bool waiting)
 {
-	path->flows++;
-	path->waiting += waiting;
+	path->of[waiting].flows++;
 	/* Where nothing waits behind what the kernel took, its evenness says nothing, and a round trip it takes anyway. */
-	path->limited += waiting ? step->limited : step->busy && step->queued;
-	path->queued += step->queued;
+	path->of[waiting].limited += waiting ? step->limited : step->busy && step->queued;
+	path->of[waiting].queued += step->queued;
 	if (reading->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = reading->rtt_us;
 }
@@ -191,6 +190,7 @@ static uint64_t most_gap(const struct bnet_reading *reading)
 
 static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 {
+	bool waiting = bnet_conn_has_work(conn);
 	int active = bnet_conn_active(conn);
 
 	for (int i = 0; i < active; i++) {
@@ -206,27 +206,26 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 			continue;
 		conn->path->sample.acked += step.acked;
 		conn->path->sample.elapsed_us = step.elapsed_us;
-		add_flow(conn->path, &reading, &step, bnet_conn_has_work(conn));
+		add_flow(conn->path, &reading, &step, waiting);
 	}
 	conn->path->sample.opening |= conn->setup.dialing > 0;
-	narrow(conn);
-	/* What could not be opened, or was closed, is tried again when more are wanted. */
-	if (conn->setup.dialing == 0)
-		conn->setup.wanted = conn->nstreams;
 }
 
 static void judge(struct bnet_path *path, uint64_t now_us)
 {
 	struct bnet_demand_sample *sample = &path->sample;
 	int before = path->demand.level;
+	uint32_t flows;
 	char address[BNET_ADDRESS_TEXT];
 
 	sample->now_us = now_us;
+	/* Who has little to say does not outvote who has more than the streams take. */
+	sample->waiting = path->of[1].flows > 0;
+	flows = path->of[sample->waiting].flows;
 	/* A lone stream has to be sure; of several, flows that share a bottleneck differ. */
-	sample->limited = path->limited * 4 >= path->flows * (path->demand.level == 1 ? 3 : 1);
-	sample->queued = path->queued * 2 >= path->flows;
-	sample->waiting = path->waiting * 2 >= path->flows;
-	if (!path->due || path->flows == 0 || !bnet_demand_step(&path->demand, sample))
+	sample->limited = path->of[sample->waiting].limited * 4 >= flows * (path->demand.level == 1 ? 3 : 1);
+	sample->queued = path->of[sample->waiting].queued * 2 >= flows;
+	if (!path->due || flows == 0 || !bnet_demand_step(&path->demand, sample))
 		return;
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
 		  path->demand.level, path->demand.level == 1 ? "" : "s", path->dev->name,
@@ -256,7 +255,7 @@ static void begin_sample(struct bnet_path *path, uint64_t now_us)
 		return;
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));
-	path->flows = path->limited = path->queued = path->waiting = 0;
+	memset(path->of, 0, sizeof(path->of));
 }
 
 void bnet_paths_sample(uint64_t now_us)
@@ -274,6 +273,11 @@ void bnet_paths_sample(uint64_t now_us)
 		if (passes != conn->passes_sampled)
 			sample_conn(conn, now_us);
 		conn->passes_sampled = passes;
+		/* One at rest, too: it was given streams that others wanted. */
+		narrow(conn);
+		/* What could not be opened, or was closed, is tried again when more are wanted. */
+		if (conn->setup.dialing == 0)
+			conn->setup.wanted = conn->nstreams;
 	}
 	bnet_list_each(node, &bnet_engine.paths)
 		judge(bnet_entry(node, struct bnet_path, node), now_us);

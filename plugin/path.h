@@ -25,7 +25,9 @@ struct bnet_path {
 	/* the sample that is being taken */
 	bool due;
 	struct bnet_demand_sample sample;
-	uint32_t flows, limited, queued, waiting;
+	struct {
+		uint32_t flows, limited, queued;
+	} of[2];                   /* nothing waits behind what the connection's streams took; something does */
 };
 
 /* The path to addr, which the connection joins. -ENOMEM. */
@@ -35,8 +37,8 @@ void bnet_path_leave(struct bnet_conn *conn);
 void bnet_path_allow(struct bnet_conn *conn, int most);
 /* The peer has told how many addresses it has: every NIC of both ends gets a stream. */
 void bnet_path_spread(struct bnet_conn *conn);
-/* A connection's first stream is up, or how many all of them use has changed by one of the above: opens what is missing,
- * and lets rest what is too many. */
+/* A connection's first stream is up, or how many all of them use has changed by one of the above: opens what is
+ * missing, and lets rest what is too many. */
 void bnet_path_widen(struct bnet_path *path);
 /* Reads all streams of all senders that have moved, and acts on what they say. */
 void bnet_paths_sample(uint64_t now_us);

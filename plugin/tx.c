@@ -41,6 +41,8 @@ static bool anything_to_claim(const struct bnet_conn *conn)
 #define UNKNOWN_NS 2000000
 /* How long the account of what a stream holds may go without the kernel's own. */
 #define ASK_NS 2000000
+/* … of a stream whose rate is not known. */
+#define ASK_UNKNOWN_NS 100000
 /* … and how long it is good for anything. */
 #define FORGET_US 1000000
 
@@ -80,15 +82,15 @@ static uint64_t ready_in_ns(struct bnet_stream *stream, uint64_t now)
 
 	if (stream->hangup)
 		return 0; /* writing tells why */
-	if (rate == 0 && stream->held)
+	if (rate == 0 && stream->held && now - stream->asked_ns > ASK_UNKNOWN_NS)
 		ask(stream, now);
 	if (rate == 0)
 		return later + (stream->held ? UNKNOWN_NS : 0);
 	return later + (held(stream, rate, now) + PROBE_BYTES) * 1000000 / rate * 1000;
 }
 
-/* Bytes that this stream may take now so that they arrive about as early as what its siblings carry; 0: none. A claim is
- * a promise: what a slow stream takes, no other can deliver. */
+/* Bytes that this stream may take now so that they arrive about as early as what its siblings carry; 0: none. A claim
+ * is a promise: what a slow stream takes, no other can deliver. */
 static uint64_t promise(struct bnet_stream *stream, uint64_t want, uint64_t now)
 {
 	uint64_t budget = bnet_flow_budget(&stream->flow);
@@ -98,7 +100,7 @@ static uint64_t promise(struct bnet_stream *stream, uint64_t want, uint64_t now)
 		return want;
 	if (want > budget / 4)
 		want = budget / 4 ? budget / 4 : 1;
-	if (now - stream->asked_ns > ASK_NS || rate == 0)
+	if (now - stream->asked_ns > (rate ? ASK_NS : ASK_UNKNOWN_NS))
 		ask(stream, now);
 	return stream->held == 0 || held(stream, rate, now) + want <= budget ? want : 0;
 }

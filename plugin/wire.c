@@ -63,7 +63,8 @@ static uint32_t checksum(const uint8_t *p, size_t size)
 	return h;
 }
 
-/* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), 0, port in network order, 16 bytes of which IPv4 uses 4. */
+/* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), 0, port in network order, 16 bytes of which IPv4
+ * uses 4. */
 static void put_address(uint8_t *p, const struct sockaddr_storage *addr)
 {
 	memset(p, 0, BNET_ADDRESS_SIZE);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Threads that move data in place of NCCL's. Each connection belongs to at most one worker, which makes the same passes
- * over it as the caller's thread would, under the same owner word; the caller only posts, rings and looks at flags, except
- * for small messages, which it still moves itself. A worker spins for a moment when nothing moves, then sleeps in epoll
- * until a socket has something or somebody rings. Workers start with the first connection and end with the control thread.
+ * over it as the caller's thread would, under the same owner word; the caller only posts, rings and looks at flags,
+ * except for small messages, which it still moves itself. A worker spins for a moment when nothing moves, then sleeps
+ * in epoll until a socket has something or somebody rings. Workers start with the first connection and end with the
+ * control thread.
  */
 #ifndef BNET_WORKER_H
 #define BNET_WORKER_H
@@ -24,7 +25,8 @@ int bnet_workers_for(int processors, int ranks, int64_t speed_mbps);
 /* Ranks of this host, by what launchers say in the environment; 1 where none does. */
 int bnet_local_ranks(void);
 
-/* BAGUA_NET_THREADS, or what suits the process as the calling thread sees it: it may use fewer processors than others. */
+/* BAGUA_NET_THREADS, or what suits the process as the calling thread sees it: it may use fewer processors than
+ * others. */
 int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices);
 /* How many there will be, as was chosen when the engine was configured; whatever the caller may use. */
 int bnet_workers_wanted(void);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sends without a copy (MSG_ZEROCOPY). The kernel keeps references to a message's pages instead of copying them, and says
- * on the socket's error queue, by the number of the call, when it has let go of them: not before the peer has
+ * Sends without a copy (MSG_ZEROCOPY). The kernel keeps references to a message's pages instead of copying them, and
+ * says on the socket's error queue, by the number of the call, when it has let go of them: not before the peer has
  * acknowledged them. Until then the request is not done, so that nobody reuses its memory. Only the connection's owner
  * comes here.
  *
- * Left to itself, a connection finds out whether that pays: it sends in turn with and without a copy, and takes what cost
- * less time. Where the kernel copies all the same (to this machine, through virtual cables, under a packet capture), the first
- * notification says so, and that was it.
+ * Left to itself, a connection finds out whether that pays: it sends in turn with and without a copy, and takes what
+ * cost less time. Where the kernel copies all the same (to this machine, through virtual cables, under a packet
+ * capture), the first notification says so, and that was it.
  */
 #ifndef BNET_ZERO_H
 #define BNET_ZERO_H
@@ -65,8 +65,8 @@ enum bnet_zero_mode bnet_zero_judge(const struct bnet_zero *zero);
 void bnet_zero_start(struct bnet_conn *conn);
 /* Should what the stream has begun go without a copy? */
 bool bnet_zero_wants(struct bnet_conn *conn, struct bnet_stream *stream);
-/* Sends payload only, without a copy; where the kernel refuses that, with one. Bytes, or -errno. What went without a copy
- * counts as sent when the kernel has let go of it. */
+/* Sends payload only, without a copy; where the kernel refuses that, with one. Bytes, or -errno. What went without a
+ * copy counts as sent when the kernel has let go of it. */
 ssize_t bnet_zero_send(struct bnet_conn *conn, struct bnet_stream *stream);
 /* What a call costs, during a trial: when it began, 0 where nobody wants to know; and its end. */
 uint64_t bnet_zero_clock(const struct bnet_conn *conn, const struct bnet_stream *stream);

@@ -256,8 +256,8 @@ static uint64_t samples_above(struct world *world, int level, uint64_t count)
 	return above;
 }
 
-/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated for
- * a while. */
+/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated
+ * for a while. */
 static void a_climb_in_doubt_is_looked_at_again(void)
 {
 	static uint64_t (*const paths[])(int) = {link, crowded, best_by_four, second_best};
@@ -333,9 +333,14 @@ static void a_level_that_is_set_begins_anew(void)
 static void a_lone_stream_without_a_queue_has_to_be_sure(void)
 {
 	for (uint64_t spell = 7; spell < 10; spell++) {
-		struct world queued = begin(link, 1, MOST), unsure = begin(link, 1, MOST), sure = begin(link, 1, MOST);
+		struct world first = begin(link, 1, MOST), queued = begin(link, 1, MOST);
+		struct world unsure = begin(link, 1, MOST), sure = begin(link, 1, MOST);
 
-		unsure.queued = sure.queued = false;
+		first.queued = unsure.queued = sure.queued = false;
+		samples(&first, spell - 2);
+		first.limited = false;
+		samples(&first, MINUTE);
+		check_int(first.changes, 0);
 		for (uint64_t n = 0; n < MINUTE; n++) {
 			queued.limited = unsure.limited = n / spell % 4 == 3;
 			sample(&queued);
@@ -356,11 +361,40 @@ static void what_nothing_waits_behind_counts(void)
 	world.waiting = false;
 	samples(&world, MINUTE);
 	check_int(world.demand.level, MOST);
-	/* More streams than a small message needs are at hand for a large one. */
+	/* More streams than a small message needs are at hand for a large one, for a while. */
 	world.limited = false;
 	world.carries = link;
-	samples(&world, 10 * MINUTE);
+	samples(&world, MINUTE / 2);
 	check_int(world.demand.level, MOST);
+	samples(&world, 60 * MINUTE);
+	check_int(world.demand.level, 1);
+}
+
+/* What waits changes with the trial itself: a lone stream takes a message whole, several hold back. */
+static void a_trial_in_vain_counts_for_the_work_it_began_with(void)
+{
+	for (int first = 0; first < 2; first++) {
+		struct world world = begin(link, 1, MOST);
+
+		for (uint64_t n = 0; n < 10 * MINUTE; n++) {
+			world.waiting = (world.demand.level > 1) != first;
+			sample(&world);
+		}
+		check(world.changes > 2 && world.changes < 60);
+	}
+}
+
+/* Nobody else gains anything either, and what had queued on the way does not any more. */
+static void a_trial_does_not_wait_for_ever(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	world.waiting = false;
+	await_change(&world);
+	world.limited = world.queued = false;
+	samples(&world, 10 * SECOND);
+	check_int(world.demand.level, 1);
+	check_int(world.changes, 2);
 }
 
 /* Small messages were no faster by more streams: that says nothing of large ones, and the other way round. */
@@ -548,6 +582,8 @@ int main(void)
 	a_lone_stream_without_a_queue_has_to_be_sure();
 	what_nothing_waits_behind_counts();
 	trials_in_vain_count_for_the_same_work();
+	a_trial_in_vain_counts_for_the_work_it_began_with();
+	a_trial_does_not_wait_for_ever();
 	a_trial_waits_for_other_ranks();
 	idle_streams_are_given_back_where_fewer_do();
 	fewer_streams_that_carry_less_are_undone();

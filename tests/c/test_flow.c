@@ -132,6 +132,22 @@ static void a_lone_segment_says_nothing(void)
 	check(rate(&many) > 0);
 }
 
+/* A stream that was fast, and now a lone segment of it does not arrive at all: no receiver waits so long. */
+static void a_lone_segment_that_stalls_is_slow(void)
+{
+	struct model model = begin(100);
+
+	model.at.segment = 1448;
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	model.at.flight = 1;
+	tick(&model, TICK, 0, 0);
+	check(near(rate(&model), 100 * MB));
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 0, 0);
+	check(rate(&model) < MB);
+}
+
 /* What it carries in a few milliseconds and two round trips. */
 static void the_budget_grows_with_rate_and_round_trip(void)
 {
@@ -168,18 +184,25 @@ static void the_network_limits_who_is_busy_and_nothing_else(void)
 /* In the mean: the kernel counts its time in ticks. */
 static void who_is_always_busy_says_so(void)
 {
-	struct model always = begin(100), mostly = begin(100), held_up = begin(100);
+	struct model always = begin(100), mostly = begin(100), held_up = begin(100), alone = begin(100);
+	struct model less = begin(100), more = begin(100);
+	bool less_is = true, more_is = false;
 
 	for (int i = 0; i < 60; i++) {
 		bool soon = i < 30;
 
+		alone.at.segment = 1448;
 		check(soon || tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0).busy);
 		check(!tick(&mostly, i % 5 < 3 ? TICK : 0, MB, 0).busy);
 		held_up.at.rwnd_us += TICK / 2;
 		check(!tick(&held_up, TICK, MB, 0).busy);
 		if (soon)
 			tick(&always, TICK, MB, 0);
+		check(!tick(&alone, TICK, 100, 0).busy); /* it waits for the receiver's patience */
+		less_is = tick(&less, soon ? TICK : TICK * 88 / 100, MB, 0).busy;
+		more_is = tick(&more, soon ? 0 : TICK * 92 / 100, MB, 0).busy;
 	}
+	check(!less_is && more_is); /* wherever they come from */
 }
 
 static void bytes_wait_where_the_round_trip_has_grown(void)
@@ -299,6 +322,7 @@ int main(void)
 	a_rest_keeps_the_rate();
 	a_silent_stream_is_slow_and_not_unknown();
 	a_lone_segment_says_nothing();
+	a_lone_segment_that_stalls_is_slow();
 	the_budget_grows_with_rate_and_round_trip();
 	the_network_limits_who_is_busy_and_nothing_else();
 	who_is_always_busy_says_so();

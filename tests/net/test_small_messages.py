@@ -86,3 +86,13 @@ def test_more_streams_where_each_is_capped() -> None:
             netns.needs("cap flows by a hash", error)
         with _allreduce(hosts, "64K") as ranks:
             _wait(ranks, lambda: sum(carried > _PROOF // 20 for carried in hosts[0].capped_bytes("link0")) > 2)
+
+
+def test_streams_that_small_messages_gain_nothing_by_are_closed() -> None:
+    """The whole link is one narrow queue."""
+    with _two_hosts() as hosts, _allreduce(hosts, "16K") as ranks:
+        _wait(ranks, lambda: hosts[0].sent_bytes("link0") > _PROOF)
+        alone = hosts[0].connected_sockets()
+        hosts[0].cap_link("link0", 50)
+        _wait(ranks, lambda: hosts[0].connected_sockets() > alone)
+        _wait(ranks, lambda: hosts[0].connected_sockets() == alone)
