@@ -34,10 +34,10 @@
 #define OFTEN_WINDOWS 4
 /* So many windows in which the network did not limit raise the question whether fewer streams would do. */
 #define IDLE_WINDOWS 10
+#define LONG_IDLE_WINDOWS 2
 /* Where nothing waits, fewer would do, but more are at hand for when something does: such a window counts so much
  * less. */
 #define WAITING_WEIGHT 60
-#define LONG_IDLE_WINDOWS 2
 /* For so many long windows a review holds: a minute or more. After that the path may have changed. */
 #define CAREFUL_WINDOWS 60
 /* More streams that carry no more, but that the network does not limit any more, may be waiting for other ranks, which
@@ -124,7 +124,8 @@ static bool queued(const struct bnet_demand *demand)
 /* More streams that carry no more may yet come to it, if their windows are what limits. */
 static bool in_doubt(const struct bnet_demand *demand, uint64_t rate)
 {
-	return !demand->careful && kind(demand) == 1 && !queued(demand) && rate * 100 >= demand->base * LOSS_PERCENT;
+	return !demand->careful && demand->kind == 1 && kind(demand) == 1 && !queued(demand) &&
+	       rate * 100 >= demand->base * LOSS_PERCENT;
 }
 
 /* A trial that may be waiting for other ranks. */
@@ -283,9 +284,9 @@ bool bnet_demand_step(struct bnet_demand *demand, const struct bnet_demand_sampl
 	if (!measured(demand, sample))
 		return false;
 	rate = demand->bytes * 1000000 / demand->time_us;
-	demand->careful -= demand->careful > 0;
 	if (demand->before && goes_on(demand, sample->now_us, rate))
 		return false; /* and the window gets longer */
+	demand->careful -= demand->careful > 0;
 	if (demand->before && end_trial(demand, sample, rate))
 		return true;
 	next = demand->review ? second_thought(demand, rate) : proposal(demand, sample->now_us);

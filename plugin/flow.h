@@ -29,7 +29,7 @@ struct bnet_flow {
 	struct bnet_reading last;
 	uint64_t last_us;        /* when; 0: never */
 	int busy;                /* how much of the time, of late, in 1/10000 */
-	uint64_t stalled_us;     /* since when a lone segment is on its way */
+	uint64_t stalled_us;     /* busy for so long without an acknowledgement */
 	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
 	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */
 	/* for the owner */

@@ -209,6 +209,11 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 		add_flow(conn->path, &reading, &step, waiting);
 	}
 	conn->path->sample.opening |= conn->setup.dialing > 0;
+	/* Not of a connection at rest: its receiver, which is at rest as well, would not see their end. */
+	narrow(conn);
+	/* What could not be opened, or was closed, is tried again when more are wanted. */
+	if (conn->setup.dialing == 0)
+		conn->setup.wanted = conn->nstreams;
 }
 
 static void judge(struct bnet_path *path, uint64_t now_us)
@@ -273,11 +278,6 @@ void bnet_paths_sample(uint64_t now_us)
 		if (passes != conn->passes_sampled)
 			sample_conn(conn, now_us);
 		conn->passes_sampled = passes;
-		/* One at rest, too: it was given streams that others wanted. */
-		narrow(conn);
-		/* What could not be opened, or was closed, is tried again when more are wanted. */
-		if (conn->setup.dialing == 0)
-			conn->setup.wanted = conn->nstreams;
 	}
 	bnet_list_each(node, &bnet_engine.paths)
 		judge(bnet_entry(node, struct bnet_path, node), now_us);

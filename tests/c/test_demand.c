@@ -374,13 +374,18 @@ static void what_nothing_waits_behind_counts(void)
 static void a_trial_in_vain_counts_for_the_work_it_began_with(void)
 {
 	for (int first = 0; first < 2; first++) {
-		struct world world = begin(link, 1, MOST);
+		struct world world = begin(link, 1, MOST), emptied = begin(link, 1, MOST);
 
 		for (uint64_t n = 0; n < 10 * MINUTE; n++) {
 			world.waiting = (world.demand.level > 1) != first;
 			sample(&world);
 		}
 		check(world.changes > 2 && world.changes < 60);
+		for (uint64_t n = 0; n < 10 * SECOND && !first; n++) {
+			emptied.queued = !(emptied.waiting = emptied.demand.level > 1);
+			sample(&emptied);
+			check(emptied.demand.level <= 4); /* no doubt: it began with a queue */
+		}
 	}
 }
 
