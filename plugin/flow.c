@@ -77,6 +77,13 @@ static bool is_lone_segment(const struct bnet_reading *reading, uint64_t acked)
 	return acked + (uint64_t)reading->flight * reading->segment < 2 * (uint64_t)reading->segment;
 }
 
+/* … unless nothing is acknowledged for longer than any receiver waits. */
+static bool is_stalled(struct bnet_flow *flow, uint64_t acked, uint64_t busy)
+{
+	flow->stalled_us = acked ? 0 : flow->stalled_us + busy;
+	return flow->stalled_us >= STALLED_US;
+}
+
 static void estimate(struct bnet_flow *flow, uint64_t acked, uint64_t busy_us)
 {
 	uint64_t rate = atomic_load_explicit(&flow->rate, memory_order_relaxed), now;
@@ -106,19 +113,13 @@ static bool network_limits(const struct bnet_flow *flow, const struct bnet_readi
 	return now->delivery_rate / BURST_PERCENT < per_second(acked, elapsed) / 100 || buffer_limits(flow, now, busy);
 }
 
+/* Has it had bytes in flight for nine tenths of the time, on a mean over several readings? */
 static bool is_always_busy(struct bnet_flow *flow, uint64_t busy, uint64_t elapsed)
 {
 	const int now = busy < elapsed ? (int)(busy * 10000 / elapsed) : 10000;
 
 	flow->busy += (now - flow->busy) / BUSY_SHARE;
 	return flow->busy >= BUSY_PERCENT * 100;
-}
-
-/* … unless it takes longer than any receiver waits. */
-static bool is_stalled(struct bnet_flow *flow, uint64_t acked, uint64_t busy)
-{
-	flow->stalled_us = acked ? 0 : flow->stalled_us + busy;
-	return flow->stalled_us >= STALLED_US;
 }
 
 /* A socket that was reset begins again. */
