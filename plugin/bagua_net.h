@@ -106,7 +106,10 @@ enum { /* reductions; the average divides the sum by the number of ranks (intege
 	BNET_PROD = 1,
 	BNET_MIN = 2,
 	BNET_MAX = 3,
-	BNET_AVG = 4
+	BNET_AVG = 4,
+	BNET_BAND = 5, /* bitwise: integers only */
+	BNET_BOR = 6,
+	BNET_BXOR = 7
 };
 enum { /* allreduce algorithms */
 	BNET_ALGO_AUTO = 0,    /* by size and rank count */
@@ -116,7 +119,7 @@ enum { /* allreduce algorithms */
 
 /* Bytes of one element; 0 for an unknown type. */
 size_t bnet_dtype_size(int dtype);
-/* dst[i] = op(a[i], b[i]), BNET_AVG as BNET_SUM. dst may be a or b. -EINVAL: unknown type or operation. */
+/* dst[i] = op(a[i], b[i]), BNET_AVG as BNET_SUM. dst may be a or b. -EINVAL: unknown type or operation, or bits of floats. */
 int bnet_reduce(void *dst, const void *a, const void *b, size_t count, int dtype, int op);
 /* buf[i] = buf[i] / n: the second half of BNET_AVG. */
 int bnet_scale(void *buf, size_t count, int dtype, int n);
@@ -146,12 +149,48 @@ int bnet_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t 
 int bnet_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
 int bnet_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root);
 int bnet_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
+/* Blocks of different sizes, in rank order, one behind the other; a count for each rank. Not in place. */
+int bnet_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
+		     const size_t *recv_counts, int dtype);
+/* Only the root's large buffer is used, and reduce_to's recv. */
+int bnet_reduce_to(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root);
+int bnet_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
+int bnet_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
 int bnet_send(bnet_coll_t *coll, const void *buf, size_t count, int dtype, int peer);
 int bnet_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer);
 /* Both directions at once; either peer may be -1 for none. */
 int bnet_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
 		  size_t recv_count, int recv_peer, int dtype);
 int bnet_barrier(bnet_coll_t *coll);
+
+/* ---- tagged messages on host memory, outside the order of the collectives ---- */
+
+typedef struct bnet_mail bnet_mail_t;
+
+typedef struct {
+	uint64_t id; /* as it was given */
+	int rc;      /* 0 or -errno; after an error every later operation fails, too: see bnet_mail_error */
+	int peer;    /* the other rank */
+} bnet_mail_done_t;
+
+/* Takes over a group that was created and has listened; rows are all ranks', in rank order. The group is destroyed with
+ * the messages. Connections are made when two ranks first have something to say, so not all ranks need take part. */
+int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows);
+/* From any thread. The buffer stays as it is until the operation is reported. Messages between two ranks with the same
+ * tag are received in the order in which they were sent; a receive must ask for exactly as many bytes as were sent, else
+ * both fail with -EMSGSIZE. timeout_s: seconds until -ETIMEDOUT; 0: none. A receive's peer may be -1: any.
+ * 0, -EINVAL: no such peer; -ENOMEM; -ECANCELED: stopped. */
+int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
+int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
+/* One thread. Moves data, and sleeps where there is none to move, until operations are over; returns how many, at most
+ * max. 0: stopped, and nothing is left. */
+int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max);
+/* Ends all operations with -ECANCELED, and refuses more. From any thread. */
+void bnet_mail_stop(bnet_mail_t *mail);
+/* What went wrong. For the thread of progress. */
+const char *bnet_mail_error(const bnet_mail_t *mail);
+/* After the last call of progress. */
+void bnet_mail_destroy(bnet_mail_t *mail);
 
 /* cffi: end */
 

@@ -266,9 +266,20 @@ int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype)
 	return 0;
 }
 
-int bnet_coll_check_op(struct bnet_coll *coll, int op)
+int bnet_coll_check_op(struct bnet_coll *coll, int dtype, int op)
 {
-	return op >= BNET_SUM && op <= BNET_AVG ? 0 : bnet_coll_fail(coll, -EINVAL, "%d is no reduction", op);
+	if (op < BNET_SUM || op > BNET_BXOR)
+		return bnet_coll_fail(coll, -EINVAL, "%d is no reduction", op);
+	if (op >= BNET_BAND && dtype >= BNET_FLOAT16)
+		return bnet_coll_fail(coll, -EINVAL, "bitwise reductions need integers");
+	return 0;
+}
+
+int bnet_coll_check_root(struct bnet_coll *coll, const char *operation, int root)
+{
+	if (root >= 0 && root < coll->nranks)
+		return 0;
+	return bnet_coll_fail(coll, -EINVAL, "%s: the root cannot be rank %d of %d", operation, root, coll->nranks);
 }
 
 int bnet_coll_check_peer(struct bnet_coll *coll, int peer)

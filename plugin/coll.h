@@ -11,7 +11,9 @@
  *   coll_ring.c       allreduce, reduce-scatter and all-gather around a ring
  *   coll_allreduce.c  the choice of an algorithm, and allreduce in few steps
  *   coll_broadcast.c  tree and chain
+ *   coll_root.c       reduce, gather and scatter: one rank has or gets everything
  *   coll_p2p.c        send, receive, all-to-all, barrier
+ *   mail.h            tagged messages between any two ranks, outside the order of the collectives
  */
 #ifndef BNET_COLL_H
 #define BNET_COLL_H
@@ -84,7 +86,8 @@ int bnet_coll_end(struct bnet_coll *coll, int rc);
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes);
 /* 0, or -EINVAL: count elements of dtype for each of nranks ranks do not fit into memory, or there is no such type. */
 int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype);
-int bnet_coll_check_op(struct bnet_coll *coll, int op);
+int bnet_coll_check_op(struct bnet_coll *coll, int dtype, int op);
+int bnet_coll_check_root(struct bnet_coll *coll, const char *operation, int root);
 /* Not with oneself. */
 int bnet_coll_check_peer(struct bnet_coll *coll, int peer);
 
@@ -104,7 +107,7 @@ struct bnet_wait {
 	unsigned idle;         /* fruitless polls in a row */
 	int64_t since;         /* when the clock was first read in that row; 0: not yet */
 	int64_t timeout_ns;    /* 0: none */
-	bool sleep;            /* sleep a little between polls: while connections are set up */
+	unsigned nap_after;    /* fruitless polls before the first nap; 0: never, yield only */
 };
 
 int64_t bnet_coll_now(void);
@@ -112,6 +115,14 @@ int64_t bnet_coll_now(void);
 void bnet_wait_reset(struct bnet_wait *wait);
 /* After a poll that moved nothing: 0, -ETIMEDOUT or -ECANCELED. */
 int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait);
+
+/* ---- coll_connect.c ---- */
+
+/* Keeps what the peers' rows say of this rank. From here on the group counts as connected. */
+int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows);
+/* One look, that never waits, at the connection to or from a peer: NULL as long as it is not there. */
+int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress);
+int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress);
 
 /* ---- coll_pipe.c ---- */
 

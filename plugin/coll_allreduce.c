@@ -155,7 +155,7 @@ int bnet_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count
 	size_t bytes;
 
 	if (rc == 0)
-		rc = bnet_coll_check_op(coll, op);
+		rc = bnet_coll_check_op(coll, dtype, op);
 	if (rc == 0 && (algo < BNET_ALGO_AUTO || algo > BNET_ALGO_DIRECT))
 		rc = bnet_coll_fail(coll, -EINVAL, "%d is no allreduce algorithm", algo);
 	if (rc != 0)

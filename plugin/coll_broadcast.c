@@ -61,8 +61,8 @@ int bnet_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int ro
 	int rc = bnet_coll_check_count(coll, count, dtype);
 	size_t bytes;
 
-	if (rc == 0 && (root < 0 || root >= coll->nranks))
-		rc = bnet_coll_fail(coll, -EINVAL, "broadcast: the root cannot be rank %d of %d", root, coll->nranks);
+	if (rc == 0)
+		rc = bnet_coll_check_root(coll, "broadcast", root);
 	if (rc != 0)
 		return rc;
 	bytes = count * bnet_dtype_size(dtype);

@@ -9,7 +9,10 @@
 
 #include "coll.h"
 
-static int try_connect(struct bnet_coll *coll, int rank, bool *progress)
+/* Fruitless polls before the first nap: what connects at once is not slept through. */
+#define SPINS 128
+
+int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
 {
 	struct bnet_peer *peer = &coll->peers[rank];
 	ncclResult_t result;
@@ -25,7 +28,7 @@ static int try_connect(struct bnet_coll *coll, int rank, bool *progress)
 	return 0;
 }
 
-static int try_accept(struct bnet_coll *coll, int rank, bool *progress)
+int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress)
 {
 	struct bnet_peer *peer = &coll->peers[rank];
 	ncclResult_t result;
@@ -88,16 +91,16 @@ static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 static int connect_all(struct bnet_coll *coll, double timeout_s)
 {
 	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
-	struct bnet_wait wait = {.sleep = true};
+	struct bnet_wait wait = {.nap_after = SPINS};
 
 	while (missing(coll) > 0) {
 		bool progress = false;
 
 		for (int step = 1; step < coll->nranks; step++) {
-			int rc = try_connect(coll, bnet_ring_rank(coll, step), &progress);
+			int rc = bnet_coll_try_connect(coll, bnet_ring_rank(coll, step), &progress);
 
 			if (rc == 0)
-				rc = try_accept(coll, bnet_ring_rank(coll, -step), &progress);
+				rc = bnet_coll_try_accept(coll, bnet_ring_rank(coll, -step), &progress);
 			if (rc != 0)
 				return rc;
 		}
@@ -111,13 +114,10 @@ static int connect_all(struct bnet_coll *coll, double timeout_s)
 	return 0;
 }
 
-int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
+int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 {
 	const size_t row = bnet_coll_handle_size(coll);
-	int rc;
 
-	if (coll == NULL)
-		return -EINVAL;
 	if (rows == NULL || coll->connected)
 		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "done before");
 	for (int rank = 0; rank < coll->nranks; rank++) {
@@ -130,7 +130,20 @@ int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 		memcpy(peer->handle, (const char *)rows + rank * row + coll->rank * NCCL_NET_HANDLE_MAXSIZE,
 		       NCCL_NET_HANDLE_MAXSIZE);
 	}
-	coll->connected = true; /* so that begin and end do for this what they do for an operation */
+	coll->connected = true;
+	return 0;
+}
+
+int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
+{
+	int rc;
+
+	if (coll == NULL)
+		return -EINVAL;
+	rc = bnet_coll_take_rows(coll, rows);
+	if (rc != 0)
+		return rc;
+	/* What begin and end do for an operation, they do for this. */
 	rc = bnet_coll_begin(coll, "connect", NULL, 0, NULL, 0);
 	if (rc == 0)
 		rc = bnet_coll_end(coll, connect_all(coll, timeout_s));

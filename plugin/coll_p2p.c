@@ -3,6 +3,7 @@
  * Send and receive, all-to-all, barrier. The group's own thread.
  */
 #include <errno.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "coll.h"
@@ -96,24 +97,48 @@ int bnet_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer)
 /* ---- all-to-all: in round k, ranks whose sum is k modulo nranks exchange, so that both blocks of a pair move at the
  * same time (in place, one is received over the other); every pair has one round ---- */
 
-static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, size_t block)
+/* What a rank sends to each, or receives from each: blocks in rank order, one behind the other. */
+struct blocks {
+	char *base;
+	size_t element;
+	size_t count;         /* elements of every block, where there are no counts */
+	const size_t *counts; /* NULL, or elements of each block */
+};
+
+static size_t block_bytes(const struct blocks *blocks, int rank)
+{
+	return (blocks->counts != NULL ? blocks->counts[rank] : blocks->count) * blocks->element;
+}
+
+static char *block_at(const struct blocks *blocks, int rank)
+{
+	size_t at = 0;
+
+	if (blocks->counts == NULL)
+		return blocks->base + (size_t)rank * block_bytes(blocks, rank);
+	for (int before = 0; before < rank; before++)
+		at += block_bytes(blocks, before);
+	return blocks->base + at;
+}
+
+static int all_to_all(struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
 {
 	struct bnet_flat flats[ALL_TO_ALL_PEERS];
 	struct bnet_pipe *pipes[ALL_TO_ALL_PEERS];
 	char *stage = NULL;
 	int rc = 0, npipes = 0;
 
-	if (send == recv) {
+	if (send->base == recv->base && send->base != NULL) {
 		stage = bnet_coll_scratch(coll, STAGE_BYTES * ALL_TO_ALL_PEERS);
 		if (stage == NULL)
 			return -ENOMEM;
 	}
 	for (int round = 0; round < coll->nranks && rc == 0; round++) {
 		const int peer = (round - coll->rank + coll->nranks) % coll->nranks;
-		const size_t at = (size_t)peer * block;
 
 		if (peer != coll->rank) {
-			bnet_flat_init(&flats[npipes], send + at, block, peer, recv + at, block, peer,
+			bnet_flat_init(&flats[npipes], block_at(send, peer), block_bytes(send, peer), peer,
+				       block_at(recv, peer), block_bytes(recv, peer), peer,
 				       stage != NULL ? stage + (size_t)npipes * STAGE_BYTES : NULL);
 			pipes[npipes] = &flats[npipes].pipe;
 			npipes++;
@@ -126,26 +151,73 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, size
 	return rc;
 }
 
+static void copy_own_block(const struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
+{
+	const size_t bytes = block_bytes(send, coll->rank);
+
+	if (bytes > 0 && send->base != recv->base)
+		memcpy(block_at(recv, coll->rank), block_at(send, coll->rank), bytes);
+}
+
 int bnet_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)
 {
+	const size_t element = bnet_dtype_size(dtype);
+	const struct blocks from = {(char *)(uintptr_t)send, element, count_per_rank, NULL};
+	const struct blocks to = {recv, element, count_per_rank, NULL};
 	int rc = bnet_coll_check_count(coll, count_per_rank, dtype);
-	size_t block, total;
+	size_t total;
 
 	if (rc != 0)
 		return rc;
-	block = count_per_rank * bnet_dtype_size(dtype);
-	total = block * (size_t)coll->nranks;
+	total = count_per_rank * element * (size_t)coll->nranks;
 	rc = bnet_coll_begin(coll, "all_to_all", send, total, recv, total);
 	if (rc != 0)
 		return rc;
-	if (block > 0) {
-		const size_t own = (size_t)coll->rank * block;
-
-		if (recv != send)
-			memcpy((char *)recv + own, (const char *)send + own, block);
-		rc = all_to_all(coll, send, recv, block);
+	if (total > 0) {
+		copy_own_block(coll, &from, &to);
+		rc = all_to_all(coll, &from, &to);
 	}
 	return bnet_coll_end(coll, rc);
+}
+
+/* 0 and the sum of one count for each rank, or -EINVAL. */
+static int sum_counts(struct bnet_coll *coll, const size_t *counts, int dtype, size_t *bytes)
+{
+	*bytes = 0;
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		int rc = bnet_coll_check_count(coll, counts[rank], dtype); /* so the sum cannot wrap */
+
+		if (rc != 0)
+			return rc;
+		*bytes += counts[rank] * bnet_dtype_size(dtype);
+	}
+	return 0;
+}
+
+int bnet_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
+		     const size_t *recv_counts, int dtype)
+{
+	const size_t element = bnet_dtype_size(dtype);
+	const struct blocks from = {(char *)(uintptr_t)send, element, 0, send_counts};
+	const struct blocks to = {recv, element, 0, recv_counts};
+	size_t send_bytes, recv_bytes;
+	int rc = bnet_coll_check_count(coll, 0, dtype);
+
+	if (rc == 0)
+		rc = sum_counts(coll, send_counts, dtype, &send_bytes);
+	if (rc == 0)
+		rc = sum_counts(coll, recv_counts, dtype, &recv_bytes);
+	if (rc == 0 && send == recv && send != NULL)
+		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: blocks of different sizes cannot be exchanged in place");
+	if (rc == 0 && send_counts[coll->rank] != recv_counts[coll->rank])
+		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: rank %d sends %zu elements to itself and expects %zu",
+				    coll->rank, send_counts[coll->rank], recv_counts[coll->rank]);
+	if (rc == 0)
+		rc = bnet_coll_begin(coll, "all_to_allv", send, send_bytes, recv, recv_bytes);
+	if (rc != 0)
+		return rc;
+	copy_own_block(coll, &from, &to);
+	return bnet_coll_end(coll, all_to_all(coll, &from, &to));
 }
 
 /* ---- barrier: after round d, a rank has heard, directly or not, from the 2 d - 1 ranks before it ---- */

@@ -245,7 +245,7 @@ int bnet_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t 
 	size_t block;
 
 	if (rc == 0)
-		rc = bnet_coll_check_op(coll, op);
+		rc = bnet_coll_check_op(coll, dtype, op);
 	if (rc != 0)
 		return rc;
 	block = count_per_rank * bnet_dtype_size(dtype);

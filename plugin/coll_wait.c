@@ -8,8 +8,6 @@
 
 #include "coll.h"
 
-/* Fruitless polls before the first nap: what connects at once is not slept through. */
-#define SPINS 128
 /* Polls between two looks at the clock. */
 #define CLOCK_EVERY 64
 #define NAP_NS 50000
@@ -37,10 +35,10 @@ int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
 	wait->idle++;
 	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
 	 * where they do not, a yield is a system call among others. */
-	if (!wait->sleep)
-		sched_yield();
-	else if (wait->idle >= SPINS)
+	if (wait->nap_after != 0 && wait->idle >= wait->nap_after)
 		nanosleep(&nap, NULL);
+	else
+		sched_yield();
 	if (wait->timeout_ns == 0 || wait->idle % CLOCK_EVERY != 0)
 		return 0;
 	if (wait->since == 0)

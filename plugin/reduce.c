@@ -63,7 +63,10 @@ typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t co
 	REDUCE(prefix##_sum, type, (wrap)a + (wrap)b)          \
 	REDUCE(prefix##_prod, type, (wrap)a * (wrap)b)         \
 	REDUCE(prefix##_min, type, a < b ? a : b)              \
-	REDUCE(prefix##_max, type, a > b ? a : b)
+	REDUCE(prefix##_max, type, a > b ? a : b)              \
+	REDUCE(prefix##_band, type, a & b)                     \
+	REDUCE(prefix##_bor, type, a | b)                      \
+	REDUCE(prefix##_bxor, type, a ^ b)
 
 #define REDUCE_FLOAT(prefix, type)                             \
 	REDUCE(prefix##_sum, type, a + b)                      \
@@ -249,21 +252,23 @@ static void scale_half(const struct half_format *format, uint16_t *buf, size_t c
 
 /* ---- one row per element type ---- */
 
-#define REDUCTIONS(prefix) {prefix##_sum, prefix##_prod, prefix##_min, prefix##_max, prefix##_sum}
+#define OF_NUMBERS(prefix) prefix##_sum, prefix##_prod, prefix##_min, prefix##_max, prefix##_sum
+#define OF_INTEGERS(prefix) {OF_NUMBERS(prefix), prefix##_band, prefix##_bor, prefix##_bxor}
+#define OF_FLOATS(prefix) {OF_NUMBERS(prefix)}
 
 static const struct element_type {
 	size_t size;
-	reduce_fn reduce[BNET_AVG + 1]; /* 16-bit floats: those of float32 */
+	reduce_fn reduce[BNET_BXOR + 1]; /* 16-bit floats: those of float32. NULL: not for this type */
 	void (*scale)(void *buf, size_t count, int n);
 } types[] = {
-	[BNET_INT8] = {1, REDUCTIONS(int8), int8_scale},
-	[BNET_UINT8] = {1, REDUCTIONS(uint8), uint8_scale},
-	[BNET_INT32] = {4, REDUCTIONS(int32), int32_scale},
-	[BNET_INT64] = {8, REDUCTIONS(int64), int64_scale},
-	[BNET_FLOAT16] = {2, REDUCTIONS(float32), NULL},
-	[BNET_BFLOAT16] = {2, REDUCTIONS(float32), NULL},
-	[BNET_FLOAT32] = {4, REDUCTIONS(float32), float32_scale},
-	[BNET_FLOAT64] = {8, REDUCTIONS(float64), float64_scale},
+	[BNET_INT8] = {1, OF_INTEGERS(int8), int8_scale},
+	[BNET_UINT8] = {1, OF_INTEGERS(uint8), uint8_scale},
+	[BNET_INT32] = {4, OF_INTEGERS(int32), int32_scale},
+	[BNET_INT64] = {8, OF_INTEGERS(int64), int64_scale},
+	[BNET_FLOAT16] = {2, OF_FLOATS(float32), NULL},
+	[BNET_BFLOAT16] = {2, OF_FLOATS(float32), NULL},
+	[BNET_FLOAT32] = {4, OF_FLOATS(float32), float32_scale},
+	[BNET_FLOAT64] = {8, OF_FLOATS(float64), float64_scale},
 };
 
 static bool known_type(int dtype)
@@ -287,7 +292,7 @@ int bnet_reduce(void *dst, const void *a, const void *b, size_t count, int dtype
 {
 	const struct half_format *half = half_format_of(dtype);
 
-	if (!known_type(dtype) || op < 0 || op > BNET_AVG)
+	if (!known_type(dtype) || op < 0 || op > BNET_BXOR || types[dtype].reduce[op] == NULL)
 		return -EINVAL;
 	if (half != NULL)
 		reduce_half(half, types[dtype].reduce[op], dst, a, b, count);

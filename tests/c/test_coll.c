@@ -11,9 +11,9 @@
 
 #include "bagua_net.h"
 #include "check.h"
+#include "ranks.h"
 #include "sanitize.h"
 
-#define MAX_RANKS 5
 /* A rank's thread runs ten times slower under ThreadSanitizer, and more ranks share nothing that two do not. */
 #if defined(SANITIZE_THREAD)
 #define MOST_RANKS 3
@@ -27,71 +27,15 @@
 static const size_t small_counts[] = {0, 1, 3, 1021};
 static const size_t large_counts[] = {65537, 1400003};
 
-struct group;
-
-struct rank {
-	struct group *group;
-	int rank;
-	int nranks;
-	bnet_coll_t *coll;
-	pthread_t thread;
-};
-
-struct group {
-	int version;
-	int nranks;
-	void (*body)(struct rank *rank);
-	bool unconnected; /* the body connects */
-	pthread_barrier_t barrier;
-	char rows[MAX_RANKS * MAX_RANKS * 128];
-	struct rank ranks[MAX_RANKS];
-	atomic_bool flag;
-	char *shared[MAX_RANKS];
-};
-
 /* ---- a group of threads ---- */
 
-static void *rank_main(void *arg)
+static void connect_rank(struct rank *rank)
 {
-	struct rank *rank = arg;
-	struct group *group = rank->group;
-	const void *table = bnet_net_table(group->version);
-	size_t row;
-	int rc;
+	int rc = bnet_coll_connect(rank->coll, rank->group->rows, CONNECT_TIMEOUT_S);
 
-	check(table != NULL);
-	rc = bnet_coll_create(&rank->coll, table, group->version, 0, rank->rank, rank->nranks);
 	if (rc != 0)
-		fprintf(stderr, "%s\n", bnet_coll_error(NULL));
+		fprintf(stderr, "%s\n", bnet_coll_error(rank->coll));
 	check_int(rc, 0);
-	row = bnet_coll_handle_size(rank->coll);
-	check_int(row, 128 * rank->nranks);
-	check_int(bnet_coll_listen(rank->coll, group->rows + (size_t)rank->rank * row), 0);
-	pthread_barrier_wait(&group->barrier);
-	if (!group->unconnected) {
-		rc = bnet_coll_connect(rank->coll, group->rows, CONNECT_TIMEOUT_S);
-		if (rc != 0)
-			fprintf(stderr, "%s\n", bnet_coll_error(rank->coll));
-		check_int(rc, 0);
-	}
-	group->body(rank);
-	bnet_coll_destroy(rank->coll);
-	return NULL;
-}
-
-static void run_group(struct group *group, int version, int nranks, void (*body)(struct rank *rank))
-{
-	group->version = version;
-	group->nranks = nranks;
-	group->body = body;
-	check_int(pthread_barrier_init(&group->barrier, NULL, (unsigned)nranks), 0);
-	for (int i = 0; i < nranks; i++) {
-		group->ranks[i] = (struct rank){.group = group, .rank = i, .nranks = nranks};
-		check_int(pthread_create(&group->ranks[i].thread, NULL, rank_main, &group->ranks[i]), 0);
-	}
-	for (int i = 0; i < nranks; i++)
-		check_int(pthread_join(group->ranks[i].thread, NULL), 0);
-	pthread_barrier_destroy(&group->barrier);
 }
 
 static void check_ok(struct rank *rank, int rc)
@@ -278,6 +222,69 @@ static void one_all_to_all(struct rank *rank, size_t count, int dtype, bool in_p
 	free(send);
 }
 
+/* Rank r sends (r + to) % 3 thirds of count elements to rank `to`, of a stream that starts at to. */
+static size_t share(int from, int to, size_t count)
+{
+	return (size_t)((from + to) % 3) * count / 3;
+}
+
+static void one_all_to_allv(struct rank *rank, size_t count, int dtype)
+{
+	const size_t size = bnet_dtype_size(dtype);
+	size_t send_counts[MAX_RANKS], recv_counts[MAX_RANKS], sent = 0, received = 0, at = 0;
+	char *send, *recv;
+
+	for (int peer = 0; peer < rank->nranks; peer++) {
+		sent += send_counts[peer] = share(rank->rank, peer, count);
+		received += recv_counts[peer] = share(peer, rank->rank, count);
+	}
+	send = new_buffer(sent, dtype);
+	recv = new_buffer(received, dtype);
+	for (int peer = 0; peer < rank->nranks; at += send_counts[peer] * size, peer++)
+		fill(send + at, rank->rank, (size_t)peer, send_counts[peer], dtype, BNET_SUM);
+	check_ok(rank, bnet_all_to_allv(rank->coll, send, send_counts, recv, recv_counts, dtype));
+	at = 0;
+	for (int peer = 0; peer < rank->nranks; at += recv_counts[peer] * size, peer++)
+		check_input(recv + at, peer, (size_t)rank->rank, recv_counts[peer], dtype);
+	check_int(recv[received * size], 0x77);
+	free(send);
+	free(recv);
+}
+
+static void one_reduce_to(struct rank *rank, size_t count, int dtype, int op, int root, bool in_place)
+{
+	char *send = new_buffer(count, dtype), *recv = in_place ? send : new_buffer(count, dtype);
+
+	fill(send, rank->rank, 0, count, dtype, op);
+	check_ok(rank, bnet_reduce_to(rank->coll, send, rank->rank == root ? recv : NULL, count, dtype, op, root));
+	if (rank->rank == root)
+		check_reduced(recv, rank->nranks, 0, count, dtype, op);
+	else if (op != BNET_PROD)
+		check_input(send, rank->rank, 0, count, dtype); /* untouched */
+	check_int(recv[count * bnet_dtype_size(dtype)], 0x77);
+	if (!in_place)
+		free(recv);
+	free(send);
+}
+
+static void one_gather_and_scatter(struct rank *rank, size_t count, int dtype, int root)
+{
+	const size_t size = bnet_dtype_size(dtype), total = count * (size_t)rank->nranks;
+	char *own = new_buffer(count, dtype), *all = new_buffer(total, dtype);
+
+	fill(own, rank->rank, 0, count, dtype, BNET_SUM);
+	check_ok(rank, bnet_gather(rank->coll, own, all, count, dtype, root));
+	for (int from = 0; from < rank->nranks && rank->rank == root; from++)
+		check_input(all + (size_t)from * count * size, from, 0, count, dtype);
+	memset(own, 0, count * size);
+	check_ok(rank, bnet_scatter(rank->coll, all, own, count, dtype, root));
+	check_input(own, rank->rank, 0, count, dtype); /* back where it came from */
+	check_int(own[count * size], 0x77);
+	check_int(all[total * size], 0x77);
+	free(own);
+	free(all);
+}
+
 /* Everyone to the next rank, then 0 to 1 one way. */
 static void one_sendrecv(struct rank *rank, size_t count, int dtype, bool in_place)
 {
@@ -309,6 +316,9 @@ static void all_collectives(struct rank *rank, size_t count, int dtype, int op, 
 	one_reduce_scatter(rank, block, dtype, op, in_place);
 	one_all_gather(rank, block, dtype, in_place);
 	one_all_to_all(rank, block, dtype, in_place);
+	one_all_to_allv(rank, block, dtype);
+	one_reduce_to(rank, count, dtype, op, (int)(count % (size_t)rank->nranks), in_place);
+	one_gather_and_scatter(rank, block, dtype, (int)(count % (size_t)rank->nranks));
 	one_sendrecv(rank, count, dtype, in_place);
 	one_broadcast(rank, count, dtype, (int)(count % (size_t)rank->nranks));
 }
@@ -330,6 +340,9 @@ static void collectives(struct rank *rank)
 		one_allreduce(rank, 1700001, BNET_INT64, BNET_AVG, BNET_ALGO_RING, false);
 	}
 	for (int root = 0; root < rank->nranks; root++) {
+		one_reduce_to(rank, 17, BNET_INT32, BNET_SUM, root, true);
+		one_reduce_to(rank, 5000001, BNET_INT8, BNET_SUM, root, true); /* more chunks than slots */
+		one_gather_and_scatter(rank, 300001, BNET_INT32, root);
 		one_broadcast(rank, 17, BNET_INT32, root);
 		one_broadcast(rank, 300001, BNET_INT32, root);
 		check_ok(rank, bnet_barrier(rank->coll));
@@ -397,7 +410,11 @@ static void bad_arguments(struct rank *rank)
 	check_error(rank, bnet_allreduce(coll, &x, &y, 1, BNET_INT32, 77, BNET_ALGO_AUTO), -EINVAL, "77");
 	check_error(rank, bnet_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, 55), -EINVAL, "55");
 	check_error(rank, bnet_allreduce(coll, &x, &y, SIZE_MAX / 2, BNET_INT32, BNET_SUM, 0), -EINVAL, "too many");
+	check_error(rank, bnet_allreduce(coll, &x, &y, 1, BNET_FLOAT32, BNET_BOR, 0), -EINVAL, "bitwise");
 	check_error(rank, bnet_broadcast(coll, &x, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
+	check_error(rank, bnet_reduce_to(coll, &x, &y, 1, BNET_INT32, BNET_SUM, -1), -EINVAL, "root");
+	check_error(rank, bnet_gather(coll, &x, &y, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
+	check_error(rank, bnet_scatter(coll, &x, &y, 1, BNET_INT32, -1), -EINVAL, "root");
 	check_error(rank, bnet_send(coll, &x, 1, BNET_INT32, rank->rank), -EINVAL, "exchange");
 	check_error(rank, bnet_recv(coll, &x, 1, BNET_INT32, -1), -EINVAL, "exchange");
 	check_error(rank, bnet_sendrecv(coll, &x, 1, rank->nranks, &y, 1, -1, BNET_INT32), -EINVAL, "exchange");
@@ -518,16 +535,16 @@ int main(void)
 		static void (*const failures[])(struct rank *) = {aborted, timed_out, peer_disagrees};
 
 		for (int nranks = 1; nranks <= MOST_RANKS; nranks++) {
-			run_group(&(struct group){0}, versions[v], nranks, bad_arguments);
-			run_group(&(struct group){0}, versions[v], nranks, collectives);
-			run_group(&(struct group){0}, versions[v], nranks, barrier);
-			run_group(&(struct group){0}, versions[v], nranks, identical);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, bad_arguments);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, collectives);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, barrier);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, identical);
 		}
 		for (size_t i = 0; i < sizeof(failures) / sizeof(failures[0]); i++)
-			run_group(&(struct group){0}, versions[v], 2, failures[i]);
-		run_group(&(struct group){.unconnected = true}, versions[v], 2, peer_never_connects);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, failures[i]);
+		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
 		for (int nranks = 2; nranks <= 4; nranks++)
-			run_group(&(struct group){0}, versions[v], nranks, peer_dies);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
 	}
 	return 0;
 }

@@ -31,6 +31,11 @@ static bool is_float(int dtype)
 	return dtype >= BNET_FLOAT16;
 }
 
+static int last_op(int dtype)
+{
+	return is_float(dtype) ? BNET_AVG : BNET_BXOR;
+}
+
 /* ---- a float of any format as a number: sign, exponent and fraction taken apart ---- */
 
 struct format {
@@ -144,6 +149,12 @@ static uint64_t integer_op(uint64_t a, uint64_t b, int dtype, int op)
 		return (x < y ? a : b);
 	case BNET_MAX:
 		return (x > y ? a : b);
+	case BNET_BAND:
+		return a & b;
+	case BNET_BOR:
+		return a | b;
+	case BNET_BXOR:
+		return a ^ b;
 	default:
 		return (uint64_t)(x + y) & mask;
 	}
@@ -209,7 +220,7 @@ static void check_reduce(int dtype, int op, size_t count, enum placement placeme
 static void test_reduce(void)
 {
 	for (int dtype = BNET_INT8; dtype <= BNET_FLOAT64; dtype++)
-		for (int op = BNET_SUM; op <= BNET_AVG; op++)
+		for (int op = BNET_SUM; op <= last_op(dtype); op++)
 			for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
 				for (int placement = APART; placement <= OVER_B; placement++)
 					check_reduce(dtype, op, counts[i], (enum placement)placement, i % 5);
@@ -225,7 +236,7 @@ static void check_special(int dtype, const uint64_t *values, size_t n)
 		store(a, i, dtype, values[i / n]);
 		store(b, i, dtype, values[i % n]);
 	}
-	for (int op = BNET_SUM; op <= BNET_AVG; op++) {
+	for (int op = BNET_SUM; op <= last_op(dtype); op++) {
 		check_int(bnet_reduce(out, a, b, n * n, dtype, op), 0);
 		for (size_t i = 0; i < n * n; i++)
 			check_element(load(out, i, dtype), values[i / n], values[i % n], dtype, op);
@@ -325,7 +336,10 @@ static void test_bad_arguments(void)
 	check_int(bnet_dtype_size(BNET_BFLOAT16), 2);
 	check_int(bnet_reduce(&x, &x, &x, 1, BNET_FLOAT64 + 1, BNET_SUM), -EINVAL);
 	check_int(bnet_reduce(&x, &x, &x, 1, -1, BNET_SUM), -EINVAL);
-	check_int(bnet_reduce(&x, &x, &x, 1, BNET_FLOAT64, BNET_AVG + 1), -EINVAL);
+	check_int(bnet_reduce(&x, &x, &x, 1, BNET_INT64, BNET_BXOR + 1), -EINVAL);
+	for (int dtype = BNET_FLOAT16; dtype <= BNET_FLOAT64; dtype++)
+		for (int op = BNET_BAND; op <= BNET_BXOR; op++)
+			check_int(bnet_reduce(&x, &x, &x, 1, dtype, op), -EINVAL);
 	check_int(bnet_reduce(&x, &x, &x, 1, BNET_FLOAT64, -1), -EINVAL);
 	check_int(bnet_scale(&x, 1, BNET_FLOAT64, 0), -EINVAL);
 	check_int(bnet_scale(&x, 1, 99, 2), -EINVAL);

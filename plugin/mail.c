@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tagged messages: what is asked for, and what that is matched with. bnet_mail_send, _recv and _stop may come from any
+ * thread; they hand over under the lock. All else is the progress thread's, which is whoever calls bnet_mail_progress.
+ */
+#include "mail.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Fruitless passes before the first nap: some hundred microseconds, in which a peer that is at work answers. */
+#define PASSES 256
+/* Passes between two looks at the deadlines. */
+#define DEADLINE_EVERY 64
+
+/* ---- create and destroy ---- */
+
+int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows)
+{
+	struct bnet_mail *mail;
+	int rc;
+
+	*out = NULL;
+	rc = bnet_coll_take_rows(coll, rows);
+	if (rc != 0)
+		return rc;
+	mail = calloc(1, sizeof(*mail));
+	if (mail != NULL)
+		mail->boxes = calloc((size_t)coll->nranks, sizeof(*mail->boxes));
+	if (mail == NULL || mail->boxes == NULL) {
+		free(mail);
+		return bnet_coll_fail(coll, -ENOMEM, "messages: out of memory");
+	}
+	mail->coll = coll;
+	coll->operation = "messages";
+	pthread_mutex_init(&mail->lock, NULL);
+	pthread_cond_init(&mail->posted, NULL);
+	bnet_list_init(&mail->incoming);
+	bnet_list_init(&mail->receives);
+	bnet_list_init(&mail->promised);
+	bnet_list_init(&mail->announced);
+	bnet_list_init(&mail->sending);
+	bnet_list_init(&mail->unclaimed);
+	bnet_list_init(&mail->finished);
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		mail->boxes[rank].peer = rank;
+		bnet_list_init(&mail->boxes[rank].out);
+	}
+	*out = mail;
+	return 0;
+}
+
+static void free_list(struct bnet_node *head, size_t offset)
+{
+	bnet_list_each(node, head) {
+		bnet_list_remove(node);
+		free((char *)node - offset);
+	}
+}
+
+void bnet_mail_destroy(bnet_mail_t *mail)
+{
+	struct bnet_node *const lists[] = {&mail->incoming,  &mail->receives, &mail->promised,
+					   &mail->announced, &mail->sending,  &mail->finished};
+
+	for (int rank = 0; rank < mail->coll->nranks; rank++)
+		bnet_mail_release(mail, &mail->boxes[rank]);
+	bnet_coll_end(mail->coll, -ESHUTDOWN); /* from here on no connection touches a slot */
+	for (int rank = 0; rank < mail->coll->nranks; rank++)
+		free(mail->boxes[rank].slots);
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+		free_list(lists[i], offsetof(struct bnet_op, node));
+	free_list(&mail->unclaimed, offsetof(struct bnet_unclaimed, node));
+	bnet_coll_destroy(mail->coll);
+	pthread_cond_destroy(&mail->posted);
+	pthread_mutex_destroy(&mail->lock);
+	free(mail->boxes);
+	free(mail);
+}
+
+const char *bnet_mail_error(const bnet_mail_t *mail)
+{
+	return mail->coll->error;
+}
+
+/* ---- from any thread ---- */
+
+static int post(struct bnet_mail *mail, const struct bnet_op *asked, double timeout_s)
+{
+	struct bnet_op *op;
+	bool stopped;
+
+	if (asked->peer >= mail->coll->nranks || asked->peer == mail->coll->rank || asked->peer < (asked->sends ? 0 : -1))
+		return -EINVAL;
+	op = malloc(sizeof(*op));
+	if (op == NULL)
+		return -ENOMEM;
+	*op = *asked;
+	if (timeout_s > 0 && timeout_s < 9e9)
+		op->deadline = bnet_coll_now() + (int64_t)(timeout_s * 1e9);
+	pthread_mutex_lock(&mail->lock);
+	stopped = mail->stopped;
+	if (!stopped) {
+		bnet_list_add(&mail->incoming, &op->node);
+		pthread_cond_signal(&mail->posted);
+	}
+	pthread_mutex_unlock(&mail->lock);
+	if (!stopped)
+		return 0;
+	free(op);
+	return -ECANCELED;
+}
+
+int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id)
+{
+	const struct bnet_op op = {
+		.id = id, .sends = true, .buf = (char *)(uintptr_t)buf, .bytes = bytes, .peer = peer, .tag = tag};
+
+	return post(mail, &op, timeout_s);
+}
+
+int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id)
+{
+	const struct bnet_op op = {.id = id, .buf = buf, .bytes = bytes, .peer = peer, .tag = tag};
+
+	return post(mail, &op, timeout_s);
+}
+
+void bnet_mail_stop(bnet_mail_t *mail)
+{
+	pthread_mutex_lock(&mail->lock);
+	mail->stopped = true;
+	pthread_cond_signal(&mail->posted);
+	pthread_mutex_unlock(&mail->lock);
+}
+
+/* ---- the end of an operation ---- */
+
+void bnet_mail_await(struct bnet_mail *mail, struct bnet_op *op, bool awaits)
+{
+	unsigned *count = op->peer < 0 ? &mail->any : &mail->boxes[op->peer].awaited;
+
+	if (op->awaits == awaits)
+		return;
+	op->awaits = awaits;
+	*count += awaits ? 1U : -1U;
+}
+
+void bnet_mail_finish(struct bnet_mail *mail, struct bnet_op *op, int rc)
+{
+	bnet_mail_await(mail, op, false);
+	bnet_list_remove(&op->node);
+	bnet_list_add(&mail->finished, &op->node);
+	op->rc = rc;
+	mail->outstanding--;
+}
+
+static void finish_list(struct bnet_mail *mail, struct bnet_node *head, int rc)
+{
+	bnet_list_each(node, head)
+		bnet_mail_finish(mail, bnet_entry(node, struct bnet_op, node), rc);
+}
+
+/* Whatever went wrong, no connection can be trusted to be between two frames: all end, and with them every operation. */
+static void fail(struct bnet_mail *mail, int rc)
+{
+	struct bnet_node *const lists[] = {&mail->receives, &mail->promised, &mail->announced, &mail->sending};
+
+	mail->failed = rc;
+	for (int rank = 0; rank < mail->coll->nranks; rank++)
+		bnet_mail_release(mail, &mail->boxes[rank]);
+	bnet_coll_end(mail->coll, rc);
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+		finish_list(mail, lists[i], rc);
+}
+
+/* ---- matching ---- */
+
+static void enlist(struct bnet_node *list, struct bnet_op *op)
+{
+	bnet_list_remove(&op->node);
+	bnet_list_add(list, &op->node);
+}
+
+static int wrong_size(struct bnet_mail *mail, const struct bnet_op *op, const struct bnet_frame *frame, int peer)
+{
+	return bnet_coll_fail(mail->coll, -EMSGSIZE,
+			      "recv: rank %d expects %zu bytes with tag %lld, and rank %d sent %llu", mail->coll->rank,
+			      op->bytes, (long long)op->tag, peer, (unsigned long long)frame->bytes);
+}
+
+/* A receive and a message have found each other. */
+static int unite(struct bnet_mail *mail, struct bnet_op *op, int peer, const struct bnet_frame *frame,
+		 const char *payload)
+{
+	const struct bnet_frame go = {.kind = FRAME_GO, .key = frame->key, .tag = frame->tag, .bytes = frame->bytes};
+	struct bnet_box *box = &mail->boxes[peer];
+
+	if (frame->bytes != op->bytes)
+		return wrong_size(mail, op, frame, peer);
+	bnet_mail_await(mail, op, false);
+	op->peer = peer;
+	if (frame->kind == FRAME_ANNOUNCE) {
+		op->key = frame->key;
+		bnet_mail_await(mail, op, true);
+		enlist(&mail->promised, op);
+		return bnet_mail_queue(mail, box, &go, NULL);
+	}
+	if (op->bytes > 0)
+		memcpy(op->buf, payload, op->bytes);
+	bnet_mail_finish(mail, op, 0);
+	return 0;
+}
+
+/* The sender may have as many bytes of letters on the way again. */
+static int handed_on(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *letter)
+{
+	const struct bnet_frame taken = {.kind = FRAME_TAKEN};
+
+	box->handed_on += letter->bytes + sizeof(*letter);
+	if (box->handed_on < BNET_LETTER_WINDOW / 2 || !bnet_list_empty(&box->out))
+		return 0;
+	return bnet_mail_queue(mail, box, &taken, NULL);
+}
+
+static int keep(struct bnet_mail *mail, int peer, const struct bnet_frame *frame, const char *payload)
+{
+	const size_t bytes = frame->kind == FRAME_LETTER ? frame->bytes : 0;
+	struct bnet_unclaimed *unclaimed = malloc(sizeof(*unclaimed) + bytes);
+
+	if (unclaimed == NULL)
+		return bnet_coll_fail(mail->coll, -ENOMEM, "messages: out of memory");
+	unclaimed->peer = peer;
+	unclaimed->frame = *frame;
+	if (bytes > 0)
+		memcpy(unclaimed->payload, payload, bytes);
+	bnet_list_add(&mail->unclaimed, &unclaimed->node);
+	return 0;
+}
+
+static int match_message(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame,
+			 const char *payload)
+{
+	int rc = 0;
+
+	bnet_list_each(node, &mail->receives) {
+		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
+		if ((op->peer != -1 && op->peer != box->peer) || op->tag != frame->tag)
+			continue;
+		rc = unite(mail, op, box->peer, frame, payload);
+		if (rc == 0 && frame->kind == FRAME_LETTER)
+			rc = handed_on(mail, box, frame);
+		return rc;
+	}
+	return keep(mail, box->peer, frame, payload);
+}
+
+static int match_receive(struct bnet_mail *mail, struct bnet_op *op)
+{
+	bnet_list_each(node, &mail->unclaimed) {
+		struct bnet_unclaimed *unclaimed = bnet_entry(node, struct bnet_unclaimed, node);
+		int rc;
+
+		if ((op->peer != -1 && op->peer != unclaimed->peer) || op->tag != unclaimed->frame.tag)
+			continue;
+		rc = unite(mail, op, unclaimed->peer, &unclaimed->frame, unclaimed->payload);
+		if (rc == 0 && unclaimed->frame.kind == FRAME_LETTER)
+			rc = handed_on(mail, &mail->boxes[unclaimed->peer], &unclaimed->frame);
+		bnet_list_remove(&unclaimed->node);
+		free(unclaimed);
+		return rc;
+	}
+	return 0;
+}
+
+/* ---- frames that arrive ---- */
+
+static struct bnet_op *find(struct bnet_node *list, int peer, uint64_t key)
+{
+	bnet_list_each(node, list) {
+		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
+		if (op->peer == peer && op->key == key)
+			return op;
+	}
+	return NULL;
+}
+
+static int unknown(struct bnet_mail *mail, const struct bnet_box *box)
+{
+	return bnet_coll_fail(mail->coll, -EPROTO, "messages: rank %d answers a message that rank %d does not know",
+			      box->peer, mail->coll->rank);
+}
+
+static int may_go(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *go)
+{
+	const struct bnet_frame parcel = {.kind = FRAME_PARCEL, .key = go->key, .tag = go->tag, .bytes = go->bytes};
+	struct bnet_op *op = find(&mail->announced, box->peer, go->key);
+
+	if (op == NULL)
+		return unknown(mail, box);
+	bnet_mail_await(mail, op, false);
+	enlist(&mail->sending, op);
+	return bnet_mail_queue(mail, box, &parcel, op);
+}
+
+static int parcel_comes(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *parcel)
+{
+	struct bnet_op *op = find(&mail->promised, box->peer, parcel->key);
+
+	if (op == NULL || op->bytes != parcel->bytes)
+		return unknown(mail, box);
+	box->into = op;
+	return 0;
+}
+
+int bnet_mail_arrived(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame,
+		      const char *payload)
+{
+	switch (frame->kind) {
+	case FRAME_GO: return may_go(mail, box, frame);
+	case FRAME_PARCEL: return parcel_comes(mail, box, frame);
+	case FRAME_TAKEN: return 0;
+	default: return match_message(mail, box, frame, payload);
+	}
+}
+
+/* ---- progress ---- */
+
+static int begin_send(struct bnet_mail *mail, struct bnet_op *op)
+{
+	struct bnet_box *box = &mail->boxes[op->peer];
+	struct bnet_frame frame = {.kind = FRAME_LETTER, .tag = op->tag, .bytes = op->bytes};
+	const uint64_t place = op->bytes + sizeof(frame);
+
+	if (op->bytes <= BNET_LETTER_MAX && box->unconfirmed + place <= BNET_LETTER_WINDOW) {
+		box->unconfirmed += place;
+		enlist(&mail->sending, op);
+		return bnet_mail_queue(mail, box, &frame, op);
+	}
+	frame.kind = FRAME_ANNOUNCE;
+	frame.key = op->key = ++mail->next_key;
+	bnet_mail_await(mail, op, true);
+	enlist(&mail->announced, op);
+	return bnet_mail_queue(mail, box, &frame, NULL);
+}
+
+static int begin(struct bnet_mail *mail, struct bnet_op *op)
+{
+	mail->outstanding++;
+	if (mail->failed != 0) {
+		bnet_mail_finish(mail, op, mail->failed);
+		return 0;
+	}
+	if (op->sends)
+		return begin_send(mail, op);
+	bnet_mail_await(mail, op, true);
+	enlist(&mail->receives, op);
+	return match_receive(mail, op);
+}
+
+/* Takes what was posted; with nothing to do, waits for that. False: stopped. */
+static bool take_incoming(struct bnet_mail *mail, struct bnet_node *taken)
+{
+	bool stopped;
+
+	pthread_mutex_lock(&mail->lock);
+	while (mail->outstanding == 0 && bnet_list_empty(&mail->finished) && bnet_list_empty(&mail->incoming) &&
+	       !mail->stopped)
+		pthread_cond_wait(&mail->posted, &mail->lock);
+	bnet_list_each(node, &mail->incoming) {
+		bnet_list_remove(node);
+		bnet_list_add(taken, node);
+	}
+	stopped = mail->stopped;
+	pthread_mutex_unlock(&mail->lock);
+	return !stopped;
+}
+
+static int overdue(struct bnet_mail *mail)
+{
+	struct bnet_node *const lists[] = {&mail->receives, &mail->promised, &mail->announced, &mail->sending};
+	const int64_t now = bnet_coll_now();
+
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+		bnet_list_each(node, lists[i]) {
+			const struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
+			if (op->deadline == 0 || now < op->deadline)
+				continue;
+			return bnet_coll_fail(mail->coll, -ETIMEDOUT,
+					      "%s: rank %d waited in vain for rank %d (-1: any) and tag %lld; is that "
+					      "process running, and does it %s with this tag?",
+					      op->sends ? "send" : "recv", mail->coll->rank, op->peer,
+					      (long long)op->tag, op->sends ? "receive" : "send");
+		}
+	}
+	return 0;
+}
+
+static int move_all(struct bnet_mail *mail, bool *progress)
+{
+	int rc = 0;
+
+	for (int step = 1; step < mail->coll->nranks && rc == 0; step++)
+		rc = bnet_mail_move(mail, &mail->boxes[bnet_ring_rank(mail->coll, step)], progress);
+	return rc;
+}
+
+static int begin_all(struct bnet_mail *mail, struct bnet_node *taken)
+{
+	int rc = 0;
+
+	bnet_list_each(node, taken) {
+		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+		int failed = begin(mail, op);
+
+		rc = rc != 0 ? rc : failed;
+	}
+	return rc;
+}
+
+static int report(struct bnet_mail *mail, bnet_mail_done_t *done, int max)
+{
+	int count = 0;
+
+	bnet_list_each(node, &mail->finished) {
+		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
+		if (count == max)
+			break;
+		done[count++] = (bnet_mail_done_t){.id = op->id, .rc = op->rc, .peer = op->peer};
+		bnet_list_remove(node);
+		free(op);
+	}
+	return count;
+}
+
+int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
+{
+	struct bnet_wait wait = {.nap_after = PASSES};
+
+	for (;;) {
+		struct bnet_node taken;
+		bool progress = false, running;
+		int rc;
+
+		bnet_list_init(&taken);
+		running = take_incoming(mail, &taken);
+		rc = begin_all(mail, &taken);
+		if (rc == 0 && mail->failed == 0 && !running)
+			rc = bnet_coll_fail(mail->coll, -ECANCELED, "messages: stopped");
+		if (rc == 0 && mail->failed == 0)
+			rc = move_all(mail, &progress);
+		if (rc == 0 && mail->failed == 0 && wait.idle % DEADLINE_EVERY == DEADLINE_EVERY - 1)
+			rc = overdue(mail);
+		if (rc != 0 && mail->failed == 0)
+			fail(mail, rc);
+		if (!bnet_list_empty(&mail->finished))
+			return report(mail, done, max);
+		if (!running)
+			return 0;
+		if (progress)
+			bnet_wait_reset(&wait);
+		else
+			bnet_wait_idle(mail->coll, &wait);
+	}
+}

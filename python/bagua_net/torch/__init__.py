@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT
+"""The ``bagua_net`` backend of torch.distributed: collectives of CPU tensors over the plugin's transport.
+
+>>> import torch.distributed as dist
+>>> import bagua_net.torch                       # where the package is installed, torch does this by itself
+>>> dist.init_process_group("bagua_net")         # doctest: +SKIP
+
+All collectives of torch.distributed, with tags and any source from point to point, object collectives and sub-groups.
+It takes CPU tensors alone; for tensors of a GPU use NCCL with the plugin (:func:`bagua_net.activate`).
+
+Every rank needs an address that the others reach: ``NCCL_SOCKET_IFNAME`` chooses the interface, as for NCCL, and the
+``BAGUA_NET_*`` parameters hold as they do there.
+"""
+
+from __future__ import annotations
+
+from .._torch_backend import NAME, register
+
+register()
+
+from ._group import ProcessGroupBaguaNet  # noqa: E402  (registered even where this raises later)
+
+__all__ = ["NAME", "ProcessGroupBaguaNet", "register"]

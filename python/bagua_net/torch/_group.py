@@ -1,0 +1,568 @@
+# SPDX-License-Identifier: MIT
+"""The process group: what torch calls, in terms of the library's collectives.
+
+torch 2.13 lets Python subclass ``ProcessGroup``; such a group stands for all devices, so it cannot share one with
+another backend ("cpu:bagua_net,cuda:nccl"). C++ (DDP's reducer, functional collectives) reaches the methods through
+torch's trampolines, Python finds them by name; names that 2.13 renamed have their old ones beside them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _lib
+from .._torch_backend import NAME
+from . import _tensors as tensors
+from ._network import Collectives, Messages, Rendezvous
+from ._order import Order
+from ._work import Work
+
+_ALGO_AUTO = 0
+_NO_TIME = timedelta(0)
+
+#: Groups whose threads must end before the interpreter does.
+_open: weakref.WeakSet[ProcessGroupBaguaNet] = weakref.WeakSet()
+
+
+def _seconds(timeout: timedelta | None) -> float | None:
+    """Of an operation's options, where anything not positive stands for "as the group has it"."""
+    return timeout.total_seconds() if timeout is not None and timeout > _NO_TIME else None
+
+
+class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
+    """A group of ranks. ``init_process_group("bagua_net")`` and ``new_group`` make it.
+
+    Collectives run one after another in the order in which they are asked for; messages from point to point run besides.
+    A collective that fails (a peer is gone, nothing moved for the timeout) raises ``torch.distributed.DistBackendError``
+    where it is waited for, and so does everything after it: make a new group.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        super().__init__(rank, size)
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._label = f"group {name}" if name else "group"
+        self._timeout_s = timeout.total_seconds()
+        rendezvous = Rendezvous(store, rank, size)
+        self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
+        self._messages = Messages(self._label, rendezvous, rank, size)
+        self._order = Order(f"bagua_net {self._label}")
+        self._coalescing: list[Work] | None = None
+        self._barriers = 0
+        self._ended = False
+        _open.add(self)
+
+    # ---- what torch asks about a group ----
+
+    def getBackendName(self) -> str:  # noqa: N802  (torch's name)
+        return NAME
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout_s = self._collectives.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # ---- its end ----
+
+    def shutdown(self) -> None:
+        """Waits for the collectives and sends that were asked for, then closes all connections."""
+        if self._ended:
+            return
+        self._ended = True
+        self._order.close()
+        self._messages.finish_sends()
+        self._close()
+
+    def abort(self) -> None:
+        """Makes everything that is under way or asked for fail, then closes all connections."""
+        if self._ended:
+            return
+        self._ended = True
+        self._collectives.abort()
+        self._messages.abort()
+        self._order.close()
+        self._close()
+
+    def _close(self) -> None:
+        self._messages.close()
+        self._collectives.close()
+        _open.discard(self)
+
+    # ---- how every collective runs ----
+
+    def _run(self, task: Callable[[float | None], None], held: list[Any], opts: Any = None) -> Work:
+        """Has ``task(timeout in s or None)`` run in its turn. ``held`` is the result, and lives as long as it runs."""
+        limit = _seconds(getattr(opts, "timeout", None))
+        work = Work(held)
+        self._order.run(lambda: task(limit), work, now=not getattr(opts, "asyncOp", True))
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    # ---- one for all, all for one ----
+
+    def broadcast(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        tensor = tensors.only(tensor_list, "broadcast")
+        tensors.check(tensor, "broadcast")
+        root = opts.rootRank if opts is not None else 0
+
+        def task(limit: float | None) -> None:
+            tensors.with_contiguous(tensor, lambda plain: self._broadcast(plain, root, limit), reads=root == self._rank)
+
+        return self._run(task, [tensor], opts)
+
+    def _broadcast(self, plain: torch.Tensor, root: int, limit: float | None) -> None:
+        self._collectives.call(
+            "broadcast", tensors.address(plain), tensors.size_of(plain), tensors.BYTES, root, timeout_s=limit
+        )
+
+    def reduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        tensor = tensors.only(tensor_list, "reduce")
+        tensors.check(tensor, "reduce")
+        opts = opts if opts is not None else dist.ReduceOptions()
+        dtype, op = tensors.reduction(tensor.dtype, opts.reduceOp)
+        root = opts.rootRank
+
+        def task(limit: float | None) -> None:
+            send = tensors.contiguous(tensor)
+            recv = send if root == self._rank else None
+            self._collectives.call(
+                "reduce_to",
+                tensors.address(send),
+                _lib.ffi.NULL if recv is None else tensors.address(recv),
+                send.numel(),
+                dtype,
+                op,
+                root,
+                timeout_s=limit,
+            )
+            if recv is not None and recv.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(recv)
+
+        return self._run(task, [tensor], opts)
+
+    def gather(
+        self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        tensor = tensors.only(input_tensors, "gather")
+        tensors.check(tensor, "gather")
+        root = opts.rootRank if opts is not None else 0
+        outputs = list(tensors.only(output_tensors, "gather")) if root == self._rank else []
+        if root == self._rank:
+            self._one_each(outputs, "gather")
+            tensors.same(outputs, tensor, "gather")
+
+        def task(limit: float | None) -> None:
+            send = tensors.contiguous(tensor)
+            all_values = torch.empty(len(outputs) * tensor.numel(), dtype=tensor.dtype)
+            arguments = (tensors.address(send), tensors.address(all_values), tensors.size_of(send), tensors.BYTES, root)
+            self._collectives.call("gather", *arguments, timeout_s=limit)
+            tensors.split(all_values, outputs)
+
+        return self._run(task, outputs, opts)
+
+    def scatter(
+        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        tensor = tensors.only(output_tensors, "scatter")
+        tensors.check(tensor, "scatter")
+        root = opts.rootRank if opts is not None else 0
+        inputs = list(tensors.only(input_tensors, "scatter")) if root == self._rank else []
+        if root == self._rank:
+            self._one_each(inputs, "scatter")
+            tensors.same(inputs, tensor, "scatter")
+
+        def scatter(plain: torch.Tensor, limit: float | None) -> None:
+            all_values = tensors.joined(inputs)
+            self._collectives.call(
+                "scatter",
+                tensors.address(all_values),
+                tensors.address(plain),
+                tensors.size_of(plain),
+                tensors.BYTES,
+                root,
+                timeout_s=limit,
+            )
+
+        def task(limit: float | None) -> None:
+            tensors.with_contiguous(tensor, lambda plain: scatter(plain, limit), reads=False)
+
+        return self._run(task, [tensor], opts)
+
+    # ---- all for all ----
+
+    def allreduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        tensor = tensors.only(tensor_list, "allreduce")
+        tensors.check(tensor, "allreduce")
+        opts = opts if opts is not None else dist.AllreduceOptions()
+        code = tensors.reduction(tensor.dtype, opts.reduceOp)
+
+        def task(limit: float | None) -> None:
+            tensors.with_contiguous(tensor, lambda plain: self._allreduce(plain, code, limit), reads=True)
+
+        return self._run(task, [tensor], opts)
+
+    def _allreduce(self, plain: torch.Tensor, code: tuple[int, int], limit: float | None) -> None:
+        at = tensors.address(plain)
+        self._collectives.call("allreduce", at, at, plain.numel(), *code, _ALGO_AUTO, timeout_s=limit)
+
+    def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        for tensor in tensor_list:
+            tensors.check(tensor, "allreduce_coalesced")
+        opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
+        codes = {tensor.dtype: tensors.reduction(tensor.dtype, opts.reduceOp) for tensor in tensor_list}
+
+        def task(limit: float | None) -> None:
+            for dtype, code in codes.items():
+                alike = [tensor for tensor in tensor_list if tensor.dtype == dtype]
+                values = tensors.joined(alike)
+                self._allreduce(values, code, limit)
+                tensors.split(values, alike)
+
+        return self._run(task, list(tensor_list), opts)
+
+    def allgather(
+        self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        tensor = tensors.only(input_tensors, "allgather")
+        outputs = list(tensors.only(output_tensors, "allgather"))
+        tensors.check(tensor, "allgather")
+        self._one_each(outputs, "allgather")
+        tensors.same(outputs, tensor, "allgather")
+
+        def task(limit: float | None) -> None:
+            all_values = torch.empty(self._size * tensor.numel(), dtype=tensor.dtype)
+            self._all_gather(all_values, tensor, limit)
+            tensors.split(all_values, outputs)
+
+        return self._run(task, [outputs], opts)
+
+    def _all_gather(self, plain: torch.Tensor, tensor: torch.Tensor, limit: float | None) -> None:
+        send = tensors.contiguous(tensor)
+        arguments = (tensors.address(send), tensors.address(plain), tensors.size_of(send), tensors.BYTES)
+        self._collectives.call("all_gather", *arguments, timeout_s=limit)
+
+    def allgather_coalesced(
+        self, output_lists: Sequence[Sequence[torch.Tensor]], input_list: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """``output_lists[rank][i]`` gets that rank's ``input_list[i]``."""
+        self._one_each(output_lists, "allgather_coalesced")
+        for i, tensor in enumerate(input_list):
+            tensors.check(tensor, "allgather_coalesced")
+            tensors.same([outputs[i] for outputs in output_lists], tensor, "allgather_coalesced")
+
+        def task(limit: float | None) -> None:
+            for i, tensor in enumerate(input_list):
+                all_values = torch.empty(self._size * tensor.numel(), dtype=tensor.dtype)
+                self._all_gather(all_values, tensor, limit)
+                tensors.split(all_values, [outputs[i] for outputs in output_lists])
+
+        return self._run(task, list(output_lists), opts)
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_share(output, tensor, "all_gather")
+
+        def gather(plain: torch.Tensor, tensor: torch.Tensor, limit: float | None) -> None:
+            self._all_gather(plain, tensor, limit)
+
+        def task(limit: float | None) -> None:
+            for output, tensor in zip(outputs, inputs, strict=True):
+                tensors.with_contiguous(output, lambda plain, tensor=tensor: gather(plain, tensor, limit), reads=False)
+
+        return self._run(task, list(outputs), opts)
+
+    def reduce_scatter(
+        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        output = tensors.only(output_tensors, "reduce_scatter")
+        inputs = list(tensors.only(input_tensors, "reduce_scatter"))
+        tensors.check(output, "reduce_scatter")
+        self._one_each(inputs, "reduce_scatter")
+        tensors.same(inputs, output, "reduce_scatter")
+        opts = opts if opts is not None else dist.ReduceScatterOptions()
+        code = tensors.reduction(output.dtype, opts.reduceOp)
+
+        def task(limit: float | None) -> None:
+            all_values = tensors.joined(inputs)
+            tensors.with_contiguous(
+                output, lambda plain: self._reduce_scatter(plain, all_values, code, limit), reads=False
+            )
+
+        return self._run(task, [output], opts)
+
+    def _reduce_scatter(
+        self, plain: torch.Tensor, all_values: torch.Tensor, code: tuple[int, int], limit: float | None
+    ) -> None:
+        arguments = (tensors.address(all_values), tensors.address(plain), plain.numel(), *code)
+        self._collectives.call("reduce_scatter", *arguments, timeout_s=limit)
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_share(tensor, output, "reduce_scatter")
+        opts = opts if opts is not None else dist.ReduceScatterOptions()
+        codes = [tensors.reduction(output.dtype, opts.reduceOp) for output in outputs]
+
+        def task(limit: float | None) -> None:
+            for output, tensor, code in zip(outputs, inputs, codes, strict=True):
+                send = tensors.contiguous(tensor)
+                tensors.with_contiguous(
+                    output,
+                    lambda plain, send=send, code=code: self._reduce_scatter(plain, send, code, limit),
+                    reads=False,
+                )
+
+        return self._run(task, list(outputs), opts)
+
+    # ---- each for each ----
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> Work:
+        tensors.check(output, "all_to_all")
+        tensors.check(tensor, "all_to_all")
+        if output.dtype != tensor.dtype:
+            raise ValueError(f"all_to_all: the tensors are of {output.dtype} and {tensor.dtype}; give both one type")
+        recv_counts = self._elements(output, output_splits)
+        send_counts = self._elements(tensor, input_splits)
+
+        def task(limit: float | None) -> None:
+            send = tensors.contiguous(tensor)
+            if send.data_ptr() == output.data_ptr():
+                send = send.clone()
+            tensors.with_contiguous(
+                output, lambda plain: self._all_to_all(plain, send, recv_counts, send_counts, limit), reads=False
+            )
+
+        return self._run(task, [output], opts)
+
+    def alltoall(
+        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        self._one_each(output_tensors, "all_to_all")
+        self._one_each(input_tensors, "all_to_all")
+        for tensor in (*output_tensors, *input_tensors):
+            tensors.check(tensor, "all_to_all")
+        recv_counts = [tensor.numel() for tensor in output_tensors]
+        send_counts = [tensor.numel() for tensor in input_tensors]
+
+        def task(limit: float | None) -> None:
+            values = torch.empty(sum(recv_counts), dtype=output_tensors[0].dtype)
+            self._all_to_all(values, tensors.joined(input_tensors), recv_counts, send_counts, limit)
+            tensors.split(values, output_tensors)
+
+        return self._run(task, list(output_tensors), opts)
+
+    def _all_to_all(
+        self,
+        plain: torch.Tensor,
+        send: torch.Tensor,
+        recv_counts: Sequence[int],
+        send_counts: Sequence[int],
+        limit: float | None,
+    ) -> None:
+        width = plain.element_size()
+        self._collectives.call(
+            "all_to_allv",
+            tensors.address(send),
+            [count * width for count in send_counts],
+            tensors.address(plain),
+            [count * width for count in recv_counts],
+            tensors.BYTES,
+            timeout_s=limit,
+        )
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._run(lambda limit: self._collectives.call("barrier", timeout_s=limit), [], opts)
+
+    # ---- from point to point ----
+
+    def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
+        tensor = tensors.only(tensor_list, "send")
+        tensors.check(tensor, "send")
+        plain = tensors.contiguous(tensor)
+        work = Work([tensor, plain])
+        self._messages.send(
+            tensors.address(plain), tensors.size_of(plain), peer, tag, self._timeout_s, lambda error, _: work.finish(error)
+        )
+        return self._sent_or_received(work)
+
+    def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
+        tensor = tensors.only(tensor_list, "recv")
+        tensors.check(tensor, "recv")
+        plain = tensor.detach()
+        if not plain.is_contiguous():
+            plain = torch.empty(plain.shape, dtype=plain.dtype)
+        work = Work([tensor])
+
+        def report(error: Exception | None, source: int) -> None:
+            if error is None and plain.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(plain)
+            work.finish(error, source)
+
+        self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag, self._timeout_s, report)
+        return self._sent_or_received(work)
+
+    def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
+        return self.recv(tensor_list, -1, tag)
+
+    def _sent_or_received(self, work: Work) -> Work:
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    # ---- several at once ----
+
+    def _start_coalescing(self, device: Any) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: Any) -> Work:
+        parts, self._coalescing = self._coalescing or [], None
+
+        def task(limit: float | None) -> None:
+            for part in parts:
+                part.wait()
+
+        whole = Work(parts)
+        try:
+            task(None)
+        except Exception as error:
+            whole.finish(error)
+        else:
+            whole.finish()
+        return whole
+
+    # ---- who is missing ----
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that says who did not come. By the store alone, so it works when the network does not.
+
+        Args:
+            timeout: how long the others may take; the group's by default.
+            wait_all_ranks: name all that are missing, not the first.
+
+        Raises:
+            DistBackendError: on rank 0, ranks did not come; on the others, rank 0 did not say that all have.
+        """
+        limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
+        self._barriers += 1
+        prefix = f"barrier/{self._barriers}"
+        if self._rank != 0:
+            self._store.set(f"{prefix}/{self._rank}", b"")
+            if not self._wait_for_key(f"{prefix}/all", limit):
+                raise dist.DistBackendError(
+                    f"{self._label}: rank 0 did not say within {limit.total_seconds():g} s that all ranks are here"
+                )
+            return
+        missing: list[int] = []
+        for rank in range(1, self._size):
+            if not self._wait_for_key(f"{prefix}/{rank}", limit if not missing else timedelta(milliseconds=1)):
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if missing:
+            names = ", ".join(map(str, missing))
+            raise dist.DistBackendError(
+                f"{self._label}: rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier within "
+                f"{limit.total_seconds():g} s"
+            )
+        self._store.set(f"{prefix}/all", b"")
+
+    def _wait_for_key(self, key: str, limit: timedelta) -> bool:
+        try:
+            self._store.wait([key], limit)
+        except (dist.DistStoreError, RuntimeError):
+            return False
+        return True
+
+    # ---- checks ----
+
+    def _one_each(self, given: Sequence[Any], what: str) -> None:
+        if len(given) != self._size:
+            raise ValueError(f"{what}: {self._size} tensors are needed, one for each rank, not {len(given)}")
+
+    def _check_share(self, whole: torch.Tensor, share: torch.Tensor, what: str) -> None:
+        tensors.check(whole, what)
+        tensors.check(share, what)
+        if whole.dtype != share.dtype or whole.numel() != share.numel() * self._size:
+            raise ValueError(
+                f"{what}: the larger tensor must have {self._size} × the elements of the smaller one, of the same type; "
+                f"they have {whole.numel()} of {whole.dtype} and {share.numel()} of {share.dtype}"
+            )
+
+    def _elements(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
+        """Elements of each rank's part of a tensor that is split along its first dimension."""
+        rows = tensor.size(0) if tensor.dim() > 0 else 0
+        if not splits:
+            if rows % self._size != 0:
+                raise ValueError(
+                    f"all_to_all: a first dimension of {rows} cannot be split among {self._size} ranks; give the sizes"
+                )
+            splits = [rows // self._size] * self._size
+        if len(splits) != self._size or sum(splits) != rows:
+            raise ValueError(
+                f"all_to_all: the sizes {list(splits)} must be {self._size}, one for each rank, and add up to {rows}"
+            )
+        width = tensor.numel() // rows if rows > 0 else 0
+        return [count * width for count in splits]
+
+    # What torch up to 2.12 calls them.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
+    """What torch calls for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
+
+    Raises:
+        ValueError: there are options for the backend: it has none, ``BAGUA_NET_*`` are its parameters.
+        LibraryNotFound, LibraryUnusable: see their documentation.
+        DistBackendError: there is no network to listen on.
+    """
+    if backend_options is not None:
+        raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
+    return ProcessGroupBaguaNet(
+        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
+    )
+
+
+@atexit.register
+def _abort_open() -> None:
+    """A thread that the interpreter no longer waits for must not be in the middle of a message."""
+    for group in list(_open):
+        group.abort()

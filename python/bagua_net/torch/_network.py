@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""A group's connections: how its ranks find each other by torch's store, and the library's objects on top."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from .. import _lib
+
+#: The version of the table that is driven: the newest.
+_API = 12
+_DEVICE = 0
+#: Operations of point to point that are reported at a time.
+_REPORTS = 16
+
+
+def failed(group: str, reason: str | None, rc: int) -> Exception:
+    """What a failed operation raises."""
+    return dist.DistBackendError(f"bagua_net, {group}: {reason or f'error {-rc}'}")
+
+
+class Rendezvous:
+    """Rows of bytes that every rank of a group lets the others have, by torch's store."""
+
+    def __init__(self, store: Any, rank: int, nranks: int) -> None:
+        self._store = store
+        self._nranks = nranks
+        # A store may outlive a group of the same name. All ranks have made as many groups of it: the number tells.
+        self._generation = store.add(f"made/{rank}", 1)
+
+    def publish(self, kind: str, rank: int, row: bytes) -> None:
+        self._store.set(f"{self._generation}/{kind}/{rank}", row)
+
+    def collect(self, kind: str) -> list[bytes]:
+        """All ranks' rows, once they are there. Raises what the store raises when its time is up."""
+        return [bytes(self._store.get(f"{self._generation}/{kind}/{rank}")) for rank in range(self._nranks)]
+
+
+class Endpoint:
+    """The library's group object: it listens from the start, and connects when it is first needed."""
+
+    def __init__(self, kind: str, group: str, rendezvous: Rendezvous, rank: int, nranks: int) -> None:
+        self._lib = _lib.load()
+        self._kind = kind
+        self._group = group
+        self._rendezvous = rendezvous
+        out = _lib.ffi.new("bnet_coll_t **")
+        table = self._lib.bnet_net_table(_API)
+        self.check(_lib.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
+        self.coll = out[0]
+        row = _lib.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
+        self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
+        rendezvous.publish(kind, rank, bytes(_lib.ffi.buffer(row)))
+
+    def check(self, coll: Any, rc: int) -> None:
+        if rc != 0:
+            raise failed(self._group, _lib.text(self._lib.bnet_coll_error(coll)), rc)
+
+    def rows(self) -> Any:
+        """All ranks' rows as one C array."""
+        return _lib.ffi.from_buffer(b"".join(self._rendezvous.collect(self._kind)))
+
+
+class Collectives:
+    """The library's collectives. For one thread at a time, but for :meth:`abort`."""
+
+    def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
+        self._lib = _lib.load()
+        self._endpoint = Endpoint("collectives", group, rendezvous, rank, nranks)
+        self._coll = self._endpoint.coll
+        self._connected = False
+        self.timeout_s = timeout_s
+
+    def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> None:
+        """``bnet_<name>(group, *arguments)``; the first one connects.
+
+        Args:
+            timeout_s: seconds without any progress after which it fails; None: the group's.
+
+        Raises:
+            DistBackendError: it failed; from here on everything does.
+        """
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        if not self._connected:
+            self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, self._endpoint.rows(), limit))
+            self._connected = True
+        self._lib.bnet_coll_set_timeout(self._coll, limit)
+        self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
+
+    def abort(self) -> None:
+        """Makes the operation in progress, and all later ones, fail. From any thread, before :meth:`close`."""
+        self._lib.bnet_coll_abort(self._coll)
+
+    def close(self) -> None:
+        self._lib.bnet_coll_destroy(self._coll)
+        self._coll = _lib.ffi.NULL
+
+
+Report = Callable[[Exception | None, int], None]
+
+
+class Messages:
+    """Tagged messages between any two ranks. Everything but the report may be called from any thread.
+
+    A thread of its own moves the data; it starts with the first message, and sleeps while there is none.
+    """
+
+    def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int) -> None:
+        self._lib = _lib.load()
+        self._group = group
+        self._endpoint = Endpoint("messages", group, rendezvous, rank, nranks)
+        self._lock = threading.Lock()
+        self._sent = threading.Condition(self._lock)
+        self._reports: dict[int, Report] = {}
+        self._sends: set[int] = set()
+        self._next = 0
+        self._mail = _lib.ffi.NULL
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def send(self, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report) -> None:
+        """Has the bytes sent, and calls ``report(error or None, peer)`` when the buffer is free again."""
+        self._post(self._lib.bnet_mail_send, buffer, nbytes, peer, tag, timeout_s, report)
+
+    def receive(self, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report) -> None:
+        """The same for a message from ``peer``, or from any rank: -1. The report names whom it came from."""
+        self._post(self._lib.bnet_mail_recv, buffer, nbytes, peer, tag, timeout_s, report)
+
+    def _post(
+        self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report
+    ) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._group} was shut down; make a new group")
+            self._start()
+            number = self._next
+            self._next += 1
+            self._reports[number] = report
+            if function == self._lib.bnet_mail_send:
+                self._sends.add(number)
+            rc = function(self._mail, buffer, nbytes, peer, tag, timeout_s, number)
+            if rc != 0:
+                del self._reports[number]
+                self._sends.discard(number)
+        if rc != 0:
+            raise failed(self._group, f"no message can be exchanged with rank {peer}", rc)
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        out = _lib.ffi.new("bnet_mail_t **")
+        self._endpoint.check(
+            self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, self._endpoint.rows())
+        )
+        self._mail = out[0]
+        self._thread = threading.Thread(target=self._serve, name=f"{self._group} messages", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        done = _lib.ffi.new("bnet_mail_done_t[]", _REPORTS)
+        while True:
+            count = self._lib.bnet_mail_progress(self._mail, done, _REPORTS)
+            if count == 0:
+                return
+            for row in done[0:count]:
+                self._report(row.id, row.rc, row.peer)
+
+    def _report(self, number: int, rc: int, peer: int) -> None:
+        reason = _lib.text(self._lib.bnet_mail_error(self._mail)) if rc != 0 else None
+        with self._lock:
+            report = self._reports.pop(number)
+        report(failed(self._group, reason, rc) if rc != 0 else None, peer)
+        with self._lock:
+            self._sends.discard(number)
+            self._sent.notify_all()
+
+    def finish_sends(self) -> None:
+        """Returns when all that was to be sent is; nothing more is taken."""
+        with self._lock:
+            self._closed = True
+            while self._sends:
+                self._sent.wait()
+
+    def abort(self) -> None:
+        """Makes all messages fail that are not over."""
+        with self._lock:
+            self._closed = True
+            if self._thread is not None:
+                self._lib.bnet_mail_stop(self._mail)
+
+    def close(self) -> None:
+        """Gives everything back. What is not over fails."""
+        self.abort()
+        if self._thread is None:
+            self._lib.bnet_coll_destroy(self._endpoint.coll)
+            return
+        self._thread.join()
+        self._lib.bnet_mail_destroy(self._mail)

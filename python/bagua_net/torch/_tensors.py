@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Tensors as the library sees them: an address, a number of elements, an element type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _lib
+
+#: BNET_… of bagua_net.h. A truth value is a byte of 0 or 1.
+_CODES = {
+    torch.int8: 0,
+    torch.uint8: 1,
+    torch.bool: 1,
+    torch.int32: 2,
+    torch.int64: 3,
+    torch.float16: 4,
+    torch.bfloat16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+}
+#: The code under which bytes are moved that are not reduced.
+BYTES = 1
+
+_SUM, _PROD, _MIN, _MAX, _AVG, _BAND, _BOR, _BXOR = range(8)
+_Op = dist.ReduceOp.RedOpType
+_OPS = {
+    _Op.SUM: _SUM,
+    _Op.PRODUCT: _PROD,
+    _Op.MIN: _MIN,
+    _Op.MAX: _MAX,
+    _Op.AVG: _AVG,
+    _Op.BAND: _BAND,
+    _Op.BOR: _BOR,
+    _Op.BXOR: _BXOR,
+}
+#: Of bytes of 0 and 1: what stays 0 or 1. A sum of truth values says whether any is true, a product whether all are.
+_OPS_OF_BOOL = {_SUM: _MAX, _PROD: _MIN, _MIN: _MIN, _MAX: _MAX, _BAND: _BAND, _BOR: _BOR, _BXOR: _BXOR}
+
+
+def check(tensor: torch.Tensor, what: str) -> None:
+    """Raises unless it is a dense tensor in host memory.
+
+    Raises:
+        TypeError: it is no tensor.
+        ValueError: it is a tensor of another kind.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{what}: a tensor is needed, not {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; use the nccl backend "
+            "with the plugin (bagua_net.activate()) for it"
+        )
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{what}: {tensor.layout} tensors are not supported; call to_dense() on it, or use gloo")
+
+
+def same(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> None:
+    """Raises ValueError unless all have the element type and the number of elements of ``like``."""
+    for tensor in tensors:
+        check(tensor, what)
+        if tensor.dtype != like.dtype or tensor.numel() != like.numel():
+            raise ValueError(
+                f"{what}: all tensors must have the same type and size; one has {tensor.numel()} of {tensor.dtype}, "
+                f"another {like.numel()} of {like.dtype}"
+            )
+
+
+def only(tensors: Sequence[Any], what: str) -> Any:
+    """The one element of a list. torch's interface has lists for several devices per process, which CPUs are not."""
+    if len(tensors) != 1:
+        raise ValueError(f"{what}: one tensor per process is needed, not {len(tensors)}")
+    return tensors[0]
+
+
+def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
+    """The library's codes (element type, operation) for reducing tensors of this type.
+
+    Raises:
+        ValueError: there is no such reduction, or not of this type.
+    """
+    kind = op.op if hasattr(op, "op") else op
+    if kind not in _OPS:
+        raise ValueError(f"{op} is not supported; scale the tensor and use ReduceOp.SUM")
+    if dtype not in _CODES:
+        raise ValueError(f"{dtype} cannot be reduced; convert it, for example to torch.int32 or torch.float32")
+    code, number = _CODES[dtype], _OPS[kind]
+    if number >= _BAND and dtype.is_floating_point:
+        raise ValueError(f"bitwise reductions need integers, not {dtype}")
+    if dtype is torch.bool:
+        if number not in _OPS_OF_BOOL:
+            raise ValueError("truth values have no average; convert them, for example to torch.float32")
+        number = _OPS_OF_BOOL[number]
+    return code, number
+
+
+def address(tensor: torch.Tensor) -> Any:
+    """The C pointer to a contiguous tensor's first element."""
+    return _lib.ffi.cast("void *", tensor.data_ptr())
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Bytes."""
+    return tensor.numel() * tensor.element_size()
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, one behind the other: the tensor itself, or a copy."""
+    return tensor.detach().contiguous()
+
+
+def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], *, reads: bool) -> None:
+    """Calls ``work`` with memory for the tensor's values, which are there if ``reads``, and stores what it leaves."""
+    plain = tensor.detach()
+    if plain.is_contiguous():
+        work(plain)
+        return
+    staged = plain.contiguous() if reads else torch.empty(plain.shape, dtype=plain.dtype)
+    work(staged)
+    plain.copy_(staged)
+
+
+def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All values, one tensor behind the other, in one dimension. A new tensor."""
+    if not tensors:
+        return torch.empty(0)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def split(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """The opposite of :func:`joined`: stores the values in the tensors."""
+    at = 0
+    for tensor in tensors:
+        plain = tensor.detach()
+        plain.copy_(values[at : at + plain.numel()].view(plain.shape))
+        at += plain.numel()

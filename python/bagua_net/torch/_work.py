@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""What an operation returns: wait for it, ask for it, or chain a future to it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.futures import Future
+
+_NO_TIME = timedelta(0)
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """An operation that is under way or over. Made by one thread, finished by one, asked by any.
+
+    It holds the tensors until it is finished, so that the caller may forget them.
+    """
+
+    def __init__(self, tensors: list[Any]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._future: Any = None
+        self._source = -1
+
+    # ---- for the one who does it ----
+
+    def finish(self, error: BaseException | None = None, source: int = -1) -> None:
+        """The operation is over. ``source``: whom a receive from any rank got its message from."""
+        self._source = source
+        with self._lock:
+            self._error = error
+            self._over.set()
+            future = self._future
+        if future is not None:
+            self._fulfil(future)
+
+    def _fulfil(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(self._tensors)
+        else:
+            future.set_exception(self._error)
+
+    # ---- for the one who asked for it; torch's names ----
+
+    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
+        """Returns once the operation is over. Raises what went wrong, or DistBackendError after ``timeout`` (0: none)."""
+        if not self._over.is_set() and not self._over.wait(timeout.total_seconds() if timeout > _NO_TIME else None):
+            raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> Any:
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            future = self._future = Future()
+            over = self._over.is_set()
+        if over:
+            self._fulfil(future)
+        return future
+
+    def is_completed(self) -> bool:
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[Any]:
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Host memory needs nothing after :meth:`wait`."""
+
+    def source_rank(self) -> int:
+        return self._source
+
+    _source_rank = source_rank

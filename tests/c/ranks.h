@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * For tests of the collectives: threads as ranks, each with a group object that listens.
+ */
+#ifndef BNET_RANKS_H
+#define BNET_RANKS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "bagua_net.h"
+#include "check.h"
+
+#define MAX_RANKS 5
+
+struct group;
+
+struct rank {
+	struct group *group;
+	int rank;
+	int nranks;
+	bnet_coll_t *coll; /* destroyed with the thread, unless the body has done so and put NULL */
+	pthread_t thread;
+};
+
+struct group {
+	int version;
+	int nranks;
+	void (*prepare)(struct rank *rank); /* NULL, or what every rank does before the body */
+	void (*body)(struct rank *rank);
+	pthread_barrier_t barrier;
+	char rows[MAX_RANKS * MAX_RANKS * 128]; /* of all ranks */
+	struct rank ranks[MAX_RANKS];
+	atomic_bool flag;
+	char *shared[MAX_RANKS];
+};
+
+static inline void *rank_main(void *arg)
+{
+	struct rank *rank = arg;
+	struct group *group = rank->group;
+	const void *table = bnet_net_table(group->version);
+	size_t row;
+	int rc;
+
+	check(table != NULL);
+	rc = bnet_coll_create(&rank->coll, table, group->version, 0, rank->rank, rank->nranks);
+	if (rc != 0)
+		fprintf(stderr, "%s\n", bnet_coll_error(NULL));
+	check_int(rc, 0);
+	row = bnet_coll_handle_size(rank->coll);
+	check_int(row, 128 * rank->nranks);
+	check_int(bnet_coll_listen(rank->coll, group->rows + (size_t)rank->rank * row), 0);
+	pthread_barrier_wait(&group->barrier);
+	if (group->prepare != NULL)
+		group->prepare(rank);
+	group->body(rank);
+	bnet_coll_destroy(rank->coll);
+	return NULL;
+}
+
+static inline void run_group(struct group *group, int version, int nranks, void (*body)(struct rank *rank))
+{
+	group->version = version;
+	group->nranks = nranks;
+	group->body = body;
+	check_int(pthread_barrier_init(&group->barrier, NULL, (unsigned)nranks), 0);
+	for (int i = 0; i < nranks; i++) {
+		group->ranks[i] = (struct rank){.group = group, .rank = i, .nranks = nranks};
+		check_int(pthread_create(&group->ranks[i].thread, NULL, rank_main, &group->ranks[i]), 0);
+	}
+	for (int i = 0; i < nranks; i++)
+		check_int(pthread_join(group->ranks[i].thread, NULL), 0);
+	pthread_barrier_destroy(&group->barrier);
+}
+
+#endif

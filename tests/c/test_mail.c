@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tagged messages over the library's own tables: threads as ranks, real sockets on the loopback interface. Each rank's
+ * thread posts and makes progress, but where a scenario says otherwise.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "check.h"
+#include "ranks.h"
+
+#define DEADLINE_S 250 /* of the whole program */
+#define TIMEOUT_S 100  /* of an operation: a hang would end here */
+#define MAX_OPS 4096
+
+/* Nothing, one byte, the largest letter, the first parcel, several chunks with a tail. */
+static const size_t sizes[] = {0, 1, 8192, 8193, 3 * 1024 * 1024 + 5};
+#define NSIZES (sizeof(sizes) / sizeof(sizes[0]))
+
+struct box {
+	struct rank *rank;
+	bnet_mail_t *mail;
+	size_t posted;
+	size_t over;
+	bnet_mail_done_t done[MAX_OPS]; /* by id */
+};
+
+static void open_box(struct box *box, struct rank *rank)
+{
+	memset(box, 0, sizeof(*box));
+	box->rank = rank;
+	check_int(bnet_mail_create(&box->mail, rank->coll, rank->group->rows), 0);
+	rank->coll = NULL; /* the messages' from now on */
+}
+
+static struct box *new_box(struct rank *rank)
+{
+	struct box *box = malloc(sizeof(*box));
+
+	check(box != NULL);
+	open_box(box, rank);
+	return box;
+}
+
+static void free_box(struct box *box)
+{
+	bnet_mail_destroy(box->mail);
+	free(box);
+}
+
+static uint64_t post_send(struct box *box, const void *buf, size_t bytes, int peer, int64_t tag)
+{
+	check(box->posted < MAX_OPS);
+	check_int(bnet_mail_send(box->mail, buf, bytes, peer, tag, TIMEOUT_S, box->posted), 0);
+	return box->posted++;
+}
+
+static uint64_t post_recv(struct box *box, void *buf, size_t bytes, int peer, int64_t tag)
+{
+	check(box->posted < MAX_OPS);
+	check_int(bnet_mail_recv(box->mail, buf, bytes, peer, tag, TIMEOUT_S, box->posted), 0);
+	return box->posted++;
+}
+
+/* Until all that was posted is over. */
+static void finish(struct box *box)
+{
+	bnet_mail_done_t done[7];
+
+	while (box->over < box->posted) {
+		int count = bnet_mail_progress(box->mail, done, 7);
+
+		check(count > 0);
+		for (int i = 0; i < count; i++)
+			box->done[done[i].id] = done[i];
+		box->over += (size_t)count;
+	}
+}
+
+static void finish_well(struct box *box)
+{
+	finish(box);
+	for (size_t i = 0; i < box->posted; i++) {
+		if (box->done[i].rc != 0)
+			fprintf(stderr, "rank %d: %s\n", box->rank->rank, bnet_mail_error(box->mail));
+		check_int(box->done[i].rc, 0);
+	}
+}
+
+static unsigned char byte_of(int from, int64_t tag, size_t i)
+{
+	return (unsigned char)((size_t)from * 31 + (size_t)tag * 7 + i + i / 251);
+}
+
+static unsigned char *new_message(int from, int64_t tag, size_t bytes)
+{
+	unsigned char *message = malloc(bytes + 1);
+
+	check(message != NULL);
+	for (size_t i = 0; i < bytes; i++)
+		message[i] = byte_of(from, tag, i);
+	return message;
+}
+
+static void check_message(const unsigned char *message, int from, int64_t tag, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (message[i] != byte_of(from, tag, i)) {
+			fprintf(stderr, "byte %zu of %zu from %d with tag %lld is wrong\n", i, bytes, from,
+				(long long)tag);
+			exit(1);
+		}
+}
+
+/* ---- everybody with everybody, received in another order than it was sent ---- */
+
+static void any_order(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	unsigned char *out[MAX_RANKS][NSIZES] = {{0}}, *in[MAX_RANKS][NSIZES] = {{0}};
+	const bool sends_first = rank->rank % 2 == 0;
+
+	for (int turn = 0; turn < 2; turn++) {
+		for (int peer = 0; peer < rank->nranks; peer++) {
+			for (size_t i = 0; i < NSIZES && peer != rank->rank; i++) {
+				const size_t back = NSIZES - 1 - i;
+
+				if ((turn == 0) == sends_first) {
+					out[peer][i] = new_message(rank->rank, (int64_t)i - 2, sizes[i]);
+					post_send(box, out[peer][i], sizes[i], peer, (int64_t)i - 2);
+				} else {
+					in[peer][back] = malloc(sizes[back] + 1);
+					check(in[peer][back] != NULL);
+					post_recv(box, in[peer][back], sizes[back], peer, (int64_t)back - 2);
+				}
+			}
+		}
+	}
+	finish_well(box);
+	for (int peer = 0; peer < rank->nranks; peer++) {
+		for (size_t i = 0; i < NSIZES && peer != rank->rank; i++) {
+			check_message(in[peer][i], peer, (int64_t)i - 2, sizes[i]);
+			free(in[peer][i]);
+			free(out[peer][i]);
+		}
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* ---- any source: rank 0 hears from all, and is told who it was ---- */
+
+static void any_source(struct rank *rank)
+{
+	const int others = rank->nranks - 1;
+	struct box *box = new_box(rank);
+	unsigned char *buf[2 * MAX_RANKS] = {0};
+
+	for (int large = 0; large < 2; large++) {
+		const size_t bytes = large ? sizes[4] : 100;
+
+		for (int i = 0; i < others && rank->rank == 0; i++) {
+			buf[large * others + i] = malloc(bytes);
+			check(buf[large * others + i] != NULL);
+			post_recv(box, buf[large * others + i], bytes, -1, large);
+		}
+		if (rank->rank != 0) {
+			buf[large] = new_message(rank->rank, large, bytes);
+			post_send(box, buf[large], bytes, 0, large);
+		}
+	}
+	finish_well(box);
+	for (int large = 0; large < 2 && rank->rank == 0; large++) {
+		bool heard[MAX_RANKS] = {false};
+
+		for (int i = 0; i < others; i++) {
+			const int from = box->done[large * others + i].peer;
+
+			check(from > 0 && from < rank->nranks && !heard[from]);
+			heard[from] = true;
+			check_message(buf[large * others + i], from, large, large ? sizes[4] : 100);
+		}
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+	for (size_t i = 0; i < sizeof(buf) / sizeof(buf[0]); i++)
+		free(buf[i]);
+}
+
+/* ---- more letters than the window has room for, unasked; one tag keeps its order ---- */
+
+#define FLOOD 1000
+
+static void flood(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	uint64_t *numbers = malloc((FLOOD + 1) * 4096);
+	char token = 0;
+
+	check(numbers != NULL);
+	if (rank->rank == 0) {
+		for (uint64_t i = 0; i < FLOOD; i++) {
+			numbers[i * 512] = i;
+			post_send(box, &numbers[i * 512], 4096, 1, 5);
+		}
+		post_send(box, &token, 1, 1, 6); /* arrives behind them, and is asked for first */
+	} else {
+		post_recv(box, &token, 1, 0, 6);
+		finish_well(box);
+		for (uint64_t i = 0; i < FLOOD; i++)
+			post_recv(box, &numbers[i * 512], 4096, 0, 5);
+	}
+	finish_well(box);
+	for (uint64_t i = 0; i < FLOOD; i++)
+		check_int(numbers[i * 512], i);
+	for (int i = 0; i < FLOOD; i++) { /* one at a time: the window opens again */
+		if (rank->rank == 0)
+			post_send(box, &token, 1, 1, 7);
+		else
+			post_recv(box, &token, 1, 0, 7);
+		finish_well(box);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free(numbers);
+	free_box(box);
+}
+
+/* ---- only who has something to say needs to be there ---- */
+
+static void two_of_three(struct rank *rank)
+{
+	int32_t number = rank->rank;
+
+	if (rank->rank < 2) {
+		struct box *box = new_box(rank);
+
+		if (rank->rank == 0)
+			post_send(box, &number, sizeof(number), 1, 0);
+		else
+			post_recv(box, &number, sizeof(number), 0, 0);
+		finish_well(box);
+		check_int(number, 0);
+		free_box(box);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* ---- another thread posts, and one stops what waits in vain ---- */
+
+static void *post_and_stop(void *arg)
+{
+	struct box *box = arg;
+	static int32_t never;
+
+	check_int(bnet_mail_recv(box->mail, &never, sizeof(never), 1, 0, 0, 77), 0);
+	bnet_mail_stop(box->mail);
+	check_int(bnet_mail_recv(box->mail, &never, sizeof(never), 1, 0, 0, 78), -ECANCELED);
+	return NULL;
+}
+
+static void stopped(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	bnet_mail_done_t done;
+	pthread_t thread;
+
+	if (rank->rank == 0) {
+		check_int(pthread_create(&thread, NULL, post_and_stop, box), 0);
+		check_int(bnet_mail_progress(box->mail, &done, 1), 1); /* sleeps until there is something */
+		check_int(done.id, 77);
+		check_int(done.rc, -ECANCELED);
+		check_int(bnet_mail_progress(box->mail, &done, 1), 0);
+		check_int(pthread_join(thread, NULL), 0);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* ---- what goes wrong ---- */
+
+static void check_failed(struct box *box, uint64_t id, int rc, const char *word)
+{
+	check_int(box->done[id].rc, rc);
+	if (strstr(bnet_mail_error(box->mail), word) == NULL)
+		fprintf(stderr, "expected \"%s\": %s\n", word, bnet_mail_error(box->mail));
+	check(strstr(bnet_mail_error(box->mail), word) != NULL);
+}
+
+static void timed_out(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	int32_t number = 0;
+
+	if (rank->rank == 0) {
+		check_int(bnet_mail_recv(box->mail, &number, sizeof(number), 1, 3, 0.2, box->posted++), 0);
+		finish(box);
+		check_failed(box, 0, -ETIMEDOUT, "tag 3");
+		post_recv(box, &number, sizeof(number), 1, 4); /* all that comes later fails, too */
+		finish(box);
+		check_failed(box, 1, -ETIMEDOUT, "tag 3");
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+static void wrong_size(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	static char buf[20000];
+
+	if (rank->rank == 0) {
+		post_recv(box, buf, 10000, 1, 0);
+		finish(box);
+		check_failed(box, 0, -EMSGSIZE, "sent 20000");
+	} else {
+		post_send(box, buf, 20000, 0, 0);
+		finish(box);
+		check(box->done[0].rc == -EREMOTEIO || box->done[0].rc == -EIO);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* One asks for more than the other lives to send. */
+static void peer_dies(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	int32_t number = 0;
+
+	if (rank->rank == 0) {
+		post_recv(box, &number, sizeof(number), 1, 0);
+		finish_well(box);
+		post_recv(box, &number, sizeof(number), 1, 0);
+		finish(box);
+		check(box->done[1].rc == -EREMOTEIO || box->done[1].rc == -EIO);
+		check(strstr(bnet_mail_error(box->mail), "lost rank 1") != NULL);
+	} else {
+		post_send(box, &number, sizeof(number), 0, 0);
+		finish_well(box);
+	}
+	free_box(box);
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void refused(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char byte = 0;
+
+	check_int(bnet_mail_send(box->mail, &byte, 1, rank->rank, 0, 0, 0), -EINVAL);
+	check_int(bnet_mail_send(box->mail, &byte, 1, -1, 0, 0, 0), -EINVAL);
+	check_int(bnet_mail_send(box->mail, &byte, 1, rank->nranks, 0, 0, 0), -EINVAL);
+	check_int(bnet_mail_recv(box->mail, &byte, 1, -2, 0, 0, 0), -EINVAL);
+	free_box(box);
+}
+
+int main(void)
+{
+	static const int versions[] = {8, 12};
+	static void (*const pairs[])(struct rank *) = {flood, stopped, timed_out, wrong_size, peer_dies, refused};
+
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
+		for (int nranks = 2; nranks <= 4; nranks++) {
+			run_group(&(struct group){0}, versions[v], nranks, any_order);
+			run_group(&(struct group){0}, versions[v], nranks, any_source);
+		}
+		for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+			run_group(&(struct group){0}, versions[v], 2, pairs[i]);
+		run_group(&(struct group){0}, versions[v], 3, two_of_three);
+	}
+	return 0;
+}
