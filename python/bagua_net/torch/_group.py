@@ -52,6 +52,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         self._label = f"group {name}" if name else "group"
         self._timeout_s = timeout.total_seconds()
         rendezvous = Rendezvous(store, rank, size)
+        self._generation = rendezvous.generation
         self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
         self._messages = Messages(self._label, rendezvous, rank, size)
         self._order = Order(f"bagua_net {self._label}")
@@ -478,7 +479,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
         self._barriers += 1
-        prefix = f"barrier/{self._barriers}"
+        prefix = f"{self._generation}/barrier/{self._barriers}"
         if self._rank != 0:
             self._store.set(f"{prefix}/{self._rank}", b"")
             if not self._wait_for_key(f"{prefix}/all", limit):

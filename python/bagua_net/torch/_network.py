@@ -30,14 +30,14 @@ class Rendezvous:
         self._store = store
         self._nranks = nranks
         # A store may outlive a group of the same name. All ranks have made as many groups of it: the number tells.
-        self._generation = store.add(f"made/{rank}", 1)
+        self.generation = store.add(f"made/{rank}", 1)
 
     def publish(self, kind: str, rank: int, row: bytes) -> None:
-        self._store.set(f"{self._generation}/{kind}/{rank}", row)
+        self._store.set(f"{self.generation}/{kind}/{rank}", row)
 
     def collect(self, kind: str) -> list[bytes]:
         """All ranks' rows, once they are there. Raises what the store raises when its time is up."""
-        return [bytes(self._store.get(f"{self._generation}/{kind}/{rank}")) for rank in range(self._nranks)]
+        return [bytes(self._store.get(f"{self.generation}/{kind}/{rank}")) for rank in range(self._nranks)]
 
 
 class Endpoint:
