@@ -532,9 +532,10 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
                     f"all_to_all: a first dimension of {rows} cannot be split among {self._size} ranks; give the sizes"
                 )
             splits = [rows // self._size] * self._size
-        if len(splits) != self._size or sum(splits) != rows:
+        if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
             raise ValueError(
-                f"all_to_all: the sizes {list(splits)} must be {self._size}, one for each rank, and add up to {rows}"
+                f"all_to_all: the sizes {list(splits)} must be {self._size}, one for each rank, none negative, and add "
+                f"up to {rows}"
             )
         width = tensor.numel() // rows if rows > 0 else 0
         return [count * width for count in splits]
