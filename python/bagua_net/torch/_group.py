@@ -424,7 +424,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         tensor = tensors.only(tensor_list, "recv")
         tensors.check(tensor, "recv")
         plain = tensor.detach()
-        if not plain.is_contiguous():
+        if not tensors.is_plain(plain):
             plain = torch.empty(plain.shape, dtype=plain.dtype)
         work = Work([tensor])
 

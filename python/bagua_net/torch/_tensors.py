@@ -109,18 +109,23 @@ def size_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Is its memory its values, one behind the other? A conjugate has other signs than what it is a view of."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """The same values, one behind the other: the tensor itself, or a copy."""
-    return tensor.detach().contiguous()
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], *, reads: bool) -> None:
     """Calls ``work`` with memory for the tensor's values, which are there if ``reads``, and stores what it leaves."""
     plain = tensor.detach()
-    if plain.is_contiguous():
+    if is_plain(plain):
         work(plain)
         return
-    staged = plain.contiguous() if reads else torch.empty(plain.shape, dtype=plain.dtype)
+    staged = contiguous(plain) if reads else torch.empty(plain.shape, dtype=plain.dtype)
     work(staged)
     plain.copy_(staged)
 
