@@ -430,7 +430,10 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
         def report(error: Exception | None, source: int) -> None:
             if error is None and plain.data_ptr() != tensor.data_ptr():
-                tensor.detach().copy_(plain)
+                try:
+                    tensor.detach().copy_(plain)
+                except RuntimeError as refused:  # a tensor whose elements share memory, for one
+                    error = refused
             work.finish(error, source)
 
         self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag, self._timeout_s, report)
