@@ -9,6 +9,7 @@ torch's trampolines, Python finds them by name; names that 2.13 renamed have the
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -571,3 +572,7 @@ def _abort_open() -> None:
     """A thread that the interpreter no longer waits for must not be in the middle of a message."""
     for group in list(_open):
         group.abort()
+
+
+# A child of fork() has none of the threads, and its parent's connections: both are the parent's to end.
+os.register_at_fork(after_in_child=_open.clear)
