@@ -21,6 +21,7 @@ import torch.distributed as dist
 from .. import _lib
 from .._torch_backend import NAME
 from . import _tensors as tensors
+from ._callbacks import Callbacks
 from ._network import Collectives, Messages, Rendezvous
 from ._order import Order
 from ._work import Work
@@ -57,6 +58,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
         self._messages = Messages(self._label, rendezvous, rank, size)
         self._order = Order(f"bagua_net {self._label}")
+        self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing: list[Work] | None = None
         self._barriers = 0
         self._ended = False
@@ -105,6 +107,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     def _close(self) -> None:
         self._messages.close()
         self._collectives.close()
+        self._callbacks.close()
         _open.discard(self)
 
     # ---- how every collective runs ----
@@ -112,7 +115,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     def _run(self, task: Callable[[float | None], None], held: list[Any], opts: Any = None) -> Work:
         """Has ``task(timeout in s or None)`` run in its turn. ``held`` is the result, and lives as long as it runs."""
         limit = _seconds(getattr(opts, "timeout", None))
-        work = Work(held)
+        work = Work(held, self._callbacks)
         self._order.run(lambda: task(limit), work, now=not getattr(opts, "asyncOp", True))
         if self._coalescing is not None:
             self._coalescing.append(work)
@@ -415,7 +418,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         tensor = tensors.only(tensor_list, "send")
         tensors.check(tensor, "send")
         plain = tensors.contiguous(tensor)
-        work = Work([tensor, plain])
+        work = Work([tensor, plain], self._callbacks)
         self._messages.send(
             tensors.address(plain), tensors.size_of(plain), peer, tag, self._timeout_s, lambda error, _: work.finish(error)
         )
@@ -427,7 +430,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         plain = tensor.detach()
         if not tensors.is_plain(plain):
             plain = torch.empty(plain.shape, dtype=plain.dtype)
-        work = Work([tensor])
+        work = Work([tensor], self._callbacks)
 
         def report(error: Exception | None, source: int) -> None:
             if error is None and plain.data_ptr() != tensor.data_ptr():
@@ -460,7 +463,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
             for part in parts:
                 part.wait()
 
-        whole = Work(parts)
+        whole = Work(parts, self._callbacks)
         try:
             task(None)
         except Exception as error:

@@ -10,6 +10,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.futures import Future
 
+from ._callbacks import Callbacks
+
 _NO_TIME = timedelta(0)
 
 
@@ -19,9 +21,10 @@ class Work(dist.Work):  # type: ignore[misc]
     It holds the tensors until it is finished, so that the caller may forget them.
     """
 
-    def __init__(self, tensors: list[Any]) -> None:
+    def __init__(self, tensors: list[Any], callbacks: Callbacks) -> None:
         super().__init__()
         self._tensors = tensors
+        self._callbacks = callbacks
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -38,7 +41,7 @@ class Work(dist.Work):  # type: ignore[misc]
             self._over.set()
             future = self._future
         if future is not None:
-            self._fulfil(future)
+            self._callbacks.run(lambda: self._fulfil(future))
 
     def _fulfil(self, future: Any) -> None:
         if self._error is None:
