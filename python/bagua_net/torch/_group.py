@@ -24,7 +24,7 @@ from . import _tensors as tensors
 from ._callbacks import Callbacks
 from ._network import Collectives, Messages, Rendezvous
 from ._order import Order
-from ._work import Work
+from ._work import Joint, Work
 
 _ALGO_AUTO = 0
 _NO_TIME = timedelta(0)
@@ -458,19 +458,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
     def _end_coalescing(self, device: Any) -> Work:
         parts, self._coalescing = self._coalescing or [], None
-
-        def task(limit: float | None) -> None:
-            for part in parts:
-                part.wait()
-
-        whole = Work(parts, self._callbacks)
-        try:
-            task(None)
-        except Exception as error:
-            whole.finish(error)
-        else:
-            whole.finish()
-        return whole
+        return Joint(parts, self._callbacks)
 
     # ---- who is missing ----
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.futures import Future
+from torch.futures import Future, collect_all
 
 from ._callbacks import Callbacks
 
@@ -88,3 +88,33 @@ class Work(dist.Work):  # type: ignore[misc]
         return self._source
 
     _source_rank = source_rank
+
+
+class Joint(Work):
+    """Several operations as one: over when the last of them is."""
+
+    def __init__(self, parts: list[Work], callbacks: Callbacks) -> None:
+        super().__init__([tensor for part in parts for tensor in part.result()], callbacks)
+        self._parts = parts
+
+    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
+        for part in self._parts:
+            part.wait(timeout)
+        return True
+
+    def get_future(self) -> Any:
+        return collect_all([part.get_future() for part in self._parts]).then(lambda _: self._whole())
+
+    def _whole(self) -> list[Any]:
+        for part in self._parts:
+            part.wait()  # raises what one of them did
+        return self._tensors
+
+    def is_completed(self) -> bool:
+        return all(part.is_completed() for part in self._parts)
+
+    def is_success(self) -> bool:
+        return all(part.is_success() for part in self._parts)
+
+    def exception(self) -> BaseException | None:
+        return next((error for part in self._parts if (error := part.exception()) is not None), None)
