@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -23,6 +24,10 @@ def failed(group: str, reason: str | None, rc: int) -> Exception:
     return dist.DistBackendError(f"bagua_net, {group}: {reason or f'error {-rc}'}")
 
 
+class RankMissing(Exception):
+    """A rank has not published its row."""
+
+
 class Rendezvous:
     """Rows of bytes that every rank of a group lets the others have, by torch's store."""
 
@@ -35,9 +40,21 @@ class Rendezvous:
     def publish(self, kind: str, rank: int, row: bytes) -> None:
         self._store.set(f"{self.generation}/{kind}/{rank}", row)
 
-    def collect(self, kind: str) -> list[bytes]:
-        """All ranks' rows, once they are there. Raises what the store raises when its time is up."""
-        return [bytes(self._store.get(f"{self.generation}/{kind}/{rank}")) for rank in range(self._nranks)]
+    def collect(self, kind: str, timeout_s: float) -> list[bytes]:
+        """All ranks' rows, once they are there. Raises RankMissing, or what the store does where it is out of reach."""
+        return [self._row(f"{self.generation}/{kind}/{rank}", rank, timeout_s) for rank in range(self._nranks)]
+
+    def _row(self, key: str, rank: int, timeout_s: float) -> bytes:
+        try:
+            self._store.wait([key], timedelta(seconds=timeout_s))
+        except dist.DistNetworkError:
+            raise
+        except RuntimeError:
+            raise RankMissing(
+                f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
+                "and does it make the same groups in the same order?"
+            ) from None
+        return bytes(self._store.get(key))
 
 
 class Endpoint:
@@ -60,9 +77,13 @@ class Endpoint:
         if rc != 0:
             raise failed(self._group, _lib.text(self._lib.bnet_coll_error(coll)), rc)
 
-    def rows(self) -> Any:
-        """All ranks' rows as one C array."""
-        return _lib.ffi.from_buffer(b"".join(self._rendezvous.collect(self._kind)))
+    def rows(self, timeout_s: float) -> Any:
+        """All ranks' rows as one C array. Raises DistBackendError where one is not there in time."""
+        try:
+            rows = self._rendezvous.collect(self._kind, timeout_s)
+        except RankMissing as missing:
+            raise failed(self._group, str(missing), 0) from None
+        return _lib.ffi.from_buffer(b"".join(rows))
 
 
 class Collectives:
@@ -86,7 +107,7 @@ class Collectives:
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
         if not self._connected:
-            self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, self._endpoint.rows(), limit))
+            self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, self._endpoint.rows(limit), limit))
             self._connected = True
         self._lib.bnet_coll_set_timeout(self._coll, limit)
         self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
@@ -136,7 +157,7 @@ class Messages:
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self._group} was shut down; make a new group")
-            self._start()
+            self._start(timeout_s)
             number = self._next
             self._next += 1
             self._reports[number] = report
@@ -149,13 +170,12 @@ class Messages:
         if rc != 0:
             raise failed(self._group, f"no message can be exchanged with rank {peer}", rc)
 
-    def _start(self) -> None:
+    def _start(self, timeout_s: float) -> None:
         if self._thread is not None:
             return
+        rows = self._endpoint.rows(timeout_s)
         out = _lib.ffi.new("bnet_mail_t **")
-        self._endpoint.check(
-            self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, self._endpoint.rows())
-        )
+        self._endpoint.check(self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, rows))
         self._mail = out[0]
         self._thread = threading.Thread(target=self._serve, name=f"{self._group} messages", daemon=True)
         self._thread.start()
