@@ -107,8 +107,9 @@ class Collectives:
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
         if not self._connected:
-            self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, self._endpoint.rows(limit), limit))
-            self._connected = True
+            rows = self._endpoint.rows(limit)
+            self._connected = True  # or never: then every operation says why
+            self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, rows, limit))
         self._lib.bnet_coll_set_timeout(self._coll, limit)
         self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
 
