@@ -178,7 +178,7 @@ typedef struct {
 int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows);
 /* From any thread. The buffer stays as it is until the operation is reported. Messages between two ranks with the same
  * tag are received in the order in which they were sent; a receive must ask for exactly as many bytes as were sent, else
- * both fail with -EMSGSIZE. timeout_s: seconds until -ETIMEDOUT; 0: none. A receive's peer may be -1: any.
+ * both fail with -EMSGSIZE, but for a small message that is sent already. All else goes on then. timeout_s: seconds until -ETIMEDOUT; 0: none. A receive's peer may be -1: any.
  * 0, -EINVAL: no such peer; -ENOMEM; -ECANCELED: stopped. */
 int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
 int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);

@@ -190,27 +190,28 @@ static int wrong_size(struct bnet_mail *mail, const struct bnet_op *op, const st
 			      op->bytes, (long long)op->tag, peer, (unsigned long long)frame->bytes);
 }
 
-/* A receive and a message have found each other. */
+/* A receive and a message have found each other. GO tells the sender of a large one how much is expected, so where that
+ * differs both ends fail the message, and nothing else. */
 static int unite(struct bnet_mail *mail, struct bnet_op *op, int peer, const struct bnet_frame *frame,
 		 const char *payload)
 {
-	const struct bnet_frame go = {.kind = FRAME_GO, .key = frame->key, .tag = frame->tag, .bytes = frame->bytes};
-	struct bnet_box *box = &mail->boxes[peer];
+	const struct bnet_frame go = {.kind = FRAME_GO, .key = frame->key, .tag = frame->tag, .bytes = op->bytes};
+	const bool announced = frame->kind == FRAME_ANNOUNCE;
 
-	if (frame->bytes != op->bytes)
-		return wrong_size(mail, op, frame, peer);
 	bnet_mail_await(mail, op, false);
 	op->peer = peer;
-	if (frame->kind == FRAME_ANNOUNCE) {
+	if (frame->bytes != op->bytes) {
+		bnet_mail_finish(mail, op, wrong_size(mail, op, frame, peer));
+	} else if (announced) {
 		op->key = frame->key;
 		bnet_mail_await(mail, op, true);
 		enlist(&mail->promised, op);
-		return bnet_mail_queue(mail, box, &go, NULL);
+	} else {
+		if (op->bytes > 0)
+			memcpy(op->buf, payload, op->bytes);
+		bnet_mail_finish(mail, op, 0);
 	}
-	if (op->bytes > 0)
-		memcpy(op->buf, payload, op->bytes);
-	bnet_mail_finish(mail, op, 0);
-	return 0;
+	return announced ? bnet_mail_queue(mail, &mail->boxes[peer], &go, NULL) : 0;
 }
 
 /* The sender may have as many bytes of letters on the way again. */
@@ -302,6 +303,14 @@ static int may_go(struct bnet_mail *mail, struct bnet_box *box, const struct bne
 	if (op == NULL)
 		return unknown(mail, box);
 	bnet_mail_await(mail, op, false);
+	if (go->bytes != op->bytes) {
+		bnet_mail_finish(mail, op, bnet_coll_fail(mail->coll, -EMSGSIZE,
+							  "send: rank %d sends %zu bytes with tag %lld, and rank %d "
+							  "expects %llu",
+							  mail->coll->rank, op->bytes, (long long)op->tag, box->peer,
+							  (unsigned long long)go->bytes));
+		return 0;
+	}
 	enlist(&mail->sending, op);
 	return bnet_mail_queue(mail, box, &parcel, op);
 }

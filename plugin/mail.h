@@ -11,7 +11,7 @@
  *   LETTER    a small message, payload included. Kept by the receiver until somebody asks for it; a sender has no more
  *             than WINDOW bytes of them that the receiver has not said to have handed on.
  *   ANNOUNCE  a large message, or a small one beyond the window: tag and size. The payload stays where it is
- *   GO        the answer, once a receive matches: its buffer is ready
+ *   GO        the answer, once a receive matches: its size, and its buffer is ready if that is the message's
  *   PARCEL    the payload follows, in chunks, into that buffer
  *   TAKEN     nothing but what every frame carries: how many bytes of letters were handed on
  *
@@ -36,7 +36,7 @@ struct bnet_frame {
 	uint64_t kind;
 	uint64_t key;   /* of an announced message, chosen by its sender */
 	int64_t tag;
-	uint64_t bytes; /* of the message */
+	uint64_t bytes; /* of the message; GO: of the receive */
 	uint64_t taken; /* bytes of letters handed on since the last frame */
 };
 
