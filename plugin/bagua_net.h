@@ -169,7 +169,8 @@ typedef struct bnet_mail bnet_mail_t;
 
 typedef struct {
 	uint64_t id; /* as it was given */
-	int rc;      /* 0 or -errno; after an error every later operation fails, too: see bnet_mail_error */
+	int rc;      /* 0 or -errno: see bnet_mail_error. A peer that is lost ends what concerns it, and what comes from
+		      * any source once nobody is left; a deadline that has passed ends everything, for good */
 	int peer;    /* the other rank */
 } bnet_mail_done_t;
 
@@ -177,8 +178,9 @@ typedef struct {
  * the messages. Connections are made when two ranks first have something to say, so not all ranks need take part. */
 int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows);
 /* From any thread. The buffer stays as it is until the operation is reported. Messages between two ranks with the same
- * tag are received in the order in which they were sent; a receive must ask for exactly as many bytes as were sent, else
- * both fail with -EMSGSIZE, but for a small message that is sent already. All else goes on then. timeout_s: seconds until -ETIMEDOUT; 0: none. A receive's peer may be -1: any.
+ * tag are received in the order in which they were sent. A receive must ask for exactly as many bytes as were sent,
+ * else both fail with -EMSGSIZE, but for a small message that is sent already; all else goes on then. timeout_s:
+ * seconds until -ETIMEDOUT; 0: none. A receive's peer may be -1: any.
  * 0, -EINVAL: no such peer; -ENOMEM; -ECANCELED: stopped. */
 int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
 int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);

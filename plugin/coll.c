@@ -163,20 +163,24 @@ static void deregister(struct bnet_coll *coll, int first)
 	}
 }
 
+void bnet_coll_close_peer(struct bnet_coll *coll, int rank)
+{
+	struct bnet_peer *peer = &coll->peers[rank];
+
+	if (peer->send.comm != NULL)
+		bnet_table_close_send(&coll->table, peer->send.comm);
+	if (peer->recv.comm != NULL)
+		bnet_table_close_recv(&coll->table, peer->recv.comm);
+	if (peer->listen != NULL)
+		bnet_table_close_listen(&coll->table, peer->listen);
+	*peer = (struct bnet_peer){0};
+}
+
 static void close_connections(struct bnet_coll *coll)
 {
 	deregister(coll, REGION_SCRATCH);
-	for (int rank = 0; rank < coll->nranks; rank++) {
-		struct bnet_peer *peer = &coll->peers[rank];
-
-		if (peer->send.comm != NULL)
-			bnet_table_close_send(&coll->table, peer->send.comm);
-		if (peer->recv.comm != NULL)
-			bnet_table_close_recv(&coll->table, peer->recv.comm);
-		if (peer->listen != NULL)
-			bnet_table_close_listen(&coll->table, peer->listen);
-		*peer = (struct bnet_peer){0};
-	}
+	for (int rank = 0; rank < coll->nranks; rank++)
+		bnet_coll_close_peer(coll, rank);
 }
 
 void bnet_coll_destroy(bnet_coll_t *coll)

@@ -162,7 +162,42 @@ static void finish_list(struct bnet_mail *mail, struct bnet_node *head, int rc)
 		bnet_mail_finish(mail, bnet_entry(node, struct bnet_op, node), rc);
 }
 
-/* Whatever went wrong, no connection can be trusted to be between two frames: all end, and with them every operation. */
+static bool nobody_left(const struct bnet_mail *mail)
+{
+	for (int rank = 0; rank < mail->coll->nranks; rank++)
+		if (rank != mail->coll->rank && mail->boxes[rank].lost == 0)
+			return false;
+	return true;
+}
+
+/* A peer is gone, or its connection can no longer be trusted to be between two frames. What concerns others goes on,
+ * and what that peer has sent in full is still there to be received. */
+static void lose(struct bnet_mail *mail, struct bnet_box *box, int rc)
+{
+	struct bnet_node *const lists[] = {&mail->receives, &mail->promised, &mail->announced, &mail->sending};
+
+	box->lost = rc;
+	bnet_mail_release(mail, box);
+	bnet_coll_close_peer(mail->coll, box->peer);
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+		bnet_list_each(node, lists[i]) {
+			struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
+			if (op->peer == box->peer || (op->peer == -1 && nobody_left(mail)))
+				bnet_mail_finish(mail, op, rc);
+		}
+	}
+	bnet_list_each(node, &mail->unclaimed) {
+		struct bnet_unclaimed *unclaimed = bnet_entry(node, struct bnet_unclaimed, node);
+
+		if (unclaimed->peer == box->peer && unclaimed->frame.kind == FRAME_ANNOUNCE) {
+			bnet_list_remove(node);
+			free(unclaimed);
+		}
+	}
+}
+
+/* Nothing can be trusted: all connections end, and with them every operation. */
 static void fail(struct bnet_mail *mail, int rc)
 {
 	struct bnet_node *const lists[] = {&mail->receives, &mail->promised, &mail->announced, &mail->sending};
@@ -219,6 +254,8 @@ static int handed_on(struct bnet_mail *mail, struct bnet_box *box, const struct 
 {
 	const struct bnet_frame taken = {.kind = FRAME_TAKEN};
 
+	if (box->lost != 0)
+		return 0;
 	box->handed_on += letter->bytes + sizeof(*letter);
 	if (box->handed_on < BNET_LETTER_WINDOW / 2 || !bnet_list_empty(&box->out))
 		return 0;
@@ -356,18 +393,46 @@ static int begin_send(struct bnet_mail *mail, struct bnet_op *op)
 	return bnet_mail_queue(mail, box, &frame, NULL);
 }
 
-static int begin(struct bnet_mail *mail, struct bnet_op *op)
+/* Can it never be done? Asked of sends, and of receives that no message was there for. */
+static bool in_vain(const struct bnet_mail *mail, const struct bnet_op *op)
 {
-	mail->outstanding++;
-	if (mail->failed != 0) {
-		bnet_mail_finish(mail, op, mail->failed);
-		return 0;
-	}
-	if (op->sends)
-		return begin_send(mail, op);
+	return op->peer >= 0 ? mail->boxes[op->peer].lost != 0 : nobody_left(mail);
+}
+
+static void finish_in_vain(struct bnet_mail *mail, struct bnet_op *op)
+{
+	const int rc = op->peer >= 0 ? mail->boxes[op->peer].lost : -EREMOTEIO;
+
+	bnet_mail_finish(mail, op, bnet_coll_fail(mail->coll, rc, "%s: rank %d has lost rank %d (-1: all) before",
+						  op->sends ? "send" : "recv", mail->coll->rank, op->peer));
+}
+
+static int begin_receive(struct bnet_mail *mail, struct bnet_op *op)
+{
+	int rc;
+
 	bnet_mail_await(mail, op, true);
 	enlist(&mail->receives, op);
-	return match_receive(mail, op);
+	rc = match_receive(mail, op);
+	if (rc == 0 && op->awaits && in_vain(mail, op))
+		finish_in_vain(mail, op);
+	return rc;
+}
+
+static int begin(struct bnet_mail *mail, struct bnet_op *op)
+{
+	int rc = 0;
+
+	mail->outstanding++;
+	if (mail->failed != 0)
+		bnet_mail_finish(mail, op, mail->failed);
+	else if (op->sends && in_vain(mail, op))
+		finish_in_vain(mail, op);
+	else if (op->sends)
+		rc = begin_send(mail, op);
+	else
+		rc = begin_receive(mail, op);
+	return rc;
 }
 
 /* Takes what was posted; with nothing to do, waits for that. False: stopped. */
@@ -409,13 +474,15 @@ static int overdue(struct bnet_mail *mail)
 	return 0;
 }
 
-static int move_all(struct bnet_mail *mail, bool *progress)
+static void move_all(struct bnet_mail *mail, bool *progress)
 {
-	int rc = 0;
+	for (int step = 1; step < mail->coll->nranks; step++) {
+		struct bnet_box *box = &mail->boxes[bnet_ring_rank(mail->coll, step)];
+		int rc = bnet_mail_move(mail, box, progress);
 
-	for (int step = 1; step < mail->coll->nranks && rc == 0; step++)
-		rc = bnet_mail_move(mail, &mail->boxes[bnet_ring_rank(mail->coll, step)], progress);
-	return rc;
+		if (rc != 0)
+			lose(mail, box, rc);
+	}
 }
 
 static int begin_all(struct bnet_mail *mail, struct bnet_node *taken)
@@ -462,7 +529,7 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 		if (rc == 0 && mail->failed == 0 && !running)
 			rc = bnet_coll_fail(mail->coll, -ECANCELED, "messages: stopped");
 		if (rc == 0 && mail->failed == 0)
-			rc = move_all(mail, &progress);
+			move_all(mail, &progress);
 		if (rc == 0 && mail->failed == 0 && wait.idle % DEADLINE_EVERY == DEADLINE_EVERY - 1)
 			rc = overdue(mail);
 		if (rc != 0 && mail->failed == 0)

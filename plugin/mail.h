@@ -83,6 +83,7 @@ struct bnet_moving {
 /* All that there is of one peer. */
 struct bnet_box {
 	int peer;
+	int lost;         /* 0, or why this peer is no longer there: -errno */
 	unsigned awaited; /* operations for which something must come from this peer */
 	char *slots;      /* BNET_DEPTH to send from, one to receive into */
 

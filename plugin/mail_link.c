@@ -330,8 +330,11 @@ static int move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 
 int bnet_mail_move(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
-	int rc = move_out(mail, box, progress);
+	int rc;
 
+	if (box->lost != 0)
+		return 0;
+	rc = move_out(mail, box, progress);
 	return rc != 0 ? rc : move_in(mail, box, progress);
 }
 

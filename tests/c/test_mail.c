@@ -356,6 +356,44 @@ static void peer_dies(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* One of three leaves. What it said is there, the others go on, and whoever asks it for more hears that it is gone. */
+static void one_leaves(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	const int other = 3 - rank->rank; /* of 1 and 2 */
+	static int32_t zero;
+	int32_t in[4] = {-1, -1, -1, -1}, out = rank->rank;
+
+	for (int peer = 0; peer < 3; peer++) {
+		if (peer != rank->rank)
+			post_send(box, rank->rank == 0 ? &zero : &out, sizeof(out), peer, 0);
+		if (peer != rank->rank)
+			post_recv(box, &in[peer], sizeof(out), peer, 0);
+	}
+	finish_well(box);
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 0) {
+		post_send(box, &zero, sizeof(zero), 1, 1);
+		post_send(box, &zero, sizeof(zero), 2, 1);
+		finish_well(box);
+		free_box(box);
+		pthread_barrier_wait(&rank->group->barrier);
+		return;
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	post_send(box, &out, sizeof(out), other, 2);
+	post_recv(box, &in[other], sizeof(out), -1, 2);
+	finish_well(box);
+	post_recv(box, &in[3], sizeof(out), 0, 1);
+	finish_well(box);
+	check_int(in[other], other);
+	check_int(in[3], 0);
+	post_recv(box, &in[3], sizeof(out), 0, 1);
+	finish(box);
+	check(box->done[box->posted - 1].rc != 0 && strstr(bnet_mail_error(box->mail), "lost rank 0") != NULL);
+	free_box(box);
+}
+
 static void refused(struct rank *rank)
 {
 	struct box *box = new_box(rank);
@@ -383,6 +421,7 @@ int main(void)
 		for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
 			run_group(&(struct group){0}, versions[v], 2, pairs[i]);
 		run_group(&(struct group){0}, versions[v], 3, two_of_three);
+		run_group(&(struct group){0}, versions[v], 3, one_leaves);
 	}
 	return 0;
 }
