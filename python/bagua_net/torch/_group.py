@@ -51,6 +51,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         self._store = store
         self._rank = rank
         self._size = size
+        self._name, self._description = name, ""
         self._label = f"group {name}" if name else "group"
         self._timeout_s = timeout.total_seconds()
         rendezvous = Rendezvous(store, rank, size)
@@ -74,6 +75,25 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
     def size(self) -> int:
         return self._size
+
+    # torch keeps these with a group's backends, and this one has none.
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802  (C++'s name)
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
 
     def get_group_store(self) -> Any:
         return self._store
