@@ -86,7 +86,7 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
     """
     kind = op.op if hasattr(op, "op") else op
     if kind not in _OPS:
-        raise ValueError(f"{op} is not supported; scale the tensor and use ReduceOp.SUM")
+        raise ValueError(f"{kind} is not supported; scale the tensor and use ReduceOp.SUM")
     if dtype not in _CODES:
         raise ValueError(f"{dtype} cannot be reduced; convert it, for example to torch.int32 or torch.float32")
     code, number = _CODES[dtype], _OPS[kind]
