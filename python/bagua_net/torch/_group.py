@@ -440,7 +440,12 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         plain = tensors.contiguous(tensor)
         work = Work([tensor, plain], self._callbacks)
         self._messages.send(
-            tensors.address(plain), tensors.size_of(plain), peer, tag, self._timeout_s, lambda error, _: work.finish(error)
+            tensors.address(plain),
+            tensors.size_of(plain),
+            peer,
+            tag,
+            self._timeout_s,
+            lambda error, _: work.finish(error),
         )
         return self._sent_or_received(work)
 
