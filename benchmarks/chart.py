@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: MIT
-"""The picture of a results file: by message size, how many times as good as NCCL's default the plugin is. A panel per
-kind of load, a line per network."""
+"""The picture of a results file: by message size, how many times as good as its rival the plugin is. A panel per kind
+of load, a line per network."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from figures import gain, size
 from results import CellRecord, Results
 
+
+class Panel(NamedTuple):
+    title: str
+    rival: str
+    """The side that is 1."""
+
+
 #: Panel → network → size → ratio.
-Panels = Mapping[str, Mapping[str, Mapping[int, float]]]
+Panels = Mapping[Panel, Mapping[str, Mapping[int, float]]]
+
+_RIVALS = {"nccl": "NCCL default", "gloo": "gloo"}
 
 
 def available() -> bool:
@@ -21,17 +30,18 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def _panel(record: CellRecord) -> str:
+def _panel(record: CellRecord) -> Panel:
     cell = record.cell
     load = f"{cell.ranks} ranks" if cell.work == "allreduce" else f"{cell.connections} connections"
-    return f"{cell.scenario} {cell.heading.title}" + ("" if cell.work == "pingpong" else f", {load}")
+    title = f"{cell.scenario} {cell.heading.title}" + ("" if cell.work == "pingpong" else f", {load}")
+    return Panel(title, cell.heading.rival)
 
 
 def panels(stored: Results) -> Panels:
     """What there is to draw: lines with at least two sizes. Above 1 the plugin is better, whatever the unit."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    found: dict[Panel, dict[str, dict[int, float]]] = {}
     for record in stored.cells.values():
-        times = gain(record, "nccl")
+        times = gain(record, record.cell.heading.rival)
         if times is not None:
             line = found.setdefault(_panel(record), {}).setdefault(record.cell.network, {})
             line[record.cell.size] = times
@@ -41,7 +51,7 @@ def panels(stored: Results) -> Panels:
     return {panel: lines for panel, lines in kept.items() if lines}
 
 
-def _draw(axes: Any, panel: str, lines: Mapping[str, Mapping[int, float]]) -> None:
+def _draw(axes: Any, panel: Panel, lines: Mapping[str, Mapping[int, float]]) -> None:
     for network, line in lines.items():
         at = sorted(line)
         axes.plot(at, [line[nbytes] for nbytes in at], marker="o", markersize=3, label=network)
@@ -50,8 +60,8 @@ def _draw(axes: Any, panel: str, lines: Mapping[str, Mapping[int, float]]) -> No
     axes.set_xscale("log", base=2)
     axes.set_xticks(every, [size(nbytes) for nbytes in every], rotation=45, ha="right")
     axes.set_ylim(bottom=0)
-    axes.set_title(panel, fontsize=9)
-    axes.set_ylabel("× NCCL default")
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_ylabel(f"× {_RIVALS[panel.rival]}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
 

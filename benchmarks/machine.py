@@ -47,9 +47,11 @@ def torch_version() -> str:
         return ""
 
 
-def digest(file: Path) -> str:
-    """SHA-256 of a file, hexadecimal; "" where it is missing. Tells builds of the same version apart."""
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+def digest(*files: Path) -> str:
+    """SHA-256 of files, hexadecimal; "" where one is missing. Tells builds of the same version apart."""
+    if not all(file.is_file() for file in files):
+        return ""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def describe() -> dict[str, str | int | float]:

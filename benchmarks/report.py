@@ -40,12 +40,13 @@ def _disturbance(results: Results) -> Iterator[str]:
 
 def _heading(results: Results) -> Iterator[str]:
     machine, settings = results.machine, results.settings
+    nccl = f"NCCL {settings['nccl_version']}, " if settings["nccl_version"] else ""
     gloo = f"gloo of torch {settings['torch_version']}, " if settings.get("torch_version") else ""
     seeds = sorted({run.seed for record in results.cells.values() for run in record.runs if run.seed})
     yield (
         f"{results.started[:10]}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}, congestion control {settings['congestion_control']}, "
-        f"NCCL {settings['nccl_version']}, {gloo}bagua_net {settings['plugin_version'] or '–'}. "
+        f"{nccl}{gloo}bagua_net {settings['plugin_version'] or '–'}. "
         "All ranks on this machine, two where nothing else is said, host memory, no pinning; "
         f"median [min–max] of {settings['pairs']} pairs."
     )

@@ -31,6 +31,8 @@ class Scenario:
     """A key of :data:`WORKS`."""
     sides: tuple[str, ...] = ("bare", "nccl", "tuned", "ours")
     """Who takes part, in the order of the columns."""
+    rival: str = "nccl"
+    """The side that the picture compares with."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,17 @@ SCENARIOS = (
     Scenario("S8", "two network cards, one four times slower", "the sum of both", "stream", ("nccl", "ours")),
     Scenario("S9", "processor time at a given rate", "at most NCCL's", "cost", ("nccl", "ours")),
     Scenario("idle", "connections that carry nothing", "at most NCCL's", "idle", ("nccl", "ours")),
+    Scenario(
+        "torch",
+        "allreduce through torch.distributed",
+        "at least 3 × gloo up to 64 KiB and under flow caps, at least 1.5 × from 1 MiB on, nowhere slower",
+        "allreduce",
+        ("gloo", "ours"),
+        "gloo",
+    ),
 )
+#: The scenario of torch_allreduce.py. All others are track.py's.
+TORCH = "torch"
 
 
 @dataclass(frozen=True)
@@ -228,19 +240,20 @@ def _each_with_each(quick: bool) -> Iterator[Cell]:
             yield Cell("S6", path, connections, 64 * KIB, ranks=16)
 
 
-def _allreduce(quick: bool) -> Iterator[Cell]:
-    networks = (
-        Cell("S7", "loopback", 0, 0),
-        Cell("S7", "veth", 0, 0),
-        Cell("S7", "veth", 0, 0, _EQUAL),
-        Cell("S7", "veth", 0, 0, _TWO_SLOW),
-        Cell("S7", "veth", 0, 0, _ALL_DIFFERENT),
-        Cell("S7", "wan", 0, 0, (), 20, 0.1, "bbr"),
-    )
-    for network in networks[1:2] if quick else networks:
+# The networks of collectives, as cells that lack the rest.
+_LOOPBACK = Cell("", "loopback", 0, 0)
+_CABLE = Cell("", "veth", 0, 0)
+_CAPPED = replace(_CABLE, classes_mbits=_EQUAL)
+_UNEQUAL = tuple(replace(_CABLE, classes_mbits=classes) for classes in (_TWO_SLOW, _ALL_DIFFERENT))
+_LONG_LINE = Cell("", "wan", 0, 0, (), 20, 0.1, "bbr")
+
+
+def _allreduce(scenario: str, quick: bool, *quick_networks: Cell) -> Iterator[Cell]:
+    """``quick_networks``: those of a quick track."""
+    for network in quick_networks if quick else (_LOOPBACK, _CABLE, _CAPPED, *_UNEQUAL, _LONG_LINE):
         for ranks in (2,) if quick else (2, 4):
             for size in _QUICK_COLLECTIVE_SIZES if quick else _COLLECTIVE_SIZES:
-                yield replace(network, ranks=ranks, size=size)
+                yield replace(network, scenario=scenario, ranks=ranks, size=size)
 
 
 def _costs(quick: bool) -> Iterator[Cell]:
@@ -263,11 +276,19 @@ def cells(quick: bool) -> list[Cell]:
         *_long_lines(quick),
         *_pingpong(quick),
         *_each_with_each(quick),
-        *_allreduce(quick),
+        *_allreduce("S7", quick, _CABLE),
         Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250)),
         *_costs(quick),
         *_idle(quick),
+        *_allreduce(TORCH, quick, _LOOPBACK, _CAPPED, _LONG_LINE),
     ]
+
+
+def torch_goal(cell: Cell) -> float:
+    """How many times as fast as gloo an allreduce through torch.distributed is to be."""
+    if cell.rates_mbits or cell.size <= 64 * KIB:
+        return 3.0
+    return 1.5 if cell.size >= MIB else 1.0
 
 
 @dataclass(frozen=True)

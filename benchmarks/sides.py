@@ -16,19 +16,24 @@ from network import Hosts
 from pair import measure
 from rank import RankSpec
 from reading import Reading
-from scenarios import KIB, Cell, Effort
+from scenarios import KIB, TORCH, Cell, Effort
 from sweep import SweepSpec, sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "python"))  # behind an installed package, which brings its library along
 
+import bagua_net  # noqa: E402
 from bagua_net._nccl_wheel import LIBRARY_VARIABLE, SocketTable  # noqa: E402
 
 #: In the order of the report's columns.
 NAMES = ("bare", "nccl", "tuned", "gloo", "ours")
+NEED_NCCL = frozenset({"nccl", "tuned"})
 
-#: Side → what `bagua-net bench` calls it.
-_TRANSPORTS = {"nccl": "nccl-socket", "gloo": "gloo", "ours": "bagua"}
+#: Scenario → side → what `bagua-net bench` calls it.
+_TRANSPORTS = {
+    "S7": {"nccl": "nccl-socket", "gloo": "gloo", "ours": "bagua"},
+    TORCH: {"gloo": "gloo", "ours": "torch+bagua"},
+}
 #: The collectives drive net tables from this version on.
 _OLDEST_COLLECTIVE_API = 8
 _COLLECTIVE_TIMEOUT_S = 120.0
@@ -48,7 +53,8 @@ class Files:
 
     loops: Path
     plugin: Path
-    nccl: SocketTable
+    nccl: SocketTable | None
+    """None: there is none, and no side needs it."""
     relay: Path
 
 
@@ -108,6 +114,7 @@ def bare(cell: Cell, effort: Effort, files: Files) -> list[Side]:
 
 
 def _nccl(cell: Cell, effort: Effort, files: Files) -> RankSpec:
+    assert files.nccl is not None
     table = {**dataclasses.asdict(files.nccl), "path": str(files.nccl.path)}
     return replace(_load(cell, effort, files.loops), kind="nccl", library=str(files.nccl.path), table=table)
 
@@ -144,7 +151,7 @@ def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, 
     member = MemberSpec(
         rank=0,
         ranks=block[0].ranks,
-        transport=_TRANSPORTS[name],
+        transport=_TRANSPORTS[block[0].scenario][name],
         library=str(files.plugin),
         address="",
         token=secrets.token_hex(16),
@@ -153,8 +160,15 @@ def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, 
         seconds=effort.collective_s,
         timeout_s=_COLLECTIVE_TIMEOUT_S,
     )
-    own = {"nccl": {LIBRARY_VARIABLE: str(files.nccl.path)}, "ours": settings}.get(name, {})
+    nccl = {LIBRARY_VARIABLE: str(files.nccl.path)} if files.nccl is not None else {}
+    own = {"nccl": nccl, "ours": settings}.get(name, {})
     return Side(name, SweepSpec(member, _SLOWEST_COLLECTIVE_GBS), own)
+
+
+def backend_sources() -> list[Path]:
+    """What of the package runs in each call through torch.distributed."""
+    package = Path(bagua_net.__file__).parent
+    return [package / "_torch_backend.py", *sorted((package / "torch").glob("*.py"))]
 
 
 def candidates(
@@ -171,9 +185,13 @@ def candidates(
 
 def obstacle(cell: Cell, name: str, files: Files) -> str:
     """Why this side cannot take part in a cell, in a few words; "" where it can."""
-    if name == "gloo" and importlib.util.find_spec("torch") is None:
+    if (name == "gloo" or cell.scenario == TORCH) and importlib.util.find_spec("torch") is None:
         return "torch is not installed"
-    if name == "nccl" and cell.work == "allreduce" and files.nccl.api < _OLDEST_COLLECTIVE_API:
+    if name not in NEED_NCCL:
+        return ""
+    if files.nccl is None:
+        return "no NCCL is installed"
+    if cell.work == "allreduce" and files.nccl.api < _OLDEST_COLLECTIVE_API:
         return f"the collectives drive NCCL from 2.20 on, and this is {files.nccl.nccl_version}"
     return ""
 

@@ -38,7 +38,11 @@ class SweepSpec:
 def _reading(row: Row) -> Reading:
     if row.wrong:
         raise RankFailed(f"{row.wrong} elements are wrong after an allreduce of {row.size} bytes over {row.transport}")
-    details = {"us": row.seconds * 1e6, "iterations": float(row.iters)}
+    details = {
+        "us": row.seconds * 1e6,
+        "processor_us": row.processor_seconds * 1e6,
+        "iterations": float(row.iters),
+    }
     return Reading(row.busbw, [], details)
 
 
@@ -62,7 +66,7 @@ def sweep(spec: SweepSpec, hosts: Hosts, settings: Mapping[str, str]) -> list[Re
     """One allreduce after the other between fresh processes; ``settings`` go into their environment.
 
     Returns:
-        A reading per size: GB/s of bus bandwidth, with the time of a call in µs.
+        A reading per size: GB/s of bus bandwidth, with the time of a call and what it takes of the processor, in µs.
 
     Raises:
         RankFailed: a rank failed, or a result was wrong. All have ended when this returns or raises.

@@ -22,7 +22,7 @@ from figures import (
     whole,
 )
 from results import CellRecord
-from scenarios import KIB
+from scenarios import KIB, TORCH, torch_goal
 
 Records = Sequence[CellRecord]
 
@@ -105,6 +105,24 @@ def _allreduce(record: CellRecord, among: Records) -> list[str]:
     return [cell.network, str(cell.ranks), size(cell.size), *figures, *ratios]
 
 
+# ---- torch ----
+
+
+def _goal(record: CellRecord) -> str:
+    goal, found = torch_goal(record.cell), ratio(record, "ours", "gloo")
+    return f"{goal:g}" + (", missed" if found is not None and round(found, 2) < goal else "")
+
+
+def _through_torch(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [_collective(record, side) for side in ("gloo", "ours")]
+    costs = [record.details(side, "processor_us") for side in ("gloo", "ours")]
+    load = [cell.network, str(cell.ranks), size(cell.size)]
+    more = ratio_of(costs[1], costs[0])
+    times = NOTHING if more is None else marked(f"{more:.2f}", more > 1)
+    return [*load, *figures, ratio_text(record, "gloo"), _goal(record), *map(span, costs), times]
+
+
 # ---- S8 ----
 
 
@@ -161,6 +179,11 @@ _OF_SCENARIO = {
     "S7": Table(
         ("network", "ranks", "size", "NCCL", "gloo", "bagua_net", "× NCCL", "× gloo"),
         _allreduce,
+    ),
+    TORCH: Table(
+        ("network", "ranks", "size", "gloo", "bagua_net", "× gloo", "goal",
+         "processor time of a call, µs: gloo", "bagua_net", "× gloo"),
+        _through_torch,
     ),
     "S8": Table(
         ("network", "connections", "message", "sum of the cards", "NCCL", "in equal shares", "bagua_net",

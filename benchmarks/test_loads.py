@@ -108,10 +108,11 @@ def test_what_a_process_holds_is_that_of_the_largest() -> None:
 
 
 def test_a_wrong_sum_is_no_reading() -> None:
-    row = sweep.Row("", "allreduce", 4, 4 * MIB, MIB, "float32", "sum", "bagua", [0.002, 0.001, 0.003], 5, 0)
+    row = sweep.Row("", "allreduce", 4, 4 * MIB, MIB, "float32", "sum", "bagua", [0.002, 0.001, 0.003], 5, 0, [0.001])
     good = sweep._reading(row)
     assert good.value == pytest.approx(4 * MIB / 0.002 / 1e9 * 1.5), "nccl-tests: 2 (n - 1) / n"
     assert good.details["us"] == pytest.approx(2000)
+    assert good.details["processor_us"] == pytest.approx(1000)
     with pytest.raises(processes.RankFailed, match="3 elements are wrong"):
         sweep._reading(replace(row, wrong=3))
 

@@ -29,7 +29,7 @@ import sides as contenders
 import wan
 from processes import RankFailed
 from report import QUIET
-from scenarios import FULL, QUICK, SCENARIOS, WORKS, Cell, Effort, cells
+from scenarios import FULL, QUICK, SCENARIOS, TORCH, WORKS, Cell, Effort, cells
 
 from bagua_net._errors import BaguaNetError
 from bagua_net._nccl_wheel import find, inspect
@@ -40,6 +40,19 @@ _OVER_CAPACITY = 1.02
 
 class TrackError(Exception):
     """The track cannot go on; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that runs the track."""
+
+    name: str
+    """Of its file, without ".py"."""
+    summary: str
+    """A line for --help."""
+    scenarios: tuple[str, ...]
+    suffix: str = ""
+    """Of its results files."""
 
 
 @dataclass(frozen=True)
@@ -221,9 +234,10 @@ def _check_line(cell: Cell, counts: dict[str, Any]) -> None:
 # ---- the command line ----
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = ",".join(scenario.name for scenario in SCENARIOS)
+def _arguments(program: Program) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=program.summary)
+    parser.set_defaults(program=program)
+    names = ",".join(program.scenarios)
     library = contenders.ROOT / "python/bagua_net/lib/libnccl-net-bagua.so"
     add = parser.add_argument
     add("--scenario", default=names, help=f"which of {names}")
@@ -255,7 +269,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _files(arguments: argparse.Namespace, names: tuple[str, ...], nccl: Path) -> contenders.Files:
+def _files(arguments: argparse.Namespace, names: tuple[str, ...], nccl: Path | None) -> contenders.Files:
     loops = arguments.build / "libp2p.so"
     relay = arguments.build / "relay"
     if not (loops.is_file() and relay.is_file()):
@@ -263,11 +277,22 @@ def _files(arguments: argparse.Namespace, names: tuple[str, ...], nccl: Path) ->
         raise TrackError(f"{missing} is missing: cmake -S benchmarks -B build-bench && cmake --build build-bench")
     if "ours" in names and not arguments.plugin.is_file():
         raise TrackError(f"{arguments.plugin} is missing: cmake -B build && cmake --build build")
-    return contenders.Files(loops.resolve(), arguments.plugin.resolve(), inspect(nccl), relay.resolve())
+    table = None if nccl is None else inspect(nccl)
+    return contenders.Files(loops.resolve(), arguments.plugin.resolve(), table, relay.resolve())
 
 
-def _libraries(arguments: argparse.Namespace) -> list[Path]:
-    """The generations of NCCL to compare with."""
+def _wanted(arguments: argparse.Namespace) -> tuple[frozenset[str], tuple[str, ...]]:
+    """(scenarios, sides)"""
+    scenarios = frozenset(_listed(arguments.scenario, arguments.program.scenarios, "--scenario"))
+    return scenarios, _listed(arguments.sides, contenders.NAMES, "--sides")
+
+
+def _libraries(arguments: argparse.Namespace) -> Sequence[Path | None]:
+    """The generations of NCCL to compare with; None where nothing is compared with any."""
+    wanted, names = _wanted(arguments)
+    taking_part = {name for scenario in SCENARIOS if scenario.name in wanted for name in scenario.sides}
+    if not contenders.NEED_NCCL & taking_part & set(names):
+        return [None]
     libraries = arguments.nccl or find()[:1]
     if not libraries:
         raise TrackError("no NCCL to compare with: pip install --no-deps nvidia-nccl-cu12, or give --nccl FILE")
@@ -285,23 +310,23 @@ def _listed(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
 def _output(arguments: argparse.Namespace) -> Path:
     if arguments.output:
         return Path(arguments.output)
+    suffix = arguments.program.suffix
     if arguments.quick:
-        return Path(tempfile.gettempdir()) / "bagua-net-track-quick.json"
+        return Path(tempfile.gettempdir()) / f"bagua-net-track-quick{suffix}.json"
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    return contenders.ROOT / "benchmarks" / "results" / f"{today}.json"
+    return contenders.ROOT / "benchmarks" / "results" / f"{today}{suffix}.json"
 
 
-def _plan(arguments: argparse.Namespace, nccl: Path) -> Plan:
+def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
     effort = QUICK if arguments.quick else replace(QUICK, pairs=FULL.pairs) if arguments.short else FULL
     if arguments.pairs:
         effort = replace(effort, pairs=arguments.pairs)
     malformed = [item for item in arguments.set if "=" not in item]
     if malformed:
         raise TrackError(f"--set {malformed[0]}: NAME=VALUE is expected")
-    names = _listed(arguments.sides, contenders.NAMES, "--sides")
-    known = tuple(scenario.name for scenario in SCENARIOS)
+    scenarios, names = _wanted(arguments)
     return Plan(
-        scenarios=frozenset(_listed(arguments.scenario, known, "--scenario")),
+        scenarios=scenarios,
         sides=names,
         effort=effort,
         quick=arguments.quick,
@@ -317,6 +342,7 @@ def _plans(arguments: argparse.Namespace) -> list[Plan]:
     first, *others = [_plan(arguments, nccl) for nccl in _libraries(arguments)]
     plans = [first]
     for plan in others:
+        assert plan.files.nccl is not None
         output = plan.output.with_stem(f"{plan.output.stem}-nccl-{plan.files.nccl.nccl_version}")
         plans.append(replace(plan, sides=tuple(name for name in plan.sides if name != "gloo"), output=output))
     return plans
@@ -337,10 +363,11 @@ def _with_own_copies(plan: Plan, directory: Path) -> Plan:
 def _settings(plan: Plan) -> dict[str, object]:
     return {
         "congestion_control": plan.congestion_control,
-        "nccl_version": plan.files.nccl.nccl_version,
+        "nccl_version": "" if plan.files.nccl is None else plan.files.nccl.nccl_version,
         "torch_version": machine.torch_version() if "gloo" in plan.sides else "",
         "plugin_version": machine.plugin_version(plan.files.plugin),
         "plugin_sha256": machine.digest(plan.files.plugin),
+        "backend_sha256": machine.digest(*contenders.backend_sources()) if TORCH in plan.scenarios else "",
         "plugin_settings": dict(plan.settings),
         "pairs": plan.effort.pairs,
         "effort": asdict(plan.effort),
@@ -353,8 +380,8 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
         stored = results.load(plan.output)
         stored.settings["pairs"] = plan.effort.pairs
         settings = _settings(plan)
-        for name in ("congestion_control", "nccl_version", "plugin_sha256", "plugin_settings"):
-            if stored.settings[name] != settings[name]:
+        for name in ("congestion_control", "nccl_version", "plugin_sha256", "backend_sha256", "plugin_settings"):
+            if stored.settings.get(name, "") != settings[name]:
                 raise TrackError(f"{plan.output} was measured with another {name}: give another --output")
         for record in stored.cells.values() if arguments.retry else ():
             record.runs = [run for run in record.runs if not run.error and (run.pair < 0 or run.neighbours <= QUIET)]
@@ -364,7 +391,7 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     # Where files lie on this machine is nobody's business: their names say enough.
     shown = [Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:]]
-    command = shlex.join(["benchmarks/track.py", *shown])
+    command = shlex.join([f"benchmarks/{arguments.program.name}.py", *shown])
     return results.Results(now, command, dict(machine.describe()), _settings(plan))
 
 
@@ -398,13 +425,13 @@ def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
     return track.failed
 
 
-def _main() -> int:
-    arguments = _arguments()
+def _main(program: Program) -> int:
+    arguments = _arguments(program)
     if arguments.report:
         _show_earlier(arguments)
         return 0
     if os.geteuid() != 0:
-        raise TrackError("network namespaces need root: sudo python3 benchmarks/track.py …")
+        raise TrackError(f"network namespaces need root: sudo python3 benchmarks/{program.name}.py …")
     if arguments.chart and len(arguments.nccl) > 1:
         raise TrackError("--chart names one picture, and each --nccl has its own: it lies beside its tables")
     network.remove_stale()
@@ -412,17 +439,18 @@ def _main() -> int:
     return 1 if any(failed) else 0
 
 
-def main() -> int:
+def main(program: Program) -> int:
     """0: everything was read; 1: a rank failed somewhere; 2: the track could not go on."""
     try:
-        return _main()
+        return _main(program)
     except (TrackError, results.ResultsUnusable, network.NetworkSetupError, BaguaNetError) as error:
-        print(f"track: {error}", file=sys.stderr)
+        print(f"{program.name}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("track: interrupted; --resume continues", file=sys.stderr)
+        print(f"{program.name}: interrupted; --resume continues", file=sys.stderr)
         return 130
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    names = tuple(scenario.name for scenario in SCENARIOS if scenario.name != TORCH)
+    sys.exit(main(Program("track", (__doc__ or "").splitlines()[0], names)))

@@ -175,6 +175,14 @@ def test_gloo_takes_turns_with_ours(tmp_path: Path, op: str) -> None:
     assert [row["transport"] for row in record["results"]] == ["bagua", "gloo"]
 
 
+@needs_torch
+def test_the_backend_takes_turns_with_gloo_in_processes_of_its_own(tmp_path: Path) -> None:
+    record = results(tmp_path, "--transport", "torch+bagua,gloo", "--min", "64K", "--max", "64K", *QUICK)
+    assert [row["transport"] for row in record["results"]] == ["gloo", "torch+bagua"]
+    assert all(row["processor_us"] > 0 for row in record["results"])
+    assert record["summary"][-1].startswith("torch+bagua against gloo: ")
+
+
 def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
     record = results(
         tmp_path, "--model", "resnet50", "--dtype", "float16", "--transport", "bagua", "--iters", "1", "--rounds", "1"

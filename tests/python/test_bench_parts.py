@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bagua_net import _nccl_wheel
 from bagua_net._bench import elements, models, net, plot, run, sizes, summary
 from bagua_net._bench.config import Config
+from bagua_net._bench.launch import lanes
 from bagua_net._bench.ops import OPS
 from bagua_net._bench.result import Row
 from bagua_net._bench.transports import Unavailable
@@ -203,13 +204,19 @@ def test_a_config_travels_as_json() -> None:
     assert Config.from_json(config.to_json()) == config
 
 
+def test_what_is_measured_on_request_alone_is_left_out_otherwise() -> None:
+    named = ("gloo", "torch+bagua")
+    assert [lane.names for lane in lanes(Config(nranks=2))] == [("bagua", "nccl-socket", "gloo")]
+    assert [lane.names for lane in lanes(Config(nranks=2, transports=named))] == [("gloo",), ("torch+bagua",)]
+
+
 # ---- sentences ----
 
 
 def a_row(
     transport: str, rounds: list[float], size: int = 1024, op: str = "allreduce", nranks: int = 2, wrong: int = 0
 ) -> Row:
-    return Row("", op, nranks, size, size // 4, "float32", "sum", transport, rounds, 1, wrong)
+    return Row("", op, nranks, size, size // 4, "float32", "sum", transport, rounds, 1, wrong, rounds)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +250,7 @@ def test_sentences_name_the_sizes_where_we_lose() -> None:
 
 def test_a_model_is_compared_by_its_name() -> None:
     ours, theirs = (
-        Row("gpt2", "allreduce", 2, 497_759_232, 124_439_808, "float32", "sum", name, [seconds] * 5, 1, 0)
+        Row("gpt2", "allreduce", 2, 497_759_232, 124_439_808, "float32", "sum", name, [seconds] * 5, 1, 0, [0.1] * 5)
         for name, seconds in (("bagua", 0.2), ("gloo", 0.3))
     )
     text = list(summary.sentences([ours, theirs], "between 2 ranks", {}))

@@ -16,7 +16,7 @@ from .elements import MAX_RANKS, REDUCTIONS, TYPES
 from .ops import OPS
 from .where import Placement, PlacementInvalid, place
 
-_TRANSPORTS = {"cpu": ("bagua", "nccl-socket", "gloo"), "cuda": ("nccl+bagua", "nccl")}
+_TRANSPORTS = {"cpu": ("bagua", "nccl-socket", "gloo", "torch+bagua"), "cuda": ("nccl+bagua", "nccl")}
 _DEVICES = tuple(_TRANSPORTS)
 
 
@@ -87,7 +87,7 @@ Transport = Annotated[
     str,
     typer.Option(
         help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
-        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); whatever is there if not given."
+        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); whatever is there, but torch+bagua, if not given."
     ),
 ]
 Device = Annotated[

@@ -46,7 +46,7 @@ def lanes(config: Config) -> list[Lane]:
     shared: list[str] = []
     apart: list[Lane] = []
     for name, kind in kinds(config.device).items():
-        if config.transports and name not in config.transports:
+        if name not in config.transports if config.transports else kind.on_request:
             continue
         if kind.environment is None:
             shared.append(name)

@@ -4,7 +4,8 @@
 One rank's view of one workload: check each transport once; warm up; then rounds in which every transport has its
 turn, the order turning with the round, so that none profits from what the machine does meanwhile; check again. A
 turn begins with the transport's own barrier. Its time is that of the slowest rank, by that rank's clock around a
-Python loop of calls: about a microsecond per call is the loop's own, and the same for all.
+Python loop of calls: about a microsecond per call is the loop's own, and the same for all. The processor time of the
+process is counted beside it: a network that polls while it waits takes what the job could compute with.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import mmap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
 from .._rendezvous import Client
 from . import elements
@@ -24,6 +26,15 @@ from .transports import Bound, Job, Transport
 
 _MOST_ITERS = 1000
 _POISON = b"\xa5" * (1 << 16)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds per pass over the calls of a workload."""
+
+    clock: float
+    processor: float
+    """Of all threads of this process."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +103,13 @@ class Bench:
         }
         wrong = {name: self._checked(name, jobs, calls) for name, calls in self._turns(bound)}
         iters = self._iterations(bound)
-        times: dict[str, list[float]] = {name: [] for name in bound}
+        spent: dict[str, list[Spent]] = {name: [] for name in bound}
         for number in range(self._config.rounds):
             for name, calls in self._turns(bound, start=number):
-                times[name].append(self._timed(name, calls, iters[name]))
+                spent[name].append(self._timed(name, calls, iters[name]))
         for name, calls in self._turns(bound):
             wrong[name] += self._checked(name, jobs, calls)
-        return self._rows(workload, times, wrong, iters)
+        return self._rows(workload, spent, wrong, iters)
 
     def _turns(self, bound: dict[str, list[Bound]], start: int = 0) -> Iterator[tuple[str, list[Bound]]]:
         """This process's transports, each when it is its turn among all of them."""
@@ -148,14 +159,14 @@ class Bench:
                 at += len(found)
         return wrong
 
-    def _timed(self, name: str, calls: list[Bound], iters: int) -> float:
-        """Seconds per pass over the calls."""
+    def _timed(self, name: str, calls: list[Bound], iters: int) -> Spent:
         transport = self._transports[name]
         assert transport is not None
         transport.barrier()
-        start = time.perf_counter()
+        used, start = time.process_time(), time.perf_counter()
         self._do(calls, iters)
-        return (time.perf_counter() - start) / iters
+        clock = time.perf_counter() - start
+        return Spent(clock / iters, (time.process_time() - used) / iters)
 
     @staticmethod
     def _do(calls: list[Bound], iters: int) -> None:
@@ -170,7 +181,7 @@ class Bench:
     def _iterations(self, bound: dict[str, list[Bound]]) -> dict[str, int]:
         """Calls per round for each transport, the same on every rank: by the slowest rank's warm-up."""
         estimates = {
-            name: [self._timed(name, calls, max(1, self._config.warmup))] for name, calls in self._turns(bound)
+            name: [self._timed(name, calls, max(1, self._config.warmup)).clock] for name, calls in self._turns(bound)
         }
         slowest = self._gather(estimates, max)
         if self._config.iters:
@@ -190,12 +201,13 @@ class Bench:
     def _rows(
         self,
         workload: Workload,
-        times: dict[str, list[float]],
+        spent: dict[str, list[Spent]],
         wrong: dict[str, int],
         iters: dict[str, int],
     ) -> list[Row]:
         config, op = self._config, self._config.operation
-        slowest = self._gather(times, max)
+        slowest = self._gather({name: [turn.clock for turn in turns] for name, turns in spent.items()}, max)
+        used = self._gather({name: [turn.processor for turn in turns] for name, turns in spent.items()}, fmean)
         all_wrong = self._gather({name: [found] for name, found in wrong.items()}, sum)
         count = sum(workload.counts)
         return [
@@ -211,6 +223,7 @@ class Bench:
                 rounds=slowest[name],
                 iters=iters[name],
                 wrong=int(all_wrong[name][0]),
+                used=used[name],
             )
             for name in self._transports
         ]

@@ -30,11 +30,18 @@ class Row:
     """Calls in a round."""
     wrong: int
     """Elements that differ from the exact result, over all ranks and checks."""
+    used: list[float]
+    """Processor seconds per call of each round: of all threads of a rank's process, the mean of the ranks."""
 
     @property
     def seconds(self) -> float:
         """The median of the rounds."""
         return statistics.median(self.rounds)
+
+    @property
+    def processor_seconds(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.used)
 
     @property
     def algbw(self) -> float:
@@ -52,6 +59,7 @@ class Row:
             **asdict(self),
             "time_us": self.seconds * 1e6,
             "spread_us": [min(self.rounds) * 1e6, max(self.rounds) * 1e6],
+            "processor_us": self.processor_seconds * 1e6,
             "algbw_gbps": self.algbw,
             "busbw_gbps": self.busbw,
         }

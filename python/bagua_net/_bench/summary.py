@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from . import sizes
 from .result import Row
 
-OURS = ("bagua", "nccl+bagua")
+OURS = ("bagua", "nccl+bagua", "torch+bagua")
 
 _NOISE = 0.02
 

@@ -90,13 +90,16 @@ class Kind:
     open: Callable[[Config, Place], Transport]
     environment: Callable[[], dict[str, str]] | None = None
     """Not None: it is measured in processes of its own, which have these variables besides."""
+    on_request: bool = False
+    """Measured only where it is asked for by name."""
 
 
 def kinds(device: str) -> dict[str, Kind]:
     """The networks for memory of this device, ours first."""
-    from . import cuda, gloo, net
+    from . import backend, cuda, gloo, net
 
-    rows = (net.BAGUA, net.NCCL_SOCKET, gloo.GLOO, cuda.WITH_PLUGIN, cuda.WITHOUT_PLUGIN)
+    host = (net.BAGUA, net.NCCL_SOCKET, gloo.GLOO, backend.TORCH_BAGUA)
+    rows = (*host, cuda.WITH_PLUGIN, cuda.WITHOUT_PLUGIN)
     return {row.name: row for row in rows if row.device == device}
 
 
