@@ -9,8 +9,8 @@ is run by one thread of the group, started with the first such operation, that h
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from ._work import Work
 
@@ -22,10 +22,11 @@ class Order:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()
-        self._queue: deque[tuple[Task, Work]] = deque()
-        self._running = False
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # of the operation that runs
+        self._pending = 0  # asked for, and not over
         self._closed = False
+        self._queue: SimpleQueue[tuple[Task, Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def run(self, task: Task, work: Work, *, now: bool) -> Work:
@@ -37,16 +38,16 @@ class Order:
         Raises:
             RuntimeError: the group was shut down.
         """
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self._name} was shut down; make a new group")
-            if now and not self._queue and not self._running:
-                self._running = True
+            now = now and self._pending == 0
+            self._pending += 1
+            if now:
+                self._turn.acquire()  # at once: nothing runs
             else:
-                now = False
-                self._queue.append((task, work))
                 self._start()
-                self._changed.notify_all()
+                self._queue.put((task, work))
         if now:
             try:
                 _do(task, work)
@@ -60,32 +61,26 @@ class Order:
             self._thread.start()
 
     def _ended(self) -> None:
-        with self._changed:
-            self._running = False
-            self._changed.notify_all()
+        self._turn.release()
+        with self._lock:
+            self._pending -= 1
 
     def _serve(self) -> None:
-        while True:
-            with self._changed:
-                while self._running or not self._queue:
-                    if self._closed and not self._queue:
-                        return
-                    self._changed.wait()
-                task, work = self._queue.popleft()
-                self._running = True
-            _do(task, work)
+        while (asked := self._queue.get()) is not None:
+            self._turn.acquire()
+            _do(*asked)
             self._ended()
-            del task, work  # they hold tensors
+            del asked  # it holds tensors
 
     def close(self) -> None:
         """Returns when all that was asked for is over; nothing more is taken. More than once is fine."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
-            while self._running or self._queue:
-                self._changed.wait()
+            self._queue.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        with self._turn:
+            pass
 
 
 def _do(task: Task, work: Work) -> None:
