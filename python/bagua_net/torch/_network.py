@@ -94,6 +94,7 @@ class Collectives:
         self._endpoint = Endpoint("collectives", group, rendezvous, rank, nranks)
         self._coll = self._endpoint.coll
         self._connected = False
+        self._limit_s: float | None = None
         self.timeout_s = timeout_s
 
     def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> None:
@@ -110,7 +111,9 @@ class Collectives:
             rows = self._endpoint.rows(limit)
             self._connected = True  # or never: then every operation says why
             self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, rows, limit))
-        self._lib.bnet_coll_set_timeout(self._coll, limit)
+        if limit != self._limit_s:
+            self._lib.bnet_coll_set_timeout(self._coll, limit)
+            self._limit_s = limit
         self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
 
     def abort(self) -> None:

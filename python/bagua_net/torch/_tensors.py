@@ -23,6 +23,7 @@ _CODES = {
     torch.float32: 6,
     torch.float64: 7,
 }
+_POINTER = _lib.ffi.typeof("void *")
 #: The code under which bytes are moved that are not reduced.
 BYTES = 1
 
@@ -51,7 +52,7 @@ def check(tensor: torch.Tensor, what: str) -> None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: a tensor is needed, not {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise ValueError(
             f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; use the nccl backend "
             "with the plugin (bagua_net.activate()) for it"
@@ -84,12 +85,12 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
     Raises:
         ValueError: there is no such reduction, or not of this type.
     """
-    kind = op.op if hasattr(op, "op") else op
-    if kind not in _OPS:
+    kind = getattr(op, "op", op)
+    number, code = _OPS.get(kind), _CODES.get(dtype)
+    if number is None:
         raise ValueError(f"{kind} is not supported; scale the tensor and use ReduceOp.SUM")
-    if dtype not in _CODES:
+    if code is None:
         raise ValueError(f"{dtype} cannot be reduced; convert it, for example to torch.int32 or torch.float32")
-    code, number = _CODES[dtype], _OPS[kind]
     if number >= _BAND and dtype.is_floating_point:
         raise ValueError(f"bitwise reductions need integers, not {dtype}")
     if dtype is torch.bool:
@@ -101,7 +102,7 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
 
 def address(tensor: torch.Tensor) -> Any:
     """The C pointer to a contiguous tensor's first element."""
-    return _lib.ffi.cast("void *", tensor.data_ptr())
+    return _lib.ffi.cast(_POINTER, tensor.data_ptr())
 
 
 def size_of(tensor: torch.Tensor) -> int:
@@ -121,10 +122,10 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], *, reads: bool) -> None:
     """Calls ``work`` with memory for the tensor's values, which are there if ``reads``, and stores what it leaves."""
-    plain = tensor.detach()
-    if is_plain(plain):
-        work(plain)
+    if is_plain(tensor):
+        work(tensor)
         return
+    plain = tensor.detach()
     staged = contiguous(plain) if reads else torch.empty(plain.shape, dtype=plain.dtype)
     work(staged)
     plain.copy_(staged)
