@@ -9,6 +9,10 @@
 
 #include "coll.h"
 
+/* Fruitless polls before the first nap. A peer that is at work has answered by then; one that computes for long, as in a
+ * training step, is waited for without a processor of its own. Fewer slow down ranks that outnumber the processors. */
+#define PATIENCE 2000
+
 /* A piece lies in the send buffer, the receive buffer or the scratch. Fails only if the network does. */
 static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_link *link, struct bnet_piece piece,
 				 void **mhandle)
@@ -148,7 +152,7 @@ static int stalled(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int n
 
 int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes)
 {
-	struct bnet_wait wait = {.timeout_ns = coll->timeout_ns};
+	struct bnet_wait wait = {.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE};
 
 	for (;;) {
 		bool progress = false, more = false;
