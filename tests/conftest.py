@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every directory of tests needs: the helpers in tests/python, and the markers."""
+"""What every directory of tests needs: the helpers in tests/python, tests/net and tests/gpu, and the markers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 # pytest has put this directory on the path. There, torch/ would pass for torch where that is not installed.
 sys.path[:] = [place for place in sys.path if Path(place) != Path(__file__).parent]
+sys.path.insert(0, str(Path(__file__).parent / "net"))
 sys.path.insert(0, str(Path(__file__).parent / "python"))
 
 import installed  # noqa: E402

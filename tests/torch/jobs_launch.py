@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT
+"""Runs the scripts of examples/ as their launchers would, on one host or on two, and reads what they print.
+
+    with jobs_launch.hosts(2) as hosts:
+        commands = [jobs_launch.torchrun(host, len(hosts), "ddp_digits.py") for host in hosts]
+        printed = jobs_launch.run(commands)
+
+Two hosts are network namespaces with a cable between them; one host is this machine's loopback interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import drivers
+import netns
+import pytest
+
+EXAMPLES = drivers.ROOT / "examples"
+RANKS = 2
+
+_SECONDS = 150
+_GRACE_SECONDS = 40  # torchrun gives its ranks 30
+_PORT = "29500"
+#: What launchers leave to their workers. A test that runs below one must not hand it on.
+_OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where commands run. ``number`` counts from 0; the first is where the ranks meet."""
+
+    number: int
+    address: str
+    interface: str
+    prefix: Sequence[str] = ()
+
+
+HERE = Host(0, "127.0.0.1", "lo")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What runs on a host, and the variables it needs besides the usual ones."""
+
+    host: Host
+    arguments: Sequence[str]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def needs(*packages: str) -> None:
+    """Skips the test where one is not installed. None is imported: that is the job's affair, and takes seconds."""
+    for package in packages:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            pytest.skip(f"{package} is not installed")
+
+
+@contextlib.contextmanager
+def hosts(count: int) -> Iterator[list[Host]]:
+    """One host or two. Skips the test where there can be no namespaces."""
+    if count == 1:
+        yield [HERE]
+        return
+    with netns.two_hosts() as spaces:
+        made = [Host(i, f"10.79.0.{i + 1}", "link0", tuple(space.prefix)) for i, space in enumerate(spaces)]
+        for host, space in zip(made, spaces, strict=True):
+            space.ip("address", "add", f"{host.address}/24", "dev", "link0")
+        yield made
+
+
+def environment(host: Host, settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's, on the host's interface, one thread per rank, and without a trace of another launcher."""
+    network = {"NCCL_SOCKET_IFNAME": host.interface, "GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"}
+    inherited = drivers.environment(network | {"PYTHONUNBUFFERED": "1", **settings})
+    return {name: value for name, value in inherited.items() if name not in _OF_LAUNCHERS or name in settings}
+
+
+def script(name: str, *options: str) -> list[str]:
+    return [str(EXAMPLES / name), *options]
+
+
+def torchrun(host: Host, of: int, name: str, *options: str, ranks: int = RANKS) -> Command:
+    """What is to be run on this one of ``of`` hosts, which have the ranks in equal parts."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks // of)]
+    if of == 1:
+        launcher += ["--standalone"]
+    else:
+        launcher += ["--nnodes", str(of), "--node-rank", str(host.number), "--master-addr", "10.79.0.1"]
+        launcher += ["--master-port", _PORT]
+    return Command(host, [*launcher, *script(name, *options)])
+
+
+def by_itself(host: Host, of: int, name: str, *options: str) -> Command:
+    """For scripts that start their ranks themselves; several hosts are told of each other by these variables."""
+    settings = {"NODE_RANK": str(host.number), "MASTER_ADDR": "10.79.0.1", "MASTER_PORT": _PORT} if of > 1 else {}
+    return Command(host, [sys.executable, *script(name, *options)], settings)
+
+
+@dataclass
+class _Started:
+    """A launcher that runs, and the files with what it and its ranks write."""
+
+    command: Command
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def printed(self) -> str:
+        return self.out.read_text(errors="replace")
+
+    def shown(self) -> str:
+        name, err = " ".join(self.command.arguments), self.err.read_text(errors="replace")
+        return f"{name}\nstatus {self.process.returncode}\n{self.printed()[-4000:]}{err[-6000:]}"
+
+
+def run(commands: Sequence[Command], seconds: int = _SECONDS) -> str:
+    """Runs them side by side. What the first wrote to stdout; an AssertionError with everything where one failed."""
+    deadline = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as scratch:
+        started = [_start(command, Path(scratch, str(number))) for number, command in enumerate(commands)]
+        try:
+            for one in started:
+                one.process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            _end(started)
+            pytest.fail(f"not over after {seconds} s\n" + "\n".join(one.shown() for one in started), pytrace=False)
+        if any(one.process.returncode for one in started):
+            pytest.fail("\n".join(one.shown() for one in started), pytrace=False)
+        return started[0].printed()
+
+
+def _start(command: Command, stem: Path) -> _Started:
+    out, err = stem.with_suffix(".out"), stem.with_suffix(".err")
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command.host.prefix, *command.arguments],
+            env=environment(command.host, command.settings),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    return _Started(command, process, out, err)
+
+
+def _end(started: Sequence[_Started]) -> None:
+    """Launchers end their ranks, which have sessions of their own, when they are asked to; killed, they leave them."""
+    for one in started:
+        one.process.terminate()
+    for one in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.process.wait(_GRACE_SECONDS)
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+
+
+def losses(printed: str) -> dict[str, str]:
+    """What a script printed of each backend: its losses, as text, so that equal ones are equal to the last digit."""
+    rows = re.findall(r"^(\w+) +\d+  ((?:\d+\.\d{9} ?)+)$", printed, re.MULTILINE)
+    return {backend: values for backend, values in rows}
+
+
+def falling(values: str) -> bool:
+    """Did it learn anything?"""
+    first, *_, last = map(float, values.split())
+    return last < first / 3

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""Real jobs over the ``bagua_net`` backend: the scripts of examples/, by their launchers, on one host and on two.
+
+Training is the same numbers in the same order whatever the backend, but for the order in which a reduction adds. Of two
+ranks it adds two numbers, so the losses must be those of gloo to the last digit; of more ranks, the scripts themselves
+hold them to TOLERANCE in examples/digits.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import jobs_launch
+import pytest
+from jobs_launch import Command, Host
+
+ONE_AND_TWO_HOSTS = pytest.mark.parametrize("count", [1, 2], ids=["one-host", "two-hosts"])
+
+
+@pytest.fixture(autouse=True)
+def _packages() -> None:
+    """scikit-learn has the data set: ``pip install '.[examples]'``."""
+    jobs_launch.needs("torch", "sklearn")
+
+
+# ---- torch's own ----
+
+
+@ONE_AND_TWO_HOSTS
+@pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
+def test_training_is_that_of_gloo(script: str, count: int) -> None:
+    with jobs_launch.hosts(count) as hosts:
+        printed = jobs_launch.run([jobs_launch.torchrun(host, count, script) for host in hosts])
+    losses = jobs_launch.losses(printed)
+    assert list(losses) == ["bagua_net", "gloo"], printed
+    assert losses["bagua_net"] == losses["gloo"]
+    assert jobs_launch.falling(losses["gloo"]), printed
+    assert printed.rstrip().endswith("the losses are the same")
+
+
+@pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
+def test_more_ranks_train_as_gloo_within_the_tolerance(script: str) -> None:
+    """Three share ten rows unequally, so FSDP2 pads."""
+    printed = jobs_launch.run([jobs_launch.torchrun(jobs_launch.HERE, 1, script, ranks=3)])
+    losses = jobs_launch.losses(printed)
+    assert list(losses) == ["bagua_net", "gloo"], printed
+    assert jobs_launch.falling(losses["bagua_net"]), printed
+    assert "the losses " in printed.splitlines()[-1]
+
+
+# ---- frameworks that bring their own launcher, or their own idea of a process group ----
+
+
+def _lightning(host: Host, count: int, backend: str) -> Command:
+    options = ("--nodes", str(count), "--devices", str(jobs_launch.RANKS // count), "--backend", backend)
+    return jobs_launch.by_itself(host, count, "lightning_digits.py", *options)
+
+
+def _accelerate(host: Host, count: int, backend: str) -> Command:
+    return jobs_launch.torchrun(host, count, "accelerate_digits.py", "--backend", backend)
+
+
+FRAMEWORKS = {"lightning": _lightning, "accelerate": _accelerate}
+
+
+@functools.cache
+def _losses_of_gloo(package: str) -> str:
+    """Of two ranks; where they are makes no difference to gloo."""
+    printed = jobs_launch.run([FRAMEWORKS[package](jobs_launch.HERE, 1, "gloo")])
+    return jobs_launch.losses(printed)["gloo"]
+
+
+@ONE_AND_TWO_HOSTS
+@pytest.mark.parametrize("package", FRAMEWORKS)
+def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
+    jobs_launch.needs(package)
+    with jobs_launch.hosts(count) as hosts:
+        printed = jobs_launch.run([FRAMEWORKS[package](host, count, "bagua_net") for host in hosts])
+    losses = jobs_launch.losses(printed)
+    assert list(losses) == ["bagua_net"], printed
+    assert jobs_launch.falling(losses["bagua_net"]), printed
+    assert losses["bagua_net"] == _losses_of_gloo(package)
+
+
+# ---- DeepSpeed, whose launcher reaches other hosts by pdsh and ssh, and drops most of the environment ----
+
+DEEPSPEED = (sys.executable, "-m", "deepspeed.launcher.runner")
+
+
+@functools.cache
+def _deepspeed_here(backend: str) -> str:
+    script = jobs_launch.script("deepspeed_digits.py", "--backend", backend)
+    command = [*DEEPSPEED, "--num_accelerators", str(jobs_launch.RANKS), *script]
+    return jobs_launch.run([Command(jobs_launch.HERE, command, {"DS_ACCELERATOR": "cpu"})])
+
+
+def test_deepspeed_on_one_host() -> None:
+    jobs_launch.needs("deepspeed")
+    losses = jobs_launch.losses(_deepspeed_here("bagua_net"))
+    assert list(losses) == ["bagua_net"]
+    assert jobs_launch.falling(losses["bagua_net"])
+    assert losses["bagua_net"] == jobs_launch.losses(_deepspeed_here("gloo"))["gloo"]
+
+
+# What takes sshd's place: the host is a namespace, and everything after its name is a command for a shell there, which
+# gets nothing of this environment.
+SSH = """#!/bin/sh
+while getopts 2axTl:o:p:i: option; do :; done
+shift $((OPTIND - 1))
+case $1 in
+{cases}
+*) echo "no host $1" >&2; exit 255;;
+esac
+shift
+exec ip netns exec "$space" env -i PATH="$PATH" HOME="$HOME" sh -c "$*"
+"""
+
+
+def _ssh(hosts: list[Host], directory: Path) -> str:
+    """A PATH on which that is the ssh."""
+    cases = "\n".join(f"{host.address}) space={host.prefix[-1]};;" for host in hosts)
+    directory.mkdir()
+    ssh = directory / "ssh"
+    ssh.write_text(SSH.format(cases=cases))
+    ssh.chmod(0o755)
+    return os.pathsep.join([str(directory), os.environ["PATH"]])
+
+
+def test_deepspeed_on_two_hosts(tmp_path: Path) -> None:
+    """Its launcher runs on neither and hands on next to nothing: what the ranks need is in .deepspeed_env."""
+    jobs_launch.needs("deepspeed")
+    if shutil.which("pdsh") is None:
+        pytest.skip("DeepSpeed's launcher reaches other hosts by pdsh, which is not installed")
+    with jobs_launch.hosts(2) as hosts:
+        settings = jobs_launch.environment(hosts[0], {"DS_ACCELERATOR": "cpu"})
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "DS_ACCELERATOR")
+        (tmp_path / ".deepspeed_env").write_text("".join(f"{name}={settings[name]}\n" for name in names))
+        (tmp_path / "hosts").write_text("".join(f"{host.address} slots=1\n" for host in hosts))
+        where = ["--hostfile", str(tmp_path / "hosts"), "--launcher", "pdsh", "--master_addr", hosts[0].address]
+        script = jobs_launch.script("deepspeed_digits.py", "--backend", "bagua_net")
+        variables = {"DS_ACCELERATOR": "cpu", "HOME": str(tmp_path), "PATH": _ssh(hosts, tmp_path / "bin")}
+        printed = jobs_launch.run([Command(jobs_launch.HERE, [*DEEPSPEED, *where, *script], variables)])
+    # pdsh puts the host's name in front of each line.
+    losses = jobs_launch.losses(re.sub(r"^\S+: ", "", printed, flags=re.MULTILINE))
+    assert losses == {"bagua_net": jobs_launch.losses(_deepspeed_here("gloo"))["gloo"]}, printed
