@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net run -- LAUNCHER … WORKER``: what launchers hand to a worker makes NCCL's own loader choose the plugin.
+
+The launchers are the real ones, where they are installed; the worker is NCCL (nccl_loader.py). Bagua 0.9.2 cannot be
+built any more, and its launcher does not start without what is built: what it does to the environment is done here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import nccl_loader
+import pytest
+from sandbox import Sandbox
+
+#: How each is told to start one process that is no Python script. What follows is the worker's command.
+LAUNCHERS = {
+    "torch": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--no-python"],
+    "accelerate": ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--no_python"],
+    "deepspeed": [
+        *("-m", "deepspeed.launcher.runner", "--num_accelerators", "1"),
+        *("--no_python", "--no_local_rank"),
+    ],
+}
+
+
+def _choice(sandbox: Sandbox, version: str, *launcher: str, **settings: str) -> str:
+    command = [*launcher, *nccl_loader.worker(version)]
+    done = sandbox.run("run", "--", *command, NCCL_SOCKET_IFNAME="lo", **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return nccl_loader.found(done.stdout)
+
+
+@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+@pytest.mark.parametrize("package", LAUNCHERS)
+def test_launchers_of_today(sandbox: Sandbox, package: str, version: str) -> None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    assert "chose BaguaNet 0 1" in _choice(sandbox, version, sys.executable, *LAUNCHERS[package])
+
+
+@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+def test_the_library_that_bagua_puts_into_the_library_path(sandbox: Sandbox, version: str, tmp_path: Path) -> None:
+    """``--enable_bagua_net`` puts the directory of its libnccl-net.so first, which NCCL looks for by default."""
+    (tmp_path / "libnccl-net.so").write_bytes(b"whoever opens this fails")
+    put_first = 'LD_LIBRARY_PATH="$0:$LD_LIBRARY_PATH" exec "$@"'
+    assert "chose BaguaNet 0 1" in _choice(sandbox, version, "sh", "-c", put_first, str(tmp_path))
