@@ -54,7 +54,12 @@ class CudaTransport(TorchTransport):
         self._torch.cuda.synchronize()
 
 
-def _nccl_version() -> str:
+def nccl_version() -> str:
+    """Of the NCCL that torch uses, such as "2.30.7".
+
+    Raises:
+        Unavailable: there is no torch, no CUDA device, or no NCCL in torch.
+    """
     torch = import_torch()
     if not torch.cuda.is_available():
         raise Unavailable(f"torch {torch.__version__} sees no CUDA device here")
@@ -64,11 +69,11 @@ def _nccl_version() -> str:
 
 
 def _describe_with(config: Config) -> str:
-    return f"NCCL {_nccl_version()} on CUDA with the plugin"
+    return f"NCCL {nccl_version()} on CUDA with the plugin"
 
 
 def _describe_without(config: Config) -> str:
-    return f"NCCL {_nccl_version()} on CUDA with its own Socket network"
+    return f"NCCL {nccl_version()} on CUDA with its own Socket network"
 
 
 def _with_plugin() -> dict[str, str]:
@@ -81,5 +86,5 @@ def _without_plugin() -> dict[str, str]:
     return {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none"}
 
 
-WITH_PLUGIN = Kind("nccl+bagua", "cuda", _describe_with, CudaTransport, _with_plugin)
-WITHOUT_PLUGIN = Kind("nccl", "cuda", _describe_without, CudaTransport, _without_plugin)
+WITH_PLUGIN = Kind("nccl+bagua", _describe_with, CudaTransport, _with_plugin)
+WITHOUT_PLUGIN = Kind("nccl", _describe_without, CudaTransport, _without_plugin)

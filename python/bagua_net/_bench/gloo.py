@@ -17,4 +17,4 @@ def _describe(config: Config) -> str:
     return f"gloo of torch {torch.__version__}"
 
 
-GLOO = Kind("gloo", "cpu", _describe, lambda config, place: TorchTransport("gloo", config, place))
+GLOO = Kind("gloo", _describe, lambda config, place: TorchTransport("gloo", config, place))

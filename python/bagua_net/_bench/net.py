@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _lib, _nccl_wheel
-from .._errors import BaguaNetError
 from .config import Config
 from .elements import REDUCTIONS, TYPES
-from .transports import Bound, Job, Kind, Place, Unavailable
+from .transports import Bound, Job, Kind, NetworkFailed, Place, Unavailable
 
 #: The version of our own table that is measured: the newest.
 _API = 12
 #: The collectives drive tables from this version on.
 _OLDEST_API = 8
 _ALGO_AUTO = 0
-
-
-class NetworkFailed(BaguaNetError):
-    """A collective did not end well."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +130,23 @@ def _socket_table() -> Table:
     return Table(_lib.ffi.cast("void *", _nccl_wheel.load(found)), found.api)
 
 
+def socket_version() -> str:
+    """Of the NCCL whose Socket network is measured, such as "2.30.7".
+
+    Raises:
+        Unavailable: there is none that can be.
+    """
+    return _find_socket().nccl_version
+
+
 def _describe_socket(config: Config) -> str:
     _lib.load()  # the collectives are ours
-    return f"NCCL {_find_socket().nccl_version}'s own Socket network"
+    return f"NCCL {socket_version()}'s own Socket network"
 
 
 def _opener(name: str, table: Callable[[], Table]) -> Callable[[Config, Place], NetTransport]:
     return lambda config, place: NetTransport(name, table(), config, place)
 
 
-BAGUA = Kind("bagua", "cpu", _describe_bagua, _opener("bagua", _bagua_table))
-NCCL_SOCKET = Kind("nccl-socket", "cpu", _describe_socket, _opener("nccl-socket", _socket_table))
+BAGUA = Kind("bagua", _describe_bagua, _opener("bagua", _bagua_table))
+NCCL_SOCKET = Kind("nccl-socket", _describe_socket, _opener("nccl-socket", _socket_table))

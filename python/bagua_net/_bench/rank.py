@@ -21,8 +21,7 @@ from .._errors import BaguaNetError
 from .._rendezvous import Client, RendezvousFailed
 from .config import Config
 from .measure import Bench
-from .net import NetworkFailed
-from .transports import Place, Transport, Unavailable, kinds, survey
+from .transports import NetworkFailed, Place, Transport, Unavailable, kinds, survey
 
 #: The run's token, for the rendezvous. Not an argument: everybody can read those.
 TOKEN_VARIABLE = "BAGUA_NET_BENCH_TOKEN"

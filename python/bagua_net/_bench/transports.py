@@ -18,6 +18,10 @@ class Unavailable(BaguaNetError):
     """This network cannot be measured here, or not with this operation."""
 
 
+class NetworkFailed(BaguaNetError):
+    """A collective did not end well."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One call: ``count`` elements as the operation counts them, in buffers that stay where they are.
@@ -83,8 +87,6 @@ class Kind:
     """A network that may be there or not."""
 
     name: str
-    device: str
-    """ "cpu" or "cuda"."""
     describe: Callable[[Config], str]
     """Its product and version. Raises Unavailable with the reason where it cannot do what is asked."""
     open: Callable[[Config, Place], Transport]
@@ -95,12 +97,17 @@ class Kind:
 
 
 def kinds(device: str) -> dict[str, Kind]:
-    """The networks for memory of this device, ours first."""
-    from . import backend, cuda, gloo, net
+    """The networks for memory of this device, ours first. Those of GPUs need torch, and nothing else beside Python."""
+    rows: tuple[Kind, ...]
+    if device == "cuda":
+        from . import cuda
 
-    host = (net.BAGUA, net.NCCL_SOCKET, gloo.GLOO, backend.TORCH_BAGUA)
-    rows = (*host, cuda.WITH_PLUGIN, cuda.WITHOUT_PLUGIN)
-    return {row.name: row for row in rows if row.device == device}
+        rows = (cuda.WITH_PLUGIN, cuda.WITHOUT_PLUGIN)
+    else:
+        from . import backend, gloo, net
+
+        rows = (net.BAGUA, net.NCCL_SOCKET, gloo.GLOO, backend.TORCH_BAGUA)
+    return {row.name: row for row in rows}
 
 
 def survey(config: Config, names: list[str]) -> dict[str, tuple[bool, str]]:
