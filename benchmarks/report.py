@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from results import CellRecord, Results
-from scenarios import SCENARIOS, WORKS, Scenario
+from scenarios import GPU, SCENARIOS, WORKS, Scenario
 from tables import table_of
 
 #: Share of the processors that other processes may take before a reading is called disturbed.
@@ -38,16 +38,26 @@ def _disturbance(results: Results) -> Iterator[str]:
         )
 
 
+def _on_gpus(results: Results) -> str:
+    """Where the memory is that is reduced; "" for host memory."""
+    gpus = results.machine.get("gpus")
+    if gpus is None:
+        return ""
+    names = " and ".join(f"{gpu['name']} ({gpu['memory_mib']} MiB, driver {gpu['driver']})" for gpu in gpus)
+    return f"memory of {names or 'GPUs'}, shared by {results.settings['sharing']}"
+
+
 def _heading(results: Results) -> Iterator[str]:
     machine, settings = results.machine, results.settings
+    place = _on_gpus(results)
     nccl = f"NCCL {settings['nccl_version']}, " if settings["nccl_version"] else ""
-    gloo = f"gloo of torch {settings['torch_version']}, " if settings.get("torch_version") else ""
+    torch = f"{'' if place else 'gloo of '}torch {settings['torch_version']}, " if settings.get("torch_version") else ""
     seeds = sorted({run.seed for record in results.cells.values() for run in record.runs if run.seed})
     yield (
         f"{results.started[:10]}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}, congestion control {settings['congestion_control']}, "
-        f"{nccl}{gloo}bagua_net {settings['plugin_version'] or '–'}. "
-        "All ranks on this machine, two where nothing else is said, host memory, no pinning; "
+        f"{nccl}{torch}bagua_net {settings['plugin_version'] or '–'}. "
+        f"All ranks on this machine, two where nothing else is said, {place or 'host memory'}, no pinning; "
         f"median [min–max] of {settings['pairs']} pairs."
     )
     yield f"\n`{results.command}`\n"
@@ -62,7 +72,7 @@ def _heading(results: Results) -> Iterator[str]:
 def render(results: Results) -> str:
     """The whole report, Markdown."""
     lines = list(_heading(results))
-    for scenario in SCENARIOS:
+    for scenario in (*SCENARIOS, GPU):
         records = [record for record in results.cells.values() if record.cell.scenario == scenario.name]
         if records:
             lines += _section(scenario, records)

@@ -89,7 +89,7 @@ def _each_with_each(record: CellRecord, among: Records) -> list[str]:
     return [*load, *rates, _of_one_per_peer(record, among), _holdings(record, "nccl"), _holdings(record, "ours")]
 
 
-# ---- S7 ----
+# ---- S7 and GPU ----
 
 
 def _collective(record: CellRecord, side: str) -> str:
@@ -121,6 +121,15 @@ def _through_torch(record: CellRecord, among: Records) -> list[str]:
     more = ratio_of(costs[1], costs[0])
     times = NOTHING if more is None else marked(f"{more:.2f}", more > 1)
     return [*load, *figures, ratio_text(record, "gloo"), _goal(record), *map(span, costs), times]
+
+
+# ---- GPU ----
+
+
+def _of_nccl(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [_collective(record, side) for side in ("nccl", "ours")]
+    return [cell.network, str(cell.ranks), size(cell.size), *figures, ratio_text(record, "nccl")]
 
 
 # ---- S8 ----
@@ -184,6 +193,10 @@ _OF_SCENARIO = {
         ("network", "ranks", "size", "gloo", "bagua_net", "× gloo", "goal",
          "processor time of a call, µs: gloo", "bagua_net", "× gloo"),
         _through_torch,
+    ),
+    "GPU": Table(
+        ("network", "ranks", "size", "NCCL's sockets", "bagua_net", "× NCCL's sockets"),
+        _of_nccl,
     ),
     "S8": Table(
         ("network", "connections", "message", "sum of the cards", "NCCL", "in equal shares", "bagua_net",
