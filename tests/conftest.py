@@ -12,6 +12,7 @@ import pytest
 # pytest has put this directory on the path. There, torch/ would pass for torch where that is not installed.
 sys.path[:] = [place for place in sys.path if Path(place) != Path(__file__).parent]
 sys.path.insert(0, str(Path(__file__).parent / "net"))
+sys.path.insert(0, str(Path(__file__).parent / "gpu"))
 sys.path.insert(0, str(Path(__file__).parent / "python"))
 
 import installed  # noqa: E402
