@@ -378,6 +378,7 @@ static void one_leaves(struct rank *rank)
 		finish_well(box);
 		free_box(box);
 		pthread_barrier_wait(&rank->group->barrier);
+		pthread_barrier_wait(&rank->group->barrier);
 		return;
 	}
 	pthread_barrier_wait(&rank->group->barrier);
@@ -391,6 +392,7 @@ static void one_leaves(struct rank *rank)
 	post_recv(box, &in[3], sizeof(out), 0, 1);
 	finish(box);
 	check(box->done[box->posted - 1].rc != 0 && strstr(bnet_mail_error(box->mail), "lost rank 0") != NULL);
+	pthread_barrier_wait(&rank->group->barrier); /* who leaves first would be who was lost last */
 	free_box(box);
 }
 
