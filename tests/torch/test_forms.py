@@ -232,7 +232,7 @@ def inside_a_callback_of_a_message(here: Here) -> None:
         work = dist.isend(torch.tensor([here.rank + 0.5]), peer, tag=2)
         dist.recv(answer, source, tag=2)
         work.wait()
-        return answer.item()
+        return float(answer.item())
 
     first = torch.zeros(30_000)
     received = dist.irecv(first, source, tag=1).get_future().then(more)

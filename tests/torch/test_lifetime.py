@@ -227,7 +227,7 @@ def test_a_destroyed_group_is_not_kept(ranks: Ranks) -> None:
 # ---- children ----
 
 
-class _Squares(torch.utils.data.Dataset[torch.Tensor]):
+class _Squares(torch.utils.data.Dataset[torch.Tensor]):  # type: ignore[misc]
     def __len__(self) -> int:
         return 16
 
@@ -245,7 +245,7 @@ def with_workers(here: Here) -> float:
         dist.all_reduce(part)
         total += part
     work.wait()
-    return total.item()
+    return float(total.item())
 
 
 def test_a_data_loader_with_workers(ranks: Ranks) -> None:

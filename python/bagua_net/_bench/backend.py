@@ -21,4 +21,4 @@ def _open(config: Config, place: Place) -> TorchTransport:
 
 
 #: In processes of its own, because a process has one default group, and gloo's is that of the others.
-TORCH_BAGUA = Kind("torch+bagua", "cpu", _describe, _open, dict, on_request=True)
+TORCH_BAGUA = Kind("torch+bagua", _describe, _open, dict, on_request=True)

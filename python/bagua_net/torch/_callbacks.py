@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where what users chain to futures runs: it may ask for the group's next operation, and wait for it, so it must not run
-on a thread that the next operation needs. PowerSGD's hook does just that.
+"""Where what users chain to futures runs: it may ask for the group's next operation, and wait for it, so it must not
+run on a thread that the next operation needs. PowerSGD's hook does just that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Task = Callable[[], None]
 
 
 class Callbacks:
-    """Runs tasks at once, whatever the others wait for: as many threads as there are tasks at a time, kept for the next."""
+    """Runs tasks at once, whatever the others wait for: as many threads as there are tasks at a time."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,9 +42,9 @@ def _seconds(timeout: timedelta | None) -> float | None:
 class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     """A group of ranks. ``init_process_group("bagua_net")`` and ``new_group`` make it.
 
-    Collectives run one after another in the order in which they are asked for; messages from point to point run besides.
-    A collective that fails (a peer is gone, nothing moved for the timeout) raises ``torch.distributed.DistBackendError``
-    where it is waited for, and so does everything after it: make a new group.
+    Collectives run one after another in the order in which they are asked for; messages from point to point run
+    besides. A collective that fails (a peer is gone, nothing moved for the timeout) raises
+    ``torch.distributed.DistBackendError`` where it is waited for, and so does everything after it: make a new group.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
@@ -310,12 +311,10 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_share(output, tensor, "all_gather")
 
-        def gather(plain: torch.Tensor, tensor: torch.Tensor, limit: float | None) -> None:
-            self._all_gather(plain, tensor, limit)
-
         def task(limit: float | None) -> None:
             for output, tensor in zip(outputs, inputs, strict=True):
-                tensors.with_contiguous(output, lambda plain, tensor=tensor: gather(plain, tensor, limit), reads=False)
+                gather = partial(self._all_gather, tensor=tensor, limit=limit)
+                tensors.with_contiguous(output, gather, reads=False)
 
         return self._run(task, list(outputs), opts)
 
@@ -357,12 +356,8 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
         def task(limit: float | None) -> None:
             for output, tensor, code in zip(outputs, inputs, codes, strict=True):
-                send = tensors.contiguous(tensor)
-                tensors.with_contiguous(
-                    output,
-                    lambda plain, send=send, code=code: self._reduce_scatter(plain, send, code, limit),
-                    reads=False,
-                )
+                scatter = partial(self._reduce_scatter, all_values=tensors.contiguous(tensor), code=code, limit=limit)
+                tensors.with_contiguous(output, scatter, reads=False)
 
         return self._run(task, list(outputs), opts)
 
@@ -516,8 +511,8 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         if missing:
             names = ", ".join(map(str, missing))
             raise dist.DistBackendError(
-                f"{self._label}: rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier within "
-                f"{limit.total_seconds():g} s"
+                f"{self._label}: rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier "
+                f"within {limit.total_seconds():g} s"
             )
         self._store.set(f"{prefix}/all", b"")
 
@@ -539,8 +534,8 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         tensors.check(share, what)
         if whole.dtype != share.dtype or whole.numel() != share.numel() * self._size:
             raise ValueError(
-                f"{what}: the larger tensor must have {self._size} × the elements of the smaller one, of the same type; "
-                f"they have {whole.numel()} of {whole.dtype} and {share.numel()} of {share.dtype}"
+                f"{what}: the larger tensor must have {self._size} × the elements of the smaller one, of the same "
+                f"type; they have {whole.numel()} of {whole.dtype} and {share.numel()} of {share.dtype}"
             )
 
     def _elements(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:

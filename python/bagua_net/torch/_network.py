@@ -21,7 +21,8 @@ _REPORTS = 16
 
 def failed(group: str, reason: str | None, rc: int) -> Exception:
     """What a failed operation raises."""
-    return dist.DistBackendError(f"bagua_net, {group}: {reason or f'error {-rc}'}")
+    error: Exception = dist.DistBackendError(f"bagua_net, {group}: {reason or f'error {-rc}'}")
+    return error
 
 
 class RankMissing(Exception):

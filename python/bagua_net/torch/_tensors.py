@@ -54,8 +54,8 @@ def check(tensor: torch.Tensor, what: str) -> None:
         raise TypeError(f"{what}: a tensor is needed, not {type(tensor).__name__}")
     if not tensor.is_cpu:
         raise ValueError(
-            f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; use the nccl backend "
-            "with the plugin (bagua_net.activate()) for it"
+            f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; use the nccl "
+            "backend with the plugin (bagua_net.activate()) for it"
         )
     if tensor.layout != torch.strided:
         raise ValueError(f"{what}: {tensor.layout} tensors are not supported; call to_dense() on it, or use gloo")
@@ -107,7 +107,7 @@ def address(tensor: torch.Tensor) -> Any:
 
 def size_of(tensor: torch.Tensor) -> int:
     """Bytes."""
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

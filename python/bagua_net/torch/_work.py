@@ -55,7 +55,7 @@ class Work(dist.Work):  # type: ignore[misc]
     # ---- for the one who asked for it; torch's names ----
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
-        """Returns once the operation is over. Raises what went wrong, or DistBackendError after ``timeout`` (0: none)."""
+        """Returns once the operation is over. Raises what went wrong; DistBackendError after ``timeout`` (0: none)."""
         if not self._over:
             if not self._gate.acquire(timeout=timeout.total_seconds() if timeout > _NO_TIME else -1):
                 raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
