@@ -107,6 +107,7 @@ void bnet_coll_last_warning(unsigned since, char *out, size_t size);
 
 struct bnet_wait {
 	unsigned idle;         /* fruitless polls in a row */
+	long nap_ns;           /* the last nap in that row; 0: none yet */
 	int64_t since;         /* when the clock was first read in that row; 0: not yet */
 	int64_t timeout_ns;    /* 0: none */
 	unsigned nap_after;    /* fruitless polls before the first nap; 0: never, yield only */
@@ -115,7 +116,9 @@ struct bnet_wait {
 int64_t bnet_coll_now(void);
 /* After a poll that moved something. */
 void bnet_wait_reset(struct bnet_wait *wait);
-/* After a poll that moved nothing: 0, -ETIMEDOUT or -ECANCELED. */
+/* After a poll that moved nothing: ns to nap, which grow, or 0: only yield. */
+long bnet_wait_fruitless(struct bnet_wait *wait);
+/* The same, and does so: 0, -ETIMEDOUT or -ECANCELED. */
 int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait);
 
 /* ---- coll_connect.c ---- */

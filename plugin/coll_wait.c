@@ -10,7 +10,9 @@
 
 /* Polls between two looks at the clock. */
 #define CLOCK_EVERY 64
+/* Naps grow by a tenth of the first one each, so the last one is always a small part of what was waited. */
 #define NAP_NS 50000
+#define LONGEST_NAP_NS 500000
 
 int64_t bnet_coll_now(void)
 {
@@ -23,19 +25,31 @@ int64_t bnet_coll_now(void)
 void bnet_wait_reset(struct bnet_wait *wait)
 {
 	wait->idle = 0;
+	wait->nap_ns = 0;
 	wait->since = 0;
+}
+
+long bnet_wait_fruitless(struct bnet_wait *wait)
+{
+	wait->idle++;
+	if (wait->nap_after == 0 || wait->idle < wait->nap_after)
+		return 0;
+	wait->nap_ns = wait->nap_ns == 0 ? NAP_NS : wait->nap_ns + NAP_NS / 10;
+	if (wait->nap_ns > LONGEST_NAP_NS)
+		wait->nap_ns = LONGEST_NAP_NS;
+	return wait->nap_ns;
 }
 
 int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	struct timespec nap;
 
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return -ECANCELED;
-	wait->idle++;
+	nap = (struct timespec){.tv_nsec = bnet_wait_fruitless(wait)};
 	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
 	 * where they do not, a yield is a system call among others. */
-	if (wait->nap_after != 0 && wait->idle >= wait->nap_after)
+	if (nap.tv_nsec > 0)
 		nanosleep(&nap, NULL);
 	else
 		sched_yield();

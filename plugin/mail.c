@@ -6,8 +6,10 @@
 #include "mail.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Fruitless passes before the first nap: some hundred microseconds, in which a peer that is at work answers. */
 #define PASSES 256
@@ -19,6 +21,7 @@
 int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows)
 {
 	struct bnet_mail *mail;
+	pthread_condattr_t attr;
 	int rc;
 
 	*out = NULL;
@@ -35,7 +38,10 @@ int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows)
 	mail->coll = coll;
 	coll->operation = "messages";
 	pthread_mutex_init(&mail->lock, NULL);
-	pthread_cond_init(&mail->posted, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&mail->posted, &attr);
+	pthread_condattr_destroy(&attr);
 	bnet_list_init(&mail->incoming);
 	bnet_list_init(&mail->receives);
 	bnet_list_init(&mail->promised);
@@ -498,6 +504,23 @@ static int begin_all(struct bnet_mail *mail, struct bnet_node *taken)
 	return rc;
 }
 
+/* A nap that ends when something is posted. */
+static void idle(struct bnet_mail *mail, struct bnet_wait *wait)
+{
+	const long nap_ns = bnet_wait_fruitless(wait);
+	const int64_t until = bnet_coll_now() + nap_ns;
+	const struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+
+	if (nap_ns == 0) {
+		sched_yield();
+		return;
+	}
+	pthread_mutex_lock(&mail->lock);
+	if (bnet_list_empty(&mail->incoming) && !mail->stopped)
+		pthread_cond_timedwait(&mail->posted, &mail->lock, &time);
+	pthread_mutex_unlock(&mail->lock);
+}
+
 static int report(struct bnet_mail *mail, bnet_mail_done_t *done, int max)
 {
 	int count = 0;
@@ -525,6 +548,7 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 
 		bnet_list_init(&taken);
 		running = take_incoming(mail, &taken);
+		progress = !bnet_list_empty(&taken);
 		rc = begin_all(mail, &taken);
 		if (rc == 0 && mail->failed == 0 && !running)
 			rc = bnet_coll_fail(mail->coll, -ECANCELED, "messages: stopped");
@@ -541,6 +565,6 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 		if (progress)
 			bnet_wait_reset(&wait);
 		else
-			bnet_wait_idle(mail->coll, &wait);
+			idle(mail, &wait);
 	}
 }
