@@ -13,7 +13,7 @@
 
 /* Fruitless passes before the first nap: some hundred microseconds, in which a peer that is at work answers. */
 #define PASSES 256
-/* Passes between two looks at the deadlines. */
+/* Passes between two looks at the deadlines, whether anything moves in them or not. */
 #define DEADLINE_EVERY 64
 
 /* ---- create and destroy ---- */
@@ -554,7 +554,7 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 			rc = bnet_coll_fail(mail->coll, -ECANCELED, "messages: stopped");
 		if (rc == 0 && mail->failed == 0)
 			move_all(mail, &progress);
-		if (rc == 0 && mail->failed == 0 && wait.idle % DEADLINE_EVERY == DEADLINE_EVERY - 1)
+		if (rc == 0 && mail->failed == 0 && ++mail->passes % DEADLINE_EVERY == 0)
 			rc = overdue(mail);
 		if (rc != 0 && mail->failed == 0)
 			fail(mail, rc);

@@ -122,6 +122,7 @@ struct bnet_mail {
 	size_t outstanding; /* seen and not finished */
 	unsigned any; /* receives from any source that match nothing yet */
 	uint64_t next_key;
+	unsigned passes;
 	int failed;
 	struct bnet_box *boxes;
 };

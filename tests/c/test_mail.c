@@ -305,6 +305,30 @@ static void timed_out(struct rank *rank)
 	free_box(box);
 }
 
+/* Though there is no pass in which nothing moves: small messages need no receiver to be sent. */
+static void timed_out_in_traffic(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char byte = 0;
+
+	if (rank->rank == 0) {
+		post_send(box, &byte, 1, 1, 0);
+		finish_well(box); /* connected */
+		check_int(bnet_mail_recv(box->mail, &byte, 1, 1, 3, 1e-9, box->posted++), 0);
+		for (int i = 0; i < 1000 && box->done[1].rc == 0; i++) {
+			bnet_mail_done_t done;
+
+			post_send(box, &byte, 1, 1, 0);
+			check_int(bnet_mail_progress(box->mail, &done, 1), 1);
+			box->done[done.id] = done;
+			box->over++;
+		}
+		check_failed(box, 1, -ETIMEDOUT, "tag 3");
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
 /* Large and small; what is asked for after them is not harmed. */
 static void wrong_size(struct rank *rank)
 {
@@ -413,7 +437,9 @@ static void refused(struct rank *rank)
 int main(void)
 {
 	static const int versions[] = {8, 12};
-	static void (*const pairs[])(struct rank *) = {flood, stopped, timed_out, wrong_size, peer_dies, refused};
+	static void (*const pairs[])(struct rank *) = {
+		flood, stopped, timed_out, timed_out_in_traffic, wrong_size, peer_dies, refused,
+	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
