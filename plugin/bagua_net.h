@@ -169,9 +169,10 @@ typedef struct bnet_mail bnet_mail_t;
 
 typedef struct {
 	uint64_t id; /* as it was given */
-	int rc;      /* 0 or -errno: see bnet_mail_error. A peer that is lost ends what concerns it, and what comes from
-		      * any source once nobody is left; a deadline that has passed ends everything, for good */
+	int rc;      /* 0 or -errno. A peer that is lost ends what concerns it, and what comes from any source once nobody
+		      * is left; a deadline that has passed ends everything, for good */
 	int peer;    /* the other rank */
+	const char *error; /* what went wrong, until the next call of progress; NULL: nothing, or no memory to say it */
 } bnet_mail_done_t;
 
 /* Takes over a group that was created and has listened; rows are all ranks', in rank order. The group is destroyed with
@@ -189,8 +190,6 @@ int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t
 int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max);
 /* Ends all operations with -ECANCELED, and refuses more. From any thread. */
 void bnet_mail_stop(bnet_mail_t *mail);
-/* What went wrong. For the thread of progress. */
-const char *bnet_mail_error(const bnet_mail_t *mail);
 /* After the last call of progress. */
 void bnet_mail_destroy(bnet_mail_t *mail);
 

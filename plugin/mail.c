@@ -49,6 +49,7 @@ int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows)
 	bnet_list_init(&mail->sending);
 	bnet_list_init(&mail->unclaimed);
 	bnet_list_init(&mail->finished);
+	bnet_list_init(&mail->reported);
 	for (int rank = 0; rank < coll->nranks; rank++) {
 		mail->boxes[rank].peer = rank;
 		bnet_list_init(&mail->boxes[rank].out);
@@ -57,18 +58,27 @@ int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows)
 	return 0;
 }
 
-static void free_list(struct bnet_node *head, size_t offset)
+static void free_operations(struct bnet_node *head)
 {
 	bnet_list_each(node, head) {
+		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
 		bnet_list_remove(node);
-		free((char *)node - offset);
+		free(op->error);
+		free(op);
 	}
+}
+
+static void free_unclaimed(struct bnet_unclaimed *unclaimed)
+{
+	bnet_list_remove(&unclaimed->node);
+	free(unclaimed);
 }
 
 void bnet_mail_destroy(bnet_mail_t *mail)
 {
-	struct bnet_node *const lists[] = {&mail->incoming,  &mail->receives, &mail->promised,
-					   &mail->announced, &mail->sending,  &mail->finished};
+	struct bnet_node *const lists[] = {&mail->incoming, &mail->receives, &mail->promised, &mail->announced,
+					   &mail->sending,  &mail->finished, &mail->reported};
 
 	for (int rank = 0; rank < mail->coll->nranks; rank++)
 		bnet_mail_release(mail, &mail->boxes[rank]);
@@ -76,18 +86,14 @@ void bnet_mail_destroy(bnet_mail_t *mail)
 	for (int rank = 0; rank < mail->coll->nranks; rank++)
 		free(mail->boxes[rank].slots);
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
-		free_list(lists[i], offsetof(struct bnet_op, node));
-	free_list(&mail->unclaimed, offsetof(struct bnet_unclaimed, node));
+		free_operations(lists[i]);
+	bnet_list_each(node, &mail->unclaimed)
+		free_unclaimed(bnet_entry(node, struct bnet_unclaimed, node));
 	bnet_coll_destroy(mail->coll);
 	pthread_cond_destroy(&mail->posted);
 	pthread_mutex_destroy(&mail->lock);
 	free(mail->boxes);
 	free(mail);
-}
-
-const char *bnet_mail_error(const bnet_mail_t *mail)
-{
-	return mail->coll->error;
 }
 
 /* ---- from any thread ---- */
@@ -159,6 +165,7 @@ void bnet_mail_finish(struct bnet_mail *mail, struct bnet_op *op, int rc)
 	bnet_list_remove(&op->node);
 	bnet_list_add(&mail->finished, &op->node);
 	op->rc = rc;
+	op->error = rc != 0 ? strdup(mail->coll->error) : NULL;
 	mail->outstanding--;
 }
 
@@ -196,10 +203,8 @@ static void lose(struct bnet_mail *mail, struct bnet_box *box, int rc)
 	bnet_list_each(node, &mail->unclaimed) {
 		struct bnet_unclaimed *unclaimed = bnet_entry(node, struct bnet_unclaimed, node);
 
-		if (unclaimed->peer == box->peer && unclaimed->frame.kind == FRAME_ANNOUNCE) {
-			bnet_list_remove(node);
-			free(unclaimed);
-		}
+		if (unclaimed->peer == box->peer && unclaimed->frame.kind == FRAME_ANNOUNCE)
+			free_unclaimed(unclaimed);
 	}
 }
 
@@ -312,8 +317,7 @@ static int match_receive(struct bnet_mail *mail, struct bnet_op *op)
 		rc = unite(mail, op, unclaimed->peer, &unclaimed->frame, unclaimed->payload);
 		if (rc == 0 && unclaimed->frame.kind == FRAME_LETTER)
 			rc = handed_on(mail, &mail->boxes[unclaimed->peer], &unclaimed->frame);
-		bnet_list_remove(&unclaimed->node);
-		free(unclaimed);
+		free_unclaimed(unclaimed);
 		return rc;
 	}
 	return 0;
@@ -530,9 +534,8 @@ static int report(struct bnet_mail *mail, bnet_mail_done_t *done, int max)
 
 		if (count == max)
 			break;
-		done[count++] = (bnet_mail_done_t){.id = op->id, .rc = op->rc, .peer = op->peer};
-		bnet_list_remove(node);
-		free(op);
+		done[count++] = (bnet_mail_done_t){.id = op->id, .rc = op->rc, .peer = op->peer, .error = op->error};
+		enlist(&mail->reported, op);
 	}
 	return count;
 }
@@ -541,6 +544,7 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 {
 	struct bnet_wait wait = {.nap_after = PASSES};
 
+	free_operations(&mail->reported);
 	for (;;) {
 		struct bnet_node taken;
 		bool progress = false, running;

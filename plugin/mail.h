@@ -57,6 +57,7 @@ struct bnet_op {
 	bool registered;
 	bool awaits;      /* counted in its peer's box, or in mail->any: something must come for this to go on */
 	int rc;
+	char *error;      /* NULL, or what went wrong */
 };
 
 /* A frame that waits to be sent. */
@@ -118,6 +119,7 @@ struct bnet_mail {
 	struct bnet_node announced; /* sends that wait for GO */
 	struct bnet_node unclaimed; /* in order of arrival */
 	struct bnet_node finished;
+	struct bnet_node reported; /* whose error texts the caller may be reading */
 	struct bnet_node sending; /* sends whose bytes are queued or moving */
 	size_t outstanding; /* seen and not finished */
 	unsigned any; /* receives from any source that match nothing yet */
@@ -129,7 +131,7 @@ struct bnet_mail {
 
 /* ---- mail.c ---- */
 
-/* The operation is over; the connections no longer touch its buffer. */
+/* The operation is over; the connections no longer touch its buffer. rc: 0, or that of the group's error. */
 void bnet_mail_finish(struct bnet_mail *mail, struct bnet_op *op, int rc);
 /* A frame has arrived; payload is a letter's. 0 or -errno with the group's error set. */
 int bnet_mail_arrived(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame,

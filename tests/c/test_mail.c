@@ -25,6 +25,7 @@ struct box {
 	size_t posted;
 	size_t over;
 	bnet_mail_done_t done[MAX_OPS]; /* by id */
+	char *said[MAX_OPS];            /* errors */
 };
 
 static void open_box(struct box *box, struct rank *rank)
@@ -47,6 +48,8 @@ static struct box *new_box(struct rank *rank)
 static void free_box(struct box *box)
 {
 	bnet_mail_destroy(box->mail);
+	for (size_t i = 0; i < box->posted; i++)
+		free(box->said[i]);
 	free(box);
 }
 
@@ -64,6 +67,15 @@ static uint64_t post_recv(struct box *box, void *buf, size_t bytes, int peer, in
 	return box->posted++;
 }
 
+static void keep(struct box *box, const bnet_mail_done_t *done)
+{
+	box->done[done->id] = *done;
+	check(done->rc == 0 ? done->error == NULL : done->error != NULL);
+	box->said[done->id] = strdup(done->rc == 0 ? "" : done->error);
+	check(box->said[done->id] != NULL);
+	box->over++;
+}
+
 /* Until all that was posted is over. */
 static void finish(struct box *box)
 {
@@ -74,8 +86,7 @@ static void finish(struct box *box)
 
 		check(count > 0);
 		for (int i = 0; i < count; i++)
-			box->done[done[i].id] = done[i];
-		box->over += (size_t)count;
+			keep(box, &done[i]);
 	}
 }
 
@@ -84,7 +95,7 @@ static void finish_well(struct box *box)
 	finish(box);
 	for (size_t i = 0; i < box->posted; i++) {
 		if (box->done[i].rc != 0)
-			fprintf(stderr, "rank %d: %s\n", box->rank->rank, bnet_mail_error(box->mail));
+			fprintf(stderr, "rank %d: %s\n", box->rank->rank, box->said[i]);
 		check_int(box->done[i].rc, 0);
 	}
 }
@@ -283,9 +294,9 @@ static void stopped(struct rank *rank)
 static void check_failed(struct box *box, uint64_t id, int rc, const char *word)
 {
 	check_int(box->done[id].rc, rc);
-	if (strstr(bnet_mail_error(box->mail), word) == NULL)
-		fprintf(stderr, "expected \"%s\": %s\n", word, bnet_mail_error(box->mail));
-	check(strstr(bnet_mail_error(box->mail), word) != NULL);
+	if (strstr(box->said[id], word) == NULL)
+		fprintf(stderr, "expected \"%s\": %s\n", word, box->said[id]);
+	check(strstr(box->said[id], word) != NULL);
 }
 
 static void timed_out(struct rank *rank)
@@ -320,8 +331,7 @@ static void timed_out_in_traffic(struct rank *rank)
 
 			post_send(box, &byte, 1, 1, 0);
 			check_int(bnet_mail_progress(box->mail, &done, 1), 1);
-			box->done[done.id] = done;
-			box->over++;
+			keep(box, &done);
 		}
 		check_failed(box, 1, -ETIMEDOUT, "tag 3");
 	}
@@ -361,6 +371,30 @@ static void wrong_size(struct rank *rank)
 	free(buf);
 }
 
+/* Two messages of a wrong size are reported at once, each with its own reason. */
+static void each_its_reason(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char buf[100] = {0};
+
+	if (rank->rank == 0) {
+		post_recv(box, buf, 1, 1, 3);
+		finish_well(box); /* all three have arrived: they come in order */
+		post_recv(box, buf, 98, 1, 1);
+		post_recv(box, buf, 99, 1, 2);
+		finish(box);
+		check_failed(box, 1, -EMSGSIZE, "expects 98");
+		check_failed(box, 2, -EMSGSIZE, "expects 99");
+	} else {
+		post_send(box, buf, 100, 0, 1);
+		post_send(box, buf, 100, 0, 2);
+		post_send(box, buf, 1, 0, 3);
+		finish_well(box);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
 /* One asks for more than the other lives to send. */
 static void peer_dies(struct rank *rank)
 {
@@ -373,7 +407,7 @@ static void peer_dies(struct rank *rank)
 		post_recv(box, &number, sizeof(number), 1, 0);
 		finish(box);
 		check(box->done[1].rc == -EREMOTEIO || box->done[1].rc == -EIO);
-		check(strstr(bnet_mail_error(box->mail), "lost rank 1") != NULL);
+		check(strstr(box->said[1], "lost rank 1") != NULL);
 	} else {
 		post_send(box, &number, sizeof(number), 0, 0);
 		finish_well(box);
@@ -417,7 +451,7 @@ static void one_leaves(struct rank *rank)
 	check_int(in[3], 0);
 	post_recv(box, &in[3], sizeof(out), 0, 1);
 	finish(box);
-	check(box->done[box->posted - 1].rc != 0 && strstr(bnet_mail_error(box->mail), "lost rank 0") != NULL);
+	check(box->done[box->posted - 1].rc != 0 && strstr(box->said[box->posted - 1], "lost rank 0") != NULL);
 	pthread_barrier_wait(&rank->group->barrier); /* who leaves first would be who was lost last */
 	free_box(box);
 }
@@ -438,7 +472,7 @@ int main(void)
 {
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
-		flood, stopped, timed_out, timed_out_in_traffic, wrong_size, peer_dies, refused,
+		flood, stopped, timed_out, timed_out_in_traffic, wrong_size, each_its_reason, peer_dies, refused,
 	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);

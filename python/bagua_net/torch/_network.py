@@ -192,10 +192,9 @@ class Messages:
             if count == 0:
                 return
             for row in done[0:count]:
-                self._report(row.id, row.rc, row.peer)
+                self._report(row.id, row.rc, row.peer, _lib.text(row.error))
 
-    def _report(self, number: int, rc: int, peer: int) -> None:
-        reason = _lib.text(self._lib.bnet_mail_error(self._mail)) if rc != 0 else None
+    def _report(self, number: int, rc: int, peer: int, reason: str | None) -> None:
         with self._lock:
             report = self._reports.pop(number)
         report(failed(self._group, reason, rc) if rc != 0 else None, peer)
