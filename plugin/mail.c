@@ -248,7 +248,7 @@ static int unite(struct bnet_mail *mail, struct bnet_op *op, int peer, const str
 	op->peer = peer;
 	if (frame->bytes != op->bytes) {
 		bnet_mail_finish(mail, op, wrong_size(mail, op, frame, peer));
-	} else if (announced) {
+	} else if (announced && op->bytes > 0) {
 		op->key = frame->key;
 		bnet_mail_await(mail, op, true);
 		enlist(&mail->promised, op);
@@ -356,6 +356,10 @@ static int may_go(struct bnet_mail *mail, struct bnet_box *box, const struct bne
 							  "expects %llu",
 							  mail->coll->rank, op->bytes, (long long)op->tag, box->peer,
 							  (unsigned long long)go->bytes));
+		return 0;
+	}
+	if (op->bytes == 0) {
+		bnet_mail_finish(mail, op, 0);
 		return 0;
 	}
 	enlist(&mail->sending, op);

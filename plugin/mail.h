@@ -11,7 +11,8 @@
  *   LETTER    a small message, payload included. Kept by the receiver until somebody asks for it; a sender has no more
  *             than WINDOW bytes of them that the receiver has not said to have handed on.
  *   ANNOUNCE  a large message, or a small one beyond the window: tag and size. The payload stays where it is
- *   GO        the answer, once a receive matches: its size, and its buffer is ready if that is the message's
+ *   GO        the answer, once a receive matches: its size, and its buffer is ready if that is the message's. Of an
+ *             empty message it is the end
  *   PARCEL    the payload follows, in chunks, into that buffer
  *   TAKEN     nothing but what every frame carries: how many bytes of letters were handed on
  *

@@ -13,7 +13,7 @@
 
 #define DEADLINE_S 250 /* of the whole program */
 #define TIMEOUT_S 100  /* of an operation: a hang would end here */
-#define MAX_OPS 4096
+#define MAX_OPS 8192
 
 /* Nothing, one byte, the largest letter, the first parcel, several chunks with a tail. */
 static const size_t sizes[] = {0, 1, 8192, 8193, 3 * 1024 * 1024 + 5};
@@ -235,6 +235,28 @@ static void flood(struct rank *rank)
 	}
 	pthread_barrier_wait(&rank->group->barrier);
 	free(numbers);
+	free_box(box);
+}
+
+#define EMPTY 7000 /* more than the window has room for, by their headers alone */
+
+static void flood_of_nothing(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char token = 0;
+
+	for (int i = 0; i < EMPTY && rank->rank == 0; i++)
+		post_send(box, NULL, 0, 1, 5);
+	if (rank->rank == 0) {
+		post_send(box, &token, 1, 1, 6);
+	} else {
+		post_recv(box, &token, 1, 0, 6);
+		finish_well(box);
+	}
+	for (int i = 0; i < EMPTY && rank->rank == 1; i++)
+		post_recv(box, NULL, 0, 0, 5);
+	finish_well(box);
+	pthread_barrier_wait(&rank->group->barrier);
 	free_box(box);
 }
 
@@ -472,7 +494,7 @@ int main(void)
 {
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
-		flood, stopped, timed_out, timed_out_in_traffic, wrong_size, each_its_reason, peer_dies, refused,
+		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, each_its_reason, peer_dies, refused,
 	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
