@@ -328,14 +328,32 @@ static int move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 	return rc < 0 ? rc : 0;
 }
 
+/* What a peer said before it left has arrived before the news that it takes nothing more. */
+static void take_last_words(struct bnet_mail *mail, struct bnet_box *box)
+{
+	bool more = true;
+
+	while (more) {
+		more = false;
+		if (move_in(mail, box, &more) != 0)
+			return;
+	}
+}
+
 int bnet_mail_move(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
+	char error[sizeof(mail->coll->error)];
 	int rc;
 
 	if (box->lost != 0)
 		return 0;
 	rc = move_out(mail, box, progress);
-	return rc != 0 ? rc : move_in(mail, box, progress);
+	if (rc == 0)
+		return move_in(mail, box, progress);
+	memcpy(error, mail->coll->error, sizeof(error));
+	take_last_words(mail, box);
+	memcpy(mail->coll->error, error, sizeof(error));
+	return rc;
 }
 
 void bnet_mail_release(struct bnet_mail *mail, struct bnet_box *box)

@@ -438,6 +438,36 @@ static void peer_dies(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* Who left had said something before, and to send to it fails before that is looked at. */
+static void last_words(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char token = 0;
+	uint64_t first, words;
+
+	if (rank->rank == 1) {
+		post_recv(box, &token, 1, 0, 8);
+		post_send(box, &token, 1, 0, 9);
+		post_send(box, &token, 1, 0, 10);
+		finish_well(box);
+		free_box(box);
+		pthread_barrier_wait(&rank->group->barrier);
+		return;
+	}
+	post_send(box, &token, 1, 1, 8);
+	post_recv(box, &token, 1, 1, 9);
+	finish_well(box);
+	pthread_barrier_wait(&rank->group->barrier);
+	first = post_send(box, &token, 1, 1, 8);
+	while (box->posted < first + 100)
+		post_send(box, &token, 1, 1, 8);
+	words = post_recv(box, &token, 1, 1, 10);
+	finish(box);
+	check_failed(box, words - 1, -EREMOTEIO, "lost rank 1");
+	check_int(box->done[words].rc, 0);
+	free_box(box);
+}
+
 /* One of three leaves. What it said is there, the others go on, and whoever asks it for more hears that it is gone. */
 static void one_leaves(struct rank *rank)
 {
@@ -494,7 +524,7 @@ int main(void)
 {
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
-		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, each_its_reason, peer_dies, refused,
+		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, each_its_reason, last_words, peer_dies, refused,
 	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
