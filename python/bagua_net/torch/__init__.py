@@ -6,7 +6,9 @@
 >>> dist.init_process_group("bagua_net")         # doctest: +SKIP
 
 All collectives of torch.distributed, with tags and any source from point to point, object collectives and sub-groups.
-It takes CPU tensors alone; for tensors of a GPU use NCCL with the plugin (:func:`bagua_net.activate`).
+It takes CPU tensors alone; for tensors of a GPU use NCCL with the plugin (:func:`bagua_net.activate`), in a group of
+its own: ``"cpu:bagua_net,cuda:nccl"`` is refused. torch.distributed.monitored_barrier is for gloo alone; a group's own
+:meth:`ProcessGroupBaguaNet.monitored_barrier` does the same here.
 
 Every rank needs an address that the others reach: ``NCCL_SOCKET_IFNAME`` chooses the interface, as for NCCL, and the
 ``BAGUA_NET_*`` parameters hold as they do there.

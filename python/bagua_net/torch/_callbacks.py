@@ -25,18 +25,21 @@ class Callbacks:
 
     def run(self, task: Task) -> None:
         with self._changed:
-            if not self._closed:
+            if not self._closed and (len(self._queue) < self._idle or self._start()):
                 self._queue.append(task)
-                if len(self._queue) > self._idle:
-                    self._start()
                 self._changed.notify()
                 return
         task()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """One more thread. False: the system has none to give."""
         thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
         self._threads.append(thread)
-        thread.start()
+        return True
 
     def _serve(self) -> None:
         while True:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 """The process group: what torch calls, in terms of the library's collectives.
 
-torch 2.13 lets Python subclass ``ProcessGroup``; such a group stands for all devices, so it cannot share one with
-another backend ("cpu:bagua_net,cuda:nccl"). C++ (DDP's reducer, functional collectives) reaches the methods through
-torch's trampolines, Python finds them by name; names that 2.13 renamed have their old ones beside them.
+torch 2.13 lets Python subclass ``ProcessGroup``; such a group stands for all devices, and torch makes no other backend
+beside it, so "cpu:bagua_net,cuda:nccl" is refused. C++ (DDP's reducer, functional collectives) reaches the methods
+through torch's trampolines, Python finds them by name; names that 2.13 renamed have their old ones beside them.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,6 +26,7 @@ from . import _tensors as tensors
 from ._callbacks import Callbacks
 from ._network import Collectives, Messages, Rendezvous
 from ._order import Order
+from ._roll_call import RollCall
 from ._work import Joint, Work
 
 _ALGO_AUTO = 0
@@ -37,6 +39,12 @@ _open: weakref.WeakSet[ProcessGroupBaguaNet] = weakref.WeakSet()
 def _seconds(timeout: timedelta | None) -> float | None:
     """Of an operation's options, where anything not positive stands for "as the group has it"."""
     return timeout.total_seconds() if timeout is not None and timeout > _NO_TIME else None
+
+
+def _backends(group: Any) -> list[str]:
+    """As torch was asked for them: "cpu:bagua_net", and more. Nothing, as long as torch does not know the group."""
+    config = str(dist.distributed_c10d._world.pg_backend_config.get(group, ""))
+    return [part for part in config.split(",") if part]
 
 
 class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
@@ -58,11 +66,17 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         rendezvous = Rendezvous(store, rank, size)
         self._generation = rendezvous.generation
         self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
-        self._messages = Messages(self._label, rendezvous, rank, size)
+        try:
+            self._messages = Messages(self._label, rendezvous, rank, size)
+        except BaseException:
+            self._collectives.close()
+            raise
         self._order = Order(f"bagua_net {self._label}")
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing: list[Work] | None = None
         self._barriers = 0
+        self._alone = False  # is no other backend asked for? To be looked at when torch knows the group
+        self._ending = threading.RLock()
         self._ended = False
         _open.add(self)
 
@@ -107,34 +121,47 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     # ---- its end ----
 
     def shutdown(self) -> None:
-        """Waits for the collectives and sends that were asked for, then closes all connections."""
-        if self._ended:
-            return
-        self._ended = True
-        self._order.close()
-        self._messages.finish_sends()
-        self._close()
+        """Waits for the collectives and sends that were asked for, then closes all connections.
+
+        It may wait for ranks that never come: :meth:`abort` from another thread ends that.
+        """
+        with self._ending:
+            if not self._ended:
+                self._order.close()
+                self._messages.finish_sends()
+                self._close()
 
     def abort(self) -> None:
-        """Makes everything that is under way or asked for fail, then closes all connections."""
+        """Makes everything that is under way or asked for fail, then closes all connections. From any thread."""
         if self._ended:
             return
-        self._ended = True
         self._collectives.abort()
         self._messages.abort()
-        self._order.close()
-        self._close()
+        with self._ending:
+            if not self._ended:
+                self._order.close()
+                self._close()
 
     def _close(self) -> None:
         self._messages.close()
         self._collectives.close()
         self._callbacks.close()
+        self._ended = True
         _open.discard(self)
+
+    def leave_to_parent(self) -> None:
+        """In a child of fork(): the connections are its parent's, and the threads did not come along."""
+        refusal = f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
+        self._order.leave_to_parent(refusal)
+        self._messages.leave_to_parent(refusal)
+        self._ending = threading.RLock()
+        self._ended = True
 
     # ---- how every collective runs ----
 
     def _run(self, task: Callable[[float | None], None], held: list[Any], opts: Any = None) -> Work:
         """Has ``task(timeout in s or None)`` run in its turn. ``held`` is the result, and lives as long as it runs."""
+        self._refuse_company()
         limit = _seconds(getattr(opts, "timeout", None))
         work = Work(held, self._callbacks)
         self._order.run(lambda: task(limit), work, now=not getattr(opts, "asyncOp", True))
@@ -375,8 +402,8 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         tensors.check(tensor, "all_to_all")
         if output.dtype != tensor.dtype:
             raise ValueError(f"all_to_all: the tensors are of {output.dtype} and {tensor.dtype}; give both one type")
-        recv_counts = self._elements(output, output_splits)
-        send_counts = self._elements(tensor, input_splits)
+        recv_counts = tensors.elements(output, output_splits, self._size)
+        send_counts = tensors.elements(tensor, input_splits, self._size)
 
         def task(limit: float | None) -> None:
             send = tensors.contiguous(tensor)
@@ -432,6 +459,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "send")
         tensors.check(tensor, "send")
+        self._refuse_company()
         plain = tensors.contiguous(tensor)
         work = Work([tensor, plain], self._callbacks)
         self._messages.send(
@@ -447,6 +475,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "recv")
         tensors.check(tensor, "recv")
+        self._refuse_company()
         plain = tensor.detach()
         if not tensors.is_plain(plain):
             plain = torch.empty(plain.shape, dtype=plain.dtype)
@@ -465,6 +494,17 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
     def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
         return self.recv(tensor_list, -1, tag)
+
+    def _refuse_company(self) -> None:
+        if self._alone:
+            return
+        asked = _backends(self)
+        if any(part != f"cpu:{NAME}" for part in asked):
+            raise ValueError(
+                f"bagua_net, {self._label}: its backends are {','.join(asked)}, and {NAME} serves CPU tensors and "
+                f'shares a group with no other; use "{NAME}" alone, and new_group(backend=…) for the other'
+            )
+        self._alone = bool(asked)
 
     def _sent_or_received(self, work: Work) -> Work:
         if self._coalescing is not None:
@@ -485,6 +525,9 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that says who did not come. By the store alone, so it works when the network does not.
 
+        ``torch.distributed.monitored_barrier`` is for gloo's groups only: call this one,
+        ``torch.distributed.group.WORLD.monitored_barrier()`` for the default group.
+
         Args:
             timeout: how long the others may take; the group's by default.
             wait_all_ranks: name all that are missing, not the first.
@@ -494,34 +537,10 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
         self._barriers += 1
-        prefix = f"{self._generation}/barrier/{self._barriers}"
-        if self._rank != 0:
-            self._store.set(f"{prefix}/{self._rank}", b"")
-            if not self._wait_for_key(f"{prefix}/all", limit):
-                raise dist.DistBackendError(
-                    f"{self._label}: rank 0 did not say within {limit.total_seconds():g} s that all ranks are here"
-                )
-            return
-        missing: list[int] = []
-        for rank in range(1, self._size):
-            if not self._wait_for_key(f"{prefix}/{rank}", limit if not missing else timedelta(milliseconds=1)):
-                missing.append(rank)
-                if not wait_all_ranks:
-                    break
-        if missing:
-            names = ", ".join(map(str, missing))
-            raise dist.DistBackendError(
-                f"{self._label}: rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier "
-                f"within {limit.total_seconds():g} s"
-            )
-        self._store.set(f"{prefix}/all", b"")
-
-    def _wait_for_key(self, key: str, limit: timedelta) -> bool:
-        try:
-            self._store.wait([key], limit)
-        except (dist.DistStoreError, RuntimeError):
-            return False
-        return True
+        roll_call = RollCall(self._store, f"{self._generation}/barrier/{self._barriers}", self._rank, self._size)
+        problem = roll_call.hold(limit, wait_all_ranks)
+        if problem:
+            raise dist.DistBackendError(f"{self._label}: {problem}")
 
     # ---- checks ----
 
@@ -537,23 +556,6 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
                 f"{what}: the larger tensor must have {self._size} × the elements of the smaller one, of the same "
                 f"type; they have {whole.numel()} of {whole.dtype} and {share.numel()} of {share.dtype}"
             )
-
-    def _elements(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
-        """Elements of each rank's part of a tensor that is split along its first dimension."""
-        rows = tensor.size(0) if tensor.dim() > 0 else 0
-        if not splits:
-            if rows % self._size != 0:
-                raise ValueError(
-                    f"all_to_all: a first dimension of {rows} cannot be split among {self._size} ranks; give the sizes"
-                )
-            splits = [rows // self._size] * self._size
-        if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
-            raise ValueError(
-                f"all_to_all: the sizes {list(splits)} must be {self._size}, one for each rank, none negative, and add "
-                f"up to {rows}"
-            )
-        width = tensor.numel() // rows if rows > 0 else 0
-        return [count * width for count in splits]
 
     # What torch up to 2.12 calls them.
     _allgather_base = all_gather_single
@@ -585,5 +587,10 @@ def _abort_open() -> None:
         group.abort()
 
 
-# A child of fork() has none of the threads, and its parent's connections: both are the parent's to end.
-os.register_at_fork(after_in_child=_open.clear)
+def _leave_to_parent() -> None:
+    for group in list(_open):
+        group.leave_to_parent()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

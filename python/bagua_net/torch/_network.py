@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,10 @@ _API = 12
 _DEVICE = 0
 #: Operations of point to point that are reported at a time.
 _REPORTS = 16
+#: Seconds between two looks whether a wait for other ranks was given up.
+_LOOK_S = 1.0
+#: Seconds after a look that found nothing: a store that is broken may answer at once.
+_PAUSE_S = 0.02
 
 
 def failed(group: str, reason: str | None, rc: int) -> Exception:
@@ -26,7 +31,7 @@ def failed(group: str, reason: str | None, rc: int) -> Exception:
 
 
 class RankMissing(Exception):
-    """A rank has not published its row."""
+    """A rank has not published its row, or that is no longer waited for."""
 
 
 class Rendezvous:
@@ -41,21 +46,31 @@ class Rendezvous:
     def publish(self, kind: str, rank: int, row: bytes) -> None:
         self._store.set(f"{self.generation}/{kind}/{rank}", row)
 
-    def collect(self, kind: str, timeout_s: float) -> list[bytes]:
+    def collect(self, kind: str, timeout_s: float, given_up: threading.Event) -> list[bytes]:
         """All ranks' rows, once they are there. Raises RankMissing, or what the store does where it is out of reach."""
-        return [self._row(f"{self.generation}/{kind}/{rank}", rank, timeout_s) for rank in range(self._nranks)]
+        return [self._row(kind, rank, timeout_s, given_up) for rank in range(self._nranks)]
 
-    def _row(self, key: str, rank: int, timeout_s: float) -> bytes:
+    def _row(self, kind: str, rank: int, timeout_s: float, given_up: threading.Event) -> bytes:
+        key = f"{self.generation}/{kind}/{rank}"
+        deadline = time.monotonic() + timeout_s
+        while not self._is_there(key, min(_LOOK_S, deadline - time.monotonic())):
+            if given_up.wait(_PAUSE_S):
+                raise RankMissing(f"aborted while rank {rank} had not made this group")
+            if time.monotonic() >= deadline:
+                raise RankMissing(
+                    f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
+                    "and does it make the same groups in the same order?"
+                )
+        return bytes(self._store.get(key))
+
+    def _is_there(self, key: str, timeout_s: float) -> bool:
         try:
-            self._store.wait([key], timedelta(seconds=timeout_s))
+            self._store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
         except dist.DistNetworkError:
             raise
         except RuntimeError:
-            raise RankMissing(
-                f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
-                "and does it make the same groups in the same order?"
-            ) from None
-        return bytes(self._store.get(key))
+            return False
+        return True
 
 
 class Endpoint:
@@ -66,13 +81,18 @@ class Endpoint:
         self._kind = kind
         self._group = group
         self._rendezvous = rendezvous
+        self._given_up = threading.Event()
         out = _lib.ffi.new("bnet_coll_t **")
         table = self._lib.bnet_net_table(_API)
         self.check(_lib.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
         self.coll = out[0]
-        row = _lib.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
-        self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
-        rendezvous.publish(kind, rank, bytes(_lib.ffi.buffer(row)))
+        try:
+            row = _lib.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
+            self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
+            rendezvous.publish(kind, rank, bytes(_lib.ffi.buffer(row)))
+        except BaseException:
+            self._lib.bnet_coll_destroy(self.coll)
+            raise
 
     def check(self, coll: Any, rc: int) -> None:
         if rc != 0:
@@ -81,10 +101,19 @@ class Endpoint:
     def rows(self, timeout_s: float) -> Any:
         """All ranks' rows as one C array. Raises DistBackendError where one is not there in time."""
         try:
-            rows = self._rendezvous.collect(self._kind, timeout_s)
+            rows = self._rendezvous.collect(self._kind, timeout_s, self._given_up)
         except RankMissing as missing:
             raise failed(self._group, str(missing), 0) from None
         return _lib.ffi.from_buffer(b"".join(rows))
+
+    def give_up(self) -> None:
+        """Ends a wait for other ranks' rows. From any thread."""
+        self._given_up.set()
+
+    def close(self) -> None:
+        """Closes the sockets, unless somebody has taken over the object. More than once is fine."""
+        coll, self.coll = self.coll, _lib.ffi.NULL
+        self._lib.bnet_coll_destroy(coll)
 
 
 class Collectives:
@@ -94,6 +123,7 @@ class Collectives:
         self._lib = _lib.load()
         self._endpoint = Endpoint("collectives", group, rendezvous, rank, nranks)
         self._coll = self._endpoint.coll
+        self._lock = threading.RLock()  # of who aborts and who closes
         self._connected = False
         self._limit_s: float | None = None
         self.timeout_s = timeout_s
@@ -118,12 +148,16 @@ class Collectives:
         self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
 
     def abort(self) -> None:
-        """Makes the operation in progress, and all later ones, fail. From any thread, before :meth:`close`."""
-        self._lib.bnet_coll_abort(self._coll)
+        """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
+        self._endpoint.give_up()
+        with self._lock:
+            self._lib.bnet_coll_abort(self._coll)
 
     def close(self) -> None:
-        self._lib.bnet_coll_destroy(self._coll)
-        self._coll = _lib.ffi.NULL
+        """Gives everything back, where no operation is in progress. More than once is fine."""
+        with self._lock:
+            coll, self._coll = self._coll, _lib.ffi.NULL
+        self._lib.bnet_coll_destroy(coll)
 
 
 Report = Callable[[Exception | None, int], None]
@@ -139,14 +173,14 @@ class Messages:
         self._lib = _lib.load()
         self._group = group
         self._endpoint = Endpoint("messages", group, rendezvous, rank, nranks)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may abort in the middle of anything
         self._sent = threading.Condition(self._lock)
         self._reports: dict[int, Report] = {}
         self._sends: set[int] = set()
         self._next = 0
         self._mail = _lib.ffi.NULL
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._refusal = ""  # or why no more is taken
 
     def send(self, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report) -> None:
         """Has the bytes sent, and calls ``report(error or None, peer)`` when the buffer is free again."""
@@ -160,8 +194,8 @@ class Messages:
         self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report
     ) -> None:
         with self._lock:
-            if self._closed:
-                raise RuntimeError(f"{self._group} was shut down; make a new group")
+            if self._refusal:
+                raise RuntimeError(self._refusal)
             self._start(timeout_s)
             number = self._next
             self._next += 1
@@ -178,17 +212,21 @@ class Messages:
     def _start(self, timeout_s: float) -> None:
         if self._thread is not None:
             return
-        rows = self._endpoint.rows(timeout_s)
-        out = _lib.ffi.new("bnet_mail_t **")
-        self._endpoint.check(self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, rows))
-        self._mail = out[0]
-        self._thread = threading.Thread(target=self._serve, name=f"{self._group} messages", daemon=True)
-        self._thread.start()
+        if not self._mail:
+            rows = self._endpoint.rows(timeout_s)
+            if self._refusal:
+                raise RuntimeError(self._refusal)
+            out = _lib.ffi.new("bnet_mail_t **")
+            self._endpoint.check(self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, rows))
+            self._mail, self._endpoint.coll = out[0], _lib.ffi.NULL
+        thread = threading.Thread(target=self._serve, args=(self._mail,), name=f"{self._group} messages", daemon=True)
+        thread.start()
+        self._thread = thread
 
-    def _serve(self) -> None:
+    def _serve(self, mail: Any) -> None:
         done = _lib.ffi.new("bnet_mail_done_t[]", _REPORTS)
         while True:
-            count = self._lib.bnet_mail_progress(self._mail, done, _REPORTS)
+            count = self._lib.bnet_mail_progress(mail, done, _REPORTS)
             if count == 0:
                 return
             for row in done[0:count]:
@@ -205,22 +243,34 @@ class Messages:
     def finish_sends(self) -> None:
         """Returns when all that was to be sent is; nothing more is taken."""
         with self._lock:
-            self._closed = True
+            self._refuse()
             while self._sends:
                 self._sent.wait()
 
+    def _refuse(self) -> None:
+        self._refusal = f"{self._group} was shut down; make a new group"
+
     def abort(self) -> None:
-        """Makes all messages fail that are not over."""
+        """Makes all messages fail that are not over. From any thread, at any time."""
+        self._endpoint.give_up()
         with self._lock:
-            self._closed = True
-            if self._thread is not None:
+            self._refuse()
+            if self._mail:
                 self._lib.bnet_mail_stop(self._mail)
 
     def close(self) -> None:
-        """Gives everything back. What is not over fails."""
+        """Gives everything back. What is not over fails. More than once is fine."""
         self.abort()
-        if self._thread is None:
-            self._lib.bnet_coll_destroy(self._endpoint.coll)
-            return
-        self._thread.join()
-        self._lib.bnet_mail_destroy(self._mail)
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            mail, self._mail = self._mail, _lib.ffi.NULL
+        if mail:
+            self._lib.bnet_mail_destroy(mail)
+        self._endpoint.close()
+
+    def leave_to_parent(self, refusal: str) -> None:
+        """In a child of fork(), which has none of the threads: nothing is touched any more."""
+        self._lock = threading.RLock()
+        self._sent = threading.Condition(self._lock)
+        self._refusal = refusal

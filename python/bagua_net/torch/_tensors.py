@@ -145,3 +145,21 @@ def split(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
         plain = tensor.detach()
         plain.copy_(values[at : at + plain.numel()].view(plain.shape))
         at += plain.numel()
+
+
+def elements(tensor: torch.Tensor, splits: Sequence[int], nranks: int) -> list[int]:
+    """Elements of each rank's part of a tensor that is split along its first dimension."""
+    rows = tensor.size(0) if tensor.dim() > 0 else 0
+    if not splits:
+        if rows % nranks != 0:
+            raise ValueError(
+                f"all_to_all: a first dimension of {rows} cannot be split among {nranks} ranks; give the sizes"
+            )
+        splits = [rows // nranks] * nranks
+    if len(splits) != nranks or sum(splits) != rows or min(splits) < 0:
+        raise ValueError(
+            f"all_to_all: the sizes {list(splits)} must be {nranks}, one for each rank, none negative, and add "
+            f"up to {rows}"
+        )
+    width = tensor.numel() // rows if rows > 0 else 0
+    return [count * width for count in splits]

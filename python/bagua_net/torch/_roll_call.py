@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Who is here, and who is not: rank 0 waits for all others, and they for its word, by torch's store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+#: For a key that is looked for, and not waited for.
+_LOOK = timedelta(milliseconds=1)
+
+
+class RollCall:
+    """One of a group's; ``prefix`` is its own in the store."""
+
+    def __init__(self, store: Any, prefix: str, rank: int, nranks: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._rank = rank
+        self._nranks = nranks
+
+    def hold(self, limit: timedelta, name_all: bool) -> str:
+        """Returns "" when all are here, or who did not come within ``limit``: on rank 0, the first of them or all."""
+        seconds = f"{limit.total_seconds():g} s"
+        if self._rank != 0:
+            self._say(str(self._rank))
+            return "" if self._hear("all", limit) else f"rank 0 did not say within {seconds} that all ranks are here"
+        missing = self._missing(limit, name_all)
+        if missing:
+            names = ", ".join(map(str, missing))
+            return f"rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier within {seconds}"
+        self._say("all")
+        return ""
+
+    def _missing(self, limit: timedelta, name_all: bool) -> list[int]:
+        missing: list[int] = []
+        for rank in range(1, self._nranks):
+            if not self._hear(str(rank), _LOOK if missing else limit):
+                missing.append(rank)
+                if not name_all:
+                    break
+        return missing
+
+    def _say(self, what: str) -> None:
+        self._store.set(f"{self._prefix}/{what}", b"")
+
+    def _hear(self, what: str, limit: timedelta) -> bool:
+        try:
+            self._store.wait([f"{self._prefix}/{what}"], limit)
+        except (dist.DistStoreError, RuntimeError):
+            return False
+        return True
