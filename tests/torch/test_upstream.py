@@ -145,7 +145,8 @@ def run_case(here: Here, name: str, directory: str) -> str:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("expecttest") is None, reason="expecttest, which torch's cases import, is not installed"
+    any(importlib.util.find_spec(name) is None for name in ("expecttest", "numpy")),
+    reason="expecttest or numpy, which torch's cases import, is not installed",
 )
 @pytest.mark.parametrize("ranks", [_SIZE], indirect=True)
 @pytest.mark.parametrize("name", CASES)
