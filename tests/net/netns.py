@@ -112,6 +112,10 @@ class Host:
         self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "10")
         self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:10", "htb", "rate", f"{mbit}mbit")
 
+    def processes(self) -> list[int]:
+        """The ids of those that run there."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self.name).split()]
+
     def connected_sockets(self) -> int:
         """TCP sockets that are connected, both directions open."""
         return len(_run(*self.prefix, "ss", "--tcp", "--no-header", "state", "established").splitlines())

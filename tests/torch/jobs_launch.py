@@ -14,12 +14,13 @@ import contextlib
 import importlib.util
 import os
 import re
+import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,10 +32,16 @@ EXAMPLES = drivers.ROOT / "examples"
 RANKS = 2
 
 _SECONDS = 150
-_GRACE_SECONDS = 40  # torchrun gives its ranks 30
+#: After the first launcher that fails, and after the ranks of a job that hangs were ended. torchrun gives its ranks 30.
+_GRACE_SECONDS = 40
+_MASTER = "10.79.0.1"  # the first of two hosts
 _PORT = "29500"
 #: What launchers leave to their workers. A test that runs below one must not hand it on.
 _OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+#: What faulthandler adds to where a process is: the name of every module that is no Python, a hundred and more.
+_LONG_LIST = re.compile(r"^Extension modules: .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,11 @@ class Host:
     number: int
     address: str
     interface: str
-    prefix: Sequence[str] = ()
+    space: netns.Host | None = None
+
+    @property
+    def prefix(self) -> Sequence[str]:
+        return self.space.prefix if self.space else ()
 
 
 HERE = Host(0, "127.0.0.1", "lo")
@@ -74,16 +85,18 @@ def hosts(count: int) -> Iterator[list[Host]]:
         yield [HERE]
         return
     with netns.two_hosts() as spaces:
-        made = [Host(i, f"10.79.0.{i + 1}", "link0", tuple(space.prefix)) for i, space in enumerate(spaces)]
+        made = [Host(i, f"10.79.0.{i + 1}", "link0", space) for i, space in enumerate(spaces)]
         for host, space in zip(made, spaces, strict=True):
             space.ip("address", "add", f"{host.address}/24", "dev", "link0")
+        assert made[0].address == _MASTER
         yield made
 
 
 def environment(host: Host, settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's, on the host's interface, one thread per rank, and without a trace of another launcher."""
+    """This process's, on the host's interface, one thread per rank, and without a trace of another launcher. A process
+    that is aborted says where it is."""
     network = {"NCCL_SOCKET_IFNAME": host.interface, "GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"}
-    inherited = drivers.environment(network | {"PYTHONUNBUFFERED": "1", **settings})
+    inherited = drivers.environment(network | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **settings})
     return {name: value for name, value in inherited.items() if name not in _OF_LAUNCHERS or name in settings}
 
 
@@ -97,14 +110,14 @@ def torchrun(host: Host, of: int, name: str, *options: str, ranks: int = RANKS) 
     if of == 1:
         launcher += ["--standalone"]
     else:
-        launcher += ["--nnodes", str(of), "--node-rank", str(host.number), "--master-addr", "10.79.0.1"]
+        launcher += ["--nnodes", str(of), "--node-rank", str(host.number), "--master-addr", _MASTER]
         launcher += ["--master-port", _PORT]
     return Command(host, [*launcher, *script(name, *options)])
 
 
 def by_itself(host: Host, of: int, name: str, *options: str) -> Command:
     """For scripts that start their ranks themselves; several hosts are told of each other by these variables."""
-    settings = {"NODE_RANK": str(host.number), "MASTER_ADDR": "10.79.0.1", "MASTER_PORT": _PORT} if of > 1 else {}
+    settings = {"NODE_RANK": str(host.number), "MASTER_ADDR": _MASTER, "MASTER_PORT": _PORT} if of > 1 else {}
     return Command(host, [sys.executable, *script(name, *options)], settings)
 
 
@@ -122,20 +135,23 @@ class _Started:
 
     def shown(self) -> str:
         name, err = " ".join(self.command.arguments), self.err.read_text(errors="replace")
-        return f"{name}\nstatus {self.process.returncode}\n{self.printed()[-4000:]}{err[-6000:]}"
+        return f"{name}\nstatus {self.process.poll()}\n{self.printed()[-4000:]}{_LONG_LIST.sub('', err)[-12000:]}"
 
 
 def run(commands: Sequence[Command], seconds: int = _SECONDS) -> str:
-    """Runs them side by side. What the first wrote to stdout; an AssertionError with everything where one failed."""
-    deadline = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as scratch:
-        started = [_start(command, Path(scratch, str(number))) for number, command in enumerate(commands)]
-        try:
-            for one in started:
-                one.process.wait(max(deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            _end(started)
-            pytest.fail(f"not over after {seconds} s\n" + "\n".join(one.shown() for one in started), pytrace=False)
+    """Runs them side by side. What the first wrote to stdout; fails the test, with everything, where one failed or did
+    not end. No process is left."""
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as cleanup:
+        started: list[_Started] = []
+        cleanup.callback(_kill, started)
+        for number, command in enumerate(commands):
+            started.append(_start(command, Path(scratch, str(number))))
+        hung = _watch(started, seconds)
+        if hung:
+            names = ", ".join(str(one.command.host.number) for one in hung)
+            _abort(hung)
+            reason = f"the launchers of the hosts {names} were not over after {seconds} s; where their ranks were:"
+            pytest.fail("\n".join([reason, *(one.shown() for one in started)]), pytrace=False)
         if any(one.process.returncode for one in started):
             pytest.fail("\n".join(one.shown() for one in started), pytrace=False)
         return started[0].printed()
@@ -155,17 +171,62 @@ def _start(command: Command, stem: Path) -> _Started:
     return _Started(command, process, out, err)
 
 
-def _end(started: Sequence[_Started]) -> None:
-    """Launchers end their ranks, which have sessions of their own, when they are asked to; killed, they leave them."""
-    for one in started:
-        one.process.terminate()
-    for one in started:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            one.process.wait(_GRACE_SECONDS)
-    for one in started:
+def _watch(started: Sequence[_Started], seconds: float) -> list[_Started]:
+    """Until all have ended; those that have not, in that time or soon after the first that failed."""
+    deadline = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as running:
+        for one in started:
+            end = os.pidfd_open(one.process.pid)
+            stack.callback(os.close, end)
+            running.register(end, selectors.EVENT_READ, one)
+        while running.get_map():
+            ended = running.select(max(deadline - time.monotonic(), 0))
+            if not ended:
+                break
+            for key, _ in ended:
+                running.unregister(key.fd)
+                if key.data.process.wait():
+                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        return [key.data for key in running.get_map().values()]
+
+
+def _descendants(pid: int) -> list[int]:
+    """Of a process, nearest first. Launchers give ranks sessions and groups of their own, so it takes the tree."""
+    found = [int(child) for tasks in Path(f"/proc/{pid}/task").glob("*/children") for child in _words(tasks)]
+    return found + [other for child in found for other in _descendants(child)]
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:  # it has ended meanwhile
+        return []
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(one.process.pid, signal.SIGKILL)
+            os.kill(pid, number)
+
+
+def _abort(hung: Sequence[_Started]) -> None:
+    """Has ranks write where they are, and their launchers what they make of that."""
+    ranks = [pid for one in hung for pid in reversed(_descendants(one.process.pid))]
+    _signal(ranks, signal.SIGABRT)
+    deadline = time.monotonic() + _GRACE_SECONDS
+    for one in hung:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.process.wait(max(deadline - time.monotonic(), 0))
+    _signal(ranks, signal.SIGKILL)
+
+
+def _kill(started: Sequence[_Started]) -> None:
+    """Everything that is left of them, also on hosts of their own whose launcher is gone."""
+    for one in started:
+        _signal([*_descendants(one.process.pid), one.process.pid] if one.process.poll() is None else [], signal.SIGKILL)
         one.process.wait()
+        if one.command.host.space:
+            _signal(one.command.host.space.processes(), signal.SIGKILL)
 
 
 def losses(printed: str) -> dict[str, str]:

@@ -123,7 +123,7 @@ exec ip netns exec "$space" env -i PATH="$PATH" HOME="$HOME" sh -c "$*"
 
 def _ssh(hosts: list[Host], directory: Path) -> str:
     """A PATH on which that is the ssh."""
-    cases = "\n".join(f"{host.address}) space={host.prefix[-1]};;" for host in hosts)
+    cases = "\n".join(f"{host.address}) space={host.space.name};;" for host in hosts)
     directory.mkdir()
     ssh = directory / "ssh"
     ssh.write_text(SSH.format(cases=cases))
