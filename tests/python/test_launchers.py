@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: MIT
 """``bagua-net run -- LAUNCHER … WORKER``: what launchers hand to a worker makes NCCL's own loader choose the plugin.
 
-The launchers are the real ones, where they are installed; the worker is NCCL (nccl_loader.py). Bagua 0.9.2 cannot be
-built any more, and its launcher does not start without what is built: what it does to the environment is done here.
+The launchers are the real ones, where they are installed; the worker is NCCL (nccl_loader.py). Bagua's launcher does
+not start without its compiled core, so what it does to the environment is done here.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
 import nccl_loader
+import nccl_wheels
 import pytest
 from sandbox import Sandbox
 
@@ -26,9 +28,21 @@ LAUNCHERS = {
 }
 
 
-def _choice(sandbox: Sandbox, version: str, *launcher: str, **settings: str) -> str:
+def _environment_with(version: str, directory: Path) -> str:
+    """A directory for PYTHONPATH that holds this NCCL, as its wheel does: how to name the plugin depends on it."""
+    place = directory / "nvidia" / "nccl" / "lib"
+    place.mkdir(parents=True)
+    for package in (place.parent, place.parent.parent):
+        (package / "__init__.py").touch()
+    (place / "libnccl.so.2").symlink_to(nccl_wheels.library(version))
+    return str(directory)
+
+
+def _choice(sandbox: Sandbox, version: str, *launcher: str) -> str:
     command = [*launcher, *nccl_loader.worker(version)]
-    done = sandbox.run("run", "--", *command, NCCL_SOCKET_IFNAME="lo", **settings)
+    packages = _environment_with(version, sandbox.root / "packages")
+    paths = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
+    done = sandbox.run("run", "--", *command, NCCL_SOCKET_IFNAME="lo", PYTHONPATH=paths)
     assert done.returncode == 0, done.stdout + done.stderr
     return nccl_loader.found(done.stdout)
 
