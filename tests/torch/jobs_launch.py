@@ -92,6 +92,13 @@ def hosts(count: int) -> Iterator[list[Host]]:
         yield made
 
 
+@contextlib.contextmanager
+def own_host() -> Iterator[Host]:
+    """A host of the job's own, for launchers that take a port by its number. Skips the test like :func:`hosts`."""
+    with netns.two_hosts(links=0) as (space, _):
+        yield Host(0, "127.0.0.1", "lo", space)
+
+
 def environment(host: Host, settings: Mapping[str, str]) -> dict[str, str]:
     """This process's, on the host's interface, one thread per rank, and without a trace of another launcher. A process
     that is aborted says where it is."""

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jobs_launch
@@ -90,21 +91,40 @@ def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
 # ---- DeepSpeed, whose launcher reaches other hosts by pdsh and ssh, and drops most of the environment ----
 
 DEEPSPEED = (sys.executable, "-m", "deepspeed.launcher.runner")
+_COMPILE = "from deepspeed.comm.torch import build_shm_op; assert build_shm_op()"
+_COMPILE_SECONDS = 340
 
 
-@functools.cache
-def _deepspeed_here(backend: str) -> str:
-    script = jobs_launch.script("deepspeed_digits.py", "--backend", backend)
-    command = [*DEEPSPEED, "--num_accelerators", str(jobs_launch.RANKS), *script]
-    return jobs_launch.run([Command(jobs_launch.HERE, command, {"DS_ACCELERATOR": "cpu"})])
-
-
-def test_deepspeed_on_one_host() -> None:
+@pytest.fixture(scope="module")
+def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What DeepSpeed's ranks need. Every job on processors begins by compiling an operation, where that was not done at
+    the installation; ended in the middle of it, it leaves a lock for which the next would wait for good."""
     jobs_launch.needs("deepspeed")
-    losses = jobs_launch.losses(_deepspeed_here("bagua_net"))
-    assert list(losses) == ["bagua_net"]
-    assert jobs_launch.falling(losses["bagua_net"])
-    assert losses["bagua_net"] == jobs_launch.losses(_deepspeed_here("gloo"))["gloo"]
+    settings = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(tmp_path_factory.mktemp("extensions"))}
+    jobs_launch.run([Command(jobs_launch.HERE, [sys.executable, "-c", _COMPILE], settings)], _COMPILE_SECONDS)
+    return settings
+
+
+@pytest.fixture(scope="module")
+def deepspeed_here(deepspeed: dict[str, str]) -> Callable[[str], str]:
+    """The losses with a backend, on one host."""
+
+    @functools.cache
+    def train(backend: str) -> str:
+        script = jobs_launch.script("deepspeed_digits.py", "--backend", backend)
+        command = [*DEEPSPEED, "--num_accelerators", str(jobs_launch.RANKS), *script]
+        with jobs_launch.own_host() as host:
+            printed = jobs_launch.run([Command(host, command, deepspeed)])
+        losses = jobs_launch.losses(printed)
+        assert list(losses) == [backend], printed
+        return losses[backend]
+
+    return train
+
+
+def test_deepspeed_on_one_host(deepspeed_here: Callable[[str], str]) -> None:
+    assert deepspeed_here("bagua_net") == deepspeed_here("gloo")
+    assert jobs_launch.falling(deepspeed_here("gloo"))
 
 
 # What takes sshd's place: the host is a namespace, and everything after its name is a command for a shell there, which
@@ -131,20 +151,21 @@ def _ssh(hosts: list[Host], directory: Path) -> str:
     return os.pathsep.join([str(directory), os.environ["PATH"]])
 
 
-def test_deepspeed_on_two_hosts(tmp_path: Path) -> None:
+def test_deepspeed_on_two_hosts(
+    deepspeed: dict[str, str], deepspeed_here: Callable[[str], str], tmp_path: Path
+) -> None:
     """Its launcher runs on neither and hands on next to nothing: what the ranks need is in .deepspeed_env."""
-    jobs_launch.needs("deepspeed")
     if shutil.which("pdsh") is None:
         pytest.skip("DeepSpeed's launcher reaches other hosts by pdsh, which is not installed")
     with jobs_launch.hosts(2) as hosts:
-        settings = jobs_launch.environment(hosts[0], {"DS_ACCELERATOR": "cpu"})
-        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "DS_ACCELERATOR")
+        settings = jobs_launch.environment(hosts[0], deepspeed)
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PYTHONFAULTHANDLER", *deepspeed)
         (tmp_path / ".deepspeed_env").write_text("".join(f"{name}={settings[name]}\n" for name in names))
         (tmp_path / "hosts").write_text("".join(f"{host.address} slots=1\n" for host in hosts))
         where = ["--hostfile", str(tmp_path / "hosts"), "--launcher", "pdsh", "--master_addr", hosts[0].address]
         script = jobs_launch.script("deepspeed_digits.py", "--backend", "bagua_net")
-        variables = {"DS_ACCELERATOR": "cpu", "HOME": str(tmp_path), "PATH": _ssh(hosts, tmp_path / "bin")}
+        variables = {**deepspeed, "HOME": str(tmp_path), "PATH": _ssh(hosts, tmp_path / "bin")}
         printed = jobs_launch.run([Command(jobs_launch.HERE, [*DEEPSPEED, *where, *script], variables)])
     # pdsh puts the host's name in front of each line.
     losses = jobs_launch.losses(re.sub(r"^\S+: ", "", printed, flags=re.MULTILINE))
-    assert losses == {"bagua_net": jobs_launch.losses(_deepspeed_here("gloo"))["gloo"]}, printed
+    assert losses == {"bagua_net": deepspeed_here("gloo")}, printed
