@@ -7,36 +7,48 @@ import functools
 from pathlib import Path
 
 import pytest
-from gpu_jobs import launch
+from gpu_jobs import launch, proof
 from gpu_jobs.job import Job
 from gpu_jobs.places import SECONDS, Run, gpus, obstacle
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Only where this directory is named on the command line."""
+    parser.addoption("--jobs-file", type=Path, help="gets a line of JSON for each job of tests/gpu, as it ends")
+
+
 def _ranks(item: pytest.Item) -> int:
     callspec = getattr(item, "callspec", None)
-    return int(callspec.params.get("ranks", 0)) if callspec else 0
+    return int(callspec.params.get("ranks", 2)) if callspec else 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Jobs of many ranks take longest, and come last: the time on a GPU may be short."""
+    """The collectives of two ranks say most, and come first; jobs of many ranks take longest, and come last: the time
+    on a GPU may be short."""
     here = Path(__file__).parent
     own = iter(sorted((item for item in items if here in item.path.parents), key=_ranks))
     items[:] = [next(own) if here in item.path.parents else item for item in items]
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a job, once a session: several tests look at the same one. Skips the test where it cannot run."""
+
+    file = request.config.getoption("--jobs-file", None)
 
     @functools.cache
     def attempt(program: str, ranks: int, device: str, plugin: bool) -> launch.Outcome | launch.JobFailed:
-        name = f"{program}-{device}-{ranks}-{'plugin' if plugin else 'own'}"
+        job = Job(program, ranks, device, plugin)
         found = gpus() if device == "cuda" else ()
         assert not isinstance(found, str)
+        came: launch.Outcome | launch.JobFailed
         try:
-            return launch.run(Job(program, ranks, device, plugin), tmp_path_factory.mktemp(name), SECONDS, found)
+            came = launch.run(job, tmp_path_factory.mktemp(job.name), SECONDS, found)
         except launch.JobFailed as failure:
-            return failure
+            came = failure
+        if file is not None:
+            proof.append(file, job, came)
+        return came
 
     def run_once(job: Job) -> launch.Outcome:
         reason = obstacle(job)

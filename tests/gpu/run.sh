@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 #
 # Everything that needs a GPU, on a bare machine without a network: builds the library, runs the tests of real NCCL,
-# measures allreduce with the plugin and without. It needs cmake, a C compiler and a python3 that has torch with CUDA, and
-# pytest for the tests; nothing is installed. What it found is in OUT: summary.txt first, at most eight files.
+# measures allreduce with the plugin and without. It needs cmake, a C compiler and a python3 that has torch with CUDA;
+# without pytest the same jobs run, and are looked at less closely. Nothing is installed. What it found is in OUT, written
+# as it is found: summary.txt first, at most eight files.
 #
 #   tests/gpu/run.sh OUT [--minutes N] [--only build|tests|benchmark] [--sharing auto|mps|slices] [--device cuda|cpu]
 #
@@ -77,6 +78,7 @@ machine() {
 }
 
 build() {
+	command -v make >/dev/null || export CMAKE_GENERATOR=Ninja
 	cmake -S "$ROOT" -B "$WORK/build" -DBNET_TESTS=OFF && cmake --build "$WORK/build" --parallel
 }
 
@@ -84,7 +86,7 @@ start_service() {
 	command -v nvidia-cuda-mps-control >/dev/null || return 1
 	export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps-log
 	mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
-	nvidia-cuda-mps-control -d &&
+	timeout 20 nvidia-cuda-mps-control -d &&
 		timeout 60 python3 -c 'import torch; assert torch.ones(8, device="cuda").sum().item() == 8' && return
 	stop_service
 	return 1
@@ -92,7 +94,8 @@ start_service() {
 
 stop_service() {
 	[ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
-	echo quit | timeout 20 nvidia-cuda-mps-control
+	local pid=$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid
+	echo quit | timeout 20 nvidia-cuda-mps-control || { [ -f "$pid" ] && kill -KILL "$(<"$pid")"; }
 	unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 
@@ -109,31 +112,45 @@ share() {
 }
 
 # Of the time that is left, two thirds, where the benchmark is still to come.
-tests() {
+for_tests() {
 	local seconds
 	seconds=$(left)
 	wanted benchmark && seconds=$((seconds * 2 / 3))
-	timeout --kill-after=10 "$seconds" python3 -m pytest -p no:cacheprovider --rootdir="$ROOT" -v --durations=15 \
-		-k "$DEVICE or not cpu" --junitxml="$OUT/tests.xml" --basetemp="$WORK/pytest" "$ROOT/tests/gpu" >"$OUT/tests.log" 2>&1
+	echo "$seconds"
+}
+
+# What is not over in time is interrupted, so that pytest says what it has found until then.
+tests() {
+	if ! python3 -c 'import pytest' 2>/dev/null; then
+		timeout --signal=INT --kill-after=10 "$(($1 + 10))" env "PYTHONPATH=$ROOT/tests/gpu:$PYTHONPATH" \
+			python3 -m gpu_jobs "$OUT/jobs.jsonl" "$WORK/jobs" --device "$DEVICE" --seconds "$1"
+		return
+	fi
+	timeout --signal=INT --kill-after=10 "$1" python3 -m pytest -p no:cacheprovider --rootdir="$ROOT" -v --durations=15 \
+		-k "$DEVICE or not cpu" --jobs-file="$OUT/jobs.jsonl" --basetemp="$WORK/jobs" "$ROOT/tests/gpu"
 }
 
 # What NCCL said in the job of two ranks: which network, by which version of its interface.
 keep_nccl_log() {
 	local log
-	for log in "$WORK"/pytest/collectives-"$DEVICE"-2-plugin*/nccl-0.log; do
+	for log in "$WORK"/jobs/collectives-"$DEVICE"-2-plugin*/nccl-0.log; do
 		[ -f "$log" ] && grep -v 'Bytes -> Algo' "$log" | head -c 1000000 >"$OUT/nccl.log"
 	done
 }
 
 run_tests() {
-	if ! python3 -c 'import pytest' 2>/dev/null; then
-		fail "tests: pytest is not installed"
-		return
-	fi
-	tests || fail "tests: status $? (tests.log)"
-	grep -q ' passed' <(tail -n 1 "$OUT/tests.log") || fail "tests: none passed (tests.log)"
+	tests "$(for_tests)" >"$OUT/tests.log" 2>&1 || fail "tests: status $? (tests.log)"
+	grep -qE '(^|[^0-9])[1-9][0-9]* passed' <(tail -n 1 "$OUT/tests.log") || fail "tests: none passed (tests.log)"
 	keep_nccl_log
 	say "tests: $(last_line "$OUT/tests.log")"
+}
+
+# Processes that were killed in the middle of a kernel may have left the service in a state that hangs those to come.
+share_anew() {
+	if [ "$FAILED" = 1 ] && [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ]; then
+		stop_service >>"$OUT/build.log" 2>&1
+		share
+	fi
 }
 
 run_benchmark() {
@@ -166,6 +183,9 @@ fi
 say "built"
 share
 if wanted tests; then run_tests; fi
-if wanted benchmark; then run_benchmark; fi
+if wanted benchmark; then
+	share_anew
+	run_benchmark
+fi
 say "$([ "$FAILED" = 0 ] && echo "everything ran" || echo "something FAILED")"
 exit "$FAILED"

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nccl_wheels
 import pytest
 import test_loader
-from gpu_jobs import counters, launch, nccl_log, nccl_tests, places, plan
+from gpu_jobs import counters, launch, nccl_log, nccl_tests, places, plan, proof
 from gpu_jobs.job import Job, Task
 
 from bagua_net import _lib
@@ -197,6 +199,45 @@ def test_a_wrong_element_is_counted() -> None:
     assert collectives.wrong(collectives.Data(right, found, right)) == 1
 
 
+# ---- what is kept of a job ----
+
+
+def _found(*, plugin: bool = True, **changed: Any) -> dict[str, Any]:
+    """The row of a job of one rank in which all is well, with these parts of its report changed."""
+    report = {"rank": 0, "result": {"right": [True]}, "counters": {"bytes_sent": 1} if plugin else None, **changed}
+    log = nccl_log.parse(LOG if plugin else LOG.replace("BaguaNet", "Socket"))
+    return proof.row(Job("several", 1, plugin=plugin), launch.Outcome([report], [log], Path()))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (_found(), ""),
+        (_found(plugin=False), ""),
+        (_found(result={"right": [True, False]}), "right: [True, False]"),
+        (_found(result=[{"wrong": ["all_reduce: 3 elements are wrong"]}]), "3 elements"),
+        (_found(counters={"bytes_sent": 0}), "sent 0 bytes"),
+        (_found(counters=None), "sent 0 bytes"),
+        (_found(plugin=False, counters={"bytes_sent": 1}), "sent 1 bytes"),
+        (_found() | {"plugin": False}, "networks are ['BaguaNet']"),
+        (_found() | {"failure": "rank 1 is gone"}, "rank 1 is gone"),
+    ],
+)
+def test_what_is_wrong_with_a_job(found: dict[str, Any], said: str) -> None:
+    problems = proof.wrong(json.loads(json.dumps(found)))
+    assert bool(problems) == bool(said)
+    assert said in "\n".join(problems)
+
+
+def test_ranks_that_disagree_are_wrong() -> None:
+    found = _found(result={"losses": [2.0, 1.0]})
+    for key in ("reports", "nccl"):
+        found[key] = [found[key][0]] * 2
+    assert proof.wrong(found) == []
+    found["reports"][1] = {**found["reports"][1], "result": {"losses": [2.0, 1.5]}}
+    assert "disagree" in proof.wrong(found)[0]
+
+
 # ---- nccl-tests ----
 
 
@@ -238,14 +279,14 @@ def tree(tmp_path: Path) -> Path:
     return made
 
 
-def _bare(directory: Path) -> dict[str, str]:
-    """An environment whose python3 is this one, but lacks what the package needs besides Python."""
+def _bare(directory: Path, *lacking: str) -> dict[str, str]:
+    """An environment whose python3 is this one, but lacks what the package needs besides Python, and more."""
     (directory / "bin").mkdir()
     python = directory / "bin" / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     (directory / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('cffi', 'typer', 'click', 'rich'):\n    sys.modules[name] = None\n"
+        f"import sys\nfor name in {('cffi', 'typer', 'click', 'rich', *lacking)}:\n    sys.modules[name] = None\n"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "BAGUA_NET_"))}
     path = os.pathsep.join((str(directory / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -282,6 +323,22 @@ def test_the_script_on_a_bare_machine_without_a_gpu(tree: Path, tmp_path: Path) 
     assert "benchmark: gpu_allreduce: torch" in summary, summary
     assert "something FAILED" in summary
     assert len(list(out.iterdir())) <= 8
+
+
+@needs_torch
+@pytest.mark.parametrize("lacking", [(), ("pytest",)], ids=["pytest", "no-pytest"])
+def test_the_script_keeps_what_came_of_each_job(tree: Path, tmp_path: Path, lacking: tuple[str, ...]) -> None:
+    """By pytest, and without. Where cffi is missing, too, the jobs on host memory are those without the plugin."""
+    out = tmp_path / "out"
+    words = (str(out), "--device", "cpu", "--only", "tests", "--minutes", "4")
+    done = _script(tree, *words, **_bare(tmp_path, *lacking))
+    log = (out / "tests.log").read_text()
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    rows = [json.loads(line) for line in (out / "jobs.jsonl").read_text().splitlines()]
+    assert ("several", False) in {(row["program"], row["plugin"]) for row in rows}, log
+    assert [proof.wrong(row) for row in rows] == [[]] * len(rows)
+    assert "cffi is not installed" in log
+    assert ("::test_" in log) == (not lacking)
 
 
 def test_the_script_leaves_tables_and_figures(tree: Path, tmp_path: Path) -> None:

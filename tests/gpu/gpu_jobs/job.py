@@ -24,6 +24,11 @@ class Job:
     """The program's own."""
 
     @property
+    def name(self) -> str:
+        """Of a directory, too."""
+        return f"{self.program}-{self.device}-{self.ranks}-{'plugin' if self.plugin else 'own'}"
+
+    @property
     def backend(self) -> str:
         """torch.distributed's name."""
         if self.device == "cuda":
