@@ -15,6 +15,8 @@
 #define PASSES 256
 /* Passes between two looks at the deadlines, whether anything moves in them or not. */
 #define DEADLINE_EVERY 64
+/* What peers wait to hear goes out before the connections end, if that takes no longer. */
+#define FAREWELL_NS 1000000000
 
 /* ---- create and destroy ---- */
 
@@ -75,11 +77,28 @@ static void free_unclaimed(struct bnet_unclaimed *unclaimed)
 	free(unclaimed);
 }
 
+/* A peer that is owed the answer to an announcement would wait for it until its deadline. */
+static void answer_all(struct bnet_mail *mail)
+{
+	const int64_t until = bnet_coll_now() + FAREWELL_NS;
+	struct bnet_wait wait = {.nap_after = PASSES};
+
+	for (;;) {
+		bool more = false;
+
+		for (int rank = 0; rank < mail->coll->nranks; rank++)
+			more |= bnet_mail_answer(mail, &mail->boxes[rank]);
+		if (!more || bnet_coll_now() > until || bnet_wait_idle(mail->coll, &wait) != 0)
+			return;
+	}
+}
+
 void bnet_mail_destroy(bnet_mail_t *mail)
 {
 	struct bnet_node *const lists[] = {&mail->incoming, &mail->receives, &mail->promised, &mail->announced,
 					   &mail->sending,  &mail->finished, &mail->reported};
 
+	answer_all(mail);
 	for (int rank = 0; rank < mail->coll->nranks; rank++)
 		bnet_mail_release(mail, &mail->boxes[rank]);
 	bnet_coll_end(mail->coll, -ESHUTDOWN); /* from here on no connection touches a slot */
@@ -449,14 +468,25 @@ static int begin(struct bnet_mail *mail, struct bnet_op *op)
 	return rc;
 }
 
+/* Does nothing move, and nothing wait to be reported? An answer outlives the operation that it is about. */
+static bool quiet(const struct bnet_mail *mail)
+{
+	if (mail->outstanding > 0 || !bnet_list_empty(&mail->finished))
+		return false;
+	for (int rank = 0; rank < mail->coll->nranks; rank++)
+		if (bnet_mail_has_frames(&mail->boxes[rank]))
+			return false;
+	return true;
+}
+
 /* Takes what was posted; with nothing to do, waits for that. False: stopped. */
 static bool take_incoming(struct bnet_mail *mail, struct bnet_node *taken)
 {
+	const bool sleeps = quiet(mail);
 	bool stopped;
 
 	pthread_mutex_lock(&mail->lock);
-	while (mail->outstanding == 0 && bnet_list_empty(&mail->finished) && bnet_list_empty(&mail->incoming) &&
-	       !mail->stopped)
+	while (sleeps && bnet_list_empty(&mail->incoming) && !mail->stopped)
 		pthread_cond_wait(&mail->posted, &mail->lock);
 	bnet_list_each(node, &mail->incoming) {
 		bnet_list_remove(node);
@@ -529,6 +559,12 @@ static void idle(struct bnet_mail *mail, struct bnet_wait *wait)
 	pthread_mutex_unlock(&mail->lock);
 }
 
+static int stop(struct bnet_mail *mail)
+{
+	answer_all(mail);
+	return bnet_coll_fail(mail->coll, -ECANCELED, "messages: stopped");
+}
+
 static int report(struct bnet_mail *mail, bnet_mail_done_t *done, int max)
 {
 	int count = 0;
@@ -559,7 +595,7 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 		progress = !bnet_list_empty(&taken);
 		rc = begin_all(mail, &taken);
 		if (rc == 0 && mail->failed == 0 && !running)
-			rc = bnet_coll_fail(mail->coll, -ECANCELED, "messages: stopped");
+			rc = stop(mail);
 		if (rc == 0 && mail->failed == 0)
 			move_all(mail, &progress);
 		if (rc == 0 && mail->failed == 0 && ++mail->passes % DEADLINE_EVERY == 0)

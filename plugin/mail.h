@@ -145,6 +145,10 @@ void bnet_mail_await(struct bnet_mail *mail, struct bnet_op *op, bool awaits);
 int bnet_mail_queue(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame, struct bnet_op *op);
 /* One pass over what goes to and comes from a peer; sets *progress if anything moved. */
 int bnet_mail_move(struct bnet_mail *mail, struct bnet_box *box, bool *progress);
+/* Is a frame queued for this peer, or on its way? */
+bool bnet_mail_has_frames(const struct bnet_box *box);
+/* One pass over what goes to a peer that is owed an answer. True: it still is. */
+bool bnet_mail_answer(struct bnet_mail *mail, struct bnet_box *box);
 /* Gives back all that the box holds of the connections. They are closed next. */
 void bnet_mail_release(struct bnet_mail *mail, struct bnet_box *box);
 

@@ -202,11 +202,16 @@ static int complete_out(struct bnet_mail *mail, struct bnet_box *box, bool *prog
 	return 0;
 }
 
+bool bnet_mail_has_frames(const struct bnet_box *box)
+{
+	return !bnet_list_empty(&box->out) || box->out_done < box->out_posted;
+}
+
 static int move_out(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
 	int rc = 0;
 
-	if (bnet_list_empty(&box->out) && box->out_done == box->out_posted)
+	if (!bnet_mail_has_frames(box))
 		return 0;
 	if (!box->out_ready)
 		rc = ready_to_send(mail, box, progress);
@@ -215,6 +220,31 @@ static int move_out(struct bnet_mail *mail, struct bnet_box *box, bool *progress
 	if (rc == 0 && box->out_ready)
 		rc = complete_out(mail, box, progress);
 	return rc;
+}
+
+/* Not where sends are under way to this peer, which answers may be behind: they are what is given up. */
+static bool owes_answer(const struct bnet_box *box)
+{
+	bool answer = box->out_done < box->out_posted;
+
+	for (size_t i = box->out_done; i < box->out_posted; i++)
+		if (box->out_flight[i % BNET_DEPTH].op != NULL)
+			return false;
+	bnet_list_each(node, &box->out) {
+		const struct bnet_outgoing *outgoing = bnet_entry(node, struct bnet_outgoing, node);
+
+		if (outgoing->op != NULL)
+			return false;
+		answer |= outgoing->frame.kind == FRAME_GO;
+	}
+	return answer;
+}
+
+bool bnet_mail_answer(struct bnet_mail *mail, struct bnet_box *box)
+{
+	bool progress;
+
+	return box->lost == 0 && owes_answer(box) && move_out(mail, box, &progress) == 0 && owes_answer(box);
 }
 
 /* ---- from the peer ---- */

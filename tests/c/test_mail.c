@@ -393,6 +393,57 @@ static void wrong_size(struct rank *rank)
 	free(buf);
 }
 
+/* Nothing is posted any more where a size was wrong: who sent hears of it all the same, from one that sleeps until it is
+ * stopped … */
+static void wrong_size_last(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char *buf = calloc(1, 20000);
+	bnet_mail_done_t done;
+
+	check(buf != NULL);
+	rank->group->shared[rank->rank] = (char *)box->mail;
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 0) {
+		post_recv(box, buf, 10000, 1, 0);
+		finish(box);
+		check_failed(box, 0, -EMSGSIZE, "sent 20000");
+		check_int(bnet_mail_progress(box->mail, &done, 1), 0);
+	} else {
+		post_send(box, buf, 20000, 0, 0);
+		finish(box);
+		check_failed(box, 0, -EMSGSIZE, "expects 10000");
+		bnet_mail_stop((bnet_mail_t *)rank->group->shared[0]);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+	free(buf);
+}
+
+/* … and from one that leaves at once. */
+static void wrong_size_and_gone(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char *buf = calloc(1, 20000);
+
+	check(buf != NULL);
+	if (rank->rank == 0) {
+		post_send(box, buf, 1, 1, 1); /* a connection there is */
+		post_recv(box, buf, 10000, 1, 0);
+		finish(box);
+		check_failed(box, 1, -EMSGSIZE, "sent 20000");
+	} else {
+		post_recv(box, buf, 1, 0, 1);
+		finish_well(box);
+		post_send(box, buf, 20000, 0, 0);
+		finish(box);
+		check_failed(box, 1, -EMSGSIZE, "expects 10000");
+	}
+	free_box(box);
+	free(buf);
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
 /* Two messages of a wrong size are reported at once, each with its own reason. */
 static void each_its_reason(struct rank *rank)
 {
@@ -524,7 +575,8 @@ int main(void)
 {
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
-		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, each_its_reason, last_words, peer_dies, refused,
+		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, wrong_size_last,
+		wrong_size_and_gone, each_its_reason, last_words, peer_dies, refused,
 	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
