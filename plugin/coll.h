@@ -97,6 +97,8 @@ int bnet_coll_check_peer(struct bnet_coll *coll, int peer);
 
 void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
+/* This thread's warnings are dropped, or no longer: around a call whose failure is none. */
+void bnet_coll_mute(bool mute);
 /* How many warnings there were so far, in this process. */
 unsigned bnet_coll_warnings(void);
 /* Copies this thread's warnings after the first `since`, joined, as many as fit; without one, the last of any thread;

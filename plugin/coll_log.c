@@ -25,6 +25,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct warning last; /* of any thread: a network may fail in a thread of its own */
 static _Thread_local struct warning own; /* all since this thread's operation began, as many as fit */
 static _Thread_local unsigned began;
+static _Thread_local bool muted;
 
 /* A network says the reason first and the details after it, or warns of a trifle before it fails. */
 static void add_to_own(const char *text)
@@ -67,6 +68,8 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 	va_list args;
 
 	(void)flags;
+	if (muted && level == NCCL_LOG_WARN)
+		return;
 	if (level != NCCL_LOG_WARN && !wanted(level))
 		return;
 	va_start(args, fmt);
@@ -76,6 +79,11 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 		remember(text);
 	if (wanted(level))
 		fprintf(stderr, "%s %s:%d %s\n", level == NCCL_LOG_WARN ? "WARN" : "INFO", file, line, text);
+}
+
+void bnet_coll_mute(bool mute)
+{
+	muted = mute;
 }
 
 unsigned bnet_coll_warnings(void)

@@ -209,6 +209,8 @@ static int keep_waiting(struct bnet_listen *listen)
 		  "(BAGUA_NET_PORT_RANGE), or that rank is late or gone",
 		  address, listen->dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
 		  over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "");
+	if (over)
+		listen->started_ms = 0; /* who asks again waits as long again */
 	return over ? -ETIMEDOUT : 0;
 }
 

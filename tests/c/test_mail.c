@@ -5,10 +5,13 @@
  */
 #include <errno.h>
 #include <stdint.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
 #include "check.h"
+#include "coll.h"
 #include "ranks.h"
 
 #define DEADLINE_S 250 /* of the whole program */
@@ -278,6 +281,54 @@ static void two_of_three(struct rank *rank)
 		free_box(box);
 	}
 	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* ---- who has nothing to say for longer than a network waits for a connection is not lost, and nothing to warn of ---- */
+
+#define ACCEPT_S "1" /* a network waits */
+
+static void late(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	const unsigned warnings = bnet_coll_warnings();
+	const int64_t until = bnet_coll_now() + 1500000000;
+	const struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+	char token = 0;
+
+	if (rank->rank == 1) { /* its being late is what this is about */
+		check_int(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL), 0);
+		post_send(box, &token, 1, 0, 0);
+	} else if (rank->rank == 0) {
+		post_recv(box, &token, 1, -1, 0);
+	}
+	finish_well(box);
+	if (rank->rank == 0) {
+		check_int(bnet_coll_warnings(), warnings);
+		post_recv(box, &token, 1, -1, 1);
+	} else if (rank->rank == 2) {
+		post_send(box, &token, 1, 0, 1);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	finish_well(box);
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* In a process of its own: a network reads its parameters once. */
+static void late_with_little_patience(void)
+{
+	pid_t pid = fork();
+	int status;
+
+	check(pid >= 0);
+	if (pid == 0) {
+		alarm(DEADLINE_S);
+		setenv("BAGUA_NET_CONNECT_TIMEOUT", ACCEPT_S, 1);
+		run_group(&(struct group){0}, 12, 3, late);
+		exit(0);
+	}
+	check_int(waitpid(pid, &status, 0), pid);
+	check_int(status, 0);
 }
 
 /* ---- another thread posts, and one stops what waits in vain ---- */
@@ -581,6 +632,7 @@ int main(void)
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
+	late_with_little_patience();
 	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
 		for (int nranks = 2; nranks <= 4; nranks++) {
 			run_group(&(struct group){0}, versions[v], nranks, any_order);
