@@ -163,12 +163,20 @@ static void deregister(struct bnet_coll *coll, int first)
 	}
 }
 
+void bnet_coll_close_send(struct bnet_coll *coll, int rank)
+{
+	struct bnet_link *link = &coll->peers[rank].send;
+
+	if (link->comm != NULL)
+		bnet_table_close_send(&coll->table, link->comm);
+	*link = (struct bnet_link){0};
+}
+
 void bnet_coll_close_peer(struct bnet_coll *coll, int rank)
 {
 	struct bnet_peer *peer = &coll->peers[rank];
 
-	if (peer->send.comm != NULL)
-		bnet_table_close_send(&coll->table, peer->send.comm);
+	bnet_coll_close_send(coll, rank);
 	if (peer->recv.comm != NULL)
 		bnet_table_close_recv(&coll->table, peer->recv.comm);
 	if (peer->listen != NULL)

@@ -82,8 +82,9 @@ int bnet_coll_net_fail(struct bnet_coll *coll, ncclResult_t result, int peer, co
 int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *send, size_t send_bytes, void *recv,
 		    size_t recv_bytes);
 int bnet_coll_end(struct bnet_coll *coll, int rc);
-/* The connections with one peer, of which nothing is registered any more. */
+/* The connections with one peer, or the one to it, of which nothing is registered any more. */
 void bnet_coll_close_peer(struct bnet_coll *coll, int rank);
+void bnet_coll_close_send(struct bnet_coll *coll, int rank);
 /* At least so many bytes that outlive nothing but the current operation, aligned to a page. NULL: see the error. */
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes);
 /* 0, or -EINVAL: count elements of dtype for each of nranks ranks do not fit into memory, or there is no such type. */

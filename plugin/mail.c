@@ -17,6 +17,8 @@
 #define DEADLINE_EVERY 64
 /* What peers wait to hear goes out before the connections end, if that takes no longer. */
 #define FAREWELL_NS 1000000000
+/* A peer that is gone may have made a connection, which is here after a moment, or not at all. */
+#define GRACE_NS 2000000000
 
 /* ---- create and destroy ---- */
 
@@ -202,23 +204,38 @@ static bool nobody_left(const struct bnet_mail *mail)
 	return true;
 }
 
-/* A peer is gone, or its connection can no longer be trusted to be between two frames. What concerns others goes on,
- * and what that peer has sent in full is still there to be received. */
+static void finish_with(struct bnet_mail *mail, struct bnet_node *head, int peer, int rc)
+{
+	bnet_list_each(node, head) {
+		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+
+		if (op->peer == peer || (op->peer == -1 && nobody_left(mail)))
+			bnet_mail_finish(mail, op, rc);
+	}
+}
+
+/* A peer takes nothing more. The two connections with it have no order among them: what it had sent before it left may
+ * be on its way, or wait to be accepted, and is received as ever. */
+static void lose_sends(struct bnet_mail *mail, struct bnet_box *box, int rc)
+{
+	box->out_lost = rc;
+	box->grace = bnet_coll_now() + GRACE_NS;
+	bnet_mail_release_out(mail, box);
+	bnet_coll_close_send(mail->coll, box->peer);
+	finish_with(mail, &mail->announced, box->peer, rc);
+	finish_with(mail, &mail->sending, box->peer, rc);
+}
+
+/* Nothing more comes from a peer, or what comes can no longer be trusted to be between two frames. What concerns others
+ * goes on. */
 static void lose(struct bnet_mail *mail, struct bnet_box *box, int rc)
 {
-	struct bnet_node *const lists[] = {&mail->receives, &mail->promised, &mail->announced, &mail->sending};
-
 	box->lost = rc;
 	bnet_mail_release(mail, box);
+	lose_sends(mail, box, rc);
 	bnet_coll_close_peer(mail->coll, box->peer);
-	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
-		bnet_list_each(node, lists[i]) {
-			struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
-
-			if (op->peer == box->peer || (op->peer == -1 && nobody_left(mail)))
-				bnet_mail_finish(mail, op, rc);
-		}
-	}
+	finish_with(mail, &mail->receives, box->peer, rc);
+	finish_with(mail, &mail->promised, box->peer, rc);
 	bnet_list_each(node, &mail->unclaimed) {
 		struct bnet_unclaimed *unclaimed = bnet_entry(node, struct bnet_unclaimed, node);
 
@@ -279,15 +296,14 @@ static int unite(struct bnet_mail *mail, struct bnet_op *op, int peer, const str
 	return announced ? bnet_mail_queue(mail, &mail->boxes[peer], &go, NULL) : 0;
 }
 
-/* The sender may have as many bytes of letters on the way again. */
+/* The sender may have as many bytes of letters on the way again. No connection is made to say so: who has only sent may
+ * be gone, and who needs to know announces its next message, which is answered. */
 static int handed_on(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *letter)
 {
 	const struct bnet_frame taken = {.kind = FRAME_TAKEN};
 
-	if (box->lost != 0)
-		return 0;
 	box->handed_on += letter->bytes + sizeof(*letter);
-	if (box->handed_on < BNET_LETTER_WINDOW / 2 || !bnet_list_empty(&box->out))
+	if (box->handed_on < BNET_LETTER_WINDOW / 2 || !bnet_list_empty(&box->out) || !box->out_ready)
 		return 0;
 	return bnet_mail_queue(mail, box, &taken, NULL);
 }
@@ -367,7 +383,7 @@ static int may_go(struct bnet_mail *mail, struct bnet_box *box, const struct bne
 	struct bnet_op *op = find(&mail->announced, box->peer, go->key);
 
 	if (op == NULL)
-		return unknown(mail, box);
+		return box->out_lost != 0 ? 0 : unknown(mail, box);
 	bnet_mail_await(mail, op, false);
 	if (go->bytes != op->bytes) {
 		bnet_mail_finish(mail, op, bnet_coll_fail(mail->coll, -EMSGSIZE,
@@ -429,12 +445,14 @@ static int begin_send(struct bnet_mail *mail, struct bnet_op *op)
 /* Can it never be done? Asked of sends, and of receives that no message was there for. */
 static bool in_vain(const struct bnet_mail *mail, const struct bnet_op *op)
 {
-	return op->peer >= 0 ? mail->boxes[op->peer].lost != 0 : nobody_left(mail);
+	if (op->peer < 0)
+		return nobody_left(mail);
+	return op->sends ? mail->boxes[op->peer].out_lost != 0 : mail->boxes[op->peer].lost != 0;
 }
 
 static void finish_in_vain(struct bnet_mail *mail, struct bnet_op *op)
 {
-	const int rc = op->peer >= 0 ? mail->boxes[op->peer].lost : -EREMOTEIO;
+	const int rc = op->peer >= 0 ? mail->boxes[op->peer].out_lost : -EREMOTEIO;
 
 	bnet_mail_finish(mail, op, bnet_coll_fail(mail->coll, rc, "%s: rank %d has lost rank %d (-1: all) before",
 						  op->sends ? "send" : "recv", mail->coll->rank, op->peer));
@@ -522,8 +540,14 @@ static void move_all(struct bnet_mail *mail, bool *progress)
 {
 	for (int step = 1; step < mail->coll->nranks; step++) {
 		struct bnet_box *box = &mail->boxes[bnet_ring_rank(mail->coll, step)];
-		int rc = bnet_mail_move(mail, box, progress);
+		int rc;
 
+		if (box->lost != 0)
+			continue;
+		rc = bnet_mail_move_out(mail, box, progress);
+		if (rc != 0)
+			lose_sends(mail, box, rc);
+		rc = bnet_mail_move_in(mail, box, progress);
 		if (rc != 0)
 			lose(mail, box, rc);
 	}

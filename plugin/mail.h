@@ -86,6 +86,8 @@ struct bnet_moving {
 struct bnet_box {
 	int peer;
 	int lost;         /* 0, or why this peer is no longer there: -errno */
+	int out_lost;     /* 0, or why nothing goes to it any more; what it has sent may still come */
+	int64_t grace;    /* until when a connection from it may still turn up then */
 	unsigned awaited; /* operations for which something must come from this peer */
 	char *slots;      /* BNET_DEPTH to send from, one to receive into */
 
@@ -141,15 +143,17 @@ void bnet_mail_await(struct bnet_mail *mail, struct bnet_op *op, bool awaits);
 
 /* ---- mail_link.c ---- */
 
-/* Puts a frame behind all others for this peer. -ENOMEM. */
+/* Puts a frame behind all others for this peer, and drops it where nothing goes there any more. -ENOMEM. */
 int bnet_mail_queue(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame, struct bnet_op *op);
-/* One pass over what goes to and comes from a peer; sets *progress if anything moved. */
-int bnet_mail_move(struct bnet_mail *mail, struct bnet_box *box, bool *progress);
+/* One pass over what goes to a peer, or comes from it; sets *progress if anything moved. */
+int bnet_mail_move_out(struct bnet_mail *mail, struct bnet_box *box, bool *progress);
+int bnet_mail_move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress);
 /* Is a frame queued for this peer, or on its way? */
 bool bnet_mail_has_frames(const struct bnet_box *box);
 /* One pass over what goes to a peer that is owed an answer. True: it still is. */
 bool bnet_mail_answer(struct bnet_mail *mail, struct bnet_box *box);
-/* Gives back all that the box holds of the connections. They are closed next. */
+/* Gives back all that the box holds of the connections, or of the one to the peer. They are closed next. */
 void bnet_mail_release(struct bnet_mail *mail, struct bnet_box *box);
+void bnet_mail_release_out(struct bnet_mail *mail, struct bnet_box *box);
 
 #endif

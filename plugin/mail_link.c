@@ -104,8 +104,11 @@ static int test_oldest(struct bnet_mail *mail, const struct bnet_box *box, const
 
 int bnet_mail_queue(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame, struct bnet_op *op)
 {
-	struct bnet_outgoing *outgoing = malloc(sizeof(*outgoing));
+	struct bnet_outgoing *outgoing;
 
+	if (box->out_lost != 0)
+		return 0;
+	outgoing = malloc(sizeof(*outgoing));
 	if (outgoing == NULL)
 		return bnet_coll_fail(mail->coll, -ENOMEM, "messages: out of memory");
 	*outgoing = (struct bnet_outgoing){.frame = *frame, .op = op};
@@ -215,7 +218,7 @@ bool bnet_mail_has_frames(const struct bnet_box *box)
 	return !bnet_list_empty(&box->out) || box->out_done < box->out_posted;
 }
 
-static int move_out(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
+int bnet_mail_move_out(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
 	int rc = 0;
 
@@ -252,7 +255,11 @@ bool bnet_mail_answer(struct bnet_mail *mail, struct bnet_box *box)
 {
 	bool progress;
 
-	return box->lost == 0 && owes_answer(box) && move_out(mail, box, &progress) == 0 && owes_answer(box);
+	if (!owes_answer(box))
+		return false;
+	if (bnet_mail_move_out(mail, box, &progress) != 0)
+		bnet_mail_release_out(mail, box);
+	return owes_answer(box);
 }
 
 /* ---- from the peer ---- */
@@ -351,7 +358,17 @@ static int complete_in(struct bnet_mail *mail, struct bnet_box *box, bool *progr
 	return 0;
 }
 
-static int move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
+/* Nothing goes to this peer, and nothing came in time: a connection that it had made would be here by now. */
+static int never_came(struct bnet_mail *mail, const struct bnet_box *box)
+{
+	if (box->out_lost == 0 || bnet_coll_now() < box->grace)
+		return 0;
+	return bnet_coll_fail(mail->coll, box->out_lost,
+			      "messages: rank %d lost rank %d: it cannot be reached, and there is nothing from it either",
+			      mail->coll->rank, box->peer);
+}
+
+int bnet_mail_move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
 	int rc = 0;
 
@@ -359,6 +376,8 @@ static int move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 		return 0; /* nothing from this peer is missing: it need not even be there */
 	if (!box->in_ready)
 		rc = ready_to_receive(mail, box, progress);
+	if (rc == 0 && !box->in_ready)
+		rc = never_came(mail, box);
 	if (rc == 0 && box->in_ready)
 		rc = post_in(mail, box);
 	if (rc >= 0 && box->in_ready)
@@ -366,44 +385,12 @@ static int move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 	return rc < 0 ? rc : 0;
 }
 
-/* What a peer said before it left has arrived before the news that it takes nothing more. */
-static void take_last_words(struct bnet_mail *mail, struct bnet_box *box)
+/* ---- the end of the connections ---- */
+
+void bnet_mail_release_out(struct bnet_mail *mail, struct bnet_box *box)
 {
-	bool more = true;
-
-	while (more) {
-		more = false;
-		if (move_in(mail, box, &more) != 0)
-			return;
-	}
-}
-
-int bnet_mail_move(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
-{
-	char error[sizeof(mail->coll->error)];
-	int rc;
-
-	if (box->lost != 0)
-		return 0;
-	rc = move_out(mail, box, progress);
-	if (rc == 0)
-		return move_in(mail, box, progress);
-	memcpy(error, mail->coll->error, sizeof(error));
-	take_last_words(mail, box);
-	memcpy(mail->coll->error, error, sizeof(error));
-	return rc;
-}
-
-void bnet_mail_release(struct bnet_mail *mail, struct bnet_box *box)
-{
-	const struct bnet_peer *peer = &mail->coll->peers[box->peer];
-
 	if (box->out_ready)
-		bnet_table_dereg(&mail->coll->table, peer->send.comm, box->out_mhandle);
-	if (box->in_ready)
-		bnet_table_dereg(&mail->coll->table, peer->recv.comm, box->in_mhandle);
-	if (box->into != NULL)
-		deregister_buffer(mail, box, box->into);
+		bnet_table_dereg(&mail->coll->table, mail->coll->peers[box->peer].send.comm, box->out_mhandle);
 	for (size_t i = box->out_done; i < box->out_posted; i++)
 		if (box->out_flight[i % BNET_DEPTH].op != NULL)
 			deregister_buffer(mail, box, box->out_flight[i % BNET_DEPTH].op);
@@ -412,10 +399,20 @@ void bnet_mail_release(struct bnet_mail *mail, struct bnet_box *box)
 
 		if (outgoing->op != NULL)
 			deregister_buffer(mail, box, outgoing->op);
-		bnet_list_remove(node);
-		free(outgoing);
+		end_frame(box, outgoing);
 	}
-	box->out_ready = box->in_ready = false;
+	box->out_ready = false;
+	box->out_done = box->out_posted = 0;
+}
+
+void bnet_mail_release(struct bnet_mail *mail, struct bnet_box *box)
+{
+	bnet_mail_release_out(mail, box);
+	if (box->in_ready)
+		bnet_table_dereg(&mail->coll->table, mail->coll->peers[box->peer].recv.comm, box->in_mhandle);
+	if (box->into != NULL)
+		deregister_buffer(mail, box, box->into);
+	box->in_ready = false;
 	box->into = NULL;
-	box->out_done = box->out_posted = box->in_done = box->in_posted = 0;
+	box->in_done = box->in_posted = 0;
 }

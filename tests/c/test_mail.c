@@ -570,6 +570,32 @@ static void last_words(struct rank *rank)
 	free_box(box);
 }
 
+/* Who left had said something before, which was never even accepted when to send to it fails. */
+static void words_of_a_stranger(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char word = 'w', token = 0;
+
+	if (rank->rank == 1) {
+		post_send(box, &word, 1, 0, 0);
+		finish_well(box);
+		free_box(box);
+		pthread_barrier_wait(&rank->group->barrier);
+		return;
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	post_send(box, &token, 1, 1, 1);
+	finish(box);
+	check(box->done[0].rc != 0 && strstr(box->said[0], "lost rank 1") != NULL);
+	post_recv(box, &token, 1, 1, 0);
+	post_recv(box, &word, 1, 1, 0);
+	finish(box);
+	check_int(box->done[1].rc, 0);
+	check_int(token, 'w');
+	check(box->done[2].rc != 0 && strstr(box->said[2], "lost rank 1") != NULL);
+	free_box(box);
+}
+
 /* One of three leaves. What it said is there, the others go on, and whoever asks it for more hears that it is gone. */
 static void one_leaves(struct rank *rank)
 {
@@ -627,7 +653,7 @@ int main(void)
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
 		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, wrong_size_last,
-		wrong_size_and_gone, each_its_reason, last_words, peer_dies, refused,
+		wrong_size_and_gone, each_its_reason, last_words, words_of_a_stranger, peer_dies, refused,
 	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
