@@ -98,6 +98,7 @@ struct bnet_box {
 	bool header_sent;     /* of the first frame, a parcel */
 	size_t out_sent;      /* bytes of its payload */
 	uint64_t unconfirmed; /* letters' bytes that count in the window */
+	int64_t ask_at;       /* when to see whether this peer is there, if nothing says so by itself */
 	struct bnet_moving out_flight[BNET_DEPTH];
 
 	void *in_mhandle;

@@ -9,6 +9,10 @@
 
 #include "mail.h"
 
+/* From a peer that owes an answer and has not connected, its end cannot be heard: so often something is sent to it, which
+ * fails then. */
+#define ASK_NS 1000000000
+
 /* ---- connections ---- */
 
 static int register_slots(struct bnet_mail *mail, struct bnet_box *box, void *comm, char *at, size_t bytes,
@@ -218,12 +222,26 @@ bool bnet_mail_has_frames(const struct bnet_box *box)
 	return !bnet_list_empty(&box->out) || box->out_done < box->out_posted;
 }
 
+static int ask_whether_there(struct bnet_mail *mail, struct bnet_box *box)
+{
+	const struct bnet_frame nothing = {.kind = FRAME_TAKEN};
+	int64_t now;
+
+	if (!box->out_ready || box->in_ready || box->awaited == 0 || bnet_mail_has_frames(box))
+		return 0;
+	now = bnet_coll_now();
+	if (now < box->ask_at)
+		return 0;
+	box->ask_at = now + ASK_NS;
+	return bnet_mail_queue(mail, box, &nothing, NULL);
+}
+
 int bnet_mail_move_out(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
-	int rc = 0;
+	int rc = ask_whether_there(mail, box);
 
-	if (!bnet_mail_has_frames(box))
-		return 0;
+	if (rc != 0 || !bnet_mail_has_frames(box))
+		return rc;
 	if (!box->out_ready)
 		rc = ready_to_send(mail, box, progress);
 	if (rc == 0 && box->out_ready)
