@@ -6,7 +6,7 @@
  *   mail_link.c  frames to and from one peer
  *
  * An ncclNet connection keeps the order of messages, and a receive must be there first. Tags ask for neither. So what
- * travels are frames, and the receiver always has a receive posted for the next one:
+ * travels are frames, and a rank has a receive posted for a peer's next one whenever it waits for anything from there:
  *
  *   LETTER    a small message, payload included. Kept by the receiver until somebody asks for it; a sender has no more
  *             than WINDOW bytes of them that the receiver has not said to have handed on.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Frames to and from one peer: connect when there is something to say, keep a receive posted for the next frame, move
- * parcels in chunks. The progress thread.
+ * Frames to and from one peer: connect when there is something to say, have a receive posted for the next frame while one
+ * is awaited, move parcels in chunks. The progress thread.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -298,6 +298,13 @@ static int post_receive(struct bnet_mail *mail, struct bnet_box *box, char *data
 	return 1;
 }
 
+/* A receive that nothing comes for keeps the control thread looking, and makes a peer's leaving a failure. Where the window
+ * is half used, the news that it opens again is worth that. */
+static bool wants_frame(const struct bnet_mail *mail, const struct bnet_box *box)
+{
+	return box->awaited > 0 || mail->any > 0 || box->unconfirmed > BNET_LETTER_WINDOW / 2;
+}
+
 static int post_in(struct bnet_mail *mail, struct bnet_box *box)
 {
 	struct bnet_op *op = box->into;
@@ -390,7 +397,7 @@ int bnet_mail_move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progre
 {
 	int rc = 0;
 
-	if (!box->in_ready && box->awaited == 0 && mail->any == 0)
+	if (!wants_frame(mail, box))
 		return 0; /* nothing from this peer is missing: it need not even be there */
 	if (!box->in_ready)
 		rc = ready_to_receive(mail, box, progress);

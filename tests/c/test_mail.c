@@ -12,6 +12,7 @@
 #include "bagua_net.h"
 #include "check.h"
 #include "coll.h"
+#include "mail.h"
 #include "ranks.h"
 
 #define DEADLINE_S 250 /* of the whole program */
@@ -281,6 +282,24 @@ static void two_of_three(struct rank *rank)
 		free_box(box);
 	}
 	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* ---- nothing is posted to a network where nothing is awaited ---- */
+
+static void nothing_awaited(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	const struct bnet_box *peer = &box->mail->boxes[1 - rank->rank];
+	char token = 0, own = 0;
+
+	post_recv(box, &token, 1, 1 - rank->rank, 0);
+	post_send(box, &own, 1, 1 - rank->rank, 0);
+	finish_well(box);
+	post_send(box, &own, 1, 1 - rank->rank, 1); /* all connections are looked at once more */
+	finish_well(box);
+	check_int(peer->in_done, peer->in_posted);
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
 }
 
 /* ---- who has nothing to say for longer than a network waits for a connection is not lost, and nothing to warn of ---- */
@@ -652,7 +671,7 @@ int main(void)
 {
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
-		flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, wrong_size_last,
+		nothing_awaited, flood, flood_of_nothing, stopped, timed_out, timed_out_in_traffic, wrong_size, wrong_size_last,
 		wrong_size_and_gone, each_its_reason, last_words, words_of_a_stranger, peer_dies, refused,
 	};
 
