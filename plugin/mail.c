@@ -224,6 +224,7 @@ static void lose_sends(struct bnet_mail *mail, struct bnet_box *box, int rc)
 	bnet_coll_close_send(mail->coll, box->peer);
 	finish_with(mail, &mail->announced, box->peer, rc);
 	finish_with(mail, &mail->sending, box->peer, rc);
+	mail->coll->warnings = bnet_coll_warnings(); /* the next failure has reasons of its own */
 }
 
 /* Nothing more comes from a peer, or what comes can no longer be trusted to be between two frames. What concerns others
@@ -242,6 +243,7 @@ static void lose(struct bnet_mail *mail, struct bnet_box *box, int rc)
 		if (unclaimed->peer == box->peer && unclaimed->frame.kind == FRAME_ANNOUNCE)
 			free_unclaimed(unclaimed);
 	}
+	mail->coll->warnings = bnet_coll_warnings();
 }
 
 /* Nothing can be trusted: all connections end, and with them every operation. */
@@ -608,6 +610,9 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 {
 	struct bnet_wait wait = {.nap_after = PASSES};
 
+	if (!mail->begun)
+		mail->coll->warnings = bnet_coll_warnings(); /* they are counted for each thread */
+	mail->begun = true;
 	free_operations(&mail->reported);
 	for (;;) {
 		struct bnet_node taken;

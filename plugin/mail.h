@@ -129,6 +129,7 @@ struct bnet_mail {
 	unsigned any; /* receives from any source that match nothing yet */
 	uint64_t next_key;
 	unsigned passes;
+	bool begun; /* progress was called */
 	int failed;
 	struct bnet_box *boxes;
 };

@@ -655,6 +655,37 @@ static void one_leaves(struct rank *rank)
 	free_box(box);
 }
 
+/* Two leave, one after the other; what is said of the second is not what was said of the first. */
+static void lost_one_by_one(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	const char *reason;
+	char token = 0;
+
+	if (rank->rank == 0) {
+		post_recv(box, &token, 1, 1, 0);
+		post_recv(box, &token, 1, 2, 0);
+	} else {
+		post_send(box, &token, 1, 0, 0);
+	}
+	finish_well(box);
+	for (int leaver = 1; leaver < 3 && rank->rank == 0; leaver++) {
+		const uint64_t id = post_recv(box, &token, 1, leaver, 1);
+
+		pthread_barrier_wait(&rank->group->barrier); /* now */
+		finish(box);
+		reason = strstr(box->said[id], "broke while");
+		check(reason != NULL && strstr(reason + 1, "broke while") == NULL);
+	}
+	for (int leaver = 1; leaver < 3 && rank->rank != 0; leaver++) {
+		pthread_barrier_wait(&rank->group->barrier);
+		if (rank->rank == leaver)
+			free_box(box);
+	}
+	if (rank->rank == 0)
+		free_box(box);
+}
+
 static void refused(struct rank *rank)
 {
 	struct box *box = new_box(rank);
@@ -687,6 +718,7 @@ int main(void)
 			run_group(&(struct group){0}, versions[v], 2, pairs[i]);
 		run_group(&(struct group){0}, versions[v], 3, two_of_three);
 		run_group(&(struct group){0}, versions[v], 3, one_leaves);
+		run_group(&(struct group){0}, versions[v], 3, lost_one_by_one);
 	}
 	return 0;
 }
