@@ -298,29 +298,43 @@ static int unite(struct bnet_mail *mail, struct bnet_op *op, int peer, const str
 	return announced ? bnet_mail_queue(mail, &mail->boxes[peer], &go, NULL) : 0;
 }
 
+/* Its payload and header: an honest sender counts in the window what is kept here, and what it has not heard of. */
+static uint64_t place_of(const struct bnet_frame *letter)
+{
+	return letter->bytes + sizeof(*letter);
+}
+
 /* The sender may have as many bytes of letters on the way again. No connection is made to say so: who has only sent may
  * be gone, and who needs to know announces its next message, which is answered. */
 static int handed_on(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *letter)
 {
 	const struct bnet_frame taken = {.kind = FRAME_TAKEN};
 
-	box->handed_on += letter->bytes + sizeof(*letter);
+	box->handed_on += place_of(letter);
 	if (box->handed_on < BNET_LETTER_WINDOW / 2 || !bnet_list_empty(&box->out) || !box->out_ready)
 		return 0;
 	return bnet_mail_queue(mail, box, &taken, NULL);
 }
 
-static int keep(struct bnet_mail *mail, int peer, const struct bnet_frame *frame, const char *payload)
+static int too_many(struct bnet_mail *mail, const struct bnet_box *box)
+{
+	return bnet_coll_fail(mail->coll, -EPROTO, "messages: rank %d sends more than rank %d has room for", box->peer,
+			      mail->coll->rank);
+}
+
+static int keep(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame, const char *payload)
 {
 	const size_t bytes = frame->kind == FRAME_LETTER ? frame->bytes : 0;
 	struct bnet_unclaimed *unclaimed = malloc(sizeof(*unclaimed) + bytes);
 
 	if (unclaimed == NULL)
 		return bnet_coll_fail(mail->coll, -ENOMEM, "messages: out of memory");
-	unclaimed->peer = peer;
+	unclaimed->peer = box->peer;
 	unclaimed->frame = *frame;
 	if (bytes > 0)
 		memcpy(unclaimed->payload, payload, bytes);
+	if (frame->kind == FRAME_LETTER)
+		box->kept += place_of(frame);
 	bnet_list_add(&mail->unclaimed, &unclaimed->node);
 	return 0;
 }
@@ -330,6 +344,8 @@ static int match_message(struct bnet_mail *mail, struct bnet_box *box, const str
 {
 	int rc = 0;
 
+	if (frame->kind == FRAME_LETTER && box->kept + box->handed_on + place_of(frame) > BNET_LETTER_WINDOW)
+		return too_many(mail, box);
 	bnet_list_each(node, &mail->receives) {
 		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
 
@@ -340,7 +356,7 @@ static int match_message(struct bnet_mail *mail, struct bnet_box *box, const str
 			rc = handed_on(mail, box, frame);
 		return rc;
 	}
-	return keep(mail, box->peer, frame, payload);
+	return keep(mail, box, frame, payload);
 }
 
 static int match_receive(struct bnet_mail *mail, struct bnet_op *op)
@@ -352,6 +368,8 @@ static int match_receive(struct bnet_mail *mail, struct bnet_op *op)
 		if ((op->peer != -1 && op->peer != unclaimed->peer) || op->tag != unclaimed->frame.tag)
 			continue;
 		rc = unite(mail, op, unclaimed->peer, &unclaimed->frame, unclaimed->payload);
+		if (unclaimed->frame.kind == FRAME_LETTER)
+			mail->boxes[unclaimed->peer].kept -= place_of(&unclaimed->frame);
 		if (rc == 0 && unclaimed->frame.kind == FRAME_LETTER)
 			rc = handed_on(mail, &mail->boxes[unclaimed->peer], &unclaimed->frame);
 		free_unclaimed(unclaimed);

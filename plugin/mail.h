@@ -17,7 +17,8 @@
  *   TAKEN     nothing but what every frame carries: how many bytes of letters were handed on
  *
  * So no message waits for one that nobody asked for yet, whatever the order of sends and receives on both sides, and
- * what the receiver keeps is bounded. Frames are in the machine's byte order, as the elements are.
+ * the letters that the receiver keeps are bounded. Announcements are not: some hundred bytes for each message of a size
+ * that nobody has asked for. Frames are in the machine's byte order, as the elements are.
  */
 #ifndef BNET_MAIL_H
 #define BNET_MAIL_H
@@ -106,6 +107,7 @@ struct bnet_box {
 	struct bnet_op *into; /* whose parcel comes; NULL: the next frame */
 	size_t in_posted, in_done; /* messages of this parcel, or of one frame */
 	size_t in_asked;      /* bytes of the parcel for which a receive is posted */
+	uint64_t kept;        /* letters' bytes that nobody has asked for */
 	uint64_t handed_on;   /* letters' bytes that the peer has not heard of */
 	struct bnet_moving in_flight[BNET_DEPTH];
 };

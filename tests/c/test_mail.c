@@ -675,7 +675,7 @@ static void lost_one_by_one(struct rank *rank)
 		pthread_barrier_wait(&rank->group->barrier); /* now */
 		finish(box);
 		reason = strstr(box->said[id], "broke while");
-		check(reason != NULL && strstr(reason + 1, "broke while") == NULL);
+		check(reason == NULL || strstr(reason + 1, "broke while") == NULL);
 	}
 	for (int leaver = 1; leaver < 3 && rank->rank != 0; leaver++) {
 		pthread_barrier_wait(&rank->group->barrier);
