@@ -233,6 +233,35 @@ def test_a_tensor_that_cannot_hold_what_is_received(ranks: Ranks) -> None:
     assert re.search("RuntimeError: .*single memory location", told)
 
 
+class Full(torch.Tensor):
+    """A tensor for whose copy there is no memory."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.copy_:
+            raise MemoryError("no room")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def no_memory(here: Here) -> str:
+    """What goes wrong while a message is reported is no error that a tensor is known for."""
+    if here.rank == 0:
+        dist.send(torch.ones(8), 1, tag=1)
+        dist.send(torch.ones(8), 1, tag=2)
+    elif here.rank == 1:
+        full = torch.zeros(16)[::2].as_subclass(Full)
+        told = refusal(lambda: dist.group.WORLD.recv([full], 0, 1))
+        dist.recv(torch.zeros(8), 0, tag=2)
+        return told
+    return ""
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_message_that_cannot_be_reported(ranks: Ranks) -> None:
+    told = ranks.run(no_memory, seconds=40)[1]
+    assert re.search("DistBackendError: .*MemoryError.*no room", told)
+
+
 # ---- peers that do not come ----
 
 

@@ -202,12 +202,19 @@ class Messages:
             self._reports[number] = report
             if function == self._lib.bnet_mail_send:
                 self._sends.add(number)
-            rc = function(self._mail, buffer, nbytes, peer, tag, timeout_s, number)
+            try:
+                rc = function(self._mail, buffer, nbytes, peer, tag, timeout_s, number)
+            except (TypeError, OverflowError):  # an argument: nothing was asked for
+                self._forget(number)
+                raise
             if rc != 0:
-                del self._reports[number]
-                self._sends.discard(number)
+                self._forget(number)
         if rc != 0:
             raise failed(self._group, f"no message can be exchanged with rank {peer}", rc)
+
+    def _forget(self, number: int) -> None:
+        del self._reports[number]
+        self._sends.discard(number)
 
     def _start(self, timeout_s: float) -> None:
         if self._thread is not None:
@@ -219,26 +226,41 @@ class Messages:
             out = _lib.ffi.new("bnet_mail_t **")
             self._endpoint.check(self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, rows))
             self._mail, self._endpoint.coll = out[0], _lib.ffi.NULL
-        thread = threading.Thread(target=self._serve, args=(self._mail,), name=f"{self._group} messages", daemon=True)
+        done = _lib.ffi.new("bnet_mail_done_t[]", _REPORTS)
+        name = f"{self._group} messages"
+        thread = threading.Thread(target=self._serve, args=(self._mail, done), name=name, daemon=True)
         thread.start()
         self._thread = thread
 
-    def _serve(self, mail: Any) -> None:
-        done = _lib.ffi.new("bnet_mail_done_t[]", _REPORTS)
+    def _serve(self, mail: Any, done: Any) -> None:
         while True:
             count = self._lib.bnet_mail_progress(mail, done, _REPORTS)
             if count == 0:
                 return
             for row in done[0:count]:
-                self._report(row.id, row.rc, row.peer, _lib.text(row.error))
+                self._report(row)
 
-    def _report(self, number: int, rc: int, peer: int, reason: str | None) -> None:
+    def _report(self, row: Any) -> None:
+        """Never raises: nobody but this thread could end what is still under way."""
+        number, rc, peer = row.id, row.rc, row.peer
         with self._lock:
             report = self._reports.pop(number)
-        report(failed(self._group, reason, rc) if rc != 0 else None, peer)
-        with self._lock:
-            self._sends.discard(number)
-            self._sent.notify_all()
+        try:
+            report(failed(self._group, _lib.text(row.error), rc) if rc != 0 else None, peer)
+        except BaseException as unexpected:
+            self._report_failure(report, unexpected, peer)
+        finally:
+            with self._lock:
+                self._sends.discard(number)
+                self._sent.notify_all()
+
+    def _report_failure(self, report: Report, unexpected: BaseException, peer: int) -> None:
+        try:
+            report(failed(self._group, repr(unexpected), 0), peer)
+        except BaseException as error:  # then nothing is to be relied on: all that is under way fails, and no more is taken
+            with self._lock:
+                self._refusal = self._refusal or f"{self._group} could not report a message: {error!r}"
+                self._lib.bnet_mail_stop(self._mail)
 
     def finish_sends(self) -> None:
         """Returns when all that was to be sent is; nothing more is taken."""
