@@ -181,12 +181,12 @@ int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows);
 /* From any thread. The buffer stays as it is until the operation is reported. Messages between two ranks with the same
  * tag are received in the order in which they were sent. A receive must ask for exactly as many bytes as were sent,
  * else both fail with -EMSGSIZE, but for a small message that is sent already; all else goes on then. timeout_s:
- * seconds until -ETIMEDOUT; 0: none. A receive's peer may be -1: any.
- * 0, -EINVAL: no such peer; -ENOMEM; -ECANCELED: stopped. */
+ * seconds until -ETIMEDOUT; 0, or 9e9 and more: none. A receive's peer may be -1: any.
+ * 0, -EINVAL: no such peer, or no such time; -ENOMEM; -ECANCELED: stopped. */
 int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
 int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
 /* One thread. Moves data, and sleeps where there is none to move, until operations are over; returns how many, at most
- * max. 0: stopped, and nothing is left. */
+ * max. 0: stopped, and nothing is left. -EINVAL: max is not positive. */
 int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max);
 /* Ends all operations with -ECANCELED, and refuses more. From any thread. */
 void bnet_mail_stop(bnet_mail_t *mail);

@@ -24,20 +24,22 @@
 
 int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows)
 {
-	struct bnet_mail *mail;
+	struct bnet_mail *mail = calloc(1, sizeof(*mail));
 	pthread_condattr_t attr;
 	int rc;
 
 	*out = NULL;
-	rc = bnet_coll_take_rows(coll, rows);
-	if (rc != 0)
-		return rc;
-	mail = calloc(1, sizeof(*mail));
 	if (mail != NULL)
 		mail->boxes = calloc((size_t)coll->nranks, sizeof(*mail->boxes));
-	if (mail == NULL || mail->boxes == NULL) {
+	if (mail == NULL || mail->boxes == NULL)
+		rc = bnet_coll_fail(coll, -ENOMEM, "messages: out of memory");
+	else
+		rc = bnet_coll_take_rows(coll, rows); /* after which the group is no one else's */
+	if (rc != 0) {
+		if (mail != NULL)
+			free(mail->boxes);
 		free(mail);
-		return bnet_coll_fail(coll, -ENOMEM, "messages: out of memory");
+		return rc;
 	}
 	mail->coll = coll;
 	coll->operation = "messages";
@@ -125,6 +127,8 @@ static int post(struct bnet_mail *mail, const struct bnet_op *asked, double time
 	bool stopped;
 
 	if (asked->peer >= mail->coll->nranks || asked->peer == mail->coll->rank || asked->peer < (asked->sends ? 0 : -1))
+		return -EINVAL;
+	if (!(timeout_s >= 0)) /* nor is it a number */
 		return -EINVAL;
 	op = malloc(sizeof(*op));
 	if (op == NULL)
@@ -628,6 +632,8 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 {
 	struct bnet_wait wait = {.nap_after = PASSES};
 
+	if (max < 1)
+		return -EINVAL;
 	if (!mail->begun)
 		mail->coll->warnings = bnet_coll_warnings(); /* they are counted for each thread */
 	mail->begun = true;

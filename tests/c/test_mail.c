@@ -4,6 +4,7 @@
  * thread posts and makes progress, but where a scenario says otherwise.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdint.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -695,6 +696,9 @@ static void refused(struct rank *rank)
 	check_int(bnet_mail_send(box->mail, &byte, 1, -1, 0, 0, 0), -EINVAL);
 	check_int(bnet_mail_send(box->mail, &byte, 1, rank->nranks, 0, 0, 0), -EINVAL);
 	check_int(bnet_mail_recv(box->mail, &byte, 1, -2, 0, 0, 0), -EINVAL);
+	check_int(bnet_mail_recv(box->mail, &byte, 1, -1, 0, -0.5, 0), -EINVAL);
+	check_int(bnet_mail_recv(box->mail, &byte, 1, -1, 0, (double)NAN, 0), -EINVAL);
+	check_int(bnet_mail_progress(box->mail, NULL, 0), -EINVAL);
 	free_box(box);
 }
 
