@@ -393,21 +393,31 @@ static int never_came(struct bnet_mail *mail, const struct bnet_box *box)
 			      mail->coll->rank, box->peer);
 }
 
+/* Posts and completes what has come: a frame, or chunks. */
+static int take_next(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
+{
+	int rc = post_in(mail, box);
+
+	return rc < 0 ? rc : complete_in(mail, box, progress);
+}
+
 int bnet_mail_move_in(struct bnet_mail *mail, struct bnet_box *box, bool *progress)
 {
+	bool more = wants_frame(mail, box); /* else nothing from this peer is missing: it need not even be there */
 	int rc = 0;
 
-	if (!wants_frame(mail, box))
-		return 0; /* nothing from this peer is missing: it need not even be there */
-	if (!box->in_ready)
+	if (more && !box->in_ready)
 		rc = ready_to_receive(mail, box, progress);
-	if (rc == 0 && !box->in_ready)
+	if (rc == 0 && more && !box->in_ready)
 		rc = never_came(mail, box);
-	if (rc == 0 && box->in_ready)
-		rc = post_in(mail, box);
-	if (rc >= 0 && box->in_ready)
-		rc = complete_in(mail, box, progress);
-	return rc < 0 ? rc : 0;
+	/* A pass looks at every peer, so it takes as many frames of each as are there, but of a fast one not without end. */
+	for (int frames = 0; rc == 0 && more && box->in_ready && frames < BNET_DEPTH; frames++) {
+		more = false;
+		rc = take_next(mail, box, &more);
+		*progress |= more;
+		more &= wants_frame(mail, box);
+	}
+	return rc;
 }
 
 /* ---- the end of the connections ---- */
