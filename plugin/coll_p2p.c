@@ -9,7 +9,7 @@
 #include "coll.h"
 
 #define STAGE_BYTES (BNET_DEPTH * BNET_CHUNK)
-/* Peers that all-to-all exchanges with at the same time: a slow one does not hold up the others. */
+/* Peers that all-to-all exchanges with at the same time: only so many slow ones hold up the others. */
 #define ALL_TO_ALL_PEERS 4
 
 /* ---- send and receive ---- */
@@ -121,34 +121,45 @@ static char *block_at(const struct blocks *blocks, int rank)
 	return blocks->base + at;
 }
 
+struct all_to_all {
+	const struct bnet_coll *coll;
+	const struct blocks *send;
+	const struct blocks *recv;
+	struct bnet_flat flats[ALL_TO_ALL_PEERS];
+	char *stage; /* NULL, or a part for each of them */
+	int round;   /* the next one */
+};
+
+/* Of the pair whose round is the first that is not over, both have come to it: so the exchange goes on. */
+static bool next_round(void *op, int place)
+{
+	struct all_to_all *all = op;
+	const int rank = all->coll->rank, nranks = all->coll->nranks;
+	int peer = rank;
+
+	while (peer == rank && all->round < nranks)
+		peer = (all->round++ - rank + nranks) % nranks;
+	if (peer == rank)
+		return false;
+	bnet_flat_init(&all->flats[place], block_at(all->send, peer), block_bytes(all->send, peer), peer,
+		       block_at(all->recv, peer), block_bytes(all->recv, peer), peer,
+		       all->stage != NULL ? all->stage + (size_t)place * STAGE_BYTES : NULL);
+	return true;
+}
+
 static int all_to_all(struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
 {
-	struct bnet_flat flats[ALL_TO_ALL_PEERS];
+	struct all_to_all all = {.coll = coll, .send = send, .recv = recv};
 	struct bnet_pipe *pipes[ALL_TO_ALL_PEERS];
-	char *stage = NULL;
-	int rc = 0, npipes = 0;
 
 	if (send->base == recv->base && send->base != NULL) {
-		stage = bnet_coll_scratch(coll, STAGE_BYTES * ALL_TO_ALL_PEERS);
-		if (stage == NULL)
+		all.stage = bnet_coll_scratch(coll, STAGE_BYTES * ALL_TO_ALL_PEERS);
+		if (all.stage == NULL)
 			return -ENOMEM;
 	}
-	for (int round = 0; round < coll->nranks && rc == 0; round++) {
-		const int peer = (round - coll->rank + coll->nranks) % coll->nranks;
-
-		if (peer != coll->rank) {
-			bnet_flat_init(&flats[npipes], block_at(send, peer), block_bytes(send, peer), peer,
-				       block_at(recv, peer), block_bytes(recv, peer), peer,
-				       stage != NULL ? stage + (size_t)npipes * STAGE_BYTES : NULL);
-			pipes[npipes] = &flats[npipes].pipe;
-			npipes++;
-		}
-		if (npipes == ALL_TO_ALL_PEERS || round == coll->nranks - 1) {
-			rc = bnet_pipes_run(coll, pipes, npipes);
-			npipes = 0;
-		}
-	}
-	return rc;
+	for (int i = 0; i < ALL_TO_ALL_PEERS; i++)
+		pipes[i] = &all.flats[i].pipe;
+	return bnet_pipes_run_on(coll, pipes, ALL_TO_ALL_PEERS, next_round, &all);
 }
 
 static void copy_own_block(const struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)

@@ -150,7 +150,18 @@ static int stalled(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int n
 			      sends ? "take" : "send", half->done + 1, half->count);
 }
 
+static bool over(const struct bnet_pipe *pipe)
+{
+	return !unfinished(&pipe->send) && !unfinished(&pipe->recv);
+}
+
 int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes)
+{
+	return bnet_pipes_run_on(coll, pipes, npipes, NULL, NULL);
+}
+
+int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes, bool (*next)(void *op, int place),
+		      void *op)
 {
 	struct bnet_wait wait = {.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE};
 
@@ -162,7 +173,9 @@ int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int n
 			rc = advance(coll, pipes[i], &progress);
 			if (rc != 0)
 				return rc;
-			more |= unfinished(&pipes[i]->send) || unfinished(&pipes[i]->recv);
+			while (over(pipes[i]) && next != NULL && next(op, i))
+				progress = true;
+			more |= !over(pipes[i]);
 		}
 		if (!more)
 			return 0;

@@ -11,7 +11,7 @@
 
 /* As in broadcast: up to one chunk nothing can overlap along a chain, and log2 N steps are fewer than N - 1. */
 #define TREE_MAX BNET_CHUNK
-/* Peers that the root has messages with at the same time: a slow one does not hold up the others. */
+/* Peers that the root has messages with at the same time: only so many slow ones hold up the others. */
 #define PEERS_AT_ONCE 4
 
 static int place_of(const struct bnet_coll *coll, int root)
@@ -182,29 +182,42 @@ int bnet_reduce_to(bnet_coll_t *coll, const void *send, void *recv, size_t count
 
 /* ---- gather and scatter: the root has a block of each rank's, in rank order ---- */
 
-/* The root's side. blocks are sent from, or received into, `root_buf`; its own is left alone. */
-static int with_everyone(struct bnet_coll *coll, char *root_buf, size_t block, bool sends)
-{
+/* The root's side. Blocks are sent from, or received into, `buf`; its own is left alone. */
+struct everyone {
+	const struct bnet_coll *coll;
 	struct bnet_flat flats[PEERS_AT_ONCE];
+	char *buf;
+	size_t block;
+	bool sends;
+	int step; /* to the next peer around the ring */
+};
+
+static bool next_peer(void *op, int place)
+{
+	struct everyone *all = op;
+	struct bnet_flat *flat = &all->flats[place];
+	int peer;
+	char *at;
+
+	if (all->step == all->coll->nranks)
+		return false;
+	peer = bnet_ring_rank(all->coll, all->step++);
+	at = all->buf + (size_t)peer * all->block;
+	if (all->sends)
+		bnet_flat_init(flat, at, all->block, peer, NULL, 0, -1, NULL);
+	else
+		bnet_flat_init(flat, NULL, 0, -1, at, all->block, peer, NULL);
+	return true;
+}
+
+static int with_everyone(struct bnet_coll *coll, char *buf, size_t block, bool sends)
+{
+	struct everyone all = {.coll = coll, .buf = buf, .block = block, .sends = sends, .step = 1};
 	struct bnet_pipe *pipes[PEERS_AT_ONCE];
-	int npipes = 0, rc = 0;
 
-	for (int step = 1; step < coll->nranks && rc == 0; step++) {
-		const int peer = bnet_ring_rank(coll, step);
-		char *at = root_buf + (size_t)peer * block;
-
-		if (sends)
-			bnet_flat_init(&flats[npipes], at, block, peer, NULL, 0, -1, NULL);
-		else
-			bnet_flat_init(&flats[npipes], NULL, 0, -1, at, block, peer, NULL);
-		pipes[npipes] = &flats[npipes].pipe;
-		npipes++;
-		if (npipes == PEERS_AT_ONCE || step == coll->nranks - 1) {
-			rc = bnet_pipes_run(coll, pipes, npipes);
-			npipes = 0;
-		}
-	}
-	return rc;
+	for (int i = 0; i < PEERS_AT_ONCE; i++)
+		pipes[i] = &all.flats[i].pipe;
+	return bnet_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
 }
 
 static int check_rooted(struct bnet_coll *coll, const char *operation, size_t count, int dtype, int root)

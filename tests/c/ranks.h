@@ -12,7 +12,7 @@
 #include "bagua_net.h"
 #include "check.h"
 
-#define MAX_RANKS 5
+#define MAX_RANKS 6
 
 struct group;
 
