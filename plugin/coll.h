@@ -7,13 +7,13 @@
  *   coll_log.c        the logger that networks are given, and their last warning
  *   coll_wait.c       polling without result: yield, time out, abort
  *   coll_connect.c    one connection to and from every peer
- *   coll_pipe.c       messages in flight: the only caller of isend, irecv and test
+ *   coll_pipe.c       messages in flight: what of the collectives calls isend, irecv and test
  *   coll_ring.c       allreduce, reduce-scatter and all-gather around a ring
  *   coll_allreduce.c  the choice of an algorithm, and allreduce in few steps
  *   coll_broadcast.c  tree and chain
  *   coll_root.c       reduce, gather and scatter: one rank has or gets everything
  *   coll_p2p.c        send, receive, all-to-all, barrier
- *   mail.h            tagged messages between any two ranks, outside the order of the collectives
+ *   mail.h            tagged messages between any two ranks, outside the order of the collectives; calls the network itself
  */
 #ifndef BNET_COLL_H
 #define BNET_COLL_H

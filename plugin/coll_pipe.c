@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Messages in flight. Every collective is a set of pipes run to their end; nothing else posts or tests. The group's own
- * thread.
+ * Messages in flight. Every collective is a set of pipes run to their end; none of them posts or tests otherwise. The
+ * group's own thread.
  */
 #include <errno.h>
 #include <stdio.h>

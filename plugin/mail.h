@@ -115,7 +115,7 @@ struct bnet_box {
 struct bnet_mail {
 	struct bnet_coll *coll;
 
-	pthread_mutex_t lock; /* the four fields below; the rest is the progress thread's */
+	pthread_mutex_t lock; /* of `incoming` and `stopped`; the rest is the progress thread's */
 	pthread_cond_t posted;
 	struct bnet_node incoming; /* operations that the progress thread has not seen */
 	bool stopped;
