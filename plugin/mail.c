@@ -560,7 +560,8 @@ static int overdue(struct bnet_mail *mail)
 	return 0;
 }
 
-static void move_all(struct bnet_mail *mail, bool *progress)
+/* 0, or -ENOMEM: that it is this rank which cannot go on must not be said of a peer. */
+static int move_all(struct bnet_mail *mail, bool *progress)
 {
 	for (int step = 1; step < mail->coll->nranks; step++) {
 		struct bnet_box *box = &mail->boxes[bnet_ring_rank(mail->coll, step)];
@@ -569,12 +570,17 @@ static void move_all(struct bnet_mail *mail, bool *progress)
 		if (box->lost != 0)
 			continue;
 		rc = bnet_mail_move_out(mail, box, progress);
+		if (rc == -ENOMEM)
+			return rc;
 		if (rc != 0)
 			lose_sends(mail, box, rc);
 		rc = bnet_mail_move_in(mail, box, progress);
+		if (rc == -ENOMEM)
+			return rc;
 		if (rc != 0)
 			lose(mail, box, rc);
 	}
+	return 0;
 }
 
 static int begin_all(struct bnet_mail *mail, struct bnet_node *taken)
@@ -650,7 +656,7 @@ int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max)
 		if (rc == 0 && mail->failed == 0 && !running)
 			rc = stop(mail);
 		if (rc == 0 && mail->failed == 0)
-			move_all(mail, &progress);
+			rc = move_all(mail, &progress);
 		if (rc == 0 && mail->failed == 0 && ++mail->passes % DEADLINE_EVERY == 0)
 			rc = overdue(mail);
 		if (rc != 0 && mail->failed == 0)
