@@ -2,7 +2,8 @@
  *
  * Tagged messages between any two ranks, in any order, besides the collectives: what torch calls point-to-point.
  *
- *   mail.c       operations: posted by any thread, matched and finished by the one that makes progress
+ *   mail.c       operations: posted by any thread, begun and finished by the one that makes progress
+ *   mail_match.c what arrives, and which receive it is for
  *   mail_link.c  frames to and from one peer
  *
  * An ncclNet connection keeps the order of messages, and a receive must be there first. Tags ask for neither. So what
@@ -140,10 +141,22 @@ struct bnet_mail {
 
 /* The operation is over; the connections no longer touch its buffer. rc: 0, or that of the group's error. */
 void bnet_mail_finish(struct bnet_mail *mail, struct bnet_op *op, int rc);
+void bnet_mail_await(struct bnet_mail *mail, struct bnet_op *op, bool awaits);
+
+static inline void bnet_mail_enlist(struct bnet_node *list, struct bnet_op *op)
+{
+	bnet_list_remove(&op->node);
+	bnet_list_add(list, &op->node);
+}
+
+/* ---- mail_match.c ---- */
+
 /* A frame has arrived; payload is a letter's. 0 or -errno with the group's error set. */
 int bnet_mail_arrived(struct bnet_mail *mail, struct bnet_box *box, const struct bnet_frame *frame,
 		      const char *payload);
-void bnet_mail_await(struct bnet_mail *mail, struct bnet_op *op, bool awaits);
+/* Looks for a message that has arrived, for a receive that is in its list. 0 or -errno with the group's error set. */
+int bnet_mail_match(struct bnet_mail *mail, struct bnet_op *op);
+void bnet_mail_forget(struct bnet_unclaimed *unclaimed);
 
 /* ---- mail_link.c ---- */
 

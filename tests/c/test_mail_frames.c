@@ -365,9 +365,10 @@ static void short_chunk_raw(struct raw *raw)
 /* It takes nothing more, and ends what it has begun: its connections have no order among them. */
 static void last_parcel_raw(struct raw *raw)
 {
-	begin_parcel(raw);
+	promise(raw);
 	stop_receiving(raw);
-	pthread_barrier_wait(&raw->rank->group->barrier);
+	send_frame(raw, (struct bnet_frame){.kind = FRAME_LETTER, .tag = 4});
+	send_frame(raw, (struct bnet_frame){.kind = FRAME_PARCEL, .key = 5, .bytes = LARGE});
 	pthread_barrier_wait(&raw->rank->group->barrier); /* a send has failed */
 	memset(raw->out, 'x', LARGE);
 	send_raw(raw, LARGE);
@@ -376,9 +377,12 @@ static void last_parcel_raw(struct raw *raw)
 static void last_parcel_box(struct box *box, int rc)
 {
 	const uint64_t parcel = post_recv(box, LARGE, 9);
-	bnet_mail_done_t done = {0};
+	const uint64_t letter = post_recv(box, 0, 4);
+	bnet_mail_done_t done;
 
-	pthread_barrier_wait(&box->rank->group->barrier);
+	check_int(bnet_mail_progress(box->mail, &done, 1), 1);
+	check_int(done.id, letter);
+	box->over++;
 	while (done.rc == 0) {
 		check_int(bnet_mail_send(box->mail, NULL, 0, 1, 3, TIMEOUT_S, MANY), 0);
 		check_int(bnet_mail_progress(box->mail, &done, 1), 1);
