@@ -230,6 +230,8 @@ static int ask_whether_there(struct bnet_mail *mail, struct bnet_box *box)
 	if (!box->out_ready || box->in_ready || box->awaited == 0 || bnet_mail_has_frames(box))
 		return 0;
 	now = bnet_coll_now();
+	if (box->ask_at == 0)
+		box->ask_at = now + ASK_NS;
 	if (now < box->ask_at)
 		return 0;
 	box->ask_at = now + ASK_NS;
