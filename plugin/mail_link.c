@@ -273,7 +273,7 @@ static bool owes_answer(const struct bnet_box *box)
 
 bool bnet_mail_answer(struct bnet_mail *mail, struct bnet_box *box)
 {
-	bool progress;
+	bool progress = false;
 
 	if (!owes_answer(box))
 		return false;

@@ -128,7 +128,7 @@ static struct raw *new_raw(struct rank *rank)
 
 static void connect_raw(struct raw *raw)
 {
-	bool progress;
+	bool progress = false;
 
 	for (; rank_0(raw)->send.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_connect(raw->coll, 0, &progress), 0);
@@ -138,7 +138,7 @@ static void connect_raw(struct raw *raw)
 
 static void accept_raw(struct raw *raw)
 {
-	bool progress;
+	bool progress = false;
 
 	for (; rank_0(raw)->recv.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_accept(raw->coll, 0, &progress), 0);
