@@ -257,7 +257,7 @@ class Messages:
     def _report_failure(self, report: Report, unexpected: BaseException, peer: int) -> None:
         try:
             report(failed(self._group, repr(unexpected), 0), peer)
-        except BaseException as error:  # then nothing is to be relied on: all that is under way fails, and no more is taken
+        except BaseException as error:  # nothing is to be relied on: all that is under way ends
             with self._lock:
                 self._refusal = self._refusal or f"{self._group} could not report a message: {error!r}"
                 self._lib.bnet_mail_stop(self._mail)
