@@ -474,6 +474,7 @@ def until_it_fails(here: Here, what: str, killed: int) -> str:
                 dist.send(tensor, peer)
     else:
         dist.recv(tensor, killed)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(500, 1000)) if what == "backward" else None
     here.say(f"at work/{here.rank}")
 
     def work() -> None:
@@ -482,6 +483,8 @@ def until_it_fails(here: Here, what: str, killed: int) -> str:
                 dist.all_reduce(tensor)
             elif what == "later":
                 dist.all_reduce(tensor, async_op=True).get_future().wait()
+            elif model is not None:
+                model(torch.ones(500)).sum().backward()
             elif here.rank != killed:
                 dist.recv(tensor, killed)
             else:
@@ -490,9 +493,10 @@ def until_it_fails(here: Here, what: str, killed: int) -> str:
     return refusal(work)
 
 
-@pytest.mark.parametrize("what", ["all_reduce", "later", "recv"])
+@pytest.mark.parametrize("what", ["all_reduce", "later", "backward", "recv"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_peer_that_dies(size: int, what: str) -> None:
+    """DDP's reducer waits for futures in C++, which must learn of the failure as Python does."""
     with Ranks(size) as ranks:
         ranks.begin(until_it_fails, what, 1)
         ranks.hear(*(f"at work/{rank}" for rank in range(size)))

@@ -30,7 +30,8 @@ class Work(dist.Work):  # type: ignore[misc]
         self._gate = threading.Lock()  # taken until it is over: an Event is three times as dear
         self._gate.acquire()
         self._error: BaseException | None = None
-        self._future: Any = None
+        self._fulfilled: Any = None  # torch's future of "it is over"
+        self._future: Any = None  # and the one of what came of it
         self._source = -1
 
     # ---- for the one who does it ----
@@ -41,16 +42,15 @@ class Work(dist.Work):  # type: ignore[misc]
         with self._lock:
             self._error = error
             self._over = True
-            future = self._future
+            fulfilled = self._fulfilled
         self._gate.release()
-        if future is not None:
-            self._callbacks.run(lambda: self._fulfil(future))
+        if fulfilled is not None:
+            self._callbacks.run(lambda: fulfilled.set_result(None))
 
-    def _fulfil(self, future: Any) -> None:
-        if self._error is None:
-            future.set_result(self._tensors)
-        else:
-            future.set_exception(self._error)
+    def _outcome(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
 
     # ---- for the one who asked for it; torch's names ----
 
@@ -65,14 +65,20 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def get_future(self) -> Any:
+        """Of the tensors. What went wrong is raised as RuntimeError, with the same words, by C++ as well.
+
+        torch's Future.set_exception tells Python alone: to C++, such as DDP's reducer, the exception were the result.
+        What a callback raises tells both.
+        """
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = Future()
+            fulfilled = self._fulfilled = Future()
+            self._future = fulfilled.then(lambda _: self._outcome())
             over = self._over
         if over:
-            self._fulfil(future)
-        return future
+            fulfilled.set_result(None)
+        return self._future
 
     def is_completed(self) -> bool:
         return self._over
