@@ -271,6 +271,36 @@ def test_tensors_that_require_gradients(ranks: Ranks) -> None:
     ranks.run(gradients)
 
 
+def elsewhere_by_default(here: Here, later: bool) -> None:
+    """What the group makes for itself is in host memory all the same. Its methods are called as C++ calls them: torch
+    does not let the default device reach what torch.distributed's functions call."""
+    group, size, peer, source = dist.group.WORLD, here.size, (here.rank + 1) % here.size, (here.rank - 1) % here.size
+    mine = torch.full((40,), float(here.rank))
+    all_of_them = [torch.full((40,), float(rank)) for rank in range(size)]
+    held = [torch.zeros(40, 2)[:, 0] for _ in range(2 * size + 1)]  # every other number, so it takes a copy
+    each, parts, got = held[:size], held[size : 2 * size], held[-1]
+    gather, exchange = dist.distributed_c10d.AllgatherOptions(), dist.distributed_c10d.AllToAllOptions()
+    gather.asyncOp = exchange.asyncOp = later
+    torch.set_default_device("meta")
+    try:
+        works = [
+            group.allgather([each], [mine], gather),
+            group.alltoall(parts, [mine] * size, exchange),
+            group.send([mine], peer, 0),
+            group.recv([got], source, 0),
+        ]
+        for work in works:
+            work.wait()
+    finally:
+        torch.set_default_device(None)
+    _equal([*each, *parts, got], [*all_of_them, *all_of_them, all_of_them[source]])
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_another_default_device(ranks: Ranks, later: bool) -> None:
+    ranks.run(elsewhere_by_default, later)
+
+
 def lazy_views(here: Here) -> None:
     """A conjugate, and the imaginary part of one, are views that other signs lie under."""
     numbers = values(torch.complex64, (6,), here.rank)

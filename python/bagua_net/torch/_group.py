@@ -224,7 +224,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
         def task(limit: float | None) -> None:
             send = tensors.contiguous(tensor)
-            all_values = torch.empty(len(outputs) * tensor.numel(), dtype=tensor.dtype)
+            all_values = tensors.room(len(outputs) * tensor.numel(), tensor.dtype)
             arguments = (tensors.address(send), tensors.address(all_values), tensors.size_of(send), tensors.BYTES, root)
             self._collectives.call("gather", *arguments, timeout_s=limit)
             tensors.split(all_values, outputs)
@@ -301,7 +301,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         tensors.same(outputs, tensor, "allgather")
 
         def task(limit: float | None) -> None:
-            all_values = torch.empty(self._size * tensor.numel(), dtype=tensor.dtype)
+            all_values = tensors.room(self._size * tensor.numel(), tensor.dtype)
             self._all_gather(all_values, tensor, limit)
             tensors.split(all_values, outputs)
 
@@ -323,7 +323,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
 
         def task(limit: float | None) -> None:
             for i, tensor in enumerate(input_list):
-                all_values = torch.empty(self._size * tensor.numel(), dtype=tensor.dtype)
+                all_values = tensors.room(self._size * tensor.numel(), tensor.dtype)
                 self._all_gather(all_values, tensor, limit)
                 tensors.split(all_values, [outputs[i] for outputs in output_lists])
 
@@ -426,7 +426,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         send_counts = [tensor.numel() for tensor in input_tensors]
 
         def task(limit: float | None) -> None:
-            values = torch.empty(sum(recv_counts), dtype=output_tensors[0].dtype)
+            values = tensors.room(sum(recv_counts), output_tensors[0].dtype)
             self._all_to_all(values, tensors.joined(input_tensors), recv_counts, send_counts, limit)
             tensors.split(values, output_tensors)
 
@@ -478,7 +478,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         self._refuse_company()
         plain = tensor.detach()
         if not tensors.is_plain(plain):
-            plain = torch.empty(plain.shape, dtype=plain.dtype)
+            plain = tensors.room(plain.shape, plain.dtype)
         work = Work([tensor], self._callbacks)
 
         def report(error: Exception | None, source: int) -> None:

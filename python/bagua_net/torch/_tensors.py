@@ -110,6 +110,11 @@ def size_of(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
+def room(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Host memory to write to, whatever torch.set_default_device says."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Is its memory its values, one behind the other? A conjugate has other signs than what it is a view of."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
@@ -126,7 +131,7 @@ def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], 
         work(tensor)
         return
     plain = tensor.detach()
-    staged = contiguous(plain) if reads else torch.empty(plain.shape, dtype=plain.dtype)
+    staged = contiguous(plain) if reads else room(plain.shape, plain.dtype)
     work(staged)
     plain.copy_(staged)
 
@@ -134,7 +139,7 @@ def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """All values, one tensor behind the other, in one dimension. A new tensor."""
     if not tensors:
-        return torch.empty(0)
+        return room(0, torch.uint8)
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
