@@ -301,6 +301,32 @@ def test_another_default_device(ranks: Ranks, later: bool) -> None:
     ranks.run(elsewhere_by_default, later)
 
 
+@torch.inference_mode()
+def in_inference_mode(here: Here) -> None:
+    """The mode is the caller's thread's; what is asked for is done on others."""
+    size, peer, source = here.size, (here.rank + 1) % here.size, (here.rank - 1) % here.size
+    mine = torch.full((40,), float(here.rank))
+    each = [torch.zeros(40) for _ in range(size)]
+    total, summed, got = (torch.full((40, 2), float(here.rank))[:, 0] for _ in range(3))
+    works = [
+        dist.all_gather(each, mine, async_op=True),
+        dist.all_reduce(total, async_op=True),
+        dist.reduce(summed, dst=0, async_op=True),
+        dist.isend(mine, peer),
+        dist.irecv(got, source),
+    ]
+    for work in works:
+        work.wait()
+    _equal([*each, got], [*(torch.full((40,), float(rank)) for rank in range(size)), torch.full((40,), float(source))])
+    _equal([total], [torch.full((40,), float(sum(range(size))))])
+    if here.rank == 0:
+        _equal([summed], [total])
+
+
+def test_inference_mode(ranks: Ranks) -> None:
+    ranks.run(in_inference_mode)
+
+
 def lazy_views(here: Here) -> None:
     """A conjugate, and the imaginary part of one, are views that other signs lie under."""
     numbers = values(torch.complex64, (6,), here.rank)

@@ -207,7 +207,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
                 timeout_s=limit,
             )
             if recv is not None and recv.data_ptr() != tensor.data_ptr():
-                tensor.detach().copy_(recv)
+                tensors.store(recv, tensor)
 
         return self._run(task, [tensor], opts)
 
@@ -484,7 +484,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         def report(error: Exception | None, source: int) -> None:
             if error is None and plain.data_ptr() != tensor.data_ptr():
                 try:
-                    tensor.detach().copy_(plain)
+                    tensors.store(plain, tensor)
                 except RuntimeError as refused:  # a tensor whose elements share memory, for one
                     error = refused
             work.finish(error, source)

@@ -125,6 +125,12 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def store(values: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Writes the values into a tensor, on any thread: what was made in inference mode may be written in it alone."""
+    with torch.inference_mode(tensor.is_inference()):
+        tensor.detach().copy_(values)
+
+
 def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], *, reads: bool) -> None:
     """Calls ``work`` with memory for the tensor's values, which are there if ``reads``, and stores what it leaves."""
     if is_plain(tensor):
@@ -133,7 +139,7 @@ def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], 
     plain = tensor.detach()
     staged = contiguous(plain) if reads else room(plain.shape, plain.dtype)
     work(staged)
-    plain.copy_(staged)
+    store(staged, tensor)
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -147,9 +153,8 @@ def split(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """The opposite of :func:`joined`: stores the values in the tensors."""
     at = 0
     for tensor in tensors:
-        plain = tensor.detach()
-        plain.copy_(values[at : at + plain.numel()].view(plain.shape))
-        at += plain.numel()
+        store(values[at : at + tensor.numel()].view(tensor.shape), tensor)
+        at += tensor.numel()
 
 
 def elements(tensor: torch.Tensor, splits: Sequence[int], nranks: int) -> list[int]:
