@@ -159,6 +159,29 @@ def test_destroy_and_init_again(ranks: Ranks) -> None:
     ranks.run(again, 5)
 
 
+def with_fewer_ranks_in_between(here: Here) -> None:
+    """By one store and one name, as an elastic job does whose hosts go and come back."""
+    dist.destroy_process_group()
+    for times, size in enumerate((here.size, here.size - 1, here.size)):
+        if here.rank < size:
+            store = dist.PrefixStore("elastic", here.board)
+            dist.init_process_group(
+                "bagua_net", store=store, rank=here.rank, world_size=size, timeout=timedelta(seconds=20)
+            )
+            tensor = torch.ones(100)
+            dist.all_reduce(tensor)
+            assert tensor.unique().tolist() == [float(size)]
+            dist.group.WORLD.monitored_barrier()
+            dist.destroy_process_group()
+        here.meet(f"life {times}")
+    here.join()
+
+
+@pytest.mark.parametrize("ranks", [3, 4], indirect=True)
+def test_one_store_for_groups_of_different_sizes(ranks: Ranks) -> None:
+    ranks.run(with_fewer_ranks_in_between)
+
+
 def _descriptors() -> list[str]:
     """What is open, by kind."""
     kinds = []

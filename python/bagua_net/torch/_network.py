@@ -40,8 +40,10 @@ class Rendezvous:
     def __init__(self, store: Any, rank: int, nranks: int) -> None:
         self._store = store
         self._nranks = nranks
-        # A store may outlive a group of the same name. All ranks have made as many groups of it: the number tells.
-        self.generation = store.add(f"made/{rank}", 1)
+        # A store may outlive a group of the same name. All ranks have made as many groups of it and of this size, and
+        # that is what tells them apart: a trainer that starts over with fewer ranks, and with all of them later, has
+        # ranks that were not there in between.
+        self.generation = f"{nranks}/{store.add(f'made/{nranks}/{rank}', 1)}"
 
     def publish(self, kind: str, rank: int, row: bytes) -> None:
         self._store.set(f"{self.generation}/{kind}/{rank}", row)
