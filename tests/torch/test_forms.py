@@ -443,6 +443,10 @@ def answers(here: Here) -> None:
     assert dist.get_process_group_ranks(group) == list(range(here.size))
     assert group.group_name
     assert dist.get_backend(here.gloo) == "gloo"
+    assert dist.distributed_c10d._device_capability(group) == ["cpu"]
+    assert group._get_backend(torch.device("cpu")).name() == "bagua_net"
+    with pytest.raises(RuntimeError, match="no backend for cuda"):
+        group._get_backend(torch.device("cuda"))
 
 
 def test_what_torch_asks_about_a_group(ranks: Ranks) -> None:
@@ -523,47 +527,3 @@ def differentiable(here: Here) -> None:
 
 def test_gradients_through_functional_collectives(ranks: Ranks) -> None:
     ranks.run(differentiable)
-
-
-def data_parallel(here: Here, backend: str) -> list[float]:
-    """Three steps of a small model; its losses."""
-    torch.manual_seed(0)
-    layers = torch.nn.Sequential(torch.nn.Linear(20, 400), torch.nn.ReLU(), torch.nn.Linear(400, 1))
-    group = here.gloo if backend == "gloo" else None
-    model = torch.nn.parallel.DistributedDataParallel(layers, process_group=group, bucket_cap_mb=0.01)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for step in range(3):
-        data = values(torch.float32, (16, 20), 10 * step + here.rank)
-        loss = model(data).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def test_data_parallel_training_as_with_gloo(ranks: Ranks) -> None:
-    ours, theirs = ranks.run(data_parallel, "bagua_net"), ranks.run(data_parallel, "gloo")
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine == pytest.approx(other, rel=1e-4)
-
-
-def power_sgd(here: Here) -> list[float]:
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    torch.manual_seed(0)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64), bucket_cap_mb=0.01)
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    for step in range(5):
-        model.zero_grad()
-        model(values(torch.float32, (8, 64), 10 * step + here.rank)).square().mean().backward()
-    gathered = [torch.empty(64, 64) for _ in range(here.size)]
-    dist.all_gather(gathered, model.module.weight.grad)
-    return [float((tensor - gathered[0]).abs().max()) for tensor in gathered]
-
-
-def test_a_hook_that_waits_in_its_callbacks(ranks: Ranks) -> None:
-    """All ranks end with the same gradients."""
-    assert ranks.run(power_sgd, seconds=60) == [[0.0] * ranks.size] * ranks.size

@@ -24,6 +24,7 @@ from .. import _lib
 from .._torch_backend import NAME
 from . import _tensors as tensors
 from ._callbacks import Callbacks
+from ._identity import Identity
 from ._network import Collectives, Messages, Rendezvous
 from ._order import Order
 from ._roll_call import RollCall
@@ -47,7 +48,7 @@ def _backends(group: Any) -> list[str]:
     return [part for part in config.split(",") if part]
 
 
-class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
+class ProcessGroupBaguaNet(Identity):
     """A group of ranks. ``init_process_group("bagua_net")`` and ``new_group`` make it.
 
     Collectives run one after another in the order in which they are asked for; messages from point to point run
@@ -56,11 +57,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
-        super().__init__(rank, size)
-        self._store = store
-        self._rank = rank
-        self._size = size
-        self._name, self._description = name, ""
+        super().__init__(store, rank, size, name)
         self._label = f"group {name}" if name else "group"
         self._timeout_s = timeout.total_seconds()
         rendezvous = Rendezvous(store, rank, size)
@@ -80,38 +77,7 @@ class ProcessGroupBaguaNet(dist.ProcessGroup):  # type: ignore[misc]
         self._ended = False
         _open.add(self)
 
-    # ---- what torch asks about a group ----
-
-    def getBackendName(self) -> str:  # noqa: N802  (torch's name)
-        return NAME
-
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._size
-
-    # torch keeps these with a group's backends, and this one has none.
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802  (C++'s name)
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        return self._description
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
-
-    def get_group_store(self) -> Any:
-        return self._store
+    # ---- its time ----
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = self._collectives.timeout_s = timeout.total_seconds()

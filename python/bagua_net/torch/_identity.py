@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""What torch asks about a group: its name, its size, its backends. Of those of torch's own groups C++ knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .._torch_backend import NAME
+
+_CPU = torch.device("cpu")
+
+
+class Identity(dist.ProcessGroup):  # type: ignore[misc]
+    """A group with a name, and one backend, which is the group itself."""
+
+    def __init__(self, store: Any, rank: int, size: int, name: str) -> None:
+        super().__init__(rank, size)
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._name, self._description = name, ""
+
+    def getBackendName(self) -> str:  # noqa: N802  (torch's name)
+        return NAME
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    # ---- torch keeps these with a group's backends, and this one has none ----
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802  (C++'s name)
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    # ---- the backend: checkpoints ask for that of the CPU, and FSDP2 what it can do ----
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [_CPU]
+
+    def _get_backend(self, device: torch.device) -> Identity:
+        """Raises RuntimeError for what is no CPU, as torch's own does and its callers expect."""
+        if torch.device(device).type != _CPU.type:
+            raise RuntimeError(f"the group {self._name} has no backend for {device}: {NAME} serves CPU tensors alone")
+        return self
+
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        return False
+
+    @property
+    def supports_shrinking(self) -> bool:
+        return False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
