@@ -112,6 +112,11 @@ def refused_sizes(here: Here) -> dict[str, str]:
         "reduce_scatter count": refusal(lambda: dist.reduce_scatter(three, [three] * (size - 1))),
         "reduce_scatter_single": refusal(lambda: dist.reduce_scatter_single(three, more)),
         "all_to_all count": refusal(lambda: dist.all_to_all([three] * (size + 1), [three] * size)),
+        "all_to_all types": refusal(lambda: dist.group.WORLD.alltoall([whole.double()] * size, [whole] * size)),
+        "all_to_all types of one list": refusal(
+            lambda: dist.group.WORLD.alltoall([three] * size, [three.double(), *[three] * (size - 1)])
+        ),
+        "all_to_all_single types": refusal(lambda: dist.group.WORLD.all_to_all_single(whole.double(), whole, [], [])),
         "all_to_all_single": refusal(lambda: dist.all_to_all_single(torch.ones(size + 1), torch.ones(size + 1))),
         "all_to_all splits": refusal(lambda: dist.all_to_all_single(whole, whole, [3] * size, [2] * size)),
         "all_to_all negative": refusal(
@@ -139,6 +144,8 @@ def test_sizes_that_do_not_fit(ranks: Ranks) -> None:
         assert f"{ranks.size} × the elements" in told["all_gather_single"]
         assert "add up to" in told["all_to_all splits"]
         assert "cannot be split among" in told["all_to_all_single"]
+        for name in ("all_to_all types", "all_to_all types of one list", "all_to_all_single types"):
+            assert "the tensors are of torch.float32 and torch.float64; give all one type" in told[name]
 
 
 def options(here: Here) -> str:

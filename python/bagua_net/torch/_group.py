@@ -366,8 +366,7 @@ class ProcessGroupBaguaNet(Identity):
     ) -> Work:
         tensors.check(output, "all_to_all")
         tensors.check(tensor, "all_to_all")
-        if output.dtype != tensor.dtype:
-            raise ValueError(f"all_to_all: the tensors are of {output.dtype} and {tensor.dtype}; give both one type")
+        tensors.one_type([output, tensor], "all_to_all")
         recv_counts = tensors.elements(output, output_splits, self._size)
         send_counts = tensors.elements(tensor, input_splits, self._size)
 
@@ -388,6 +387,7 @@ class ProcessGroupBaguaNet(Identity):
         self._one_each(input_tensors, "all_to_all")
         for tensor in (*output_tensors, *input_tensors):
             tensors.check(tensor, "all_to_all")
+        tensors.one_type([*output_tensors, *input_tensors], "all_to_all")
         recv_counts = [tensor.numel() for tensor in output_tensors]
         send_counts = [tensor.numel() for tensor in input_tensors]
 

@@ -72,6 +72,13 @@ def same(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> None
             )
 
 
+def one_type(tensors: Sequence[torch.Tensor], what: str) -> None:
+    """Raises ValueError unless all have the same element type."""
+    found = sorted({str(tensor.dtype) for tensor in tensors})
+    if len(found) > 1:
+        raise ValueError(f"{what}: the tensors are of {' and '.join(found)}; give all one type")
+
+
 def only(tensors: Sequence[Any], what: str) -> Any:
     """The one element of a list. torch's interface has lists for several devices per process, which CPUs are not."""
     if len(tensors) != 1:
