@@ -6,7 +6,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -87,6 +89,52 @@ def last_words(here: Here) -> None:
 
 def test_what_was_sent_arrives_though_the_sender_is_gone(ranks: Ranks) -> None:
     ranks.run(last_words)
+
+
+class _Heard(logging.Handler):
+    """What is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+
+
+def sends_that_nobody_receives(here: Here) -> tuple[list[str], str]:
+    """Rank 0 has raised, say, and destroys its group on the way out; the others are elsewhere."""
+    from bagua_net.torch import _network
+
+    group = dist.new_group(timeout=timedelta(seconds=300))
+    dist.barrier(group)
+    heard, told = _Heard(), ""
+    if here.rank == 0:
+        logger, before = logging.getLogger("bagua_net.torch"), _network.GIVE_UP_S
+        logger.addHandler(heard)
+        _network.GIVE_UP_S = 1.0
+        works = [dist.isend(torch.ones(1_000_000), 1, group=group) for _ in range(2)]
+        dist.destroy_process_group(group)
+        _network.GIVE_UP_S = before
+        logger.removeHandler(heard)
+        with pytest.raises(dist.DistBackendError) as caught:
+            works[0].wait()
+        told = str(caught.value)
+        assert not works[1].is_success()
+        here.say("gone")
+        return heard.told, told
+    here.hear("gone")
+    group.abort()
+    dist.destroy_process_group(group)
+    return heard.told, told
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_group_ends_though_nobody_receives_what_it_sends(ranks: Ranks) -> None:
+    logged, told = ranks.run(sends_that_nobody_receives, seconds=60)[0]
+    assert len(logged) == 1
+    assert re.match("group .* ends with 2 sends that nobody has received, and nothing has moved for 1 s", logged[0])
+    assert told.startswith("bagua_net, group ")
 
 
 def used_after_the_end(here: Here) -> list[str]:

@@ -89,7 +89,8 @@ class ProcessGroupBaguaNet(Identity):
     def shutdown(self) -> None:
         """Waits for the collectives and sends that were asked for, then closes all connections.
 
-        It may wait for ranks that never come: :meth:`abort` from another thread ends that.
+        It may wait for ranks that never come: for collectives the group's time, and for sends half a minute in which
+        nothing moves, after which they fail. :meth:`abort` from another thread ends that.
         """
         with self._ending:
             if not self._ended:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +19,14 @@ _API = 12
 _DEVICE = 0
 #: Operations of point to point that are reported at a time.
 _REPORTS = 16
-#: Seconds between two looks whether a wait for other ranks was given up.
+#: Seconds in which nothing moves, and after which a group ends though something is to be sent yet.
+GIVE_UP_S = 30.0
+#: Seconds between two looks whether anything has moved, or a wait for other ranks was given up.
 _LOOK_S = 1.0
 #: Seconds after a look that found nothing: a store that is broken may answer at once.
 _PAUSE_S = 0.02
+
+_log = logging.getLogger("bagua_net.torch")
 
 
 def failed(group: str, reason: str | None, rc: int) -> Exception:
@@ -265,11 +270,29 @@ class Messages:
                 self._lib.bnet_mail_stop(self._mail)
 
     def finish_sends(self) -> None:
-        """Returns when all that was to be sent is; nothing more is taken."""
+        """Returns when all that was to be sent is; nothing more is taken.
+
+        Or when nothing has moved for :data:`GIVE_UP_S`: who raises and has the group destroyed on the way out, while
+        its peers wait elsewhere, would not see the error. The seconds are counted one by one: this process may have
+        been stopped, and its peers with it.
+        """
         with self._lock:
             self._refuse()
-            while self._sends:
-                self._sent.wait()
+            moved, idle_s = self._moved(), 0.0
+            while self._sends and idle_s < GIVE_UP_S:
+                if self._sent.wait(_LOOK_S) or self._moved() != moved:
+                    moved, idle_s = self._moved(), 0.0
+                else:
+                    idle_s += _LOOK_S
+            if self._sends:
+                text = "%s ends with %d sends that nobody has received, and nothing has moved for %g s"
+                _log.warning(text, self._group, len(self._sends), idle_s)
+
+    def _moved(self) -> int:
+        """Bytes that this process has sent, in this group or another one."""
+        counters = _lib.ffi.new("bnet_counters_t *")
+        self._lib.bnet_counters(counters)
+        return int(counters.bytes_sent)
 
     def _refuse(self) -> None:
         self._refusal = f"{self._group} was shut down; make a new group"
