@@ -501,6 +501,7 @@ class ProcessGroupBaguaNet(Identity):
 
         Raises:
             DistBackendError: on rank 0, ranks did not come; on the others, rank 0 did not say that all have.
+            DistNetworkError: the store cannot be reached.
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
         self._barriers += 1

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-#: For a key that is looked for, and not waited for.
-_LOOK = timedelta(milliseconds=1)
+#: Seconds for a key that is looked for, and not waited for.
+_LOOK_S = 0.001
 
 
 class RollCall:
@@ -22,22 +23,26 @@ class RollCall:
         self._nranks = nranks
 
     def hold(self, limit: timedelta, name_all: bool) -> str:
-        """Returns "" when all are here, or who did not come within ``limit``: on rank 0, the first of them or all."""
-        seconds = f"{limit.total_seconds():g} s"
+        """Returns "" when all are here, or who did not come within ``limit``: on rank 0, the first of them or all.
+
+        Raises:
+            DistNetworkError: the store is out of reach, and with it what it would say.
+        """
+        seconds, deadline = f"{limit.total_seconds():g} s", time.monotonic() + limit.total_seconds()
         if self._rank != 0:
             self._say(str(self._rank))
-            return "" if self._hear("all", limit) else f"rank 0 did not say within {seconds} that all ranks are here"
-        missing = self._missing(limit, name_all)
+            return "" if self._hear("all", deadline) else f"rank 0 did not say within {seconds} that all ranks are here"
+        missing = self._missing(deadline, name_all)
         if missing:
             names = ", ".join(map(str, missing))
             return f"rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier within {seconds}"
         self._say("all")
         return ""
 
-    def _missing(self, limit: timedelta, name_all: bool) -> list[int]:
+    def _missing(self, deadline: float, name_all: bool) -> list[int]:
         missing: list[int] = []
         for rank in range(1, self._nranks):
-            if not self._hear(str(rank), _LOOK if missing else limit):
+            if not self._hear(str(rank), deadline):
                 missing.append(rank)
                 if not name_all:
                     break
@@ -46,9 +51,12 @@ class RollCall:
     def _say(self, what: str) -> None:
         self._store.set(f"{self._prefix}/{what}", b"")
 
-    def _hear(self, what: str, limit: timedelta) -> bool:
+    def _hear(self, what: str, deadline: float) -> bool:
+        left = max(deadline - time.monotonic(), _LOOK_S)
         try:
-            self._store.wait([f"{self._prefix}/{what}"], limit)
-        except (dist.DistStoreError, RuntimeError):
+            self._store.wait([f"{self._prefix}/{what}"], timedelta(seconds=left))
+        except dist.DistNetworkError:
+            raise
+        except RuntimeError:
             return False
         return True
