@@ -80,7 +80,7 @@ def aborted_before_it_is_made(here: Here, name: str) -> str:
     }
     thread = threading.Thread(target=lambda: told.append(_told(calls[name])))
     thread.start()
-    while not any(frame.f_code.co_name == "_is_there" for frame in _stack(thread)):
+    while not any(frame.f_code.co_name == "appears" for frame in _stack(thread)):
         pass
     group.abort()
     thread.join()

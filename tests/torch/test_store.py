@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
+from bagua_net.torch import _store
 from bagua_net.torch._roll_call import RollCall
 
 _LONG = timedelta(seconds=100)
@@ -49,3 +50,30 @@ def test_a_store_that_is_gone_is_no_missing_rank(rank: int) -> None:
     del server
     with pytest.raises(dist.DistNetworkError):
         RollCall(client, "here", rank, 2).hold(_LONG, name_all=False)
+
+
+def test_a_wait_leaves_the_store_to_others() -> None:
+    """What says that a rank is here goes by the same connection as the wait for others."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_LONG)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_LONG)
+    found = list[bool]()
+    deadline, given_up = time.monotonic() + _LONG.total_seconds(), threading.Event()
+    thread = threading.Thread(target=lambda: found.append(_store.appears(client, "row", deadline, given_up)))
+    thread.start()
+    while "appears" not in _functions(thread):
+        time.sleep(0.001)
+    client.set("row", b"")
+    thread.join(_LONG.total_seconds() / 2)
+    assert found == [True]
+
+
+def test_a_wait_that_is_given_up() -> None:
+    given_up = threading.Event()
+    given_up.set()
+    assert not _store.appears(dist.HashStore(), "row", time.monotonic() + _LONG.total_seconds(), given_up)
+
+
+def test_what_is_there_is_found_after_the_deadline() -> None:
+    store = dist.HashStore()
+    store.set("row", b"")
+    assert _store.appears(store, "row", time.monotonic() - 1, threading.Event())

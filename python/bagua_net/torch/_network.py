@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from .. import _lib
+from ._store import appears
 
 #: The version of the table that is driven: the newest.
 _API = 12
@@ -21,10 +21,8 @@ _DEVICE = 0
 _REPORTS = 16
 #: Seconds in which nothing moves, and after which a group ends though something is to be sent yet.
 GIVE_UP_S = 30.0
-#: Seconds between two looks whether anything has moved, or a wait for other ranks was given up.
+#: Seconds between two looks whether anything has moved.
 _LOOK_S = 1.0
-#: Seconds after a look that found nothing: a store that is broken may answer at once.
-_PAUSE_S = 0.02
 
 _log = logging.getLogger("bagua_net.torch")
 
@@ -55,29 +53,19 @@ class Rendezvous:
 
     def collect(self, kind: str, timeout_s: float, given_up: threading.Event) -> list[bytes]:
         """All ranks' rows, once they are there. Raises RankMissing, or what the store does where it is out of reach."""
-        return [self._row(kind, rank, timeout_s, given_up) for rank in range(self._nranks)]
-
-    def _row(self, kind: str, rank: int, timeout_s: float, given_up: threading.Event) -> bytes:
-        key = f"{self.generation}/{kind}/{rank}"
-        deadline = time.monotonic() + timeout_s
-        while not self._is_there(key, min(_LOOK_S, deadline - time.monotonic())):
-            if given_up.wait(_PAUSE_S):
+        deadline, rows = time.monotonic() + timeout_s, []
+        for rank in range(self._nranks):
+            key = f"{self.generation}/{kind}/{rank}"
+            if appears(self._store, key, deadline, given_up):
+                rows.append(bytes(self._store.get(key)))
+            elif given_up.is_set():
                 raise RankMissing(f"aborted while rank {rank} had not made this group")
-            if time.monotonic() >= deadline:
+            else:
                 raise RankMissing(
                     f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
                     "and does it make the same groups in the same order?"
                 )
-        return bytes(self._store.get(key))
-
-    def _is_there(self, key: str, timeout_s: float) -> bool:
-        try:
-            self._store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
-        except dist.DistNetworkError:
-            raise
-        except RuntimeError:
-            return False
-        return True
+        return rows
 
 
 class Endpoint:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
-#: Seconds for a key that is looked for, and not waited for.
-_LOOK_S = 0.001
+from ._store import appears
 
 
 class RollCall:
@@ -21,6 +19,7 @@ class RollCall:
         self._prefix = prefix
         self._rank = rank
         self._nranks = nranks
+        self._given_up = threading.Event()  # never: it ends by its deadline
 
     def hold(self, limit: timedelta, name_all: bool) -> str:
         """Returns "" when all are here, or who did not come within ``limit``: on rank 0, the first of them or all.
@@ -52,11 +51,4 @@ class RollCall:
         self._store.set(f"{self._prefix}/{what}", b"")
 
     def _hear(self, what: str, deadline: float) -> bool:
-        left = max(deadline - time.monotonic(), _LOOK_S)
-        try:
-            self._store.wait([f"{self._prefix}/{what}"], timedelta(seconds=left))
-        except dist.DistNetworkError:
-            raise
-        except RuntimeError:
-            return False
-        return True
+        return appears(self._store, f"{self._prefix}/{what}", deadline, self._given_up)
