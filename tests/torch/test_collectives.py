@@ -15,7 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from ranks import Ranks
 
-_EXAMPLES = 20
+#: Of each collective among 2, 3 and 4 ranks: there are many of them, and each run has others, but for .ci/run's.
+_EXAMPLES = 12
 #: Elements around a chunk of 512 KiB, for elements of one, four and eight bytes; and an odd number of chunks.
 _LARGE = st.sampled_from([65_535, 65_537, 131_072, 131_073, 200_003, 524_287, 524_289, 800_001])
 _SMALL_SHAPES = st.lists(st.integers(0, 9), max_size=4).map(tuple)

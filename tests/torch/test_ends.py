@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rank import Here
 
 _LONG = timedelta(seconds=300)
+#: Seconds between two looks at what another thread is doing, which needs the GIL for it.
+_PAUSE = 0.001
 
 
 def _told(what: Callable[[], Any]) -> str:
@@ -51,7 +53,7 @@ def aborted_in_shutdown(here: Here, name: str) -> str:
         thread = threading.Thread(target=group.shutdown)
         thread.start()
         while not _told(lambda: dist.barrier(group, async_op=True)).startswith("RuntimeError: "):
-            pass  # until it has begun
+            time.sleep(_PAUSE)  # until it has begun
         group.abort()
         thread.join()
         told = _told(work.wait)
@@ -81,7 +83,7 @@ def aborted_before_it_is_made(here: Here, name: str) -> str:
     thread = threading.Thread(target=lambda: told.append(_told(calls[name])))
     thread.start()
     while not any(frame.f_code.co_name == "appears" for frame in _stack(thread)):
-        pass
+        time.sleep(_PAUSE)
     group.abort()
     thread.join()
     dist.destroy_process_group(group)
@@ -141,7 +143,7 @@ def ended_by_a_signal(here: Here) -> bool:
 
     def send_signal() -> None:
         while not in_the_library():
-            pass
+            time.sleep(_PAUSE)
         signal.pthread_kill(main, signal.SIGUSR1)
         here.say("signalled")
 

@@ -93,6 +93,8 @@ def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
 DEEPSPEED = (sys.executable, "-m", "deepspeed.launcher.runner")
 _COMPILE = "from deepspeed.comm.torch import build_shm_op; assert build_shm_op()"
 _COMPILE_SECONDS = 340
+#: Two jobs may follow it, which have more than enough themselves. pytest counts what a test's fixtures take, too.
+_NEVER_THAT_LONG = pytest.mark.timeout(_COMPILE_SECONDS + 400)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,7 @@ def deepspeed_here(deepspeed: dict[str, str]) -> Callable[[str], str]:
     return train
 
 
+@_NEVER_THAT_LONG
 def test_deepspeed_on_one_host(deepspeed_here: Callable[[str], str]) -> None:
     assert deepspeed_here("bagua_net") == deepspeed_here("gloo")
     assert jobs_launch.falling(deepspeed_here("gloo"))
@@ -151,6 +154,7 @@ def _ssh(hosts: list[Host], directory: Path) -> str:
     return os.pathsep.join([str(directory), os.environ["PATH"]])
 
 
+@_NEVER_THAT_LONG
 def test_deepspeed_on_two_hosts(
     deepspeed: dict[str, str], deepspeed_here: Callable[[str], str], tmp_path: Path
 ) -> None:
