@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import cases
@@ -18,6 +20,7 @@ from ranks import Ranks
 if TYPE_CHECKING:
     from rank import Here
 
+_LONG = timedelta(seconds=60)
 #: Elements of float32: nothing, one, what travels with its header (8 KiB) and one more, a chunk (512 KiB) and one more.
 SIZES = (0, 1, 2048, 2049, 131_072, 131_073, 700_001)
 
@@ -328,3 +331,39 @@ def forgets(here: Here) -> None:
 
 def test_tensors_live_until_they_are_sent(ranks: Ranks) -> None:
     ranks.run(forgets)
+
+
+# ---- peers that come late ----
+
+
+def asked_for_early(here: Here) -> str:
+    """Rank 0 has a second, and asks for more than it waits for: word to stop, say, that it looks for now and then."""
+    group = dist.new_group(timeout=timedelta(seconds=1) if here.rank == 0 else _LONG)
+    dist.barrier(group)
+    told = ""
+    if here.rank == 0:
+        stop, data = torch.zeros(3), torch.zeros(200_000)
+        early, late = (dist.irecv(tensor, 1, group=group, tag=tag) for tag, tensor in enumerate((stop, data)))
+        with pytest.raises(dist.DistBackendError) as caught:
+            late.wait()
+        told = str(caught.value)
+        assert not early.is_completed()
+        here.say("late")
+        for work in (late, early):
+            assert work.wait(_LONG)
+        assert (stop.tolist(), data.unique().tolist()) == ([1.0] * 3, [2.0])
+    elif here.rank == 1:
+        here.hear("late")
+        dist.send(torch.full((200_000,), 2.0), 0, group=group, tag=1)
+        dist.send(torch.ones(3), 0, group=group, tag=0)
+    here.meet("over")
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+def test_a_message_s_time_begins_when_it_is_waited_for(ranks: Ranks) -> None:
+    told = ranks.run(asked_for_early)[0]
+    assert re.match(
+        r"bagua_net, group .*: rank 0 waited in vain for rank 1, 1 s; does it send with this tag, 1\?", told
+    )

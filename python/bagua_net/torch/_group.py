@@ -28,7 +28,7 @@ from ._identity import Identity
 from ._network import Collectives, Messages, Rendezvous
 from ._order import Order
 from ._roll_call import RollCall
-from ._work import Joint, Work
+from ._work import Joint, Message, Work
 
 _ALGO_AUTO = 0
 _NO_TIME = timedelta(0)
@@ -53,7 +53,9 @@ class ProcessGroupBaguaNet(Identity):
 
     Collectives run one after another in the order in which they are asked for; messages from point to point run
     besides. A collective that fails (a peer is gone, nothing moved for the timeout) raises
-    ``torch.distributed.DistBackendError`` where it is waited for, and so does everything after it: make a new group.
+    ``torch.distributed.DistBackendError`` where it is waited for, and so does everything after it: make a new group. A
+    message may be asked for long before its peer comes; to wait for it longer than the group's time raises, too, and
+    harms nothing else.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
@@ -64,7 +66,7 @@ class ProcessGroupBaguaNet(Identity):
         self._generation = rendezvous.generation
         self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
         try:
-            self._messages = Messages(self._label, rendezvous, rank, size)
+            self._messages = Messages(self._label, rendezvous, rank, size, self._timeout_s)
         except BaseException:
             self._collectives.close()
             raise
@@ -80,7 +82,7 @@ class ProcessGroupBaguaNet(Identity):
     # ---- its time ----
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout_s = self._collectives.timeout_s = timeout.total_seconds()
+        self._timeout_s = self._collectives.timeout_s = self._messages.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -428,16 +430,14 @@ class ProcessGroupBaguaNet(Identity):
         tensors.check(tensor, "send")
         self._refuse_company()
         plain = tensors.contiguous(tensor)
-        work = Work([tensor, plain], self._callbacks)
-        self._messages.send(
-            tensors.address(plain),
-            tensors.size_of(plain),
-            peer,
-            tag,
-            self._timeout_s,
-            lambda error, _: work.finish(error),
-        )
+        work = self._message([tensor, plain], f"for rank {peer}", f"does it receive with this tag, {tag}?")
+        at, nbytes = tensors.address(plain), tensors.size_of(plain)
+        self._messages.send(at, nbytes, peer, tag, lambda error, _: work.finish(error))
         return self._sent_or_received(work)
+
+    def _message(self, held: list[Any], whom: str, question: str) -> Message:
+        late = f"rank {self._rank} waited in vain {whom}, {self._timeout_s:g} s; {question}"
+        return Message(held, self._callbacks, self._timeout_s, f"bagua_net, {self._label}: {late}")
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "recv")
@@ -446,7 +446,8 @@ class ProcessGroupBaguaNet(Identity):
         plain = tensor.detach()
         if not tensors.is_plain(plain):
             plain = tensors.room(plain.shape, plain.dtype)
-        work = Work([tensor], self._callbacks)
+        whom, who = ("for any rank", "any") if peer < 0 else (f"for rank {peer}", "it")
+        work = self._message([tensor], whom, f"does {who} send with this tag, {tag}?")
 
         def report(error: Exception | None, source: int) -> None:
             if error is None and plain.data_ptr() != tensor.data_ptr():
@@ -456,7 +457,7 @@ class ProcessGroupBaguaNet(Identity):
                     error = refused
             work.finish(error, source)
 
-        self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag, self._timeout_s, report)
+        self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag, report)
         return self._sent_or_received(work)
 
     def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:

@@ -21,6 +21,8 @@ _DEVICE = 0
 _REPORTS = 16
 #: Seconds in which nothing moves, and after which a group ends though something is to be sent yet.
 GIVE_UP_S = 30.0
+#: bnet_mail_send's and bnet_mail_recv's.
+_NO_DEADLINE = 0.0
 #: Seconds between two looks whether anything has moved.
 _LOOK_S = 1.0
 
@@ -161,10 +163,11 @@ Report = Callable[[Exception | None, int], None]
 class Messages:
     """Tagged messages between any two ranks. Everything but the report may be called from any thread.
 
-    A thread of its own moves the data; it starts with the first message, and sleeps while there is none.
+    A thread of its own moves the data; it starts with the first message, and sleeps while there is none. A message has
+    no deadline, which in the library were the end of all of them. The ranks must meet within the group's time.
     """
 
-    def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int) -> None:
+    def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
         self._lib = _lib.load()
         self._group = group
         self._endpoint = Endpoint("messages", group, rendezvous, rank, nranks)
@@ -176,14 +179,15 @@ class Messages:
         self._mail = _lib.ffi.NULL
         self._thread: threading.Thread | None = None
         self._refusal = ""  # or why no more is taken
+        self.timeout_s = timeout_s
 
-    def send(self, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report) -> None:
+    def send(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
         """Has the bytes sent, and calls ``report(error or None, peer)`` when the buffer is free again."""
-        self._post(self._lib.bnet_mail_send, buffer, nbytes, peer, tag, timeout_s, report)
+        self._post(self._lib.bnet_mail_send, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
 
-    def receive(self, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report) -> None:
+    def receive(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
         """The same for a message from ``peer``, or from any rank: -1. The report names whom it came from."""
-        self._post(self._lib.bnet_mail_recv, buffer, nbytes, peer, tag, timeout_s, report)
+        self._post(self._lib.bnet_mail_recv, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
 
     def _post(
         self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report
@@ -215,7 +219,7 @@ class Messages:
         if self._thread is not None:
             return
         if not self._mail:
-            rows = self._endpoint.rows(timeout_s)
+            rows = self._endpoint.rows(timeout_s or self.timeout_s)
             if self._refusal:
                 raise RuntimeError(self._refusal)
             out = _lib.ffi.new("bnet_mail_t **")

@@ -56,12 +56,18 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Returns once the operation is over. Raises what went wrong; DistBackendError after ``timeout`` (0: none)."""
-        if not self._over:
-            if not self._gate.acquire(timeout=timeout.total_seconds() if timeout > _NO_TIME else -1):
-                raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
-            self._gate.release()
+        if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else -1):
+            raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
         if self._error is not None:
             raise self._error
+        return True
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Waits for it, but no longer than that; -1: as long as it takes."""
+        if not self._over:
+            if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+                return False
+            self._gate.release()
         return True
 
     def get_future(self) -> Any:
@@ -99,6 +105,23 @@ class Work(dist.Work):  # type: ignore[misc]
         return self._source
 
     _source_rank = source_rank
+
+
+class Message(Work):
+    """A send or a receive. Its time begins when it is waited for: a peer may come as late as it likes to what was asked
+    for early. A wait that was in vain leaves it as it is, and it may be waited for again.
+    """
+
+    def __init__(self, tensors: list[Any], callbacks: Callbacks, limit_s: float, late: str) -> None:
+        """``limit_s``: how long it is waited for where nobody says, 0: for good; and ``late``: what is raised then."""
+        super().__init__(tensors, callbacks)
+        self._limit_s = limit_s if limit_s > 0 else -1
+        self._late = late
+
+    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
+        if timeout <= _NO_TIME and not self._ends_within(self._limit_s):
+            raise dist.DistBackendError(self._late)
+        return super().wait(timeout)
 
 
 class Joint(Work):
