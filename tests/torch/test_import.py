@@ -157,3 +157,26 @@ def test_no_interface_to_listen_on(tmp_path: Path) -> None:
     done = _python(_MEET, _installed(tmp_path), {"NCCL_SOCKET_IFNAME": "=none0"})
     last = done.stderr.strip().splitlines()[-1]
     assert re.match(r"torch\.distributed\.DistBackendError: bagua_net, group", last), done.stderr
+
+
+_BESIDE = """
+import torch, torch.distributed as dist
+assert "bagua_net" in dist.Backend.backend_list
+dist.init_process_group("{backend}", store=dist.HashStore(), rank=0, world_size=1)
+tensor, gathered = torch.ones(3, requires_grad=True), [None]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+model(tensor).sum().backward()
+dist.all_gather_object(gathered, "object")
+dist.monitored_barrier() if "{backend}" == "gloo" else dist.barrier()
+group = dist.new_group()
+dist.all_reduce(tensor.detach(), group=group, async_op=True).wait()
+dist.destroy_process_group()
+print("worked", gathered)
+"""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
+def test_other_backends_work_beside_it(backend: str, tmp_path: Path) -> None:
+    """torch chooses what stands for a group by whether there are backends that it does not know."""
+    done = _python(_BESIDE.format(backend=backend), _installed(tmp_path))
+    assert done.stdout == "worked ['object']\n", done.stderr
