@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What training asks of a group: DDP and its hooks, FSDP2, checkpoints."""
+"""What training asks of a group: DDP and its hooks, FSDP2, checkpoints, and what torch.compile makes of them."""
 
 from __future__ import annotations
 
@@ -66,6 +66,25 @@ def test_a_hook_that_waits_in_its_callbacks(ranks: Ranks) -> None:
     assert ranks.run(power_sgd, seconds=60) == [[0.0] * ranks.size] * ranks.size
 
 
+def built_in_hook(here: Here) -> str:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    try:
+        model(torch.full((4,), float(here.rank))).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    wanted = torch.full((4, 4), sum(range(here.size)) / here.size)
+    torch.testing.assert_close(model.module.weight.grad, wanted)
+    return ""
+
+
+def test_a_hook_that_ddp_has_built_in(ranks: Ranks) -> None:
+    """It wants of C++ what Python cannot give, and says so; the group goes on."""
+    for told in ranks.run(built_in_hook):
+        assert not told or "should return TensorList" in told
+    ranks.run(fully_sharded)
+
+
 # ---- FSDP2 and checkpoints ----
 
 
@@ -85,7 +104,7 @@ def test_a_checkpoint_that_is_saved_meanwhile(ranks: Ranks, tmp_path: Path) -> N
     ranks.run(saved_meanwhile, str(tmp_path))
 
 
-def sharded(here: Here) -> None:
+def fully_sharded(here: Here) -> None:
     """FSDP2 asks the group for memory to communicate in; there is none but the host's."""
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (here.size,))
     model = torch.nn.Linear(30, 10)
@@ -98,4 +117,48 @@ def sharded(here: Here) -> None:
 
 
 def test_fully_sharded_training(ranks: Ranks) -> None:
-    ranks.run(sharded)
+    ranks.run(fully_sharded)
+
+
+# ---- torch.compile ----
+
+
+def compiled(here: Here, kind: str) -> None:
+    """Its graphs have the collectives in them; what they are turned into for the processor is another matter."""
+    layers = torch.nn.Linear(30, 10)
+    torch.nn.init.ones_(layers.weight)
+    if kind == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(layers)
+    else:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (here.size,))
+        model = torch.distributed.fsdp.fully_shard(layers, mesh=mesh)
+    torch.compile(model, backend="aot_eager")(torch.full((2, 30), float(here.rank))).sum().backward()
+    gradient = layers.weight.grad if kind == "ddp" else layers.weight.grad.full_tensor()
+    torch.testing.assert_close(gradient, torch.full((10, 30), sum(2.0 * rank for rank in range(here.size)) / here.size))
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_compiled_training(ranks: Ranks, kind: str) -> None:
+    ranks.run(compiled, kind)
+
+
+def gathered_in_place(here: Here) -> str:
+    """What inductor makes of a gather whose output it has already."""
+    output = torch.zeros(2 * here.size)
+    name = dist.group.WORLD.group_name
+    try:
+        torch.ops._c10d_functional.all_gather_into_tensor_out(
+            torch.full((2,), float(here.rank)), here.size, name, out=output
+        )
+        torch.ops._c10d_functional.wait_tensor(output)
+    except RuntimeError as error:
+        return str(error)
+    assert output.tolist() == [float(rank) for rank in range(here.size) for _ in range(2)]
+    return ""
+
+
+def test_a_gather_that_torch_does_not_hand_to_python(ranks: Ranks) -> None:
+    """torch refuses it, or it is right."""
+    for told in ranks.run(gathered_in_place):
+        assert not told or "No backend type associated with device type cpu" in told
