@@ -9,6 +9,8 @@ through torch's trampolines, Python finds them by name; names that 2.13 renamed 
 from __future__ import annotations
 
 import atexit
+import functools
+import logging
 import os
 import threading
 import weakref
@@ -30,6 +32,10 @@ from ._order import Order
 from ._roll_call import RollCall
 from ._work import Joint, Message, Work
 
+#: What it was tried with; a Python group is a new thing, and each torch has its own idea of it.
+TRIED = "2.13"
+
+_log = logging.getLogger("bagua_net.torch")
 _ALGO_AUTO = 0
 _NO_TIME = timedelta(0)
 
@@ -534,6 +540,13 @@ class ProcessGroupBaguaNet(Identity):
     alltoall_base = all_to_all_single
 
 
+@functools.cache
+def _check_version() -> None:
+    """Once in a process."""
+    if torch.__version__.split(".")[:2] != TRIED.split("."):
+        _log.warning("the %s backend was tried with torch %s, and this is %s", NAME, TRIED, torch.__version__)
+
+
 def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
     """What torch calls for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
 
@@ -542,6 +555,7 @@ def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
         LibraryNotFound, LibraryUnusable: see their documentation.
         DistBackendError: there is no network to listen on.
     """
+    _check_version()
     if backend_options is not None:
         raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
     return ProcessGroupBaguaNet(
