@@ -183,7 +183,8 @@ int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows);
  * else both fail with -EMSGSIZE, but for a small message that is sent already; all else goes on then. timeout_s:
  * seconds until -ETIMEDOUT; 0, or 9e9 and more: none. A receive's peer may be -1: any.
  * 0, -EINVAL: no such peer, or no such time; -ENOMEM; -ECANCELED: stopped. */
-int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
+int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
+		   uint64_t id);
 int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
 /* One thread. Moves data, and sleeps where there is none to move, until operations are over; returns how many, at most
  * max. 0: stopped, and nothing is left. -EINVAL: max is not positive. */

@@ -169,7 +169,8 @@ struct bnet_pipe {
 int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes);
 /* The same for more pipes than run at a time: wherever one is at its end, next makes another one in its place, until it
  * has no more to make. Each of pipes is all zeros, or the first one in its place. */
-int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes, bool (*next)(void *op, int place),
+int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes,
+		      bool (*next)(void *op, int place),
 		      void *op);
 
 /* A pipe that carries one buffer each way, in chunks. */

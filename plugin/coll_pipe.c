@@ -9,8 +9,9 @@
 
 #include "coll.h"
 
-/* Fruitless polls before the first nap. A peer that is at work has answered by then; one that computes for long, as in a
- * training step, is waited for without a processor of its own. Fewer slow down ranks that outnumber the processors. */
+/* Fruitless polls before the first nap. A peer that is at work has answered by then; one that computes for long, as in
+ * a training step, is waited for without a processor of its own. Fewer slow down ranks that outnumber the
+ * processors. */
 #define PATIENCE 2000
 
 /* A piece lies in the send buffer, the receive buffer or the scratch. Fails only if the network does. */
@@ -160,7 +161,8 @@ int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int n
 	return bnet_pipes_run_on(coll, pipes, npipes, NULL, NULL);
 }
 
-int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes, bool (*next)(void *op, int place),
+int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes,
+		      bool (*next)(void *op, int place),
 		      void *op)
 {
 	struct bnet_wait wait = {.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE};

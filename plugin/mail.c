@@ -143,7 +143,8 @@ static int post(struct bnet_mail *mail, const struct bnet_op *asked, double time
 	return -ECANCELED;
 }
 
-int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id)
+int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
+		   uint64_t id)
 {
 	const struct bnet_op op = {
 		.id = id, .sends = true, .buf = (char *)(uintptr_t)buf, .bytes = bytes, .peer = peer, .tag = tag};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Frames to and from one peer: connect when there is something to say, have a receive posted for the next frame while one
- * is awaited, move parcels in chunks. The progress thread.
+ * Frames to and from one peer: connect when there is something to say, have a receive posted for the next frame while
+ * one is awaited, move parcels in chunks. The progress thread.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 #include "mail.h"
 
-/* From a peer that owes an answer and has not connected, its end cannot be heard: so often something is sent to it, which
- * fails then. */
+/* From a peer that owes an answer and has not connected, its end cannot be heard: so often something is sent to it,
+ * which fails then. */
 #define ASK_NS 1000000000
 
 /* ---- connections ---- */
@@ -49,8 +49,9 @@ static int ready_to_send(struct bnet_mail *mail, struct bnet_box *box, bool *pro
 	return rc;
 }
 
-/* A network gives up an accept that nobody came for, ours after BAGUA_NET_CONNECT_TIMEOUT, and warns of that. But who has
- * nothing to say does not come; an operation's own deadline tells when that is too late, and until then this looks again. */
+/* A network gives up an accept that nobody came for, ours after BAGUA_NET_CONNECT_TIMEOUT, and warns of that. But who
+ * has nothing to say does not come; an operation's own deadline tells when that is too late, and until then this looks
+ * again. */
 static bool accepted(struct bnet_mail *mail, const struct bnet_box *box, bool *progress)
 {
 	bnet_coll_mute(true);
@@ -300,8 +301,8 @@ static int post_receive(struct bnet_mail *mail, struct bnet_box *box, char *data
 	return 1;
 }
 
-/* A receive that nothing comes for keeps the control thread looking, and makes a peer's leaving a failure. Where the window
- * is half used, the news that it opens again is worth that. */
+/* A receive that nothing comes for keeps the control thread looking, and makes a peer's leaving a failure. Where the
+ * window is half used, the news that it opens again is worth that. */
 static bool wants_frame(const struct bnet_mail *mail, const struct bnet_box *box)
 {
 	return box->awaited > 0 || mail->any > 0 || box->unconfirmed > BNET_LETTER_WINDOW / 2;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tagged messages: what arrives is matched with what is asked for, by source and tag, oldest first. The progress thread.
+ * Tagged messages: what arrives is matched with what is asked for, by source and tag, oldest first. The progress
+ * thread.
  */
 #include "mail.h"
 

@@ -90,8 +90,8 @@ static void wrong_size(struct rank *rank)
 	free(buf);
 }
 
-/* Nothing is posted any more where a size was wrong: who sent hears of it all the same, from one that sleeps until it is
- * stopped … */
+/* Nothing is posted any more where a size was wrong: who sent hears of it all the same, from one that sleeps until it
+ * is stopped … */
 static void wrong_size_last(struct rank *rank)
 {
 	struct box *box = new_box(rank);
@@ -331,7 +331,8 @@ static void refused(struct rank *rank)
 	free_box(box);
 }
 
-/* ---- who has nothing to say for longer than a network waits for a connection is not lost, and nothing to warn of ---- */
+/* ---- who has nothing to say for longer than a network waits for a connection is not lost, and nothing to warn of
+ * ---- */
 
 #define ACCEPT_S "1" /* a network waits */
 

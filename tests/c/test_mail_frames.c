@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The frames of the tagged messages, as a peer sees them: rank 0 has messages, rank 1 sends and receives frames by hand,
- * which may be wrong, late or the last ones.
+ * The frames of the tagged messages, as a peer sees them: rank 0 has messages, rank 1 sends and receives frames by
+ * hand, which may be wrong, late or the last ones.
  */
 #include <errno.h>
 #include <sched.h>
