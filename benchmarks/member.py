@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One rank of a collective: a process that takes part in a run of ``bagua-net bench`` and ends.
 
-The parent speaks lines of JSON through stdin and stdout, as with rank.py: it sends a :class:`MemberSpec`; rank 0
-answers with the port at which the ranks meet; all are told where that is. Rank 0 then passes on the run's events,
+The parent speaks lines of JSON through stdin and stdout, as with rank.py: it sends a :class:`MemberSpec`; the first
+rank answers with the port at which the ranks meet; all are told where that is. It then passes on the run's events, and
 every rank ends with ``{"event": "end"}``, and ``{"error": …}`` is for trouble.
 """
 
@@ -35,7 +35,9 @@ class MemberSpec:
     rank: int
     ranks: int
     transport: str
-    """A name of ``bagua_net._bench.transports.kinds("cpu")``."""
+    """This process's: a name of ``bagua_net._bench.transports.kinds("cpu")``."""
+    transports: tuple[str, ...]
+    """Those of the run, which take turns; each has processes of its own."""
     library: str
     """Path of the plugin, which also has the collectives."""
     address: str
@@ -51,16 +53,25 @@ class MemberSpec:
 
 
 def _config(spec: MemberSpec) -> Config:
-    turns = len(spec.sizes) * (spec.rounds + 2)
+    turns = len(spec.sizes) * len(spec.transports) * (spec.rounds + 2)
     return Config(
         nranks=spec.ranks,
         op=_OP,
         sizes=spec.sizes,
-        transports=(spec.transport,),
+        transports=spec.transports,
         rounds=spec.rounds,
         seconds=turns * spec.seconds,
         timeout=spec.timeout_s,
     )
+
+
+def _number(spec: MemberSpec) -> int:
+    """Among all processes of the run; 0 is its host."""
+    return spec.transports.index(spec.transport) * spec.ranks + spec.rank
+
+
+def _members(spec: MemberSpec) -> int:
+    return len(spec.transports) * spec.ranks
 
 
 def _assignment(spec: MemberSpec, host: str, port: int) -> bench_rank.Assignment:
@@ -68,8 +79,8 @@ def _assignment(spec: MemberSpec, host: str, port: int) -> bench_rank.Assignment
         config=_config(spec).to_json(),
         rank=spec.rank,
         names=(spec.transport,),
-        member=spec.rank,
-        members=spec.ranks,
+        member=_number(spec),
+        members=_members(spec),
         host=host,
         port=port,
         events=-1,
@@ -79,11 +90,11 @@ def _assignment(spec: MemberSpec, host: str, port: int) -> bench_rank.Assignment
 
 def _take_part(out: TextIO) -> None:
     fields = json.loads(sys.stdin.readline())
-    spec = MemberSpec(**{**fields, "sizes": tuple(fields["sizes"])})
+    spec = MemberSpec(**{**fields, **{name: tuple(fields[name]) for name in ("transports", "sizes")}})
     _lib.use(Path(spec.library))
     with ExitStack() as stack:
-        if spec.rank == 0:
-            server = stack.enter_context(Server(spec.ranks, spec.token, spec.address, 0, spec.timeout_s))
+        if _number(spec) == 0:
+            server = stack.enter_context(Server(_members(spec), spec.token, spec.address, 0, spec.timeout_s))
             print(json.dumps({"port": server.port}), file=out)
         meeting = json.loads(sys.stdin.readline())
         bench_rank.run(_assignment(spec, meeting["host"], meeting["port"]), spec.token, out)

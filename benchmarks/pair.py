@@ -12,7 +12,7 @@ from typing import Any
 
 from conversation import first_line
 from network import Hosts
-from processes import RankProcess, place, together
+from processes import RankProcess, Seat, place, together
 from rank import RankSpec
 from reading import Reading, of_replies
 
@@ -69,5 +69,5 @@ def measure(spec: RankSpec, hosts: Hosts, settings: Mapping[str, str]) -> Readin
     """
     places = place(hosts, spec.ranks)
     specs = [replace(spec, rank=number, address=host.address) for number, host in enumerate(places)]
-    with together(_RANK, places, settings) as ranks:
+    with together(_RANK, [Seat(number, host, settings) for number, host in enumerate(places)]) as ranks:
         return of_replies(spec.work, _converse(ranks, specs), spec.lanes)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +120,27 @@ def place(hosts: Hosts, ranks: int) -> list[Host]:
     return [hosts[rank * len(hosts) // ranks] for rank in range(ranks)]
 
 
+@dataclass(frozen=True)
+class Seat:
+    """What a rank's process is started with."""
+
+    rank: int
+    host: Host
+    settings: Mapping[str, str]
+    """Environment variables."""
+
+
 @contextmanager
-def together(script: Path, places: Sequence[Host], settings: Mapping[str, str]) -> Iterator[list[RankProcess]]:
-    """One process of ``script`` per place, with ``settings`` in their environment. All have ended after the block.
+def together(script: Path, seats: Sequence[Seat]) -> Iterator[list[RankProcess]]:
+    """One process of ``script`` per seat. All have ended after the block.
 
     Raises:
         RankFailed: as the block did, with what the other ranks have to say.
     """
     ranks: list[RankProcess] = []
     try:
-        for number, host in enumerate(places):
-            ranks.append(RankProcess(number, script, host, settings))
+        for seat in seats:
+            ranks.append(RankProcess(seat.rank, script, seat.host, seat.settings))
         yield ranks
     except RankFailed as error:
         said = [str(error), *filter(None, (rank.last_words() for rank in ranks))]

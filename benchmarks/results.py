@@ -61,6 +61,11 @@ class CellRecord:
         runs = [run for run in self.runs if run.side == side and run.pair >= 0]
         return {run.pair: run.details[name] for run in runs if name in run.details}
 
+    def keep(self, run: Run) -> None:
+        """In place of what was read of this side in this pair; of each setting, where one is being chosen."""
+        self.runs = [kept for kept in self.runs if (kept.side, kept.pair) != (run.side, run.pair) or run.pair < 0]
+        self.runs.append(run)
+
     def has(self, side: str, pair: int) -> bool:
         """Was this read already (or tried)?"""
         return any(run.side == side and run.pair == pair for run in self.runs)

@@ -33,6 +33,8 @@ class Scenario:
     """Who takes part, in the order of the columns."""
     rival: str = "nccl"
     """The side that the picture compares with."""
+    together: bool = False
+    """The sides take turns round by round, and not reading by reading."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ SCENARIOS = (
         "allreduce",
         ("gloo", "ours"),
         "gloo",
+        together=True,
     ),
 )
 #: The scenario of torch_allreduce.py. All others are track.py's.

@@ -152,6 +152,7 @@ def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, 
         rank=0,
         ranks=block[0].ranks,
         transport=_TRANSPORTS[block[0].scenario][name],
+        transports=(),
         library=str(files.plugin),
         address="",
         token=secrets.token_hex(16),
@@ -196,12 +197,20 @@ def obstacle(cell: Cell, name: str, files: Files) -> str:
     return ""
 
 
-def read(side: Side, hosts: Hosts) -> list[Reading]:
-    """One reading for each cell of the block.
+def companies(sides: Sequence[Side], cell: Cell) -> list[Sequence[Side]]:
+    """Who is read at a time: each alone, or all in turn."""
+    return [sides] if cell.heading.together else [[side] for side in sides]
+
+
+def read(company: Sequence[Side], hosts: Hosts) -> list[list[Reading]]:
+    """For each side one reading for each cell of the block.
 
     Raises:
         RankFailed: a rank failed.
     """
-    if isinstance(side.spec, SweepSpec):
-        return sweep(side.spec, hosts, side.settings)
-    return [measure(side.spec, hosts, side.settings)]
+    parts = [(side.spec, side.settings) for side in company if isinstance(side.spec, SweepSpec)]
+    if parts:
+        return sweep(parts, hosts)
+    (side,) = company
+    assert isinstance(side.spec, RankSpec)
+    return [[measure(side.spec, hosts, side.settings)]]

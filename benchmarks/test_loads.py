@@ -233,7 +233,7 @@ def test_an_allreduce_is_read_at_every_size(loops: Path, plugin: Path) -> None:
     effort = replace(QUICK, collective_rounds=1, collective_s=0.01)
     side = sides.candidates(block, "ours", effort, _files(loops, plugin), {})[0]
     with network.veth("reno") as hosts:
-        found = sides.read(side, hosts)
+        (found,) = sides.read([side], hosts)
     assert [row.value > 0 for row in found] == [True, True]
     for row, cell in zip(found, block, strict=True):
         assert row.value == pytest.approx(1.5 * cell.size / row.details["us"] / 1e3)
@@ -244,7 +244,7 @@ def test_a_rank_of_a_collective_that_cannot_start_is_named(loops: Path) -> None:
     files = _files(loops, Path("/no-such-library.so"))
     side = sides.candidates([Cell("S7", "loopback", 0, KIB)], "ours", QUICK, files, {})[0]
     with network.loopback("reno") as hosts, pytest.raises(processes.RankFailed, match=r"rank \d failed: .*no-such-lib"):
-        sides.read(side, hosts)
+        sides.read([side], hosts)
 
 
 @needs_namespaces

@@ -179,15 +179,24 @@ def test_nccl_is_looked_for_where_a_side_needs_it(
 
 
 @needs_namespaces
-@pytest.mark.parametrize("name", LOOPBACK.heading.sides)
-def test_an_allreduce_through_torch_is_read_at_every_size(loops: Path, plugin: Path, name: str) -> None:
+def test_an_allreduce_through_torch_is_read_at_every_size_side_by_side(loops: Path, plugin: Path) -> None:
     pytest.importorskip("torch")
     block = [replace(LOOPBACK, path="veth", size=size) for size in (KIB, 64 * KIB)]
     effort = replace(QUICK, collective_rounds=1, collective_s=0.01)
     files = sides.Files(loops, plugin, None, loops.with_name("relay"))
-    (side,) = sides.candidates(block, name, effort, files, {})
+    order = [side for name in ("ours", "gloo") for side in sides.candidates(block, name, effort, files, {})]
+    (company,) = sides.companies(order, block[0])
     with network.veth("reno") as hosts:
-        found = sides.read(side, hosts)
-    for row, cell in zip(found, block, strict=True):
-        assert row.value == pytest.approx(cell.size / row.details["us"] / 1e3)
-        assert row.details["processor_us"] > 0
+        found = sides.read(company, hosts)
+    assert len(found) == len(order)
+    for rows in found:
+        for row, cell in zip(rows, block, strict=True):
+            assert row.value == pytest.approx(cell.size / row.details["us"] / 1e3)
+            assert row.details["processor_us"] > 0
+
+
+def test_sides_are_read_alone_but_through_torch() -> None:
+    files = sides.Files(Path("l"), Path("p"), None, Path("r"))
+    bare = replace(LOOPBACK, scenario="S7")
+    order = [side for name in ("gloo", "ours") for side in sides.candidates([bare], name, QUICK, files, {})]
+    assert sides.companies(order, bare) == [[order[0]], [order[1]]]

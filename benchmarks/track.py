@@ -143,8 +143,8 @@ class Track:
             order = [side for side in chosen[turn:] + chosen[:turn] if self._missing(block, side.name, pair)]
             if order:
                 seed = self._seed(block[0], hosts)
-                for side in order:
-                    self._read(block, side, hosts, pair, seed)
+                for company in contenders.companies(order, block[0]):
+                    self._read(block, company, hosts, pair, seed)
 
     def _seed(self, cell: Cell, hosts: network.Hosts) -> int:
         """A new mapping of flows to classes, the same for all sides of a pair."""
@@ -164,34 +164,38 @@ class Track:
         if len(options) > 1 and name not in record.choices:
             seed = self._seed(record.cell, hosts)
             short = self._candidates(block, name, effort.halved())
-            values = [self._read(block, side, hosts, -1, seed)[0] for side in short]
+            values = [self._read(block, [side], hosts, -1, seed)[side.name][0].value for side in short]
             record.choices[name] = _best(record.cell, short, values)
         choice = record.choices.get(name)
         return options[0] if choice is None else next(side for side in options if side.choice == choice)
 
     def _read(
-        self, block: Sequence[Cell], side: contenders.Side, hosts: network.Hosts, pair: int, seed: int
-    ) -> list[float | None]:
-        runs = [results.Run(side.name, side.choice, pair, seed, None, []) for _ in block]
+        self, block: Sequence[Cell], company: Sequence[contenders.Side], hosts: network.Hosts, pair: int, seed: int
+    ) -> dict[str, list[results.Run]]:
+        """side → what was read of each cell."""
+        read = {
+            side.name: [results.Run(side.name, side.choice, pair, seed, None, []) for _ in block] for side in company
+        }
         neighbours = machine.Neighbours()
         try:
-            for run, reading in zip(runs, contenders.read(side, hosts), strict=True):
-                run.value, run.per_rank, run.details = reading.value, reading.per_rank, reading.details
+            for runs, readings in zip(read.values(), contenders.read(company, hosts), strict=True):
+                for run, reading in zip(runs, readings, strict=True):
+                    run.value, run.per_rank, run.details = reading.value, reading.per_rank, reading.details
         except RankFailed as error:
-            for run in runs:
+            for run in itertools.chain(*read.values()):
                 run.error = str(error)
             self.failed += 1
         share = neighbours.share()
-        for cell, run in zip(block, runs, strict=True):
-            run.neighbours = share
-            record = self._record(cell)
-            record.runs = [kept for kept in record.runs if (kept.side, kept.pair) != (side.name, pair) or pair < 0]
-            record.runs.append(run)
+        for runs in read.values():
+            for cell, run in zip(block, runs, strict=True):
+                run.neighbours = share
+                self._record(cell).keep(run)
         self._results.save(self._plan.output)
-        for cell, run in zip(block, runs, strict=True):
-            _tell(self._record(cell), run)
-            _check_limit(self._record(cell), run)
-        return [run.value for run in runs]
+        for runs in read.values():
+            for cell, run in zip(block, runs, strict=True):
+                _tell(self._record(cell), run)
+                _check_limit(self._record(cell), run)
+        return read
 
 
 def _best(cell: Cell, options: list[contenders.Side], values: list[float | None]) -> str:
