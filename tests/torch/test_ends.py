@@ -123,6 +123,40 @@ def test_a_group_that_is_ended_by_many_threads_at_once(ranks: Ranks) -> None:
         ranks.run(ended_by_all, seconds=40)
 
 
+def ended_by_its_callbacks(here: Here) -> list[str]:
+    """An operation fails, and two callbacks and the thread that waited for it all react by ending the group."""
+    group = dist.new_group(timeout=_LONG)
+    dist.barrier(group)
+    here.meet("connected")
+    if here.rank != 0:
+        dist.destroy_process_group(group)
+        return []
+    told: list[str] = []
+    met = threading.Barrier(3, timeout=30)
+
+    def end(future: Any) -> None:
+        told.append(_told(future.value))
+        met.wait()
+        group.abort()
+
+    works = [dist.barrier(group, async_op=True) for _ in range(2)]
+    futures = [work.get_future().then(end) for work in works]
+    told.append(_told(works[0].wait))
+    met.wait()
+    group.shutdown()
+    for future in futures:
+        future.wait()
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_group_that_is_ended_by_its_callbacks(ranks: Ranks) -> None:
+    told = ranks.run(ended_by_its_callbacks, seconds=60)[0]
+    assert len(told) == 3
+    assert all("allreduce" in one or "barrier" in one for one in told)
+
+
 # ---- a signal ----
 
 

@@ -55,10 +55,14 @@ class Callbacks:
             del task  # it holds tensors
 
     def close(self) -> None:
-        """Returns when all tasks are over; later ones run on their caller's thread. More than once is fine."""
+        """Returns when all tasks are over; later ones run on their caller's thread. More than once is fine.
+
+        Of a task it returns at once: another one may be closing these, too, and would wait for this one.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        if threading.current_thread() in self._threads:
+            return
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()

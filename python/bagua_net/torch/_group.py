@@ -105,6 +105,7 @@ class ProcessGroupBaguaNet(Identity):
                 self._order.close()
                 self._messages.finish_sends()
                 self._close()
+        self._callbacks.close()  # not inside: a callback may be what ends the group, or waits for who does
 
     def abort(self) -> None:
         """Makes everything that is under way or asked for fail, then closes all connections. From any thread."""
@@ -116,11 +117,11 @@ class ProcessGroupBaguaNet(Identity):
             if not self._ended:
                 self._order.close()
                 self._close()
+        self._callbacks.close()
 
     def _close(self) -> None:
         self._messages.close()
         self._collectives.close()
-        self._callbacks.close()
         self._ended = True
         _open.discard(self)
 
