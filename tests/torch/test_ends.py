@@ -160,6 +160,12 @@ def test_a_group_that_is_ended_by_its_callbacks(ranks: Ranks) -> None:
 # ---- a signal ----
 
 
+def _in_the_library(thread: int) -> bool:
+    frame = sys._current_frames()[thread]
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_name == "_call" and "getattr(self._lib" in line
+
+
 def ended_by_a_signal(here: Here) -> bool:
     """The handler runs in the middle of the operation that its own thread does, and destroys the group."""
     group = dist.new_group()
@@ -170,13 +176,8 @@ def ended_by_a_signal(here: Here) -> bool:
         dist.destroy_process_group(group)
         handled.set()
 
-    def in_the_library() -> bool:
-        frame = sys._current_frames()[main]
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        return frame.f_code.co_name == "call" and "getattr(self._lib" in line
-
     def send_signal() -> None:
-        while not in_the_library():
+        while not _in_the_library(main):
             time.sleep(_PAUSE)
         signal.pthread_kill(main, signal.SIGUSR1)
         here.say("signalled")
@@ -242,6 +243,64 @@ def test_a_forked_child_does_not_use_its_parent_s_group(ranks: Ranks) -> None:
 
 
 # ---- what the system has not got ----
+
+
+def ended_by_a_signal_as_it_fails(here: Here) -> str:
+    """The same, and what the operation returns after that is an error, whose text the group had."""
+    group = dist.new_group()
+    dist.barrier(group)
+    main, options = threading.get_ident(), dist.BarrierOptions()
+    options.asyncOp = False
+
+    def send_signal() -> None:
+        while not _in_the_library(main):
+            time.sleep(_PAUSE)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        here.say("signalled")
+
+    if here.rank != 0:
+        here.hear("signalled")
+        dist.destroy_process_group(group)
+        return ""
+    before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
+    thread = threading.Thread(target=send_signal)
+    thread.start()
+    told = _told(lambda: group.barrier(options))  # torch's own would ask the group for its name
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+    return told
+
+
+def test_what_fails_after_a_handler_has_destroyed_the_group_says_why() -> None:
+    """Memory that was given back holds nothing but "Z"."""
+    with Ranks(2, {"MALLOC_PERTURB_": "90", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}) as ranks:
+        assert "rank 0 lost rank 1" in ranks.run(ended_by_a_signal_as_it_fails, seconds=40)[0]
+
+
+def ended_by_a_signal_while_it_posts(here: Here, asked: str) -> tuple[str, int]:
+    """The handler runs when the thread of the messages has just started, and nothing is posted yet."""
+    group = dist.new_group()
+    threads = threading.active_count()
+    start = group._messages._start
+    before = signal.signal(signal.SIGUSR1, lambda *_: getattr(group, asked)())
+
+    def start_and_signal(timeout_s: float) -> None:
+        start(timeout_s)
+        signal.raise_signal(signal.SIGUSR1)
+
+    group._messages._start = start_and_signal
+    told = _told(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group))
+    signal.signal(signal.SIGUSR1, before)
+    dist.destroy_process_group(group)
+    return told, threading.active_count() - threads
+
+
+@pytest.mark.parametrize("asked", ["abort", "shutdown"])
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_handler_of_a_signal_ends_the_group_in_the_middle_of_a_post(ranks: Ranks, asked: str) -> None:
+    for told, more_threads in ranks.run(ended_by_a_signal_while_it_posts, asked, seconds=40):
+        assert told.startswith("DistBackendError: bagua_net, group ")
+        assert more_threads == 0
 
 
 @contextmanager

@@ -121,6 +121,8 @@ class Collectives:
         self._endpoint = Endpoint("collectives", group, rendezvous, rank, nranks)
         self._coll = self._endpoint.coll
         self._lock = threading.RLock()  # of who aborts and who closes
+        self._calling = False
+        self._closed = False
         self._connected = False
         self._limit_s: float | None = None
         self.timeout_s = timeout_s
@@ -134,7 +136,15 @@ class Collectives:
         Raises:
             DistBackendError: it failed; from here on everything does.
         """
-        limit = self.timeout_s if timeout_s is None else timeout_s
+        self._calling = True
+        try:
+            self._call(name, arguments, self.timeout_s if timeout_s is None else timeout_s)
+        finally:
+            self._calling = False
+            if self._closed:
+                self.close()
+
+    def _call(self, name: str, arguments: tuple[Any, ...], limit: float) -> None:
         if not self._connected:
             rows = self._endpoint.rows(limit)
             self._connected = True  # or never: then every operation says why
@@ -151,7 +161,14 @@ class Collectives:
             self._lib.bnet_coll_abort(self._coll)
 
     def close(self) -> None:
-        """Gives everything back, where no operation is in progress. More than once is fine."""
+        """Gives everything back. More than once is fine.
+
+        Where an operation is in progress, that is the calling thread's own, which a signal's handler has interrupted:
+        then once it is over.
+        """
+        self._closed = True
+        if self._calling:
+            return
         with self._lock:
             coll, self._coll = self._coll, _lib.ffi.NULL
         self._lib.bnet_coll_destroy(coll)
@@ -179,6 +196,8 @@ class Messages:
         self._mail = _lib.ffi.NULL
         self._thread: threading.Thread | None = None
         self._refusal = ""  # or why no more is taken
+        self._posting = False
+        self._closed = False
         self.timeout_s = timeout_s
 
     def send(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
@@ -192,24 +211,38 @@ class Messages:
     def _post(
         self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report
     ) -> None:
-        with self._lock:
-            if self._refusal:
-                raise RuntimeError(self._refusal)
-            self._start(timeout_s)
-            number = self._next
-            self._next += 1
-            self._reports[number] = report
-            if function == self._lib.bnet_mail_send:
-                self._sends.add(number)
-            try:
-                rc = function(self._mail, buffer, nbytes, peer, tag, timeout_s, number)
-            except (TypeError, OverflowError):  # an argument: nothing was asked for
-                self._forget(number)
-                raise
-            if rc != 0:
-                self._forget(number)
+        try:
+            with self._lock:
+                if self._refusal:
+                    raise RuntimeError(self._refusal)
+                self._posting = True
+                try:
+                    rc = self._hand_over(function, buffer, nbytes, peer, tag, timeout_s, report)
+                finally:
+                    self._posting = False
+        finally:
+            if self._closed:
+                self.close()
         if rc != 0:
             raise failed(self._group, f"no message can be exchanged with rank {peer}", rc)
+
+    def _hand_over(
+        self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report
+    ) -> int:
+        self._start(timeout_s)
+        number = self._next
+        self._next += 1
+        self._reports[number] = report
+        if function == self._lib.bnet_mail_send:
+            self._sends.add(number)
+        try:
+            rc = int(function(self._mail, buffer, nbytes, peer, tag, timeout_s, number))
+        except (TypeError, OverflowError):  # an argument: nothing was asked for
+            self._forget(number)
+            raise
+        if rc != 0:
+            self._forget(number)
+        return rc
 
     def _forget(self, number: int) -> None:
         del self._reports[number]
@@ -298,8 +331,15 @@ class Messages:
                 self._lib.bnet_mail_stop(self._mail)
 
     def close(self) -> None:
-        """Gives everything back. What is not over fails. More than once is fine."""
+        """Gives everything back. What is not over fails. More than once is fine.
+
+        Where a signal's handler has interrupted its own thread in the middle of a post: then once that is over.
+        """
         self.abort()
+        with self._lock:
+            self._closed = True
+            if self._posting:
+                return
         if self._thread is not None:
             self._thread.join()
         with self._lock:
