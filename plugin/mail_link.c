@@ -228,7 +228,7 @@ static int ask_whether_there(struct bnet_mail *mail, struct bnet_box *box)
 	const struct bnet_frame nothing = {.kind = FRAME_TAKEN};
 	int64_t now;
 
-	if (!box->out_ready || box->in_ready || box->awaited == 0 || bnet_mail_has_frames(box))
+	if (box->out_lost != 0 || box->in_ready || box->awaited == 0 || bnet_mail_has_frames(box))
 		return 0;
 	now = bnet_coll_now();
 	if (box->ask_at == 0)

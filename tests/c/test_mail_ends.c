@@ -186,6 +186,24 @@ static void peer_dies(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* Who left had never said a word, nor heard one: no connection broke. */
+static void peer_dies_unheard(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char token = 0;
+
+	if (rank->rank == 1)
+		free_box(box);
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 1)
+		return;
+	post_recv(box, &token, 1, 1, 0);
+	finish(box);
+	check(box->done[0].rc == -EREMOTEIO || box->done[0].rc == -EIO);
+	check(strstr(box->said[0], "lost rank 1") != NULL);
+	free_box(box);
+}
+
 /* Who left had said something before, and to send to it fails before that is looked at. */
 static void last_words(struct rank *rank)
 {
@@ -385,7 +403,8 @@ int main(void)
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
 		timed_out,  timed_out_in_traffic, wrong_size,          wrong_size_last, wrong_size_and_gone,
-		each_its_reason, last_words,      words_of_a_stranger, peer_dies,       refused,
+		each_its_reason, last_words,      words_of_a_stranger, peer_dies,       peer_dies_unheard,
+		refused,
 	};
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
