@@ -66,9 +66,9 @@ def test_a_hook_that_waits_in_its_callbacks(ranks: Ranks) -> None:
     assert ranks.run(power_sgd, seconds=60) == [[0.0] * ranks.size] * ranks.size
 
 
-def built_in_hook(here: Here) -> str:
+def built_in_hook(here: Here, name: str) -> str:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    model._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, name))
     try:
         model(torch.full((4,), float(here.rank))).sum().backward()
     except RuntimeError as error:
@@ -78,10 +78,11 @@ def built_in_hook(here: Here) -> str:
     return ""
 
 
-def test_a_hook_that_ddp_has_built_in(ranks: Ranks) -> None:
-    """It wants of C++ what Python cannot give, and says so; the group goes on."""
-    for told in ranks.run(built_in_hook):
-        assert not told or "should return TensorList" in told
+@pytest.mark.parametrize("name", ["ALLREDUCE", "FP16_COMPRESS"])
+def test_a_hook_that_ddp_has_built_in(ranks: Ranks, name: str) -> None:
+    """The second wants of C++ what Python cannot give, and says so; the group goes on."""
+    for told in ranks.run(built_in_hook, name):
+        assert not told or (name == "FP16_COMPRESS" and "should return TensorList" in told)
     ranks.run(fully_sharded)
 
 

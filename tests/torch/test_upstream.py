@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The cases that torch tests its own backends with and installs with itself. These pass; upstream.py says how they run.
 
-Not here: what needs GPUs, gloo by name (monitored_barrier, sparse reductions) or the profiler's events of a backend
-that it knows.
+Not here: what needs GPUs or torchvision, gloo by name (monitored_barrier, sparse reductions) or in its own words (a
+barrier's time is over), or the profiler's events of a backend that it knows.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ CASES = (
     "test_send_recv_with_tag",
     "test_send_recv_autograd_profiler",
     "test_send_recv_any_source_autograd_profiler",
+    "test_send_recv_any_source_torch_profiler",
     "test_send_recv_with_tag_autograd_profiler",
     "test_isend",
     "test_isend_autograd_profiler",
@@ -133,6 +134,7 @@ CASES = (
     "test_DistributedDataParallel_requires_grad",
     "test_ddp_create_graph",
     "test_ddp_logging_data_cpu",
+    "test_dump_DDP_relevant_env_vars",
     "test_static_graph_api_cpu",
     "test_grads_same_across_ranks_with_no_sync",
 )
