@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -129,6 +130,29 @@ def coalescing_by_device(here: Here) -> None:
 
 def test_coalescing_of_messages(ranks: Ranks) -> None:
     ranks.run(coalescing_by_device)
+
+
+def coalescing_beside_another_thread(here: Here) -> None:
+    """The other thread receives meanwhile what is sent after the block is over."""
+    received, later = torch.zeros(10), torch.zeros(10)
+    peer, source = (here.rank + 1) % here.size, (here.rank - 1) % here.size
+    works = []
+    thread = threading.Thread(target=lambda: works.append(dist.irecv(later, source, tag=2)))
+    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        dist.isend(torch.ones(10), peer, tag=1)
+        dist.irecv(received, source, tag=1)
+        thread.start()
+        thread.join()
+    (whole,) = manager.works
+    whole.wait(timedelta(seconds=20))
+    here.meet("the block is over")
+    dist.send(torch.ones(10), peer, tag=2)
+    works[0].wait()
+    _equal([received, later], [torch.ones(10)] * 2)
+
+
+def test_a_coalesced_block_is_of_its_own_thread(ranks: Ranks) -> None:
+    ranks.run(coalescing_beside_another_thread)
 
 
 def coalescing_that_is_not_waited_for(here: Here) -> None:

@@ -54,6 +54,12 @@ def _backends(group: Any) -> list[str]:
     return [part for part in config.split(",") if part]
 
 
+class _Block(threading.local):
+    """What a thread has asked for since it began to coalesce; None: it does not. What others ask for is their own."""
+
+    works: list[Work] | None = None
+
+
 class ProcessGroupBaguaNet(Identity):
     """A group of ranks. ``init_process_group("bagua_net")`` and ``new_group`` make it.
 
@@ -78,7 +84,7 @@ class ProcessGroupBaguaNet(Identity):
             raise
         self._order = Order(f"bagua_net {self._label}")
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
-        self._coalescing: list[Work] | None = None
+        self._coalescing = _Block()
         self._barriers = 0
         self._alone = False  # is no other backend asked for? To be looked at when torch knows the group
         self._ending = threading.RLock()
@@ -141,8 +147,8 @@ class ProcessGroupBaguaNet(Identity):
         limit = _seconds(getattr(opts, "timeout", None))
         work = Work(held, self._callbacks)
         self._order.run(lambda: task(limit), work, now=not getattr(opts, "asyncOp", True))
-        if self._coalescing is not None:
-            self._coalescing.append(work)
+        if self._coalescing.works is not None:
+            self._coalescing.works.append(work)
         return work
 
     # ---- one for all, all for one ----
@@ -482,17 +488,17 @@ class ProcessGroupBaguaNet(Identity):
         self._alone = bool(asked)
 
     def _sent_or_received(self, work: Work) -> Work:
-        if self._coalescing is not None:
-            self._coalescing.append(work)
+        if self._coalescing.works is not None:
+            self._coalescing.works.append(work)
         return work
 
     # ---- several at once ----
 
     def _start_coalescing(self, device: Any) -> None:
-        self._coalescing = []
+        self._coalescing.works = []
 
     def _end_coalescing(self, device: Any) -> Work:
-        parts, self._coalescing = self._coalescing or [], None
+        parts, self._coalescing.works = self._coalescing.works or [], None
         return Joint(parts, self._callbacks)
 
     # ---- who is missing ----
