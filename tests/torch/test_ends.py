@@ -418,7 +418,10 @@ def shared(here: Here, backend: str) -> list[str]:
     return told
 
 
-@pytest.mark.parametrize("backend", ["cpu:bagua_net,cuda:gloo", "cuda:gloo,cpu:bagua_net", "cuda:bagua_net"])
+_BESIDE = ["cpu:bagua_net,cuda:nccl", "cpu:bagua_net,cuda:gloo", "cuda:gloo,cpu:bagua_net", "cuda:bagua_net"]
+
+
+@pytest.mark.parametrize("backend", _BESIDE)
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_other_backends_in_one_group_are_refused(ranks: Ranks, backend: str) -> None:
     """torch makes no other backend beside one in Python, and says nothing; tensors of the other would end up here."""

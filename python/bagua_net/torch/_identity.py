@@ -58,7 +58,8 @@ class Identity(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [_CPU]
+        """None while torch makes the group: 2.15 attaches its flight recorder to all that have any, and cannot here."""
+        return [_CPU] if self in dist.distributed_c10d._world.pg_map else []
 
     def _get_backend(self, device: torch.device) -> Identity:
         """Raises RuntimeError for what is no CPU, as torch's own does and its callers expect."""
