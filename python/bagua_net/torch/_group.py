@@ -205,13 +205,29 @@ class ProcessGroupBaguaNet(Identity):
             tensors.same(outputs, tensor, "gather")
 
         def task(limit: float | None) -> None:
-            send = tensors.contiguous(tensor)
             all_values = tensors.room(len(outputs) * tensor.numel(), tensor.dtype)
-            arguments = (tensors.address(send), tensors.address(all_values), tensors.size_of(send), tensors.BYTES, root)
-            self._collectives.call("gather", *arguments, timeout_s=limit)
+            self._gather(all_values, tensor, root, limit)
             tensors.split(all_values, outputs)
 
         return self._run(task, outputs, opts)
+
+    def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        """``output`` is the root's alone; torch gives the others something empty."""
+        root = opts.rootRank if opts is not None else 0
+        tensors.check(tensor, "gather_single")
+        if root == self._rank:
+            self._check_share(output, tensor, "gather_single")
+
+        def task(limit: float | None) -> None:
+            gather = partial(self._gather, tensor=tensor, root=root, limit=limit)
+            tensors.with_contiguous(output, gather, reads=False)
+
+        return self._run(task, [output], opts)
+
+    def _gather(self, plain: torch.Tensor, tensor: torch.Tensor, root: int, limit: float | None) -> None:
+        send = tensors.contiguous(tensor)
+        arguments = (tensors.address(send), tensors.address(plain), tensors.size_of(send), tensors.BYTES, root)
+        self._collectives.call("gather", *arguments, timeout_s=limit)
 
     def scatter(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
