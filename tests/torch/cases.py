@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import names
 import torch
 import torch.distributed as dist
 
@@ -201,7 +202,7 @@ def _all_gather(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
 
 def _all_gather_single(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
     output = case.empty((here.size * case.shape[0], *case.shape[1:]))
-    _done(dist.all_gather_single(output, case.given(here.rank), group=group, async_op=case.later))
+    _done(names.all_gather_single(output, case.given(here.rank), group=group, async_op=case.later))
     return [output]
 
 
@@ -209,6 +210,12 @@ def _gather(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
     outputs = [case.empty() for _ in range(here.size)] if here.rank == case.root else None
     _done(dist.gather(case.given(here.rank), outputs, group_dst=case.root, group=group, async_op=case.later))
     return outputs or []
+
+
+def _gather_single(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
+    output = case.empty((here.size * case.shape[0], *case.shape[1:])) if here.rank == case.root else None
+    _done(dist.gather_single(case.given(here.rank), output, group_dst=case.root, group=group, async_op=case.later))
+    return [] if output is None else [output]
 
 
 def _scatter(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
@@ -228,7 +235,7 @@ def _reduce_scatter(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
 def _reduce_scatter_single(here: Here, group: Any, case: Case) -> list[torch.Tensor]:
     output = case.empty()
     tensor = laid_out(torch.cat([case.given(here.rank, part) for part in range(here.size)]), case.layout)
-    _done(dist.reduce_scatter_single(output, tensor, op=case.op, group=group, async_op=case.later))
+    _done(names.reduce_scatter_single(output, tensor, op=case.op, group=group, async_op=case.later))
     return [output]
 
 
@@ -304,8 +311,14 @@ COLLECTIVES = {
         lambda case, rank, size: [torch.cat([_uneven(case, sender, rank) for sender in range(size)])],
     ),
 }
+if hasattr(dist, "gather_single"):  # since torch 2.14
+    COLLECTIVES["gather_single"] = Collective(
+        _gather_single,
+        lambda case, rank, size: [torch.cat(_all(case, size))] if rank == case.root else [],
+        rooted=True,
+    )
 #: Those that join all ranks' tensors along the first dimension, so there must be one.
-SINGLE = ("all_gather_single", "reduce_scatter_single", "all_to_all_single", "all_to_all_uneven")
+SINGLE = ("all_gather_single", "gather_single", "reduce_scatter_single", "all_to_all_single", "all_to_all_uneven")
 
 
 def gloo_takes(case: Case) -> bool:

@@ -8,6 +8,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import names
 import pytest
 import torch
 import torch.distributed as dist
@@ -74,7 +75,7 @@ def refused_types(here: Here) -> dict[str, str]:
     told = {
         "premul": refusal(lambda: dist.all_reduce(ones, op=dist._make_nccl_premul_sum(2.0))),
         "premul scatter": refusal(
-            lambda: dist.reduce_scatter_single(ones[:1], ones.repeat(here.size)[::3], dist._make_nccl_premul_sum(2.0))
+            lambda: names.reduce_scatter_single(ones[:1], ones.repeat(here.size)[::3], dist._make_nccl_premul_sum(2.0))
         ),
         "int16": refusal(lambda: dist.all_reduce(ones.to(torch.int16))),
         "bits of floats": refusal(lambda: dist.all_reduce(ones, op=dist.ReduceOp.BAND)),
@@ -107,10 +108,10 @@ def refused_sizes(here: Here) -> dict[str, str]:
     told = {
         "all_gather count": refusal(lambda: dist.all_gather([three] * (size + 1), three)),
         "all_gather sizes": refusal(lambda: dist.all_gather([torch.ones(4)] * size, three)),
-        "all_gather_single": refusal(lambda: dist.all_gather_single(more, three)),
-        "all_gather_single type": refusal(lambda: dist.all_gather_single(whole.to(torch.int64), three)),
+        "all_gather_single": refusal(lambda: names.all_gather_single(more, three)),
+        "all_gather_single type": refusal(lambda: names.all_gather_single(whole.to(torch.int64), three)),
         "reduce_scatter count": refusal(lambda: dist.reduce_scatter(three, [three] * (size - 1))),
-        "reduce_scatter_single": refusal(lambda: dist.reduce_scatter_single(three, more)),
+        "reduce_scatter_single": refusal(lambda: names.reduce_scatter_single(three, more)),
         "all_to_all count": refusal(lambda: dist.all_to_all([three] * (size + 1), [three] * size)),
         "all_to_all types": refusal(lambda: dist.group.WORLD.alltoall([whole.double()] * size, [whole] * size)),
         "all_to_all types of one list": refusal(
@@ -122,6 +123,7 @@ def refused_sizes(here: Here) -> dict[str, str]:
         "all_to_all negative": refusal(
             lambda: dist.all_to_all_single(whole, whole, [3] * size, [-3, 9, *[3] * (size - 2)])
         ),
+        "gather_single": refusal(lambda: dist.group.WORLD.gather_single(more, three)) if root else "",
         "gather count": refusal(lambda: dist.gather(three, [three] * (size + 1))) if root else "",
         "gather sizes": refusal(lambda: dist.gather(three, [torch.ones(4)] * size)) if root else "",
         "scatter count": refusal(lambda: dist.scatter(three, [three] * (size + 1))) if root else "",
@@ -355,7 +357,9 @@ def own_timeout(here: Here) -> str:
     """An operation's time is its own, whatever the group's is."""
     group = dist.new_group(timeout=timedelta(seconds=300))
     dist.barrier(group)
-    told = refusal(lambda: dist.barrier(group, timeout=_SHORT)) if here.rank == 0 else ""
+    limits = dist.BarrierOptions()
+    limits.timeout = _SHORT  # dist.barrier takes one since torch 2.12
+    told = refusal(lambda: group.barrier(limits).wait()) if here.rank == 0 else ""
     here.meet("rank 0 has given up")
     group.abort()
     dist.destroy_process_group(group)
@@ -387,10 +391,13 @@ def test_a_wait_of_limited_time(ranks: Ranks) -> None:
     assert re.search("DistBackendError: .*not over after 0.05 s", ranks.run(timed_wait)[0])
 
 
-def set_timeout(here: Here) -> str:
+def set_timeout(here: Here, by_torch: bool) -> str:
     group = dist.new_group(timeout=timedelta(seconds=300))
     dist.barrier(group)
-    group.set_timeout(_SHORT)
+    if by_torch:
+        dist.set_timeout(_SHORT, group)
+    else:
+        group.set_timeout(_SHORT)
     told = refusal(lambda: dist.barrier(group)) if here.rank == 0 else ""
     here.meet("rank 0 has given up")
     group.abort()
@@ -400,7 +407,13 @@ def set_timeout(here: Here) -> str:
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_the_timeout_of_a_group_can_be_set(ranks: Ranks) -> None:
-    assert ranks.run(set_timeout, seconds=60)[0].startswith("DistBackendError: ")
+    assert ranks.run(set_timeout, False, seconds=60)[0].startswith("DistBackendError: ")
+
+
+@pytest.mark.skipif(not hasattr(dist, "set_timeout"), reason="torch has set_timeout since 2.14")
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_the_timeout_of_a_group_can_be_set_by_torch(ranks: Ranks) -> None:
+    assert ranks.run(set_timeout, True, seconds=60)[0].startswith("DistBackendError: ")
 
 
 # ---- abort ----
@@ -557,6 +570,23 @@ def test_monitored_barrier(ranks: Ranks) -> None:
     assert f"ranks 1, {last} did not come" in told[0]
     told = ranks.run(monitored, [0], False)
     assert all("rank 0 did not say within 1 s that all ranks are here" in text for text in told[1:])
+
+
+def monitored_by_torch(here: Here) -> str:
+    group = dist.new_group()
+    told = refusal(lambda: dist.monitored_barrier(group, _SHORT)) if here.rank != 1 else ""
+    here.meet("over")
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_monitored_barrier_of_torch(ranks: Ranks) -> None:
+    """Up to 2.13 torch refuses it to all but gloo."""
+    told = ranks.run(monitored_by_torch)[0]
+    if "only implemented for GLOO" in told:
+        pytest.skip(f"this torch says: {told}")
+    assert re.search(r"DistBackendError: .*rank 1 did not come to monitored_barrier within 1 s", told)
 
 
 def monitored_anew(here: Here) -> str:

@@ -7,6 +7,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import names
 import pytest
 import torch
 import torch.distributed as dist
@@ -99,14 +100,14 @@ def coalescing_manager(here: Here, asynchronous: bool) -> None:
     _same(reduced, _sums(here.size))
     with dist.distributed_c10d._coalescing_manager(async_ops=asynchronous) as manager:
         for output, tensor in zip(gathered, _mine(here.rank), strict=True):
-            dist.all_gather_single(output, tensor)
+            names.all_gather_single(output, tensor)
     if asynchronous:
         manager.wait()
     _equal(gathered, [torch.cat(tensors) for tensors in zip(*(_mine(rank) for rank in range(here.size)), strict=True)])
     shares = [torch.empty_like(tensor) for tensor in reduced]
     with dist.distributed_c10d._coalescing_manager(async_ops=asynchronous) as manager:
         for share, whole in zip(shares, gathered, strict=True):
-            dist.reduce_scatter_single(share, whole)
+            names.reduce_scatter_single(share, whole)
     if asynchronous:
         manager.wait()
     _same(shares, [here.size * tensor for tensor in _mine(here.rank)])
@@ -376,7 +377,8 @@ def test_conjugates_and_negatives(ranks: Ranks) -> None:
 def subgroups(here: Here) -> None:
     """One of each two neighbours, one of all but the first in reverse, and one of a single rank; at the same time."""
     pairs = [dist.new_group([rank, rank + 1]) for rank in range(here.size - 1)]
-    backwards = dist.new_group(list(range(here.size - 1, 0, -1)), sort_ranks=False)
+    order = sorted(range(1, here.size), reverse=bool(names.UNSORTED))
+    backwards = dist.new_group(order, **names.UNSORTED)
     alone = [dist.new_group([rank]) for rank in range(here.size)]
     works, tensors = [], []
     mine = [rank for rank in (here.rank - 1, here.rank) if 0 <= rank < here.size - 1]
@@ -392,7 +394,7 @@ def subgroups(here: Here) -> None:
     if here.rank > 0:
         objects: list[Any] = [None] * (here.size - 1)
         dist.all_gather_object(objects, here.rank, group=backwards)
-        assert objects == list(range(here.size - 1, 0, -1))
+        assert objects == order
         value = torch.tensor([here.rank])
         dist.broadcast(value, src=1, group=backwards)
         assert value.item() == 1
@@ -414,9 +416,9 @@ def alone_in_a_group(here: Here) -> None:
     given = values(torch.float32, (1000,), here.rank)
     outputs = [torch.zeros(1000) for _ in range(9)]
     dist.all_gather([outputs[0]], given, group=group)
-    dist.all_gather_single(outputs[1], given, group=group)
+    names.all_gather_single(outputs[1], given, group=group)
     dist.reduce_scatter(outputs[2], [given], group=group)
-    dist.reduce_scatter_single(outputs[3], given, group=group)
+    names.reduce_scatter_single(outputs[3], given, group=group)
     dist.gather(given, [outputs[4]], group_dst=0, group=group)
     dist.scatter(outputs[5], [given], group_src=0, group=group)
     dist.all_to_all([outputs[6]], [given], group=group)
@@ -523,17 +525,17 @@ def functional_collectives(here: Here) -> None:
     mine = slice(4 * here.rank, 4 * here.rank + 4)
     _same([functional.all_reduce(given, "sum", group)], [total])
     _same([functional.all_reduce(given, "avg", group)], [total / here.size])
-    _equal([functional.all_gather_single(given, 0, group)], [torch.cat(everyone)])
-    _equal([functional.all_gather_single(given, 1, group)], [torch.cat(everyone, 1)])
-    _same([functional.reduce_scatter_single(given, "sum", 0, group)], [total[mine]])
+    _equal([names.functional_all_gather(given, 0, group)], [torch.cat(everyone)])
+    _equal([names.functional_all_gather(given, 1, group)], [torch.cat(everyone, 1)])
+    _same([names.functional_reduce_scatter(given, "sum", 0, group)], [total[mine]])
     _equal([functional.broadcast(given, 1, group)], [everyone[1]])
     even = [4] * here.size
     wanted = torch.cat([tensor[mine] for tensor in everyone])
     _equal([functional.all_to_all_single(given, even, even, group)], [wanted])
     _equal([functional.all_to_all_single(given, None, None, group)], [wanted])
     _same(functional.all_reduce_coalesced([given, given[0]], "sum", group), [total, total[0]])
-    _equal(functional.all_gather_single_coalesced([given], group), [torch.cat(everyone)])
-    _same(functional.reduce_scatter_single_coalesced([given], "sum", [0], group), [total[mine]])
+    _equal(names.functional_all_gather_coalesced([given], group), [torch.cat(everyone)])
+    _same(names.functional_reduce_scatter_coalesced([given], "sum", [0], group), [total[mine]])
 
 
 def test_functional_collectives(ranks: Ranks) -> None:
@@ -543,7 +545,7 @@ def test_functional_collectives(ranks: Ranks) -> None:
 def differentiable(here: Here) -> None:
     """The gradient of a gathered tensor is scattered back."""
     given = torch.full((2, 3), float(here.rank), requires_grad=True)
-    gathered = functional.all_gather_single_autograd(given, 0, dist.group.WORLD)
+    gathered = names.functional_all_gather_autograd(given, 0, dist.group.WORLD)
     (gathered * (here.rank + 1)).sum().backward()
     assert given.grad is not None
     assert given.grad.unique().tolist() == [here.size * (here.size + 1) / 2]
