@@ -7,8 +7,9 @@
 
 All collectives of torch.distributed, with tags and any source from point to point, object collectives and sub-groups.
 It takes CPU tensors alone; for tensors of a GPU use NCCL with the plugin (:func:`bagua_net.activate`), in a group of
-its own: ``"cpu:bagua_net,cuda:nccl"`` is refused. torch.distributed.monitored_barrier is for gloo alone; a group's own
-:meth:`ProcessGroupBaguaNet.monitored_barrier` does the same here.
+its own: ``"cpu:bagua_net,cuda:nccl"`` is refused. Up to 2.13, torch.distributed.monitored_barrier is for gloo alone
+and set_timeout is not there; a group's own :meth:`ProcessGroupBaguaNet.monitored_barrier` and ``set_timeout`` do the
+same.
 
 Every rank needs an address that the others reach: ``NCCL_SOCKET_IFNAME`` chooses the interface, as for NCCL, and the
 ``BAGUA_NET_*`` parameters hold as they do there.

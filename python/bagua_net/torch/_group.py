@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The process group: what torch calls, in terms of the library's collectives.
 
-torch 2.13 lets Python subclass ``ProcessGroup``; such a group stands for all devices, and torch makes no other backend
+torch lets Python subclass ``ProcessGroup``; such a group stands for all devices, and torch makes no other backend
 beside it, so "cpu:bagua_net,cuda:nccl" is refused. C++ (DDP's reducer, functional collectives) reaches the methods
-through torch's trampolines, Python finds them by name; names that 2.13 renamed have their old ones beside them.
+through torch's trampolines, Python finds them by name; names that 2.13 renamed have their old ones beside them. 2.14 is
+the first to let Python subclass ``Backend``, too, a part of a group; one way for all versions is less to keep right.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ._roll_call import RollCall
 from ._work import Joint, Message, Work
 
 #: What it was tried with; a Python group is a new thing, and each torch has its own idea of it.
-TRIED = "2.13"
+TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 _log = logging.getLogger("bagua_net.torch")
 _ALGO_AUTO = 0
@@ -522,7 +523,7 @@ class ProcessGroupBaguaNet(Identity):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that says who did not come. By the store alone, so it works when the network does not.
 
-        ``torch.distributed.monitored_barrier`` is for gloo's groups only: call this one,
+        ``torch.distributed.monitored_barrier`` is for gloo's groups only up to torch 2.13: call this one,
         ``torch.distributed.group.WORLD.monitored_barrier()`` for the default group.
 
         Args:
@@ -566,8 +567,9 @@ class ProcessGroupBaguaNet(Identity):
 @functools.cache
 def _check_version() -> None:
     """Once in a process."""
-    if torch.__version__.split(".")[:2] != TRIED.split("."):
-        _log.warning("the %s backend was tried with torch %s, and this is %s", NAME, TRIED, torch.__version__)
+    if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
+        tried = f"{TRIED[0]} to {TRIED[-1]}"
+        _log.warning("the %s backend was tried with torch %s, and this is %s", NAME, tried, torch.__version__)
 
 
 def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
