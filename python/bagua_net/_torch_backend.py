@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Makes the backend known to torch.distributed. Runs inside ``import torch``, so it imports next to nothing.
 
-torch calls :func:`autoload` by the entry point ``torch.backends``; ``import bagua_net.torch`` does the same by hand.
+torch has it run by the entry point ``torch.backends`` (bagua_net_autoload); ``import bagua_net.torch`` does the same by
+hand.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 #: The name for ``init_process_group``.
 NAME = "bagua_net"
-
-_log = logging.getLogger("bagua_net.torch")
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -33,11 +31,3 @@ def register() -> None:
         raise ImportError("this torch was built without torch.distributed; install an ordinary build of it")
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-
-
-def autoload() -> None:
-    """What torch calls while it is imported. Never raises: that would break ``import torch``."""
-    try:
-        register()
-    except Exception as error:
-        _log.debug("the backend %s was not registered: %s", NAME, error)

@@ -15,10 +15,11 @@ import pytest
 import ranks as harness
 
 import bagua_net
+import bagua_net_autoload
 from bagua_net import _torch_backend
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ENTRY_POINT = "[torch.backends]\nbagua_net = bagua_net._torch_backend:autoload\n"
+_ENTRY_POINT = "[torch.backends]\nbagua_net = bagua_net_autoload:autoload\n"
 _SECONDS = 100
 
 
@@ -60,7 +61,7 @@ dist.destroy_process_group()
 def test_the_package_has_the_entry_point() -> None:
     text = (_ROOT / "pyproject.toml").read_text()
     assert re.search(r'^\[project\.entry-points\."torch\.backends"\]\nbagua_net = "(.*)"$', text, re.MULTILINE)
-    assert 'bagua_net = "bagua_net._torch_backend:autoload"' in text
+    assert 'bagua_net = "bagua_net_autoload:autoload"' in text
 
 
 def test_torch_registers_the_backend_by_itself(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_autoload_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest
 
     monkeypatch.setattr(_torch_backend, "register", fail)
     with caplog.at_level("DEBUG", logger="bagua_net.torch"):
-        _torch_backend.autoload()
+        bagua_net_autoload.autoload()
     assert "no such thing" in caplog.text
 
 
@@ -116,13 +117,26 @@ def test_autoload_without_torch_distributed(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"
         "sys.modules['torch.distributed'] = None\n"
-        "from bagua_net import _torch_backend as backend\n"
-        "backend.autoload()\n"
+        "import bagua_net_autoload; from bagua_net import _torch_backend as backend\n"
+        "bagua_net_autoload.autoload()\n"
         "try: backend.register()\n"
         "except ImportError: print('raised by hand only')\n"
     )
     done = _python(code, tmp_path, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert done.stdout == "raised by hand only\n", done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "raise RuntimeError('of another kind')"])
+def test_another_package_of_that_name_is_no_obstacle_to_torch(text: str, tmp_path: Path) -> None:
+    """Such as an old clone, first on the path: torch goes without the backend."""
+    other = _installed(tmp_path) / "bagua_net" / "__init__.py"
+    other.parent.mkdir()
+    other.write_text(text)
+    code = "import torch, torch.distributed as dist; print('imported', *dist.Backend.backend_list)"
+    done = _python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("imported")
+    assert "bagua_net" not in done.stdout
 
 
 def test_a_missing_library_is_no_obstacle_to_torch(tmp_path: Path) -> None:
