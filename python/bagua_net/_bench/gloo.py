@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import os
+
+from .. import _interfaces
 from .config import Config
 from .torchdist import TorchTransport, import_torch
-from .transports import Kind, Unavailable
+from .transports import Kind, Place, Unavailable
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def _describe(config: Config) -> str:
@@ -17,4 +22,14 @@ def _describe(config: Config) -> str:
     return f"gloo of torch {torch.__version__}"
 
 
-GLOO = Kind("gloo", _describe, lambda config, place: TorchTransport("gloo", config, place))
+def _open(config: Config, place: Place) -> TorchTransport:
+    """Over the interface by which the ranks have met, unless one is set: gloo by itself takes the address that this
+    host's name has, which is often one of loopback."""
+    if _INTERFACE not in os.environ:
+        for interface in _interfaces.scan():
+            if interface.address == place.host:
+                os.environ[_INTERFACE] = interface.name
+    return TorchTransport("gloo", config, place)
+
+
+GLOO = Kind("gloo", _describe, _open)
