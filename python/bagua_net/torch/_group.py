@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _lib
+from .. import _lib, _params
 from .._torch_backend import NAME
 from . import _tensors as tensors
 from ._callbacks import Callbacks
@@ -572,15 +572,24 @@ def _check_version() -> None:
         _log.warning("the %s backend was tried with torch %s, and this is %s", NAME, tried, torch.__version__)
 
 
+@functools.cache
+def _check_parameters() -> None:
+    """Once in a process."""
+    for sentence in _params.check():
+        _log.warning("%s", sentence)
+
+
 def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
     """What torch calls for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
 
     Raises:
         ValueError: there are options for the backend: it has none, ``BAGUA_NET_*`` are its parameters.
+        ParameterInvalid: one of these has a bad value. One that is no parameter is logged.
         LibraryNotFound, LibraryUnusable: see their documentation.
         DistBackendError: there is no network to listen on.
     """
     _check_version()
+    _check_parameters()
     if backend_options is not None:
         raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
     return ProcessGroupBaguaNet(

@@ -65,7 +65,7 @@ class Rendezvous:
             else:
                 raise RankMissing(
                     f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
-                    "and does it make the same groups in the same order?"
+                    "and does it make the same groups in the same order, with the same backend?"
                 )
         return rows
 
