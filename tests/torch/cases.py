@@ -323,7 +323,7 @@ SINGLE = ("all_gather_single", "gather_single", "reduce_scatter_single", "all_to
 
 def gloo_takes(case: Case) -> bool:
     """What gloo refuses, or defines otherwise, as a sum of truth values that is 2."""
-    if case.dtype not in (*INTEGERS, *FLOATS):
+    if case.dtype not in (*INTEGERS, *FLOATS) or case.collective == "gather_single":
         return False
     return not COLLECTIVES[case.collective].reduces or case.reduction != "AVG"
 
