@@ -25,7 +25,7 @@ GPU = {"name": "a GPU", "memory_mib": 81559, "driver": "580.1"}
 
 
 def _row(rounds: list[float], wrong: int = 0) -> Row:
-    return Row("", "allreduce", 4, 8 * MIB, 2 * MIB, "float32", "sum", "nccl", rounds, 3, wrong)
+    return Row("", "allreduce", 4, 8 * MIB, 2 * MIB, "float32", "sum", "nccl", rounds, 3, wrong, rounds)
 
 
 def _results(*records: results.CellRecord) -> results.Results:

@@ -296,7 +296,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
         (["--dtype", "float8"], "none of int8"),
         (
             ["--transport", "bagua,ucx"],
-            "'ucx' is no network to compare; with --device cpu: bagua, nccl-socket, gloo; "
+            "'ucx' is no network to compare; with --device cpu: bagua, nccl-socket, gloo, torch+bagua; "
             "with --device cuda: nccl+bagua, nccl",
         ),
         (["--min", "64", "--max", "4"], "below the smallest"),
