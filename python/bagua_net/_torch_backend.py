@@ -14,7 +14,7 @@ NAME = "bagua_net"
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from .torch._group import create
+    from .torch._create import create
 
     return create(options, backend_options)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import sys
@@ -14,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bagua_net import _nccl_wheel
-from bagua_net._bench import elements, models, net, plot, run, sizes, summary
+from bagua_net._bench import elements, gloo, models, net, plot, run, sizes, summary
 from bagua_net._bench.config import Config
 from bagua_net._bench.launch import lanes
 from bagua_net._bench.ops import OPS
 from bagua_net._bench.result import Row
-from bagua_net._bench.transports import Unavailable
+from bagua_net._bench.transports import Place, Unavailable
 from bagua_net._bench.where import PlacementInvalid, place
 
 # ---- sizes ----
@@ -208,6 +209,20 @@ def test_what_is_measured_on_request_alone_is_left_out_otherwise() -> None:
     named = ("gloo", "torch+bagua")
     assert [lane.names for lane in lanes(Config(nranks=2))] == [("bagua", "nccl-socket", "gloo")]
     assert [lane.names for lane in lanes(Config(nranks=2, transports=named))] == [("gloo",), ("torch+bagua",)]
+
+
+@pytest.mark.parametrize(("already", "chosen"), [(None, "lo"), ("eth7", "eth7")])
+def test_gloo_goes_where_the_ranks_have_met(monkeypatch: pytest.MonkeyPatch, already: str | None, chosen: str) -> None:
+    """By itself it takes the address of this host's name."""
+    opened: list[tuple[str, Place]] = []
+    monkeypatch.setattr(gloo, "TorchTransport", lambda backend, config, place: opened.append((backend, place)))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", already or "")
+    if already is None:
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    here = Place(0, "127.0.0.1")
+    gloo.GLOO.open(Config(nranks=2), here)
+    assert opened == [("gloo", here)]
+    assert os.environ["GLOO_SOCKET_IFNAME"] == chosen
 
 
 # ---- sentences ----

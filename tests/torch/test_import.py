@@ -96,6 +96,13 @@ def test_a_torch_that_it_was_not_tried_with_is_named(version: str, tmp_path: Pat
     assert said == (0 if version.startswith("2.13.") else 1), done.stderr
 
 
+def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
+    """Once, and the group is made all the same."""
+    done = _python(_MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path), {"BAGUA_NET_NSTREAM": "3"})
+    assert done.stdout.count("worked") == 2, done.stderr
+    assert done.stderr.count("BAGUA_NET_NSTREAM is no parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
+
+
 def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:
     """So the test above tests something."""
     done = _python(_MEET, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})

@@ -10,8 +10,6 @@ the first to let Python subclass ``Backend``, too, a part of a group; one way fo
 from __future__ import annotations
 
 import atexit
-import functools
-import logging
 import os
 import threading
 import weakref
@@ -23,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _lib, _params
+from .. import _lib
 from .._torch_backend import NAME
 from . import _tensors as tensors
 from ._callbacks import Callbacks
@@ -33,10 +31,6 @@ from ._order import Order
 from ._roll_call import RollCall
 from ._work import Joint, Message, Work
 
-#: What it was tried with; a Python group is a new thing, and each torch has its own idea of it.
-TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
-
-_log = logging.getLogger("bagua_net.torch")
 _ALGO_AUTO = 0
 _NO_TIME = timedelta(0)
 
@@ -562,39 +556,6 @@ class ProcessGroupBaguaNet(Identity):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-
-@functools.cache
-def _check_version() -> None:
-    """Once in a process."""
-    if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
-        tried = f"{TRIED[0]} to {TRIED[-1]}"
-        _log.warning("the %s backend was tried with torch %s, and this is %s", NAME, tried, torch.__version__)
-
-
-@functools.cache
-def _check_parameters() -> None:
-    """Once in a process."""
-    for sentence in _params.check():
-        _log.warning("%s", sentence)
-
-
-def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
-    """What torch calls for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
-
-    Raises:
-        ValueError: there are options for the backend: it has none, ``BAGUA_NET_*`` are its parameters.
-        ParameterInvalid: one of these has a bad value. One that is no parameter is logged.
-        LibraryNotFound, LibraryUnusable: see their documentation.
-        DistBackendError: there is no network to listen on.
-    """
-    _check_version()
-    _check_parameters()
-    if backend_options is not None:
-        raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
-    return ProcessGroupBaguaNet(
-        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
-    )
 
 
 @atexit.register
