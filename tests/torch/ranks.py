@@ -205,3 +205,14 @@ class Ranks:
             text.append(f"---- stderr of rank {rank} (status {process.popen.returncode})\n{said}")
         self._kill_all()
         raise AssertionError("\n".join(text))
+
+
+def refusal(what: Callable[[], Any]) -> str:
+    """ "ValueError: …", of what must not be accepted, or must fail; else "accepted"."""
+    try:
+        work = what()
+        if isinstance(work, dist.Work):
+            work.wait()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"

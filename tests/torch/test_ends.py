@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from ranks import Ranks, refusal
 
 if TYPE_CHECKING:
     from rank import Here
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 _LONG = timedelta(seconds=300)
 #: Seconds between two looks at what another thread is doing, which needs the GIL for it.
 _PAUSE = 0.001
-
-
-def _told(what: Callable[[], Any]) -> str:
-    try:
-        work = what()
-        if isinstance(work, dist.Work):
-            work.wait()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "accepted"
 
 
 # ---- another thread ----
@@ -52,11 +42,11 @@ def aborted_in_shutdown(here: Here, name: str) -> str:
         work = dist.isend(tensor, 1, group=group) if name == "send" else dist.barrier(group, async_op=True)
         thread = threading.Thread(target=group.shutdown)
         thread.start()
-        while not _told(lambda: dist.barrier(group, async_op=True)).startswith("RuntimeError: "):
+        while not refusal(lambda: dist.barrier(group, async_op=True)).startswith("RuntimeError: "):
             time.sleep(_PAUSE)  # until it has begun
         group.abort()
         thread.join()
-        told = _told(work.wait)
+        told = refusal(work.wait)
     here.meet("rank 0 is free")
     group.abort()
     dist.destroy_process_group(group)
@@ -80,7 +70,7 @@ def aborted_before_it_is_made(here: Here, name: str) -> str:
         "all_reduce": lambda: dist.all_reduce(tensor, group=group),
         "send": lambda: dist.send(tensor, 1, group=group),
     }
-    thread = threading.Thread(target=lambda: told.append(_told(calls[name])))
+    thread = threading.Thread(target=lambda: told.append(refusal(calls[name])))
     thread.start()
     while not any(frame.f_code.co_name == "appears" for frame in _stack(thread)):
         time.sleep(_PAUSE)
@@ -135,13 +125,13 @@ def ended_by_its_callbacks(here: Here) -> list[str]:
     met = threading.Barrier(3, timeout=30)
 
     def end(future: Any) -> None:
-        told.append(_told(future.value))
+        told.append(refusal(future.value))
         met.wait()
         group.abort()
 
     works = [dist.barrier(group, async_op=True) for _ in range(2)]
     futures = [work.get_future().then(end) for work in works]
-    told.append(_told(works[0].wait))
+    told.append(refusal(works[0].wait))
     met.wait()
     group.shutdown()
     for future in futures:
@@ -184,13 +174,13 @@ def ended_by_a_signal(here: Here) -> bool:
 
     if here.rank != 0:
         here.hear("signalled")
-        _told(lambda: dist.barrier(group))
+        refusal(lambda: dist.barrier(group))
         dist.destroy_process_group(group)
         return True
     before = signal.signal(signal.SIGUSR1, end)
     thread = threading.Thread(target=send_signal)
     thread.start()
-    _told(lambda: dist.barrier(group))
+    refusal(lambda: dist.barrier(group))
     thread.join()
     signal.signal(signal.SIGUSR1, before)
     return handled.is_set()
@@ -217,11 +207,11 @@ def used_in_a_child(here: Here) -> list[str]:
     if child == 0:
         signal.alarm(20)  # else a hang would outlive the test
         told = [
-            _told(lambda: dist.barrier()),
-            _told(lambda: dist.all_reduce(torch.ones(1), async_op=True)),
-            _told(lambda: dist.send(torch.ones(1), (here.rank + 1) % here.size)),
-            _told(group.shutdown),
-            _told(group.abort),
+            refusal(lambda: dist.barrier()),
+            refusal(lambda: dist.all_reduce(torch.ones(1), async_op=True)),
+            refusal(lambda: dist.send(torch.ones(1), (here.rank + 1) % here.size)),
+            refusal(group.shutdown),
+            refusal(group.abort),
         ]
         os.write(writer, "\n".join(told).encode())
         os._exit(0)
@@ -265,7 +255,7 @@ def ended_by_a_signal_as_it_fails(here: Here) -> str:
     before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
     thread = threading.Thread(target=send_signal)
     thread.start()
-    told = _told(lambda: group.barrier(options))  # torch's own would ask the group for its name
+    told = refusal(lambda: group.barrier(options))  # torch's own would ask the group for its name
     thread.join()
     signal.signal(signal.SIGUSR1, before)
     return told
@@ -289,7 +279,7 @@ def ended_by_a_signal_while_it_posts(here: Here, asked: str) -> tuple[str, int]:
         signal.raise_signal(signal.SIGUSR1)
 
     group._messages._start = start_and_signal
-    told = _told(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group))
+    told = refusal(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group))
     signal.signal(signal.SIGUSR1, before)
     dist.destroy_process_group(group)
     return told, threading.active_count() - threads
@@ -340,12 +330,12 @@ def operations_without_threads(here: Here) -> list[str]:
     group = dist.new_group()
     with _no_more_threads():
         told = [
-            _told(lambda: dist.all_reduce(torch.ones(1), group=group, async_op=True)),
-            _told(lambda: dist.isend(torch.ones(1), (here.rank + 1) % here.size, group=group)),
+            refusal(lambda: dist.all_reduce(torch.ones(1), group=group, async_op=True)),
+            refusal(lambda: dist.isend(torch.ones(1), (here.rank + 1) % here.size, group=group)),
         ]
         dist.barrier(group)
     dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
-    told.append(_told(lambda: dist.barrier(group)))
+    told.append(refusal(lambda: dist.barrier(group)))
     dist.destroy_process_group(group)
     return told
 
@@ -381,7 +371,7 @@ def made_with_too_few_descriptors(here: Here) -> list[set[int]]:
     for enough in free[:40]:
         store = dist.HashStore()
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-        told = _told(lambda store=store: _make(store, 4))
+        told = refusal(lambda store=store: _make(store, 4))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if told == "accepted":
             break
@@ -410,9 +400,9 @@ def test_nothing_is_left_of_a_group_that_cannot_be_made(ranks: Ranks) -> None:
 def shared(here: Here, backend: str) -> list[str]:
     group = dist.new_group(backend=backend)
     told = [
-        _told(lambda: dist.all_reduce(torch.ones(1), group=group)),
-        _told(lambda: dist.isend(torch.ones(1), (here.rank + 1) % here.size, group=group)),
-        _told(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group)),
+        refusal(lambda: dist.all_reduce(torch.ones(1), group=group)),
+        refusal(lambda: dist.isend(torch.ones(1), (here.rank + 1) % here.size, group=group)),
+        refusal(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group)),
     ]
     dist.destroy_process_group(group)
     return told
