@@ -54,6 +54,17 @@ bool bnet_claim_take(struct bnet_claim *claim, const struct bnet_claim_view *vie
 	return true;
 }
 
+uint64_t bnet_slice_least(uint64_t size, int streams, uint64_t worth, uint64_t most)
+{
+	uint64_t least = size / (uint64_t)streams;
+
+	if (least < worth)
+		least = worth;
+	if (least < BNET_LEAST_SLICE)
+		least = BNET_LEAST_SLICE;
+	return least < most ? least : most;
+}
+
 uint64_t bnet_slice_want(uint64_t unclaimed, int streams, uint64_t least, uint64_t most)
 {
 	uint64_t want;

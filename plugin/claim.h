@@ -41,6 +41,11 @@ struct bnet_claim_view bnet_claim_look(const struct bnet_claim *claim, uint64_t 
 bool bnet_claim_take(struct bnet_claim *claim, const struct bnet_claim_view *view, uint64_t size, uint64_t want,
 		     struct bnet_slice *slice);
 
+/* The smallest slice where so many bytes are to go: an equal share, but no less than is worth a slice on this stream,
+ * or on any; and no more than most. */
+#define BNET_LEAST_SLICE 16384
+uint64_t bnet_slice_least(uint64_t size, int streams, uint64_t worth, uint64_t most);
+
 /* Bytes that a stream should take at a time: a share of what is unclaimed, so that all streams finish together,
  * between least and most. One stream has nobody to wait for and takes most. */
 uint64_t bnet_slice_want(uint64_t unclaimed, int streams, uint64_t least, uint64_t most);

@@ -16,6 +16,9 @@
 
 /* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
+/* A slice should take a stream so long, or else what it costs by itself is felt. */
+#define LEAST_SLICE_US 128
+#define FINER_UP_TO 65536
 /* A stream that may hold more than this is bounded by its send buffer. */
 #define ASK_BYTES (512u << 10)
 
@@ -126,6 +129,22 @@ static struct bnet_stream *earliest(struct bnet_conn *conn, int active, uint64_t
 	return best;
 }
 
+/* Slices are no smaller than configured, except where what is posted would not reach all streams then, and they are
+ * slow: all of it arrives so much earlier that it makes up for what a slice costs. */
+static uint64_t least_slice(const struct bnet_conn *conn, const struct bnet_stream *stream, uint64_t size, int streams)
+{
+	const uint64_t configured = (uint64_t)conn->config->min_chunksize;
+	const uint64_t rate = atomic_load_explicit(&stream->flow.rate, memory_order_relaxed);
+
+	/* Whoever asks for larger slices than by default gets them. */
+	if (rate == 0 || configured > FINER_UP_TO)
+		return configured;
+	/* Of a message, the end is cut like its beginning. */
+	if (size < unclaimed(conn))
+		size = unclaimed(conn);
+	return bnet_slice_least(size, streams, rate * LEAST_SLICE_US / 1000000, configured);
+}
+
 /* now: 0 for a lone stream, which has nobody to promise anything to. */
 static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
 {
@@ -141,7 +160,7 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 			return false;
 		request = &conn->ring[view.message % BNET_RING];
 		size = atomic_load_explicit(&request->size, memory_order_relaxed);
-		want = bnet_slice_want(unclaimed(conn), streams, (uint64_t)conn->config->min_chunksize,
+		want = bnet_slice_want(unclaimed(conn), streams, least_slice(conn, stream, size, streams),
 				       (uint64_t)conn->config->max_chunksize);
 		if (now)
 			want = promise(stream, want, now);

@@ -101,6 +101,16 @@ static void test_want(void)
 	check_int(bnet_slice_want(UINT64_C(1) << 40, 2, 65536, 1048576), 1048576);
 }
 
+static void what_little_there_is_reaches_all_slow_streams(void)
+{
+	check_int(bnet_slice_least(256 << 10, 8, 1000, 65536), 32768); /* an equal share */
+	check_int(bnet_slice_least(8 << 20, 8, 1000, 65536), 65536);   /* … where that is small */
+	check_int(bnet_slice_least(256 << 10, 8, 50000, 65536), 50000); /* a fast stream is worth no small slice */
+	check_int(bnet_slice_least(256 << 10, 8, UINT64_C(1) << 40, 65536), 65536);
+	check_int(bnet_slice_least(256 << 10, 64, 1000, 65536), 16384);
+	check_int(bnet_slice_least(0, 64, 0, 8192), 8192); /* whatever is asked for */
+}
+
 static void tick_all(struct bnet_map *map, uint64_t size, uint64_t slice)
 {
 	uint64_t n = size / slice + (size % slice != 0);
@@ -156,6 +166,7 @@ int main(void)
 	test_late_claim_fails();
 	test_message_numbers_pass_32_bits();
 	test_want();
+	what_little_there_is_reaches_all_slow_streams();
 	test_map();
 	test_overlap_is_refused();
 	return 0;
