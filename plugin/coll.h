@@ -64,6 +64,7 @@ struct bnet_coll {
 	atomic_bool aborted;
 	int failed;           /* 0, or what the operation that broke the group returned */
 	int64_t timeout_ns;   /* 0: none */
+	int64_t usual_wait_ns; /* for a peer's message: see struct bnet_wait */
 	const char *operation;
 	unsigned warnings;    /* bnet_coll_warnings() when the operation began */
 	struct bnet_region regions[NREGIONS];
@@ -113,13 +114,17 @@ struct bnet_wait {
 	long nap_ns;           /* the last nap in that row; 0: none yet */
 	int64_t since;         /* when the clock was first read in that row; 0: not yet */
 	int64_t timeout_ns;    /* 0: none */
-	unsigned nap_after;    /* fruitless polls before the first nap; 0: never, yield only */
+	unsigned nap_after;    /* fruitless polls before the first nap, where waits are short; 0: never, yield only */
+	int64_t usual_ns;      /* how long waits for a peer have been of late, the shortest left out */
 };
 
 int64_t bnet_coll_now(void);
 /* After a poll that moved something. */
 void bnet_wait_reset(struct bnet_wait *wait);
-/* After a poll that moved nothing: ns to nap, which grow, or 0: only yield. */
+/* The same, and the row that is over was a wait for a peer: it counts for how long they usually are. */
+void bnet_wait_over(struct bnet_wait *wait);
+/* After a poll that moved nothing: ns to nap, which grow, or 0: only yield. Where long rows are usual it comes soon to
+ * that. */
 long bnet_wait_fruitless(struct bnet_wait *wait);
 /* The same, and does so: 0, -ETIMEDOUT or -ECANCELED. */
 int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait);

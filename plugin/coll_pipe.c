@@ -11,7 +11,7 @@
 
 /* Fruitless polls before the first nap. A peer that is at work has answered by then; one that computes for long, as in
  * a training step, is waited for without a processor of its own. Fewer slow down ranks that outnumber the
- * processors. */
+ * processors, except where they usually wait for a millisecond or more: see coll_wait.c. */
 #define PATIENCE 2000
 
 /* A piece lies in the send buffer, the receive buffer or the scratch. Fails only if the network does. */
@@ -161,12 +161,9 @@ int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int n
 	return bnet_pipes_run_on(coll, pipes, npipes, NULL, NULL);
 }
 
-int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes,
-		      bool (*next)(void *op, int place),
-		      void *op)
+static int run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes, bool (*next)(void *op, int place),
+	       void *op, struct bnet_wait *wait)
 {
-	struct bnet_wait wait = {.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE};
-
 	for (;;) {
 		bool progress = false, more = false;
 		int rc;
@@ -182,13 +179,25 @@ int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, in
 		if (!more)
 			return 0;
 		if (progress) {
-			bnet_wait_reset(&wait);
+			bnet_wait_over(wait);
 			continue;
 		}
-		rc = bnet_wait_idle(coll, &wait);
+		rc = bnet_wait_idle(coll, wait);
 		if (rc != 0)
 			return stalled(coll, pipes, npipes, rc);
 	}
+}
+
+int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes,
+		      bool (*next)(void *op, int place),
+		      void *op)
+{
+	struct bnet_wait wait = {
+		.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE, .usual_ns = coll->usual_wait_ns};
+	int rc = run(coll, pipes, npipes, next, op, &wait);
+
+	coll->usual_wait_ns = wait.usual_ns;
+	return rc;
 }
 
 /* ---- flat pipes ---- */
