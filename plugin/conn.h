@@ -133,6 +133,7 @@ struct bnet_conn {
 	_Atomic int error;             /* 0 or -errno: the connection is unusable; first one wins */
 	uint32_t passes_seen;          /* the control thread's, as is what follows */
 	uint32_t passes_sampled;
+	bool rested;                   /* when the streams were last due to be read, there was nothing to do */
 	struct bnet_path *path;        /* of a sender */
 
 	_Atomic int nstreams;

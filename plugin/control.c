@@ -231,6 +231,8 @@ static void *run(void *unused)
 			ms = (int)(look_at - now);
 		if (!nothing_left())
 			wait_and_handle(ms);
+		if (!work && bnet_now_ms() - now >= PATH_TICK_MS)
+			bnet_engine.dozed_us = bnet_now_us();
 		/* Whoever woke us for a post took the word back; the caller gets a tick's time before we step in. */
 		if (!work && !atomic_load(&bnet_engine_dozing)) {
 			work = true;

@@ -131,8 +131,8 @@ static bool in_doubt(const struct bnet_demand *demand, uint64_t rate)
 /* A trial that may be waiting for other ranks. */
 static bool goes_on(const struct bnet_demand *demand, uint64_t now_us, uint64_t rate)
 {
-	return demand->level > demand->before && !gains(demand, rate) && !limited(demand) && demand->kind == 0 &&
-	       now_us < demand->patience_us;
+	return demand->level > demand->before && !gains(demand, rate) && !limited(demand) &&
+	       rate * 100 >= demand->base * LOSS_PERCENT && now_us < demand->patience_us;
 }
 
 static void forget_climb(struct bnet_demand *demand)

@@ -79,6 +79,7 @@ struct bnet_engine {
 	uint64_t paths_ms;           /* when paths were */
 	uint64_t sampled_ms;         /* when switches were */
 	long switches;               /* involuntary ones of this process until then */
+	uint64_t dozed_us;           /* until then there was nothing to do, for longer than streams go unread */
 	uint64_t contended_until_ms; /* the process shares its processors */
 };
 

@@ -14,6 +14,9 @@
  * closed for so many. */
 #define BUSY_PERCENT 90
 #define RWND_PERCENT 10
+/* … or for so many, if round trips have grown by more than a processor adds that is not overloaded. */
+#define OFTEN_BUSY_PERCENT 60
+#define LATE_PROCESSOR_US 100
 /* The kernel's largest send buffer is too small for the path when it is full for so many. */
 #define SNDBUF_PERCENT 50
 /* Where the network limits, bytes are acknowledged as fast as they are delivered. Where a processor does, what is sent
@@ -113,13 +116,15 @@ static bool network_limits(const struct bnet_flow *flow, const struct bnet_readi
 	return now->delivery_rate / BURST_PERCENT < per_second(acked, elapsed) / 100 || buffer_limits(flow, now, busy);
 }
 
-/* Has it had bytes in flight for nine tenths of the time, on a mean over several readings? */
-static bool is_always_busy(struct bnet_flow *flow, uint64_t busy, uint64_t elapsed)
+/* For how much of the time it has had bytes in flight, on a mean over several readings. */
+static void learn_how_busy(struct bnet_flow *flow, uint64_t busy, uint64_t elapsed)
 {
 	const int now = busy < elapsed ? (int)(busy * 10000 / elapsed) : 10000;
 
+	flow->busy_before = flow->busy;
 	flow->busy += (now - flow->busy) / BUSY_SHARE;
-	return flow->busy >= BUSY_PERCENT * 100;
+	if (now >= BUSY_PERCENT * 100)
+		flow->busy_before = flow->busy; /* no pause begins in such a one */
 }
 
 /* A socket that was reset begins again. */
@@ -135,7 +140,8 @@ static uint32_t known_rtt(uint32_t rtt_us)
 	return rtt_us <= MOST_RTT_US ? rtt_us : 0;
 }
 
-struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us)
+struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us,
+				       bool rested)
 {
 	struct bnet_flow_step step = {.acked = 0};
 	bool lone;
@@ -149,7 +155,14 @@ struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet
 		step.elapsed_us = now_us - flow->last_us;
 		step.limited = network_limits(flow, reading, step.acked, step.elapsed_us);
 		lone = is_lone_segment(reading, step.acked) && !is_stalled(flow, step.acked, working);
-		step.busy = is_always_busy(flow, lone ? 0 : working, step.elapsed_us);
+		step.paused = rested && working * 100 < step.elapsed_us * BUSY_PERCENT;
+		if (step.paused)
+			flow->busy = flow->busy_before; /* the pause began in the sample before this */
+		else
+			learn_how_busy(flow, lone ? 0 : working, step.elapsed_us);
+		step.busy = !step.paused && flow->busy >= BUSY_PERCENT * 100;
+		step.often_busy = !step.paused && flow->busy >= OFTEN_BUSY_PERCENT * 100 &&
+				  reading->rtt_us > (uint64_t)reading->min_rtt_us + LATE_PROCESSOR_US;
 		step.queued = reading->min_rtt_us < QUEUE_RTT_US ||
 			      (uint64_t)reading->rtt_us * 100 > (uint64_t)reading->min_rtt_us * QUEUE_PERCENT;
 		if (!lone)

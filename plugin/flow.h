@@ -28,7 +28,7 @@ struct bnet_flow {
 	/* the control thread's */
 	struct bnet_reading last;
 	uint64_t last_us;        /* when; 0: never */
-	int busy;                /* how much of the time, of late, in 1/10000 */
+	int busy, busy_before;   /* how much of the time, of late, in 1/10000; and without the last sample */
 	uint64_t stalled_us;     /* busy for so long without an acknowledgement */
 	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
 	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */
@@ -43,13 +43,17 @@ struct bnet_flow_step {
 	uint64_t elapsed_us;
 	bool limited;            /* by the network: neither by the peer nor by a processor, if there was more to send */
 	bool busy;               /* for some samples now it has hardly ever been without bytes in flight */
+	bool often_busy;         /* … that for most of the time, and round trips take much longer than they could */
 	bool queued;             /* its bytes wait in a queue on the way */
+	bool paused;             /* for a part of the time there was nothing to do: how busy it was says nothing */
 };
 
 /* Reads the kernel's counts. False where it does not tell enough. */
 bool bnet_flow_read(int fd, struct bnet_reading *reading);
-/* Takes a reading into account, and says what happened since the last one. */
-struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us);
+/* Takes a reading into account, and says what happened since the last one. `rested`: the connection was not used for a
+ * part of the time. */
+struct bnet_flow_step bnet_flow_update(struct bnet_flow *flow, const struct bnet_reading *reading, uint64_t now_us,
+				       bool rested);
 
 /* Bytes that may be on their way in a stream (unsent or unacknowledged): what it carries in a few milliseconds and two
  * round trips. More would arrive late compared with what its siblings carry; less would leave it idle. Little while

@@ -88,7 +88,7 @@ void bnet_path_greeted(struct bnet_conn *conn, struct bnet_stream *stream)
 
 	if (!bnet_flow_read(stream->fd, &reading))
 		return;
-	bnet_flow_update(&stream->flow, &reading, bnet_now_us());
+	bnet_flow_update(&stream->flow, &reading, bnet_now_us(), false);
 	fit(conn, stream);
 }
 
@@ -173,9 +173,13 @@ static void narrow(struct bnet_conn *conn)
 static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_flow_step *step,
 		     bool waiting)
 {
+	/* Contended: a late processor may be what makes round trips longer. */
+	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->demand.level == 1;
+	const bool busy = step->busy || (step->often_busy && lone && !contended);
+
 	path->of[waiting].flows++;
 	/* Where nothing waits behind what the kernel took, its evenness says nothing, and a round trip it takes anyway. */
-	path->of[waiting].limited += waiting ? step->limited : step->busy && step->queued;
+	path->of[waiting].limited += waiting ? step->limited : busy && step->queued;
 	path->of[waiting].queued += step->queued;
 	if (reading->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = reading->rtt_us;
@@ -188,10 +192,12 @@ static uint64_t most_gap(const struct bnet_reading *reading)
 	return gap > MOST_GAP_US ? gap : MOST_GAP_US;
 }
 
-static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
+/* Rested: there was nothing to do when the streams should have been read before this. */
+static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 {
-	bool waiting = bnet_conn_has_work(conn);
+	bool waiting = bnet_conn_has_work(conn), counts = false;
 	int active = bnet_conn_active(conn);
+	uint64_t acked = 0;
 
 	for (int i = 0; i < active; i++) {
 		struct bnet_stream *stream = conn->streams[i];
@@ -200,14 +206,19 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us)
 
 		if (!bnet_flow_read(stream->fd, &reading))
 			continue;
-		step = bnet_flow_update(&stream->flow, &reading, now_us);
+		step = bnet_flow_update(&stream->flow, &reading, now_us, rested);
 		fit(conn, stream);
 		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(&reading))
 			continue;
-		conn->path->sample.acked += step.acked;
+		acked += step.acked;
+		if (step.paused)
+			continue;
+		counts = true;
 		conn->path->sample.elapsed_us = step.elapsed_us;
 		add_flow(conn->path, &reading, &step, waiting);
 	}
+	if (counts)
+		conn->path->sample.acked += acked;
 	conn->path->sample.opening |= conn->setup.dialing > 0;
 	/* Not of a connection at rest: its receiver, which is at rest as well, would not see their end. */
 	narrow(conn);
@@ -258,6 +269,7 @@ static void begin_sample(struct bnet_path *path, uint64_t now_us)
 	path->due = now_us - path->sampled_us >= rtt;
 	if (!path->due)
 		return;
+	path->rested = bnet_engine.dozed_us > path->sampled_us;
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));
 	memset(path->of, 0, sizeof(path->of));
@@ -275,8 +287,11 @@ void bnet_paths_sample(uint64_t now_us)
 			reap(conn);
 		if (!conn->path || !conn->path->due || !conn->setup.ready)
 			continue;
+		/* A job computes for a while and then has much to send. How busy a stream is in that, the sample in
+		 * which it begins does not tell. */
 		if (passes != conn->passes_sampled)
-			sample_conn(conn, now_us);
+			sample_conn(conn, now_us, conn->rested || conn->path->rested);
+		conn->rested = passes == conn->passes_sampled && !bnet_conn_has_work(conn);
 		conn->passes_sampled = passes;
 	}
 	bnet_list_each(node, &bnet_engine.paths)

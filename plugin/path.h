@@ -22,6 +22,7 @@ struct bnet_path {
 	struct bnet_resting resting;
 	struct bnet_demand demand;
 	uint64_t sampled_us;
+	bool rested;               /* since then there was nothing to do for a while */
 	/* the sample that is being taken */
 	bool due;
 	struct bnet_demand_sample sample;

@@ -420,20 +420,22 @@ static void trials_in_vain_count_for_the_same_work(void)
 /* Two ranks take turns, each behind a slow stream: neither gains anything alone. */
 static void a_trial_waits_for_other_ranks(void)
 {
-	for (uint64_t later = 0; later < SECOND / 2; later++) {
+	for (uint64_t n = 0; n < SECOND; n++) {
+		const uint64_t later = n / 2;
+		const bool large = n % 2;
 		struct world ranks[2] = {begin(caps, 1, MOST), begin(caps, 1, MOST)};
 
-		for (uint64_t n = 0; n < 10 * SECOND; n++) {
+		for (uint64_t i = 0; i < 10 * SECOND; i++) {
 			const uint64_t carried[2] = {caps(ranks[0].demand.level), caps(ranks[1].demand.level)};
 			const uint64_t both = carried[0] < carried[1] ? carried[0] : carried[1];
 
-			for (int i = 0; i < 2; i++) {
-				if (i == 1 && n < later)
+			for (int r = 0; r < 2; r++) {
+				if (r == 1 && i < later)
 					continue;
-				ranks[i].waiting = false;
-				ranks[i].limited = carried[i] == both;
-				ranks[i].together = both;
-				sample(&ranks[i]);
+				ranks[r].waiting = large;
+				ranks[r].limited = carried[r] == both;
+				ranks[r].together = both;
+				sample(&ranks[r]);
 			}
 		}
 		check(ranks[0].demand.level >= MOST / 2 && ranks[1].demand.level >= MOST / 2);

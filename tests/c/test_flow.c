@@ -25,18 +25,24 @@ static struct model begin(uint32_t rtt_us)
 {
 	struct model model = {.now_us = 5000000, .at = {.rtt_us = rtt_us, .min_rtt_us = rtt_us}};
 
-	bnet_flow_update(&model.flow, &model.at, model.now_us);
+	bnet_flow_update(&model.flow, &model.at, model.now_us, false);
 	return model;
+}
+
+static struct bnet_flow_step step_on(struct model *model, uint64_t elapsed_us, uint64_t busy_us, uint64_t bytes,
+				     uint64_t delivery_rate, bool rested)
+{
+	model->now_us += elapsed_us;
+	model->at.busy_us += busy_us;
+	model->at.acked += bytes;
+	model->at.delivery_rate = delivery_rate ? delivery_rate : bytes * 1000000 / elapsed_us;
+	return bnet_flow_update(&model->flow, &model->at, model->now_us, rested);
 }
 
 /* A tick in which it was busy and carried so much, as evenly as the delivery rate says (0: quite evenly). */
 static struct bnet_flow_step tick(struct model *model, uint64_t busy_us, uint64_t bytes, uint64_t delivery_rate)
 {
-	model->now_us += TICK;
-	model->at.busy_us += busy_us;
-	model->at.acked += bytes;
-	model->at.delivery_rate = delivery_rate ? delivery_rate : bytes * 1000000 / TICK;
-	return bnet_flow_update(&model->flow, &model->at, model->now_us);
+	return step_on(model, TICK, busy_us, bytes, delivery_rate, false);
 }
 
 static uint64_t rate(const struct model *model)
@@ -205,6 +211,39 @@ static void who_is_always_busy_says_so(void)
 	check(!less_is && more_is); /* wherever they come from */
 }
 
+/* Less than always is enough where nothing else makes round trips long. */
+static void who_is_often_busy_says_so_where_round_trips_grow(void)
+{
+	struct model near_by = begin(20), late = begin(20), seldom = begin(20);
+
+	for (int i = 0; i < 60; i++) {
+		struct bnet_flow_step step;
+
+		near_by.at.rtt_us = seldom.at.rtt_us = 300;
+		late.at.rtt_us = 90; /* a processor's doing */
+		step = tick(&near_by, i % 4 ? TICK : 0, MB, 0);
+		check(!step.busy && (step.often_busy || i < 30));
+		check(!tick(&late, i % 4 ? TICK : 0, MB, 0).often_busy);
+		check(!tick(&seldom, i % 2 ? TICK : 0, MB, 0).often_busy);
+	}
+}
+
+/* A training step: it computes, and then has something to send for a while. */
+static void a_pause_says_nothing_of_how_busy_it_is(void)
+{
+	struct model bursts = begin(100), rare = begin(100), filled = begin(100);
+
+	for (int i = 0; i < 50; i++) {
+		check(step_on(&bursts, 5 * TICK, TICK / 2, MB / 2, 0, true).paused);
+		for (int j = 0; j < 4; j++)
+			check(tick(&bursts, TICK, MB, 0).busy || i < 3);
+		tick(&bursts, TICK / 2, MB / 2, 0);
+		check(!step_on(&rare, 2 * TICK, TICK / 10, 100000, 0, true).busy);
+		/* Nobody came by because nothing could move. */
+		check(!step_on(&filled, 2 * TICK, 2 * TICK, 1000, 0, true).paused);
+	}
+}
+
 static void bytes_wait_where_the_round_trip_has_grown(void)
 {
 	struct model near_by = begin(50), far = begin(10000);
@@ -218,7 +257,7 @@ static void bytes_wait_where_the_round_trip_has_grown(void)
 static void a_step_is_what_happened_since_the_last(void)
 {
 	struct model model = {.now_us = 7000000, .at = {.acked = 12345, .busy_us = 99}};
-	struct bnet_flow_step step = bnet_flow_update(&model.flow, &model.at, model.now_us);
+	struct bnet_flow_step step = bnet_flow_update(&model.flow, &model.at, model.now_us, false);
 
 	check(step.acked == 0 && step.elapsed_us == 0 && !step.limited);
 	step = tick(&model, TICK, 777, 0);
@@ -326,6 +365,8 @@ int main(void)
 	the_budget_grows_with_rate_and_round_trip();
 	the_network_limits_who_is_busy_and_nothing_else();
 	who_is_always_busy_says_so();
+	who_is_often_busy_says_so_where_round_trips_grow();
+	a_pause_says_nothing_of_how_busy_it_is();
 	bytes_wait_where_the_round_trip_has_grown();
 	a_step_is_what_happened_since_the_last();
 	counts_that_go_back_are_a_new_beginning();
