@@ -28,7 +28,8 @@ struct bnet_flow {
 	/* the control thread's */
 	struct bnet_reading last;
 	uint64_t last_us;        /* when; 0: never */
-	int busy, busy_before;   /* how much of the time, of late, in 1/10000; and without the last sample */
+	int busy;                /* how much of the time, of late, in 1/10000 */
+	int busy_before;         /* … without the last sample, where a pause may have begun in that */
 	uint64_t stalled_us;     /* busy for so long without an acknowledgement */
 	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
 	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */

@@ -420,9 +420,7 @@ static void trials_in_vain_count_for_the_same_work(void)
 /* Two ranks take turns, each behind a slow stream: neither gains anything alone. */
 static void a_trial_waits_for_other_ranks(void)
 {
-	for (uint64_t n = 0; n < SECOND; n++) {
-		const uint64_t later = n / 2;
-		const bool large = n % 2;
+	for (uint64_t later = 0; later < SECOND / 2; later++) {
 		struct world ranks[2] = {begin(caps, 1, MOST), begin(caps, 1, MOST)};
 
 		for (uint64_t i = 0; i < 10 * SECOND; i++) {
@@ -432,7 +430,7 @@ static void a_trial_waits_for_other_ranks(void)
 			for (int r = 0; r < 2; r++) {
 				if (r == 1 && i < later)
 					continue;
-				ranks[r].waiting = large;
+				ranks[r].waiting = later % 2; /* large messages, and small ones */
 				ranks[r].limited = carried[r] == both;
 				ranks[r].together = both;
 				sample(&ranks[r]);
