@@ -11,8 +11,10 @@ import os
 import platform
 import re
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 def _cpu_model() -> str:
@@ -54,7 +56,26 @@ def digest(*files: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def describe() -> dict[str, str | int | float]:
+#: How often the distance of two processors is read, and how many seconds lie between: asleep, so that the host of a
+#: virtual machine may put its processors elsewhere.
+_LOOKS = 40
+_NAP_S = 0.025
+
+
+def processors_apart_ns(loops: Path) -> list[int]:
+    """The least, the median and the most that a cache line takes from one processor to another and back, in ns, over
+    about a second; nothing where there is only one processor. ``loops`` is libp2p.so."""
+    apart = ctypes.CDLL(str(loops)).apart_ns
+    apart.restype = ctypes.c_double
+    looks = []
+    for _ in range(_LOOKS):
+        time.sleep(_NAP_S)
+        looks.append(round(apart()))
+    looks.sort()
+    return [looks[0], looks[_LOOKS // 2], looks[-1]] if looks[0] > 0 else []
+
+
+def describe() -> dict[str, Any]:
     """CPU, kernel and the settings of the kernel's TCP that matter to a single connection."""
     return {
         "cpu": _cpu_model(),

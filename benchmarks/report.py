@@ -47,6 +47,16 @@ def _on_gpus(results: Results) -> str:
     return f"memory of {names or 'GPUs'}, shared by {results.settings['sharing']}"
 
 
+def _distance(results: Results) -> Iterator[str]:
+    apart = results.machine.get("processors_apart_ns")
+    if apart:
+        least, median, most = apart
+        yield (
+            f"A cache line took {least}–{most} ns from one processor to another and back, {median} ns in the median, "
+            "over a second before the first reading.\n"
+        )
+
+
 def _heading(results: Results) -> Iterator[str]:
     machine, settings = results.machine, results.settings
     place = _on_gpus(results)
@@ -62,6 +72,7 @@ def _heading(results: Results) -> Iterator[str]:
     )
     yield f"\n`{results.command}`\n"
     yield from _disturbance(results)
+    yield from _distance(results)
     if settings["plugin_settings"]:
         given = " ".join(f"{name}={value}" for name, value in settings["plugin_settings"].items())
         yield f"bagua_net ran with `{given}`.\n"

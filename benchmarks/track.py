@@ -396,7 +396,8 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     # Where files lie on this machine is nobody's business: their names say enough.
     shown = [Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:]]
     command = shlex.join([f"benchmarks/{arguments.program.name}.py", *shown])
-    return results.Results(now, command, dict(machine.describe()), _settings(plan))
+    computer = {**machine.describe(), "processors_apart_ns": machine.processors_apart_ns(plan.files.loops)}
+    return results.Results(now, command, computer, _settings(plan))
 
 
 def _draw(path: Path, stored: results.Results) -> None:
