@@ -14,10 +14,12 @@
 
 #define BATCHES 40
 #define ROUNDS 100 /* of a batch */
+#define GIVEN_UP -1
 
+/* A line that two threads hit back and forth: the first leaves odd numbers, the second even ones. */
 struct ball {
 	_Alignas(128) _Atomic int turn;
-	int processor;
+	double ns;
 };
 
 static double now_ns(void)
@@ -28,75 +30,96 @@ static double now_ns(void)
 	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-static void stay_on(int processor)
+/* False: the other one will not come. */
+static bool await(_Atomic int *turn, int value)
 {
-	cpu_set_t set;
+	int now;
 
-	CPU_ZERO(&set);
-	CPU_SET(processor, &set);
-	pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-}
-
-static void await(_Atomic int *turn, int value)
-{
-	while (atomic_load_explicit(turn, memory_order_acquire) != value)
-		;
+	do
+		now = atomic_load_explicit(turn, memory_order_acquire);
+	while (now != value && now != GIVEN_UP);
+	return now == value;
 }
 
 static void *answer(void *arg)
 {
 	struct ball *ball = arg;
 
-	stay_on(ball->processor);
 	for (int i = 0; i < BATCHES * ROUNDS; i++) {
-		await(&ball->turn, 2 * i + 1);
+		if (!await(&ball->turn, 2 * i + 1))
+			break;
 		atomic_store_explicit(&ball->turn, 2 * i + 2, memory_order_release);
 	}
 	return NULL;
 }
 
 /* Of all batches the shortest: others were interrupted. */
-static double play(struct ball *ball)
+static void *play(void *arg)
 {
-	double least = 0;
+	struct ball *ball = arg;
 
 	for (int batch = 0; batch < BATCHES; batch++) {
 		const double start = now_ns();
-		double took;
+		double ns;
 
 		for (int i = batch * ROUNDS; i < (batch + 1) * ROUNDS; i++) {
 			atomic_store_explicit(&ball->turn, 2 * i + 1, memory_order_release);
 			await(&ball->turn, 2 * i + 2);
 		}
-		took = (now_ns() - start) / ROUNDS;
-		least = batch == 0 || took < least ? took : least;
+		ns = (now_ns() - start) / ROUNDS;
+		ball->ns = batch == 0 || ns < ball->ns ? ns : ball->ns;
 	}
-	return least;
+	return NULL;
 }
 
-static bool first_two(const cpu_set_t *processors, int *first, int *second)
+/* 0 or an error number, as where the processor may not be used. */
+static int start_on(int processor, pthread_t *thread, void *(*body)(void *), struct ball *ball)
 {
-	*first = *second = -1;
-	for (int i = 0; i < CPU_SETSIZE && *second < 0; i++)
+	pthread_attr_t where;
+	cpu_set_t one;
+	int err = pthread_attr_init(&where);
+
+	if (err)
+		return err;
+	CPU_ZERO(&one);
+	CPU_SET(processor, &one);
+	err = pthread_attr_setaffinity_np(&where, sizeof(one), &one);
+	if (!err)
+		err = pthread_create(thread, &where, body, ball);
+	pthread_attr_destroy(&where);
+	return err;
+}
+
+/* How many of two were found. */
+static int first_two(const cpu_set_t *processors, int found[2])
+{
+	int count = 0;
+
+	for (int i = 0; i < CPU_SETSIZE && count < 2; i++)
 		if (CPU_ISSET(i, processors))
-			*(*first < 0 ? first : second) = i;
-	return *second >= 0;
+			found[count++] = i;
+	return count;
 }
 
 double apart_ns(void)
 {
 	struct ball ball = {.turn = 0};
-	cpu_set_t before;
-	pthread_t other;
-	double ns;
-	int first;
+	pthread_t player, other;
+	cpu_set_t mine;
+	int two[2];
+	int err;
 
-	if (pthread_getaffinity_np(pthread_self(), sizeof(before), &before) ||
-	    !first_two(&before, &first, &ball.processor) || pthread_create(&other, NULL, answer, &ball))
+	if (pthread_getaffinity_np(pthread_self(), sizeof(mine), &mine))
+		return -1;
+	if (first_two(&mine, two) < 2)
 		return 0;
-	stay_on(first);
-	ns = play(&ball);
+	if (start_on(two[1], &other, answer, &ball))
+		return -1;
+	err = start_on(two[0], &player, play, &ball);
+	if (err)
+		atomic_store(&ball.turn, GIVEN_UP);
+	else
+		pthread_join(player, NULL);
 	pthread_join(other, NULL);
-	pthread_setaffinity_np(pthread_self(), sizeof(before), &before);
-	return ns;
+	return err ? -1 : ball.ns;
 }

@@ -3,7 +3,8 @@
 #define APART_H
 
 /* Nanoseconds for a cache line to go from the first processor that the calling thread may use to the second and back;
- * 0 where there is only one. From any thread, which it moves meanwhile: about a millisecond where both are idle. */
+ * 0 where it may use only one, -1 where that cannot be read. From any thread: two of its own do it, in about a
+ * millisecond where both processors are idle. */
 double apart_ns(void);
 
 #endif

@@ -63,16 +63,23 @@ _NAP_S = 0.025
 
 
 def processors_apart_ns(loops: Path) -> list[int]:
-    """The least, the median and the most that a cache line takes from one processor to another and back, in ns, over
-    about a second; nothing where there is only one processor. ``loops`` is libp2p.so."""
+    """The least, the median and the most that a cache line takes from the first of our processors to the second and
+    back, in ns, over about a second; nothing where there is only one, or where it cannot be read. ``loops`` is
+    libp2p.so.
+
+    Raises:
+        AttributeError: that library is from before it could tell.
+    """
     apart = ctypes.CDLL(str(loops)).apart_ns
     apart.restype = ctypes.c_double
-    looks = []
-    for _ in range(_LOOKS):
+    looks: list[int] = []
+    while len(looks) < _LOOKS:
+        if (ns := apart()) <= 0:
+            return []
+        looks.append(round(ns))
         time.sleep(_NAP_S)
-        looks.append(round(apart()))
     looks.sort()
-    return [looks[0], looks[_LOOKS // 2], looks[-1]] if looks[0] > 0 else []
+    return [looks[0], looks[_LOOKS // 2], looks[-1]]
 
 
 def describe() -> dict[str, Any]:

@@ -52,8 +52,8 @@ def _distance(results: Results) -> Iterator[str]:
     if apart:
         least, median, most = apart
         yield (
-            f"A cache line took {least}–{most} ns from one processor to another and back, {median} ns in the median, "
-            "over a second before the first reading.\n"
+            f"A cache line took {least}–{most} ns from the first processor to the second and back, {median} ns in the "
+            "median, over a second before the first reading.\n"
         )
 
 

@@ -396,8 +396,14 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     # Where files lie on this machine is nobody's business: their names say enough.
     shown = [Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:]]
     command = shlex.join([f"benchmarks/{arguments.program.name}.py", *shown])
-    computer = {**machine.describe(), "processors_apart_ns": machine.processors_apart_ns(plan.files.loops)}
-    return results.Results(now, command, computer, _settings(plan))
+    return results.Results(now, command, _computer(plan.files.loops), _settings(plan))
+
+
+def _computer(loops: Path) -> dict[str, Any]:
+    try:
+        return {**machine.describe(), "processors_apart_ns": machine.processors_apart_ns(loops)}
+    except AttributeError:
+        raise TrackError(f"{loops.name} is of an older build: cmake --build build-bench") from None
 
 
 def _draw(path: Path, stored: results.Results) -> None:

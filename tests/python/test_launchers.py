@@ -2,7 +2,8 @@
 """``bagua-net run -- LAUNCHER … WORKER``: what launchers hand to a worker makes NCCL's own loader choose the plugin.
 
 The launchers are the real ones, where they are installed; the worker is NCCL (nccl_loader.py). Bagua's launcher does
-not start without its compiled core, so what it does to the environment is done here.
+not start without its compiled core, and Horovod is not installed without its own, so what they do to the environment is
+done here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,18 @@ LAUNCHERS = {
         *("--no_python", "--no_local_rank"),
     ],
 }
+
+#: What Horovod 0.28.1 does for a worker on another host (horovod/runner/gloo_run.py): a command line for ssh, which
+#: brings no environment, with all of its own variables in front of it but some, and with those of the worker's slot.
+HOROVOD = """
+import os, shlex, subprocess, sys
+left_out = ("BASH_FUNC_", "OLDPWD", "CUDA_VISIBLE_DEVICES")
+settings = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+settings |= {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_CONTROLLER": "gloo", "NCCL_SOCKET_IFNAME": "lo"}
+line = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+line += [shlex.quote(word) for word in sys.argv[1:]]
+sys.exit(subprocess.call(["env", "-i", "sh", "-c", " ".join(line)]))
+"""
 
 
 def _environment_with(version: str, directory: Path) -> str:
@@ -54,6 +67,11 @@ def test_launchers_of_today(sandbox: Sandbox, package: str, version: str) -> Non
     if spec is None or spec.origin is None:
         pytest.skip(f"{package} is not installed")
     assert "chose BaguaNet 0 1" in _choice(sandbox, version, sys.executable, *LAUNCHERS[package])
+
+
+@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+def test_what_horovod_takes_to_other_hosts(sandbox: Sandbox, version: str) -> None:
+    assert "chose BaguaNet 0 1" in _choice(sandbox, version, sys.executable, "-c", HOROVOD)
 
 
 @pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COMPLEX = (torch.complex64, torch.complex128)
 #: Moved but never reduced, by us or by gloo, but for a complex sum and a bool's logic.
-OTHERS = (torch.bool, torch.int16, torch.complex64, torch.complex128, torch.float8_e4m3fn)
+OTHERS = (torch.bool, torch.int16, *COMPLEX, torch.float8_e4m3fn)
 #: Ways to lie in memory.
 LAYOUTS = ("plain", "offset", "every other", "transposed")
 BITWISE = ("BAND", "BOR", "BXOR")
@@ -322,10 +323,10 @@ SINGLE = ("all_gather_single", "gather_single", "reduce_scatter_single", "all_to
 
 
 def gloo_takes(case: Case) -> bool:
-    """What gloo refuses, or defines otherwise, as a sum of truth values that is 2."""
-    if case.dtype not in (*INTEGERS, *FLOATS) or case.collective == "gather_single":
+    """Not what gloo refuses, or defines otherwise, as a sum of truth values that is 2."""
+    if case.collective == "gather_single" or case.reduction == "AVG":
         return False
-    return not COLLECTIVES[case.collective].reduces or case.reduction != "AVG"
+    return case.dtype in (*INTEGERS, *FLOATS, *(COMPLEX if case.collective == "all_reduce" else ()))
 
 
 def compare(here: Here, case: Case) -> list[str]:

@@ -69,3 +69,12 @@ def ranks(request: pytest.FixtureRequest, pool: dict[int, Ranks]) -> Ranks:
     if request.param not in pool:
         pool[request.param] = Ranks(request.param)
     return pool[request.param]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """These are the tests that take longest: how long, of all that ran."""
+    here = f"{Path(__file__).parent.relative_to(terminalreporter.config.rootpath)}/"
+    reports = [one for some in terminalreporter.stats.values() for one in some if isinstance(one, pytest.TestReport)]
+    seconds = sum(report.duration for report in reports if report.nodeid.startswith(here))
+    if seconds:
+        terminalreporter.write_line(f"{here} took {seconds:.0f} s of it")

@@ -31,7 +31,7 @@ def _dtypes(name: str, reduction: str) -> st.SearchStrategy[torch.dtype]:
         return st.sampled_from([*cases.INTEGERS, torch.bool])
     extra = [] if reduction == "AVG" else [torch.bool]
     if name == "all_reduce" and reduction in ("SUM", "AVG"):
-        extra += [torch.complex64, torch.complex128]
+        extra += cases.COMPLEX
     return st.sampled_from([*cases.INTEGERS, *cases.FLOATS, *extra])
 
 

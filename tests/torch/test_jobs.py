@@ -44,10 +44,12 @@ def test_training_is_that_of_gloo(script: str, count: int) -> None:
     assert printed.rstrip().endswith("the losses are the same")
 
 
+@pytest.mark.parametrize(("count", "ranks"), [(1, 3), (2, 4)], ids=["one-host", "two-hosts"])
 @pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
-def test_more_ranks_train_as_gloo_within_the_tolerance(script: str) -> None:
-    """Three share ten rows unequally, so FSDP2 pads."""
-    printed = jobs_launch.run([jobs_launch.torchrun(jobs_launch.HERE, 1, script, ranks=3)])
+def test_more_ranks_train_as_gloo_within_the_tolerance(script: str, count: int, ranks: int) -> None:
+    """Three share ten rows unequally, and so do four, so FSDP2 pads."""
+    with jobs_launch.hosts(count) as hosts:
+        printed = jobs_launch.run([jobs_launch.torchrun(host, count, script, ranks=ranks) for host in hosts])
     losses = jobs_launch.losses(printed)
     assert list(losses) == ["bagua_net", "gloo"], printed
     assert jobs_launch.falling(losses["bagua_net"]), printed

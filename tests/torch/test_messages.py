@@ -369,3 +369,30 @@ def test_a_message_s_time_begins_when_it_is_waited_for(ranks: Ranks) -> None:
     assert re.match(
         r"bagua_net, group .*: rank 0 waited in vain for rank 1, 1 s; does it send with this tag, 1\?", told
     )
+
+
+BEGINNINGS = {
+    "irecv": lambda here, data: dist.irecv(data, 1) if here.rank == 0 else dist.isend(data, 0),
+    "all_reduce": lambda here, data: dist.all_reduce(data, async_op=True),
+}
+
+
+def python_goes_on(here: Here, beginning: str) -> None:
+    """Rank 1 does not begin before rank 0 has run Python for many times as long as a thread may keep it for itself."""
+    data = torch.full((200_000,), float(here.rank))
+    assert BEGINNINGS[beginning](here, data.clone()).wait(_LONG)  # the first one connects
+    if here.rank == 1:
+        here.hear("it ran")
+    work = BEGINNINGS[beginning](here, data)
+    if here.rank == 0:
+        for _ in range(1_000_000):
+            pass
+        here.say("it ran")
+    assert work.wait(_LONG)
+    assert data.unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_waiting_for_a_peer_leaves_python_to_others(ranks: Ranks, beginning: str) -> None:
+    ranks.run(python_goes_on, beginning)
