@@ -321,10 +321,13 @@ if hasattr(dist, "gather_single"):  # since torch 2.14
 #: Those that join all ranks' tensors along the first dimension, so there must be one.
 SINGLE = ("all_gather_single", "gather_single", "reduce_scatter_single", "all_to_all_single", "all_to_all_uneven")
 
+#: gloo has no all_to_all of lists before torch 2.12.
+NOT_OF_GLOO = ("gather_single", *(("all_to_all",) if torch.__version__ < (2, 12) else ()))
+
 
 def gloo_takes(case: Case) -> bool:
     """Not what gloo refuses, or defines otherwise, as a sum of truth values that is 2."""
-    if case.collective == "gather_single" or case.reduction == "AVG":
+    if case.collective in NOT_OF_GLOO or case.reduction == "AVG":
         return False
     return case.dtype in (*INTEGERS, *FLOATS, *(COMPLEX if case.collective == "all_reduce" else ()))
 
