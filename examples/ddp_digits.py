@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""DistributedDataParallel with a backend and then with gloo: the same losses, and the speed of both.
+"""DistributedDataParallel with a backend and with gloo: the same losses, and the speed of both.
 
 torchrun --nproc-per-node 2 examples/ddp_digits.py --backend bagua_net
 """
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="bagua_net")
     backend = parser.parse_args().backend
-    digits.report(*map(job, dict.fromkeys([backend, "gloo"])))
+    digits.report(*digits.runs(job, backend))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -90,6 +91,14 @@ def train(model: nn.Module) -> Record:
             record.step(loss)
         record.end_epoch()
     return record
+
+
+def runs(job: Callable[[str], Record], backend: str) -> list[Record]:
+    """Of the job with the backend and with gloo, which goes first: its threads let go of tensors a little after the
+    last operation, and a process that is ending just then is aborted (pytorch/pytorch#179291).
+    """
+    records = {name: job(name) for name in dict.fromkeys(["gloo", backend])}
+    return [records[name] for name in dict.fromkeys([backend, "gloo"])]
 
 
 def report(*records: Record) -> None:
