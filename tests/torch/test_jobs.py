@@ -73,8 +73,9 @@ FRAMEWORKS = {"lightning": _lightning, "accelerate": _accelerate}
 
 @functools.cache
 def _losses_of_gloo(package: str) -> str:
-    """Of two ranks; where they are makes no difference to gloo."""
-    printed = jobs_launch.run([FRAMEWORKS[package](jobs_launch.HERE, 1, "gloo")])
+    """Of two ranks; where they are makes no difference to gloo, whose threads may abort a process that ends right after
+    its last operation (pytorch/pytorch#179291): what it printed counts."""
+    printed = jobs_launch.run([FRAMEWORKS[package](jobs_launch.HERE, 1, "gloo")], any_status=True)
     return jobs_launch.losses(printed)["gloo"]
 
 
