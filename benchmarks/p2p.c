@@ -6,7 +6,7 @@
  */
 #include "traffic.h"
 
-#include "table.h"
+#include "nccl/client.h"
 
 #include <sched.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ struct lane {
 };
 
 struct p2p {
-	struct bnet_table table;
+	struct bnet_client table;
 	int ndev;                /* that the table has */
 	int devices;             /* that lanes are dealt out to */
 	int nap_us;
@@ -98,9 +98,9 @@ int p2p_create(struct p2p **out, const void *table, int version, int devices, in
 	p2p->lanes = lanes;
 	p2p->inflight = inflight;
 	p2p->slot_size = (largest + PAGE - 1) / PAGE * PAGE;
-	err = check(bnet_table_init(&p2p->table, table, version, log_to_stderr), "init");
+	err = check(bnet_client_init(&p2p->table, table, version, log_to_stderr), "init");
 	if (!err)
-		err = check(bnet_table_devices(&p2p->table, &p2p->ndev), "devices");
+		err = check(bnet_client_devices(&p2p->table, &p2p->ndev), "devices");
 	if (!err && (devices < 1 || devices > p2p->ndev))
 		err = traffic_fail(-ENODEV, "%d devices of %d", devices, p2p->ndev);
 	if (err) {
@@ -128,7 +128,7 @@ static int device_of(const struct p2p *p2p, int lane)
 
 size_t p2p_handle_size(const struct p2p *p2p)
 {
-	return bnet_table_handle_size(&p2p->table);
+	return bnet_client_handle_size(&p2p->table);
 }
 
 int p2p_listen(struct p2p *p2p, void *handles)
@@ -138,7 +138,7 @@ int p2p_listen(struct p2p *p2p, void *handles)
 
 	memset(handles, 0, (size_t)p2p->lanes * handle_size);
 	for (int i = 0; i < p2p->lanes && !err; i++)
-		err = check(bnet_table_listen(&p2p->table, device_of(p2p, i),
+		err = check(bnet_client_listen(&p2p->table, device_of(p2p, i),
 					      (char *)handles + (size_t)i * handle_size, &p2p->listeners[i]),
 			    "listen");
 	return err;
@@ -152,7 +152,7 @@ static int lane_open(struct p2p *p2p, struct lane *lane)
 	if (!lane->slots)
 		return traffic_fail(-ENOMEM, "no memory for %zu bytes of buffers", size);
 	memset(lane->slots, 1, size); /* its own pages, not the one zero page */
-	return check(bnet_table_reg(&p2p->table, lane->comm, lane->slots, size, NCCL_PTR_HOST, &lane->mhandle),
+	return check(bnet_client_reg(&p2p->table, lane->comm, lane->slots, size, NCCL_PTR_HOST, &lane->mhandle),
 		     "regMr");
 }
 
@@ -168,11 +168,11 @@ static int connect_pass(struct p2p *p2p, char *handles, int *missing)
 		struct lane *recv = &p2p->recv[i];
 
 		if (!send->comm)
-			err = check(bnet_table_connect(&p2p->table, device_of(p2p, i),
+			err = check(bnet_client_connect(&p2p->table, device_of(p2p, i),
 						       handles + (size_t)i * handle_size, &send->comm),
 				    "connect");
 		if (!err && !recv->comm)
-			err = check(bnet_table_accept(&p2p->table, p2p->listeners[i], &recv->comm), "accept");
+			err = check(bnet_client_accept(&p2p->table, p2p->listeners[i], &recv->comm), "accept");
 		*missing += !send->comm + !recv->comm;
 	}
 	return err;
@@ -208,7 +208,7 @@ int p2p_connect(struct p2p *p2p, const void *peer_handles, double timeout_s)
 static void lane_deregister(struct p2p *p2p, struct lane *lane)
 {
 	if (lane->mhandle)
-		bnet_table_dereg(&p2p->table, lane->comm, lane->mhandle);
+		bnet_client_dereg(&p2p->table, lane->comm, lane->mhandle);
 	free(lane->slots);
 }
 
@@ -223,13 +223,13 @@ void p2p_destroy(struct p2p *p2p)
 	}
 	for (int i = 0; i < p2p->lanes; i++) {
 		if (p2p->send[i].comm)
-			bnet_table_close_send(&p2p->table, p2p->send[i].comm);
+			bnet_client_close_send(&p2p->table, p2p->send[i].comm);
 		if (p2p->recv[i].comm)
-			bnet_table_close_recv(&p2p->table, p2p->recv[i].comm);
+			bnet_client_close_recv(&p2p->table, p2p->recv[i].comm);
 		if (p2p->listeners[i])
-			bnet_table_close_listen(&p2p->table, p2p->listeners[i]);
+			bnet_client_close_listen(&p2p->table, p2p->listeners[i]);
 	}
-	bnet_table_finalize(&p2p->table);
+	bnet_client_finalize(&p2p->table);
 	free(p2p);
 }
 
@@ -258,7 +258,7 @@ static int post_send(struct p2p *p2p, struct lane *lane, size_t size)
 	int err;
 
 	traffic_stamp(slot, size, lane->posted);
-	err = check(bnet_table_isend(&p2p->table, lane->comm, slot, size, 0, lane->mhandle, request), "isend");
+	err = check(bnet_client_isend(&p2p->table, lane->comm, slot, size, 0, lane->mhandle, request), "isend");
 	if (!err && *request)
 		lane->posted++;
 	return err;
@@ -270,7 +270,7 @@ static int post_recv(struct p2p *p2p, struct lane *lane, size_t size)
 	void **request = request_of(p2p, lane, lane->posted);
 	int err;
 
-	err = check(bnet_table_irecv(&p2p->table, lane->comm, slot, size, 0, lane->mhandle, request), "irecv");
+	err = check(bnet_client_irecv(&p2p->table, lane->comm, slot, size, 0, lane->mhandle, request), "irecv");
 	if (!err && *request)
 		lane->posted++;
 	return err;
@@ -284,7 +284,7 @@ static int test_oldest(struct p2p *p2p, struct lane *lane, int *done, int *size)
 	*done = 0;
 	if (lane->done == lane->posted)
 		return 0;
-	err = check(bnet_table_test(&p2p->table, *request_of(p2p, lane, lane->done), done, size), "test");
+	err = check(bnet_client_test(&p2p->table, *request_of(p2p, lane, lane->done), done, size), "test");
 	if (!err && *done)
 		lane->done++;
 	return err;

@@ -79,7 +79,7 @@ typedef struct {
 	uint64_t connections;        /* open now */
 	uint64_t streams;            /* open now */
 	uint64_t descriptors;        /* open now, all kinds */
-	uint64_t strangers;          /* inbound sockets that were refused, since the start */
+	uint64_t rejected;          /* inbound sockets that were refused, since the start */
 	uint64_t takeovers;          /* progress passes that the control thread made for a silent caller */
 	uint64_t zerocopy_calls;     /* system calls that sent without a copy */
 	uint64_t zerocopy_copied;    /* notifications that say that the kernel copied all the same */
@@ -118,11 +118,11 @@ enum { /* allreduce algorithms */
 };
 
 /* Bytes of one element; 0 for an unknown type. */
-size_t bnet_dtype_size(int dtype);
+size_t bnet_coll_dtype_size(int dtype);
 /* dst[i] = op(a[i], b[i]), BNET_AVG as BNET_SUM. dst may be a or b. -EINVAL: unknown type or operation, or bits of floats. */
-int bnet_reduce(void *dst, const void *a, const void *b, size_t count, int dtype, int op);
+int bnet_coll_reduce_local(void *dst, const void *a, const void *b, size_t count, int dtype, int op);
 /* buf[i] = buf[i] / n: the second half of BNET_AVG. */
-int bnet_scale(void *buf, size_t count, int dtype, int n);
+int bnet_coll_scale_local(void *buf, size_t count, int dtype, int n);
 
 /* A group of nranks processes (or threads), each with its own object. table: an ncclNet table of that version (8 to
  * 12); dev: its device. The object belongs to one thread at a time. 0, or -errno with bnet_coll_error(NULL). */
@@ -144,28 +144,28 @@ void bnet_coll_abort(bnet_coll_t *coll);
 /* Counts are elements. Buffers may be equal (in place) where a send and a receive buffer of the same size are named;
  * all_gather and reduce_scatter also take NCCL's in-place form (this rank's block of the large buffer). All ranks call
  * the same operation with the same arguments, in the same order. 0 or -errno; after an error the group is unusable. */
-int bnet_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
-int bnet_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
-int bnet_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
-int bnet_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root);
-int bnet_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
+int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
+int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
+int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
+int bnet_coll_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root);
+int bnet_coll_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
 /* Blocks of different sizes, in rank order, one behind the other; a count for each rank. Not in place. */
-int bnet_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
+int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
 		     const size_t *recv_counts, int dtype);
 /* Only the root's large buffer is used, and reduce_to's recv. */
-int bnet_reduce_to(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root);
-int bnet_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
-int bnet_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
-int bnet_send(bnet_coll_t *coll, const void *buf, size_t count, int dtype, int peer);
-int bnet_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer);
+int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root);
+int bnet_coll_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
+int bnet_coll_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
+int bnet_coll_send(bnet_coll_t *coll, const void *buf, size_t count, int dtype, int peer);
+int bnet_coll_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer);
 /* Both directions at once; either peer may be -1 for none. */
-int bnet_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
+int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
 		  size_t recv_count, int recv_peer, int dtype);
-int bnet_barrier(bnet_coll_t *coll);
+int bnet_coll_barrier(bnet_coll_t *coll);
 
 /* ---- tagged messages on host memory, outside the order of the collectives ---- */
 
-typedef struct bnet_mail bnet_mail_t;
+typedef struct bnet_tagged bnet_tagged_t;
 
 typedef struct {
 	uint64_t id; /* as it was given */
@@ -173,26 +173,26 @@ typedef struct {
 		      * is left; a deadline that has passed ends everything, for good */
 	int peer;    /* the other rank */
 	const char *error; /* what went wrong, until the next call of progress; NULL: nothing, or no memory to say it */
-} bnet_mail_done_t;
+} bnet_tagged_done_t;
 
 /* Takes over a group that was created and has listened; rows are all ranks', in rank order. The group is destroyed with
  * the messages. Connections are made when two ranks first have something to say, so not all ranks need take part. */
-int bnet_mail_create(bnet_mail_t **out, bnet_coll_t *coll, const void *rows);
+int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows);
 /* From any thread. The buffer stays as it is until the operation is reported. Messages between two ranks with the same
  * tag are received in the order in which they were sent. A receive must ask for exactly as many bytes as were sent,
  * else both fail with -EMSGSIZE, but for a small message that is sent already; all else goes on then. timeout_s:
  * seconds until -ETIMEDOUT; 0, or 9e9 and more: none. A receive's peer may be -1: any.
  * 0, -EINVAL: no such peer, or no such time; -ENOMEM; -ECANCELED: stopped. */
-int bnet_mail_send(bnet_mail_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
+int bnet_tagged_send(bnet_tagged_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
 		   uint64_t id);
-int bnet_mail_recv(bnet_mail_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
+int bnet_tagged_recv(bnet_tagged_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
 /* One thread. Moves data, and sleeps where there is none to move, until operations are over; returns how many, at most
  * max. 0: stopped, and nothing is left. -EINVAL: max is not positive. */
-int bnet_mail_progress(bnet_mail_t *mail, bnet_mail_done_t *done, int max);
+int bnet_tagged_progress(bnet_tagged_t *mail, bnet_tagged_done_t *done, int max);
 /* Ends all operations with -ECANCELED, and refuses more. From any thread. */
-void bnet_mail_stop(bnet_mail_t *mail);
+void bnet_tagged_stop(bnet_tagged_t *mail);
 /* After the last call of progress. */
-void bnet_mail_destroy(bnet_mail_t *mail);
+void bnet_tagged_destroy(bnet_tagged_t *mail);
 
 /* cffi: end */
 

@@ -15,7 +15,7 @@ from ._errors import LibraryNotFound, LibraryUnusable
 from ._plugin import header_path, plugin_path
 
 #: What ``bnet_abi_version()`` must return; the header says when it is raised.
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 #: Allocates and reads C data. Its declarations are there once :func:`load` has returned.
 ffi = cffi.FFI()

@@ -3,8 +3,8 @@
  * Text from the environment: parameter values, parameter names, interface lists. The input is three strings, each ended
  * by a zero byte or the end.
  */
-#include "config.h"
-#include "device_impl.h"
+#include "base/config.h"
+#include "device/impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static void look_for_typos(const char *text)
 
 static void match(const char *list, const char *name)
 {
-	struct bnet_candidate candidate = {.flags = IFF_UP | IFF_RUNNING, .rank = BNET_ADDRESS_IPV4};
+	struct bnet_interface candidate = {.flags = IFF_UP | IFF_RUNNING, .rank = BNET_ADDRESS_IPV4};
 	char other[TEXT_SIZE + 1], reason[160];
 	struct bnet_rules rules;
 

@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "conn.h"
-#include "engine.h"
+#include "transport/conn.h"
+#include "engine/engine.h"
 
 #define RECEIVES 4
 #define CAPACITY 20000
@@ -28,20 +28,20 @@ static size_t expand(const uint8_t *in, size_t size, uint8_t *out, size_t room)
 {
 	size_t used = 0;
 
-	while (size && used + BNET_DATA_HEADER + 3 * BNET_UNIT < room) {
+	while (size && used + BNET_WIRE_DATA_HEADER + 3 * BNET_UNIT < room) {
 		if (in[0] != 0xd5 || size < 5) {
 			out[used++] = *in++;
 			size--;
 			continue;
 		}
-		struct bnet_data d = {
+		struct bnet_wire_data d = {
 			.message = in[1] % 8,
 			.offset = (uint64_t)(in[2] % 6) * BNET_UNIT,
 			.length = (uint32_t)(in[3] % 3) * BNET_UNIT + (in[3] & 0x80 ? in[4] : 0),
 			.size = (uint64_t)in[4] * 80,
 		};
-		bnet_data_encode(out + used, &d);
-		used += BNET_DATA_HEADER;
+		bnet_wire_data_encode(out + used, &d);
+		used += BNET_WIRE_DATA_HEADER;
 		memset(out + used, in[4], d.length);
 		used += d.length;
 		in += 5;

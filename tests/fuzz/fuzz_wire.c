@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "wire.h"
+#include "wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -17,39 +17,39 @@ static void must(int ok)
 
 static void handle(const uint8_t *data, size_t size)
 {
-	uint8_t bytes[BNET_HANDLE_SIZE] = {0};
-	struct bnet_handle first, second;
+	uint8_t bytes[BNET_WIRE_HANDLE_SIZE] = {0};
+	struct bnet_wire_handle first, second;
 	char text[BNET_ADDRESS_TEXT];
 
 	memcpy(bytes, data, size < sizeof(bytes) ? size : sizeof(bytes));
-	if (bnet_handle_decode(bytes, &first) < 0)
+	if (bnet_wire_handle_decode(bytes, &first) < 0)
 		return;
 	bnet_address_text(&first.addr, text);
-	bnet_handle_encode(bytes, &first);
-	must(bnet_handle_decode(bytes, &second) == 0);
+	bnet_wire_handle_encode(bytes, &first);
+	must(bnet_wire_handle_decode(bytes, &second) == 0);
 	must(memcmp(&first.addr, &second.addr, sizeof(first.addr)) == 0);
 }
 
 static void hello(const uint8_t *data, size_t size)
 {
-	uint8_t bytes[BNET_HELLO_MAX];
-	struct bnet_hello first, second;
+	uint8_t bytes[BNET_WIRE_HELLO_MAX];
+	struct bnet_wire_hello first, second;
 
-	if (bnet_hello_decode(data, size, &first) < 0)
+	if (bnet_wire_hello_decode(data, size, &first) < 0)
 		return;
-	must(bnet_hello_decode(bytes + BNET_FRAME_HEADER, bnet_hello_encode(bytes, &first) - BNET_FRAME_HEADER,
+	must(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, bnet_wire_hello_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
 			       &second) == 0);
 	must(first.connection == second.connection && first.stream == second.stream);
 }
 
 static void welcome(const uint8_t *data, size_t size)
 {
-	uint8_t bytes[BNET_WELCOME_MAX];
-	struct bnet_welcome first, second;
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
+	struct bnet_wire_welcome first, second;
 
-	if (bnet_welcome_decode(data, size, &first) < 0)
+	if (bnet_wire_welcome_decode(data, size, &first) < 0)
 		return;
-	must(bnet_welcome_decode(bytes + BNET_FRAME_HEADER, bnet_welcome_encode(bytes, &first) - BNET_FRAME_HEADER,
+	must(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, bnet_wire_welcome_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
 				 &second) == 0);
 	must(first.verdict == second.verdict && first.max_streams == second.max_streams);
 	must(first.naddresses <= BNET_ADDRESSES && first.naddresses == second.naddresses);
@@ -62,21 +62,21 @@ static void welcome(const uint8_t *data, size_t size)
 /* The same with a beginning that is right, since few inputs come as far as to what is appended. */
 static void appended(const uint8_t *data, size_t size)
 {
-	const struct bnet_welcome known = {.version = BNET_WIRE_VERSION};
-	uint8_t bytes[BNET_WELCOME_MAX + 512];
-	size_t used = bnet_welcome_encode(bytes, &known);
+	const struct bnet_wire_welcome known = {.version = BNET_WIRE_VERSION};
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX + 512];
+	size_t used = bnet_wire_welcome_encode(bytes, &known);
 
 	memcpy(bytes + used, data, size < 512 ? size : 512);
-	welcome(bytes + BNET_FRAME_HEADER, used - BNET_FRAME_HEADER + (size < 512 ? size : 512));
+	welcome(bytes + BNET_WIRE_FRAME_HEADER, used - BNET_WIRE_FRAME_HEADER + (size < 512 ? size : 512));
 }
 
 static void slice(const uint8_t *data, size_t size)
 {
-	uint8_t bytes[BNET_DATA_HEADER] = {0};
-	struct bnet_data d;
+	uint8_t bytes[BNET_WIRE_DATA_HEADER] = {0};
+	struct bnet_wire_data d;
 
 	memcpy(bytes, data, size < sizeof(bytes) ? size : sizeof(bytes));
-	if (bnet_data_decode(bytes, &d) < 0)
+	if (bnet_wire_data_decode(bytes, &d) < 0)
 		return;
 	must(d.offset <= d.size && d.length <= d.size - d.offset && d.offset % BNET_UNIT == 0);
 	must(d.length % BNET_UNIT == 0 || d.offset + d.length == d.size);

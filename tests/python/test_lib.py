@@ -27,7 +27,7 @@ def declared() -> set[str]:
 
 def test_every_declared_function_is_there() -> None:
     lib = _lib.load()
-    assert declared() >= {"bnet_abi_version", "bnet_param_get", "bnet_allreduce"}
+    assert declared() >= {"bnet_abi_version", "bnet_param_get", "bnet_coll_allreduce"}
     missing = {name for name in declared() if not hasattr(lib, name)}
     assert not missing
 

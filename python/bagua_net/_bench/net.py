@@ -84,7 +84,7 @@ class NetTransport:
         return forms[job.op]
 
     def barrier(self) -> None:
-        self._check(self._lib.bnet_barrier(self._coll))
+        self._check(self._lib.bnet_coll_barrier(self._coll))
 
     def close(self) -> None:
         self._lib.bnet_coll_destroy(self._coll)

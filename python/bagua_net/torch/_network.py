@@ -21,7 +21,7 @@ _DEVICE = 0
 _REPORTS = 16
 #: Seconds in which nothing moves, and after which a group ends though something is to be sent yet.
 GIVE_UP_S = 30.0
-#: bnet_mail_send's and bnet_mail_recv's.
+#: bnet_tagged_send's and bnet_tagged_recv's.
 _NO_DEADLINE = 0.0
 #: struct bnet_frame of plugin/mail.h.
 _FRAME_BYTES = 40
@@ -204,11 +204,11 @@ class Messages:
 
     def send(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
         """Has the bytes sent, and calls ``report(error or None, peer)`` when the buffer is free again."""
-        self._post(self._lib.bnet_mail_send, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
+        self._post(self._lib.bnet_tagged_send, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
 
     def receive(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
         """The same for a message from ``peer``, or from any rank: -1. The report names whom it came from."""
-        self._post(self._lib.bnet_mail_recv, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
+        self._post(self._lib.bnet_tagged_recv, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
 
     def _post(
         self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int, timeout_s: float, report: Report
@@ -235,7 +235,7 @@ class Messages:
         number = self._next
         self._next += 1
         self._reports[number] = report
-        if function == self._lib.bnet_mail_send:
+        if function == self._lib.bnet_tagged_send:
             self._sends.add(number)
         try:
             rc = int(function(self._mail, buffer, nbytes, peer, tag, timeout_s, number))
@@ -257,10 +257,10 @@ class Messages:
             rows = self._endpoint.rows(timeout_s or self.timeout_s)
             if self._refusal:
                 raise RuntimeError(self._refusal)
-            out = _lib.ffi.new("bnet_mail_t **")
-            self._endpoint.check(self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, rows))
+            out = _lib.ffi.new("bnet_tagged_t **")
+            self._endpoint.check(self._endpoint.coll, self._lib.bnet_tagged_create(out, self._endpoint.coll, rows))
             self._mail, self._endpoint.coll = out[0], _lib.ffi.NULL
-        done = _lib.ffi.new("bnet_mail_done_t[]", _REPORTS)
+        done = _lib.ffi.new("bnet_tagged_done_t[]", _REPORTS)
         name = f"{self._group} messages"
         thread = threading.Thread(target=self._serve, args=(self._mail, done), name=name, daemon=True)
         thread.start()
@@ -268,7 +268,7 @@ class Messages:
 
     def _serve(self, mail: Any, done: Any) -> None:
         while True:
-            count = self._lib.bnet_mail_progress(mail, done, _REPORTS)
+            count = self._lib.bnet_tagged_progress(mail, done, _REPORTS)
             if count == 0:
                 return
             for row in done[0:count]:
@@ -294,7 +294,7 @@ class Messages:
         except BaseException as error:  # nothing is to be relied on: all that is under way ends
             with self._lock:
                 self._refusal = self._refusal or f"{self._group} could not report a message: {error!r}"
-                self._lib.bnet_mail_stop(self._mail)
+                self._lib.bnet_tagged_stop(self._mail)
 
     def finish_sends(self) -> None:
         """Returns when all that was to be sent is; nothing more is taken.
@@ -332,7 +332,7 @@ class Messages:
         with self._lock:
             self._refuse()
             if self._mail:
-                self._lib.bnet_mail_stop(self._mail)
+                self._lib.bnet_tagged_stop(self._mail)
 
     def close(self) -> None:
         """Gives everything back. What is not over fails. More than once is fine.
@@ -349,7 +349,7 @@ class Messages:
         with self._lock:
             mail, self._mail = self._mail, _lib.ffi.NULL
         if mail:
-            self._lib.bnet_mail_destroy(mail)
+            self._lib.bnet_tagged_destroy(mail)
         self._endpoint.close()
 
     def leave_to_parent(self, refusal: str) -> None:

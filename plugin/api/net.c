@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The network's operations; see net.h. isend, irecv and test come from NCCL's progress threads, everything else from
+ * its service threads; any number of both.
+ */
+#include "api/net.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bagua_net.h"
+#include "base/config.h"
+#include "base/counters.h"
+#include "base/log.h"
+#include "scaling/path.h"
+#include "base/socket.h"
+#include "transport/worker.h"
+
+#define WARN_MS 10000
+
+/* ---- init ---- */
+
+static void introduce(int version)
+{
+	char devices[512] = "", streams[24] = "auto", progress[24] = "inline";
+	int workers = bnet_workers_wanted();
+	size_t used = 0;
+
+	for (int i = 0; i < bnet_engine.devices.ndevices && used < sizeof(devices); i++) {
+		const struct bnet_device *dev = &bnet_engine.devices.devices[i];
+
+		used += (size_t)snprintf(devices + used, sizeof(devices) - used, "%s%s %s %d Mb/s%s", i ? ", " : "",
+					 dev->name, dev->address, dev->speed_mbps, dev->speed_known ? "" : " (assumed)");
+	}
+	if (bnet_engine.config.nstreams)
+		snprintf(streams, sizeof(streams), "%lld", (long long)bnet_engine.config.nstreams);
+	if (workers)
+		snprintf(progress, sizeof(progress), "by %d thread%s", workers, workers == 1 ? "" : "s");
+	bnet_info(NCCL_INIT | NCCL_NET,
+		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress %s; %s", bnet_version(),
+		  version, BNET_WIRE_VERSION, streams, progress, devices);
+}
+
+int bnet_net_init(int version, ncclDebugLogger_t logger)
+{
+	int rc;
+
+	bnet_log_set(logger);
+	rc = bnet_engine_configure();
+	if (rc == 0)
+		introduce(version);
+	return rc;
+}
+
+struct bnet_context *bnet_context_new(int version, int traffic_class)
+{
+	struct bnet_context *context = calloc(1, sizeof(*context));
+
+	if (context)
+		*context = (struct bnet_context){.version = version, .traffic_class = traffic_class};
+	return context;
+}
+
+void bnet_context_free(struct bnet_context *context)
+{
+	if (!context)
+		return;
+	bnet_engine_lock();
+	bnet_list_each(node, &bnet_engine.listens) {
+		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
+
+		if (listen->context == context)
+			bnet_listen_discard(listen);
+	}
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (conn->setup.context == context && !conn->setup.handed_out)
+			bnet_conn_discard(conn);
+	}
+	bnet_engine_unlock();
+	free(context);
+}
+
+int bnet_net_devices(void)
+{
+	return atomic_load_explicit(&bnet_engine.devices.ndevices, memory_order_acquire);
+}
+
+const struct bnet_device *bnet_net_device(int dev)
+{
+	const struct bnet_device *device = bnet_device_get(&bnet_engine.devices, dev);
+
+	if (!device)
+		bnet_warn("NET/BaguaNet: there is no device %d, only 0 to %d", dev, bnet_net_devices() - 1);
+	return device;
+}
+
+int bnet_net_merge(const int *parts, int nparts, int *out)
+{
+	char err[512];
+	int rc;
+
+	*out = -1;
+	bnet_engine_lock();
+	rc = bnet_device_merge(&bnet_engine.devices, parts, nparts, err, sizeof(err));
+	bnet_engine_unlock();
+	if (rc < 0) {
+		bnet_warn("NET/BaguaNet: %s", err);
+		return rc;
+	}
+	*out = rc;
+	bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: device %d is %s, %d Mb/s", rc,
+		  bnet_engine.devices.devices[rc].name, bnet_engine.devices.devices[rc].speed_mbps);
+	return 0;
+}
+
+/* ---- traffic class ---- */
+
+static void refuse_class(int asked)
+{
+	static atomic_bool told;
+
+	if (!atomic_exchange(&told, true))
+		bnet_warn("NET/BaguaNet: the communicator's trafficClass=%d is ignored: it is not in 0 … 255, the byte of an IP "
+			  "header (DSCP x 4). BAGUA_NET_TRAFFIC_CLASS=%lld applies (0 sets none)",
+			  asked, (long long)bnet_engine.config.traffic_class);
+}
+
+/* NCCL's word, where it says something that an IP header can hold; else the parameter's. */
+static int choose_class(int asked)
+{
+	if (asked >= 0 && asked <= UINT8_MAX)
+		return asked;
+	if (asked != NCCL_NET_TRAFFIC_CLASS_UNDEF && asked != NCCL_CONFIG_UNDEF_INT)
+		refuse_class(asked);
+	return bnet_engine.config.traffic_class ? (int)bnet_engine.config.traffic_class : BNET_NO_TRAFFIC_CLASS;
+}
+
+/* ---- listen and accept ---- */
+
+static void fill_handle(void *out, const struct bnet_listen *listen)
+{
+	struct bnet_wire_handle handle = {
+		.version = BNET_WIRE_VERSION,
+		.addr = listen->addr,
+	};
+
+	memcpy(handle.token, listen->token, BNET_TOKEN_SIZE);
+	bnet_wire_handle_encode(out, &handle);
+}
+
+int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, struct bnet_listen **out)
+{
+	const struct bnet_device *device = bnet_net_device(dev);
+	struct bnet_listen *listen;
+	uint64_t random[2] = {bnet_random(), bnet_random()};
+	int rc;
+
+	*out = NULL;
+	if (!device)
+		return -EINVAL;
+	listen = calloc(1, sizeof(*listen));
+	if (!listen)
+		return -ENOMEM;
+	bnet_list_init(&listen->queue);
+	listen->context = context;
+	listen->traffic_class = choose_class(context->traffic_class);
+	listen->dev = device;
+	memcpy(listen->token, random, BNET_TOKEN_SIZE);
+
+	bnet_engine_lock();
+	rc = bnet_engine_start();
+	if (rc == 0)
+		rc = bnet_acceptor_listen(device, &listen->addr);
+	if (rc == 0) {
+		bnet_list_add(&bnet_engine.listens, &listen->node);
+		fill_handle(handle, listen);
+		*out = listen;
+	}
+	bnet_engine_wake();
+	bnet_engine_unlock();
+	if (rc < 0)
+		free(listen);
+	return rc;
+}
+
+/* Nobody has connected so far: for how long? */
+static int keep_waiting(struct bnet_listen *listen)
+{
+	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
+	char address[BNET_ADDRESS_TEXT];
+	bool over;
+
+	if (!listen->started_ms) {
+		listen->started_ms = now;
+		listen->warn_at_ms = now + WARN_MS;
+	}
+	over = now - listen->started_ms >= limit;
+	if (!over && now < listen->warn_at_ms)
+		return 0;
+	listen->warn_at_ms = now + (now - listen->started_ms);
+	bnet_address_text(&listen->addr, address);
+	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. Either the other host does not use "
+		  "BaguaNet (its log says which network it uses; activate bagua_net on every host), or a firewall is in the way "
+		  "(BAGUA_NET_PORT_RANGE), or that rank is late or gone",
+		  address, listen->dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
+		  over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "");
+	if (over)
+		listen->started_ms = 0; /* who asks again waits as long again */
+	return over ? -ETIMEDOUT : 0;
+}
+
+static void announce(struct bnet_conn *conn)
+{
+	conn->setup.handed_out = true;
+	if (conn->sender)
+		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s", conn->peer, conn->dev->name,
+			  conn->path->demand.most, conn->path->demand.most == 1 ? "" : "s");
+	else
+		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s", conn->peer, conn->dev->name);
+}
+
+int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
+{
+	int rc = 0;
+
+	*out = NULL;
+	bnet_engine_lock();
+	if (bnet_list_empty(&listen->queue)) {
+		rc = keep_waiting(listen);
+	} else {
+		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.accepted);
+		bnet_list_remove(&(*out)->setup.accepted);
+		listen->started_ms = 0;
+		announce(*out);
+	}
+	bnet_engine_unlock();
+	return rc;
+}
+
+void bnet_net_close_listen(struct bnet_listen *listen)
+{
+	bnet_engine_lock();
+	bnet_listen_discard(listen);
+	bnet_engine_unlock();
+}
+
+/* ---- connect ---- */
+
+/* Whose handle is it? NCCL's own Socket transport puts a socket address at the beginning. */
+static void explain_foreign_handle(const struct bnet_device *dev, const uint8_t *handle)
+{
+	static const uint8_t zero[BNET_WIRE_HANDLE_SIZE];
+	struct sockaddr_storage addr;
+	char text[BNET_ADDRESS_TEXT];
+
+	memset(&addr, 0, sizeof(addr));
+	memcpy(&addr, handle, sizeof(struct sockaddr_in6));
+	if (addr.ss_family == AF_INET || addr.ss_family == AF_INET6)
+		bnet_warn("NET/BaguaNet: this rank (%s, %s) uses BaguaNet, the peer at %s uses NCCL's own Socket transport: "
+			  "bagua_net is not installed or not active there. Activate it on every host, or on none",
+			  dev->name, dev->address, bnet_address_text(&addr, text));
+	else if (memcmp(handle, zero, sizeof(zero)) == 0)
+		bnet_warn("NET/BaguaNet: this rank (%s, %s) uses BaguaNet, but the peer's handle is empty: the peer uses "
+			  "another network, or none. Activate bagua_net on every host, or on none",
+			  dev->name, dev->address);
+	else
+		bnet_warn("NET/BaguaNet: this rank (%s, %s) uses BaguaNet, but the peer's handle is another network plugin's, "
+			  "or was damaged on its way. Activate bagua_net on every host, or on none",
+			  dev->name, dev->address);
+}
+
+static int read_handle(const struct bnet_device *dev, const uint8_t *bytes, struct bnet_wire_handle *handle)
+{
+	char text[BNET_ADDRESS_TEXT];
+	int rc = bnet_wire_handle_decode(bytes, handle);
+
+	if (rc < 0) {
+		explain_foreign_handle(dev, bytes);
+		return -EPROTO;
+	}
+	if (handle->version != BNET_WIRE_VERSION) {
+		bnet_warn("NET/BaguaNet: the peer at %s speaks wire version %d, this rank (%s, %s) version %d: install the "
+			  "same bagua_net on every host",
+			  bnet_address_text(&handle->addr, text), handle->version, dev->name, dev->address,
+			  BNET_WIRE_VERSION);
+		return -EPROTO;
+	}
+	return 0;
+}
+
+static struct bnet_conn *find_attempt(uint64_t id)
+{
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (conn->sender && !conn->setup.handed_out && conn->id == id)
+			return conn;
+	}
+	return NULL;
+}
+
+static int start_attempt(const struct bnet_context *context, int traffic_class, const struct bnet_device *dev,
+			 const struct bnet_wire_handle *handle, struct bnet_conn **out)
+{
+	struct bnet_conn *conn = bnet_conn_new(true, dev, &bnet_engine.config);
+	int rc;
+
+	if (!conn)
+		return -ENOMEM;
+	conn->id = bnet_random();
+	memcpy(conn->token, handle->token, BNET_TOKEN_SIZE);
+	bnet_address_text(&handle->addr, conn->peer);
+	conn->setup.context = context;
+	conn->setup.traffic_class = choose_class(traffic_class);
+	bnet_peer_addresses_start(conn, &handle->addr);
+	bnet_zerocopy_start(conn);
+	conn->setup.started_ms = bnet_now_ms();
+	conn->setup.warn_at_ms = conn->setup.started_ms + WARN_MS;
+	rc = bnet_path_join(conn);
+	if (rc == 0)
+		rc = bnet_engine_start();
+	if (rc == 0)
+		rc = bnet_connector_start(conn, 0);
+	if (rc < 0) {
+		bnet_conn_free(conn);
+		return rc;
+	}
+	bnet_list_add(&bnet_engine.conns, &conn->node);
+	bnet_engine_wake();
+	*out = conn;
+	return 0;
+}
+
+int bnet_net_connect(const struct bnet_context *context, int traffic_class, int dev, void *handle,
+		     struct bnet_conn **out)
+{
+	const struct bnet_device *device = bnet_net_device(dev);
+	struct bnet_wire_handle decoded;
+	struct bnet_conn *conn;
+	int rc;
+
+	*out = NULL;
+	if (!device)
+		return -EINVAL;
+	rc = read_handle(device, handle, &decoded);
+	if (rc < 0)
+		return rc;
+	bnet_engine_lock();
+	conn = decoded.attempt ? find_attempt(decoded.attempt) : NULL;
+	if (!conn) {
+		rc = start_attempt(context, traffic_class, device, &decoded, &conn);
+		if (rc == 0)
+			bnet_wire_handle_set_attempt(handle, conn->id);
+	} else if (atomic_load(&conn->error)) {
+		rc = atomic_load(&conn->error);
+		bnet_wire_handle_set_attempt(handle, 0);
+		bnet_conn_discard(conn);
+	} else if (conn->setup.ready) {
+		bnet_wire_handle_set_attempt(handle, 0);
+		announce(conn);
+		*out = conn;
+	}
+	bnet_engine_unlock();
+	return rc;
+}
+
+/* ---- memory ---- */
+
+int bnet_net_reg(struct bnet_conn *conn, void *data, uint64_t size, int type, struct bnet_mr **out)
+{
+	struct bnet_mr *mr;
+
+	*out = NULL;
+	if (type != NCCL_PTR_HOST) {
+		bnet_warn("NET/BaguaNet: asked to register memory of type %d; only host memory (1) was offered", type);
+		return -EINVAL;
+	}
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return -ENOMEM;
+	mr->base = (uintptr_t)data;
+	mr->size = size;
+	mr->conn = conn;
+	*out = mr;
+	return 0;
+}
+
+void bnet_net_dereg(struct bnet_mr *mr)
+{
+	bnet_conn_quiesce(mr->conn, mr);
+	free(mr);
+}
+
+/* ---- data ---- */
+
+static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
+{
+	int error = atomic_load_explicit(&conn->error, memory_order_acquire);
+
+	*out = NULL;
+	if (error)
+		return error;
+	if (size > NCCL_MAX_NET_SIZE_BYTES || (size && !data)) {
+		bnet_warn("NET/BaguaNet: a %s of %llu bytes at %p is no valid one", conn->sender ? "send" : "receive",
+			  (unsigned long long)size, data);
+		return -EINVAL;
+	}
+	*out = bnet_conn_post(conn, data, size);
+	return 0;
+}
+
+int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
+{
+	int rc = post(conn, data, size, out);
+
+	if (rc == 0 && *out && bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
+		bnet_conn_progress(conn);
+		bnet_conn_disown(conn);
+	}
+	return rc;
+}
+
+int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
+{
+	int rc = post(conn, data, size, out);
+
+	/* Data that waited for this receive moves now; for data that has not come yet a system call would be wasted. */
+	if (rc == 0 && *out && bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
+		if (bnet_rx_waiting(conn))
+			bnet_conn_progress(conn);
+		bnet_conn_disown(conn);
+	}
+	return rc;
+}
+
+int bnet_net_test(struct bnet_request *request, int *done, uint64_t *size)
+{
+	int rc = bnet_conn_test(request, size);
+
+	*done = rc > 0;
+	return rc > 0 ? 0 : rc;
+}
+
+void bnet_net_close(struct bnet_conn *conn)
+{
+	bnet_conn_own(conn);
+	bnet_zerocopy_reset(conn);
+	bnet_zerocopy_release(conn);
+	bnet_engine_lock();
+	bnet_conn_discard(conn);
+	bnet_engine_unlock();
+}

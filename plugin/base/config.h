@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The parameters of config.def, read from the environment once, before the first connection.
+ */
+#ifndef BNET_CONFIG_H
+#define BNET_CONFIG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct bnet_ports {
+	uint16_t first; /* 0: any */
+	uint16_t last;
+};
+
+#define BNET_WORD 16 /* bytes of a name, its end included: the kernel's TCP_CA_NAME_MAX */
+#define BNET_NAMES 256 /* bytes of a list of names, its end included: as many interfaces as there may be devices */
+
+struct bnet_config {
+#define INT(field, name, deflt, min, max, help) int64_t field;
+#define BYTES(field, name, deflt, min, max, help) int64_t field;
+#define PORTS(field, name, deflt, help) struct bnet_ports field;
+#define WORD(field, name, deflt, help) char field[BNET_WORD];
+#define NAMES(field, name, deflt, help) char field[BNET_NAMES];
+#include "base/config.def"
+#undef INT
+#undef BYTES
+#undef PORTS
+#undef WORD
+#undef NAMES
+};
+
+enum bnet_config_kind {
+	BNET_KIND_INT,
+	BNET_KIND_BYTES,
+	BNET_KIND_PORTS,
+	BNET_KIND_WORD,
+	BNET_KIND_NAMES,
+};
+
+struct bnet_config_row {
+	const char *name;
+	enum bnet_config_kind kind;
+	size_t offset; /* in struct bnet_config */
+	const char *deflt;
+	int64_t min, max; /* of a number */
+	const char *help;
+};
+
+#define BNET_CONFIG_TEXT 256 /* holds every formatted value and range */
+#define BNET_CONFIG_LINE 256 /* holds every error line */
+
+extern const struct bnet_config_row bnet_config_rows[];
+extern const int bnet_config_row_count;
+
+void bnet_config_defaults(struct bnet_config *out);
+
+/* Reads every parameter through getenv. 0, or -EINVAL with one line in err (the variable, its value, the range) for
+ * the first bad one; out then holds the defaults in its place. Sizes of slices come out as multiples of 4 KiB, the
+ * smallest not above the largest. err may be NULL where err_size is 0. */
+int bnet_config_read(struct bnet_config *out, char *err, size_t err_size);
+
+/* The same check for one row: 0, or -EINVAL with a line in err. */
+int bnet_config_check(int row, char *err, size_t err_size);
+
+/* Looks for a variable BAGUA_NET_… that is no row and belongs to no other part of the package, such as a misspelt one.
+ * 0: none. -EINVAL: one line in err names it, and the row that was probably meant. */
+int bnet_config_unknown(char *err, size_t err_size);
+
+/* A row's value in config, and its range, as one would write them ("64K", "1 … 64"). text: BNET_CONFIG_TEXT bytes. */
+void bnet_config_format(const struct bnet_config_row *row, const struct bnet_config *config, char *text);
+void bnet_config_range(const struct bnet_config_row *row, char *text);
+
+/* The parsers, pure: 0 or -EINVAL. Decimal digits only: no space, nothing behind, and a sign only
+ * before a whole number below zero. */
+int bnet_parse_int(const char *text, int64_t *out);
+/* Also one suffix K, M or G of either case. */
+int bnet_parse_bytes(const char *text, int64_t *out);
+/* "FIRST-LAST" in 1 … 65535, or "0". */
+int bnet_parse_ports(const char *text, struct bnet_ports *out);
+/* Letters, digits, - and _, fewer than BNET_WORD, or nothing. Fills the rest of out with zeroes. */
+int bnet_parse_word(const char *text, char out[BNET_WORD]);
+/* Such names, which may also have dots, with a comma between two; or nothing. Fills the rest of out with zeroes. */
+int bnet_parse_names(const char *text, char out[BNET_NAMES]);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Messages go to the logger that NCCL handed to init, and nowhere else: never to stdout, and nowhere before init.
+ * From any thread. A message is one line without a newline.
+ */
+#ifndef BNET_LOG_H
+#define BNET_LOG_H
+
+#include "nccl/abi.h"
+
+#ifdef __FILE_NAME__
+#define BNET_FILE __FILE_NAME__
+#else /* gcc before 12 */
+#define BNET_FILE __FILE__
+#endif
+
+/* NULL silences. Every init hands a logger over; the last one is used. */
+void bnet_log_set(ncclDebugLogger_t logger);
+
+/* Cut at 1023 bytes; control characters, which a stranger may have sent, become spaces. Leaves errno alone. */
+
+__attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file,
+						    int line, const char *fmt, ...);
+
+/* A person should act on it. */
+#define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)
+/* Shown by NCCL_DEBUG=INFO, with NCCL's own lines of that subsystem (NCCL_INIT, NCCL_NET). */
+#define bnet_info(subsys, ...) bnet_log(NCCL_LOG_INFO, (subsys), BNET_FILE, __LINE__, __VA_ARGS__)
+/* Shown by NCCL_DEBUG=TRACE in an NCCL built with tracing. */
+#define bnet_trace(...) bnet_log(NCCL_LOG_TRACE, NCCL_NET, BNET_FILE, __LINE__, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Socket calls and options; see sock.h. Any thread.
+ */
+#include "base/socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/counters.h"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef IP_BIND_ADDRESS_NO_PORT
+#define IP_BIND_ADDRESS_NO_PORT 24
+#endif
+
+#define LISTEN_BACKLOG 4096 /* the kernel cuts it to somaxconn */
+#define ECN_BITS 3
+#define BYTES_PER_MBIT 125000
+
+int bnet_fd_opened(int fd)
+{
+	if (fd < 0)
+		return -errno;
+	bnet_count(descriptors, 1);
+	return fd;
+}
+
+int bnet_socket_open(int family)
+{
+	return bnet_fd_opened(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+int bnet_socket_accept(int listener, struct sockaddr_storage *peer)
+{
+	socklen_t size = sizeof(*peer);
+
+	return bnet_fd_opened(accept4(listener, (struct sockaddr *)peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+void bnet_socket_close(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	bnet_count(descriptors, -1);
+}
+
+socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr)
+{
+	return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+static void set_port(struct sockaddr_storage *addr, uint16_t port)
+{
+	if (addr->ss_family == AF_INET6)
+		((struct sockaddr_in6 *)addr)->sin6_port = htons(port);
+	else
+		((struct sockaddr_in *)addr)->sin_port = htons(port);
+}
+
+static int listen_on(struct sockaddr_storage *addr, uint16_t port)
+{
+	int one = 1, rc = 0, fd = bnet_socket_open(addr->ss_family);
+
+	if (fd < 0)
+		return fd;
+	/* Without it a range is used up by the last job's connections in TIME_WAIT. */
+	if (port)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	set_port(addr, port);
+	if (bind(fd, (struct sockaddr *)addr, bnet_sockaddr_size(addr)) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
+		rc = -errno;
+	if (rc < 0) {
+		bnet_socket_close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+int bnet_socket_listen(const struct bnet_nic *nic, struct bnet_ports ports, struct sockaddr_storage *bound)
+{
+	struct sockaddr_storage addr = nic->addr;
+	socklen_t size = sizeof(*bound);
+	int fd = -EADDRINUSE;
+
+	/* With SO_REUSEADDR two sockets may be bound to one port while neither listens: listen is what tells. */
+	for (uint32_t port = ports.first; port <= ports.last && fd == -EADDRINUSE; port++)
+		fd = listen_on(&addr, (uint16_t)port);
+	if (fd >= 0 && getsockname(fd, (struct sockaddr *)bound, &size) < 0) {
+		int rc = -errno;
+
+		bnet_socket_close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+int bnet_socket_bind_source(int fd, const struct bnet_nic *nic, bool peer_is_local)
+{
+	struct sockaddr_storage addr = nic->addr;
+	int one = 1;
+
+	/* The kernel then picks the port at connect, by the whole 4-tuple, and does not run out of them. */
+	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+	set_port(&addr, 0);
+	if (bind(fd, (struct sockaddr *)&addr, bnet_sockaddr_size(&addr)) < 0)
+		return -errno;
+	if (peer_is_local)
+		return 0;
+	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, nic->name, (socklen_t)strlen(nic->name)) < 0 && errno != EPERM)
+		return -errno;
+	return 0;
+}
+
+int bnet_socket_connect(int fd, const struct sockaddr_storage *addr)
+{
+	return connect(fd, (const struct sockaddr *)addr, bnet_sockaddr_size(addr)) < 0 ? -errno : 0;
+}
+
+int bnet_socket_error(int fd)
+{
+	int error = 0;
+	socklen_t size = sizeof(error);
+
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? -errno : -error;
+}
+
+uint64_t bnet_socket_received(int fd)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ? 0 : info.tcpi_bytes_received;
+}
+
+bool bnet_socket_all_acknowledged(int fd)
+{
+	int queued = 0;
+
+	return ioctl(fd, SIOCOUTQ, &queued) < 0 || queued == 0;
+}
+
+void bnet_socket_acknowledge_at_once(int fd)
+{
+	int on = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+}
+
+void bnet_socket_reset(int fd)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	if (connect(fd, &none, sizeof(none)) < 0)
+		shutdown(fd, SHUT_RDWR);
+}
+
+uint64_t bnet_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? UINT64_MAX : (uint64_t)limit.rlim_cur;
+}
+
+bool bnet_descriptors_left(void)
+{
+	return atomic_load(&bnet_counts.descriptors) < bnet_descriptor_limit() / 2;
+}
+
+static void set_int(int fd, int level, int option, int64_t value)
+{
+	int v = (int)value;
+
+	setsockopt(fd, level, option, &v, sizeof(v));
+}
+
+static void set_traffic_class(int fd, int value)
+{
+	int family = AF_INET;
+	socklen_t size = sizeof(family);
+
+	getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
+	if (family == AF_INET6)
+		set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, value & ~ECN_BITS);
+	else
+		set_int(fd, IPPROTO_IP, IP_TOS, value & ~ECN_BITS);
+}
+
+/* The kernel says by the length of its answer how wide a rate it takes: 64 bits since 5.0. A rate that an older one
+ * cannot count is no limit there. */
+static void set_pacing(int fd, uint64_t bytes_per_second)
+{
+	uint64_t rate = 0;
+	socklen_t size = sizeof(rate);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size) < 0)
+		return;
+	rate = bytes_per_second;
+	if (size == sizeof(uint32_t) && rate > UINT32_MAX)
+		rate = UINT32_MAX;
+	setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, size);
+}
+
+static int set_congestion(int fd, const char *name)
+{
+	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) < 0 ? -errno : 0;
+}
+
+int bnet_socket_try_congestion(int family, const char *name)
+{
+	int rc, fd = bnet_socket_open(family);
+
+	if (fd < 0)
+		return fd;
+	rc = set_congestion(fd, name);
+	bnet_socket_close(fd);
+	return rc;
+}
+
+void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS])
+{
+	char path[80];
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/tcp_%s_congestion_control", which);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = read(fd, text, BNET_CONGESTIONS - 1);
+		close(fd);
+	}
+	text[n > 0 ? n : 0] = '\0';
+	text[strcspn(text, "\n")] = '\0';
+	if (!text[0])
+		snprintf(text, BNET_CONGESTIONS, "unknown");
+}
+
+void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class)
+{
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (config->congestion[0])
+		set_congestion(fd, config->congestion);
+	if (config->stream_pacing_mbps)
+		set_pacing(fd, (uint64_t)config->stream_pacing_mbps * BYTES_PER_MBIT);
+	if (traffic_class != BNET_NO_TRAFFIC_CLASS)
+		set_traffic_class(fd, traffic_class);
+	if (config->notsent_lowat)
+		set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, config->notsent_lowat);
+	if (config->rcvbuf)
+		set_int(fd, SOL_SOCKET, SO_RCVBUF, config->rcvbuf);
+	if (config->sndbuf)
+		set_int(fd, SOL_SOCKET, SO_SNDBUF, config->sndbuf);
+}
+
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, bool contended)
+{
+	uint64_t product = rate / 1000000 * min_rtt_us;
+	int64_t least = contended ? BNET_SNDBUF_CONTENDED : BNET_SNDBUF_LEAST;
+	uint64_t want;
+
+	if (min_rtt_us > BNET_SHORT_RTT_US)
+		return 0;
+	/* Two bandwidth-delay products, in steps of the least, so that a small change of the path changes nothing. */
+	want = (2 * product + BNET_SNDBUF_LEAST - 1) / BNET_SNDBUF_LEAST * BNET_SNDBUF_LEAST;
+	return (int64_t)want < least ? least : (int64_t)want;
+}
+
+void bnet_socket_set_sndbuf(int fd, int64_t bytes)
+{
+	int granted = 0;
+	socklen_t size = sizeof(granted);
+
+	if (bytes)
+		set_int(fd, SOL_SOCKET, SO_SNDBUF, bytes);
+	/* The kernel grants at most wmem_max, says so only here, and doubles what it grants for its overhead. */
+	if (bytes && getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0 && granted / 2 >= bytes)
+		return;
+	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Broadcast: a binomial tree for small messages, a pipelined chain for large ones. The group's own thread.
+ */
+#include <errno.h>
+
+#include "coll/coll.h"
+
+/* Up to one chunk nothing can overlap along the chain, and log2 N steps are fewer than N - 1. */
+#define TREE_MAX BNET_CHUNK
+#define MAX_CHILDREN 31
+
+/* ---- tree ---- */
+
+/* Places are ranks counted from the root. The parent of a place lacks its lowest set bit; its children have one more
+ * bit, below that. */
+static int tree(struct bnet_coll *coll, char *buf, size_t bytes, int root)
+{
+	const int place = (coll->rank - root + coll->nranks) % coll->nranks;
+	struct bnet_flat flats[MAX_CHILDREN];
+	struct bnet_pipe *pipes[MAX_CHILDREN];
+	int bit = 1, npipes = 0, rc = 0;
+
+	while (bit < coll->nranks && (place & bit) == 0)
+		bit *= 2;
+	if (place != 0)
+		rc = bnet_exchange(coll, NULL, 0, -1, buf, bytes, (place - bit + root) % coll->nranks);
+	if (rc != 0)
+		return rc;
+	for (bit /= 2; bit > 0; bit /= 2) { /* the largest subtree first */
+		if (place + bit >= coll->nranks)
+			continue;
+		bnet_flat_init(&flats[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL, 0, -1, NULL);
+		pipes[npipes] = &flats[npipes].pipe;
+		npipes++;
+	}
+	return bnet_pipes_run(coll, pipes, npipes);
+}
+
+/* ---- chain ---- */
+
+static bool chain_may_send(const struct bnet_pipe *pipe, size_t i)
+{
+	return pipe->recv.count == 0 || pipe->recv.done > i;
+}
+
+static int chain(struct bnet_coll *coll, char *buf, size_t bytes, int root)
+{
+	const int place = (coll->rank - root + coll->nranks) % coll->nranks;
+	const int to = place == coll->nranks - 1 ? -1 : bnet_ring_rank(coll, 1);
+	const int from = place == 0 ? -1 : bnet_ring_rank(coll, -1);
+	struct bnet_flat flat;
+
+	bnet_flat_init(&flat, buf, bytes, to, buf, bytes, from, NULL);
+	flat.pipe.send.may_post = chain_may_send;
+	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&flat.pipe}, 1);
+}
+
+int bnet_coll_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root)
+{
+	int rc = bnet_coll_check_count(coll, count, dtype);
+	size_t bytes;
+
+	if (rc == 0)
+		rc = bnet_coll_check_root(coll, "broadcast", root);
+	if (rc != 0)
+		return rc;
+	bytes = count * bnet_coll_dtype_size(dtype);
+	rc = bnet_coll_begin(coll, "broadcast", buf, bytes, NULL, 0);
+	if (rc != 0)
+		return rc;
+	if (coll->nranks > 1 && bytes > 0)
+		rc = bytes <= TREE_MAX ? tree(coll, buf, bytes, root) : chain(coll, buf, bytes, root);
+	return bnet_coll_end(coll, rc);
+}

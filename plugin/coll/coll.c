@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A group of ranks: its life, its errors, and what every operation does first and last. One thread at a time per group;
+ * bnet_coll_abort may come from any.
+ */
+#include "coll/coll.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_S 300.0
+#define PAGE 4096
+
+static _Thread_local char create_error[512];
+
+/* ---- errors ---- */
+
+int bnet_coll_fail(struct bnet_coll *coll, int rc, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(coll->error, sizeof(coll->error), fmt, args);
+	va_end(args);
+	return rc;
+}
+
+static const char *result_name(ncclResult_t result)
+{
+	static const char *const names[] = {
+		"ncclSuccess",         "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError",
+		"ncclInvalidArgument", "ncclInvalidUsage",       "ncclRemoteError", "ncclInProgress",
+	};
+
+	return (unsigned)result < sizeof(names) / sizeof(names[0]) ? names[result] : "unknown result";
+}
+
+int bnet_coll_net_fail(struct bnet_coll *coll, ncclResult_t result, int peer, const char *call)
+{
+	char warning[384];
+
+	bnet_coll_last_warning(coll->warnings, warning, sizeof(warning));
+	return bnet_coll_fail(coll, result == ncclRemoteError ? -EREMOTEIO : -EIO,
+			      "%s: rank %d lost rank %d: %s of %s returned %s (%d)%s%s", coll->operation, coll->rank,
+			      peer, call, bnet_client_name(&coll->table), result_name(result), (int)result,
+			      warning[0] != '\0' ? ": " : "", warning);
+}
+
+const char *bnet_coll_error(const bnet_coll_t *coll)
+{
+	return coll != NULL ? coll->error : create_error;
+}
+
+/* ---- create ---- */
+
+static int create_failed(int rc, const char *what, const char *reason)
+{
+	snprintf(create_error, sizeof(create_error), "%s%s%s", what, reason[0] != '\0' ? ": " : "", reason);
+	return rc;
+}
+
+static int open_network(struct bnet_coll *coll, const void *table, int version)
+{
+	ncclResult_t result;
+	char reason[384];
+	int ndev = 0;
+
+	result = bnet_client_init(&coll->table, table, version, bnet_coll_logger);
+	if (result == ncclSuccess) {
+		result = bnet_client_devices(&coll->table, &ndev);
+		if (result == ncclSuccess && coll->dev >= 0 && coll->dev < ndev)
+			return 0;
+		bnet_client_finalize(&coll->table);
+	}
+	if (result == ncclSuccess) {
+		snprintf(reason, sizeof(reason), "%s has %d", bnet_client_name(&coll->table), ndev);
+		return create_failed(-ENODEV, "create: no such device", reason);
+	}
+	bnet_coll_last_warning(coll->warnings, reason, sizeof(reason));
+	return create_failed(-EIO, "create: the network could not be initialized", reason);
+}
+
+int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev, int rank, int nranks)
+{
+	struct bnet_coll *coll;
+	int rc;
+
+	*out = NULL;
+	if (table == NULL || version < 8 || version > 12)
+		return create_failed(-EINVAL, "create", "a table of version 8 to 12 is needed");
+	if (nranks < 1 || rank < 0 || rank >= nranks)
+		return create_failed(-EINVAL, "create", "rank must be 0 to nranks-1");
+	coll = calloc(1, sizeof(*coll));
+	if (coll == NULL)
+		return create_failed(-ENOMEM, "create", "out of memory");
+	coll->dev = dev;
+	coll->rank = rank;
+	coll->nranks = nranks;
+	coll->operation = "create";
+	coll->warnings = bnet_coll_warnings();
+	bnet_coll_set_timeout(coll, DEFAULT_TIMEOUT_S);
+	coll->peers = calloc((size_t)nranks, sizeof(*coll->peers));
+	rc = coll->peers != NULL ? open_network(coll, table, version)
+				 : create_failed(-ENOMEM, "create", "out of memory");
+	if (rc != 0) {
+		free(coll->peers);
+		free(coll);
+		return rc;
+	}
+	*out = coll;
+	return 0;
+}
+
+size_t bnet_coll_handle_size(const bnet_coll_t *coll)
+{
+	return coll != NULL ? (size_t)coll->nranks * NCCL_NET_HANDLE_MAXSIZE : 0;
+}
+
+int bnet_coll_listen(bnet_coll_t *coll, void *row)
+{
+	if (coll == NULL || row == NULL)
+		return -EINVAL;
+	if (coll->failed != 0)
+		return coll->failed;
+	coll->operation = "listen";
+	coll->warnings = bnet_coll_warnings();
+	memset(row, 0, bnet_coll_handle_size(coll));
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		char *handle = (char *)row + (size_t)rank * NCCL_NET_HANDLE_MAXSIZE;
+		struct bnet_peer *peer = &coll->peers[rank];
+		ncclResult_t result;
+
+		if (rank == coll->rank)
+			continue;
+		if (peer->listen != NULL || peer->recv.comm != NULL)
+			return bnet_coll_fail(coll, -EINVAL, "listen: done before");
+		result = bnet_client_listen(&coll->table, coll->dev, handle, &peer->listen);
+		if (result != ncclSuccess) {
+			peer->listen = NULL;
+			return bnet_coll_net_fail(coll, result, rank, "listen");
+		}
+	}
+	return 0;
+}
+
+/* ---- close ---- */
+
+static void deregister(struct bnet_coll *coll, int first)
+{
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		struct bnet_link *links[] = {&coll->peers[rank].send, &coll->peers[rank].recv};
+
+		for (int i = 0; i < 2; i++) {
+			for (int region = first; region < NREGIONS; region++) {
+				if (links[i]->registered[region])
+					bnet_client_dereg(&coll->table, links[i]->comm, links[i]->mhandles[region]);
+				links[i]->registered[region] = false;
+			}
+		}
+	}
+}
+
+void bnet_coll_close_send(struct bnet_coll *coll, int rank)
+{
+	struct bnet_link *link = &coll->peers[rank].send;
+
+	if (link->comm != NULL)
+		bnet_client_close_send(&coll->table, link->comm);
+	*link = (struct bnet_link){0};
+}
+
+void bnet_coll_close_peer(struct bnet_coll *coll, int rank)
+{
+	struct bnet_peer *peer = &coll->peers[rank];
+
+	bnet_coll_close_send(coll, rank);
+	if (peer->recv.comm != NULL)
+		bnet_client_close_recv(&coll->table, peer->recv.comm);
+	if (peer->listen != NULL)
+		bnet_client_close_listen(&coll->table, peer->listen);
+	*peer = (struct bnet_peer){0};
+}
+
+static void close_connections(struct bnet_coll *coll)
+{
+	deregister(coll, REGION_SCRATCH);
+	for (int rank = 0; rank < coll->nranks; rank++)
+		bnet_coll_close_peer(coll, rank);
+}
+
+void bnet_coll_destroy(bnet_coll_t *coll)
+{
+	if (coll == NULL)
+		return;
+	close_connections(coll);
+	bnet_client_finalize(&coll->table);
+	free(coll->regions[REGION_SCRATCH].base);
+	free(coll->peers);
+	free(coll);
+}
+
+/* ---- around an operation ---- */
+
+void bnet_coll_set_timeout(bnet_coll_t *coll, double seconds)
+{
+	if (coll != NULL)
+		coll->timeout_ns = seconds > 0 && seconds < 9e9 ? (int64_t)(seconds * 1e9) : 0;
+}
+
+void bnet_coll_abort(bnet_coll_t *coll)
+{
+	if (coll != NULL)
+		atomic_store_explicit(&coll->aborted, true, memory_order_relaxed);
+}
+
+int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *send, size_t send_bytes, void *recv,
+		    size_t recv_bytes)
+{
+	if (coll->failed != 0)
+		return coll->failed;
+	if (!coll->connected)
+		return bnet_coll_fail(coll, -ENOTCONN, "%s: bnet_coll_connect comes first", operation);
+	coll->operation = operation;
+	coll->warnings = bnet_coll_warnings();
+	coll->regions[REGION_SEND] = (struct bnet_region){(char *)(uintptr_t)send, send_bytes};
+	coll->regions[REGION_RECV] = (struct bnet_region){recv, recv_bytes};
+	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
+		return bnet_coll_end(coll, bnet_coll_fail(coll, -ECANCELED, "%s: aborted", operation));
+	return 0;
+}
+
+int bnet_coll_end(struct bnet_coll *coll, int rc)
+{
+	if (rc == 0) {
+		deregister(coll, REGION_SEND);
+		return 0;
+	}
+	close_connections(coll);
+	coll->failed = rc;
+	return rc;
+}
+
+char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes)
+{
+	struct bnet_region *scratch = &coll->regions[REGION_SCRATCH];
+	void *base;
+
+	if (scratch->bytes >= bytes)
+		return scratch->base;
+	deregister(coll, REGION_SCRATCH);
+	free(scratch->base);
+	*scratch = (struct bnet_region){0};
+	bytes = bnet_round_up(bytes, PAGE);
+	if (posix_memalign(&base, PAGE, bytes) != 0) {
+		bnet_coll_fail(coll, -ENOMEM, "%s: no memory for %zu bytes of scratch", coll->operation, bytes);
+		return NULL;
+	}
+	*scratch = (struct bnet_region){base, bytes};
+	return base;
+}
+
+/* ---- arguments: refused without harm to the group ---- */
+
+int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype)
+{
+	const size_t size = bnet_coll_dtype_size(dtype);
+
+	if (coll == NULL)
+		return -EINVAL;
+	if (size == 0)
+		return bnet_coll_fail(coll, -EINVAL, "%d is no element type", dtype);
+	if (count > (size_t)PTRDIFF_MAX / size / (size_t)coll->nranks)
+		return bnet_coll_fail(coll, -EINVAL, "%zu elements for each of %d ranks are too many", count,
+				      coll->nranks);
+	return 0;
+}
+
+int bnet_coll_check_op(struct bnet_coll *coll, int dtype, int op)
+{
+	if (op < BNET_SUM || op > BNET_BXOR)
+		return bnet_coll_fail(coll, -EINVAL, "%d is no reduction", op);
+	if (op >= BNET_BAND && dtype >= BNET_FLOAT16)
+		return bnet_coll_fail(coll, -EINVAL, "bitwise reductions need integers");
+	return 0;
+}
+
+int bnet_coll_check_root(struct bnet_coll *coll, const char *operation, int root)
+{
+	if (root >= 0 && root < coll->nranks)
+		return 0;
+	return bnet_coll_fail(coll, -EINVAL, "%s: the root cannot be rank %d of %d", operation, root, coll->nranks);
+}
+
+int bnet_coll_check_peer(struct bnet_coll *coll, int peer)
+{
+	if (peer >= 0 && peer < coll->nranks && peer != coll->rank)
+		return 0;
+	return bnet_coll_fail(coll, -EINVAL, "rank %d cannot exchange messages with rank %d of %d", coll->rank, peer,
+			      coll->nranks);
+}

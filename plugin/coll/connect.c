@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Step 2 of setting up a group: a connection to and from every peer, all of them in one loop that never waits for any
+ * single one, so that no order in which the ranks arrive can deadlock. The group's own thread.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coll/coll.h"
+
+/* Fruitless polls before the first nap: what connects at once is not slept through. */
+#define SPINS 128
+
+int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
+{
+	struct bnet_peer *peer = &coll->peers[rank];
+	ncclResult_t result;
+
+	if (peer->send.comm != NULL)
+		return 0;
+	result = bnet_client_connect(&coll->table, coll->dev, peer->handle, &peer->send.comm);
+	if (result != ncclSuccess) {
+		peer->send.comm = NULL;
+		return bnet_coll_net_fail(coll, result, rank, "connect");
+	}
+	*progress |= peer->send.comm != NULL;
+	return 0;
+}
+
+int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress)
+{
+	struct bnet_peer *peer = &coll->peers[rank];
+	ncclResult_t result;
+
+	if (peer->recv.comm != NULL)
+		return 0;
+	result = bnet_client_accept(&coll->table, peer->listen, &peer->recv.comm);
+	if (result != ncclSuccess) {
+		peer->recv.comm = NULL;
+		return bnet_coll_net_fail(coll, result, rank, "accept");
+	}
+	if (peer->recv.comm == NULL)
+		return 0;
+	*progress = true;
+	bnet_client_close_listen(&coll->table, peer->listen);
+	peer->listen = NULL;
+	return 0;
+}
+
+static int missing(const struct bnet_coll *coll)
+{
+	int count = 0;
+
+	for (int rank = 0; rank < coll->nranks; rank++)
+		if (rank != coll->rank)
+			count += (coll->peers[rank].send.comm == NULL) + (coll->peers[rank].recv.comm == NULL);
+	return count;
+}
+
+/* " to 1, 3" or "". */
+static void list_missing(const struct bnet_coll *coll, const char *word, bool send, char *out, size_t size)
+{
+	size_t used = 0;
+
+	out[0] = '\0';
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		const struct bnet_peer *peer = &coll->peers[rank];
+
+		if (rank == coll->rank || (send ? peer->send.comm : peer->recv.comm) != NULL)
+			continue;
+		if (used < size)
+			used += (size_t)snprintf(out + used, size - used, "%s%d", used == 0 ? word : ", ", rank);
+	}
+}
+
+static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
+{
+	char to[96], from[96];
+
+	if (rc == -ECANCELED)
+		return bnet_coll_fail(coll, rc, "connect: aborted");
+	list_missing(coll, " to rank ", true, to, sizeof(to));
+	list_missing(coll, to[0] != '\0' ? " and from rank " : " from rank ", false, from, sizeof(from));
+	return bnet_coll_fail(coll, rc,
+			      "connect: rank %d has no connection%s%s after %.3g s; is that process running, and does "
+			      "a firewall let it through?",
+			      coll->rank, to, from, timeout_s);
+}
+
+static int connect_all(struct bnet_coll *coll, double timeout_s)
+{
+	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
+	struct bnet_wait wait = {.nap_after = SPINS};
+
+	while (missing(coll) > 0) {
+		bool progress = false;
+
+		for (int step = 1; step < coll->nranks; step++) {
+			int rc = bnet_coll_try_connect(coll, bnet_ring_rank(coll, step), &progress);
+
+			if (rc == 0)
+				rc = bnet_coll_try_accept(coll, bnet_ring_rank(coll, -step), &progress);
+			if (rc != 0)
+				return rc;
+		}
+		if (progress)
+			bnet_wait_reset(&wait);
+		else if (bnet_wait_idle(coll, &wait) != 0)
+			return connect_failed(coll, -ECANCELED, timeout_s);
+		if (missing(coll) > 0 && bnet_coll_now() > deadline)
+			return connect_failed(coll, -ETIMEDOUT, timeout_s);
+	}
+	return 0;
+}
+
+int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
+{
+	const size_t row = bnet_coll_handle_size(coll);
+
+	if (rows == NULL || coll->connected)
+		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "done before");
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		struct bnet_peer *peer = &coll->peers[rank];
+
+		if (rank == coll->rank)
+			continue;
+		if (peer->listen == NULL)
+			return bnet_coll_fail(coll, -EINVAL, "connect: bnet_coll_listen comes first");
+		memcpy(peer->handle, (const char *)rows + rank * row + coll->rank * NCCL_NET_HANDLE_MAXSIZE,
+		       NCCL_NET_HANDLE_MAXSIZE);
+	}
+	coll->connected = true;
+	return 0;
+}
+
+int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
+{
+	int rc;
+
+	if (coll == NULL)
+		return -EINVAL;
+	rc = bnet_coll_take_rows(coll, rows);
+	if (rc != 0)
+		return rc;
+	/* What begin and end do for an operation, they do for this. */
+	rc = bnet_coll_begin(coll, "connect", NULL, 0, NULL, 0);
+	if (rc == 0)
+		rc = bnet_coll_end(coll, connect_all(coll, timeout_s));
+	return rc;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The logger that the collectives give to a network. It keeps the warnings of an operation, which hold the reason of an
+ * error that NCCL's result code only classifies. Any thread may log. Nothing goes to stdout; stderr gets what
+ * NCCL_DEBUG asks for.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "coll/coll.h"
+
+#define TEXT_SIZE 512
+#define JOINED_SIZE 384 /* what has room in an error of the group */
+
+struct warning {
+	unsigned number; /* 0: none */
+	char text[TEXT_SIZE];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct warning last; /* of any thread: a network may fail in a thread of its own */
+static _Thread_local struct warning own; /* all since this thread's operation began, as many as fit */
+static _Thread_local unsigned began;
+static _Thread_local bool muted;
+
+/* A network says the reason first and the details after it, or warns of a trifle before it fails. */
+static void add_to_own(const char *text)
+{
+	size_t used = own.number > began ? strlen(own.text) : 0;
+
+	if (used == 0)
+		snprintf(own.text, sizeof(own.text), "%s", text);
+	else if (used + strlen("; ") + strlen(text) < JOINED_SIZE)
+		stpcpy(stpcpy(own.text + used, "; "), text);
+	own.number = last.number;
+}
+
+static void remember(const char *text)
+{
+	pthread_mutex_lock(&lock);
+	last.number++;
+	snprintf(last.text, sizeof(last.text), "%s", text);
+	add_to_own(text);
+	pthread_mutex_unlock(&lock);
+}
+
+static bool wanted(ncclDebugLogLevel level)
+{
+	const char *debug = getenv("NCCL_DEBUG");
+
+	if (debug == NULL)
+		return false;
+	if (level == NCCL_LOG_WARN)
+		return strcasecmp(debug, "WARN") == 0 || strcasecmp(debug, "INFO") == 0 ||
+		       strcasecmp(debug, "ABORT") == 0 || strcasecmp(debug, "TRACE") == 0;
+	if (level == NCCL_LOG_INFO)
+		return strcasecmp(debug, "INFO") == 0 || strcasecmp(debug, "TRACE") == 0;
+	return strcasecmp(debug, "TRACE") == 0;
+}
+
+void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+{
+	char text[TEXT_SIZE];
+	va_list args;
+
+	(void)flags;
+	if (muted && level == NCCL_LOG_WARN)
+		return;
+	if (level != NCCL_LOG_WARN && !wanted(level))
+		return;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (level == NCCL_LOG_WARN)
+		remember(text);
+	if (wanted(level))
+		fprintf(stderr, "%s %s:%d %s\n", level == NCCL_LOG_WARN ? "WARN" : "INFO", file, line, text);
+}
+
+void bnet_coll_mute(bool mute)
+{
+	muted = mute;
+}
+
+unsigned bnet_coll_warnings(void)
+{
+	pthread_mutex_lock(&lock);
+	began = last.number;
+	pthread_mutex_unlock(&lock);
+	return began;
+}
+
+void bnet_coll_last_warning(unsigned since, char *out, size_t size)
+{
+	const struct warning *newest = own.number > since ? &own : &last;
+
+	pthread_mutex_lock(&lock);
+	snprintf(out, size, "%s", newest->number > since ? newest->text : "");
+	pthread_mutex_unlock(&lock);
+}

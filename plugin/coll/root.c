@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One rank gets what all have (reduce, gather), or all get what one has (scatter). The group's own thread.
+ *
+ * Places are ranks counted from the root.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "coll/coll.h"
+
+/* As in broadcast: up to one chunk nothing can overlap along a chain, and log2 N steps are fewer than N - 1. */
+#define TREE_MAX BNET_CHUNK
+/* Peers that the root has messages with at the same time: only so many slow ones hold up the others. */
+#define PEERS_AT_ONCE 4
+
+static int place_of(const struct bnet_coll *coll, int root)
+{
+	return (coll->rank - root + coll->nranks) % coll->nranks;
+}
+
+static int rank_at(const struct bnet_coll *coll, int place, int root)
+{
+	return (place + root) % coll->nranks;
+}
+
+/* ---- reduce, small: up a binomial tree ---- */
+
+struct reduction {
+	const char *send;
+	char *recv; /* the root's; else NULL */
+	size_t bytes;
+	size_t element;
+	int dtype;
+	int op;
+	int nranks;
+	int place;
+};
+
+static void reduce(const struct reduction *red, char *dst, const char *a, const char *b, size_t bytes)
+{
+	const size_t count = bytes / red->element;
+
+	bnet_coll_reduce_local(dst, a, b, count, red->dtype, red->op);
+}
+
+static void average(const struct reduction *red, char *buf, size_t bytes)
+{
+	if (red->op == BNET_AVG)
+		bnet_coll_scale_local(buf, bytes / red->element, red->dtype, red->nranks);
+}
+
+/* A place has the sum of itself and of the bit - 1 places behind it, and takes that of the next bit places. */
+static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root)
+{
+	char *sum = bnet_coll_scratch(coll, 2 * TREE_MAX), *other = sum + TREE_MAX;
+	int bit;
+
+	if (sum == NULL)
+		return -ENOMEM;
+	memcpy(sum, red->send, red->bytes);
+	for (bit = 1; bit < coll->nranks && (red->place & bit) == 0; bit *= 2) {
+		int rc;
+
+		if (red->place + bit >= coll->nranks)
+			continue;
+		rc = bnet_exchange(coll, NULL, 0, -1, other, red->bytes, rank_at(coll, red->place + bit, root));
+		if (rc != 0)
+			return rc;
+		reduce(red, sum, sum, other, red->bytes);
+	}
+	if (red->place != 0)
+		return bnet_exchange(coll, sum, red->bytes, rank_at(coll, red->place - bit, root), NULL, 0, -1);
+	memcpy(red->recv, sum, red->bytes);
+	average(red, red->recv, red->bytes);
+	return 0;
+}
+
+/* ---- reduce, large: down a chain from the last place, chunk by chunk ---- */
+
+struct chain {
+	struct reduction red;
+	char *slots; /* BNET_DEPTH chunks: a partial sum lies where it was received, until it is sent on */
+};
+
+static char *slot(const struct chain *chain, size_t i)
+{
+	return chain->slots + i % BNET_DEPTH * BNET_CHUNK;
+}
+
+static size_t chunk_bytes(const struct chain *chain, size_t i)
+{
+	return bnet_min(BNET_CHUNK, chain->red.bytes - i * BNET_CHUNK);
+}
+
+static struct bnet_piece chain_send(const struct bnet_pipe *pipe, size_t i)
+{
+	const struct chain *chain = pipe->op;
+
+	if (pipe->recv.count == 0)
+		return (struct bnet_piece){(char *)(uintptr_t)chain->red.send + i * BNET_CHUNK, chunk_bytes(chain, i)};
+	return (struct bnet_piece){slot(chain, i), chunk_bytes(chain, i)};
+}
+
+static bool chain_may_send(const struct bnet_pipe *pipe, size_t i)
+{
+	return pipe->recv.count == 0 || pipe->recv.done > i;
+}
+
+static struct bnet_piece chain_recv(const struct bnet_pipe *pipe, size_t i)
+{
+	const struct chain *chain = pipe->op;
+
+	return (struct bnet_piece){slot(chain, i), chunk_bytes(chain, i)};
+}
+
+static bool chain_may_recv(const struct bnet_pipe *pipe, size_t i)
+{
+	return i < BNET_DEPTH || pipe->send.count == 0 || pipe->send.done > i - BNET_DEPTH;
+}
+
+static void chain_received(const struct bnet_pipe *pipe, size_t i)
+{
+	const struct chain *chain = pipe->op;
+	const size_t at = i * BNET_CHUNK, bytes = chunk_bytes(chain, i);
+	char *dst = chain->red.place == 0 ? chain->red.recv + at : slot(chain, i);
+
+	reduce(&chain->red, dst, chain->red.send + at, slot(chain, i), bytes);
+	if (chain->red.place == 0)
+		average(&chain->red, dst, bytes);
+}
+
+static int down_chain(struct bnet_coll *coll, const struct reduction *red)
+{
+	const size_t chunks = (red->bytes + BNET_CHUNK - 1) / BNET_CHUNK;
+	const struct chain chain = {.red = *red, .slots = bnet_coll_scratch(coll, BNET_DEPTH * BNET_CHUNK)};
+	struct bnet_pipe pipe = {
+		.send = {.peer = -1, .piece = chain_send, .may_post = chain_may_send},
+		.recv = {.peer = -1, .piece = chain_recv, .may_post = chain_may_recv},
+		.received = chain_received,
+		.op = &chain,
+	};
+
+	if (chain.slots == NULL)
+		return -ENOMEM;
+	if (red->place != 0) {
+		pipe.send.peer = bnet_ring_rank(coll, -1);
+		pipe.send.count = chunks;
+	}
+	if (red->place != coll->nranks - 1) {
+		pipe.recv.peer = bnet_ring_rank(coll, 1);
+		pipe.recv.count = chunks;
+	}
+	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&pipe}, 1);
+}
+
+int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root)
+{
+	int rc = bnet_coll_check_count(coll, count, dtype);
+	struct reduction red;
+
+	if (rc == 0)
+		rc = bnet_coll_check_op(coll, dtype, op);
+	if (rc == 0)
+		rc = bnet_coll_check_root(coll, "reduce_to", root);
+	if (rc != 0)
+		return rc;
+	red = (struct reduction){.send = send, .element = bnet_coll_dtype_size(dtype), .dtype = dtype, .op = op};
+	red.recv = coll->rank == root ? recv : NULL;
+	red.bytes = count * red.element;
+	red.nranks = coll->nranks;
+	red.place = place_of(coll, root);
+	rc = bnet_coll_begin(coll, "reduce_to", send, red.bytes, red.recv, red.recv != NULL ? red.bytes : 0);
+	if (rc != 0)
+		return rc;
+	if (coll->nranks == 1 && red.bytes > 0)
+		memmove(recv, send, red.bytes);
+	else if (red.bytes > 0)
+		rc = red.bytes <= TREE_MAX ? up_tree(coll, &red, root) : down_chain(coll, &red);
+	return bnet_coll_end(coll, rc);
+}
+
+/* ---- gather and scatter: the root has a block of each rank's, in rank order ---- */
+
+/* The root's side. Blocks are sent from, or received into, `buf`; its own is left alone. */
+struct everyone {
+	const struct bnet_coll *coll;
+	struct bnet_flat flats[PEERS_AT_ONCE];
+	char *buf;
+	size_t block;
+	bool sends;
+	int step; /* to the next peer around the ring */
+};
+
+static bool next_peer(void *op, int place)
+{
+	struct everyone *all = op;
+	struct bnet_flat *flat = &all->flats[place];
+	int peer;
+	char *at;
+
+	if (all->step == all->coll->nranks)
+		return false;
+	peer = bnet_ring_rank(all->coll, all->step++);
+	at = all->buf + (size_t)peer * all->block;
+	if (all->sends)
+		bnet_flat_init(flat, at, all->block, peer, NULL, 0, -1, NULL);
+	else
+		bnet_flat_init(flat, NULL, 0, -1, at, all->block, peer, NULL);
+	return true;
+}
+
+static int with_everyone(struct bnet_coll *coll, char *buf, size_t block, bool sends)
+{
+	struct everyone all = {.coll = coll, .buf = buf, .block = block, .sends = sends, .step = 1};
+	struct bnet_pipe *pipes[PEERS_AT_ONCE];
+
+	for (int i = 0; i < PEERS_AT_ONCE; i++)
+		pipes[i] = &all.flats[i].pipe;
+	return bnet_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
+}
+
+static int check_rooted(struct bnet_coll *coll, const char *operation, size_t count, int dtype, int root)
+{
+	int rc = bnet_coll_check_count(coll, count, dtype);
+
+	return rc != 0 ? rc : bnet_coll_check_root(coll, operation, root);
+}
+
+int bnet_coll_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root)
+{
+	const size_t block = count_per_rank * bnet_coll_dtype_size(dtype);
+	int rc = check_rooted(coll, "gather", count_per_rank, dtype, root);
+	bool is_root;
+
+	if (rc != 0)
+		return rc;
+	is_root = coll->rank == root;
+	rc = bnet_coll_begin(coll, "gather", send, block, is_root ? recv : NULL,
+			     is_root ? block * (size_t)coll->nranks : 0);
+	if (rc != 0)
+		return rc;
+	if (block > 0 && is_root) {
+		memmove((char *)recv + (size_t)root * block, send, block);
+		rc = with_everyone(coll, recv, block, false);
+	} else if (block > 0) {
+		rc = bnet_exchange(coll, send, block, root, NULL, 0, -1);
+	}
+	return bnet_coll_end(coll, rc);
+}
+
+int bnet_coll_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root)
+{
+	const size_t block = count_per_rank * bnet_coll_dtype_size(dtype);
+	int rc = check_rooted(coll, "scatter", count_per_rank, dtype, root);
+	bool is_root;
+
+	if (rc != 0)
+		return rc;
+	is_root = coll->rank == root;
+	rc = bnet_coll_begin(coll, "scatter", is_root ? send : NULL, is_root ? block * (size_t)coll->nranks : 0, recv,
+			     block);
+	if (rc != 0)
+		return rc;
+	if (block > 0 && is_root) {
+		memmove(recv, (const char *)send + (size_t)root * block, block);
+		rc = with_everyone(coll, (char *)(uintptr_t)send, block, true);
+	} else if (block > 0) {
+		rc = bnet_exchange(coll, NULL, 0, -1, recv, block, root);
+	}
+	return bnet_coll_end(coll, rc);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a poll loop of the collectives does when nothing moved. The group's own thread.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+#include "coll/coll.h"
+
+/* Polls between two looks at the clock. What is over sooner was no wait. */
+#define CLOCK_EVERY 64
+/* Where waits are usually longer than this, a nap, which is twice as long as it should be, costs less than polling. */
+#define LONG_WAIT_NS 1000000
+/* The last wait counts for so much of the mean, and at most for so long: a checkpoint is not soon repeated. */
+#define WAIT_SHARE 4
+#define MOST_WAIT_NS (4 * LONG_WAIT_NS)
+/* Naps grow by a tenth of the first one each, so the last one is always a small part of what was waited. */
+#define NAP_NS 50000
+#define LONGEST_NAP_NS 500000
+
+int64_t bnet_coll_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void bnet_wait_over(struct bnet_wait *wait)
+{
+	if (wait->since != 0) {
+		const int64_t ns = bnet_coll_now() - wait->since;
+
+		wait->usual_ns += ((ns < MOST_WAIT_NS ? ns : MOST_WAIT_NS) - wait->usual_ns) / WAIT_SHARE;
+	}
+	bnet_wait_reset(wait);
+}
+
+void bnet_wait_reset(struct bnet_wait *wait)
+{
+	wait->idle = 0;
+	wait->nap_ns = 0;
+	wait->since = 0;
+}
+
+long bnet_wait_fruitless(struct bnet_wait *wait)
+{
+	wait->idle++;
+	if (wait->since == 0 && wait->idle >= CLOCK_EVERY)
+		wait->since = bnet_coll_now();
+	if (wait->nap_after == 0 || wait->idle < (wait->usual_ns > LONG_WAIT_NS ? CLOCK_EVERY : wait->nap_after))
+		return 0;
+	wait->nap_ns = wait->nap_ns == 0 ? NAP_NS : wait->nap_ns + NAP_NS / 10;
+	if (wait->nap_ns > LONGEST_NAP_NS)
+		wait->nap_ns = LONGEST_NAP_NS;
+	return wait->nap_ns;
+}
+
+int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
+{
+	struct timespec nap;
+
+	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
+		return -ECANCELED;
+	nap = (struct timespec){.tv_nsec = bnet_wait_fruitless(wait)};
+	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
+	 * where they do not, a yield is a system call among others. */
+	if (nap.tv_nsec > 0)
+		nanosleep(&nap, NULL);
+	else
+		sched_yield();
+	if (wait->timeout_ns == 0 || wait->idle % CLOCK_EVERY != 0)
+		return 0;
+	return bnet_coll_now() - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
+}

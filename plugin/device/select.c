@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The rules by which interfaces become devices: NCCL's, and a reason for each interface that they leave out. Pure: from
+ * any thread.
+ */
+#include "device/impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* NCCL leaves out the first two; the others are made by container engines and lead to no other host either. */
+static const char *const bridge_prefixes[] = {
+	"docker", "virbr", "cni", "podman", "flannel", "cilium", "cali", "lxcbr", "lxdbr", "incusbr", "kube-",
+};
+
+/* ---- NCCL_SOCKET_IFNAME ---- */
+
+bool bnet_ifname_match(const char *list, const char *name)
+{
+	bool exclude = *list == '^';
+	bool exact, found = false, empty = true;
+
+	list += exclude;
+	exact = *list == '=';
+	list += exact;
+	while (*list) {
+		size_t entry = strcspn(list, ",");
+		size_t len = strcspn(list, ":,");
+
+		if (len > 0) {
+			empty = false;
+			if (strncmp(name, list, len) == 0 && (!exact || !name[len]))
+				found = true;
+		}
+		list += entry;
+		list += *list == ',';
+	}
+	return (found || empty) != exclude; /* a list without entries matches everything, as in NCCL */
+}
+
+int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family)
+{
+	*rules = (struct bnet_rules){.ifname = NULL, .family = AF_UNSPEC};
+	if (ifname && strlen(ifname) > 1)
+		rules->ifname = ifname;
+	if (!family || !*family)
+		return 0;
+	if (strcmp(family, "AF_INET") == 0)
+		rules->family = AF_INET;
+	else if (strcmp(family, "AF_INET6") == 0)
+		rules->family = AF_INET6;
+	else
+		return -EINVAL;
+	return 0;
+}
+
+/* ---- addresses ---- */
+
+enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr)
+{
+	const struct in6_addr *in6;
+	uint32_t in;
+
+	switch (addr->sa_family) {
+	case AF_INET:
+		in = ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr);
+		return in >> 16 == 0xa9fe /* 169.254/16 */ ? BNET_ADDRESS_IPV4_LINK_LOCAL : BNET_ADDRESS_IPV4;
+	case AF_INET6:
+		in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
+		if (IN6_IS_ADDR_LOOPBACK(in6))
+			return BNET_ADDRESS_IPV6_LOOPBACK;
+		return IN6_IS_ADDR_LINKLOCAL(in6) ? BNET_ADDRESS_IPV6_LINK_LOCAL : BNET_ADDRESS_IPV6;
+	default:
+		return BNET_ADDRESS_NONE;
+	}
+}
+
+/* ---- tiers ---- */
+
+/* Docker names the bridges of its networks br- and twelve hexadecimal digits; br-ex and the like are real. */
+static bool is_docker_network(const char *name)
+{
+	return strncmp(name, "br-", 3) == 0 && strspn(name + 3, "0123456789abcdef") == 12 && !name[15];
+}
+
+static bool is_bridge(const char *name)
+{
+	for (size_t i = 0; i < COUNT(bridge_prefixes); i++)
+		if (strncmp(name, bridge_prefixes[i], strlen(bridge_prefixes[i])) == 0)
+			return true;
+	return is_docker_network(name);
+}
+
+static enum bnet_tier tier_of(const struct bnet_interface *candidate)
+{
+	if (candidate->flags & IFF_LOOPBACK)
+		return BNET_TIER_LOOPBACK;
+	if (candidate->bridge_port || is_bridge(candidate->name))
+		return BNET_TIER_BRIDGE;
+	if (candidate->rank == BNET_ADDRESS_IPV4_LINK_LOCAL || candidate->rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
+		return BNET_TIER_LINK_LOCAL;
+	return strncmp(candidate->name, "ib", 2) == 0 ? BNET_TIER_IB : BNET_TIER_PLAIN;
+}
+
+static bool is_usable(const struct bnet_interface *candidate)
+{
+	return (candidate->flags & IFF_UP) && (candidate->flags & IFF_RUNNING) && candidate->rank != BNET_ADDRESS_NONE;
+}
+
+enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bnet_interface *all, int count)
+{
+	enum bnet_tier best = BNET_TIER_NONE;
+
+	if (rules->ifname)
+		return BNET_TIER_NONE;
+	for (int i = 0; i < count; i++)
+		if (is_usable(&all[i]) && tier_of(&all[i]) < best)
+			best = tier_of(&all[i]);
+	return best;
+}
+
+/* ---- reasons ---- */
+
+static void explain_unusable(const struct bnet_rules *rules, const struct bnet_interface *candidate, char *reason,
+			     size_t size)
+{
+	const char *name = candidate->name;
+
+	if (!(candidate->flags & IFF_UP))
+		snprintf(reason, size, "down; `ip link set %s up` brings it up", name);
+	else if (!(candidate->flags & IFF_RUNNING))
+		snprintf(reason, size, "no carrier; check its cable, its switch or its peer");
+	else if (candidate->other_family)
+		snprintf(reason, size, "no %s address, and NCCL_SOCKET_FAMILY=%s",
+			 rules->family == AF_INET ? "IPv4" : "IPv6",
+			 rules->family == AF_INET ? "AF_INET" : "AF_INET6");
+	else
+		snprintf(reason, size, "no IP address; `ip address add ADDRESS/LENGTH dev %s` gives it one", name);
+}
+
+static void explain_tier(const struct bnet_interface *candidate, char *reason, size_t size)
+{
+	const char *name = candidate->name;
+
+	switch (tier_of(candidate)) {
+	case BNET_TIER_LOOPBACK:
+		snprintf(reason, size, "loopback, while others exist; NCCL_SOCKET_IFNAME==%s selects it", name);
+		break;
+	case BNET_TIER_BRIDGE:
+		snprintf(reason, size, "%s, leads to no other host; NCCL_SOCKET_IFNAME==%s selects it",
+			 candidate->bridge_port ? "a port of a bridge" : "a network of containers or virtual machines",
+			 name);
+		break;
+	case BNET_TIER_LINK_LOCAL:
+		snprintf(reason, size, "only a link-local address, while others exist; NCCL_SOCKET_IFNAME==%s selects it",
+			 name);
+		break;
+	default:
+		snprintf(reason, size, "NCCL prefers ib*; NCCL_SOCKET_IFNAME==%s selects this one", name);
+	}
+}
+
+bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, const struct bnet_interface *candidate,
+		      char *reason, size_t size)
+{
+	enum bnet_tier tier = tier_of(candidate);
+	bool other_tier = !rules->ifname && tier != chosen;
+
+	if (rules->ifname && !bnet_ifname_match(rules->ifname, candidate->name)) {
+		snprintf(reason, size, "%s NCCL_SOCKET_IFNAME=%.80s",
+			 rules->ifname[0] == '^' ? "excluded by" : "not selected by", rules->ifname);
+		return false;
+	}
+	/* To bring such an interface up would not help. */
+	if (other_tier && (tier == BNET_TIER_LOOPBACK || tier == BNET_TIER_BRIDGE) && chosen != BNET_TIER_NONE) {
+		explain_tier(candidate, reason, size);
+		return false;
+	}
+	if (!is_usable(candidate)) {
+		explain_unusable(rules, candidate, reason, size);
+		return false;
+	}
+	if (other_tier) {
+		explain_tier(candidate, reason, size);
+		return false;
+	}
+	return true;
+}

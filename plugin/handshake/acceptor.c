@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inbound sockets: listeners, and guests, which are accepted but have not said HELLO yet. A guest that says anything
+ * else, or nothing for ten seconds, is dropped with a line in the log; it costs one descriptor and 700 bytes, and there
+ * are at most 1024, and at most an eighth of the descriptors that the process may have. Everything here runs on the
+ * control thread or under the engine's lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/counters.h"
+#include "engine/engine.h"
+#include "base/log.h"
+#include "base/socket.h"
+#include "transport/worker.h"
+
+#define GUEST_MS 10000
+#define MOST_GUESTS 1024
+#define PAUSE_MS 100
+#define WARN_MS 60000
+
+struct guest {
+	struct bnet_watch watch;
+	char peer[BNET_ADDRESS_TEXT];
+	uint32_t got;
+	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
+};
+
+/* ---- listeners ---- */
+
+static uint64_t listener_id(int nic)
+{
+	return (uint64_t)nic << 3 | BNET_WATCH_LISTENER;
+}
+
+static int listener_events(int nic, int op, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.u64 = listener_id(nic)};
+
+	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[nic].fd, &event) < 0 ? -errno : 0;
+}
+
+static int open_listener(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	const struct bnet_nic *where = &bnet_engine.devices.nics[nic];
+	struct bnet_ports ports = bnet_engine.config.port_range;
+	int rc;
+
+	if (listener->fd >= 0)
+		return 0;
+	listener->fd = bnet_socket_listen(where, ports, &listener->addr);
+	if (listener->fd < 0) {
+		rc = listener->fd;
+		listener->fd = -1;
+		bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", where->name, where->address,
+			  ports.first, ports.last, strerror(-rc),
+			  ports.first ? ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it" : "");
+		return rc;
+	}
+	rc = listener_events(nic, EPOLL_CTL_ADD, EPOLLIN);
+	if (rc < 0) {
+		bnet_socket_close(listener->fd);
+		listener->fd = -1;
+	}
+	return rc;
+}
+
+static int nic_number(const struct bnet_nic *nic)
+{
+	return (int)(nic - bnet_engine.devices.nics);
+}
+
+int bnet_acceptor_listen(const struct bnet_device *dev, struct sockaddr_storage *first)
+{
+	int error = 0;
+	bool found = false;
+
+	for (int i = 0; i < dev->nmembers; i++) {
+		int nic = nic_number(dev->members[i]), rc = open_listener(nic);
+
+		if (rc == 0 && !found)
+			*first = bnet_engine.listeners[nic].addr;
+		if (rc == 0)
+			found = true;
+		else
+			error = rc;
+	}
+	return found ? 0 : error;
+}
+
+static_assert(BNET_MAX_NICS <= BNET_ADDRESSES, "all members' addresses fit into a WELCOME");
+
+/* The handle had room for one of them. */
+static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welcome *welcome)
+{
+	for (int i = 0; i < dev->nmembers && dev->nmembers > 1; i++) {
+		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(dev->members[i])];
+
+		if (listener->fd >= 0)
+			welcome->addresses[welcome->naddresses++] = listener->addr;
+	}
+}
+
+static bool too_many_guests(void)
+{
+	return bnet_engine.nguests > MOST_GUESTS || (uint64_t)bnet_engine.nguests > bnet_descriptor_limit() / 8;
+}
+
+/* The oldest guest goes, unless what it has to say is only not read yet. */
+static void make_room(void)
+{
+	struct bnet_watch *oldest = bnet_entry(bnet_engine.guests.next, struct bnet_watch, node);
+	int before = bnet_engine.nguests;
+
+	if (!too_many_guests())
+		return;
+	bnet_inbound_ready(oldest, EPOLLIN);
+	if (bnet_engine.nguests == before)
+		bnet_inbound_drop(oldest, "too many connections have not said who they are");
+}
+
+static int welcome_guest(int fd, const struct sockaddr_storage *peer)
+{
+	struct guest *guest = calloc(1, sizeof(*guest));
+	int rc;
+
+	if (!guest)
+		return -ENOMEM;
+	guest->watch.fd = fd;
+	guest->watch.deadline_ms = bnet_now_ms() + GUEST_MS;
+	bnet_address_text(peer, guest->peer);
+	rc = bnet_watch_add(&guest->watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
+	if (rc < 0) {
+		free(guest);
+		return rc;
+	}
+	bnet_list_add(&bnet_engine.guests, &guest->watch.node);
+	bnet_engine.nguests++;
+	make_room();
+	return 0;
+}
+
+void bnet_acceptor_ready(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	struct sockaddr_storage peer;
+	int fd;
+
+	if (listener->fd < 0)
+		return;
+	fd = bnet_socket_accept(listener->fd, &peer);
+	if (fd >= 0) {
+		if (welcome_guest(fd, &peer) < 0)
+			bnet_socket_close(fd);
+		return;
+	}
+	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
+		uint64_t now = bnet_now_ms();
+
+		/* The queue stays readable: without a pause this thread would spin. */
+		if (now >= listener->warn_at_ms)
+			bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
+				  strerror(-fd));
+		listener->warn_at_ms = now + WARN_MS;
+		listener->paused_until_ms = now + PAUSE_MS;
+		listener_events(nic, EPOLL_CTL_MOD, 0);
+	}
+}
+
+/* ---- guests ---- */
+
+static void free_guest(struct guest *guest)
+{
+	bnet_list_remove(&guest->watch.node);
+	bnet_engine.nguests--;
+	free(guest);
+}
+
+void bnet_inbound_drop(struct bnet_watch *watch, const char *why)
+{
+	struct guest *guest = (struct guest *)watch;
+
+	if (why) {
+		bnet_count(rejected, 1);
+		bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s", guest->peer, why);
+	}
+	bnet_socket_close(watch->fd);
+	free_guest(guest);
+}
+
+void bnet_acceptor_tick(uint64_t now)
+{
+	bnet_list_each(node, &bnet_engine.guests) {
+		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
+
+		if (now >= watch->deadline_ms)
+			bnet_inbound_drop(watch, "it said nothing for 10 s");
+	}
+	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
+		struct bnet_listener *listener = &bnet_engine.listeners[i];
+
+		if (listener->paused_until_ms && now >= listener->paused_until_ms) {
+			listener->paused_until_ms = 0;
+			if (listener->fd >= 0)
+				listener_events(i, EPOLL_CTL_MOD, EPOLLIN);
+		}
+	}
+}
+
+static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
+{
+	bnet_list_each(node, &bnet_engine.listens) {
+		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
+
+		if (memcmp(listen->token, token, BNET_TOKEN_SIZE) == 0)
+			return listen;
+	}
+	return NULL;
+}
+
+static struct bnet_conn *find_receiver(const struct bnet_wire_hello *hello)
+{
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (!conn->sender && conn->id == hello->connection &&
+		    memcmp(conn->token, hello->token, BNET_TOKEN_SIZE) == 0)
+			return conn;
+	}
+	return NULL;
+}
+
+static struct bnet_conn *new_receiver(const struct guest *guest, struct bnet_listen *listen,
+				      const struct bnet_wire_hello *hello)
+{
+	struct bnet_conn *conn = bnet_conn_new(false, listen->dev, &bnet_engine.config);
+
+	if (!conn)
+		return NULL;
+	conn->id = hello->connection;
+	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
+	memcpy(conn->peer, guest->peer, sizeof(conn->peer));
+	conn->setup.context = listen->context;
+	conn->setup.traffic_class = listen->traffic_class;
+	conn->setup.ready = true;
+	return conn;
+}
+
+static int most_streams(void)
+{
+	return bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
+}
+
+/* Finds or makes the connection that a HELLO is for. */
+static enum bnet_wire_verdict judge(struct guest *guest, const struct bnet_wire_hello *hello, struct bnet_conn **conn,
+			       struct bnet_listen **listen)
+{
+	*conn = NULL;
+	*listen = NULL;
+	if (hello->version != BNET_WIRE_VERSION)
+		return BNET_WIRE_VERDICT_VERSION;
+	*conn = find_receiver(hello);
+	if (hello->stream > 0) {
+		if (!*conn || atomic_load(&(*conn)->error))
+			return BNET_WIRE_VERDICT_GONE;
+		return (*conn)->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
+										     : BNET_WIRE_VERDICT_LIMIT;
+	}
+	/* A first stream for a connection that exists is a replay. */
+	*listen = *conn ? NULL : find_listen(hello->token);
+	if (!*listen)
+		return BNET_WIRE_VERDICT_TOKEN;
+	*conn = new_receiver(guest, *listen, hello);
+	return *conn ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
+}
+
+/* listen: of a connection's first stream, else NULL. */
+static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict, const struct bnet_listen *listen)
+{
+	struct bnet_wire_welcome welcome = {
+		.version = BNET_WIRE_VERSION,
+		.verdict = (uint16_t)verdict,
+		.max_streams = (uint16_t)most_streams(),
+		.connection = hello->connection,
+	};
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
+	size_t size;
+
+	if (listen)
+		list_addresses(listen->dev, &welcome);
+	size = bnet_wire_welcome_encode(bytes, &welcome);
+	/* A socket that has carried nothing takes this in one piece. */
+	return send(fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static const char *verdict_text(enum bnet_wire_verdict verdict)
+{
+	switch (verdict) {
+	case BNET_WIRE_VERDICT_OK:
+		return "welcome";
+	case BNET_WIRE_VERDICT_VERSION:
+		return "it speaks another wire version: install the same bagua_net on every host";
+	case BNET_WIRE_VERDICT_TOKEN:
+		return "it asks for a listener that does not exist (any more)";
+	case BNET_WIRE_VERDICT_GONE:
+		return "it adds a stream to a connection that does not exist (any more)";
+	case BNET_WIRE_VERDICT_LIMIT:
+		return "there is no room for another stream";
+	}
+	return "it asks for something unknown";
+}
+
+static void greet(struct guest *guest, const struct bnet_wire_hello *hello)
+{
+	struct bnet_listen *listen;
+	struct bnet_conn *conn;
+	enum bnet_wire_verdict verdict = judge(guest, hello, &conn, &listen);
+	int fd = guest->watch.fd;
+
+	if (verdict != BNET_WIRE_VERDICT_OK) {
+		reply(fd, hello, verdict, NULL);
+		shutdown(fd, SHUT_WR);
+		bnet_inbound_drop(&guest->watch, verdict_text(verdict));
+		return;
+	}
+	/* The stream is in place before the peer hears that it may use it. */
+	bnet_socket_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
+	if (bnet_conn_add_stream(conn, fd) < 0) {
+		if (listen)
+			bnet_conn_free(conn);
+		bnet_inbound_drop(&guest->watch, "this process is out of memory or descriptors");
+		return;
+	}
+	bnet_watch_remove(&guest->watch);
+	free_guest(guest);
+	if (!reply(fd, hello, verdict, listen) && listen) {
+		bnet_conn_free(conn);
+		return;
+	}
+	if (!listen)
+		bnet_socket_acknowledge_at_once(fd);
+	if (listen) {
+		bnet_list_add(&bnet_engine.conns, &conn->node);
+		bnet_list_add(&listen->queue, &conn->setup.accepted);
+		bnet_worker_adopt(conn);
+		pthread_cond_broadcast(&bnet_engine.changed);
+	}
+}
+
+/* Reads no further than the HELLO's end. */
+void bnet_inbound_ready(struct bnet_watch *watch, uint32_t events)
+{
+	struct guest *guest = (struct guest *)watch;
+	struct bnet_wire_hello hello;
+	struct bnet_wire_frame frame;
+	uint32_t want = BNET_WIRE_FRAME_HEADER;
+
+	(void)events;
+	while (guest->got < want) {
+		ssize_t n = recv(watch->fd, guest->bytes + guest->got, want - guest->got, MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0) {
+			bnet_inbound_drop(watch, n == 0 ? "it closed before it said who it is" : strerror(errno));
+			return;
+		}
+		guest->got += (uint32_t)n;
+		if (guest->got < BNET_WIRE_FRAME_HEADER)
+			continue;
+		bnet_wire_frame_decode(guest->bytes, &frame);
+		if (!bnet_wire_frame_is_hello(&frame)) {
+			bnet_inbound_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
+					       "that uses another network plugin)");
+			return;
+		}
+		want = BNET_WIRE_FRAME_HEADER + frame.length;
+	}
+	if (bnet_wire_hello_decode(guest->bytes + BNET_WIRE_FRAME_HEADER, guest->got - BNET_WIRE_FRAME_HEADER, &hello) < 0) {
+		bnet_inbound_drop(watch, "its first message is damaged");
+		return;
+	}
+	greet(guest, &hello);
+}
+
+void bnet_listen_discard(struct bnet_listen *listen)
+{
+	bnet_list_each(node, &listen->queue)
+		bnet_conn_discard(bnet_entry(node, struct bnet_conn, setup.accepted));
+	bnet_list_remove(&listen->node);
+	free(listen);
+	if (bnet_engine.running)
+		bnet_engine_wake();
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The choice of NICs and addresses for streams; see pair.h. Under the engine's lock.
+ */
+#include "handshake/candidate.h"
+
+#include <netinet/in.h>
+#include <string.h>
+
+#include "transport/conn.h"
+#include "scaling/path.h"
+
+/* A link may come back; until then a connection need not wait for it. */
+#define REST_MS 60000
+
+/* ---- which pair ---- */
+
+static int least_common_multiple(int a, int b)
+{
+	int multiple = a;
+
+	while (multiple % b)
+		multiple += a;
+	return multiple;
+}
+
+/* Both sides go round, so that none of either waits longer than it must. Each time when they are where they began, the
+ * addresses move on by one: other pairs follow. */
+void bnet_candidate_pick(int stream, int attempt, int nnics, int npeers, int *nic, int *peer)
+{
+	int first = stream + stream / least_common_multiple(nnics, npeers);
+
+	*nic = (stream + attempt / npeers) % nnics;
+	*peer = (first + attempt) % npeers;
+}
+
+int bnet_candidate_count(const struct bnet_conn *conn)
+{
+	return conn->dev->nmembers * conn->setup.npeers;
+}
+
+struct bnet_candidate bnet_candidate_of(const struct bnet_conn *conn, int stream, int attempt)
+{
+	int nic, peer;
+
+	bnet_candidate_pick(stream, attempt, conn->dev->nmembers, conn->setup.npeers, &nic, &peer);
+	return (struct bnet_candidate){.nic = conn->dev->members[nic], .peer = &conn->setup.peers[peer]};
+}
+
+struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair)
+{
+	struct sockaddr_storage addr = pair->peer->addr;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&addr;
+
+	/* An IPv6 scope means something on one host only: the way there is through this interface. */
+	if (addr.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
+		in6->sin6_scope_id = (uint32_t)pair->nic->ifindex;
+	return addr;
+}
+
+/* ---- pairs that rest ---- */
+
+bool bnet_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+	const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)a, *b6 = (const struct sockaddr_in6 *)b;
+	const struct sockaddr_in *a4 = (const struct sockaddr_in *)a, *b4 = (const struct sockaddr_in *)b;
+
+	if (a->ss_family != b->ss_family)
+		return false;
+	if (a->ss_family == AF_INET6)
+		return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+	return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+}
+
+bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
+{
+	const struct bnet_resting *resting = &conn->path->resting;
+
+	if (pair->nic->addr.ss_family != pair->peer->addr.ss_family)
+		return false;
+	for (int i = 0; i < BNET_RESTING_PAIRS; i++)
+		if (resting->rows[i].nic == pair->nic && now_ms < resting->rows[i].until_ms &&
+		    bnet_same_host(&resting->rows[i].addr, &pair->peer->addr))
+			return false;
+	return true;
+}
+
+void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
+{
+	struct bnet_resting *resting = &conn->path->resting;
+	uint32_t row = resting->added++ % BNET_RESTING_PAIRS;
+
+	resting->rows[row].nic = pair->nic;
+	resting->rows[row].addr = pair->peer->addr;
+	resting->rows[row].until_ms = now_ms + REST_MS;
+}
+
+/* ---- the peer's addresses ---- */
+
+static void add_peer(struct bnet_setup *setup, const struct sockaddr_storage *addr)
+{
+	if (setup->npeers == BNET_ADDRESSES)
+		return;
+	for (int i = 0; i < setup->npeers; i++)
+		if (memcmp(&setup->peers[i].addr, addr, sizeof(*addr)) == 0)
+			return;
+	setup->peers[setup->npeers].addr = *addr;
+	setup->peers[setup->npeers].local = bnet_address_is_local((const struct sockaddr *)addr);
+	setup->npeers++;
+}
+
+void bnet_peer_addresses_start(struct bnet_conn *conn, const struct sockaddr_storage *addr)
+{
+	conn->setup.npeers = 0;
+	add_peer(&conn->setup, addr);
+}
+
+void bnet_peer_addresses_add(struct bnet_conn *conn, const struct sockaddr_storage *addrs, int count)
+{
+	for (int i = 0; i < count; i++)
+		add_peer(&conn->setup, &addrs[i]);
+}
+
+int bnet_candidate_min_streams(const struct bnet_conn *conn)
+{
+	int nnics = conn->dev->nmembers, npeers = conn->setup.npeers;
+
+	/* Within one machine no data passes a NIC. */
+	if (conn->setup.peers[0].local)
+		return 1;
+	return nnics > npeers ? nnics : npeers;
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The life of a connection and of its requests; see conn.h for who may do what.
+ */
+#include "transport/conn.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/counters.h"
+#include "engine/engine.h"
+#include "base/log.h"
+#include "scaling/path.h"
+#include "base/socket.h"
+#include "transport/worker.h"
+
+#define POLL_EVENTS 16
+
+struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, const struct bnet_config *config)
+{
+	struct bnet_conn *conn = calloc(1, sizeof(*conn));
+
+	if (!conn)
+		return NULL;
+	bnet_list_init(&conn->node);
+	bnet_list_init(&conn->setup.accepted);
+	bnet_claim_init(&conn->claim);
+	conn->sender = sender;
+	conn->dev = dev;
+	conn->config = config;
+	conn->epoll = -1;
+	atomic_init(&conn->level, 1);
+	conn->setup.wanted = conn->setup.most = 1;
+	conn->watched = bnet_workers_wanted() > 0;
+	for (int i = 0; i < BNET_RING; i++) {
+		conn->ring[i].conn = conn;
+		bnet_reassembly_init(&conn->ring[i].map);
+	}
+	bnet_count(connections, 1);
+	return conn;
+}
+
+void bnet_conn_free(struct bnet_conn *conn)
+{
+	for (int i = 0; i < conn->nstreams; i++) {
+		bnet_socket_close(conn->streams[i]->fd);
+		free(conn->streams[i]);
+		bnet_count(streams, -1);
+	}
+	for (int i = 0; i < BNET_RING; i++)
+		bnet_reassembly_destroy(&conn->ring[i].map);
+	bnet_socket_close(conn->epoll);
+	bnet_path_leave(conn);
+	free(conn);
+	bnet_count(connections, -1);
+}
+
+static int watch_stream(const struct bnet_conn *conn, const struct bnet_stream *stream, int op, bool armed)
+{
+	uint32_t wanted = EPOLLIN | EPOLLRDHUP | EPOLLET | (conn->sender ? (uint32_t)EPOLLOUT : 0);
+	struct epoll_event event = {.events = armed ? wanted : EPOLLET, .data.u32 = (uint32_t)stream->index};
+
+	return epoll_ctl(conn->epoll, op, stream->fd, &event) < 0 ? -errno : 0;
+}
+
+/* The first stream alone has no need of the set, unless a worker is to sleep on it; the second brings it along. */
+static int open_set(struct bnet_conn *conn)
+{
+	int rc, fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
+
+	if (fd < 0)
+		return fd;
+	conn->epoll = fd;
+	rc = conn->nstreams ? watch_stream(conn, conn->streams[0], EPOLL_CTL_ADD, true) : 0;
+	if (rc < 0) {
+		bnet_socket_close(fd);
+		conn->epoll = -1;
+	}
+	return rc;
+}
+
+int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
+{
+	int n = atomic_load_explicit(&conn->nstreams, memory_order_relaxed);
+	struct bnet_stream *stream;
+	int rc;
+
+	if (n == BNET_MAX_STREAMS)
+		return -ENOSPC;
+	stream = calloc(1, sizeof(*stream));
+	if (!stream)
+		return -ENOMEM;
+	stream->fd = fd;
+	stream->index = n;
+	stream->conn = conn;
+	stream->writable = true;
+	stream->readable = true;
+	stream->greeted = bnet_socket_received(fd);
+	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
+	/* Everything that can fail comes first; an event must not precede the stream that it names. */
+	if (conn->epoll >= 0 && rc == 0)
+		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
+	if (rc < 0) {
+		free(stream);
+		return rc;
+	}
+	conn->streams[n] = stream;
+	atomic_store(&conn->nstreams, n + 1);
+	if (conn->epoll >= 0)
+		watch_stream(conn, stream, EPOLL_CTL_MOD, true);
+	/* bnet_conn_fail sets the error first and looks at nstreams after: one of the two sees the other. */
+	if (atomic_load(&conn->error))
+		shutdown(fd, SHUT_RDWR);
+	bnet_count(streams, 1);
+	return 0;
+}
+
+int bnet_conn_drop_stream(struct bnet_conn *conn, int index)
+{
+	int last = atomic_load_explicit(&conn->nstreams, memory_order_relaxed) - 1;
+	struct bnet_stream *stream = conn->streams[index];
+	int fd = stream->fd;
+
+	epoll_ctl(conn->epoll, EPOLL_CTL_DEL, fd, NULL);
+	conn->streams[index] = conn->streams[last];
+	conn->streams[index]->index = index;
+	conn->streams[last] = NULL;
+	atomic_store(&conn->nstreams, last);
+	if (index != last)
+		watch_stream(conn, conn->streams[index], EPOLL_CTL_MOD, true);
+	free(stream);
+	bnet_count(streams, -1);
+	return fd;
+}
+
+bool bnet_conn_try_own(struct bnet_conn *conn)
+{
+	return !atomic_load_explicit(&conn->owner, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&conn->owner, true, memory_order_acquire);
+}
+
+void bnet_conn_own(struct bnet_conn *conn)
+{
+	const struct timespec pause = {.tv_nsec = 100000};
+
+	/* Sleeping lets even a thread of lower priority on the same processor finish its pass. */
+	for (int tries = 0; !bnet_conn_try_own(conn); tries++)
+		if (tries < 100)
+			sched_yield();
+		else
+			nanosleep(&pause, NULL);
+}
+
+void bnet_conn_disown(struct bnet_conn *conn)
+{
+	atomic_store_explicit(&conn->owner, false, memory_order_release);
+}
+
+void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
+{
+	int none = 0;
+	char text[512];
+	va_list args;
+
+	if (!atomic_compare_exchange_strong(&conn->error, &none, error))
+		return;
+	va_start(args, why);
+	vsnprintf(text, sizeof(text), why, args);
+	va_end(args);
+	if (error != -ECANCELED)
+		bnet_warn("NET/BaguaNet: %s", text);
+	/* The peer learns of it now, not when the communicator is torn down. What was sent before still arrives. A
+	 * receiver resets: an orderly end alone would leave a sender waiting whose window is closed. So does a sender whose
+	 * memory the kernel still uses. */
+	for (int i = 0; i < atomic_load(&conn->nstreams); i++) {
+		if (conn->sender && !bnet_zerocopy_pending(&conn->streams[i]->zero))
+			shutdown(conn->streams[i]->fd, SHUT_RDWR);
+		else
+			bnet_socket_reset(conn->streams[i]->fd);
+	}
+}
+
+bool bnet_conn_progress(struct bnet_conn *conn)
+{
+	atomic_fetch_add_explicit(&conn->passes, 1, memory_order_relaxed);
+	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
+		return false;
+	return conn->sender ? bnet_tx_progress(conn) : bnet_rx_progress(conn);
+}
+
+void bnet_conn_poll(struct bnet_conn *conn)
+{
+	struct epoll_event events[POLL_EVENTS];
+	int n = epoll_wait(conn->epoll, events, POLL_EVENTS, 0);
+	uint32_t streams = (uint32_t)atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+
+	bnet_count(poll_calls, 1);
+	for (int i = 0; i < n; i++) {
+		struct bnet_stream *stream;
+
+		if (events[i].data.u32 >= streams)
+			continue; /* about to join: armed once it has, and asked then */
+		stream = conn->streams[events[i].data.u32];
+		if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+			stream->writable = true;
+		if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
+			stream->readable = true;
+		/* Not by EPOLLERR: notifications of sends without a copy come by it, and errors bring EPOLLHUP along. */
+		if (events[i].events & (EPOLLRDHUP | EPOLLHUP))
+			stream->hangup = true;
+		if (events[i].data.u32)
+			conn->quiet = 0;
+	}
+}
+
+struct bnet_request *bnet_conn_post(struct bnet_conn *conn, void *data, uint64_t size)
+{
+	uint64_t number = atomic_load_explicit(&conn->posted, memory_order_relaxed);
+	struct bnet_request *request = &conn->ring[number % BNET_RING];
+	int32_t before;
+
+	if (atomic_load_explicit(&request->busy, memory_order_relaxed))
+		return NULL;
+	if (!conn->sender && bnet_reassembly_reserve(&request->map, size) < 0) {
+		bnet_conn_own(conn); /* streams are taken out by owners */
+		bnet_conn_fail(conn, -ENOMEM, "no memory for a receive of %llu bytes", (unsigned long long)size);
+		bnet_conn_disown(conn);
+		return NULL;
+	}
+	request->data = data;
+	request->capacity = size;
+	atomic_store_explicit(&request->size, size, memory_order_relaxed);
+	atomic_store_explicit(&request->number, number, memory_order_relaxed);
+	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
+	atomic_store_explicit(&request->known, false, memory_order_relaxed);
+	atomic_store_explicit(&request->done, false, memory_order_relaxed);
+	atomic_store_explicit(&request->busy, true, memory_order_relaxed);
+	atomic_fetch_add_explicit(&conn->posted_bytes, size, memory_order_relaxed);
+	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
+	/* Sequentially consistent, as is the control thread's look at it after it says that it dozes: one of the two
+	 * sees the other. */
+	before = (int32_t)atomic_fetch_add(&conn->outstanding, 1);
+	bnet_engine_posted();
+	atomic_store_explicit(&conn->light, size <= BNET_LIGHT && before == 0, memory_order_relaxed);
+	if (!bnet_conn_is_inline(conn))
+		bnet_worker_ring(conn->worker);
+	return request;
+}
+
+int bnet_conn_test(struct bnet_request *request, uint64_t *size)
+{
+	struct bnet_conn *conn = request->conn;
+
+	if (!atomic_load_explicit(&request->done, memory_order_acquire)) {
+		if (bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
+			bnet_conn_progress(conn);
+			bnet_conn_disown(conn);
+		}
+		if (!atomic_load_explicit(&request->done, memory_order_acquire))
+			return atomic_load_explicit(&conn->error, memory_order_acquire);
+	}
+	*size = atomic_load_explicit(&request->size, memory_order_relaxed);
+	atomic_store_explicit(&request->busy, false, memory_order_release);
+	return 1;
+}
+
+struct bnet_request *bnet_conn_find(struct bnet_conn *conn, uint64_t message)
+{
+	struct bnet_request *request = &conn->ring[message % BNET_RING];
+
+	if (atomic_load_explicit(&request->number, memory_order_relaxed) != message ||
+	    atomic_load_explicit(&request->done, memory_order_relaxed) ||
+	    message >= atomic_load_explicit(&conn->posted, memory_order_acquire))
+		return NULL;
+	return request;
+}
+
+static bool overlaps(const struct bnet_request *request, const struct bnet_mr *mr)
+{
+	uintptr_t data = (uintptr_t)request->data;
+
+	return data < mr->base + mr->size && mr->base < data + request->capacity;
+}
+
+void bnet_conn_quiesce(struct bnet_conn *conn, const struct bnet_mr *mr)
+{
+	bnet_conn_own(conn);
+	for (int i = 0; i < BNET_RING; i++) {
+		struct bnet_request *request = &conn->ring[i];
+
+		if (atomic_load_explicit(&request->busy, memory_order_acquire) &&
+		    !atomic_load_explicit(&request->done, memory_order_acquire) && overlaps(request, mr))
+			bnet_conn_fail(conn, -ECANCELED, "deregistered under an unfinished request");
+	}
+	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
+		bnet_zerocopy_release(conn);
+	bnet_conn_disown(conn);
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Workers; see worker.h. A worker reads its slots without a lock: whoever empties one waits until the worker has ended
+ * the round that may still have seen it.
+ */
+#include "transport/worker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/counters.h"
+#include "engine/engine.h"
+#include "base/log.h"
+#include "base/socket.h"
+
+#define SLOTS 1024
+/* A worker that finds nothing to do spins for this long before it sleeps. */
+#define SPIN_US 50
+/* A sender's stream that holds enough for now takes more when that has been delivered, which no event tells. */
+#define NAP_MS 1
+#define WAKES 16
+
+struct bnet_worker {
+	pthread_t thread;
+	int epoll; /* the epoll sets of its connections, edge-triggered, and bell */
+	int bell;
+	int load;  /* connections; under the engine's lock */
+	_Atomic bool stop;
+	_Atomic bool asleep; /* whoever posts has to ring */
+	_Atomic bool parked; /* … and it looks at no slot */
+	_Atomic uint64_t round;
+	_Atomic uint64_t rings;
+	bool refused; /* in this round, by somebody else's owner word; its own */
+	_Atomic int used; /* slots from here on are empty */
+	_Atomic(struct bnet_conn *) slots[SLOTS];
+};
+
+static struct {
+	int count;
+	struct bnet_worker *workers[BNET_MAX_WORKERS];
+} pool;
+
+/* ---- how many ---- */
+
+#define PROCESSORS_EACH 4 /* a rank with fewer has no use for further threads */
+#define PROCESSORS_LEFT 2 /* for the rank's own: what computes, and NCCL's */
+#define FAST_MBPS 40000   /* one thread moves less than that, copies included */
+#define MBPS_PER_WORKER 20000
+#define MOST_CHOSEN 3
+
+int bnet_workers_for(int processors, int ranks, int64_t speed_mbps)
+{
+	int64_t each = processors / (ranks < 1 ? 1 : ranks), workers = speed_mbps / MBPS_PER_WORKER;
+
+	if (each < PROCESSORS_EACH || speed_mbps < FAST_MBPS)
+		return 0;
+	if (workers > each - PROCESSORS_LEFT)
+		workers = each - PROCESSORS_LEFT;
+	return workers > MOST_CHOSEN ? MOST_CHOSEN : (int)workers;
+}
+
+int bnet_local_ranks(void)
+{
+	static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+					    "SLURM_NTASKS_PER_NODE"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		const char *value = getenv(names[i]);
+		int ranks = value ? atoi(value) : 0;
+
+		if (ranks > 0)
+			return ranks;
+	}
+	return 1;
+}
+
+static int usable_processors(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : CPU_COUNT(&set);
+}
+
+int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices)
+{
+	int64_t speed = 0;
+
+	if (config->threads >= 0)
+		return (int)config->threads;
+	for (int i = 0; i < devices->nnics; i++)
+		if (devices->nics[i].speed_known)
+			speed += devices->nics[i].speed_mbps;
+	return bnet_workers_for(usable_processors(), bnet_local_ranks(), speed);
+}
+
+int bnet_workers_wanted(void)
+{
+	return bnet_engine.workers;
+}
+
+/* ---- the loop ---- */
+
+static struct bnet_conn *in_slot(struct bnet_worker *worker, int slot)
+{
+	return atomic_load(&worker->slots[slot]);
+}
+
+static bool wants_passes(const struct bnet_conn *conn)
+{
+	return conn && bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed);
+}
+
+static bool make_round(struct bnet_worker *worker)
+{
+	int used = atomic_load_explicit(&worker->used, memory_order_acquire);
+	bool moved = false;
+
+	worker->refused = false;
+	for (int i = 0; i < used; i++) {
+		struct bnet_conn *conn = in_slot(worker, i);
+
+		if (!wants_passes(conn))
+			continue;
+		if (!bnet_conn_try_own(conn)) {
+			worker->refused = true;
+			continue;
+		}
+		moved |= bnet_conn_progress(conn);
+		bnet_conn_disown(conn);
+	}
+	atomic_fetch_add(&worker->round, 1);
+	return moved;
+}
+
+/* How long it may sleep in ms; -1: until an event; 0: not at all, since somebody has rung. Who rings counts it before
+ * looking whether the worker sleeps, and the worker says that it does before it looks at the count. */
+static int may_sleep(struct bnet_worker *worker, uint64_t *heard)
+{
+	int used = atomic_load(&worker->used), ms = worker->refused ? NAP_MS : -1;
+	uint64_t rings = atomic_load(&worker->rings);
+
+	if (rings != *heard) {
+		*heard = rings;
+		return 0;
+	}
+	for (int i = 0; i < used; i++) {
+		struct bnet_conn *conn = in_slot(worker, i);
+
+		if (wants_passes(conn) && conn->sender && atomic_load(&conn->nstreams) > 1)
+			ms = NAP_MS;
+	}
+	return ms;
+}
+
+static void sleep_until_called(struct bnet_worker *worker, uint64_t *heard)
+{
+	struct epoll_event events[WAKES];
+	uint64_t rung;
+	int ms;
+
+	atomic_store(&worker->asleep, true);
+	ms = may_sleep(worker, heard);
+	atomic_store(&worker->parked, true);
+	if (ms && !atomic_load(&worker->stop))
+		epoll_wait(worker->epoll, events, WAKES, ms);
+	atomic_store(&worker->parked, false);
+	atomic_store(&worker->asleep, false);
+	if (read(worker->bell, &rung, sizeof(rung)) < 0)
+		return; /* nobody rang: it was a socket, or time */
+}
+
+static void *run(void *arg)
+{
+	struct bnet_worker *worker = arg;
+	uint64_t quiet_us = 0, heard = 0;
+
+	while (!atomic_load_explicit(&worker->stop, memory_order_acquire)) {
+		uint64_t now;
+
+		if (make_round(worker)) {
+			quiet_us = 0;
+			continue;
+		}
+		now = bnet_now_us();
+		if (quiet_us == 0)
+			quiet_us = now;
+		if (now - quiet_us < SPIN_US)
+			continue;
+		sleep_until_called(worker, &heard);
+		quiet_us = 0;
+	}
+	return NULL;
+}
+
+void bnet_worker_ring(struct bnet_worker *worker)
+{
+	uint64_t one = 1;
+
+	atomic_fetch_add(&worker->rings, 1);
+	/* Full: it has been rung for. */
+	if (atomic_load(&worker->asleep) && write(worker->bell, &one, sizeof(one)) < 0)
+		return;
+}
+
+/* ---- start and end ---- */
+
+/* The processors of the interface's memory node, as far as the process may use them; all that it may use where that is
+ * not known. */
+static void place(pthread_t thread, int node)
+{
+	char path[64];
+	cpu_set_t mine, near;
+	unsigned from, to;
+	FILE *file;
+
+	if (node < 0 || sched_getaffinity(0, sizeof(mine), &mine) < 0)
+		return;
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpulist", node);
+	file = fopen(path, "re");
+	if (!file)
+		return;
+	CPU_ZERO(&near);
+	while (fscanf(file, "%u", &from) == 1) {
+		to = from;
+		if (fscanf(file, "-%u", &to) == 1 && to < from)
+			break;
+		for (unsigned cpu = from; cpu <= to && cpu < CPU_SETSIZE; cpu++)
+			CPU_SET(cpu, &near);
+		if (fgetc(file) != ',')
+			break;
+	}
+	fclose(file);
+	CPU_AND(&near, &near, &mine);
+	if (CPU_COUNT(&near))
+		pthread_setaffinity_np(thread, sizeof(near), &near);
+}
+
+static void free_worker(struct bnet_worker *worker)
+{
+	bnet_socket_close(worker->bell);
+	bnet_socket_close(worker->epoll);
+	free(worker);
+}
+
+static struct bnet_worker *new_worker(void)
+{
+	struct bnet_worker *worker = calloc(1, sizeof(*worker));
+	struct epoll_event event = {.events = EPOLLIN};
+
+	if (!worker)
+		return NULL;
+	worker->epoll = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
+	worker->bell = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	if (worker->epoll >= 0 && worker->bell >= 0 &&
+	    epoll_ctl(worker->epoll, EPOLL_CTL_ADD, worker->bell, &event) == 0)
+		return worker;
+	free_worker(worker);
+	return NULL;
+}
+
+static bool start_worker(int node)
+{
+	struct bnet_worker *worker = new_worker();
+	sigset_t all, before;
+	int rc;
+
+	if (!worker)
+		return false;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&worker->thread, NULL, run, worker);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc) {
+		free_worker(worker);
+		return false;
+	}
+	place(worker->thread, node);
+	pool.workers[pool.count++] = worker;
+	return true;
+}
+
+void bnet_workers_stop(void)
+{
+	uint64_t one = 1;
+
+	for (int i = 0; i < pool.count; i++) {
+		struct bnet_worker *worker = pool.workers[i];
+
+		atomic_store(&worker->stop, true);
+		if (write(worker->bell, &one, sizeof(one)) == sizeof(one))
+			pthread_join(worker->thread, NULL);
+		free_worker(worker);
+	}
+	pool.count = 0;
+}
+
+void bnet_workers_forget(void)
+{
+	for (int i = 0; i < pool.count; i++) {
+		close(pool.workers[i]->bell);
+		close(pool.workers[i]->epoll);
+		free(pool.workers[i]);
+	}
+	pool.count = 0;
+}
+
+/* ---- connections ---- */
+
+static struct bnet_worker *least_loaded(void)
+{
+	struct bnet_worker *least = NULL;
+
+	for (int i = 0; i < pool.count; i++)
+		if (!least || pool.workers[i]->load < least->load)
+			least = pool.workers[i];
+	return least && least->load < SLOTS ? least : NULL;
+}
+
+void bnet_worker_adopt(struct bnet_conn *conn)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+	struct bnet_worker *worker;
+	int slot = 0;
+
+	while (pool.count < bnet_workers_wanted() && start_worker(conn->dev->members[0]->numa_node))
+		;
+	worker = least_loaded();
+	if (!worker || conn->epoll < 0 || epoll_ctl(worker->epoll, EPOLL_CTL_ADD, conn->epoll, &event) < 0)
+		return; /* its caller moves its data */
+	while (in_slot(worker, slot))
+		slot++;
+	worker->load++;
+	conn->worker = worker;
+	atomic_store(&worker->slots[slot], conn);
+	if (slot >= atomic_load(&worker->used))
+		atomic_store(&worker->used, slot + 1);
+	bnet_worker_ring(worker);
+}
+
+void bnet_worker_release(struct bnet_conn *conn)
+{
+	struct bnet_worker *worker = conn->worker;
+	uint64_t round;
+	int slot = 0;
+
+	if (!worker)
+		return;
+	while (in_slot(worker, slot) != conn)
+		slot++;
+	atomic_store(&worker->slots[slot], NULL);
+	epoll_ctl(worker->epoll, EPOLL_CTL_DEL, conn->epoll, NULL);
+	worker->load--;
+	conn->worker = NULL;
+	round = atomic_load(&worker->round);
+	while (atomic_load(&worker->round) == round && !atomic_load(&worker->parked))
+		sched_yield();
+}

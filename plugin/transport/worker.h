@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Threads that move data in place of NCCL's. Each connection belongs to at most one worker, which makes the same passes
+ * over it as the caller's thread would, under the same owner word; the caller only posts, rings and looks at flags,
+ * except for small messages, which it still moves itself. A worker spins for a moment when nothing moves, then sleeps
+ * in epoll until a socket has something or somebody rings. Workers start with the first connection and end with the
+ * control thread.
+ */
+#ifndef BNET_WORKER_H
+#define BNET_WORKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "transport/conn.h"
+
+#define BNET_MAX_WORKERS 16
+
+struct bnet_worker;
+
+/* How many workers suit a process that may use so many processors together with so many ranks of its host (itself
+ * included), over links of so many Mb/s in all. Pure. */
+int bnet_workers_for(int processors, int ranks, int64_t speed_mbps);
+/* Ranks of this host, by what launchers say in the environment; 1 where none does. */
+int bnet_local_ranks(void);
+
+/* BAGUA_NET_THREADS, or what suits the process as the calling thread sees it: it may use fewer processors than
+ * others. */
+int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices);
+/* How many there will be, as was chosen when the engine was configured; whatever the caller may use. */
+int bnet_workers_wanted(void);
+/* Under the engine's lock. A connection gets a worker, if there are any and one has room. */
+void bnet_worker_adopt(struct bnet_conn *conn);
+/* Under the engine's lock: no worker touches the connection when this returns. It waits for one round at the most. */
+void bnet_worker_release(struct bnet_conn *conn);
+/* Under the engine's lock, from the control thread. They have ended when this returns. */
+void bnet_workers_stop(void);
+/* In a forked child: the threads are not there any more. */
+void bnet_workers_forget(void);
+
+/* Something was posted: the connection's worker wakes if it sleeps. Any thread. */
+void bnet_worker_ring(struct bnet_worker *worker);
+
+#endif

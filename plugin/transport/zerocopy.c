@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Sends without a copy; see zero.h.
+ */
+#include "transport/zerocopy.h"
+
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "transport/conn.h"
+#include "base/counters.h"
+#include "engine/engine.h"
+#include "base/log.h"
+#include "base/socket.h"
+
+/* Headers older than Linux 4.14 do not have them. */
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+#ifndef SO_EE_ORIGIN_ZEROCOPY
+#define SO_EE_ORIGIN_ZEROCOPY 5
+#endif
+#ifndef SO_EE_CODE_ZEROCOPY_COPIED
+#define SO_EE_CODE_ZEROCOPY_COPIED 1
+#endif
+
+/* Less is copied faster than its pages are looked up. */
+#define LEAST_BYTES 32768
+/* A trial has sent so much each way, some hundred calls. */
+#define TRIAL_BYTES (16u << 20)
+/* Without a copy has to be so much cheaper: the peer's acknowledgement ends a send then, and not the call. */
+#define COST_PERCENT 90
+/* How long the kernel may take to let go of a socket that was reset. */
+#define RELEASE_MS 100
+
+enum bnet_zerocopy_mode bnet_zerocopy_judge(const struct bnet_zerocopy *zero)
+{
+	const struct bnet_zerocopy_cost *copied = &zero->copied, *shared = &zero->shared;
+
+	if (copied->bytes < TRIAL_BYTES || shared->bytes < TRIAL_BYTES)
+		return BNET_ZEROCOPY_TRIAL;
+	/* ns per MiB: whole numbers that tell a percent. */
+	return shared->ns / (shared->bytes >> 20) * 100 <= copied->ns / (copied->bytes >> 20) * COST_PERCENT
+		       ? BNET_ZEROCOPY_ON
+		       : BNET_ZEROCOPY_OFF;
+}
+
+void bnet_zerocopy_start(struct bnet_conn *conn)
+{
+	conn->zero.forced = conn->config->zerocopy > 0;
+	if (conn->zero.forced)
+		conn->zero.mode = BNET_ZEROCOPY_ON;
+	else if (conn->config->zerocopy < 0 && !conn->setup.peers[0].local)
+		conn->zero.mode = BNET_ZEROCOPY_TRIAL;
+}
+
+static void decide(struct bnet_conn *conn, enum bnet_zerocopy_mode mode, const char *why)
+{
+	if (conn->zero.mode == mode)
+		return;
+	conn->zero.mode = mode;
+	bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s go %s a copy: %s", conn->peer,
+		  mode == BNET_ZEROCOPY_ON ? "without" : "with", why);
+}
+
+/* ---- sending ---- */
+
+/* Until the acknowledgement the memory is the kernel's, which on a long path is too long. */
+static bool is_short(const struct bnet_stream *stream)
+{
+	uint32_t rtt_us = atomic_load_explicit(&stream->flow.min_rtt_us, memory_order_relaxed);
+
+	return rtt_us > 0 && rtt_us <= BNET_SHORT_RTT_US;
+}
+
+static bool matters(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	return conn->zero.forced || is_short(stream);
+}
+
+static bool enable(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	int one = 1;
+
+	if (!stream->zero.enabled && setsockopt(stream->fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)) < 0)
+		decide(conn, BNET_ZEROCOPY_OFF, strerror(errno));
+	else
+		stream->zero.enabled = true;
+	return stream->zero.enabled;
+}
+
+bool bnet_zerocopy_wants(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	const struct bnet_zerocopy *zero = &conn->zero;
+	uint32_t pending = stream->zero.made - stream->zero.told;
+
+	if (zero->mode == BNET_ZEROCOPY_OFF || stream->out_left < LEAST_BYTES || pending >= BNET_ZEROCOPY_PENDING)
+		return false;
+	/* The first notification may end the trial: it is awaited, and so is each further one. */
+	if (zero->mode == BNET_ZEROCOPY_TRIAL && (pending || zero->shared.bytes > zero->copied.bytes))
+		return false;
+	return matters(conn, stream) && enable(conn, stream);
+}
+
+uint64_t bnet_zerocopy_clock(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	return conn->zero.mode == BNET_ZEROCOPY_TRIAL && stream->out_left >= LEAST_BYTES && is_short(stream) ? bnet_now_ns() : 0;
+}
+
+void bnet_zerocopy_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_t since)
+{
+	struct bnet_zerocopy_cost *cost = shared ? &conn->zero.shared : &conn->zero.copied;
+
+	if (since == 0 || conn->zero.mode != BNET_ZEROCOPY_TRIAL)
+		return;
+	cost->bytes += bytes;
+	cost->ns += bnet_now_ns() - since;
+	if (bnet_zerocopy_judge(&conn->zero) == BNET_ZEROCOPY_ON)
+		decide(conn, BNET_ZEROCOPY_ON, "that takes less time");
+	else if (bnet_zerocopy_judge(&conn->zero) == BNET_ZEROCOPY_OFF)
+		decide(conn, BNET_ZEROCOPY_OFF, "without takes no less time");
+}
+
+static ssize_t send_rest(const struct bnet_stream *stream, int flags)
+{
+	ssize_t n;
+
+	do
+		n = send(stream->fd, stream->out_data, stream->out_left, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
+	while (n < 0 && errno == EINTR);
+	bnet_count(send_calls, 1);
+	return n < 0 ? -errno : n;
+}
+
+/* Pages are counted against the limit of locked memory, notifications against the socket's option memory; and there is
+ * memory that cannot be lent. */
+static void refused(struct bnet_conn *conn, int error)
+{
+	if (!conn->zero.forced)
+		decide(conn, BNET_ZEROCOPY_OFF,
+		       error == -ENOBUFS ? "the kernel's limit is reached (ulimit -l, net.core.optmem_max)"
+					 : strerror(-error));
+}
+
+ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_zerocopy_calls *calls = &stream->zero;
+	ssize_t n = send_rest(stream, MSG_ZEROCOPY);
+
+	if (n == -ENOBUFS || n == -EFAULT) {
+		refused(conn, (int)n);
+		return send_rest(stream, 0);
+	}
+	if (n <= 0)
+		return n;
+	calls->rows[calls->made++ % BNET_ZEROCOPY_PENDING] =
+		(struct bnet_zerocopy_call){.request = stream->out_request, .bytes = (uint64_t)n};
+	stream->out_later += (uint64_t)n;
+	bnet_count(zerocopy_calls, 1);
+	return n;
+}
+
+/* ---- notifications ---- */
+
+/* The calls first … last are over. They come in order, but nobody promises that. */
+static void tell(struct bnet_conn *conn, struct bnet_zerocopy_calls *calls, uint32_t first, uint32_t last)
+{
+	for (uint32_t call = calls->told; call != calls->made; call++) {
+		struct bnet_zerocopy_call *row = &calls->rows[call % BNET_ZEROCOPY_PENDING];
+
+		if (call - first > last - first || row->over)
+			continue;
+		row->over = true;
+		if (row->request)
+			bnet_request_sent(conn, row->request, row->bytes);
+	}
+	while (calls->told != calls->made && calls->rows[calls->told % BNET_ZEROCOPY_PENDING].over)
+		calls->told++;
+}
+
+static bool is_error(const struct cmsghdr *part)
+{
+	return (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_RECVERR) ||
+	       (part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR);
+}
+
+/* False: there is none. */
+static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(struct sock_extended_err) + sizeof(struct sockaddr_in6))];
+	} control;
+	struct msghdr msg = {.msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+
+	if (recvmsg(stream->fd, &msg, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+		return false;
+	for (struct cmsghdr *part = CMSG_FIRSTHDR(&msg); part; part = CMSG_NXTHDR(&msg, part)) {
+		struct sock_extended_err error;
+
+		if (!is_error(part))
+			continue;
+		memcpy(&error, CMSG_DATA(part), sizeof(error));
+		if (error.ee_errno || error.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
+			continue;
+		tell(conn, &stream->zero, error.ee_info, error.ee_data);
+		if (!(error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED))
+			continue;
+		bnet_count(zerocopy_copied, 1);
+		if (!conn->zero.forced)
+			decide(conn, BNET_ZEROCOPY_OFF, "the kernel copies all the same");
+	}
+	return true;
+}
+
+void bnet_zerocopy_reap(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	uint64_t since = conn->zero.mode == BNET_ZEROCOPY_TRIAL ? bnet_now_ns() : 0;
+	bool any = false;
+
+	while (bnet_zerocopy_pending(&stream->zero) && take_one(conn, stream))
+		any = true;
+	if (any)
+		bnet_zerocopy_cost(conn, true, 0, since);
+}
+
+/* ---- the end ---- */
+
+void bnet_zerocopy_reset(struct bnet_conn *conn)
+{
+	for (int i = 0; i < conn->nstreams; i++)
+		if (bnet_zerocopy_pending(&conn->streams[i]->zero))
+			bnet_socket_reset(conn->streams[i]->fd);
+}
+
+/* Its requests do not become done by it. */
+static void give_up(struct bnet_zerocopy_calls *calls)
+{
+	for (int i = 0; i < BNET_ZEROCOPY_PENDING; i++)
+		calls->rows[i].request = NULL;
+}
+
+void bnet_zerocopy_release(struct bnet_conn *conn)
+{
+	uint64_t until = bnet_now_ms() + RELEASE_MS;
+
+	for (int i = 0; i < conn->nstreams; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		struct pollfd pollfd = {.fd = stream->fd};
+		uint64_t now;
+
+		give_up(&stream->zero);
+		for (bnet_zerocopy_reap(conn, stream); bnet_zerocopy_pending(&stream->zero); bnet_zerocopy_reap(conn, stream)) {
+			now = bnet_now_ms();
+			if (now >= until || poll(&pollfd, 1, (int)(until - now)) < 0)
+				break;
+		}
+	}
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Scenarios about peers that speak the wire protocol themselves, byte by byte: another version of the plugin, and one
+ * that sends a slice twice. The bytes are written out here once more, so that a change of the format that forgets the
+ * version number goes red.
+ */
+#include "drive_contract.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define VERSION 1
+#define OTHER_VERSION 7
+
+#define HANDLE_VERSION 4
+#define HANDLE_TOKEN 8
+#define HANDLE_CHECK 44
+
+#define FRAME_HELLO 1
+#define FRAME_WELCOME 2
+#define FRAME_DATA 3
+#define HELLO_SIZE (8 + 64)
+#define WELCOME_SIZE (8 + 24)
+#define DATA_SIZE 32
+#define HELLO_MAGIC UINT32_C(0x4f4c4842)
+#define WELCOME_MAGIC UINT32_C(0x434c5742)
+#define VERDICT_OK 0
+#define VERDICT_VERSION 1
+
+/* ---- bytes ---- */
+
+static void put(unsigned char *to, size_t size, uint64_t value)
+{
+	for (size_t i = 0; i < size; i++)
+		to[i] = (unsigned char)(value >> 8 * i);
+}
+
+static uint64_t get(const unsigned char *from, size_t size)
+{
+	uint64_t value = 0;
+
+	for (size_t i = 0; i < size; i++)
+		value |= (uint64_t)from[i] << 8 * i;
+	return value;
+}
+
+static void seal_handle(unsigned char *handle)
+{
+	uint32_t hash = 2166136261u; /* FNV-1a */
+
+	for (size_t i = 0; i < HANDLE_CHECK; i++)
+		hash = (hash ^ handle[i]) * 16777619u;
+	put(handle + HANDLE_CHECK, 4, hash);
+}
+
+static void write_handle(unsigned char *handle, const struct sockaddr_in *address)
+{
+	memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
+	memcpy(handle, "BNET", 4);
+	handle[HANDLE_VERSION] = VERSION;
+	memset(handle + HANDLE_TOKEN, 0xa5, 16);
+	handle[CONTRACT_HANDLE_ADDRESS] = 4;
+	memcpy(handle + CONTRACT_HANDLE_ADDRESS + 2, &address->sin_port, 2);
+	memcpy(handle + CONTRACT_HANDLE_ADDRESS + 4, &address->sin_addr, 4);
+	seal_handle(handle);
+}
+
+static void write_frame(unsigned char *frame, unsigned type, uint64_t length)
+{
+	memset(frame, 0, 8);
+	frame[0] = (unsigned char)type;
+	put(frame + 4, 4, length);
+}
+
+/* ---- sockets ---- */
+
+static void say(int fd, const void *bytes, size_t size)
+{
+	if (send(fd, bytes, size, MSG_NOSIGNAL) < 0 && errno != EPIPE && errno != ECONNRESET)
+		drive_fail("send: %m");
+}
+
+static void hear(int fd, void *bytes, size_t size)
+{
+	if (recv(fd, bytes, size, MSG_WAITALL) != (ssize_t)size)
+		drive_fail("the library hung up");
+}
+
+/* A connection to the listener of a handle, with its HELLO said and the WELCOME heard. */
+static int greet(const unsigned char *handle, unsigned version, unsigned stream, unsigned char *welcome)
+{
+	unsigned char hello[HELLO_SIZE] = { 0 };
+	int fd = contract_dial(handle);
+
+	write_frame(hello, FRAME_HELLO, HELLO_SIZE - 8);
+	put(hello + 8, 4, HELLO_MAGIC);
+	put(hello + 12, 2, version);
+	put(hello + 14, 2, stream);
+	put(hello + 16, 8, 77); /* the connection */
+	memcpy(hello + 24, handle + HANDLE_TOKEN, 16);
+	say(fd, hello, sizeof(hello));
+	hear(fd, welcome, WELCOME_SIZE);
+	drive_check(welcome[0] == FRAME_WELCOME && get(welcome + 8, 4) == WELCOME_MAGIC, "the answer is no WELCOME");
+	return fd;
+}
+
+/* ---- another version ---- */
+
+/* It learns why it is refused, the log says it too, and one that speaks ours is still welcome. */
+static void older_connector(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
+	struct pair pair;
+	void *listen_comm;
+	int fd;
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	fd = greet(handle, OTHER_VERSION, 0, welcome);
+	drive_check(get(welcome + 12, 2) == VERSION, "it says that it speaks version %u",
+		    (unsigned)get(welcome + 12, 2));
+	drive_check(get(welcome + 14, 2) == VERDICT_VERSION, "its verdict is %u", (unsigned)get(welcome + 14, 2));
+	while (!drive_log_has(NCCL_LOG_INFO, "dropped a connection", "version"))
+		contract_nap();
+	close(fd);
+	pair.send = contract_connect(c, handle);
+	pair.recv = contract_accept(c, listen_comm);
+	contract_exchange(c, pair, 1000);
+	contract_close_pair(c, pair);
+	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	contract_finalize(c);
+}
+
+static void expect_both_versions_named(void)
+{
+	drive_check(drive_log_has(NCCL_LOG_WARN, "version 7", "version 1"), "no warning names both versions");
+}
+
+static void older_listener(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+
+	contract_take(c, handle, sizeof(handle));
+	contract_load(c);
+	contract_connect_error(c, handle);
+	expect_both_versions_named();
+	contract_finalize(c);
+}
+
+static void older_listener_peer(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], hello[HELLO_SIZE], welcome[WELCOME_SIZE] = { 0 };
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
+
+	if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+	    listen(listener, 4) != 0 || getsockname(listener, (struct sockaddr *)&address, &length) != 0)
+		drive_fail("cannot listen: %m");
+	write_handle(handle, &address);
+	contract_give(c, handle, sizeof(handle));
+	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0)
+		drive_fail("accept: %m");
+	hear(fd, hello, sizeof(hello));
+	drive_check(hello[0] == FRAME_HELLO && get(hello + 4, 4) == HELLO_SIZE - 8, "the connector says no HELLO");
+	drive_check(get(hello + 12, 2) == VERSION, "the connector speaks version %u", (unsigned)get(hello + 12, 2));
+	write_frame(welcome, FRAME_WELCOME, WELCOME_SIZE - 8);
+	put(welcome + 8, 4, WELCOME_MAGIC);
+	put(welcome + 12, 2, OTHER_VERSION);
+	put(welcome + 14, 2, VERDICT_VERSION);
+	memcpy(welcome + 16, hello + 16, 8);
+	say(fd, welcome, sizeof(welcome));
+	while (recv(fd, hello, 1, 0) > 0) /* until it hangs up */
+		;
+}
+
+static void older_handle(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+	void *listen_comm;
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	handle[HANDLE_VERSION] = OTHER_VERSION;
+	seal_handle(handle);
+	contract_connect_error(c, handle);
+	expect_both_versions_named();
+	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	contract_finalize(c);
+}
+
+/* ---- a slice that comes twice ---- */
+
+#define SLICE ((size_t)65536)
+#define BEGUN ((size_t)6000) /* of the slice, by the stream that is late */
+#define SMALL ((size_t)16)
+#define REPEATS 70 /* more requests than a connection has places for */
+
+/* One slice that is a whole message. */
+static void say_message(int fd, uint64_t message, size_t size, size_t now)
+{
+	unsigned char bytes[DATA_SIZE + SLICE];
+
+	write_frame(bytes, FRAME_DATA, DATA_SIZE - 8 + size);
+	put(bytes + 8, 8, message);
+	put(bytes + 16, 8, size);
+	put(bytes + 24, 8, 0);
+	memset(bytes + DATA_SIZE, 'x', size);
+	say(fd, bytes, DATA_SIZE + now);
+}
+
+static void say_rest(int fd, size_t size)
+{
+	unsigned char bytes[SLICE];
+
+	memset(bytes, 'x', size);
+	say(fd, bytes, size);
+}
+
+/* False: the connection has failed, as it may with a peer of this kind. */
+static bool completes(struct contract *c, void *request)
+{
+	int done = 0, size;
+
+	while (!done) {
+		if (bnet_client_test(&c->table, request, &done, &size) != ncclSuccess)
+			return false;
+		sched_yield();
+	}
+	return true;
+}
+
+/* Looks at what is still being written, by this thread or by a worker: a sanitizer would be right to mind. */
+__attribute__((no_sanitize("thread"))) static bool begins(struct contract *c, void *request, const volatile unsigned char *last)
+{
+	int done = 0, size;
+
+	while (*last != 'x') {
+		if (bnet_client_test(&c->table, request, &done, &size) != ncclSuccess)
+			return false;
+		drive_check(!done, "a part of a message completed its receive");
+		sched_yield();
+	}
+	return true;
+}
+
+/* A message of a few bytes into the second half: when it is there, what came before it on its stream has been read. */
+static bool small_message(struct contract *c, const struct region *region, int fd, uint64_t message)
+{
+	void *request = NULL;
+
+	if (bnet_client_irecv(&c->table, region->comm, region->data + SLICE, SMALL, 0, region->mhandle, &request) !=
+		    ncclSuccess || !request)
+		return false;
+	say_message(fd, message, SMALL, SMALL);
+	return completes(c, request);
+}
+
+/* Stream 1 has begun a message, and stream 0 brings all of it. Either that completes the receive, or stream 1 has the
+ * place to itself until it is through: *late says that it is not. False: the connection has failed. */
+static bool overtake(struct contract *c, const struct region *region, const int *fds, bool *late)
+{
+	void *request = contract_irecv(c, region, 0, SLICE), *next = contract_irecv(c, region, SLICE, SMALL);
+	int done = 0, size;
+
+	say_message(fds[1], 0, SLICE, BEGUN);
+	if (!begins(c, request, region->data + BEGUN - 1))
+		return false;
+	say_message(fds[0], 0, SLICE, SLICE);
+	say_message(fds[0], 1, SMALL, SMALL);
+	if (!completes(c, next) || bnet_client_test(&c->table, request, &done, &size) != ncclSuccess)
+		return false;
+	*late = done;
+	if (done)
+		return true;
+	say_rest(fds[1], SLICE - BEGUN);
+	return completes(c, request);
+}
+
+/* What belongs to the message comes once more, by either stream, after its memory was given back: at once, and when its
+ * place in the ring of requests has long had other owners. */
+static void repeat(struct contract *c, const struct region *region, const int *fds, bool late)
+{
+	uint64_t message = 2;
+
+	if (late)
+		say_rest(fds[1], SLICE - BEGUN);
+	for (int round = 0; round < 2 * REPEATS; round++) {
+		int fd = fds[round % 2];
+
+		if (round == 0 || round >= REPEATS)
+			say_message(fd, 0, SLICE, SLICE);
+		if (!small_message(c, region, fds[1 - round % 2], message++) ||
+		    !small_message(c, region, fd, message++))
+			return;
+	}
+}
+
+static void repeated_slice(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
+	struct region region;
+	void *listen_comm, *comm;
+	bool late;
+	int fds[2];
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	for (unsigned stream = 0; stream < 2; stream++) {
+		fds[stream] = greet(handle, VERSION, stream, welcome);
+		drive_check(get(welcome + 14, 2) == VERDICT_OK, "stream %u is not welcome", stream);
+	}
+	comm = contract_accept(c, listen_comm);
+	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	region = contract_map(c, comm, 2 * SLICE);
+	if (overtake(c, &region, fds, &late)) {
+		drive_check(drive_untouched(region.data, SLICE, 'x') < 0, "the message came out wrong");
+		memset(region.data, 'v', region.size);
+		repeat(c, &region, fds, late);
+		memset(region.data + SLICE, 'v', SMALL);
+		drive_check(drive_untouched(region.data, region.size, 'v') < 0,
+			    "a repeated slice wrote into memory that was given back, byte %zd",
+			    drive_untouched(region.data, region.size, 'v'));
+	}
+	close(fds[0]);
+	close(fds[1]);
+	contract_unmap(c, &region);
+	drive_ok(bnet_client_close_recv(&c->table, comm));
+	contract_finalize(c);
+}
+
+/* ---- small messages ---- */
+
+/* What has come of it is there, and nothing more. */
+static void receive_in_parts(struct contract *c, const struct region *region, int fd, uint64_t message, size_t first)
+{
+	void *request = contract_irecv(c, region, 0, SMALL);
+	int done = 0, size;
+
+	memset(region->data, 'v', region->size);
+	say_message(fd, message, SMALL, first);
+	if (first)
+		drive_check(begins(c, request, region->data + first - 1), "a part of a message fails the connection");
+	drive_ok(bnet_client_test(&c->table, request, &done, &size));
+	drive_check(!done, "a part of a message completed its receive");
+	say_rest(fd, SMALL - first);
+	drive_check(completes(c, request), "the rest of a message fails the connection");
+	drive_check(drive_untouched(region->data, SMALL, 'x') < 0, "the message came out wrong");
+	drive_check(drive_untouched(region->data + SMALL, region->size - SMALL, 'v') < 0, "it wrote behind the message");
+}
+
+/* A receiver that has met only small messages that came alone meets the parts of one, and the end behind one. */
+static void small_in_parts(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
+	uint64_t message = 0;
+	struct region region;
+	void *listen_comm, *comm;
+	int fd;
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	fd = greet(handle, VERSION, 0, welcome);
+	comm = contract_accept(c, listen_comm);
+	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	region = contract_map(c, comm, 2 * SLICE);
+	for (size_t first = 0; first < SMALL; first++) {
+		for (int alone = 0; alone < 3; alone++)
+			drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
+		receive_in_parts(c, &region, fd, message++, first);
+	}
+	drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
+	say_message(fd, message, SMALL, SMALL);
+	close(fd);
+	drive_check(contract_wait(c, contract_irecv(c, &region, 0, SMALL)) == (int)SMALL, "the last message is lost");
+	contract_wait_error(c, contract_irecv(c, &region, 0, SMALL));
+	contract_unmap(c, &region);
+	drive_ok(bnet_client_close_recv(&c->table, comm));
+	contract_finalize(c);
+}
+
+const struct scenario contract_wire_scenarios[] = {
+	{ "older_connector", older_connector, NULL, 0 },
+	{ "older_listener", older_listener, older_listener_peer, 0 },
+	{ "older_handle", older_handle, NULL, 0 },
+	{ "repeated_slice", repeated_slice, NULL, 0 },
+	{ "small_in_parts", small_in_parts, NULL, 0 },
+	{ NULL, NULL, NULL, 0 },
+};

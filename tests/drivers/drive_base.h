@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the driver programs share: getting at a network table, a logger that remembers, ending with a reason, and data
+ * that names where it belongs. Any thread may call any of it.
+ */
+#ifndef BNET_DRIVE_BASE_H
+#define BNET_DRIVE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "nccl/client.h"
+
+/* ---- where the table comes from ---- */
+
+#define DRIVE_MAX_PATCHES 4
+
+/* By default the exported symbol ncclNetPlugin_v<api>. NCCL's own transport exports nothing: its table is found by
+ * its offset in the file, and functions of it that need a GPU are patched to return 0. */
+struct drive_source {
+	const char *path;
+	int api;
+	uint64_t table_offset; /* 0: by symbol */
+	uint64_t patch[DRIVE_MAX_PATCHES];
+	int npatches;
+};
+
+/* The table, or the end of the program. *library gets the dlopen handle. */
+const void *drive_open(const struct drive_source *source, void **library);
+
+/* ---- failing ---- */
+
+/* Says why on stderr and ends the process with status 1, without running exit handlers. */
+__attribute__((noreturn, format(printf, 1, 2))) void drive_fail(const char *fmt, ...);
+/* A sentence in front of every line of this process, such as "rank 1". */
+void drive_name(const char *name);
+void drive_expect(ncclResult_t result, const char *call, const char *file, int line);
+
+#define drive_ok(call) drive_expect((call), #call, __FILE_NAME__, __LINE__)
+#define drive_check(cond, ...)                                                                    \
+	do {                                                                                      \
+		if (!(cond))                                                                      \
+			drive_fail(__VA_ARGS__);                                                  \
+	} while (0)
+
+/* ---- time ---- */
+
+double drive_now(void); /* seconds, monotonic */
+
+/* ---- the logger handed to init ---- */
+
+void drive_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
+	__attribute__((format(printf, 5, 6)));
+/* Copies INFO lines to stderr too; warnings always go there. */
+void drive_log_verbose(bool on);
+/* Has a line of at least this severity been logged that holds both texts? */
+bool drive_log_has(ncclDebugLogLevel level, const char *text, const char *also);
+int drive_log_count(ncclDebugLogLevel level);
+
+/* ---- data that names its place ---- */
+
+struct drive_stamp {
+	uint32_t sender;
+	uint32_t connection;
+	uint64_t message;
+};
+
+/* Each 16-byte word is a hash of the stamp and of its offset. */
+void drive_fill(void *buffer, size_t size, const struct drive_stamp *stamp);
+/* Offset of the first byte that is not what drive_fill writes there, or -1. */
+ssize_t drive_mismatch(const void *buffer, size_t size, const struct drive_stamp *stamp);
+/* The same for a plain value. */
+ssize_t drive_untouched(const void *buffer, size_t size, unsigned char value);
+
+/* A small generator: equal seeds give equal numbers on both sides of a connection. */
+uint64_t drive_random(uint64_t *state);
+uint64_t drive_mix(uint64_t value);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * For test programs that are both ends of their connections.
+ */
+#ifndef BNET_ONESELF_H
+#define BNET_ONESELF_H
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "check.h"
+#include "nccl/client.h"
+
+/* ncclDebugLogger_t; what a failed check needs to be understood. */
+__attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebugLogLevel level, unsigned long flags,
+									const char *file, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	(void)flags;
+	if (level != NCCL_LOG_WARN)
+		return;
+	va_start(args, fmt);
+	fprintf(stderr, "%s:%d ", file, line);
+	vfprintf(stderr, fmt, args);
+	fprintf(stderr, "\n");
+	va_end(args);
+}
+
+struct oneself {
+	void *send, *recv;
+};
+
+/* Over the first device. */
+static inline struct oneself connect_to_oneself(const struct bnet_client *table)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	struct oneself ends = {NULL, NULL};
+	void *listen;
+
+	check_int(bnet_client_listen(table, 0, handle, &listen), ncclSuccess);
+	check(listen != NULL);
+	while (!ends.send || !ends.recv) {
+		if (!ends.send)
+			check_int(bnet_client_connect(table, 0, handle, &ends.send), ncclSuccess);
+		if (!ends.recv)
+			check_int(bnet_client_accept(table, listen, &ends.recv), ncclSuccess);
+	}
+	check_int(bnet_client_close_listen(table, listen), ncclSuccess);
+	return ends;
+}
+
+static inline void close_to_oneself(const struct bnet_client *table, struct oneself ends)
+{
+	check_int(bnet_client_close_send(table, ends.send), ncclSuccess);
+	check_int(bnet_client_close_recv(table, ends.recv), ncclSuccess);
+}
+
+#endif

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Devices: the rules on made-up interfaces, the speed and place on made-up sysfs trees (bonds and cards that no test
+ * machine has), and a scan of this machine. tests/net/test_interfaces.py scans real interfaces of every kind.
+ */
+#include "bagua_net.h"
+#include "check.h"
+#include "device/impl.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- names ---- */
+
+static const struct {
+	const char *list, *name;
+	bool match;
+} names[] = {
+	{"eth0", "eth0", true},
+	{"eth", "eth0", true},
+	{"eth0", "eth01", true},
+	{"eth0", "eth", false},
+	{"eth,ib", "ib3", true},
+	{"eth,ib", "lo", false},
+	{"=eth0", "eth0", true},
+	{"=eth0", "eth01", false},
+	{"=eth", "eth0", false},
+	{"=eth0,ib0", "ib0", true},
+	{"=eth0,ib0", "ib01", false},
+	{"^docker,lo", "eth0", true},
+	{"^docker,lo", "docker0", false},
+	{"^docker,lo", "lo", false},
+	{"^=eth0", "eth0", false},
+	{"^=eth0", "eth01", true},
+	{"=^eth0", "^eth0", true},
+	{"eth0:1", "eth0", true},
+	{"eth0:1:2:3,ib", "ib0", true},
+	{"=eth0:1,ib0:2", "ib0", true},
+	{"=eth0:1", "eth0:1", false},
+	{",,eth0,", "eth0", true},
+	{",,eth0,", "lo", false},
+	{":7,eth0", "lo", false},
+	{"", "eth0", true},
+	{",", "eth0", true},
+	{"^", "eth0", false},
+	{"=", "eth0", true},
+	{" eth0", "eth0", false},
+	{"ETH0", "eth0", false},
+};
+
+static void test_names(void)
+{
+	for (size_t i = 0; i < COUNT(names); i++) {
+		if (bnet_ifname_match(names[i].list, names[i].name) == names[i].match)
+			continue;
+		fprintf(stderr, "list \"%s\", name \"%s\"\n", names[i].list, names[i].name);
+		exit(1);
+	}
+}
+
+static const struct {
+	const char *ifname, *family;
+	int ret, parsed_family;
+	bool by_name;
+} rules[] = {
+	{NULL, NULL, 0, AF_UNSPEC, false},
+	{"", "", 0, AF_UNSPEC, false},
+	{"e", NULL, 0, AF_UNSPEC, false}, /* as in NCCL */
+	{"lo", "AF_INET", 0, AF_INET, true},
+	{"lo", "AF_INET6", 0, AF_INET6, true},
+	{"lo", "IPv6", -EINVAL, AF_UNSPEC, true},
+	{NULL, "AF_INET ", -EINVAL, AF_UNSPEC, false},
+};
+
+static void test_rules(void)
+{
+	for (size_t i = 0; i < COUNT(rules); i++) {
+		struct bnet_rules parsed;
+
+		check_int(bnet_rules_parse(&parsed, rules[i].ifname, rules[i].family), rules[i].ret);
+		check_int(parsed.family, rules[i].parsed_family);
+		check_int(parsed.ifname != NULL, rules[i].by_name);
+	}
+}
+
+/* ---- choice ---- */
+
+#define UP (IFF_UP | IFF_RUNNING)
+#define V4 BNET_ADDRESS_IPV4
+#define V6 BNET_ADDRESS_IPV6
+#define LL4 BNET_ADDRESS_IPV4_LINK_LOCAL
+#define LL6 BNET_ADDRESS_IPV6_LINK_LOCAL
+#define NO BNET_ADDRESS_NONE
+
+#define LO {.name = "lo", .flags = UP | IFF_LOOPBACK, .rank = V4}
+#define IF(n, f, r) {.name = n, .flags = f, .rank = r}
+
+/* chosen: the names that become devices. Then one interface that does not, and a part of its reason. */
+static const struct {
+	const char *ifname, *chosen, *rejected, *reason;
+	struct bnet_interface all[5];
+} choices[] = {
+	{NULL, "lo", NULL, NULL, {LO}},
+	{NULL, "eth0", "lo", "loopback, while others exist; NCCL_SOCKET_IFNAME==lo selects it", {LO, IF("eth0", UP, V4)}},
+	{NULL, "eth0 eth1", NULL, NULL, {IF("eth0", UP, V4), IF("eth1", UP, V6)}},
+	{NULL, "ib0 ib1", "eth0", "NCCL prefers ib*",
+	 {IF("eth0", UP, V4), IF("ib0", UP, V4), IF("ib1", UP, V4)}},
+	{NULL, "eth0", "ib0", "down; `ip link set ib0 up`", {IF("eth0", UP, V4), IF("ib0", 0, V4)}},
+	{NULL, "lo", "eth0", "down", {LO, IF("eth0", IFF_BROADCAST, V4)}},
+	{NULL, "lo", "eth0", "no carrier", {LO, IF("eth0", IFF_UP, V4)}},
+	{NULL, "lo", "eth0", "no IP address", {LO, IF("eth0", UP, NO)}},
+	{NULL, "eth0", "docker0", "NCCL_SOCKET_IFNAME==docker0 selects it",
+	 {IF("docker0", UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "eth0", "docker0", "leads to no other host", {IF("docker0", IFF_UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "lo", "virbr0", "leads to no other host", {IF("virbr0", UP, V4), LO}},
+	{NULL, "eth0", "br-0123456789ab", "leads to no other host",
+	 {IF("br-0123456789ab", UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "br-ex br-0123456789a eth0", NULL, NULL,
+	 {IF("br-ex", UP, V4), IF("br-0123456789a", UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "br0", "eth0", "a port of a bridge",
+	 {IF("br0", UP, V4), {.name = "eth0", .flags = UP, .rank = LL6, .bridge_port = true}}},
+	{NULL, "docker0", NULL, NULL, {IF("docker0", UP, V4)}},
+	{NULL, "eth0", "idrac", "only a link-local address", {IF("eth0", UP, V4), IF("idrac", UP, LL4)}},
+	{NULL, "eth0", "veth12", "only a link-local address", {IF("eth0", UP, V6), IF("veth12", UP, LL6)}},
+	{NULL, "eth0", "lo", "loopback", {LO, IF("eth0", UP, LL6)}},
+	{"docker", "docker0", "eth0", "not selected by NCCL_SOCKET_IFNAME=docker",
+	 {IF("docker0", UP, V4), IF("eth0", UP, V4)}},
+	{"^docker", "eth0 lo", "docker0", "excluded by NCCL_SOCKET_IFNAME=^docker",
+	 {IF("docker0", UP, V4), IF("eth0", UP, V4), LO}},
+	{"=eth1,ib", "eth1", "eth10", "not selected by", {IF("eth1", UP, V4), IF("eth10", UP, V4)}},
+	{"veth", "veth12", NULL, NULL, {IF("veth12", UP, LL6), IF("eth0", UP, V4)}},
+	{"eth", "", "eth0", "down", {IF("eth0", 0, V4), LO}},
+	{"nothing", "", "lo", "not selected by NCCL_SOCKET_IFNAME=nothing", {LO}},
+};
+
+static void check_choice(size_t row)
+{
+	const struct bnet_interface *all = choices[row].all;
+	char chosen[128] = "", reason[160];
+	struct bnet_rules parsed;
+	enum bnet_tier tier;
+	int count = 0;
+
+	while (count < (int)COUNT(choices[row].all) && all[count].name[0])
+		count++;
+	check_int(bnet_rules_parse(&parsed, choices[row].ifname, NULL), 0);
+	tier = bnet_choose_tier(&parsed, all, count);
+	for (int i = 0; i < count; i++) {
+		if (bnet_is_selected(&parsed, tier, &all[i], reason, sizeof(reason))) {
+			strcat(strcat(chosen, chosen[0] ? " " : ""), all[i].name);
+		} else if (choices[row].rejected && strcmp(all[i].name, choices[row].rejected) == 0) {
+			if (!strstr(reason, choices[row].reason))
+				fprintf(stderr, "choices[%zu]: %s\n", row, reason);
+			check(strstr(reason, choices[row].reason));
+		}
+	}
+	if (strcmp(chosen, choices[row].chosen) != 0)
+		fprintf(stderr, "choices[%zu]\n", row);
+	check_str(chosen, choices[row].chosen);
+}
+
+static void test_choices(void)
+{
+	for (size_t i = 0; i < COUNT(choices); i++)
+		check_choice(i);
+}
+
+static void test_family_reason(void)
+{
+	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = NO, .other_family = true};
+	char reason[160];
+	struct bnet_rules parsed;
+
+	check_int(bnet_rules_parse(&parsed, NULL, "AF_INET6"), 0);
+	check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
+	check_str(reason, "no IPv6 address, and NCCL_SOCKET_FAMILY=AF_INET6");
+}
+
+/* A list of any length leaves the reason whole enough to name the variable. */
+static void test_long_list(void)
+{
+	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
+	struct bnet_rules parsed;
+	char list[2000], reason[160];
+
+	memset(list, 'x', sizeof(list) - 1);
+	list[sizeof(list) - 1] = '\0';
+	check_int(bnet_rules_parse(&parsed, list, NULL), 0);
+	check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
+	check(strncmp(reason, "not selected by NCCL_SOCKET_IFNAME=xxx", 38) == 0);
+}
+
+static const struct {
+	const char *text;
+	enum bnet_address_rank rank;
+} addresses[] = {
+	{"10.0.0.1", BNET_ADDRESS_IPV4},
+	{"127.0.0.1", BNET_ADDRESS_IPV4},
+	{"169.253.255.255", BNET_ADDRESS_IPV4},
+	{"169.254.1.1", BNET_ADDRESS_IPV4_LINK_LOCAL},
+	{"2001:db8::1", BNET_ADDRESS_IPV6},
+	{"fd00::1", BNET_ADDRESS_IPV6},
+	{"::1", BNET_ADDRESS_IPV6_LOOPBACK},
+	{"fe80::1", BNET_ADDRESS_IPV6_LINK_LOCAL},
+};
+
+static void parse_address(const char *text, struct sockaddr_storage *addr)
+{
+	struct sockaddr_in *in = (struct sockaddr_in *)addr;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)addr;
+
+	memset(addr, 0, sizeof(*addr));
+	addr->ss_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+	if (addr->ss_family == AF_INET)
+		check_int(inet_pton(AF_INET, text, &in->sin_addr), 1);
+	else
+		check_int(inet_pton(AF_INET6, text, &in6->sin6_addr), 1);
+}
+
+static void test_address_ranks(void)
+{
+	for (size_t i = 0; i < COUNT(addresses); i++) {
+		struct sockaddr_storage addr;
+
+		parse_address(addresses[i].text, &addr);
+		check_int(bnet_address_rank((struct sockaddr *)&addr), addresses[i].rank);
+	}
+}
+
+/* ---- sysfs ---- */
+
+static char tree[64];
+
+/* Content NULL: a folder. Content "-> X": a link to X. */
+struct node {
+	const char *path, *content;
+};
+
+static void make_node(const struct node *node)
+{
+	char path[PATH_MAX];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", tree, node->path);
+	for (char *slash = path + strlen(tree) + 1; (slash = strchr(slash, '/')); slash++) {
+		*slash = '\0';
+		check(mkdir(path, 0755) == 0 || errno == EEXIST);
+		*slash = '/';
+	}
+	if (!node->content) {
+		check(mkdir(path, 0755) == 0 || errno == EEXIST);
+	} else if (strncmp(node->content, "-> ", 3) == 0) {
+		check_int(symlink(node->content + 3, path), 0);
+	} else {
+		file = fopen(path, "w");
+		check(file != NULL);
+		fputs(node->content, file);
+		fclose(file);
+	}
+}
+
+static int remove_node(const char *path, const struct stat *stat, int type, struct FTW *ftw)
+{
+	(void)stat, (void)type, (void)ftw;
+	return remove(path);
+}
+
+static void make_tree(const struct node *nodes)
+{
+	strcpy(tree, "/tmp/bnet-sysfs-XXXXXX");
+	check(mkdtemp(tree) != NULL);
+	for (; nodes->path; nodes++)
+		make_node(nodes);
+}
+
+static void remove_tree(void)
+{
+	check_int(nftw(tree, remove_node, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static const struct {
+	const char *what;
+	int speed;
+	struct node nodes[12];
+} speeds[] = {
+	{"plain", 25000, {{"x/speed", "25000\n"}}},
+	{"no link", 0, {{"x/speed", "-1\n"}}},
+	{"no link, as an old kernel writes it", 0, {{"x/speed", "4294967295\n"}}},
+	{"zero", 0, {{"x/speed", "0\n"}}},
+	{"nonsense", 0, {{"x/speed", "fast\n"}}},
+	{"empty", 0, {{"x/speed", ""}}},
+	{"no such file", 0, {{"x", NULL}}},
+	{"a VLAN", 100000, {{"x/lower_eth0", NULL}, {"eth0/speed", "100000\n"}}},
+	{"a VLAN whose parent is in another namespace", 100000, {{"x/speed", "100000\n"}}},
+	{"a bridge", 40000, {{"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "1000\n"}, {"b/speed", "40000\n"}}},
+	{"802.3ad", 50000,
+	 {{"x/bonding/mode", "802.3ad 4\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "25000\n"},
+	  {"b/speed", "25000\n"}}},
+	{"802.3ad with a dead member", 25000,
+	 {{"x/bonding/mode", "802.3ad 4\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "25000\n"},
+	  {"b/speed", "-1\n"}}},
+	{"balance-xor", 11000,
+	 {{"x/bonding/mode", "balance-xor 2\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "10000\n"},
+	  {"b/speed", "1000\n"}}},
+	{"broadcast", 10000,
+	 {{"x/bonding/mode", "broadcast 3\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "10000\n"},
+	  {"b/speed", "10000\n"}}},
+	{"active-backup", 1000,
+	 {{"x/bonding/mode", "active-backup 1\n"}, {"x/bonding/active_slave", "b\n"}, {"x/lower_a", NULL},
+	  {"x/lower_b", NULL}, {"a/speed", "10000\n"}, {"b/speed", "1000\n"}}},
+	{"active-backup without an active one", 10000,
+	 {{"x/bonding/mode", "active-backup 1\n"}, {"x/bonding/active_slave", "\n"}, {"x/lower_a", NULL},
+	  {"a/speed", "10000\n"}}},
+	{"a VLAN on a bond", 20000,
+	 {{"x/lower_bond", NULL}, {"bond/bonding/mode", "802.3ad 4\n"}, {"bond/lower_a", NULL}, {"bond/lower_b", NULL},
+	  {"a/speed", "10000\n"}, {"b/speed", "10000\n"}}},
+	{"nothing known below: its own word", 5000,
+	 {{"x/lower_a", NULL}, {"x/speed", "5000\n"}, {"a/speed", "-1\n"}}},
+	{"a circle", 0, {{"x/lower_y", NULL}, {"y/lower_x", NULL}}},
+};
+
+static void test_speeds(void)
+{
+	for (size_t i = 0; i < COUNT(speeds); i++) {
+		int speed;
+
+		make_tree(speeds[i].nodes);
+		speed = bnet_sysfs_speed(tree, "x");
+		remove_tree();
+		if (speed != speeds[i].speed)
+			fprintf(stderr, "%s\n", speeds[i].what);
+		check_int(speed, speeds[i].speed);
+	}
+}
+
+static const struct {
+	const char *device, *pci; /* the folder that "device" leads to, and the PCI path below the tree; "": none */
+} places[] = {
+	{"pci0000:3a/0000:3a:00.0/0000:3b:00.1", "pci0000:3a/0000:3a:00.0/0000:3b:00.1"},
+	{"pci0000:00/0000:00:03.0/virtio2", "pci0000:00/0000:00:03.0"},
+	{"pci10000:00/10000:00:03.0", "pci10000:00/10000:00:03.0"},
+	{"vmbus/f8615163-0000-1000-2000-6045bda4d5b0", ""},
+	{"pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.0", ""},
+	{"pci0000:00", ""},
+};
+
+static void test_places(void)
+{
+	for (size_t i = 0; i < COUNT(places); i++) {
+		char link[PATH_MAX], numa[PATH_MAX], expected[PATH_MAX] = "", path[256];
+		struct node nodes[] = {{places[i].device, NULL}, {"x/device", link}, {numa, "1\n"}, {NULL, NULL}};
+
+		snprintf(link, sizeof(link), "-> ../%s", places[i].device);
+		snprintf(numa, sizeof(numa), "%s/numa_node", places[i].pci[0] ? places[i].pci : "elsewhere");
+		make_tree(nodes);
+		if (places[i].pci[0])
+			snprintf(expected, sizeof(expected), "%s/%s", tree, places[i].pci);
+		bnet_sysfs_pci_path(tree, "x", path, sizeof(path));
+		check_str(path, expected);
+		check_int(bnet_sysfs_numa_node(tree, "x"), places[i].pci[0] ? 1 : -1);
+		remove_tree();
+	}
+}
+
+static void test_no_place(void)
+{
+	static const struct node nodes[] = {{"x", NULL}, {NULL, NULL}};
+	char path[256] = "something";
+
+	make_tree(nodes);
+	bnet_sysfs_pci_path(tree, "x", path, sizeof(path));
+	check_str(path, "");
+	check_int(bnet_sysfs_numa_node(tree, "x"), -1);
+	check(!bnet_sysfs_is_bridge_port(tree, "x"));
+	remove_tree();
+}
+
+static void test_guids(void)
+{
+	static const struct node nodes[] = {
+		{"a/address", "02:00:00:00:00:01\n"}, {"b/address", "02:00:00:00:00:02\n"}, {NULL, NULL}};
+	uint64_t port0, port1, other_card, no_card_a, no_card_b;
+
+	make_tree(nodes);
+	port0 = bnet_sysfs_guid(tree, "a", "/sys/devices/pci0000:3a/0000:3b:00.0");
+	port1 = bnet_sysfs_guid(tree, "b", "/sys/devices/pci0000:3a/0000:3b:00.1");
+	other_card = bnet_sysfs_guid(tree, "b", "/sys/devices/pci0000:3a/0000:3c:00.0");
+	no_card_a = bnet_sysfs_guid(tree, "a", "");
+	no_card_b = bnet_sysfs_guid(tree, "b", "");
+	check(port0 == port1);
+	check(port0 != other_card);
+	check(no_card_a != no_card_b);
+	check(no_card_a == bnet_sysfs_guid(tree, "a", ""));
+	remove_tree();
+}
+
+static void test_namesakes(void)
+{
+	static const struct node nodes[] = {{"x/ifindex", "7\n"}, {"x/brport", NULL}, {NULL, NULL}};
+
+	make_tree(nodes);
+	check(bnet_sysfs_has(tree, "x", 7));
+	check(!bnet_sysfs_has(tree, "x", 8));
+	check(!bnet_sysfs_has(tree, "y", 7));
+	check(bnet_sysfs_is_bridge_port(tree, "x"));
+	remove_tree();
+}
+
+/* ---- this machine ---- */
+
+static struct bnet_device_table table;
+
+static void test_scan_loopback(void)
+{
+	check_int(bnet_device_scan(&table, "=lo", "AF_INET"), 0);
+	check_int(table.nnics, 1);
+	check_str(table.nics[0].name, "lo");
+	check_int(table.nics[0].addr.ss_family, AF_INET);
+	check_int(table.nics[0].addr_len, sizeof(struct sockaddr_in));
+	check_int(table.nics[0].ifindex, if_nametoindex("lo"));
+	check(table.nics[0].loopback);
+	check(!table.nics[0].speed_known);
+	check_int(table.nics[0].speed_mbps, BNET_DEFAULT_SPEED_MBPS);
+	check_int(table.nics[0].numa_node, -1);
+	check_str(table.nics[0].pci_path, "");
+	check(table.nics[0].mtu > 0);
+}
+
+static void test_scan_nothing(void)
+{
+	check_int(bnet_device_scan(&table, "=no-such-if", NULL), -ENODEV);
+	check_int(table.nnics, 0);
+	check(table.nrejected > 0);
+	for (int i = 0; i < table.nrejected; i++)
+		check_str(table.rejected[i].reason, "not selected by NCCL_SOCKET_IFNAME==no-such-if");
+}
+
+static void test_scan_family(void)
+{
+	check_int(bnet_device_scan(&table, NULL, "AF_UNIX"), -EINVAL);
+	check_int(table.nnics + table.nrejected, 0);
+}
+
+/* Each interface once, whether it is a device or not. */
+static void test_scan_all(void)
+{
+	const char *seen[BNET_MAX_NICS + BNET_MAX_INTERFACES];
+	int count = 0;
+
+	check_int(bnet_device_scan(&table, NULL, NULL), 0);
+	for (int i = 0; i < table.nnics; i++) {
+		seen[count++] = table.nics[i].name;
+		check(bnet_address_is_local((struct sockaddr *)&table.nics[i].addr));
+		check(table.nics[i].speed_mbps > 0);
+	}
+	for (int i = 0; i < table.nrejected; i++) {
+		seen[count++] = table.rejected[i].name;
+		check(table.rejected[i].reason[0]);
+	}
+	for (int i = 0; i < count; i++)
+		for (int j = 0; j < i; j++)
+			check(strcmp(seen[i], seen[j]) != 0);
+}
+
+static const struct {
+	const char *text;
+	bool local;
+} locals[] = {
+	{"127.0.0.1", true},
+	{"127.9.8.7", true},
+	{"::ffff:127.0.0.1", true},
+	{"198.51.100.77", false},
+	{"::ffff:198.51.100.77", false},
+	{"2001:db8::77", false},
+};
+
+static void test_local_addresses(void)
+{
+	for (size_t i = 0; i < COUNT(locals); i++) {
+		struct sockaddr_storage addr;
+
+		parse_address(locals[i].text, &addr);
+		check_int(bnet_address_is_local((struct sockaddr *)&addr), locals[i].local);
+	}
+}
+
+static void test_interfaces_for_python(void)
+{
+	bnet_interface_t row;
+	int count;
+
+	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+	setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
+	count = bnet_interface_scan();
+	check(count >= 1);
+	check_int(bnet_interface_get(0, &row), 0);
+	check_str(row.name, "lo");
+	check_str(row.address, "127.0.0.1");
+	check(row.reason == NULL);
+	check(row.pci_path == NULL);
+	for (int i = 1; i < count; i++) {
+		check_int(bnet_interface_get(i, &row), 0);
+		check(row.reason != NULL);
+	}
+	check_int(bnet_interface_get(count, &row), -EINVAL);
+	check_int(bnet_interface_get(-1, &row), -EINVAL);
+	/* No device is an answer, with rows that explain. */
+	setenv("NCCL_SOCKET_IFNAME", "=no-such-if", 1);
+	check_int(bnet_interface_scan(), count);
+	setenv("NCCL_SOCKET_FAMILY", "AF_UNIX", 1);
+	check_int(bnet_interface_scan(), -EINVAL);
+	check_int(bnet_abi_version(), 1);
+	check_str(bnet_version(), BNET_VERSION);
+}
+
+int main(void)
+{
+	test_names();
+	test_rules();
+	test_choices();
+	test_family_reason();
+	test_long_list();
+	test_address_ranks();
+	test_speeds();
+	test_places();
+	test_no_place();
+	test_guids();
+	test_namesakes();
+	test_scan_loopback();
+	test_scan_nothing();
+	test_scan_family();
+	test_scan_all();
+	test_local_addresses();
+	test_interfaces_for_python();
+	return 0;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A link-local address carries its own interface's index, without which the kernel refuses to bind it. Runs in a
+ * network namespace of its own, which holds two interfaces with the same address; skipped where that is not allowed.
+ */
+#include "check.h"
+#include "device/device.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
+
+#define SKIPPED 77
+
+static const char *const commands[] = {
+	"ip link set lo up",
+	/* Any interface that needs no carrier would do; the second one is there to have the wrong index. */
+	"ip link add eth0 type veth peer name eth1",
+	"ip link set eth0 addrgenmode none && ip link set eth1 addrgenmode none",
+	"ip link set eth0 up && ip link set eth1 up",
+	"ip address add fe80::77/64 dev eth0 nodad && ip address add fe80::77/64 dev eth1 nodad",
+};
+
+static struct bnet_device_table table;
+
+/* The kernel raises IFF_RUNNING a moment after both ends are up. */
+static void await_devices(int count)
+{
+	for (int i = 0; i < 10000; i++) {
+		bnet_device_scan(&table, "eth", "AF_INET6");
+		if (table.nnics == count)
+			return;
+		usleep(1000);
+	}
+	fprintf(stderr, "%d devices after 10 s, expected %d\n", table.nnics, count);
+	exit(1);
+}
+
+static void check_device(struct bnet_nic *device)
+{
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&device->addr;
+	char expected[64];
+	int fd;
+
+	snprintf(expected, sizeof(expected), "fe80::77%%%s", device->name);
+	check_str(device->address, expected);
+	check_int(device->addr_len, sizeof(*in6));
+	check_int(device->ifindex, if_nametoindex(device->name));
+	check_int(in6->sin6_scope_id, device->ifindex);
+	check_int(in6->sin6_port, 0);
+	check(bnet_address_is_local((struct sockaddr *)in6));
+	fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	check(fd >= 0);
+	check_int(bind(fd, (struct sockaddr *)in6, device->addr_len), 0);
+	close(fd);
+}
+
+int main(void)
+{
+	if (unshare(CLONE_NEWNET)) {
+		fprintf(stderr, "skipped: no network namespace: %s\n", strerror(errno));
+		return SKIPPED;
+	}
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (system(commands[i]) != 0) {
+			fprintf(stderr, "skipped: `%s` fails here\n", commands[i]);
+			return SKIPPED;
+		}
+	}
+	await_devices(2);
+	check(table.nics[0].ifindex != table.nics[1].ifindex);
+	check_device(&table.nics[0]);
+	check_device(&table.nics[1]);
+	return 0;
+}

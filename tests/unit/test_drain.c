@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Many sockets that drain at once: what the control thread does for one of them must not be a look at all of them.
+ */
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "check.h"
+#include "engine/engine.h"
+#include "base/socket.h"
+
+#define DEADLINE_S 100
+#define SOCKETS 200
+#define TICK_MS 10 /* at the shortest, between two looks at all of them */
+
+/* ---- the library's reads come here first ---- */
+
+static _Atomic uint64_t reads, bytes;
+
+ssize_t recv(int fd, void *buffer, size_t size, int flags)
+{
+	ssize_t n = syscall(SYS_recvfrom, fd, buffer, size, flags, NULL, NULL);
+
+	atomic_fetch_add(&reads, 1);
+	if (n > 0)
+		atomic_fetch_add(&bytes, (uint64_t)n);
+	return n;
+}
+
+/* ---- sockets ---- */
+
+/* Connected to each other over the loopback interface. */
+static void open_pair(int listener, int *ours, int *peers)
+{
+	struct sockaddr_in addr;
+	socklen_t size = sizeof(addr);
+
+	check_int(getsockname(listener, (struct sockaddr *)&addr, &size), 0);
+	*peers = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	check_int(connect(*peers, (struct sockaddr *)&addr, size), 0);
+	*ours = bnet_fd_opened(accept(listener, NULL, NULL));
+	check(*ours >= 0);
+}
+
+static uint64_t descriptors(void)
+{
+	bnet_counters_t counters;
+
+	bnet_counters(&counters);
+	return counters.descriptors;
+}
+
+/* ---- the test ---- */
+
+/* What was sent so far has been discarded, or the time to drain is over. Under the lock. */
+static void wait_for_bytes(uint64_t count)
+{
+	while (atomic_load(&bytes) < count && !bnet_list_empty(&bnet_engine.drains)) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
+}
+
+/* The peers send something while their sockets drain, one after the other, and each wakes the control thread. */
+static void each_is_read_for_itself(const int *ours, const int *peers)
+{
+	uint64_t started, ticks;
+
+	bnet_engine_lock();
+	check_int(bnet_engine_start(), 0);
+	for (int i = 0; i < SOCKETS; i++)
+		bnet_drain_socket(ours[i], false);
+	atomic_store(&reads, 0);
+	started = bnet_now_ms();
+	for (int i = 0; i < SOCKETS && !bnet_list_empty(&bnet_engine.drains); i++) {
+		check_int(send(peers[i], "x", 1, MSG_NOSIGNAL), 1);
+		wait_for_bytes((uint64_t)i + 1);
+	}
+	ticks = (bnet_now_ms() - started) / TICK_MS + 2;
+	/* Of each the byte, and that there is no more; and a look at all of them on every tick. */
+	check(reads <= SOCKETS * (3 + ticks));
+	bnet_engine_unlock();
+}
+
+static void all_of_them_end(const int *peers)
+{
+	for (int i = 0; i < SOCKETS; i++)
+		close(peers[i]);
+	bnet_engine_lock();
+	while (bnet_engine.running)
+		bnet_engine_wait(1000);
+	bnet_engine_unlock();
+	check_int(descriptors(), 0);
+}
+
+int main(void)
+{
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int ours[SOCKETS], peers[SOCKETS];
+
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	check_int(listen(listener, 1), 0);
+	check_int(bnet_engine_configure(), 0);
+	for (int i = 0; i < SOCKETS; i++)
+		open_pair(listener, &ours[i], &peers[i]);
+	each_is_read_for_itself(ours, peers);
+	all_of_them_end(peers);
+	close(listener);
+	return 0;
+}

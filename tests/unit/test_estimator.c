@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What is concluded from a kernel's counts: a stream's rate, whether the network limits it, and how much it may hold.
+ */
+#include "transport/estimator.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define MS UINT64_C(1000)
+#define TICK (20 * MS)
+#define MB UINT64_C(1000000)
+
+/* A socket whose counts a test moves on, and what the library makes of it. */
+struct model {
+	struct bnet_estimator flow;
+	struct bnet_reading at;
+	uint64_t now_us;
+};
+
+static struct model begin(uint32_t rtt_us)
+{
+	struct model model = {.now_us = 5000000, .at = {.rtt_us = rtt_us, .min_rtt_us = rtt_us}};
+
+	bnet_estimator_update(&model.flow, &model.at, model.now_us, false);
+	return model;
+}
+
+static struct bnet_estimator_step step_on(struct model *model, uint64_t elapsed_us, uint64_t busy_us, uint64_t bytes,
+				     uint64_t delivery_rate, bool rested)
+{
+	model->now_us += elapsed_us;
+	model->at.busy_us += busy_us;
+	model->at.acked += bytes;
+	model->at.delivery_rate = delivery_rate ? delivery_rate : bytes * 1000000 / elapsed_us;
+	return bnet_estimator_update(&model->flow, &model->at, model->now_us, rested);
+}
+
+/* A tick in which it was busy and carried so much, as evenly as the delivery rate says (0: quite evenly). */
+static struct bnet_estimator_step tick(struct model *model, uint64_t busy_us, uint64_t bytes, uint64_t delivery_rate)
+{
+	return step_on(model, TICK, busy_us, bytes, delivery_rate, false);
+}
+
+static uint64_t rate(const struct model *model)
+{
+	return atomic_load(&model->flow.rate);
+}
+
+static bool near(uint64_t a, uint64_t b)
+{
+	return a * 100 <= b * 103 && b * 100 <= a * 103;
+}
+
+/* Half of the time it has nothing to send. */
+static void the_rate_is_that_of_its_busy_time(void)
+{
+	struct model busy = begin(100), paused = begin(100);
+
+	check_int(rate(&busy), 0);
+	for (int i = 0; i < 50; i++) {
+		tick(&busy, TICK, 2 * MB, 0);
+		tick(&paused, TICK / 2, MB, 0);
+	}
+	check(near(rate(&busy), 100 * MB));
+	check(near(rate(&paused), 100 * MB));
+}
+
+static void the_rate_follows(void)
+{
+	struct model model = begin(100);
+
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, MB / 5, 0);
+	check(near(rate(&model), 10 * MB));
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	check(near(rate(&model), 100 * MB));
+}
+
+/* A rest says nothing, nor does one packet. */
+static void a_rest_keeps_the_rate(void)
+{
+	struct model model = begin(100);
+	uint64_t before;
+
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	before = rate(&model);
+	for (int i = 0; i < 50; i++)
+		tick(&model, 0, 0, 0);
+	tick(&model, 10, 1, 0);
+	check_int(rate(&model), before);
+}
+
+static void a_silent_stream_is_slow_and_not_unknown(void)
+{
+	struct model model = begin(100), dead = begin(100);
+	uint64_t unknown = bnet_estimator_inflight_limit(&model.flow);
+
+	check(unknown > 0);
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	check(bnet_estimator_inflight_limit(&model.flow) > unknown);
+	for (int i = 0; i < 500; i++) {
+		tick(&model, TICK, 0, 0);
+		tick(&dead, TICK, 0, 0);
+		check(rate(&model) > 0 && rate(&dead) > 0);
+	}
+	check(rate(&model) < 1000 && rate(&dead) < 1000);
+	check(bnet_estimator_inflight_limit(&model.flow) < unknown && bnet_estimator_inflight_limit(&dead.flow) < unknown);
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	check(near(rate(&model), 100 * MB));
+}
+
+/* Its receiver may wait with the acknowledgement for a second one. */
+static void a_lone_segment_says_nothing(void)
+{
+	struct model lone = begin(100), many = begin(100);
+
+	lone.at.segment = many.at.segment = 1448;
+	many.at.flight = 10;
+	for (int i = 0; i < 5; i++) {
+		lone.at.flight = 1;
+		tick(&lone, TICK, 0, 0); /* on its way */
+		lone.at.flight = 0;
+		tick(&lone, TICK, 1448, 0);
+		tick(&many, TICK, 0, 0);
+		tick(&many, TICK, 1448, 0);
+	}
+	check_int(rate(&lone), 0);
+	check(rate(&many) > 0);
+}
+
+/* A stream that was fast, and now a lone segment of it does not arrive at all: no receiver waits so long. */
+static void a_lone_segment_that_stalls_is_slow(void)
+{
+	struct model model = begin(100);
+
+	model.at.segment = 1448;
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 2 * MB, 0);
+	model.at.flight = 1;
+	tick(&model, TICK, 0, 0);
+	check(near(rate(&model), 100 * MB));
+	for (int i = 0; i < 50; i++)
+		tick(&model, TICK, 0, 0);
+	check(rate(&model) < MB);
+}
+
+/* What it carries in a few milliseconds and two round trips. */
+static void the_budget_grows_with_rate_and_round_trip(void)
+{
+	struct model slow = begin(100), fast = begin(100), far = begin(20000);
+
+	for (int i = 0; i < 50; i++) {
+		tick(&slow, TICK, MB / 5, 0);
+		tick(&fast, TICK, 2 * MB, 0);
+		tick(&far, TICK, 2 * MB, 0);
+	}
+	check(near(bnet_estimator_inflight_limit(&fast.flow), 10 * bnet_estimator_inflight_limit(&slow.flow)));
+	check(bnet_estimator_inflight_limit(&slow.flow) > 10 * MB / 1000);     /* more than it carries in 1 ms */
+	check(bnet_estimator_inflight_limit(&slow.flow) < 10 * MB * 20 / 1000); /* less than in 20 */
+	check(near(bnet_estimator_inflight_limit(&far.flow) - bnet_estimator_inflight_limit(&fast.flow), 2 * (20000 - 100) * 100));
+}
+
+static bool limited(uint64_t busy_us, uint64_t rwnd_us, uint64_t delivery_rate)
+{
+	struct model model = begin(100);
+
+	tick(&model, TICK, 2 * MB, 0);
+	model.at.rwnd_us += rwnd_us;
+	return tick(&model, busy_us, 2 * MB, delivery_rate).limited;
+}
+
+static void the_network_limits_who_is_busy_and_nothing_else(void)
+{
+	check(limited(TICK, 0, 100 * MB));
+	check(!limited(TICK / 2, 0, 100 * MB));        /* it had nothing to send */
+	check(!limited(TICK, TICK / 2, 100 * MB));     /* the peer did not read */
+	check(!limited(TICK, 0, 400 * MB));            /* bursts: a processor is late */
+}
+
+/* In the mean: the kernel counts its time in ticks. */
+static void who_is_always_busy_says_so(void)
+{
+	struct model always = begin(100), mostly = begin(100), held_up = begin(100), alone = begin(100);
+	struct model less = begin(100), more = begin(100);
+	bool less_is = true, more_is = false;
+
+	for (int i = 0; i < 60; i++) {
+		bool soon = i < 30;
+
+		alone.at.segment = 1448;
+		check(soon || tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0).busy);
+		check(!tick(&mostly, i % 5 < 3 ? TICK : 0, MB, 0).busy);
+		held_up.at.rwnd_us += TICK / 2;
+		check(!tick(&held_up, TICK, MB, 0).busy);
+		if (soon)
+			tick(&always, TICK, MB, 0);
+		check(!tick(&alone, TICK, 100, 0).busy); /* it waits for the receiver's patience */
+		less_is = tick(&less, soon ? TICK : TICK * 88 / 100, MB, 0).busy;
+		more_is = tick(&more, soon ? 0 : TICK * 92 / 100, MB, 0).busy;
+	}
+	check(!less_is && more_is); /* wherever they come from */
+}
+
+/* Less than always is enough where nothing else makes round trips long. */
+static void who_is_often_busy_says_so_where_round_trips_grow(void)
+{
+	struct model near_by = begin(20), late = begin(20), seldom = begin(20);
+
+	for (int i = 0; i < 60; i++) {
+		struct bnet_estimator_step step;
+
+		near_by.at.rtt_us = seldom.at.rtt_us = 300;
+		late.at.rtt_us = 90; /* a processor's doing */
+		step = tick(&near_by, i % 4 ? TICK : 0, MB, 0);
+		check(!step.busy && (step.often_busy || i < 30));
+		check(!tick(&late, i % 4 ? TICK : 0, MB, 0).often_busy);
+		check(!tick(&seldom, i % 2 ? TICK : 0, MB, 0).often_busy);
+	}
+}
+
+/* A training step: it computes, and then has something to send for a while. */
+static void a_pause_says_nothing_of_how_busy_it_is(void)
+{
+	struct model bursts = begin(100), rare = begin(100), filled = begin(100);
+
+	for (int i = 0; i < 50; i++) {
+		check(step_on(&bursts, 5 * TICK, TICK / 2, MB / 2, 0, true).paused);
+		for (int j = 0; j < 4; j++)
+			check(tick(&bursts, TICK, MB, 0).busy || i < 3);
+		tick(&bursts, TICK / 2, MB / 2, 0);
+		check(!step_on(&rare, 2 * TICK, TICK / 10, 100000, 0, true).busy);
+		/* Nobody came by because nothing could move. */
+		check(!step_on(&filled, 2 * TICK, 2 * TICK, 1000, 0, true).paused);
+	}
+}
+
+static void bytes_wait_where_the_round_trip_has_grown(void)
+{
+	struct model near_by = begin(50), far = begin(10000);
+
+	check(tick(&near_by, TICK, MB, 0).queued); /* cannot be told there */
+	check(!tick(&far, TICK, MB, 0).queued);
+	far.at.rtt_us = 20000;
+	check(tick(&far, TICK, MB, 0).queued);
+}
+
+static void a_step_is_what_happened_since_the_last(void)
+{
+	struct model model = {.now_us = 7000000, .at = {.acked = 12345, .busy_us = 99}};
+	struct bnet_estimator_step step = bnet_estimator_update(&model.flow, &model.at, model.now_us, false);
+
+	check(step.acked == 0 && step.elapsed_us == 0 && !step.limited);
+	step = tick(&model, TICK, 777, 0);
+	check_int(step.acked, 777);
+	check_int(step.elapsed_us, TICK);
+}
+
+/* ---- counts that no network gives ---- */
+
+static void counts_that_go_back_are_a_new_beginning(void)
+{
+	for (int which = 0; which < 4; which++) {
+		struct model model = begin(100);
+		struct bnet_estimator_step step;
+		uint64_t before, peak;
+
+		model.at.rwnd_us = 1000;
+		for (int i = 0; i < 50; i++)
+			tick(&model, TICK, 2 * MB, 0);
+		before = rate(&model);
+		peak = model.flow.peak;
+		if (which == 0)
+			model.at = (struct bnet_reading){0};
+		else if (which == 1)
+			model.at.acked = 5;
+		else if (which == 2)
+			model.at.busy_us = 5;
+		else
+			model.at.rwnd_us = 5;
+		step = tick(&model, 0, 0, 0);
+		check(step.acked == 0 && step.elapsed_us == 0 && !step.limited);
+		check_int(rate(&model), before);
+		check_int(model.flow.peak, peak);
+		step = tick(&model, TICK, 2 * MB, 0);
+		check_int(step.acked, 2 * MB);
+		check(near(rate(&model), 100 * MB));
+	}
+}
+
+static void a_clock_that_stands_or_goes_back_says_nothing(void)
+{
+	struct model model = begin(100);
+
+	for (uint64_t back = 0; back <= TICK; back += TICK) {
+		model.now_us -= TICK + back;
+		check_int(tick(&model, TICK, 2 * MB, 0).elapsed_us, 0);
+		check_int(rate(&model), 0);
+	}
+}
+
+/* Nothing overflows: what is huge stays huge, and an unknown round trip is none. */
+static void counts_may_be_extreme(void)
+{
+	struct model model = begin(100), unknown = begin(UINT32_MAX);
+	uint64_t fast;
+
+	tick(&model, TICK, UINT64_MAX / 2, UINT64_MAX);
+	fast = rate(&model);
+	check(fast > UINT64_C(100000) * MB);
+	check(bnet_estimator_inflight_limit(&model.flow) > fast / 1000);
+	model.at.min_rtt_us = UINT32_MAX - 1;
+	tick(&model, UINT64_MAX / 200, UINT64_MAX / 4, UINT64_MAX);
+	check(bnet_estimator_inflight_limit(&model.flow) > 0);
+	for (int i = 0; i < 50; i++)
+		tick(&unknown, TICK, 2 * MB, 0);
+	check(bnet_estimator_inflight_limit(&unknown.flow) < 100 * MB / 10); /* a tenth of a second's bytes */
+}
+
+/* ---- the kernel ---- */
+
+static void sockets_are_read(void)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), from = socket(AF_INET, SOCK_STREAM, 0), to;
+	struct bnet_reading reading;
+	char bytes[1000] = {0};
+
+	check_int(bind(listener, (struct sockaddr *)&address, size), 0);
+	check_int(listen(listener, 1), 0);
+	check_int(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+	check_int(connect(from, (struct sockaddr *)&address, size), 0);
+	to = accept(listener, NULL, NULL);
+	check(to >= 0);
+	check_int(send(from, bytes, sizeof(bytes), 0), sizeof(bytes));
+	check_int(recv(to, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
+	do /* the acknowledgement is on its way */
+		check(bnet_estimator_read(from, &reading));
+	while (reading.acked < sizeof(bytes));
+	check(reading.min_rtt_us > 0 && reading.min_rtt_us < 10 * MB);
+	check(!bnet_estimator_read(-1, &reading));
+	close(from);
+	close(to);
+	close(listener);
+}
+
+int main(void)
+{
+	the_rate_is_that_of_its_busy_time();
+	the_rate_follows();
+	a_rest_keeps_the_rate();
+	a_silent_stream_is_slow_and_not_unknown();
+	a_lone_segment_says_nothing();
+	a_lone_segment_that_stalls_is_slow();
+	the_budget_grows_with_rate_and_round_trip();
+	the_network_limits_who_is_busy_and_nothing_else();
+	who_is_always_busy_says_so();
+	who_is_often_busy_says_so_where_round_trips_grow();
+	a_pause_says_nothing_of_how_busy_it_is();
+	bytes_wait_where_the_round_trip_has_grown();
+	a_step_is_what_happened_since_the_last();
+	counts_that_go_back_are_a_new_beginning();
+	a_clock_that_stands_or_goes_back_says_nothing();
+	counts_may_be_extreme();
+	sockets_are_read();
+	return 0;
+}

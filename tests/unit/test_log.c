@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The log: what reaches NCCL's logger, in which form, and that nothing else is disturbed.
+ */
+#include "check.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+
+static struct {
+	ncclDebugLogLevel level;
+	unsigned long subsys;
+	const char *file;
+	int line;
+	char text[4096];
+} last;
+static atomic_int calls;
+
+static void keep(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
+{
+	va_list args;
+
+	last.level = level;
+	last.subsys = subsys;
+	last.file = file;
+	last.line = line;
+	va_start(args, fmt);
+	vsnprintf(last.text, sizeof(last.text), fmt, args);
+	va_end(args);
+	errno = ENOTTY;
+	atomic_fetch_add(&calls, 1);
+}
+
+static void count(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
+{
+	(void)level, (void)subsys, (void)file, (void)line, (void)fmt;
+	atomic_fetch_add(&calls, 1);
+}
+
+static void test_silent_without_logger(void)
+{
+	bnet_log_set(NULL);
+	bnet_warn("into the void: %d", 1);
+	check_int(atomic_load(&calls), 0);
+}
+
+static void test_levels(void)
+{
+	bnet_log_set(keep);
+	bnet_warn("warn %d", 1);
+	check_int(last.level, NCCL_LOG_WARN);
+	check_str(last.text, "warn 1");
+	check_str(strrchr(last.file, '/') ? strrchr(last.file, '/') + 1 : last.file, "test_log.c");
+	check_int(last.line, __LINE__ - 4);
+	bnet_info(NCCL_INIT | NCCL_NET, "info");
+	check_int(last.level, NCCL_LOG_INFO);
+	check_int(last.subsys, NCCL_INIT | NCCL_NET);
+	bnet_trace("trace");
+	check_int(last.level, NCCL_LOG_TRACE);
+	check_int(last.subsys, NCCL_NET);
+}
+
+/* The text is an argument of NCCL's logger and never its format. */
+static void test_percent_signs(void)
+{
+	bnet_log_set(keep);
+	bnet_warn("%s", "fe80::1%eth0 %s %n");
+	check_str(last.text, "fe80::1%eth0 %s %n");
+}
+
+static void test_one_line(void)
+{
+	bnet_log_set(keep);
+	bnet_warn("peer said \"%s\"", "a\nNCCL WARN forged\r\x1b[2J\x7f…");
+	check_str(last.text, "peer said \"a NCCL WARN forged  [2J …\"");
+}
+
+static void test_long_text_is_cut(void)
+{
+	char text[3000];
+
+	memset(text, 'x', sizeof(text) - 1);
+	text[sizeof(text) - 1] = '\0';
+	bnet_log_set(keep);
+	bnet_warn("%s", text);
+	check_int(strlen(last.text), 1023);
+	check_str(last.text + 1019, "x...");
+}
+
+static void test_errno_stays(void)
+{
+	bnet_log_set(keep);
+	errno = ECONNRESET;
+	bnet_warn("anything");
+	check_int(errno, ECONNRESET);
+}
+
+static void *log_much(void *unused)
+{
+	for (int i = 0; i < 1000; i++)
+		bnet_info(NCCL_NET, "line %d", i);
+	return unused;
+}
+
+/* Loggers come and go while others log: no call is lost or torn. */
+static void test_threads(void)
+{
+	pthread_t threads[4];
+
+	atomic_store(&calls, 0);
+	bnet_log_set(count);
+	for (size_t i = 0; i < 4; i++)
+		check_int(pthread_create(&threads[i], NULL, log_much, NULL), 0);
+	for (int i = 0; i < 1000; i++)
+		bnet_log_set(count);
+	for (size_t i = 0; i < 4; i++)
+		check_int(pthread_join(threads[i], NULL), 0);
+	check_int(atomic_load(&calls), 4000);
+}
+
+int main(void)
+{
+	test_silent_without_logger();
+	test_levels();
+	test_percent_signs();
+	test_one_line();
+	test_long_text_is_cut();
+	test_errno_stays();
+	test_threads();
+	return 0;
+}

@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How many streams are used, on paths that are a formula each: time passes in samples, and what a path carries is a
+ * function of the number of streams. No constant of the judgement stands here: a test waits until something happens.
+ */
+#include "scaling/scaler.h"
+
+#include "check.h"
+
+#define MOST 64
+#define TICK_US UINT64_C(20000)
+#define SECOND (1000000 / TICK_US) /* samples */
+#define MINUTE (60 * SECOND)
+#define MB UINT64_C(1000000)
+
+struct world {
+	struct bnet_scaler demand;
+	uint64_t (*carries)(int streams); /* bytes/s */
+	uint64_t together; /* … of ranks that wait for each other; 0: what it carries by itself */
+	uint64_t now_us;
+	uint64_t changes;
+	uint32_t rtt_us;
+	int highest;
+	bool limited, queued, waiting, opening;
+};
+
+static struct world begin(uint64_t (*carries)(int streams), int least, int most)
+{
+	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200};
+
+	world.limited = world.queued = world.waiting = true;
+	bnet_scaler_init(&world.demand, least, most);
+	world.highest = world.demand.level;
+	check_int(world.demand.level, least);
+	return world;
+}
+
+/* One sample; true: the level has changed. */
+static bool sample(struct world *world)
+{
+	int before = world->demand.level;
+	struct bnet_scaler_sample sample = {
+		.now_us = world->now_us += TICK_US,
+		.elapsed_us = TICK_US,
+		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
+		.rtt_us = world->rtt_us,
+		.limited = world->limited,
+		.queued = world->queued,
+		.waiting = world->waiting,
+		.opening = world->opening,
+	};
+	bool changed = bnet_scaler_step(&world->demand, &sample);
+
+	check_int(changed, world->demand.level != before);
+	check(world->demand.level >= world->demand.least && world->demand.level <= world->demand.most);
+	world->changes += changed;
+	if (world->demand.level > world->highest)
+		world->highest = world->demand.level;
+	return changed;
+}
+
+static void samples(struct world *world, uint64_t count)
+{
+	while (count--)
+		sample(world);
+}
+
+/* Until the level changes; how many samples that took. More than an hour's: it fails. */
+static uint64_t await_change(struct world *world)
+{
+	for (uint64_t n = 1; n < 60 * MINUTE; n++)
+		if (sample(world))
+			return n;
+	check(!"the level never changed");
+	return 0;
+}
+
+/* ---- paths ---- */
+
+/* Every stream has a cap of its own. */
+static uint64_t caps(int streams)
+{
+	return (uint64_t)streams * 100 * MB;
+}
+
+/* … and the link one of ten streams. */
+static uint64_t caps_on_a_link(int streams)
+{
+	return caps(streams < 10 ? streams : 10);
+}
+
+/* One stream is as good as many. */
+static uint64_t link(int streams)
+{
+	(void)streams;
+	return 1000 * MB;
+}
+
+/* Each further stream costs. */
+static uint64_t crowded(int streams)
+{
+	return 1000 * MB - (uint64_t)streams * 12 * MB;
+}
+
+/* Windows are small and waver: half as much by four streams, at first. */
+static uint64_t lossy(int streams)
+{
+	return 50 * MB + (uint64_t)streams * 2 * MB;
+}
+
+/* ---- more streams ---- */
+
+static void caps_are_added_up(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, MOST);
+	check(world.changes < 10); /* straight there: each step is a multiple */
+}
+
+static void growth_ends_where_it_carries_no_more(void)
+{
+	struct world world = begin(caps_on_a_link, 1, MOST);
+
+	samples(&world, MINUTE);
+	check(caps_on_a_link(world.demand.before ? world.demand.before : world.demand.level) == caps_on_a_link(MOST));
+	check(world.highest < MOST);
+}
+
+static void least_and_most_hold(void)
+{
+	for (int most = 1; most <= MOST; most++)
+		for (int least = 1; least <= most; least += 3) {
+			struct world world = begin(caps, least, most);
+
+			samples(&world, MINUTE);
+			check(world.demand.level * 10 >= most * 9); /* one more may not be worth it */
+			world.limited = false;
+			world.carries = link;
+			samples(&world, MINUTE);
+			check_int(world.demand.level, least);
+		}
+}
+
+/* A processor that is late, or a job that has little to send. */
+static void an_unlimited_path_stays_at_least(void)
+{
+	for (int least = 1; least <= MOST; least *= 4) {
+		struct world world = begin(caps, least, MOST);
+
+		world.limited = false;
+		samples(&world, 10 * MINUTE);
+		check_int(world.changes, 0);
+	}
+}
+
+/* ---- streams that do not help ---- */
+
+static void useless_streams_are_given_back(void)
+{
+	static uint64_t (*const paths[])(int) = {link, crowded};
+
+	for (int i = 0; i < 2; i++) {
+		struct world world = begin(paths[i], 1, MOST);
+
+		await_change(&world);
+		check(world.demand.level > 1);
+		await_change(&world);
+		check_int(world.demand.level, 1);
+	}
+}
+
+/* Later and later, up to a bound. */
+static void a_failed_trial_is_retried_later_and_later(void)
+{
+	struct world world = begin(link, 1, MOST);
+	uint64_t rest = 0, last, trial;
+	int longer = 0;
+
+	for (int turn = 0; turn < 30; turn++) {
+		last = rest;
+		rest = await_change(&world);
+		check(world.demand.level > 1);
+		trial = await_change(&world);
+		check_int(world.demand.level, 1);
+		check(trial < SECOND); /* it costs little */
+		check(turn == 0 || rest >= last);
+		longer += turn > 0 && rest > last;
+	}
+	check(longer >= 3);
+	check(rest == last && rest < 10 * MINUTE);
+}
+
+/* What was of no use once may be later. */
+static void a_path_that_changes_is_noticed(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	samples(&world, 10 * MINUTE);
+	world.carries = caps;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, MOST);
+	/* A success makes it bold again: the next failure is retried as soon as the first. */
+	world.carries = link;
+	world.limited = false;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, 1);
+	world.limited = true;
+	await_change(&world);
+	await_change(&world);
+	check(await_change(&world) < 2 * SECOND);
+}
+
+/* Nothing waits on the way: windows are the limit, and more of them carry more in the end. */
+static void loss_is_met_with_all_streams(void)
+{
+	struct world world = begin(lossy, 1, MOST), same = begin(lossy, 1, MOST);
+
+	world.queued = false;
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	samples(&same, MINUTE); /* queued: so little more is no gain */
+	check(same.demand.level < MOST);
+}
+
+/* One stream carries nine tenths of what four do, and many less. */
+static uint64_t best_by_four(int streams)
+{
+	return streams < 4 ? 900 * MB : 1000 * MB - (uint64_t)(streams - 4) * 6 * MB;
+}
+
+/* One carries less than many do, though it seems nearly as good; four carry most. */
+static uint64_t second_best(int streams)
+{
+	return streams < 4 ? 850 * MB : 1000 * MB - (uint64_t)(streams - 4) * 5 * MB / 6;
+}
+
+/* It takes many to carry more. */
+static uint64_t late_gain(int streams)
+{
+	return streams < 32 ? 100 * MB : 400 * MB;
+}
+
+/* For how many of so many samples more than so many streams were used. */
+static uint64_t samples_above(struct world *world, int level, uint64_t count)
+{
+	uint64_t above = 0;
+
+	while (count--) {
+		sample(world);
+		above += world->demand.level > level;
+	}
+	return above;
+}
+
+/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated
+ * for a while. */
+static void a_climb_in_doubt_is_looked_at_again(void)
+{
+	static uint64_t (*const paths[])(int) = {link, crowded, best_by_four, second_best};
+
+	for (int i = 0; i < 4; i++) {
+		struct world world = begin(paths[i], 1, MOST);
+
+		world.queued = false;
+		await_change(&world);
+		await_change(&world);
+		check(world.demand.level > 4); /* the first trial has stayed, though it carried no more */
+		samples(&world, MINUTE / 2);
+		check(samples_above(&world, 8, 10 * MINUTE) < MINUTE / 2); /* 8: a trial beside four */
+	}
+}
+
+/* A job that pauses in the middle of a climb has not ended it. */
+static void a_pause_does_not_end_a_climb(void)
+{
+	struct world world = begin(late_gain, 1, MOST);
+
+	world.queued = false;
+	await_change(&world);
+	world.limited = false;
+	samples(&world, SECOND / 2);
+	world.limited = true;
+	samples(&world, 5 * SECOND);
+	check(world.demand.level >= 32);
+}
+
+/* A path that gains by many streams one day, though none was of use before. */
+static void a_review_does_not_hold_for_good(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	world.queued = false;
+	samples(&world, MINUTE / 2);
+	check(world.demand.careful > 0);
+	world.carries = late_gain;
+	samples(&world, 5 * MINUTE);
+	check(world.demand.level >= 32);
+}
+
+/* What was seen on earlier climbs, of another path as it were, does not count. */
+static void only_this_climb_counts(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	samples(&world, MINUTE); /* trials in vain, with a queue */
+	world.carries = lossy;   /* a tenth */
+	world.queued = false;
+	samples(&world, 3 * MINUTE);
+	check(samples_above(&world, MOST / 2, MINUTE) > MINUTE * 3 / 4);
+}
+
+/* The level is set from outside in the middle of everything: what was seen before is void, and all bounds hold. */
+static void a_level_that_is_set_begins_anew(void)
+{
+	for (uint64_t n = 0; n < 20 * SECOND; n += 7) {
+		struct world world = begin(link, 1, MOST);
+
+		world.queued = false;
+		samples(&world, n);
+		world.demand.most = 3;
+		if (world.demand.level > 3)
+			bnet_scaler_set(&world.demand, 3);
+		samples(&world, MINUTE); /* within least and most, every sample */
+	}
+}
+
+/* Limited for a quarter of the time, now and then for a whole window: to be tried where a queue says that it
+ * is the network, and not where it may be anything else. */
+static void a_lone_stream_without_a_queue_has_to_be_sure(void)
+{
+	for (uint64_t spell = 7; spell < 10; spell++) {
+		struct world first = begin(link, 1, MOST), queued = begin(link, 1, MOST);
+		struct world unsure = begin(link, 1, MOST), sure = begin(link, 1, MOST);
+
+		first.queued = unsure.queued = sure.queued = false;
+		samples(&first, spell - 2);
+		first.limited = false;
+		samples(&first, MINUTE);
+		check_int(first.changes, 0);
+		for (uint64_t n = 0; n < MINUTE; n++) {
+			queued.limited = unsure.limited = n / spell % 4 == 3;
+			sample(&queued);
+			sample(&unsure);
+			sample(&sure);
+		}
+		check(queued.changes > 0 && sure.changes > 0);
+		check_int(unsure.changes, 0);
+	}
+}
+
+/* ---- messages that the kernel takes whole ---- */
+
+static void what_nothing_waits_behind_counts(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	world.waiting = false;
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	/* More streams than a small message needs are at hand for a large one, for a while. */
+	world.limited = false;
+	world.carries = link;
+	samples(&world, MINUTE / 2);
+	check_int(world.demand.level, MOST);
+	samples(&world, 60 * MINUTE);
+	check_int(world.demand.level, 1);
+}
+
+/* What waits changes with the trial itself: a lone stream takes a message whole, several hold back. */
+static void a_trial_in_vain_counts_for_the_work_it_began_with(void)
+{
+	for (int first = 0; first < 2; first++) {
+		struct world world = begin(link, 1, MOST), emptied = begin(link, 1, MOST);
+
+		for (uint64_t n = 0; n < 10 * MINUTE; n++) {
+			world.waiting = (world.demand.level > 1) != first;
+			sample(&world);
+		}
+		check(world.changes > 2 && world.changes < 60);
+		for (uint64_t n = 0; n < 10 * SECOND && !first; n++) {
+			emptied.queued = !(emptied.waiting = emptied.demand.level > 1);
+			sample(&emptied);
+			check(emptied.demand.level <= 4); /* no doubt: it began with a queue */
+		}
+	}
+}
+
+/* Nobody else gains anything either, and what had queued on the way does not any more. */
+static void a_trial_does_not_wait_for_ever(void)
+{
+	struct world world = begin(link, 1, MOST);
+
+	world.waiting = false;
+	await_change(&world);
+	world.limited = world.queued = false;
+	samples(&world, 10 * SECOND);
+	check_int(world.demand.level, 1);
+	check_int(world.changes, 2);
+}
+
+/* Small messages were no faster by more streams: that says nothing of large ones, and the other way round. */
+static void trials_in_vain_count_for_the_same_work(void)
+{
+	for (int first = 0; first < 2; first++) {
+		struct world world = begin(link, 1, MOST);
+
+		world.waiting = first;
+		samples(&world, 10 * MINUTE);
+		while (world.demand.before) /* a trial that is on ends */
+			sample(&world);
+		world.waiting = !first;
+		check(await_change(&world) < SECOND);
+	}
+}
+
+/* Two ranks take turns, each behind a slow stream: neither gains anything alone. */
+static void a_trial_waits_for_other_ranks(void)
+{
+	for (uint64_t later = 0; later < SECOND / 2; later++) {
+		struct world ranks[2] = {begin(caps, 1, MOST), begin(caps, 1, MOST)};
+
+		for (uint64_t i = 0; i < 10 * SECOND; i++) {
+			const uint64_t carried[2] = {caps(ranks[0].demand.level), caps(ranks[1].demand.level)};
+			const uint64_t both = carried[0] < carried[1] ? carried[0] : carried[1];
+
+			for (int r = 0; r < 2; r++) {
+				if (r == 1 && i < later)
+					continue;
+				ranks[r].waiting = later % 2; /* large messages, and small ones */
+				ranks[r].limited = carried[r] == both;
+				ranks[r].together = both;
+				sample(&ranks[r]);
+			}
+		}
+		check(ranks[0].demand.level >= MOST / 2 && ranks[1].demand.level >= MOST / 2);
+	}
+}
+
+/* ---- fewer streams ---- */
+
+static void idle_streams_are_given_back_where_fewer_do(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	samples(&world, MINUTE);
+	check_int(world.demand.level, MOST);
+	world.limited = false;
+	world.carries = link;
+	await_change(&world);
+	check(world.demand.level < MOST && world.demand.level > 1);
+	samples(&world, MINUTE);
+	check_int(world.demand.level, 1);
+}
+
+static void fewer_streams_that_carry_less_are_undone(void)
+{
+	struct world world = begin(caps, 1, MOST);
+	int lowest = MOST;
+
+	samples(&world, MINUTE);
+	world.limited = false;
+	await_change(&world);
+	check(world.demand.level < MOST);
+	await_change(&world);
+	check_int(world.demand.level, MOST);
+	for (uint64_t i = 0; i < MINUTE; i++) {
+		sample(&world);
+		if (world.demand.level < lowest)
+			lowest = world.demand.level;
+	}
+	check(lowest >= MOST / 2);
+}
+
+/* ---- what is measured ---- */
+
+static void streams_that_open_are_not_judged(void)
+{
+	struct world world = begin(link, 1, MOST);
+	int tried;
+
+	await_change(&world);
+	tried = world.demand.level;
+	check(tried > 1);
+	world.opening = true;
+	samples(&world, 10 * MINUTE);
+	check_int(world.demand.level, tried);
+	world.opening = false;
+	await_change(&world);
+	check_int(world.demand.level, 1);
+}
+
+static void windows_are_as_long_as_many_round_trips(void)
+{
+	uint64_t near_by, far;
+	struct world world = begin(caps, 1, MOST);
+
+	near_by = await_change(&world);
+	world = begin(caps, 1, MOST);
+	world.rtt_us = 300000;
+	far = await_change(&world);
+	check(far > near_by && far * TICK_US > 2 * world.rtt_us);
+	check(await_change(&world) > far); /* and streams that are new find their speed first */
+}
+
+/* ---- anything ---- */
+
+static uint64_t random_state = 20240607;
+
+static uint64_t random_below(uint64_t limit)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state % limit;
+}
+
+static struct bnet_scaler_sample random_sample(uint64_t now_us)
+{
+	uint64_t kind = random_below(100);
+
+	return (struct bnet_scaler_sample){
+		.now_us = now_us,
+		.elapsed_us = random_below(kind == 0 ? 1 : 100000),
+		.acked = random_below(kind < 50 ? 10 * MB : 10000 * MB),
+		.rtt_us = (uint32_t)random_below(kind == 1 ? UINT32_MAX : 1000),
+		.limited = random_below(2),
+		.queued = random_below(2),
+		.waiting = random_below(2),
+		.opening = kind > 95,
+	};
+}
+
+static void check_invariants(const struct bnet_scaler *before, const struct bnet_scaler *after, bool changed,
+			     const struct bnet_scaler_sample *sample)
+{
+	check(after->level >= after->least && after->level <= after->most);
+	check(after->least == before->least && after->most == before->most);
+	check_int(changed, after->level != before->level);
+	check(after->before == 0 || (after->before >= after->least && after->before <= after->most));
+	check(!sample->opening || !changed);
+	check(sample->now_us >= before->settled_us || !changed);
+	if (changed && before->before) /* a trial ends by itself before the next one */
+		check(after->level == before->before || after->before == before->level);
+}
+
+static void invariants_hold_whatever_comes(void)
+{
+	for (int path = 0; path < 200; path++) {
+		int most = 1 + (int)random_below(MOST), least = 1 + (int)random_below((uint64_t)most);
+		uint64_t now_us = random_below(1000 * MB);
+		struct bnet_scaler demand, before;
+		int changes = 0;
+
+		bnet_scaler_init(&demand, least, most);
+		for (int i = 0; i < 20000; i++) {
+			struct bnet_scaler_sample sample = random_sample(now_us += random_below(100000));
+
+			before = demand;
+			bool changed = bnet_scaler_step(&demand, &sample);
+
+			check_invariants(&before, &demand, changed, &sample);
+			changes += changed;
+		}
+		check(least == most ? changes == 0 : changes > 0);
+	}
+}
+
+int main(void)
+{
+	caps_are_added_up();
+	growth_ends_where_it_carries_no_more();
+	least_and_most_hold();
+	an_unlimited_path_stays_at_least();
+	useless_streams_are_given_back();
+	a_failed_trial_is_retried_later_and_later();
+	a_path_that_changes_is_noticed();
+	loss_is_met_with_all_streams();
+	a_climb_in_doubt_is_looked_at_again();
+	a_pause_does_not_end_a_climb();
+	a_review_does_not_hold_for_good();
+	only_this_climb_counts();
+	a_level_that_is_set_begins_anew();
+	a_lone_stream_without_a_queue_has_to_be_sure();
+	what_nothing_waits_behind_counts();
+	trials_in_vain_count_for_the_same_work();
+	a_trial_in_vain_counts_for_the_work_it_began_with();
+	a_trial_does_not_wait_for_ever();
+	a_trial_waits_for_other_ranks();
+	idle_streams_are_given_back_where_fewer_do();
+	fewer_streams_that_carry_less_are_undone();
+	streams_that_open_are_not_judged();
+	windows_are_as_long_as_many_round_trips();
+	invariants_hold_whatever_comes();
+	return 0;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Cutting: threads that claim at once take every byte of every message once. Ticking off: a message is complete when
+ * every unit of it has come, whatever the order, and a slice that comes again is known.
+ */
+#include "transport/slice.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "check.h"
+
+#define MESSAGES 2000
+#define THREADS 4
+
+static struct bnet_claim shared;
+static uint64_t sizes[MESSAGES];
+static _Atomic uint64_t taken[MESSAGES];
+static _Atomic uint32_t lasts[MESSAGES];
+
+static void *claimant(void *arg)
+{
+	uint64_t want = (uint64_t)(uintptr_t)arg;
+	struct bnet_claim_view view;
+	struct bnet_slice slice;
+
+	while ((view = bnet_claim_look(&shared, MESSAGES)).message < MESSAGES) {
+		if (!bnet_claim_take(&shared, &view, sizes[view.message], want, &slice))
+			continue;
+		check(slice.offset % BNET_UNIT == 0);
+		check(slice.length % BNET_UNIT == 0 || slice.offset + slice.length == sizes[slice.message]);
+		check(slice.last == (slice.offset + slice.length == sizes[slice.message]));
+		atomic_fetch_add(&taken[slice.message], slice.length);
+		atomic_fetch_add(&lasts[slice.message], slice.last);
+	}
+	return NULL;
+}
+
+static void test_threads_take_each_byte_once(void)
+{
+	pthread_t threads[THREADS];
+
+	bnet_claim_init(&shared);
+	for (uint64_t i = 0; i < MESSAGES; i++)
+		sizes[i] = i % 7 == 0 ? 0 : i * 7919 % 300000;
+	for (uint64_t i = 0; i < THREADS; i++)
+		check_int(pthread_create(&threads[i], NULL, claimant, (void *)(uintptr_t)(4096 << i)), 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < MESSAGES; i++) {
+		check_int(taken[i], sizes[i]);
+		check_int(lasts[i], 1);
+	}
+}
+
+static void test_late_claim_fails(void)
+{
+	struct bnet_claim claim;
+	struct bnet_claim_view early, view;
+	struct bnet_slice slice;
+
+	bnet_claim_init(&claim);
+	early = bnet_claim_look(&claim, 1);
+	view = early;
+	check(bnet_claim_take(&claim, &view, 10000, 4096, &slice));
+	check(!bnet_claim_take(&claim, &early, 10000, 4096, &slice));
+	view = bnet_claim_look(&claim, 1);
+	check_int(view.offset, 4096);
+	check(bnet_claim_take(&claim, &view, 10000, 1, &slice)); /* rounded up to a unit */
+	check_int(slice.length, 4096);
+	view = bnet_claim_look(&claim, 1);
+	check(bnet_claim_take(&claim, &view, 10000, 4096, &slice));
+	check_int(slice.length, 1808);
+	check(slice.last);
+	check_int(bnet_claim_look(&claim, 1).message, 1); /* nothing left: what is posted next */
+}
+
+static void test_message_numbers_pass_32_bits(void)
+{
+	struct bnet_claim claim;
+	uint64_t base = (UINT64_C(1) << 32) - 2;
+	struct bnet_slice slice;
+
+	atomic_init(&claim.word, base << 32);
+	for (uint64_t i = 0; i < 5; i++) {
+		struct bnet_claim_view view = bnet_claim_look(&claim, base + 5);
+
+		check(view.message == base + i);
+		check(bnet_claim_take(&claim, &view, 1, 4096, &slice));
+		check(slice.message == base + i);
+	}
+	check(bnet_claim_look(&claim, base + 5).message == base + 5);
+}
+
+static void test_want(void)
+{
+	check_int(bnet_slice_want(100, 1, 65536, 1048576), 1048576);        /* a lone stream takes all it may */
+	check_int(bnet_slice_want(8 << 20, 4, 65536, 1048576), 1048576);    /* half a share */
+	check_int(bnet_slice_want(2 << 20, 4, 65536, 1048576), 262144);
+	check_int(bnet_slice_want(1000, 4, 65536, 1048576), 65536);         /* never below the least */
+	check_int(bnet_slice_want(UINT64_C(1) << 40, 2, 65536, 1048576), 1048576);
+}
+
+static void what_little_there_is_reaches_all_slow_streams(void)
+{
+	check_int(bnet_slice_least(256 << 10, 8, 1000, 65536), 32768); /* an equal share */
+	check_int(bnet_slice_least(8 << 20, 8, 1000, 65536), 65536);   /* … where that is small */
+	check_int(bnet_slice_least(256 << 10, 8, 50000, 65536), 50000); /* a fast stream is worth no small slice */
+	check_int(bnet_slice_least(256 << 10, 8, UINT64_C(1) << 40, 65536), 65536);
+	check_int(bnet_slice_least(256 << 10, 64, 1000, 65536), 16384);
+	check_int(bnet_slice_least(0, 64, 0, 8192), 8192); /* whatever is asked for */
+}
+
+static void tick_all(struct bnet_reassembly *map, uint64_t size, uint64_t slice)
+{
+	uint64_t n = size / slice + (size % slice != 0);
+
+	bnet_reassembly_start(map, size);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t at = (i * 7 + 3) % n * slice; /* any order: 7 and n share no factor below */
+		uint64_t length = at + slice > size ? size - at : slice;
+
+		check_int(bnet_reassembly_place(map, at, length), 0);
+		check_int(bnet_reassembly_place(map, at, length), 1); /* while it is coming, and after */
+		check_int(bnet_reassembly_arrived(map, length), i == n - 1);
+		check_int(bnet_reassembly_place(map, at, length), 1);
+	}
+}
+
+static void test_map(void)
+{
+	struct bnet_reassembly map;
+
+	bnet_reassembly_init(&map);
+	tick_all(&map, 5 * 4096 + 17, 4096);
+	tick_all(&map, 1, 4096);
+	tick_all(&map, 300 * 4096 + 1, 3 * 4096); /* slices across the words of the map */
+	bnet_reassembly_start(&map, 0);
+	check_int(bnet_reassembly_place(&map, 0, 0), 0);
+	check(bnet_reassembly_arrived(&map, 0));
+
+	check_int(bnet_reassembly_reserve(&map, UINT64_C(1) << 30), 0);
+	tick_all(&map, (UINT64_C(1) << 30) - 5, 1 << 20);
+	tick_all(&map, 4096, 4096); /* a small one in a large map */
+	bnet_reassembly_destroy(&map);
+}
+
+static void test_overlap_is_refused(void)
+{
+	struct bnet_reassembly map;
+
+	bnet_reassembly_init(&map);
+	bnet_reassembly_start(&map, 64 * 4096);
+	check_int(bnet_reassembly_place(&map, 4 * 4096, 4 * 4096), 0);
+	check_int(bnet_reassembly_place(&map, 4 * 4096, 4 * 4096), 1);
+	check_int(bnet_reassembly_place(&map, 5 * 4096, 2 * 4096), 1);
+	check_int(bnet_reassembly_place(&map, 0, 5 * 4096), -EBADMSG);
+	check_int(bnet_reassembly_place(&map, 0, 64 * 4096), -EBADMSG);
+	check_int(bnet_reassembly_place(&map, 0, 4 * 4096), 0);
+	check_int(bnet_reassembly_place(&map, 8 * 4096, 4 * 4096), 0);
+}
+
+int main(void)
+{
+	test_threads_take_each_byte_once();
+	test_late_claim_fails();
+	test_message_numbers_pass_32_bits();
+	test_want();
+	what_little_there_is_reaches_all_slow_streams();
+	test_map();
+	test_overlap_is_refused();
+	return 0;
+}

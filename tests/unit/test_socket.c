@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The send buffer that a path wants, and that the kernel takes it and takes it back; options of a socket of either
+ * family, and which of them an ordinary configuration leaves alone.
+ */
+#include "base/socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "check.h"
+#include "base/counters.h"
+
+static void test_path_rule(void)
+{
+	const uint64_t gb = 1000000000;
+
+	check_int(bnet_sndbuf_for_path(10, 1 * gb, false), 128 * 1024);   /* the floor */
+	check_int(bnet_sndbuf_for_path(10, 5 * gb, false), 128 * 1024);
+	check_int(bnet_sndbuf_for_path(100, 12 * gb, false), 2400000 / 131072 * 131072 + 131072); /* 100 Gb/s, 100 µs */
+	check_int(bnet_sndbuf_for_path(300, gb, false), 655360);
+	check_int(bnet_sndbuf_for_path(301, gb, false), 0);               /* long: the kernel's own sizing */
+	check_int(bnet_sndbuf_for_path(20000, 100 * gb, true), 0);
+	check_int(bnet_sndbuf_for_path(0, 0, false), 128 * 1024);
+	check_int(bnet_sndbuf_for_path(0, 0, true), 1024 * 1024);         /* ranks that take turns */
+	check_int(bnet_sndbuf_for_path(100, 12 * gb, true), 2400000 / 131072 * 131072 + 131072);
+}
+
+static int sndbuf(int fd)
+{
+	int value = 0;
+	socklen_t size = sizeof(value);
+
+	check_int(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, &size), 0);
+	return value;
+}
+
+static void test_options(void)
+{
+	struct bnet_config config;
+	char err[256];
+	int fd = bnet_socket_open(AF_INET);
+
+	check(fd >= 0);
+	check_int(bnet_config_read(&config, err, sizeof(err)), 0);
+	bnet_socket_tune(fd, &config, BNET_NO_TRAFFIC_CLASS);
+	bnet_socket_set_sndbuf(fd, 128 * 1024);
+	check_int(sndbuf(fd), 2 * 128 * 1024); /* the kernel doubles it for its own overhead */
+	bnet_socket_set_sndbuf(fd, 0);           /* must not fail, whatever the kernel knows */
+	check_int(atomic_load(&bnet_counts.descriptors), 1);
+	bnet_socket_close(fd);
+	check_int(atomic_load(&bnet_counts.descriptors), 0);
+	bnet_socket_close(-1);
+	check_int(atomic_load(&bnet_counts.descriptors), 0);
+	check_int(bnet_socket_open(-5), -EAFNOSUPPORT);
+}
+
+static int int_option(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t size = sizeof(value);
+
+	check_int(getsockopt(fd, level, name, &value, &size), 0);
+	return value;
+}
+
+static const struct {
+	int asked, carried;
+} classes[] = {
+	{BNET_NO_TRAFFIC_CLASS, 64}, {0, 0}, {104, 104}, {107, 104}, {255, 252},
+};
+
+static void test_traffic_class(int family, int level, int name)
+{
+	struct bnet_config config;
+	int before = 64; /* as if the system had set it */
+
+	bnet_config_defaults(&config);
+	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+		int fd = bnet_socket_open(family);
+
+		if (fd == -EAFNOSUPPORT)
+			return; /* a kernel without IPv6 */
+		check_int(setsockopt(fd, level, name, &before, sizeof(before)), 0);
+		bnet_socket_tune(fd, &config, classes[i].asked);
+		check_int(int_option(fd, level, name), classes[i].carried);
+		bnet_socket_close(fd);
+	}
+}
+
+static uint64_t pacing(int64_t mbps)
+{
+	struct bnet_config config;
+	uint64_t rate = 0;
+	socklen_t size = sizeof(rate);
+	int fd = bnet_socket_open(AF_INET);
+
+	bnet_config_defaults(&config);
+	config.stream_pacing_mbps = mbps;
+	bnet_socket_tune(fd, &config, BNET_NO_TRAFFIC_CLASS);
+	check_int(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size), 0);
+	bnet_socket_close(fd);
+	return size == sizeof(rate) || rate < UINT32_MAX ? rate : UINT64_MAX; /* before Linux 5.0 it has 32 bits */
+}
+
+static void test_pacing(void)
+{
+	check(pacing(0) == UINT64_MAX); /* no limit */
+	check(pacing(1) == 125000);
+	check(pacing(34359) == UINT64_C(34359) * 125000);
+	check(pacing(400000) == UINT64_C(400000) * 125000 || pacing(400000) == UINT64_MAX);
+}
+
+static void test_congestion(void)
+{
+	char names[BNET_CONGESTIONS];
+
+	check_int(bnet_socket_try_congestion(AF_INET, "reno"), 0);
+	check_int(bnet_socket_try_congestion(AF_INET, "no-such_one"), -ENOENT);
+	check_int(atomic_load(&bnet_counts.descriptors), 0);
+	bnet_socket_congestions("available", names);
+	check(strstr(names, "reno") && !strchr(names, '\n'));
+	bnet_socket_congestions("imagined", names);
+	check_str(names, "unknown");
+}
+
+static void test_listen_range(void)
+{
+	struct bnet_device_table table;
+	struct sockaddr_storage one, two;
+	struct bnet_ports any = {0, 0}, range;
+	int a, b;
+
+	check_int(bnet_device_scan(&table, "=lo", NULL), 0);
+	a = bnet_socket_listen(&table.nics[0], any, &one);
+	check(a >= 0);
+	/* A range of the one port that is taken: refused, not another port. */
+	range.first = range.last = (uint16_t)(((uint8_t *)&one)[2] << 8 | ((uint8_t *)&one)[3]);
+	b = bnet_socket_listen(&table.nics[0], range, &two);
+	check_int(b, -EADDRINUSE);
+	bnet_socket_close(a);
+	b = bnet_socket_listen(&table.nics[0], range, &two);
+	check(b >= 0);
+	check_int(memcmp(&one, &two, bnet_sockaddr_size(&one)), 0);
+	bnet_socket_close(b);
+}
+
+int main(void)
+{
+	test_path_rule();
+	test_options();
+	test_traffic_class(AF_INET, IPPROTO_IP, IP_TOS);
+	test_traffic_class(AF_INET6, IPPROTO_IPV6, IPV6_TCLASS);
+	test_pacing();
+	test_congestion();
+	test_listen_range();
+	return 0;
+}

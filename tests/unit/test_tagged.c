@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tagged messages over the library's own tables: threads as ranks, real sockets on the loopback interface. Each rank's
+ * thread posts and makes progress, but where a scenario says otherwise.
+ */
+#include <errno.h>
+
+#include "tagged_pair.h"
+
+/* Nothing, one byte, the largest letter, the first parcel, several chunks with a tail. */
+static const size_t sizes[] = {0, 1, 8192, 8193, 3 * 1024 * 1024 + 5};
+#define NSIZES (sizeof(sizes) / sizeof(sizes[0]))
+
+static unsigned char byte_of(int from, int64_t tag, size_t i)
+{
+	return (unsigned char)((size_t)from * 31 + (size_t)tag * 7 + i + i / 251);
+}
+
+static unsigned char *new_message(int from, int64_t tag, size_t bytes)
+{
+	unsigned char *message = malloc(bytes + 1);
+
+	check(message != NULL);
+	for (size_t i = 0; i < bytes; i++)
+		message[i] = byte_of(from, tag, i);
+	return message;
+}
+
+static void check_message(const unsigned char *message, int from, int64_t tag, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (message[i] != byte_of(from, tag, i)) {
+			fprintf(stderr, "byte %zu of %zu from %d with tag %lld is wrong\n", i, bytes, from,
+				(long long)tag);
+			exit(1);
+		}
+}
+
+/* ---- everybody with everybody, received in another order than it was sent ---- */
+
+static void any_order(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	unsigned char *out[MAX_RANKS][NSIZES] = {{0}}, *in[MAX_RANKS][NSIZES] = {{0}};
+	const bool sends_first = rank->rank % 2 == 0;
+
+	for (int turn = 0; turn < 2; turn++) {
+		for (int peer = 0; peer < rank->nranks; peer++) {
+			for (size_t i = 0; i < NSIZES && peer != rank->rank; i++) {
+				const size_t back = NSIZES - 1 - i;
+
+				if ((turn == 0) == sends_first) {
+					out[peer][i] = new_message(rank->rank, (int64_t)i - 2, sizes[i]);
+					post_send(box, out[peer][i], sizes[i], peer, (int64_t)i - 2);
+				} else {
+					in[peer][back] = malloc(sizes[back] + 1);
+					check(in[peer][back] != NULL);
+					post_recv(box, in[peer][back], sizes[back], peer, (int64_t)back - 2);
+				}
+			}
+		}
+	}
+	finish_well(box);
+	for (int peer = 0; peer < rank->nranks; peer++) {
+		for (size_t i = 0; i < NSIZES && peer != rank->rank; i++) {
+			check_message(in[peer][i], peer, (int64_t)i - 2, sizes[i]);
+			free(in[peer][i]);
+			free(out[peer][i]);
+		}
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* ---- any source: rank 0 hears from all, and is told who it was ---- */
+
+static void any_source(struct rank *rank)
+{
+	const int others = rank->nranks - 1;
+	struct box *box = new_box(rank);
+	unsigned char *buf[2 * MAX_RANKS] = {0};
+
+	for (int large = 0; large < 2; large++) {
+		const size_t bytes = large ? sizes[4] : 100;
+
+		for (int i = 0; i < others && rank->rank == 0; i++) {
+			buf[large * others + i] = malloc(bytes);
+			check(buf[large * others + i] != NULL);
+			post_recv(box, buf[large * others + i], bytes, -1, large);
+		}
+		if (rank->rank != 0) {
+			buf[large] = new_message(rank->rank, large, bytes);
+			post_send(box, buf[large], bytes, 0, large);
+		}
+	}
+	finish_well(box);
+	for (int large = 0; large < 2 && rank->rank == 0; large++) {
+		bool heard[MAX_RANKS] = {false};
+
+		for (int i = 0; i < others; i++) {
+			const int from = box->done[large * others + i].peer;
+
+			check(from > 0 && from < rank->nranks && !heard[from]);
+			heard[from] = true;
+			check_message(buf[large * others + i], from, large, large ? sizes[4] : 100);
+		}
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+	for (size_t i = 0; i < sizeof(buf) / sizeof(buf[0]); i++)
+		free(buf[i]);
+}
+
+/* ---- more letters than the window has room for, unasked; one tag keeps its order ---- */
+
+#define FLOOD 1000
+
+static void flood(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	uint64_t *numbers = malloc((FLOOD + 1) * 4096);
+	char token = 0;
+
+	check(numbers != NULL);
+	if (rank->rank == 0) {
+		for (uint64_t i = 0; i < FLOOD; i++) {
+			numbers[i * 512] = i;
+			post_send(box, &numbers[i * 512], 4096, 1, 5);
+		}
+		post_send(box, &token, 1, 1, 6); /* arrives behind them, and is asked for first */
+	} else {
+		post_recv(box, &token, 1, 0, 6);
+		finish_well(box);
+		for (uint64_t i = 0; i < FLOOD; i++)
+			post_recv(box, &numbers[i * 512], 4096, 0, 5);
+	}
+	finish_well(box);
+	for (uint64_t i = 0; i < FLOOD; i++)
+		check_int(numbers[i * 512], i);
+	for (int i = 0; i < FLOOD; i++) { /* one at a time: the window opens again */
+		if (rank->rank == 0)
+			post_send(box, &token, 1, 1, 7);
+		else
+			post_recv(box, &token, 1, 0, 7);
+		finish_well(box);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free(numbers);
+	free_box(box);
+}
+
+#define EMPTY 7000 /* more than the window has room for, by their headers alone */
+
+static void flood_of_nothing(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	char token = 0;
+
+	for (int i = 0; i < EMPTY && rank->rank == 0; i++)
+		post_send(box, NULL, 0, 1, 5);
+	if (rank->rank == 0) {
+		post_send(box, &token, 1, 1, 6);
+	} else {
+		post_recv(box, &token, 1, 0, 6);
+		finish_well(box);
+	}
+	for (int i = 0; i < EMPTY && rank->rank == 1; i++)
+		post_recv(box, NULL, 0, 0, 5);
+	finish_well(box);
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* ---- only who has something to say needs to be there ---- */
+
+static void two_of_three(struct rank *rank)
+{
+	int32_t number = rank->rank;
+
+	if (rank->rank < 2) {
+		struct box *box = new_box(rank);
+
+		if (rank->rank == 0)
+			post_send(box, &number, sizeof(number), 1, 0);
+		else
+			post_recv(box, &number, sizeof(number), 0, 0);
+		finish_well(box);
+		check_int(number, 0);
+		free_box(box);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* ---- nothing is posted to a network where nothing is awaited ---- */
+
+static void nothing_awaited(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	const struct bnet_box *peer = &box->mail->boxes[1 - rank->rank];
+	char token = 0, own = 0;
+
+	post_recv(box, &token, 1, 1 - rank->rank, 0);
+	post_send(box, &own, 1, 1 - rank->rank, 0);
+	finish_well(box);
+	post_send(box, &own, 1, 1 - rank->rank, 1); /* all connections are looked at once more */
+	finish_well(box);
+	check_int(peer->in_done, peer->in_posted);
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+/* ---- another thread posts, and one stops what waits in vain ---- */
+
+static void *post_and_stop(void *arg)
+{
+	struct box *box = arg;
+	static int32_t never;
+
+	check_int(bnet_tagged_recv(box->mail, &never, sizeof(never), 1, 0, 0, 77), 0);
+	bnet_tagged_stop(box->mail);
+	check_int(bnet_tagged_recv(box->mail, &never, sizeof(never), 1, 0, 0, 78), -ECANCELED);
+	return NULL;
+}
+
+static void stopped(struct rank *rank)
+{
+	struct box *box = new_box(rank);
+	bnet_tagged_done_t done;
+	pthread_t thread;
+
+	if (rank->rank == 0) {
+		check_int(pthread_create(&thread, NULL, post_and_stop, box), 0);
+		check_int(bnet_tagged_progress(box->mail, &done, 1), 1); /* sleeps until there is something */
+		check_int(done.id, 77);
+		check_int(done.rc, -ECANCELED);
+		check_int(bnet_tagged_progress(box->mail, &done, 1), 0);
+		check_int(pthread_join(thread, NULL), 0);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free_box(box);
+}
+
+int main(void)
+{
+	static const int versions[] = {8, 12};
+	static void (*const pairs[])(struct rank *) = {nothing_awaited, flood, flood_of_nothing, stopped};
+
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
+		for (int nranks = 2; nranks <= 4; nranks++) {
+			run_group(&(struct group){0}, versions[v], nranks, any_order);
+			run_group(&(struct group){0}, versions[v], nranks, any_source);
+		}
+		for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+			run_group(&(struct group){0}, versions[v], 2, pairs[i]);
+		run_group(&(struct group){0}, versions[v], 3, two_of_three);
+	}
+	return 0;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Handles and frames: what is encoded comes back, and what no plugin sends is refused.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+
+#include "check.h"
+#include "wire/wire.h"
+
+static struct sockaddr_storage address(const char *text, uint16_t port)
+{
+	struct sockaddr_storage addr;
+
+	memset(&addr, 0, sizeof(addr));
+	if (strchr(text, ':')) {
+		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&addr;
+
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons(port);
+		check_int(inet_pton(AF_INET6, text, &in6->sin6_addr), 1);
+	} else {
+		struct sockaddr_in *in = (struct sockaddr_in *)&addr;
+
+		in->sin_family = AF_INET;
+		in->sin_port = htons(port);
+		check_int(inet_pton(AF_INET, text, &in->sin_addr), 1);
+	}
+	return addr;
+}
+
+static void test_handle(const char *text)
+{
+	struct bnet_wire_handle in = {.version = 1, .addr = address(text, 4711), .attempt = 0}, out;
+	uint8_t bytes[BNET_WIRE_HANDLE_SIZE];
+	uint16_t family;
+
+	memset(in.token, 0xa5, sizeof(in.token));
+	bnet_wire_handle_encode(bytes, &in);
+	check_int(bnet_wire_handle_decode(bytes, &out), 0);
+	check_int(out.version, 1);
+	check_int(memcmp(&out.addr, &in.addr, sizeof(in.addr)), 0);
+	check_int(memcmp(out.token, in.token, sizeof(in.token)), 0);
+	check_int((long long)out.attempt, 0);
+
+	/* The connector's note is no part of what is checked. */
+	bnet_wire_handle_set_attempt(bytes, UINT64_C(0x1122334455667788));
+	check_int(bnet_wire_handle_decode(bytes, &out), 0);
+	check(out.attempt == UINT64_C(0x1122334455667788));
+
+	memcpy(&family, bytes, sizeof(family));
+	check(family > 255); /* far beyond every address family */
+
+	for (int i = 0; i < 44; i++) {
+		bytes[i] ^= 0x10;
+		check(bnet_wire_handle_decode(bytes, &out) < 0);
+		bytes[i] ^= 0x10;
+	}
+}
+
+static void test_foreign_handle(void)
+{
+	uint8_t bytes[BNET_WIRE_HANDLE_SIZE] = {0};
+	struct sockaddr_storage addr = address("10.0.0.1", 80);
+	struct bnet_wire_handle out;
+
+	check_int(bnet_wire_handle_decode(bytes, &out), -EAFNOSUPPORT);
+	memcpy(bytes, &addr, sizeof(struct sockaddr_in));
+	check_int(bnet_wire_handle_decode(bytes, &out), -EAFNOSUPPORT);
+}
+
+static void test_hello(void)
+{
+	struct bnet_wire_hello in = {
+		.version = 1,
+		.stream = 7,
+		.connection = UINT64_C(0xfedcba9876543210),
+		.features = 3,
+		.listener = address("fe80::1", 999),
+		.proof_size = BNET_PROOF_MAX,
+	};
+	struct bnet_wire_hello out;
+	uint8_t bytes[BNET_WIRE_HELLO_MAX];
+	struct bnet_wire_frame frame;
+	size_t size;
+
+	memset(in.token, 1, sizeof(in.token));
+	memset(in.proof, 2, sizeof(in.proof));
+	size = bnet_wire_hello_encode(bytes, &in);
+	check_int(size, BNET_WIRE_HELLO_MAX);
+	bnet_wire_frame_decode(bytes, &frame);
+	check(bnet_wire_frame_is_hello(&frame) && !bnet_wire_frame_is_welcome(&frame));
+	check_int(frame.length, size - BNET_WIRE_FRAME_HEADER);
+	check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
+	check_int(out.version, 1);
+	check_int(out.stream, 7);
+	check(out.connection == in.connection);
+	check_int(out.features, 3);
+	check_int(memcmp(out.token, in.token, sizeof(in.token)), 0);
+	check_int(memcmp(&out.listener, &in.listener, sizeof(in.listener)), 0);
+	check_int(memcmp(out.proof, in.proof, sizeof(in.proof)), 0);
+
+	/* Cut anywhere it is refused; a proof longer than the body too. */
+	for (uint32_t n = 0; n < frame.length; n++)
+		check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+	bytes[BNET_WIRE_FRAME_HEADER] ^= 1;
+	check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), -EBADMSG);
+}
+
+static void test_welcome(void)
+{
+	struct bnet_wire_welcome in = {.version = 2, .verdict = BNET_WIRE_VERDICT_GONE, .max_streams = 64, .connection = 5};
+	struct bnet_wire_welcome out;
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
+	struct bnet_wire_frame frame;
+	size_t size = bnet_wire_welcome_encode(bytes, &in);
+
+	bnet_wire_frame_decode(bytes, &frame);
+	check(bnet_wire_frame_is_welcome(&frame) && !bnet_wire_frame_is_hello(&frame));
+	check_int(frame.length, size - BNET_WIRE_FRAME_HEADER);
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
+	check_int(out.version, 2);
+	check_int(out.verdict, BNET_WIRE_VERDICT_GONE);
+	check_int(out.max_streams, 64);
+	check_int((long long)out.connection, 5);
+	for (uint32_t n = 0; n < frame.length; n++)
+		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+}
+
+/* An older reader stops at the proof; an older writer ends there. */
+static void test_welcome_addresses(void)
+{
+	struct bnet_wire_welcome in = {.version = BNET_WIRE_VERSION, .connection = 9, .proof_size = BNET_PROOF_MAX}, out;
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX + 32] = {0};
+	size_t without = bnet_wire_welcome_encode(bytes, &in), size;
+	struct bnet_wire_frame frame;
+
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, without - BNET_WIRE_FRAME_HEADER, &out), 0);
+	check_int(out.naddresses, 0);
+
+	in.naddresses = BNET_ADDRESSES;
+	for (int i = 0; i < BNET_ADDRESSES; i++)
+		in.addresses[i] = address(i % 2 ? "10.1.2.3" : "fd00::7", (uint16_t)(1000 + i));
+	size = bnet_wire_welcome_encode(bytes, &in);
+	check_int(size, BNET_WIRE_WELCOME_MAX);
+	bnet_wire_frame_decode(bytes, &frame);
+	check(bnet_wire_frame_is_welcome(&frame));
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
+	check_int(out.naddresses, BNET_ADDRESSES);
+	check_int(memcmp(out.addresses, in.addresses, sizeof(in.addresses)), 0);
+
+	/* Cut within the list it is refused; what a later version writes behind it is not read. */
+	for (size_t n = without + 1; n < size; n++)
+		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n - BNET_WIRE_FRAME_HEADER, &out), -EBADMSG);
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length + 32, &out), 0);
+	check_int(out.naddresses, BNET_ADDRESSES);
+
+	/* More than there may be, none where there should be one, and the same bytes by another version's rules. */
+	bytes[without]++;
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length + 32, &out), -EBADMSG);
+	bytes[without]--;
+	bytes[without + 4] = 0;
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), -EBADMSG);
+	in.version = BNET_WIRE_VERSION + 1;
+	bnet_wire_welcome_encode(bytes, &in);
+	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
+	check_int(out.naddresses, 0);
+}
+
+static int decode(uint64_t size, uint64_t offset, uint32_t length)
+{
+	struct bnet_wire_data in = {.message = UINT64_C(1) << 40, .size = size, .offset = offset, .length = length}, out;
+	uint8_t bytes[BNET_WIRE_DATA_HEADER];
+	int rc;
+
+	bnet_wire_data_encode(bytes, &in);
+	rc = bnet_wire_data_decode(bytes, &out);
+	if (rc == 0)
+		check(out.message == in.message && out.size == size && out.offset == offset && out.length == length);
+	return rc;
+}
+
+static void test_data(void)
+{
+	static const struct {
+		uint64_t size, offset;
+		uint32_t length;
+		int rc;
+	} cases[] = {
+		{0, 0, 0, 0},
+		{1, 0, 1, 0},
+		{4096, 0, 4096, 0},
+		{10000, 4096, 4096, 0},
+		{10000, 8192, 1808, 0},
+		{UINT64_C(1) << 40, UINT64_C(1) << 39, 1 << 30, 0},
+		{10000, 100, 4096, -EBADMSG},      /* begins off a unit */
+		{10000, 0, 100, -EBADMSG},         /* ends off a unit, before the end */
+		{10000, 8192, 4096, -EBADMSG},     /* reaches past the end */
+		{10000, 12288, 0, -EBADMSG},       /* begins past the end */
+		{10000, 0, 0, -EBADMSG},           /* an empty slice of a message that is not */
+		{UINT64_MAX, UINT64_MAX - 4095, 4096, -EBADMSG},
+		{4096, UINT64_C(1) << 63, 4096, -EBADMSG},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		check_int(decode(cases[i].size, cases[i].offset, cases[i].length), cases[i].rc);
+}
+
+static void test_address_text(void)
+{
+	struct sockaddr_storage v4 = address("10.0.0.4", 1234), v6 = address("fe80::1", 1234), none;
+	char text[BNET_ADDRESS_TEXT];
+
+	memset(&none, 0, sizeof(none));
+	check_str(bnet_address_text(&v4, text), "10.0.0.4:1234");
+	check_str(bnet_address_text(&v6, text), "[fe80::1]:1234");
+	check_str(bnet_address_text(&none, text), "an unknown address");
+}
+
+int main(void)
+{
+	test_handle("10.0.0.4");
+	test_handle("2001:db8::17");
+	test_foreign_handle();
+	test_hello();
+	test_welcome();
+	test_welcome_addresses();
+	test_data();
+	test_address_text();
+	return 0;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How many workers a process gets.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "engine/engine.h"
+#include "transport/worker.h"
+
+/* ---- another machine: the library's calls come here first ---- */
+
+static int processors = 1;
+
+int sched_getaffinity(pid_t thread, size_t size, cpu_set_t *set)
+{
+	(void)thread;
+	CPU_ZERO_S(size, set);
+	for (int i = 0; i < processors; i++)
+		CPU_SET_S(i, size, set);
+	return 0;
+}
+
+/* The loopback interface has no speed of its own. */
+int open(const char *path, int flags, ...)
+{
+	va_list args;
+	mode_t mode;
+	int fd;
+
+	va_start(args, flags);
+	mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
+	va_end(args);
+	if (strcmp(path, "/sys/class/net/lo/speed") != 0)
+		return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+	fd = memfd_create("speed", MFD_CLOEXEC);
+	check(write(fd, "100000\n", 7) == 7 && lseek(fd, 0, SEEK_SET) == 0);
+	return fd;
+}
+
+/* ---- the rule ---- */
+
+static void few_processors_get_none(void)
+{
+	for (int few = 1; few < 4; few++)
+		check(bnet_workers_for(few, 1, 400000) == 0);
+	check(bnet_workers_for(64, 32, 400000) == 0);
+}
+
+static void slow_links_get_none(void)
+{
+	check(bnet_workers_for(64, 1, 0) == 0);
+	check(bnet_workers_for(64, 1, 10000) == 0);
+	check(bnet_workers_for(64, 1, 25000) == 0);
+}
+
+static void fast_links_get_some(void)
+{
+	check(bnet_workers_for(64, 8, 100000) > 0);
+	check(bnet_workers_for(16, 1, 40000) > 0);
+}
+
+/* With the control thread, four at the most; and the rank itself keeps two processors. */
+static void never_too_many(void)
+{
+	for (int many = 1; many <= 512; many++)
+		for (int ranks = 0; ranks <= 16; ranks++)
+			for (int64_t speed = 0; speed <= 1600000; speed += 100000) {
+				int each = many / (ranks ? ranks : 1), workers;
+
+				workers = bnet_workers_for(many, ranks, speed);
+				check(workers >= 0 && workers <= 3);
+				check(workers == 0 || workers <= each - 2);
+			}
+}
+
+static void launchers_say_how_many_ranks(void)
+{
+	static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+					    "SLURM_NTASKS_PER_NODE"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		unsetenv(names[i]);
+	check(bnet_local_ranks() == 1);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		setenv(names[i], "6", 1);
+		check(bnet_local_ranks() == 6);
+		setenv(names[i], "none", 1);
+		check(bnet_local_ranks() == 1);
+		setenv(names[i], "-3", 1);
+		check(bnet_local_ranks() == 1);
+		unsetenv(names[i]);
+	}
+}
+
+/* ---- the choice ---- */
+
+/* A thread with fewer processors than the one that called init gets what init announced. */
+static void the_first_choice_stays(void)
+{
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	unsetenv("BAGUA_NET_THREADS");
+	processors = 16;
+	check_int(bnet_engine_configure(), 0);
+	check_int(bnet_workers_wanted(), bnet_workers_for(16, 1, 100000));
+	check(bnet_workers_wanted() > 0);
+	processors = 1;
+	check_int(bnet_engine_configure(), 0);
+	check_int(bnet_workers_wanted(), bnet_workers_for(16, 1, 100000));
+}
+
+int main(void)
+{
+	few_processors_get_none();
+	slow_links_get_none();
+	fast_links_get_some();
+	never_too_many();
+	launchers_say_how_many_ranks();
+	the_first_choice_stays();
+	return 0;
+}
