@@ -162,7 +162,7 @@ int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 	if (rc == 0)
 		rc = bnet_coll_check_op(coll, dtype, op);
 	if (rc == 0)
-		rc = bnet_coll_check_root(coll, "reduce_to", root);
+		rc = bnet_coll_check_root(coll, "reduce", root);
 	if (rc != 0)
 		return rc;
 	red = (struct reduction){.send = send, .element = bnet_coll_dtype_size(dtype), .dtype = dtype, .op = op};
@@ -170,7 +170,7 @@ int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 	red.bytes = count * red.element;
 	red.nranks = coll->nranks;
 	red.place = place_of(coll, root);
-	rc = bnet_coll_begin(coll, "reduce_to", send, red.bytes, red.recv, red.recv != NULL ? red.bytes : 0);
+	rc = bnet_coll_begin(coll, "reduce", send, red.bytes, red.recv, red.recv != NULL ? red.bytes : 0);
 	if (rc != 0)
 		return rc;
 	if (coll->nranks == 1 && red.bytes > 0)

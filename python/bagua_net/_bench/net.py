@@ -58,7 +58,7 @@ class NetTransport:
 
     def bind(self, job: Job) -> Bound:
         arguments = self._arguments(job)
-        function = getattr(self._lib, f"bnet_{job.op}")
+        function = getattr(self._lib, f"bnet_coll_{job.op}")
         coll, check = self._coll, self._check
 
         def call() -> None:

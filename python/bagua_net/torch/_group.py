@@ -174,7 +174,7 @@ class ProcessGroupBaguaNet(Identity):
             send = tensors.contiguous(tensor)
             recv = send if root == self._rank else None
             self._collectives.call(
-                "reduce_to",
+                "reduce",
                 tensors.address(send),
                 _lib.ffi.NULL if recv is None else tensors.address(recv),
                 send.numel(),

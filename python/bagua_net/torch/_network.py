@@ -130,7 +130,7 @@ class Collectives:
         self.timeout_s = timeout_s
 
     def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> None:
-        """``bnet_<name>(group, *arguments)``; the first one connects.
+        """``bnet_coll_<name>(group, *arguments)``; the first one connects.
 
         Args:
             timeout_s: seconds without any progress after which it fails; None: the group's.
@@ -154,7 +154,7 @@ class Collectives:
         if limit != self._limit_s:
             self._lib.bnet_coll_set_timeout(self._coll, limit)
             self._limit_s = limit
-        self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
+        self._endpoint.check(self._coll, getattr(self._lib, f"bnet_coll_{name}")(self._coll, *arguments))
 
     def abort(self) -> None:
         """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
