@@ -46,8 +46,8 @@ static void reduce(void *dst, const void *a, const void *b, const struct operand
 
 static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
-	struct bnet_flat flats[ALL_TO_ALL_RANKS - 1];
-	struct bnet_pipe *pipes[ALL_TO_ALL_RANKS - 1];
+	struct bnet_coll_flat flats[ALL_TO_ALL_RANKS - 1];
+	struct bnet_coll_pipe *pipes[ALL_TO_ALL_RANKS - 1];
 	const char *inputs[ALL_TO_ALL_RANKS];
 	char *scratch = bnet_coll_scratch(coll, (size_t)coll->nranks * operands->bytes);
 	int npipes = 0, rc;
@@ -61,11 +61,11 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 		inputs[rank] = rank == coll->rank ? send : slot;
 		if (rank == coll->rank)
 			continue;
-		bnet_flat_init(&flats[npipes], send, operands->bytes, rank, slot, operands->bytes, rank, NULL);
+		bnet_coll_flat_init(&flats[npipes], send, operands->bytes, rank, slot, operands->bytes, rank, NULL);
 		pipes[npipes] = &flats[npipes].pipe;
 		npipes++;
 	}
-	rc = bnet_pipes_run(coll, pipes, npipes);
+	rc = bnet_coll_pipes_run(coll, pipes, npipes);
 	if (rc != 0)
 		return rc;
 	/* The last step alone writes to recv, which may be this rank's input. */
@@ -81,7 +81,7 @@ static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, 
 {
 	for (int distance = 1; distance < power; distance *= 2) {
 		const int peer = coll->rank ^ distance;
-		int rc = bnet_exchange(coll, sum, operands->bytes, peer, other, operands->bytes, peer);
+		int rc = bnet_coll_exchange(coll, sum, operands->bytes, peer, other, operands->bytes, peer);
 
 		if (rc != 0)
 			return rc;
@@ -104,20 +104,20 @@ static int recursive_doubling(struct bnet_coll *coll, const char *send, char *re
 	while (2 * power <= coll->nranks)
 		power *= 2;
 	if (coll->rank >= power) {
-		rc = bnet_exchange(coll, send, bytes, coll->rank - power, NULL, 0, -1);
-		return rc != 0 ? rc : bnet_exchange(coll, NULL, 0, -1, recv, bytes, coll->rank - power);
+		rc = bnet_coll_exchange(coll, send, bytes, coll->rank - power, NULL, 0, -1);
+		return rc != 0 ? rc : bnet_coll_exchange(coll, NULL, 0, -1, recv, bytes, coll->rank - power);
 	}
 	if (recv != send)
 		memcpy(recv, send, bytes);
 	if (coll->rank + power < coll->nranks) {
-		rc = bnet_exchange(coll, NULL, 0, -1, other, bytes, coll->rank + power);
+		rc = bnet_coll_exchange(coll, NULL, 0, -1, other, bytes, coll->rank + power);
 		if (rc != 0)
 			return rc;
 		reduce(recv, recv, other, operands);
 	}
 	rc = double_up(coll, recv, other, power, operands);
 	if (rc == 0 && coll->rank + power < coll->nranks)
-		rc = bnet_exchange(coll, recv, bytes, coll->rank + power, NULL, 0, -1);
+		rc = bnet_coll_exchange(coll, recv, bytes, coll->rank + power, NULL, 0, -1);
 	return rc;
 }
 
@@ -126,7 +126,7 @@ static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t c
 	const size_t element = bnet_coll_dtype_size(dtype);
 
 	for (size_t at = 0; at < count; at += SEGMENT / element) {
-		const size_t n = bnet_min(SEGMENT / element, count - at);
+		const size_t n = bnet_coll_min(SEGMENT / element, count - at);
 		const struct operands operands = {.count = n, .bytes = n * element, .dtype = dtype, .op = op};
 		const char *from = send + at * element;
 		char *to = recv + at * element;
@@ -171,6 +171,6 @@ int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t 
 	else if (bytes > 0 && algo == BNET_ALGO_DIRECT)
 		rc = direct(coll, send, recv, count, dtype, op);
 	else if (bytes > 0)
-		rc = bnet_ring_allreduce(coll, send, recv, count, dtype, op);
+		rc = bnet_coll_ring_allreduce(coll, send, recv, count, dtype, op);
 	return bnet_coll_end(coll, rc);
 }

@@ -45,7 +45,7 @@ int bnet_coll_net_fail(struct bnet_coll *coll, ncclResult_t result, int peer, co
 	bnet_coll_last_warning(coll->warnings, warning, sizeof(warning));
 	return bnet_coll_fail(coll, result == ncclRemoteError ? -EREMOTEIO : -EIO,
 			      "%s: rank %d lost rank %d: %s of %s returned %s (%d)%s%s", coll->operation, coll->rank,
-			      peer, call, bnet_client_name(&coll->table), result_name(result), (int)result,
+			      peer, call, bnet_client_name(&coll->client), result_name(result), (int)result,
 			      warning[0] != '\0' ? ": " : "", warning);
 }
 
@@ -68,15 +68,15 @@ static int open_network(struct bnet_coll *coll, const void *table, int version)
 	char reason[384];
 	int ndev = 0;
 
-	result = bnet_client_init(&coll->table, table, version, bnet_coll_logger);
+	result = bnet_client_init(&coll->client, table, version, bnet_coll_logger);
 	if (result == ncclSuccess) {
-		result = bnet_client_devices(&coll->table, &ndev);
+		result = bnet_client_devices(&coll->client, &ndev);
 		if (result == ncclSuccess && coll->dev >= 0 && coll->dev < ndev)
 			return 0;
-		bnet_client_finalize(&coll->table);
+		bnet_client_finalize(&coll->client);
 	}
 	if (result == ncclSuccess) {
-		snprintf(reason, sizeof(reason), "%s has %d", bnet_client_name(&coll->table), ndev);
+		snprintf(reason, sizeof(reason), "%s has %d", bnet_client_name(&coll->client), ndev);
 		return create_failed(-ENODEV, "create: no such device", reason);
 	}
 	bnet_coll_last_warning(coll->warnings, reason, sizeof(reason));
@@ -130,14 +130,14 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 	memset(row, 0, bnet_coll_handle_size(coll));
 	for (int rank = 0; rank < coll->nranks; rank++) {
 		char *handle = (char *)row + (size_t)rank * NCCL_NET_HANDLE_MAXSIZE;
-		struct bnet_peer *peer = &coll->peers[rank];
+		struct bnet_coll_peer *peer = &coll->peers[rank];
 		ncclResult_t result;
 
 		if (rank == coll->rank)
 			continue;
 		if (peer->listen != NULL || peer->recv.comm != NULL)
 			return bnet_coll_fail(coll, -EINVAL, "listen: done before");
-		result = bnet_client_listen(&coll->table, coll->dev, handle, &peer->listen);
+		result = bnet_client_listen(&coll->client, coll->dev, handle, &peer->listen);
 		if (result != ncclSuccess) {
 			peer->listen = NULL;
 			return bnet_coll_net_fail(coll, result, rank, "listen");
@@ -151,12 +151,12 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 static void deregister(struct bnet_coll *coll, int first)
 {
 	for (int rank = 0; rank < coll->nranks; rank++) {
-		struct bnet_link *links[] = {&coll->peers[rank].send, &coll->peers[rank].recv};
+		struct bnet_coll_link *links[] = {&coll->peers[rank].send, &coll->peers[rank].recv};
 
 		for (int i = 0; i < 2; i++) {
-			for (int region = first; region < NREGIONS; region++) {
+			for (int region = first; region < BNET_COLL_NREGIONS; region++) {
 				if (links[i]->registered[region])
-					bnet_client_dereg(&coll->table, links[i]->comm, links[i]->mhandles[region]);
+					bnet_client_dereg(&coll->client, links[i]->comm, links[i]->mhandles[region]);
 				links[i]->registered[region] = false;
 			}
 		}
@@ -165,28 +165,28 @@ static void deregister(struct bnet_coll *coll, int first)
 
 void bnet_coll_close_send(struct bnet_coll *coll, int rank)
 {
-	struct bnet_link *link = &coll->peers[rank].send;
+	struct bnet_coll_link *link = &coll->peers[rank].send;
 
 	if (link->comm != NULL)
-		bnet_client_close_send(&coll->table, link->comm);
-	*link = (struct bnet_link){0};
+		bnet_client_close_send(&coll->client, link->comm);
+	*link = (struct bnet_coll_link){0};
 }
 
 void bnet_coll_close_peer(struct bnet_coll *coll, int rank)
 {
-	struct bnet_peer *peer = &coll->peers[rank];
+	struct bnet_coll_peer *peer = &coll->peers[rank];
 
 	bnet_coll_close_send(coll, rank);
 	if (peer->recv.comm != NULL)
-		bnet_client_close_recv(&coll->table, peer->recv.comm);
+		bnet_client_close_recv(&coll->client, peer->recv.comm);
 	if (peer->listen != NULL)
-		bnet_client_close_listen(&coll->table, peer->listen);
-	*peer = (struct bnet_peer){0};
+		bnet_client_close_listen(&coll->client, peer->listen);
+	*peer = (struct bnet_coll_peer){0};
 }
 
 static void close_connections(struct bnet_coll *coll)
 {
-	deregister(coll, REGION_SCRATCH);
+	deregister(coll, BNET_COLL_SCRATCH);
 	for (int rank = 0; rank < coll->nranks; rank++)
 		bnet_coll_close_peer(coll, rank);
 }
@@ -196,8 +196,8 @@ void bnet_coll_destroy(bnet_coll_t *coll)
 	if (coll == NULL)
 		return;
 	close_connections(coll);
-	bnet_client_finalize(&coll->table);
-	free(coll->regions[REGION_SCRATCH].base);
+	bnet_client_finalize(&coll->client);
+	free(coll->regions[BNET_COLL_SCRATCH].base);
 	free(coll->peers);
 	free(coll);
 }
@@ -225,8 +225,8 @@ int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *s
 		return bnet_coll_fail(coll, -ENOTCONN, "%s: bnet_coll_connect comes first", operation);
 	coll->operation = operation;
 	coll->warnings = bnet_coll_warnings();
-	coll->regions[REGION_SEND] = (struct bnet_region){(char *)(uintptr_t)send, send_bytes};
-	coll->regions[REGION_RECV] = (struct bnet_region){recv, recv_bytes};
+	coll->regions[BNET_COLL_SEND] = (struct bnet_coll_region){(char *)(uintptr_t)send, send_bytes};
+	coll->regions[BNET_COLL_RECV] = (struct bnet_coll_region){recv, recv_bytes};
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return bnet_coll_end(coll, bnet_coll_fail(coll, -ECANCELED, "%s: aborted", operation));
 	return 0;
@@ -235,7 +235,7 @@ int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *s
 int bnet_coll_end(struct bnet_coll *coll, int rc)
 {
 	if (rc == 0) {
-		deregister(coll, REGION_SEND);
+		deregister(coll, BNET_COLL_SEND);
 		return 0;
 	}
 	close_connections(coll);
@@ -245,20 +245,20 @@ int bnet_coll_end(struct bnet_coll *coll, int rc)
 
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes)
 {
-	struct bnet_region *scratch = &coll->regions[REGION_SCRATCH];
+	struct bnet_coll_region *scratch = &coll->regions[BNET_COLL_SCRATCH];
 	void *base;
 
 	if (scratch->bytes >= bytes)
 		return scratch->base;
-	deregister(coll, REGION_SCRATCH);
+	deregister(coll, BNET_COLL_SCRATCH);
 	free(scratch->base);
-	*scratch = (struct bnet_region){0};
-	bytes = bnet_round_up(bytes, PAGE);
+	*scratch = (struct bnet_coll_region){0};
+	bytes = bnet_coll_round_up(bytes, PAGE);
 	if (posix_memalign(&base, PAGE, bytes) != 0) {
 		bnet_coll_fail(coll, -ENOMEM, "%s: no memory for %zu bytes of scratch", coll->operation, bytes);
 		return NULL;
 	}
-	*scratch = (struct bnet_region){base, bytes};
+	*scratch = (struct bnet_coll_region){base, bytes};
 	return base;
 }
 

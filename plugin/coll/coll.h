@@ -26,37 +26,37 @@
 #include "nccl/client.h"
 
 /* Messages in flight per connection and direction: as many as NCCL keeps (NCCL_STEPS), so every network takes them. */
-#define BNET_DEPTH 8
+#define BNET_COLL_DEPTH 8
 /* Largest message. Large enough that a message's fixed cost (10 µs or so) is a few percent of its time on the wire at
  * 2 GB/s, small enough that a chunk is reduced and sent on while it is in the second-level cache. */
-#define BNET_CHUNK ((size_t)512 * 1024)
+#define BNET_COLL_CHUNK ((size_t)512 * 1024)
 
 /* ---- a group ---- */
 
 /* What an operation reads and writes. A region is registered with a connection when that first carries part of it. */
-enum { REGION_SCRATCH, REGION_SEND, REGION_RECV, NREGIONS };
+enum { BNET_COLL_SCRATCH, BNET_COLL_SEND, BNET_COLL_RECV, BNET_COLL_NREGIONS };
 
-struct bnet_region {
+struct bnet_coll_region {
 	char *base;
 	size_t bytes;
 };
 
 /* One direction of the connection with a peer. */
-struct bnet_link {
+struct bnet_coll_link {
 	void *comm;
-	void *mhandles[NREGIONS];
-	bool registered[NREGIONS];
+	void *mhandles[BNET_COLL_NREGIONS];
+	bool registered[BNET_COLL_NREGIONS];
 };
 
-struct bnet_peer {
-	struct bnet_link send;
-	struct bnet_link recv;
+struct bnet_coll_peer {
+	struct bnet_coll_link send;
+	struct bnet_coll_link recv;
 	void *listen;                         /* where this peer, and no other, connects to */
 	char handle[NCCL_NET_HANDLE_MAXSIZE]; /* networks keep the state of a connect in it */
 };
 
 struct bnet_coll {
-	struct bnet_client table;
+	struct bnet_client client;
 	int dev;
 	int rank;
 	int nranks;
@@ -64,11 +64,11 @@ struct bnet_coll {
 	atomic_bool aborted;
 	int failed;           /* 0, or what the operation that broke the group returned */
 	int64_t timeout_ns;   /* 0: none */
-	int64_t usual_wait_ns; /* for a peer's message: see struct bnet_wait */
+	int64_t usual_wait_ns; /* for a peer's message: see struct bnet_coll_wait */
 	const char *operation;
 	unsigned warnings;    /* bnet_coll_warnings() when the operation began */
-	struct bnet_region regions[NREGIONS];
-	struct bnet_peer *peers;
+	struct bnet_coll_region regions[BNET_COLL_NREGIONS];
+	struct bnet_coll_peer *peers;
 	char error[768];
 };
 
@@ -109,7 +109,7 @@ void bnet_coll_last_warning(unsigned since, char *out, size_t size);
 
 /* ---- coll_wait.c ---- */
 
-struct bnet_wait {
+struct bnet_coll_wait {
 	unsigned idle;         /* fruitless polls in a row */
 	long nap_ns;           /* the last nap in that row; 0: none yet */
 	int64_t since;         /* when the clock was first read in that row; 0: not yet */
@@ -120,14 +120,14 @@ struct bnet_wait {
 
 int64_t bnet_coll_now(void);
 /* After a poll that moved something. */
-void bnet_wait_reset(struct bnet_wait *wait);
+void bnet_coll_wait_reset(struct bnet_coll_wait *wait);
 /* The same, and the row that is over was a wait for a peer: it counts for how long they usually are. */
-void bnet_wait_over(struct bnet_wait *wait);
+void bnet_coll_wait_over(struct bnet_coll_wait *wait);
 /* After a poll that moved nothing: ns to nap, which grow, or 0: only yield. Where long rows are usual it comes soon to
  * that. */
-long bnet_wait_fruitless(struct bnet_wait *wait);
+long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait);
 /* The same, and does so: 0, -ETIMEDOUT or -ECANCELED. */
-int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait);
+int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait);
 
 /* ---- coll_connect.c ---- */
 
@@ -139,82 +139,82 @@ int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress);
 
 /* ---- coll_pipe.c ---- */
 
-struct bnet_piece {
+struct bnet_coll_piece {
 	char *data;
 	size_t bytes; /* 0: no message; the peer's piece of the same number is empty too */
 };
 
-struct bnet_pipe;
+struct bnet_coll_pipe;
 
 /* One direction of a pipe: messages 0 … count-1 with one peer, posted in order, complete in order. */
-struct bnet_half {
+struct bnet_coll_half {
 	int peer; /* -1: none, and count is 0 */
 	size_t count;
 	size_t posted;
 	size_t done;
 	/* Where message i is. Called right before it is posted, again if the network has no room. */
-	struct bnet_piece (*piece)(const struct bnet_pipe *pipe, size_t i);
+	struct bnet_coll_piece (*piece)(const struct bnet_coll_pipe *pipe, size_t i);
 	/* NULL: always. What message i depends on must not depend on a message after i, on any rank. */
-	bool (*may_post)(const struct bnet_pipe *pipe, size_t i);
+	bool (*may_post)(const struct bnet_coll_pipe *pipe, size_t i);
 	struct {
 		void *request; /* NULL: an empty piece */
 		size_t bytes;
-	} flight[BNET_DEPTH];
+	} flight[BNET_COLL_DEPTH];
 };
 
 /* Messages to one peer and from one peer that depend on each other. */
-struct bnet_pipe {
-	struct bnet_half send;
-	struct bnet_half recv;
-	void (*received)(const struct bnet_pipe *pipe, size_t i); /* NULL, or what to do with message i */
+struct bnet_coll_pipe {
+	struct bnet_coll_half send;
+	struct bnet_coll_half recv;
+	void (*received)(const struct bnet_coll_pipe *pipe, size_t i); /* NULL, or what to do with message i */
 	const void *op;                                           /* for the functions above */
 };
 
 /* Runs pipes to their end, at the same time; no two of them may share a peer and a direction. */
-int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes);
+int bnet_coll_pipes_run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes);
 /* The same for more pipes than run at a time: wherever one is at its end, next makes another one in its place, until it
  * has no more to make. Each of pipes is all zeros, or the first one in its place. */
-int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes,
+int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
 		      bool (*next)(void *op, int place),
 		      void *op);
 
 /* A pipe that carries one buffer each way, in chunks. */
-struct bnet_flat {
-	struct bnet_pipe pipe;
+struct bnet_coll_flat {
+	struct bnet_coll_pipe pipe;
 	const char *send;
 	size_t send_bytes;
 	char *recv;
 	size_t recv_bytes;
-	char *stage; /* NULL, or BNET_DEPTH chunks to send from, because both buffers are the same memory */
+	char *stage; /* NULL, or BNET_COLL_DEPTH chunks to send from, because both buffers are the same memory */
 };
 
-void bnet_flat_init(struct bnet_flat *flat, const void *send, size_t send_bytes, int send_peer, void *recv,
+void bnet_coll_flat_init(struct bnet_coll_flat *flat, const void *send, size_t send_bytes, int send_peer, void *recv,
 		    size_t recv_bytes, int recv_peer, char *stage);
 /* One flat pipe, run. */
-int bnet_exchange(struct bnet_coll *coll, const void *send, size_t send_bytes, int send_peer, void *recv,
+int bnet_coll_exchange(struct bnet_coll *coll, const void *send, size_t send_bytes, int send_peer, void *recv,
 		  size_t recv_bytes, int recv_peer);
 
 /* ---- coll_ring.c ---- */
 
-int bnet_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op);
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op);
 
-static inline size_t bnet_min(size_t a, size_t b)
+static inline size_t bnet_coll_min(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
 
-static inline size_t bnet_max(size_t a, size_t b)
+static inline size_t bnet_coll_max(size_t a, size_t b)
 {
 	return a > b ? a : b;
 }
 
-static inline size_t bnet_round_up(size_t value, size_t unit)
+static inline size_t bnet_coll_round_up(size_t value, size_t unit)
 {
 	return (value + unit - 1) / unit * unit;
 }
 
 /* The rank `step` places further around the ring; step may be negative, down to -nranks. */
-static inline int bnet_ring_rank(const struct bnet_coll *coll, int step)
+static inline int bnet_coll_ring_rank(const struct bnet_coll *coll, int step)
 {
 	return (coll->rank + step + coll->nranks) % coll->nranks;
 }

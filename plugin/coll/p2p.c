@@ -8,7 +8,7 @@
 
 #include "coll/coll.h"
 
-#define STAGE_BYTES (BNET_DEPTH * BNET_CHUNK)
+#define STAGE_BYTES (BNET_COLL_DEPTH * BNET_COLL_CHUNK)
 /* Peers that all-to-all exchanges with at the same time: only so many slow ones hold up the others. */
 #define ALL_TO_ALL_PEERS 4
 
@@ -17,7 +17,7 @@
 static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes, int send_peer, char *recv,
 		    size_t recv_bytes, int recv_peer)
 {
-	struct bnet_flat flat;
+	struct bnet_coll_flat flat;
 	char *stage = NULL;
 
 	if (send_peer >= 0 && recv_peer >= 0 && send == recv) {
@@ -25,14 +25,14 @@ static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes,
 		if (stage == NULL)
 			return -ENOMEM;
 	}
-	bnet_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
-	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&flat.pipe}, 1);
+	bnet_coll_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }
 
 static int check_sendrecv(struct bnet_coll *coll, size_t send_count, int send_peer, size_t recv_count, int recv_peer,
 			  int dtype)
 {
-	int rc = bnet_coll_check_count(coll, bnet_max(send_count, recv_count), dtype);
+	int rc = bnet_coll_check_count(coll, bnet_coll_max(send_count, recv_count), dtype);
 
 	if (rc != 0)
 		return rc;
@@ -125,7 +125,7 @@ struct all_to_all {
 	const struct bnet_coll *coll;
 	const struct blocks *send;
 	const struct blocks *recv;
-	struct bnet_flat flats[ALL_TO_ALL_PEERS];
+	struct bnet_coll_flat flats[ALL_TO_ALL_PEERS];
 	char *stage; /* NULL, or a part for each of them */
 	int round;   /* the next one */
 };
@@ -141,7 +141,7 @@ static bool next_round(void *op, int place)
 		peer = (all->round++ - rank + nranks) % nranks;
 	if (peer == rank)
 		return false;
-	bnet_flat_init(&all->flats[place], block_at(all->send, peer), block_bytes(all->send, peer), peer,
+	bnet_coll_flat_init(&all->flats[place], block_at(all->send, peer), block_bytes(all->send, peer), peer,
 		       block_at(all->recv, peer), block_bytes(all->recv, peer), peer,
 		       all->stage != NULL ? all->stage + (size_t)place * STAGE_BYTES : NULL);
 	return true;
@@ -150,7 +150,7 @@ static bool next_round(void *op, int place)
 static int all_to_all(struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
 {
 	struct all_to_all all = {.coll = coll, .send = send, .recv = recv};
-	struct bnet_pipe *pipes[ALL_TO_ALL_PEERS];
+	struct bnet_coll_pipe *pipes[ALL_TO_ALL_PEERS];
 
 	if (send->base == recv->base && send->base != NULL) {
 		all.stage = bnet_coll_scratch(coll, STAGE_BYTES * ALL_TO_ALL_PEERS);
@@ -159,7 +159,7 @@ static int all_to_all(struct bnet_coll *coll, const struct blocks *send, const s
 	}
 	for (int i = 0; i < ALL_TO_ALL_PEERS; i++)
 		pipes[i] = &all.flats[i].pipe;
-	return bnet_pipes_run_on(coll, pipes, ALL_TO_ALL_PEERS, next_round, &all);
+	return bnet_coll_pipes_run_on(coll, pipes, ALL_TO_ALL_PEERS, next_round, &all);
 }
 
 static void copy_own_block(const struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
@@ -241,8 +241,8 @@ static int barrier(struct bnet_coll *coll)
 		return -ENOMEM;
 	token[0] = 0;
 	for (int distance = 1; distance < coll->nranks; distance *= 2) {
-		int rc = bnet_exchange(coll, token, 1, bnet_ring_rank(coll, distance), token + 1, 1,
-				       bnet_ring_rank(coll, -distance));
+		int rc = bnet_coll_exchange(coll, token, 1, bnet_coll_ring_rank(coll, distance), token + 1, 1,
+				       bnet_coll_ring_rank(coll, -distance));
 
 		if (rc != 0)
 			return rc;

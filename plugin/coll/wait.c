@@ -27,24 +27,24 @@ int64_t bnet_coll_now(void)
 	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-void bnet_wait_over(struct bnet_wait *wait)
+void bnet_coll_wait_over(struct bnet_coll_wait *wait)
 {
 	if (wait->since != 0) {
 		const int64_t ns = bnet_coll_now() - wait->since;
 
 		wait->usual_ns += ((ns < MOST_WAIT_NS ? ns : MOST_WAIT_NS) - wait->usual_ns) / WAIT_SHARE;
 	}
-	bnet_wait_reset(wait);
+	bnet_coll_wait_reset(wait);
 }
 
-void bnet_wait_reset(struct bnet_wait *wait)
+void bnet_coll_wait_reset(struct bnet_coll_wait *wait)
 {
 	wait->idle = 0;
 	wait->nap_ns = 0;
 	wait->since = 0;
 }
 
-long bnet_wait_fruitless(struct bnet_wait *wait)
+long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 {
 	wait->idle++;
 	if (wait->since == 0 && wait->idle >= CLOCK_EVERY)
@@ -57,13 +57,13 @@ long bnet_wait_fruitless(struct bnet_wait *wait)
 	return wait->nap_ns;
 }
 
-int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
+int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 {
 	struct timespec nap;
 
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return -ECANCELED;
-	nap = (struct timespec){.tv_nsec = bnet_wait_fruitless(wait)};
+	nap = (struct timespec){.tv_nsec = bnet_coll_wait_fruitless(wait)};
 	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
 	 * where they do not, a yield is a system call among others. */
 	if (nap.tv_nsec > 0)

@@ -18,7 +18,7 @@
 static int register_slots(struct bnet_tagged *mail, struct bnet_box *box, void *comm, char *at, size_t bytes,
 			  void **mhandle)
 {
-	ncclResult_t result = bnet_client_reg(&mail->coll->table, comm, at, bytes, NCCL_PTR_HOST, mhandle);
+	ncclResult_t result = bnet_client_reg(&mail->coll->client, comm, at, bytes, NCCL_PTR_HOST, mhandle);
 
 	return result == ncclSuccess ? 0 : bnet_coll_net_fail(mail->coll, result, box->peer, "regMr");
 }
@@ -26,25 +26,25 @@ static int register_slots(struct bnet_tagged *mail, struct bnet_box *box, void *
 static int need_slots(struct bnet_tagged *mail, struct bnet_box *box)
 {
 	if (box->slots == NULL)
-		box->slots = calloc(BNET_DEPTH + 1, BNET_SLOT);
+		box->slots = calloc(BNET_COLL_DEPTH + 1, BNET_SLOT);
 	return box->slots != NULL ? 0 : bnet_coll_fail(mail->coll, -ENOMEM, "messages: out of memory");
 }
 
 static char *in_slot(const struct bnet_box *box)
 {
-	return box->slots + BNET_DEPTH * BNET_SLOT;
+	return box->slots + BNET_COLL_DEPTH * BNET_SLOT;
 }
 
 static int ready_to_send(struct bnet_tagged *mail, struct bnet_box *box, bool *progress)
 {
-	struct bnet_link *link = &mail->coll->peers[box->peer].send;
+	struct bnet_coll_link *link = &mail->coll->peers[box->peer].send;
 	int rc = need_slots(mail, box);
 
 	if (rc == 0)
 		rc = bnet_coll_try_connect(mail->coll, box->peer, progress);
 	if (rc != 0 || link->comm == NULL)
 		return rc;
-	rc = register_slots(mail, box, link->comm, box->slots, BNET_DEPTH * BNET_SLOT, &box->out_mhandle);
+	rc = register_slots(mail, box, link->comm, box->slots, BNET_COLL_DEPTH * BNET_SLOT, &box->out_mhandle);
 	box->out_ready = rc == 0;
 	return rc;
 }
@@ -62,7 +62,7 @@ static bool accepted(struct bnet_tagged *mail, const struct bnet_box *box, bool 
 
 static int ready_to_receive(struct bnet_tagged *mail, struct bnet_box *box, bool *progress)
 {
-	struct bnet_link *link = &mail->coll->peers[box->peer].recv;
+	struct bnet_coll_link *link = &mail->coll->peers[box->peer].recv;
 	int rc = need_slots(mail, box);
 
 	if (rc != 0 || !accepted(mail, box, progress))
@@ -74,8 +74,8 @@ static int ready_to_receive(struct bnet_tagged *mail, struct bnet_box *box, bool
 
 static int register_buffer(struct bnet_tagged *mail, struct bnet_box *box, struct bnet_op *op)
 {
-	const struct bnet_peer *peer = &mail->coll->peers[box->peer];
-	ncclResult_t result = bnet_client_reg(&mail->coll->table, op->sends ? peer->send.comm : peer->recv.comm,
+	const struct bnet_coll_peer *peer = &mail->coll->peers[box->peer];
+	ncclResult_t result = bnet_client_reg(&mail->coll->client, op->sends ? peer->send.comm : peer->recv.comm,
 					     op->buf, op->bytes, NCCL_PTR_HOST, &op->mhandle);
 
 	if (result != ncclSuccess)
@@ -86,10 +86,10 @@ static int register_buffer(struct bnet_tagged *mail, struct bnet_box *box, struc
 
 static void deregister_buffer(struct bnet_tagged *mail, const struct bnet_box *box, struct bnet_op *op)
 {
-	const struct bnet_peer *peer = &mail->coll->peers[box->peer];
+	const struct bnet_coll_peer *peer = &mail->coll->peers[box->peer];
 
 	if (op->registered)
-		bnet_client_dereg(&mail->coll->table, op->sends ? peer->send.comm : peer->recv.comm, op->mhandle);
+		bnet_client_dereg(&mail->coll->client, op->sends ? peer->send.comm : peer->recv.comm, op->mhandle);
 	op->registered = false;
 }
 
@@ -98,7 +98,7 @@ static int test_oldest(struct bnet_tagged *mail, const struct bnet_box *box, con
 		       int *bytes)
 {
 	int done = 0;
-	ncclResult_t result = bnet_client_test(&mail->coll->table, oldest->request, &done, bytes);
+	ncclResult_t result = bnet_client_test(&mail->coll->client, oldest->request, &done, bytes);
 
 	if (result != ncclSuccess)
 		return bnet_coll_net_fail(mail->coll, result, box->peer, sends ? "a send" : "a receive");
@@ -134,14 +134,14 @@ static int post_send(struct bnet_tagged *mail, struct bnet_box *box, char *data,
 		     struct bnet_op *op)
 {
 	void *request = NULL;
-	ncclResult_t result = bnet_client_isend(&mail->coll->table, mail->coll->peers[box->peer].send.comm, data, bytes,
+	ncclResult_t result = bnet_client_isend(&mail->coll->client, mail->coll->peers[box->peer].send.comm, data, bytes,
 					       0, mhandle, &request);
 
 	if (result != ncclSuccess)
 		return bnet_coll_net_fail(mail->coll, result, box->peer, "isend");
 	if (request == NULL)
 		return 0;
-	box->out_flight[box->out_posted % BNET_DEPTH] = (struct bnet_moving){request, op, bytes};
+	box->out_flight[box->out_posted % BNET_COLL_DEPTH] = (struct bnet_moving){request, op, bytes};
 	box->out_posted++;
 	return 1;
 }
@@ -149,7 +149,7 @@ static int post_send(struct bnet_tagged *mail, struct bnet_box *box, char *data,
 static int post_header(struct bnet_tagged *mail, struct bnet_box *box, struct bnet_outgoing *outgoing)
 {
 	const bool letter = outgoing->frame.kind == FRAME_LETTER;
-	char *slot = box->slots + box->out_posted % BNET_DEPTH * BNET_SLOT;
+	char *slot = box->slots + box->out_posted % BNET_COLL_DEPTH * BNET_SLOT;
 	const uint64_t taken = box->handed_on;
 	size_t bytes = sizeof(outgoing->frame);
 	int rc;
@@ -173,7 +173,7 @@ static int post_header(struct bnet_tagged *mail, struct bnet_box *box, struct bn
 static int post_chunk(struct bnet_tagged *mail, struct bnet_box *box, struct bnet_outgoing *outgoing)
 {
 	struct bnet_op *op = outgoing->op;
-	const size_t bytes = bnet_min(BNET_CHUNK, op->bytes - box->out_sent);
+	const size_t bytes = bnet_coll_min(BNET_COLL_CHUNK, op->bytes - box->out_sent);
 	const bool last = box->out_sent + bytes == op->bytes;
 	int rc = op->registered ? 0 : register_buffer(mail, box, op);
 
@@ -189,7 +189,7 @@ static int post_chunk(struct bnet_tagged *mail, struct bnet_box *box, struct bne
 
 static int post_out(struct bnet_tagged *mail, struct bnet_box *box, bool *progress)
 {
-	while (!bnet_list_empty(&box->out) && box->out_posted - box->out_done < BNET_DEPTH) {
+	while (!bnet_list_empty(&box->out) && box->out_posted - box->out_done < BNET_COLL_DEPTH) {
 		struct bnet_outgoing *first = bnet_entry(box->out.next, struct bnet_outgoing, node);
 		int rc = box->header_sent ? post_chunk(mail, box, first) : post_header(mail, box, first);
 
@@ -203,7 +203,7 @@ static int post_out(struct bnet_tagged *mail, struct bnet_box *box, bool *progre
 static int complete_out(struct bnet_tagged *mail, struct bnet_box *box, bool *progress)
 {
 	while (box->out_done < box->out_posted) {
-		const struct bnet_moving oldest = box->out_flight[box->out_done % BNET_DEPTH];
+		const struct bnet_moving oldest = box->out_flight[box->out_done % BNET_COLL_DEPTH];
 		int rc = test_oldest(mail, box, &oldest, true, NULL);
 
 		if (rc <= 0)
@@ -260,7 +260,7 @@ static bool owes_answer(const struct bnet_box *box)
 	bool answer = box->out_done < box->out_posted;
 
 	for (size_t i = box->out_done; i < box->out_posted; i++)
-		if (box->out_flight[i % BNET_DEPTH].op != NULL)
+		if (box->out_flight[i % BNET_COLL_DEPTH].op != NULL)
 			return false;
 	bnet_list_each(node, &box->out) {
 		const struct bnet_outgoing *outgoing = bnet_entry(node, struct bnet_outgoing, node);
@@ -289,14 +289,14 @@ bool bnet_tagged_answer(struct bnet_tagged *mail, struct bnet_box *box)
 static int post_receive(struct bnet_tagged *mail, struct bnet_box *box, char *data, size_t bytes, void *mhandle)
 {
 	void *request = NULL;
-	ncclResult_t result = bnet_client_irecv(&mail->coll->table, mail->coll->peers[box->peer].recv.comm, data, bytes,
+	ncclResult_t result = bnet_client_irecv(&mail->coll->client, mail->coll->peers[box->peer].recv.comm, data, bytes,
 					       0, mhandle, &request);
 
 	if (result != ncclSuccess)
 		return bnet_coll_net_fail(mail->coll, result, box->peer, "irecv");
 	if (request == NULL)
 		return 0;
-	box->in_flight[box->in_posted % BNET_DEPTH] = (struct bnet_moving){request, NULL, bytes};
+	box->in_flight[box->in_posted % BNET_COLL_DEPTH] = (struct bnet_moving){request, NULL, bytes};
 	box->in_posted++;
 	return 1;
 }
@@ -317,8 +317,8 @@ static int post_in(struct bnet_tagged *mail, struct bnet_box *box)
 		return box->in_posted > box->in_done
 			       ? 0
 			       : post_receive(mail, box, in_slot(box), BNET_SLOT, box->in_mhandle);
-	while (rc > 0 && box->in_asked < op->bytes && box->in_posted - box->in_done < BNET_DEPTH) {
-		const size_t bytes = bnet_min(BNET_CHUNK, op->bytes - box->in_asked);
+	while (rc > 0 && box->in_asked < op->bytes && box->in_posted - box->in_done < BNET_COLL_DEPTH) {
+		const size_t bytes = bnet_coll_min(BNET_COLL_CHUNK, op->bytes - box->in_asked);
 
 		rc = post_receive(mail, box, op->buf + box->in_asked, bytes, op->mhandle);
 		if (rc > 0)
@@ -371,7 +371,7 @@ static int took_chunk(struct bnet_tagged *mail, struct bnet_box *box, size_t byt
 static int complete_in(struct bnet_tagged *mail, struct bnet_box *box, bool *progress)
 {
 	while (box->in_done < box->in_posted) {
-		const struct bnet_moving oldest = box->in_flight[box->in_done % BNET_DEPTH];
+		const struct bnet_moving oldest = box->in_flight[box->in_done % BNET_COLL_DEPTH];
 		int bytes = 0, rc = test_oldest(mail, box, &oldest, false, &bytes);
 
 		if (rc <= 0)
@@ -414,7 +414,7 @@ int bnet_tagged_move_in(struct bnet_tagged *mail, struct bnet_box *box, bool *pr
 	if (rc == 0 && more && !box->in_ready)
 		rc = never_came(mail, box);
 	/* A pass looks at every peer, so it takes as many frames of each as are there, but of a fast one not without end. */
-	for (int frames = 0; rc == 0 && more && box->in_ready && frames < BNET_DEPTH; frames++) {
+	for (int frames = 0; rc == 0 && more && box->in_ready && frames < BNET_COLL_DEPTH; frames++) {
 		more = false;
 		rc = take_next(mail, box, &more);
 		*progress |= more;
@@ -428,10 +428,10 @@ int bnet_tagged_move_in(struct bnet_tagged *mail, struct bnet_box *box, bool *pr
 void bnet_tagged_release_out(struct bnet_tagged *mail, struct bnet_box *box)
 {
 	if (box->out_ready)
-		bnet_client_dereg(&mail->coll->table, mail->coll->peers[box->peer].send.comm, box->out_mhandle);
+		bnet_client_dereg(&mail->coll->client, mail->coll->peers[box->peer].send.comm, box->out_mhandle);
 	for (size_t i = box->out_done; i < box->out_posted; i++)
-		if (box->out_flight[i % BNET_DEPTH].op != NULL)
-			deregister_buffer(mail, box, box->out_flight[i % BNET_DEPTH].op);
+		if (box->out_flight[i % BNET_COLL_DEPTH].op != NULL)
+			deregister_buffer(mail, box, box->out_flight[i % BNET_COLL_DEPTH].op);
 	bnet_list_each(node, &box->out) {
 		struct bnet_outgoing *outgoing = bnet_entry(node, struct bnet_outgoing, node);
 
@@ -447,7 +447,7 @@ void bnet_tagged_release(struct bnet_tagged *mail, struct bnet_box *box)
 {
 	bnet_tagged_release_out(mail, box);
 	if (box->in_ready)
-		bnet_client_dereg(&mail->coll->table, mail->coll->peers[box->peer].recv.comm, box->in_mhandle);
+		bnet_client_dereg(&mail->coll->client, mail->coll->peers[box->peer].recv.comm, box->in_mhandle);
 	if (box->into != NULL)
 		deregister_buffer(mail, box, box->into);
 	box->in_ready = false;

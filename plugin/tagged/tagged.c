@@ -79,14 +79,14 @@ static void free_operations(struct bnet_node *head)
 static void answer_all(struct bnet_tagged *mail)
 {
 	const int64_t until = bnet_coll_now() + FAREWELL_NS;
-	struct bnet_wait wait = {.nap_after = PASSES};
+	struct bnet_coll_wait wait = {.nap_after = PASSES};
 
 	for (;;) {
 		bool more = false;
 
 		for (int rank = 0; rank < mail->coll->nranks; rank++)
 			more |= bnet_tagged_answer(mail, &mail->boxes[rank]);
-		if (!more || bnet_coll_now() > until || bnet_wait_idle(mail->coll, &wait) != 0)
+		if (!more || bnet_coll_now() > until || bnet_coll_wait_idle(mail->coll, &wait) != 0)
 			return;
 	}
 }
@@ -376,7 +376,7 @@ static int overdue(struct bnet_tagged *mail)
 static int move_all(struct bnet_tagged *mail, bool *progress)
 {
 	for (int step = 1; step < mail->coll->nranks; step++) {
-		struct bnet_box *box = &mail->boxes[bnet_ring_rank(mail->coll, step)];
+		struct bnet_box *box = &mail->boxes[bnet_coll_ring_rank(mail->coll, step)];
 		int rc;
 
 		if (box->lost != 0)
@@ -409,9 +409,9 @@ static int begin_all(struct bnet_tagged *mail, struct bnet_node *taken)
 }
 
 /* A nap that ends when something is posted. */
-static void idle(struct bnet_tagged *mail, struct bnet_wait *wait)
+static void idle(struct bnet_tagged *mail, struct bnet_coll_wait *wait)
 {
-	const long nap_ns = bnet_wait_fruitless(wait);
+	const long nap_ns = bnet_coll_wait_fruitless(wait);
 	const int64_t until = bnet_coll_now() + nap_ns;
 	const struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
 
@@ -448,7 +448,7 @@ static int report(struct bnet_tagged *mail, bnet_tagged_done_t *done, int max)
 
 int bnet_tagged_progress(bnet_tagged_t *mail, bnet_tagged_done_t *done, int max)
 {
-	struct bnet_wait wait = {.nap_after = PASSES};
+	struct bnet_coll_wait wait = {.nap_after = PASSES};
 
 	if (max < 1)
 		return -EINVAL;
@@ -478,7 +478,7 @@ int bnet_tagged_progress(bnet_tagged_t *mail, bnet_tagged_done_t *done, int max)
 		if (!running)
 			return 0;
 		if (progress)
-			bnet_wait_reset(&wait);
+			bnet_coll_wait_reset(&wait);
 		else
 			idle(mail, &wait);
 	}

@@ -91,7 +91,7 @@ struct bnet_box {
 	int out_lost;     /* 0, or why nothing goes to it any more; what it has sent may still come */
 	int64_t grace;    /* until when a connection from it may still turn up then */
 	unsigned awaited; /* operations for which something must come from this peer */
-	char *slots;      /* BNET_DEPTH to send from, one to receive into */
+	char *slots;      /* BNET_COLL_DEPTH to send from, one to receive into */
 
 	struct bnet_node out; /* frames, in order; the first may be on its way */
 	void *out_mhandle;
@@ -101,7 +101,7 @@ struct bnet_box {
 	size_t out_sent;      /* bytes of its payload */
 	uint64_t unconfirmed; /* letters' bytes that count in the window */
 	int64_t ask_at;       /* when to see whether this peer is there, if nothing says so by itself */
-	struct bnet_moving out_flight[BNET_DEPTH];
+	struct bnet_moving out_flight[BNET_COLL_DEPTH];
 
 	void *in_mhandle;
 	bool in_ready;
@@ -110,7 +110,7 @@ struct bnet_box {
 	size_t in_asked;      /* bytes of the parcel for which a receive is posted */
 	uint64_t kept;        /* letters' bytes that nobody has asked for */
 	uint64_t handed_on;   /* letters' bytes that the peer has not heard of */
-	struct bnet_moving in_flight[BNET_DEPTH];
+	struct bnet_moving in_flight[BNET_COLL_DEPTH];
 };
 
 struct bnet_tagged {

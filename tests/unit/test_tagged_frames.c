@@ -37,7 +37,7 @@ static void open_box(struct box *box, struct rank *rank)
 	check_int(bnet_tagged_create(&box->mail, rank->coll, rank->group->rows), 0);
 	rank->coll = NULL; /* the messages' from now on */
 	rank->group->shared[0] = (char *)box->mail;
-	box->buf = calloc(1, 64 * BNET_CHUNK);
+	box->buf = calloc(1, 64 * BNET_COLL_CHUNK);
 	check(box->buf != NULL);
 }
 
@@ -95,7 +95,7 @@ static void receive_large(struct box *box, int rc)
 
 static void send_large(struct box *box, int rc)
 {
-	const uint64_t id = post_send(box, 64 * BNET_CHUNK, 9);
+	const uint64_t id = post_send(box, 64 * BNET_COLL_CHUNK, 9);
 
 	finish(box);
 	check_ended(box, id, rc);
@@ -107,10 +107,10 @@ struct raw {
 	struct rank *rank;
 	struct bnet_coll *coll;
 	void *out_mhandle, *in_mhandle;
-	char out[BNET_CHUNK], in[BNET_CHUNK];
+	char out[BNET_COLL_CHUNK], in[BNET_COLL_CHUNK];
 };
 
-static struct bnet_peer *rank_0(const struct raw *raw)
+static struct bnet_coll_peer *rank_0(const struct raw *raw)
 {
 	return &raw->coll->peers[0];
 }
@@ -132,7 +132,7 @@ static void connect_raw(struct raw *raw)
 
 	for (; rank_0(raw)->send.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_connect(raw->coll, 0, &progress), 0);
-	check_int(bnet_client_reg(&raw->coll->table, rank_0(raw)->send.comm, raw->out, sizeof(raw->out), NCCL_PTR_HOST,
+	check_int(bnet_client_reg(&raw->coll->client, rank_0(raw)->send.comm, raw->out, sizeof(raw->out), NCCL_PTR_HOST,
 				 &raw->out_mhandle), ncclSuccess);
 }
 
@@ -142,17 +142,17 @@ static void accept_raw(struct raw *raw)
 
 	for (; rank_0(raw)->recv.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_accept(raw->coll, 0, &progress), 0);
-	check_int(bnet_client_reg(&raw->coll->table, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), NCCL_PTR_HOST,
+	check_int(bnet_client_reg(&raw->coll->client, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), NCCL_PTR_HOST,
 				 &raw->in_mhandle), ncclSuccess);
 }
 
 static void stop_receiving(struct raw *raw)
 {
-	struct bnet_peer *peer = rank_0(raw);
+	struct bnet_coll_peer *peer = rank_0(raw);
 
 	if (raw->in_mhandle != NULL) {
-		bnet_client_dereg(&raw->coll->table, peer->recv.comm, raw->in_mhandle);
-		bnet_client_close_recv(&raw->coll->table, peer->recv.comm);
+		bnet_client_dereg(&raw->coll->client, peer->recv.comm, raw->in_mhandle);
+		bnet_client_close_recv(&raw->coll->client, peer->recv.comm);
 	}
 	raw->in_mhandle = peer->recv.comm = NULL;
 }
@@ -162,7 +162,7 @@ static void free_raw(struct raw *raw)
 {
 	stop_receiving(raw);
 	if (raw->out_mhandle != NULL)
-		bnet_client_dereg(&raw->coll->table, rank_0(raw)->send.comm, raw->out_mhandle);
+		bnet_client_dereg(&raw->coll->client, rank_0(raw)->send.comm, raw->out_mhandle);
 	bnet_coll_destroy(raw->coll);
 	raw->rank->coll = NULL;
 	free(raw);
@@ -171,15 +171,15 @@ static void free_raw(struct raw *raw)
 /* 0 … bytes-1 of out. */
 static void send_raw(struct raw *raw, size_t bytes)
 {
-	const struct bnet_client *table = &raw->coll->table;
+	const struct bnet_client *client = &raw->coll->client;
 	void *request = NULL;
 	int done = 0;
 
 	for (; request == NULL; sched_yield())
-		check_int(bnet_client_isend(table, rank_0(raw)->send.comm, raw->out, bytes, 0, raw->out_mhandle, &request),
+		check_int(bnet_client_isend(client, rank_0(raw)->send.comm, raw->out, bytes, 0, raw->out_mhandle, &request),
 			  ncclSuccess);
 	for (; !done; sched_yield())
-		check_int(bnet_client_test(table, request, &done, NULL), ncclSuccess);
+		check_int(bnet_client_test(client, request, &done, NULL), ncclSuccess);
 }
 
 static void send_frame(struct raw *raw, struct bnet_tagged_frame frame)
@@ -190,16 +190,16 @@ static void send_frame(struct raw *raw, struct bnet_tagged_frame frame)
 
 static struct bnet_tagged_frame receive_frame(struct raw *raw)
 {
-	const struct bnet_client *table = &raw->coll->table;
+	const struct bnet_client *client = &raw->coll->client;
 	struct bnet_tagged_frame frame;
 	void *request = NULL;
 	int done = 0, bytes = 0;
 
 	for (; request == NULL; sched_yield())
-		check_int(bnet_client_irecv(table, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), 0, raw->in_mhandle,
+		check_int(bnet_client_irecv(client, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), 0, raw->in_mhandle,
 					   &request), ncclSuccess);
 	for (; !done; sched_yield())
-		check_int(bnet_client_test(table, request, &done, &bytes), ncclSuccess);
+		check_int(bnet_client_test(client, request, &done, &bytes), ncclSuccess);
 	memcpy(&frame, raw->in, sizeof(frame));
 	check_int(bytes, sizeof(frame) + (frame.kind == FRAME_LETTER ? frame.bytes : 0));
 	return frame;

@@ -12,41 +12,41 @@
 #define MS 1000000
 
 /* A wait of so many fruitless polls, the last of them without haste; the last nap. */
-static long wait_once(struct bnet_wait *wait, int polls, long sleep_ns)
+static long wait_once(struct bnet_coll_wait *wait, int polls, long sleep_ns)
 {
 	const struct timespec time = {.tv_nsec = sleep_ns};
 	long nap_ns = 0;
 
 	for (int i = 0; i < polls; i++) {
-		nap_ns = bnet_wait_fruitless(wait);
+		nap_ns = bnet_coll_wait_fruitless(wait);
 		if (i == polls - 1 && sleep_ns)
 			nanosleep(&time, NULL);
 	}
-	bnet_wait_over(wait);
+	bnet_coll_wait_over(wait);
 	return nap_ns;
 }
 
 static void naps_begin_late_and_grow(void)
 {
-	struct bnet_wait wait = {.nap_after = NAP_AFTER}, never = {.nap_after = 0};
+	struct bnet_coll_wait wait = {.nap_after = NAP_AFTER}, never = {.nap_after = 0};
 	long last = 0;
 
 	for (int i = 1; i < 10 * NAP_AFTER; i++) {
-		const long nap_ns = bnet_wait_fruitless(&wait);
+		const long nap_ns = bnet_coll_wait_fruitless(&wait);
 
 		check((nap_ns > 0) == (i >= NAP_AFTER));
 		check(nap_ns >= last && nap_ns < 2 * MS);
-		check_int(bnet_wait_fruitless(&never), 0);
+		check_int(bnet_coll_wait_fruitless(&never), 0);
 		last = nap_ns;
 	}
-	bnet_wait_reset(&wait);
-	check_int(bnet_wait_fruitless(&wait), 0);
+	bnet_coll_wait_reset(&wait);
+	check_int(bnet_coll_wait_fruitless(&wait), 0);
 }
 
 /* Whoever has waited for milliseconds every time does so again; if not, it is soon forgotten. */
 static void naps_begin_soon_where_waits_are_long(void)
 {
-	struct bnet_wait wait = {.nap_after = NAP_AFTER};
+	struct bnet_coll_wait wait = {.nap_after = NAP_AFTER};
 
 	for (int i = 0; i < 1000; i++)
 		wait_once(&wait, 10, 0);
@@ -63,8 +63,8 @@ static void naps_begin_soon_where_waits_are_long(void)
 	wait.usual_ns = 0;
 	for (int i = 0; i < 40; i++) {
 		for (int n = 0; n < 100; n++)
-			bnet_wait_fruitless(&wait);
-		bnet_wait_reset(&wait);
+			bnet_coll_wait_fruitless(&wait);
+		bnet_coll_wait_reset(&wait);
 	}
 	check_int(wait.usual_ns, 0);
 	for (int i = 0; i < 40; i++)
