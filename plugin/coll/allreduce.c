@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Allreduce: the choice between the ring and the algorithms of few steps, and those. The group's own thread.
+ * Allreduce: the choice between the ring and the algorithms of few steps, and the latter. The group's own thread.
  *
  * All ranks get the same bits: where several ranks compute the same element, all apply the operation to the same
  * operands in the same order.
@@ -8,26 +8,29 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
+#include "coll/reduce.h"
+#include "coll/ring.h"
+#include "coll/size.h"
 
 /*
- * With a latency of A = 10 µs per step and B = 2 GB/s on the wire (loopback and 25 Gb/s Ethernet are near), n bytes
+ * With a latency of A = 10 µs per step and B = 2 GB/s on the wire (loopback and 25 Gb/s Ethernet come close), n bytes
  * take
  *
  *   ring                      2 (N-1) A + 2 (N-1)/N n/B
  *   all to all                        A +     (N-1) n/B
  *   recursive doubling, N > 4  log2 N A +    log2 N n/B
  *
- * so the ring wins where there are enough bytes. Where the two meet was measured, on loopback with two processors:
- * between 512 KiB and 1 MiB for two ranks, which gain no more than that the ring reduces half of the bytes while the
- * others travel; between 64 and 128 KiB for three and four; at 256 KiB for five.
+ * so the ring wins for large messages. The break-even point was measured on loopback with two processors: between
+ * 512 KiB and 1 MiB for two ranks, whose only gain is that the ring reduces half of the bytes while the other half
+ * travels; between 64 and 128 KiB for three and four; at 256 KiB for five.
  */
 #define DIRECT_MAX_PAIR ((size_t)512 * 1024)
 #define DIRECT_MAX_ALL_TO_ALL ((size_t)64 * 1024)
 #define DIRECT_MAX_DOUBLING ((size_t)128 * 1024)
 /* The most ranks that send to all others at once. */
 #define ALL_TO_ALL_RANKS 4
-/* What an algorithm of few steps works on at a time, so that its scratch is bounded when a caller insists on it. */
+/* An algorithm of few steps works on one segment at a time: its scratch stays bounded where a caller insists on it. */
 #define SEGMENT ((size_t)1024 * 1024)
 
 struct operands {
@@ -42,7 +45,7 @@ static void reduce(void *dst, const void *a, const void *b, const struct operand
 	bnet_coll_reduce_local(dst, a, b, operands->count, operands->dtype, operands->op);
 }
 
-/* ---- every rank gets everything, and reduces it in rank order: one step ---- */
+/* ---- every rank gets all inputs and reduces them in rank order: one step ---- */
 
 static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
@@ -68,14 +71,15 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 	rc = bnet_coll_pipes_run(coll, pipes, npipes);
 	if (rc != 0)
 		return rc;
-	/* The last step alone writes to recv, which may be this rank's input. */
+	/* Only the last step writes to recv, which may be this rank's input. */
 	sum = scratch + (size_t)coll->rank * operands->bytes;
 	for (int rank = 1; rank < coll->nranks; rank++)
 		reduce(rank == coll->nranks - 1 ? recv : sum, rank == 1 ? inputs[0] : sum, inputs[rank], operands);
 	return 0;
 }
 
-/* ---- recursive doubling: log2(nranks) exchanges; ranks beyond a power of two fold into one below, and back ---- */
+/* ---- recursive doubling: log2(nranks) exchanges; a rank beyond the largest power of two adds its input to a rank
+ * below and gets the result from there ---- */
 
 static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, const struct operands *operands)
 {
@@ -135,13 +139,12 @@ static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t c
 
 		if (rc != 0)
 			return rc;
-		if (op == BNET_AVG)
-			bnet_coll_scale_local(to, n, dtype, coll->nranks);
+		bnet_coll_average(to, n, dtype, op, coll->nranks);
 	}
 	return 0;
 }
 
-/* The most bytes for which few steps beat few bytes. */
+/* The largest message for which few steps beat few bytes. */
 static size_t direct_max(int nranks)
 {
 	if (nranks == 2)
@@ -157,7 +160,7 @@ int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t 
 	if (rc == 0)
 		rc = bnet_coll_check_op(coll, dtype, op);
 	if (rc == 0 && (algo < BNET_ALGO_AUTO || algo > BNET_ALGO_DIRECT))
-		rc = bnet_coll_fail(coll, -EINVAL, "%d is no allreduce algorithm", algo);
+		rc = bnet_coll_fail(coll, -EINVAL, "unknown allreduce algorithm %d", algo);
 	if (rc != 0)
 		return rc;
 	bytes = count * bnet_coll_dtype_size(dtype);

@@ -4,16 +4,16 @@
  */
 #include <errno.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
 
-/* Up to one chunk nothing can overlap along the chain, and log2 N steps are fewer than N - 1. */
+/* A single chunk cannot overlap with others along the chain, and log2 N steps are fewer than N - 1. */
 #define TREE_MAX BNET_COLL_CHUNK
 #define MAX_CHILDREN 31
 
 /* ---- tree ---- */
 
-/* Places are ranks counted from the root. The parent of a place lacks its lowest set bit; its children have one more
- * bit, below that. */
+/* A place is a rank counted from the root. The parent of a place lacks its lowest set bit; its children have one more
+ * bit, below that one. */
 static int tree(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 {
 	const int place = (coll->rank - root + coll->nranks) % coll->nranks;

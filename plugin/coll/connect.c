@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * Step 2 of setting up a group: a connection to and from every peer, all of them in one loop that never waits for any
+ * Step 2 of setting up a group: a connection to and from every peer. One loop makes all of them and never waits for a
  * single one, so that no order in which the ranks arrive can deadlock. The group's own thread.
  */
+#include "coll/connect.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/wait.h"
 
-/* Fruitless polls before the first nap: what connects at once is not slept through. */
+/* Fruitless polls before the first nap, so that connections that are made at once do not wait for the end of one. */
 #define SPINS 128
 
 int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
@@ -119,14 +121,14 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 	const size_t row = bnet_coll_handle_size(coll);
 
 	if (rows == NULL || coll->connected)
-		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "done before");
+		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "called before");
 	for (int rank = 0; rank < coll->nranks; rank++) {
 		struct bnet_coll_peer *peer = &coll->peers[rank];
 
 		if (rank == coll->rank)
 			continue;
 		if (peer->listen == NULL)
-			return bnet_coll_fail(coll, -EINVAL, "connect: bnet_coll_listen comes first");
+			return bnet_coll_fail(coll, -EINVAL, "connect: call bnet_coll_listen first");
 		memcpy(peer->handle, (const char *)rows + rank * row + coll->rank * NCCL_NET_HANDLE_MAXSIZE,
 		       NCCL_NET_HANDLE_MAXSIZE);
 	}
@@ -143,7 +145,7 @@ int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 	rc = bnet_coll_take_rows(coll, rows);
 	if (rc != 0)
 		return rc;
-	/* What begin and end do for an operation, they do for this. */
+	/* begin and end treat connecting as an operation. */
 	rc = bnet_coll_begin(coll, "connect", NULL, 0, NULL, 0);
 	if (rc == 0)
 		rc = bnet_coll_end(coll, connect_all(coll, timeout_s));

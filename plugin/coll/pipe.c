@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT
  *
- * Messages in flight. Every collective is a set of pipes run to their end; none of them posts or tests otherwise. The
- * group's own thread.
+ * Runs pipes: posts, tests and completes their messages. No collective posts or tests elsewhere. The group's own
+ * thread.
  */
+#include "coll/pipe.h"
+
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "coll/coll.h"
+#include "coll/wait.h"
 
-/* Fruitless polls before the first nap. A peer that is at work has answered by then; one that computes for long, as in
- * a training step, is waited for without a processor of its own. Fewer slow down ranks that outnumber the
- * processors, except where they usually wait for a millisecond or more: see coll_wait.c. */
+/* Fruitless polls before the first nap. A peer that communicates has answered by then; a wait for one that computes for
+ * long, as in a training step, must not keep a processor busy. A lower number slows down ranks that outnumber the
+ * processors, except where they usually wait for a millisecond or more: see wait.c. */
 #define PATIENCE 2000
 
-/* A piece lies in the send buffer, the receive buffer or the scratch. Fails only if the network does. */
+/* A piece lies in the send buffer, the receive buffer or the scratch. An error is the network's. */
 static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_coll_link *link, struct bnet_coll_piece piece,
 				 void **mhandle)
 {
 	*mhandle = NULL;
-	for (int i = 0; i < BNET_COLL_NREGIONS; i++) {
+	for (int i = 0; i < BNET_COLL_REGIONS; i++) {
 		const struct bnet_coll_region *region = &coll->regions[i];
 		ncclResult_t result = ncclSuccess;
 
@@ -28,7 +28,7 @@ static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_coll_link *
 			continue;
 		if (!link->registered[i])
 			result = bnet_client_reg(&coll->client, link->comm, region->base, region->bytes, NCCL_PTR_HOST,
-						&link->mhandles[i]);
+						 &link->mhandles[i]);
 		if (result != ncclSuccess)
 			return result;
 		link->registered[i] = true;
@@ -53,7 +53,7 @@ static ncclResult_t post(struct bnet_coll *coll, const struct bnet_coll_half *ha
 	return bnet_client_irecv(&coll->client, link->comm, piece.data, piece.bytes, 0, mhandle, request);
 }
 
-/* Posts what may be posted. */
+/* Posts as many messages as dependences, depth and the network allow. */
 static int post_some(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct bnet_coll_half *half, bool *progress)
 {
 	const bool sends = half == &pipe->send;
@@ -81,8 +81,8 @@ static int post_some(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct
 	return 0;
 }
 
-/* Completes the oldest message, if it is done. Only the oldest is ever tested: that is all that NCCL does, and its own
- * transport writes the bytes of whichever message it is asked about. */
+/* Completes the oldest message if it is done. Later ones are never tested: NCCL tests only the oldest, and its socket
+ * transport moves the bytes of whichever message is tested. */
 static int test_oldest(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct bnet_coll_half *half, bool *progress)
 {
 	const bool sends = half == &pipe->send;
@@ -100,7 +100,7 @@ static int test_oldest(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, stru
 			return 0;
 		if (!sends && (size_t)bytes != half->flight[slot].bytes)
 			return bnet_coll_fail(coll, -EMSGSIZE,
-					      "%s: rank %d expected %zu bytes from rank %d and got %d; do all ranks "
+					      "%s: rank %d expected %zu bytes from rank %d but got %d; do all ranks "
 					      "call the same operation with the same arguments?",
 					      coll->operation, coll->rank, half->flight[slot].bytes, half->peer,
 					      bytes);
@@ -189,8 +189,8 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int 
 }
 
 int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
-		      bool (*next)(void *op, int place),
-		      void *op)
+			   bool (*next)(void *op, int place),
+			   void *op)
 {
 	struct bnet_coll_wait wait = {
 		.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE, .usual_ns = coll->usual_wait_ns};
@@ -198,57 +198,4 @@ int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const 
 
 	coll->usual_wait_ns = wait.usual_ns;
 	return rc;
-}
-
-/* ---- flat pipes ---- */
-
-static struct bnet_coll_piece flat_send(const struct bnet_coll_pipe *pipe, size_t i)
-{
-	const struct bnet_coll_flat *flat = pipe->op;
-	const size_t at = i * BNET_COLL_CHUNK, bytes = bnet_coll_min(BNET_COLL_CHUNK, flat->send_bytes - at);
-	char *staged;
-
-	if (flat->stage == NULL)
-		return (struct bnet_coll_piece){(char *)(uintptr_t)flat->send + at, bytes};
-	staged = flat->stage + (i % BNET_COLL_DEPTH) * BNET_COLL_CHUNK;
-	memcpy(staged, flat->send + at, bytes);
-	return (struct bnet_coll_piece){staged, bytes};
-}
-
-static struct bnet_coll_piece flat_recv(const struct bnet_coll_pipe *pipe, size_t i)
-{
-	const struct bnet_coll_flat *flat = pipe->op;
-	const size_t at = i * BNET_COLL_CHUNK;
-
-	return (struct bnet_coll_piece){flat->recv + at, bnet_coll_min(BNET_COLL_CHUNK, flat->recv_bytes - at)};
-}
-
-/* What is received over a chunk must not be received before that was staged. */
-static bool flat_staged(const struct bnet_coll_pipe *pipe, size_t i)
-{
-	return i >= pipe->send.count || pipe->send.posted > i;
-}
-
-void bnet_coll_flat_init(struct bnet_coll_flat *flat, const void *send, size_t send_bytes, int send_peer, void *recv,
-		    size_t recv_bytes, int recv_peer, char *stage)
-{
-	*flat = (struct bnet_coll_flat){
-		.send = send, .send_bytes = send_bytes, .recv = recv, .recv_bytes = recv_bytes, .stage = stage};
-	flat->pipe.op = flat;
-	flat->pipe.send.peer = send_peer;
-	flat->pipe.send.count = send_peer < 0 ? 0 : (send_bytes + BNET_COLL_CHUNK - 1) / BNET_COLL_CHUNK;
-	flat->pipe.send.piece = flat_send;
-	flat->pipe.recv.peer = recv_peer;
-	flat->pipe.recv.count = recv_peer < 0 ? 0 : (recv_bytes + BNET_COLL_CHUNK - 1) / BNET_COLL_CHUNK;
-	flat->pipe.recv.piece = flat_recv;
-	flat->pipe.recv.may_post = stage != NULL ? flat_staged : NULL;
-}
-
-int bnet_coll_exchange(struct bnet_coll *coll, const void *send, size_t send_bytes, int send_peer, void *recv,
-		  size_t recv_bytes, int recv_peer)
-{
-	struct bnet_coll_flat flat;
-
-	bnet_coll_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, NULL);
-	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }

@@ -4,20 +4,25 @@
  *
  * The data is one block per rank. In step s a rank sends block (rank - shift - s) and receives block
  * (rank - shift - s - 1), which it reduces or keeps, and sends in step s + 1. Blocks travel in chunks, `width` of them
- * in flight, and all steps are done for `width` chunks of every block before the next ones begin: so scratch is
- * bounded, and what was just reduced is sent from the cache.
+ * in flight. All steps are done for `width` chunks of every block before the next chunks begin: this bounds the
+ * scratch, and a chunk that was just reduced is sent from the cache.
  *
  * Message i is thus chunk (i / width / steps) * width + i % width of the block of step (i / width) % steps. It depends
- * on message i - width of the other direction, and on none after that: no cycle.
+ * on message i - width of the other direction and on no later one, so there is no cycle.
  */
+#include "coll/ring.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/pipe.h"
+#include "coll/reduce.h"
+#include "coll/size.h"
 
-/* Chunks of one block in flight. Enough that one is on the wire while one is reduced, on both sides. */
+/* Chunks of one block in flight: enough for one to be on the wire while another is reduced, on both sides. */
 #define WIDTH 4
-/* Smallest chunk that a block is cut into for the sake of overlap: below, a message's fixed cost outweighs it. */
+/* Blocks are cut into chunks to overlap transfer and reduction. Below this size the fixed cost of a message outweighs
+ * the overlap. */
 #define MIN_CHUNK ((size_t)64 * 1024)
 
 struct ring {
@@ -65,11 +70,11 @@ static void reduce(const struct ring *ring, char *dst, const char *a, const char
 	const size_t count = bytes / ring->element;
 
 	bnet_coll_reduce_local(dst, a, b, count, ring->dtype, ring->op);
-	if (last && ring->op == BNET_AVG)
-		bnet_coll_scale_local(dst, count, ring->dtype, ring->nranks);
+	if (last)
+		bnet_coll_average(dst, count, ring->dtype, ring->op, ring->nranks);
 }
 
-/* A chunk is sent on after it was received (and reduced); the first step sends what is there. */
+/* A chunk is sent on after it was received and reduced; the first step sends this rank's input. */
 static bool may_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
@@ -79,8 +84,8 @@ static bool may_send(const struct bnet_coll_pipe *pipe, size_t i)
 
 static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct ring *ring)
 {
-	const size_t chunks = (ring->block + ring->chunk - 1) / ring->chunk;
-	const size_t rounds = (chunks + ring->width - 1) / ring->width;
+	const size_t chunks = bnet_coll_chunks(ring->block, ring->chunk);
+	const size_t rounds = bnet_coll_chunks(chunks, ring->width);
 
 	pipe->op = ring;
 	pipe->send.peer = bnet_coll_ring_rank(coll, 1);
@@ -91,15 +96,15 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct
 	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){pipe}, 1);
 }
 
-/* Chunks are multiples of 4 KiB, and so of every element. */
+/* Chunks are multiples of 4 KiB, and therefore of every element. */
 static void ring_init(struct ring *ring, const struct bnet_coll *coll, const void *send, void *recv, size_t block)
 {
-	const size_t chunk = bnet_coll_round_up((block + WIDTH - 1) / WIDTH, 4096);
+	const size_t chunk = bnet_coll_round_up(bnet_coll_chunks(block, WIDTH), 4096);
 
 	*ring = (struct ring){.rank = coll->rank, .nranks = coll->nranks, .send = send, .recv = recv, .block = block};
 	ring->total = block * (size_t)coll->nranks;
 	ring->chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), BNET_COLL_CHUNK);
-	ring->width = bnet_coll_min(WIDTH, (block + ring->chunk - 1) / ring->chunk);
+	ring->width = bnet_coll_min(WIDTH, bnet_coll_chunks(block, ring->chunk));
 	ring->steps = (size_t)coll->nranks - 1;
 }
 
@@ -119,7 +124,7 @@ static struct bnet_coll_piece allreduce_send(const struct bnet_coll_pipe *pipe, 
 	return piece_in(step_of(ring, i) == 0 ? ring->send : ring->recv, at, bytes);
 }
 
-/* A chunk waits for its reduction in the slot of its number: at most BNET_COLL_DEPTH are in flight. */
+/* A chunk is received into the slot of its number and reduced from there: at most BNET_COLL_DEPTH are in flight. */
 static char *slot(const struct ring *ring, size_t i)
 {
 	return ring->scratch + i % BNET_COLL_DEPTH * ring->chunk;
@@ -134,7 +139,7 @@ static struct bnet_coll_piece allreduce_recv(const struct bnet_coll_pipe *pipe, 
 	return gathers(ring, i) ? piece_in(ring->recv, at, bytes) : piece_in(slot(ring, i), 0, bytes);
 }
 
-/* The block that is gathered was sent, half a ring of steps ago, from where it is put now. */
+/* A gathered block is received where this rank's partial sum lay: that was sent nranks - 1 steps ago. */
 static bool allreduce_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
@@ -157,7 +162,7 @@ static void allreduce_received(const struct bnet_coll_pipe *pipe, size_t i)
 int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op)
 {
 	const size_t element = bnet_coll_dtype_size(dtype), nranks = (size_t)coll->nranks;
-	const size_t block = bnet_coll_round_up((count + nranks - 1) / nranks * element, 64);
+	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, nranks) * element, 64);
 	struct bnet_coll_pipe pipe = {.send.piece = allreduce_send,
 				 .recv.piece = allreduce_recv,
 				 .recv.may_post = allreduce_may_recv,
@@ -174,7 +179,7 @@ int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *rec
 	return ring.scratch != NULL ? run(coll, &pipe, &ring) : -ENOMEM;
 }
 
-/* ---- reduce-scatter: partial sums stay in the slot that they were received into, until they are sent on ---- */
+/* ---- reduce-scatter: a partial sum stays in the slot that it was received into until it is sent on ---- */
 
 static bool ends_here(const struct ring *ring, size_t i)
 {
@@ -201,8 +206,8 @@ static struct bnet_coll_piece scatter_recv(const struct bnet_coll_pipe *pipe, si
 	return piece_in(slot(ring, i), 0, bytes);
 }
 
-/* The slot is free when what it held was sent on as message (i - BNET_COLL_DEPTH) + width. That is before i, because width
- * is less than BNET_COLL_DEPTH: no cycle. */
+/* The slot is free once its last content was sent on as message (i - BNET_COLL_DEPTH) + width. That is before i, because
+ * width is less than BNET_COLL_DEPTH, so there is no cycle. */
 static bool scatter_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
@@ -259,7 +264,7 @@ int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, si
 	return bnet_coll_end(coll, rc);
 }
 
-/* ---- all-gather: everything is received where it stays ---- */
+/* ---- all-gather: every block is received at its final place ---- */
 
 static struct bnet_coll_piece gather_send(const struct bnet_coll_pipe *pipe, size_t i)
 {

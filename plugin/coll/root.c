@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * One rank gets what all have (reduce, gather), or all get what one has (scatter). The group's own thread.
+ * The operations with a root: reduce and gather, whose result only the root gets, and scatter, whose input only the root
+ * has. The group's own thread.
  *
- * Places are ranks counted from the root.
+ * A place is a rank counted from the root.
  */
 #include <errno.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
+#include "coll/reduce.h"
+#include "coll/size.h"
 
-/* As in broadcast: up to one chunk nothing can overlap along a chain, and log2 N steps are fewer than N - 1. */
+/* As in broadcast: a single chunk cannot overlap with others along a chain, and log2 N steps are fewer than N - 1. */
 #define TREE_MAX BNET_COLL_CHUNK
-/* Peers that the root has messages with at the same time: only so many slow ones hold up the others. */
+/* Peers that the root exchanges messages with at the same time: up to three slow ones do not hold up the others. */
 #define PEERS_AT_ONCE 4
 
 static int place_of(const struct bnet_coll *coll, int root)
@@ -46,11 +49,10 @@ static void reduce(const struct reduction *red, char *dst, const char *a, const 
 
 static void average(const struct reduction *red, char *buf, size_t bytes)
 {
-	if (red->op == BNET_AVG)
-		bnet_coll_scale_local(buf, bytes / red->element, red->dtype, red->nranks);
+	bnet_coll_average(buf, bytes / red->element, red->dtype, red->op, red->nranks);
 }
 
-/* A place has the sum of itself and of the bit - 1 places behind it, and takes that of the next bit places. */
+/* A place has the sum of its own input and of the bit - 1 places behind it, and adds that of the next bit places. */
 static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root)
 {
 	char *sum = bnet_coll_scratch(coll, 2 * TREE_MAX), *other = sum + TREE_MAX;
@@ -80,7 +82,7 @@ static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root
 
 struct chain {
 	struct reduction red;
-	char *slots; /* BNET_COLL_DEPTH chunks: a partial sum lies where it was received, until it is sent on */
+	char *slots; /* BNET_COLL_DEPTH chunks: a partial sum stays where it was received until it is sent on */
 };
 
 static char *slot(const struct chain *chain, size_t i)
@@ -132,7 +134,7 @@ static void chain_received(const struct bnet_coll_pipe *pipe, size_t i)
 
 static int down_chain(struct bnet_coll *coll, const struct reduction *red)
 {
-	const size_t chunks = (red->bytes + BNET_COLL_CHUNK - 1) / BNET_COLL_CHUNK;
+	const size_t chunks = bnet_coll_chunks(red->bytes, BNET_COLL_CHUNK);
 	const struct chain chain = {.red = *red, .slots = bnet_coll_scratch(coll, BNET_COLL_DEPTH * BNET_COLL_CHUNK)};
 	struct bnet_coll_pipe pipe = {
 		.send = {.peer = -1, .piece = chain_send, .may_post = chain_may_send},
@@ -180,9 +182,9 @@ int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 	return bnet_coll_end(coll, rc);
 }
 
-/* ---- gather and scatter: the root has a block of each rank's, in rank order ---- */
+/* ---- gather and scatter: the root has one block per rank, in rank order ---- */
 
-/* The root's side. Blocks are sent from, or received into, `buf`; its own is left alone. */
+/* The root's side. Blocks are sent from `buf` or received into it, except for the root's own. */
 struct everyone {
 	const struct bnet_coll *coll;
 	struct bnet_coll_flat flats[PEERS_AT_ONCE];

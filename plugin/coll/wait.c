@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a poll loop of the collectives does when nothing moved. The group's own thread.
+ * When a poll loop yields, when it naps and for how long. The thread of the loop.
  */
+#include "coll/wait.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <time.h>
 
-#include "coll/coll.h"
-
-/* Polls between two looks at the clock. What is over sooner was no wait. */
+/* Polls between two clock readings. A row of fewer polls does not count as a wait. */
 #define CLOCK_EVERY 64
-/* Where waits are usually longer than this, a nap, which is twice as long as it should be, costs less than polling. */
+/* Where waits are usually longer than this, a nap costs less than polling, although it takes twice its time. */
 #define LONG_WAIT_NS 1000000
-/* The last wait counts for so much of the mean, and at most for so long: a checkpoint is not soon repeated. */
+/* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
 #define MOST_WAIT_NS (4 * LONG_WAIT_NS)
-/* Naps grow by a tenth of the first one each, so the last one is always a small part of what was waited. */
+/* Each nap is longer than the one before by a tenth of the first, so the last one is always a small part of the wait. */
 #define NAP_NS 50000
 #define LONGEST_NAP_NS 500000
 
@@ -64,8 +64,8 @@ int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return -ECANCELED;
 	nap = (struct timespec){.tv_nsec = bnet_coll_wait_fruitless(wait)};
-	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
-	 * where they do not, a yield is a system call among others. */
+	/* Yield from the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this
+	 * processor; elsewhere a yield costs one more system call. */
 	if (nap.tv_nsec > 0)
 		nanosleep(&nap, NULL);
 	else

@@ -25,7 +25,7 @@
 				  : NET(client, 12)->function(__VA_ARGS__))
 
 ncclResult_t bnet_client_init_class(struct bnet_client *client, const void *raw, int version, ncclDebugLogger_t logger,
-				   int traffic_class)
+				    int traffic_class)
 {
 	uint64_t comm_id = (uintptr_t)client; /* any number that no other live communicator of this process has */
 
@@ -313,7 +313,7 @@ ncclResult_t bnet_client_accept(const struct bnet_client *client, void *listen_c
 /* ---- memory ---- */
 
 ncclResult_t bnet_client_reg(const struct bnet_client *client, void *comm, void *data, size_t size, int type,
-			    void **mhandle)
+			     void **mhandle)
 {
 	*mhandle = NULL;
 	if (client->version >= 8)
@@ -357,7 +357,7 @@ static ncclResult_t isend_to_v8(const struct bnet_client *client, void *comm, vo
 }
 
 ncclResult_t bnet_client_isend(const struct bnet_client *client, void *comm, void *data, size_t size, int tag,
-			      void *mhandle, void **request)
+			       void *mhandle, void **request)
 {
 	*request = NULL;
 	switch (client->version) {
@@ -394,7 +394,7 @@ static ncclResult_t irecv_to_v8(const struct bnet_client *client, void *comm, vo
 }
 
 ncclResult_t bnet_client_irecv(const struct bnet_client *client, void *comm, void *data, size_t size, int tag,
-			      void *mhandle, void **request)
+			       void *mhandle, void **request)
 {
 	void *profiler_handle = NULL;
 

@@ -20,7 +20,7 @@ struct bnet_client {
 ncclResult_t bnet_client_init(struct bnet_client *client, const void *raw, int version, ncclDebugLogger_t logger);
 /* The same for a communicator that asks for a traffic class. Before v10 nobody hears of it. */
 ncclResult_t bnet_client_init_class(struct bnet_client *client, const void *raw, int version, ncclDebugLogger_t logger,
-				   int traffic_class);
+				    int traffic_class);
 /* v11 and later; nothing to do before. */
 ncclResult_t bnet_client_finalize(struct bnet_client *client);
 const char *bnet_client_name(const struct bnet_client *client);
@@ -36,12 +36,12 @@ ncclResult_t bnet_client_listen(const struct bnet_client *client, int dev, void 
 ncclResult_t bnet_client_connect(const struct bnet_client *client, int dev, void *handle, void **send_comm);
 ncclResult_t bnet_client_accept(const struct bnet_client *client, void *listen_comm, void **recv_comm);
 ncclResult_t bnet_client_reg(const struct bnet_client *client, void *comm, void *data, size_t size, int type,
-			    void **mhandle);
+			     void **mhandle);
 ncclResult_t bnet_client_dereg(const struct bnet_client *client, void *comm, void *mhandle);
 ncclResult_t bnet_client_isend(const struct bnet_client *client, void *comm, void *data, size_t size, int tag,
-			      void *mhandle, void **request);
+			       void *mhandle, void **request);
 ncclResult_t bnet_client_irecv(const struct bnet_client *client, void *comm, void *data, size_t size, int tag,
-			      void *mhandle, void **request);
+			       void *mhandle, void **request);
 /* size may be NULL. */
 ncclResult_t bnet_client_test(const struct bnet_client *client, void *request, int *done, int *size);
 ncclResult_t bnet_client_close_send(const struct bnet_client *client, void *comm);

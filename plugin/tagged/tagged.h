@@ -27,6 +27,10 @@
 #include <pthread.h>
 
 #include "coll/coll.h"
+#include "coll/connect.h"
+#include "coll/log.h"
+#include "coll/size.h"
+#include "coll/wait.h"
 #include "base/list.h"
 
 #define BNET_LETTER_MAX ((size_t)8 * 1024)

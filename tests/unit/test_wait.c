@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "coll/coll.h"
+#include "coll/wait.h"
 
 #define NAP_AFTER 2000
 #define MS 1000000
