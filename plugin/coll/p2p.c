@@ -95,8 +95,8 @@ int bnet_coll_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int pe
 	return rc != 0 ? rc : bnet_coll_end(coll, sendrecv(coll, NULL, 0, -1, buf, bytes, peer));
 }
 
-/* ---- all-to-all: in round k, two ranks whose sum is k modulo nranks exchange their blocks. Both blocks move at the same
- * time (in place, one is received over the other), and every two ranks have exactly one round ---- */
+/* ---- all-to-all: in round k, two ranks whose sum is k modulo nranks exchange their blocks. Both blocks move at the
+ * same time (in place, one is received over the other), and every two ranks have exactly one round ---- */
 
 /* A large buffer: one block per rank, contiguous, in rank order. */
 struct blocks {
@@ -220,7 +220,8 @@ int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *sen
 	if (rc == 0)
 		rc = sum_counts(coll, recv_counts, dtype, &recv_bytes);
 	if (rc == 0 && send == recv && send != NULL)
-		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: blocks of different sizes cannot be exchanged in place");
+		rc = bnet_coll_fail(coll, -EINVAL,
+				    "all_to_allv: blocks of different sizes cannot be exchanged in place");
 	if (rc == 0 && send_counts[coll->rank] != recv_counts[coll->rank])
 		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: rank %d sends %zu elements to itself and expects %zu",
 				    coll->rank, send_counts[coll->rank], recv_counts[coll->rank]);
@@ -232,7 +233,7 @@ int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *sen
 	return bnet_coll_end(coll, all_to_all(coll, &from, &to));
 }
 
-/* ---- barrier: after the round of distance d, a rank has heard, directly or not, from the 2 d - 1 ranks before it ---- */
+/* ---- barrier: after the round of distance d, a rank has heard, directly or not, from 2 d - 1 ranks before it ---- */
 
 static int barrier(struct bnet_coll *coll)
 {

@@ -38,8 +38,8 @@ static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_coll_link *
 	return ncclInternalError;
 }
 
-static ncclResult_t post(struct bnet_coll *coll, const struct bnet_coll_half *half, bool sends, struct bnet_coll_piece piece,
-			 void **request)
+static ncclResult_t post(struct bnet_coll *coll, const struct bnet_coll_half *half, bool sends,
+			 struct bnet_coll_piece piece, void **request)
 {
 	struct bnet_coll_peer *peer = &coll->peers[half->peer];
 	struct bnet_coll_link *link = sends ? &peer->send : &peer->recv;
@@ -161,8 +161,8 @@ int bnet_coll_pipes_run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pi
 	return bnet_coll_pipes_run_on(coll, pipes, npipes, NULL, NULL);
 }
 
-static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes, bool (*next)(void *op, int place),
-	       void *op, struct bnet_coll_wait *wait)
+static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
+	       bool (*next)(void *op, int place), void *op, struct bnet_coll_wait *wait)
 {
 	for (;;) {
 		bool progress = false, more = false;
@@ -189,8 +189,7 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int 
 }
 
 int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
-			   bool (*next)(void *op, int place),
-			   void *op)
+			   bool (*next)(void *op, int place), void *op)
 {
 	struct bnet_coll_wait wait = {
 		.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE, .usual_ns = coll->usual_wait_ns};

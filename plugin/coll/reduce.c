@@ -29,9 +29,9 @@
 #define CLONES
 #endif
 
-/* dst may equal an operand. A run-time check for overlap would then choose the scalar path, although no iteration depends
- * on another. gcc vectorizes such loops only at -O3, and selections between computed floats only if it may assume that
- * the exception flags are not read. */
+/* dst may equal an operand. A run-time check for overlap would then choose the scalar path, although no iteration
+ * depends on another. gcc vectorizes such loops only at -O3, and selections between computed floats only if it may
+ * assume that the exception flags are not read. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #pragma clang diagnostic ignored "-Wpass-failed" /* unoptimized and sanitized builds may not vectorize */
@@ -212,7 +212,7 @@ static const struct half_format *float16(void)
 {
 	static const struct half_format with_f16c = {float16_widen_f16c, float16_narrow_f16c};
 
-	/* AVX2 stands in for F16C: every processor with the former has the latter, whose name clang 14 does not know. */
+	/* AVX2 stands in for F16C, whose name clang 14 does not know: every processor with AVX2 has it. */
 	return __builtin_cpu_supports("avx2") ? &with_f16c : &float16_portable;
 }
 #else

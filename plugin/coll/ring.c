@@ -206,8 +206,8 @@ static struct bnet_coll_piece scatter_recv(const struct bnet_coll_pipe *pipe, si
 	return piece_in(slot(ring, i), 0, bytes);
 }
 
-/* The slot is free once its last content was sent on as message (i - BNET_COLL_DEPTH) + width. That is before i, because
- * width is less than BNET_COLL_DEPTH, so there is no cycle. */
+/* The slot is free once its last content was sent on as message (i - BNET_COLL_DEPTH) + width. That is before i,
+ * because width is less than BNET_COLL_DEPTH, so there is no cycle. */
 static bool scatter_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The operations with a root: reduce and gather, whose result only the root gets, and scatter, whose input only the root
- * has. The group's own thread.
+ * The operations with a root: reduce and gather, whose result only the root gets, and scatter, whose input only the
+ * root has. The group's own thread.
  *
  * A place is a rank counted from the root.
  */
@@ -100,7 +100,8 @@ static struct bnet_coll_piece chain_send(const struct bnet_coll_pipe *pipe, size
 	const struct chain *chain = pipe->op;
 
 	if (pipe->recv.count == 0)
-		return (struct bnet_coll_piece){(char *)(uintptr_t)chain->red.send + i * BNET_COLL_CHUNK, chunk_bytes(chain, i)};
+		return (struct bnet_coll_piece){(char *)(uintptr_t)chain->red.send + i * BNET_COLL_CHUNK,
+						chunk_bytes(chain, i)};
 	return (struct bnet_coll_piece){slot(chain, i), chunk_bytes(chain, i)};
 }
 

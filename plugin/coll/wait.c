@@ -15,7 +15,7 @@
 /* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
 #define MOST_WAIT_NS (4 * LONG_WAIT_NS)
-/* Each nap is longer than the one before by a tenth of the first, so the last one is always a small part of the wait. */
+/* Each nap is longer than the last by a tenth of the first one, so no nap is a large part of the wait. */
 #define NAP_NS 50000
 #define LONGEST_NAP_NS 500000
 

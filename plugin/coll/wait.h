@@ -16,7 +16,7 @@ struct bnet_coll_wait {
 	int64_t since;      /* when the clock was first read in that row; 0: not yet */
 	int64_t timeout_ns; /* 0: none */
 	unsigned nap_after; /* fruitless polls before the first nap, where waits are short; 0: never, yield only */
-	int64_t usual_ns;   /* running mean of the waits for a peer; those that ended before a clock reading don't count */
+	int64_t usual_ns;   /* running mean of the waits for a peer, except those over before a clock reading */
 };
 
 /* Monotonic, in ns. */

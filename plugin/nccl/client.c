@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The caller's side of NCCL's network interface, v4 to v12: what changed between versions is decided here, once per
- * function. Thread-safe as far as the table behind it is.
+ * The caller's side of NCCL's network interface, v4 to v12. Each function here knows the differences between versions of
+ * one function of the table. As thread-safe as the table is.
  */
 #include "nccl/client.h"
 
@@ -10,7 +10,7 @@
 
 #define NET(client, v) ((const ncclNet_v##v##_t *)(client)->raw)
 
-/* A function whose signature is the same in every version; only its place in the table moved. */
+/* A function whose signature is the same in every version; only its offset in the table changed. */
 #define CALL_FROM_V4(client, function, ...)                                      \
 	((client)->version == 4    ? NET(client, 4)->function(__VA_ARGS__)        \
 	 : (client)->version == 5  ? NET(client, 5)->function(__VA_ARGS__)        \
@@ -27,7 +27,7 @@
 ncclResult_t bnet_client_init_class(struct bnet_client *client, const void *raw, int version, ncclDebugLogger_t logger,
 				    int traffic_class)
 {
-	uint64_t comm_id = (uintptr_t)client; /* any number that no other live communicator of this process has */
+	uint64_t comm_id = (uintptr_t)client; /* unique among the live communicators of this process */
 
 	*client = (struct bnet_client){.raw = raw, .version = version, .config.trafficClass = traffic_class};
 	if (raw == NULL)
@@ -201,7 +201,7 @@ ncclResult_t bnet_client_properties(const struct bnet_client *client, int dev, n
 
 /* ---- virtual devices ---- */
 
-/* The count goes through as it is, so that a table can be asked for too many. */
+/* The count is passed on unchecked, so that tests can ask a table for too many devices. */
 #define MAKE_V_DEVICE(v, props_v)                                                                           \
 	static ncclResult_t make_v_device_v##v(const struct bnet_client *client, const int *devs, int ndevs, int *dev) \
 	{                                                                                                   \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * For test programs that are both ends of their connections.
+ * For test programs that hold both ends of their connections.
  */
 #ifndef BNET_ONESELF_H
 #define BNET_ONESELF_H
@@ -11,7 +11,7 @@
 #include "check.h"
 #include "nccl/client.h"
 
-/* ncclDebugLogger_t; what a failed check needs to be understood. */
+/* An ncclDebugLogger_t: a failed check is easier to understand with the warnings. */
 __attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebugLogLevel level, unsigned long flags,
 									const char *file, int line, const char *fmt, ...)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bnet_client over every table of the library: the same calls give the same results, whatever the version.
+ * bnet_client over every table of the library: the same calls give the same results with every version.
  */
 #include <limits.h>
 #include <stdbool.h>
@@ -29,7 +29,7 @@ static void check_properties(const struct bnet_client *client)
 
 	check_int(bnet_client_devices(client, &ndev), ncclSuccess);
 	check(ndev >= 1);
-	memset(&props, 0x55, sizeof(props)); /* nothing of it may stay */
+	memset(&props, 0x55, sizeof(props)); /* must be overwritten */
 	check_int(bnet_client_properties(client, 0, &props), ncclSuccess);
 	check_str(props.name, "lo");
 	check_int(props.ptrSupport, NCCL_PTR_HOST);
@@ -45,7 +45,7 @@ static void check_properties(const struct bnet_client *client)
 	check_int(props.planeId, version >= 12 ? NCCL_NET_ID_UNDEF : 0);
 }
 
-/* Tests both until both are done; -1 for "no size wanted". */
+/* Tests both until both are done. expected: both sizes; -1: ask for none. */
 static void finish(const struct bnet_client *client, void *send, void *recv, int expected)
 {
 	int sent = 0, received = 0, send_size = -1, recv_size = -1;
@@ -89,7 +89,7 @@ static void check_message(const struct bnet_client *client, const struct oneself
 	free(to);
 }
 
-/* Sizes were int up to v7 (memory) and v8 (messages). */
+/* Sizes were of type int up to v7 (memory) and v8 (messages). */
 static void check_size_limits(const struct bnet_client *client, const struct oneself *connection)
 {
 	const size_t large = (size_t)INT_MAX + 1;
@@ -100,8 +100,10 @@ static void check_size_limits(const struct bnet_client *client, const struct one
 		check_int(bnet_client_reg(client, connection->send, &byte, large, NCCL_PTR_HOST, &out),
 			  ncclInvalidArgument);
 	if (client->version < 9) {
-		check_int(bnet_client_isend(client, connection->send, &byte, large, 0, NULL, &out), ncclInvalidArgument);
-		check_int(bnet_client_irecv(client, connection->recv, &byte, large, 0, NULL, &out), ncclInvalidArgument);
+		check_int(bnet_client_isend(client, connection->send, &byte, large, 0, NULL, &out),
+			  ncclInvalidArgument);
+		check_int(bnet_client_irecv(client, connection->recv, &byte, large, 0, NULL, &out),
+			  ncclInvalidArgument);
 	}
 	check(out == NULL);
 }
