@@ -143,10 +143,10 @@ void bnet_coll_set_timeout(bnet_coll_t *coll, double seconds);
 /* Makes the operation in progress and all later ones fail with -ECANCELED. Any thread may call it. */
 void bnet_coll_abort(bnet_coll_t *coll);
 
-/* Counts are in elements. A send and a receive buffer of the same size may be the same memory (in place); all_gather and
- * reduce_scatter also take NCCL's in-place form (the small buffer is this rank's block of the large one). All ranks call
- * the same operations with the same arguments in the same order. 0 or -errno; after an error of an operation that had
- * begun, the group is unusable. */
+/* Counts are in elements. A send and a receive buffer of the same size may be the same memory (in place); all_gather
+ * and reduce_scatter also take NCCL's in-place form (the small buffer is this rank's block of the large one). All ranks
+ * call the same operations with the same arguments in the same order. 0 or -errno; after an error other than a refused
+ * argument (-EINVAL) the group is unusable. */
 int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
 int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
 int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
@@ -178,9 +178,9 @@ typedef struct {
 	const char *error; /* the reason, valid until the next call of progress; NULL: success, or out of memory */
 } bnet_tagged_done_t;
 
-/* Takes over a group that was created and listens; rows: those of all ranks, in rank order. bnet_tagged_destroy destroys
- * the group. Two ranks are connected when their first message is sent, so not every rank needs to take part. On failure
- * the caller keeps the group, which has the reason. */
+/* Takes over a group that was created and listens; rows: those of all ranks, in rank order. bnet_tagged_destroy
+ * destroys the group. Two ranks connect when one of them first sends something to the other, so not every rank needs to
+ * take part. On failure the caller keeps the group, which has the reason. */
 int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows);
 /* Any thread may call these. The buffer must stay valid, and that of a send unchanged, until progress reports the
  * operation. Messages between two ranks with the same tag are received in the order of the sends. A receive must have
@@ -192,8 +192,8 @@ int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int p
 		     uint64_t id);
 int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
 		     uint64_t id);
-/* One thread at a time. Moves data, or sleeps when there is none, until operations are complete; returns their number,
- * at most max. 0: stopped, and all operations are reported. -EINVAL: max is not positive. */
+/* Always from the same thread. Moves data, or sleeps when there is none, until operations are complete; returns their
+ * number, at most max. 0: stopped, and all operations are reported. -EINVAL: max is not positive. */
 int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int max);
 /* Ends all operations with -ECANCELED and refuses new ones. Any thread may call it. */
 void bnet_tagged_stop(bnet_tagged_t *tagged);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The caller's side of NCCL's network interface, v4 to v12. Each function here knows the differences between versions of
- * one function of the table. As thread-safe as the table is.
+ * The caller's side of NCCL's network interface, v4 to v12. Each function here knows how the versions of one function
+ * of the table differ. As thread-safe as the table is.
  */
 #include "nccl/client.h"
 
