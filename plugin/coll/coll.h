@@ -3,7 +3,7 @@
  * A group of ranks, and what every operation on host memory does first and last. A group belongs to one thread at a
  * time; other threads write only `aborted`.
  *
- * The files of this folder, each above those that it includes:
+ * The files of this folder, lowest first; each includes only files before it:
  *
  *   size.h            arithmetic on sizes
  *   log.{c,h}         the logger that a network is given, and the warnings it has logged

@@ -3,7 +3,7 @@
  * Tagged messages between any two ranks, in any order, independent of the collectives: torch's point-to-point. This
  * header has the data of the subsystem and the life of an operation.
  *
- * The files of this folder, each above those that it includes:
+ * The files of this folder, lowest first; each includes only files before it:
  *
  *   frame.{c,h}   the frame codec
  *   tagged.{c,h}  the object and its peers; operations: posted by any thread, queued, finished

@@ -23,7 +23,7 @@ _REPORTS = 16
 GIVE_UP_S = 30.0
 #: bnet_tagged_send's and bnet_tagged_recv's.
 _NO_DEADLINE = 0.0
-#: struct bnet_frame of plugin/mail.h.
+#: struct bnet_tagged_frame of plugin/tagged/frame.h.
 _FRAME_BYTES = 40
 #: Seconds between two looks whether anything has moved.
 _LOOK_S = 1.0
@@ -195,7 +195,7 @@ class Messages:
         self._reports: dict[int, Report] = {}
         self._sends: set[int] = set()
         self._next = 0
-        self._mail = _lib.ffi.NULL
+        self._tagged = _lib.ffi.NULL
         self._thread: threading.Thread | None = None
         self._refusal = ""  # or why no more is taken
         self._posting = False
@@ -238,7 +238,7 @@ class Messages:
         if function == self._lib.bnet_tagged_send:
             self._sends.add(number)
         try:
-            rc = int(function(self._mail, buffer, nbytes, peer, tag, timeout_s, number))
+            rc = int(function(self._tagged, buffer, nbytes, peer, tag, timeout_s, number))
         except (TypeError, OverflowError):  # an argument: nothing was asked for
             self._forget(number)
             raise
@@ -253,22 +253,22 @@ class Messages:
     def _start(self, timeout_s: float) -> None:
         if self._thread is not None:
             return
-        if not self._mail:
+        if not self._tagged:
             rows = self._endpoint.rows(timeout_s or self.timeout_s)
             if self._refusal:
                 raise RuntimeError(self._refusal)
             out = _lib.ffi.new("bnet_tagged_t **")
             self._endpoint.check(self._endpoint.coll, self._lib.bnet_tagged_create(out, self._endpoint.coll, rows))
-            self._mail, self._endpoint.coll = out[0], _lib.ffi.NULL
+            self._tagged, self._endpoint.coll = out[0], _lib.ffi.NULL
         done = _lib.ffi.new("bnet_tagged_done_t[]", _REPORTS)
         name = f"{self._group} messages"
-        thread = threading.Thread(target=self._serve, args=(self._mail, done), name=name, daemon=True)
+        thread = threading.Thread(target=self._serve, args=(self._tagged, done), name=name, daemon=True)
         thread.start()
         self._thread = thread
 
-    def _serve(self, mail: Any, done: Any) -> None:
+    def _serve(self, tagged: Any, done: Any) -> None:
         while True:
-            count = self._lib.bnet_tagged_progress(mail, done, _REPORTS)
+            count = self._lib.bnet_tagged_progress(tagged, done, _REPORTS)
             if count == 0:
                 return
             for row in done[0:count]:
@@ -294,7 +294,7 @@ class Messages:
         except BaseException as error:  # nothing is to be relied on: all that is under way ends
             with self._lock:
                 self._refusal = self._refusal or f"{self._group} could not report a message: {error!r}"
-                self._lib.bnet_tagged_stop(self._mail)
+                self._lib.bnet_tagged_stop(self._tagged)
 
     def finish_sends(self) -> None:
         """Returns when all that was to be sent is; nothing more is taken.
@@ -331,8 +331,8 @@ class Messages:
         self._endpoint.give_up()
         with self._lock:
             self._refuse()
-            if self._mail:
-                self._lib.bnet_tagged_stop(self._mail)
+            if self._tagged:
+                self._lib.bnet_tagged_stop(self._tagged)
 
     def close(self) -> None:
         """Gives everything back. What is not over fails. More than once is fine.
@@ -347,9 +347,9 @@ class Messages:
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            mail, self._mail = self._mail, _lib.ffi.NULL
-        if mail:
-            self._lib.bnet_tagged_destroy(mail)
+            tagged, self._tagged = self._tagged, _lib.ffi.NULL
+        if tagged:
+            self._lib.bnet_tagged_destroy(tagged)
         self._endpoint.close()
 
     def leave_to_parent(self, refusal: str) -> None:
