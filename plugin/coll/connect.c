@@ -11,7 +11,7 @@
 
 #include "coll/wait.h"
 
-/* Fruitless polls before the first nap, so that connections that are made at once do not wait for the end of one. */
+/* Fruitless polls before the first nap: a connection that is made at once must not wait for the end of a nap. */
 #define SPINS 128
 
 int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)

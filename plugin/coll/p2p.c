@@ -233,7 +233,7 @@ int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *sen
 	return bnet_coll_end(coll, all_to_all(coll, &from, &to));
 }
 
-/* ---- barrier: after the round of distance d, a rank has heard, directly or not, from 2 d - 1 ranks before it ---- */
+/* ---- barrier: after distance d, a rank has heard, directly or not, from the 2 d - 1 ranks before it ---- */
 
 static int barrier(struct bnet_coll *coll)
 {

@@ -10,7 +10,7 @@
 
 /* Polls between two clock readings. A row of fewer polls does not count as a wait. */
 #define CLOCK_EVERY 64
-/* Where waits are usually longer than this, a nap costs less than polling, although it takes twice its time. */
+/* Where waits are usually longer than this, a nap costs less than polling, although it lasts twice as long. */
 #define LONG_WAIT_NS 1000000
 /* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
@@ -65,7 +65,7 @@ int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 		return -ECANCELED;
 	nap = (struct timespec){.tv_nsec = bnet_coll_wait_fruitless(wait)};
 	/* Yield from the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this
-	 * processor; elsewhere a yield costs one more system call. */
+	 * one; elsewhere a yield is one more system call among others. */
 	if (nap.tv_nsec > 0)
 		nanosleep(&nap, NULL);
 	else

@@ -30,7 +30,7 @@ struct bnet_tagged_frame {
 	uint64_t credit; /* bytes of eager messages handed on since the last frame */
 };
 
-/* Payload of an EAGER at most. */
+/* The largest payload of an EAGER. */
 #define BNET_TAGGED_EAGER_MAX ((size_t)8 * 1024)
 /* Bytes of eager messages that a sender may have outstanding: sent, and not yet returned as credit. */
 #define BNET_TAGGED_WINDOW ((uint64_t)256 * 1024)

@@ -243,7 +243,7 @@ int bnet_tagged_move_out(struct bnet_tagged *tagged, struct bnet_tagged_peer *pe
 	return rc;
 }
 
-/* False if payload to this peer is queued or in flight: answers behind it are given up, too. */
+/* False if payload to this peer is queued or in flight: answers behind it are given up with it. */
 static bool owes_answer(const struct bnet_tagged_peer *peer)
 {
 	bool answer = peer->out_done < peer->out_posted;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Progress of the tagged messages: begins operations, moves data, handles deadlines and lost peers, and reports. The
- * progress thread; destroy after its last call.
+ * progress thread; bnet_tagged_destroy comes after its last call.
  */
 #include <errno.h>
 #include <sched.h>
@@ -18,7 +18,7 @@
 #define PASSES 256
 /* Passes between two checks of the deadlines, whether or not anything moves in them. */
 #define DEADLINE_EVERY 64
-/* The longest delay of the end of the connections for answers that peers wait for. */
+/* The connections stay open at most this long for answers that peers wait for. */
 #define FLUSH_NS 1000000000
 /* A lost peer may have connected before. If no connection has appeared after this time, there is none. */
 #define GRACE_NS 2000000000
@@ -316,7 +316,7 @@ int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int ma
 	if (max < 1)
 		return -EINVAL;
 	if (!tagged->begun)
-		tagged->coll->warnings = bnet_coll_warnings(); /* they are counted per thread */
+		tagged->coll->warnings = bnet_coll_warnings(); /* warnings are counted per thread */
 	tagged->begun = true;
 	free_operations(&tagged->reported);
 	for (;;) {

@@ -16,8 +16,8 @@
  * it waits for anything from that peer.
  *
  * No message waits for another one whose receive is not posted, whatever the order of sends and receives on both sides.
- * Unexpected messages, which arrived before their receive, are bounded where the receiver has to keep the payload, by
- * the window of eager messages. Their RTS are not bounded: some hundred bytes per message at the receiver.
+ * A message that arrives before its receive is unexpected. The window bounds the unexpected EAGER, whose payload the
+ * receiver keeps. Unexpected RTS are not bounded: each takes some hundred bytes at the receiver.
  *
  * Any thread may post and stop. The progress thread, which calls bnet_tagged_progress, owns everything else.
  */
@@ -110,8 +110,8 @@ struct bnet_tagged {
 	bool stopped;
 
 	struct bnet_node receives;   /* not matched, oldest first */
-	struct bnet_node granted;    /* receives whose CTS is out */
-	struct bnet_node requested;  /* sends whose RTS is out */
+	struct bnet_node granted;    /* receives whose CTS is queued or sent */
+	struct bnet_node requested;  /* sends whose RTS is queued or sent */
 	struct bnet_node sending;    /* sends whose bytes are queued or in flight */
 	struct bnet_node unexpected; /* messages, in order of arrival */
 	struct bnet_node finished;

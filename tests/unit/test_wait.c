@@ -59,7 +59,7 @@ static void naps_begin_soon_where_waits_are_long(void)
 	for (int i = 0; i < 1000; i++)
 		wait_once(&wait, 10, 0);
 	check(wait_once(&wait, 500, 0) > 0);
-	/* Neither do waits that end with a reset. */
+	/* Neither do waits that end with a reset, as between operations. */
 	wait.usual_ns = 0;
 	for (int i = 0; i < 40; i++) {
 		for (int n = 0; n < 100; n++)
