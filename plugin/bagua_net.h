@@ -145,8 +145,8 @@ void bnet_coll_abort(bnet_coll_t *coll);
 
 /* Counts are in elements. A send and a receive buffer of the same size may be the same memory (in place); all_gather
  * and reduce_scatter also take NCCL's in-place form (the small buffer is this rank's block of the large one). All ranks
- * call the same operations with the same arguments in the same order. 0 or -errno; after an error other than -EINVAL and
- * -ENOTCONN the group is unusable. */
+ * call the same operations with the same arguments in the same order. 0 or -errno; an error other than -EINVAL and
+ * -ENOTCONN makes the group unusable. */
 int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
 int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
 int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
