@@ -16,10 +16,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/counters.h"
-#include "engine/engine.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "transport/progress.h"
 
 #define SLOTS 1024
 /* A worker that finds nothing to do spins for this long before it sleeps. */
@@ -44,6 +44,7 @@ struct bnet_worker {
 };
 
 static struct {
+	int wanted; /* how many there will be */
 	int count;
 	struct bnet_worker *workers[BNET_MAX_WORKERS];
 } pool;
@@ -101,9 +102,14 @@ int bnet_workers_choose(const struct bnet_config *config, const struct bnet_devi
 	return bnet_workers_for(usable_processors(), bnet_local_ranks(), speed);
 }
 
+void bnet_workers_want(int count)
+{
+	pool.wanted = count;
+}
+
 int bnet_workers_wanted(void)
 {
-	return bnet_engine.workers;
+	return pool.wanted;
 }
 
 /* ---- the loop ---- */
@@ -133,7 +139,7 @@ static bool make_round(struct bnet_worker *worker)
 			worker->refused = true;
 			continue;
 		}
-		moved |= bnet_conn_progress(conn);
+		moved |= bnet_progress(conn);
 		bnet_conn_disown(conn);
 	}
 	atomic_fetch_add(&worker->round, 1);

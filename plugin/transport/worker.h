@@ -28,7 +28,9 @@ int bnet_local_ranks(void);
 /* BAGUA_NET_THREADS, or what suits the process as the calling thread sees it: it may use fewer processors than
  * others. */
 int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices);
-/* How many there will be, as was chosen when the engine was configured; whatever the caller may use. */
+/* Under the engine's lock, once: so many there will be, whatever processors later callers may use. Forked children
+ * keep it. */
+void bnet_workers_want(int count);
 int bnet_workers_wanted(void);
 /* Under the engine's lock. A connection gets a worker, if there are any and one has room. */
 void bnet_worker_adopt(struct bnet_conn *conn);
