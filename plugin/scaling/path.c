@@ -147,7 +147,7 @@ static void widen(struct bnet_conn *conn)
 	}
 }
 
-static void widen_all(struct bnet_path *path)
+void bnet_path_widen(struct bnet_path *path)
 {
 	bnet_list_each(node, &bnet_engine.conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
@@ -161,7 +161,7 @@ void bnet_path_ready(struct bnet_conn *conn, int most)
 {
 	allow(conn, most);
 	spread(conn);
-	widen_all(conn->path);
+	bnet_path_widen(conn->path);
 }
 
 /* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
@@ -254,7 +254,7 @@ static void judge(struct bnet_path *path, uint64_t now_us)
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
 		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name,
 		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->scaler.base / 1000000);
-	widen_all(path);
+	bnet_path_widen(path);
 }
 
 /* Frees a receiver's streams that the peer has closed. */

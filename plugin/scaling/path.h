@@ -40,6 +40,8 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 /* The connection's first stream has joined, and the peer takes `most` streams. The scaler keeps to that from here on;
  * every NIC of both ends gets a stream, and missing streams of all of the path's connections are opened. */
 void bnet_path_ready(struct bnet_conn *conn, int most);
+/* Opens the missing streams of all of the path's connections, and lets those above the scaler's level rest. */
+void bnet_path_widen(struct bnet_path *path);
 /* Reads all streams of all senders that have moved, and acts on it. */
 void bnet_paths_sample(uint64_t now_us);
 
