@@ -14,6 +14,7 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "device/scan.h"
 #include "handshake/close.h"
 #include "scaling/path.h"
 #include "transport/worker.h"

@@ -2,8 +2,9 @@
  *
  * What the kernel tells of an interface in /sys/class/net. Reads files and keeps no state: from any thread.
  */
-#include "device/impl.h"
+#include "device/sysfs.h"
 
+#include <net/if.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/address.h"
+#include "device/scan.h"
 
 /* A link may come back; until then connections do not wait for it. */
 #define REST_MS 60000

@@ -11,7 +11,7 @@
 
 #include "base/address.h"
 #include "check.h"
-#include "device/device.h"
+#include "device/scan.h"
 #include "base/counters.h"
 
 static void test_path_rule(void)
