@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: MIT
 """Writes the manual page, bagua-net(1), to stdout: ``python3 docs/man.py >docs/bagua-net.1``.
 
-Commands and options are those of the command line itself, parameters those of the library; both must be installed or on
-PYTHONPATH. typer brings its own copy of click or uses an installed one, by its version, so only what both have is used.
+Commands and options are those of the command line itself, parameters those that `bagua-net params` lists; the
+package must be installed or on PYTHONPATH. By its version, typer brings a copy of click or uses an installed one: this
+script uses what both have.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import typer
 
-from bagua_net import _params, _version
 from bagua_net.cli import app
 
 _NAME = "bagua-net"
@@ -108,11 +110,17 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield from _options(command.params)
 
 
-def _parameter(row: _params.Parameter) -> Iterator[str]:
+def _run(*arguments: str) -> str:
+    """What the command prints. It fails where a parameter of this environment is bad, which is no matter here."""
+    command = [sys.executable, "-m", "bagua_net", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+def _parameter(row: dict[str, str]) -> Iterator[str]:
     yield ".TP"
-    yield rf"\fB{row.name}\fP"
-    default = row.default or "empty"
-    yield _escape(_sentence(row.help[0].upper() + row.help[1:]) + f" Default: {default}. Range: {row.range}.")
+    yield rf"\fB{row['name']}\fP"
+    about = _sentence(row["help"][0].upper() + row["help"][1:])
+    yield _escape(f"{about} Default: {row['default'] or 'empty'}. Range: {row['range']}.")
 
 
 def page(group: Any) -> str:
@@ -120,7 +128,7 @@ def page(group: Any) -> str:
     about = _prose(group.help)
     lines = [
         f".\\\" Written by docs/man.py from the command line and the library's parameters: change those.\n"
-        f'.TH {_NAME.upper()} 1 "" "bagua_net {_version.version()}" "User Commands"',
+        f'.TH {_NAME.upper()} 1 "" "bagua_net {_run("--version").strip()}" "User Commands"',
         f".SH NAME\n{_escape(_NAME)} \\- turn the NCCL network plugin BaguaNet on and off, check a host, measure",
         f".SH SYNOPSIS\n\\fB{_escape(_NAME)}\\fP [\\fB\\-\\-version\\fP] \\fIcommand\\fP [\\fIoptions\\fP]",
         f".SH DESCRIPTION\n{about}\n.PP\nEvery command has \\fB\\-\\-help\\fP.",
@@ -129,7 +137,7 @@ def page(group: Any) -> str:
         f".SH FILES{_FILES.rstrip()}",
         ".SH ENVIRONMENT",
         "Parameters of the plugin, from the environment or from a file of NCCL. Sizes take the suffixes K, M and G.",
-        *(line for row in _params.read() for line in _parameter(row)),
+        *(line for row in json.loads(_run("params", "--json")) for line in _parameter(row)),
         f".SH EXIT STATUS{_EXIT.rstrip()}",
         f".SH SEE ALSO\n{_SEE_ALSO}",
     ]

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bagua_net import _params
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "bagua-net.1"
 _SECONDS = 60
@@ -22,11 +20,6 @@ def test_the_page_is_what_the_command_line_generates() -> None:
         [sys.executable, str(DOCS / "man.py")], capture_output=True, text=True, timeout=_SECONDS, check=True
     )
     assert done.stdout == PAGE.read_text(), "write it again: python3 docs/man.py >docs/bagua-net.1"
-
-
-def test_it_has_every_parameter() -> None:
-    page = PAGE.read_text()
-    assert [row.name for row in _params.read() if rf"\fB{row.name}\fP" not in page] == []
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
