@@ -4,10 +4,10 @@
  */
 #include "device/sysfs.h"
 
-#include <net/if.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
