@@ -31,8 +31,8 @@ static void close_watches(struct bnet_node *head)
 	}
 }
 
-/* A child that lives on, a data loader for one, must not keep its parent's connections looking alive. It gets an empty
- * engine of its own; the connections that it inherited fail in it, and can be closed. */
+/* A child that outlives its parent, such as a data loader, must not keep the parent's connections looking alive. It gets
+ * an empty engine; inherited connections fail in the child, and can be closed there. */
 static void after_fork_in_child(void)
 {
 	close_watches(&bnet_engine.inbound);
@@ -85,7 +85,7 @@ static void explain_no_device(int rc)
 			  bnet_engine.devices.rejected[i].reason);
 }
 
-/* A congestion control that cannot be had costs a line, and the streams have the system's. Asked once, not for every
+/* An unavailable congestion control costs one line, and the streams use the system's. It is tried once, not for every
  * stream. */
 static void check_congestion(struct bnet_config *config, int family)
 {

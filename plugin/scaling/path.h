@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * A path: what all connections from one device to one address have in common. The control thread reads their streams
- * every few milliseconds, fits send buffers to what it sees, and decides how many streams each connection uses.
+ * every few milliseconds, fits their send buffers, and decides how many streams each connection uses.
  * Everything here runs under the engine's lock.
  */
 #ifndef BNET_PATH_H

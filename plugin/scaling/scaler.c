@@ -15,16 +15,16 @@
 /* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
-/* What more streams must carry in percent of what fewer did: the first ones much more, since a path that limits a lone
+/* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a lone
  * stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
 /* Where nothing queues on the way, the streams' own windows limit, and more streams carry more sooner or later: they
  * stay unless they carry clearly less. */
 #define LOSS_PERCENT 50
-/* What counts as good as the best of a climb, in percent of it: short windows waver. */
+/* A level is as good as the best of a climb from this percentage of its rate on: short windows waver. */
 #define AS_GOOD_PERCENT 80
-/* What fewer streams must carry. */
+/* The rate that fewer streams must reach, in percent. */
 #define SAME_PERCENT 97
 /* Where nothing queues, a lone stream must be limited for this share of the time, in 1/10000, in a mean over several
  * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins

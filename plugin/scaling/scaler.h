@@ -62,7 +62,7 @@ struct bnet_scaler {
 	struct bnet_tally of[BNET_WORKS];
 };
 
-/* What all connections of a path did in a few milliseconds. */
+/* The progress of all connections of a path over a few milliseconds. */
 struct bnet_scaler_sample {
 	uint64_t now_us;
 	uint64_t elapsed_us;

@@ -4,7 +4,7 @@
  */
 #include "transport/admission.h"
 
-/* What a stream is imagined to send next when streams are compared. */
+/* The size of the imagined next slice when streams are compared. */
 #define PROBE_BYTES 16384
 /* A receiver looks at the first stream more often than at the others, so these must be earlier by this much. */
 #define LATER_NS 50000

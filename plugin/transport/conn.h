@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * A connection: one direction between two ranks, with a ring of requests and up to 64 streams. This header is its
- * data; the functions here make and end it, add and drop streams, and pass the owner word. What happens to requests is
- * in request.h, what moves bytes in progress.h.
+ * data; the functions here make and end it, add and drop streams, and pass the owner word. Requests are handled in
+ * request.h, bytes are moved in progress.h.
  *
- * Who touches what:
+ * Ownership:
  *   - The caller's progress thread posts requests (isend, irecv), tests them, and frees their slots.
  *   - The *owner* moves data: the thread that holds `owner`. That is the caller's thread inside isend, irecv and test, a
  *     worker (worker.h), or the control thread when the caller has been away for a while. The word is taken by exchange

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is known of one stream's path: its rate, its round trip, and how busy it is. The control thread reads TCP_INFO;
+ * Estimates of one stream's path: its rate, its round trip, and how busy it is. The control thread reads TCP_INFO;
  * the connection's owner uses the rate when it hands out slices. Everything but bnet_estimator_read is pure. Whether
  * the network limits the stream is decided in scaling/limited.h, from the steps that this returns.
  */

@@ -118,8 +118,8 @@ struct call {
 	int error;     /* of n < 0 */
 };
 
-/* Into the payload's place, if there is a payload, and into the read-ahead behind what it holds; peeked bytes are
- * written over with themselves. */
+/* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. Peeked bytes are
+ * overwritten with themselves. */
 static void fetch(struct bnet_stream *stream, struct call *call)
 {
 	struct bnet_incoming *in = &stream->in;

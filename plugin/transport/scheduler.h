@@ -22,7 +22,7 @@ struct bnet_stream *bnet_scheduler_pick(struct bnet_conn *conn, int active, uint
 uint64_t bnet_scheduler_slice(const struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t size,
 			      uint64_t now);
 
-/* The stream has written so many bytes. */
+/* The stream has written `bytes`. */
 void bnet_scheduler_written(struct bnet_stream *stream, uint64_t bytes, uint64_t now);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a connection and each of its streams remember of sends without a copy; see zerocopy.h. The owner's.
+ * The state of sends without a copy, of a connection and of each stream; see zerocopy.h. The owner's.
  */
 #ifndef BNET_ZEROCOPY_STATE_H
 #define BNET_ZEROCOPY_STATE_H
