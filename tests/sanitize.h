@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * SANITIZE_ADDRESS and SANITIZE_THREAD: what this file is compiled with. gcc and clang say it differently.
+ * Defines SANITIZE_ADDRESS and SANITIZE_THREAD as the compiler flags ask for. gcc and clang report them differently.
  */
 #ifndef BNET_SANITIZE_H
 #define BNET_SANITIZE_H

@@ -5,7 +5,7 @@
  */
 #include "bagua_net.h"
 #include "base/config.h"
-#include "device/device.h"
+#include "device/scan.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -12,12 +12,19 @@
 #include <string.h>
 
 #include "bagua_net.h"
-#include "base/config.h"
-#include "base/counters.h"
+#include "base/clock.h"
 #include "base/log.h"
-#include "scaling/path.h"
 #include "base/socket.h"
+#include "control/control.h"
+#include "control/lifecycle.h"
+#include "engine/engine.h"
+#include "handshake/candidate.h"
+#include "handshake/connector.h"
+#include "scaling/path.h"
+#include "transport/progress.h"
+#include "transport/request.h"
 #include "transport/worker.h"
+#include "transport/zerocopy.h"
 
 #define WARN_MS 10000
 
@@ -49,7 +56,7 @@ int bnet_net_init(int version, ncclDebugLogger_t logger)
 	int rc;
 
 	bnet_log_set(logger);
-	rc = bnet_engine_configure();
+	rc = bnet_lifecycle_configure();
 	if (rc == 0)
 		introduce(version);
 	return rc;
@@ -73,13 +80,13 @@ void bnet_context_free(struct bnet_context *context)
 		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
 
 		if (listen->context == context)
-			bnet_listen_discard(listen);
+			bnet_lifecycle_discard_listen(listen);
 	}
 	bnet_list_each(node, &bnet_engine.conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
 
 		if (conn->setup.context == context && !conn->setup.handed_out)
-			bnet_conn_discard(conn);
+			bnet_lifecycle_discard(conn);
 	}
 	bnet_engine_unlock();
 	free(context);
@@ -173,7 +180,7 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	memcpy(listen->token, random, BNET_TOKEN_SIZE);
 
 	bnet_engine_lock();
-	rc = bnet_engine_start();
+	rc = bnet_control_start();
 	if (rc == 0)
 		rc = bnet_acceptor_listen(device, &listen->addr);
 	if (rc == 0) {
@@ -219,7 +226,7 @@ static void announce(struct bnet_conn *conn)
 	conn->setup.handed_out = true;
 	if (conn->sender)
 		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s", conn->peer, conn->dev->name,
-			  conn->path->demand.most, conn->path->demand.most == 1 ? "" : "s");
+			  conn->path->scaler.most, conn->path->scaler.most == 1 ? "" : "s");
 	else
 		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s", conn->peer, conn->dev->name);
 }
@@ -245,7 +252,7 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 void bnet_net_close_listen(struct bnet_listen *listen)
 {
 	bnet_engine_lock();
-	bnet_listen_discard(listen);
+	bnet_lifecycle_discard_listen(listen);
 	bnet_engine_unlock();
 }
 
@@ -307,7 +314,7 @@ static struct bnet_conn *find_attempt(uint64_t id)
 static int start_attempt(const struct bnet_context *context, int traffic_class, const struct bnet_device *dev,
 			 const struct bnet_wire_handle *handle, struct bnet_conn **out)
 {
-	struct bnet_conn *conn = bnet_conn_new(true, dev, &bnet_engine.config);
+	struct bnet_conn *conn = bnet_conn_new(true, dev, &bnet_engine.config, bnet_workers_wanted() > 0);
 	int rc;
 
 	if (!conn)
@@ -323,11 +330,11 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	conn->setup.warn_at_ms = conn->setup.started_ms + WARN_MS;
 	rc = bnet_path_join(conn);
 	if (rc == 0)
-		rc = bnet_engine_start();
+		rc = bnet_control_start();
 	if (rc == 0)
 		rc = bnet_connector_start(conn, 0);
 	if (rc < 0) {
-		bnet_conn_free(conn);
+		bnet_lifecycle_free(conn);
 		return rc;
 	}
 	bnet_list_add(&bnet_engine.conns, &conn->node);
@@ -359,7 +366,7 @@ int bnet_net_connect(const struct bnet_context *context, int traffic_class, int 
 	} else if (atomic_load(&conn->error)) {
 		rc = atomic_load(&conn->error);
 		bnet_wire_handle_set_attempt(handle, 0);
-		bnet_conn_discard(conn);
+		bnet_lifecycle_discard(conn);
 	} else if (conn->setup.ready) {
 		bnet_wire_handle_set_attempt(handle, 0);
 		announce(conn);
@@ -392,7 +399,7 @@ int bnet_net_reg(struct bnet_conn *conn, void *data, uint64_t size, int type, st
 
 void bnet_net_dereg(struct bnet_mr *mr)
 {
-	bnet_conn_quiesce(mr->conn, mr);
+	bnet_region_quiesce(mr);
 	free(mr);
 }
 
@@ -410,7 +417,12 @@ static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_r
 			  (unsigned long long)size, data);
 		return -EINVAL;
 	}
-	*out = bnet_conn_post(conn, data, size);
+	*out = bnet_request_post(conn, data, size);
+	if (!*out)
+		return 0;
+	bnet_engine_posted();
+	if (!bnet_conn_is_inline(conn))
+		bnet_worker_ring(conn->worker);
 	return 0;
 }
 
@@ -418,10 +430,8 @@ int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, struct bne
 {
 	int rc = post(conn, data, size, out);
 
-	if (rc == 0 && *out && bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
-		bnet_conn_progress(conn);
-		bnet_conn_disown(conn);
-	}
+	if (rc == 0 && *out)
+		bnet_progress_inline(conn);
 	return rc;
 }
 
@@ -429,18 +439,14 @@ int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, struct bne
 {
 	int rc = post(conn, data, size, out);
 
-	/* Data that waited for this receive moves now; for data that has not come yet a system call would be wasted. */
-	if (rc == 0 && *out && bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
-		if (bnet_rx_waiting(conn))
-			bnet_conn_progress(conn);
-		bnet_conn_disown(conn);
-	}
+	if (rc == 0 && *out)
+		bnet_progress_posted_receive(conn);
 	return rc;
 }
 
 int bnet_net_test(struct bnet_request *request, int *done, uint64_t *size)
 {
-	int rc = bnet_conn_test(request, size);
+	int rc = bnet_progress_test(request, size);
 
 	*done = rc > 0;
 	return rc > 0 ? 0 : rc;
@@ -452,6 +458,6 @@ void bnet_net_close(struct bnet_conn *conn)
 	bnet_zerocopy_reset(conn);
 	bnet_zerocopy_release(conn);
 	bnet_engine_lock();
-	bnet_conn_discard(conn);
+	bnet_lifecycle_discard(conn);
 	bnet_engine_unlock();
 }

@@ -7,9 +7,10 @@
 #ifndef BNET_NET_H
 #define BNET_NET_H
 
-#include "transport/conn.h"
-#include "engine/engine.h"
+#include "handshake/acceptor.h"
 #include "nccl/abi.h"
+#include "transport/conn.h"
+#include "transport/region.h"
 
 /* One per communicator from v11 on, one for the process before. */
 struct bnet_context {

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/counters.h"
 
 #ifndef SO_BUF_LOCK
@@ -56,11 +57,6 @@ void bnet_socket_close(int fd)
 	bnet_count(descriptors, -1);
 }
 
-socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr)
-{
-	return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-}
-
 static void set_port(struct sockaddr_storage *addr, uint16_t port)
 {
 	if (addr->ss_family == AF_INET6)
@@ -79,7 +75,7 @@ static int listen_on(struct sockaddr_storage *addr, uint16_t port)
 	if (port)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	set_port(addr, port);
-	if (bind(fd, (struct sockaddr *)addr, bnet_sockaddr_size(addr)) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
+	if (bind(fd, (struct sockaddr *)addr, bnet_address_size(addr)) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
 		rc = -errno;
 	if (rc < 0) {
 		bnet_socket_close(fd);
@@ -88,9 +84,9 @@ static int listen_on(struct sockaddr_storage *addr, uint16_t port)
 	return fd;
 }
 
-int bnet_socket_listen(const struct bnet_nic *nic, struct bnet_ports ports, struct sockaddr_storage *bound)
+int bnet_socket_listen(const struct sockaddr_storage *at, struct bnet_ports ports, struct sockaddr_storage *bound)
 {
-	struct sockaddr_storage addr = nic->addr;
+	struct sockaddr_storage addr = *at;
 	socklen_t size = sizeof(*bound);
 	int fd = -EADDRINUSE;
 
@@ -106,26 +102,26 @@ int bnet_socket_listen(const struct bnet_nic *nic, struct bnet_ports ports, stru
 	return fd;
 }
 
-int bnet_socket_bind_source(int fd, const struct bnet_nic *nic, bool peer_is_local)
+int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const char *interface)
 {
-	struct sockaddr_storage addr = nic->addr;
+	struct sockaddr_storage addr = *source;
 	int one = 1;
 
 	/* The kernel then picks the port at connect, by the whole 4-tuple, and does not run out of them. */
 	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
 	set_port(&addr, 0);
-	if (bind(fd, (struct sockaddr *)&addr, bnet_sockaddr_size(&addr)) < 0)
+	if (bind(fd, (struct sockaddr *)&addr, bnet_address_size(&addr)) < 0)
 		return -errno;
-	if (peer_is_local)
+	if (!interface)
 		return 0;
-	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, nic->name, (socklen_t)strlen(nic->name)) < 0 && errno != EPERM)
+	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, interface, (socklen_t)strlen(interface)) < 0 && errno != EPERM)
 		return -errno;
 	return 0;
 }
 
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr)
 {
-	return connect(fd, (const struct sockaddr *)addr, bnet_sockaddr_size(addr)) < 0 ? -errno : 0;
+	return connect(fd, (const struct sockaddr *)addr, bnet_address_size(addr)) < 0 ? -errno : 0;
 }
 
 int bnet_socket_error(int fd)

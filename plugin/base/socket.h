@@ -11,22 +11,20 @@
 #include <sys/socket.h>
 
 #include "base/config.h"
-#include "device/device.h"
 
 /* A descriptor, or -errno. Every one is closed by bnet_socket_close. */
 int bnet_socket_open(int family);
 int bnet_socket_accept(int listener, struct sockaddr_storage *peer);
-/* Listens on the interface's address, on the first free port of the range. */
-int bnet_socket_listen(const struct bnet_nic *nic, struct bnet_ports ports, struct sockaddr_storage *bound);
+/* Listens on the address `at`, whose port is ignored, on the first free port of the range. */
+int bnet_socket_listen(const struct sockaddr_storage *at, struct bnet_ports ports, struct sockaddr_storage *bound);
 void bnet_socket_close(int fd);
 /* Counts a descriptor that was opened elsewhere (epoll, eventfd), and closes it. */
 int bnet_fd_opened(int fd);
 
-/* Source address, and the interface unless the peer is on this machine. 0 or -errno. */
-int bnet_socket_bind_source(int fd, const struct bnet_nic *nic, bool peer_is_local);
+/* Binds to a source address and, unless NULL, to an interface. 0 or -errno. */
+int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const char *interface);
 /* 0: connected, -EINPROGRESS, or another -errno. */
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr);
-socklen_t bnet_sockaddr_size(const struct sockaddr_storage *addr);
 /* The error of a connect that has ended, as -errno. */
 int bnet_socket_error(int fd);
 /* Bytes that the peer has sent and this end's kernel has taken, since the beginning; 0 where it does not say. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The control thread: one loop that sleeps in epoll. It greets, dials and drains, moves data for connections whose
- * caller has not come by, and fits send buffers to their paths. It holds the engine's lock except while it sleeps.
+ * See control.h.
  */
 #include "control/control.h"
 
@@ -10,22 +9,28 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/counters.h"
-#include "engine/engine.h"
-#include "base/log.h"
-#include "scaling/path.h"
 #include "base/socket.h"
+#include "control/lifecycle.h"
+#include "engine/engine.h"
+#include "handshake/acceptor.h"
+#include "handshake/close.h"
+#include "handshake/connector.h"
+#include "scaling/path.h"
+#include "transport/progress.h"
 #include "transport/worker.h"
 
-/* How often dials and drains are looked at; how often silent guests and paths are. */
+/* How often connectors and drains are looked at, and how often silent inbound connections. */
 #define FAST_TICK_MS 10
 #define SLOW_TICK_MS 100
-/* … and how often the streams of senders are. */
+/* … and how often the streams of senders are read. */
 #define PATH_TICK_MS 20
-/* A takeover goes on while it finds work, for at most this many passes. */
+/* A takeover continues while it finds work, for at most this many passes. */
 #define TAKEOVER_PASSES 4
 
 static struct bnet_watch *find_watch(struct bnet_node *head, uint64_t id)
@@ -43,24 +48,25 @@ static void handle_event(const struct epoll_event *event)
 {
 	uint64_t id = event->data.u64, count;
 	struct bnet_watch *watch;
+	struct bnet_joined joined;
 
 	switch ((enum bnet_watch_kind)(id & 7)) {
 	case BNET_WATCH_WAKE:
 		if (read(bnet_engine.wake, &count, sizeof(count)) < 0)
-			return; /* somebody else's event was it */
+			return; /* another event reset it */
 		return;
 	case BNET_WATCH_LISTENER:
 		bnet_acceptor_ready((int)(id >> 3));
 		return;
 	case BNET_WATCH_INBOUND:
-		watch = find_watch(&bnet_engine.guests, id);
+		watch = find_watch(&bnet_engine.inbound, id);
 		if (watch)
-			bnet_inbound_ready(watch, event->events);
+			bnet_acceptor_hello(watch);
 		return;
 	case BNET_WATCH_CONNECTOR:
-		watch = find_watch(&bnet_engine.dials, id);
-		if (watch)
-			bnet_connector_ready(watch, event->events);
+		watch = find_watch(&bnet_engine.connectors, id);
+		if (watch && bnet_connector_ready(watch, &joined))
+			bnet_lifecycle_joined(&joined);
 		return;
 	case BNET_WATCH_DRAIN:
 		watch = find_watch(&bnet_engine.drains, id);
@@ -77,7 +83,7 @@ static void take_over(struct bnet_conn *conn)
 	if (!bnet_conn_try_own(conn))
 		return;
 	bnet_count(takeovers, 1);
-	for (int i = 0; i < TAKEOVER_PASSES && bnet_conn_progress(conn); i++)
+	for (int i = 0; i < TAKEOVER_PASSES && bnet_progress(conn); i++)
 		;
 	bnet_conn_disown(conn);
 	conn->passes_seen = atomic_load_explicit(&conn->passes, memory_order_relaxed);
@@ -121,18 +127,128 @@ static bool look_after_connections(void)
 #define CONTENDED_SWITCHES 1000
 #define CONTENDED_MS 2000
 
-static void sense_contention(uint64_t now)
+struct contention {
+	uint64_t sampled_ms;
+	long switches; /* involuntary ones of this process until then */
+};
+
+static void sense(struct contention *contention, uint64_t now)
 {
 	struct rusage usage;
-	uint64_t elapsed = now - bnet_engine.sampled_ms;
+	uint64_t elapsed = now - contention->sampled_ms;
 
 	if (getrusage(RUSAGE_SELF, &usage) < 0)
 		return;
-	if (bnet_engine.sampled_ms && elapsed <= CONTENDED_MS &&
-	    (uint64_t)(usage.ru_nivcsw - bnet_engine.switches) * 1000 > CONTENDED_SWITCHES * elapsed)
+	if (contention->sampled_ms && elapsed <= CONTENDED_MS &&
+	    (uint64_t)(usage.ru_nivcsw - contention->switches) * 1000 > CONTENDED_SWITCHES * elapsed)
 		bnet_engine.contended_until_ms = now + CONTENDED_MS;
-	bnet_engine.switches = usage.ru_nivcsw;
-	bnet_engine.sampled_ms = now;
+	contention->switches = usage.ru_nivcsw;
+	contention->sampled_ms = now;
+}
+
+/* ---- ticks ---- */
+
+struct ticks {
+	uint64_t house_ms; /* when inbound connections, connectors and drains were last looked at */
+	uint64_t paths_ms; /* when paths were sampled */
+	struct contention contention;
+};
+
+/* Each of these walks a whole list, so they do not run after every event: many objects that come or go at once would
+ * cost the square of their number. */
+static void keep_house(struct ticks *ticks, uint64_t now)
+{
+	if (now - ticks->house_ms >= FAST_TICK_MS) {
+		bnet_acceptor_tick(now);
+		bnet_connectors_tick(now);
+		bnet_drains_tick(now);
+		ticks->house_ms = now;
+	}
+	if (now - ticks->contention.sampled_ms >= SLOW_TICK_MS)
+		sense(&ticks->contention, now);
+	if (now - ticks->paths_ms >= PATH_TICK_MS) {
+		bnet_paths_sample(bnet_now_us());
+		ticks->paths_ms = now;
+	}
+}
+
+/* How long the loop may sleep for the sake of deadlines and drains; -1: without limit. */
+static int housekeeping_ms(void)
+{
+	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains))
+		return FAST_TICK_MS;
+	if (!bnet_list_empty(&bnet_engine.inbound))
+		return SLOW_TICK_MS;
+	for (int i = 0; i < bnet_engine.devices.nnics; i++)
+		if (bnet_engine.listeners[i].paused_until_ms)
+			return SLOW_TICK_MS;
+	return -1;
+}
+
+/* ---- dozing ---- */
+
+/* While requests are outstanding, the thread looks after connections once a tick. While none are, it dozes: it sleeps
+ * without a tick, and the next post wakes it. A post counts its request first and looks at `dozing` after that; the
+ * thread announces that it dozes first and looks for requests after that. So one of the two sees the other. */
+enum mode {
+	MODE_WATCHING,
+	MODE_DOZING,
+};
+
+struct watch_state {
+	enum mode mode;
+	uint64_t look_at_ms; /* of MODE_WATCHING: when connections are due to be looked after */
+	uint64_t tick_ms;
+};
+
+static void watch_from(struct watch_state *state, uint64_t now)
+{
+	state->mode = MODE_WATCHING;
+	state->look_at_ms = now + state->tick_ms;
+	atomic_store(&bnet_engine_dozing, false);
+}
+
+static void try_to_doze(struct watch_state *state, uint64_t now)
+{
+	state->mode = MODE_DOZING;
+	atomic_store(&bnet_engine_dozing, true);
+	if (anything_outstanding())
+		watch_from(state, now);
+}
+
+/* Before the thread sleeps. */
+static void look_or_doze(struct watch_state *state, uint64_t now)
+{
+	if (state->mode == MODE_WATCHING && now < state->look_at_ms)
+		return;
+	if (state->mode == MODE_WATCHING && look_after_connections())
+		watch_from(state, now);
+	else
+		try_to_doze(state, now);
+}
+
+/* After it has slept, since `slept_from`. A post that woke it took the announcement back; its caller has a tick's time
+ * before the thread steps in. */
+static void wake_up(struct watch_state *state, uint64_t slept_from)
+{
+	uint64_t now;
+
+	if (state->mode == MODE_WATCHING)
+		return;
+	now = bnet_now_ms();
+	if (now - slept_from >= PATH_TICK_MS)
+		bnet_engine.dozed_us = bnet_now_us();
+	if (!atomic_load(&bnet_engine_dozing))
+		watch_from(state, now);
+}
+
+static int sleep_ms(const struct watch_state *state, uint64_t now)
+{
+	int ms = housekeeping_ms();
+
+	if (state->mode == MODE_WATCHING && (ms < 0 || now + (uint64_t)ms > state->look_at_ms))
+		ms = (int)(state->look_at_ms - now);
+	return ms;
 }
 
 /* ---- the loop ---- */
@@ -140,14 +256,14 @@ static void sense_contention(uint64_t now)
 static bool nothing_left(void)
 {
 	return bnet_list_empty(&bnet_engine.listens) && bnet_list_empty(&bnet_engine.conns) &&
-	       bnet_list_empty(&bnet_engine.dials) && bnet_list_empty(&bnet_engine.drains);
+	       bnet_list_empty(&bnet_engine.connectors) && bnet_list_empty(&bnet_engine.drains);
 }
 
 static void end(void)
 {
 	bnet_workers_stop();
-	bnet_list_each(node, &bnet_engine.guests)
-		bnet_inbound_drop(bnet_entry(node, struct bnet_watch, node), NULL);
+	bnet_list_each(node, &bnet_engine.inbound)
+		bnet_acceptor_drop(bnet_entry(node, struct bnet_watch, node), NULL);
 	for (int i = 0; i < BNET_MAX_NICS; i++) {
 		bnet_socket_close(bnet_engine.listeners[i].fd);
 		bnet_engine.listeners[i].fd = -1;
@@ -158,37 +274,6 @@ static void end(void)
 	atomic_store(&bnet_engine_dozing, false);
 	bnet_engine.running = false;
 	pthread_cond_broadcast(&bnet_engine.changed);
-}
-
-/* How long the loop may sleep for the sake of deadlines and drains; -1: for ever. */
-static int housekeeping_ms(void)
-{
-	if (!bnet_list_empty(&bnet_engine.dials) || !bnet_list_empty(&bnet_engine.drains))
-		return FAST_TICK_MS;
-	if (!bnet_list_empty(&bnet_engine.guests))
-		return SLOW_TICK_MS;
-	for (int i = 0; i < bnet_engine.devices.nnics; i++)
-		if (bnet_engine.listeners[i].paused_until_ms)
-			return SLOW_TICK_MS;
-	return -1;
-}
-
-/* Each of these looks at all there are, so not after every event: many that come or go at once would cost the
- * square. */
-static void keep_house(uint64_t now)
-{
-	if (now - bnet_engine.housekept_ms >= FAST_TICK_MS) {
-		bnet_acceptor_tick(now);
-		bnet_connectors_tick(now);
-		bnet_drains_tick(now);
-		bnet_engine.housekept_ms = now;
-	}
-	if (now - bnet_engine.sampled_ms >= SLOW_TICK_MS)
-		sense_contention(now);
-	if (now - bnet_engine.paths_ms >= PATH_TICK_MS) {
-		bnet_paths_sample(bnet_now_us());
-		bnet_engine.paths_ms = now;
-	}
 }
 
 static void wait_and_handle(int ms)
@@ -205,46 +290,26 @@ static void wait_and_handle(int ms)
 
 static void *run(void *unused)
 {
-	uint64_t look_at = 0, tick = (uint64_t)bnet_engine.config.control_tick;
-	bool work = true;
+	struct watch_state state = {.mode = MODE_WATCHING, .tick_ms = (uint64_t)bnet_engine.config.control_tick};
+	struct ticks ticks = {.house_ms = 0};
 
 	(void)unused;
 	bnet_engine_lock();
 	while (!nothing_left()) {
 		uint64_t now = bnet_now_ms();
-		int ms;
 
-		keep_house(now);
-		if (work && now >= look_at) {
-			work = look_after_connections();
-			look_at = now + tick;
-		}
-		/* Say so first and look after that: see bnet_conn_post. */
-		atomic_store(&bnet_engine_dozing, !work);
-		if (!work && anything_outstanding()) {
-			work = true;
-			look_at = now + tick;
-			atomic_store(&bnet_engine_dozing, false);
-		}
-		ms = housekeeping_ms();
-		if (work && (ms < 0 || now + (uint64_t)ms > look_at))
-			ms = (int)(look_at - now);
+		keep_house(&ticks, now);
+		look_or_doze(&state, now);
 		if (!nothing_left())
-			wait_and_handle(ms);
-		if (!work && bnet_now_ms() - now >= PATH_TICK_MS)
-			bnet_engine.dozed_us = bnet_now_us();
-		/* Whoever woke us for a post took the word back; the caller gets a tick's time before we step in. */
-		if (!work && !atomic_load(&bnet_engine_dozing)) {
-			work = true;
-			look_at = bnet_now_ms() + tick;
-		}
+			wait_and_handle(sleep_ms(&state, now));
+		wake_up(&state, now);
 	}
 	end();
 	bnet_engine_unlock();
 	return NULL;
 }
 
-int bnet_control_spawn(void)
+static int spawn(void)
 {
 	sigset_t all, before;
 	pthread_attr_t attr;
@@ -259,4 +324,30 @@ int bnet_control_spawn(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return -rc;
+}
+
+int bnet_control_start(void)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = BNET_WATCH_WAKE};
+	int rc;
+
+	if (bnet_engine.running)
+		return 0;
+	bnet_engine.epoll = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
+	if (bnet_engine.epoll < 0)
+		return bnet_engine.epoll;
+	bnet_engine.wake = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	rc = bnet_engine.wake;
+	if (rc >= 0 && epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, bnet_engine.wake, &event) < 0)
+		rc = -errno;
+	if (rc >= 0)
+		rc = spawn();
+	if (rc < 0) {
+		bnet_socket_close(bnet_engine.wake);
+		bnet_socket_close(bnet_engine.epoll);
+		bnet_engine.wake = bnet_engine.epoll = -1;
+		return rc;
+	}
+	bnet_engine.running = true;
+	return 0;
 }

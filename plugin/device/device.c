@@ -1,272 +1,201 @@
 /* SPDX-License-Identifier: MIT
  *
- * Collects the interfaces of this machine: those that are used and those that are not. Blocks for some system calls and
- * keeps no state: from any thread.
+ * Devices out of NICs: one each, or several as one, because BAGUA_NET_BOND or NCCL says so. No system call; one thread
+ * at a time for each table.
  */
 #include "device/device.h"
 
-#include "device/impl.h"
-
-#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <linux/ethtool.h>
-#include <linux/sockios.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-/* Drivers without hardware that tell a speed all the same. */
-static const char *const inventive_drivers[] = {"veth", "tun"};
-
-/* ---- collecting ---- */
-
-struct candidates {
-	struct bnet_interface *rows;
-	int count;
-};
-
-/* The length of an interface's name, without the ":label" that an IPv4 address may add to it. */
-static size_t name_length(const char *name)
+static int count_devices(const struct bnet_device_table *table)
 {
-	size_t len = strcspn(name, ":");
-
-	return len < IF_NAMESIZE ? len : IF_NAMESIZE - 1;
+	return atomic_load_explicit(&table->ndevices, memory_order_acquire);
 }
 
-static struct bnet_interface *find_or_add(struct candidates *all, const struct ifaddrs *entry)
+const struct bnet_device *bnet_device_get(const struct bnet_device_table *table, int dev)
 {
-	struct bnet_interface *row;
-	size_t len = name_length(entry->ifa_name);
-
-	for (int i = 0; i < all->count; i++) {
-		row = &all->rows[i];
-		if (strlen(row->name) == len && memcmp(row->name, entry->ifa_name, len) == 0)
-			return row;
-	}
-	row = &all->rows[all->count++];
-	memcpy(row->name, entry->ifa_name, len);
-	row->ifindex = (int)if_nametoindex(row->name);
-	row->flags = entry->ifa_flags;
-	row->rank = BNET_ADDRESS_NONE;
-	if (bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex))
-		row->bridge_port = bnet_sysfs_is_bridge_port(BNET_SYSFS_NET, row->name);
-	return row;
+	return dev < 0 || dev >= count_devices(table) ? NULL : &table->devices[dev];
 }
 
-static int family_of(const struct ifaddrs *entry)
+static bool has_member(const struct bnet_device *device, const struct bnet_nic *nic)
 {
-	int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
-
-	return family == AF_INET || family == AF_INET6 ? family : AF_UNSPEC;
-}
-
-/* The first address of the best rank stays. */
-static void offer_address(struct bnet_interface *row, const struct sockaddr *addr)
-{
-	enum bnet_address_rank rank = bnet_address_rank(addr);
-	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&row->addr;
-
-	if (rank >= row->rank)
-		return;
-	row->rank = rank;
-	row->addr_len = addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-	memset(&row->addr, 0, sizeof(row->addr));
-	memcpy(&row->addr, addr, row->addr_len);
-	if (rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
-		in6->sin6_scope_id = (uint32_t)row->ifindex;
-}
-
-/* All interfaces, those with a wanted address first: in the order in which NCCL meets them. */
-static int collect(struct candidates *all, int family)
-{
-	struct ifaddrs *list;
-	size_t entries = 0;
-
-	if (getifaddrs(&list))
-		return -errno;
-	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
-		entries++;
-	*all = (struct candidates){.rows = calloc(entries + 1, sizeof(*all->rows))};
-	if (!all->rows) {
-		freeifaddrs(list);
-		return -ENOMEM;
-	}
-	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
-		int own = family_of(entry);
-
-		if (own != AF_UNSPEC && (family == AF_UNSPEC || own == family))
-			offer_address(find_or_add(all, entry), entry->ifa_addr);
-	}
-	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
-		struct bnet_interface *row = find_or_add(all, entry);
-
-		if (family_of(entry) != AF_UNSPEC && row->rank == BNET_ADDRESS_NONE)
-			row->other_family = true;
-	}
-	freeifaddrs(list);
-	return 0;
-}
-
-/* ---- the table ---- */
-
-static void format_address(const struct bnet_interface *row, char *text, size_t size)
-{
-	const void *in = row->addr.ss_family == AF_INET ?
-				 (const void *)&((const struct sockaddr_in *)&row->addr)->sin_addr :
-				 (const void *)&((const struct sockaddr_in6 *)&row->addr)->sin6_addr;
-	char plain[INET6_ADDRSTRLEN];
-
-	text[0] = '\0';
-	if (row->rank == BNET_ADDRESS_NONE || !inet_ntop(row->addr.ss_family, in, plain, sizeof(plain)))
-		return;
-	if (row->rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
-		snprintf(text, size, "%s%%%s", plain, row->name);
-	else
-		snprintf(text, size, "%s", plain);
-}
-
-static int mtu_of(int fd, const char *name)
-{
-	struct ifreq request = {0};
-
-	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
-	return fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
-}
-
-static bool speed_is_invented(int fd, const char *name)
-{
-	struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
-	struct ifreq request = {0};
-
-	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
-	request.ifr_data = (char *)&info;
-	if (fd < 0 || ioctl(fd, SIOCETHTOOL, &request))
-		return false;
-	for (size_t i = 0; i < COUNT(inventive_drivers); i++)
-		if (strcmp(info.driver, inventive_drivers[i]) == 0)
+	for (int i = 0; i < device->nmembers; i++)
+		if (device->members[i] == nic)
 			return true;
 	return false;
 }
 
-static void fill_nic(struct bnet_nic *nic, const struct bnet_interface *row, int fd)
+static void take_from_first(struct bnet_device *device, const struct bnet_nic *first)
 {
-	bool in_sysfs = bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex);
-	int speed = 0;
-
-	memset(nic, 0, sizeof(*nic));
-	memcpy(nic->name, row->name, sizeof(nic->name));
-	format_address(row, nic->address, sizeof(nic->address));
-	nic->addr = row->addr;
-	nic->addr_len = row->addr_len;
-	nic->ifindex = row->ifindex;
-	nic->mtu = mtu_of(fd, row->name);
-	nic->loopback = row->flags & IFF_LOOPBACK;
-	nic->numa_node = -1;
-	if (in_sysfs) {
-		bnet_sysfs_pci_path(BNET_SYSFS_NET, row->name, nic->pci_path, sizeof(nic->pci_path));
-		nic->numa_node = bnet_sysfs_numa_node(BNET_SYSFS_NET, row->name);
-		speed = bnet_sysfs_speed(BNET_SYSFS_NET, row->name);
-	}
-	nic->speed_known = speed > 0 && !speed_is_invented(fd, row->name);
-	nic->speed_mbps = nic->speed_known ? speed : BNET_DEFAULT_SPEED_MBPS;
-	nic->guid = bnet_sysfs_guid(BNET_SYSFS_NET, row->name, nic->pci_path);
+	device->address = first->address;
+	device->pci_path = first->pci_path;
+	device->guid = first->guid;
+	device->speed_known = true;
 }
 
-static void reject(struct bnet_device_table *table, const struct bnet_interface *row, const char *reason)
+static void add_member(struct bnet_device *device, const struct bnet_nic *nic)
 {
-	struct bnet_rejected *rejected;
+	size_t used = strlen(device->name);
 
-	if (table->nrejected == BNET_MAX_INTERFACES)
-		return;
-	rejected = &table->rejected[table->nrejected++];
-	memset(rejected, 0, sizeof(*rejected));
-	memcpy(rejected->name, row->name, sizeof(rejected->name));
-	format_address(row, rejected->address, sizeof(rejected->address));
-	snprintf(rejected->reason, sizeof(rejected->reason), "%s", reason);
+	if (device->nmembers == 0)
+		take_from_first(device, nic);
+	snprintf(device->name + used, sizeof(device->name) - used, "%s%s", used ? "+" : "", nic->name);
+	device->speed_mbps += nic->speed_mbps;
+	device->speed_known &= nic->speed_known;
+	device->members[device->nmembers++] = nic;
 }
 
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family)
+/* The place of the next device, which nobody sees until it is published. NULL: there is none. */
+static struct bnet_device *next_device(struct bnet_device_table *table)
 {
-	char reason[sizeof(table->rejected[0].reason)];
-	struct candidates all = {0};
-	struct bnet_rules rules;
-	enum bnet_tier chosen;
-	int fd, ret;
+	int n = count_devices(table);
 
-	atomic_store(&table->ndevices, 0);
-	table->nnics = 0;
-	table->nrejected = 0;
-	ret = bnet_rules_parse(&rules, ifname, family);
-	if (!ret)
-		ret = collect(&all, rules.family);
-	if (ret)
-		return ret;
-	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0) /* a kernel without IPv4 */
-		fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	chosen = bnet_choose_tier(&rules, all.rows, all.count);
-	for (int i = 0; i < all.count; i++) {
-		if (!bnet_is_selected(&rules, chosen, &all.rows[i], reason, sizeof(reason))) {
-			reject(table, &all.rows[i], reason);
-		} else if (table->nnics == BNET_MAX_NICS) {
-			snprintf(reason, sizeof(reason), "more than %d interfaces; NCCL_SOCKET_IFNAME chooses among them",
-				 BNET_MAX_NICS);
-			reject(table, &all.rows[i], reason);
-		} else {
-			fill_nic(&table->nics[table->nnics++], &all.rows[i], fd);
+	if (n == BNET_MAX_DEVICES)
+		return NULL;
+	memset(&table->devices[n], 0, sizeof(table->devices[n]));
+	return &table->devices[n];
+}
+
+static int publish(struct bnet_device_table *table)
+{
+	return atomic_fetch_add_explicit(&table->ndevices, 1, memory_order_release);
+}
+
+/* ---- BAGUA_NET_BOND ---- */
+
+static const struct bnet_nic *find_nic(const struct bnet_device_table *table, const char *name, size_t length)
+{
+	for (int i = 0; i < table->nnics; i++)
+		if (strlen(table->nics[i].name) == length && memcmp(table->nics[i].name, name, length) == 0)
+			return &table->nics[i];
+	return NULL;
+}
+
+static const char *why_not(const struct bnet_device_table *table, const char *name, size_t length)
+{
+	for (int i = 0; i < table->nrejected; i++)
+		if (strlen(table->rejected[i].name) == length && memcmp(table->rejected[i].name, name, length) == 0)
+			return table->rejected[i].reason;
+	return "no interface of that name has an address";
+}
+
+/* Only the first name that is missing is told. */
+static int collect_named(const struct bnet_device_table *table, const char *list, struct bnet_device *bond, char *err,
+			 size_t err_size)
+{
+	int rc = 0;
+
+	for (const char *name = list; *name;) {
+		size_t length = strcspn(name, ",");
+		const struct bnet_nic *nic = find_nic(table, name, length);
+
+		if (nic && !has_member(bond, nic))
+			add_member(bond, nic);
+		if (!nic && rc == 0) {
+			rc = -ENODEV;
+			snprintf(err, err_size, "BAGUA_NET_BOND names %.*s, which is not used: %s. Going on without it",
+				 (int)length, name, why_not(table, name, length));
 		}
+		name += length;
+		name += *name == ',';
 	}
-	if (fd >= 0)
-		close(fd);
-	free(all.rows);
-	return table->nnics ? 0 : -ENODEV;
+	return rc;
 }
 
-/* ---- local addresses ---- */
-
-static bool same_address(const struct sockaddr *own, const struct sockaddr *addr)
+static int collect_bond(const struct bnet_device_table *table, const char *text, struct bnet_device *bond, char *err,
+			size_t err_size)
 {
-	const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)own, *b = (const struct sockaddr_in6 *)addr;
-
-	if (own->sa_family != addr->sa_family)
-		return false;
-	if (own->sa_family == AF_INET)
-		return ((const struct sockaddr_in *)own)->sin_addr.s_addr ==
-		       ((const struct sockaddr_in *)addr)->sin_addr.s_addr;
-	return own->sa_family == AF_INET6 && memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
+	if (!text[0] || strcmp(text, "0") == 0)
+		return 0;
+	if (strcmp(text, "1") != 0)
+		return collect_named(table, text, bond, err, err_size);
+	for (int i = 0; i < table->nnics; i++)
+		add_member(bond, &table->nics[i]);
+	return 0;
 }
 
-/* ::ffff:10.0.0.1 is 10.0.0.1. */
-static const struct sockaddr *unmap(const struct sockaddr *addr, struct sockaddr_in *in)
+int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *err, size_t err_size)
 {
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
+	struct bnet_device merged = {0};
+	bool placed = false;
+	int rc = collect_bond(table, bond, &merged, err, err_size);
 
-	if (addr->sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
-		return addr;
-	*in = (struct sockaddr_in){.sin_family = AF_INET};
-	memcpy(&in->sin_addr, &in6->sin6_addr.s6_addr[12], sizeof(in->sin_addr));
-	return (const struct sockaddr *)in;
+	/* The merged one has the place of the first NIC that it takes in. */
+	for (int i = 0; i < table->nnics; i++) {
+		bool is_member = has_member(&merged, &table->nics[i]);
+
+		if (is_member && placed)
+			continue;
+		if (is_member)
+			*next_device(table) = merged;
+		else
+			add_member(next_device(table), &table->nics[i]);
+		placed |= is_member;
+		publish(table);
+	}
+	return rc;
 }
 
-bool bnet_address_is_local(const struct sockaddr *addr)
-{
-	struct sockaddr_in in;
-	struct ifaddrs *list;
-	bool found = false;
+/* ---- NCCL's makeVDevice ---- */
 
-	addr = unmap(addr, &in);
-	/* All of 127/8 is, though only one of it is listed. */
-	if (addr->sa_family == AF_INET && ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr) >> 24 == 127)
-		return true;
-	if (getifaddrs(&list))
-		return false;
-	for (const struct ifaddrs *entry = list; entry && !found; entry = entry->ifa_next)
-		found = entry->ifa_addr && same_address(entry->ifa_addr, addr);
-	freeifaddrs(list);
-	return found;
+static int find_merged(const struct bnet_device_table *table, const int *parts, int nparts)
+{
+	if (nparts == 1)
+		return parts[0];
+	for (int i = 0; i < count_devices(table); i++) {
+		const struct bnet_device *device = &table->devices[i];
+
+		if (device->nparts == nparts && memcmp(device->parts, parts, (size_t)nparts * sizeof(*parts)) == 0)
+			return i;
+	}
+	return -1;
+}
+
+static int add_part(const struct bnet_device_table *table, struct bnet_device *device, int part, char *err,
+		    size_t err_size)
+{
+	const struct bnet_device *source = bnet_device_get(table, part);
+
+	if (!source) {
+		snprintf(err, err_size, "asked to merge device %d; there are only 0 to %d", part,
+			 count_devices(table) - 1);
+		return -EINVAL;
+	}
+	for (int i = 0; i < source->nmembers; i++) {
+		if (has_member(device, source->members[i])) {
+			snprintf(err, err_size, "asked to merge devices that have %s in common",
+				 source->members[i]->name);
+			return -EINVAL;
+		}
+		add_member(device, source->members[i]);
+	}
+	device->parts[device->nparts++] = part;
+	return 0;
+}
+
+int bnet_device_merge(struct bnet_device_table *table, const int *parts, int nparts, char *err, size_t err_size)
+{
+	struct bnet_device merged = {0}, *place;
+	int rc = 0, found;
+
+	if (nparts < 1 || nparts > BNET_MAX_PARTS) {
+		snprintf(err, err_size, "asked to merge %d devices into one; it may be 1 to %d", nparts, BNET_MAX_PARTS);
+		return -EINVAL;
+	}
+	for (int i = 0; i < nparts && rc == 0; i++)
+		rc = add_part(table, &merged, parts[i], err, err_size);
+	if (rc < 0)
+		return rc;
+	found = find_merged(table, parts, nparts);
+	if (found >= 0)
+		return found;
+	place = next_device(table);
+	if (!place) {
+		snprintf(err, err_size, "no room for device %s: there are %d", merged.name, BNET_MAX_DEVICES);
+		return -ENOSPC;
+	}
+	*place = merged;
+	return publish(table);
 }

@@ -70,15 +70,6 @@ struct bnet_device_table {
 	struct bnet_device devices[BNET_MAX_DEVICES];
 };
 
-/* Does the interface name match a list in NCCL's syntax ("eth,ib", "=eth0", "^docker,lo")? An entry may end in
- * ":port", which is ignored. Pure. */
-bool bnet_ifname_match(const char *list, const char *name);
-
-/* Fills the table's NICs from the machine; it has no device after that. ifname: NCCL_SOCKET_IFNAME or NULL; family:
- * NCCL_SOCKET_FAMILY ("AF_INET", "AF_INET6") or NULL. 0, or -errno: -ENODEV when nothing is left (the rejected rows say
- * why), -EINVAL for an unknown family. */
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family);
-
 /* Makes the table's devices: one of each NIC. bond: BAGUA_NET_BOND. "1" makes one of all of them, a list of names one
  * of those, in the list's order, and one of each other. 0, or -ENODEV after a line in err: names of the list are no NIC
  * of this table, and the devices are made without them. */
@@ -88,8 +79,5 @@ int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *e
 int bnet_device_merge(struct bnet_device_table *table, const int *parts, int nparts, char *err, size_t err_size);
 /* NULL: no such device. */
 const struct bnet_device *bnet_device_get(const struct bnet_device_table *table, int dev);
-
-/* Is this address one of this machine's own (any interface)? Then the peer is local. */
-bool bnet_address_is_local(const struct sockaddr *addr);
 
 #endif

@@ -3,7 +3,7 @@
  * The rules by which interfaces become devices: NCCL's, and a reason for each interface that they leave out. Pure: from
  * any thread.
  */
-#include "device/impl.h"
+#include "device/select.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,11 +2,12 @@
  *
  * What the kernel tells of an interface in /sys/class/net. Reads files and keeps no state: from any thread.
  */
-#include "device/impl.h"
+#include "device/sysfs.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inbound sockets: listeners, and guests, which are accepted but have not said HELLO yet. A guest that says anything
- * else, or nothing for ten seconds, is dropped with a line in the log; it costs one descriptor and 700 bytes, and there
- * are at most 1024, and at most an eighth of the descriptors that the process may have. Everything here runs on the
- * control thread or under the engine's lock.
+ * See acceptor.h.
  */
+#include "handshake/acceptor.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/counters.h"
-#include "engine/engine.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "transport/conn.h"
 #include "transport/worker.h"
+#include "wire/wire.h"
 
-#define GUEST_MS 10000
-#define MOST_GUESTS 1024
+#define HELLO_MS 10000
+#define MOST_INBOUND 1024
 #define PAUSE_MS 100
 #define WARN_MS 60000
 
-struct guest {
+struct inbound {
 	struct bnet_watch watch;
 	char peer[BNET_ADDRESS_TEXT];
 	uint32_t got;
@@ -52,7 +53,7 @@ static int open_listener(int nic)
 
 	if (listener->fd >= 0)
 		return 0;
-	listener->fd = bnet_socket_listen(where, ports, &listener->addr);
+	listener->fd = bnet_socket_listen(&where->addr, ports, &listener->addr);
 	if (listener->fd < 0) {
 		rc = listener->fd;
 		listener->fd = -1;
@@ -94,7 +95,7 @@ int bnet_acceptor_listen(const struct bnet_device *dev, struct sockaddr_storage 
 
 static_assert(BNET_MAX_NICS <= BNET_ADDRESSES, "all members' addresses fit into a WELCOME");
 
-/* The handle had room for one of them. */
+/* The handle has room for one of them only. */
 static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welcome *welcome)
 {
 	for (int i = 0; i < dev->nmembers && dev->nmembers > 1; i++) {
@@ -105,41 +106,41 @@ static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welco
 	}
 }
 
-static bool too_many_guests(void)
+static bool too_many(void)
 {
-	return bnet_engine.nguests > MOST_GUESTS || (uint64_t)bnet_engine.nguests > bnet_descriptor_limit() / 8;
+	return bnet_engine.ninbound > MOST_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
 }
 
-/* The oldest guest goes, unless what it has to say is only not read yet. */
+/* Drops the oldest inbound connection, unless its HELLO is only not read yet. */
 static void make_room(void)
 {
-	struct bnet_watch *oldest = bnet_entry(bnet_engine.guests.next, struct bnet_watch, node);
-	int before = bnet_engine.nguests;
+	struct bnet_watch *oldest = bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node);
+	int before = bnet_engine.ninbound;
 
-	if (!too_many_guests())
+	if (!too_many())
 		return;
-	bnet_inbound_ready(oldest, EPOLLIN);
-	if (bnet_engine.nguests == before)
-		bnet_inbound_drop(oldest, "too many connections have not said who they are");
+	bnet_acceptor_hello(oldest);
+	if (bnet_engine.ninbound == before)
+		bnet_acceptor_drop(oldest, "too many connections have not said who they are");
 }
 
-static int welcome_guest(int fd, const struct sockaddr_storage *peer)
+static int add_inbound(int fd, const struct sockaddr_storage *peer)
 {
-	struct guest *guest = calloc(1, sizeof(*guest));
+	struct inbound *inbound = calloc(1, sizeof(*inbound));
 	int rc;
 
-	if (!guest)
+	if (!inbound)
 		return -ENOMEM;
-	guest->watch.fd = fd;
-	guest->watch.deadline_ms = bnet_now_ms() + GUEST_MS;
-	bnet_address_text(peer, guest->peer);
-	rc = bnet_watch_add(&guest->watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
+	inbound->watch.fd = fd;
+	inbound->watch.deadline_ms = bnet_now_ms() + HELLO_MS;
+	bnet_address_text(peer, inbound->peer);
+	rc = bnet_watch_add(&inbound->watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
 	if (rc < 0) {
-		free(guest);
+		free(inbound);
 		return rc;
 	}
-	bnet_list_add(&bnet_engine.guests, &guest->watch.node);
-	bnet_engine.nguests++;
+	bnet_list_add(&bnet_engine.inbound, &inbound->watch.node);
+	bnet_engine.ninbound++;
 	make_room();
 	return 0;
 }
@@ -154,7 +155,7 @@ void bnet_acceptor_ready(int nic)
 		return;
 	fd = bnet_socket_accept(listener->fd, &peer);
 	if (fd >= 0) {
-		if (welcome_guest(fd, &peer) < 0)
+		if (add_inbound(fd, &peer) < 0)
 			bnet_socket_close(fd);
 		return;
 	}
@@ -171,34 +172,34 @@ void bnet_acceptor_ready(int nic)
 	}
 }
 
-/* ---- guests ---- */
+/* ---- inbound connections ---- */
 
-static void free_guest(struct guest *guest)
+static void free_inbound(struct inbound *inbound)
 {
-	bnet_list_remove(&guest->watch.node);
-	bnet_engine.nguests--;
-	free(guest);
+	bnet_list_remove(&inbound->watch.node);
+	bnet_engine.ninbound--;
+	free(inbound);
 }
 
-void bnet_inbound_drop(struct bnet_watch *watch, const char *why)
+void bnet_acceptor_drop(struct bnet_watch *watch, const char *why)
 {
-	struct guest *guest = (struct guest *)watch;
+	struct inbound *inbound = (struct inbound *)watch;
 
 	if (why) {
 		bnet_count(rejected, 1);
-		bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s", guest->peer, why);
+		bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s", inbound->peer, why);
 	}
 	bnet_socket_close(watch->fd);
-	free_guest(guest);
+	free_inbound(inbound);
 }
 
 void bnet_acceptor_tick(uint64_t now)
 {
-	bnet_list_each(node, &bnet_engine.guests) {
+	bnet_list_each(node, &bnet_engine.inbound) {
 		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
 
 		if (now >= watch->deadline_ms)
-			bnet_inbound_drop(watch, "it said nothing for 10 s");
+			bnet_acceptor_drop(watch, "it said nothing for 10 s");
 	}
 	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
 		struct bnet_listener *listener = &bnet_engine.listeners[i];
@@ -234,16 +235,16 @@ static struct bnet_conn *find_receiver(const struct bnet_wire_hello *hello)
 	return NULL;
 }
 
-static struct bnet_conn *new_receiver(const struct guest *guest, struct bnet_listen *listen,
+static struct bnet_conn *new_receiver(const struct inbound *inbound, struct bnet_listen *listen,
 				      const struct bnet_wire_hello *hello)
 {
-	struct bnet_conn *conn = bnet_conn_new(false, listen->dev, &bnet_engine.config);
+	struct bnet_conn *conn = bnet_conn_new(false, listen->dev, &bnet_engine.config, bnet_workers_wanted() > 0);
 
 	if (!conn)
 		return NULL;
 	conn->id = hello->connection;
 	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
-	memcpy(conn->peer, guest->peer, sizeof(conn->peer));
+	memcpy(conn->peer, inbound->peer, sizeof(conn->peer));
 	conn->setup.context = listen->context;
 	conn->setup.traffic_class = listen->traffic_class;
 	conn->setup.ready = true;
@@ -256,7 +257,7 @@ static int most_streams(void)
 }
 
 /* Finds or makes the connection that a HELLO is for. */
-static enum bnet_wire_verdict judge(struct guest *guest, const struct bnet_wire_hello *hello, struct bnet_conn **conn,
+static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_wire_hello *hello, struct bnet_conn **conn,
 			       struct bnet_listen **listen)
 {
 	*conn = NULL;
@@ -274,7 +275,7 @@ static enum bnet_wire_verdict judge(struct guest *guest, const struct bnet_wire_
 	*listen = *conn ? NULL : find_listen(hello->token);
 	if (!*listen)
 		return BNET_WIRE_VERDICT_TOKEN;
-	*conn = new_receiver(guest, *listen, hello);
+	*conn = new_receiver(inbound, *listen, hello);
 	return *conn ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 }
 
@@ -314,17 +315,17 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 	return "it asks for something unknown";
 }
 
-static void greet(struct guest *guest, const struct bnet_wire_hello *hello)
+static void complete(struct inbound *inbound, const struct bnet_wire_hello *hello)
 {
 	struct bnet_listen *listen;
 	struct bnet_conn *conn;
-	enum bnet_wire_verdict verdict = judge(guest, hello, &conn, &listen);
-	int fd = guest->watch.fd;
+	enum bnet_wire_verdict verdict = judge(inbound, hello, &conn, &listen);
+	int fd = inbound->watch.fd;
 
 	if (verdict != BNET_WIRE_VERDICT_OK) {
 		reply(fd, hello, verdict, NULL);
 		shutdown(fd, SHUT_WR);
-		bnet_inbound_drop(&guest->watch, verdict_text(verdict));
+		bnet_acceptor_drop(&inbound->watch, verdict_text(verdict));
 		return;
 	}
 	/* The stream is in place before the peer hears that it may use it. */
@@ -332,11 +333,11 @@ static void greet(struct guest *guest, const struct bnet_wire_hello *hello)
 	if (bnet_conn_add_stream(conn, fd) < 0) {
 		if (listen)
 			bnet_conn_free(conn);
-		bnet_inbound_drop(&guest->watch, "this process is out of memory or descriptors");
+		bnet_acceptor_drop(&inbound->watch, "this process is out of memory or descriptors");
 		return;
 	}
-	bnet_watch_remove(&guest->watch);
-	free_guest(guest);
+	bnet_watch_remove(&inbound->watch);
+	free_inbound(inbound);
 	if (!reply(fd, hello, verdict, listen) && listen) {
 		bnet_conn_free(conn);
 		return;
@@ -352,47 +353,36 @@ static void greet(struct guest *guest, const struct bnet_wire_hello *hello)
 }
 
 /* Reads no further than the HELLO's end. */
-void bnet_inbound_ready(struct bnet_watch *watch, uint32_t events)
+void bnet_acceptor_hello(struct bnet_watch *watch)
 {
-	struct guest *guest = (struct guest *)watch;
+	struct inbound *inbound = (struct inbound *)watch;
 	struct bnet_wire_hello hello;
 	struct bnet_wire_frame frame;
 	uint32_t want = BNET_WIRE_FRAME_HEADER;
 
-	(void)events;
-	while (guest->got < want) {
-		ssize_t n = recv(watch->fd, guest->bytes + guest->got, want - guest->got, MSG_DONTWAIT);
+	while (inbound->got < want) {
+		ssize_t n = recv(watch->fd, inbound->bytes + inbound->got, want - inbound->got, MSG_DONTWAIT);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (n <= 0) {
-			bnet_inbound_drop(watch, n == 0 ? "it closed before it said who it is" : strerror(errno));
+			bnet_acceptor_drop(watch, n == 0 ? "it closed before it said who it is" : strerror(errno));
 			return;
 		}
-		guest->got += (uint32_t)n;
-		if (guest->got < BNET_WIRE_FRAME_HEADER)
+		inbound->got += (uint32_t)n;
+		if (inbound->got < BNET_WIRE_FRAME_HEADER)
 			continue;
-		bnet_wire_frame_decode(guest->bytes, &frame);
+		bnet_wire_frame_decode(inbound->bytes, &frame);
 		if (!bnet_wire_frame_is_hello(&frame)) {
-			bnet_inbound_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
+			bnet_acceptor_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
 					       "that uses another network plugin)");
 			return;
 		}
 		want = BNET_WIRE_FRAME_HEADER + frame.length;
 	}
-	if (bnet_wire_hello_decode(guest->bytes + BNET_WIRE_FRAME_HEADER, guest->got - BNET_WIRE_FRAME_HEADER, &hello) < 0) {
-		bnet_inbound_drop(watch, "its first message is damaged");
+	if (bnet_wire_hello_decode(inbound->bytes + BNET_WIRE_FRAME_HEADER, inbound->got - BNET_WIRE_FRAME_HEADER, &hello) < 0) {
+		bnet_acceptor_drop(watch, "its first message is damaged");
 		return;
 	}
-	greet(guest, &hello);
-}
-
-void bnet_listen_discard(struct bnet_listen *listen)
-{
-	bnet_list_each(node, &listen->queue)
-		bnet_conn_discard(bnet_entry(node, struct bnet_conn, setup.accepted));
-	bnet_list_remove(&listen->node);
-	free(listen);
-	if (bnet_engine.running)
-		bnet_engine_wake();
+	complete(inbound, &hello);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The choice of NICs and addresses for streams; see pair.h. Under the engine's lock.
+ * See candidate.h.
  */
 #include "handshake/candidate.h"
 
 #include <netinet/in.h>
 #include <string.h>
 
-#include "transport/conn.h"
-#include "scaling/path.h"
+#include "base/address.h"
+#include "device/scan.h"
 
-/* A link may come back; until then a connection need not wait for it. */
+/* A link may come back; until then connections do not wait for it. */
 #define REST_MS 60000
 
 /* ---- which pair ---- */
@@ -24,8 +24,8 @@ static int least_common_multiple(int a, int b)
 	return multiple;
 }
 
-/* Both sides go round, so that none of either waits longer than it must. Each time when they are where they began, the
- * addresses move on by one: other pairs follow. */
+/* Both indices advance together, so that the first streams use as many NICs and addresses as possible. Each time both
+ * are back at the start, the addresses shift by one and other pairs follow. */
 void bnet_candidate_pick(int stream, int attempt, int nnics, int npeers, int *nic, int *peer)
 {
 	int first = stream + stream / least_common_multiple(nnics, npeers);
@@ -52,29 +52,17 @@ struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair)
 	struct sockaddr_storage addr = pair->peer->addr;
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&addr;
 
-	/* An IPv6 scope means something on one host only: the way there is through this interface. */
+	/* An IPv6 scope is valid on one host only: the route is through this interface. */
 	if (addr.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr))
 		in6->sin6_scope_id = (uint32_t)pair->nic->ifindex;
 	return addr;
 }
 
-/* ---- pairs that rest ---- */
-
-bool bnet_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-	const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)a, *b6 = (const struct sockaddr_in6 *)b;
-	const struct sockaddr_in *a4 = (const struct sockaddr_in *)a, *b4 = (const struct sockaddr_in *)b;
-
-	if (a->ss_family != b->ss_family)
-		return false;
-	if (a->ss_family == AF_INET6)
-		return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
-	return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
-}
+/* ---- resting pairs ---- */
 
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
 {
-	const struct bnet_resting *resting = &conn->path->resting;
+	const struct bnet_resting *resting = conn->setup.resting;
 
 	if (pair->nic->addr.ss_family != pair->peer->addr.ss_family)
 		return false;
@@ -87,7 +75,7 @@ bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candi
 
 void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
 {
-	struct bnet_resting *resting = &conn->path->resting;
+	struct bnet_resting *resting = conn->setup.resting;
 	uint32_t row = resting->added++ % BNET_RESTING_PAIRS;
 
 	resting->rows[row].nic = pair->nic;
@@ -125,7 +113,7 @@ int bnet_candidate_min_streams(const struct bnet_conn *conn)
 {
 	int nnics = conn->dev->nmembers, npeers = conn->setup.npeers;
 
-	/* Within one machine no data passes a NIC. */
+	/* Traffic within one machine passes no NIC. */
 	if (conn->setup.peers[0].local)
 		return 1;
 	return nnics > npeers ? nnics : npeers;

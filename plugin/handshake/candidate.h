@@ -1,33 +1,25 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which way a stream goes: a pair is one of this end's NICs and one of the peer's addresses. The streams of a
- * connection take the NICs in turn, and each NIC the peer's addresses. A pair without a way from one to the other rests
- * for a while, which is noted for the whole path, so that not every connection has to find out. Under the engine's
- * lock.
+ * Candidate pairs: a pair is one of this end's NICs and one of the peer's addresses, and the way of a stream. The
+ * streams of a connection take the NICs in turn, and each NIC the peer's addresses. A pair without a route rests for a
+ * while, which is noted for the whole path, so that not every connection has to find out. Under the engine's lock.
  */
-#ifndef BNET_PAIR_H
-#define BNET_PAIR_H
+#ifndef BNET_CANDIDATE_H
+#define BNET_CANDIDATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
 #include "device/device.h"
-
-struct bnet_conn;
-
-/* An address at which the peer listens. */
-struct bnet_peer {
-	struct sockaddr_storage addr;
-	bool local; /* it is this machine's own */
-};
+#include "transport/conn.h"
 
 struct bnet_candidate {
 	const struct bnet_nic *nic;
-	const struct bnet_peer *peer; /* the connection's */
+	const struct bnet_peer_address *peer; /* the connection's */
 };
 
-/* Pairs without a way, by NIC and host. When there is no room, the oldest is forgotten. */
+/* A path's pairs without a route. When the table is full, the oldest entry is overwritten. */
 #define BNET_RESTING_PAIRS 32
 struct bnet_resting {
 	struct {
@@ -38,8 +30,8 @@ struct bnet_resting {
 	uint32_t added;
 };
 
-/* Pure. The NIC and the address that a stream tries first (attempt 0), and next if it must. In nnics * npeers
- * attempts it has tried all pairs. */
+/* Pure. The NIC and the address that a stream tries first (attempt 0) and then; nnics * npeers attempts try all
+ * pairs. */
 void bnet_candidate_pick(int stream, int attempt, int nnics, int npeers, int *nic, int *peer);
 
 int bnet_candidate_count(const struct bnet_conn *conn);
@@ -47,16 +39,14 @@ struct bnet_candidate bnet_candidate_of(const struct bnet_conn *conn, int stream
 /* The address families agree, and the pair does not rest. */
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
 void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
-/* Where to connect to: the peer's address, of a link-local one this NIC's side. */
+/* The address to connect to: the peer's, a link-local one with the scope of this NIC. */
 struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair);
 
-/* The same host, whatever the port and the scope. */
-bool bnet_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 /* The first address is the handle's. */
 void bnet_peer_addresses_start(struct bnet_conn *conn, const struct sockaddr_storage *addr);
-/* The peer has told of further ones. */
+/* Further ones, from WELCOME. */
 void bnet_peer_addresses_add(struct bnet_conn *conn, const struct sockaddr_storage *addrs, int count);
-/* So many streams are needed for every NIC of both ends to have one. */
+/* The number of streams with which every NIC of both ends has one. */
 int bnet_candidate_min_streams(const struct bnet_conn *conn);
 
 #endif

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a connection. Closing a socket that holds unread bytes resets it, and a reset destroys what the peer has
- * not read yet. So each socket is shut for writing, then read until the peer has closed it too or has acknowledged
- * everything, and only then closed; all that are closed together share one second for it. After that a close still
- * delivers what was sent, unless the peer is gone. Under the engine's lock.
+ * See close.h.
  */
+#include "handshake/close.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "base/counters.h"
-#include "engine/engine.h"
+#include "base/clock.h"
 #include "base/socket.h"
-#include "transport/worker.h"
 
 #define BUDGET_MS 1000
 #define DISCARD_READS 64
@@ -75,7 +72,7 @@ void bnet_drains_tick(uint64_t now)
 	}
 }
 
-/* True: the socket is the list's now. False: there is nothing to wait for. */
+/* True: the list owns the socket. False: nothing has to be waited for. */
 static bool drain_later(int fd, bool sender)
 {
 	struct drain *drain;
@@ -118,17 +115,4 @@ void bnet_drain_start(struct bnet_conn *conn)
 	for (int i = 0; i < conn->nstreams; i++)
 		if (conn->streams[i]->fd >= 0 && drain_later(conn->streams[i]->fd, conn->sender))
 			conn->streams[i]->fd = -1;
-}
-
-void bnet_conn_discard(struct bnet_conn *conn)
-{
-	bnet_connectors_cancel(conn);
-	bnet_worker_release(conn);
-	bnet_list_remove(&conn->node);
-	bnet_list_remove(&conn->setup.accepted);
-	if (bnet_engine.running)
-		bnet_drain_start(conn);
-	bnet_conn_free(conn);
-	if (bnet_engine.running)
-		bnet_engine_wake();
 }

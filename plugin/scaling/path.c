@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Reading streams and opening more; see path.h. The control thread, or under the engine's lock.
+ * See path.h.
  */
 #include "scaling/path.h"
 
@@ -8,15 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/counters.h"
-#include "engine/engine.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "engine/engine.h"
+#include "handshake/close.h"
+#include "handshake/connector.h"
 
-/* What lies further apart was no steady work. */
+/* Readings further apart than this are no steady work. */
 #define MOST_GAP_US 100000
 #define MOST_GAP_RTTS 4
-/* A sample that is shorter than a round trip sees bursts. Beyond this it is taken nevertheless. */
+/* A sample shorter than a round trip would see bursts, but no sample takes longer than this. */
 #define MOST_SAMPLE_US 200000
 
 static struct bnet_path *find_path(const struct bnet_device *dev, const struct sockaddr_storage *addr)
@@ -43,11 +45,12 @@ int bnet_path_join(struct bnet_conn *conn)
 			return -ENOMEM;
 		path->dev = conn->dev;
 		path->addr = *addr;
-		bnet_scaler_init(&path->demand, least < most ? least : most, most);
+		bnet_scaler_init(&path->scaler, least < most ? least : most, most);
 		bnet_list_add(&bnet_engine.paths, &path->node);
 	}
 	path->users++;
 	conn->path = path;
+	conn->setup.resting = &path->resting;
 	return 0;
 }
 
@@ -56,6 +59,7 @@ void bnet_path_leave(struct bnet_conn *conn)
 	struct bnet_path *path = conn->path;
 
 	conn->path = NULL;
+	conn->setup.resting = NULL;
 	if (!path || --path->users)
 		return;
 	bnet_list_remove(&path->node);
@@ -66,7 +70,7 @@ void bnet_path_leave(struct bnet_conn *conn)
 
 static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	uint64_t rate = stream->flow.peak;
+	uint64_t rate = stream->estimator.peak;
 	int64_t want;
 
 	if (conn->config->sndbuf)
@@ -74,11 +78,11 @@ static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 	/* Before anything was measured the link's nominal speed stands in. */
 	if (rate == 0)
 		rate = (uint64_t)conn->dev->speed_mbps * 125000;
-	want = bnet_sndbuf_for_path(stream->flow.last.min_rtt_us, rate,
+	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate,
 				    bnet_now_ms() < bnet_engine.contended_until_ms);
-	if (want == stream->flow.sndbuf)
+	if (want == stream->estimator.sndbuf)
 		return;
-	stream->flow.sndbuf = want;
+	stream->estimator.sndbuf = want;
 	bnet_socket_set_sndbuf(stream->fd, want);
 }
 
@@ -88,28 +92,45 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 
 	if (!bnet_estimator_read(stream->fd, &reading))
 		return;
-	bnet_estimator_update(&stream->flow, &reading, bnet_now_us(), false);
+	bnet_estimator_update(&stream->estimator, &reading, bnet_now_us(), false);
 	fit(conn, stream);
 }
 
 /* ---- how many streams ---- */
 
-void bnet_path_allow(struct bnet_conn *conn, int most)
+/* The peer takes `most` streams of this connection, and so all connections of the path are limited. */
+static void allow(struct bnet_conn *conn, int most)
 {
-	struct bnet_scaler *demand = &conn->path->demand;
+	struct bnet_scaler *scaler = &conn->path->scaler;
 
 	conn->setup.most = most < 1 ? 1 : most;
-	if (demand->most > conn->setup.most)
-		demand->most = conn->setup.most;
-	if (demand->least > demand->most)
-		demand->least = demand->most;
-	if (demand->level > demand->most)
-		bnet_scaler_set(demand, demand->most);
+	if (scaler->most > conn->setup.most)
+		scaler->most = conn->setup.most;
+	if (scaler->least > scaler->most)
+		scaler->least = scaler->most;
+	if (scaler->level > scaler->most)
+		bnet_scaler_set(scaler, scaler->most);
 }
 
+/* Every NIC of both ends needs a stream. */
+static void spread(struct bnet_conn *conn)
+{
+	struct bnet_scaler *scaler = &conn->path->scaler;
+	int least = bnet_candidate_min_streams(conn);
+
+	if (least > scaler->most)
+		least = scaler->most;
+	if (least <= scaler->least)
+		return;
+	scaler->least = least;
+	if (scaler->level < least)
+		bnet_scaler_set(scaler, least);
+}
+
+/* Opens missing streams; those above the level rest. */
 static void widen(struct bnet_conn *conn)
 {
-	int level = conn->path->demand.level;
+	int level = conn->path->scaler.level;
 
 	if (level > conn->setup.most)
 		level = conn->setup.most;
@@ -136,26 +157,19 @@ void bnet_path_widen(struct bnet_path *path)
 	}
 }
 
-void bnet_path_spread(struct bnet_conn *conn)
+void bnet_path_ready(struct bnet_conn *conn, int most)
 {
-	struct bnet_scaler *demand = &conn->path->demand;
-	int least = bnet_candidate_min_streams(conn);
-
-	if (least > demand->most)
-		least = demand->most;
-	if (least <= demand->least)
-		return;
-	demand->least = least;
-	if (demand->level < least)
-		bnet_scaler_set(demand, least);
+	allow(conn, most);
+	spread(conn);
+	bnet_path_widen(conn->path);
 }
 
-/* Streams that are not used any more are closed: the next ones to be tried get other ports, and with luck another path.
- * Not before the peer has what they carry: it may read it much later, and the kernel forgets a closed socket whose peer
- * makes it wait. */
+/* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
+ * through the network. The peer must have acknowledged their bytes first: it may read them much later, and the kernel
+ * forgets a closed socket whose peer keeps its window shut. */
 static bool is_idle(const struct bnet_stream *stream)
 {
-	return !stream->out_request && !bnet_zerocopy_pending(&stream->zero) &&
+	return !stream->out.request && !bnet_zerocopy_pending(&stream->zerocopy) &&
 	       (stream->hangup || bnet_socket_all_acknowledged(stream->fd));
 }
 
@@ -163,26 +177,20 @@ static void narrow(struct bnet_conn *conn)
 {
 	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);
 
-	if (conn->nstreams <= level || conn->setup.dialing || !bnet_conn_try_own(conn))
+	if (conn->nstreams <= level || conn->setup.connecting || !bnet_conn_try_own(conn))
 		return;
 	for (int last = conn->nstreams - 1; last >= level && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
 }
 
-static void add_flow(struct bnet_path *path, const struct bnet_reading *reading, const struct bnet_estimator_step *step,
-		     bool waiting)
+static void add_stream(struct bnet_path *path, const struct bnet_estimator_step *step, enum bnet_work work)
 {
-	/* Contended: a late processor may be what makes round trips longer. */
-	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->demand.level == 1;
-	const bool busy = step->busy || (step->often_busy && lone && !contended);
+	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->scaler.level == 1;
 
-	path->of[waiting].flows++;
-	/* Where nothing waits behind what the kernel took, its evenness says nothing, and a round trip it takes anyway. */
-	path->of[waiting].limited += waiting ? step->limited : busy && step->queued;
-	path->of[waiting].queued += step->queued;
-	if (reading->rtt_us > path->sample.rtt_us)
-		path->sample.rtt_us = reading->rtt_us;
+	bnet_tally_add(&path->of[work], bnet_stream_is_limited(step, work, lone, contended), bnet_stream_is_queued(step));
+	if (step->rtt_us > path->sample.rtt_us)
+		path->sample.rtt_us = step->rtt_us;
 }
 
 static uint64_t most_gap(const struct bnet_reading *reading)
@@ -192,10 +200,11 @@ static uint64_t most_gap(const struct bnet_reading *reading)
 	return gap > MOST_GAP_US ? gap : MOST_GAP_US;
 }
 
-/* Rested: there was nothing to do when the streams should have been read before this. */
+/* Rested: the connection was idle when its streams were last due to be read. */
 static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 {
-	bool waiting = bnet_conn_has_work(conn), counts = false;
+	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
+	bool counts = false;
 	int active = bnet_conn_active(conn);
 	uint64_t acked = 0;
 
@@ -206,7 +215,7 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 
 		if (!bnet_estimator_read(stream->fd, &reading))
 			continue;
-		step = bnet_estimator_update(&stream->flow, &reading, now_us, rested);
+		step = bnet_estimator_update(&stream->estimator, &reading, now_us, rested);
 		fit(conn, stream);
 		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(&reading))
 			continue;
@@ -215,53 +224,52 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 			continue;
 		counts = true;
 		conn->path->sample.elapsed_us = step.elapsed_us;
-		add_flow(conn->path, &reading, &step, waiting);
+		add_stream(conn->path, &step, work);
 	}
 	if (counts)
 		conn->path->sample.acked += acked;
-	conn->path->sample.opening |= conn->setup.dialing > 0;
-	/* Not of a connection at rest: its receiver, which is at rest as well, would not see their end. */
+	conn->path->sample.opening |= conn->setup.connecting > 0;
+	/* Not of an idle connection: its receiver is idle as well and would not see their end. */
 	narrow(conn);
-	/* What could not be opened, or was closed, is tried again when more are wanted. */
-	if (conn->setup.dialing == 0)
+	/* Streams that could not be opened, or were closed, are tried again when more are wanted. */
+	if (conn->setup.connecting == 0)
 		conn->setup.wanted = conn->nstreams;
 }
 
 static void judge(struct bnet_path *path, uint64_t now_us)
 {
 	struct bnet_scaler_sample *sample = &path->sample;
-	int before = path->demand.level;
-	uint32_t flows;
+	const struct bnet_tally *streams;
+	int before = path->scaler.level;
 	char address[BNET_ADDRESS_TEXT];
 
+	/* Connections with little to send do not outvote those that have more than their streams take. */
+	sample->work = path->of[BNET_WORK_BULK].count > 0 ? BNET_WORK_BULK : BNET_WORK_SMALL;
+	streams = &path->of[sample->work];
 	sample->now_us = now_us;
-	/* Who has little to say does not outvote who has more than the streams take. */
-	sample->waiting = path->of[1].flows > 0;
-	flows = path->of[sample->waiting].flows;
-	/* A lone stream has to be sure; of several, flows that share a bottleneck differ. */
-	sample->limited = path->of[sample->waiting].limited * 4 >= flows * (path->demand.level == 1 ? 3 : 1);
-	sample->queued = path->of[sample->waiting].queued * 2 >= flows;
-	if (!path->due || flows == 0 || !bnet_scaler_step(&path->demand, sample))
+	sample->limited = bnet_path_is_limited(streams, path->scaler.level == 1);
+	sample->queued = bnet_tally_is_queued(streams);
+	if (!path->due || streams->count == 0 || !bnet_scaler_step(&path->scaler, sample))
 		return;
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
-		  path->demand.level, path->demand.level == 1 ? "" : "s", path->dev->name,
-		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->demand.base / 1000000);
+		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name,
+		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->scaler.base / 1000000);
 	bnet_path_widen(path);
 }
 
-/* A receiver's streams that the peer has closed. */
+/* Frees a receiver's streams that the peer has closed. */
 static void reap(struct bnet_conn *conn)
 {
 	if (!bnet_conn_try_own(conn))
 		return;
 	atomic_store_explicit(&conn->reap, false, memory_order_relaxed);
 	for (int i = conn->nstreams - 1; i > 0; i--)
-		if (conn->streams[i]->ended)
+		if (conn->streams[i]->in.state == BNET_INCOMING_ENDED)
 			bnet_socket_close(bnet_conn_drop_stream(conn, i));
 	bnet_conn_disown(conn);
 }
 
-/* A new sample, where the last one is a round trip ago. */
+/* A new sample, if the last one is a round trip ago. */
 static void begin_sample(struct bnet_path *path, uint64_t now_us)
 {
 	uint64_t rtt = path->sample.rtt_us < MOST_SAMPLE_US ? path->sample.rtt_us : MOST_SAMPLE_US;
@@ -287,8 +295,8 @@ void bnet_paths_sample(uint64_t now_us)
 			reap(conn);
 		if (!conn->path || !conn->path->due || !conn->setup.ready)
 			continue;
-		/* A job computes for a while and then has much to send. How busy a stream is in that, the sample in
-		 * which it begins does not tell. */
+		/* A job computes for a while and then has much to send. The sample in which that begins does not tell
+		 * how busy a stream is. */
 		if (passes != conn->passes_sampled)
 			sample_conn(conn, now_us, conn->rested || conn->path->rested);
 		conn->rested = passes == conn->passes_sampled && !bnet_conn_has_work(conn);

@@ -1,58 +1,58 @@
 /* SPDX-License-Identifier: MIT
  *
- * Trials of more streams; see demand.h. Pure.
+ * See scaler.h. Functions that take a const scaler decide; the others change one thing each.
  */
 #include "scaling/scaler.h"
 
 #include <string.h>
 
-/* One measurement takes at least so long, and so many round trips. */
+/* The least time of a window, and the least number of round trips in it. */
 #define WINDOW_US 100000
 #define WINDOW_RTTS 8
-/* … and this is a longer look. */
+/* … and of a long window. */
 #define LONG_WINDOW_US 1000000
 #define LONG_WINDOW_RTTS 64
-/* … after the streams have had so long to find their speed. */
+/* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
-/* What more streams have to carry, in hundredths of what fewer did, or else they rest: the first ones much more, since
- * a path that limits a lone stream gives several a multiple; later ones a little more. */
+/* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a lone
+ * stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
-/* Where nothing waits on the way, the streams' own windows limit, and more of them carry more sooner or later: so they
- * stay unless it has become clearly less. */
+/* Where nothing queues on the way, the streams' own windows limit, and more streams carry more sooner or later: they
+ * stay unless they carry clearly less. */
 #define LOSS_PERCENT 50
-/* What seems as good as the best on the way up, in hundredths of that: short windows waver. */
+/* A level is as good as the best of a climb from this percentage of its rate on: short windows waver. */
 #define AS_GOOD_PERCENT 80
-/* What fewer streams have to carry, if they are to do. */
+/* The rate that fewer streams must reach, in percent. */
 #define SAME_PERCENT 97
-/* A lone stream on a way where nothing queues has to be limited for so much of the time, on a mean over several
- * windows: what limits a collective there changes from one round trip to the next, and a climb costs it much. The mean
- * begins lower, so that one window does not do. */
+/* Where nothing queues, a lone stream must be limited for this share of the time, in 1/10000, in a mean over several
+ * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins
+ * lower, so that one window does not suffice. */
 #define OFTEN 5000
 #define OFTEN_BEGIN 2500
 #define OFTEN_WINDOWS 4
-/* So many windows in which the network did not limit raise the question whether fewer streams would do. */
+/* After this many windows without the network as the limit, fewer streams are tried. */
 #define IDLE_WINDOWS 10
 #define LONG_IDLE_WINDOWS 2
-/* Where nothing waits, fewer would do, but more are at hand for when something does: such a window counts so much
- * less. */
-#define WAITING_WEIGHT 60
-/* For so many long windows a review holds: a minute or more. After that the path may have changed. */
+/* A window of small messages counts for one over this of a bulk window: fewer streams would do for them, but more are
+ * at hand when bulk work comes. */
+#define BULK_WEIGHT 60
+/* A review holds for this many long windows, a minute or more. After that the path may have changed. */
 #define CAREFUL_WINDOWS 60
-/* More streams that carry no more, but that the network does not limit any more, may be waiting for other ranks, which
- * are about to try the same. So long, which is twice the first rest. */
+/* How long a trial may wait for other ranks: twice the first rest, since they are about to try the same. */
 #define PATIENCE_US 1000000
 #define BACKOFF_US 500000
 #define MOST_BACKOFF_US 60000000
 
-void bnet_scaler_init(struct bnet_scaler *demand, int least, int most)
+void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most)
 {
-	memset(demand, 0, sizeof(*demand));
-	demand->level = demand->least = least;
-	demand->most = most;
-	demand->often = OFTEN_BEGIN;
-	demand->rests[0].backoff_us = demand->rests[1].backoff_us = BACKOFF_US;
+	memset(scaler, 0, sizeof(*scaler));
+	scaler->level = scaler->least = least;
+	scaler->most = most;
+	scaler->often = OFTEN_BEGIN;
+	for (int i = 0; i < BNET_WORKS; i++)
+		scaler->rests[i].backoff_us = BACKOFF_US;
 }
 
 static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
@@ -60,244 +60,304 @@ static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
 	return rtt_us * rtts > us ? rtt_us * rtts : us;
 }
 
-static void clear_window(struct bnet_scaler *demand)
+/* ---- the window ---- */
+
+static void clear_window(struct bnet_scaler *scaler)
 {
-	demand->bytes = demand->time_us = 0;
-	memset(demand->of, 0, sizeof(demand->of));
+	scaler->bytes = scaler->time_us = 0;
+	memset(scaler->of, 0, sizeof(scaler->of));
 }
 
-static void settle(struct bnet_scaler *demand, const struct bnet_scaler_sample *sample)
+static void settle(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
 {
-	demand->settled_us = sample->now_us + at_least(SETTLE_US, sample->rtt_us, SETTLE_RTTS);
-	clear_window(demand);
+	scaler->settled_us = sample->now_us + at_least(SETTLE_US, sample->rtt_us, SETTLE_RTTS);
+	clear_window(scaler);
 }
 
-static bool measured(struct bnet_scaler *demand, const struct bnet_scaler_sample *sample)
+static void measure(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
 {
 	if (sample->opening) {
-		settle(demand, sample);
-		return false;
-	}
-	if (sample->now_us < demand->settled_us)
-		return false;
-	demand->bytes += sample->acked;
-	demand->time_us += sample->elapsed_us;
-	demand->of[sample->waiting].samples++;
-	demand->of[sample->waiting].limited += sample->limited;
-	demand->of[sample->waiting].queued += sample->queued;
-	if (demand->review || demand->careful)
-		return demand->time_us >= at_least(LONG_WINDOW_US, sample->rtt_us, LONG_WINDOW_RTTS);
-	return demand->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
-}
-
-static uint64_t gain_percent(const struct bnet_scaler *demand)
-{
-	if (demand->level < demand->before)
-		return SAME_PERCENT;
-	return demand->before == 1 ? FIRST_GAIN_PERCENT : GAIN_PERCENT;
-}
-
-static bool gains(const struct bnet_scaler *demand, uint64_t rate)
-{
-	return rate * 100 >= demand->base * gain_percent(demand);
-}
-
-/* The kind of work of the window that has been measured: that of most samples, which alone are asked. */
-static int kind(const struct bnet_scaler *demand)
-{
-	return demand->of[1].samples >= demand->of[0].samples;
-}
-
-/* Did the network limit for most of the window? A lone stream has to be sure. */
-static bool limited(const struct bnet_scaler *demand)
-{
-	const uint32_t samples = demand->of[kind(demand)].samples, of_them = demand->of[kind(demand)].limited;
-
-	return demand->level == 1 ? of_them * 4 >= samples * 3 : of_them * 2 >= samples;
-}
-
-static bool queued(const struct bnet_scaler *demand)
-{
-	return demand->of[kind(demand)].queued * 2 >= demand->of[kind(demand)].samples;
-}
-
-/* More streams that carry no more may yet come to it, if their windows are what limits. */
-static bool in_doubt(const struct bnet_scaler *demand, uint64_t rate)
-{
-	return !demand->careful && demand->kind == 1 && kind(demand) == 1 && !queued(demand) &&
-	       rate * 100 >= demand->base * LOSS_PERCENT;
-}
-
-/* A trial that may be waiting for other ranks. */
-static bool goes_on(const struct bnet_scaler *demand, uint64_t now_us, uint64_t rate)
-{
-	return demand->level > demand->before && !gains(demand, rate) && !limited(demand) &&
-	       rate * 100 >= demand->base * LOSS_PERCENT && now_us < demand->patience_us;
-}
-
-static void forget_climb(struct bnet_scaler *demand)
-{
-	demand->in_doubt = demand->review = false;
-	demand->nseen = 0;
-}
-
-void bnet_scaler_set(struct bnet_scaler *demand, int level)
-{
-	demand->level = level;
-	demand->before = 0;
-	forget_climb(demand);
-	clear_window(demand);
-}
-
-static void remember(struct bnet_scaler *demand, int level, uint64_t rate)
-{
-	if (demand->nseen > 0 && demand->seen[demand->nseen - 1].level >= level)
-		demand->nseen--; /* the base of a trial is what the one before it ended with, measured again */
-	if (demand->nseen == BNET_SCALER_SEEN)
+		settle(scaler, sample);
 		return;
-	demand->seen[demand->nseen].level = level;
-	demand->seen[demand->nseen].rate = rate;
-	demand->nseen++;
+	}
+	if (sample->now_us < scaler->settled_us)
+		return;
+	scaler->bytes += sample->acked;
+	scaler->time_us += sample->elapsed_us;
+	bnet_tally_add(&scaler->of[sample->work], sample->limited, sample->queued);
 }
 
-/* No trial for a while, and after the next one in vain for twice as long. */
-static void rest(struct bnet_scaler *demand, uint64_t now_us)
+static bool reviews(const struct bnet_scaler *scaler)
 {
-	uint64_t *backoff_us = &demand->rests[demand->kind].backoff_us;
+	return scaler->state == BNET_SCALER_REVIEWING || scaler->state == BNET_SCALER_COMPARING;
+}
 
-	demand->rests[demand->kind].until_us = now_us + *backoff_us;
+static bool tries(const struct bnet_scaler *scaler)
+{
+	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
+}
+
+static bool window_is_full(const struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+{
+	if (sample->opening || sample->now_us < scaler->settled_us)
+		return false;
+	if (reviews(scaler) || scaler->careful)
+		return scaler->time_us >= at_least(LONG_WINDOW_US, sample->rtt_us, LONG_WINDOW_RTTS);
+	return scaler->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
+}
+
+/* The kind of work of most samples of the window; only those are asked. */
+static enum bnet_work window_work(const struct bnet_scaler *scaler)
+{
+	return scaler->of[BNET_WORK_BULK].count >= scaler->of[BNET_WORK_SMALL].count ? BNET_WORK_BULK : BNET_WORK_SMALL;
+}
+
+static bool limited(const struct bnet_scaler *scaler)
+{
+	return bnet_window_is_limited(&scaler->of[window_work(scaler)], scaler->level == 1);
+}
+
+static bool queued(const struct bnet_scaler *scaler)
+{
+	return bnet_tally_is_queued(&scaler->of[window_work(scaler)]);
+}
+
+/* ---- the climb and the rests ---- */
+
+static void forget_climb(struct bnet_scaler *scaler)
+{
+	scaler->in_doubt = false;
+	scaler->nseen = 0;
+}
+
+void bnet_scaler_set(struct bnet_scaler *scaler, int level)
+{
+	scaler->level = level;
+	scaler->state = BNET_SCALER_HOLDING;
+	forget_climb(scaler);
+	clear_window(scaler);
+}
+
+static void remember(struct bnet_scaler *scaler, int level, uint64_t rate)
+{
+	if (scaler->nseen > 0 && scaler->seen[scaler->nseen - 1].level >= level)
+		scaler->nseen--; /* a trial's base is the level at which the one before it ended, measured again */
+	if (scaler->nseen == BNET_SCALER_SEEN)
+		return;
+	scaler->seen[scaler->nseen].level = level;
+	scaler->seen[scaler->nseen].rate = rate;
+	scaler->nseen++;
+}
+
+/* No trial for a while, and after the next failed one for twice as long. */
+static void rest(struct bnet_scaler *scaler, uint64_t now_us)
+{
+	uint64_t *backoff_us = &scaler->rests[scaler->work].backoff_us;
+
+	scaler->rests[scaler->work].until_us = now_us + *backoff_us;
 	*backoff_us *= 2;
 	if (*backoff_us > MOST_BACKOFF_US)
 		*backoff_us = MOST_BACKOFF_US;
 }
 
-static bool rests(const struct bnet_scaler *demand, uint64_t now_us)
+static bool rests(const struct bnet_scaler *scaler, uint64_t now_us)
 {
-	return now_us < demand->rests[kind(demand)].until_us;
+	return now_us < scaler->rests[window_work(scaler)].until_us;
 }
 
-static void begin_trial(struct bnet_scaler *demand, const struct bnet_scaler_sample *sample, int level, uint64_t rate)
+static void end_review(struct bnet_scaler *scaler, uint64_t now_us)
 {
-	if (level > demand->level && !demand->in_doubt)
-		demand->nseen = 0; /* a climb begins, or goes on without doubt */
-	if (level > demand->level)
-		remember(demand, demand->level, rate);
-	demand->before = demand->level;
-	demand->base = rate;
-	demand->kind = kind(demand);
-	demand->level = level;
-	demand->patience_us = sample->now_us + at_least(PATIENCE_US, sample->rtt_us, LONG_WINDOW_RTTS);
-	settle(demand, sample);
+	scaler->state = BNET_SCALER_HOLDING;
+	forget_climb(scaler);
+	scaler->careful = CAREFUL_WINDOWS;
+	rest(scaler, now_us);
 }
 
-static void end_review(struct bnet_scaler *demand, uint64_t now_us)
+/* ---- a trial ---- */
+
+static uint64_t gain_percent(const struct bnet_scaler *scaler)
 {
-	forget_climb(demand);
-	demand->careful = CAREFUL_WINDOWS;
-	rest(demand, now_us);
+	if (scaler->level < scaler->before)
+		return SAME_PERCENT;
+	return scaler->before == 1 ? FIRST_GAIN_PERCENT : GAIN_PERCENT;
 }
 
-/* True: the trial has failed, and the level is what it was. */
-static bool end_trial(struct bnet_scaler *demand, const struct bnet_scaler_sample *sample, uint64_t rate)
+static bool gains(const struct bnet_scaler *scaler, uint64_t rate)
 {
-	const bool more = demand->level > demand->before;
-	const bool better = gains(demand, rate), kept = better || (more && in_doubt(demand, rate));
+	return rate * 100 >= scaler->base * gain_percent(scaler);
+}
 
-	if (kept && more) {
-		demand->in_doubt |= !better;
-		demand->rests[demand->kind].backoff_us = BACKOFF_US;
-		remember(demand, demand->level, rate);
-	} else if (kept && demand->review) {
-		end_review(demand, sample->now_us); /* fewer are as good */
-	} else if (!kept) {
-		demand->level = demand->before;
-		if (!demand->review)
-			rest(demand, sample->now_us);
-		settle(demand, sample);
-	}
-	demand->before = 0;
+static bool loses(const struct bnet_scaler *scaler, uint64_t rate)
+{
+	return rate * 100 < scaler->base * LOSS_PERCENT;
+}
+
+/* More streams that carry no more now may yet do so, if their own windows are what limits. */
+static bool may_yet_gain(const struct bnet_scaler *scaler, uint64_t rate)
+{
+	return !scaler->careful && scaler->work == BNET_WORK_BULK && window_work(scaler) == BNET_WORK_BULK &&
+	       !queued(scaler) && !loses(scaler, rate);
+}
+
+static bool waits_for_ranks(const struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
+{
+	return scaler->level > scaler->before && !gains(scaler, rate) && !limited(scaler) && !loses(scaler, rate) &&
+	       now_us < scaler->patience_us;
+}
+
+static void begin_trial(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample, int level, uint64_t rate)
+{
+	if (level > scaler->level && !scaler->in_doubt)
+		scaler->nseen = 0; /* a climb begins, or goes on without doubt */
+	if (level > scaler->level)
+		remember(scaler, scaler->level, rate);
+	scaler->state = reviews(scaler) ? BNET_SCALER_COMPARING : BNET_SCALER_TRYING;
+	scaler->before = scaler->level;
+	scaler->base = rate;
+	scaler->work = window_work(scaler);
+	scaler->level = level;
+	scaler->patience_us = sample->now_us + at_least(PATIENCE_US, sample->rtt_us, LONG_WINDOW_RTTS);
+	settle(scaler, sample);
+}
+
+static void keep_more(struct bnet_scaler *scaler, uint64_t rate)
+{
+	scaler->in_doubt |= !gains(scaler, rate);
+	scaler->rests[scaler->work].backoff_us = BACKOFF_US;
+	remember(scaler, scaler->level, rate);
+	scaler->state = BNET_SCALER_HOLDING;
+}
+
+static void keep_fewer(struct bnet_scaler *scaler, uint64_t now_us)
+{
+	if (scaler->state == BNET_SCALER_COMPARING)
+		end_review(scaler, now_us);
+	scaler->state = BNET_SCALER_HOLDING;
+}
+
+static void give_up(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+{
+	scaler->level = scaler->before;
+	if (scaler->state == BNET_SCALER_TRYING)
+		rest(scaler, sample->now_us);
+	scaler->state = scaler->state == BNET_SCALER_COMPARING ? BNET_SCALER_REVIEWING : BNET_SCALER_HOLDING;
+	settle(scaler, sample);
+}
+
+/* True: the trial has failed, and the level is back. */
+static bool end_trial(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample, uint64_t rate)
+{
+	const bool more = scaler->level > scaler->before;
+	const bool kept = gains(scaler, rate) || (more && may_yet_gain(scaler, rate));
+
+	if (!kept)
+		give_up(scaler, sample);
+	else if (more)
+		keep_more(scaler, rate);
+	else
+		keep_fewer(scaler, sample->now_us);
 	return !kept;
 }
 
-/* Of what was seen on the way and was not compared yet: the fewest streams that seemed as good as the best, which may
- * be what there is now, by its rate in the longer look; 0: none. */
-static int second_thought(struct bnet_scaler *demand, uint64_t rate)
+/* ---- what to try next ---- */
+
+static void learn(struct bnet_scaler *scaler)
+{
+	const struct bnet_tally *tally = &scaler->of[window_work(scaler)];
+	const uint32_t weight = window_work(scaler) == BNET_WORK_BULK ? BULK_WEIGHT : 1;
+
+	if (scaler->level == 1)
+		scaler->often += ((int)(tally->limited * UINT64_C(10000) / tally->count) - scaler->often) / OFTEN_WINDOWS;
+	scaler->unlimited = limited(scaler) ? 0 : scaler->unlimited + weight;
+}
+
+/* The level to try next from where nothing is on trial or in review; 0: none. */
+static int propose(const struct bnet_scaler *scaler, uint64_t now_us)
+{
+	const uint32_t idle = (scaler->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) * BULK_WEIGHT;
+	int more = scaler->level < 2 ? 4 : 2 * scaler->level, fewer = scaler->level / 2;
+
+	if (rests(scaler, now_us))
+		return 0;
+	if (limited(scaler) && scaler->level == 1 && !queued(scaler) && scaler->often < OFTEN)
+		return 0;
+	if (limited(scaler))
+		return scaler->level >= scaler->most ? 0 : more < scaler->most ? more : scaler->most;
+	if (scaler->unlimited < idle || scaler->level == scaler->least)
+		return 0;
+	return fewer > scaler->least ? fewer : scaler->least;
+}
+
+/* A climb that was kept in doubt is over where no raise can follow: the level is the highest, the last trial failed, or
+ * the network has not limited for a while. */
+static bool climb_is_over(const struct bnet_scaler *scaler, uint64_t now_us)
+{
+	return scaler->in_doubt && (scaler->level >= scaler->most || rests(scaler, now_us) ||
+				    scaler->unlimited >= IDLE_WINDOWS * BULK_WEIGHT);
+}
+
+/* In a review: the place in `seen` of the fewest streams that seemed as good as the best, which may be the present ones
+ * by their rate in the long window; -1: none. */
+static int find_as_good(const struct bnet_scaler *scaler, uint64_t rate)
 {
 	uint64_t best = rate;
 
-	for (int i = 0; i < demand->nseen; i++)
-		best = demand->seen[i].rate > best ? demand->seen[i].rate : best;
-	for (int i = 0; i < demand->nseen; i++) {
-		const int level = demand->seen[i].level;
+	for (int i = 0; i < scaler->nseen; i++)
+		best = scaler->seen[i].rate > best ? scaler->seen[i].rate : best;
+	for (int i = 0; i < scaler->nseen; i++)
+		if (scaler->seen[i].rate * 100 >= best * AS_GOOD_PERCENT && scaler->seen[i].level >= scaler->least &&
+		    scaler->seen[i].level < scaler->level)
+			return i;
+	return -1;
+}
 
-		if (demand->seen[i].rate * 100 < best * AS_GOOD_PERCENT || level < demand->least || level >= demand->level)
-			continue;
-		memmove(demand->seen, demand->seen + i + 1, (size_t)(demand->nseen - i - 1) * sizeof(demand->seen[0]));
-		demand->nseen -= i + 1;
-		return level;
+/* The level to compare next; 0: the review is over. */
+static int next_of_review(struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
+{
+	int place = find_as_good(scaler, rate), level;
+
+	if (place < 0) {
+		end_review(scaler, now_us);
+		return 0;
 	}
-	return 0;
+	level = scaler->seen[place].level;
+	/* It is compared once, and so is none below it. */
+	scaler->nseen -= place + 1;
+	memmove(scaler->seen, scaler->seen + place + 1, (size_t)scaler->nseen * sizeof(scaler->seen[0]));
+	return level;
 }
 
-/* A climb with doubts is over where no raise can follow it now: there are no more, the last one was in vain, or the
- * network has not limited for a while. */
-static bool climb_is_over(const struct bnet_scaler *demand, uint64_t now_us)
+static int next_of_hold(struct bnet_scaler *scaler, uint64_t now_us)
 {
-	return demand->in_doubt &&
-	       (demand->level >= demand->most || rests(demand, now_us) || demand->unlimited >= IDLE_WINDOWS * WAITING_WEIGHT);
+	int level;
+
+	learn(scaler);
+	level = propose(scaler, now_us);
+	if (level)
+		scaler->unlimited = 0;
+	else if (climb_is_over(scaler, now_us))
+		scaler->state = BNET_SCALER_REVIEWING;
+	return level;
 }
 
-/* A mean that forgets. */
-static void learn_how_often(struct bnet_scaler *demand)
-{
-	const uint32_t samples = demand->of[kind(demand)].samples, of_them = demand->of[kind(demand)].limited;
-
-	if (demand->level == 1)
-		demand->often += ((int)(of_them * UINT64_C(10000) / samples) - demand->often) / OFTEN_WINDOWS;
-}
-
-/* The level to try next; 0: none. */
-static int proposal(struct bnet_scaler *demand, uint64_t now_us)
-{
-	const uint32_t idle = (demand->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) * WAITING_WEIGHT;
-	int more = demand->level < 2 ? 4 : 2 * demand->level, less = demand->level / 2;
-
-	learn_how_often(demand);
-	demand->unlimited = limited(demand) ? 0 : demand->unlimited + (kind(demand) ? WAITING_WEIGHT : 1);
-	if (rests(demand, now_us))
-		return 0;
-	if (limited(demand) && demand->level == 1 && !queued(demand) && demand->often < OFTEN)
-		return 0;
-	if (limited(demand))
-		return demand->level >= demand->most ? 0 : more < demand->most ? more : demand->most;
-	if (demand->unlimited < idle || demand->level == demand->least)
-		return 0;
-	demand->unlimited = 0;
-	return less > demand->least ? less : demand->least;
-}
-
-bool bnet_scaler_step(struct bnet_scaler *demand, const struct bnet_scaler_sample *sample)
+bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
 {
 	uint64_t rate;
 	int next;
 
-	if (!measured(demand, sample))
+	measure(scaler, sample);
+	if (!window_is_full(scaler, sample))
 		return false;
-	rate = demand->bytes * 1000000 / demand->time_us;
-	if (demand->before && goes_on(demand, sample->now_us, rate))
-		return false; /* and the window gets longer */
-	demand->careful -= demand->careful > 0;
-	if (demand->before && end_trial(demand, sample, rate))
+	rate = scaler->bytes * 1000000 / scaler->time_us;
+	if (tries(scaler) && waits_for_ranks(scaler, sample->now_us, rate))
+		return false; /* the window gets longer */
+	scaler->careful -= scaler->careful > 0;
+	if (tries(scaler) && end_trial(scaler, sample, rate))
 		return true;
-	next = demand->review ? second_thought(demand, rate) : proposal(demand, sample->now_us);
-	if (demand->review && next == 0)
-		end_review(demand, sample->now_us); /* nothing seen on the way is as good */
-	else if (next == 0)
-		demand->review = climb_is_over(demand, sample->now_us);
-	if (next == 0) {
-		clear_window(demand);
-		return false;
-	}
-	begin_trial(demand, sample, next, rate);
-	return true;
+	next = reviews(scaler) ? next_of_review(scaler, sample->now_us, rate) : next_of_hold(scaler, sample->now_us);
+	if (next)
+		begin_trial(scaler, sample, next, rate);
+	else
+		clear_window(scaler);
+	return next != 0;
 }

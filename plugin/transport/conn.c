@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The life of a connection and of its requests; see conn.h for who may do what.
+ * See conn.h.
  */
 #include "transport/conn.h"
 
@@ -15,15 +15,13 @@
 #include <time.h>
 
 #include "base/counters.h"
-#include "engine/engine.h"
 #include "base/log.h"
-#include "scaling/path.h"
 #include "base/socket.h"
-#include "transport/worker.h"
 
 #define POLL_EVENTS 16
 
-struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, const struct bnet_config *config)
+struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, const struct bnet_config *config,
+				bool watched)
 {
 	struct bnet_conn *conn = calloc(1, sizeof(*conn));
 
@@ -38,10 +36,10 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	conn->epoll = -1;
 	atomic_init(&conn->level, 1);
 	conn->setup.wanted = conn->setup.most = 1;
-	conn->watched = bnet_workers_wanted() > 0;
+	conn->watched = watched;
 	for (int i = 0; i < BNET_RING; i++) {
 		conn->ring[i].conn = conn;
-		bnet_reassembly_init(&conn->ring[i].map);
+		bnet_reassembly_init(&conn->ring[i].reassembly);
 	}
 	bnet_count(connections, 1);
 	return conn;
@@ -55,9 +53,8 @@ void bnet_conn_free(struct bnet_conn *conn)
 		bnet_count(streams, -1);
 	}
 	for (int i = 0; i < BNET_RING; i++)
-		bnet_reassembly_destroy(&conn->ring[i].map);
+		bnet_reassembly_destroy(&conn->ring[i].reassembly);
 	bnet_socket_close(conn->epoll);
-	bnet_path_leave(conn);
 	free(conn);
 	bnet_count(connections, -1);
 }
@@ -70,7 +67,7 @@ static int watch_stream(const struct bnet_conn *conn, const struct bnet_stream *
 	return epoll_ctl(conn->epoll, op, stream->fd, &event) < 0 ? -errno : 0;
 }
 
-/* The first stream alone has no need of the set, unless a worker is to sleep on it; the second brings it along. */
+/* A lone stream needs no epoll set, unless a worker sleeps on it; the second stream creates the set. */
 static int open_set(struct bnet_conn *conn)
 {
 	int rc, fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
@@ -99,12 +96,11 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 		return -ENOMEM;
 	stream->fd = fd;
 	stream->index = n;
-	stream->conn = conn;
 	stream->writable = true;
 	stream->readable = true;
-	stream->greeted = bnet_socket_received(fd);
+	stream->in.handshake_bytes = bnet_socket_received(fd);
 	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
-	/* Everything that can fail comes first; an event must not precede the stream that it names. */
+	/* Everything that can fail comes first, and no event may precede the stream that it names: so it is added unarmed. */
 	if (conn->epoll >= 0 && rc == 0)
 		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
 	if (rc < 0) {
@@ -150,7 +146,7 @@ void bnet_conn_own(struct bnet_conn *conn)
 {
 	const struct timespec pause = {.tv_nsec = 100000};
 
-	/* Sleeping lets even a thread of lower priority on the same processor finish its pass. */
+	/* Sleeping lets a thread of lower priority on the same processor finish its pass. */
 	for (int tries = 0; !bnet_conn_try_own(conn); tries++)
 		if (tries < 100)
 			sched_yield();
@@ -176,23 +172,15 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	va_end(args);
 	if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);
-	/* The peer learns of it now, not when the communicator is torn down. What was sent before still arrives. A
-	 * receiver resets: an orderly end alone would leave a sender waiting whose window is closed. So does a sender whose
-	 * memory the kernel still uses. */
+	/* The peer must learn of it now, not when the communicator is torn down. Bytes sent before still arrive. A receiver
+	 * resets, since an orderly end would leave a sender waiting behind a closed window. So does a sender whose memory the
+	 * kernel still uses. */
 	for (int i = 0; i < atomic_load(&conn->nstreams); i++) {
-		if (conn->sender && !bnet_zerocopy_pending(&conn->streams[i]->zero))
+		if (conn->sender && !bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
 			shutdown(conn->streams[i]->fd, SHUT_RDWR);
 		else
 			bnet_socket_reset(conn->streams[i]->fd);
 	}
-}
-
-bool bnet_conn_progress(struct bnet_conn *conn)
-{
-	atomic_fetch_add_explicit(&conn->passes, 1, memory_order_relaxed);
-	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
-		return false;
-	return conn->sender ? bnet_tx_progress(conn) : bnet_rx_progress(conn);
 }
 
 void bnet_conn_poll(struct bnet_conn *conn)
@@ -206,100 +194,16 @@ void bnet_conn_poll(struct bnet_conn *conn)
 		struct bnet_stream *stream;
 
 		if (events[i].data.u32 >= streams)
-			continue; /* about to join: armed once it has, and asked then */
+			continue; /* it is about to join, and is armed and asked once it has */
 		stream = conn->streams[events[i].data.u32];
 		if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
 			stream->writable = true;
 		if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
 			stream->readable = true;
-		/* Not by EPOLLERR: notifications of sends without a copy come by it, and errors bring EPOLLHUP along. */
+		/* Not EPOLLERR: zerocopy notifications raise it, and errors raise EPOLLHUP as well. */
 		if (events[i].events & (EPOLLRDHUP | EPOLLHUP))
 			stream->hangup = true;
 		if (events[i].data.u32)
 			conn->quiet = 0;
 	}
-}
-
-struct bnet_request *bnet_conn_post(struct bnet_conn *conn, void *data, uint64_t size)
-{
-	uint64_t number = atomic_load_explicit(&conn->posted, memory_order_relaxed);
-	struct bnet_request *request = &conn->ring[number % BNET_RING];
-	int32_t before;
-
-	if (atomic_load_explicit(&request->busy, memory_order_relaxed))
-		return NULL;
-	if (!conn->sender && bnet_reassembly_reserve(&request->map, size) < 0) {
-		bnet_conn_own(conn); /* streams are taken out by owners */
-		bnet_conn_fail(conn, -ENOMEM, "no memory for a receive of %llu bytes", (unsigned long long)size);
-		bnet_conn_disown(conn);
-		return NULL;
-	}
-	request->data = data;
-	request->capacity = size;
-	atomic_store_explicit(&request->size, size, memory_order_relaxed);
-	atomic_store_explicit(&request->number, number, memory_order_relaxed);
-	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
-	atomic_store_explicit(&request->known, false, memory_order_relaxed);
-	atomic_store_explicit(&request->done, false, memory_order_relaxed);
-	atomic_store_explicit(&request->busy, true, memory_order_relaxed);
-	atomic_fetch_add_explicit(&conn->posted_bytes, size, memory_order_relaxed);
-	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
-	/* Sequentially consistent, as is the control thread's look at it after it says that it dozes: one of the two
-	 * sees the other. */
-	before = (int32_t)atomic_fetch_add(&conn->outstanding, 1);
-	bnet_engine_posted();
-	atomic_store_explicit(&conn->light, size <= BNET_LIGHT && before == 0, memory_order_relaxed);
-	if (!bnet_conn_is_inline(conn))
-		bnet_worker_ring(conn->worker);
-	return request;
-}
-
-int bnet_conn_test(struct bnet_request *request, uint64_t *size)
-{
-	struct bnet_conn *conn = request->conn;
-
-	if (!atomic_load_explicit(&request->done, memory_order_acquire)) {
-		if (bnet_conn_is_inline(conn) && bnet_conn_try_own(conn)) {
-			bnet_conn_progress(conn);
-			bnet_conn_disown(conn);
-		}
-		if (!atomic_load_explicit(&request->done, memory_order_acquire))
-			return atomic_load_explicit(&conn->error, memory_order_acquire);
-	}
-	*size = atomic_load_explicit(&request->size, memory_order_relaxed);
-	atomic_store_explicit(&request->busy, false, memory_order_release);
-	return 1;
-}
-
-struct bnet_request *bnet_conn_find(struct bnet_conn *conn, uint64_t message)
-{
-	struct bnet_request *request = &conn->ring[message % BNET_RING];
-
-	if (atomic_load_explicit(&request->number, memory_order_relaxed) != message ||
-	    atomic_load_explicit(&request->done, memory_order_relaxed) ||
-	    message >= atomic_load_explicit(&conn->posted, memory_order_acquire))
-		return NULL;
-	return request;
-}
-
-static bool overlaps(const struct bnet_request *request, const struct bnet_mr *mr)
-{
-	uintptr_t data = (uintptr_t)request->data;
-
-	return data < mr->base + mr->size && mr->base < data + request->capacity;
-}
-
-void bnet_conn_quiesce(struct bnet_conn *conn, const struct bnet_mr *mr)
-{
-	bnet_conn_own(conn);
-	for (int i = 0; i < BNET_RING; i++) {
-		struct bnet_request *request = &conn->ring[i];
-
-		if (atomic_load_explicit(&request->busy, memory_order_acquire) &&
-		    !atomic_load_explicit(&request->done, memory_order_acquire) && overlaps(request, mr))
-			bnet_conn_fail(conn, -ECANCELED, "deregistered under an unfinished request");
-	}
-	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
-		bnet_zerocopy_release(conn);
-	bnet_conn_disown(conn);
 }

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * The receiving direction: each stream is a sequence of frames; a slice goes where its header says, straight from the
- * kernel except for what the read-ahead caught. Only the connection's owner comes here.
+ * See rx.h.
  */
+#include "transport/rx.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "transport/conn.h"
 #include "base/counters.h"
 #include "base/socket.h"
+#include "transport/request.h"
 
 /* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
-/* The first stream is asked directly on every pass: small messages come there. The others are asked through epoll, on
- * every pass for this many after they last had something, then on every eighth. */
+/* The first stream is read directly on every pass, since small messages arrive there. The others are asked through
+ * epoll: on every pass for this many after they last had something, then on every eighth. */
 #define QUIET_PASSES 64
 #define QUIET_EVERY 8
 
 typedef long long line_t __attribute__((vector_size(16), aligned(1), may_alias));
 
-/* After everything that was written before. x86-64 keeps stores in order by itself. */
+/* A store after all earlier ones. x86-64 keeps the order of stores. */
 static void put_byte(char *to, char value)
 {
 #ifndef __x86_64__
@@ -30,8 +31,8 @@ static void put_byte(char *to, char value)
 	*(volatile char *)to = value;
 }
 
-/* In address order and never less than 16 aligned bytes at a time within the part that is: the GPU polls flags in these
- * lines while they are written, and memcpy promises no order. */
+/* In address order, and 16 bytes at a time where the destination is aligned: the GPU polls flags in these lines while
+ * they are written, and memcpy guarantees no order. */
 static void copy_in_order(char *to, const char *from, size_t size)
 {
 	size_t head = -(uintptr_t)to & 15;
@@ -44,11 +45,10 @@ static void copy_in_order(char *to, const char *from, size_t size)
 		put_byte(to++, *from++);
 }
 
-static uint32_t ahead(const struct bnet_stream *stream)
+static uint32_t unparsed(const struct bnet_read_ahead *ahead)
 {
-	return stream->ahead_to - stream->ahead_from;
+	return ahead->to - ahead->from;
 }
-
 
 static int lost(struct bnet_conn *conn, int error, const char *how)
 {
@@ -61,8 +61,10 @@ static int lost(struct bnet_conn *conn, int error, const char *how)
 	return error;
 }
 
-/* Frames up to this are left in the kernel at first; see look. */
-#define LOOK_BYTES 2048
+/* ---- one receive call ---- */
+
+/* A lone frame of up to this size is left in the kernel at first; see peek. */
+#define PEEK_BYTES 2048
 
 /* Is it one frame, whole? */
 static bool one_frame(const uint8_t *at, size_t size)
@@ -75,111 +77,167 @@ static bool one_frame(const uint8_t *at, size_t size)
 	return size - BNET_WIRE_FRAME_HEADER == frame.length;
 }
 
-/* The kernel acknowledges a short segment while a socket is read empty, and whoever waits for a small message waits for
- * that, too. So where one is likely to come alone it is only looked at, and the next call, which most often has nothing
- * else to find, takes it out. Anything else is taken out at once. */
-static ssize_t look(struct bnet_stream *stream)
+/* Moves what is unparsed, a part of a header at most, to the beginning. */
+static void compact(struct bnet_read_ahead *ahead)
 {
-	ssize_t n = recv(stream->fd, stream->ahead, BNET_AHEAD, MSG_DONTWAIT | MSG_PEEK);
+	if (unparsed(ahead) && ahead->from)
+		memmove(ahead->bytes, ahead->bytes + ahead->from, unparsed(ahead));
+	ahead->to -= ahead->from;
+	ahead->from = 0;
+}
+
+/* The kernel acknowledges a short segment when a read empties the socket, and the waiting caller of a small message
+ * would wait for that, too. So where a small message probably arrives alone it is only peeked at, and the next call,
+ * which most often has nothing else to find, takes it out of the socket. Anything else is taken out at once. */
+static ssize_t peek(int fd, struct bnet_read_ahead *ahead)
+{
+	ssize_t n = recv(fd, ahead->bytes, BNET_READ_AHEAD, MSG_DONTWAIT | MSG_PEEK);
 
 	if (n <= 0)
 		return n;
-	if (one_frame(stream->ahead, (size_t)n)) {
-		stream->seen = (uint32_t)n;
+	if (one_frame(ahead->bytes, (size_t)n)) {
+		ahead->peeked = (uint32_t)n;
 		return n;
 	}
 	bnet_count(receive_calls, 1);
-	return recv(stream->fd, stream->ahead, (size_t)n, MSG_DONTWAIT);
+	return recv(fd, ahead->bytes, (size_t)n, MSG_DONTWAIT);
 }
 
-/* To the beginning of the read-ahead; all but a part of a header has been used. */
-static void compact(struct bnet_stream *stream)
+/* Whether the next call should only look: the last one brought a lone frame, which has been parsed. */
+static bool should_peek(const struct bnet_incoming *in)
 {
-	if (ahead(stream) && stream->ahead_from)
-		memmove(stream->ahead, stream->ahead + stream->ahead_from, ahead(stream));
-	stream->ahead_to -= stream->ahead_from;
-	stream->ahead_from = 0;
+	return in->ahead.expect_lone_frame && in->ahead.to == 0 && in->state != BNET_INCOMING_PAYLOAD;
 }
 
-/* Into the payload's place, if there is a payload, and into the read-ahead behind what it holds; over what has been
- * seen, which comes again. Bytes, new or not; asked: how many there was room for. */
-static ssize_t fetch(struct bnet_stream *stream, size_t direct, size_t *asked)
-{
-	uint32_t at = stream->ahead_to - stream->seen;
-	struct iovec iov[2];
-	int parts = 0;
+/* A receive call and its answer. */
+struct call {
+	size_t direct; /* bytes asked for in the payload's place */
+	size_t asked;  /* … and in all */
+	uint32_t again; /* bytes that an earlier call peeked at: they come first */
+	ssize_t n;
+	int error;     /* of n < 0 */
+};
 
-	if (direct)
-		iov[parts++] = (struct iovec){stream->in_request->data + stream->in_data.offset +
-						      (stream->in_data.length - stream->in_left),
-					      direct};
-	iov[parts++] = (struct iovec){stream->ahead + at, BNET_AHEAD - at};
-	*asked = direct + BNET_AHEAD - at;
-	if (parts == 2)
-		return readv(stream->fd, iov, parts);
-	if (stream->alone && stream->ahead_to == 0 && !stream->in_payload)
-		return look(stream);
-	return recv(stream->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT);
+/* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. Peeked bytes are
+ * overwritten with themselves. */
+static void fetch(struct bnet_stream *stream, struct call *call)
+{
+	struct bnet_incoming *in = &stream->in;
+	uint32_t at = in->ahead.to - in->ahead.peeked;
+	struct iovec iov[2] = {{.iov_len = 0}, {in->ahead.bytes + at, BNET_READ_AHEAD - at}};
+
+	call->direct = in->request ? in->left : 0;
+	call->again = in->ahead.peeked;
+	call->asked = call->direct + iov[1].iov_len;
+	if (call->direct) {
+		iov[0] = (struct iovec){in->request->data + in->data.offset + (in->data.length - in->left), call->direct};
+		call->n = readv(stream->fd, iov, 2);
+	} else if (should_peek(in)) {
+		call->n = peek(stream->fd, &in->ahead);
+	} else {
+		call->n = recv(stream->fd, iov[1].iov_base, iov[1].iov_len, MSG_DONTWAIT);
+	}
+	call->error = call->n < 0 ? errno : 0;
+}
+
+enum outcome {
+	OUTCOME_NOTHING, /* no new byte */
+	OUTCOME_BYTES,
+	OUTCOME_END,     /* the peer closed the stream */
+	OUTCOME_BROKEN,
+};
+
+static enum outcome outcome_of(const struct call *call)
+{
+	if ((call->n < 0 && call->error == EAGAIN) || (call->again && call->n == (ssize_t)call->again))
+		return OUTCOME_NOTHING;
+	if (call->n < 0)
+		return OUTCOME_BROKEN;
+	return call->n == 0 ? OUTCOME_END : OUTCOME_BYTES;
+}
+
+/* Less than asked for means empty, unless the end comes next: no edge would announce it again. */
+static bool emptied(const struct call *call, bool hangup)
+{
+	return call->n < (ssize_t)call->asked && (call->n <= 0 || !hangup);
+}
+
+/* The peer may give up a stream that it never used; nothing is lost then. */
+static bool matters(const struct bnet_stream *stream)
+{
+	return stream->in.used || stream->index == 0 ||
+	       bnet_socket_received(stream->fd) > stream->in.handshake_bytes;
+}
+
+static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	bool inside = stream->in.state == BNET_INCOMING_PAYLOAD || unparsed(&stream->in.ahead);
+
+	stream->in.state = BNET_INCOMING_ENDED;
+	if (stream->index)
+		atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
+	return inside ? lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
+}
+
+/* n new bytes: first those in the payload's place, then the read-ahead's. */
+static void take_in(struct bnet_incoming *in, size_t n, size_t direct)
+{
+	struct bnet_read_ahead *ahead = &in->ahead;
+
+	ahead->expect_lone_frame = n <= PEEK_BYTES && in->state != BNET_INCOMING_PAYLOAD && unparsed(ahead) == 0 &&
+				   one_frame(ahead->bytes + ahead->to, n);
+	if (direct > n)
+		direct = n;
+	in->left -= direct;
+	ahead->to += (uint32_t)(n - direct);
 }
 
 /* One receive call, where the read-ahead is empty or holds the beginning of a header. New bytes, 0 for nothing now or
  * the end, or -errno. drained: the socket held less than it was asked for. */
 static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool *drained)
 {
-	size_t direct = stream->in_request ? stream->in_left : 0, asked;
-	uint32_t seen = stream->seen;
-	ssize_t n;
+	struct bnet_incoming *in = &stream->in;
+	struct call call;
 
-	if (!seen)
-		compact(stream);
+	if (!in->ahead.peeked)
+		compact(&in->ahead);
 	do
-		n = fetch(stream, direct, &asked);
-	while (n < 0 && errno == EINTR);
+		fetch(stream, &call);
+	while (call.error == EINTR);
 	bnet_count(receive_calls, 1);
-	/* Less than asked for means empty, unless the end is what comes next: no edge would announce it again. */
-	*drained = n < (ssize_t)asked && (n <= 0 || !stream->hangup);
-	if (seen)
-		stream->seen = 0;
-	if ((n < 0 && errno == EAGAIN) || (seen && n == (ssize_t)seen)) {
+	*drained = emptied(&call, stream->hangup);
+	if (call.again)
+		in->ahead.peeked = 0;
+
+	switch (outcome_of(&call)) {
+	case OUTCOME_NOTHING:
 		bnet_count(receive_again, 1);
 		return 0;
+	case OUTCOME_BROKEN:
+		return matters(stream) ? lost(conn, -call.error, strerror(call.error)) : end_stream(conn, stream);
+	case OUTCOME_END:
+		return end_stream(conn, stream);
+	case OUTCOME_BYTES:
+		break;
 	}
-	/* A stream that the peer gave up before it used it takes nothing along. */
-	if (n < 0 && (stream->used || stream->index == 0 || bnet_socket_received(stream->fd) > stream->greeted))
-		return lost(conn, -errno, strerror(errno));
-	if (n <= 0) {
-		stream->ended = true;
-		if (stream->index)
-			atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
-		if (stream->in_payload || ahead(stream))
-			return lost(conn, -ECONNRESET, "it was closed in the middle of a message");
-		return 0;
-	}
-	n -= seen;
-	stream->alone = n <= LOOK_BYTES && !stream->in_payload && ahead(stream) == 0 &&
-			one_frame(stream->ahead + stream->ahead_to, (size_t)n);
-	if (direct > (size_t)n)
-		direct = (size_t)n;
-	stream->in_left -= direct;
-	stream->ahead_to += (uint32_t)((size_t)n - direct);
-	return n;
+	take_in(in, (size_t)call.n - call.again, call.direct);
+	return call.n - (ssize_t)call.again;
 }
 
-static void slice_arrived(struct bnet_conn *conn, struct bnet_stream *stream)
-{
-	struct bnet_request *request = stream->in_request;
+/* ---- frames ---- */
 
-	stream->in_payload = false;
-	stream->in_request = NULL;
+static void slice_arrived(struct bnet_conn *conn, struct bnet_incoming *in)
+{
+	struct bnet_request *request = in->request;
+
+	in->state = BNET_INCOMING_HEADER;
+	in->request = NULL;
 	if (!request)
 		return;
 	bnet_count(slices_received, 1);
-	bnet_count(bytes_received, stream->in_data.length);
-	if (!bnet_reassembly_arrived(&request->map, stream->in_data.length))
-		return;
-	bnet_count(messages_received, 1);
-	atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_relaxed);
-	atomic_store_explicit(&request->done, true, memory_order_release);
+	bnet_count(bytes_received, in->data.length);
+	if (bnet_reassembly_arrived(&request->reassembly, in->data.length))
+		bnet_request_received(conn, request);
 }
 
 static int begin_message(struct bnet_conn *conn, struct bnet_request *request, const struct bnet_wire_data *data)
@@ -192,7 +250,7 @@ static int begin_message(struct bnet_conn *conn, struct bnet_request *request, c
 			       (unsigned long long)request->capacity);
 		return -EMSGSIZE;
 	}
-	bnet_reassembly_start(&request->map, data->size);
+	bnet_reassembly_start(&request->reassembly, data->size);
 	atomic_store_explicit(&request->size, data->size, memory_order_relaxed);
 	atomic_store_explicit(&request->known, true, memory_order_relaxed);
 	return 0;
@@ -204,18 +262,19 @@ static int protocol_error(struct bnet_conn *conn, const char *what)
 	return -EBADMSG;
 }
 
-/* Decides where the slice in in_data goes. 1: in_request says where, or nowhere; 0: its message is not posted yet. */
-static int place_slice(struct bnet_conn *conn, struct bnet_stream *stream)
+/* Finds the request that the slice belongs to. 1: in->request names it, or is NULL for a slice to skip; 0: the message
+ * is not posted yet, and the stream stalls. */
+static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
 {
-	const struct bnet_wire_data *data = &stream->in_data;
+	const struct bnet_wire_data *data = &in->data;
 	struct bnet_request *request;
 	int rc;
 
 	if (data->message >= atomic_load_explicit(&conn->posted, memory_order_acquire)) {
-		stream->stalled = true;
+		in->state = BNET_INCOMING_STALLED;
 		return 0;
 	}
-	request = bnet_conn_find(conn, data->message);
+	request = bnet_request_find(conn, data->message);
 	if (request) {
 		if (!atomic_load_explicit(&request->known, memory_order_relaxed)) {
 			rc = begin_message(conn, request, data);
@@ -224,118 +283,133 @@ static int place_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 		} else if (atomic_load_explicit(&request->size, memory_order_relaxed) != data->size) {
 			return protocol_error(conn, "two slices that disagree about their message");
 		}
-		rc = bnet_reassembly_place(&request->map, data->offset, data->length);
+		rc = bnet_reassembly_place(&request->reassembly, data->offset, data->length);
 		if (rc < 0)
 			return protocol_error(conn, "overlapping slices");
 		if (rc > 0)
 			request = NULL;
 	}
-	stream->in_request = request;
+	in->request = request;
 	return 1;
 }
 
-/* Reads the next frame's header out of the read-ahead. 1: a payload follows; 0: more bytes or another receive are
- * needed first. */
-static int next_frame(struct bnet_conn *conn, struct bnet_stream *stream)
+static void begin_payload(struct bnet_incoming *in, uint64_t length, uint32_t header)
 {
-	const uint8_t *at = stream->ahead + stream->ahead_from;
+	in->left = length;
+	in->state = BNET_INCOMING_PAYLOAD;
+	in->ahead.from += header;
+}
+
+/* Parses the next frame's header in the read-ahead. 1: a payload follows; 0: more bytes are needed, or the stream
+ * stalls. */
+static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
+{
+	const uint8_t *at = in->ahead.bytes + in->ahead.from;
 	struct bnet_wire_frame frame;
 	int rc;
 
-	stream->stalled = false;
-	if (ahead(stream) < BNET_WIRE_FRAME_HEADER)
+	in->state = BNET_INCOMING_HEADER;
+	if (unparsed(&in->ahead) < BNET_WIRE_FRAME_HEADER)
 		return 0;
-	stream->used = true;
+	in->used = true;
 	bnet_wire_frame_decode(at, &frame);
 	if (frame.type != BNET_WIRE_FRAME_DATA) {
-		/* Nothing that this version acts on. The length is 32 bits wide, so the skip ends. */
-		stream->in_request = NULL;
-		stream->in_left = frame.length;
-		stream->in_payload = true;
-		stream->ahead_from += BNET_WIRE_FRAME_HEADER;
+		/* This version acts on no other type. The length is 32 bits wide, so the skip ends. */
+		in->request = NULL;
+		begin_payload(in, frame.length, BNET_WIRE_FRAME_HEADER);
 		return 1;
 	}
-	if (ahead(stream) < BNET_WIRE_DATA_HEADER)
+	if (unparsed(&in->ahead) < BNET_WIRE_DATA_HEADER)
 		return 0;
-	if (bnet_wire_data_decode(at, &stream->in_data) < 0)
+	if (bnet_wire_data_decode(at, &in->data) < 0)
 		return protocol_error(conn, "a slice that lies outside its message");
-	rc = place_slice(conn, stream);
-	if (rc <= 0)
-		return rc;
-	stream->in_left = stream->in_data.length;
-	stream->in_payload = true;
-	stream->ahead_from += BNET_WIRE_DATA_HEADER;
-	return 1;
+	rc = place_slice(conn, in);
+	if (rc > 0)
+		begin_payload(in, in->data.length, BNET_WIRE_DATA_HEADER);
+	return rc;
 }
 
-static void take_ahead(struct bnet_stream *stream)
+/* The part of the payload that the read-ahead holds. */
+static void copy_payload(struct bnet_incoming *in)
 {
-	uint32_t n = ahead(stream) < stream->in_left ? ahead(stream) : (uint32_t)stream->in_left;
-	uint64_t done = stream->in_data.length - stream->in_left;
+	uint32_t n = unparsed(&in->ahead) < in->left ? unparsed(&in->ahead) : (uint32_t)in->left;
+	uint64_t done = in->data.length - in->left;
 
-	if (stream->in_request)
-		copy_in_order(stream->in_request->data + stream->in_data.offset + done,
-			      (const char *)stream->ahead + stream->ahead_from, n);
-	stream->ahead_from += n;
-	stream->in_left -= n;
+	if (in->request)
+		copy_in_order(in->request->data + in->data.offset + done,
+			      (const char *)in->ahead.bytes + in->ahead.from, n);
+	in->ahead.from += n;
+	in->left -= n;
 }
 
-/* Reads until the stream is empty, waits for a receive that is not posted, or has had its share. */
+/* ---- a pass ---- */
+
+/* Parses what the read-ahead holds up to the next point where more bytes are needed. True: a slice was completed. */
+static bool parse(struct bnet_conn *conn, struct bnet_incoming *in, bool *more)
+{
+	if (in->state != BNET_INCOMING_PAYLOAD) {
+		int rc = next_frame(conn, in);
+
+		*more = rc == 0 && in->state == BNET_INCOMING_HEADER;
+		if (rc <= 0)
+			return false;
+	}
+	copy_payload(in);
+	*more = in->left > 0;
+	if (*more)
+		return false;
+	slice_arrived(conn, in);
+	return true;
+}
+
+/* Reads until the stream is empty, has ended, stalls, or has used its quota. */
 static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	bool drained = false;
 	size_t got = 0;
 
-	while (got < PASS_BYTES) {
+	while (got < PASS_BYTES && stream->in.state != BNET_INCOMING_ENDED) {
+		bool more;
 		ssize_t n;
 
-		if (stream->in_payload) {
-			take_ahead(stream);
-			if (stream->in_left == 0) {
-				slice_arrived(conn, stream);
-				got++;
-				continue;
-			}
-		} else {
-			int rc = next_frame(conn, stream);
-
-			if (rc > 0)
-				continue;
-			if (rc < 0 || stream->stalled)
-				break;
+		if (parse(conn, &stream->in, &more)) {
+			got++;
+			continue;
 		}
-		if (drained || stream->ended)
+		if (!more || drained)
 			break;
 		n = receive(conn, stream, &drained);
 		if (n <= 0)
 			break;
 		got += (size_t)n;
 	}
-	/* Who has had its share comes again: what was fetched may not have been looked at. */
+	/* A stream that used its quota stays readable: fetched bytes may be unparsed. */
 	stream->readable = !drained || got >= PASS_BYTES;
 	return got > 0;
 }
 
-bool bnet_rx_waiting(const struct bnet_conn *conn)
+bool bnet_rx_has_stalled(const struct bnet_conn *conn)
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 
 	for (int i = 0; i < streams; i++)
-		if (conn->streams[i]->stalled)
+		if (conn->streams[i]->in.state == BNET_INCOMING_STALLED)
 			return true;
 	return false;
 }
 
-/* Can what is outstanding still come? A stream carries messages in order, so one that waits for a later receive holds
- * nothing for an earlier one. */
+/* Can no outstanding receive complete any more? A stream carries messages in order, so a stalled one holds nothing for
+ * an earlier receive. */
 static bool exhausted(const struct bnet_conn *conn, int streams)
 {
 	int ended = 0;
 
 	for (int i = 0; i < streams; i++) {
-		if (!conn->streams[i]->ended && !conn->streams[i]->stalled)
+		enum bnet_incoming_state state = conn->streams[i]->in.state;
+
+		if (state != BNET_INCOMING_ENDED && state != BNET_INCOMING_STALLED)
 			return false;
-		ended += conn->streams[i]->ended;
+		ended += state == BNET_INCOMING_ENDED;
 	}
 	return ended > 0;
 }
@@ -345,17 +419,17 @@ bool bnet_rx_progress(struct bnet_conn *conn)
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 	bool moved = false;
 
-	/* Whoever sees a request counted sees it posted. What is posted after this is not waited for by this pass. */
+	/* A thread that sees a request counted sees it posted. This pass does not wait for later posts. */
 	if (streams == 0 || !bnet_conn_has_work(conn))
 		return false;
 	moved = pump(conn, conn->streams[0]);
 	if (streams > 1) {
 		conn->quiet++;
-		/* A worker may sleep after this pass, and was woken by an event that is not told twice. */
+		/* A worker may sleep after this pass, and the event that woke it is not reported again. */
 		if (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0)
 			bnet_conn_poll(conn);
 		for (int i = 1; i < streams; i++)
-			if (conn->streams[i]->readable || conn->streams[i]->stalled)
+			if (conn->streams[i]->readable || conn->streams[i]->in.state == BNET_INCOMING_STALLED)
 				moved |= pump(conn, conn->streams[i]);
 	}
 	if (!moved && exhausted(conn, streams))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Workers; see worker.h. A worker reads its slots without a lock: whoever empties one waits until the worker has ended
- * the round that may still have seen it.
+ * See worker.h. A worker reads its slots without a lock: the thread that empties a slot waits until the worker has ended
+ * the round that may still have read it.
  */
 #include "transport/worker.h"
 
@@ -16,15 +16,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/counters.h"
-#include "engine/engine.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "transport/progress.h"
 
 #define SLOTS 1024
 /* A worker that finds nothing to do spins for this long before it sleeps. */
 #define SPIN_US 50
-/* A sender's stream that holds enough for now takes more when that has been delivered, which no event tells. */
+/* A sender's stream at its in-flight limit takes more once its bytes are delivered, which no event reports. */
 #define NAP_MS 1
 #define WAKES 16
 
@@ -34,24 +34,25 @@ struct bnet_worker {
 	int bell;
 	int load;  /* connections; under the engine's lock */
 	_Atomic bool stop;
-	_Atomic bool asleep; /* whoever posts has to ring */
-	_Atomic bool parked; /* … and it looks at no slot */
+	_Atomic bool asleep; /* a post must ring */
+	_Atomic bool parked; /* … and the worker reads no slot */
 	_Atomic uint64_t round;
 	_Atomic uint64_t rings;
-	bool refused; /* in this round, by somebody else's owner word; its own */
+	bool refused; /* in this round another thread held an owner word; the worker's */
 	_Atomic int used; /* slots from here on are empty */
 	_Atomic(struct bnet_conn *) slots[SLOTS];
 };
 
 static struct {
+	int wanted; /* how many there will be */
 	int count;
 	struct bnet_worker *workers[BNET_MAX_WORKERS];
 } pool;
 
 /* ---- how many ---- */
 
-#define PROCESSORS_EACH 4 /* a rank with fewer has no use for further threads */
-#define PROCESSORS_LEFT 2 /* for the rank's own: what computes, and NCCL's */
+#define PROCESSORS_EACH 4 /* with fewer, more threads do not help a rank */
+#define PROCESSORS_LEFT 2 /* for the rank's compute and for NCCL's threads */
 #define FAST_MBPS 40000   /* one thread moves less than that, copies included */
 #define MBPS_PER_WORKER 20000
 #define MOST_CHOSEN 3
@@ -101,9 +102,14 @@ int bnet_workers_choose(const struct bnet_config *config, const struct bnet_devi
 	return bnet_workers_for(usable_processors(), bnet_local_ranks(), speed);
 }
 
+void bnet_workers_want(int count)
+{
+	pool.wanted = count;
+}
+
 int bnet_workers_wanted(void)
 {
-	return bnet_engine.workers;
+	return pool.wanted;
 }
 
 /* ---- the loop ---- */
@@ -133,15 +139,15 @@ static bool make_round(struct bnet_worker *worker)
 			worker->refused = true;
 			continue;
 		}
-		moved |= bnet_conn_progress(conn);
+		moved |= bnet_progress(conn);
 		bnet_conn_disown(conn);
 	}
 	atomic_fetch_add(&worker->round, 1);
 	return moved;
 }
 
-/* How long it may sleep in ms; -1: until an event; 0: not at all, since somebody has rung. Who rings counts it before
- * looking whether the worker sleeps, and the worker says that it does before it looks at the count. */
+/* How long the worker may sleep in ms; -1: until an event; 0: not at all, since a ring has arrived. A ring is counted
+ * before its thread looks whether the worker sleeps, and the worker announces its sleep before it reads the count. */
 static int may_sleep(struct bnet_worker *worker, uint64_t *heard)
 {
 	int used = atomic_load(&worker->used), ms = worker->refused ? NAP_MS : -1;
@@ -174,7 +180,7 @@ static void sleep_until_called(struct bnet_worker *worker, uint64_t *heard)
 	atomic_store(&worker->parked, false);
 	atomic_store(&worker->asleep, false);
 	if (read(worker->bell, &rung, sizeof(rung)) < 0)
-		return; /* nobody rang: it was a socket, or time */
+		return; /* no ring: a socket or the time limit ended the sleep */
 }
 
 static void *run(void *arg)
@@ -205,15 +211,15 @@ void bnet_worker_ring(struct bnet_worker *worker)
 	uint64_t one = 1;
 
 	atomic_fetch_add(&worker->rings, 1);
-	/* Full: it has been rung for. */
+	/* A full counter has rung already. */
 	if (atomic_load(&worker->asleep) && write(worker->bell, &one, sizeof(one)) < 0)
 		return;
 }
 
 /* ---- start and end ---- */
 
-/* The processors of the interface's memory node, as far as the process may use them; all that it may use where that is
- * not known. */
+/* Binds the thread to the processors of the interface's memory node that the process may use; to nothing if the node is
+ * unknown. */
 static void place(pthread_t thread, int node)
 {
 	char path[64];
@@ -334,7 +340,7 @@ void bnet_worker_adopt(struct bnet_conn *conn)
 		;
 	worker = least_loaded();
 	if (!worker || conn->epoll < 0 || epoll_ctl(worker->epoll, EPOLL_CTL_ADD, conn->epoll, &event) < 0)
-		return; /* its caller moves its data */
+		return; /* the caller moves the data */
 	while (in_slot(worker, slot))
 		slot++;
 	worker->load++;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Threads that move data in place of NCCL's. Each connection belongs to at most one worker, which makes the same passes
- * over it as the caller's thread would, under the same owner word; the caller only posts, rings and looks at flags,
- * except for small messages, which it still moves itself. A worker spins for a moment when nothing moves, then sleeps
- * in epoll until a socket has something or somebody rings. Workers start with the first connection and end with the
- * control thread.
+ * over it as the caller's thread would, under the same owner word. The caller only posts, rings and reads flags, except
+ * for small messages, which it moves itself. A worker spins for a moment when nothing moves, then sleeps in epoll until
+ * a socket has something or a post rings. Workers start with the first connection and end with the control thread.
  */
 #ifndef BNET_WORKER_H
 #define BNET_WORKER_H
@@ -19,16 +18,17 @@
 
 struct bnet_worker;
 
-/* How many workers suit a process that may use so many processors together with so many ranks of its host (itself
- * included), over links of so many Mb/s in all. Pure. */
+/* How many workers suit a process that shares `processors` with the `ranks` of its host (itself included), over links
+ * of speed_mbps in total. Pure. */
 int bnet_workers_for(int processors, int ranks, int64_t speed_mbps);
-/* Ranks of this host, by what launchers say in the environment; 1 where none does. */
+/* Ranks of this host, from the launcher's environment variables; 1 without any. */
 int bnet_local_ranks(void);
 
-/* BAGUA_NET_THREADS, or what suits the process as the calling thread sees it: it may use fewer processors than
- * others. */
+/* BAGUA_NET_THREADS, or the number that suits the processors that the calling thread may use. */
 int bnet_workers_choose(const struct bnet_config *config, const struct bnet_device_table *devices);
-/* How many there will be, as was chosen when the engine was configured; whatever the caller may use. */
+/* The number of workers, set once under the engine's lock; it does not depend on the processors of later callers.
+ * Forked children keep it. */
+void bnet_workers_want(int count);
 int bnet_workers_wanted(void);
 /* Under the engine's lock. A connection gets a worker, if there are any and one has room. */
 void bnet_worker_adopt(struct bnet_conn *conn);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sends without a copy; see zero.h.
+ * See zerocopy.h.
  */
 #include "transport/zerocopy.h"
 
@@ -11,13 +11,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "transport/conn.h"
+#include "base/clock.h"
 #include "base/counters.h"
-#include "engine/engine.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "transport/request.h"
 
-/* Headers older than Linux 4.14 do not have them. */
+/* Missing in kernel headers before Linux 4.14. */
 #ifndef SO_ZEROCOPY
 #define SO_ZEROCOPY 60
 #endif
@@ -33,20 +33,21 @@
 
 /* Less is copied faster than its pages are looked up. */
 #define LEAST_BYTES 32768
-/* A trial has sent so much each way, some hundred calls. */
+/* A trial ends after this much each way, some hundred calls. */
 #define TRIAL_BYTES (16u << 20)
-/* Without a copy has to be so much cheaper: the peer's acknowledgement ends a send then, and not the call. */
+/* Sharing must cost at most this much of copying, since a send then ends with the peer's acknowledgement and not with
+ * the call. */
 #define COST_PERCENT 90
-/* How long the kernel may take to let go of a socket that was reset. */
+/* How long the kernel may take to release the pages of a socket that was reset. */
 #define RELEASE_MS 100
 
-enum bnet_zerocopy_mode bnet_zerocopy_judge(const struct bnet_zerocopy *zero)
+enum bnet_zerocopy_mode bnet_zerocopy_judge(const struct bnet_zerocopy *zerocopy)
 {
-	const struct bnet_zerocopy_cost *copied = &zero->copied, *shared = &zero->shared;
+	const struct bnet_zerocopy_cost *copied = &zerocopy->copied, *shared = &zerocopy->shared;
 
 	if (copied->bytes < TRIAL_BYTES || shared->bytes < TRIAL_BYTES)
 		return BNET_ZEROCOPY_TRIAL;
-	/* ns per MiB: whole numbers that tell a percent. */
+	/* In ns per MiB, integers resolve a percent. */
 	return shared->ns / (shared->bytes >> 20) * 100 <= copied->ns / (copied->bytes >> 20) * COST_PERCENT
 		       ? BNET_ZEROCOPY_ON
 		       : BNET_ZEROCOPY_OFF;
@@ -54,77 +55,79 @@ enum bnet_zerocopy_mode bnet_zerocopy_judge(const struct bnet_zerocopy *zero)
 
 void bnet_zerocopy_start(struct bnet_conn *conn)
 {
-	conn->zero.forced = conn->config->zerocopy > 0;
-	if (conn->zero.forced)
-		conn->zero.mode = BNET_ZEROCOPY_ON;
+	conn->zerocopy.forced = conn->config->zerocopy > 0;
+	if (conn->zerocopy.forced)
+		conn->zerocopy.mode = BNET_ZEROCOPY_ON;
 	else if (conn->config->zerocopy < 0 && !conn->setup.peers[0].local)
-		conn->zero.mode = BNET_ZEROCOPY_TRIAL;
+		conn->zerocopy.mode = BNET_ZEROCOPY_TRIAL;
 }
 
 static void decide(struct bnet_conn *conn, enum bnet_zerocopy_mode mode, const char *why)
 {
-	if (conn->zero.mode == mode)
+	if (conn->zerocopy.mode == mode)
 		return;
-	conn->zero.mode = mode;
+	conn->zerocopy.mode = mode;
 	bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s go %s a copy: %s", conn->peer,
 		  mode == BNET_ZEROCOPY_ON ? "without" : "with", why);
 }
 
 /* ---- sending ---- */
 
-/* Until the acknowledgement the memory is the kernel's, which on a long path is too long. */
+/* The kernel holds the memory until the acknowledgement, which takes too long on a long path. */
 static bool is_short(const struct bnet_stream *stream)
 {
-	uint32_t rtt_us = atomic_load_explicit(&stream->flow.min_rtt_us, memory_order_relaxed);
+	uint32_t rtt_us = atomic_load_explicit(&stream->estimator.min_rtt_us, memory_order_relaxed);
 
 	return rtt_us > 0 && rtt_us <= BNET_SHORT_RTT_US;
 }
 
 static bool matters(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	return conn->zero.forced || is_short(stream);
+	return conn->zerocopy.forced || is_short(stream);
 }
 
 static bool enable(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	int one = 1;
 
-	if (!stream->zero.enabled && setsockopt(stream->fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)) < 0)
+	if (!stream->zerocopy.enabled && setsockopt(stream->fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)) < 0)
 		decide(conn, BNET_ZEROCOPY_OFF, strerror(errno));
 	else
-		stream->zero.enabled = true;
-	return stream->zero.enabled;
+		stream->zerocopy.enabled = true;
+	return stream->zerocopy.enabled;
 }
 
 bool bnet_zerocopy_wants(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	const struct bnet_zerocopy *zero = &conn->zero;
-	uint32_t pending = stream->zero.made - stream->zero.told;
+	const struct bnet_zerocopy *zerocopy = &conn->zerocopy;
+	uint32_t pending = stream->zerocopy.made - stream->zerocopy.told;
 
-	if (zero->mode == BNET_ZEROCOPY_OFF || stream->out_left < LEAST_BYTES || pending >= BNET_ZEROCOPY_PENDING)
+	if (zerocopy->mode == BNET_ZEROCOPY_OFF || stream->out.left < LEAST_BYTES || pending >= BNET_ZEROCOPY_PENDING)
 		return false;
-	/* The first notification may end the trial: it is awaited, and so is each further one. */
-	if (zero->mode == BNET_ZEROCOPY_TRIAL && (pending || zero->shared.bytes > zero->copied.bytes))
+	/* Any notification may end the trial, so the next shared call waits for it. */
+	if (zerocopy->mode == BNET_ZEROCOPY_TRIAL && (pending || zerocopy->shared.bytes > zerocopy->copied.bytes))
 		return false;
 	return matters(conn, stream) && enable(conn, stream);
 }
 
 uint64_t bnet_zerocopy_clock(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	return conn->zero.mode == BNET_ZEROCOPY_TRIAL && stream->out_left >= LEAST_BYTES && is_short(stream) ? bnet_now_ns() : 0;
+	bool counts = conn->zerocopy.mode == BNET_ZEROCOPY_TRIAL && stream->out.left >= LEAST_BYTES && is_short(stream);
+
+	return counts ? bnet_now_ns() : 0;
 }
 
 void bnet_zerocopy_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_t since)
 {
-	struct bnet_zerocopy_cost *cost = shared ? &conn->zero.shared : &conn->zero.copied;
+	struct bnet_zerocopy_cost *cost = shared ? &conn->zerocopy.shared : &conn->zerocopy.copied;
 
-	if (since == 0 || conn->zero.mode != BNET_ZEROCOPY_TRIAL)
+	if (since == 0 || conn->zerocopy.mode != BNET_ZEROCOPY_TRIAL)
 		return;
 	cost->bytes += bytes;
 	cost->ns += bnet_now_ns() - since;
-	if (bnet_zerocopy_judge(&conn->zero) == BNET_ZEROCOPY_ON)
+	if (bnet_zerocopy_judge(&conn->zerocopy) == BNET_ZEROCOPY_ON)
 		decide(conn, BNET_ZEROCOPY_ON, "that takes less time");
-	else if (bnet_zerocopy_judge(&conn->zero) == BNET_ZEROCOPY_OFF)
+	else if (bnet_zerocopy_judge(&conn->zerocopy) == BNET_ZEROCOPY_OFF)
 		decide(conn, BNET_ZEROCOPY_OFF, "without takes no less time");
 }
 
@@ -133,17 +136,17 @@ static ssize_t send_rest(const struct bnet_stream *stream, int flags)
 	ssize_t n;
 
 	do
-		n = send(stream->fd, stream->out_data, stream->out_left, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
+		n = send(stream->fd, stream->out.data, stream->out.left, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
 	while (n < 0 && errno == EINTR);
 	bnet_count(send_calls, 1);
 	return n < 0 ? -errno : n;
 }
 
-/* Pages are counted against the limit of locked memory, notifications against the socket's option memory; and there is
- * memory that cannot be lent. */
+/* Pages count against the limit of locked memory, notifications against the socket's option memory; and some memory
+ * cannot be lent. */
 static void refused(struct bnet_conn *conn, int error)
 {
-	if (!conn->zero.forced)
+	if (!conn->zerocopy.forced)
 		decide(conn, BNET_ZEROCOPY_OFF,
 		       error == -ENOBUFS ? "the kernel's limit is reached (ulimit -l, net.core.optmem_max)"
 					 : strerror(-error));
@@ -151,7 +154,7 @@ static void refused(struct bnet_conn *conn, int error)
 
 ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	struct bnet_zerocopy_calls *calls = &stream->zero;
+	struct bnet_zerocopy_calls *calls = &stream->zerocopy;
 	ssize_t n = send_rest(stream, MSG_ZEROCOPY);
 
 	if (n == -ENOBUFS || n == -EFAULT) {
@@ -161,15 +164,15 @@ ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (n <= 0)
 		return n;
 	calls->rows[calls->made++ % BNET_ZEROCOPY_PENDING] =
-		(struct bnet_zerocopy_call){.request = stream->out_request, .bytes = (uint64_t)n};
-	stream->out_later += (uint64_t)n;
+		(struct bnet_zerocopy_call){.request = stream->out.request, .bytes = (uint64_t)n};
+	stream->out.lent += (uint64_t)n;
 	bnet_count(zerocopy_calls, 1);
 	return n;
 }
 
 /* ---- notifications ---- */
 
-/* The calls first … last are over. They come in order, but nobody promises that. */
+/* The calls first … last are over. Notifications arrive in order, but the kernel does not guarantee it. */
 static void tell(struct bnet_conn *conn, struct bnet_zerocopy_calls *calls, uint32_t first, uint32_t last)
 {
 	for (uint32_t call = calls->told; call != calls->made; call++) {
@@ -191,7 +194,7 @@ static bool is_error(const struct cmsghdr *part)
 	       (part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR);
 }
 
-/* False: there is none. */
+/* False: no notification is there. */
 static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	union {
@@ -210,11 +213,11 @@ static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 		memcpy(&error, CMSG_DATA(part), sizeof(error));
 		if (error.ee_errno || error.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 			continue;
-		tell(conn, &stream->zero, error.ee_info, error.ee_data);
+		tell(conn, &stream->zerocopy, error.ee_info, error.ee_data);
 		if (!(error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED))
 			continue;
 		bnet_count(zerocopy_copied, 1);
-		if (!conn->zero.forced)
+		if (!conn->zerocopy.forced)
 			decide(conn, BNET_ZEROCOPY_OFF, "the kernel copies all the same");
 	}
 	return true;
@@ -222,10 +225,10 @@ static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 
 void bnet_zerocopy_reap(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	uint64_t since = conn->zero.mode == BNET_ZEROCOPY_TRIAL ? bnet_now_ns() : 0;
+	uint64_t since = conn->zerocopy.mode == BNET_ZEROCOPY_TRIAL ? bnet_now_ns() : 0;
 	bool any = false;
 
-	while (bnet_zerocopy_pending(&stream->zero) && take_one(conn, stream))
+	while (bnet_zerocopy_pending(&stream->zerocopy) && take_one(conn, stream))
 		any = true;
 	if (any)
 		bnet_zerocopy_cost(conn, true, 0, since);
@@ -236,11 +239,11 @@ void bnet_zerocopy_reap(struct bnet_conn *conn, struct bnet_stream *stream)
 void bnet_zerocopy_reset(struct bnet_conn *conn)
 {
 	for (int i = 0; i < conn->nstreams; i++)
-		if (bnet_zerocopy_pending(&conn->streams[i]->zero))
+		if (bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
 			bnet_socket_reset(conn->streams[i]->fd);
 }
 
-/* Its requests do not become done by it. */
+/* Later notifications credit nothing. */
 static void give_up(struct bnet_zerocopy_calls *calls)
 {
 	for (int i = 0; i < BNET_ZEROCOPY_PENDING; i++)
@@ -256,8 +259,8 @@ void bnet_zerocopy_release(struct bnet_conn *conn)
 		struct pollfd pollfd = {.fd = stream->fd};
 		uint64_t now;
 
-		give_up(&stream->zero);
-		for (bnet_zerocopy_reap(conn, stream); bnet_zerocopy_pending(&stream->zero); bnet_zerocopy_reap(conn, stream)) {
+		give_up(&stream->zerocopy);
+		for (bnet_zerocopy_reap(conn, stream); bnet_zerocopy_pending(&stream->zerocopy); bnet_zerocopy_reap(conn, stream)) {
 			now = bnet_now_ms();
 			if (now >= until || poll(&pollfd, 1, (int)(until - now)) < 0)
 				break;

@@ -300,23 +300,3 @@ int bnet_wire_data_decode(const uint8_t in[BNET_WIRE_DATA_HEADER], struct bnet_w
 		return -EBADMSG;
 	return 0;
 }
-
-const char *bnet_address_text(const struct sockaddr_storage *addr, char out[BNET_ADDRESS_TEXT])
-{
-	char host[INET6_ADDRSTRLEN] = "?";
-
-	if (addr->ss_family == AF_INET) {
-		const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
-
-		inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-		snprintf(out, BNET_ADDRESS_TEXT, "%s:%d", host, ntohs(in->sin_port));
-	} else if (addr->ss_family == AF_INET6) {
-		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
-
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-		snprintf(out, BNET_ADDRESS_TEXT, "[%s]:%d", host, ntohs(in6->sin6_port));
-	} else {
-		snprintf(out, BNET_ADDRESS_TEXT, "an unknown address");
-	}
-	return out;
-}

@@ -23,6 +23,11 @@
  * of a receive buffer while it is written, and a line that arrives in two pieces corrupts silently. */
 #define BNET_UNIT 4096
 
+static inline uint64_t bnet_units(uint64_t bytes)
+{
+	return (bytes + BNET_UNIT - 1) / BNET_UNIT;
+}
+
 enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_HELLO = 1,
 	BNET_WIRE_FRAME_WELCOME = 2,
@@ -120,9 +125,5 @@ void bnet_wire_data_encode(uint8_t out[BNET_WIRE_DATA_HEADER], const struct bnet
 /* in: frame header and DATA header. -EBADMSG also for a slice that lies outside its message or is cut elsewhere than at
  * BNET_UNIT. */
 int bnet_wire_data_decode(const uint8_t in[BNET_WIRE_DATA_HEADER], struct bnet_wire_data *data);
-
-/* Addresses as text, "10.0.0.4:1234" or "[fe80::1]:1234". */
-#define BNET_ADDRESS_TEXT 80
-const char *bnet_address_text(const struct sockaddr_storage *addr, char out[BNET_ADDRESS_TEXT]);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Runs one scenario by name against one table version:
- *   drive_contract --lib PATH --api N NAME        status 0 and one JSON line when the behaviour holds
- *   drive_contract --list                         the names, each with the lowest version that has the behaviour
+ *   drive_contract --lib PATH --api N NAME        status 0 and one JSON line if the behaviour holds
+ *   drive_contract --list                         the names, each with the first version that has the behaviour
  * This file owns the table of scenarios and the two processes.
  */
 #include "drive_contract.h"
@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 static const struct scenario *const groups[] = {
-	contract_data_scenarios,    contract_connect_scenarios, contract_stranger_scenarios, contract_wire_scenarios,
+	contract_data_scenarios,    contract_connect_scenarios, contract_rejected_scenarios, contract_wire_scenarios,
 	contract_streams_scenarios, contract_options_scenarios, contract_devices_scenarios, contract_close_scenarios,
-	contract_zero_scenarios,    contract_process_scenarios,
+	contract_zerocopy_scenarios,    contract_process_scenarios,
 };
 
 static const struct scenario *find_scenario(const char *name)

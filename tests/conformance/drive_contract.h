@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The parts of drive_contract: scenarios, each of which shows one behaviour that NCCL relies on, and what they share.
- * A scenario runs in a process of its own, single-threaded; one with a peer has a second process, forked before either
- * has loaded the library. Every wait is bounded by the process's alarm.
+ * The parts of drive_contract: scenarios, each of which shows one behaviour that NCCL relies on, and shared helpers.
+ * Each scenario runs in its own single-threaded process. One with a peer has a second process, forked before either
+ * has loaded the library. The process's alarm bounds every wait.
  */
 #ifndef BNET_DRIVE_CONTRACT_H
 #define BNET_DRIVE_CONTRACT_H
@@ -16,10 +16,10 @@ struct contract {
 	struct drive_source source;
 	int device;
 	void *library;
-	struct bnet_client table;
+	struct bnet_client client;
 	int control; /* a stream socket to the other process, if there is one */
-	pid_t peer;  /* in the scenario's own process: the peer, 0 once it has been waited for */
-	int life[2]; /* a pipe whose writing end only the scenario's process keeps: end of file when that is over */
+	pid_t peer;  /* in the scenario's own process: the peer; 0 once it has been reaped */
+	int life[2]; /* a pipe; only the scenario's process keeps the write end, so EOF means that it has ended */
 };
 
 typedef void scenario_fn(struct contract *c);
@@ -33,16 +33,16 @@ struct scenario {
 
 extern const struct scenario contract_data_scenarios[];
 extern const struct scenario contract_connect_scenarios[];
-extern const struct scenario contract_stranger_scenarios[];
+extern const struct scenario contract_rejected_scenarios[];
 extern const struct scenario contract_wire_scenarios[];
 extern const struct scenario contract_streams_scenarios[];
 extern const struct scenario contract_options_scenarios[];
 extern const struct scenario contract_devices_scenarios[];
 extern const struct scenario contract_close_scenarios[];
-extern const struct scenario contract_zero_scenarios[];
+extern const struct scenario contract_zerocopy_scenarios[];
 extern const struct scenario contract_process_scenarios[];
 
-/* Loads the library and initializes its table. */
+/* Loads the library and calls its init. */
 void contract_load(struct contract *c);
 /* The same for a communicator that asks for a traffic class. */
 void contract_load_class(struct contract *c, int traffic_class);
@@ -60,13 +60,13 @@ void *contract_connect(struct contract *c, void *handle); /* polls until it is c
 void *contract_accept(struct contract *c, void *listen_comm);
 struct pair contract_pair(struct contract *c);
 void contract_close_pair(struct contract *c, struct pair pair);
-/* Polls connect until it fails, and returns how; connecting is a failure of the scenario. */
+/* Polls connect until it fails and returns the error. The scenario fails if connect succeeds. */
 ncclResult_t contract_connect_error(struct contract *c, void *handle);
 
-/* Where a handle has the listener's address: family 4, 0, port, four bytes. */
+/* Offset of the listener's address in a handle: family 4, 0, port, four bytes. */
 #define CONTRACT_HANDLE_ADDRESS 24
-/* A socket of our own that is connected to the listener of an IPv4 handle, and has said nothing. */
-int contract_dial(const unsigned char *handle);
+/* A plain socket, connected to the listener of an IPv4 handle. Nothing has been sent on it. */
+int contract_open_socket(const unsigned char *handle);
 
 /* With the peer process: one end here, the other end there. */
 void *contract_connect_to_peer(struct contract *c);
@@ -83,21 +83,21 @@ struct region {
 
 struct region contract_map(struct contract *c, void *comm, size_t size);
 void contract_unmap(struct contract *c, struct region *region); /* deregMr, then munmap */
-/* Must be accepted at once. */
+/* The scenario fails if the network asks to be called again. */
 void *contract_isend(struct contract *c, const struct region *region, size_t offset, size_t size);
 void *contract_irecv(struct contract *c, const struct region *region, size_t offset, size_t size);
-/* Tests until done; the size that test reports. */
+/* Tests until done; returns the size that test reports. */
 int contract_wait(struct contract *c, void *request);
 struct sizes {
 	int sent;
 	int received;
 };
 
-/* Tests both in turn until both are done. */
+/* Tests both alternately until both are done. */
 struct sizes contract_wait_both(struct contract *c, void *sending, void *receiving);
-/* Tests until it fails; completing is a failure of the scenario. */
+/* Tests until it fails. The scenario fails if the request completes. */
 ncclResult_t contract_wait_error(struct contract *c, void *request);
-/* One message of stamped data through a fresh region each, and its check. */
+/* Sends one message of stamped data between fresh regions and checks it. */
 void contract_exchange(struct contract *c, struct pair pair, size_t size);
 void contract_send_stamped(struct contract *c, void *comm, size_t size, uint64_t message);
 void contract_recv_stamped(struct contract *c, void *comm, size_t size, uint64_t message);
@@ -113,12 +113,12 @@ void contract_kill_peer(struct contract *c);
 /* Waits for a peer that must end with status 0. */
 void contract_join_peer(struct contract *c);
 
-/* ---- what the process has ---- */
+/* ---- the state of the process ---- */
 
 bnet_counters_t contract_counters(struct contract *c);
 int contract_count_threads(void);
 int contract_count_descriptors(void);
-/* A millisecond, between two looks at something that nobody announces (/proc). */
+/* Sleeps for a millisecond, between two looks at something that no event announces, such as /proc. */
 void contract_nap(void);
 
 #endif

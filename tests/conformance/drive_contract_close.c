@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about letting go: deregMr, close, finalize, dlclose, and what is left behind.
+ * Scenarios about releasing things: deregMr, close, finalize, dlclose, and leaks.
  */
 #include "drive_contract.h"
 
@@ -16,7 +16,7 @@
 
 /* ---- deregMr quiesces ---- */
 
-/* Puts other memory where the region was, and says what it holds. */
+/* Maps other memory at the region's address and fills it. */
 static void reuse_address(const struct region *region)
 {
 	void *again = mmap(region->data, region->size, PROT_READ | PROT_WRITE,
@@ -26,7 +26,7 @@ static void reuse_address(const struct region *region)
 	memset(again, UNTOUCHED, region->size);
 }
 
-/* Receives are outstanding and the peer is sending: after deregMr nobody writes there any more. */
+/* Receives are outstanding and the peer is sending. After deregMr the memory is not written any more. */
 static void dereg_receiving(struct contract *c)
 {
 	struct region region;
@@ -44,12 +44,12 @@ static void dereg_receiving(struct contract *c)
 	contract_tell(c, 'd');
 	contract_await(c, 's');
 	drive_check(drive_untouched(region.data, region.size, UNTOUCHED) < 0, "memory was written after deregMr");
-	drive_ok(bnet_client_close_recv(&c->table, region.comm));
+	drive_ok(bnet_client_close_recv(&c->client, region.comm));
 	drive_check(drive_untouched(region.data, region.size, UNTOUCHED) < 0, "memory was written by close");
 	contract_finalize(c);
 }
 
-/* Sends as long as the other side's deregMr leaves the connection alive; an error is as good. */
+/* Sends while the connection outlives the other side's deregMr. An error is accepted as well. */
 static void dereg_receiving_peer(struct contract *c)
 {
 	struct region region;
@@ -59,28 +59,29 @@ static void dereg_receiving_peer(struct contract *c)
 	region = contract_map(c, contract_connect_to_peer(c), 8 * MIB);
 	memset(region.data, 0x11, region.size);
 	for (size_t i = 0; i < 8; i++) {
-		if (bnet_client_isend(&c->table, region.comm, region.data + i * MIB, MIB, 0, region.mhandle, &request) !=
-		    ncclSuccess)
+		if (bnet_client_isend(&c->client, region.comm, region.data + i * MIB, MIB, 0, region.mhandle,
+				      &request) != ncclSuccess)
 			break;
 		last = request;
 	}
 	contract_await(c, 'd');
-	for (int round = 0; last && round < 200; round++) { /* not a wait: some more chances to do harm */
+	for (int round = 0; last && round < 200; round++) { /* not a wait: further chances to do harm */
 		int done = 0, size;
 
-		if (bnet_client_test(&c->table, last, &done, &size) != ncclSuccess || done)
+		if (bnet_client_test(&c->client, last, &done, &size) != ncclSuccess || done)
 			break;
 		contract_nap();
 	}
 	contract_tell(c, 's');
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_send(&c->table, region.comm));
+	drive_ok(bnet_client_close_send(&c->client, region.comm));
 	contract_finalize(c);
 }
 
 #define LARGE (4 * MIB)
 
-/* Sends are outstanding and the peer does not receive: the memory goes, and what is put there instead is never sent. */
+/* Sends are outstanding and the peer does not receive. The memory is unmapped, and other memory at its address is never
+ * sent. */
 static void dereg_sending(struct contract *c)
 {
 	struct region region;
@@ -97,11 +98,11 @@ static void dereg_sending(struct contract *c)
 	reuse_address(&region);
 	contract_tell(c, 'd');
 	contract_await(c, 'r');
-	drive_ok(bnet_client_close_send(&c->table, region.comm));
+	drive_ok(bnet_client_close_send(&c->client, region.comm));
 	contract_finalize(c);
 }
 
-/* A message either is what was sent or does not come. */
+/* The message is either the one that was sent, or does not arrive. */
 static void dereg_sending_peer(struct contract *c)
 {
 	struct region region;
@@ -113,12 +114,12 @@ static void dereg_sending_peer(struct contract *c)
 	region = contract_map(c, contract_accept_from_peer(c), LARGE);
 	contract_await(c, 'd');
 	request = contract_irecv(c, &region, 0, LARGE);
-	while (!done && tries++ < 200 && bnet_client_test(&c->table, request, &done, &size) == ncclSuccess)
+	while (!done && tries++ < 200 && bnet_client_test(&c->client, request, &done, &size) == ncclSuccess)
 		contract_nap();
 	drive_check(!done || drive_mismatch(region.data, LARGE, &stamp) < 0, "memory was sent after deregMr");
 	contract_tell(c, 'r');
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, region.comm));
+	drive_ok(bnet_client_close_recv(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -147,7 +148,7 @@ static void close_outstanding(struct contract *c)
 	contract_finalize(c);
 }
 
-/* The peer is dead: deregMr, close and finalize still say success. */
+/* The peer is dead. deregMr, close and finalize still succeed. */
 static void close_dead_peer(struct contract *c)
 {
 	struct region from, to;
@@ -165,8 +166,8 @@ static void close_dead_peer(struct contract *c)
 	contract_kill_peer(c);
 	contract_unmap(c, &from);
 	contract_unmap(c, &to);
-	drive_ok(bnet_client_close_send(&c->table, send));
-	drive_ok(bnet_client_close_recv(&c->table, recv));
+	drive_ok(bnet_client_close_send(&c->client, send));
+	drive_ok(bnet_client_close_recv(&c->client, recv));
 	contract_finalize(c);
 }
 
@@ -178,8 +179,8 @@ static void close_dead_peer_peer(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-/* Sends of which test has said "done" arrive, though their process closes and ends at once, and the receiver posts
- * only after that. */
+/* Sends that test reported as done arrive, although their process closes and ends at once and the receiver posts only
+ * after that. */
 static void close_keeps_sent(struct contract *c)
 {
 	void *comm;
@@ -189,7 +190,7 @@ static void close_keeps_sent(struct contract *c)
 	contract_join_peer(c);
 	for (uint64_t i = 0; i < 8; i++)
 		contract_recv_stamped(c, comm, 1024 * (size_t)i, i);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
@@ -201,11 +202,11 @@ static void close_keeps_sent_peer(struct contract *c)
 	comm = contract_connect_to_peer(c);
 	for (uint64_t i = 0; i < 8; i++)
 		contract_send_stamped(c, comm, 1024 * (size_t)i, i);
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 }
 
-/* The same with more than the buffers hold; the receiver has posted. */
+/* The same with more than the buffers hold; the receiver has posted its receives. */
 static void close_keeps_large(struct contract *c)
 {
 	void *comm;
@@ -214,7 +215,7 @@ static void close_keeps_large(struct contract *c)
 	comm = contract_accept_from_peer(c);
 	for (uint64_t i = 0; i < 8; i++)
 		contract_recv_stamped(c, comm, 2 * MIB + 7, i);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
@@ -226,14 +227,14 @@ static void close_keeps_large_peer(struct contract *c)
 	comm = contract_connect_to_peer(c);
 	for (uint64_t i = 0; i < 8; i++)
 		contract_send_stamped(c, comm, 2 * MIB + 7, i);
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 }
 
 #define MANY 64
 
-/* The peer stands still with everything unread: 64 closes share one budget of a second, and so does the end of the
- * process. Each with its own budget would take a minute. */
+/* The peer is stopped with everything unread. 64 closes and the end of the process share one budget of a second. With a
+ * budget for each close they would take a minute. */
 static void close_budget(struct contract *c)
 {
 	void *comms[MANY];
@@ -252,7 +253,7 @@ static void close_budget(struct contract *c)
 	start = drive_now();
 	for (int i = 0; i < MANY; i++) {
 		contract_unmap(c, &regions[i]);
-		drive_ok(bnet_client_close_send(&c->table, comms[i]));
+		drive_ok(bnet_client_close_send(&c->client, comms[i]));
 	}
 	contract_finalize(c);
 	drive_check(drive_now() - start < 20, "%d closes took %.0f s", MANY, drive_now() - start);
@@ -268,16 +269,16 @@ static void close_budget_peer(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-#define BUFFERED ((size_t)128 << 10) /* less than a kernel allows everybody to send ahead */
+#define BUFFERED ((size_t)128 << 10) /* less than a kernel lets any socket buffer */
 
-/* Sent into the sender's large buffer, of which the receiver's small one has taken little when the sender's process
- * ends: that is soon, and all of it arrives. */
+/* The bytes are in the sender's large buffer, and the receiver's small one has taken few of them, when the sender's
+ * process ends. It ends soon, and all bytes arrive. */
 static void exit_budget(struct contract *c)
 {
 	void *comms[MANY];
 	double start;
 
-	setenv("BAGUA_NET_NSTREAMS", "1", 1); /* which has the whole message wait in one small buffer */
+	setenv("BAGUA_NET_NSTREAMS", "1", 1); /* so that the whole message waits for one small buffer */
 	setenv("BAGUA_NET_RCVBUF", "32K", 1);
 	contract_load(c);
 	for (int i = 0; i < MANY; i++)
@@ -288,7 +289,7 @@ static void exit_budget(struct contract *c)
 	drive_check(drive_now() - start < 20, "closing and ending took %.0f s", drive_now() - start);
 	for (uint64_t i = 0; i < MANY; i++) {
 		contract_recv_stamped(c, comms[i], BUFFERED, i);
-		drive_ok(bnet_client_close_recv(&c->table, comms[i]));
+		drive_ok(bnet_client_close_recv(&c->client, comms[i]));
 	}
 	contract_finalize(c);
 }
@@ -307,7 +308,7 @@ static void exit_budget_peer(struct contract *c)
 		contract_send_stamped(c, comms[i], BUFFERED, i);
 	contract_tell(c, 's');
 	for (int i = 0; i < MANY; i++)
-		drive_ok(bnet_client_close_send(&c->table, comms[i]));
+		drive_ok(bnet_client_close_send(&c->client, comms[i]));
 	contract_finalize(c);
 }
 
@@ -323,7 +324,7 @@ static void nothing_left(struct contract *c)
 	pthread_t thread;
 	int threads, descriptors;
 
-	/* A sanitizer starts a thread of its own with a program's first one. */
+	/* A sanitizer starts its background thread with the program's first thread. */
 	drive_check(pthread_create(&thread, NULL, return_at_once, NULL) == 0, "cannot start a thread");
 	pthread_join(thread, NULL);
 	threads = contract_count_threads();
@@ -346,7 +347,7 @@ static void nothing_left(struct contract *c)
 
 /* ---- dlclose ---- */
 
-/* NCCL may unload the library right after the last close, while sent bytes are still on their way. */
+/* NCCL may unload the library right after the last close, while sent bytes are still in flight. */
 static void dlclose_draining(struct contract *c)
 {
 	void *comm;
@@ -355,7 +356,7 @@ static void dlclose_draining(struct contract *c)
 	comm = contract_connect_to_peer(c);
 	for (uint64_t i = 0; i < 8; i++)
 		contract_send_stamped(c, comm, 4096, i);
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 	dlclose(c->library);
 	contract_tell(c, 'c');
@@ -363,7 +364,7 @@ static void dlclose_draining(struct contract *c)
 	contract_load(c);
 	comm = contract_connect_to_peer(c);
 	contract_send_stamped(c, comm, 100000, 9);
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 	dlclose(c->library);
 }
@@ -377,11 +378,11 @@ static void dlclose_draining_peer(struct contract *c)
 	contract_await(c, 'c');
 	for (uint64_t i = 0; i < 8; i++)
 		contract_recv_stamped(c, comm, 4096, i);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_tell(c, 'r');
 	comm = contract_accept_from_peer(c);
 	contract_recv_stamped(c, comm, 100000, 9);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the scenarios of drive_contract share: connections, messages, and looks at the process. Single-threaded.
+ * Helpers of drive_contract's scenarios: connections, messages, and the state of the process. Single-threaded.
  */
 #include "drive_contract.h"
 
@@ -17,7 +17,7 @@ void contract_load_class(struct contract *c, int traffic_class)
 {
 	const void *raw = drive_open(&c->source, &c->library);
 
-	drive_ok(bnet_client_init_class(&c->table, raw, c->source.api, drive_logger, traffic_class));
+	drive_ok(bnet_client_init_class(&c->client, raw, c->source.api, drive_logger, traffic_class));
 }
 
 void contract_load(struct contract *c)
@@ -27,7 +27,7 @@ void contract_load(struct contract *c)
 
 void contract_finalize(struct contract *c)
 {
-	drive_ok(bnet_client_finalize(&c->table));
+	drive_ok(bnet_client_finalize(&c->client));
 }
 
 /* ---- connections ---- */
@@ -37,7 +37,7 @@ void *contract_listen(struct contract *c, void *handle)
 	void *listen_comm = NULL;
 
 	memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
-	drive_ok(bnet_client_listen(&c->table, c->device, handle, &listen_comm));
+	drive_ok(bnet_client_listen(&c->client, c->device, handle, &listen_comm));
 	drive_check(listen_comm, "listen gave no object");
 	return listen_comm;
 }
@@ -47,7 +47,7 @@ void *contract_connect(struct contract *c, void *handle)
 	void *comm = NULL;
 
 	for (;;) {
-		drive_ok(bnet_client_connect(&c->table, c->device, handle, &comm));
+		drive_ok(bnet_client_connect(&c->client, c->device, handle, &comm));
 		if (comm)
 			return comm;
 		sched_yield();
@@ -60,7 +60,7 @@ ncclResult_t contract_connect_error(struct contract *c, void *handle)
 	ncclResult_t result;
 
 	do {
-		result = bnet_client_connect(&c->table, c->device, handle, &comm);
+		result = bnet_client_connect(&c->client, c->device, handle, &comm);
 		drive_check(!comm, "connect succeeded");
 		contract_nap();
 	} while (result == ncclSuccess);
@@ -72,7 +72,7 @@ void *contract_accept(struct contract *c, void *listen_comm)
 	void *comm = NULL;
 
 	for (;;) {
-		drive_ok(bnet_client_accept(&c->table, listen_comm, &comm));
+		drive_ok(bnet_client_accept(&c->client, listen_comm, &comm));
 		if (comm)
 			return comm;
 		sched_yield();
@@ -87,17 +87,17 @@ struct pair contract_pair(struct contract *c)
 
 	pair.send = contract_connect(c, handle);
 	pair.recv = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	return pair;
 }
 
 void contract_close_pair(struct contract *c, struct pair pair)
 {
-	drive_ok(bnet_client_close_send(&c->table, pair.send));
-	drive_ok(bnet_client_close_recv(&c->table, pair.recv));
+	drive_ok(bnet_client_close_send(&c->client, pair.send));
+	drive_ok(bnet_client_close_recv(&c->client, pair.recv));
 }
 
-int contract_dial(const unsigned char *handle)
+int contract_open_socket(const unsigned char *handle)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -124,7 +124,7 @@ void *contract_accept_from_peer(struct contract *c)
 
 	contract_give(c, handle, sizeof(handle));
 	comm = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	return comm;
 }
 
@@ -137,13 +137,13 @@ struct region contract_map(struct contract *c, void *comm, size_t size)
 	region.data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (region.data == MAP_FAILED)
 		drive_fail("mmap: %m");
-	drive_ok(bnet_client_reg(&c->table, comm, region.data, size, NCCL_PTR_HOST, &region.mhandle));
+	drive_ok(bnet_client_reg(&c->client, comm, region.data, size, NCCL_PTR_HOST, &region.mhandle));
 	return region;
 }
 
 void contract_unmap(struct contract *c, struct region *region)
 {
-	drive_ok(bnet_client_dereg(&c->table, region->comm, region->mhandle));
+	drive_ok(bnet_client_dereg(&c->client, region->comm, region->mhandle));
 	if (munmap(region->data, region->size) != 0)
 		drive_fail("munmap: %m");
 }
@@ -153,7 +153,8 @@ void *contract_isend(struct contract *c, const struct region *region, size_t off
 	void *request = NULL;
 
 	drive_check(offset + size <= region->size, "the scenario sends more than it has mapped");
-	drive_ok(bnet_client_isend(&c->table, region->comm, region->data + offset, size, 0, region->mhandle, &request));
+	drive_ok(bnet_client_isend(&c->client, region->comm, region->data + offset, size, 0, region->mhandle,
+				   &request));
 	drive_check(request, "isend asked to be called again");
 	return request;
 }
@@ -163,7 +164,8 @@ void *contract_irecv(struct contract *c, const struct region *region, size_t off
 	void *request = NULL;
 
 	drive_check(offset + size <= region->size, "the scenario receives more than it has mapped");
-	drive_ok(bnet_client_irecv(&c->table, region->comm, region->data + offset, size, 0, region->mhandle, &request));
+	drive_ok(bnet_client_irecv(&c->client, region->comm, region->data + offset, size, 0, region->mhandle,
+				   &request));
 	drive_check(request, "irecv asked to be called again");
 	return request;
 }
@@ -173,7 +175,7 @@ int contract_wait(struct contract *c, void *request)
 	int done = 0, size = -1;
 
 	while (!done) {
-		drive_ok(bnet_client_test(&c->table, request, &done, &size));
+		drive_ok(bnet_client_test(&c->client, request, &done, &size));
 		if (!done)
 			sched_yield();
 	}
@@ -187,9 +189,9 @@ struct sizes contract_wait_both(struct contract *c, void *sending, void *receivi
 
 	while (!sent || !received) {
 		if (!sent)
-			drive_ok(bnet_client_test(&c->table, sending, &sent, &sizes.sent));
+			drive_ok(bnet_client_test(&c->client, sending, &sent, &sizes.sent));
 		if (!received)
-			drive_ok(bnet_client_test(&c->table, receiving, &received, &sizes.received));
+			drive_ok(bnet_client_test(&c->client, receiving, &received, &sizes.received));
 		sched_yield();
 	}
 	return sizes;
@@ -201,7 +203,7 @@ ncclResult_t contract_wait_error(struct contract *c, void *request)
 	ncclResult_t result;
 
 	do {
-		result = bnet_client_test(&c->table, request, &done, &size);
+		result = bnet_client_test(&c->client, request, &done, &size);
 		drive_check(result != ncclSuccess || !done, "a request completed that must fail");
 		contract_nap();
 	} while (result == ncclSuccess);
@@ -254,7 +256,7 @@ void contract_exchange(struct contract *c, struct pair pair, size_t size)
 	contract_unmap(c, &to);
 }
 
-/* ---- what the process has ---- */
+/* ---- the state of the process ---- */
 
 bnet_counters_t contract_counters(struct contract *c)
 {

@@ -22,19 +22,19 @@ static void handle_bytes(struct contract *c)
 	size_t used;
 
 	contract_load(c);
-	used = bnet_client_handle_size(&c->table);
+	used = bnet_client_handle_size(&c->client);
 	memset(buffer, 0xee, sizeof(buffer));
-	drive_ok(bnet_client_listen(&c->table, c->device, buffer, &listen_comm));
+	drive_ok(bnet_client_listen(&c->client, c->device, buffer, &listen_comm));
 	memcpy(&first, buffer, sizeof(first));
 	drive_check(first != AF_INET && first != AF_INET6 && first != AF_UNIX && first != AF_UNSPEC,
 		    "the handle begins with an address family, %d", first);
 	drive_check(drive_untouched(buffer + used, sizeof(buffer) - used, 0xee) < 0,
 		    "listen wrote past the %zu bytes of a handle", used);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_finalize(c);
 }
 
-/* Only the bytes that NCCL of that version carries reach the other side. */
+/* Only as many bytes as NCCL of that version carries reach the other side. */
 static void handle_copied(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], copy[NCCL_NET_HANDLE_MAXSIZE];
@@ -44,17 +44,17 @@ static void handle_copied(struct contract *c)
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
 	memset(copy, 0x5a, sizeof(copy));
-	memcpy(copy, handle, bnet_client_handle_size(&c->table));
+	memcpy(copy, handle, bnet_client_handle_size(&c->client));
 	memset(handle, 0, sizeof(handle));
 	pair.send = contract_connect(c, copy);
 	pair.recv = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_exchange(c, pair, 1000);
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
 
-/* Another network's handle, or none, ends in an error and in a sentence that names this network and what it got. */
+/* Another network's handle, or an empty one, is an error, and a sentence names this network and what it received. */
 static void expect_refusal(struct contract *c, void *handle, const char *also)
 {
 	int warnings = drive_log_count(NCCL_LOG_WARN);
@@ -89,7 +89,7 @@ static void zero_handle(struct contract *c)
 	contract_finalize(c);
 }
 
-/* A handle of garbage never crashes and never connects. */
+/* A garbage handle never crashes and never connects. */
 static void garbage_handle(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -106,7 +106,7 @@ static void garbage_handle(struct contract *c)
 
 /* ---- connecting ---- */
 
-/* connect completes and takes messages before the other side calls accept. */
+/* connect completes, and messages can be sent, before the other side calls accept. */
 static void connect_before_accept(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -125,12 +125,12 @@ static void connect_before_accept(struct contract *c)
 	contract_recv_stamped(c, pair.recv, region.size, 1);
 	contract_wait(c, request);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
 
-/* The peer never accepts, closes its listen object, and lets go: both sides are rid of it. */
+/* The peer never accepts and closes its listen object. Both sides can release everything. */
 static void never_accepted(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -142,13 +142,13 @@ static void never_accepted(struct contract *c)
 	comm = contract_connect(c, handle);
 	region = contract_map(c, comm, 4096);
 	contract_isend(c, &region, 0, region.size);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 }
 
-/* accept returns at once when nobody has connected. */
+/* accept returns at once if no peer has connected. */
 static void accept_polls(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -157,10 +157,10 @@ static void accept_polls(struct contract *c)
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
 	for (int i = 0; i < 100; i++) {
-		drive_ok(bnet_client_accept(&c->table, listen_comm, &comm));
-		drive_check(!comm, "accept found a connection that nobody made");
+		drive_ok(bnet_client_accept(&c->client, listen_comm, &comm));
+		drive_check(!comm, "accept returned a connection that no peer made");
 	}
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_finalize(c);
 }
 
@@ -181,15 +181,15 @@ static void several_accepts(struct contract *c)
 		opened = 0;
 		for (int i = 0; i < ACCEPTS; i++) {
 			if (!senders[i])
-				drive_ok(bnet_client_connect(&c->table, c->device, handles[i], &senders[i]));
+				drive_ok(bnet_client_connect(&c->client, c->device, handles[i], &senders[i]));
 			opened += senders[i] != NULL;
 		}
 		sched_yield();
 	}
 	for (int i = 0; i < ACCEPTS; i++)
 		receivers[i] = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
-	for (int i = 0; i < ACCEPTS; i++) { /* which of them is whose, the message tells */
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
+	for (int i = 0; i < ACCEPTS; i++) { /* the message tells which belongs to which */
 		struct region from = contract_map(c, senders[i], 1);
 
 		from.data[0] = (unsigned char)(1 << i);
@@ -209,8 +209,8 @@ static void several_accepts(struct contract *c)
 	contract_finalize(c);
 }
 
-/* The listen object is gone, the process and another listen object are not: an error, not a hang, and nobody else's
- * connection. */
+/* The listen object is gone; its process and another listen object are not. connect fails: no hang, and no connection
+ * to the other listen object. */
 static void stale_handle(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], other_handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -221,15 +221,15 @@ static void stale_handle(struct contract *c)
 	pair = contract_pair(c);
 	other = contract_listen(c, other_handle);
 	listen_comm = contract_listen(c, handle);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_connect_error(c, handle);
 	contract_exchange(c, pair, 1000);
-	drive_ok(bnet_client_close_listen(&c->table, other));
+	drive_ok(bnet_client_close_listen(&c->client, other));
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
 
-/* ---- a listener that is gone, or is somebody else ---- */
+/* ---- a listener that is gone ---- */
 
 static void listener_gone(struct contract *c)
 {
@@ -264,7 +264,8 @@ static void contexts(struct contract *c)
 	contract_load(c);
 	other = *c;
 	contract_load(&other);
-	drive_check(c->table.ctx && other.table.ctx && c->table.ctx != other.table.ctx, "contexts are not distinct");
+	drive_check(c->client.ctx && other.client.ctx && c->client.ctx != other.client.ctx,
+		    "contexts are not distinct");
 	one = contract_pair(c);
 	two = contract_pair(&other);
 	contract_exchange(c, one, 100000);
@@ -279,7 +280,7 @@ static void contexts(struct contract *c)
 	contract_finalize(&other);
 }
 
-/* A second init does not disturb what the first one opened. */
+/* A second init does not disturb the first one's connections. */
 static void init_twice(struct contract *c)
 {
 	struct contract again;
@@ -297,7 +298,7 @@ static void init_twice(struct contract *c)
 
 /* ---- the log ---- */
 
-/* One line says what has started, one says where each end of a connection leads, and messages cost none. */
+/* One line at init, one for each end of a connection, none for a message. */
 static void log_lines(struct contract *c)
 {
 	char version[16];
@@ -332,12 +333,12 @@ static void properties(struct contract *c)
 	int count = 0;
 
 	contract_load(c);
-	drive_check(strcmp(bnet_client_name(&c->table), "BaguaNet") == 0, "the network is called %s",
-		    bnet_client_name(&c->table));
-	drive_ok(bnet_client_devices(&c->table, &count));
+	drive_check(strcmp(bnet_client_name(&c->client), "BaguaNet") == 0, "the network is called %s",
+		    bnet_client_name(&c->client));
+	drive_ok(bnet_client_devices(&c->client, &count));
 	drive_check(count > 0, "no device");
 	for (int dev = 0; dev < count; dev++) {
-		drive_ok(bnet_client_properties(&c->table, dev, &props));
+		drive_ok(bnet_client_properties(&c->client, dev, &props));
 		drive_check(props.name && props.name[0], "device %d has no name", dev);
 		drive_check(props.ptrSupport == NCCL_PTR_HOST, "device %d: pointers %d", dev, props.ptrSupport);
 		drive_check(props.speed > 0, "device %d: speed %d", dev, props.speed);
@@ -351,18 +352,18 @@ static void properties(struct contract *c)
 		if (c->source.api >= 12)
 			drive_check(props.railId == -1 && props.planeId == -1, "device %d: rail or plane", dev);
 	}
-	drive_check(bnet_client_properties(&c->table, count, &props) != ncclSuccess, "device %d exists too", count);
+	drive_check(bnet_client_properties(&c->client, count, &props) != ncclSuccess, "device %d exists too", count);
 	contract_finalize(c);
 }
 
-/* A bad value is refused: the variable, the value and the range are in the log. */
+/* A bad value is refused, and the log names the variable, the value and the range. */
 static void bad_config(struct contract *c)
 {
 	const void *raw;
 
 	setenv("BAGUA_NET_NSTREAMS", "6543", 1);
 	raw = drive_open(&c->source, &c->library);
-	drive_check(bnet_client_init(&c->table, raw, c->source.api, drive_logger) != ncclSuccess, "init took it");
+	drive_check(bnet_client_init(&c->client, raw, c->source.api, drive_logger) != ncclSuccess, "init took it");
 	drive_check(drive_log_has(NCCL_LOG_WARN, "BAGUA_NET_NSTREAMS", "6543"), "no warning names variable and value");
 	drive_check(drive_log_has(NCCL_LOG_WARN, "BAGUA_NET_NSTREAMS", "64"), "no warning names the range");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about messages: sizes, windows, the order of tests, and progress that nobody asks for.
+ * Scenarios about messages: sizes, windows, the order of tests, and progress without a call.
  */
 #include "drive_contract.h"
 
@@ -24,7 +24,7 @@ static void zero_bytes(struct contract *c)
 	contract_finalize(c);
 }
 
-/* Around every multiple at which slices may be cut, several messages after each other on the same streams. */
+/* Sizes around every multiple at which slices may be cut, one message after another on the same streams. */
 static void slice_edges(struct contract *c)
 {
 	static const size_t edges[] = { 16, 128, 4096, 65536, 131072, MIB, 3 * MIB };
@@ -39,7 +39,7 @@ static void slice_edges(struct contract *c)
 	contract_finalize(c);
 }
 
-/* Both are with the receiver when it first looks, and what it has met before are small messages that come alone. */
+/* Both messages have arrived when the receiver first looks. Before them it got small messages that arrived alone. */
 static void exchange_two(struct contract *c, struct pair pair, const size_t *sizes)
 {
 	struct region from = contract_map(c, pair.send, 2 * MIB), to = contract_map(c, pair.recv, 2 * MIB);
@@ -233,7 +233,7 @@ static void any_order(struct contract *c)
 	contract_finalize(c);
 }
 
-/* The receiver tests nothing but its last receive, the sender nothing at all: both windows complete. */
+/* Only the last receive is tested, and no send. Both windows complete. */
 static void completion_untested(struct contract *c)
 {
 	struct window w;
@@ -251,7 +251,7 @@ static void completion_untested(struct contract *c)
 
 /* ---- progress without a call ---- */
 
-/* Posts everything, then makes no call until the peer has it all. */
+/* Posts everything, then makes no call until the peer has received all of it. */
 static void silent_sender(struct contract *c)
 {
 	struct region region;
@@ -269,7 +269,7 @@ static void silent_sender(struct contract *c)
 	for (int i = 0; i < 8; i++)
 		contract_wait(c, requests[i]);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_send(&c->table, region.comm));
+	drive_ok(bnet_client_close_send(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -282,11 +282,11 @@ static void silent_sender_peer(struct contract *c)
 	for (uint64_t i = 0; i < 8; i++)
 		contract_recv_stamped(c, comm, MIB, i);
 	contract_tell(c, 'r');
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
-/* The receiver posts everything, then makes no call until the peer's sends are done: more than buffers would hold. */
+/* The receiver posts everything, then makes no call until the peer's sends are done. They exceed any buffer. */
 static void silent_receiver(struct contract *c)
 {
 	struct region region;
@@ -305,7 +305,7 @@ static void silent_receiver(struct contract *c)
 		drive_check(drive_mismatch(region.data + i * 4 * MIB, 4 * MIB, &stamp) < 0, "message %zu is wrong", i);
 	}
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, region.comm));
+	drive_ok(bnet_client_close_recv(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -319,13 +319,13 @@ static void silent_receiver_peer(struct contract *c)
 	for (uint64_t i = 0; i < 8; i++)
 		contract_send_stamped(c, comm, 4 * MIB, i);
 	contract_tell(c, 's');
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 }
 
 /* ---- the request pointer and the size pointer ---- */
 
-/* Posts until the network asks to be called again, or a hundred times: *request is always the network's own word. */
+/* Posts until the network asks to be called again, or a hundred times. *request is written each time. */
 static void request_written(struct contract *c)
 {
 	static char stale;
@@ -339,14 +339,15 @@ static void request_written(struct contract *c)
 	from = contract_map(c, pair.send, 4096);
 	to = contract_map(c, pair.recv, 100 * 64);
 	for (void *request = &stale; received < 100 && request; request = received % 2 ? &stale : (void *)1) {
-		drive_ok(bnet_client_irecv(&c->table, pair.recv, to.data + received * 64, 64, 0, to.mhandle, &request));
+		drive_ok(bnet_client_irecv(&c->client, pair.recv, to.data + received * 64, 64, 0, to.mhandle,
+					   &request));
 		drive_check(request != &stale && request != (void *)1, "irecv left *request as it was");
 		if (!request)
 			break;
 		receives[received++] = request;
 	}
 	for (void *request = &stale; sent < received; request = &stale) {
-		drive_ok(bnet_client_isend(&c->table, pair.send, from.data, 64, 0, from.mhandle, &request));
+		drive_ok(bnet_client_isend(&c->client, pair.send, from.data, 64, 0, from.mhandle, &request));
 		drive_check(request != &stale, "isend left *request as it was");
 		if (!request)
 			break;
@@ -363,7 +364,6 @@ static void request_written(struct contract *c)
 	contract_finalize(c);
 }
 
-
 static void null_size(struct contract *c)
 {
 	struct pair pair;
@@ -379,9 +379,9 @@ static void null_size(struct contract *c)
 	receiving = contract_irecv(c, &to, 0, 4096);
 	while (!sent || !received) {
 		if (!sent)
-			drive_ok(bnet_client_test(&c->table, sending, &sent, NULL));
+			drive_ok(bnet_client_test(&c->client, sending, &sent, NULL));
 		if (!received)
-			drive_ok(bnet_client_test(&c->table, receiving, &received, NULL));
+			drive_ok(bnet_client_test(&c->client, receiving, &received, NULL));
 		sched_yield();
 	}
 	contract_unmap(c, &from);

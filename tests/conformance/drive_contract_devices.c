@@ -11,7 +11,7 @@ static int count_devices(const struct contract *c)
 {
 	int count = 0;
 
-	drive_ok(bnet_client_devices(&c->table, &count));
+	drive_ok(bnet_client_devices(&c->client, &count));
 	return count;
 }
 
@@ -19,28 +19,29 @@ static int merge(const struct contract *c, const int *devs, int ndevs)
 {
 	int dev = -1;
 
-	drive_ok(bnet_client_make_v_device(&c->table, devs, ndevs, &dev));
+	drive_ok(bnet_client_make_v_device(&c->client, devs, ndevs, &dev));
 	return dev;
 }
 
-/* It has the name and the speed of both and stands for their numbers; they stay as they are. */
+/* The merged device has the names and the summed speed of both, and their numbers as its vProps. They do not change. */
 static void check_merged(const struct contract *c, int merged)
 {
 	ncclNetProperties_v12_t before[2], props;
 	char name[256];
 
 	for (int dev = 0; dev < 2; dev++)
-		drive_ok(bnet_client_properties(&c->table, dev, &before[dev]));
-	drive_ok(bnet_client_properties(&c->table, merged, &props));
+		drive_ok(bnet_client_properties(&c->client, dev, &before[dev]));
+	drive_ok(bnet_client_properties(&c->client, merged, &props));
 	snprintf(name, sizeof(name), "%s+%s", before[0].name, before[1].name);
 	drive_check(strcmp(props.name, name) == 0, "it is called %s, not %s", props.name, name);
 	drive_check(props.speed == before[0].speed + before[1].speed, "its speed is %d", props.speed);
 	drive_check(props.vProps.ndevs == 2 && props.vProps.devs[0] == 0 && props.vProps.devs[1] == 1, "its vProps");
 	for (int dev = 0; dev < 2; dev++)
-		drive_check(before[dev].vProps.ndevs == 1 && before[dev].vProps.devs[0] == dev, "device %d: vProps", dev);
+		drive_check(before[dev].vProps.ndevs == 1 && before[dev].vProps.devs[0] == dev, "device %d: vProps",
+			    dev);
 }
 
-/* NCCL makes one device of two and listens and connects on it. Where there is one device only, it stands for itself. */
+/* NCCL merges two devices into one, and listens and connects on it. A single device is merged into itself. */
 static void merged_device(struct contract *c)
 {
 	const int devs[] = { 0, 1 };
@@ -50,7 +51,7 @@ static void merged_device(struct contract *c)
 	contract_load(c);
 	count = count_devices(c);
 	first = merge(c, devs, count > 1 ? 2 : 1);
-	drive_check(merge(c, devs, count > 1 ? 2 : 1) == first, "the same again is another one");
+	drive_check(merge(c, devs, count > 1 ? 2 : 1) == first, "merging the same devices again gives another one");
 	if (count > 1) {
 		drive_check(first == count, "the new device is %d of %d", first, count);
 		drive_check(count_devices(c) == count + 1, "there are %d devices", count_devices(c));
@@ -71,13 +72,14 @@ static void refuse(struct contract *c, const int *devs, int ndevs, const char *t
 {
 	int count = count_devices(c), lines = drive_log_count(NCCL_LOG_WARN), dev;
 
-	drive_check(bnet_client_make_v_device(&c->table, devs, ndevs, &dev) == ncclInvalidArgument, "%s: accepted", text);
-	drive_check(drive_log_count(NCCL_LOG_WARN) == lines + 1, "%s: not one line", text);
-	drive_check(drive_log_has(NCCL_LOG_WARN, "asked to merge", text), "%s: the line does not say so", text);
+	drive_check(bnet_client_make_v_device(&c->client, devs, ndevs, &dev) == ncclInvalidArgument,
+		    "%s: accepted", text);
+	drive_check(drive_log_count(NCCL_LOG_WARN) == lines + 1, "%s: not exactly one line", text);
+	drive_check(drive_log_has(NCCL_LOG_WARN, "asked to merge", text), "%s: the line does not name it", text);
 	drive_check(count_devices(c) == count, "%s: there is a new device", text);
 }
 
-/* Each costs one line that names what is wrong, and makes no device. */
+/* Each refusal costs one line that names the fault, and makes no device. */
 static void merge_refused(struct contract *c)
 {
 	const int none[] = { 0, 987 }, negative[] = { -5 }, twice[] = { 0, 0 }, many[9] = { 0 };

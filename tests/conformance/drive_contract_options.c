@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about options of a connection's sockets, read back from every one of them: traffic class, congestion
- * control, pacing.
+ * Scenarios about socket options, read back from every socket of a connection: traffic class, congestion control,
+ * pacing.
  */
 #include "drive_contract.h"
 
@@ -40,7 +40,7 @@ static bool is_tcp(int fd)
 	return (family == AF_INET || family == AF_INET6) && option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
-/* The two families have the port at the same place. */
+/* Both families have the port at the same offset. */
 static uint16_t local_port(int fd)
 {
 	struct sockaddr_in6 address;
@@ -87,10 +87,10 @@ static int find_ends(struct end ends[MOST_ENDS])
 
 /* ---- a connection with all its streams ---- */
 
-/* Both ends of every stream, once the last one has joined and all of them have had something to carry. */
+/* Both ends of every stream, once the last one has joined and all of them have carried data. */
 static void all_ends(struct contract *c, struct pair pair, struct end ends[MOST_ENDS])
 {
-	int dialled = 0, accepted = 0, count;
+	int connecting = 0, accepted = 0, count;
 
 	while (contract_counters(c).streams < 2 * STREAMS)
 		contract_exchange(c, pair, MIB);
@@ -98,10 +98,10 @@ static void all_ends(struct contract *c, struct pair pair, struct end ends[MOST_
 	count = find_ends(ends);
 	for (int i = 0; i < count; i++) {
 		accepted += ends[i].accepted;
-		dialled += !ends[i].accepted;
+		connecting += !ends[i].accepted;
 	}
-	drive_check(dialled == STREAMS && accepted == STREAMS, "%d dialled and %d accepted sockets for %d streams",
-		    dialled, accepted, STREAMS);
+	drive_check(connecting == STREAMS && accepted == STREAMS,
+		    "%d connecting and %d accepted sockets for %d streams", connecting, accepted, STREAMS);
 }
 
 static void close_all(struct contract *c, struct pair pair)
@@ -124,14 +124,14 @@ static void set_parameter(const char *name, const char *value)
 
 static const char *kind_of(const struct end *end)
 {
-	return end->accepted ? "an accepted socket" : "a dialled socket";
+	return end->accepted ? "an accepted socket" : "a connecting socket";
 }
 
 /* ---- traffic class ---- */
 
 #define PARAMETER 32 /* CS1 */
 
-/* Without the two bits that the kernel has for ECN. */
+/* Without the two bits that the kernel keeps for ECN. */
 static int class_of(const struct end *end)
 {
 	int value = end->family == AF_INET6 ? option(end->fd, IPPROTO_IPV6, IPV6_TCLASS)
@@ -140,7 +140,7 @@ static int class_of(const struct end *end)
 	return value & ~3;
 }
 
-/* NCCL_SOCKET_FAMILY says which family the scenario is meant to run on. */
+/* NCCL_SOCKET_FAMILY names the family that the scenario runs on. */
 static void expect_family(const struct end *end)
 {
 	const char *wanted = getenv("NCCL_SOCKET_FAMILY");
@@ -149,7 +149,7 @@ static void expect_family(const struct end *end)
 		    "%s is of family %d, %s was asked for", kind_of(end), end->family, wanted);
 }
 
-/* A connection of a communicator that asks for a class: what both ends of its streams carry then. */
+/* Opens a connection of a communicator that asks for a class, and checks the class at both ends of its streams. */
 static void expect_class(struct contract *c, int asked, int sending, int receiving)
 {
 	struct end ends[MOST_ENDS];
@@ -169,8 +169,8 @@ static void expect_class(struct contract *c, int asked, int sending, int receivi
 	contract_finalize(c);
 }
 
-/* NCCL's class wins over the parameter's, and its "nothing", in either spelling, leaves the parameter's. From v11 on it is
- * the communicator's; v10 says it at connect, and the receiving end does not hear of it. */
+/* NCCL's class wins over the parameter's; with either of NCCL's values for "unset" the parameter's applies. From v11 on
+ * the class is the communicator's. v10 passes it to connect, so the receiving end does not know it. */
 static void traffic_class(struct contract *c)
 {
 	static const struct {
@@ -183,15 +183,16 @@ static void traffic_class(struct contract *c)
 	set_parameter("BAGUA_NET_TRAFFIC_CLASS", "32");
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		expect_class(c, cases[i].asked, cases[i].carried, c->source.api >= 11 ? cases[i].carried : PARAMETER);
-	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "a class that is one is warned of");
+	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "a valid class is warned of");
 }
 
-/* No byte holds it: one line, and the parameter's. */
+/* A class that does not fit into a byte costs one line, and the parameter's applies. */
 static void traffic_class_refused(struct contract *c)
 {
 	set_parameter("BAGUA_NET_TRAFFIC_CLASS", "32");
 	expect_class(c, 256, PARAMETER, PARAMETER);
-	drive_check(drive_log_has(NCCL_LOG_WARN, "trafficClass=256", "255"), "no warning names the value and the range");
+	drive_check(drive_log_has(NCCL_LOG_WARN, "trafficClass=256", "255"),
+		    "no warning names the value and the range");
 	expect_class(c, -2, PARAMETER, PARAMETER);
 	drive_check(drive_log_count(NCCL_LOG_WARN) == 1, "%d warnings, 1 was expected",
 		    drive_log_count(NCCL_LOG_WARN));
@@ -239,7 +240,7 @@ static void read_sysctl(const char *name, char *text, size_t size)
 	text[strcspn(text, "\n")] = '\0';
 }
 
-/* One that this process may use and that it would not have had; every kernel has reno. */
+/* One that this process may use, other than its default if possible; every kernel has reno. */
 static void choose_congestion(char *name, size_t size)
 {
 	char ours[64], allowed[256];
@@ -264,7 +265,7 @@ static void congestion(struct contract *c)
 	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "%s is warned of", name);
 }
 
-/* One line for the process, whatever it connects, and the system's choice. */
+/* One line for the process, however many connections it opens, and the system's choice is used. */
 static void congestion_unknown(struct contract *c)
 {
 	char ours[64], available[256];
@@ -278,7 +279,7 @@ static void congestion_unknown(struct contract *c)
 		contract_finalize(c);
 	}
 	drive_check(drive_log_has(NCCL_LOG_WARN, "BAGUA_NET_CONGESTION=no-such_one", available),
-		    "no warning names the variable, its value and what there is");
+		    "no warning names the variable, its value and what is available");
 	drive_check(drive_log_count(NCCL_LOG_WARN) == 1, "%d warnings, 1 was expected",
 		    drive_log_count(NCCL_LOG_WARN));
 }

@@ -32,7 +32,7 @@ static void killed_while_receiving(struct contract *c)
 	contract_kill_peer(c);
 	contract_wait_error(c, request);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, region.comm));
+	drive_ok(bnet_client_close_recv(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -55,7 +55,7 @@ static void killed_while_sending(struct contract *c)
 	contract_kill_peer(c);
 	contract_wait_error(c, requests[7]);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_send(&c->table, region.comm));
+	drive_ok(bnet_client_close_send(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -66,7 +66,7 @@ static void accept_and_wait(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-/* The peer closes in good order, but we expected one message more. What it did send still arrives. */
+/* The peer closes in order while this side expects one more message. The messages that it sent still arrive. */
 static void closed_too_early(struct contract *c)
 {
 	struct region region;
@@ -79,7 +79,7 @@ static void closed_too_early(struct contract *c)
 	region = contract_map(c, comm, 4096);
 	contract_wait_error(c, contract_irecv(c, &region, 0, 4096));
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
@@ -90,7 +90,7 @@ static void closed_too_early_peer(struct contract *c)
 	contract_load(c);
 	comm = contract_connect_to_peer(c);
 	contract_send_stamped(c, comm, 5000, 0);
-	drive_ok(bnet_client_close_send(&c->table, comm));
+	drive_ok(bnet_client_close_send(&c->client, comm));
 	contract_finalize(c);
 }
 
@@ -111,7 +111,7 @@ static int list_tasks(long tasks[MAX_TASKS])
 	return count;
 }
 
-/* The text behind a field's name in the thread's status file; "" for a thread that has ended meanwhile. */
+/* The text behind a field's name in the thread's status file; "" for a thread that has ended. */
 static void task_status(long task, const char *field, char value[256])
 {
 	size_t length = strlen(field);
@@ -134,7 +134,7 @@ static void task_status(long task, const char *field, char value[256])
 #if defined(SANITIZE_ADDRESS)
 static bool forked;
 
-/* Asked by the leak checker, which looks at the parent only: it takes every lock of the allocator. */
+/* Called by the leak checker, which takes every lock of the allocator. It is turned off in the child. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -155,8 +155,8 @@ static bool others_sleep(void)
 	return true;
 }
 
-/* The allocator of AddressSanitizer (gcc 12, clang 14) has locks that fork() does not wait for: where a thread that starts
- * holds one, the child's next allocation waits for ever. Threads that sleep have started, and hardly any allocates later.
+/* The allocator of AddressSanitizer (gcc 12, clang 14) has locks that fork() does not wait for. If a starting thread
+ * holds one, the child's next allocation waits for ever. Sleeping threads have started, and rarely allocate later.
  * glibc's allocator has no such locks, so the plain build forks at any moment. */
 static pid_t fork_host(void)
 {
@@ -185,7 +185,7 @@ static uint64_t open_descriptors(void) /* of the first 64 */
 	return open;
 }
 
-/* Lives on after its parent, as a data loader's worker may, and says whether it has inherited anything. */
+/* Outlives its parent, as a data loader's worker may, and reports whether it inherited any descriptor. */
 static void live_on(struct contract *c, uint64_t before)
 {
 	char byte;
@@ -196,7 +196,7 @@ static void live_on(struct contract *c, uint64_t before)
 	_exit(0);
 }
 
-/* The peer forks with a connection open and goes on. When it dies, this side learns of it though the child lives. */
+/* The peer forks with a connection open. When the peer dies, this side learns of it although the child lives. */
 static void fork_lives_on(struct contract *c)
 {
 	struct region region;
@@ -204,7 +204,7 @@ static void fork_lives_on(struct contract *c)
 
 	contract_load(c);
 	comm = contract_accept_from_peer(c);
-	contract_await(c, 'c'); /* the child has none of the library's descriptors */
+	contract_await(c, 'c'); /* the child inherited no descriptor of the library */
 	contract_recv_stamped(c, comm, 3 * MIB, 1);
 	contract_await(c, 's');
 	region = contract_map(c, comm, MIB);
@@ -212,9 +212,9 @@ static void fork_lives_on(struct contract *c)
 	contract_kill_peer(c);
 	contract_wait_error(c, request);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
-	close(c->life[1]); /* the child may go */
+	close(c->life[1]); /* the child may end */
 }
 
 static void fork_lives_on_peer(struct contract *c)
@@ -234,7 +234,7 @@ static void fork_lives_on_peer(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-/* Runs a child to its end while the connection is in use, and again after that. */
+/* A child runs to its end while the connection is in use; the connection still works after that. */
 static void fork_with_pair(struct contract *c, void (*child_main)(struct contract *c))
 {
 	struct pair pair;
@@ -246,7 +246,7 @@ static void fork_with_pair(struct contract *c, void (*child_main)(struct contrac
 	child = fork_host();
 	drive_check(child >= 0, "fork: %m");
 	if (child == 0) {
-		alarm(30); /* it inherits none */
+		alarm(30); /* fork does not inherit the alarm */
 		child_main(c);
 		exit(0);
 	}
@@ -262,7 +262,7 @@ static void do_nothing(struct contract *c)
 	(void)c;
 }
 
-/* The child ends by exit(), with the library's handlers. */
+/* The child ends by exit(), which runs the library's handlers. */
 static void fork_child_exits(struct contract *c)
 {
 	fork_with_pair(c, do_nothing);
@@ -276,7 +276,7 @@ static void use_library(struct contract *c)
 	contract_close_pair(c, pair);
 }
 
-/* The child has connections of its own. */
+/* The child opens its own connections. */
 static void fork_child_connects(struct contract *c)
 {
 	fork_with_pair(c, use_library);
@@ -300,7 +300,7 @@ static bool among(const long *tasks, int count, long task)
 	return false;
 }
 
-/* A handler of the host must not run on a thread of ours. */
+/* A signal handler of the host must not run on the library's threads. */
 static void signals_blocked(struct contract *c)
 {
 	static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGPIPE };
@@ -324,7 +324,7 @@ static void signals_blocked(struct contract *c)
 	contract_finalize(c);
 }
 
-/* Standard output belongs to the host, whatever happens: a life, a refused handle, an error. */
+/* Standard output belongs to the host, whatever happens: ordinary use, a refused handle, an error. */
 static void silent_stdout(struct contract *c)
 {
 	int saved = dup(1), file = memfd_create("stdout", MFD_CLOEXEC);

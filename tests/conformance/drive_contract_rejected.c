@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about rejected on the listening port: whoever connects there, running connections go on, new ones open,
- * and the stranger is let go.
+ * Scenarios about connections to the listening port that do not belong there. Whatever they send, they are dropped,
+ * running connections go on, and new ones open.
  */
 #include "drive_contract.h"
 
@@ -18,7 +18,7 @@
 
 /* ---- finding the port ---- */
 
-/* The library's listening socket among this process's descriptors: the only one that listens on TCP. */
+/* The library's listening socket is the only descriptor of this process that listens on TCP. */
 static bool listening_address(struct sockaddr_storage *address, socklen_t *length)
 {
 	for (int fd = 3; fd < 1024; fd++) {
@@ -34,7 +34,7 @@ static bool listening_address(struct sockaddr_storage *address, socklen_t *lengt
 	return false;
 }
 
-/* An address to reach it by, where it listens on all of them. */
+/* If it listens on all addresses, takes the loopback one. */
 static void make_reachable(struct sockaddr_storage *address)
 {
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)address;
@@ -46,7 +46,8 @@ static void make_reachable(struct sockaddr_storage *address)
 		in6->sin6_addr = in6addr_loopback;
 }
 
-static int call_stranger(void)
+/* A plain socket, connected to the library's port. */
+static int connect_to_port(void)
 {
 	struct sockaddr_storage address;
 	socklen_t length;
@@ -56,11 +57,11 @@ static int call_stranger(void)
 	make_reachable(&address);
 	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&address, length) != 0)
-		drive_fail("a stranger cannot connect: %m");
+		drive_fail("cannot connect to the library's port: %m");
 	return fd;
 }
 
-/* Until the library has hung up on the stranger. */
+/* Returns when the library has closed the connection. */
 static void await_hangup(int fd)
 {
 	char byte;
@@ -72,10 +73,10 @@ static void await_hangup(int fd)
 	close(fd);
 }
 
-/* ---- rejected with something to say ---- */
+/* ---- connections that send something else than HELLO ---- */
 
-/* Two connections, one of them new each time, work before and after. */
-static void stranger_says(struct contract *c, const void *text, size_t size)
+/* The text is rejected. A running connection works meanwhile and afterwards, and a new one opens. */
+static void expect_rejection(struct contract *c, const void *text, size_t size)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
 	struct pair running, fresh;
@@ -85,7 +86,7 @@ static void stranger_says(struct contract *c, const void *text, size_t size)
 	contract_load(c);
 	running = contract_pair(c);
 	listen_comm = contract_listen(c, handle);
-	fd = call_stranger();
+	fd = connect_to_port();
 	if (send(fd, text, size, MSG_NOSIGNAL) < 0 && errno != ECONNRESET && errno != EPIPE)
 		drive_fail("send: %m");
 	contract_exchange(c, running, 300000);
@@ -93,39 +94,39 @@ static void stranger_says(struct contract *c, const void *text, size_t size)
 	contract_exchange(c, running, 300000);
 	fresh.send = contract_connect(c, handle);
 	fresh.recv = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_exchange(c, fresh, 300000);
 	contract_close_pair(c, fresh);
 	contract_close_pair(c, running);
 	contract_finalize(c);
 }
 
-static void stranger_garbage(struct contract *c)
+static void rejected_garbage(struct contract *c)
 {
 	unsigned char garbage[65536];
 	struct drive_stamp stamp = contract_stamp(99);
 
 	drive_fill(garbage, sizeof(garbage), &stamp);
-	stranger_says(c, garbage, sizeof(garbage));
+	expect_rejection(c, garbage, sizeof(garbage));
 }
 
-static void stranger_zeroes(struct contract *c)
+static void rejected_zeroes(struct contract *c)
 {
 	static const unsigned char zeroes[8192];
 
-	stranger_says(c, zeroes, sizeof(zeroes));
+	expect_rejection(c, zeroes, sizeof(zeroes));
 }
 
-static void stranger_http(struct contract *c)
+static void rejected_http(struct contract *c)
 {
 	static const char text[] = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: scanner\r\nAccept: */*\r\n"
 				   "Cookie: 01234567890123456789012345678901234567890123456789\r\n\r\n";
 
-	stranger_says(c, text, sizeof(text) - 1);
+	expect_rejection(c, text, sizeof(text) - 1);
 }
 
-/* How a rank begins that runs NCCL's own transport: a magic number and a type, then a stream index. */
-static void stranger_nccl(struct contract *c)
+/* The first bytes of a rank on NCCL's own transport: a magic number and a type, then a stream index. */
+static void rejected_nccl(struct contract *c)
 {
 	unsigned char text[64] = { 0 };
 	uint64_t magic = UINT64_C(0x564ab9f2fc4b9d6c);
@@ -133,15 +134,15 @@ static void stranger_nccl(struct contract *c)
 
 	memcpy(text, &magic, sizeof(magic));
 	memcpy(text + 8, &type, sizeof(type));
-	stranger_says(c, text, sizeof(text));
+	expect_rejection(c, text, sizeof(text));
 }
 
-/* ---- rejected who say nothing, or not enough ---- */
+/* ---- connections that send nothing, or too little ---- */
 
 #define SILENT 100
 
-/* Half of them have sent the beginning of something; none is waited for. */
-static void strangers_silent(struct contract *c)
+/* Half of them have sent a part of a frame. The library waits for none of them. */
+static void rejected_silent(struct contract *c)
 {
 	int fds[SILENT];
 	struct pair running, fresh;
@@ -149,7 +150,7 @@ static void strangers_silent(struct contract *c)
 	contract_load(c);
 	running = contract_pair(c);
 	for (int i = 0; i < SILENT; i++) {
-		fds[i] = call_stranger();
+		fds[i] = connect_to_port();
 		if (i % 2 && send(fds[i], "BNET", 4, MSG_NOSIGNAL) < 0 && errno != ECONNRESET && errno != EPIPE)
 			drive_fail("send: %m");
 	}
@@ -163,19 +164,19 @@ static void strangers_silent(struct contract *c)
 	contract_finalize(c);
 }
 
-/* Each hangs up at once; the library's descriptors do not grow. */
-static void strangers_leave(struct contract *c)
+/* Each closes at once, and no descriptor of the library is left open. */
+static void rejected_leave(struct contract *c)
 {
 	struct pair running;
 	int before;
 
-	setenv("BAGUA_NET_NSTREAMS", "1", 1); /* further ones would join while descriptors are counted */
+	setenv("BAGUA_NET_NSTREAMS", "1", 1); /* further streams would join while descriptors are counted */
 	contract_load(c);
 	running = contract_pair(c);
 	contract_exchange(c, running, 1000);
 	before = contract_count_descriptors();
 	for (int i = 0; i < 200; i++)
-		close(call_stranger());
+		close(connect_to_port());
 	while (contract_count_descriptors() > before)
 		contract_nap();
 	contract_exchange(c, running, 300000);
@@ -183,9 +184,9 @@ static void strangers_leave(struct contract *c)
 	contract_finalize(c);
 }
 
-/* ---- somebody else where the handle points: what a connector says, and what it makes of an answer ---- */
+/* ---- another program behind the handle: what a connector sends, and how it takes the answer ---- */
 
-/* Listens, tells handle and port, and is killed: its port is free for somebody else. */
+/* Listens, passes on handle and port, and is killed, so that another program can listen there. */
 static void leave_port(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -200,31 +201,31 @@ static void leave_port(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-/* Takes the peer's port over; returns the library's connection to it, and the handle that leads there. */
-static int spring_trap(struct contract *c, unsigned char *handle)
+/* Listens on the peer's port. Returns the library's connection to it, and the handle that names it. */
+static int take_port_over(struct contract *c, unsigned char *handle)
 {
 	struct sockaddr_storage address;
-	int trap, caller, on = 1;
+	int listener, caller, on = 1;
 	void *comm = NULL;
 
 	contract_take(c, handle, NCCL_NET_HANDLE_MAXSIZE);
 	contract_take(c, &address, sizeof(address));
 	contract_kill_peer(c);
-	trap = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (trap < 0 || setsockopt(trap, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-	    bind(trap, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(trap, 4) != 0)
+	listener = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+	    bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(listener, 4) != 0)
 		drive_fail("cannot take the peer's port over: %m");
 	do {
-		drive_ok(bnet_client_connect(&c->table, c->device, handle, &comm));
-		drive_check(!comm, "it connected to a program that says nothing");
-		caller = accept4(trap, NULL, NULL, SOCK_CLOEXEC);
+		drive_ok(bnet_client_connect(&c->client, c->device, handle, &comm));
+		drive_check(!comm, "it connected to a program that sends nothing");
+		caller = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		sched_yield();
 	} while (caller < 0);
-	close(trap);
+	close(listener);
 	return caller;
 }
 
-/* The token is what a hello repeats of the handle: 16 bytes, hardly any of them zero. Puts another handle's in. */
+/* A HELLO repeats the handle's token: 16 bytes, hardly any of them zero. Replaces it by another handle's. */
 static void replace_token(unsigned char *hello, size_t size, const unsigned char *old, const unsigned char *new)
 {
 	for (size_t at = 0; at + 16 <= 64; at++) {
@@ -243,16 +244,16 @@ static void replace_token(unsigned char *hello, size_t size, const unsigned char
 
 static void send_once(const unsigned char *text, size_t size)
 {
-	int fd = call_stranger();
+	int fd = connect_to_port();
 
 	if (send(fd, text, size, MSG_NOSIGNAL) < 0 && errno != ECONNRESET && errno != EPIPE)
 		drive_fail("send: %m");
 	close(fd);
 }
 
-/* A handshake for a listener of this process: repeated, cut off everywhere, and with each of its bytes changed. Never a
- * crash, and the connections there are go on. */
-static void stranger_replay(struct contract *c)
+/* A HELLO for a listener of this process is repeated, cut off at every byte, and sent with each byte changed. The
+ * process never crashes, and its connections go on. */
+static void rejected_replay(struct contract *c)
 {
 	unsigned char old[NCCL_NET_HANDLE_MAXSIZE], handle[NCCL_NET_HANDLE_MAXSIZE], hello[4096];
 	struct pair running;
@@ -263,7 +264,7 @@ static void stranger_replay(struct contract *c)
 	contract_load(c);
 	running = contract_pair(c);
 	listen_comm = contract_listen(c, handle);
-	caller = spring_trap(c, old);
+	caller = take_port_over(c, old);
 	size = recv(caller, hello, sizeof(hello), 0);
 	drive_check(size > 0, "no hello: %m");
 	close(caller);
@@ -276,13 +277,13 @@ static void stranger_replay(struct contract *c)
 		hello[i] ^= 0x55;
 	}
 	contract_exchange(c, running, 300000);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_exchange(c, running, 300000);
 	contract_close_pair(c, running);
 	contract_finalize(c);
 }
 
-/* Whoever answers with something else is not a peer: an error, and a sentence. */
+/* If the answer is no WELCOME, connect fails, and a sentence names the peer. */
 static void foreign_listener(struct contract *c)
 {
 	static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -291,7 +292,7 @@ static void foreign_listener(struct contract *c)
 
 	setenv("BAGUA_NET_CONNECT_TIMEOUT", "3", 1);
 	contract_load(c);
-	caller = spring_trap(c, handle);
+	caller = take_port_over(c, handle);
 	if (send(caller, answer, sizeof(answer) - 1, MSG_NOSIGNAL) < 0)
 		drive_fail("send: %m");
 	contract_connect_error(c, handle);
@@ -299,14 +300,14 @@ static void foreign_listener(struct contract *c)
 	contract_finalize(c);
 }
 
-const struct scenario contract_stranger_scenarios[] = {
-	{ "stranger_garbage", stranger_garbage, NULL, 0 },
-	{ "stranger_zeroes", stranger_zeroes, NULL, 0 },
-	{ "stranger_http", stranger_http, NULL, 0 },
-	{ "stranger_nccl", stranger_nccl, NULL, 0 },
-	{ "strangers_silent", strangers_silent, NULL, 0 },
-	{ "strangers_leave", strangers_leave, NULL, 0 },
-	{ "stranger_replay", stranger_replay, leave_port, 5 },
+const struct scenario contract_rejected_scenarios[] = {
+	{ "rejected_garbage", rejected_garbage, NULL, 0 },
+	{ "rejected_zeroes", rejected_zeroes, NULL, 0 },
+	{ "rejected_http", rejected_http, NULL, 0 },
+	{ "rejected_nccl", rejected_nccl, NULL, 0 },
+	{ "rejected_silent", rejected_silent, NULL, 0 },
+	{ "rejected_leave", rejected_leave, NULL, 0 },
+	{ "rejected_replay", rejected_replay, leave_port, 5 },
 	{ "foreign_listener", foreign_listener, leave_port, 5 },
 	{ NULL, NULL, NULL, 0 },
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about many streams and about limits: streams that join while data moves, errors that have to get past a
- * closed window, descriptors that run out, and a message longer than 32 bits can count.
+ * Scenarios about many streams and about limits: streams that join while data moves, errors that must get past a closed
+ * window, descriptors that run out, and a message whose length does not fit into 32 bits.
  */
 #include "drive_contract.h"
 
@@ -23,8 +23,8 @@
 
 /* ---- streams that join while data moves ---- */
 
-/* The library's calls come here first. A thread that hands a descriptor to epoll may lose its processor right then:
- * here it does, so that whoever polls meanwhile sees what was announced. */
+/* Interposes on the library's calls. A thread may be preempted right after it hands a descriptor to epoll; here it
+ * always is, so that a thread that polls meanwhile sees the events of that descriptor. */
 static bool preempted;
 
 int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
@@ -44,7 +44,7 @@ int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 #define BUSY 4 /* messages of BUSY_SIZE: more than all streams' buffers hold */
 #define BUSY_SIZE (8 * MIB)
 
-/* Messages are posted as soon as there is a connection, and tested until the last stream has joined. */
+/* Messages are posted as soon as the connection is open, and tested until the last stream has joined. */
 static void join_busy(struct contract *c)
 {
 	int before = contract_count_descriptors(), done = 0;
@@ -59,14 +59,14 @@ static void join_busy(struct contract *c)
 	}
 	while (contract_count_descriptors() < before + JOINING)
 		for (int i = 0; i < 100; i++) {
-			drive_ok(bnet_client_test(&c->table, requests[BUSY - 1], &done, NULL));
+			drive_ok(bnet_client_test(&c->client, requests[BUSY - 1], &done, NULL));
 			drive_check(!done, "sent without a receive");
 		}
 	contract_tell(c, 'r');
 	for (size_t i = 0; i < BUSY; i++)
 		contract_wait(c, requests[i]);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_send(&c->table, region.comm));
+	drive_ok(bnet_client_close_send(&c->client, region.comm));
 	while (contract_count_descriptors() > before)
 		contract_nap();
 }
@@ -97,17 +97,17 @@ static void streams_join_busy_peer(struct contract *c)
 		contract_await(c, 'r');
 		for (uint64_t i = 0; i < BUSY; i++)
 			contract_recv_stamped(c, comm, BUSY_SIZE, i);
-		drive_ok(bnet_client_close_recv(&c->table, comm));
+		drive_ok(bnet_client_close_recv(&c->client, comm));
 	}
 	contract_finalize(c);
 }
 
-/* ---- a receiver that does something else for a while ---- */
+/* ---- a receiver that pauses ---- */
 
 #define PAUSE_S 2.5
 #define PAUSED 6 /* messages of BUSY_SIZE */
 
-/* All streams are full and the sender keeps asking: none of them may be given up for that. */
+/* All streams are full, and the sender keeps testing. No stream may be given up for that. */
 static void receiver_pauses(struct contract *c)
 {
 	struct region region;
@@ -123,18 +123,18 @@ static void receiver_pauses(struct contract *c)
 		drive_fill(region.data + i * BUSY_SIZE, BUSY_SIZE, &stamp);
 		requests[i] = contract_isend(c, &region, i * BUSY_SIZE, BUSY_SIZE);
 	}
-	contract_wait(c, requests[0]); /* the streams carry, and how much is known */
+	contract_wait(c, requests[0]); /* the streams carry, and their rates are known */
 	for (until = drive_now() + PAUSE_S; drive_now() < until;) {
 		int done = 0;
 
-		drive_ok(bnet_client_test(&c->table, requests[PAUSED - 1], &done, NULL));
+		drive_ok(bnet_client_test(&c->client, requests[PAUSED - 1], &done, NULL));
 		drive_check(!done, "sent without a receive");
 	}
 	contract_tell(c, 'r');
 	for (size_t i = 1; i < PAUSED; i++)
 		contract_wait(c, requests[i]);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_send(&c->table, region.comm));
+	drive_ok(bnet_client_close_send(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -143,7 +143,7 @@ static void receiver_pauses_peer(struct contract *c)
 	void *comm;
 
 	set_streams("4");
-	/* By itself the kernel may take all that is to come, once it has seen the first messages. */
+	/* Otherwise the kernel may grow the buffer after the first messages until everything fits. */
 	setenv("BAGUA_NET_RCVBUF", "1M", 1);
 	contract_load(c);
 	comm = contract_accept_from_peer(c);
@@ -152,13 +152,13 @@ static void receiver_pauses_peer(struct contract *c)
 			contract_await(c, 'r');
 		contract_recv_stamped(c, comm, BUSY_SIZE, i);
 	}
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
 /* ---- an error against a closed window ---- */
 
-/* The receiver refuses a message and keeps its end open; the sender's streams are full of it. */
+/* The receiver fails on a message and keeps its end open, while the sender's streams are full of that message. */
 static void truncate_large(struct contract *c, int streams)
 {
 	int before, done = 0;
@@ -175,7 +175,7 @@ static void truncate_large(struct contract *c, int streams)
 	while (contract_count_descriptors() < before + 2 * streams)
 		contract_nap();
 	for (int i = 0; i < 1000; i++)
-		drive_ok(bnet_client_test(&c->table, request, &done, NULL));
+		drive_ok(bnet_client_test(&c->client, request, &done, NULL));
 	drive_check(!done, "sent without a receive");
 	contract_wait_error(c, contract_irecv(c, &to, 0, to.size));
 	contract_wait_error(c, request);
@@ -200,7 +200,7 @@ static void truncation_reaches_sender_by_streams(struct contract *c)
 /* ---- descriptors ---- */
 
 #define FEW 64 /* the limit of open files */
-#define STRANGERS 200
+#define INBOUND 200 /* connections that never send HELLO */
 
 static void limit_descriptors(rlim_t count)
 {
@@ -210,7 +210,7 @@ static void limit_descriptors(rlim_t count)
 		drive_fail("setrlimit: %m");
 }
 
-/* The host process opens that many files at once. */
+/* The host process opens count files at once. */
 static void open_files(int count)
 {
 	int fds[FEW];
@@ -230,8 +230,9 @@ static bool told(struct contract *c)
 	return recv(c->control, &what, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
 }
 
-/* Strangers take an eighth of the descriptors at the most, while a connection works and a new one opens. */
-static void strangers_beyond_limit(struct contract *c)
+/* Connections that never send HELLO take at most an eighth of the descriptors. Meanwhile a connection works and a new
+ * one opens. */
+static void rejected_beyond_limit(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
 	struct pair running, fresh;
@@ -254,31 +255,31 @@ static void strangers_beyond_limit(struct contract *c)
 	fresh.recv = contract_accept(c, listen_comm);
 	contract_exchange(c, fresh, 300000);
 	contract_close_pair(c, fresh);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_tell(c, 'x');
 	contract_finalize(c);
 }
 
-/* All of them stay until the library has hung up on every one that is too many. */
-static void strangers_beyond_limit_peer(struct contract *c)
+/* All of them stay open until the library has closed those beyond its limit. */
+static void rejected_beyond_limit_peer(struct contract *c)
 {
-	struct pollfd rejected[STRANGERS];
+	struct pollfd inbound[INBOUND];
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
-	int there = STRANGERS;
+	int left = INBOUND;
 	char byte;
 
 	contract_take(c, handle, sizeof(handle));
-	for (int i = 0; i < STRANGERS; i++)
-		rejected[i] = (struct pollfd){ .fd = contract_dial(handle), .events = POLLIN };
-	while (there > FEW / 8) {
-		if (poll(rejected, STRANGERS, -1) < 0)
+	for (int i = 0; i < INBOUND; i++)
+		inbound[i] = (struct pollfd){ .fd = contract_open_socket(handle), .events = POLLIN };
+	while (left > FEW / 8) {
+		if (poll(inbound, INBOUND, -1) < 0)
 			drive_fail("poll: %m");
-		for (int i = 0; i < STRANGERS; i++) {
-			if (!rejected[i].revents || recv(rejected[i].fd, &byte, 1, MSG_DONTWAIT) > 0)
+		for (int i = 0; i < INBOUND; i++) {
+			if (!inbound[i].revents || recv(inbound[i].fd, &byte, 1, MSG_DONTWAIT) > 0)
 				continue;
-			close(rejected[i].fd);
-			rejected[i].fd = -1;
-			there--;
+			close(inbound[i].fd);
+			inbound[i].fd = -1;
+			left--;
 		}
 	}
 	contract_tell(c, 'd');
@@ -287,8 +288,8 @@ static void strangers_beyond_limit_peer(struct contract *c)
 
 #define ROUNDS 100
 
-/* A peer that wants more streams than there are descriptors gets fewer, and the connection works; so does the next one,
- * which comes when half of them are taken. All the while the process opens its files. */
+/* A peer that wants more streams than there are descriptors gets fewer, and the connection works. So does the next one,
+ * which comes when half of the descriptors are in use. Meanwhile the process can open files. */
 static void streams_within_limit(struct contract *c)
 {
 	void *comms[2];
@@ -304,7 +305,7 @@ static void streams_within_limit(struct contract *c)
 			open_files(FEW / 4);
 		}
 	for (int i = 0; i < 2; i++)
-		drive_ok(bnet_client_close_recv(&c->table, comms[i]));
+		drive_ok(bnet_client_close_recv(&c->client, comms[i]));
 	contract_finalize(c);
 }
 
@@ -320,17 +321,17 @@ static void streams_within_limit_peer(struct contract *c)
 		for (int i = 0; i < 2; i++)
 			contract_send_stamped(c, comms[i], MIB, round);
 	for (int i = 0; i < 2; i++)
-		drive_ok(bnet_client_close_send(&c->table, comms[i]));
+		drive_ok(bnet_client_close_send(&c->client, comms[i]));
 	contract_finalize(c);
 }
 
-/* ---- a message that 32 bits cannot count ---- */
+/* ---- a message longer than 32 bits can count ---- */
 
 #define LARGE (((size_t)4 << 30) + 8 * MIB + 12345) /* several slices begin behind 4 GiB */
-/* Divides no power of two, so that an offset that lost its upper bits shows. */
+/* Divides no power of two, so that an offset without its upper bits hits other data. */
 #define WINDOW (64 * MIB + 4096)
 
-/* One window of memory over and over: room for a large message that takes little memory. */
+/* Maps one window of memory repeatedly: a large message needs little memory. */
 static struct region map_windows(struct contract *c, void *comm)
 {
 	struct region region = { .size = LARGE / WINDOW * WINDOW + WINDOW, .comm = comm };
@@ -344,7 +345,7 @@ static struct region map_windows(struct contract *c, void *comm)
 		    MAP_FAILED)
 			drive_fail("mmap: %m");
 	close(file);
-	drive_ok(bnet_client_reg(&c->table, comm, region.data, region.size, NCCL_PTR_HOST, &region.mhandle));
+	drive_ok(bnet_client_reg(&c->client, comm, region.data, region.size, NCCL_PTR_HOST, &region.mhandle));
 	return region;
 }
 
@@ -380,7 +381,7 @@ const struct scenario contract_streams_scenarios[] = {
 	{ "receiver_pauses", receiver_pauses, receiver_pauses_peer, 0 },
 	{ "truncation_reaches_sender", truncation_reaches_sender, NULL, 0 },
 	{ "truncation_reaches_sender_by_streams", truncation_reaches_sender_by_streams, NULL, 0 },
-	{ "strangers_beyond_limit", strangers_beyond_limit, strangers_beyond_limit_peer, 0 },
+	{ "rejected_beyond_limit", rejected_beyond_limit, rejected_beyond_limit_peer, 0 },
 	{ "streams_within_limit", streams_within_limit, streams_within_limit_peer, 0 },
 	{ "large_message", large_message, NULL, 12 },
 	{ NULL, NULL, NULL, 0 },

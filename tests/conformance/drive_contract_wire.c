@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about peers that speak the wire protocol themselves, byte by byte: another version of the plugin, and one
- * that sends a slice twice. The bytes are written out here once more, so that a change of the format that forgets the
- * version number goes red.
+ * Scenarios in which this program speaks the wire protocol byte by byte: as another version of the plugin, and as a
+ * peer that sends a slice twice. The format is written out here again on purpose: a change of the format without a new
+ * version number fails here.
  */
 #include "drive_contract.h"
 
@@ -88,14 +88,14 @@ static void say(int fd, const void *bytes, size_t size)
 static void hear(int fd, void *bytes, size_t size)
 {
 	if (recv(fd, bytes, size, MSG_WAITALL) != (ssize_t)size)
-		drive_fail("the library hung up");
+		drive_fail("the library closed the connection");
 }
 
-/* A connection to the listener of a handle, with its HELLO said and the WELCOME heard. */
-static int greet(const unsigned char *handle, unsigned version, unsigned stream, unsigned char *welcome)
+/* Connects to the listener of a handle, sends HELLO and receives WELCOME. */
+static int handshake(const unsigned char *handle, unsigned version, unsigned stream, unsigned char *welcome)
 {
 	unsigned char hello[HELLO_SIZE] = { 0 };
-	int fd = contract_dial(handle);
+	int fd = contract_open_socket(handle);
 
 	write_frame(hello, FRAME_HELLO, HELLO_SIZE - 8);
 	put(hello + 8, 4, HELLO_MAGIC);
@@ -111,7 +111,7 @@ static int greet(const unsigned char *handle, unsigned version, unsigned stream,
 
 /* ---- another version ---- */
 
-/* It learns why it is refused, the log says it too, and one that speaks ours is still welcome. */
+/* The connector learns why it is refused, the log has the reason as well, and one of our version is still welcome. */
 static void older_connector(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
@@ -121,7 +121,7 @@ static void older_connector(struct contract *c)
 
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
-	fd = greet(handle, OTHER_VERSION, 0, welcome);
+	fd = handshake(handle, OTHER_VERSION, 0, welcome);
 	drive_check(get(welcome + 12, 2) == VERSION, "it says that it speaks version %u",
 		    (unsigned)get(welcome + 12, 2));
 	drive_check(get(welcome + 14, 2) == VERDICT_VERSION, "its verdict is %u", (unsigned)get(welcome + 14, 2));
@@ -132,7 +132,7 @@ static void older_connector(struct contract *c)
 	pair.recv = contract_accept(c, listen_comm);
 	contract_exchange(c, pair, 1000);
 	contract_close_pair(c, pair);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_finalize(c);
 }
 
@@ -176,7 +176,7 @@ static void older_listener_peer(struct contract *c)
 	put(welcome + 14, 2, VERDICT_VERSION);
 	memcpy(welcome + 16, hello + 16, 8);
 	say(fd, welcome, sizeof(welcome));
-	while (recv(fd, hello, 1, 0) > 0) /* until it hangs up */
+	while (recv(fd, hello, 1, 0) > 0) /* until it closes */
 		;
 }
 
@@ -191,18 +191,18 @@ static void older_handle(struct contract *c)
 	seal_handle(handle);
 	contract_connect_error(c, handle);
 	expect_both_versions_named();
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_finalize(c);
 }
 
-/* ---- a slice that comes twice ---- */
+/* ---- a slice that arrives twice ---- */
 
 #define SLICE ((size_t)65536)
-#define BEGUN ((size_t)6000) /* of the slice, by the stream that is late */
+#define BEGUN ((size_t)6000) /* bytes of the slice sent first by the late stream */
 #define SMALL ((size_t)16)
-#define REPEATS 70 /* more requests than a connection has places for */
+#define REPEATS 70 /* more requests than a connection has slots */
 
-/* One slice that is a whole message. */
+/* The first `now` bytes of a message that is a single slice. */
 static void say_message(int fd, uint64_t message, size_t size, size_t now)
 {
 	unsigned char bytes[DATA_SIZE + SLICE];
@@ -223,26 +223,27 @@ static void say_rest(int fd, size_t size)
 	say(fd, bytes, size);
 }
 
-/* False: the connection has failed, as it may with a peer of this kind. */
+/* False: the connection has failed, which is allowed with such a peer. */
 static bool completes(struct contract *c, void *request)
 {
 	int done = 0, size;
 
 	while (!done) {
-		if (bnet_client_test(&c->table, request, &done, &size) != ncclSuccess)
+		if (bnet_client_test(&c->client, request, &done, &size) != ncclSuccess)
 			return false;
 		sched_yield();
 	}
 	return true;
 }
 
-/* Looks at what is still being written, by this thread or by a worker: a sanitizer would be right to mind. */
-__attribute__((no_sanitize("thread"))) static bool begins(struct contract *c, void *request, const volatile unsigned char *last)
+/* Reads memory that this thread or a worker is still writing: ThreadSanitizer would rightly report it. */
+__attribute__((no_sanitize("thread"))) static bool begins(struct contract *c, void *request,
+							  const volatile unsigned char *last)
 {
 	int done = 0, size;
 
 	while (*last != 'x') {
-		if (bnet_client_test(&c->table, request, &done, &size) != ncclSuccess)
+		if (bnet_client_test(&c->client, request, &done, &size) != ncclSuccess)
 			return false;
 		drive_check(!done, "a part of a message completed its receive");
 		sched_yield();
@@ -250,20 +251,21 @@ __attribute__((no_sanitize("thread"))) static bool begins(struct contract *c, vo
 	return true;
 }
 
-/* A message of a few bytes into the second half: when it is there, what came before it on its stream has been read. */
+/* A message of a few bytes into the second half. Once it has arrived, all earlier bytes of its stream have been
+ * read. */
 static bool small_message(struct contract *c, const struct region *region, int fd, uint64_t message)
 {
 	void *request = NULL;
 
-	if (bnet_client_irecv(&c->table, region->comm, region->data + SLICE, SMALL, 0, region->mhandle, &request) !=
+	if (bnet_client_irecv(&c->client, region->comm, region->data + SLICE, SMALL, 0, region->mhandle, &request) !=
 		    ncclSuccess || !request)
 		return false;
 	say_message(fd, message, SMALL, SMALL);
 	return completes(c, request);
 }
 
-/* Stream 1 has begun a message, and stream 0 brings all of it. Either that completes the receive, or stream 1 has the
- * place to itself until it is through: *late says that it is not. False: the connection has failed. */
+/* Stream 1 begins a message, and stream 0 carries all of it. Either that completes the receive, and *late is true, or
+ * the place belongs to stream 1 until its slice has arrived. False: the connection has failed. */
 static bool overtake(struct contract *c, const struct region *region, const int *fds, bool *late)
 {
 	void *request = contract_irecv(c, region, 0, SLICE), *next = contract_irecv(c, region, SLICE, SMALL);
@@ -274,7 +276,7 @@ static bool overtake(struct contract *c, const struct region *region, const int 
 		return false;
 	say_message(fds[0], 0, SLICE, SLICE);
 	say_message(fds[0], 1, SMALL, SMALL);
-	if (!completes(c, next) || bnet_client_test(&c->table, request, &done, &size) != ncclSuccess)
+	if (!completes(c, next) || bnet_client_test(&c->client, request, &done, &size) != ncclSuccess)
 		return false;
 	*late = done;
 	if (done)
@@ -283,8 +285,8 @@ static bool overtake(struct contract *c, const struct region *region, const int 
 	return completes(c, request);
 }
 
-/* What belongs to the message comes once more, by either stream, after its memory was given back: at once, and when its
- * place in the ring of requests has long had other owners. */
+/* The message's slice arrives again, by either stream, after its memory was given back: at once, and when its slot in
+ * the ring of requests has been reused. */
 static void repeat(struct contract *c, const struct region *region, const int *fds, bool late)
 {
 	uint64_t message = 2;
@@ -313,11 +315,11 @@ static void repeated_slice(struct contract *c)
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
 	for (unsigned stream = 0; stream < 2; stream++) {
-		fds[stream] = greet(handle, VERSION, stream, welcome);
+		fds[stream] = handshake(handle, VERSION, stream, welcome);
 		drive_check(get(welcome + 14, 2) == VERDICT_OK, "stream %u is not welcome", stream);
 	}
 	comm = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	region = contract_map(c, comm, 2 * SLICE);
 	if (overtake(c, &region, fds, &late)) {
 		drive_check(drive_untouched(region.data, SLICE, 'x') < 0, "the message came out wrong");
@@ -331,13 +333,13 @@ static void repeated_slice(struct contract *c)
 	close(fds[0]);
 	close(fds[1]);
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
 /* ---- small messages ---- */
 
-/* What has come of it is there, and nothing more. */
+/* The bytes that have arrived are in memory, and nothing else is written. */
 static void receive_in_parts(struct contract *c, const struct region *region, int fd, uint64_t message, size_t first)
 {
 	void *request = contract_irecv(c, region, 0, SMALL);
@@ -347,15 +349,16 @@ static void receive_in_parts(struct contract *c, const struct region *region, in
 	say_message(fd, message, SMALL, first);
 	if (first)
 		drive_check(begins(c, request, region->data + first - 1), "a part of a message fails the connection");
-	drive_ok(bnet_client_test(&c->table, request, &done, &size));
+	drive_ok(bnet_client_test(&c->client, request, &done, &size));
 	drive_check(!done, "a part of a message completed its receive");
 	say_rest(fd, SMALL - first);
 	drive_check(completes(c, request), "the rest of a message fails the connection");
 	drive_check(drive_untouched(region->data, SMALL, 'x') < 0, "the message came out wrong");
-	drive_check(drive_untouched(region->data + SMALL, region->size - SMALL, 'v') < 0, "it wrote behind the message");
+	drive_check(drive_untouched(region->data + SMALL, region->size - SMALL, 'v') < 0,
+		    "it wrote behind the message");
 }
 
-/* A receiver that has met only small messages that came alone meets the parts of one, and the end behind one. */
+/* After small messages that arrive alone, the receiver gets one in parts, and then one that is followed by EOF. */
 static void small_in_parts(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
@@ -366,9 +369,9 @@ static void small_in_parts(struct contract *c)
 
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
-	fd = greet(handle, VERSION, 0, welcome);
+	fd = handshake(handle, VERSION, 0, welcome);
 	comm = contract_accept(c, listen_comm);
-	drive_ok(bnet_client_close_listen(&c->table, listen_comm));
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	region = contract_map(c, comm, 2 * SLICE);
 	for (size_t first = 0; first < SMALL; first++) {
 		for (int alone = 0; alone < 3; alone++)
@@ -381,7 +384,7 @@ static void small_in_parts(struct contract *c)
 	drive_check(contract_wait(c, contract_irecv(c, &region, 0, SMALL)) == (int)SMALL, "the last message is lost");
 	contract_wait_error(c, contract_irecv(c, &region, 0, SMALL));
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->table, comm));
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 

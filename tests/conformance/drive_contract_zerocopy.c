@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scenarios about sends without a copy: whose memory it is, and until when. Both ends are in this process; the receiver
- * has a small window and is asked for nothing, so that most of a message stays in the sender's socket.
+ * Scenarios about sends without a copy: who owns the memory, and until when. Both ends are in this process. The
+ * receiver has a small window and posts nothing, so that most of a message stays in the sender's socket.
  */
 #include "drive_contract.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What the sender's buffer holds, and the receiver's does not. */
+/* Fits into the sender's buffer, but not into the receiver's. */
 #define QUEUED ((size_t)128 << 10)
 #define GARBAGE 0xa5
 #define LOOKS 1000
@@ -27,14 +27,14 @@ static struct pair narrow_pair(struct contract *c, const char *zerocopy)
 
 static unsigned char message[QUEUED], other[QUEUED];
 
-/* The message, to be sent; it or another region of the connection is registered. */
+/* The message to send. Registered is either it or another region. */
 static struct region stamped(struct contract *c, struct pair pair, void *registered)
 {
 	struct region region = {.data = message, .size = QUEUED, .comm = pair.send};
 	struct drive_stamp stamp = contract_stamp(0);
 
 	drive_fill(message, QUEUED, &stamp);
-	drive_ok(bnet_client_reg(&c->table, pair.send, registered, QUEUED, NCCL_PTR_HOST, &region.mhandle));
+	drive_ok(bnet_client_reg(&c->client, pair.send, registered, QUEUED, NCCL_PTR_HOST, &region.mhandle));
 	return region;
 }
 
@@ -42,7 +42,7 @@ static bool is_done(struct contract *c, void *request)
 {
 	int done = 0, size;
 
-	drive_ok(bnet_client_test(&c->table, request, &done, &size));
+	drive_ok(bnet_client_test(&c->client, request, &done, &size));
 	return done;
 }
 
@@ -53,7 +53,7 @@ static void await_queued(struct contract *c, void *request)
 		drive_check(!is_done(c, request), "done before it was sent");
 }
 
-/* The memory is still needed when everything has been sent, and no longer when the peer has it. */
+/* The memory is in use after everything has been sent, and free when the peer has it. */
 static void zerocopy_waits(struct contract *c)
 {
 	struct pair pair = narrow_pair(c, "1");
@@ -70,14 +70,14 @@ static void zerocopy_waits(struct contract *c)
 		is_done(c, receiving);
 	memset(from.data, GARBAGE, QUEUED);
 	contract_wait(c, receiving);
-	drive_check(drive_mismatch(to.data, QUEUED, &stamp) < 0, "what came is not what was sent");
-	drive_ok(bnet_client_dereg(&c->table, pair.send, from.mhandle));
+	drive_check(drive_mismatch(to.data, QUEUED, &stamp) < 0, "the received bytes are not those that were sent");
+	drive_ok(bnet_client_dereg(&c->client, pair.send, from.mhandle));
 	contract_unmap(c, &to);
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
 
-/* A copy is the kernel's own. */
+/* The kernel has its own copy, so the memory is free at once. */
 static void zerocopy_never(struct contract *c)
 {
 	struct pair pair = narrow_pair(c, "0");
@@ -87,16 +87,16 @@ static void zerocopy_never(struct contract *c)
 	contract_wait(c, contract_isend(c, &from, 0, QUEUED));
 	memset(from.data, GARBAGE, QUEUED);
 	contract_wait(c, contract_irecv(c, &to, 0, QUEUED));
-	drive_check(drive_mismatch(to.data, QUEUED, &stamp) < 0, "what came is not what was sent");
+	drive_check(drive_mismatch(to.data, QUEUED, &stamp) < 0, "the received bytes are not those that were sent");
 	drive_check(contract_counters(c).zerocopy_calls == 0, "it was not copied");
-	drive_ok(bnet_client_dereg(&c->table, pair.send, from.mhandle));
+	drive_ok(bnet_client_dereg(&c->client, pair.send, from.mhandle));
 	contract_unmap(c, &to);
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 }
 
-/* The memory is given up while the kernel needs it, by deregMr, or by close where that knows nothing of it: what is
- * written there afterwards never arrives. */
+/* The memory is given up while the kernel needs it: by deregMr, or by close if another region is registered. Bytes that
+ * are written there afterwards never arrive. */
 static void give_up(struct contract *c, bool closes)
 {
 	struct pair pair = narrow_pair(c, "1");
@@ -105,18 +105,18 @@ static void give_up(struct contract *c, bool closes)
 	ssize_t came;
 
 	await_queued(c, contract_isend(c, &from, 0, QUEUED));
-	drive_ok(bnet_client_dereg(&c->table, pair.send, from.mhandle));
+	drive_ok(bnet_client_dereg(&c->client, pair.send, from.mhandle));
 	if (closes)
-		drive_ok(bnet_client_close_send(&c->table, pair.send));
+		drive_ok(bnet_client_close_send(&c->client, pair.send));
 	memset(from.data, GARBAGE, QUEUED);
 	contract_wait_error(c, contract_irecv(c, &to, 0, QUEUED));
 	came = drive_mismatch(to.data, QUEUED, &stamp);
 	drive_check(came >= 0 && drive_untouched(to.data + came, QUEUED - (size_t)came, 0) < 0,
 		    "memory was sent after it was given up");
 	if (!closes)
-		drive_ok(bnet_client_close_send(&c->table, pair.send));
+		drive_ok(bnet_client_close_send(&c->client, pair.send));
 	contract_unmap(c, &to);
-	drive_ok(bnet_client_close_recv(&c->table, pair.recv));
+	drive_ok(bnet_client_close_recv(&c->client, pair.recv));
 	contract_finalize(c);
 }
 
@@ -130,7 +130,7 @@ static void zerocopy_close(struct contract *c)
 	give_up(c, true);
 }
 
-const struct scenario contract_zero_scenarios[] = {
+const struct scenario contract_zerocopy_scenarios[] = {
 	{ "zerocopy_waits", zerocopy_waits, NULL, 0 },
 	{ "zerocopy_never", zerocopy_never, NULL, 0 },
 	{ "zerocopy_dereg", zerocopy_dereg, NULL, 0 },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the driver programs share. The log is the only state, behind a mutex.
+ * Helpers of the driver programs. The log is the only state, guarded by a mutex.
  */
 #include "drive_base.h"
 
@@ -51,7 +51,7 @@ double drive_now(void)
 	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* ---- where the table comes from ---- */
+/* ---- opening a table ---- */
 
 /* Makes the function at address return 0: xor eax, eax; ret. */
 static void patch_return_zero(unsigned char *address)
@@ -64,7 +64,7 @@ static void patch_return_zero(unsigned char *address)
 		drive_fail("mprotect: %m");
 	memcpy(address, code, sizeof(code));
 #else
-	drive_fail("no code to patch %p with on this machine", (void *)address);
+	drive_fail("no code to patch %p with on this architecture", (void *)address);
 #endif
 }
 

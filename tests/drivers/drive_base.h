@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the driver programs share: getting at a network table, a logger that remembers, ending with a reason, and data
- * that names where it belongs. Any thread may call any of it.
+ * Helpers of the driver programs: opening a network's table, a logger that remembers, failing with a reason, and data
+ * that identifies its place. Any thread may call them.
  */
 #ifndef BNET_DRIVE_BASE_H
 #define BNET_DRIVE_BASE_H
@@ -13,7 +13,7 @@
 
 #include "nccl/client.h"
 
-/* ---- where the table comes from ---- */
+/* ---- opening a table ---- */
 
 #define DRIVE_MAX_PATCHES 4
 
@@ -27,14 +27,14 @@ struct drive_source {
 	int npatches;
 };
 
-/* The table, or the end of the program. *library gets the dlopen handle. */
+/* Returns the table, or ends the program. *library receives the dlopen handle. */
 const void *drive_open(const struct drive_source *source, void **library);
 
 /* ---- failing ---- */
 
-/* Says why on stderr and ends the process with status 1, without running exit handlers. */
+/* Prints the reason to stderr and ends the process with status 1, without running exit handlers. */
 __attribute__((noreturn, format(printf, 1, 2))) void drive_fail(const char *fmt, ...);
-/* A sentence in front of every line of this process, such as "rank 1". */
+/* The prefix of every line of this process, such as "rank 1". */
 void drive_name(const char *name);
 void drive_expect(ncclResult_t result, const char *call, const char *file, int line);
 
@@ -53,13 +53,13 @@ double drive_now(void); /* seconds, monotonic */
 
 void drive_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
-/* Copies INFO lines to stderr too; warnings always go there. */
+/* Also copies INFO lines to stderr; warnings always go there. */
 void drive_log_verbose(bool on);
-/* Has a line of at least this severity been logged that holds both texts? */
+/* True if a logged line of at least this severity contains both texts. */
 bool drive_log_has(ncclDebugLogLevel level, const char *text, const char *also);
 int drive_log_count(ncclDebugLogLevel level);
 
-/* ---- data that names its place ---- */
+/* ---- data that identifies its place ---- */
 
 struct drive_stamp {
 	uint32_t sender;
@@ -71,10 +71,10 @@ struct drive_stamp {
 void drive_fill(void *buffer, size_t size, const struct drive_stamp *stamp);
 /* Offset of the first byte that is not what drive_fill writes there, or -1. */
 ssize_t drive_mismatch(const void *buffer, size_t size, const struct drive_stamp *stamp);
-/* The same for a plain value. */
+/* The same for a buffer that is filled with one value. */
 ssize_t drive_untouched(const void *buffer, size_t size, unsigned char value);
 
-/* A small generator: equal seeds give equal numbers on both sides of a connection. */
+/* A pseudo-random generator: equal seeds give equal numbers on both sides of a connection. */
 uint64_t drive_random(uint64_t *state);
 uint64_t drive_mix(uint64_t value);
 

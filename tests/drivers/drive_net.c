@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Drives a network's table as NCCL's proxy does, between two to four processes, and checks every byte.
+ * Drives a network's table as NCCL's proxy does, between two, three or four processes, and checks every byte.
  * This file: options, and the hub, a single thread that starts the ranks, forwards connection handles between them,
  * and prints one JSON line when all have finished.
  */
@@ -27,14 +27,14 @@ static const struct option long_options[] = {
 	{ "lib", required_argument, NULL, OPT_LIB },
 	{ "api", required_argument, NULL, OPT_API },
 	{ "offset", required_argument, NULL, OPT_OFFSET }, /* of the table in the file, for NCCL's own transport */
-	{ "patch", required_argument, NULL, OPT_PATCH },   /* of a function that is to return 0 */
+	{ "patch", required_argument, NULL, OPT_PATCH },   /* offset of a function to replace by "return 0" */
 	{ "procs", required_argument, NULL, OPT_PROCS },
 	{ "communicators", required_argument, NULL, OPT_COMMS },
 	{ "connections", required_argument, NULL, OPT_CONNECTIONS },
 	{ "messages", required_argument, NULL, OPT_MESSAGES },
 	{ "seed", required_argument, NULL, OPT_SEED },
 	{ "max-size", required_argument, NULL, OPT_MAX_SIZE },
-	{ "sizes", required_argument, NULL, OPT_SIZES }, /* a,b,c: in turn, instead of random ones */
+	{ "sizes", required_argument, NULL, OPT_SIZES }, /* a,b,c: used in turn, instead of random sizes */
 	{ "outstanding", required_argument, NULL, OPT_OUTSTANDING },
 	{ "order", required_argument, NULL, OPT_ORDER },
 	{ "posted-larger", no_argument, NULL, OPT_LARGER },
@@ -42,7 +42,7 @@ static const struct option long_options[] = {
 	{ "stagger", no_argument, NULL, OPT_STAGGER }, /* open connections while earlier ones move data */
 	{ "verbose", no_argument, NULL, OPT_VERBOSE },
 	{ "device", required_argument, NULL, OPT_DEVICE },
-	{ "merge", required_argument, NULL, OPT_MERGE }, /* the first so many devices, as NCCL does */
+	{ "merge", required_argument, NULL, OPT_MERGE }, /* merge the first N devices, as NCCL does */
 	{ "deadline", required_argument, NULL, OPT_DEADLINE },
 	{ "wrap", required_argument, NULL, OPT_WRAP }, /* RANK=COMMAND: that rank runs under the command */
 	{ "rank", required_argument, NULL, OPT_RANK },
@@ -75,7 +75,7 @@ static enum net_order order_named(const char *text)
 
 static void parse_sizes(struct net_options *options, const char *list)
 {
-	char *rest = NULL, *text = strdup(list); /* the ranks get the list as it is */
+	char *rest = NULL, *text = strdup(list); /* the ranks get the unchanged list */
 
 	drive_check(text, "out of memory");
 	for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
@@ -146,13 +146,13 @@ struct hub {
 	const struct net_options *options;
 	struct {
 		pid_t pid;
-		int control; /* -1: has hung up */
+		int control; /* -1: the rank has closed it */
 		bool finished;
-		struct net_mail result;
+		struct net_packet result;
 	} ranks[NET_MAX_PROCS];
 };
 
-/* Becomes the rank's process: this program again, under the rank's command where it has one. */
+/* Becomes the rank's process: this program again, under the rank's command if it has one. */
 __attribute__((noreturn)) static void become_rank(const struct net_options *options, char **argv, int argc, int rank,
 						  int control)
 {
@@ -211,26 +211,26 @@ __attribute__((noreturn)) static void give_up(struct hub *hub, const char *why, 
 	drive_fail("%s (rank %d)", why, rank);
 }
 
-/* Takes one datagram of a rank. A rank that hangs up without a result has failed, and has said why. */
-static void take_mail(struct hub *hub, int rank)
+/* Takes one datagram of a rank. A rank that closes its socket without a result has failed and has said why. */
+static void take_packet(struct hub *hub, int rank)
 {
-	struct net_mail mail;
-	ssize_t got = recv(hub->ranks[rank].control, &mail, sizeof(mail), 0);
+	struct net_packet packet;
+	ssize_t got = recv(hub->ranks[rank].control, &packet, sizeof(packet), 0);
 
-	if (got != (ssize_t)sizeof(mail)) {
+	if (got != (ssize_t)sizeof(packet)) {
 		close(hub->ranks[rank].control);
 		hub->ranks[rank].control = -1;
 		if (!hub->ranks[rank].finished)
 			give_up(hub, "a process ended without a result", rank);
 		return;
 	}
-	if (mail.kind == NET_MAIL_RESULT) {
+	if (packet.kind == NET_PACKET_RESULT) {
 		hub->ranks[rank].finished = true;
-		hub->ranks[rank].result = mail;
+		hub->ranks[rank].result = packet;
 		return;
 	}
-	if (send(hub->ranks[mail.to].control, &mail, sizeof(mail), MSG_NOSIGNAL) != (ssize_t)sizeof(mail))
-		give_up(hub, "cannot deliver a handle", mail.to);
+	if (send(hub->ranks[packet.to].control, &packet, sizeof(packet), MSG_NOSIGNAL) != (ssize_t)sizeof(packet))
+		give_up(hub, "cannot deliver a handle", packet.to);
 }
 
 static int poll_timeout_ms(double deadline)
@@ -240,8 +240,8 @@ static int poll_timeout_ms(double deadline)
 	return left > 0 ? (int)(left * 1000) + 1 : 0;
 }
 
-/* Until every rank has hung up. The ranks watch their own deadline; the hub allows them time to report it. */
-static void carry_mail(struct hub *hub)
+/* Runs until every rank has closed its socket. The ranks watch the deadline; the hub leaves them time to report it. */
+static void forward_packets(struct hub *hub)
 {
 	double deadline = drive_now() + hub->options->deadline + 10;
 	struct pollfd fds[NET_MAX_PROCS];
@@ -260,7 +260,7 @@ static void carry_mail(struct hub *hub)
 			give_up(hub, "no end after the deadline", -1);
 		for (int rank = 0; ready > 0 && rank < hub->options->procs; rank++)
 			if (fds[rank].revents)
-				take_mail(hub, rank);
+				take_packet(hub, rank);
 	}
 }
 
@@ -283,7 +283,7 @@ static void print_summary(const struct hub *hub)
 	double seconds = 0;
 
 	for (int rank = 0; rank < options->procs; rank++) {
-		const struct net_mail *result = &hub->ranks[rank].result;
+		const struct net_packet *result = &hub->ranks[rank].result;
 
 		messages += result->messages;
 		bytes += result->bytes;
@@ -307,7 +307,7 @@ int main(int argc, char **argv)
 	if (options.rank >= 0)
 		return net_rank_main(&options);
 	start_ranks(&hub, argv, argc);
-	carry_mail(&hub);
+	forward_packets(&hub);
 	collect_exits(&hub);
 	print_summary(&hub);
 	return 0;

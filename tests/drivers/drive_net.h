@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The parts of drive_net: the hub starts one process per rank and carries their mail; a rank behaves as NCCL's proxy.
+ * The parts of drive_net: the hub starts one process per rank and forwards packets between them; a rank behaves like
+ * NCCL's proxy.
  */
 #ifndef BNET_DRIVE_NET_H
 #define BNET_DRIVE_NET_H
@@ -23,24 +24,24 @@ struct net_options {
 	enum net_order order;
 	uint64_t seed;
 	size_t max_size;
-	size_t sizes[NET_MAX_SIZES]; /* given sizes, in turn; nsizes 0: random ones */
+	size_t sizes[NET_MAX_SIZES]; /* used in turn; nsizes 0: random sizes */
 	int nsizes;
 	bool posted_larger;
 	bool unmap;
 	bool stagger;
 	bool verbose;
 	int device;
-	int merge; /* devices, from the first, that become one, which is used; 0: none */
+	int merge; /* number of devices, from the first, to merge; the merged one is used; 0: none */
 	int deadline; /* seconds */
 	const char *wrap[NET_MAX_PROCS]; /* a command in front of that rank's process, or NULL */
 	int rank;                        /* -1: this is the hub */
 	int control;                     /* the rank's socket to the hub */
 };
 
-enum net_mail_kind { NET_MAIL_HANDLE, NET_MAIL_RESULT };
+enum net_packet_kind { NET_PACKET_HANDLE, NET_PACKET_RESULT };
 
-/* One datagram between a rank and the hub. */
-struct net_mail {
+/* One datagram between a rank and the hub: a connection's handle, or a rank's result. */
+struct net_packet {
 	int32_t kind;
 	int32_t to;
 	int32_t communicator;

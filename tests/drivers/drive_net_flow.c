@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GUARD_BYTES 64 /* behind every posted buffer, never to be written */
+#define GUARD_BYTES 64 /* behind every posted buffer; must stay untouched */
 #define UNTOUCHED 0xa5
 
 /* ---- sizes: half below 4 KiB, one in 500 up to the limit, zero among them ---- */
@@ -43,10 +43,10 @@ size_t net_message_size(const struct net_options *options, int communicator, int
 
 /* ---- life ---- */
 
-void flow_init(struct flow *flow, const struct net_options *options, const struct bnet_client *table, int communicator,
+void flow_init(struct flow *flow, const struct net_options *options, const struct bnet_client *client, int communicator,
 	       int connection, bool sending)
 {
-	*flow = (struct flow){ .options = options, .table = table, .communicator = communicator,
+	*flow = (struct flow){ .options = options, .client = client, .communicator = communicator,
 			       .connection = connection, .sending = sending,
 			       .peer = sending ? net_receiver(options, connection) : net_sender(options, connection),
 			       .nslots = options->outstanding,
@@ -95,7 +95,7 @@ static int free_slot(const struct flow *flow)
 	return -1;
 }
 
-/* What *request may hold on entry: nothing, a stale pointer, or NCCL's "completion is optional" mark. */
+/* *request may hold anything on entry: NULL, a stale pointer, or NCCL's "completion is optional" mark. */
 static void *prefilled_request(struct flow *flow)
 {
 	static char stale;
@@ -125,10 +125,10 @@ static bool post(struct flow *flow, int slot)
 
 	if (flow->sending) {
 		drive_fill(buffer, size, &stamp);
-		drive_ok(bnet_client_isend(flow->table, flow->comm, buffer, size, 0, flow->mhandle, &request));
+		drive_ok(bnet_client_isend(flow->client, flow->comm, buffer, size, 0, flow->mhandle, &request));
 	} else {
 		memset(buffer, UNTOUCHED, size + GUARD_BYTES);
-		drive_ok(bnet_client_irecv(flow->table, flow->comm, buffer, size, 0, flow->mhandle, &request));
+		drive_ok(bnet_client_irecv(flow->client, flow->comm, buffer, size, 0, flow->mhandle, &request));
 	}
 	if (!request) {
 		flow->retries++;
@@ -169,7 +169,7 @@ static void check_received(struct flow *flow, int slot, size_t sent)
 	flow->bytes += sent;
 }
 
-/* Tests the request at a place of the queue; true when it was done. */
+/* Tests the request at a place of the queue. True: it was done. */
 static bool test_queued(struct flow *flow, int place)
 {
 	int slot = flow->queue[place], done = 0, size = -1;
@@ -177,7 +177,7 @@ static bool test_queued(struct flow *flow, int place)
 	size_t sent = net_message_size(flow->options, flow->communicator, flow->connection,
 				       flow->slots[slot].message);
 
-	drive_ok(bnet_client_test(flow->table, flow->slots[slot].request, &done, ask_size ? &size : NULL));
+	drive_ok(bnet_client_test(flow->client, flow->slots[slot].request, &done, ask_size ? &size : NULL));
 	if (!done)
 		return false;
 	if (ask_size && size != (int)sent)
@@ -207,7 +207,7 @@ bool flow_step(struct flow *flow)
 		if (flow->queued)
 			test_queued(flow, (int)(drive_random(&flow->random) % (uint64_t)flow->queued));
 		break;
-	case NET_REVERSE: /* a full window, of which only the newest is tested, then the one before it … */
+	case NET_REVERSE: /* posts a full window and tests only the newest request, then the one before it, and so on */
 		if (!flow->queued)
 			post_all(flow);
 		while (flow->queued && test_queued(flow, flow->queued - 1))

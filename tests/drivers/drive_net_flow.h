@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One end of a connection in drive_net: what is posted on it, and the steps that move it on.
+ * One end of a connection in drive_net: its posted messages, and the step that advances it.
  */
 #ifndef BNET_DRIVE_NET_FLOW_H
 #define BNET_DRIVE_NET_FLOW_H
@@ -19,7 +19,7 @@ struct flow_slot {
 
 struct flow {
 	const struct net_options *options;
-	const struct bnet_client *table;
+	const struct bnet_client *client;
 	int communicator;
 	int connection;
 	bool sending;
@@ -45,12 +45,12 @@ struct flow {
 	uint64_t retries;
 };
 
-void flow_init(struct flow *flow, const struct net_options *options, const struct bnet_client *table, int communicator,
+void flow_init(struct flow *flow, const struct net_options *options, const struct bnet_client *client, int communicator,
 	       int connection, bool sending);
 void flow_free(struct flow *flow);
-/* Posts what fits, tests as the order option says, checks what has completed. True once every message has. */
+/* Posts as much as fits, tests in the order of the option, checks completed messages. True once all have completed. */
 bool flow_step(struct flow *flow);
-/* One line on stderr about what it waits for; from any thread. */
+/* Prints one line about its state to stderr. Any thread. */
 void flow_describe(const struct flow *flow);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * One rank of drive_net. As in NCCL's proxy, each communicator has a service thread (opens and closes connections,
- * registers memory) and a progress thread (sends, receives, tests). The main thread reads the rank's mail and watches
- * the deadline. A connection belongs to the service thread except while its stage is FLOW_MOVING.
+ * registers memory) and a progress thread (sends, receives, tests). The main thread reads the hub's packets and
+ * watches the deadline. A connection belongs to the service thread except while its stage is FLOW_MOVING.
  */
 #include "drive_net.h"
 #include "drive_net_flow.h"
@@ -19,9 +19,9 @@
 
 struct communicator {
 	struct rank *rank;
-	struct bnet_client table;
+	struct bnet_client client;
 	int number;
-	struct flow *flows; /* this rank's ends of the connections, in order of the connection number */
+	struct flow *flows; /* this rank's ends of connections, in order of the connection number */
 	int nflows;
 	pthread_t service;
 	pthread_t progress;
@@ -32,14 +32,14 @@ struct communicator {
 struct rank {
 	const struct net_options *options;
 	struct communicator *communicators;
-	int device; /* the one given, or the one that was merged */
+	int device; /* as given, or the merged one */
 	pthread_t joiner;
 	_Atomic bool done;
 };
 
-static void send_mail(const struct rank *rank, const struct net_mail *mail)
+static void send_packet(const struct rank *rank, const struct net_packet *packet)
 {
-	if (send(rank->options->control, mail, sizeof(*mail), MSG_NOSIGNAL) != (ssize_t)sizeof(*mail))
+	if (send(rank->options->control, packet, sizeof(*packet), MSG_NOSIGNAL) != (ssize_t)sizeof(*packet))
 		drive_fail("the hub is gone: %m");
 }
 
@@ -47,16 +47,16 @@ static void send_mail(const struct rank *rank, const struct net_mail *mail)
 
 static void listen_for(struct communicator *comm, struct flow *flow)
 {
-	size_t used = bnet_client_handle_size(&comm->table);
-	struct net_mail mail = { .kind = NET_MAIL_HANDLE, .to = flow->peer, .communicator = comm->number,
-				 .connection = flow->connection };
+	size_t used = bnet_client_handle_size(&comm->client);
+	struct net_packet packet = { .kind = NET_PACKET_HANDLE, .to = flow->peer, .communicator = comm->number,
+				     .connection = flow->connection };
 
-	memset(mail.handle, 0xee, sizeof(mail.handle));
-	drive_ok(bnet_client_listen(&comm->table, comm->rank->device, mail.handle, &flow->listen_comm));
+	memset(packet.handle, 0xee, sizeof(packet.handle));
+	drive_ok(bnet_client_listen(&comm->client, comm->rank->device, packet.handle, &flow->listen_comm));
 	drive_check(flow->listen_comm, "listen gave no object");
-	drive_check(drive_untouched(mail.handle + used, sizeof(mail.handle) - used, 0xee) < 0,
+	drive_check(drive_untouched(packet.handle + used, sizeof(packet.handle) - used, 0xee) < 0,
 		    "listen wrote past the %zu bytes of a handle", used);
-	send_mail(comm->rank, &mail);
+	send_packet(comm->rank, &packet);
 }
 
 /* The buffer of a connection is registered once, as NCCL does with its protocol buffers. */
@@ -66,7 +66,7 @@ static void start_moving(struct communicator *comm, struct flow *flow)
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (flow->base == MAP_FAILED)
 		drive_fail("mmap: %m");
-	drive_ok(bnet_client_reg(&comm->table, flow->comm, flow->base, flow->stride * (size_t)flow->nslots,
+	drive_ok(bnet_client_reg(&comm->client, flow->comm, flow->base, flow->stride * (size_t)flow->nslots,
 				NCCL_PTR_HOST, &flow->mhandle));
 	atomic_store_explicit(&flow->stage, FLOW_MOVING, memory_order_release);
 }
@@ -77,14 +77,14 @@ static bool try_open(struct communicator *comm, struct flow *flow)
 	if (flow->sending) {
 		if (!atomic_load_explicit(&flow->have_handle, memory_order_acquire))
 			return false;
-		drive_ok(bnet_client_connect(&comm->table, comm->rank->device, flow->handle, &flow->comm));
+		drive_ok(bnet_client_connect(&comm->client, comm->rank->device, flow->handle, &flow->comm));
 	} else {
-		drive_ok(bnet_client_accept(&comm->table, flow->listen_comm, &flow->comm));
+		drive_ok(bnet_client_accept(&comm->client, flow->listen_comm, &flow->comm));
 	}
 	if (!flow->comm)
 		return false;
 	if (flow->listen_comm)
-		drive_ok(bnet_client_close_listen(&comm->table, flow->listen_comm));
+		drive_ok(bnet_client_close_listen(&comm->client, flow->listen_comm));
 	start_moving(comm, flow);
 	return true;
 }
@@ -124,12 +124,13 @@ static void open_connections_v4(struct communicator *comm)
 
 static void close_connection(struct communicator *comm, struct flow *flow)
 {
-	const struct bnet_client *table = &comm->table;
+	const struct bnet_client *client = &comm->client;
 
-	drive_ok(bnet_client_dereg(table, flow->comm, flow->mhandle));
+	drive_ok(bnet_client_dereg(client, flow->comm, flow->mhandle));
 	if (comm->rank->options->unmap && munmap(flow->base, flow->stride * (size_t)flow->nslots) != 0)
 		drive_fail("munmap: %m");
-	drive_ok(flow->sending ? bnet_client_close_send(table, flow->comm) : bnet_client_close_recv(table, flow->comm));
+	drive_ok(flow->sending ? bnet_client_close_send(client, flow->comm)
+			       : bnet_client_close_recv(client, flow->comm));
 	if (!comm->rank->options->unmap && munmap(flow->base, flow->stride * (size_t)flow->nslots) != 0)
 		drive_fail("munmap: %m");
 	atomic_store(&flow->stage, FLOW_CLOSED);
@@ -154,7 +155,7 @@ static void *service_main(void *arg)
 	for (int i = 0; i < comm->nflows; i++)
 		if (!comm->flows[i].sending)
 			listen_for(comm, &comm->flows[i]);
-	if (comm->table.version == 4)
+	if (comm->client.version == 4)
 		open_connections_v4(comm);
 	else
 		open_connections(comm);
@@ -200,20 +201,20 @@ static void create_flows(struct communicator *comm)
 		bool sending = net_sender(options, c) == options->rank;
 
 		if (sending || net_receiver(options, c) == options->rank)
-			flow_init(&comm->flows[comm->nflows++], options, &comm->table, comm->number, c, sending);
+			flow_init(&comm->flows[comm->nflows++], options, &comm->client, comm->number, c, sending);
 	}
 }
 
-static void choose_device(struct rank *rank, const struct bnet_client *table)
+static void choose_device(struct rank *rank, const struct bnet_client *client)
 {
 	const int devs[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
 	rank->device = rank->options->device;
 	if (rank->options->merge)
-		drive_ok(bnet_client_make_v_device(table, devs, rank->options->merge, &rank->device));
+		drive_ok(bnet_client_make_v_device(client, devs, rank->options->merge, &rank->device));
 }
 
-/* v11 and later have a context for each communicator; before, NCCL calls init once in a process. */
+/* v11 and later have a context for each communicator; before v11 NCCL calls init once per process. */
 static void create_communicators(struct rank *rank)
 {
 	const struct net_options *options = rank->options;
@@ -230,10 +231,10 @@ static void create_communicators(struct rank *rank)
 		pthread_mutex_init(&comm->lock, NULL);
 		pthread_cond_init(&comm->finished, NULL);
 		if (k == 0 || options->source.api >= 11)
-			drive_ok(bnet_client_init(&comm->table, raw, options->source.api, drive_logger));
+			drive_ok(bnet_client_init(&comm->client, raw, options->source.api, drive_logger));
 		else
-			comm->table = rank->communicators[0].table;
-		choose_device(rank, &comm->table);
+			comm->client = rank->communicators[0].client;
+		choose_device(rank, &comm->client);
 		create_flows(comm);
 	}
 }
@@ -265,7 +266,7 @@ static struct flow *find_flow(const struct rank *rank, int communicator, int con
 	for (int i = 0; i < comm->nflows; i++)
 		if (comm->flows[i].connection == connection)
 			return &comm->flows[i];
-	drive_fail("mail for connection %d, which is not of this rank", connection);
+	drive_fail("a packet for connection %d, which is not of this rank", connection);
 }
 
 __attribute__((noreturn)) static void report_stuck(const struct rank *rank)
@@ -276,21 +277,21 @@ __attribute__((noreturn)) static void report_stuck(const struct rank *rank)
 	drive_fail("not finished after %d s", rank->options->deadline);
 }
 
-static void read_mail(struct rank *rank)
+static void read_packets(struct rank *rank)
 {
 	double deadline = drive_now() + rank->options->deadline;
 	struct pollfd fd = { .fd = rank->options->control, .events = POLLIN };
-	struct net_mail mail;
+	struct net_packet packet;
 
 	while (!atomic_load(&rank->done)) {
 		double left = deadline - drive_now();
 
 		if (left <= 0 || poll(&fd, 1, (int)(left * 1000) + 1) == 0)
 			report_stuck(rank);
-		if (recv(fd.fd, &mail, sizeof(mail), 0) == (ssize_t)sizeof(mail)) {
-			struct flow *flow = find_flow(rank, mail.communicator, mail.connection);
+		if (recv(fd.fd, &packet, sizeof(packet), 0) == (ssize_t)sizeof(packet)) {
+			struct flow *flow = find_flow(rank, packet.communicator, packet.connection);
 
-			memcpy(flow->handle, mail.handle, sizeof(flow->handle));
+			memcpy(flow->handle, packet.handle, sizeof(flow->handle));
 			atomic_store_explicit(&flow->have_handle, true, memory_order_release);
 		} else if (!atomic_load(&rank->done)) {
 			drive_fail("the hub is gone");
@@ -300,20 +301,20 @@ static void read_mail(struct rank *rank)
 
 static void report_result(const struct rank *rank, double seconds)
 {
-	struct net_mail mail = { .kind = NET_MAIL_RESULT, .seconds = seconds };
+	struct net_packet packet = { .kind = NET_PACKET_RESULT, .seconds = seconds };
 
 	for (int k = 0; k < rank->options->communicators; k++) {
 		const struct communicator *comm = &rank->communicators[k];
 
 		for (int i = 0; i < comm->nflows; i++) {
-			mail.retries += comm->flows[i].retries;
+			packet.retries += comm->flows[i].retries;
 			if (comm->flows[i].sending)
 				continue;
-			mail.messages += atomic_load(&comm->flows[i].completed);
-			mail.bytes += comm->flows[i].bytes;
+			packet.messages += atomic_load(&comm->flows[i].completed);
+			packet.bytes += comm->flows[i].bytes;
 		}
 	}
-	send_mail(rank, &mail);
+	send_packet(rank, &packet);
 }
 
 static void destroy_communicators(struct rank *rank)
@@ -321,7 +322,7 @@ static void destroy_communicators(struct rank *rank)
 	for (int k = 0; k < rank->options->communicators; k++) {
 		struct communicator *comm = &rank->communicators[k];
 
-		drive_ok(bnet_client_finalize(&comm->table));
+		drive_ok(bnet_client_finalize(&comm->client));
 		for (int i = 0; i < comm->nflows; i++)
 			flow_free(&comm->flows[i]);
 		free(comm->flows);
@@ -342,7 +343,7 @@ int net_rank_main(const struct net_options *options)
 	drive_log_verbose(options->verbose);
 	create_communicators(&rank);
 	drive_check(pthread_create(&rank.joiner, NULL, run_communicators, &rank) == 0, "cannot start a thread");
-	read_mail(&rank);
+	read_packets(&rank);
 	pthread_join(rank.joiner, NULL);
 	report_result(&rank, drive_now() - start);
 	destroy_communicators(&rank);

@@ -4,7 +4,9 @@
  * by a zero byte or the end.
  */
 #include "base/config.h"
-#include "device/impl.h"
+#include "device/scan.h"
+#include "device/select.h"
+#include "device/sysfs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The table of behaviours in plugin/README.md: no row without a test, and every test that it names is there."""
+"""The table of behaviours in docs/conformance.md: no row without a test, and every test that it names is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _rows() -> list[tuple[str, str]]:
-    section = (ROOT / "plugin" / "README.md").read_text().split("## Behaviours and their tests")[1]
+    section = (ROOT / "docs" / "conformance.md").read_text().split("## Behaviours and their tests")[1]
     rows = [line.strip("|\n").split("|") for line in section.splitlines() if line.startswith("|")]
     return [(row[0].strip(), row[1].strip()) for row in rows[2:]]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What NCCL relies on, one behaviour a test: each runs a scenario of tests/c/drive_contract_*.c by its name."""
+"""What NCCL relies on, one behaviour a test: each runs a scenario of tests/conformance by its name."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SCENARIOS = {
     "contexts": 11,
     "init_twice": 4,
     "log_lines": 4,
-    # strangers
-    "stranger_garbage": 4,
-    "stranger_zeroes": 4,
-    "stranger_http": 4,
-    "stranger_nccl": 4,
-    "strangers_silent": 4,
-    "strangers_leave": 4,
-    "stranger_replay": 5,
+    # connections that do not belong here
+    "rejected_garbage": 4,
+    "rejected_zeroes": 4,
+    "rejected_http": 4,
+    "rejected_nccl": 4,
+    "rejected_silent": 4,
+    "rejected_leave": 4,
+    "rejected_replay": 5,
     "foreign_listener": 5,
     # peers that speak the protocol themselves
     "older_connector": 4,
@@ -61,17 +61,17 @@ SCENARIOS = {
     "receiver_pauses": 4,
     "truncation_reaches_sender": 4,
     "truncation_reaches_sender_by_streams": 4,
-    "strangers_beyond_limit": 4,
+    "rejected_beyond_limit": 4,
     "streams_within_limit": 4,
     "large_message": 12,
-    # what the sockets of a connection are set to
+    # socket options of a connection
     "traffic_class": 10,
     "traffic_class_refused": 10,
     "traffic_class_parameter": 4,
     "congestion": 4,
     "congestion_unknown": 4,
     "pacing": 4,
-    # whose memory a send without a copy uses
+    # who owns the memory of a send without a copy
     "zerocopy_waits": 4,
     "zerocopy_never": 4,
     "zerocopy_dereg": 4,
@@ -79,7 +79,7 @@ SCENARIOS = {
     # devices that NCCL merges into one
     "merged_device": 9,
     "merge_refused": 9,
-    # letting go
+    # releasing things
     "dereg_receiving": 4,
     "dereg_sending": 4,
     "close_outstanding": 4,
@@ -104,10 +104,10 @@ SCENARIOS = {
 #: A sanitizer keeps notes on every byte, which for this much is more memory than a machine has.
 TOO_LARGE = {"large_message"}
 
-#: A send is over here while the peer has not taken it.
+#: Here a send must complete before the peer has taken it.
 ONLY_COPIED = {"exit_budget"}
 
-#: ThreadSanitizer has no threads that start in the child of a process that had several.
+#: ThreadSanitizer cannot start threads in a forked child of a process with several threads.
 LATE_THREADS = {"fork_child_connects"}
 
 
@@ -126,7 +126,7 @@ def test_behaviour(scenario: str, api: int) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_behaviour_over_several_streams(scenario: str) -> None:
-    """The loopback interface has one stream unless told otherwise."""
+    """On the loopback interface a connection has one stream by default."""
     settings = {
         "BAGUA_NET_MIN_NSTREAMS": "6",
         "BAGUA_NET_NSTREAMS": "6",

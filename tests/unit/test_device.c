@@ -5,7 +5,9 @@
  */
 #include "bagua_net.h"
 #include "check.h"
-#include "device/impl.h"
+#include "device/scan.h"
+#include "device/select.h"
+#include "device/sysfs.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
  * network namespace of its own, which holds two interfaces with the same address; skipped where that is not allowed.
  */
 #include "check.h"
-#include "device/device.h"
+#include "device/scan.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -10,8 +10,12 @@
 
 #include "bagua_net.h"
 #include "check.h"
-#include "engine/engine.h"
+#include "base/clock.h"
 #include "base/socket.h"
+#include "control/control.h"
+#include "control/lifecycle.h"
+#include "engine/engine.h"
+#include "handshake/close.h"
 
 #define DEADLINE_S 100
 #define SOCKETS 200
@@ -72,7 +76,7 @@ static void each_is_read_for_itself(const int *ours, const int *peers)
 	uint64_t started, ticks;
 
 	bnet_engine_lock();
-	check_int(bnet_engine_start(), 0);
+	check_int(bnet_control_start(), 0);
 	for (int i = 0; i < SOCKETS; i++)
 		bnet_drain_socket(ours[i], false);
 	atomic_store(&reads, 0);
@@ -106,7 +110,7 @@ int main(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
 	check_int(listen(listener, 1), 0);
-	check_int(bnet_engine_configure(), 0);
+	check_int(bnet_lifecycle_configure(), 0);
 	for (int i = 0; i < SOCKETS; i++)
 		open_pair(listener, &ours[i], &peers[i]);
 	each_is_read_for_itself(ours, peers);

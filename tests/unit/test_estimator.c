@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "scaling/limited.h"
 
 #define MS UINT64_C(1000)
 #define TICK (20 * MS)
@@ -16,7 +17,7 @@
 
 /* A socket whose counts a test moves on, and what the library makes of it. */
 struct model {
-	struct bnet_estimator flow;
+	struct bnet_estimator estimator;
 	struct bnet_reading at;
 	uint64_t now_us;
 };
@@ -25,7 +26,7 @@ static struct model begin(uint32_t rtt_us)
 {
 	struct model model = {.now_us = 5000000, .at = {.rtt_us = rtt_us, .min_rtt_us = rtt_us}};
 
-	bnet_estimator_update(&model.flow, &model.at, model.now_us, false);
+	bnet_estimator_update(&model.estimator, &model.at, model.now_us, false);
 	return model;
 }
 
@@ -36,7 +37,7 @@ static struct bnet_estimator_step step_on(struct model *model, uint64_t elapsed_
 	model->at.busy_us += busy_us;
 	model->at.acked += bytes;
 	model->at.delivery_rate = delivery_rate ? delivery_rate : bytes * 1000000 / elapsed_us;
-	return bnet_estimator_update(&model->flow, &model->at, model->now_us, rested);
+	return bnet_estimator_update(&model->estimator, &model->at, model->now_us, rested);
 }
 
 /* A tick in which it was busy and carried so much, as evenly as the delivery rate says (0: quite evenly). */
@@ -47,7 +48,7 @@ static struct bnet_estimator_step tick(struct model *model, uint64_t busy_us, ui
 
 static uint64_t rate(const struct model *model)
 {
-	return atomic_load(&model->flow.rate);
+	return atomic_load(&model->estimator.rate);
 }
 
 static bool near(uint64_t a, uint64_t b)
@@ -101,19 +102,19 @@ static void a_rest_keeps_the_rate(void)
 static void a_silent_stream_is_slow_and_not_unknown(void)
 {
 	struct model model = begin(100), dead = begin(100);
-	uint64_t unknown = bnet_estimator_inflight_limit(&model.flow);
+	uint64_t unknown = bnet_estimator_inflight_limit(&model.estimator);
 
 	check(unknown > 0);
 	for (int i = 0; i < 50; i++)
 		tick(&model, TICK, 2 * MB, 0);
-	check(bnet_estimator_inflight_limit(&model.flow) > unknown);
+	check(bnet_estimator_inflight_limit(&model.estimator) > unknown);
 	for (int i = 0; i < 500; i++) {
 		tick(&model, TICK, 0, 0);
 		tick(&dead, TICK, 0, 0);
 		check(rate(&model) > 0 && rate(&dead) > 0);
 	}
 	check(rate(&model) < 1000 && rate(&dead) < 1000);
-	check(bnet_estimator_inflight_limit(&model.flow) < unknown && bnet_estimator_inflight_limit(&dead.flow) < unknown);
+	check(bnet_estimator_inflight_limit(&model.estimator) < unknown && bnet_estimator_inflight_limit(&dead.estimator) < unknown);
 	for (int i = 0; i < 50; i++)
 		tick(&model, TICK, 2 * MB, 0);
 	check(near(rate(&model), 100 * MB));
@@ -155,7 +156,7 @@ static void a_lone_segment_that_stalls_is_slow(void)
 }
 
 /* What it carries in a few milliseconds and two round trips. */
-static void the_budget_grows_with_rate_and_round_trip(void)
+static void the_inflight_limit_grows_with_rate_and_round_trip(void)
 {
 	struct model slow = begin(100), fast = begin(100), far = begin(20000);
 
@@ -164,10 +165,32 @@ static void the_budget_grows_with_rate_and_round_trip(void)
 		tick(&fast, TICK, 2 * MB, 0);
 		tick(&far, TICK, 2 * MB, 0);
 	}
-	check(near(bnet_estimator_inflight_limit(&fast.flow), 10 * bnet_estimator_inflight_limit(&slow.flow)));
-	check(bnet_estimator_inflight_limit(&slow.flow) > 10 * MB / 1000);     /* more than it carries in 1 ms */
-	check(bnet_estimator_inflight_limit(&slow.flow) < 10 * MB * 20 / 1000); /* less than in 20 */
-	check(near(bnet_estimator_inflight_limit(&far.flow) - bnet_estimator_inflight_limit(&fast.flow), 2 * (20000 - 100) * 100));
+	check(near(bnet_estimator_inflight_limit(&fast.estimator), 10 * bnet_estimator_inflight_limit(&slow.estimator)));
+	check(bnet_estimator_inflight_limit(&slow.estimator) > 10 * MB / 1000);     /* more than it carries in 1 ms */
+	check(bnet_estimator_inflight_limit(&slow.estimator) < 10 * MB * 20 / 1000); /* less than in 20 */
+	check(near(bnet_estimator_inflight_limit(&far.estimator) - bnet_estimator_inflight_limit(&fast.estimator), 2 * (20000 - 100) * 100));
+}
+
+/* What is concluded from a step; lone and not contended where nothing else is said. */
+static bool bulk_is_limited(struct bnet_estimator_step step)
+{
+	return bnet_stream_is_limited(&step, BNET_WORK_BULK, true, false);
+}
+
+/* Of several streams: always busy is what counts. */
+static bool small_is_limited(struct bnet_estimator_step step)
+{
+	return bnet_stream_is_limited(&step, BNET_WORK_SMALL, false, false);
+}
+
+static bool lone_small_is_limited(struct bnet_estimator_step step)
+{
+	return bnet_stream_is_limited(&step, BNET_WORK_SMALL, true, false);
+}
+
+static bool queued(struct bnet_estimator_step step)
+{
+	return bnet_stream_is_queued(&step);
 }
 
 static bool limited(uint64_t busy_us, uint64_t rwnd_us, uint64_t delivery_rate)
@@ -176,7 +199,7 @@ static bool limited(uint64_t busy_us, uint64_t rwnd_us, uint64_t delivery_rate)
 
 	tick(&model, TICK, 2 * MB, 0);
 	model.at.rwnd_us += rwnd_us;
-	return tick(&model, busy_us, 2 * MB, delivery_rate).limited;
+	return bulk_is_limited(tick(&model, busy_us, 2 * MB, delivery_rate));
 }
 
 static void the_network_limits_who_is_busy_and_nothing_else(void)
@@ -198,15 +221,15 @@ static void who_is_always_busy_says_so(void)
 		bool soon = i < 30;
 
 		alone.at.segment = 1448;
-		check(soon || tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0).busy);
-		check(!tick(&mostly, i % 5 < 3 ? TICK : 0, MB, 0).busy);
+		check(soon || small_is_limited(tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0)));
+		check(!small_is_limited(tick(&mostly, i % 5 < 3 ? TICK : 0, MB, 0)));
 		held_up.at.rwnd_us += TICK / 2;
-		check(!tick(&held_up, TICK, MB, 0).busy);
+		check(!small_is_limited(tick(&held_up, TICK, MB, 0)));
 		if (soon)
 			tick(&always, TICK, MB, 0);
-		check(!tick(&alone, TICK, 100, 0).busy); /* it waits for the receiver's patience */
-		less_is = tick(&less, soon ? TICK : TICK * 88 / 100, MB, 0).busy;
-		more_is = tick(&more, soon ? 0 : TICK * 92 / 100, MB, 0).busy;
+		check(!small_is_limited(tick(&alone, TICK, 100, 0))); /* it waits for the receiver's patience */
+		less_is = small_is_limited(tick(&less, soon ? TICK : TICK * 88 / 100, MB, 0));
+		more_is = small_is_limited(tick(&more, soon ? 0 : TICK * 92 / 100, MB, 0));
 	}
 	check(!less_is && more_is); /* wherever they come from */
 }
@@ -222,9 +245,10 @@ static void who_is_often_busy_says_so_where_round_trips_grow(void)
 		near_by.at.rtt_us = seldom.at.rtt_us = 300;
 		late.at.rtt_us = 90; /* a processor's doing */
 		step = tick(&near_by, i % 4 ? TICK : 0, MB, 0);
-		check(!step.busy && (step.often_busy || i < 30));
-		check(!tick(&late, i % 4 ? TICK : 0, MB, 0).often_busy);
-		check(!tick(&seldom, i % 2 ? TICK : 0, MB, 0).often_busy);
+		check(!small_is_limited(step) && (lone_small_is_limited(step) || i < 30));
+		check(!bnet_stream_is_limited(&step, BNET_WORK_SMALL, true, true)); /* a late processor adds as much */
+		check(!lone_small_is_limited(tick(&late, i % 4 ? TICK : 0, MB, 0)));
+		check(!lone_small_is_limited(tick(&seldom, i % 2 ? TICK : 0, MB, 0)));
 	}
 }
 
@@ -236,9 +260,9 @@ static void a_pause_says_nothing_of_how_busy_it_is(void)
 	for (int i = 0; i < 50; i++) {
 		check(step_on(&bursts, 5 * TICK, TICK / 2, MB / 2, 0, true).paused);
 		for (int j = 0; j < 4; j++)
-			check(tick(&bursts, TICK, MB, 0).busy || i < 3);
+			check(small_is_limited(tick(&bursts, TICK, MB, 0)) || i < 3);
 		tick(&bursts, TICK / 2, MB / 2, 0);
-		check(!step_on(&rare, 2 * TICK, TICK / 10, 100000, 0, true).busy);
+		check(!small_is_limited(step_on(&rare, 2 * TICK, TICK / 10, 100000, 0, true)));
 		/* Nobody came by because nothing could move. */
 		check(!step_on(&filled, 2 * TICK, 2 * TICK, 1000, 0, true).paused);
 	}
@@ -248,18 +272,18 @@ static void bytes_wait_where_the_round_trip_has_grown(void)
 {
 	struct model near_by = begin(50), far = begin(10000);
 
-	check(tick(&near_by, TICK, MB, 0).queued); /* cannot be told there */
-	check(!tick(&far, TICK, MB, 0).queued);
+	check(queued(tick(&near_by, TICK, MB, 0))); /* cannot be told there */
+	check(!queued(tick(&far, TICK, MB, 0)));
 	far.at.rtt_us = 20000;
-	check(tick(&far, TICK, MB, 0).queued);
+	check(queued(tick(&far, TICK, MB, 0)));
 }
 
 static void a_step_is_what_happened_since_the_last(void)
 {
 	struct model model = {.now_us = 7000000, .at = {.acked = 12345, .busy_us = 99}};
-	struct bnet_estimator_step step = bnet_estimator_update(&model.flow, &model.at, model.now_us, false);
+	struct bnet_estimator_step step = bnet_estimator_update(&model.estimator, &model.at, model.now_us, false);
 
-	check(step.acked == 0 && step.elapsed_us == 0 && !step.limited);
+	check(step.acked == 0 && step.elapsed_us == 0 && !bulk_is_limited(step));
 	step = tick(&model, TICK, 777, 0);
 	check_int(step.acked, 777);
 	check_int(step.elapsed_us, TICK);
@@ -278,7 +302,7 @@ static void counts_that_go_back_are_a_new_beginning(void)
 		for (int i = 0; i < 50; i++)
 			tick(&model, TICK, 2 * MB, 0);
 		before = rate(&model);
-		peak = model.flow.peak;
+		peak = model.estimator.peak;
 		if (which == 0)
 			model.at = (struct bnet_reading){0};
 		else if (which == 1)
@@ -288,9 +312,9 @@ static void counts_that_go_back_are_a_new_beginning(void)
 		else
 			model.at.rwnd_us = 5;
 		step = tick(&model, 0, 0, 0);
-		check(step.acked == 0 && step.elapsed_us == 0 && !step.limited);
+		check(step.acked == 0 && step.elapsed_us == 0 && !bulk_is_limited(step));
 		check_int(rate(&model), before);
-		check_int(model.flow.peak, peak);
+		check_int(model.estimator.peak, peak);
 		step = tick(&model, TICK, 2 * MB, 0);
 		check_int(step.acked, 2 * MB);
 		check(near(rate(&model), 100 * MB));
@@ -317,13 +341,13 @@ static void counts_may_be_extreme(void)
 	tick(&model, TICK, UINT64_MAX / 2, UINT64_MAX);
 	fast = rate(&model);
 	check(fast > UINT64_C(100000) * MB);
-	check(bnet_estimator_inflight_limit(&model.flow) > fast / 1000);
+	check(bnet_estimator_inflight_limit(&model.estimator) > fast / 1000);
 	model.at.min_rtt_us = UINT32_MAX - 1;
 	tick(&model, UINT64_MAX / 200, UINT64_MAX / 4, UINT64_MAX);
-	check(bnet_estimator_inflight_limit(&model.flow) > 0);
+	check(bnet_estimator_inflight_limit(&model.estimator) > 0);
 	for (int i = 0; i < 50; i++)
 		tick(&unknown, TICK, 2 * MB, 0);
-	check(bnet_estimator_inflight_limit(&unknown.flow) < 100 * MB / 10); /* a tenth of a second's bytes */
+	check(bnet_estimator_inflight_limit(&unknown.estimator) < 100 * MB / 10); /* a tenth of a second's bytes */
 }
 
 /* ---- the kernel ---- */
@@ -362,7 +386,7 @@ int main(void)
 	a_silent_stream_is_slow_and_not_unknown();
 	a_lone_segment_says_nothing();
 	a_lone_segment_that_stalls_is_slow();
-	the_budget_grows_with_rate_and_round_trip();
+	the_inflight_limit_grows_with_rate_and_round_trip();
 	the_network_limits_who_is_busy_and_nothing_else();
 	who_is_always_busy_says_so();
 	who_is_often_busy_says_so_where_round_trips_grow();

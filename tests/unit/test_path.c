@@ -30,7 +30,7 @@ static void use(int streams)
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		bnet_scaler_init(&path->demand, streams, MANY);
+		bnet_scaler_init(&path->scaler, streams, MANY);
 		bnet_path_widen(path);
 	}
 	bnet_engine_unlock();

@@ -14,31 +14,36 @@
 #define MB UINT64_C(1000000)
 
 struct world {
-	struct bnet_scaler demand;
+	struct bnet_scaler scaler;
 	uint64_t (*carries)(int streams); /* bytes/s */
 	uint64_t together; /* … of ranks that wait for each other; 0: what it carries by itself */
 	uint64_t now_us;
 	uint64_t changes;
 	uint32_t rtt_us;
 	int highest;
-	bool limited, queued, waiting, opening;
+	bool limited, queued, bulk, opening;
 };
 
 static struct world begin(uint64_t (*carries)(int streams), int least, int most)
 {
 	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200};
 
-	world.limited = world.queued = world.waiting = true;
-	bnet_scaler_init(&world.demand, least, most);
-	world.highest = world.demand.level;
-	check_int(world.demand.level, least);
+	world.limited = world.queued = world.bulk = true;
+	bnet_scaler_init(&world.scaler, least, most);
+	world.highest = world.scaler.level;
+	check_int(world.scaler.level, least);
 	return world;
+}
+
+static bool on_trial(const struct bnet_scaler *scaler)
+{
+	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
 }
 
 /* One sample; true: the level has changed. */
 static bool sample(struct world *world)
 {
-	int before = world->demand.level;
+	int before = world->scaler.level;
 	struct bnet_scaler_sample sample = {
 		.now_us = world->now_us += TICK_US,
 		.elapsed_us = TICK_US,
@@ -46,16 +51,16 @@ static bool sample(struct world *world)
 		.rtt_us = world->rtt_us,
 		.limited = world->limited,
 		.queued = world->queued,
-		.waiting = world->waiting,
+		.work = world->bulk ? BNET_WORK_BULK : BNET_WORK_SMALL,
 		.opening = world->opening,
 	};
-	bool changed = bnet_scaler_step(&world->demand, &sample);
+	bool changed = bnet_scaler_step(&world->scaler, &sample);
 
-	check_int(changed, world->demand.level != before);
-	check(world->demand.level >= world->demand.least && world->demand.level <= world->demand.most);
+	check_int(changed, world->scaler.level != before);
+	check(world->scaler.level >= world->scaler.least && world->scaler.level <= world->scaler.most);
 	world->changes += changed;
-	if (world->demand.level > world->highest)
-		world->highest = world->demand.level;
+	if (world->scaler.level > world->highest)
+		world->highest = world->scaler.level;
 	return changed;
 }
 
@@ -115,9 +120,9 @@ static void caps_are_added_up(void)
 	struct world world = begin(caps, 1, MOST);
 
 	samples(&world, MINUTE);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	samples(&world, 10 * MINUTE);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	check(world.changes < 10); /* straight there: each step is a multiple */
 }
 
@@ -126,7 +131,7 @@ static void growth_ends_where_it_carries_no_more(void)
 	struct world world = begin(caps_on_a_link, 1, MOST);
 
 	samples(&world, MINUTE);
-	check(caps_on_a_link(world.demand.before ? world.demand.before : world.demand.level) == caps_on_a_link(MOST));
+	check(caps_on_a_link(on_trial(&world.scaler) ? world.scaler.before : world.scaler.level) == caps_on_a_link(MOST));
 	check(world.highest < MOST);
 }
 
@@ -137,11 +142,11 @@ static void least_and_most_hold(void)
 			struct world world = begin(caps, least, most);
 
 			samples(&world, MINUTE);
-			check(world.demand.level * 10 >= most * 9); /* one more may not be worth it */
+			check(world.scaler.level * 10 >= most * 9); /* one more may not be worth it */
 			world.limited = false;
 			world.carries = link;
 			samples(&world, MINUTE);
-			check_int(world.demand.level, least);
+			check_int(world.scaler.level, least);
 		}
 }
 
@@ -167,9 +172,9 @@ static void useless_streams_are_given_back(void)
 		struct world world = begin(paths[i], 1, MOST);
 
 		await_change(&world);
-		check(world.demand.level > 1);
+		check(world.scaler.level > 1);
 		await_change(&world);
-		check_int(world.demand.level, 1);
+		check_int(world.scaler.level, 1);
 	}
 }
 
@@ -183,9 +188,9 @@ static void a_failed_trial_is_retried_later_and_later(void)
 	for (int turn = 0; turn < 30; turn++) {
 		last = rest;
 		rest = await_change(&world);
-		check(world.demand.level > 1);
+		check(world.scaler.level > 1);
 		trial = await_change(&world);
-		check_int(world.demand.level, 1);
+		check_int(world.scaler.level, 1);
 		check(trial < SECOND); /* it costs little */
 		check(turn == 0 || rest >= last);
 		longer += turn > 0 && rest > last;
@@ -202,12 +207,12 @@ static void a_path_that_changes_is_noticed(void)
 	samples(&world, 10 * MINUTE);
 	world.carries = caps;
 	samples(&world, 10 * MINUTE);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	/* A success makes it bold again: the next failure is retried as soon as the first. */
 	world.carries = link;
 	world.limited = false;
 	samples(&world, 10 * MINUTE);
-	check_int(world.demand.level, 1);
+	check_int(world.scaler.level, 1);
 	world.limited = true;
 	await_change(&world);
 	await_change(&world);
@@ -221,9 +226,9 @@ static void loss_is_met_with_all_streams(void)
 
 	world.queued = false;
 	samples(&world, MINUTE);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	samples(&same, MINUTE); /* queued: so little more is no gain */
-	check(same.demand.level < MOST);
+	check(same.scaler.level < MOST);
 }
 
 /* One stream carries nine tenths of what four do, and many less. */
@@ -251,7 +256,7 @@ static uint64_t samples_above(struct world *world, int level, uint64_t count)
 
 	while (count--) {
 		sample(world);
-		above += world->demand.level > level;
+		above += world->scaler.level > level;
 	}
 	return above;
 }
@@ -268,7 +273,7 @@ static void a_climb_in_doubt_is_looked_at_again(void)
 		world.queued = false;
 		await_change(&world);
 		await_change(&world);
-		check(world.demand.level > 4); /* the first trial has stayed, though it carried no more */
+		check(world.scaler.level > 4); /* the first trial has stayed, though it carried no more */
 		samples(&world, MINUTE / 2);
 		check(samples_above(&world, 8, 10 * MINUTE) < MINUTE / 2); /* 8: a trial beside four */
 	}
@@ -285,7 +290,7 @@ static void a_pause_does_not_end_a_climb(void)
 	samples(&world, SECOND / 2);
 	world.limited = true;
 	samples(&world, 5 * SECOND);
-	check(world.demand.level >= 32);
+	check(world.scaler.level >= 32);
 }
 
 /* A path that gains by many streams one day, though none was of use before. */
@@ -295,10 +300,10 @@ static void a_review_does_not_hold_for_good(void)
 
 	world.queued = false;
 	samples(&world, MINUTE / 2);
-	check(world.demand.careful > 0);
+	check(world.scaler.careful > 0);
 	world.carries = late_gain;
 	samples(&world, 5 * MINUTE);
-	check(world.demand.level >= 32);
+	check(world.scaler.level >= 32);
 }
 
 /* What was seen on earlier climbs, of another path as it were, does not count. */
@@ -321,9 +326,9 @@ static void a_level_that_is_set_begins_anew(void)
 
 		world.queued = false;
 		samples(&world, n);
-		world.demand.most = 3;
-		if (world.demand.level > 3)
-			bnet_scaler_set(&world.demand, 3);
+		world.scaler.most = 3;
+		if (world.scaler.level > 3)
+			bnet_scaler_set(&world.scaler, 3);
 		samples(&world, MINUTE); /* within least and most, every sample */
 	}
 }
@@ -358,16 +363,16 @@ static void what_nothing_waits_behind_counts(void)
 {
 	struct world world = begin(caps, 1, MOST);
 
-	world.waiting = false;
+	world.bulk = false;
 	samples(&world, MINUTE);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	/* More streams than a small message needs are at hand for a large one, for a while. */
 	world.limited = false;
 	world.carries = link;
 	samples(&world, MINUTE / 2);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	samples(&world, 60 * MINUTE);
-	check_int(world.demand.level, 1);
+	check_int(world.scaler.level, 1);
 }
 
 /* What waits changes with the trial itself: a lone stream takes a message whole, several hold back. */
@@ -377,14 +382,14 @@ static void a_trial_in_vain_counts_for_the_work_it_began_with(void)
 		struct world world = begin(link, 1, MOST), emptied = begin(link, 1, MOST);
 
 		for (uint64_t n = 0; n < 10 * MINUTE; n++) {
-			world.waiting = (world.demand.level > 1) != first;
+			world.bulk = (world.scaler.level > 1) != first;
 			sample(&world);
 		}
 		check(world.changes > 2 && world.changes < 60);
 		for (uint64_t n = 0; n < 10 * SECOND && !first; n++) {
-			emptied.queued = !(emptied.waiting = emptied.demand.level > 1);
+			emptied.queued = !(emptied.bulk = emptied.scaler.level > 1);
 			sample(&emptied);
-			check(emptied.demand.level <= 4); /* no doubt: it began with a queue */
+			check(emptied.scaler.level <= 4); /* no doubt: it began with a queue */
 		}
 	}
 }
@@ -394,11 +399,11 @@ static void a_trial_does_not_wait_for_ever(void)
 {
 	struct world world = begin(link, 1, MOST);
 
-	world.waiting = false;
+	world.bulk = false;
 	await_change(&world);
 	world.limited = world.queued = false;
 	samples(&world, 10 * SECOND);
-	check_int(world.demand.level, 1);
+	check_int(world.scaler.level, 1);
 	check_int(world.changes, 2);
 }
 
@@ -408,11 +413,11 @@ static void trials_in_vain_count_for_the_same_work(void)
 	for (int first = 0; first < 2; first++) {
 		struct world world = begin(link, 1, MOST);
 
-		world.waiting = first;
+		world.bulk = first;
 		samples(&world, 10 * MINUTE);
-		while (world.demand.before) /* a trial that is on ends */
+		while (on_trial(&world.scaler)) /* a trial that is on ends */
 			sample(&world);
-		world.waiting = !first;
+		world.bulk = !first;
 		check(await_change(&world) < SECOND);
 	}
 }
@@ -424,19 +429,19 @@ static void a_trial_waits_for_other_ranks(void)
 		struct world ranks[2] = {begin(caps, 1, MOST), begin(caps, 1, MOST)};
 
 		for (uint64_t i = 0; i < 10 * SECOND; i++) {
-			const uint64_t carried[2] = {caps(ranks[0].demand.level), caps(ranks[1].demand.level)};
+			const uint64_t carried[2] = {caps(ranks[0].scaler.level), caps(ranks[1].scaler.level)};
 			const uint64_t both = carried[0] < carried[1] ? carried[0] : carried[1];
 
 			for (int r = 0; r < 2; r++) {
 				if (r == 1 && i < later)
 					continue;
-				ranks[r].waiting = later % 2; /* large messages, and small ones */
+				ranks[r].bulk = later % 2; /* large messages, and small ones */
 				ranks[r].limited = carried[r] == both;
 				ranks[r].together = both;
 				sample(&ranks[r]);
 			}
 		}
-		check(ranks[0].demand.level >= MOST / 2 && ranks[1].demand.level >= MOST / 2);
+		check(ranks[0].scaler.level >= MOST / 2 && ranks[1].scaler.level >= MOST / 2);
 	}
 }
 
@@ -447,13 +452,13 @@ static void idle_streams_are_given_back_where_fewer_do(void)
 	struct world world = begin(caps, 1, MOST);
 
 	samples(&world, MINUTE);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	world.limited = false;
 	world.carries = link;
 	await_change(&world);
-	check(world.demand.level < MOST && world.demand.level > 1);
+	check(world.scaler.level < MOST && world.scaler.level > 1);
 	samples(&world, MINUTE);
-	check_int(world.demand.level, 1);
+	check_int(world.scaler.level, 1);
 }
 
 static void fewer_streams_that_carry_less_are_undone(void)
@@ -464,13 +469,13 @@ static void fewer_streams_that_carry_less_are_undone(void)
 	samples(&world, MINUTE);
 	world.limited = false;
 	await_change(&world);
-	check(world.demand.level < MOST);
+	check(world.scaler.level < MOST);
 	await_change(&world);
-	check_int(world.demand.level, MOST);
+	check_int(world.scaler.level, MOST);
 	for (uint64_t i = 0; i < MINUTE; i++) {
 		sample(&world);
-		if (world.demand.level < lowest)
-			lowest = world.demand.level;
+		if (world.scaler.level < lowest)
+			lowest = world.scaler.level;
 	}
 	check(lowest >= MOST / 2);
 }
@@ -483,14 +488,14 @@ static void streams_that_open_are_not_judged(void)
 	int tried;
 
 	await_change(&world);
-	tried = world.demand.level;
+	tried = world.scaler.level;
 	check(tried > 1);
 	world.opening = true;
 	samples(&world, 10 * MINUTE);
-	check_int(world.demand.level, tried);
+	check_int(world.scaler.level, tried);
 	world.opening = false;
 	await_change(&world);
-	check_int(world.demand.level, 1);
+	check_int(world.scaler.level, 1);
 }
 
 static void windows_are_as_long_as_many_round_trips(void)
@@ -529,7 +534,7 @@ static struct bnet_scaler_sample random_sample(uint64_t now_us)
 		.rtt_us = (uint32_t)random_below(kind == 1 ? UINT32_MAX : 1000),
 		.limited = random_below(2),
 		.queued = random_below(2),
-		.waiting = random_below(2),
+		.work = random_below(2) ? BNET_WORK_BULK : BNET_WORK_SMALL,
 		.opening = kind > 95,
 	};
 }
@@ -540,7 +545,7 @@ static void check_invariants(const struct bnet_scaler *before, const struct bnet
 	check(after->level >= after->least && after->level <= after->most);
 	check(after->least == before->least && after->most == before->most);
 	check_int(changed, after->level != before->level);
-	check(after->before == 0 || (after->before >= after->least && after->before <= after->most));
+	check(!on_trial(after) || (after->before >= after->least && after->before <= after->most));
 	check(!sample->opening || !changed);
 	check(sample->now_us >= before->settled_us || !changed);
 	if (changed && before->before) /* a trial ends by itself before the next one */
@@ -552,17 +557,17 @@ static void invariants_hold_whatever_comes(void)
 	for (int path = 0; path < 200; path++) {
 		int most = 1 + (int)random_below(MOST), least = 1 + (int)random_below((uint64_t)most);
 		uint64_t now_us = random_below(1000 * MB);
-		struct bnet_scaler demand, before;
+		struct bnet_scaler scaler, before;
 		int changes = 0;
 
-		bnet_scaler_init(&demand, least, most);
+		bnet_scaler_init(&scaler, least, most);
 		for (int i = 0; i < 20000; i++) {
 			struct bnet_scaler_sample sample = random_sample(now_us += random_below(100000));
 
-			before = demand;
-			bool changed = bnet_scaler_step(&demand, &sample);
+			before = scaler;
+			bool changed = bnet_scaler_step(&scaler, &sample);
 
-			check_invariants(&before, &demand, changed, &sample);
+			check_invariants(&before, &scaler, changed, &sample);
 			changes += changed;
 		}
 		check(least == most ? changes == 0 : changes > 0);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Cutting: threads that claim at once take every byte of every message once. Ticking off: a message is complete when
- * every unit of it has come, whatever the order, and a slice that comes again is known.
+ * The sender's cutting: threads that claim at once take every byte of every message once.
  */
 #include "transport/slice.h"
 
-#include <errno.h>
 #include <pthread.h>
 
 #include "check.h"
+#include "wire/wire.h"
 
 #define MESSAGES 2000
 #define THREADS 4
@@ -111,55 +110,6 @@ static void what_little_there_is_reaches_all_slow_streams(void)
 	check_int(bnet_slice_least(0, 64, 0, 8192), 8192); /* whatever is asked for */
 }
 
-static void tick_all(struct bnet_reassembly *map, uint64_t size, uint64_t slice)
-{
-	uint64_t n = size / slice + (size % slice != 0);
-
-	bnet_reassembly_start(map, size);
-	for (uint64_t i = 0; i < n; i++) {
-		uint64_t at = (i * 7 + 3) % n * slice; /* any order: 7 and n share no factor below */
-		uint64_t length = at + slice > size ? size - at : slice;
-
-		check_int(bnet_reassembly_place(map, at, length), 0);
-		check_int(bnet_reassembly_place(map, at, length), 1); /* while it is coming, and after */
-		check_int(bnet_reassembly_arrived(map, length), i == n - 1);
-		check_int(bnet_reassembly_place(map, at, length), 1);
-	}
-}
-
-static void test_map(void)
-{
-	struct bnet_reassembly map;
-
-	bnet_reassembly_init(&map);
-	tick_all(&map, 5 * 4096 + 17, 4096);
-	tick_all(&map, 1, 4096);
-	tick_all(&map, 300 * 4096 + 1, 3 * 4096); /* slices across the words of the map */
-	bnet_reassembly_start(&map, 0);
-	check_int(bnet_reassembly_place(&map, 0, 0), 0);
-	check(bnet_reassembly_arrived(&map, 0));
-
-	check_int(bnet_reassembly_reserve(&map, UINT64_C(1) << 30), 0);
-	tick_all(&map, (UINT64_C(1) << 30) - 5, 1 << 20);
-	tick_all(&map, 4096, 4096); /* a small one in a large map */
-	bnet_reassembly_destroy(&map);
-}
-
-static void test_overlap_is_refused(void)
-{
-	struct bnet_reassembly map;
-
-	bnet_reassembly_init(&map);
-	bnet_reassembly_start(&map, 64 * 4096);
-	check_int(bnet_reassembly_place(&map, 4 * 4096, 4 * 4096), 0);
-	check_int(bnet_reassembly_place(&map, 4 * 4096, 4 * 4096), 1);
-	check_int(bnet_reassembly_place(&map, 5 * 4096, 2 * 4096), 1);
-	check_int(bnet_reassembly_place(&map, 0, 5 * 4096), -EBADMSG);
-	check_int(bnet_reassembly_place(&map, 0, 64 * 4096), -EBADMSG);
-	check_int(bnet_reassembly_place(&map, 0, 4 * 4096), 0);
-	check_int(bnet_reassembly_place(&map, 8 * 4096, 4 * 4096), 0);
-}
-
 int main(void)
 {
 	test_threads_take_each_byte_once();
@@ -167,7 +117,5 @@ int main(void)
 	test_message_numbers_pass_32_bits();
 	test_want();
 	what_little_there_is_reaches_all_slow_streams();
-	test_map();
-	test_overlap_is_refused();
 	return 0;
 }

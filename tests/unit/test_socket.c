@@ -9,7 +9,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include "base/address.h"
 #include "check.h"
+#include "device/scan.h"
 #include "base/counters.h"
 
 static void test_path_rule(void)
@@ -133,16 +135,16 @@ static void test_listen_range(void)
 	int a, b;
 
 	check_int(bnet_device_scan(&table, "=lo", NULL), 0);
-	a = bnet_socket_listen(&table.nics[0], any, &one);
+	a = bnet_socket_listen(&table.nics[0].addr, any, &one);
 	check(a >= 0);
 	/* A range of the one port that is taken: refused, not another port. */
 	range.first = range.last = (uint16_t)(((uint8_t *)&one)[2] << 8 | ((uint8_t *)&one)[3]);
-	b = bnet_socket_listen(&table.nics[0], range, &two);
+	b = bnet_socket_listen(&table.nics[0].addr, range, &two);
 	check_int(b, -EADDRINUSE);
 	bnet_socket_close(a);
-	b = bnet_socket_listen(&table.nics[0], range, &two);
+	b = bnet_socket_listen(&table.nics[0].addr, range, &two);
 	check(b >= 0);
-	check_int(memcmp(&one, &two, bnet_sockaddr_size(&one)), 0);
+	check_int(memcmp(&one, &two, bnet_address_size(&one)), 0);
 	bnet_socket_close(b);
 }
 

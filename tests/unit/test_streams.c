@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -170,7 +171,7 @@ static void set_level(int level)
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		bnet_scaler_init(&path->demand, level, level);
+		bnet_scaler_init(&path->scaler, level, level);
 		bnet_path_widen(path);
 	}
 	bnet_engine_unlock();

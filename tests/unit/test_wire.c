@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 
+#include "base/address.h"
 #include "check.h"
 #include "wire/wire.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "engine/engine.h"
+#include "control/lifecycle.h"
 #include "transport/worker.h"
 
 /* ---- another machine: the library's calls come here first ---- */
@@ -107,11 +107,11 @@ static void the_first_choice_stays(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	unsetenv("BAGUA_NET_THREADS");
 	processors = 16;
-	check_int(bnet_engine_configure(), 0);
+	check_int(bnet_lifecycle_configure(), 0);
 	check_int(bnet_workers_wanted(), bnet_workers_for(16, 1, 100000));
 	check(bnet_workers_wanted() > 0);
 	processors = 1;
-	check_int(bnet_engine_configure(), 0);
+	check_int(bnet_lifecycle_configure(), 0);
 	check_int(bnet_workers_wanted(), bnet_workers_for(16, 1, 100000));
 }
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the device_*.c files share: the rules that choose interfaces, which are pure, and the facts that sysfs holds.
+ * The rules that choose interfaces, as NCCL chooses them. Pure.
  */
-#ifndef BNET_DEVICE_IMPL_H
-#define BNET_DEVICE_IMPL_H
+#ifndef BNET_SELECT_H
+#define BNET_SELECT_H
+
+#include <net/if.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/socket.h>
 
 #include "device/device.h"
-
-#include <stddef.h>
-
-/* ---- device_select.c: pure ---- */
 
 /* How good an address is for reaching other hosts; the lowest of an interface is used. */
 enum bnet_address_rank {
@@ -57,21 +58,8 @@ enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bne
 /* Is it a device? If not, reason says why (size: that of struct bnet_rejected's). */
 bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, const struct bnet_interface *candidate,
 		      char *reason, size_t size);
-
-/* ---- device_sysfs.c: root is BNET_SYSFS_NET, or a copy of such a tree ---- */
-
-#define BNET_SYSFS_NET "/sys/class/net"
-
-/* Does sysfs speak of this very interface, and not of its namesake in another network namespace? */
-bool bnet_sysfs_has(const char *root, const char *name, int ifindex);
-/* Mb/s; 0: unknown. What lies below a bond, a VLAN or a bridge counts before its own word. */
-int bnet_sysfs_speed(const char *root, const char *name);
-bool bnet_sysfs_is_bridge_port(const char *root, const char *name);
-/* The PCI device's folder; "" where there is none. */
-void bnet_sysfs_pci_path(const char *root, const char *name, char *path, size_t size);
-/* -1: unknown. */
-int bnet_sysfs_numa_node(const char *root, const char *name);
-/* The same for all functions of one PCI device of this host, otherwise for this interface only. */
-uint64_t bnet_sysfs_guid(const char *root, const char *name, const char *pci_path);
+/* Does the interface name match a list in NCCL's syntax ("eth,ib", "=eth0", "^docker,lo")? An entry may end in
+ * ":port", which is ignored. Pure. */
+bool bnet_ifname_match(const char *list, const char *name);
 
 #endif

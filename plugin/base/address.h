@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Socket addresses, IPv4 and IPv6. Any thread; no state.
+ */
+#ifndef BNET_ADDRESS_H
+#define BNET_ADDRESS_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+/* "10.0.0.4:1234" or "[fe80::1]:1234". */
+#define BNET_ADDRESS_TEXT 80
+const char *bnet_address_text(const struct sockaddr_storage *addr, char out[BNET_ADDRESS_TEXT]);
+
+socklen_t bnet_address_size(const struct sockaddr_storage *addr);
+
+/* Equal but for the port and the scope. */
+bool bnet_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+
+#endif

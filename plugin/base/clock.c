@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See clock.h.
+ */
+#include "base/clock.h"
+
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t bnet_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t bnet_now_us(void)
+{
+	return bnet_now_ns() / 1000;
+}
+
+uint64_t bnet_now_ms(void)
+{
+	return bnet_now_ns() / 1000000;
+}
+
+uint64_t bnet_random(void)
+{
+	uint64_t value = 0;
+
+	while (value == 0)
+		if (getrandom(&value, sizeof(value), 0) != sizeof(value))
+			value = (uint64_t)(uintptr_t)&value ^ bnet_now_ms() << 20 ^ (uint64_t)getpid();
+	return value;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See lifecycle.h.
+ */
+#include "control/lifecycle.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/counters.h"
+#include "base/log.h"
+#include "base/socket.h"
+#include "device/scan.h"
+#include "handshake/close.h"
+#include "scaling/path.h"
+#include "transport/worker.h"
+
+/* ---- fork ---- */
+
+static void close_watches(struct bnet_node *head)
+{
+	bnet_list_each(node, head) {
+		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
+
+		close(watch->fd);
+		free(watch); /* every watch is its object's first member */
+	}
+}
+
+/* A child that outlives its parent, such as a data loader, must not keep the parent's connections looking alive. It gets
+ * an empty engine; inherited connections fail in the child, and can be closed there. */
+static void after_fork_in_child(void)
+{
+	close_watches(&bnet_engine.inbound);
+	close_watches(&bnet_engine.connectors);
+	close_watches(&bnet_engine.drains);
+	for (int i = 0; i < BNET_MAX_NICS; i++)
+		if (bnet_engine.listeners[i].fd >= 0)
+			close(bnet_engine.listeners[i].fd);
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		for (int i = 0; i < conn->nstreams; i++) {
+			close(conn->streams[i]->fd);
+			conn->streams[i]->fd = -1;
+		}
+		if (conn->epoll >= 0)
+			close(conn->epoll);
+		conn->epoll = -1;
+		conn->worker = NULL;
+		atomic_store(&conn->error, -ECHILD);
+		atomic_store(&conn->owner, false);
+		bnet_list_remove(node);
+	}
+	bnet_list_each(node, &bnet_engine.listens)
+		bnet_list_remove(node);
+	bnet_list_each(node, &bnet_engine.paths)
+		bnet_list_remove(node);
+	if (bnet_engine.running) {
+		close(bnet_engine.epoll);
+		close(bnet_engine.wake);
+		bnet_engine.epoll = bnet_engine.wake = -1;
+	}
+	bnet_workers_forget();
+	bnet_engine.running = false;
+	atomic_store(&bnet_engine_dozing, false);
+	atomic_store(&bnet_counts.descriptors, 0);
+	bnet_engine_init();
+	pthread_mutex_unlock(&bnet_engine.lock);
+}
+
+/* ---- configuration ---- */
+
+static void explain_no_device(int rc)
+{
+	bnet_warn("NET/BaguaNet: no network interface to use (%s). NCCL_SOCKET_IFNAME=%s NCCL_SOCKET_FAMILY=%s",
+		  strerror(-rc), getenv("NCCL_SOCKET_IFNAME") ? getenv("NCCL_SOCKET_IFNAME") : "(unset)",
+		  getenv("NCCL_SOCKET_FAMILY") ? getenv("NCCL_SOCKET_FAMILY") : "(unset)");
+	for (int i = 0; i < bnet_engine.devices.nrejected; i++)
+		bnet_warn("NET/BaguaNet: %s not used: %s", bnet_engine.devices.rejected[i].name,
+			  bnet_engine.devices.rejected[i].reason);
+}
+
+/* An unavailable congestion control costs one line, and the streams use the system's. It is tried once, not for every
+ * stream. */
+static void check_congestion(struct bnet_config *config, int family)
+{
+	char available[BNET_CONGESTIONS], allowed[BNET_CONGESTIONS];
+	int rc = config->congestion[0] ? bnet_socket_try_congestion(family, config->congestion) : 0;
+
+	if (rc == 0)
+		return;
+	bnet_socket_congestions("available", available);
+	bnet_socket_congestions("allowed", allowed);
+	bnet_warn("NET/BaguaNet: BAGUA_NET_CONGESTION=%s: %s; going on with the system's. The kernel has: %s. Without "
+		  "CAP_NET_ADMIN a process may use: %s",
+		  config->congestion,
+		  rc == -ENOENT  ? "the kernel has no congestion control of that name, or its module is not loaded"
+		  : rc == -EPERM ? "this process may not use it (net.ipv4.tcp_allowed_congestion_control)"
+				 : strerror(-rc),
+		  available, allowed);
+	memset(config->congestion, 0, sizeof(config->congestion));
+}
+
+static int configure(void)
+{
+	char err[256];
+	int rc;
+
+	rc = bnet_config_read(&bnet_engine.config, err, sizeof(err));
+	if (rc < 0) {
+		bnet_warn("NET/BaguaNet: %s", err);
+		return rc;
+	}
+	if (bnet_config_unknown(err, sizeof(err)) < 0)
+		bnet_warn("NET/BaguaNet: %s", err);
+	rc = bnet_device_scan(&bnet_engine.devices, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"));
+	if (rc < 0) {
+		explain_no_device(rc);
+		return rc;
+	}
+	for (int i = 0; i < bnet_engine.devices.nrejected; i++)
+		bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: %s not used: %s", bnet_engine.devices.rejected[i].name,
+			  bnet_engine.devices.rejected[i].reason);
+	if (bnet_devices_make(&bnet_engine.devices, bnet_engine.config.bond, err, sizeof(err)) < 0)
+		bnet_warn("NET/BaguaNet: %s", err);
+	check_congestion(&bnet_engine.config, bnet_engine.devices.nics[0].addr.ss_family);
+	bnet_workers_want(bnet_workers_choose(&bnet_engine.config, &bnet_engine.devices));
+	bnet_engine_init();
+	rc = pthread_atfork(bnet_engine_lock, bnet_engine_unlock, after_fork_in_child);
+	if (rc)
+		return -rc;
+	bnet_engine.configured = true;
+	return 0;
+}
+
+int bnet_lifecycle_configure(void)
+{
+	int rc;
+
+	bnet_engine_lock();
+	rc = bnet_engine.configured ? 0 : configure();
+	bnet_engine_unlock();
+	return rc;
+}
+
+/* ---- connections ---- */
+
+void bnet_lifecycle_joined(const struct bnet_joined *joined)
+{
+	struct bnet_conn *conn = joined->conn;
+
+	bnet_path_stream_joined(conn, joined->stream);
+	if (!joined->first)
+		return;
+	bnet_path_ready(conn, joined->most);
+	bnet_worker_adopt(conn);
+	pthread_cond_broadcast(&bnet_engine.changed);
+}
+
+void bnet_lifecycle_free(struct bnet_conn *conn)
+{
+	bnet_path_leave(conn);
+	bnet_conn_free(conn);
+}
+
+void bnet_lifecycle_discard(struct bnet_conn *conn)
+{
+	bnet_connectors_cancel(conn);
+	bnet_worker_release(conn);
+	bnet_list_remove(&conn->node);
+	bnet_list_remove(&conn->setup.accepted);
+	if (bnet_engine.running)
+		bnet_drain_start(conn);
+	bnet_lifecycle_free(conn);
+	if (bnet_engine.running)
+		bnet_engine_wake();
+}
+
+void bnet_lifecycle_discard_listen(struct bnet_listen *listen)
+{
+	bnet_list_each(node, &listen->queue)
+		bnet_lifecycle_discard(bnet_entry(node, struct bnet_conn, setup.accepted));
+	bnet_list_remove(&listen->node);
+	free(listen);
+	if (bnet_engine.running)
+		bnet_engine_wake();
+}
+
+/* ---- the process's end ---- */
+
+/* At exit the control thread still runs: what it drains of our sends gets the rest of its budget. A process may end
+ * inside a signal handler that interrupted a holder of the lock, so even the lock is not waited for longer. */
+__attribute__((destructor)) static void finish_drains(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	if (!bnet_engine.configured || pthread_mutex_timedlock(&bnet_engine.lock, &until) != 0)
+		return;
+	while (bnet_engine.running && bnet_drains_matter()) {
+		uint64_t now = bnet_now_ms();
+
+		if (now >= bnet_engine.drain_deadline_ms)
+			break;
+		bnet_engine_wait((int)(bnet_engine.drain_deadline_ms - now));
+	}
+	bnet_engine_unlock();
+}

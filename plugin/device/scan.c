@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Collects the interfaces of this machine: those that are used and those that are not. Blocks for some system calls and
+ * keeps no state: from any thread.
+ */
+#include "device/scan.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "device/select.h"
+#include "device/sysfs.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Drivers without hardware that tell a speed all the same. */
+static const char *const inventive_drivers[] = {"veth", "tun"};
+
+/* ---- collecting ---- */
+
+struct candidates {
+	struct bnet_interface *rows;
+	int count;
+};
+
+/* The length of an interface's name, without the ":label" that an IPv4 address may add to it. */
+static size_t name_length(const char *name)
+{
+	size_t len = strcspn(name, ":");
+
+	return len < IF_NAMESIZE ? len : IF_NAMESIZE - 1;
+}
+
+static struct bnet_interface *find_or_add(struct candidates *all, const struct ifaddrs *entry)
+{
+	struct bnet_interface *row;
+	size_t len = name_length(entry->ifa_name);
+
+	for (int i = 0; i < all->count; i++) {
+		row = &all->rows[i];
+		if (strlen(row->name) == len && memcmp(row->name, entry->ifa_name, len) == 0)
+			return row;
+	}
+	row = &all->rows[all->count++];
+	memcpy(row->name, entry->ifa_name, len);
+	row->ifindex = (int)if_nametoindex(row->name);
+	row->flags = entry->ifa_flags;
+	row->rank = BNET_ADDRESS_NONE;
+	if (bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex))
+		row->bridge_port = bnet_sysfs_is_bridge_port(BNET_SYSFS_NET, row->name);
+	return row;
+}
+
+static int family_of(const struct ifaddrs *entry)
+{
+	int family = entry->ifa_addr ? entry->ifa_addr->sa_family : AF_UNSPEC;
+
+	return family == AF_INET || family == AF_INET6 ? family : AF_UNSPEC;
+}
+
+/* The first address of the best rank stays. */
+static void offer_address(struct bnet_interface *row, const struct sockaddr *addr)
+{
+	enum bnet_address_rank rank = bnet_address_rank(addr);
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&row->addr;
+
+	if (rank >= row->rank)
+		return;
+	row->rank = rank;
+	row->addr_len = addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	memset(&row->addr, 0, sizeof(row->addr));
+	memcpy(&row->addr, addr, row->addr_len);
+	if (rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
+		in6->sin6_scope_id = (uint32_t)row->ifindex;
+}
+
+/* All interfaces, those with a wanted address first: in the order in which NCCL meets them. */
+static int collect(struct candidates *all, int family)
+{
+	struct ifaddrs *list;
+	size_t entries = 0;
+
+	if (getifaddrs(&list))
+		return -errno;
+	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
+		entries++;
+	*all = (struct candidates){.rows = calloc(entries + 1, sizeof(*all->rows))};
+	if (!all->rows) {
+		freeifaddrs(list);
+		return -ENOMEM;
+	}
+	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
+		int own = family_of(entry);
+
+		if (own != AF_UNSPEC && (family == AF_UNSPEC || own == family))
+			offer_address(find_or_add(all, entry), entry->ifa_addr);
+	}
+	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
+		struct bnet_interface *row = find_or_add(all, entry);
+
+		if (family_of(entry) != AF_UNSPEC && row->rank == BNET_ADDRESS_NONE)
+			row->other_family = true;
+	}
+	freeifaddrs(list);
+	return 0;
+}
+
+/* ---- the table ---- */
+
+static void format_address(const struct bnet_interface *row, char *text, size_t size)
+{
+	const void *in = row->addr.ss_family == AF_INET ?
+				 (const void *)&((const struct sockaddr_in *)&row->addr)->sin_addr :
+				 (const void *)&((const struct sockaddr_in6 *)&row->addr)->sin6_addr;
+	char plain[INET6_ADDRSTRLEN];
+
+	text[0] = '\0';
+	if (row->rank == BNET_ADDRESS_NONE || !inet_ntop(row->addr.ss_family, in, plain, sizeof(plain)))
+		return;
+	if (row->rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
+		snprintf(text, size, "%s%%%s", plain, row->name);
+	else
+		snprintf(text, size, "%s", plain);
+}
+
+static int mtu_of(int fd, const char *name)
+{
+	struct ifreq request = {0};
+
+	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+	return fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
+}
+
+static bool speed_is_invented(int fd, const char *name)
+{
+	struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
+	struct ifreq request = {0};
+
+	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+	request.ifr_data = (char *)&info;
+	if (fd < 0 || ioctl(fd, SIOCETHTOOL, &request))
+		return false;
+	for (size_t i = 0; i < COUNT(inventive_drivers); i++)
+		if (strcmp(info.driver, inventive_drivers[i]) == 0)
+			return true;
+	return false;
+}
+
+static void fill_nic(struct bnet_nic *nic, const struct bnet_interface *row, int fd)
+{
+	bool in_sysfs = bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex);
+	int speed = 0;
+
+	memset(nic, 0, sizeof(*nic));
+	memcpy(nic->name, row->name, sizeof(nic->name));
+	format_address(row, nic->address, sizeof(nic->address));
+	nic->addr = row->addr;
+	nic->addr_len = row->addr_len;
+	nic->ifindex = row->ifindex;
+	nic->mtu = mtu_of(fd, row->name);
+	nic->loopback = row->flags & IFF_LOOPBACK;
+	nic->numa_node = -1;
+	if (in_sysfs) {
+		bnet_sysfs_pci_path(BNET_SYSFS_NET, row->name, nic->pci_path, sizeof(nic->pci_path));
+		nic->numa_node = bnet_sysfs_numa_node(BNET_SYSFS_NET, row->name);
+		speed = bnet_sysfs_speed(BNET_SYSFS_NET, row->name);
+	}
+	nic->speed_known = speed > 0 && !speed_is_invented(fd, row->name);
+	nic->speed_mbps = nic->speed_known ? speed : BNET_DEFAULT_SPEED_MBPS;
+	nic->guid = bnet_sysfs_guid(BNET_SYSFS_NET, row->name, nic->pci_path);
+}
+
+static void reject(struct bnet_device_table *table, const struct bnet_interface *row, const char *reason)
+{
+	struct bnet_rejected *rejected;
+
+	if (table->nrejected == BNET_MAX_INTERFACES)
+		return;
+	rejected = &table->rejected[table->nrejected++];
+	memset(rejected, 0, sizeof(*rejected));
+	memcpy(rejected->name, row->name, sizeof(rejected->name));
+	format_address(row, rejected->address, sizeof(rejected->address));
+	snprintf(rejected->reason, sizeof(rejected->reason), "%s", reason);
+}
+
+int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family)
+{
+	char reason[sizeof(table->rejected[0].reason)];
+	struct candidates all = {0};
+	struct bnet_rules rules;
+	enum bnet_tier chosen;
+	int fd, ret;
+
+	atomic_store(&table->ndevices, 0);
+	table->nnics = 0;
+	table->nrejected = 0;
+	ret = bnet_rules_parse(&rules, ifname, family);
+	if (!ret)
+		ret = collect(&all, rules.family);
+	if (ret)
+		return ret;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0) /* a kernel without IPv4 */
+		fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	chosen = bnet_choose_tier(&rules, all.rows, all.count);
+	for (int i = 0; i < all.count; i++) {
+		if (!bnet_is_selected(&rules, chosen, &all.rows[i], reason, sizeof(reason))) {
+			reject(table, &all.rows[i], reason);
+		} else if (table->nnics == BNET_MAX_NICS) {
+			snprintf(reason, sizeof(reason), "more than %d interfaces; NCCL_SOCKET_IFNAME chooses among them",
+				 BNET_MAX_NICS);
+			reject(table, &all.rows[i], reason);
+		} else {
+			fill_nic(&table->nics[table->nnics++], &all.rows[i], fd);
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	free(all.rows);
+	return table->nnics ? 0 : -ENODEV;
+}
+
+/* ---- local addresses ---- */
+
+static bool same_address(const struct sockaddr *own, const struct sockaddr *addr)
+{
+	const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)own, *b = (const struct sockaddr_in6 *)addr;
+
+	if (own->sa_family != addr->sa_family)
+		return false;
+	if (own->sa_family == AF_INET)
+		return ((const struct sockaddr_in *)own)->sin_addr.s_addr ==
+		       ((const struct sockaddr_in *)addr)->sin_addr.s_addr;
+	return own->sa_family == AF_INET6 && memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
+}
+
+/* ::ffff:10.0.0.1 is 10.0.0.1. */
+static const struct sockaddr *unmap(const struct sockaddr *addr, struct sockaddr_in *in)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
+
+	if (addr->sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+		return addr;
+	*in = (struct sockaddr_in){.sin_family = AF_INET};
+	memcpy(&in->sin_addr, &in6->sin6_addr.s6_addr[12], sizeof(in->sin_addr));
+	return (const struct sockaddr *)in;
+}
+
+bool bnet_address_is_local(const struct sockaddr *addr)
+{
+	struct sockaddr_in in;
+	struct ifaddrs *list;
+	bool found = false;
+
+	addr = unmap(addr, &in);
+	/* All of 127/8 is, though only one of it is listed. */
+	if (addr->sa_family == AF_INET && ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr) >> 24 == 127)
+		return true;
+	if (getifaddrs(&list))
+		return false;
+	for (const struct ifaddrs *entry = list; entry && !found; entry = entry->ifa_next)
+		found = entry->ifa_addr && same_address(entry->ifa_addr, addr);
+	freeifaddrs(list);
+	return found;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Connectors: outbound sockets, one for each stream of a sender, from connect through HELLO to WELCOME. The first
+ * stream's connector makes the connection usable or fails it; the others only widen it. A connector tries one candidate
+ * pair after the other (candidate.h), and at last any route that the routing table has. The control thread, or under
+ * the engine's lock.
+ */
+#ifndef BNET_CONNECTOR_H
+#define BNET_CONNECTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "transport/conn.h"
+
+/* A completed handshake. */
+struct bnet_joined {
+	struct bnet_conn *conn;
+	struct bnet_stream *stream;
+	bool first;  /* the connection is ready: its peer's addresses are known */
+	int most;    /* streams that the peer takes */
+};
+
+/* -ENOMEM. A failure of the network is reported later: the connection fails, or has a stream less. */
+int bnet_connector_start(struct bnet_conn *conn, int index);
+/* True: the handshake is complete, and *joined tells which stream has joined its connection; the connector is gone. */
+bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined);
+void bnet_connectors_tick(uint64_t now);
+void bnet_connectors_cancel(const struct bnet_conn *conn);
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See progress.h.
+ */
+#include "transport/progress.h"
+
+#include "transport/request.h"
+#include "transport/rx.h"
+#include "transport/tx.h"
+
+bool bnet_progress(struct bnet_conn *conn)
+{
+	atomic_fetch_add_explicit(&conn->passes, 1, memory_order_relaxed);
+	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
+		return false;
+	return conn->sender ? bnet_tx_progress(conn) : bnet_rx_progress(conn);
+}
+
+void bnet_progress_inline(struct bnet_conn *conn)
+{
+	if (!bnet_conn_is_inline(conn) || !bnet_conn_try_own(conn))
+		return;
+	bnet_progress(conn);
+	bnet_conn_disown(conn);
+}
+
+void bnet_progress_posted_receive(struct bnet_conn *conn)
+{
+	if (!bnet_conn_is_inline(conn) || !bnet_conn_try_own(conn))
+		return;
+	if (bnet_rx_has_stalled(conn))
+		bnet_progress(conn);
+	bnet_conn_disown(conn);
+}
+
+int bnet_progress_test(struct bnet_request *request, uint64_t *size)
+{
+	struct bnet_conn *conn = request->conn;
+
+	if (!atomic_load_explicit(&request->done, memory_order_acquire)) {
+		bnet_progress_inline(conn);
+		if (!atomic_load_explicit(&request->done, memory_order_acquire))
+			return atomic_load_explicit(&conn->error, memory_order_acquire);
+	}
+	*size = bnet_request_take(request);
+	return 1;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See request.h.
+ */
+#include "transport/request.h"
+
+#include <errno.h>
+
+#include "base/counters.h"
+
+struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint64_t size)
+{
+	uint64_t number = atomic_load_explicit(&conn->posted, memory_order_relaxed);
+	struct bnet_request *request = &conn->ring[number % BNET_RING];
+	int32_t before;
+
+	if (atomic_load_explicit(&request->busy, memory_order_relaxed))
+		return NULL;
+	if (!conn->sender && bnet_reassembly_reserve(&request->reassembly, size) < 0) {
+		bnet_conn_own(conn); /* only owners drop streams, and failing walks them */
+		bnet_conn_fail(conn, -ENOMEM, "no memory for a receive of %llu bytes", (unsigned long long)size);
+		bnet_conn_disown(conn);
+		return NULL;
+	}
+	request->data = data;
+	request->capacity = size;
+	atomic_store_explicit(&request->size, size, memory_order_relaxed);
+	atomic_store_explicit(&request->number, number, memory_order_relaxed);
+	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
+	atomic_store_explicit(&request->known, false, memory_order_relaxed);
+	atomic_store_explicit(&request->done, false, memory_order_relaxed);
+	atomic_store_explicit(&request->busy, true, memory_order_relaxed);
+	atomic_fetch_add_explicit(&conn->posted_bytes, size, memory_order_relaxed);
+	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
+	/* Sequentially consistent, as is the control thread's look at it after it has announced that it dozes: one of the
+	 * two sees the other. */
+	before = (int32_t)atomic_fetch_add(&conn->outstanding, 1);
+	atomic_store_explicit(&conn->light, size <= BNET_LIGHT && before == 0, memory_order_relaxed);
+	return request;
+}
+
+uint64_t bnet_request_take(struct bnet_request *request)
+{
+	uint64_t size = atomic_load_explicit(&request->size, memory_order_relaxed);
+
+	atomic_store_explicit(&request->busy, false, memory_order_release);
+	return size;
+}
+
+struct bnet_request *bnet_request_find(struct bnet_conn *conn, uint64_t message)
+{
+	struct bnet_request *request = &conn->ring[message % BNET_RING];
+
+	if (atomic_load_explicit(&request->number, memory_order_relaxed) != message ||
+	    atomic_load_explicit(&request->done, memory_order_relaxed) ||
+	    message >= atomic_load_explicit(&conn->posted, memory_order_acquire))
+		return NULL;
+	return request;
+}
+
+static void complete(struct bnet_conn *conn, struct bnet_request *request)
+{
+	atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_relaxed);
+	atomic_store_explicit(&request->done, true, memory_order_release);
+}
+
+void bnet_request_sent(struct bnet_conn *conn, struct bnet_request *request, uint64_t bytes)
+{
+	if (atomic_fetch_sub_explicit(&request->left, bytes, memory_order_acq_rel) != bytes)
+		return;
+	bnet_count(messages_sent, 1);
+	complete(conn, request);
+}
+
+void bnet_request_received(struct bnet_conn *conn, struct bnet_request *request)
+{
+	bnet_count(messages_received, 1);
+	complete(conn, request);
+}

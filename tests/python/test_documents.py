@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""The documents are true: parameters as the library has them, commands and options that exist, links that resolve, and
+no word for a thing that has another name now."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nccl_wheels
+import old_terms
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PARAMETERS = DOCS / "parameters.md"
+#: Stored results are not documents: they are what was read, in the words of their day.
+FOLDERS = (ROOT, DOCS, ROOT / "benchmarks", ROOT / "examples", ROOT / ".github")
+DOCUMENTS = [document for folder in FOLDERS for document in sorted(folder.glob("*.md"))]
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+#: It names what others called these things.
+SPEAKS_OF_OTHERS = DOCS / "migration.md"
+
+README_LINES = 120
+SECONDS = 60
+
+#: A link whose target is not on another site: its text, path and anchor.
+_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+://)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
+_HEADING = re.compile(r"^#+ +(?P<text>.+)$", re.MULTILINE)
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^```(?P<language>\w*)\n(?P<block>.*?)^```$|`(?P<span>[^`\n]+)`", re.MULTILINE | re.DOTALL)
+#: `bagua-net SUBCOMMAND ...` up to where the shell would see its end.
+_COMMAND = re.compile(r"(?<![\w./-])bagua-net +(?P<name>[a-z]+|--\w+)(?P<rest>[^|&;)>\n]*)")
+_LANGUAGES = ("sh", "console", "dockerfile", "")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _slug(heading: str) -> str:
+    """The anchor that a heading gets: lower case, no punctuation, hyphens for blanks."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _anchors(document: Path) -> set[str]:
+    return {_slug(found["text"].strip()) for found in _HEADING.finditer(_FENCE.sub("", document.read_text()))}
+
+
+def _section(document: Path, heading: str) -> str:
+    """The text below a second-level heading, up to the next one."""
+    return document.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def _commands(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(subcommand, its options) for each `bagua-net ...` in code, spans and blocks alike."""
+    for code in _CODE.finditer(text):
+        if code["block"] and code["language"] not in _LANGUAGES:
+            continue
+        for line in (code["block"] or code["span"]).splitlines():
+            if line.lstrip().startswith("#"):
+                continue
+            for command in _COMMAND.finditer(line):
+                own = re.split(r" -- | # ", f"{command['rest']} ")[0]
+                yield command["name"], tuple(word for word in own.split() if word.startswith("--"))
+
+
+@functools.cache
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bagua_net", *arguments],
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def _parameters() -> list[dict[str, str]]:
+    """The library's, as the command has them."""
+    rows: list[dict[str, str]] = json.loads(_run("params", "--json").stdout)
+    assert rows
+    return rows
+
+
+# ---- what a document claims ----
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= README_LINES
+
+
+def test_the_table_of_parameters_is_the_librarys() -> None:
+    wanted = ["| `{name}` | {default} | {range} | {help} |".format_map(row) for row in _parameters()]
+    table = PARAMETERS.read_text().partition("<!-- parameters")[2].partition("\n\n")[0]
+    found = [line for line in table.splitlines() if line.startswith("| `")]
+    assert found == wanted, "the table should be:\n" + "\n".join(wanted)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *FORMS], ids=_name)
+def test_every_command_exists(document: Path) -> None:
+    found = set(_commands(document.read_text()))
+    assert found or document != README
+    for command, options in sorted(found):
+        shown = _run(command, "--help")
+        assert shown.returncode == 0, f"bagua-net {command}: {shown.stderr}"
+        for option in options:
+            assert re.search(rf"{re.escape(option)}\b", shown.stdout), f"bagua-net {command} has no {option}"
+
+
+def test_every_form_of_print_exists_and_is_documented() -> None:
+    shown = re.search(r"Print the variables: ([\w, ]+)\.", " ".join(_run("enable", "--help").stdout.split()))
+    assert shown
+    forms = set(shown[1].split(", "))
+    assert {form for document in DOCUMENTS for form in re.findall(r"--print (\w+)", document.read_text())} <= forms
+    assert set(re.findall(r"--print (\w+)", (DOCS / "launchers.md").read_text())) == forms
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_links_resolve(document: Path) -> None:
+    for link in _LINK.finditer(_FENCE.sub("", document.read_text())):
+        target = document.parent / link["path"] if link["path"] else document
+        assert target.exists(), f"{link[0]}: there is no {link['path']}"
+        if link["anchor"]:
+            assert link["anchor"] in _anchors(target), f"{link[0]}: {target.name} has no such heading"
+
+
+def test_the_index_has_every_page() -> None:
+    index = {link["path"] for link in _LINK.finditer((DOCS / "README.md").read_text())}
+    assert {path.name for path in DOCS.glob("*.md")} - {"README.md"} <= index
+
+
+def test_what_the_tests_leave_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BAGUA_NET_TEST_WHEELS", raising=False)
+    directory = "/".join(nccl_wheels._directory().parts[-2:])
+    assert f"`~/{directory}`" in _section(DOCS / "install.md", "What tests keep on disk")
+
+
+def test_the_ci_runs_the_readmes_commands() -> None:
+    """.ci/run refuses a command that the README has not; here is that it names both."""
+    run, lines = (ROOT / ".ci" / "run").read_text(), README.read_text().splitlines()
+    for command in ("python3 -m pip install . && bagua-net bench", "python3 -m pip install '.[test]' && pytest"):
+        assert command in lines
+        assert f'as_in_readme "{command}"' in run
+
+
+# ---- one name for one thing ----
+
+
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if one != SPEAKS_OF_OTHERS], ids=_name)
+def test_no_document_has_an_old_term(document: Path) -> None:
+    # Where a link leads is a name of a file; stored results keep theirs.
+    text = _LINK.sub(lambda link: link["text"], document.read_text())
+    assert list(old_terms.found(text)) == []
+
+
+def test_no_parameter_has_an_old_term() -> None:
+    assert [term for row in _parameters() for term in old_terms.found(f"{row['name']}: {row['help']}")] == []
+
+
+def test_no_public_name_has_an_old_term() -> None:
+    header = _COMMENT.sub("", (ROOT / "plugin" / "bagua_net.h").read_text())
+    names = set(re.findall(r"[A-Za-z_]\w+", header))
+    assert "bnet_coll_allreduce" in names
+    assert sorted(filter(old_terms.is_old_name, names)) == []
+
+
+@pytest.mark.parametrize("text", old_terms.EXAMPLES)
+def test_an_old_term_is_found(text: str) -> None:
+    assert list(old_terms.found(text))
+
+
+@pytest.mark.parametrize("text", old_terms.COUNTEREXAMPLES)
+def test_a_word_in_another_sense_is_no_old_term(text: str) -> None:
+    assert list(old_terms.found(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_old"),
+    [
+        ("bnet_mail_send", True),
+        ("strangers", True),
+        ("bnet_allreduce", True),
+        ("bnet_reduce_to", True),
+        ("bnet_tagged_send", False),
+        ("rejected", False),
+        ("bnet_coll_allreduce", False),
+        ("bnet_net_table", False),
+        ("zerocopy_calls", False),
+    ],
+)
+def test_an_old_name_is_recognized(name: str, is_old: bool) -> None:
+    assert old_terms.is_old_name(name) is is_old
