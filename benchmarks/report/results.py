@@ -139,7 +139,7 @@ class Results:
         """The lines of the file."""
         yield _text({"format": FORMAT, **_sparse(self, "cells")})
         for record in self.cells.values():
-            yield _text({**_sparse(record, "cell", "runs"), "cell": _sparse(record.cell)})
+            yield _text({"cell": _sparse(record.cell), **_sparse(record, "cell", "runs")})
             for run in record.runs:
                 yield _text(_sparse(run))
 
