@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * How far apart two processors are: what it takes for a cache line to go from one to the other and back. On a virtual
- * machine that changes while it runs, with the places that the host gives its processors, and with it the speed of
- * whatever one process writes and another one reads.
+ * Core latency: the time for a cache line to travel from one processor to another and back. On a virtual machine it
+ * changes with the host's placement of the processors, and with it the speed at which one process reads what another
+ * wrote. Two threads of its own measure; callable from any thread.
  */
 #include "core_latency.h"
 
@@ -16,7 +16,7 @@
 #define ROUNDS 100 /* of a batch */
 #define GIVEN_UP -1
 
-/* A line that two threads hit back and forth: the first leaves odd numbers, the second even ones. */
+/* A cache line that two threads write in turn: the first stores odd numbers, the second even ones. */
 struct ball {
 	_Alignas(128) _Atomic int turn;
 	double ns;
@@ -30,7 +30,7 @@ static double now_ns(void)
 	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* False: the other one will not come. */
+/* False: the other thread gave up. */
 static bool await(_Atomic int *turn, int value)
 {
 	int now;
@@ -53,7 +53,7 @@ static void *answer(void *arg)
 	return NULL;
 }
 
-/* Of all batches the shortest: others were interrupted. */
+/* The shortest batch counts: longer ones were interrupted. */
 static void *play(void *arg)
 {
 	struct ball *ball = arg;
@@ -72,7 +72,7 @@ static void *play(void *arg)
 	return NULL;
 }
 
-/* 0 or an error number, as where the processor may not be used. */
+/* 0 or an error number, e.g. for a processor outside the affinity mask. */
 static int start_on(int processor, pthread_t *thread, void *(*body)(void *), struct ball *ball)
 {
 	pthread_attr_t where;
@@ -90,7 +90,7 @@ static int start_on(int processor, pthread_t *thread, void *(*body)(void *), str
 	return err;
 }
 
-/* How many of two were found. */
+/* Returns the number found, at most 2. */
 static int first_two(const cpu_set_t *processors, int found[2])
 {
 	int count = 0;

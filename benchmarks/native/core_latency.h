@@ -2,9 +2,9 @@
 #ifndef CORE_LATENCY_H
 #define CORE_LATENCY_H
 
-/* Nanoseconds for a cache line to go from the first processor that the calling thread may use to the second and back;
- * 0 where it may use only one, -1 where that cannot be read. From any thread: two of its own do it, in about a
- * millisecond where both processors are idle. */
+/* Nanoseconds for a cache line to travel from the first processor that the calling thread may use to the second and
+ * back; 0 with only one processor, -1 on failure. Callable from any thread. Takes about a millisecond on idle
+ * processors. */
 double core_latency_ns(void);
 
 #endif

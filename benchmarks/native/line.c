@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The line of line.h: a queue of packets in order of their arrival, which is that of their departure, since the delay is
- * the same for all. Packets lie in slots of one size; the slot that was left last is used next, while it is in the
- * processor's cache.
+ * The line of line.h: a queue of packets in the order of arrival, which is the order of departure, since all have the
+ * same delay. Packets lie in slots of one size; the slot freed last is reused first, while it is in the processor's
+ * cache. One thread per object.
  */
 #include "line.h"
 
@@ -12,7 +12,7 @@
 
 #define SECOND 1000000000ull
 #define SLOT_ALIGNMENT 64u
-#define LONGEST (60 * SECOND) /* delay, and what a queue may take to drain: keeps the arithmetic within 64 bits */
+#define LONGEST (60 * SECOND) /* of delay and of a queue's drain time: keeps the arithmetic within 64 bits */
 #define MAX_RATE 1000000000000ull
 
 struct packet {
@@ -25,7 +25,7 @@ struct line {
 	struct line_config config;
 	struct line_counts counts;
 	uint64_t queue_time;      /* in which config.queue drains */
-	uint64_t busy_until;      /* the last byte that has entered passes the bottleneck */
+	uint64_t busy_until;      /* when the last byte that entered passes the bottleneck */
 	struct drand48_data random;
 
 	char *slots;
@@ -68,7 +68,7 @@ static int allocate(struct line *line)
 	line->slot_size = (size + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
 	line->unused = calloc(packets, sizeof(*line->unused));
 	line->packets = calloc(packets, sizeof(*line->packets));
-	/* What no packet ever touches takes no memory. */
+	/* Untouched slots take no memory. */
 	line->slots = mmap(NULL, slots_size(line), PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (line->slots == MAP_FAILED)
@@ -121,7 +121,7 @@ void *line_room(struct line *line)
 	return NULL;
 }
 
-/* When a packet that arrives now has passed the bottleneck; LINE_NEVER where its queue is full. */
+/* When a packet that arrives now has passed the bottleneck; LINE_NEVER if the queue is full. */
 static uint64_t pass_bottleneck(struct line *line, uint64_t now, uint64_t bytes)
 {
 	uint64_t free_at = line->busy_until > now ? line->busy_until : now;

@@ -29,8 +29,8 @@ struct lane {
 
 struct p2p {
 	struct bnet_table table;
-	int ndev;                /* that the table has */
-	int devices;             /* that lanes are dealt out to */
+	int ndev;                /* of the table */
+	int devices;             /* used by the lanes, in turn */
 	int nap_us;
 	int lanes;
 	int inflight;
@@ -38,7 +38,7 @@ struct p2p {
 	void *listeners[TRAFFIC_MAX_LANES];
 	struct lane send[TRAFFIC_MAX_LANES];
 	struct lane recv[TRAFFIC_MAX_LANES];
-	bool ending;             /* what is sent from now on are end marks: messages of zero bytes */
+	bool ending;             /* from now on only end marks are sent: messages of zero bytes */
 };
 
 static _Thread_local char error_text[256];
@@ -151,12 +151,12 @@ static int lane_open(struct p2p *p2p, struct lane *lane)
 	lane->slots = aligned_alloc(PAGE, size);
 	if (!lane->slots)
 		return traffic_fail(-ENOMEM, "no memory for %zu bytes of buffers", size);
-	memset(lane->slots, 1, size); /* its own pages, not the one zero page */
+	memset(lane->slots, 1, size); /* real pages instead of the shared zero page */
 	return check(bnet_table_reg(&p2p->table, lane->comm, lane->slots, size, NCCL_PTR_HOST, &lane->mhandle),
 		     "regMr");
 }
 
-/* One round of connects and accepts for what is not connected yet; *missing: how many ends still are not. */
+/* One round of connects and accepts for the ends that are not connected; *missing: their number afterwards. */
 static int connect_pass(struct p2p *p2p, char *handles, int *missing)
 {
 	size_t handle_size = p2p_handle_size(p2p);
@@ -182,7 +182,7 @@ int p2p_connect(struct p2p *p2p, const void *peer_handles, double timeout_s)
 {
 	size_t size = (size_t)p2p->lanes * p2p_handle_size(p2p);
 	double deadline = traffic_now() + timeout_s;
-	char *handles = malloc(size); /* the table may keep its state of a connect in the handle */
+	char *handles = malloc(size); /* the table may keep the state of a connect in the handle */
 	int missing = 1;
 	int err = 0;
 
@@ -212,7 +212,7 @@ static void lane_deregister(struct p2p *p2p, struct lane *lane)
 	free(lane->slots);
 }
 
-/* NCCL's order: all memory, then the connections. */
+/* In NCCL's order: all memory, then the connections. */
 void p2p_destroy(struct p2p *p2p)
 {
 	if (!p2p)
@@ -250,7 +250,7 @@ static bool lane_may_post(const struct p2p *p2p, const struct lane *lane)
 	return lane->posted < lane->limit && lane->posted - lane->done < (uint64_t)p2p->inflight;
 }
 
-/* A table answers a NULL request where it cannot take the message now: the next pass asks again. */
+/* A NULL request means that the table cannot take the message now: the next pass tries again. */
 static int post_send(struct p2p *p2p, struct lane *lane, size_t size)
 {
 	char *slot = slot_of(p2p, lane, lane->posted);
@@ -276,7 +276,7 @@ static int post_recv(struct p2p *p2p, struct lane *lane, size_t size)
 	return err;
 }
 
-/* *done: whether the oldest message is complete; then *size is what it carried. */
+/* *done: the oldest message is complete, and *size is its length. */
 static int test_oldest(struct p2p *p2p, struct lane *lane, int *done, int *size)
 {
 	int err;
@@ -305,8 +305,8 @@ static int send_step(struct p2p *p2p, struct lane *lane, size_t size, bool *move
 	return err;
 }
 
-/* The first end mark tells how many messages there will be: `inflight` marks follow each other, so that every receive
- * that is posted ahead gets one. */
+/* The first end mark fixes the number of messages: `inflight` marks follow each other, one for each receive that is
+ * posted ahead. */
 static int recv_step(struct p2p *p2p, struct lane *lane, size_t size, bool *moved)
 {
 	uint64_t posted = lane->posted;
@@ -332,7 +332,7 @@ static int recv_step(struct p2p *p2p, struct lane *lane, size_t size, bool *move
 
 /* ---- streaming ---- */
 
-/* Nothing moved: what NCCL's thread does, or less often. */
+/* After a pass that moved nothing: yield as NCCL's thread does, or sleep. */
 static void rest(const struct p2p *p2p)
 {
 	struct timespec nap = {.tv_nsec = p2p->nap_us * 1000L};
@@ -436,7 +436,7 @@ int p2p_stream(struct p2p *p2p, size_t size, double warm_up_s, double window_s, 
 	return err ? err : stream_drain(p2p, size);
 }
 
-/* ---- nothing ---- */
+/* ---- idle ---- */
 
 int p2p_idle(struct p2p *p2p, double window_s, struct traffic_window *out)
 {
@@ -444,7 +444,7 @@ int p2p_idle(struct p2p *p2p, double window_s, struct traffic_window *out)
 	struct traffic_usage before = traffic_usage_now();
 	double opened = traffic_now();
 
-	(void)p2p; /* it is its transport that may be busy, by itself */
+	(void)p2p; /* only the transport's own threads can be busy */
 	pause.tv_nsec = (long)((window_s - (double)pause.tv_sec) * 1e9);
 	nanosleep(&pause, NULL);
 	*out = (struct traffic_window){.seconds = traffic_now() - opened, .used = traffic_usage_since(&before)};
@@ -464,7 +464,7 @@ static int post_until_taken(struct p2p *p2p, struct lane *lane, size_t size,
 	return err;
 }
 
-/* Tests both directions until nothing is outstanding in either: a transport may do all its work inside test. */
+/* Tests both directions until neither has anything outstanding: a transport may do all its work inside test. */
 static int wait_all(struct p2p *p2p, struct lane *send, struct lane *recv, size_t size)
 {
 	int got = (int)size;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The limit row: the same bytes by tight send and recv loops on plain non-blocking sockets, one per lane and direction,
- * without framing, requests or a second system call per message. The buffers rotate as in p2p.c, so that both touch the
- * same amount of memory. One thread per object.
+ * The limit: the same bytes in tight send and recv loops on non-blocking sockets, one per lane and direction, without
+ * framing, requests or a second system call per message. The buffers rotate as in p2p.c, so that both touch the same
+ * amount of memory. One thread per object.
  */
 #include "traffic.h"
 
@@ -126,7 +126,7 @@ static int accept_one(struct raw *raw, struct pipe_end *end, double timeout_s)
 	return end->fd < 0 ? fail_errno("accept") : end_open(raw, end);
 }
 
-/* The kernel completes a connect before the peer accepts, so that both ranks may connect first. */
+/* The kernel completes a connect before the peer accepts, so both ranks may connect first. */
 int raw_connect(struct raw *raw, const void *peer_handles, double timeout_s)
 {
 	struct sockaddr_in peer;
@@ -176,7 +176,7 @@ static char *position(const struct raw *raw, const struct pipe_end *end)
 	return end->slots + end->number % (uint64_t)raw->inflight * raw->slot_size + end->moved;
 }
 
-/* Bytes moved, 0 where there is no room, or -errno. */
+/* Returns the bytes moved, 0 if there is no room, or -errno. */
 static ssize_t send_some(struct raw *raw, struct pipe_end *end, size_t size)
 {
 	ssize_t sent = send(end->fd, position(raw, end), size - end->moved, MSG_NOSIGNAL);
@@ -187,7 +187,7 @@ static ssize_t send_some(struct raw *raw, struct pipe_end *end, size_t size)
 	return sent;
 }
 
-/* The same; end->ended is set when the peer has sent everything. */
+/* The same; sets end->ended at the end of the stream. */
 static ssize_t recv_some(struct raw *raw, struct pipe_end *end, size_t size)
 {
 	ssize_t received = recv(end->fd, position(raw, end), size - end->moved, 0);

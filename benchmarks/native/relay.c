@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * A long line between two network namespaces of this machine: a TUN device in each, and one thread per direction that
- * carries packets from one to the other through a line (line.h). The devices are there when the first line of JSON is
- * printed; on SIGTERM, SIGINT or the end of stdin they go, and a last line tells what the line did. wan.py is its user.
+ * carries packets from one to the other through a line (line.h). The first line of JSON on stdout means that the
+ * devices exist. On SIGTERM, SIGINT or the end of stdin they are removed, and a last line has the counts. Started by wan.py.
  *
- * The kernel hands over TCP segments by the dozen, as to a network card that cuts them itself, and what one segment less
- * leaves of them is handed on (segments.h). A rate is about packets of the wire, so there it is one at a time. Checksums are
- * left to "the card" always.
+ * The kernel hands over dozens of TCP segments at once, as to a network card with segmentation offload; after a loss
+ * the remaining segments are passed on (segments.h). With a rate, which counts packets of the wire, segments come one at a
+ * time. Checksums are always left to "the card".
  */
 #include "line.h"
 #include "segments.h"
@@ -38,11 +38,11 @@
 #include <unistd.h>
 
 #define HEADER_SIZE ((uint32_t)sizeof(struct virtio_net_hdr))
-#define WIRE_PACKET 1500u          /* what an interface's MTU is when nobody changes it */
+#define WIRE_PACKET 1500u          /* the default MTU of an interface */
 #define LARGEST_PACKET 65535u
 #define WIRE_PACKETS (1u << 18)    /* under way: more than two cores carry in 0.1 s */
 #define LARGEST_PACKETS (1u << 15) /* by far not all of them large */
-#define BATCH 64                   /* packets read before those that are due are looked for again */
+#define BATCH 64                   /* packets read between two looks at those that are due */
 
 struct arguments {
 	const char *namespaces[2];
@@ -50,7 +50,7 @@ struct arguments {
 	struct line_config line;
 };
 
-/* Of the whole relay: told in a word for threads at work, and by an eventfd for those that sleep. */
+/* Of the whole relay: a flag for threads at work and an eventfd for those that sleep. */
 struct end {
 	atomic_bool reached;
 	int event;
@@ -63,8 +63,8 @@ struct direction {
 	struct line *line;
 	size_t capacity;         /* bytes of the largest packet with its header */
 	uint64_t packets;        /* of the wire, handed out */
-	uint64_t bytes;          /* of those, with one pair of headers for all that were handed out at once */
-	uint64_t refused;        /* packets that the receiving device did not take */
+	uint64_t bytes;          /* of those, with one pair of headers for all that were written at once */
+	uint64_t refused;        /* packets rejected by the receiving device */
 	int error;
 	pthread_t thread;
 	bool started;
@@ -109,7 +109,7 @@ static void end_now(struct end *end)
 
 /* ---- one direction ---- */
 
-/* Takes in what has arrived. Returns the number of packets, or -errno. */
+/* Reads arrived packets. Returns their number, or -errno. */
 static int take_in(struct direction *direction)
 {
 	int taken = 0;
@@ -157,7 +157,7 @@ static void hand_over_some(struct direction *direction, const struct segments *w
 	hand_over(direction, parts, all ? 1 : 2, end - first);
 }
 
-static void hand_over_what_is_not_lost(struct direction *direction, const void *packet, size_t size)
+static void hand_over_survivors(struct direction *direction, const void *packet, size_t size)
 {
 	struct segments whole;
 	uint32_t first = 0;
@@ -172,7 +172,7 @@ static void hand_over_what_is_not_lost(struct direction *direction, const void *
 	hand_over_some(direction, &whole, first, whole.count);
 }
 
-/* Hands out what is due by now. */
+/* Writes the packets that are due. */
 static void hand_out(struct direction *direction)
 {
 	uint64_t now = now_ns();
@@ -181,12 +181,12 @@ static void hand_out(struct direction *direction)
 		size_t size;
 		const void *packet = line_oldest(direction->line, &size);
 
-		hand_over_what_is_not_lost(direction, packet, size);
+		hand_over_survivors(direction, packet, size);
 		line_leave(direction->line);
 	}
 }
 
-/* Until something arrives, is due, or the end. A full line has no room for arrivals. */
+/* Waits for an arrival, a due packet, or the end. A full line has no room for arrivals. */
 static void await(struct direction *direction)
 {
 	struct pollfd ready[] = {
@@ -240,7 +240,7 @@ static int enter(const char *namespace)
 	return err;
 }
 
-/* A device of the caller's namespace, which goes with the descriptor. Returns that, or -errno. */
+/* A device in the caller's namespace that lives as long as the descriptor. Returns the descriptor, or -errno. */
 static int open_device(const char *name, bool large)
 {
 	struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};
@@ -305,7 +305,7 @@ static int start(struct relay *relay)
 	return 0;
 }
 
-/* Ends both threads; the first error of one. */
+/* Ends both threads. Returns the first error. */
 static int stop(struct relay *relay)
 {
 	int err = 0;
@@ -333,7 +333,7 @@ static void destroy(struct relay *relay)
 		close(relay->end.event);
 }
 
-/* Until a signal, the end of stdin, or a thread that cannot go on. */
+/* Waits for a signal, the end of stdin, or a failed thread. */
 static void await_end(const struct relay *relay, int signals)
 {
 	struct pollfd ends[] = {

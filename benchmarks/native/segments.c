@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a network card with TCP segmentation does to headers, for a run of segments instead of each.
+ * The headers that a network card with TCP segmentation would write, for a range of segments instead of each. Pure
+ * functions, callable from any thread.
  */
 #include "segments.h"
 
@@ -14,7 +15,7 @@
 
 #define VNET sizeof(struct virtio_net_hdr)
 
-/* Bytes of the three headers; 0 where this is no large packet of TCP and IPv4. */
+/* Bytes of the three headers; 0 if this is not a large packet of TCP and IPv4. */
 static size_t headers_of(const char *packet, size_t size)
 {
 	struct virtio_net_hdr vnet;
@@ -69,7 +70,7 @@ static uint16_t fold(uint32_t total)
 	return (uint16_t)((total & 0xffff) + (total >> 16));
 }
 
-/* The headers' share of the checksum; that of the payload is left to the card. */
+/* The headers' share of the checksum; the payload's is left to the card. */
 static uint16_t pseudo_header(const struct iphdr *ip, size_t tcp_size)
 {
 	uint32_t addresses = sum(&ip->saddr, sizeof(ip->saddr), sum(&ip->daddr, sizeof(ip->daddr), 0));

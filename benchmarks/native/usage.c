@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a stretch of work took of the processor. getrusage counts all threads of the process, those that have ended too;
- * what the kernel does in soft interrupts belongs to whichever process it interrupted, so the machine's own account of
- * them (/proc/stat, in ticks) stands beside it. No allocation.
+ * Processor time of a stretch of work. getrusage counts all threads of the process, including ended ones. The kernel
+ * charges soft interrupts to the process that they interrupt, so the machine's count of them (/proc/stat, in ticks) is
+ * read as well. No allocation. Called from the driving thread.
  */
 #include "traffic.h"
 
@@ -16,7 +16,7 @@ static double seconds(struct timeval time)
 	return (double)time.tv_sec + (double)time.tv_usec * 1e-6;
 }
 
-/* Its first line: cpu user nice system idle iowait irq softirq ... 0 where there is none to read. */
+/* The first line of /proc/stat: cpu user nice system idle iowait irq softirq ... 0 if it cannot be read. */
 static double softirq_seconds(void)
 {
 	char line[256] = "";

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The networks that the track measures on: namespaces of this machine, with or without flow classes.
+"""The networks of the track: namespaces of this machine, with or without flow classes.
 
-Needs root, iproute2 and nftables. Everything lives in namespaces of its own and goes with them.
+Needs root, iproute2 and nftables. Everything lives in private namespaces and disappears with them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTERFACE = "track"
 
 
 class NetworkSetupError(Exception):
-    """A command that builds the network failed; the text has the command and what it said."""
+    """A command that builds the network failed; the text has the command and its error."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Host:
 
     namespace: str
     interface: str
-    """Several with commas."""
+    """Several are separated by commas."""
     address: str
     """Of the first."""
 
@@ -42,7 +42,7 @@ Hosts = tuple[Host, Host]
 
 
 def run(command: Sequence[str], text: str | None = None) -> str:
-    """What a command prints that is given ``text`` to read.
+    """The output of a command that reads ``text``.
 
     Raises:
         NetworkSetupError: it failed.
@@ -73,7 +73,7 @@ def namespace(suffix: str) -> Iterator[str]:
 
 
 def _await_running(host: Host, timeout_s: float = 10.0) -> None:
-    """The kernel reports a new link as running up to a second late, and NCCL takes no other."""
+    """The kernel reports a new link as running up to a second late, and NCCL uses no other."""
     deadline = time.monotonic() + timeout_s
     while " state UP " not in run(["ip", "-n", host.namespace, "link", "show", host.interface]):
         if time.monotonic() > deadline:
@@ -98,7 +98,7 @@ def loopback(congestion_control: str) -> Iterator[Hosts]:
 
 
 def _lay(ends: tuple[str, str], number: int, congestion_control: str) -> Hosts:
-    """A virtual Ethernet cable between two namespaces, MTU 1500, offloads as the kernel sets them."""
+    """A virtual Ethernet cable between two namespaces, MTU 1500, with the kernel's default offloads."""
     a, b = ends
     interface, subnet = f"{_INTERFACE}{number}", f"10.0.{2 * number}"
     cable = f"link add {interface} mtu {MTU} type veth peer name {interface} mtu {MTU} netns {b}"
@@ -125,7 +125,7 @@ def veth(congestion_control: str) -> Iterator[Hosts]:
 
 @contextmanager
 def cables(rates_mbits: Sequence[int], congestion_control: str) -> Iterator[Hosts]:
-    """Two namespaces and a cable of its own subnet for each rate. Each host is yielded with all of its interfaces.
+    """Two namespaces and for each rate a cable with its own subnet. Each host is yielded with all its interfaces.
 
     A cable's rate is its only flow class (:func:`shape`); segments without payload do not wait for it.
     """
@@ -147,12 +147,12 @@ def _joined(ends: Sequence[Host]) -> Host:
 
 
 def capacity(classes_mbits: Sequence[int]) -> float:
-    """TCP payload that the classes let through together, one direction, GB/s."""
+    """TCP payload that the classes carry together in one direction, GB/s."""
     return sum(classes_mbits) / 8000 * PAYLOAD_SHARE
 
 
 def shape(hosts: Hosts, classes_mbits: Sequence[int]) -> None:
-    """Gives each end's outgoing side one htb class per rate. Class 1:ff is for what belongs to no flow class."""
+    """Gives the outgoing side of each end one htb class per rate. Class 1:ff carries everything outside the classes."""
     for host in hosts:
         device = f"dev {host.interface}"
         lines = [f"qdisc replace {device} root handle 1: htb default ff"]
@@ -168,7 +168,7 @@ def _rules(classes: int, seed: int) -> str:
     Segments without payload (IP length = 20 + the TCP header's) are left to class 1:ff, so that an acknowledgement
     never waits behind data. By length alone, a short segment with payload would overtake the rest of its flow.
     """
-    bare = "\n".join(f"    ip length {20 + 4 * words} tcp doff {words} accept" for words in range(5, 16))
+    empty = "\n".join(f"    ip length {20 + 4 * words} tcp doff {words} accept" for words in range(5, 16))
     targets = ", ".join(f"{number} : 1:{number + 1:x}" for number in range(classes))
     flow = "ip saddr . tcp sport . ip daddr . tcp dport"
     return f"""
@@ -179,7 +179,7 @@ table ip track {{
     meta priority set jhash {flow} mod {classes} seed {seed:#x} map {{ {targets} }}
   }}
   chain short {{
-{bare}
+{empty}
     goto data
   }}
   chain output {{

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A wide-area network in a box: two namespaces, joined by a line with a delay, losses and a rate (relay.c)."""
+"""An emulated wide-area network: two namespaces joined by a line with a delay, losses and a rate (relay.c)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from benchmarks.networks.namespaces import MTU, Host, Hosts, NetworkSetupError, 
 
 _INTERFACE = "wan0"
 _ADDRESSES = ("10.0.1.1", "10.0.1.2")
-#: Packets that wait for the relay to read them. The device drops what does not fit, which is no part of the line.
+#: Packets that may wait for the relay to read them. Drops beyond it are the device's and not the line's.
 _DEVICE_QUEUE = 100_000
 _ANSWER_S = 10.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """What both directions are like, each for itself."""
+    """The properties of each direction."""
 
     round_trip_ms: float
     """Half of it one way."""
@@ -33,7 +33,7 @@ class Line:
     rate_mbits: float = 0.0
     """Of IP packets; 0: as fast as the relay can."""
     queue_bytes: int = 0
-    """What may wait for the rate; more is dropped."""
+    """Bytes that may wait for the rate; more are dropped."""
 
     def arguments(self) -> list[str]:
         """For the relay."""
@@ -45,17 +45,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Wan:
-    """A line that is there."""
+    """A line that exists."""
 
     hosts: Hosts
     counts: dict[str, Any] = field(default_factory=dict)
-    """What the relay has seen, once it has ended: its seed, and for each direction the packets of the wire that it
-    carried to the far end, those of them that it handed over (and their bytes) or lost, and those that had found the
-    queue full. Not the line's doing: what a device refused or dropped, and how often the relay's memory was full."""
+    """The relay's counts, after it has ended: its seed, and for each direction the packets of the wire carried to the
+    far end, those of them handed over (and their bytes) or lost, and those that found the queue full. Beside the line:
+    the packets that a device refused or dropped, and how often the relay's memory was full."""
 
 
 class _Relay:
-    """The process, from the moment that its devices are there."""
+    """The process, once its devices exist."""
 
     def __init__(self, program: Path, line: Line, namespaces: tuple[str, str]) -> None:
         seed = str(secrets.randbelow(1 << 32))
@@ -94,7 +94,7 @@ class _Relay:
 
 
 def _configure(host: Host, congestion_control: str) -> None:
-    # No address of its own: what is sent through the line is what a test or a transport sends.
+    # No link-local address: only tests and transports send through the line.
     link = f"link set {host.interface} addrgenmode none mtu {MTU} txqueuelen {_DEVICE_QUEUE} up"
     run(["ip", "-n", host.namespace, *link.split()])
     run(["ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface])
@@ -103,17 +103,17 @@ def _configure(host: Host, congestion_control: str) -> None:
 
 
 def _dropped(host: Host) -> int:
-    """Packets that found the device's queue full, before the relay could read them."""
+    """Packets that found the device's queue full before the relay could read them."""
     shown = json.loads(run(["ip", "-n", host.namespace, "-s", "-j", "link", "show", "dev", host.interface]))
     return int(shown[0]["stats64"]["tx"]["dropped"])
 
 
 @contextmanager
 def wan(program: Path, line: Line, congestion_control: str) -> Iterator[Wan]:
-    """Two hosts at the ends of a line. ``program``: the relay; it ends with the block, and then the counts are there.
+    """Two hosts at the ends of a line. ``program`` is the relay; it ends with the block, which fills in the counts.
 
     Raises:
-        NetworkSetupError: it cannot be set up, or the relay did not last.
+        NetworkSetupError: it cannot be set up, or the relay ended early.
     """
     with namespace("wana") as a, namespace("wanb") as b:
         hosts = (Host(a, _INTERFACE, _ADDRESSES[0]), Host(b, _INTERFACE, _ADDRESSES[1]))

@@ -64,6 +64,7 @@ def _arguments(program: Program) -> argparse.Namespace:
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
     add("--quick", action="store_true", help="fewer cells, shorter windows: about five minutes")
     add("--short", action="store_true", help="all cells with the windows of --quick")
+    add("--few-settings", action="store_true", help="screen only as many settings of a side as --short does")
     add("--resume", action="store_true", help="continue the results file")
     add("--retry", action="store_true", help="with --resume: repeat the pairs with a failed or disturbed reading")
     add("--output", type=Path, help="results file (benchmarks/results/DATE.jsonl)")
@@ -147,6 +148,8 @@ def _output(arguments: argparse.Namespace) -> Path:
 
 def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
     effort = QUICK if arguments.quick else replace(QUICK, pairs=FULL.pairs) if arguments.short else FULL
+    if arguments.few_settings:
+        effort = effort.with_few_settings()
     if arguments.pairs:
         effort = replace(effort, pairs=arguments.pairs)
     malformed = [item for item in arguments.set if "=" not in item]

@@ -347,6 +347,11 @@ class Effort:
             rounds=self.rounds // 2,
         )
 
+    def with_few_settings(self) -> Effort:
+        """The same readings with the settings of a quick run to choose from."""
+        names = ("grid", "nccl_sndbuf", "wan_nccl_sndbuf", "finalists", "raw_sndbuf", "raw_sockets")
+        return replace(self, **{name: getattr(QUICK, name) for name in names})
+
     def screening_rounds(self, cell: Cell) -> int:
         """Readings of each setting in the screening: several seeds where a hash decides which classes a flow meets."""
         return 2 if cell.classes_mbits else 1

@@ -81,6 +81,12 @@ def test_a_long_line_is_tried_with_large_send_buffers() -> None:
     assert buffers == {None, str(MIB), str(4 * MIB)}
 
 
+def test_few_settings_do_not_change_the_windows() -> None:
+    few = FULL.with_few_settings()
+    assert (few.window_s, few.rounds, few.pairs) == (FULL.window_s, FULL.rounds, FULL.pairs)
+    assert len(sides.tuned(CABLE, few, FILES)) == len(sides.tuned(CABLE, QUICK, FILES))
+
+
 def test_settings_are_different_and_within_what_nccl_allows() -> None:
     for cell in (CABLE, LINE):
         found = sides.tuned(cell, FULL, FILES)
