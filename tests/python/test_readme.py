@@ -18,7 +18,7 @@ from bagua_net import _params, _print
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *(ROOT / "benchmarks" / name for name in ("README.md", "LOG.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *(ROOT / name for name in ("benchmarks/README.md", "docs/performance.md"))]
 DOCUMENTS += [ROOT / directory / "README.md" for directory in ("plugin", "examples")]
 
 HELP_SECONDS = 60
