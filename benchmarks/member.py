@@ -20,10 +20,10 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))
 
 from conversation import converse
 
-from bagua_net import _lib
-from bagua_net._bench import rank as bench_rank
-from bagua_net._bench.config import Config
-from bagua_net._rendezvous import Server
+from bagua_net._bench.ranks import process as bench_rank
+from bagua_net._bench.ranks.rendezvous import Server
+from bagua_net._bench.workload.config import Config
+from bagua_net._native import library
 
 _OP = "allreduce"
 
@@ -35,7 +35,7 @@ class MemberSpec:
     rank: int
     ranks: int
     transport: str
-    """This process's: a name of ``bagua_net._bench.transports.kinds("cpu")``."""
+    """This process's: a name of ``bagua_net._bench.transports.registry.kinds("cpu")``."""
     transports: tuple[str, ...]
     """Those of the run, which take turns; each has processes of its own."""
     library: str
@@ -91,7 +91,7 @@ def _assignment(spec: MemberSpec, host: str, port: int) -> bench_rank.Assignment
 def _take_part(out: TextIO) -> None:
     fields = json.loads(sys.stdin.readline())
     spec = MemberSpec(**{**fields, **{name: tuple(fields[name]) for name in ("transports", "sizes")}})
-    _lib.use(Path(spec.library))
+    library.use(Path(spec.library))
     with ExitStack() as stack:
         if _number(spec) == 0:
             server = stack.enter_context(Server(_members(spec), spec.token, spec.address, 0, spec.timeout_s))

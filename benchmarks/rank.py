@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "python"))
 
 from conversation import converse
 
-from bagua_net._nccl_wheel import SocketTable, load
+from bagua_net._nccl.socket_network import SocketTable, load
 
 _OURS_API = 12
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "python"))  # behind an installed package, which brings its library along
 
 import bagua_net  # noqa: E402
-from bagua_net._nccl_wheel import LIBRARY_VARIABLE, SocketTable  # noqa: E402
+from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable  # noqa: E402
 
 #: In the order of the report's columns.
 NAMES = ("bare", "nccl", "tuned", "gloo", "ours")

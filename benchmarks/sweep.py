@@ -20,7 +20,7 @@ from network import Hosts
 from processes import RankFailed, RankProcess, Seat, place, together
 from reading import Reading
 
-from bagua_net._bench.result import Row
+from bagua_net._bench.workload.result import Row
 
 _MEMBER = Path(__file__).with_name("member.py")
 _SETUP_S = 120.0  # torch takes its time to load

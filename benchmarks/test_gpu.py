@@ -18,7 +18,7 @@ import report
 import results
 from scenarios import KIB, MIB, Cell
 
-from bagua_net._bench.result import Row
+from bagua_net._bench.workload.result import Row
 
 PROGRAM = Path(gpu_allreduce.__file__)
 GPU = {"name": "a GPU", "memory_mib": 81559, "driver": "580.1"}
@@ -93,11 +93,11 @@ def _program(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def _on_the_cpu(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    from bagua_net._bench import net, transports
+    from bagua_net._bench.transports import base, nccl_net
 
     try:
-        net.socket_version()
-    except transports.Unavailable as error:
+        nccl_net.socket_version()
+    except base.Unavailable as error:
         pytest.skip(str(error))
     return _program("--device", "cpu", "--ranks", "2", "--output", str(output), *words)
 

@@ -23,7 +23,7 @@ from built import needs_namespaces
 from rank import RankSpec
 from scenarios import KIB, MIB, QUICK, Cell, cells
 
-from bagua_net._nccl_wheel import SocketTable
+from bagua_net._nccl.socket_network import SocketTable
 
 CABLES = Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250))
 COST = Cell("S9", "veth", 2, MIB, (1000,), nap_us=50)

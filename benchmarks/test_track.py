@@ -23,7 +23,7 @@ from built import needs_namespaces
 from rank import RankSpec
 from scenarios import MIB, QUICK, Cell, cells
 
-from bagua_net._nccl_wheel import SocketTable
+from bagua_net._nccl.socket_network import SocketTable
 
 CAPPED = Cell("S2", "veth", 1, MIB, (1000,) * 8)
 

@@ -32,7 +32,7 @@ from report import QUIET
 from scenarios import FULL, QUICK, SCENARIOS, TORCH, WORKS, Cell, Effort, cells
 
 from bagua_net._errors import BaguaNetError
-from bagua_net._nccl_wheel import find, inspect
+from bagua_net._nccl.socket_network import find, inspect
 
 #: How far above the capacity of the flow classes a reading may lie: a window opens on full buffers.
 _OVER_CAPACITY = 1.02

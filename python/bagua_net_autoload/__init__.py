@@ -6,6 +6,14 @@ is imported where its failure is caught.
 """
 
 import logging
+from typing import Any
+
+
+def _make_group(options: Any, backend_options: Any) -> Any:
+    """The backend itself is imported with the first group, not with torch."""
+    from bagua_net.torch._create import create
+
+    return create(options, backend_options)
 
 
 def autoload() -> None:
@@ -13,6 +21,6 @@ def autoload() -> None:
     try:
         from bagua_net._torch_backend import register
 
-        register()
+        register(_make_group)
     except Exception as error:
         logging.getLogger("bagua_net.torch").debug("the backend bagua_net was not registered: %s", error)

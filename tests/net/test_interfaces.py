@@ -24,16 +24,16 @@ import pytest
 import bagua_net
 
 PACKAGES = Path(bagua_net.__file__).resolve().parents[1]
-_SCAN = "import dataclasses, json; from bagua_net import _interfaces\n" + (
-    "print(json.dumps([dataclasses.asdict(row) for row in _interfaces.scan()]))"
+_SCAN = "import dataclasses, json; from bagua_net._machine import interfaces\n" + (
+    "print(json.dumps([dataclasses.asdict(row) for row in interfaces.scan()]))"
 )
 #: The names that NCCL's own Socket network takes, from the library that is the argument; none where its init fails.
 _NCCL_SCAN = """
 import ctypes, json, pathlib, sys
-from bagua_net import _nccl_wheel
-table = _nccl_wheel.inspect(pathlib.Path(sys.argv[1]))
+from bagua_net._nccl import socket_network
+table = socket_network.inspect(pathlib.Path(sys.argv[1]))
 assert table.api == 12
-functions = (ctypes.c_void_p * 4).from_address(_nccl_wheel.load(table))
+functions = (ctypes.c_void_p * 4).from_address(socket_network.load(table))
 pointer = ctypes.c_void_p
 init = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_uint64, pointer, pointer, pointer)(functions[1])
 devices = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(functions[2])

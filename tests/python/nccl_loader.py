@@ -17,7 +17,7 @@ from pathlib import Path
 
 import nccl_wheels
 
-from bagua_net import _elf
+from bagua_net._nccl import elf
 
 OVERRIDE, INIT, FINALIZE = (
     "_ZL17envConfigOverrideP8ncclComm",
@@ -80,7 +80,7 @@ print("mapped", "libnccl-net-bagua.so" in Path("/proc/self/maps").read_text())
 def offsets(nccl: Path) -> str:
     """Of the functions that are not exported, as JSON; null for one that this release lacks."""
     names = (OVERRIDE, INIT, FINALIZE, "ncclGetVersion")
-    found = _elf.symbols(nccl, names)
+    found = elf.symbols(nccl, names)
     return json.dumps([found[name].offset if name in found else None for name in names])
 
 

@@ -15,12 +15,14 @@ _SECONDS = 60
 _SANDBOXED = """
 import sys
 from pathlib import Path
-from bagua_net import _copy, _homes, _rdma
+from bagua_net._activation import library_copy
+from bagua_net._machine import rdma
+from bagua_net._settings import homes
 root = Path(sys.argv.pop(1))
-_homes.database_home = lambda: root / "database-home"
-_homes.SYSTEM_CONF = root / "etc" / "nccl.conf"
-_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
-_rdma.SYSFS = root / "infiniband"
+homes.database_home = lambda: root / "database-home"
+homes.SYSTEM_CONF = root / "etc" / "nccl.conf"
+library_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
+rdma.SYSFS = root / "infiniband"
 from bagua_net.cli import main
 main()
 """

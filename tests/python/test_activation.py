@@ -15,7 +15,8 @@ import pytest
 from sandbox import Sandbox
 
 import bagua_net
-from bagua_net import _nccl, _rdma
+from bagua_net._machine import rdma
+from bagua_net._nccl import discovery
 
 LIBRARY = str(bagua_net.plugin_path())
 SECONDS = 60
@@ -70,7 +71,7 @@ def test_it_does_not_overwrite_a_choice_without_force(monkeypatch: pytest.Monkey
 
 def test_active_rdma_is_warned_of(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.add_rdma_port("mlx5_0", "4: ACTIVE")
-    monkeypatch.setattr(_rdma, "SYSFS", sandbox.root / "infiniband")
+    monkeypatch.setattr(rdma, "SYSFS", sandbox.root / "infiniband")
     with pytest.warns(RuntimeWarning, match=r"mlx5_0:1 .*activate\(force=True\)"):
         bagua_net.activate()
     bagua_net.deactivate()
@@ -195,7 +196,9 @@ def test_a_library_that_does_not_load_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
 def test_it_knows_the_nccl_of_the_environment(sandbox: Sandbox, version: str) -> None:
     library = nccl_wheels.library(version)
-    code = "from bagua_net import _nccl; n = _nccl.find(); print(n.version_text, n.found_by, n.takes_path)"
+    code = (
+        "from bagua_net._nccl import discovery; n = discovery.find(); print(n.version_text, n.found_by, n.takes_path)"
+    )
     found = python(code, **sandbox.with_nccl(library))
     assert found.stdout == f"{version} wheel {version != '2.18.3'}\n", found.stderr
     mapped = python(f"import ctypes, sys; ctypes.CDLL(sys.argv[1])\n{code}", str(library))
@@ -224,7 +227,7 @@ def test_nccl_loads_the_plugin_after_activate(version: str, active: bool) -> Non
 TRY_TO_ACTIVATE = """
 import ctypes, sys, bagua_net
 from pathlib import Path
-from bagua_net import _elf
+from bagua_net._nccl import elf
 
 def attempt():
     try:
@@ -239,7 +242,7 @@ attempt()
 nccl.ncclGetUniqueId(ctypes.create_string_buffer(128))
 attempt()
 # What a communicator calls to get its network; one that is all zero is enough for it.
-found = _elf.symbols(Path(sys.argv[1]), ["_Z11ncclNetInitP8ncclComm", "ncclGetVersion"])
+found = elf.symbols(Path(sys.argv[1]), ["_Z11ncclNetInitP8ncclComm", "ncclGetVersion"])
 base = ctypes.cast(nccl.ncclGetVersion, ctypes.c_void_p).value - found["ncclGetVersion"].offset
 init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + found["_Z11ncclNetInitP8ncclComm"].offset)
 assert init(ctypes.cast(ctypes.create_string_buffer(8 << 20), ctypes.c_void_p)) == 0
@@ -299,7 +302,7 @@ def test_nccl_reads_the_block_above_all_else(sandbox: Sandbox, version: str, hom
     ("code", "version"), [(2708, (2, 7, 8)), (21803, (2, 18, 3)), (23007, (2, 30, 7)), (20904, (2, 9, 4))]
 )
 def test_version_numbers(code: int, version: tuple[int, int, int]) -> None:
-    assert _nccl.decode_version(code) == version
+    assert discovery.decode_version(code) == version
 
 
 def test_mapped_files_are_found_by_name() -> None:
@@ -309,4 +312,4 @@ def test_mapped_files_are_found_by_name() -> None:
         "7f03-7f04 r-xp 00000000 08:01 13  /opt/libnccl-net.so\n"
         "7f05-7f06 rw-p 00000000 00:00 0\n"
     )
-    assert _nccl.mapped_files(maps, r"libnccl\.so(\.\d+)*") == ["/opt/a b/libnccl.so.2.30.7"]
+    assert discovery.mapped_files(maps, r"libnccl\.so(\.\d+)*") == ["/opt/a b/libnccl.so.2.30.7"]

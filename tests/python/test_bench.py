@@ -20,7 +20,7 @@ import nccl_wheels
 import pytest
 
 import bagua_net
-from bagua_net._bench.ops import OPS
+from bagua_net._bench.workload.ops import OPS
 
 SECONDS = 100
 QUICK = ["--iters", "2", "--rounds", "1"]
@@ -369,15 +369,15 @@ def test_cuda_without_cuda_is_refused_in_one_line() -> None:
 SABOTAGE = """
 import sys
 if '"rank": 1' in " ".join(sys.orig_argv):
-    from bagua_net._bench import net, transports
-    bind = net.NetTransport.bind
+    from bagua_net._bench.transports import base, nccl_net
+    bind = nccl_net.NetTransport.bind
     def bind_wrong(self, job):
         bound = bind(self, job)
         def call():
             bound.call()
             job.receive[len(job.receive) // 2] ^= 1
-        return transports.Bound(call)
-    net.NetTransport.bind = bind_wrong
+        return base.Bound(call)
+    nccl_net.NetTransport.bind = bind_wrong
 """
 
 

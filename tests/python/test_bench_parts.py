@@ -14,39 +14,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bagua_net import _nccl_wheel
-from bagua_net._bench import elements, gloo, models, net, plot, run, sizes, summary
-from bagua_net._bench.config import Config
-from bagua_net._bench.launch import lanes
-from bagua_net._bench.ops import OPS
-from bagua_net._bench.result import Row
-from bagua_net._bench.transports import Place, Unavailable
-from bagua_net._bench.where import PlacementInvalid, place
+from bagua_net import _sizes
+from bagua_net._bench import run
+from bagua_net._bench.output import plot, summary
+from bagua_net._bench.ranks.launch import lanes
+from bagua_net._bench.ranks.placement import PlacementInvalid, place
+from bagua_net._bench.transports import gloo, nccl_net
+from bagua_net._bench.transports.base import Place, Unavailable
+from bagua_net._bench.workload import elements, models
+from bagua_net._bench.workload.config import Config
+from bagua_net._bench.workload.ops import OPS
+from bagua_net._bench.workload.result import Row
+from bagua_net._nccl import socket_network
 
 # ---- sizes ----
 
 
 @given(st.integers(1, 1 << 45))
 def test_a_size_reads_back_as_it_is_shown(size: int) -> None:
-    assert sizes.parse(sizes.show(size)) == size
+    assert _sizes.parse(_sizes.show(size)) == size
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("4", 4), ("64K", 65536), ("64kib", 65536), (" 1 MB ", 1 << 20), ("2G", 2 << 30)]
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
-    assert sizes.parse(text) == size
+    assert _sizes.parse(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-4", "4X", "K", "1.5M", "0x10", "4 4"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no size"):
-        sizes.parse(text)
+        _sizes.parse(text)
 
 
 @given(st.integers(1, 1000), st.integers(0, 10**9), st.integers(2, 100))
 def test_a_sweep_stays_within_its_bounds(smallest: int, more: int, factor: int) -> None:
-    swept = sizes.sweep(smallest, smallest + more, factor)
+    swept = _sizes.sweep(smallest, smallest + more, factor)
     assert swept[0] == smallest
     assert all(b == a * factor for a, b in pairwise(swept))
     assert swept[-1] <= smallest + more < swept[-1] * factor
@@ -374,9 +378,9 @@ def test_a_placement_that_makes_no_sense_says_why(
 
 def test_a_missing_nccl_is_got_as_the_readme_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delenv(_nccl_wheel.LIBRARY_VARIABLE, raising=False)
+    monkeypatch.delenv(socket_network.LIBRARY_VARIABLE, raising=False)
     with pytest.raises(Unavailable) as missing:
-        net.NCCL_SOCKET.describe(Config(nranks=2))
+        nccl_net.NCCL_SOCKET.describe(Config(nranks=2))
     (command,) = re.findall(r"pip install [^,]+", str(missing.value))
     assert f"\npython3 -m {command}\n" in (Path(__file__).parents[2] / "README.md").read_text()
 

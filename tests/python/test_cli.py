@@ -19,7 +19,7 @@ import pytest
 from sandbox import Sandbox
 
 import bagua_net
-from bagua_net import _print
+from bagua_net._activation import launchers
 
 LIBRARY = str(bagua_net.plugin_path())
 NASTY = {
@@ -230,7 +230,7 @@ def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
 
 
 def test_every_form_names_the_library(sandbox: Sandbox) -> None:
-    for form in _print.FORMS:
+    for form in launchers.FORMS:
         done = sandbox.run("enable", "--print", form, BAGUA_NET_NSTREAMS="8")
         assert done.returncode == 0, done.stderr
         for text in (LIBRARY, "BaguaNet", "BAGUA_NET_NSTREAMS", "8"):
@@ -243,7 +243,7 @@ def test_a_shell_reads_back_what_was_printed(shell: str) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} here")
-    script = _print.render("fish" if shell == "fish" else "sh", NASTY) + "\nexec env -0"
+    script = launchers.render("fish" if shell == "fish" else "sh", NASTY) + "\nexec env -0"
     done = subprocess.run([program, "-c", script], capture_output=True, check=True, timeout=30)
     found = dict(line.split("=", 1) for line in done.stdout.decode().split("\0") if "=" in line)
     assert {name: found[name] for name in NASTY} == NASTY
@@ -257,11 +257,11 @@ def test_what_the_tests_start_has_a_home_of_its_own(home: Path) -> None:
 
 
 def test_json_reads_back() -> None:
-    assert json.loads(_print.render("json", NASTY)) == NASTY
+    assert json.loads(launchers.render("json", NASTY)) == NASTY
 
 
 def test_kubernetes_quotes_what_it_would_substitute() -> None:
-    lines = _print.render("k8s", NASTY).splitlines()
+    lines = launchers.render("k8s", NASTY).splitlines()
     assert lines[0] == "env:"
     names = [line.removeprefix("- name: ") for line in lines[1::2]]
     values = [json.loads(line.removeprefix("  value: ")) for line in lines[2::2]]
@@ -270,26 +270,26 @@ def test_kubernetes_quotes_what_it_would_substitute() -> None:
 
 
 def test_dockerfile_escapes_what_it_would_substitute() -> None:
-    assert _print.render("docker", {"A": 'a "b" $c \\'}) == 'ENV A="a \\"b\\" \\$c \\\\"'
+    assert launchers.render("docker", {"A": 'a "b" $c \\'}) == 'ENV A="a \\"b\\" \\$c \\\\"'
 
 
 def test_deepspeed_gets_no_line_that_its_parser_fails_on() -> None:
     # As deepspeed/launcher/runner.py reads .deepspeed_env: every line must have two sides.
-    lines = _print.render("deepspeed", NASTY).split("\n")
+    lines = launchers.render("deepspeed", NASTY).split("\n")
     assert dict(line.split("=", maxsplit=1) for line in lines) == NASTY
 
 
 def test_mpirun_options_are_shell_words() -> None:
-    script = f"printf '%s\\0' {_print.render('mpirun', NASTY)}"
+    script = f"printf '%s\\0' {launchers.render('mpirun', NASTY)}"
     words = subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=30).stdout.decode()
     expected = [word for name, value in NASTY.items() for word in ("-x", f"{name}={value}")]
     assert words.split("\0")[:-1] == expected
 
 
 def test_slurm_refuses_what_it_cannot_carry() -> None:
-    assert _print.render("slurm", {"A": "1", "B": "2"}) == "--export=ALL,A=1,B=2"
+    assert launchers.render("slurm", {"A": "1", "B": "2"}) == "--export=ALL,A=1,B=2"
     with pytest.raises(bagua_net.ConflictingSetting, match="--print sh"):
-        _print.render("slurm", {"A": "1,2"})
+        launchers.render("slurm", {"A": "1,2"})
 
 
 # ---- run ----

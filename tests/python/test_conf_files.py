@@ -11,7 +11,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from bagua_net import ConfFileDamaged, ConflictingSetting, _conf
+from bagua_net import ConfFileDamaged, ConflictingSetting
+from bagua_net._activation import conf_block
+from bagua_net._settings import conf
 
 SETTINGS = {"NCCL_NET_PLUGIN": "/opt/lib/libnccl-net-bagua.so", "NCCL_NET": "BaguaNet"}
 OTHERS = {"NCCL_NET_PLUGIN": "/srv/libnccl-net-bagua.so", "NCCL_NET": "BaguaNet"}
@@ -46,61 +48,61 @@ def begins_a_block(content: bytes) -> bool:
 @example(b"A=1\r\nB=2")
 def test_taking_the_block_out_gives_the_file_back(content: bytes) -> None:
     assume(not begins_a_block(content))
-    assert _conf.without_block(_conf.with_block(content, SETTINGS)) == content
+    assert conf_block.without_block(conf_block.with_block(content, SETTINGS)) == content
 
 
 @given(contents | st.none())
 def test_twice_is_once(content: bytes | None) -> None:
     assume(content is None or not begins_a_block(content))
-    once = _conf.with_block(content, SETTINGS)
-    assert _conf.with_block(once, SETTINGS) == once
-    assert _conf.with_block(_conf.with_block(content, OTHERS), SETTINGS) == once
+    once = conf_block.with_block(content, SETTINGS)
+    assert conf_block.with_block(once, SETTINGS) == once
+    assert conf_block.with_block(conf_block.with_block(content, OTHERS), SETTINGS) == once
 
 
 @given(contents)
 def test_the_block_wins_over_what_follows(content: bytes) -> None:
     assume(not begins_a_block(content))
-    found = _conf.parse(_conf.with_block(content, SETTINGS))
+    found = conf.parse(conf_block.with_block(content, SETTINGS))
     assert {name: found[name] for name in SETTINGS} == SETTINGS
 
 
 @given(contents)
 def test_taking_out_what_is_not_there_changes_nothing(content: bytes) -> None:
     assume(not begins_a_block(content))
-    assert _conf.without_block(content) == content
+    assert conf_block.without_block(content) == content
 
 
 def test_a_file_that_was_made_for_the_block_goes_with_it() -> None:
-    made = _conf.with_block(None, SETTINGS)
-    assert _conf.without_block(made) is None
-    assert _conf.without_block(_conf.with_block(made, SETTINGS)) is None
+    made = conf_block.with_block(None, SETTINGS)
+    assert conf_block.without_block(made) is None
+    assert conf_block.without_block(conf_block.with_block(made, SETTINGS)) is None
 
 
 def test_a_file_that_was_empty_stays() -> None:
-    assert _conf.without_block(_conf.with_block(b"", SETTINGS)) == b""
+    assert conf_block.without_block(conf_block.with_block(b"", SETTINGS)) == b""
 
 
 @pytest.mark.parametrize("position", ["before", "behind", "both"])
 def test_what_is_added_later_stays(position: str) -> None:
-    made = _conf.with_block(None, SETTINGS)
+    made = conf_block.with_block(None, SETTINGS)
     before = b"NCCL_DEBUG=WARN\n" if position != "behind" else b""
     behind = b"NCCL_IB_DISABLE=1" if position != "before" else b""
-    assert _conf.without_block(before + made + behind) == before + behind
+    assert conf_block.without_block(before + made + behind) == before + behind
 
 
 @pytest.mark.parametrize("change", [lambda made: made.replace(b"\n", b"\r\n"), lambda made: made.removesuffix(b"\n")])
 def test_an_editor_may_change_the_line_ends(change) -> None:
-    assert _conf.without_block(b"A=1\n" + change(_conf.with_block(b"", SETTINGS))) == b"A=1\n"
+    assert conf_block.without_block(b"A=1\n" + change(conf_block.with_block(b"", SETTINGS))) == b"A=1\n"
 
 
 def test_no_marker_is_a_setting_to_an_nccl_that_knows_no_comments() -> None:
-    lines = _conf.with_block(None, SETTINGS).splitlines()
+    lines = conf_block.with_block(None, SETTINGS).splitlines()
     assert [line for line in lines if b"=" in line] == [f"{name}={value}".encode() for name, value in SETTINGS.items()]
 
 
 def test_a_block_without_an_end_is_left_to_a_person() -> None:
     content = b"A=1\n" + BEGIN + b"\nNCCL_NET=BaguaNet\n"
-    for change in (_conf.without_block, lambda damaged: _conf.with_block(damaged, SETTINGS)):
+    for change in (conf_block.without_block, lambda damaged: conf_block.with_block(damaged, SETTINGS)):
         with pytest.raises(ConfFileDamaged, match=r"line 2 .* remove the block by hand"):
             change(content)
 
@@ -108,15 +110,15 @@ def test_a_block_without_an_end_is_left_to_a_person() -> None:
 def test_a_setting_of_others_is_a_conflict_and_an_equal_one_is_none() -> None:
     path = Path("/etc/nccl.conf")
     with pytest.raises(ConflictingSetting, match=r"/etc/nccl\.conf has NCCL_NET=Socket"):
-        _conf.check_conflict(path, b"NCCL_NET=Socket\n", SETTINGS)
-    _conf.check_conflict(path, b"NCCL_NET=BaguaNet\n#NCCL_NET=IB\n", SETTINGS)
-    _conf.check_conflict(path, _conf.with_block(b"", OTHERS), SETTINGS)
-    _conf.check_conflict(path, None, SETTINGS)
+        conf_block.check_conflict(path, b"NCCL_NET=Socket\n", SETTINGS)
+    conf_block.check_conflict(path, b"NCCL_NET=BaguaNet\n#NCCL_NET=IB\n", SETTINGS)
+    conf_block.check_conflict(path, conf_block.with_block(b"", OTHERS), SETTINGS)
+    conf_block.check_conflict(path, None, SETTINGS)
 
 
 def test_parse_reads_as_nccl_does() -> None:
     content = b"A=1\nA=2\n#B=3\n B = 4 \nno setting\nC=\r\nD=x=y\nE=1\0 2\n\0F=3"
-    assert _conf.parse(content) == {"A": "1", " B ": " 4 ", "C": "", "D": "x=y", "E": "1"}
+    assert conf.parse(content) == {"A": "1", " B ": " 4 ", "C": "", "D": "x=y", "E": "1"}
 
 
 def test_writing_keeps_the_mode_the_owner_and_the_link(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_writing_keeps_the_mode_the_owner_and_the_link(tmp_path: Path) -> None:
         owner = (12345, 12346)
         os.chown(target, *owner)
     link.symlink_to("real.conf")
-    _conf.write(link, b"A=2\n")
+    conf_block.write(link, b"A=2\n")
     after = target.stat()
     assert link.is_symlink()
     assert target.read_bytes() == b"A=2\n"
@@ -138,7 +140,7 @@ def test_writing_keeps_the_mode_the_owner_and_the_link(tmp_path: Path) -> None:
 
 
 def test_a_new_file_can_be_read_by_everybody(tmp_path: Path) -> None:
-    _conf.write(tmp_path / "new.conf", b"A=1\n")
+    conf_block.write(tmp_path / "new.conf", b"A=1\n")
     assert stat.S_IMODE((tmp_path / "new.conf").stat().st_mode) == 0o644
 
 
@@ -151,5 +153,5 @@ def test_a_write_that_fails_leaves_the_file_and_no_other(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        _conf.write(target, b"A=2\n")
+        conf_block.write(target, b"A=2\n")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"nccl.conf": b"A=1\n"}

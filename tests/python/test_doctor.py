@@ -17,7 +17,7 @@ import nccl_wheels
 import pytest
 from sandbox import Sandbox
 
-from bagua_net import _doctor, _doctor_network
+from bagua_net._doctor import check, network, plugin
 
 
 def diagnose(sandbox: Sandbox, **settings: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -172,9 +172,9 @@ def test_kernel_settings_in_a_namespace_of_their_own() -> None:
         pytest.skip("needs root and unshare(1) for a network namespace")
     script = "".join(f"echo {value!r} > /proc/sys/net/{name} && " for name, value in SICK_SYSCTLS.items())
     code = (
-        "import json; from bagua_net import _doctor, _doctor_network as n\n"
+        "import json; from bagua_net._doctor import check, network as n\n"
         "checks = (n.check_buffers, n.check_backlog, n.check_congestion_control)\n"
-        "print(json.dumps({c.name: [c.verdict, c.fix] for c in _doctor.run(checks)}))"
+        "print(json.dumps({c.name: [c.verdict, c.fix] for c in check.run(checks)}))"
     )
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", f'{script} exec "$0" -c "$1"', sys.executable, code],
@@ -226,8 +226,8 @@ def test_a_congestion_control_that_this_user_may_not_have() -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None or not kept:
         pytest.skip("needs root, setpriv(1) and a congestion control that is not allowed to all")
     code = (
-        "import json; from bagua_net import _doctor, _doctor_network as n\n"
-        "print(json.dumps([[c.verdict, c.fix] for c in _doctor.run((n.check_own_congestion_control,))]))"
+        "import json; from bagua_net._doctor import check, network as n\n"
+        "print(json.dumps([[c.verdict, c.fix] for c in check.run((n.check_own_congestion_control,))]))"
     )
     done = subprocess.run(
         ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-c", code],
@@ -252,17 +252,17 @@ def test_the_send_buffer_that_may_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, verdict: str, fix: str
 ) -> None:
     """With a file of our own: the setting is the whole machine's."""
-    monkeypatch.setattr(_doctor_network, "SYSCTLS", tmp_path)
-    assert list(_doctor.run((_doctor_network.check_wmem_max,))) == []
+    monkeypatch.setattr(network, "SYSCTLS", tmp_path)
+    assert list(check.run((network.check_wmem_max,))) == []
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "wmem_max").write_text(f"{limit}\n")
-    (finding,) = _doctor.run((_doctor_network.check_wmem_max,))
+    (finding,) = check.run((network.check_wmem_max,))
     assert (finding.verdict, finding.fix) == (verdict, fix and f"sysctl -w net.core.wmem_max={fix}")
     assert str(limit) in finding.fact
 
 
 def test_a_check_that_cannot_be_made_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_doctor_network, "SYSCTLS", tmp_path)
-    findings = list(_doctor.run((_doctor_network.check_backlog, _doctor.check_rdma)))
+    monkeypatch.setattr(network, "SYSCTLS", tmp_path)
+    findings = list(check.run((network.check_backlog, plugin.check_rdma)))
     assert [(found.name, found.verdict) for found in findings] == [("backlog", "warn"), ("RDMA", "ok")]
     assert "could not be checked" in findings[0].fact

@@ -18,7 +18,7 @@ import test_loader
 from gpu_jobs import counters, launch, nccl_log, nccl_tests, places, plan, proof
 from gpu_jobs.job import Job, Task
 
-from bagua_net import _lib
+from bagua_net._native import library
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "gpu" / "run.sh"
@@ -63,8 +63,8 @@ def test_the_least_that_must_travel() -> None:
 
 
 def test_the_counters_are_those_of_the_header() -> None:
-    _lib.load()
-    assert counters.fields() == [name for name, _ in _lib.ffi.typeof("bnet_counters_t").fields]
+    library.load()
+    assert counters.fields() == [name for name, _ in library.ffi.typeof("bnet_counters_t").fields]
 
 
 def test_counters_are_read_where_the_library_is_loaded_and_nowhere_else() -> None:

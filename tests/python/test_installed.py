@@ -23,11 +23,11 @@ def test_a_fresh_installation_is_like_the_sources(package: Path) -> None:
 
 
 def test_every_kind_of_difference_is_seen(package: Path) -> None:
-    (package / "_homes.py").unlink()
+    (package / "_errors.py").unlink()
     (package / "_gone.py").touch()
-    with (package / "_bench" / "sizes.py").open("a") as file:
+    with (package / "_bench" / "run.py").open("a") as file:
         file.write("\n")
-    assert differing(package) == [str(Path("_bench", "sizes.py")), "_gone.py", "_homes.py"]
+    assert differing(package) == [str(Path("_bench", "run.py")), "_errors.py", "_gone.py"]
 
 
 def test_the_source_tree_itself_is_never_older(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_source_tree_itself_is_never_older(tmp_path: Path) -> None:
 
 
 def test_pytest_refuses_an_old_package_in_one_line(package: Path) -> None:
-    (package / "_homes.py").unlink()
+    (package / "_errors.py").unlink()
     # The finders of an editable installation come before sys.path, so this one is put before them.
     run = (
         "import sys, pytest; from importlib.machinery import PathFinder; sys.meta_path.insert(0, PathFinder)\n"

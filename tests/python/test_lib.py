@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import bagua_net
-from bagua_net import _interfaces, _lib, _params
-from bagua_net._plugin import header_path
+from bagua_net._machine import interfaces
+from bagua_net._native import library
+from bagua_net._native.plugin import header_path
+from bagua_net._settings import parameters
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -26,7 +28,7 @@ def declared() -> set[str]:
 
 
 def test_every_declared_function_is_there() -> None:
-    lib = _lib.load()
+    lib = library.load()
     assert declared() >= {"bnet_abi_version", "bnet_param_get", "bnet_allreduce"}
     missing = {name for name in declared() if not hasattr(lib, name)}
     assert not missing
@@ -72,19 +74,19 @@ def test_it_is_bound_at_once_and_stays() -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert _lib.text(_lib.load().bnet_version()) == bagua_net.__version__
+    assert library.text(library.load().bnet_version()) == bagua_net.__version__
 
 
 def test_tables_by_number() -> None:
-    lib = _lib.load()
-    assert [version for version in range(20) if lib.bnet_net_table(version) != _lib.ffi.NULL] == [*range(4, 13)]
+    lib = library.load()
+    assert [version for version in range(20) if lib.bnet_net_table(version) != library.ffi.NULL] == [*range(4, 13)]
 
 
 def test_another_interface_version_is_refused() -> None:
     code = (
-        "from bagua_net import _lib, LibraryUnusable\n"
-        "_lib.ABI_VERSION = 99\n"
-        "try: _lib.load()\n"
+        "from bagua_net import LibraryUnusable; from bagua_net._native import library\n"
+        "library.ABI_VERSION = 99\n"
+        "try: library.load()\n"
         "except LibraryUnusable as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -92,7 +94,7 @@ def test_another_interface_version_is_refused() -> None:
 
 
 def test_params_are_complete_and_at_their_defaults() -> None:
-    rows = _params.read()
+    rows = parameters.read()
     assert {"BAGUA_NET_NSTREAMS", "BAGUA_NET_MIN_CHUNKSIZE", "BAGUA_NET_PORT_RANGE"} <= {row.name for row in rows}
     for row in rows:
         assert row.help
@@ -102,7 +104,7 @@ def test_params_are_complete_and_at_their_defaults() -> None:
 
 def test_interfaces_are_offered_or_rejected_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=lo")
-    rows = _interfaces.scan()
+    rows = interfaces.scan()
     assert [row.name for row in rows if row.reason is None] == ["lo"]
     assert {row.name for row in rows} >= {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}
 
@@ -128,5 +130,5 @@ def test_a_name_that_nobody_reads_is_called_the_same_here_and_in_the_job(
     monkeypatch.setenv(f"BAGUA_NET_{name}", "1")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     done = subprocess.run([sys.executable, "-c", WARNINGS_AT_INIT], capture_output=True, text=True, timeout=60)
-    (sentence,) = _params.check()
+    (sentence,) = parameters.check()
     assert done.stdout == f"NET/BaguaNet: {sentence}\n", done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import nccl_wheels
 import pytest
 
-from bagua_net import _nccl_wheel
+from bagua_net._nccl import socket_network
 
 APIS = {"2.18.3": 6, "2.21.5": 8, "2.30.7": 12}
 
@@ -20,10 +20,10 @@ APIS = {"2.18.3": 6, "2.21.5": 8, "2.30.7": 12}
 CALL_TABLE = """
 import ctypes, sys
 from pathlib import Path
-from bagua_net import _nccl_wheel
-table = _nccl_wheel.inspect(Path(sys.argv[1]))
-address = _nccl_wheel.load(table)
-assert _nccl_wheel.load(table) == address
+from bagua_net._nccl import socket_network
+table = socket_network.inspect(Path(sys.argv[1]))
+address = socket_network.load(table)
+assert socket_network.load(table) == address
 library = ctypes.CDLL(str(table.path))
 device = ctypes.c_int(-1)
 entry = ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value - table.anchor_offset + table.patch_offset
@@ -45,15 +45,15 @@ def test_finds_the_socket_table_of_each_generation(version: str) -> None:
 
 def test_a_library_that_is_not_nccl_is_refused_by_name() -> None:
     python = Path(sys.executable).resolve()
-    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="ncclNetSocket"):
-        _nccl_wheel.inspect(python)
+    with pytest.raises(socket_network.NcclLibraryUnusable, match="ncclNetSocket"):
+        socket_network.inspect(python)
 
 
 def test_a_file_that_is_not_elf_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "libnccl.so.2"
     text.write_text("not a library, but longer than an ELF header is: " + "x" * 100)
-    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="not a 64-bit"):
-        _nccl_wheel.inspect(text)
+    with pytest.raises(socket_network.NcclLibraryUnusable, match="not a 64-bit"):
+        socket_network.inspect(text)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 20, 64, 200])
@@ -62,8 +62,8 @@ def test_a_truncated_library_is_refused(tmp_path: Path, keep: int) -> None:
     cut = tmp_path / "libnccl.so.2"
     with Path(sys.executable).resolve().open("rb") as whole:
         cut.write_bytes(whole.read(keep))
-    with pytest.raises(_nccl_wheel.NcclLibraryUnusable):
-        _nccl_wheel.inspect(cut)
+    with pytest.raises(socket_network.NcclLibraryUnusable):
+        socket_network.inspect(cut)
 
 
 def test_a_library_for_another_processor_says_which(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_a_library_for_another_processor_says_which(tmp_path: Path) -> None:
     image[0x12:0x14] = code.to_bytes(2, "little")
     library = tmp_path / "libnccl.so.2"
     library.write_bytes(image)
-    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match=f"is for {name} processors"):
-        _nccl_wheel.inspect(library)
+    with pytest.raises(socket_network.NcclLibraryUnusable, match=f"is for {name} processors"):
+        socket_network.inspect(library)
 
 
 def test_a_stripped_library_says_so(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_stripped_library_says_so(tmp_path: Path) -> None:
         pytest.skip("strip (binutils) is not installed")
     library = shutil.copyfile(Path(sys.executable).resolve(), tmp_path / "libnccl.so.2")
     subprocess.run([strip, str(library)], check=True, timeout=60)
-    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="stripped"):
-        _nccl_wheel.inspect(library)
+    with pytest.raises(socket_network.NcclLibraryUnusable, match="stripped"):
+        socket_network.inspect(library)
 
 
 def test_the_variable_stands_in_for_the_wheels_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +93,13 @@ def test_the_variable_stands_in_for_the_wheels_on_the_path(tmp_path: Path, monke
         file.parent.mkdir(parents=True)
         file.touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), str(tmp_path / "site")])
-    monkeypatch.delenv(_nccl_wheel.LIBRARY_VARIABLE, raising=False)
-    assert _nccl_wheel.find() == [wheel]
-    monkeypatch.setenv(_nccl_wheel.LIBRARY_VARIABLE, str(named))
-    assert _nccl_wheel.find() == [named]
+    monkeypatch.delenv(socket_network.LIBRARY_VARIABLE, raising=False)
+    assert socket_network.find() == [wheel]
+    monkeypatch.setenv(socket_network.LIBRARY_VARIABLE, str(named))
+    assert socket_network.find() == [named]
 
 
 def test_a_variable_that_names_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_nccl_wheel.LIBRARY_VARIABLE, "/nowhere/libnccl.so.2")
-    with pytest.raises(_nccl_wheel.NcclLibraryUnusable, match="BAGUA_NET_BENCH_LIBNCCL=/nowhere"):
-        _nccl_wheel.find()
+    monkeypatch.setenv(socket_network.LIBRARY_VARIABLE, "/nowhere/libnccl.so.2")
+    with pytest.raises(socket_network.NcclLibraryUnusable, match="BAGUA_NET_BENCH_LIBNCCL=/nowhere"):
+        socket_network.find()

@@ -14,7 +14,8 @@ from pathlib import Path
 import nccl_wheels
 import pytest
 
-from bagua_net import _params, _print
+from bagua_net._activation import launchers
+from bagua_net._settings import parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -67,7 +68,7 @@ def _help(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_table_of_parameters_is_the_librarys() -> None:
-    wanted = [f"| `{row.name}` | {row.default} | {row.range} | {row.help} |" for row in _params.read()]
+    wanted = [f"| `{row.name}` | {row.default} | {row.range} | {row.help} |" for row in parameters.read()]
     table = README.read_text().partition("<!-- parameters")[2].partition("\n\n")[0]
     found = [line for line in table.splitlines() if line.startswith("| `")]
     assert found == wanted, "the table should be:\n" + "\n".join(wanted)
@@ -87,7 +88,7 @@ def test_every_command_exists(document: Path) -> None:
 def test_every_form_of_print_exists() -> None:
     named = set(re.findall(r"--print (\w+)", README.read_text()))
     assert named
-    assert named <= set(_print.FORMS)
+    assert named <= set(launchers.FORMS)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

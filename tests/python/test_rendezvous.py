@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bagua_net import _rendezvous
-from bagua_net._rendezvous import Client, RendezvousFailed, Server
+from bagua_net._bench.ranks import rendezvous
+from bagua_net._bench.ranks.rendezvous import Client, RendezvousFailed, Server
 
 TOKEN = "a token of this test"
 
@@ -54,7 +54,7 @@ def test_rows_of_any_length(rows: list[bytes]) -> None:
 
 
 def test_the_longest_row_passes_and_a_longer_one_is_refused_here() -> None:
-    longest = bytes(_rendezvous.MAX_ROW)
+    longest = bytes(rendezvous.MAX_ROW)
     with Server(1, TOKEN, timeout=20) as server, Client("127.0.0.1", server.port, TOKEN, 0, 1) as client:
         with pytest.raises(ValueError, match="at most"):
             client.all_gather(longest + b"x")
@@ -92,7 +92,7 @@ def test_strangers_are_dropped_and_the_run_goes_on(garbage: bytes, pool: ThreadP
 
 
 def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rendezvous, "_HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 0.05)
     with (
         Server(1, TOKEN, timeout=20) as server,
         socket.create_connection(("127.0.0.1", server.port)) as stranger,
@@ -101,7 +101,7 @@ def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch
 
 
 def test_many_strangers_leave_room_for_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rendezvous, "_HELLO_SECONDS", 1000)
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 1000)
     with Server(1, TOKEN, timeout=20) as server:
         strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
         with Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
@@ -118,7 +118,7 @@ def test_another_run_s_token_is_an_error_that_says_so() -> None:
 
 def test_a_row_longer_than_allowed_costs_the_sender_its_place() -> None:
     with Server(1, TOKEN) as server, Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
-        client._socket.sendall(struct.pack("<I", _rendezvous.MAX_ROW + 1))
+        client._socket.sendall(struct.pack("<I", rendezvous.MAX_ROW + 1))
         with pytest.raises(RendezvousFailed, match=r"closed|went away"):
             client.all_gather(b"")
 

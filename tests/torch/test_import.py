@@ -79,9 +79,7 @@ def test_importing_torch_loads_nothing_of_ours_but_the_name(tmp_path: Path) -> N
 
 def test_by_hand(tmp_path: Path) -> None:
     """Where torch looks for no extensions, an import registers; a second time changes nothing."""
-    code = _MEET.replace(
-        "import torch, ", "import bagua_net.torch, bagua_net._torch_backend as b; b.register(); import torch, "
-    )
+    code = _MEET.replace("import torch, ", "import bagua_net.torch as backend; backend.register(); import torch, ")
     done = _python(code, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert "worked [1.0, 1.0, 1.0]" in done.stdout, done.stderr
 
@@ -111,7 +109,7 @@ def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:
 
 
 def test_autoload_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
+    def fail(create: object) -> None:
         raise ImportError("no such thing")
 
     monkeypatch.setattr(_torch_backend, "register", fail)
@@ -126,7 +124,7 @@ def test_autoload_without_torch_distributed(tmp_path: Path) -> None:
         "sys.modules['torch.distributed'] = None\n"
         "import bagua_net_autoload; from bagua_net import _torch_backend as backend\n"
         "bagua_net_autoload.autoload()\n"
-        "try: backend.register()\n"
+        "try: backend.register(lambda options, own: None)\n"
         "except ImportError: print('raised by hand only')\n"
     )
     done = _python(code, tmp_path, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})

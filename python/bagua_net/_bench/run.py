@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _layers, _params
+from .. import _sizes
 from .._errors import BaguaNetError
-from .._rendezvous import Server
-from . import models, plot, record, report, sizes, summary, transports
-from .config import Config
-from .launch import Launcher, lanes
-from .measure import buffer_bytes
-from .result import Row
-from .where import Placement
+from .._settings import layers, parameters
+from .output import plot, record, report, summary
+from .ranks.launch import Launcher, lanes
+from .ranks.measure import buffer_bytes
+from .ranks.placement import Placement
+from .ranks.rendezvous import Server
+from .transports.interface_choice import use_interface
+from .workload import models
+from .workload.config import Config
+from .workload.result import Row
 
 
 class TooLarge(BaguaNetError):
@@ -62,7 +65,7 @@ def _load_text(config: Config) -> str:
             config.operation.size(workload.counts[0], config.nranks, config.element.size)
             for workload in (workloads[0], workloads[-1])
         )
-        return f"{config.op} from {sizes.show(first)} to {sizes.show(last)}"
+        return f"{config.op} from {_sizes.show(first)} to {_sizes.show(last)}"
     (workload,) = workloads
     total = sum(workload.counts)
     return (
@@ -112,10 +115,10 @@ def _take_settings() -> list[str]:
     Raises:
         ParameterInvalid: the plugin would refuse a value.
     """
-    among = _layers.of_a_job()
-    for sentence in _params.check(among):
+    among = layers.of_a_job()
+    for sentence in parameters.check(among):
         print(f"bagua-net: {sentence}", file=sys.stderr)
-    return [f"with {setting.name}={setting.value} of {setting.layer}" for setting in _layers.apply(among)]
+    return [f"with {setting.name}={setting.value} of {setting.layer}" for setting in layers.apply(among)]
 
 
 def _processors() -> tuple[int, float]:
@@ -141,7 +144,7 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
     taken = _take_settings()
     busy = summary.contention(config.nranks if placement.local else len(placement.ranks), *_processors())
     _check_memory(config, len(lanes(config)) * len(placement.ranks))
-    interface = transports.use_interface(ifname, placement.local)
+    interface = use_interface(ifname, placement.local)
     where = ", ".join([placement.text, interface, *taken])
     if 0 not in placement.ranks:
         address = (placement.host, placement.port)

@@ -17,7 +17,26 @@ Every rank needs an address that the others reach: ``NCCL_SOCKET_IFNAME`` choose
 
 from __future__ import annotations
 
-from .._torch_backend import NAME, register
+from typing import Any
+
+from .. import _torch_backend
+from .._torch_backend import NAME
+
+
+def _make_group(options: Any, backend_options: Any) -> Any:
+    from ._create import create
+
+    return create(options, backend_options)
+
+
+def register() -> None:
+    """Makes ``init_process_group("bagua_net")`` work in this process. Repeated calls change nothing.
+
+    Raises:
+        ImportError: torch is not installed, or was built without torch.distributed.
+    """
+    _torch_backend.register(_make_group)
+
 
 register()
 

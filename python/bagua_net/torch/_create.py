@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import _params
+from .._settings import parameters
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
 
@@ -30,7 +30,7 @@ def _check_version() -> None:
 @functools.cache
 def _check_parameters() -> None:
     """Once in a process."""
-    for sentence in _params.check():
+    for sentence in parameters.check():
         _log.warning("%s", sentence)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _lib
+from .._native import library
 from .._torch_backend import NAME
 from . import _tensors as tensors
 from ._callbacks import Callbacks
@@ -176,7 +176,7 @@ class ProcessGroupBaguaNet(Identity):
             self._collectives.call(
                 "reduce_to",
                 tensors.address(send),
-                _lib.ffi.NULL if recv is None else tensors.address(recv),
+                library.ffi.NULL if recv is None else tensors.address(recv),
                 send.numel(),
                 dtype,
                 op,

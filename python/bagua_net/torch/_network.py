@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .. import _lib
+from .._native import library
 from ._store import appears
 
 #: The version of the table that is driven: the newest.
@@ -76,26 +76,26 @@ class Endpoint:
     """The library's group object: it listens from the start, and connects when it is first needed."""
 
     def __init__(self, kind: str, group: str, rendezvous: Rendezvous, rank: int, nranks: int) -> None:
-        self._lib = _lib.load()
+        self._lib = library.load()
         self._kind = kind
         self._group = group
         self._rendezvous = rendezvous
         self._given_up = threading.Event()
-        out = _lib.ffi.new("bnet_coll_t **")
+        out = library.ffi.new("bnet_coll_t **")
         table = self._lib.bnet_net_table(_API)
-        self.check(_lib.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
+        self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
         self.coll = out[0]
         try:
-            row = _lib.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
+            row = library.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
             self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
-            rendezvous.publish(kind, rank, bytes(_lib.ffi.buffer(row)))
+            rendezvous.publish(kind, rank, bytes(library.ffi.buffer(row)))
         except BaseException:
             self._lib.bnet_coll_destroy(self.coll)
             raise
 
     def check(self, coll: Any, rc: int) -> None:
         if rc != 0:
-            raise failed(self._group, _lib.text(self._lib.bnet_coll_error(coll)), rc)
+            raise failed(self._group, library.text(self._lib.bnet_coll_error(coll)), rc)
 
     def rows(self, timeout_s: float) -> Any:
         """All ranks' rows as one C array. Raises DistBackendError where one is not there in time."""
@@ -103,7 +103,7 @@ class Endpoint:
             rows = self._rendezvous.collect(self._kind, timeout_s, self._given_up)
         except RankMissing as missing:
             raise failed(self._group, str(missing), 0) from None
-        return _lib.ffi.from_buffer(b"".join(rows))
+        return library.ffi.from_buffer(b"".join(rows))
 
     def give_up(self) -> None:
         """Ends a wait for other ranks' rows. From any thread."""
@@ -111,7 +111,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Closes the sockets, unless somebody has taken over the object. More than once is fine."""
-        coll, self.coll = self.coll, _lib.ffi.NULL
+        coll, self.coll = self.coll, library.ffi.NULL
         self._lib.bnet_coll_destroy(coll)
 
 
@@ -119,7 +119,7 @@ class Collectives:
     """The library's collectives. For one thread at a time, but for :meth:`abort`."""
 
     def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib = _lib.load()
+        self._lib = library.load()
         self._endpoint = Endpoint("collectives", group, rendezvous, rank, nranks)
         self._coll = self._endpoint.coll
         self._lock = threading.RLock()  # of who aborts and who closes
@@ -172,7 +172,7 @@ class Collectives:
         if self._calling:
             return
         with self._lock:
-            coll, self._coll = self._coll, _lib.ffi.NULL
+            coll, self._coll = self._coll, library.ffi.NULL
         self._lib.bnet_coll_destroy(coll)
 
 
@@ -187,7 +187,7 @@ class Messages:
     """
 
     def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib = _lib.load()
+        self._lib = library.load()
         self._group = group
         self._endpoint = Endpoint("messages", group, rendezvous, rank, nranks)
         self._lock = threading.RLock()  # a signal's handler may abort in the middle of anything
@@ -195,7 +195,7 @@ class Messages:
         self._reports: dict[int, Report] = {}
         self._sends: set[int] = set()
         self._next = 0
-        self._mail = _lib.ffi.NULL
+        self._mail = library.ffi.NULL
         self._thread: threading.Thread | None = None
         self._refusal = ""  # or why no more is taken
         self._posting = False
@@ -257,10 +257,10 @@ class Messages:
             rows = self._endpoint.rows(timeout_s or self.timeout_s)
             if self._refusal:
                 raise RuntimeError(self._refusal)
-            out = _lib.ffi.new("bnet_mail_t **")
+            out = library.ffi.new("bnet_mail_t **")
             self._endpoint.check(self._endpoint.coll, self._lib.bnet_mail_create(out, self._endpoint.coll, rows))
-            self._mail, self._endpoint.coll = out[0], _lib.ffi.NULL
-        done = _lib.ffi.new("bnet_mail_done_t[]", _REPORTS)
+            self._mail, self._endpoint.coll = out[0], library.ffi.NULL
+        done = library.ffi.new("bnet_mail_done_t[]", _REPORTS)
         name = f"{self._group} messages"
         thread = threading.Thread(target=self._serve, args=(self._mail, done), name=name, daemon=True)
         thread.start()
@@ -280,7 +280,7 @@ class Messages:
         with self._lock:
             report = self._reports.pop(number)
         try:
-            report(failed(self._group, _lib.text(row.error), rc) if rc != 0 else None, peer)
+            report(failed(self._group, library.text(row.error), rc) if rc != 0 else None, peer)
         except BaseException as unexpected:
             self._report_failure(report, unexpected, peer)
         finally:
@@ -319,7 +319,7 @@ class Messages:
         """Bytes that this process has sent, in this group or another one, but for frames with nothing behind them: with
         those a send that waits asks each second whether its peer is there.
         """
-        counters = _lib.ffi.new("bnet_counters_t *")
+        counters = library.ffi.new("bnet_counters_t *")
         self._lib.bnet_counters(counters)
         return int(counters.bytes_sent - _FRAME_BYTES * counters.messages_sent)
 
@@ -347,7 +347,7 @@ class Messages:
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            mail, self._mail = self._mail, _lib.ffi.NULL
+            mail, self._mail = self._mail, library.ffi.NULL
         if mail:
             self._lib.bnet_mail_destroy(mail)
         self._endpoint.close()

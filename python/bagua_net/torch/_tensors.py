@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _lib
+from .._native import library
 
 #: BNET_… of bagua_net.h. A truth value is a byte of 0 or 1.
 _CODES = {
@@ -23,7 +23,7 @@ _CODES = {
     torch.float32: 6,
     torch.float64: 7,
 }
-_POINTER = _lib.ffi.typeof("void *")
+_POINTER = library.ffi.typeof("void *")
 #: The code under which bytes are moved that are not reduced.
 BYTES = 1
 
@@ -109,7 +109,7 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
 
 def address(tensor: torch.Tensor) -> Any:
     """The C pointer to a contiguous tensor's first element."""
-    return _lib.ffi.cast(_POINTER, tensor.data_ptr())
+    return library.ffi.cast(_POINTER, tensor.data_ptr())
 
 
 def size_of(tensor: torch.Tensor) -> int:

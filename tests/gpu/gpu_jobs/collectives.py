@@ -2,7 +2,7 @@
 """Every collective of the plan, each result compared element by element with what must come out.
 
 The data is that of ``bagua-net bench``: small whole numbers, repeated after a prime number of elements, whose sums
-every type represents exactly (``bagua_net._bench.elements``).
+every type represents exactly (``bagua_net._bench.workload.elements``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bagua_net._bench.elements import TYPES, Stream, inputs, reduced
-from bagua_net._bench.ops import Part
+from bagua_net._bench.workload.elements import TYPES, Stream, inputs, reduced
+from bagua_net._bench.workload.ops import Part
 
 from . import plan
 from .member import Member

@@ -7,7 +7,7 @@ import ctypes
 import os
 import re
 
-from bagua_net._plugin import header_path, plugin_path
+from bagua_net._native.plugin import header_path, plugin_path
 
 
 def fields() -> list[str]:
