@@ -6,7 +6,6 @@ The links are veth pairs, their far ends in a second namespace, because every ke
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import nccl_wheels
 import pytest
 
 import bagua_net
@@ -264,9 +264,8 @@ def test_choice(namespace: Namespace, case: Case) -> None:
 
 
 @pytest.fixture
-def nccl(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "python"))
-    return str(importlib.import_module("nccl_wheels").library("2.30.7"))
+def nccl() -> str:
+    return str(nccl_wheels.library("2.30.7"))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.like_nccl], ids=lambda case: case.what)

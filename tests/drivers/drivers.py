@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The C programs of tests/c that use the library as NCCL does: building and running them.
+"""Builds and runs the C programs that use the library as NCCL does: drive_net and drive_contract.
 
     built = drivers.build()            # once per session; skips the test where there is no compiler
     summary = drivers.net(built, "--api", "12", "--procs", "4")
@@ -80,8 +80,8 @@ def build(sanitizer: str = "") -> Build:
     return Build(
         sanitizer,
         directory / "plugin" / "libnccl-net-bagua.so",
-        directory / "tests" / "c" / "drive_net",
-        directory / "tests" / "c" / "drive_contract",
+        directory / "tests" / "drivers" / "drive_net",
+        directory / "tests" / "conformance" / "drive_contract",
     )
 
 

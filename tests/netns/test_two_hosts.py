@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Messages between two hosts, over networks that real ones have: each test builds one of namespaces and veth pairs.
 
-The data is checked by tests/c/drive_net*.c, as in test_transport.py.
+The data is checked by tests/drivers/drive_net*.c, as in test_transport.py.
 """
 
 from __future__ import annotations

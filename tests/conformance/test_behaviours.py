@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The table of behaviours in plugin/README.md: no row without a test, and every test that it names is there."""
+"""The documented table of behaviours: every row has tests, and every test that it names exists."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 from test_contract import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
+#: The document with the table, and the table's heading there.
+DOCUMENT = ROOT / "plugin" / "README.md"
+HEADING = "## Behaviours and their tests"
 
 
 def _rows() -> list[tuple[str, str]]:
-    section = (ROOT / "plugin" / "README.md").read_text().split("## Behaviours and their tests")[1]
+    section = DOCUMENT.read_text().split(HEADING)[1]
     rows = [line.strip("|\n").split("|") for line in section.splitlines() if line.startswith("|")]
     return [(row[0].strip(), row[1].strip()) for row in rows[2:]]
 

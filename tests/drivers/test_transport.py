@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Messages through every table of the library, driven as NCCL's proxy does it: every byte arrives, where it belongs.
 
-Each message names its sender, connection, number and offset in every word (tests/c/drive_net*.c).
+Each message names its sender, connection, number and offset in every word (drive_net*.c).
 """
 
 from __future__ import annotations

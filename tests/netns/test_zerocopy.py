@@ -2,7 +2,7 @@
 """Sends without a copy between two hosts, left to themselves: tried where the path is short, given up where the kernel
 copies all the same, as it does on a virtual cable, or refuses. Every byte is checked, as in test_two_hosts.py.
 
-No network card is here whose kernel does not copy: that side of the choice is shown by tests/c/test_zero.c alone.
+A network card whose kernel does not copy is not available here: tests/unit/ alone covers that side of the choice.
 """
 
 from __future__ import annotations

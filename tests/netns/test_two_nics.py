@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Devices of several interfaces between two hosts: where the data goes, and that every byte of it is right.
 
-The data is checked by tests/c/drive_net*.c, as in test_transport.py.
+The data is checked by tests/drivers/drive_net*.c, as in test_transport.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What NCCL relies on, one behaviour a test: each runs a scenario of tests/c/drive_contract_*.c by its name."""
+"""What NCCL relies on, one behaviour a test: each runs a scenario of drive_contract_*.c by its name."""
 
 from __future__ import annotations
 

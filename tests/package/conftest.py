@@ -7,16 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 from sandbox import Sandbox, is_setting
 
 import bagua_net
-
-# How long an example takes is the machine's affair.
-# In .ci/run the same examples each time: what is red there is red again.
-hypothesis.settings.register_profile("bagua-net", deadline=None, derandomize="BNET_CI_INSIDE" in os.environ)
-hypothesis.settings.load_profile("bagua-net")
 
 
 @pytest.fixture
