@@ -4,7 +4,7 @@
 >>> import bagua_net
 >>> bagua_net.activate()        # before the first NCCL communicator  # doctest: +SKIP
 
-These functions need nothing but the standard library.
+These functions need only the standard library.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> str:
-        """``__version__`` on demand: a source tree that was not installed has to ask the library for it."""
+        """``__version__`` on demand: without an installation the library is asked for it."""
         if name == "__version__":
             return _version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

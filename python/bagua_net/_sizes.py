@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes: parsing, printing, and geometric sequences of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
 def parse(text: str) -> int:
-    """Bytes of "4", "64K", "64KiB", "1M" or "2G"; the suffixes are powers of 1024.
+    """The bytes in "4", "64K", "64KiB", "1M" or "2G"; suffixes are powers of 1024.
 
     Raises:
-        ValueError: it is none of these, or zero.
+        ValueError: the text has another form, or is zero.
     """
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
@@ -34,7 +34,7 @@ def sweep(smallest: int, largest: int, factor: int) -> list[int]:
     """smallest, smallest × factor, … up to largest.
 
     Raises:
-        ValueError: largest is below smallest, or the factor below 2.
+        ValueError: largest is below smallest, or factor is below 2.
     """
     if largest < smallest:
         raise ValueError(f"the largest size ({show(largest)}) is below the smallest ({show(smallest)})")

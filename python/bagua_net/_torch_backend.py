@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The backend's name, and how torch.distributed gets to know it.
+"""The name of the torch.distributed backend, and its registration.
 
-Imports next to nothing: it runs inside ``import torch``, by the entry point ``torch.backends`` (bagua_net_autoload).
-``import bagua_net.torch`` registers by hand.
+It runs inside ``import torch`` (entry point ``torch.backends``, see bagua_net_autoload), so it imports next to nothing.
+``import bagua_net.torch`` registers explicitly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def register(create: Callable[[Any, Any], Any]) -> None:
     """Makes ``init_process_group("bagua_net")`` work in this process. Repeated calls change nothing.
 
     Args:
-        create: makes a group of torch's options and the backend's. It imports the backend when it is called.
+        create: makes a group from torch's options and the backend's own. It imports the backend when called.
 
     Raises:
         ImportError: torch is not installed, or was built without torch.distributed.

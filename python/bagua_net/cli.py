@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ``bagua-net`` command: its subcommands, and what an error looks like."""
+"""The ``bagua-net`` command: its subcommands and its error output."""
 
 from __future__ import annotations
 

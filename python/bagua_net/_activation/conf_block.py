@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A marked block in an nccl.conf file, put in and taken out without touching a byte of what others wrote.
+"""A marked block in an nccl.conf file, inserted and removed without changing any other byte.
 
 NCCL sets each ``NAME=value`` line with ``setenv(…, overwrite=0)``: the first line for a name wins, and the environment
-wins over all. So the block goes to the top. Nothing is ever added behind others' content, so there is no missing
-newline to remember. The markers hold no ``=``: NCCL up to 2.25 knows no comments and would take them for settings.
+wins over all. So the block goes to the top. Nothing is appended to other content, so a missing newline at its end does
+not matter. The markers contain no ``=``: NCCL up to 2.25 has no comments and would read them as settings.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def _block(settings: Mapping[str, str], *, created: bool) -> bytes:
 
 
 def has_block(content: bytes | None) -> bool:
-    """Does a file of this content hold the block? None: there is no file."""
+    """Does a file with this content have the block? None: there is no file."""
     return content is not None and _BLOCK.search(content) is not None
 
 
 def _split(content: bytes) -> tuple[bytes, bool]:
-    """What others wrote, and whether the file was made by us.
+    """The content outside the block, and whether we created the file.
 
     Raises:
-        ConfFileDamaged: a block that begins does not end.
+        ConfFileDamaged: a block has no end.
     """
     created = any(_CREATED in match["note"] for match in _BLOCK.finditer(content))
     rest = _BLOCK.sub(b"", content)
@@ -61,20 +61,20 @@ def _split(content: bytes) -> tuple[bytes, bool]:
 
 
 def with_block(content: bytes | None, settings: Mapping[str, str]) -> bytes:
-    """The file with the block at its top, in place of one that was there. None: there is no file yet.
+    """The file with the block at its top; it replaces an earlier block. None: there is no file yet.
 
     Raises:
-        ConfFileDamaged: a block that begins does not end.
+        ConfFileDamaged: a block has no end.
     """
     rest, created = _split(content) if content is not None else (b"", True)
     return _block(settings, created=created) + rest
 
 
 def without_block(content: bytes | None) -> bytes | None:
-    """The file without the block; None where it is to be removed, because it holds nothing and was made by us.
+    """The file without the block; None: remove the file, which is empty then and was created by us.
 
     Raises:
-        ConfFileDamaged: a block that begins does not end.
+        ConfFileDamaged: a block has no end.
     """
     if content is None:
         return None
@@ -83,7 +83,7 @@ def without_block(content: bytes | None) -> bytes | None:
 
 
 def check_conflict(path: Path, content: bytes | None, settings: Mapping[str, str]) -> None:
-    """Refuses to win over a setting of somebody else's in the same file.
+    """Refuses to override another setting in the same file.
 
     Raises:
         ConflictingSetting: a line outside the block gives one of these variables another value.
@@ -97,7 +97,7 @@ def check_conflict(path: Path, content: bytes | None, settings: Mapping[str, str
 
 
 def read(path: Path) -> bytes | None:
-    """The file's bytes; None where there is none."""
+    """The file's bytes; None where it does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def write(path: Path, content: bytes | None) -> None:
     symbolic link stays one.
 
     Raises:
-        OSError: as the system says; the file is as it was then.
+        OSError: the system's error; the file is unchanged.
     """
     target = path.resolve()
     if content is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Turning the plugin on for this process, and the variables that do it for another one."""
+"""Turns the plugin on for this process, and gives the variables that do it for another one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path,
 from .._nccl import discovery, state
 from .._settings import layers
 
-#: What activate() found in each variable that it set (None: unset), so that deactivate() can put it back;
-#: and what it wrote, so that deactivate() leaves alone what somebody changed since.
+#: The earlier value of each variable that activate() set (None: unset), which deactivate() restores; and the value that
+#: it wrote: deactivate() leaves alone a variable that was changed since.
 _before: dict[str, str | None] = {}
 _written: dict[str, str] = {}
 
@@ -24,8 +24,7 @@ _written: dict[str, str] = {}
 def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
     """NCCL_NET_PLUGIN and NCCL_NET for the library at ``path``, or its short name where NCCL takes no path.
 
-    NCCL_NET is always set: without it, NCCL goes on over its own sockets when the plugin does not load,
-    and says nothing.
+    NCCL_NET is always set: without it, NCCL silently uses its own sockets when the plugin does not load.
     """
     if takes_path:
         check_path(path)
@@ -33,13 +32,13 @@ def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
 
 
 def env(path: Path | None = None) -> dict[str, str]:
-    """The variables that turn the plugin on in a process yet to start, as for Ray's ``runtime_env``.
+    """The variables that turn the plugin on in a process yet to start, for example in Ray's ``runtime_env``.
 
-    Two of them, or three where this environment's NCCL is 2.20 or older and takes no path: then
-    LD_LIBRARY_PATH leads with the library's directory.
+    Two variables; three where this environment's NCCL is 2.20 or older and takes no path: then LD_LIBRARY_PATH
+    begins with the library's directory.
 
     Args:
-        path: the library as that process sees it; by default the one of this installation.
+        path: the library as that process sees it; by default that of this installation.
 
     Raises:
         LibraryNotFound: the library was never built.
@@ -54,12 +53,12 @@ def env(path: Path | None = None) -> dict[str, str]:
 
 
 def is_ours(plugin: str) -> bool:
-    """Does this value of NCCL_NET_PLUGIN name our library, wherever it is?"""
+    """Does this value of NCCL_NET_PLUGIN name our library, in any directory?"""
     return plugin == SHORT_NAME or Path(plugin).name == LIBRARY_NAME
 
 
 def _has_nccl_group() -> bool:
-    """Does torch have a process group that uses NCCL, for any device? Found out without importing torch."""
+    """Does torch have a process group that uses NCCL, for any device? Does not import torch."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
     # "nccl", or for a group of several devices "cpu:gloo,cuda:nccl"
@@ -86,7 +85,7 @@ def _check_in_time(nccl: discovery.Nccl | None) -> None:
 
 
 def check_free(wanted: dict[str, str], *, instead: str) -> None:
-    """Refuses to overwrite what a user set.
+    """Refuses to overwrite a user's setting.
 
     Args:
         instead: what the user can do to overwrite it.
@@ -106,7 +105,7 @@ def check_free(wanted: dict[str, str], *, instead: str) -> None:
 
 
 def _warn_of_rdma() -> None:
-    """A job may well want this, so it is no error; but nobody should get it unasked."""
+    """A job may want this, so it is no error, but it should not happen unnoticed."""
     ports = rdma.active_ports()
     if ports:
         warnings.warn(
@@ -126,11 +125,11 @@ def _preload(path: Path) -> None:
 
 
 def _check_parameters(nccl: discovery.Nccl | None) -> None:
-    """Says now what NCCL would say at the first communicator, where cffi is there to ask the library.
+    """Checks now what the first communicator would reject. Needs cffi; does nothing without it.
 
     Raises:
         ParameterInvalid: a value would be refused.
-        LibraryNotFound, LibraryUnusable: the library's header is missing or belongs to another one.
+        LibraryNotFound, LibraryUnusable: the library's header is missing or belongs to another version.
     """
     try:
         from .._settings import parameters
@@ -143,14 +142,14 @@ def _check_parameters(nccl: discovery.Nccl | None) -> None:
 def activate(*, force: bool = False) -> dict[str, str]:
     """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
 
-    Call it before the first NCCL communicator: with torch, before ``init_process_group``. Calling it again
-    changes nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is no parameter.
+    Call it before the first NCCL communicator: with torch, before ``init_process_group``. Repeated calls change
+    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is no parameter.
 
     Args:
         force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.
 
     Returns:
-        the variables in ``os.environ`` that it is about, as they are now.
+        the variables that turn the plugin on, as ``os.environ`` has them now.
 
     Raises:
         ActivationTooLate: NCCL has chosen its network already.
@@ -178,9 +177,9 @@ def activate(*, force: bool = False) -> dict[str, str]:
 
 
 def deactivate() -> None:
-    """Puts back what :func:`activate` changed; does nothing where it changed nothing.
+    """Undoes :func:`activate`; does nothing where that changed nothing.
 
-    A variable that was changed again since is left alone. Communicators that exist keep their network.
+    A variable that was changed since is left alone. Existing communicators keep their network.
     """
     for name, value in _before.items():
         if os.environ.get(name) != _written.get(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The variables, written as each launcher wants them. Pure functions from names and values to text."""
+"""The variables in the format of each shell and launcher. Pure functions from names and values to text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _sh(variables: Variables) -> str:
 
 
 def _fish_quote(value: str) -> str:
-    """Inside single quotes fish knows two escapes: of the quote and of the backslash."""
+    """Inside single quotes fish has two escapes: for the quote and for the backslash."""
     return "'" + re.sub(r"(['\\])", r"\\\1", value) + "'"
 
 
@@ -55,7 +55,7 @@ def _slurm(variables: Variables) -> str:
 
 
 def _mpirun(variables: Variables) -> str:
-    """Options of Open MPI's mpirun, which forwards only what it is told to."""
+    """Options of Open MPI's mpirun, which forwards only the variables named."""
     return " ".join(f"-x {shlex.quote(f'{name}={value}')}" for name, value in variables.items())
 
 
@@ -77,7 +77,7 @@ FORMS: dict[str, Callable[[Variables], str]] = {
 
 
 def render(form: str, variables: Variables) -> str:
-    """The text of a form, without a newline at the end.
+    """The text in that form, without a newline at its end.
 
     Raises:
         ConflictingSetting: a value cannot be written in that form.

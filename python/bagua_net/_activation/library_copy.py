@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A copy of the library outside the Python environment, for configuration files to point at.
 
-Such a file outlives the environment that wrote it, and with NCCL_NET set, a plugin that is gone fails every NCCL job of
-that user. A list beside the copy names the files that point at it; it goes with the last of them.
+Such a file outlives the environment that wrote it, and with NCCL_NET set, a missing plugin fails every NCCL job of that
+user. A list beside the copy names the files that point at it; the copy is removed with the last of them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .._native.plugin import LIBRARY_NAME, check_path
 from .._settings import homes
 from . import conf_block
 
-#: For /etc/nccl.conf: root's own home is closed to others.
+#: For /etc/nccl.conf: other users cannot read root's home.
 SYSTEM_DIRECTORY = Path("/usr/local/lib/bagua-net")
 _USERS = "used-by"
 _MODE = 0o755
 
 
 def user_directory() -> Path:
-    """``bagua-net`` in $XDG_DATA_HOME, which is ~/.local/share where it is unset or not absolute (as its
+    """``bagua-net`` in $XDG_DATA_HOME, or in ~/.local/share where that is unset or not absolute (as its
     specification says).
 
     Raises:
-        BaguaNetError: it is unset, and this user has no home.
+        BaguaNetError: it is unset and this user has no home.
     """
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
     if data.is_absolute():
@@ -69,14 +69,14 @@ def _write_users(directory: Path, users: list[Path]) -> None:
 
 
 def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
-    """Copies the library, atomically, and notes who points at it. Processes that use an older copy keep that.
+    """Copies the library atomically and records the files that point at it. Processes that use an older copy keep it.
 
     Returns:
         the copy's path.
 
     Raises:
         PluginPathInvalid: NCCL would not take it.
-        OSError: as the system says.
+        OSError: the system's error.
     """
     path = library(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Is the plugin on? What is set, which layer set it, and which processes have the library loaded."""
+"""Is the plugin on? The settings, their sources, and the processes that have the library loaded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Process:
 
 @dataclass(frozen=True)
 class Status:
-    """What :func:`status` found."""
+    """The result of :func:`status`."""
 
     #: a job started now would use the plugin
     on: bool
-    #: why not, and what to do
+    #: why it is off, and what to do; None: it is on
     problem: str | None
     #: NCCL_NET_PLUGIN and NCCL_NET
     plugin: Setting
@@ -41,9 +41,9 @@ class Status:
     #: every BAGUA_NET_* that is set
     parameters: tuple[Setting, ...]
     nccl: discovery.Nccl | None
-    #: this process has the library loaded
+    #: whether this process has the library loaded
     loaded: bool
-    #: other processes that have, as far as this user may look
+    #: the other processes that have it loaded, of those that this user may inspect
     processes: tuple[Process, ...]
 
 
@@ -94,7 +94,7 @@ def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None
 
 
 def _loaded_by(pid: str) -> str | None:
-    """The library's path in that process; None where it is not loaded, or where we may not look."""
+    """The library's path in that process; None where it is not loaded or the process may not be inspected."""
     try:
         maps = Path("/proc", pid, "maps").read_text(errors="replace")
     except OSError:
@@ -103,7 +103,7 @@ def _loaded_by(pid: str) -> str | None:
 
 
 def processes() -> tuple[Process, ...]:
-    """The other processes that have the library loaded, in order of pid, as far as this user may look."""
+    """The other processes with the library loaded, by pid, of those that this user may inspect."""
     found = []
     for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         library = _loaded_by(entry.name) if int(entry.name) != os.getpid() else None
@@ -119,7 +119,7 @@ def processes() -> tuple[Process, ...]:
 
 
 def status() -> Status:
-    """What is set, by whom, and who has the library loaded. It reads, and changes nothing."""
+    """The settings, their sources, and the processes that have the library loaded. Changes nothing."""
     nccl = discovery.find()
     among = layers.read(nccl)
     plugin, network = _effective("NCCL_NET_PLUGIN", among), _effective("NCCL_NET", among)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``enable`` and ``disable`` without the terminal: which files change, from what to what, and then the change."""
+"""``enable`` and ``disable`` without the terminal: plans the changes of files, then makes them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from . import conf_block, environment, library_copy
 
 @dataclass(frozen=True)
 class Target:
-    """Configuration files, and the directory of the copy that they point at."""
+    """Configuration files, and the directory of the library's copy that they point at."""
 
     confs: tuple[Path, ...]
     copy: Path
 
     @classmethod
     def user(cls) -> Target:
-        """The .nccl.conf of both homes, or of the one that this user may write to."""
+        """The .nccl.conf of both homes, or only of the one that this user may write to."""
         confs = homes.user_confs()
         writable = tuple(path for path in confs if os.access(path.resolve().parent, os.W_OK))
         return cls(writable or tuple(confs), library_copy.user_directory())
@@ -55,14 +55,14 @@ class Change:
         return self.before != self.after
 
     def diff(self) -> str:
-        """As ``diff -u`` shows it; bytes that are no UTF-8 as escapes."""
+        """In the format of ``diff -u``; bytes that are not UTF-8 appear as escapes."""
         old_name, old = self._side(self.before)
         new_name, new = self._side(self.after)
         lines = difflib.unified_diff(old, new, old_name, new_name)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def _side(self, content: bytes | None) -> tuple[str, list[str]]:
-        """The name and the lines of one side. Only a line feed ends a line, as NCCL sees it."""
+        """The name and the lines of one side. As for NCCL, only a line feed ends a line."""
         if content is None:
             return "/dev/null", []
         text = content.decode(errors="backslashreplace")
@@ -91,7 +91,7 @@ def check_machine() -> None:
 
 
 def stand_in(target: Target) -> Path | None:
-    """The file that NCCL reads here in place of every one of the target; None: it reads one of those."""
+    """The file that NCCL reads here instead of all the target's files; None: it reads one of those."""
     nccl = discovery.find()
     first, *others = homes.confs_read_by(nccl.version if nccl else None)
     named = os.environ.get("NCCL_CONF_FILE")
@@ -101,7 +101,7 @@ def stand_in(target: Target) -> Path | None:
 
 
 def plan_enable(target: Target, *, force: bool) -> list[Change]:
-    """What enabling would change.
+    """The changes that enabling would make.
 
     Args:
         force: put the block above other settings of NCCL_NET_PLUGIN and NCCL_NET, instead of refusing.
@@ -131,13 +131,13 @@ def library(target: Target) -> Path:
 
 
 def enable(target: Target, changes: list[Change]) -> None:
-    """Makes the copy, then the changes: a file never names a library that is not there yet."""
+    """Makes the copy, then the changes: a file never names a library that does not exist yet."""
     library_copy.refresh(plugin_path(), target.copy, list(target.confs))
     _apply(changes)
 
 
 def plan_disable(target: Target) -> list[Change]:
-    """What disabling would change.
+    """The changes that disabling would make.
 
     Raises:
         ConfFileDamaged: a block has no end.
@@ -150,7 +150,7 @@ def plan_disable(target: Target) -> list[Change]:
 
 
 def disable(target: Target, changes: list[Change]) -> bool:
-    """Makes the changes, then removes the copy if no file names it any more. True: removed."""
+    """Makes the changes, then removes the copy if no file names it. True: removed."""
     _apply(changes)
     return library_copy.release(target.copy)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net bench``: collectives between processes, over this network and over others, in alternation.
+"""``bagua-net bench``: collectives between processes, over this network and over others in turn.
 
 The command's options are in ``_cli.bench``; ``run`` is one invocation. The parts, lowest first:
 

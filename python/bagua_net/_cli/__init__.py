@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The subcommands of ``bagua-net``: options and output. What they do is in the other packages."""
+"""The subcommands of ``bagua-net``: options and output. The other packages do the work."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command ``bagua-net bench``: its options, and nothing else."""
+"""``bagua-net bench``: its options."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Place
 
 
 # ---- the options, in the order of --help; the short ones are those of nccl-tests. torchrun rejects --max as ambiguous
-# even behind the program that it starts: -e, or "--" before the program ----
+# even after the name of its program: use -e, or "--" before the program ----
 
 Ranks = Annotated[int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")]
 Operation = Annotated[str, typer.Option(callback=_one_of(OPS), help=", ".join(OPS))]
@@ -136,7 +136,7 @@ def bench(
 
     The networks take turns in the same processes, and every result is checked. The columns are those of nccl-tests.
     """
-    from .._bench import run  # what it imports is of no use to the other commands
+    from .._bench import run  # its imports would slow down the other commands
 
     if model and op != "allreduce":
         raise typer.BadParameter("a model's gradients are reduced: --model goes with --op allreduce only")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net status``, ``doctor`` and ``params``: what is so, as text or as JSON."""
+"""``bagua-net status``, ``doctor``, ``params`` and ``path``: the present state, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .._settings import layers, parameters
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 _VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
-#: Width where stdout is no terminal: long lines are for the reader's tools to wrap.
+#: Width where stdout is not a terminal: the reader's tools wrap long lines.
 _PIPE_WIDTH = 1000
-#: Characters of a process's command line there.
+#: Characters of a process's command line where stdout is not a terminal.
 _PIPE_COMMAND = 100
 
 
 def _print(*parts: str | Table) -> None:
-    """Markup and tables to stdout, without the blanks that fill the last column."""
+    """Prints markup and tables without the blanks that pad the last column."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as capture:
         for part in parts:
@@ -56,7 +56,7 @@ def _grid(rows: Iterable[tuple[str, ...]]) -> Table:
 
 
 def _processes(found: Iterable[Process]) -> Table:
-    """One line each: the command lines are cut where the terminal is too narrow, and in a pipe where they are long."""
+    """One line each: a command line is cut to the terminal's width, or to a fixed length in a pipe."""
     table = Table.grid("", "", "", padding=(0, 2))
     table.columns[0].no_wrap = table.columns[2].no_wrap = True  # so that the second gives way
     for one in found:
@@ -92,7 +92,7 @@ def _status_json(found: Status) -> dict[str, Any]:
 
 
 def _loaded(found: Status, everyone: bool) -> tuple[str | Table, ...]:
-    """Who runs with it: this user's processes, or everyone's."""
+    """The processes that have it loaded: this user's, or everyone's."""
     shown = [one for one in found.processes if everyone or one.uid == os.geteuid()]
     parts: list[str | Table] = []
     if shown:
@@ -117,7 +117,7 @@ def status(
     """
     found = find_status()
     among = layers.of_a_job()
-    with contextlib.suppress(LibraryNotFound, LibraryUnusable):  # which is for the doctor to say
+    with contextlib.suppress(LibraryNotFound, LibraryUnusable):  # the doctor reports that
         _complain(*_unknown(parameters.read(among), among))
     if as_json:
         _dump(_status_json(found))
@@ -150,7 +150,7 @@ def _with_fix(finding: check.Check) -> str:
 
 
 def _value(row: parameters.Parameter) -> str:
-    """What is in force, and who set it or tried to."""
+    """The value in force, and the source that set it or tried to."""
     if not row.set:
         return row.value
     return f"{row.value} ({row.given} refused, {row.layer})" if row.error else f"{row.value} ({row.layer})"

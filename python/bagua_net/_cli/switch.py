@@ -47,7 +47,7 @@ def _show(changes: list[switch.Change]) -> None:
 
 
 def _printed_variables() -> dict[str, str]:
-    """The two of the plugin, and this environment's parameters: launchers drop those."""
+    """The plugin's two variables, and this environment's parameters, which launchers would drop."""
     given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
     return environment.env() | given
 
@@ -111,11 +111,11 @@ def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) 
 
 
 def _program(name: str) -> str:
-    """The file to execute, as a shell finds it. Python's own search takes a directory of PATH that may not be read for
-    a program that may not be executed.
+    """The file to execute, found as a shell finds it. To Python's own search, a directory of PATH that may not be read
+    looks like a program that may not be executed.
 
     Raises:
-        FileNotFoundError: PATH leads to no such file.
+        FileNotFoundError: no directory of PATH has such a file.
     """
     if "/" in name:
         return name
@@ -155,5 +155,5 @@ def register(app: typer.Typer) -> None:
     """Adds the three commands."""
     app.command()(enable)
     app.command()(disable)
-    # Everything after the command's name is the command's own, also without the two dashes.
+    # Everything after the command's name belongs to the command, also without the two dashes.
     app.command(context_settings={"allow_interspersed_args": False})(run)

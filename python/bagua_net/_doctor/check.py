@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A check of the doctor: its findings, and what becomes of one that cannot be made."""
+"""Findings of the doctor, and running its checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. ``fix`` is empty where nothing needs to be done."""
+    """One finding. ``fix`` is empty where there is nothing to do."""
 
     name: str
     verdict: Verdict
@@ -27,7 +27,7 @@ Checks = Iterator[Check]
 
 
 def run(checks: tuple[Callable[[], Checks], ...]) -> Checks:
-    """The findings of every check, in order. A check that cannot be made is a failed one."""
+    """The findings of every check, in order. A check that raises becomes a finding."""
     for check in checks:
         name = check.__name__.removeprefix("check_").replace("_", " ")
         try:

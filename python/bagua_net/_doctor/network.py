@@ -15,12 +15,12 @@ from .check import Check, Checks
 
 SYSCTLS = Path("/proc/sys/net")
 
-#: Below these the window, and so the throughput of a stream, is capped on a long path: what Linux itself gives a
-#: machine of a few GB (tcp_wmem and tcp_rmem, Documentation/networking/ip-sysctl.rst).
+#: Smaller buffers cap a stream's window, and so its throughput, on a long path. These are Linux's own defaults for a
+#: machine with a few GB (tcp_wmem and tcp_rmem, Documentation/networking/ip-sysctl.rst).
 _MIN_BUFFER = {"tcp_wmem": 4 << 20, "tcp_rmem": 6 << 20}
-#: What the plugin may ask for on a short path with a fast link: two bandwidth-delay products at 50 Gb/s and 300 µs.
+#: The plugin may ask for this much on a short path with a fast link: two bandwidth-delay products at 50 Gb/s, 300 µs.
 _MIN_WMEM_MAX = 4 << 20
-#: The kernel hands segments of up to 64 KiB to an interface that cuts them itself, and to loopback.
+#: The kernel hands segments of up to 64 KiB to an interface that splits them itself, and to loopback.
 _MIN_OWN_BUFFER = 64 << 10
 _MIN_BACKLOG = 1024
 _FAST_MBPS = 25000
@@ -34,7 +34,7 @@ def _sysctl(name: str) -> str:
 
 
 def check_interfaces() -> Checks:
-    """Which interfaces NCCL is offered, and why not the others."""
+    """The interfaces that NCCL is offered, and why the others are left out."""
     rows = interfaces.scan()
     offered = [row for row in rows if row.reason is None]
     for row in offered:
@@ -49,7 +49,7 @@ def check_interfaces() -> Checks:
 
 
 def check_mtu() -> Checks:
-    """Small frames cost a fast link its CPU."""
+    """Small frames cost CPU time on a fast link."""
     for row in interfaces.scan():
         if row.reason is None and row.speed_known and row.speed_mbps >= _FAST_MBPS and row.mtu < _JUMBO:
             fact = f"MTU {row.mtu} at {row.speed_mbps / 1000:g} Gb/s"
@@ -57,7 +57,7 @@ def check_mtu() -> Checks:
 
 
 def check_buffers() -> Checks:
-    """The third figure is how far the kernel lets a stream's buffer grow."""
+    """The third figure is the kernel's limit for a stream's buffer."""
     for name, least in _MIN_BUFFER.items():
         low, default, high = (int(figure) for figure in _sysctl(f"ipv4/{name}").split())
         fact = f"up to {high} bytes"
@@ -68,7 +68,7 @@ def check_buffers() -> Checks:
 
 
 def check_own_buffers() -> Checks:
-    """BAGUA_NET_SNDBUF and BAGUA_NET_RCVBUF fix a stream's buffers, and 0 leaves them to the plugin and the kernel."""
+    """BAGUA_NET_SNDBUF and BAGUA_NET_RCVBUF fix a stream's buffers; 0 leaves them to the plugin and the kernel."""
     for row in parameters.read():
         if row.name not in ("BAGUA_NET_SNDBUF", "BAGUA_NET_RCVBUF") or row.error or row.value == "0":
             continue  # a bad value is reported with the other parameters
@@ -80,12 +80,12 @@ def check_own_buffers() -> Checks:
 
 
 def check_wmem_max() -> Checks:
-    """How large a send buffer a process may ask for. Where that is not enough, the plugin leaves the size to the
+    """The largest send buffer that a process may ask for. Where that is too small, the plugin leaves the size to the
     kernel, which keeps more bytes in flight than a short path needs."""
     try:
         limit = int(_sysctl("core/wmem_max"))
     except FileNotFoundError:
-        return  # an older kernel shows it to the host alone, not to a container
+        return  # an older kernel shows it only to the host, not to a container
     fact = f"a send buffer of up to {limit} bytes may be asked for"
     if limit >= _MIN_WMEM_MAX:
         yield Check("wmem_max", "ok", fact)
@@ -94,7 +94,7 @@ def check_wmem_max() -> Checks:
 
 
 def check_backlog() -> Checks:
-    """All ranks connect to a listener at once."""
+    """All ranks may connect to a listener at the same time."""
     backlog = int(_sysctl("core/somaxconn"))
     if backlog >= _MIN_BACKLOG:
         yield Check("somaxconn", "ok", f"{backlog} connections may wait")
@@ -104,7 +104,7 @@ def check_backlog() -> Checks:
 
 
 def check_congestion_control() -> Checks:
-    """Which one, and does it forget the path between two bursts? bbr restarts after idleness by rules of its own."""
+    """Which one, and does it restart slowly after an idle time? bbr has its own rules for that."""
     control = _sysctl("ipv4/tcp_congestion_control")
     available = _sysctl("ipv4/tcp_available_congestion_control").split()
     if control in _KNOWN_CONTROLS:
@@ -122,7 +122,7 @@ def check_congestion_control() -> Checks:
 
 
 def check_own_congestion_control() -> Checks:
-    """BAGUA_NET_CONGESTION, tried as the plugin does: one that cannot be had leaves the streams with the system's."""
+    """BAGUA_NET_CONGESTION, tried as the plugin does: if it is not available, streams keep the system's."""
     row = next((row for row in parameters.read() if row.name == "BAGUA_NET_CONGESTION"), None)
     if row is None or row.error or not row.value:
         return  # a bad value is reported with the other parameters
@@ -154,7 +154,7 @@ def _is_free(port: int) -> bool:
 
 
 def check_ports() -> Checks:
-    """A process takes one port for each device, and outgoing connections must not take them first."""
+    """A process needs one port per device, and outgoing connections must not take those first."""
     row = next((row for row in parameters.read() if row.name == "BAGUA_NET_PORT_RANGE"), None)
     if row is None or row.error:
         return  # a bad value is reported with the other parameters

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What stops people, one check each: a fact, a verdict, and what to do about it. Nothing is changed."""
+"""The doctor's checks of the plugin and of NCCL: library, settings, activation, limits. They change nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FEW_DESCRIPTORS = 4096
 
 
 def check_library() -> Checks:
-    """It loads, in a process of its own: a library that crashes must not take the doctor with it."""
+    """Loads it in a child process: a library that crashes must not take the doctor with it."""
     path = plugin_path()
     command = [sys.executable, "-S", "-E", "-c", _LOAD, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S, check=False)
@@ -41,7 +41,7 @@ def check_library() -> Checks:
 
 
 def check_path_length() -> Checks:
-    """NCCL cuts a longer path silently."""
+    """NCCL truncates a longer path silently."""
     check_path(plugin_path())
     limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
     yield Check("path", "ok", f"the library's has {len(os.fsencode(plugin_path()))} of the {limit}")
@@ -50,7 +50,7 @@ def check_path_length() -> Checks:
 
 
 def check_nccl() -> Checks:
-    """Which NCCL a job will use, and what it takes as NCCL_NET_PLUGIN."""
+    """Which NCCL a job will use, and which form of NCCL_NET_PLUGIN it takes."""
     nccl = discovery.find()
     if nccl is None:
         fact = "no libnccl.so.2 in this process, this Python, LD_LIBRARY_PATH or the system"
@@ -67,7 +67,7 @@ def check_nccl() -> Checks:
 
 
 def check_activation() -> Checks:
-    """Off is no illness; half on is."""
+    """Off is healthy; half on is not."""
     found = status()
     if found.on:
         yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {found.plugin.layer}")
@@ -82,7 +82,7 @@ def check_activation() -> Checks:
 
 
 def check_parameters() -> Checks:
-    """Every BAGUA_NET_* variable is one, and in its range."""
+    """Every BAGUA_NET_* variable is a parameter, with a value in its range."""
     among = layers.of_a_job()
     rows = parameters.read(among)
     for row in rows:
@@ -96,7 +96,7 @@ def check_parameters() -> Checks:
 
 
 def check_rdma() -> Checks:
-    """NCCL gives a communicator one network."""
+    """NCCL uses one network per communicator."""
     ports = rdma.active_ports()
     if ports:
         fact = "RDMA is up and the plugin would displace it: " + ", ".join(map(str, ports))

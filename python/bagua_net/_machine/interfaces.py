@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Network interfaces, as the plugin offers them to NCCL or leaves them out."""
+"""Network interfaces: those that the plugin offers to NCCL, and those that it leaves out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Interface:
     name: str
     address: str
     pci_path: str | None
-    #: why NCCL is not offered it; None: it is
+    #: why it is not offered to NCCL; None: it is offered
     reason: str | None
     speed_mbps: int
-    #: False: the kernel knows no speed, and the figure stands in for it
+    #: False: the kernel reports no speed, and the figure is an assumption
     speed_known: bool
     mtu: int
     #: None: unknown
@@ -28,7 +28,7 @@ class Interface:
 
 
 def scan() -> list[Interface]:
-    """Looks at the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, as a job has them.
+    """Scans the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, with their values in a job.
 
     Raises:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""RDMA ports that are up. NCCL assigns one network to a communicator, so a plugin leaves them unused."""
+"""Active RDMA ports. NCCL uses one network per communicator, so a network plugin leaves them unused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Where the kernel shows RDMA devices.
+#: The kernel lists RDMA devices here.
 SYSFS = Path("/sys/class/infiniband")
 
 
@@ -16,9 +16,9 @@ class RdmaPort:
 
     device: str
     port: int
-    #: "InfiniBand", "Ethernet" (RoCE) or what else the kernel says
+    #: "InfiniBand", "Ethernet" (RoCE), or another name of the kernel's
     link_layer: str
-    #: as the kernel says it, such as "100 Gb/sec (4X EDR)"; "" where it says nothing
+    #: the kernel's text, such as "100 Gb/sec (4X EDR)"; "" where it has none
     rate: str
 
     def __str__(self) -> str:

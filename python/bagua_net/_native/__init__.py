@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The shared library: where it is, its version, and calls into it."""
+"""The shared library: its path, its version, and calls into it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library, called through cffi in ABI mode. Its public header is the declaration: nothing is written twice."""
+"""The library, called through cffi in ABI mode. The declarations come from its public header."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import cffi
 from .._errors import LibraryNotFound, LibraryUnusable
 from .plugin import header_path, plugin_path
 
-#: What ``bnet_abi_version()`` must return; the header says when it is raised.
+#: The required result of ``bnet_abi_version()``; the header says when it is raised.
 ABI_VERSION = 1
 
-#: Allocates and reads C data. Its declarations are there once :func:`load` has returned.
+#: Allocates and reads C data. :func:`load` adds the declarations.
 ffi = cffi.FFI()
 
 _chosen: Path | None = None
@@ -36,9 +36,9 @@ def _declarations(header: Path) -> str:
 
 
 def use(library: Path) -> None:
-    """Has :func:`load` take this library, of another build, in place of the installation's. Before the first load.
+    """Makes :func:`load` take the library of another build. Call it before the first load.
 
-    A header beside it comes with it.
+    A header beside that library is used with it.
     """
     global _chosen
     _chosen = library
@@ -46,7 +46,7 @@ def use(library: Path) -> None:
 
 @functools.cache
 def load() -> Any:
-    """The library's ``bnet_*`` functions, as attributes. One load per process.
+    """The library's ``bnet_*`` functions as attributes. Loads once per process.
 
     Raises:
         LibraryNotFound: the library or its header was never built.
@@ -73,10 +73,10 @@ def text(pointer: Any) -> str | None:
 
 
 def rows(kind: str, count: int, get: Callable[[int, Any], int]) -> Iterator[Any]:
-    """What ``get(index, row)`` fills in for each index below count, up to the first that it refuses.
+    """The rows that ``get(index, row)`` fills in for each index below count, up to the first that it refuses.
 
     Args:
-        kind: the C type of a row. All share one object: a row is good until the next one is asked for.
+        kind: the C type of a row. All rows share one object: a row is valid until the next one is fetched.
     """
     row = ffi.new(f"{kind} *")
     for index in range(count):

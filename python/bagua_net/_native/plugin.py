@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where the plugin is, what it is called, and what NCCL accepts as its path."""
+"""The plugin's path and names, and which paths NCCL accepts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .._errors import LibraryNotFound, PluginPathInvalid, PluginPathTooLong
 
 #: The library's file name, which is also its SONAME.
 LIBRARY_NAME = "libnccl-net-bagua.so"
-#: What NCCL makes ``libnccl-net-bagua.so`` of: the only form of NCCL_NET_PLUGIN that NCCL up to 2.20 takes.
+#: NCCL expands it to ``libnccl-net-bagua.so``; the only form of NCCL_NET_PLUGIN that NCCL up to 2.20 takes.
 SHORT_NAME = "bagua"
 #: The network's name, for NCCL_NET.
 NETWORK_NAME = "BaguaNet"
-#: Bytes that NCCL keeps of NCCL_NET_PLUGIN; a longer one is cut silently.
+#: Bytes that NCCL keeps of NCCL_NET_PLUGIN; it truncates a longer value silently.
 MAX_PATH_BYTES = 254
 
 _LIB_DIR = Path(__file__).resolve().parents[1] / "lib"
 
 
 def header_path() -> Path:
-    """The public header that belongs to :func:`plugin_path`; it need not exist."""
+    """The public header of :func:`plugin_path`'s library; it may not exist."""
     return _LIB_DIR / "bagua_net.h"
 
 

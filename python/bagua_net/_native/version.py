@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The version of this installation. It stands in CMakeLists.txt; the wheel's metadata and the library know it."""
+"""The version of this installation. CMakeLists.txt defines it; the wheel's metadata and the library carry it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .plugin import plugin_path
 
 
 def _from_library() -> str:
-    """A bare source tree has no metadata, but its library knows."""
+    """For a bare source tree, which has no metadata."""
     try:
         function = ctypes.CDLL(str(plugin_path())).bnet_version
     except (BaguaNetError, OSError, AttributeError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which NCCL a job of this environment will use, its version, and what that version takes as a plugin's name.
+"""Which NCCL a job of this environment will use, its version, and the form of NCCL_NET_PLUGIN that it takes.
 
 Sources of the version rules: NCCL's ``src/net.cc``, ``src/plugin/net.cc`` and ``src/misc/param.cc``, read at
 each release tag.
@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: From this release on NCCL_NET_PLUGIN may be a path; before, only the NAME of "libnccl-net-NAME.so".
+#: From this release on NCCL_NET_PLUGIN may be a path; earlier ones take only the NAME of "libnccl-net-NAME.so".
 FIRST_WITH_PATH = (2, 21, 0)
-#: From this release on NCCL reads the file that NCCL_CONF_FILE names, in place of ~/.nccl.conf.
+#: From this release on NCCL reads the file named by NCCL_CONF_FILE instead of ~/.nccl.conf.
 FIRST_WITH_CONF_FILE = (2, 23, 0)
-#: From this release on ~ is $HOME; before, it is the password database's home.
+#: From this release on ~ is $HOME; earlier ones take the home of the password database.
 FIRST_WITH_HOME_VARIABLE = (2, 30, 0)
 
 _LIBRARY = "libnccl.so.2"
@@ -31,7 +31,7 @@ _PROBE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Nccl:
-    """An NCCL library. ``version`` is None where the library could not be asked (``problem`` says why)."""
+    """An NCCL library. ``version`` is None where it could not be read (``problem`` says why)."""
 
     path: Path
     #: "mapped" (in this process), "wheel" (of this Python), "LD_LIBRARY_PATH", "system" (the linker's cache)
@@ -41,7 +41,7 @@ class Nccl:
 
     @property
     def takes_path(self) -> bool:
-        """May NCCL_NET_PLUGIN be a path? An unknown version is taken for a current one."""
+        """May NCCL_NET_PLUGIN be a path? An unknown version counts as a current one."""
         return self.version is None or self.version >= FIRST_WITH_PATH
 
     @property
@@ -57,7 +57,7 @@ def decode_version(code: int) -> tuple[int, int, int]:
 
 
 def mapped_files(maps: str, pattern: str) -> list[str]:
-    """Paths in the text of a /proc/PID/maps whose file name matches the pattern, each once, in order."""
+    """The paths in a /proc/PID/maps whose file names match the pattern: each once, in order."""
     found: dict[str, None] = {}
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
@@ -73,7 +73,7 @@ def mapped_in_process() -> Path | None:
 
 
 def _wheel_directories() -> Iterator[Path]:
-    """nvidia/nccl/lib of the nvidia-nccl-cu12 or -cu13 wheel: where torch's wheels look first (RPATH)."""
+    """nvidia/nccl/lib of the nvidia-nccl-cu12 or -cu13 wheel, where torch's wheels look first (RPATH)."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except (ImportError, ValueError):
@@ -83,7 +83,7 @@ def _wheel_directories() -> Iterator[Path]:
 
 
 def _cached_paths() -> Iterator[Path]:
-    """What the dynamic linker's cache has."""
+    """The libraries in the dynamic linker's cache."""
     for command in ("ldconfig", "/sbin/ldconfig"):
         try:
             done = subprocess.run(
@@ -127,7 +127,7 @@ print(code.value)
 
 @functools.cache
 def _version_by_probe(path: str) -> tuple[tuple[int, int, int] | None, str | None]:
-    """(version, problem). Asked in a process of its own: this one does not load 200 MB for it."""
+    """(version, problem). A child process asks, so that this one does not load 200 MB."""
     command = [sys.executable, "-S", "-E", "-c", _PROBE, path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
@@ -151,7 +151,7 @@ def find(candidates: Iterable[tuple[Path, str]] | None = None) -> Nccl | None:
     """The NCCL that a job of this environment will use: the first that exists of the one mapped here, the
     wheel's, LD_LIBRARY_PATH's and the system's.
 
-    None: there is no shared libnccl. It may still be linked into torch statically.
+    None: no shared libnccl was found. torch may still have it linked in statically.
     """
     for path, found_by in _candidates() if candidates is None else candidates:
         if path.is_file():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Symbols of a library file that the dynamic linker does not show: the local ones, in ``.symtab``."""
+"""Local symbols of a library file: those in ``.symtab``, which the dynamic linker does not offer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 class Symbol(NamedTuple):
-    """Where a symbol lies, counted from the address that the library is loaded at; and its size in bytes."""
+    """A symbol's offset from the library's load address, and its size in bytes."""
 
     offset: int
     size: int
@@ -36,7 +36,7 @@ class _Section(NamedTuple):
 
 @contextmanager
 def _image(path: Path) -> Iterator[mmap.mmap]:
-    """The file in memory. What runs off its end inside the block becomes a ValueError."""
+    """The file in memory. A read beyond its end inside the block becomes a ValueError."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
@@ -55,7 +55,7 @@ def _sections(image: mmap.mmap) -> list[_Section]:
 
 
 def machine(path: Path) -> str:
-    """The processor that a library is for, as ``platform.machine()`` calls it; "another" for one not known here.
+    """The processor that a library is built for, as ``platform.machine()`` names it; "another" if unknown here.
 
     Raises:
         OSError: the file cannot be read.
@@ -67,7 +67,7 @@ def machine(path: Path) -> str:
 
 
 def symbols(path: Path, names: Iterable[str]) -> dict[str, Symbol]:
-    """The defined symbols of these names. Those that the file lacks, or all where it was stripped, are left out.
+    """The defined symbols of these names. Missing ones are left out; a stripped file has none.
 
     Raises:
         OSError: the file cannot be read.
@@ -86,7 +86,7 @@ def symbols(path: Path, names: Iterable[str]) -> dict[str, Symbol]:
 
 
 def _pick(strings: bytes, rows: bytes, names: Iterable[str]) -> dict[str, Symbol]:
-    # A symbol's name is an offset into the strings; the tail of a longer name may serve a shorter one.
+    # A symbol's name is an offset into the strings; a shorter name may share the tail of a longer one.
     at = {match.start(): name for name in names for match in re.finditer(re.escape(name.encode()) + b"\0", strings)}
     return {
         at[name]: Symbol(value, size)

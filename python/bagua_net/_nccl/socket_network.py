@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""NCCL's own ``Socket`` network, taken out of a ``libnccl.so.2``: the rival, measurable without a GPU.
+"""NCCL's own ``Socket`` network, called directly in a ``libnccl.so.2``: a baseline that needs no GPU.
 
-The network is the table ``ncclNetSocket``, a local symbol that the official wheels keep in ``.symtab``. It
-moves host memory and needs CUDA for one thing: it notes the current device by ``cudaGetDevice``, which fails
-where there is no driver. :func:`load` replaces the first bytes of the library's private copy of that function
-by "device 0, no error", so it is for processes that use NCCL for nothing else.
+The network is the table ``ncclNetSocket``, a local symbol that the official wheels keep in ``.symtab``. It moves host
+memory and uses CUDA only to record the current device (``cudaGetDevice``), which fails without a driver. :func:`load`
+overwrites the first bytes of the library's private copy of that function with "device 0, no error". Use it only in
+processes that use NCCL for nothing else.
 
 Nothing is downloaded here.
 """
@@ -25,7 +25,7 @@ from . import elf
 
 __all__ = ["LIBRARY_VARIABLE", "NcclLibraryUnusable", "SocketTable", "find", "inspect", "load"]
 
-#: Names a libnccl.so.2 to measure against, in place of those that are installed.
+#: Names the libnccl.so.2 to measure against, instead of an installed one.
 LIBRARY_VARIABLE = "BAGUA_NET_BENCH_LIBNCCL"
 
 _LIBRARY_NAME = "libnccl.so.2"
@@ -53,12 +53,12 @@ _PATCHES = {
 
 
 class NcclLibraryUnusable(BaguaNetError):
-    """This libnccl.so.2 holds no Socket network that can be called."""
+    """This libnccl.so.2 has no Socket network that can be called."""
 
 
 @dataclass(frozen=True)
 class SocketTable:
-    """Where the Socket network lies in one library. Offsets count from the address that it is loaded at."""
+    """The place of the Socket network in one library. Offsets count from the load address."""
 
     path: Path
     nccl_version: str
@@ -69,7 +69,7 @@ class SocketTable:
     patch_offset: int
     """The entry of ``cudaGetDevice``."""
     anchor_offset: int
-    """The entry of the exported ``ncclGetVersion``, which tells where the library was loaded."""
+    """The entry of the exported ``ncclGetVersion``, which gives the load address."""
 
 
 # ---- finding ----
@@ -81,8 +81,8 @@ def _installed() -> Iterator[Path]:
 
 
 def find() -> list[Path]:
-    """The libnccl.so.2 that ``BAGUA_NET_BENCH_LIBNCCL`` names and no other, or those of the ``nvidia-nccl-*``
-    wheels on ``sys.path``. Each once, best first; empty where there is none.
+    """The libnccl.so.2 named by ``BAGUA_NET_BENCH_LIBNCCL``, or else those of the ``nvidia-nccl-*`` wheels on
+    ``sys.path``: each once, best first.
 
     Raises:
         NcclLibraryUnusable: ``BAGUA_NET_BENCH_LIBNCCL`` names a file that does not exist.
@@ -142,10 +142,10 @@ def _overwrite_code(address: int, code: bytes, path: Path) -> None:
 
 
 def inspect(path: Path) -> SocketTable:
-    """Finds the Socket network in a library. Loads the library to ask its version, and changes nothing in it.
+    """Finds the Socket network in a library. Loads the library to read its version; changes nothing in it.
 
     Raises:
-        NcclLibraryUnusable: it is no NCCL, was stripped of its symbols, or is older than 2.13.
+        NcclLibraryUnusable: it is not NCCL, was stripped of its symbols, or is older than 2.13.
     """
     path = path.resolve()
     symbols = _read_symbols(path)
@@ -169,7 +169,7 @@ def inspect(path: Path) -> SocketTable:
 
 def load(table: SocketTable) -> int:
     """Loads the library into this process, makes its Socket network callable without a GPU, and returns the
-    address of the ``ncclNet_v<api>_t``. It stays valid until the process ends. Calling again changes nothing.
+    address of the ``ncclNet_v<api>_t``. The address stays valid until the process ends. Repeated calls change nothing.
 
     Raises:
         NcclLibraryUnusable: the library does not load, or the system forbids changing its code.

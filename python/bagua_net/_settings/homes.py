@@ -12,7 +12,7 @@ from .._nccl import discovery
 SYSTEM_CONF = Path("/etc/nccl.conf")
 USER_CONF_NAME = ".nccl.conf"
 
-#: What an unknown version is taken for.
+#: An unknown version counts as this one.
 _CURRENT = discovery.FIRST_WITH_HOME_VARIABLE
 
 
@@ -31,7 +31,7 @@ def database_home() -> Path | None:
 
 
 def homes() -> list[Path]:
-    """Those of the two that exist; one where they are the same directory."""
+    """Those of the two that exist; a directory that is both appears once."""
     found: dict[Path, Path] = {}
     for home in (variable_home(), database_home()):
         if home is not None and home.is_dir():
@@ -45,7 +45,7 @@ def user_confs() -> list[Path]:
 
 
 def confs_read_by(version: tuple[int, int, int] | None) -> list[Path]:
-    """The files that an NCCL of this version reads here, first come first served; None stands for a current one."""
+    """The files that an NCCL of this version (None: a current one) reads here; a setting in the first one wins."""
     if version is None:
         version = _CURRENT
     named = os.environ.get("NCCL_CONF_FILE")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where a variable of a job comes from: the environment, then the configuration files that its NCCL reads."""
+"""The sources of a job's variables: the environment, then the configuration files that its NCCL reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._nccl import discovery
 from . import conf, homes
 
 ENVIRONMENT = "environment"
-#: What the plugin reads, besides NCCL_DEBUG.
+#: The variables that the plugin reads; NCCL_DEBUG is one more.
 _PREFIXES = ("BAGUA_NET_", "NCCL_SOCKET_")
 
 
@@ -22,7 +22,7 @@ class Setting:
 
     name: str
     value: str | None
-    #: "environment", "activate()", or the path of the configuration file that sets it; None: nothing sets it
+    #: "environment", "activate()", or the path of the configuration file that sets it; None: not set
     layer: str | None
 
 
@@ -30,19 +30,19 @@ Layers = list[tuple[str, dict[str, str]]]
 
 
 def read(nccl: discovery.Nccl | None) -> Layers:
-    """(name, settings) of each layer, the strongest first: the environment, then the files that this NCCL reads."""
+    """(name, settings) of each layer, strongest first: the environment, then the files that this NCCL reads."""
     found: Layers = [(ENVIRONMENT, dict(os.environ))]
     for path in homes.confs_read_by(nccl.version if nccl else None):
         try:
             content = path.read_bytes()
         except OSError:
-            continue  # NCCL goes on without a file that it cannot read, too
+            continue  # NCCL as well ignores a file that it cannot read
         found.append((str(path), conf.parse(content)))
     return found
 
 
 def of_a_job() -> Layers:
-    """Those of a job of this environment."""
+    """The layers of a job of this environment."""
     return read(discovery.find())
 
 
@@ -55,21 +55,21 @@ def effective(name: str, among: Layers) -> Setting:
 
 
 def names(prefixes: str | tuple[str, ...], among: Layers) -> list[str]:
-    """The variables of any layer that begin so, sorted."""
+    """The variables with one of these prefixes, of all layers, sorted."""
     return sorted({name for _, settings in among for name in settings if name.startswith(prefixes)})
 
 
 def from_files(among: Layers) -> list[Setting]:
-    """What the plugin reads and only a file sets: NCCL puts it into the environment, and without NCCL nobody does."""
+    """The plugin's variables that only a file sets. NCCL puts them into the environment; without NCCL nothing does."""
     found = (effective(name, among) for name in names(_PREFIXES, among))
     return [setting for setting in found if setting.layer != ENVIRONMENT]
 
 
 def apply(among: Layers) -> list[Setting]:
-    """Puts into this process's environment what NCCL would, as far as the plugin reads it; what is there stays.
+    """Adds to this process's environment the plugin's variables that NCCL would add; it overwrites none.
 
     Returns:
-        what it put there.
+        the added settings.
     """
     added = from_files(among)
     os.environ.update({setting.name: setting.value or "" for setting in added})
@@ -78,7 +78,7 @@ def apply(among: Layers) -> list[Setting]:
 
 @contextmanager
 def applied(among: Layers) -> Iterator[None]:
-    """This process's environment as NCCL would make it, as far as the plugin reads it. For one thread at a time."""
+    """Inside the block, :func:`apply` is in effect. For one thread at a time."""
     added = apply(among)
     try:
         yield

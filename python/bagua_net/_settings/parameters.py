@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The plugin's parameters, as the library itself reads them: the rows of ``plugin/config.def``.
 
-What a job gets is said here: the environment's values, and those of the configuration files that its NCCL reads.
+The values are those that a job gets: from the environment, and from the configuration files that its NCCL reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import layers
 PREFIX = "BAGUA_NET_"
 #: Variables of the benchmark and of the tests.
 _OTHERS = ("BAGUA_NET_BENCH_", "BAGUA_NET_TEST_")
-#: More typing errors than these are no typing error.
+#: Names that differ by more letters than these are not taken for misspellings.
 _MAX_ERRORS = 3
 
 
@@ -29,18 +29,18 @@ class Parameter:
     #: "int", "bytes", "string", "ports" or "bool"
     kind: str
     default: str
-    #: such as "1 … 64"; "" where there is none
+    #: such as "1 … 64"; "" for a parameter without one
     range: str
     help: str
     #: in force in a job of this environment
     value: str
-    #: what is wrong with the value that is set, in one line; None: nothing
+    #: what is wrong with the given value, in one line; None: it is valid
     error: str | None
-    #: something sets it
+    #: whether anything sets it
     set: bool
-    #: as it is set; None: nothing sets it
+    #: the given value; None: not set
     given: str | None
-    #: what sets it: "environment", or the path of a configuration file
+    #: its source: "environment", or the path of a configuration file
     layer: str | None
 
 
@@ -79,20 +79,20 @@ def _parameter(row: Any, among: layers.Layers) -> Parameter:
 
 
 def _with_file(sentence: str, layer: str | None) -> str:
-    """The sentence, behind the file that it is about."""
+    """The sentence, with the file that it concerns in front."""
     return sentence if layer in (None, layers.ENVIRONMENT) else f"{layer}: {sentence}"
 
 
 def refusals(rows: list[Parameter]) -> list[str]:
-    """The library's sentence about each value that it refuses, and the file that has it."""
+    """The library's sentence about each value that it refuses, with the file that sets it."""
     return [_with_file(row.error, row.layer) for row in rows if row.error]
 
 
-# ---- names that nobody reads ----
+# ---- variables that are no parameters ----
 
 
 def _distance(one: str, other: str) -> int:
-    """Levenshtein's: how many letters must be put in, taken out or replaced."""
+    """Levenshtein's: the number of letters to insert, delete or replace."""
     row = list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         diagonal, row[0] = row[0], i
@@ -112,7 +112,7 @@ class Unknown:
 
     name: str
     layer: str
-    #: the parameter that was probably meant
+    #: the parameter that was probably meant; None: no name is close
     meant: str | None
 
     @property
@@ -125,25 +125,25 @@ class Unknown:
 
     @property
     def sentence(self) -> str:
-        """As the library says it (``bnet_config_unknown``), behind the file that has it."""
+        """The library's own sentence (``bnet_config_unknown``), with the file that sets it in front."""
         return _with_file(f"{self.name} {self.problem}; {self.fix}", self.layer)
 
 
 def unknown(rows: list[Parameter], among: layers.Layers) -> list[Unknown]:
-    """The variables that nobody reads, by name."""
+    """The variables that are no parameters, by name."""
     known = [row.name for row in rows]
     strange = [name for name in layers.names(PREFIX, among) if name not in known and not name.startswith(_OTHERS)]
     return [Unknown(name, layers.effective(name, among).layer or "", _nearest(name, known)) for name in strange]
 
 
 def check(among: layers.Layers | None = None) -> list[str]:
-    """Before a job starts: would the plugin take what is set?
+    """Would the plugin accept all settings of a job started now?
 
     Returns:
-        a sentence about each name that is no parameter.
+        a sentence about each variable that is no parameter.
 
     Raises:
-        ParameterInvalid: it would refuse a value.
+        ParameterInvalid: the plugin would refuse a value.
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
     """
     among = layers.of_a_job() if among is None else among

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What a run leaves: table, sentences, JSON and picture."""
+"""The output of a run: table, sentences, JSON and picture."""

@@ -17,7 +17,7 @@ class PlotUnavailable(BaguaNetError):
 
 
 def check() -> None:
-    """Raises PlotUnavailable before the time for a run is spent."""
+    """Raises PlotUnavailable; called before the run."""
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotUnavailable("--plot needs matplotlib: pip install matplotlib")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The run as JSON: every figure with what it takes to measure it again."""
+"""The run as JSON: every figure, with all that is needed to measure it again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _processor() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on besides the software measured."""
+    """The facts of this machine that the figures depend on."""
     return {
         "kernel": platform.release(),
         "architecture": platform.machine(),

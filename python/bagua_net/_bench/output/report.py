@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The table as it grows: nccl-tests' columns and the transport, a progress bar below them on a terminal."""
+"""The table, printed row by row: nccl-tests' columns and the transport; on a terminal, a progress bar below."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def line(row: Row) -> str:
 
 
 class Report:
-    """Prints lines to stdout; on a terminal, with a progress bar under them that goes in the end.
+    """Prints lines to stdout; on a terminal, with a progress bar below that disappears at the end.
 
     Args:
-        total: how many workloads there will be.
+        total: the number of workloads.
     """
 
     def __init__(self, total: int) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the figures say, in sentences: where this network is faster, and where it is slower.
+"""The figures in sentences: where this network is faster, and where it is slower.
 
 A size counts as faster or slower only where the rounds agree. Round i of one transport is paired with round i of the
-other, which ran next to it; the verdict stands when the medians differ by more than 2 % and at most one pair in five
-says the opposite. Otherwise there is no clear difference.
+other, which ran next to it. The verdict stands if the medians differ by more than 2 % and at most one pair in five
+contradicts it. Otherwise there is no clear difference.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _against(name: str, ours: list[Row], rival: str, theirs: list[Row]) -> str:
 
 
 def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[str]:
-    """What was measured, each transport's figures, ours against each other one, and what could not be compared.
+    """The measurement, each transport's figures, ours against each other one, and the transports not compared.
 
     Args:
-        rows: all rows of the run; every transport has the same sizes.
+        rows: all rows of the run; all transports have the same sizes.
         where: "between 2 ranks on this machine, over loopback" or the like.
         missing: transport → why it was not measured.
     """
@@ -112,12 +112,12 @@ def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[
 
 
 def contention(ranks: int, cores: int, load: float) -> list[str]:
-    """What keeps the figures of one machine from being about the networks, in one sentence; none where nothing does.
+    """A sentence about load that distorts the figures of one machine; empty without such load.
 
     Args:
-        ranks: on this machine.
-        cores: that they may use.
-        load: cores that others kept busy when the run began.
+        ranks: the number on this machine.
+        cores: the number that they may use.
+        load: the machine's load when the run began.
     """
     if ranks > cores:
         return [

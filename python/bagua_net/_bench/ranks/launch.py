@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The processes of a run that live on this host: started together, watched, and never left behind: where this
-process cannot end them any more, the kernel does (``process.die_with``).
+"""The processes of a run on this host: started together, watched, and never left behind. If this process dies, the
+kernel ends them (``process.die_with``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..workload.config import Config
 from . import process as rank_process
 from .process import Assignment
 
-#: After the first death, how long to wait for the deaths of others, one of which may be the cause. Seconds.
+#: Seconds to wait after the first death for others, one of which may be the cause.
 _GRACE = 1.0
 _KEPT_LINES = 20
 
@@ -35,14 +35,14 @@ class RankDied(BaguaNetError):
 
 @dataclass(frozen=True)
 class Lane:
-    """Networks that are measured in one and the same process of each rank."""
+    """Networks that are measured in the same process of each rank."""
 
     names: tuple[str, ...]
     environment: dict[str, str]
 
 
 def lanes(config: Config) -> list[Lane]:
-    """One for the networks that get along in one process, and one for each that needs its own."""
+    """One for all networks that can share a process, and one for each that needs its own."""
     shared: list[str] = []
     apart: list[Lane] = []
     for name, kind in kinds(config.device).items():
@@ -64,7 +64,7 @@ class _Child:
     partial: bytes = b""
 
     def take(self, data: bytes) -> list[str]:
-        """The complete lines in what it wrote."""
+        """The complete lines in the output so far."""
         *whole, self.partial = (self.partial + data).split(b"\n")
         lines = [line.decode(errors="replace").rstrip() for line in whole]
         self.lines.extend(line for line in lines if line)
@@ -85,7 +85,7 @@ class _Child:
 
 
 def _blame(child: _Child) -> int:
-    """Smaller: more likely the cause of the other deaths."""
+    """Lower: more likely the cause of the other deaths."""
     code = child.process.returncode
     if code < 0:
         return 0
@@ -93,7 +93,7 @@ def _blame(child: _Child) -> int:
 
 
 class Launcher:
-    """Starts this host's processes of a run and passes on what member 0 reports, where that is one of them.
+    """Starts this host's processes of a run, and passes on the reports of member 0 if that is one of them.
 
     Args:
         ranks: the ranks that live here.
@@ -122,10 +122,10 @@ class Launcher:
         self._events = b""
 
     def run(self) -> None:
-        """Returns when every process has ended well.
+        """Returns when every process has succeeded.
 
         Raises:
-            RankDied: one did not; the message names it and its reason. No process is left.
+            RankDied: one failed; the message names it and its reason. No process is left.
         """
         try:
             self._start_all()
@@ -172,7 +172,7 @@ class Launcher:
             stderr=subprocess.STDOUT,
             env=environment,
             pass_fds=(events,),
-            start_new_session=True,  # a Ctrl-C reaches this process alone, which then ends them
+            start_new_session=True,  # a Ctrl-C reaches only this process, which then ends them
         )
         assert process.stdout is not None
         child = _Child(rank, process, process.stdout)
@@ -180,7 +180,7 @@ class Launcher:
         self._selector.register(child.output, selectors.EVENT_READ, child)
 
     def _watch(self) -> None:
-        """Until every output has closed, which is when its process has ended."""
+        """Until every output has closed: then its process has ended."""
         deadline: float | None = None
         while any(child not in self._dead for child in self._children):
             left = None if deadline is None else deadline - time.monotonic()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The measuring itself: all transports side by side in each rank, in turn, round after round.
+"""The measurement: all transports in each rank take turns, round after round.
 
-One rank's view of one workload: check each transport once; warm up; then rounds in which every transport has its
-turn, the order turning with the round, so that none profits from what the machine does meanwhile; check again. A
-turn begins with the transport's own barrier. Its time is that of the slowest rank, by that rank's clock around a
-Python loop of calls: about a microsecond per call is the loop's own, and the same for all. The processor time of the
-process is counted beside it: a network that polls while it waits takes what the job could compute with.
+One rank's steps for one workload: check each transport once; warm up; rounds in which every transport has its turn, in
+an order that rotates with the round, so that a change in the machine's load affects all alike; check again. A turn
+begins with the transport's own barrier. Its time is that of the slowest rank, by that rank's clock around a Python loop
+of calls; the loop itself takes about a microsecond per call, the same for all. The process's processor time is counted
+as well: a network that polls while it waits takes that time from the job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Streams:
-    """What the ranks send and what their reduction must be."""
+    """The ranks' data and its reduction."""
 
     inputs: list[Stream]
     reduced: Stream
@@ -71,7 +71,7 @@ class Bench:
     """One rank of a run.
 
     Args:
-        transports: those of the run, in the order of the table; None: another process of this rank has it.
+        transports: those of the run, in the order of the table; None: in another process of this rank.
     """
 
     def __init__(self, config: Config, rendezvous: Client, rank: int, transports: dict[str, Transport | None]) -> None:
@@ -84,7 +84,7 @@ class Bench:
         self._apart = any(transport is None for transport in transports.values())
 
     def run(self) -> Iterator[list[Row]]:
-        """The rows of one workload after the other, one per transport. The same on every rank.
+        """The rows of each workload in turn, one per transport. The same on every rank.
 
         Raises:
             BaguaNetError: a network or another rank failed.
@@ -140,7 +140,7 @@ class Bench:
     # ---- one turn ----
 
     def _checked(self, name: str, jobs: list[Job], calls: list[Bound]) -> int:
-        """Does every job once on known data; how many elements came out wrong."""
+        """Does every job once on known data; returns the number of wrong elements."""
         op, nranks = self._config.operation, self._config.nranks
         for job in jobs:
             if not op.in_place:
@@ -230,6 +230,6 @@ class Bench:
 
 
 def _poison(memory: memoryview) -> None:
-    """Overwrites what an earlier call left there, which could pass for a result."""
+    """Overwrites the result of an earlier call, which could pass for that of the next."""
     for at in range(0, len(memory), len(_POISON)):
         memory[at : at + len(_POISON)] = _POISON[: len(memory) - at]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which ranks live in this invocation, and where they meet: local ones, torchrun's variables, or --rendezvous."""
+"""The ranks of this invocation and their meeting point: local, from torchrun's variables, or by --rendezvous."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class PlacementInvalid(BaguaNetError):
-    """It is not clear which rank this is, or of how many."""
+    """The options do not determine this rank's number, or the number of ranks."""
 
 
 @dataclass(frozen=True)
 class Placement:
     nranks: int
     ranks: list[int]
-    """Those that this invocation starts. Rank 0's invocation serves the rendezvous and prints the table."""
+    """The ranks that this invocation starts. Rank 0's invocation serves the rendezvous and prints the table."""
     host: str
     port: int
-    """0: any free one, where all ranks live here."""
+    """0: any free port, where all ranks are here."""
     token: str
     local: bool
     """All ranks are on this machine."""
@@ -37,8 +37,8 @@ class Placement:
 
 
 def _shared_token(host: str, port: int, nranks: int, environment: Mapping[str, str]) -> str:
-    """What the invocations of one run can know without telling each other. It keeps strangers and other runs out;
-    where that is not enough, set BAGUA_NET_BENCH_TOKEN to a secret on every host."""
+    """A token that all invocations of a run can compute. It keeps other programs and other runs out; where that is not
+    enough, set BAGUA_NET_BENCH_TOKEN to a secret on every host."""
     secret = environment.get(TOKEN_VARIABLE)
     if secret:
         return secret
@@ -61,20 +61,20 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def _port_beside(master: int) -> int:
-    """A port from 10001 to 30000 that every rank can work out: torchrun's own store holds MASTER_PORT, and its
-    neighbours may serve as source ports, which the kernel takes from 32768 upwards."""
+    """A port from 10001 to 30000 that every rank can compute. torchrun's own store has MASTER_PORT, and the ports near
+    it may be in use as source ports, which the kernel takes from 32768 upwards."""
     return 10001 + master % 20000
 
 
 def place(
     nranks: int | None, rank: int | None, rendezvous: str | None, environment: Mapping[str, str] | None = None
 ) -> Placement:
-    """Makes sense of the options and of torchrun's variables.
+    """Interprets the options and torchrun's variables.
 
-    Under torchrun the ranks meet at MASTER_ADDR, at a port made of MASTER_PORT; ``--rendezvous`` names another one.
+    Under torchrun the ranks meet at MASTER_ADDR, at a port computed from MASTER_PORT; ``--rendezvous`` overrides that.
 
     Raises:
-        PlacementInvalid: an option is missing or makes no sense.
+        PlacementInvalid: an option is missing or wrong.
     """
     environment = os.environ if environment is None else environment
     if rendezvous is not None:

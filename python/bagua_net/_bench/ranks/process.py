@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One rank: a process that ``launch`` starts, with an :class:`Assignment` as its argument.
 
-It writes what happens as JSON lines to the descriptor that the assignment names, and ends with an exit code that
-tells its own fault from the consequence of another rank's.
+It writes its events as JSON lines to the descriptor in the assignment. Its exit code tells its own fault from the
+consequence of another rank's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..workload.config import Config
 from .measure import Bench
 from .rendezvous import Client, RendezvousFailed
 
-#: The run's token, for the rendezvous. Not an argument: everybody can read those.
+#: The run's token, for the rendezvous. Not an argument: all users of the machine can read those.
 TOKEN_VARIABLE = "BAGUA_NET_BENCH_TOKEN"
 
 EXIT_OWN_FAULT = 1
@@ -62,17 +62,17 @@ class Assignment:
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel end this process when the one that started it ends, however that happens."""
+    """Makes the kernel end this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[str, str], dict[str, str]]:
-    """(networks that every process in charge of them can measure, those that one cannot), each with its text.
+    """(networks that all their processes can measure, networks that one of them cannot), each with its text.
 
     Raises:
-        Unavailable: one that was asked for by name cannot be measured, or none can.
+        Unavailable: a network requested by name cannot be measured, or none can.
         BaguaNetError: the ranks were started with different options.
     """
     options = hashlib.sha256(task.config.encode()).hexdigest()
@@ -97,7 +97,7 @@ def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[s
 
 
 def _connect(config: Config, task: Assignment, rendezvous: Client, names: list[str]) -> dict[str, Transport | None]:
-    """The run's transports, connected; None for those of another process."""
+    """The run's transports, connected; None for those in another process."""
     place = Place(task.rank, rendezvous.local_host)
     transports: dict[str, Transport | None] = {}
     for name in names:
@@ -112,7 +112,7 @@ def _connect(config: Config, task: Assignment, rendezvous: Client, names: list[s
 
 
 def run(task: Assignment, token: str, events: TextIO) -> None:
-    """Takes part in the run to its end. Member 0 reports on it."""
+    """Takes part in the run until its end. Member 0 reports."""
 
     def report(**event: Any) -> None:
         if task.member == 0:
@@ -128,7 +128,7 @@ def run(task: Assignment, token: str, events: TextIO) -> None:
         for transport in transports.values():
             if transport is not None:
                 transport.close()
-        rendezvous.barrier()  # nobody leaves while another still closes
+        rendezvous.barrier()  # no rank leaves while another one still closes
 
 
 def main() -> None:
@@ -140,7 +140,7 @@ def main() -> None:
         except BaguaNetError as error:
             print(error, file=sys.stderr, flush=True)
             codes = {RendezvousFailed: EXIT_OTHER_RANK, NetworkFailed: EXIT_NETWORK}
-            os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # not through torch, whose exit waits for its peers
+            os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # bypasses torch, whose exit waits for its peers
         except Exception:
             traceback.print_exc()
             sys.stderr.flush()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""How the ranks of a run find each other: an all-gather of small rows of bytes over TCP, and nothing more.
+"""How the ranks of a run find each other: an all-gather of small rows of bytes over TCP.
 
-One process runs a :class:`Server`; every rank, that process included, is a :class:`Client`. A connection begins
-with a hello that carries the run's token, so that a stranger on the port (a scanner, a rank of another run) is
-dropped without a trace. Every wait is bounded, and an error names the ranks that are missing.
+One process runs a :class:`Server`; every rank, including one in that process, is a :class:`Client`. A connection begins
+with a hello that carries the run's token; the server silently drops a connection without it (a port scanner, a rank of
+another run). Every wait is bounded, and an error names the missing ranks.
 
 Wire format, little-endian. Hello: magic, token, rank, number of ranks. Then frames in both directions: u32 length
-and payload. The server answers the hello and each row with one frame: a status byte, then the rows of all ranks in
-order, each behind its u32 length, or the text of an error.
+and payload. The server answers the hello and each row with one frame: a status byte, then either the rows of all ranks
+in order, each preceded by its u32 length, or the text of an error.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _ERROR = b"\1"
 #: The longest row that a rank may contribute, in bytes.
 MAX_ROW = 1 << 20
 _MAX_REPLY = 1 << 28
-_MAX_STRANGERS = 64
+#: Connections without a hello that are kept at a time.
+_MAX_UNIDENTIFIED = 64
 _HELLO_SECONDS = 5.0
 _SEND_SECONDS = 10.0
 
 
 class RendezvousFailed(BaguaNetError):
-    """The ranks did not come together, or one of them left."""
+    """The ranks did not all arrive, or one of them left."""
 
 
 def new_token() -> str:
@@ -71,23 +72,23 @@ def _name_ranks(ranks: list[int]) -> str:
 class _Peer:
     socket: socket.socket
     deadline: float
-    """When a peer that has not said hello is dropped; seconds of the monotonic clock."""
+    """Time at which a peer without a hello is dropped; seconds of the monotonic clock."""
     rank: int | None = None
     inbox: bytearray = field(default_factory=bytearray)
 
 
 class Server:
-    """Serves all-gathers among ``nranks`` ranks from a thread of its own, until :meth:`close`.
+    """Serves all-gathers among ``nranks`` ranks from its own thread, until :meth:`close`.
 
     Args:
-        nranks: how many ranks take part.
+        nranks: the number of ranks.
         token: the run's token; the ranks must show the same.
-        host: address to listen on; "" is every one of this host.
-        port: 0 takes any free one; :attr:`port` tells which.
+        host: address to listen on; "": all addresses of this host.
+        port: 0 takes any free one, which is then in :attr:`port`.
         timeout: seconds that an all-gather may take from its first row to its last.
 
     Raises:
-        RendezvousFailed: the address cannot be listened on.
+        RendezvousFailed: it cannot listen on the address.
     """
 
     def __init__(self, nranks: int, token: str, host: str = "127.0.0.1", port: int = 0, timeout: float = 120.0) -> None:
@@ -115,7 +116,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Drops every connection and ends the thread. More than once is fine."""
+        """Drops every connection and ends the thread. Repeated calls do nothing."""
         if self._thread.is_alive():
             self._wake_write.send(b"x")
             self._thread.join()
@@ -140,7 +141,7 @@ class Server:
             self._selector.close()
 
     def _step(self) -> bool:
-        """One wait for events and what follows from them. False: :meth:`close` was called."""
+        """Waits for events once and handles them. False: :meth:`close` was called."""
         for key, _ in self._selector.select(self._patience()):
             if key.fileobj is self._wake_read:
                 return False
@@ -169,10 +170,10 @@ class Server:
         try:
             sock, _ = self._listener.accept()
         except OSError:
-            return  # it went away again, or there is no descriptor left: the rank tries again
-        strangers = [peer for peer in self._peers.values() if peer.rank is None]
-        if len(strangers) >= _MAX_STRANGERS:
-            self._drop(strangers[0])
+            return  # the peer has left, or no descriptor is free: the rank tries again
+        unidentified = [peer for peer in self._peers.values() if peer.rank is None]
+        if len(unidentified) >= _MAX_UNIDENTIFIED:
+            self._drop(unidentified[0])
         sock.settimeout(_SEND_SECONDS)
         self._peers[sock] = _Peer(sock, time.monotonic() + _HELLO_SECONDS)
         self._selector.register(sock, selectors.EVENT_READ)
@@ -234,7 +235,7 @@ class Server:
             self._send(peer, reply)
 
     def _fail(self, reason: str) -> None:
-        """Ends the run: whoever waits hears the reason now, everybody else with the next row."""
+        """Ends the run: waiting ranks get the reason now, the others with their next row."""
         self._failure = self._failure or reason
         waiting = [self._joined[rank] for rank in self._rows if rank in self._joined]
         self._rows.clear()
@@ -269,11 +270,11 @@ class Client:
     """One rank's side. For one thread at a time.
 
     Args:
-        host, port: where the server listens; it need not be up yet.
+        host, port: of the server, which may start later.
         timeout: seconds to wait for the server, and then for each answer.
 
     Raises:
-        RendezvousFailed: nobody listens there, or the server is another run's, or it refuses this rank.
+        RendezvousFailed: no server listens there, it belongs to another run, or it refuses this rank.
     """
 
     def __init__(self, host: str, port: int, token: str, rank: int, nranks: int, timeout: float = 120.0) -> None:
@@ -301,7 +302,7 @@ class Client:
                     raise RendezvousFailed(
                         f"nobody answers at the rendezvous {self._where}: {error.strerror or error}"
                     ) from error
-                time.sleep(0.05)  # the server may start after us, and nothing tells when
+                time.sleep(0.05)  # the server may start after us, and no event reports that
 
     @property
     def local_host(self) -> str:
@@ -334,7 +335,7 @@ class Client:
         self.all_gather(b"")
 
     def close(self) -> None:
-        """Leaves the run. More than once is fine."""
+        """Leaves the run. Repeated calls do nothing."""
         self._socket.close()
 
     def __enter__(self) -> Client:
@@ -346,7 +347,7 @@ class Client:
         self.close()
 
     def _reply(self, if_closed: str) -> bytes:
-        # The server names who is missing after its own timeout; ours is a little longer, to hear that.
+        # After its own timeout the server names the missing ranks; ours is a little longer, to receive that.
         deadline = time.monotonic() + self._timeout + 5
         try:
             (length,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size, deadline))

@@ -18,12 +18,12 @@ class Unavailable(BaguaNetError):
 
 
 class NetworkFailed(BaguaNetError):
-    """A collective did not end well."""
+    """A collective failed."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call: ``count`` elements as the operation counts them, in buffers that stay where they are.
+    """One call: ``count`` elements as the operation counts them, in buffers at fixed addresses.
 
     ``send`` and ``receive`` are the same memory where the operation works in place.
     """
@@ -42,22 +42,22 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Bound:
-    """A job, ready to be done again and again. All of it raises where the network fails."""
+    """A job that can be repeated. Each of its functions raises where the network fails."""
 
     call: Call
     finish: Call = _nothing
-    """Waits for calls that only started the work."""
+    """Waits for calls that only start the work."""
     push: Call = _nothing
-    """Brings what the job's buffers hold to where the network works."""
+    """Copies the job's buffers to the memory that the network uses."""
     pull: Call = _nothing
-    """Brings the result back into the job's buffers."""
+    """Copies the result back into the job's buffers."""
 
 
 class Transport(Protocol):
-    """One rank's end of a network, in the making until :meth:`connect` returns. For one thread."""
+    """One rank's end of a network. Usable once :meth:`connect` has returned. For one thread."""
 
     row: bytes
-    """What the other ranks must know to connect."""
+    """The bytes that the other ranks need to connect."""
 
     def connect(self, rows: list[bytes]) -> None:
         """Connects to all ranks; ``rows`` are theirs, in rank order. All ranks call it at the same time."""
@@ -69,7 +69,7 @@ class Transport(Protocol):
         """Returns once all ranks have called this."""
 
     def close(self) -> None:
-        """Gives everything back. Called once, on every rank."""
+        """Releases everything. Called once, on every rank."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Kind:
-    """A network that may be there or not."""
+    """A network that may or may not be available."""
 
     name: str
     describe: Callable[[Config], str]
-    """Its product and version. Raises Unavailable with the reason where it cannot do what is asked."""
+    """Its product and version. Raises Unavailable, with the reason, where it cannot do what the config asks."""
     open: Callable[[Config, Place], Transport]
     environment: Callable[[], dict[str, str]] | None = None
-    """Not None: it is measured in processes of its own, which have these variables besides."""
+    """Not None: it is measured in separate processes, which get these variables in addition."""
     on_request: bool = False
-    """Measured only where it is asked for by name."""
+    """Measured only when requested by name."""

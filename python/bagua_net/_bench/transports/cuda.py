@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Real NCCL on GPUs, through torch, with the plugin and without. NCCL chooses its network once per process, so the
-two live in processes of their own, which take turns.
+two run in separate processes, which take turns.
 
-Ranks of one machine get a host id each, so that NCCL takes them for ranks of different hosts and uses the network
-between them, several ranks on one GPU included.
+Each rank of a machine gets its own host id, so that NCCL treats the ranks as being on different hosts and uses the
+network between them, even for several ranks on one GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .torch_distributed import TorchTransport, import_torch
 
 
 class CudaTransport(TorchTransport):
-    """NCCL through torch; the job's buffers stay on the host and are copied for the checks only."""
+    """NCCL through torch. The job's buffers stay on the host; they are copied only for the checks."""
 
     def __init__(self, config: Config, place: Place) -> None:
         super().__init__("nccl", config, place)
@@ -56,10 +56,10 @@ class CudaTransport(TorchTransport):
 
 
 def nccl_version() -> str:
-    """Of the NCCL that torch uses, such as "2.30.7".
+    """The version of torch's NCCL, such as "2.30.7".
 
     Raises:
-        Unavailable: there is no torch, no CUDA device, or no NCCL in torch.
+        Unavailable: torch, a CUDA device, or NCCL in torch is missing.
     """
     torch = import_torch()
     if not torch.cuda.is_available():

@@ -23,8 +23,8 @@ def _describe(config: Config) -> str:
 
 
 def _open(config: Config, place: Place) -> TorchTransport:
-    """Over the interface by which the ranks have met, unless one is set: gloo by itself takes the address that this
-    host's name has, which is often one of loopback."""
+    """Uses the interface by which the ranks met, unless one is set: gloo's default is the address of this host's name,
+    which is often on loopback."""
     if _INTERFACE not in os.environ:
         for interface in interfaces.scan():
             if interface.address == place.host:

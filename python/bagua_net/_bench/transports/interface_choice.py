@@ -9,8 +9,8 @@ import os
 def use_interface(ifname: str | None, local: bool) -> str:
     """Sets the interface variables of NCCL and gloo for this process and its children.
 
-    Ranks of one machine talk over loopback unless somebody asked for another interface, so that the figures are
-    about the software. Returns a phrase that says what was chosen.
+    Ranks of one machine use loopback unless another interface is asked for, so that the figures are about the software.
+    Returns a phrase that names the choice.
     """
     wanted = ifname or os.environ.get("NCCL_SOCKET_IFNAME") or ("lo" if local else "")
     if not wanted:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Networks behind NCCL's plugin interface, driven by the library's collectives: ours, and NCCL's own sockets."""
+"""Networks with NCCL's plugin interface, driven by the library's collectives: ours, and NCCL's own sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import Bound, Job, Kind, NetworkFailed, Place, Unavailable
 
 #: The version of our own table that is measured: the newest.
 _API = 12
-#: The collectives drive tables from this version on.
+#: The oldest version that the collectives can drive.
 _OLDEST_API = 8
 _ALGO_AUTO = 0
 
@@ -70,7 +70,7 @@ class NetTransport:
         return Bound(call)
 
     def _arguments(self, job: Job) -> tuple[Any, ...]:
-        """What follows the group in the call; bagua_net.h has the order."""
+        """The arguments after the group; bagua_net.h has their order."""
         send, receive = self._ffi.from_buffer(job.send), self._ffi.from_buffer(job.receive)
         dtype, redop = TYPES[job.dtype].code, REDUCTIONS[job.redop]
         following, preceding = (self._rank + 1) % self._nranks, (self._rank - 1) % self._nranks
@@ -132,10 +132,10 @@ def _socket_table() -> Table:
 
 
 def socket_version() -> str:
-    """Of the NCCL whose Socket network is measured, such as "2.30.7".
+    """The version of the NCCL whose Socket network is measured, such as "2.30.7".
 
     Raises:
-        Unavailable: there is none that can be.
+        Unavailable: no installed NCCL can be measured.
     """
     return _find_socket().nccl_version
 

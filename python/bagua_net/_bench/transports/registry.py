@@ -9,7 +9,7 @@ from .base import Kind
 
 
 def kinds(device: str) -> dict[str, Kind]:
-    """The networks for memory of this device, ours first. Those of GPUs need torch, and nothing else beside Python."""
+    """The networks for memory of this device, ours first. Those for GPUs need only torch."""
     rows: tuple[Kind, ...]
     if device == "cuda":
         from . import cuda
@@ -23,7 +23,7 @@ def kinds(device: str) -> dict[str, Kind]:
 
 
 def survey(config: Config, names: list[str]) -> dict[str, tuple[bool, str]]:
-    """name → (can be used here, its description or the reason why not)."""
+    """name → (usable here, its description or the reason why not)."""
     found = {}
     for name in names:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This network as torch.distributed has it: the ``bagua_net`` backend, called as gloo is."""
+"""This network through torch.distributed: the ``bagua_net`` backend, called as gloo is."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def _open(config: Config, place: Place) -> TorchTransport:
     return TorchTransport(NAME, config, place)
 
 
-#: In processes of its own, because a process has one default group, and gloo's is that of the others.
+#: Measured in separate processes: a process has one default group, and in the shared ones that is gloo's.
 TORCH_BAGUA = Kind("torch+bagua", _describe, _open, dict, on_request=True)

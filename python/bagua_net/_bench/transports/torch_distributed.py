@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.distributed as a network: what gloo and real NCCL have in common. torch is imported on first use."""
+"""torch.distributed as a network: the common part of gloo and real NCCL. torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def import_torch() -> Any:
     """torch with torch.distributed.
 
     Raises:
-        Unavailable: it is not installed, or does not load, or has no torch.distributed.
+        Unavailable: it is not installed, does not load, or has no torch.distributed.
     """
     if importlib.util.find_spec("torch") is None:
         raise Unavailable("torch is not installed here; pip install torch")

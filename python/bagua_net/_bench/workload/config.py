@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a run measures: one value, the same on every rank."""
+"""The description of a run: one value, the same on every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .ops import Op
 
 @dataclass(frozen=True)
 class Workload:
-    """What is timed as one: an operation of one size, or the buckets of a training step, one after another."""
+    """The unit of timing: an operation of one size, or the buckets of a training step in sequence."""
 
     label: str
     """The model's name, or ""."""
@@ -31,7 +31,7 @@ class Config:
     """Bytes; not used with a model."""
     model: str = ""
     transports: tuple[str, ...] = ()
-    """Asked for by name; empty: whatever is there."""
+    """Requested by name; empty: all that are available."""
     device: str = "cpu"
     dev: int = 0
     """The network's device."""
@@ -40,7 +40,7 @@ class Config:
     warmup: int = 1
     rounds: int = 5
     seconds: float = 15.0
-    """About how long all measuring may take, where ``iters`` does not say otherwise."""
+    """About how long all measuring may take, where ``iters`` is 0."""
     timeout: float = 120.0
     """Seconds without progress after which a rank gives up."""
 

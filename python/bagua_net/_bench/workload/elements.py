@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Element types, and data for which every result is exact.
+"""Element types, and test data for which every result is exact.
 
 A rank's data is an endless stream of small whole numbers, drawn from a generator seeded by the rank, that repeats
 after :data:`PERIOD` elements: a prime, so that no block of a power of two looks like another. Sums, products and
-averages of all ranks stay within what the type represents exactly, so a result is right or wrong, never near.
+averages over all ranks stay within the range that the type represents exactly: a result is right or wrong, never close.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PERIOD = 251
 _CHUNK = 1 << 20
 _UNSIGNED: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
-#: More ranks would leave int8, whose largest value is 127, without room for a sum.
+#: With more ranks, a sum would not fit into int8, whose largest value is 127.
 MAX_RANKS = 120
 
 
@@ -34,7 +34,7 @@ class ElementType:
     largest: int
     """Every whole number from 0 to this one is represented exactly."""
     format: str
-    """For struct; bfloat16, which struct lacks, is the upper half of a float32."""
+    """For struct, which lacks bfloat16: that is encoded as the upper half of a float32."""
 
     def encode(self, values: list[int]) -> bytes:
         raw = struct.pack(f"<{len(values)}{self.format}", *values)
@@ -68,7 +68,7 @@ def _sum_input(rank: int, nranks: int, largest: int) -> list[int]:
 
 
 def _product_input(rank: int, nranks: int, largest: int) -> list[int]:
-    """Twos and ones; at most six ranks, drawn by lot, have a two at the same place, and 2**6 fits everywhere."""
+    """Twos and ones. At most six ranks, drawn at random, have a two at the same place: 2**6 fits all types."""
     values = []
     for index in range(PERIOD):
         draw = random.Random(index)
@@ -78,7 +78,7 @@ def _product_input(rank: int, nranks: int, largest: int) -> list[int]:
 
 
 def _average_input(rank: int, nranks: int, largest: int) -> list[int]:
-    """The same number on all ranks, but one more on one of them and one less on another: the sum divides."""
+    """The same number on all ranks, plus one on one rank and minus one on another: the sum divides evenly."""
     draw = random.Random(-1)
     bound = max(1, min(largest // nranks - 1, 15))
     values = []
@@ -120,12 +120,12 @@ class Stream:
             yield position, tile[: total - position]
 
     def fill(self, target: memoryview, start: int, count: int) -> None:
-        """Writes those elements at the beginning of target."""
+        """Writes those elements to the beginning of target."""
         for position, data in self.chunks(start, count):
             target[position : position + len(data)] = data
 
     def wrong(self, found: memoryview, start: int, count: int) -> int:
-        """How many of the first ``count`` elements of ``found`` differ from those elements."""
+        """The number of elements among the first ``count`` of ``found`` that differ from those."""
         wrong = 0
         for position, expected in self.chunks(start, count):
             chunk = bytes(found[position : position + len(expected)])
@@ -142,6 +142,6 @@ def inputs(element: ElementType, redop: str, nranks: int) -> list[Stream]:
 
 
 def reduced(element: ElementType, redop: str, nranks: int) -> Stream:
-    """The stream that the reduction of all ranks' streams must give."""
+    """The stream that reducing all ranks' streams must give."""
     columns = zip(*(_INPUTS[redop](rank, nranks, element.largest) for rank in range(nranks)), strict=True)
     return Stream(element.encode([_REDUCE[redop](list(column)) for column in columns]), element)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The gradients of well-known models, as PyTorch's DistributedDataParallel would send them.
+"""The gradients of well-known models, in the buckets of PyTorch's DistributedDataParallel.
 
-Only the shapes matter, so they are generated from the architectures. Sources: torchvision's ``vgg16`` and
+Only the shapes matter; they are generated from the architectures. Sources: torchvision's ``vgg16`` and
 ``resnet50``; Hugging Face's ``BertModel`` (bert-large-uncased, with its pooler) and ``GPT2Model`` (gpt2).
 """
 
@@ -101,15 +101,15 @@ NAMES = tuple(_MODELS)
 
 
 def parameters(model: str) -> list[int]:
-    """Elements of each parameter, in the order in which the model declares them. KeyError: no such model."""
+    """The number of elements of each parameter, in the model's order. KeyError: no such model."""
     return [math.prod(shape) for shape in _MODELS[model]()]
 
 
 def buckets(counts: list[int], element_size: int) -> list[int]:
-    """Elements of each bucket, in the order in which DDP sends them.
+    """The number of elements of each bucket, in the order in which DDP sends them.
 
-    Gradients arrive last parameter first. A bucket is closed by the gradient that fills it: 1 MiB for the first,
-    so that communication starts early, 25 MiB for the others (``compute_bucket_assignment_by_size`` in
+    Gradients arrive last parameter first. The gradient that fills a bucket closes it: 1 MiB for the first, so that
+    communication starts early, 25 MiB for the others (``compute_bucket_assignment_by_size`` in
     torch/csrc/distributed/c10d/reducer.cpp, as DDP calls it after its first step).
     """
     closed: list[int] = []

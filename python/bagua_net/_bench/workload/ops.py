@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The operations: how large their buffers are, what must come out, and how nccl-tests counts their bytes."""
+"""The operations: buffer sizes, required results, and the byte counts of nccl-tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Part:
 class Op:
     name: str
     in_place: bool
-    """One buffer, as a training step has it; otherwise one to send and one to receive."""
+    """One buffer, as in a training step; otherwise one to send and one to receive."""
     reduces: bool
     per_rank: bool
     """The large buffer holds one block of ``count`` elements for each rank."""
@@ -30,10 +30,10 @@ class Op:
     factor: Callable[[int], float]
     """busbw = algbw × factor(ranks)."""
     result: Callable[[int, int, int], list[Part]]
-    """(rank, ranks, count) → what the receive buffer must hold."""
+    """(rank, ranks, count) → the required content of the receive buffer."""
 
     def count(self, size: int, nranks: int, element_size: int) -> int:
-        """Elements (a block's, where the operation works in blocks) of about ``size`` bytes; at least one."""
+        """The number of elements (of a block, where the operation works in blocks) in ``size`` bytes; at least one."""
         return max(1, size // element_size // (nranks if self.per_rank else 1))
 
     def size(self, count: int, nranks: int, element_size: int) -> int:

@@ -50,11 +50,11 @@ class Row:
 
     @property
     def busbw(self) -> float:
-        """GB/s that each link carries, by nccl-tests' factors (``ops``)."""
+        """GB/s on each link, by nccl-tests' factors (``ops``)."""
         return self.algbw * ops.OPS[self.op].factor(self.nranks)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file: the figures of the table besides what they come from."""
+        """For the JSON file: the raw figures and those of the table."""
         return {
             **asdict(self),
             "time_us": self.seconds * 1e6,
