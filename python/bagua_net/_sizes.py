@@ -18,7 +18,7 @@ def parse(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
     if size == 0:
-        raise ValueError(f"{text!r} is no size; write for instance 4, 64K, 1M or 2G")
+        raise ValueError(f"{text!r} is not a size; write for example 4, 64K, 1M or 2G")
     return size
 
 

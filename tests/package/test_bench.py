@@ -296,11 +296,11 @@ def test_a_rank_that_never_comes_is_named() -> None:
         (["--dtype", "float8"], "none of int8"),
         (
             ["--transport", "bagua,ucx"],
-            "'ucx' is no network to compare; with --device cpu: bagua, nccl-socket, gloo, torch+bagua; "
+            "'ucx' is not a network to compare; with --device cpu: bagua, nccl-socket, gloo, torch+bagua; "
             "with --device cuda: nccl+bagua, nccl",
         ),
         (["--min", "64", "--max", "4"], "below the smallest"),
-        (["--min", "lots"], "is no size"),
+        (["--min", "lots"], "is not a size"),
         (["--model", "gpt2", "--op", "broadcast"], "--op allreduce"),
         (["--ranks", "0"], "nothing travels between fewer than 2 ranks"),
         (["--ranks", "1"], "nothing travels between fewer than 2 ranks, and 1 was asked for"),
@@ -318,7 +318,7 @@ def test_wrong_usage_ends_with_status_2_and_the_reason(arguments: list[str], rea
     ("arguments", "reason"),
     [
         (["--max", "100000G"], "choose a smaller --max"),
-        (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json: there is no such directory"),
+        (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json: no such directory"),
     ],
 )
 def test_what_cannot_work_is_refused_before_it_starts(arguments: list[str], reason: str) -> None:

@@ -44,7 +44,7 @@ def test_sizes_as_people_write_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-4", "4X", "K", "1.5M", "0x10", "4 4"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         _sizes.parse(text)
 
 

@@ -86,7 +86,7 @@ def check_machine() -> None:
     if ports:
         raise RdmaDisplaced(
             f"RDMA is up ({', '.join(map(str, ports))}) and NCCL would not use it beside the plugin; "
-            "--force to enable the plugin all the same"
+            "--force enables the plugin anyway"
         )
 
 

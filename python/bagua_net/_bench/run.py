@@ -40,7 +40,7 @@ class Outputs:
             plot.check()
         for path in (self.json, self.plot):
             if path is not None and not path.absolute().parent.is_dir():
-                raise FileNotFoundError(f"{path}: there is no such directory")
+                raise FileNotFoundError(f"{path}: no such directory")
 
 
 def _check_memory(config: Config, processes: int) -> None:

@@ -26,7 +26,7 @@ def _one_of(names: Iterable[str]) -> Callable[[str], str]:
 
     def check(value: str) -> str:
         if value and value not in known:
-            raise typer.BadParameter(f"{value!r} is none of {', '.join(known)}")
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
         return value
 
     return check
@@ -44,7 +44,7 @@ def _transports(text: str, device: str) -> tuple[str, ...]:
     for name in names:
         if name not in _TRANSPORTS[device]:
             known = "; ".join(f"with --device {kind}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
-            raise typer.BadParameter(f"{name!r} is no network to compare; {known}")
+            raise typer.BadParameter(f"{name!r} is not a network to compare; {known}")
     return names
 
 

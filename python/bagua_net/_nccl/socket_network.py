@@ -92,7 +92,7 @@ def find() -> list[Path]:
         return list(dict.fromkeys(path.resolve() for path in _installed() if path.is_file()))
     path = Path(named).expanduser()
     if not path.is_file():
-        raise NcclLibraryUnusable(f"{LIBRARY_VARIABLE}={named}: there is no such file; name a {_LIBRARY_NAME}")
+        raise NcclLibraryUnusable(f"{LIBRARY_VARIABLE}={named}: no such file; name a {_LIBRARY_NAME}")
     return [path.resolve()]
 
 
@@ -136,7 +136,7 @@ def _overwrite_code(address: int, code: bytes, path: Path) -> None:
     run = mmap.PROT_READ | mmap.PROT_EXEC  # never without: another thread may be in code of the same page
     if libc.mprotect(ctypes.c_void_p(start), length, run | mmap.PROT_WRITE) != 0:
         reason = os.strerror(ctypes.get_errno())
-        raise NcclLibraryUnusable(f"{path}: this system lets nobody change loaded code ({reason})")
+        raise NcclLibraryUnusable(f"{path}: this system forbids changing loaded code ({reason})")
     ctypes.memmove(address, code, len(code))
     libc.mprotect(ctypes.c_void_p(start), length, run)
 

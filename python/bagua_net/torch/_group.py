@@ -459,7 +459,7 @@ class ProcessGroupBaguaNet(Identity):
         return self._sent_or_received(work)
 
     def _message(self, held: list[Any], whom: str, question: str) -> Message:
-        late = f"rank {self._rank} waited in vain {whom}, {self._timeout_s:g} s; {question}"
+        late = f"rank {self._rank} waited {self._timeout_s:g} s in vain {whom}; {question}"
         return Message(held, self._callbacks, self._timeout_s, f"bagua_net, {self._label}: {late}")
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:

@@ -58,13 +58,13 @@ class Identity(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Empty while torch makes the group: if it is not, torch 2.15 attaches its flight recorder, which fails here."""
+        """Empty while torch makes the group, or else torch 2.15 would attach its flight recorder, which fails here."""
         return [_CPU] if self in dist.distributed_c10d._world.pg_map else []
 
     def _get_backend(self, device: torch.device) -> Identity:
         """Raises RuntimeError for any device but the CPU, as torch's own method does and its callers expect."""
         if torch.device(device).type != _CPU.type:
-            raise RuntimeError(f"the group {self._name} has no backend for {device}: {NAME} serves CPU tensors alone")
+            raise RuntimeError(f"the group {self._name} has no backend for {device}: {NAME} serves only CPU tensors")
         return self
 
     def name(self) -> str:

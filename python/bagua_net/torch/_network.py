@@ -317,8 +317,8 @@ class Messages:
                 _log.warning(text, self._group, len(self._sends), idle_s)
 
     def _moved(self) -> int:
-        """Bytes that this process has sent, in any group, without the frames: a waiting send asks its peer each second, by
-        an empty frame, whether it is alive.
+        """Bytes that this process has sent, in any group, without the frames: each second, a waiting send asks by an
+        empty frame whether its peer is alive.
         """
         counters = library.ffi.new("bnet_counters_t *")
         self._lib.bnet_counters(counters)

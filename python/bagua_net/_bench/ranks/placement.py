@@ -49,7 +49,7 @@ def _shared_token(host: str, port: int, nranks: int, environment: Mapping[str, s
 def _split(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise PlacementInvalid(f"--rendezvous is HOST:PORT, for instance 10.0.0.1:29600, not {address!r}")
+        raise PlacementInvalid(f"--rendezvous is HOST:PORT, for example 10.0.0.1:29600, not {address!r}")
     return host.strip("[]"), int(port)
 
 
@@ -57,7 +57,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     try:
         return int(environment[name])
     except ValueError:
-        raise PlacementInvalid(f"{name}={environment[name]} is no number") from None
+        raise PlacementInvalid(f"{name}={environment[name]} is not a number") from None
 
 
 def _port_beside(master: int) -> int:

@@ -300,7 +300,7 @@ class Client:
             except OSError as error:
                 if time.monotonic() >= deadline or isinstance(error, socket.gaierror):
                     raise RendezvousFailed(
-                        f"nobody answers at the rendezvous {self._where}: {error.strerror or error}"
+                        f"no server answers at the rendezvous {self._where}: {error.strerror or error}"
                     ) from error
                 time.sleep(0.05)  # the server may start after us, and no event reports that
 
@@ -352,7 +352,7 @@ class Client:
         try:
             (length,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size, deadline))
             if not 1 <= length <= _MAX_REPLY:
-                raise RendezvousFailed(f"what answers at {self._where} is no rendezvous of this program")
+                raise RendezvousFailed(f"the server at {self._where} is not a rendezvous of this program")
             reply = self._read_exactly(length, deadline)
         except TimeoutError:
             raise RendezvousFailed(f"the rendezvous at {self._where} does not answer") from None
