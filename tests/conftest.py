@@ -19,7 +19,7 @@ import installed  # noqa: E402
 try:
     import hypothesis
 except ImportError:
-    pass  # tests/gpu also runs on machines that have no more than pytest
+    pass  # tests/gpu also runs on machines that have only pytest
 else:
     # How long an example takes depends on the machine. In .ci/run all runs have the same examples.
     hypothesis.settings.register_profile("bagua-net", deadline=None, derandomize="BNET_CI_INSIDE" in os.environ)
@@ -28,7 +28,7 @@ else:
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home of the tests' own: what they start keeps its files there, and reads none of the user's."""
+    """A separate home: programs that the tests start keep their files there and read none of the user's."""
     made = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(made))
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The sanitizers' builds take minutes, so they wait until somebody asks for them by name."""
+    """Builds under a sanitizer take minutes: their tests run only when selected by name."""
     if "sanitize" in config.getoption("markexpr"):
         return
     wanted = [item for item in items if not item.get_closest_marker("sanitize")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What NCCL relies on, one behaviour a test: each runs a scenario of drive_contract_*.c by its name."""
+"""The behaviours that NCCL relies on: each test runs one scenario of drive_contract_*.c by its name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCENARIOS = {
     "contexts": 11,
     "init_twice": 4,
     "log_lines": 4,
-    # strangers
+    # rejected connections
     "stranger_garbage": 4,
     "stranger_zeroes": 4,
     "stranger_http": 4,
@@ -64,14 +64,14 @@ SCENARIOS = {
     "strangers_beyond_limit": 4,
     "streams_within_limit": 4,
     "large_message": 12,
-    # what the sockets of a connection are set to
+    # socket options of a connection
     "traffic_class": 10,
     "traffic_class_refused": 10,
     "traffic_class_parameter": 4,
     "congestion": 4,
     "congestion_unknown": 4,
     "pacing": 4,
-    # whose memory a send without a copy uses
+    # the memory of a send without a copy
     "zerocopy_waits": 4,
     "zerocopy_never": 4,
     "zerocopy_dereg": 4,
@@ -79,7 +79,7 @@ SCENARIOS = {
     # devices that NCCL merges into one
     "merged_device": 9,
     "merge_refused": 9,
-    # letting go
+    # closing
     "dereg_receiving": 4,
     "dereg_sending": 4,
     "close_outstanding": 4,
@@ -101,13 +101,13 @@ SCENARIOS = {
     "silent_stdout": 4,
 }
 
-#: A sanitizer keeps notes on every byte, which for this much is more memory than a machine has.
+#: A sanitizer keeps a shadow of every byte, which for this much data exceeds a machine's memory.
 TOO_LARGE = {"large_message"}
 
-#: A send is over here while the peer has not taken it.
+#: Here, a send finishes before the peer has taken it.
 ONLY_COPIED = {"exit_budget"}
 
-#: ThreadSanitizer has no threads that start in the child of a process that had several.
+#: ThreadSanitizer does not support threads that start in the child of a multi-threaded process.
 LATE_THREADS = {"fork_child_connects"}
 
 
@@ -143,14 +143,14 @@ def _workers(threads: int, streams: int) -> dict[str, str]:
 @pytest.mark.parametrize(("threads", "streams"), [(1, 1), (4, 6)])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> None:
-    """Threads of the library move what the caller's would."""
+    """Threads of the library move the data instead of the caller's."""
     drivers.contract(drivers.build(), 12, scenario, _workers(threads, streams))
 
 
 @pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 4)])
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ONLY_COPIED])
 def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
-    """On loopback the kernel copies when it delivers, and until then uses the sender's memory."""
+    """On loopback the kernel uses the sender's memory until it delivers, and copies then."""
     settings = {
         "BAGUA_NET_ZEROCOPY": "1",
         "BAGUA_NET_MIN_NSTREAMS": str(streams),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Builds and runs the C programs that use the library as NCCL does: drive_net and drive_contract.
 
-    built = drivers.build()            # once per session; skips the test where there is no compiler
+    built = drivers.build()            # once per session; skips the test without a compiler
     summary = drivers.net(built, "--api", "12", "--procs", "4")
     drivers.contract(built, 12, "zero_bytes")
 
-The library is built with them, and with the same sanitizer; nothing is installed.
+The library is built with them and with the same sanitizer; nothing is installed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Build:
     drive_contract: Path
 
     def seconds(self, plain: int) -> int:
-        """What takes at most this long in a plain build, with room for the sanitizer."""
+        """The time limit for something that takes at most this long in a plain build."""
         return plain * 4 if self.sanitizer else plain
 
 
 def _make(directory: Path, sanitizer: str) -> subprocess.CompletedProcess[str]:
-    # As for a wheel: the library stays in the build directory, and the package's own is left alone.
+    # As for a wheel: the library stays in the build directory and does not replace the package's.
     configure = ["cmake", "-S", str(ROOT), "-B", str(directory), "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     configure += ["-DSKBUILD=ON", "-DSKBUILD_STATE=wheel", "-DBNET_TESTS=ON", f"-DBNET_SANITIZE={sanitizer}"]
     compile_ = ["cmake", "--build", str(directory), "--parallel", "--target", *_TARGETS]
@@ -86,7 +86,7 @@ def build(sanitizer: str = "") -> Build:
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's, without anybody's NCCL_* and BAGUA_NET_* settings, on the loopback interface unless said."""
+    """This process's environment, with no NCCL_* and BAGUA_NET_* but ``settings``; by default on loopback."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "BAGUA_NET_"))}
     return kept | _SANITIZER_OPTIONS | {"NCCL_SOCKET_IFNAME": "lo"} | dict(settings)
 
@@ -103,7 +103,7 @@ def _run(command: Sequence[str], settings: Mapping[str, str], seconds: int) -> d
 
 
 def net(built: Build, *options: str, settings: Mapping[str, str] | None = None, seconds: int = 60) -> dict[str, Any]:
-    """Runs drive_net and returns its summary; an AssertionError with its output when a byte was wrong."""
+    """Runs drive_net and returns its summary; an AssertionError with its output if a byte was wrong."""
     limit = built.seconds(seconds)
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", str(limit), *options]
     return _run(command, settings or {}, limit + 20)
@@ -112,7 +112,7 @@ def net(built: Build, *options: str, settings: Mapping[str, str] | None = None, 
 def contract(
     built: Build, api: int, scenario: str, settings: Mapping[str, str] | None = None, seconds: int = 60
 ) -> None:
-    """Runs one scenario of drive_contract; an AssertionError with its output when the behaviour is not there."""
+    """Runs one scenario of drive_contract; an AssertionError with its output if it fails."""
     limit = built.seconds(seconds)
     command = [str(built.drive_contract), "--lib", str(built.library), "--api", str(api)]
     summary = _run([*command, "--deadline", str(limit), scenario], settings or {}, limit + 20)
@@ -120,7 +120,7 @@ def contract(
 
 
 def contract_list(built: Build) -> dict[str, int]:
-    """Every scenario that drive_contract has, with the lowest API version that has the behaviour."""
+    """All scenarios of drive_contract, each with the lowest API version that has the behaviour."""
     command = [str(built.drive_contract), "--list"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     return {name: int(api) for name, api in map(str.split, done.stdout.splitlines())}

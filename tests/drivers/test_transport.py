@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Messages through every table of the library, driven as NCCL's proxy does it: every byte arrives, where it belongs.
+"""Messages through every table of the library, driven as by NCCL's proxy: every byte arrives at its place.
 
 Each message names its sender, connection, number and offset in every word (drive_net*.c).
 """
@@ -37,7 +37,7 @@ def test_two_processes(api: int) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 def test_four_processes_that_post_more_and_unmap_early(api: int) -> None:
-    """Receives are posted larger than what is sent; buffers go between deregMr and close."""
+    """Receives are posted larger than the sends; buffers are unmapped between deregMr and close."""
     _ten_thousand(drivers.build(), api, 4, "--seed", 100 + api, "--posted-larger", "--unmap")
 
 
@@ -52,7 +52,7 @@ def test_any_order_of_tests_with_the_whole_window_posted(api: int, order: str) -
 
 @pytest.mark.parametrize("api", [4, 8, 12])
 def test_communicators_that_connect_while_others_move_data(api: int) -> None:
-    """Three communicators, each with its two threads; all but the first connection of each open under load."""
+    """Three communicators with two threads each; all but each one's first connection open under load."""
     options = ["--communicators", 3, "--connections", 8, "--messages", 300, "--stagger", "--unmap"]
     summary = _drive(drivers.build(), "--api", api, "--procs", 3, *options)
     assert summary["messages"] == 3 * 8 * 300
@@ -64,7 +64,7 @@ def test_many_connections() -> None:
 
 
 def test_large_messages() -> None:
-    """Many slices in flight at once, of sizes that are no multiple of anything."""
+    """Many slices in flight at once, of sizes that are multiples of nothing."""
     sizes = "33554432,0,25000001,4096,12582917"
     assert _drive(drivers.build(), "--sizes", sizes, "--messages", 10, "--connections", 2)["messages"] == 20
 
@@ -104,7 +104,7 @@ def test_processes_that_are_configured_differently(here: dict[str, str], there: 
 @pytest.mark.parametrize("streams", [1, 2, 7, 16, 64])
 @pytest.mark.parametrize("api", [4, 12])
 def test_streams(api: int, streams: int) -> None:
-    """Messages that are cut over several streams, behind small ones that are not."""
+    """Messages that are split over several streams, behind small ones that are not."""
     variables = {
         "BAGUA_NET_MIN_NSTREAMS": str(streams),
         "BAGUA_NET_NSTREAMS": str(streams),
@@ -118,7 +118,7 @@ def test_streams(api: int, streams: int) -> None:
 @pytest.mark.parametrize("threads", [0, 1, 4, 16])
 @pytest.mark.parametrize("streams", [1, 5])
 def test_workers(threads: int, streams: int) -> None:
-    """Threads of the library move the data of several connections, of which some are small and stay with the caller."""
+    """Threads of the library move the data of several connections; some are small and stay with the caller."""
     variables = {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
     options = [
         "--connections",
@@ -139,7 +139,7 @@ _WITHOUT_COPIES = ["--sizes", "1000000,10,0,70000,4096", "--unmap", "--outstandi
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("streams", [1, 5])
 def test_without_copies(threads: int, streams: int) -> None:
-    """Buffers are filled anew as soon as a send is done."""
+    """Buffers are refilled as soon as a send is done."""
     variables = {"BAGUA_NET_ZEROCOPY": "1", "BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
     options = ["--procs", 3, "--connections", 6, "--messages", 600, *_WITHOUT_COPIES]
     assert _drive(drivers.build(), *options, settings=variables)["messages"] == 3600
@@ -199,7 +199,7 @@ def test_sizes_and_orders(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_streams_that_join_while_others_move_data(sanitizer: str) -> None:
-    """Each connection has messages before it has more than its first stream."""
+    """Each connection has messages before it has a second stream."""
     options = ["--connections", 8, "--messages", 60, "--stagger", "--unmap", "--outstanding", 32]
     variables = {
         "BAGUA_NET_MIN_NSTREAMS": "16",

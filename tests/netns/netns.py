@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two hosts on one machine: network namespaces joined by veth pairs, removed again whatever happens.
+"""Two hosts on one machine: network namespaces joined by veth pairs, which are removed in any case.
 
     with netns.two_hosts(links=2) as (a, b):
         a.ip("address", "add", "10.0.0.1/24", "dev", "link0")
@@ -28,7 +28,7 @@ _NUMBER = itertools.count()
 
 
 class CommandFailed(RuntimeError):
-    """A command that builds the network has failed; the text says which and why."""
+    """A command that sets up the network has failed; the text has the command and its error."""
 
 
 def _run(*command: str, given: str | None = None) -> str:
@@ -46,11 +46,11 @@ class Host:
 
     @property
     def prefix(self) -> list[str]:
-        """What runs a command there, when put in front of it."""
+        """The words that run a command there when put in front of it."""
         return ["ip", "netns", "exec", self.name]
 
     def wrap(self, **settings: str) -> str:
-        """The prefix and these variables, as shell text."""
+        """The prefix with these variables, as shell text."""
         return " ".join([*self.prefix, "env", *(f"{name}={value}" for name, value in settings.items())])
 
     def ip(self, *arguments: str) -> str:
@@ -74,8 +74,8 @@ class Host:
         return int(json.loads(self.ip("-json", "-statistics", "link", "show", interface))[0]["stats64"]["tx"]["bytes"])
 
     def cap_flows(self, interface: str, mbits: list[int], seed: int) -> None:
-        """A class of its own rate (Mbit/s) for each part of the TCP flows, dealt by a seeded hash of addresses and
-        ports. Small packets are exempt, as acknowledgements mostly travel."""
+        """One class with its own rate (Mbit/s) per part of the TCP flows, chosen by a seeded hash of addresses and
+        ports. Small packets are exempt: acknowledgements are mostly sent alone."""
         self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "99")
         self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:99", "htb", "rate", "10gbit")
         for number, mbit in enumerate(mbits):
@@ -91,8 +91,8 @@ class Host:
         )
 
     def cap_known_flows(self, interface: str, mbit: int) -> None:
-        """A class of that rate (Mbit/s) for the TCP connections that exist now, another without a limit for later ones.
-        Small packets are exempt. :meth:`capped_bytes` tells what each has carried, the slow one first."""
+        """One class with that rate (Mbit/s) for the existing TCP connections, another without a limit for later ones.
+        Small packets are exempt. :meth:`capped_bytes` has the bytes of each, the slow one first."""
         listed = _run(*self.prefix, "ss", "--tcp", "--numeric", "--no-header", "state", "established")
         ports = {row.split()[2].rpartition(":")[2] for row in listed.splitlines()}
         self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "99")
@@ -113,22 +113,22 @@ class Host:
         self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:10", "htb", "rate", f"{mbit}mbit")
 
     def processes(self) -> list[int]:
-        """The ids of those that run there."""
+        """The ids of the processes that run there."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self.name).split()]
 
     def connected_sockets(self) -> int:
-        """TCP sockets that are connected, both directions open."""
+        """The number of TCP sockets that are connected, with both directions open."""
         return len(_run(*self.prefix, "ss", "--tcp", "--no-header", "state", "established").splitlines())
 
     def capped_bytes(self, interface: str) -> list[int]:
-        """What each class of :meth:`cap_flows` has carried, in their order."""
+        """The bytes that each class of :meth:`cap_flows` has carried, in order."""
         shown = _run("tc", "-netns", self.name, "-statistics", "class", "show", "dev", interface)
         rows = re.findall(r"^class htb (\S+) .*\n Sent (\d+) bytes", shown, re.MULTILINE)
         carried = {int(handle.partition(":")[2], 16): int(sent) for handle, sent in rows if handle != "1:99"}
         return [carried[minor] for minor in sorted(carried)]
 
     def drop_received(self, per_mille: int) -> None:
-        """Loses TCP packets at random on their way in."""
+        """Drops incoming TCP packets at random."""
         self.nft(
             "table inet loss { chain in { type filter hook input priority 0;\n"
             f"meta l4proto tcp numgen random mod 1000 < {per_mille} counter drop\n"
@@ -139,12 +139,12 @@ class Host:
         return self._counters("loss")[0]
 
     def count_received(self, *matches: str) -> None:
-        """Counts the TCP packets on their way in that match these expressions of nft, each by itself."""
+        """Counts the incoming TCP packets that match each of these nft expressions."""
         rules = "\n".join(f"meta l4proto tcp {match} counter" for match in matches)
         self.nft(f"table inet counts {{ chain in {{ type filter hook input priority 0;\n{rules}\n}}\n}}\n")
 
     def received_packets(self) -> list[int]:
-        """What :meth:`count_received` has counted."""
+        """The counts of :meth:`count_received`."""
         return self._counters("counts")
 
     def _counters(self, table: str) -> list[int]:
@@ -155,7 +155,7 @@ class Host:
 
 @functools.cache
 def _obstacle() -> str | None:
-    """Why there can be no namespaces here, or None."""
+    """Why namespaces are not possible here; None: they are."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for tool in ("ip", "ss", "tc", "nft"):
@@ -171,7 +171,7 @@ def _obstacle() -> str | None:
 
 
 def needs(action: str, error: CommandFailed) -> None:
-    """Skips the test where the kernel lacks what it builds on; any other error stays one."""
+    """Skips the test where the kernel lacks a feature; re-raises any other error."""
     if any(answer in str(error) for answer in ("Could not process rule", "qdisc kind is unknown", "not supported")):
         pytest.skip(f"this kernel cannot {action}: {error}")
     raise error
@@ -188,7 +188,7 @@ def join(a: Host, b: Host, name_of_a: str, name_of_b: str) -> None:
 @contextlib.contextmanager
 def two_hosts(links: int = 1) -> Iterator[tuple[Host, Host]]:
     """Two namespaces and the links between them, up but without addresses; loopback is up too. Skips the test where
-    there can be no namespaces."""
+    namespaces are not possible."""
     if reason := _obstacle():
         pytest.skip(reason)
     stem = f"bnet-{os.getpid()}-{next(_NUMBER)}"

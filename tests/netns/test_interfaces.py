@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which interfaces become devices, seen on real ones: each case is a network namespace of its own.
+"""Which interfaces become devices. Each case has real interfaces in a separate network namespace.
 
 The links are veth pairs, their far ends in a second namespace, because every kernel has them and they have a carrier.
 """
@@ -27,7 +27,7 @@ PACKAGES = Path(bagua_net.__file__).resolve().parents[1]
 _SCAN = "import dataclasses, json; from bagua_net._machine import interfaces\n" + (
     "print(json.dumps([dataclasses.asdict(row) for row in interfaces.scan()]))"
 )
-#: The names that NCCL's own Socket network takes, from the library that is the argument; none where its init fails.
+#: The interfaces that NCCL's own Socket network takes, in the given library; none where its init fails.
 _NCCL_SCAN = """
 import ctypes, json, pathlib, sys
 from bagua_net._nccl import socket_network
@@ -53,7 +53,7 @@ def _ip(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 class Namespace:
-    """A network namespace and a second one that holds the far ends of its links."""
+    """A network namespace, and a second one with the far ends of its links."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Namespace:
         assert done.returncode == 0, done.stderr
 
     def link(self, name: str, *addresses: str, up: bool = True, carrier: bool = True) -> None:
-        """Adds a link with these addresses and waits until it is as asked for."""
+        """Adds a link with these addresses and waits until it is in the requested state."""
         self.ip("link", "add", name, "type", "veth", "peer", "name", f"far-{name}", "netns", self.far)
         self.settle(name, *addresses, up=up, carrier=carrier)
 
@@ -92,7 +92,7 @@ class Namespace:
         pytest.fail(f"{name} has no carrier after 10 s")
 
     def python(self, program: str, *args: str, **env: str) -> Any:
-        """What a program that runs in this namespace prints as JSON; NCCL's variables are those of ``env`` alone."""
+        """The JSON output of a program in this namespace; its NCCL variables are only those of ``env``."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_")}
         path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
@@ -145,7 +145,7 @@ class Case:
     links: tuple[Link, ...]
     #: (name, address) of every device, in NCCL's order
     devices: list[tuple[str, str]]
-    #: interface that is left out, and a part of its reason
+    #: interface that is left out, and part of the reason
     rejected: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     #: False: NCCL takes management ports, names an interface twice, or refuses ::1
@@ -285,7 +285,7 @@ def test_more_interfaces_than_devices(namespace: Namespace) -> None:
 
 
 def test_container_bridge(namespace: Namespace) -> None:
-    """docker0 as an engine makes it: a bridge, and a container's link as its port."""
+    """docker0 as a container engine makes it: a bridge with a container's link as its port."""
     namespace.link("eth0", "10.77.0.1/24")
     namespace.ip("link", "add", "docker0", "type", "bridge")
     namespace.link("veth9", "fe80::9/64")
@@ -335,7 +335,7 @@ def test_other_kinds(namespace: Namespace, kind: str) -> None:
 
 
 def test_facts_of_a_link(namespace: Namespace) -> None:
-    """veth tells a speed that means nothing, so it counts as unknown."""
+    """The speed that veth reports means nothing, so it counts as unknown."""
     namespace.link("eth0", "10.77.0.1/24")
     namespace.ip("link", "set", "eth0", "mtu", "8900")
     (row,) = [row for row in namespace.scan() if row["reason"] is None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How many streams a connection uses between two hosts: more while they carry more, and one where one does.
+"""The number of streams of a connection between two hosts: more while they carry more, and one where that suffices.
 
-One process sends, on the first host, and one receives; every byte is checked. What a test waits for happens while they
-run: the network is capped, so that the data takes some seconds on the fastest of machines.
+One process on the first host sends and one on the second receives; every byte is checked. A test waits for events while
+they run: the network is capped, so that the data takes some seconds even on the fastest machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class _Job:
-    """A sender on the first host and a receiver on the second, which run."""
+    """A running sender on the first host and receiver on the second."""
 
     hosts: Hosts
     process: subprocess.Popen[str]
@@ -41,7 +41,7 @@ class _Job:
         return sender.connected_sockets(), receiver.connected_sockets()
 
     def descriptors(self) -> list[int]:
-        """Sockets that the two processes have open, of any kind and in any state."""
+        """The number of open sockets of each process, of any kind and in any state."""
         hub = self.process.pid
         ranks = Path(f"/proc/{hub}/task/{hub}/children").read_text().split()
         return [
@@ -50,7 +50,7 @@ class _Job:
         ]
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Fails when the data has arrived before it happens."""
+        """Fails if all data arrives before that."""
         while not until():
             if self.process.poll() is not None:
                 out, err = self.process.communicate()
@@ -58,7 +58,7 @@ class _Job:
             time.sleep(_POLL_S)
 
     def most_streams(self) -> int:
-        """Until the end of the job."""
+        """The highest number of streams until the end of the job."""
         most = 0
         while self.process.poll() is None:
             most = max(most, *self.streams())
@@ -68,7 +68,7 @@ class _Job:
 
 @contextlib.contextmanager
 def _job(hosts: Hosts, messages: int, settings: tuple[Settings, Settings] = ({}, {})) -> Iterator[_Job]:
-    """One connection. At the end of the block the rest of the data is waited for, and the summary is checked."""
+    """One connection. The end of the block waits for the rest of the data and checks the summary."""
     built = drivers.build()
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", str(_SECONDS), "--verbose"]
     command += ["--connections", "1", "--messages", str(messages), "--sizes", str(_MESSAGE)]
@@ -141,7 +141,7 @@ def test_a_minimum_is_there_at_once() -> None:
 
 
 def test_streams_that_carry_no_more_are_closed() -> None:
-    """The whole link is one queue. Both ends let go of them, while the connection goes on."""
+    """The whole link is one queue. Both ends close them while the connection goes on."""
     with _two_hosts() as hosts:
         hosts[0].cap_link("link0", 200)
         with _job(hosts, messages=200) as job:

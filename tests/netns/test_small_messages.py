@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Messages that a socket's buffer takes whole, one at a time, as a collective of small tensors has them: the connection
-never has more to send than its stream takes, and yet the network is what it waits for.
+"""Messages that fit into a socket's buffer, one at a time, as in a collective of small tensors: the connection never
+has more to send than its stream accepts, and yet it waits for the network.
 
-An allreduce runs between two hosts until what a test waits for has happened.
+An allreduce runs between two hosts until the awaited event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _two_hosts() -> Iterator[Hosts]:
 
 @contextlib.contextmanager
 def _allreduce(hosts: Hosts, size: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Again and again, until the end of the block."""
+    """Repeats the allreduce until the end of the block."""
     drivers.build()
     command = [sys.executable, "-m", "bagua_net", "bench", "--transport", "bagua", "--min", size, "--max", size]
     command += ["--warmup", "100000000", "--ifname", "link0", "--ranks", "2", "--rendezvous", f"{_ADDRESSES[0]}:29600"]
@@ -67,7 +67,7 @@ def _wait(ranks: list[subprocess.Popen[str]], until: Callable[[], bool]) -> None
 
 @pytest.mark.parametrize("mbit", [10, 50])
 def test_a_stream_in_a_slow_class_is_left(mbit: int) -> None:
-    """The first stream gets a narrow class while data moves; streams that come later do not."""
+    """The first stream gets a slow class while data moves; later streams do not."""
     with _two_hosts() as hosts, _allreduce(hosts, "16K") as ranks:
         _wait(ranks, lambda: hosts[0].sent_bytes("link0") > _PROOF)
         try:
@@ -78,7 +78,7 @@ def test_a_stream_in_a_slow_class_is_left(mbit: int) -> None:
 
 
 def test_more_streams_where_each_is_capped() -> None:
-    """A message as long as one class carries in many milliseconds."""
+    """A message that takes one class many milliseconds."""
     with _two_hosts() as hosts:
         try:
             hosts[0].cap_flows("link0", [20] * 16, seed=1)

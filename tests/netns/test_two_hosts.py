@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Messages between two hosts, over networks that real ones have: each test builds one of namespaces and veth pairs.
+"""Messages between two hosts, over networks like real ones: each test builds one from namespaces and veth pairs.
 
 The data is checked by tests/drivers/drive_net*.c, as in test_transport.py.
 """
@@ -56,8 +56,7 @@ def _log(
     interfaces: tuple[str, str] = ("link0", "link0"),
     settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> subprocess.CompletedProcess[str]:
-    """A process on each host, whether they succeed or not: their status, the summary on stdout, and on stderr what the
-    library told its logger."""
+    """Runs a process on each host, which may fail: status, the summary on stdout, the library's log on stderr."""
     built = drivers.build()
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", "60", "--verbose"]
     command += ["--procs", "2", *map(str, options)]
@@ -121,13 +120,13 @@ def test_data_stays_on_the_chosen_interface() -> None:
 
 
 def test_interfaces_that_do_not_reach_each_other() -> None:
-    """One host's choice is on another subnet than the other's: the connection takes the route that there is. It says so
-    once for each stream."""
+    """The interfaces chosen on the two hosts are on different subnets: the connection takes the existing route. It logs
+    that once for each stream."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, V4)
         _address(hosts, ("10.78.0.1/24", "10.78.0.2/24"), "link1", "link1")
         for host in hosts:
-            host.sysctl("net.ipv4.conf.all.arp_ignore=1")  # else every interface answers for the others
+            host.sysctl("net.ipv4.conf.all.arp_ignore=1")  # otherwise every interface answers for the others
         one = {"BAGUA_NET_NSTREAMS": "1"}
         options = ["--messages", 200, "--connections", 3]
         done = _log(hosts, *options, interfaces=("link0", "link1"), settings=(one, one))
@@ -138,8 +137,8 @@ def test_interfaces_that_do_not_reach_each_other() -> None:
 
 @pytest.mark.parametrize(("addresses", "header"), [(V4, "ip"), (V6, "ip6")], ids=["ipv4", "ipv6"])
 def test_packets_carry_the_traffic_class(addresses: tuple[str, str], header: str) -> None:
-    """Data and acknowledgements of all streams, as they arrive. Only what a listener answers before it knows who is
-    there has none: to each SYN and to each HELLO."""
+    """All streams' data and acknowledgements arrive with the class. Only a listener's answers to a peer that it does
+    not know yet, to each SYN and each HELLO, lack it."""
     connections, streams = 4, 4
     settings = {"BAGUA_NET_MIN_NSTREAMS": str(streams), "BAGUA_NET_TRAFFIC_CLASS": "104"}
     with netns.two_hosts() as hosts:
@@ -158,7 +157,7 @@ def test_packets_carry_the_traffic_class(addresses: tuple[str, str], header: str
 @pytest.mark.parametrize("silence", ["dropped", "nobody"])
 @pytest.mark.parametrize("limit", [3, 14], ids=["3s", "14s"])
 def test_no_answer(silence: str, limit: int) -> None:
-    """The kernel may give up earlier, by a timeout of its own or since nobody has the address: that is no reason to."""
+    """The kernel may give up earlier, by its own timeout or as no host has the address; the library must go on."""
     settings = ({"BAGUA_NET_CONNECT_TIMEOUT": str(limit)}, {"BAGUA_NET_CONNECT_TIMEOUT": "300"})
     with netns.two_hosts() as hosts:
         _address(hosts, V4)

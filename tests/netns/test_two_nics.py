@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Devices of several interfaces between two hosts: where the data goes, and that every byte of it is right.
+"""Devices of several interfaces between two hosts: the links that carry the data; every byte is checked.
 
 The data is checked by tests/drivers/drive_net*.c, as in test_transport.py.
 """
@@ -19,7 +19,7 @@ from netns import Host
 
 Hosts = tuple[Host, Host]
 
-#: Where a link's data is counted: more than handshakes, fewer than a part of the messages.
+#: A link with more bytes than this has carried data: more than handshakes need, less than a share of the messages.
 A_PART = 5_000_000
 HANDSHAKES = 100_000
 
@@ -31,7 +31,7 @@ def _address(hosts: Hosts, link: int, version: int = 4) -> None:
 
 
 def _no_way(hosts: Hosts, interface: str) -> None:
-    """Who connects to the second host through this interface hears that it cannot be reached."""
+    """A connection to the second host through this interface is told that the host is unreachable."""
     rule = f'iifname "{interface}" tcp flags syn / syn,ack reject with icmp type host-unreachable'
     try:
         hosts[1].nft(f"table ip way {{ chain in {{ type filter hook input priority 0; {rule}; }}; }}")
@@ -48,8 +48,8 @@ def _run(
     api: int = 12,
     sanitizer: str = "",
 ) -> tuple[dict[str, Any], str]:
-    """The summary of a process on each host, and what the library told its logger. Settings are both hosts', unless the
-    second one has others."""
+    """The summary of a process on each host, and the library's log. The settings are for both hosts, unless the second
+    one has others."""
     built = drivers.build(sanitizer)
     limit = built.seconds(60)
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", str(limit), "--verbose"]
@@ -117,7 +117,7 @@ def test_an_interface_that_is_down_is_left_out_with_a_line() -> None:
 
 @pytest.mark.parametrize("bonds", [("1", "0"), ("0", "1"), ("link0,link1", "1"), ("1", "link1,link2")])
 def test_ends_with_different_numbers_of_interfaces(bonds: tuple[str, str]) -> None:
-    """Where one end has one address, the other's interfaces all go there."""
+    """Where one end has one address, all interfaces of the other end connect to it."""
     with netns.two_hosts(links=3) as hosts:
         for link in range(3):
             _address(hosts, link)
@@ -130,7 +130,7 @@ def test_ends_with_different_numbers_of_interfaces(bonds: tuple[str, str]) -> No
 
 @pytest.mark.parametrize("without", ["link0", "link1"])
 def test_a_pair_without_a_way_is_skipped(without: str) -> None:
-    """Also where it is the first stream's: and no connection after the first has to find out again."""
+    """Also where it is the first stream's interface; only the first connection has to find out."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1)
@@ -145,7 +145,7 @@ def test_a_pair_without_a_way_is_skipped(without: str) -> None:
 
 
 def test_two_families() -> None:
-    """One link has IPv4 and the other IPv6: every stream goes from an interface of the family to an address of it."""
+    """One link has IPv4 and the other IPv6: every stream connects an interface and an address of the same family."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1, version=6)
@@ -159,7 +159,7 @@ def test_two_families() -> None:
 
 @pytest.mark.parametrize("second", ["fe80::b", "fe80::a"], ids=["different", "equal"])
 def test_link_local_addresses(second: str) -> None:
-    """Such an address means something on its own link only: the links may even have the same ones."""
+    """Such an address is valid only on its own link: both links may even have the same ones."""
     with netns.two_hosts(links=2) as hosts:
         for number, host in enumerate(hosts, start=1):
             host.ip("address", "add", f"fe80::a{number}/64", "dev", "link0", "nodad")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Sends without a copy between two hosts, left to themselves: tried where the path is short, given up where the kernel
-copies all the same, as it does on a virtual cable, or refuses. Every byte is checked, as in test_two_hosts.py.
+"""Zerocopy sends between two hosts, with default settings: tried where the path is short, given up where the kernel
+copies anyway, as on a virtual cable, or refuses. Every byte is checked, as in test_two_hosts.py.
 
 A network card whose kernel does not copy is not available here: tests/unit/ alone covers that side of the choice.
 """
@@ -20,7 +20,7 @@ _MESSAGES = 300
 
 
 def _drive(hosts: tuple[Host, Host], **settings: str) -> tuple[int, str]:
-    """Messages of 1 MB and of 10 B from each host to the other: how many arrived, and what the library said."""
+    """Messages of 1 MB and of 10 B from each host to the other: how many arrived, and the library's log."""
     built = drivers.build()
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", "60", "--verbose", "--unmap"]
     command += ["--connections", str(_CONNECTIONS), "--messages", str(_MESSAGES), "--sizes", "1000000,10"]
@@ -36,13 +36,13 @@ def test_given_up_where_the_kernel_copies() -> None:
     with netns.two_hosts() as hosts:
         messages, log = _drive(hosts)
     assert messages == _CONNECTIONS * _MESSAGES
-    # Not of each: a path that a busy machine makes look long is not tried.
+    # Not for every connection: on a busy machine a path may look long, and then it is not tried.
     assert 1 <= log.count("go with a copy: the kernel copies all the same") <= _CONNECTIONS
 
 
 @pytest.mark.parametrize("zerocopy", ["-1", "1"])
 def test_a_kernel_that_refuses(zerocopy: str) -> None:
-    """No room for notifications: data goes as ever."""
+    """No room for notifications: data is sent as without zerocopy."""
     with netns.two_hosts() as hosts:
         try:
             for host in hosts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests share: an environment without anybody's settings, and the command in a sandbox."""
+"""Shared fixtures: an environment without settings, and the command in a sandbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import bagua_net
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No NCCL_* and no BAGUA_NET_* but the test's own, before and after."""
+    """No NCCL_* and BAGUA_NET_* variables but the test's own, before and after."""
     for name in filter(is_setting, list(os.environ)):
         monkeypatch.delenv(name)
     yield

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Which module of a source tree imports which, read from the sources: also inside functions and for type checkers.
+"""The graph of imports in a source tree, read from the sources: imports in functions and for type checkers included.
 
     graph = imports.graph(ROOT / "python")
     assert "bagua_net._errors" in graph["bagua_net._native.library"]
 
-The packages that Python imports on the way to a module are not edges: every package would be in a circle with its own
-modules.
+Python also imports the packages that contain a module. These are not edges: every package whose __init__ imports a
+module of its own would form a circle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def graph(root: Path) -> Graph:
 
 
 def _reachable(start: str, edges: Graph) -> set[str]:
-    """What start imports, directly or through others."""
+    """The modules that start imports, directly or through others."""
     found: set[str] = set()
     waiting = [*edges[start]]
     while waiting:

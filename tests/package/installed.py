@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Is the package that the tests will import the one of this tree? The C drivers are built from the sources anyway."""
+"""Does the package that the tests import match this source tree? The C drivers are always built from the sources."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SOURCES = ROOT / "python" / "bagua_net"
 
 
 def differing(package: Path, sources: Path = SOURCES) -> list[str]:
-    """The modules, relative to the package, that differ from the sources or stand on one side only.
+    """The modules, relative to the package, that differ from the sources or exist on one side only.
 
-    None where the package is the source tree itself: an editable installation, or PYTHONPATH.
+    Empty where the package is the source tree itself: an editable installation, or PYTHONPATH.
     """
     if package.resolve() == sources.resolve():
         return []
@@ -24,7 +24,7 @@ def differing(package: Path, sources: Path = SOURCES) -> list[str]:
 
 
 def problem() -> str | None:
-    """What to do before the tests mean anything; None: nothing."""
+    """What to do before the tests are meaningful; None: nothing."""
     spec = importlib.util.find_spec("bagua_net")
     if spec is None or spec.origin is None:
         return "bagua_net is not installed: python3 -m pip install '.[test]'"

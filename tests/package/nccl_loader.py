@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A process in which NCCL's own loader chooses a network, as a worker of a job would. No GPU needed.
+"""A process in which NCCL's own loader chooses a network, as in a worker of a job. It needs no GPU.
 
 A communicator's choice of a network is three steps: NCCL_NET is read into the communicator's configuration, the
-plugins are loaded, and ``ncclNetInit`` writes the table of the network into the communicator. All three are called
-here as NCCL calls them, on a communicator that is all zero, found in the library's own symbol table.
+plugins are loaded, and ``ncclNetInit`` writes the table of the network into the communicator. The process makes the
+same three calls on a zeroed communicator; the functions are found in the library's symbol table.
 
     done = subprocess.run(nccl_loader.worker("2.30.7"), capture_output=True, text=True)
     assert "chose BaguaNet 0 1" in nccl_loader.found(done.stdout)
@@ -26,7 +26,7 @@ OVERRIDE, INIT, FINALIZE = (
 )
 
 # argv: libnccl.so.2, a library to load before NCCL looks for it or "", offsets of the functions above and of
-# ncclGetVersion. It imports nothing of ours, so that what is in the process is what NCCL has loaded.
+# ncclGetVersion. It imports nothing of ours: the process contains only what NCCL has loaded.
 CHOOSE = """
 import ctypes, json, os, sys
 from pathlib import Path
@@ -78,14 +78,14 @@ print("mapped", "libnccl-net-bagua.so" in Path("/proc/self/maps").read_text())
 
 
 def offsets(nccl: Path) -> str:
-    """Of the functions that are not exported, as JSON; null for one that this release lacks."""
+    """The offsets of the functions above and of ncclGetVersion, as JSON; null for one that this release lacks."""
     names = (OVERRIDE, INIT, FINALIZE, "ncclGetVersion")
     found = elf.symbols(nccl, names)
     return json.dumps([found[name].offset if name in found else None for name in names])
 
 
 def worker(version: str, preload: str = "") -> list[str]:
-    """The command for it. Skips the calling test where that NCCL cannot be had.
+    """The command of such a process. Skips the calling test where that NCCL is not available.
 
     Args:
         preload: a library to load before NCCL looks for it.
@@ -95,6 +95,6 @@ def worker(version: str, preload: str = "") -> list[str]:
 
 
 def found(printed: str) -> str:
-    """The lines that it prints itself, without NCCL's log."""
+    """The process's own lines, without NCCL's log."""
     own = ("result", "chose", "finalize", "mapped")
     return "\n".join(line for line in printed.splitlines() if line.split(" ")[0] in own)

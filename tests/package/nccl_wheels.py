@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Libraries of several NCCL generations for the tests, out of the official wheels.
+"""Libraries of several NCCL generations for the tests, from the official wheels.
 
     @pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
     def test_something(version):
-        library = nccl_wheels.library(version)  # a Path; skips the test where the wheel cannot be had
+        library = nccl_wheels.library(version)  # a Path; skips the test where the wheel is not available
 
 A wheel is downloaded once and its library kept in ``~/.cache/bagua-net-tests``, or in the directory that
-``BAGUA_NET_TEST_WHEELS`` names. Wheels put there by hand are used as they are.
+``BAGUA_NET_TEST_WHEELS`` names. It uses wheels that it finds there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSIONS = ("2.18.3", "2.21.5", "2.30.7")
 _PROJECT = "nvidia-nccl-cu12"
 _MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 _DOWNLOAD_SECONDS = 300
-#: The user's, with the settings of pip: the tests run with another one.
+#: The user's home, with pip's settings: the tests run with another home.
 _HOME = Path.home()
 
 
@@ -39,7 +39,7 @@ def _directory() -> Path:
 
 
 def _unpack(wheel: Path, target: Path) -> None:
-    """Writes the library beside its final name first, so that an interrupted run leaves nothing half-done."""
+    """Writes to a temporary name first, so that an interrupted run leaves no partial library."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, partial.open("wb") as copy:
@@ -48,7 +48,7 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 
 def _download(version: str, into: Path) -> Path:
-    """The wheel's path. RuntimeError with pip's last line where it cannot be had."""
+    """The wheel's path. RuntimeError with pip's last line where it is not available."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--no-deps", "--dest", str(into)]
     try:
         pip = subprocess.run(
@@ -68,7 +68,7 @@ def _download(version: str, into: Path) -> Path:
 
 @functools.cache
 def _fetch(version: str) -> Path | str:
-    """The library, or why there is none. One attempt per session; parallel sessions wait for each other."""
+    """The library, or the reason why it is missing. One attempt per session; parallel sessions wait for each other."""
     directory = _directory()
     target = directory / f"nccl-{version}" / "libnccl.so.2"
     try:
@@ -86,7 +86,7 @@ def _fetch(version: str) -> Path | str:
 
 
 def library(version: str) -> Path:
-    """libnccl.so.2 of that release. Skips the calling test, with the reason, where it cannot be had."""
+    """libnccl.so.2 of that release. Skips the calling test, with the reason, where it is not available."""
     found = _fetch(version)
     if isinstance(found, str):
         pytest.skip(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ``bagua-net`` command on a machine of its own, below one directory."""
+"""Runs the ``bagua-net`` command with all of the machine's files below one directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 _SECONDS = 60
 
-# The command, with the machine's fixed places moved below a directory. Everything else is real.
+# The command, with the machine's fixed paths moved below a directory. Everything else is real.
 _SANDBOXED = """
 import sys
 from pathlib import Path
@@ -29,14 +29,14 @@ main()
 
 
 def is_setting(name: str) -> bool:
-    """Is it a variable that changes what the package does?"""
+    """Does this variable change what the package does?"""
     ours = name.startswith("BAGUA_NET_") and not name.startswith("BAGUA_NET_TEST_")
     return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "XDG_DATA_HOME")
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A machine of one's own: two homes, /etc and /sys below one directory."""
+    """A separate machine: two homes, /etc and /sys below one directory."""
 
     root: Path
 
@@ -62,7 +62,7 @@ class Sandbox:
         return inherited | {"HOME": str(self.home), "COLUMNS": "200"} | settings
 
     def start(self, *arguments: str, stdout: int, **settings: str) -> subprocess.Popen[str]:
-        """``bagua-net ARGUMENTS`` with these variables set, and its stdout where the caller wants it."""
+        """``bagua-net ARGUMENTS`` with these variables set and stdout as given."""
         return subprocess.Popen(
             [sys.executable, "-c", _SANDBOXED, str(self.root), *arguments],
             env=self.environment(**settings),
@@ -74,7 +74,7 @@ class Sandbox:
         )
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """``bagua-net ARGUMENTS`` with these variables set, to its end."""
+        """``bagua-net ARGUMENTS`` with these variables set; waits for its end."""
         with self.start(*arguments, stdout=subprocess.PIPE, **settings) as process:
             try:
                 out, err = process.communicate(timeout=_SECONDS)
@@ -88,7 +88,7 @@ class Sandbox:
         return {str(path): path.read_bytes() for path in sorted(self.root.rglob("*")) if path.is_file()}
 
     def with_nccl(self, library: Path) -> dict[str, str]:
-        """Variables that make this library the one of an installed nvidia-nccl wheel."""
+        """Variables that make this library appear as that of an installed nvidia-nccl wheel."""
         packages = self.root / "packages"
         directory = packages / "nvidia" / "nccl" / "lib"
         directory.mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``activate()`` and what belongs to it: in time, reversible, never over somebody else's choice."""
+"""``activate()``, ``deactivate()`` and ``env()``: in time, reversible, and never over another choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def python(code: str, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a process of its own: what is loaded stays loaded."""
+    """Runs code in a separate process, because libraries stay loaded."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=os.environ | settings,
@@ -208,8 +208,8 @@ def test_it_knows_the_nccl_of_the_environment(sandbox: Sandbox, version: str) ->
 @pytest.mark.parametrize("version", ["2.18.3", "2.21.5"])
 @pytest.mark.parametrize("active", [True, False])
 def test_nccl_loads_the_plugin_after_activate(version: str, active: bool) -> None:
-    """Up to 2.21 the public ncclGetUniqueId loads the plugin, so no GPU is needed to see it. NCCL is silent about a
-    network table that it finds, and goes on to look for a collective network's in the same library."""
+    """Up to 2.21 the public ncclGetUniqueId loads the plugin, so this needs no GPU. NCCL does not log that it has found
+    a network table; it goes on to look for a collective network's in the same library."""
     code = (
         "import ctypes, sys, bagua_net\n"
         "nccl = ctypes.CDLL(sys.argv[1])\n"
@@ -252,7 +252,7 @@ attempt()
 
 @pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
 def test_it_is_too_late_once_nccl_has_chosen(version: str) -> None:
-    """Up to 2.21 the first ncclGetUniqueId loads the plugin, later the first communicator."""
+    """Up to 2.21 the first ncclGetUniqueId loads the plugin, from 2.22 on the first communicator."""
     done = python(TRY_TO_ACTIVATE, str(nccl_wheels.library(version)), NCCL_SOCKET_IFNAME="lo")
     lines = done.stdout.splitlines()
     second = "in time" if version == "2.30.7" else "too late"
@@ -270,7 +270,7 @@ print(libc.getenv(b"NCCL_NET_PLUGIN").decode(), libc.getenv(b"NCCL_NET").decode(
 
 
 def with_home_in_the_password_database(home: Path, scratch: Path) -> list[str]:
-    """A command prefix: what follows runs where this user's home in /etc/passwd is this directory."""
+    """A command prefix: the command after it sees this directory as the user's home in /etc/passwd."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare(1) to show a process another /etc/passwd")
     passwd = scratch / "passwd"
@@ -281,8 +281,8 @@ def with_home_in_the_password_database(home: Path, scratch: Path) -> list[str]:
 
 @pytest.mark.parametrize(("version", "home"), [("2.18.3", 1), ("2.21.5", 1), ("2.30.7", 0)])
 def test_nccl_reads_the_block_above_all_else(sandbox: Sandbox, version: str, home: int) -> None:
-    """NCCL itself, on its first look at its settings, puts those of its file into the environment. Up to 2.29 that is
-    the file in the password database's home, then the one in $HOME."""
+    """When NCCL first reads its settings, it puts those of its file into the environment. Up to 2.29 that is the file
+    in the password database's home, from 2.30 on the one in $HOME."""
     library = nccl_wheels.library(version)
     prefix = with_home_in_the_password_database(sandbox.confs[1].parent, sandbox.root)
     sandbox.confs[home].write_bytes(b"NCCL_NET=Socket\r\nNCCL_NET_PLUGIN=other")

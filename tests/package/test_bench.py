@@ -24,7 +24,7 @@ from bagua_net._bench.workload.ops import OPS
 
 SECONDS = 100
 QUICK = ["--iters", "2", "--rounds", "1"]
-# 4 B is done at once; 16 MiB would warm up for minutes, without a word to anybody but the other rank.
+# 4 B is done at once; 16 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
 ENDLESS = ["--transport", "bagua", "--max", "16M", "--factor", "4194304", "--warmup", "20000", "--iters", "20"]
 SETTINGS = ("NCCL_", "BAGUA_NET_", "GLOO_", "TORCHELASTIC_")
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -33,7 +33,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's, without anybody's settings."""
+    """This process's environment, without settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS) and k not in TORCHRUN}
     package_root = str(Path(bagua_net.__file__).parents[1])
     path = os.pathsep.join(filter(None, [package_root, kept.get("PYTHONPATH")]))
@@ -41,7 +41,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def heed_interrupts() -> None:
-    """A shell has its background commands ignore SIGINT, which their children inherit."""
+    """A shell makes its background commands ignore SIGINT, and their children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -66,7 +66,7 @@ def bench(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
 
 
 def results(tmp_path: Path, *arguments: str, **extra: str) -> dict[str, Any]:
-    """The JSON record of a run that must go well, with the right result everywhere."""
+    """The JSON record of a run, which must succeed with correct results everywhere."""
     file = tmp_path / "record.json"
     run = bench(*arguments, "--json", str(file), **extra)
     assert run.returncode == 0, run.stderr + run.stdout
@@ -75,7 +75,7 @@ def results(tmp_path: Path, *arguments: str, **extra: str) -> dict[str, Any]:
     return record
 
 
-# ---- what it measures ----
+# ---- measuring ----
 
 
 EVERY = [(op, ranks) for op in OPS for ranks in ("2", "3")]
@@ -156,7 +156,7 @@ def test_nccl_s_own_sockets_take_turns_with_ours(tmp_path: Path, version: str) -
 
 
 def test_an_nccl_that_is_too_old_to_compare_says_so(tmp_path: Path) -> None:
-    """Also where one is installed that could be compared: nobody asked for that one."""
+    """Even where another one is installed that could be compared: that one was not requested."""
     old, current = nccl_wheels.library("2.18.3"), nccl_wheels.library("2.30.7")
     installed = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     installed.parent.mkdir(parents=True)
@@ -208,7 +208,7 @@ def test_another_interface_than_loopback_when_told(tmp_path: Path) -> None:
 
 
 def test_settings_are_those_of_the_files_that_a_job_would_read(tmp_path: Path) -> None:
-    """There is no NCCL here to put them into the environment."""
+    """No NCCL is in the process that would put them into the environment."""
     conf = tmp_path / "job.conf"
     conf.write_text("BAGUA_NET_NSTREAMS=3\nBAGUA_NET_SNDBUF=8K\nBAGUA_NET_NSTREMS=4\nNCCL_NET=BaguaNet\n")
     file = tmp_path / "record.json"
@@ -286,7 +286,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
     assert "ranks 1 and 2 did not arrive within 1 s" in run.stderr
 
 
-# ---- what cannot be done ----
+# ---- refused options ----
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_cuda_without_cuda_is_refused_in_one_line() -> None:
 
 # ---- faults ----
 
-# Imported by every Python process that finds it: rank 1's network delivers one wrong byte.
+# Every Python process that finds this module imports it: rank 1's network delivers one wrong byte.
 SABOTAGE = """
 import sys
 if '"rank": 1' in " ".join(sys.orig_argv):
@@ -393,7 +393,7 @@ def test_a_wrong_result_is_counted_and_ends_with_status_1(tmp_path: Path) -> Non
 
 
 def children(pid: int) -> dict[int, int]:
-    """rank → process id, of a run's local ranks."""
+    """Process ids of a run's local ranks, by rank."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
@@ -403,7 +403,7 @@ def children(pid: int) -> dict[int, int]:
 
 @contextmanager
 def endless(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
-    """A run that is in the midst of measuring, and its ranks. Nothing of it is left behind."""
+    """A run in the middle of measuring, and its ranks. All its processes end with the block."""
     process = start(*ENDLESS, *arguments)
     ranks: dict[int, int] = {}
     try:

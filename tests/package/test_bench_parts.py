@@ -77,7 +77,7 @@ def test_buckets_are_closed_by_the_gradient_that_fills_them(counts: list[int], s
     assert all(bucket * size >= limit for bucket, limit in zip(found[:-1], limits, strict=False))
     for end, bucket, limit in zip(accumulate(found), found, limits, strict=False):
         last = max((b for b in boundaries | {0} if b < end), default=0)
-        assert (last - (end - bucket)) * size < limit  # without its last gradient it was not full
+        assert (last - (end - bucket)) * size < limit  # without its last gradient it is not full
 
 
 @pytest.mark.parametrize("model", models.NAMES)
@@ -217,7 +217,7 @@ def test_what_is_measured_on_request_alone_is_left_out_otherwise() -> None:
 
 @pytest.mark.parametrize(("already", "chosen"), [(None, "lo"), ("eth7", "eth7")])
 def test_gloo_goes_where_the_ranks_have_met(monkeypatch: pytest.MonkeyPatch, already: str | None, chosen: str) -> None:
-    """By itself it takes the address of this host's name."""
+    """Its default is the address of this host's name."""
     opened: list[tuple[str, Place]] = []
     monkeypatch.setattr(gloo, "TorchTransport", lambda backend, config, place: opened.append((backend, place)))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", already or "")
@@ -373,7 +373,7 @@ def test_a_placement_that_makes_no_sense_says_why(
         place(nranks, rank, rendezvous, environment)
 
 
-# ---- what is missing ----
+# ---- missing packages ----
 
 
 def test_a_missing_nccl_is_got_as_the_readme_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_missing_nccl_is_got_as_the_readme_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_matplotlib_is_got_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not by the name of this package, which may be a clone that no index knows."""
+    """Not as an extra of this package, which may be a clone that is in no index."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
     with pytest.raises(plot.PlotUnavailable, match=r"pip install matplotlib$"):

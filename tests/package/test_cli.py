@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net`` as a user runs it: what it prints where, what it changes, how it ends."""
+"""``bagua-net`` as a user runs it: its output, its changes of files, its exit status."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_shell_reads_back_what_was_printed(shell: str) -> None:
 
 
 def test_what_the_tests_start_has_a_home_of_its_own(home: Path) -> None:
-    """Shells and matplotlib leave files there."""
+    """Shells and matplotlib leave files in the home."""
     done = subprocess.run(["sh", "-c", "cd && pwd -P"], capture_output=True, text=True, check=True, timeout=30)
     assert Path(done.stdout.strip()) == home.resolve()
     assert home.resolve() != Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
@@ -314,7 +314,7 @@ def test_run_passes_over_a_directory_that_it_may_not_read(sandbox: Sandbox) -> N
     locked = sandbox.root / "locked"
     locked.mkdir(mode=0)
     command = [sys.executable, "-m", "bagua_net", "run", "no-such-command"]
-    if os.geteuid() == 0:  # root reads everything, unless it gives that up
+    if os.geteuid() == 0:  # root can read everything, unless it drops that capability
         if shutil.which("setpriv") is None:
             pytest.skip("needs setpriv(1): root may read every directory")
         command = [shutil.which("setpriv") or "", "--bounding-set=-dac_override,-dac_read_search", *command]
@@ -418,7 +418,7 @@ def on_terminal(sandbox: Sandbox, *arguments: str, columns: int) -> list[str]:
 
 
 def _read_terminal(fd: int) -> bytes:
-    """A terminal that nobody writes to any more ends with EIO."""
+    """A terminal without a writer ends with EIO."""
     try:
         return os.read(fd, 1 << 16)
     except OSError as error:

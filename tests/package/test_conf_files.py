@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The marked block: in and out without a trace, and first in the file, where NCCL takes it."""
+"""The marked block: inserted and removed without a trace, at the top of the file, where NCCL obeys it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {"NCCL_NET_PLUGIN": "/opt/lib/libnccl-net-bagua.so", "NCCL_NET": "Bag
 OTHERS = {"NCCL_NET_PLUGIN": "/srv/libnccl-net-bagua.so", "NCCL_NET": "BaguaNet"}
 BEGIN, END = b"# >>> bagua-net >>>", b"# <<< bagua-net <<<"
 
-# Arbitrary bytes, and what is near to a block: its own markers, other lines, both line ends, none at the end.
+# Arbitrary bytes, and text similar to a block: its own markers, other lines, both kinds of line end, or none.
 fragments = st.sampled_from(
     [
         END,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The doctor's verdicts, each on a machine that has the illness."""
+"""The doctor's verdicts, each on a machine with that problem."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def listeners(first: int, last: int) -> Iterator[None]:
 
 
 def free_pair() -> int:
-    """The first of two ports that nobody has."""
+    """The first of two free ports."""
     for first in range(20000, 32000, 2):
         try:
             with listeners(first, first + 1):
@@ -167,7 +167,7 @@ SICK_SYSCTLS = {
 
 
 def test_kernel_settings_in_a_namespace_of_their_own() -> None:
-    """In a network namespace these are per namespace, so that they can really be set."""
+    """A network namespace has its own values of these, so the test can set them."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare(1) for a network namespace")
     script = "".join(f"echo {value!r} > /proc/sys/net/{name} && " for name, value in SICK_SYSCTLS.items())
@@ -217,7 +217,7 @@ def test_a_congestion_control_that_the_kernel_has_or_not(sandbox: Sandbox, name:
 
 
 def test_a_congestion_control_that_this_user_may_not_have() -> None:
-    """One that the kernel has and keeps for the privileged, where there is such a one."""
+    """An algorithm that the kernel reserves for privileged users, if it has one."""
     names = {
         kind: set(Path(f"/proc/sys/net/ipv4/tcp_{kind}_congestion_control").read_text().split())
         for kind in ("available", "allowed")
@@ -251,7 +251,7 @@ def test_the_systems_congestion_control_is_no_finding_of_its_own(sandbox: Sandbo
 def test_the_send_buffer_that_may_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, verdict: str, fix: str
 ) -> None:
-    """With a file of our own: the setting is the whole machine's."""
+    """With a substitute file: the real setting belongs to the whole machine."""
     monkeypatch.setattr(network, "SYSCTLS", tmp_path)
     assert list(check.run((network.check_wmem_max,))) == []
     (tmp_path / "core").mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of tests/gpu are made of, as far as it needs no GPU: plan, launch, log, counters, and the script."""
+"""The parts of tests/gpu that need no GPU: plan, launch, log, counters, and the script."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_counters_are_read_where_the_library_is_loaded_and_nowhere_else() -> Non
 
 # ---- NCCL's log ----
 
-#: In the words of NCCL 2.30, of two ranks; 2.18 writes the ranks of a connection with bus numbers.
+#: From NCCL 2.30, for two ranks; 2.18 adds bus numbers to the ranks of a connection.
 LOG = """\
 host:10:10 [0] NCCL INFO NCCL version 2.30.7+cuda13.0
 host:10:12 [0] NCCL INFO NET/BaguaNet: version 0.1.0, net API v12, wire version 1, streams on demand, progress inline
@@ -199,11 +199,11 @@ def test_a_wrong_element_is_counted() -> None:
     assert collectives.wrong(collectives.Data(right, found, right)) == 1
 
 
-# ---- what is kept of a job ----
+# ---- the record of a job ----
 
 
 def _found(*, plugin: bool = True, **changed: Any) -> dict[str, Any]:
-    """The row of a job of one rank in which all is well, with these parts of its report changed."""
+    """The row of a successful job of one rank, with these parts of its report changed."""
     report = {"rank": 0, "result": {"right": [True]}, "counters": {"bytes_sent": 1} if plugin else None, **changed}
     log = nccl_log.parse(LOG if plugin else LOG.replace("BaguaNet", "Socket"))
     return proof.row(Job("several", 1, plugin=plugin), launch.Outcome([report], [log], Path()))
@@ -267,7 +267,7 @@ def test_each_process_of_nccl_tests_has_a_host_id() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The sources alone, as on a machine where nothing was ever built or installed."""
+    """Only the sources, as on a machine where nothing was ever built or installed."""
     if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
         pytest.skip("needs cmake and a C compiler")
     made = tmp_path / "sources"
@@ -280,7 +280,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _bare(directory: Path, *lacking: str) -> dict[str, str]:
-    """An environment whose python3 is this one, but lacks what the package needs besides Python, and more."""
+    """An environment whose python3 is this one without the package's dependencies and the ``lacking`` modules."""
     (directory / "bin").mkdir()
     python = directory / "bin" / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -309,7 +309,7 @@ def test_the_script_says_how_to_use_it(words: tuple[str, ...]) -> None:
 
 @needs_torch
 def test_the_script_on_a_bare_machine_without_a_gpu(tree: Path, tmp_path: Path) -> None:
-    """It builds, and says what cannot be done, and why. cffi, typer and rich are not missed."""
+    """It builds, and reports what it cannot do and why. It does not need cffi, typer and rich."""
     if not isinstance(places.gpus(), str):
         pytest.skip("this machine has a GPU")
     out = tmp_path / "out"
@@ -328,7 +328,7 @@ def test_the_script_on_a_bare_machine_without_a_gpu(tree: Path, tmp_path: Path) 
 @needs_torch
 @pytest.mark.parametrize("lacking", [(), ("pytest",)], ids=["pytest", "no-pytest"])
 def test_the_script_keeps_what_came_of_each_job(tree: Path, tmp_path: Path, lacking: tuple[str, ...]) -> None:
-    """By pytest, and without. Where cffi is missing, too, the jobs on host memory are those without the plugin."""
+    """With pytest and without. As cffi is missing as well, the jobs on host memory run without the plugin."""
     out = tmp_path / "out"
     words = (str(out), "--device", "cpu", "--only", "tests", "--minutes", "4")
     done = _script(tree, *words, **_bare(tmp_path, *lacking))
@@ -342,7 +342,7 @@ def test_the_script_keeps_what_came_of_each_job(tree: Path, tmp_path: Path, lack
 
 
 def test_the_script_leaves_tables_and_figures(tree: Path, tmp_path: Path) -> None:
-    """On host memory, where the transports alone are compared."""
+    """On host memory, where only the transports are compared."""
     nccl = nccl_wheels.library("2.30.7")
     out = tmp_path / "out"
     done = _script(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The package's structure: no circle of imports, and no subpackage imports another one that it may not."""
+"""The package's structure: imports form no circle, and each subpackage imports only those that it may."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH = imports.graph(ROOT / "python")
 
-#: What each part may import besides itself, lowest first. A part is a module or a subpackage with all that is below it,
-#: unless that has a row of its own.
+#: The parts that each part may import, lowest first. A part is a module, or a subpackage with everything in it that has
+#: no row of its own.
 ALLOWED: dict[str, set[str]] = {
     "bagua_net._errors": set(),
     "bagua_net._sizes": set(),

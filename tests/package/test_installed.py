@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests of another version than the sources' are noticed before they run."""
+"""A package that differs from the sources is noticed before any test runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from installed import ROOT, SOURCES, differing
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the sources, as an installation makes it."""
+    """A copy of the sources, as after an installation."""
     return Path(shutil.copytree(SOURCES, tmp_path / "bagua_net", ignore=shutil.ignore_patterns("__pycache__", "lib")))
 
 
@@ -37,7 +37,7 @@ def test_the_source_tree_itself_is_never_older(tmp_path: Path) -> None:
 
 def test_pytest_refuses_an_old_package_in_one_line(package: Path) -> None:
     (package / "_errors.py").unlink()
-    # The finders of an editable installation come before sys.path, so this one is put before them.
+    # The finders of an editable installation come before sys.path, so this finder goes before them.
     run = (
         "import sys, pytest; from importlib.machinery import PathFinder; sys.meta_path.insert(0, PathFinder)\n"
         "sys.path.insert(0, sys.argv[1]); sys.exit(pytest.main(['--collect-only', '-p', 'no:cacheprovider', 'tests']))"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net run -- LAUNCHER … WORKER``: what launchers hand to a worker makes NCCL's own loader choose the plugin.
+"""``bagua-net run -- LAUNCHER … WORKER``: with the environment that a launcher passes on, NCCL chooses the plugin.
 
 The launchers are the real ones, where they are installed; the worker is NCCL (nccl_loader.py). Bagua's launcher does
-not start without its compiled core, and Horovod is not installed without its own, so what they do to the environment is
-done here.
+not start without its compiled core, and Horovod does not install without its own: the test makes their changes to the
+environment itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import nccl_wheels
 import pytest
 from sandbox import Sandbox
 
-#: How each is told to start one process that is no Python script. What follows is the worker's command.
+#: Each launcher's arguments for one process that is not a Python script; the worker's command follows.
 LAUNCHERS = {
     "torch": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--no-python"],
     "accelerate": ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--no_python"],
@@ -28,8 +28,8 @@ LAUNCHERS = {
     ],
 }
 
-#: What Horovod 0.28.1 does for a worker on another host (horovod/runner/gloo_run.py): a command line for ssh, which
-#: brings no environment, with all of its own variables in front of it but some, and with those of the worker's slot.
+#: Horovod 0.28.1 starts a worker on another host by ssh, which passes on no environment: most of its own variables, and
+#: those of the worker's slot, are in front of the command (horovod/runner/gloo_run.py).
 HOROVOD = """
 import os, shlex, subprocess, sys
 left_out = ("BASH_FUNC_", "OLDPWD", "CUDA_VISIBLE_DEVICES")
@@ -42,7 +42,7 @@ sys.exit(subprocess.call(["env", "-i", "sh", "-c", " ".join(line)]))
 
 
 def _environment_with(version: str, directory: Path) -> str:
-    """A directory for PYTHONPATH that holds this NCCL, as its wheel does: how to name the plugin depends on it."""
+    """A directory for PYTHONPATH with this NCCL, as in its wheel: the form of the plugin's name depends on the NCCL."""
     place = directory / "nvidia" / "nccl" / "lib"
     place.mkdir(parents=True)
     for package in (place.parent, place.parent.parent):
@@ -76,7 +76,7 @@ def test_what_horovod_takes_to_other_hosts(sandbox: Sandbox, version: str) -> No
 
 @pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
 def test_the_library_that_bagua_puts_into_the_library_path(sandbox: Sandbox, version: str, tmp_path: Path) -> None:
-    """``--enable_bagua_net`` puts the directory of its libnccl-net.so first, which NCCL looks for by default."""
+    """``--enable_bagua_net`` puts the directory of its libnccl-net.so first, NCCL's default plugin."""
     (tmp_path / "libnccl-net.so").write_bytes(b"whoever opens this fails")
     put_first = 'LD_LIBRARY_PATH="$0:$LD_LIBRARY_PATH" exec "$@"'
     assert "chose BaguaNet 0 1" in _choice(sandbox, version, "sh", "-c", put_first, str(tmp_path))

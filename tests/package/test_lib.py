@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library as Python sees it: header and binary agree, and nothing else is exported."""
+"""The library from Python: header and binary agree, and nothing else is exported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_soname_is_the_file_name() -> None:
 
 
 def test_it_is_bound_at_once_and_stays() -> None:
-    """A symbol that is missing shows when the library is loaded; unloading leaves our thread its code."""
+    """A missing symbol fails the load; the code of our thread stays mapped when the library is unloaded."""
     flags = {word for tag, value in _dynamic() if tag == "FLAGS_1" for word in value.split()}
     assert flags >= {"NOW", "NODELETE"}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NCCL's own loader, of three generations, finds the library, takes it, and chooses its network (nccl_loader.py)."""
+"""The loaders of three NCCL generations find the library and choose its network (nccl_loader.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 60
 
 
 def choose(version: str, plugin: str, preload: str = "", **settings: str) -> tuple[str, str]:
-    """What the process found, and NCCL's log, after a communicator of this NCCL has chosen its network."""
+    """The process's lines and NCCL's log, after a communicator of this NCCL has chosen its network."""
     variables = drivers.environment({"NCCL_NET_PLUGIN": plugin, "NCCL_DEBUG": "INFO"} | settings)
     command = nccl_loader.worker(version, preload)
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS)
@@ -41,7 +41,7 @@ def test_by_its_path(version: str, named: bool) -> None:
 
 @pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
 def test_preloaded_and_by_its_short_name(version: str) -> None:
-    """The only way up to 2.20, which takes no path: the library in the process has the SONAME that NCCL asks for."""
+    """The only way up to 2.20, which takes no path: a loaded library has the SONAME that NCCL asks for."""
     found, log = choose(version, "bagua", library(), NCCL_NET="BaguaNet")
     assert "result 0" in found, log
     assert "chose BaguaNet 0 1" in found, log
@@ -78,7 +78,7 @@ def test_a_library_that_cannot_start_is_an_error_where_the_network_is_named(vers
 
 @pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
 def test_without_the_plugin_nccl_keeps_its_own(version: str) -> None:
-    """The tests above would see it if the choice were not the plugin's."""
+    """Shows that the tests above would notice another choice."""
     found, log = choose(version, "" if version == "2.18.3" else "nothing-of-that-name")
     assert "chose Socket 0 1" in found, log
     assert "mapped False" in found, log

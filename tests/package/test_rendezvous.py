@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The rendezvous over real sockets: who may take part, and what the others hear when somebody does not."""
+"""The rendezvous over real sockets: which peers may take part, and what the ranks are told when one is missing."""
 
 from __future__ import annotations
 
@@ -78,37 +78,37 @@ def closed_by_server(sock: socket.socket) -> bool:
     ],
     ids=["http", "noise", "wrong token"],
 )
-def test_strangers_are_dropped_and_the_run_goes_on(garbage: bytes, pool: ThreadPoolExecutor) -> None:
+def test_connections_without_a_hello_are_rejected_and_the_run_goes_on(garbage: bytes, pool: ThreadPoolExecutor) -> None:
     with Server(2, TOKEN, timeout=20) as server:
         silent = socket.create_connection(("127.0.0.1", server.port))
         first = pool.submit(lambda: Client("127.0.0.1", server.port, TOKEN, 0, 2).all_gather(b"zero"))
-        with socket.create_connection(("127.0.0.1", server.port)) as stranger:
-            stranger.sendall(garbage)
-            assert closed_by_server(stranger)
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.sendall(garbage)
+            assert closed_by_server(peer)
         with Client("127.0.0.1", server.port, TOKEN, 1, 2) as second:
             assert second.all_gather(b"one") == [b"zero", b"one"]
         assert first.result(20) == [b"zero", b"one"]
         silent.close()
 
 
-def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 0.05)
     with (
         Server(1, TOKEN, timeout=20) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as stranger,
+        socket.create_connection(("127.0.0.1", server.port)) as peer,
     ):
-        assert closed_by_server(stranger)
+        assert closed_by_server(peer)
 
 
-def test_many_strangers_leave_room_for_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_silent_connections_leave_room_for_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 1000)
     with Server(1, TOKEN, timeout=20) as server:
-        strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        unidentified = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
         with Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
             assert client.all_gather(b"x") == [b"x"]
-        assert closed_by_server(strangers[0])
-        for stranger in strangers:
-            stranger.close()
+        assert closed_by_server(unidentified[0])
+        for peer in unidentified:
+            peer.close()
 
 
 def test_another_run_s_token_is_an_error_that_says_so() -> None:

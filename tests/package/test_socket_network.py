@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NCCL's own Socket network out of real wheels: found by symbol, callable without a GPU."""
+"""NCCL's own Socket network in real wheels: found by symbol, callable without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bagua_net._nccl import socket_network
 
 APIS = {"2.18.3": 6, "2.21.5": 8, "2.30.7": 12}
 
-# In a process of its own: load() changes code of the library for good, and a wrong offset would crash.
+# In a separate process: load() changes the library's code permanently, and a wrong offset would crash.
 CALL_TABLE = """
 import ctypes, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_file_that_is_not_elf_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 4, 20, 64, 200])
 def test_a_truncated_library_is_refused(tmp_path: Path, keep: int) -> None:
-    """0 bytes cannot be mapped, 4 have no class, 20 no machine's section table, 64 no sections."""
+    """0 bytes cannot be mapped; 4 have no class, 20 no section table, 64 no sections."""
     cut = tmp_path / "libnccl.so.2"
     with Path(sys.executable).resolve().open("rb") as whole:
         cut.write_bytes(whole.read(keep))

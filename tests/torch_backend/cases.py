@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tensors that every rank can make for every other, and what a collective must make of them.
+"""Tensors that every rank can make for every other, and the required results of collectives.
 
 A collective of :data:`COLLECTIVES` runs it on one rank and returns the tensors that it has written; its ``expected``
 computes the same from all ranks' inputs.
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
-#: Moved but never reduced, by us or by gloo, but for a complex sum and a bool's logic.
+#: Types that are moved but never reduced, by us or by gloo, except a complex sum and logic on bools.
 OTHERS = (torch.bool, torch.int16, *COMPLEX, torch.float8_e4m3fn)
-#: Ways to lie in memory.
+#: Memory layouts.
 LAYOUTS = ("plain", "offset", "every other", "transposed")
 BITWISE = ("BAND", "BOR", "BXOR")
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", *BITWISE)
@@ -36,7 +36,7 @@ class Case:
 
     collective: str
     dtype: torch.dtype
-    shape: tuple[int, ...]  #: of what one rank gives or gets
+    shape: tuple[int, ...]  #: of one rank's input or output
     reduction: str = "SUM"
     layout: str = "plain"
     root: int = 0
@@ -44,11 +44,11 @@ class Case:
     later: bool = False  #: asked for with async_op, and waited for
 
     def given(self, rank: int, part: int = 0) -> torch.Tensor:
-        """A tensor of random values that only this rank's, or this part of it, has."""
+        """A tensor of random values that differ from those of other ranks and parts."""
         return laid_out(values(self.dtype, self.shape, 1000 * self.seed + 100 * part + rank), self.layout)
 
     def empty(self, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-        """A tensor to write to, full of something else."""
+        """A tensor to write to, filled with other values."""
         return laid_out(values(self.dtype, self.shape if shape is None else shape, 99), self.layout)
 
     @property
@@ -57,7 +57,7 @@ class Case:
 
 
 def values(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Random numbers; integers from the whole range of the type."""
+    """Random numbers; integers cover the whole range of the type."""
     source = torch.Generator().manual_seed(seed)
     if dtype is torch.bool:
         return torch.randint(0, 2, shape, generator=source).bool()
@@ -69,7 +69,7 @@ def values(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tenso
 
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in other memory. Not every shape can lie in every way."""
+    """The same values in another layout. Not every shape can have every layout."""
     if layout == "plain" or tensor.dim() == 0:
         return tensor
     if layout == "offset":
@@ -81,7 +81,7 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     return held.copy_(tensor)
 
 
-# ---- what a reduction is ----
+# ---- reductions ----
 
 _OF_TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "SUM": torch.add,
@@ -97,14 +97,14 @@ _OF_TWO_BOOLS = _OF_TWO | {"SUM": torch.logical_or, "PRODUCT": torch.logical_and
 
 
 def is_exact(case: Case, size: int) -> bool:
-    """Is there but one right answer, to the last bit? Sums and products of floats depend on their order."""
+    """Is there only one right answer, to the last bit? Sums and products of floats depend on their order."""
     if case.dtype.is_complex or case.dtype.is_floating_point:
         return case.reduction in ("MIN", "MAX") or (case.reduction != "AVG" and size == 2)
     return True
 
 
 def reduced(case: Case, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All ranks' tensors, one after the other. Floats in double precision, where the order matters."""
+    """The reduction of all ranks' tensors in order; floats in double precision where the order matters."""
     of_two = (_OF_TWO_BOOLS if case.dtype is torch.bool else _OF_TWO)[case.reduction]
     if not is_exact(case, len(given)):
         given = [tensor.to(torch.complex128 if case.dtype.is_complex else torch.float64) for tensor in given]
@@ -116,8 +116,7 @@ def reduced(case: Case, given: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def tolerance(case: Case, given: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """How far each element may be off: each of n - 1 operations rounds once, and so does what is compared with. None:
-    not at all."""
+    """Each element's tolerance: each of n - 1 operations rounds once, and so does the expected value. None: exact."""
     if is_exact(case, len(given)):
         return None
     sizes = [tensor.abs().to(torch.float64) for tensor in given]
@@ -131,7 +130,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def difference(got: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor | None) -> str | None:
-    """In words; None: there is none."""
+    """The difference in words; None: there is none."""
     if got.shape != wanted.shape:
         return f"has the shape {tuple(got.shape)} and not {tuple(wanted.shape)}"
     if allowed is None:
@@ -152,9 +151,9 @@ def _shown(tensor: torch.Tensor) -> str:
 # ---- the collectives ----
 
 Given = Sequence[torch.Tensor]
-#: Runs it on this rank; the tensors that are to be compared.
+#: Runs it on this rank; returns the tensors to compare.
 Run = Callable[["Here", Any, Case], list[torch.Tensor]]
-#: The same from all ranks' inputs, for one rank.
+#: The same tensors for one rank, computed from all ranks' inputs.
 Expected = Callable[[Case, int, int], list[torch.Tensor]]
 
 
@@ -255,7 +254,7 @@ def _all_to_all_single(here: Here, group: Any, case: Case) -> list[torch.Tensor]
 
 
 def rows_from(sender: int, receiver: int, rows: int) -> int:
-    """How many rows one rank sends another where they differ: from none to 2 × rows."""
+    """The number of rows that one rank sends another where these differ: from none to 2 × rows."""
     return (sender + 2 * receiver) % 3 * rows
 
 
@@ -318,7 +317,7 @@ if hasattr(dist, "gather_single"):  # since torch 2.14
         lambda case, rank, size: [torch.cat(_all(case, size))] if rank == case.root else [],
         rooted=True,
     )
-#: Those that join all ranks' tensors along the first dimension, so there must be one.
+#: Collectives that join all ranks' tensors along the first dimension, which must exist.
 SINGLE = ("all_gather_single", "gather_single", "reduce_scatter_single", "all_to_all_single", "all_to_all_uneven")
 
 #: gloo has no all_to_all of lists before torch 2.12.
@@ -326,14 +325,14 @@ NOT_OF_GLOO = ("gather_single", *(("all_to_all",) if torch.__version__ < (2, 12)
 
 
 def gloo_takes(case: Case) -> bool:
-    """Not what gloo refuses, or defines otherwise, as a sum of truth values that is 2."""
+    """Excludes cases that gloo refuses or defines differently, such as a sum of bools that is 2."""
     if case.collective in NOT_OF_GLOO or case.reduction == "AVG":
         return False
     return case.dtype in (*INTEGERS, *FLOATS, *(COMPLEX if case.collective == "all_reduce" else ()))
 
 
 def compare(here: Here, case: Case) -> list[str]:
-    """Runs it over both backends; what differs, in words, from what is expected and from gloo."""
+    """Runs it over both backends; the differences from the expected result and from gloo, in words."""
     collective = COLLECTIVES[case.collective]
     expected = collective.expected(case, here.rank, here.size)
     allowed = None

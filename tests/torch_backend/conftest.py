@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ranks that the tests share. Without torch or the library there is nothing here to test."""
+"""The ranks that the tests share. Without torch or the library all tests here are skipped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OBSTACLE = _obstacle()
 
 
 class Obstructed(pytest.Module):
-    """A file of tests that cannot even be imported here."""
+    """A file of tests that cannot be imported here."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         raise pytest.skip.Exception(str(OBSTACLE), allow_module_level=True)
@@ -47,7 +47,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[dict[int, Ranks]]:
-    """Ranks by how many they are. They last, so a test leaves their groups as they were."""
+    """Ranks by their number. They serve many tests, so a test leaves their groups as they were."""
     made: dict[int, Ranks] = {}
     with contextlib.ExitStack() as stack:
         yield made
@@ -65,7 +65,7 @@ def ranks(request: pytest.FixtureRequest, pool: dict[int, Ranks]) -> Ranks:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """These are the tests that take longest: how long, of all that ran."""
+    """Reports the time of these tests, the slowest of all."""
     here = f"{Path(__file__).parent.relative_to(terminalreporter.config.rootpath)}/"
     reports = [one for some in terminalreporter.stats.values() for one in some if isinstance(one, pytest.TestReport)]
     seconds = sum(report.duration for report in reports if report.nodeid.startswith(here))

@@ -32,15 +32,15 @@ EXAMPLES = drivers.ROOT / "examples"
 RANKS = 2
 
 _SECONDS = 150
-#: After the first launcher that fails, and after the ranks of a job that hangs were ended. torchrun gives its ranks 30.
+#: Wait after the first launcher that fails, and after ending the ranks of a hanging job. torchrun gives its ranks 30.
 _GRACE_SECONDS = 40
 _MASTER = "10.79.0.1"  # the first of two hosts
 _PORT = "29500"
-#: What launchers leave to their workers. A test that runs below one must not hand it on.
+#: Variables that launchers set for their workers. A test that itself runs under a launcher must not pass them on.
 _OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
-#: What faulthandler adds to where a process is: the name of every module that is no Python, a hundred and more.
+#: faulthandler adds the names of all extension modules to a stack trace: more than a hundred.
 _LONG_LIST = re.compile(r"^Extension modules: .*$", re.MULTILINE)
 
 
@@ -63,7 +63,7 @@ HERE = Host(0, "127.0.0.1", "lo")
 
 @dataclass(frozen=True)
 class Command:
-    """What runs on a host, and the variables it needs besides the usual ones."""
+    """A command on a host, and the variables that it needs in addition."""
 
     host: Host
     arguments: Sequence[str]
@@ -71,7 +71,7 @@ class Command:
 
 
 def needs(*packages: str) -> None:
-    """Skips the test where one is not installed. None is imported: that is the job's affair, and takes seconds."""
+    """Skips the test where one is not installed. It imports none, which would take seconds."""
     for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is None or spec.origin is None:
@@ -80,7 +80,7 @@ def needs(*packages: str) -> None:
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
-    """One host or two. Skips the test where there can be no namespaces."""
+    """One host or two. Skips the test where namespaces are not possible."""
     if count == 1:
         yield [HERE]
         return
@@ -94,14 +94,14 @@ def hosts(count: int) -> Iterator[list[Host]]:
 
 @contextlib.contextmanager
 def own_host() -> Iterator[Host]:
-    """A host of the job's own, for launchers that take a port by its number. Skips the test like :func:`hosts`."""
+    """A separate host for the job, for launchers that need a certain port. Skips the test like :func:`hosts`."""
     with netns.two_hosts(links=0) as (space, _):
         yield Host(0, "127.0.0.1", "lo", space)
 
 
 def environment(host: Host, settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's, on the host's interface, one thread per rank, and without a trace of another launcher. A process
-    that is aborted says where it is."""
+    """This process's environment, on the host's interface, with one thread per rank and no variables of another
+    launcher. A process that is aborted prints its stack."""
     network = {"NCCL_SOCKET_IFNAME": host.interface, "GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1"}
     inherited = drivers.environment(network | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **settings})
     return {name: value for name, value in inherited.items() if name not in _OF_LAUNCHERS or name in settings}
@@ -112,7 +112,7 @@ def script(name: str, *options: str) -> list[str]:
 
 
 def torchrun(host: Host, of: int, name: str, *options: str, ranks: int = RANKS) -> Command:
-    """What is to be run on this one of ``of`` hosts, which have the ranks in equal parts."""
+    """The command for this one of ``of`` hosts, which have equal numbers of ranks."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks // of)]
     if of == 1:
         launcher += ["--standalone"]
@@ -123,14 +123,14 @@ def torchrun(host: Host, of: int, name: str, *options: str, ranks: int = RANKS) 
 
 
 def by_itself(host: Host, of: int, name: str, *options: str) -> Command:
-    """For scripts that start their ranks themselves; several hosts are told of each other by these variables."""
+    """For scripts that start their ranks themselves; these variables tell several hosts of each other."""
     settings = {"NODE_RANK": str(host.number), "MASTER_ADDR": _MASTER, "MASTER_PORT": _PORT} if of > 1 else {}
     return Command(host, [sys.executable, *script(name, *options)], settings)
 
 
 @dataclass
 class _Started:
-    """A launcher that runs, and the files with what it and its ranks write."""
+    """A running launcher, and the files with the output of it and its ranks."""
 
     command: Command
     process: subprocess.Popen[bytes]
@@ -150,8 +150,8 @@ class _Started:
 
 
 def run(commands: Sequence[Command], seconds: int = _SECONDS, *, forgiven: str = "") -> str:
-    """Runs them side by side. What the first wrote to stdout; fails the test, with everything, where one did not end,
-    or failed without saying what is ``forgiven``. No process is left."""
+    """Runs them in parallel and returns the stdout of the first. Fails the test, with all output, where one did not
+    end, or failed without printing what is ``forgiven``. No process is left."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as cleanup:
         started: list[_Started] = []
         cleanup.callback(_kill, started)
@@ -183,7 +183,7 @@ def _start(command: Command, stem: Path) -> _Started:
 
 
 def _watch(started: Sequence[_Started], seconds: float) -> list[_Started]:
-    """Until all have ended; those that have not, in that time or soon after the first that failed."""
+    """Waits until all have ended; returns those that have not, in that time or soon after the first failure."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as running:
         for one in started:
@@ -202,7 +202,7 @@ def _watch(started: Sequence[_Started], seconds: float) -> list[_Started]:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Of a process, nearest first. Launchers give ranks sessions and groups of their own, so it takes the tree."""
+    """A process's descendants, nearest first: launchers put ranks into new sessions and groups, so walk the tree."""
     found = [int(child) for tasks in Path(f"/proc/{pid}/task").glob("*/children") for child in _words(tasks)]
     return found + [other for child in found for other in _descendants(child)]
 
@@ -210,7 +210,7 @@ def _descendants(pid: int) -> list[int]:
 def _words(path: Path) -> list[str]:
     try:
         return path.read_text().split()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended in the meantime
         return []
 
 
@@ -221,7 +221,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _abort(hung: Sequence[_Started]) -> None:
-    """Has ranks write where they are, and their launchers what they make of that."""
+    """Makes ranks print their stacks, and their launchers report that."""
     ranks = [pid for one in hung for pid in reversed(_descendants(one.process.pid))]
     _signal(ranks, signal.SIGABRT)
     deadline = time.monotonic() + _GRACE_SECONDS
@@ -232,7 +232,7 @@ def _abort(hung: Sequence[_Started]) -> None:
 
 
 def _kill(started: Sequence[_Started]) -> None:
-    """Everything that is left of them, also on hosts of their own whose launcher is gone."""
+    """Kills all their remaining processes, also on separate hosts whose launcher is gone."""
     for one in started:
         _signal([*_descendants(one.process.pid), one.process.pid] if one.process.poll() is None else [], signal.SIGKILL)
         one.process.wait()
@@ -241,12 +241,12 @@ def _kill(started: Sequence[_Started]) -> None:
 
 
 def losses(printed: str) -> dict[str, str]:
-    """What a script printed of each backend: its losses, as text, so that equal ones are equal to the last digit."""
+    """The losses that a script printed for each backend, as text: equal ones are equal to the last digit."""
     rows = re.findall(r"^(\w+) +\d+  ((?:\d+\.\d{9} ?)+)$", printed, re.MULTILINE)
     return {backend: values for backend, values in rows}
 
 
 def falling(values: str) -> bool:
-    """Did it learn anything?"""
+    """Did the loss decrease?"""
     first, *_, last = map(float, values.split())
     return last < first / 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Collectives by the names that torch 2.13 gave them, whatever the torch that is here calls them, and what it lacks."""
+"""Collectives by their names in torch 2.13, for every torch version, and those that a version lacks."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ functional_reduce_scatter_coalesced = _named(
     functional, "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
 )
 
-#: For a new_group whose ranks are in another order than the job's; empty where there is none, in torch 2.11.
+#: Options for a new_group whose ranks are in another order than the job's; torch 2.11 has none.
 UNSORTED = {"sort_ranks": False} if "sort_ranks" in inspect.signature(dist.new_group).parameters else {}

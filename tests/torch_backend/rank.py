@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One rank of ranks.py: does what it is told over a pipe, until it is told to end.
+"""One rank of ranks.py: runs the functions that it receives over a pipe, until it is told to end.
 
 Usage: rank.py DESCRIPTOR RANK SIZE PORT SECONDS. DESCRIPTOR is the pipe, PORT the store's, SECONDS the groups' timeout.
 """
@@ -27,13 +27,13 @@ import bagua_net.torch  # noqa: F401  (registers the backend)
 
 @dataclass
 class Here:
-    """What a function of a test gets: the rank that it runs on."""
+    """The rank that a test function runs on: its argument."""
 
     rank: int
     size: int
     timeout: timedelta
     store: dist.Store
-    #: For one call alone: the ranks tell each other things.
+    #: For messages between the ranks, within one call.
     board: dist.Store = field(init=False)
     gloo: Any = field(init=False)
     _joined: int = 0
@@ -43,13 +43,13 @@ class Here:
         dist.init_process_group("bagua_net", store=store, rank=self.rank, world_size=self.size, timeout=self.timeout)
 
     def join(self) -> None:
-        """The default group, and gloo's beside it, where a test has destroyed them."""
+        """Makes the default group and gloo's again, after a test has destroyed them."""
         self._joined += 1
         self.init(dist.PrefixStore(f"joined/{self._joined}", self.store))
         self.gloo = dist.new_group(backend="gloo", timeout=self.timeout)
 
     def say(self, what: str) -> None:
-        """Tells all ranks. With :meth:`hear` it orders what they do, and no tensor is moved for that."""
+        """Tells all ranks. Together with :meth:`hear` it orders their steps without moving a tensor."""
         self.board.set(what, b"")
 
     def hear(self, *what: str) -> None:
@@ -72,7 +72,7 @@ def perform(here: Here, call: tuple[int, str, str, tuple[Any, ...]]) -> Outcome:
 
 
 def main(descriptor: int, rank: int, size: int, port: int, seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the harness aborts ranks that hang, to see where they are
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the harness aborts ranks that hang, to get their stacks
     connection = Connection(descriptor)
     timeout = timedelta(seconds=seconds)
     torch.set_num_threads(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes that stay, each a rank of one ``bagua_net`` group and of a gloo group over the same ranks.
+"""Processes that serve many tests, each a rank of one ``bagua_net`` group and of a gloo group over the same ranks.
 
     with Ranks(3) as ranks:
         assert ranks.run(sum_of_ranks, 5) == [15, 15, 15]
@@ -9,8 +9,8 @@
         dist.all_reduce(tensor)
         return int(tensor)
 
-The ranks import the function by its name. Whatever it raises comes back as text; a rank that dies or takes too long
-fails the test, with what all ranks wrote and where they were.
+The ranks import the function by its name. Its exceptions come back as text; a rank that dies or takes too long fails
+the test, with the output and the stacks of all ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 import drivers
 import torch.distributed as dist
 
-#: Seconds until a group's operation fails by itself, and until the test gives its ranks up.
+#: Seconds until a group's operation times out, and until the test gives up on its ranks.
 GROUP_SECONDS = 60
 _SECONDS = 120
 _EXIT_SECONDS = 60
@@ -42,7 +42,7 @@ _RANK = Path(__file__).with_name("rank.py")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a function returned on one rank, or what it raised: "ValueError: …", and where."""
+    """A function's result on one rank, or its exception: "ValueError: …", and the traceback."""
 
     value: Any = None
     error: str = ""
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For a process of this suite: everything on the loopback interface, one thread to compute."""
+    """For a process of this suite: all on the loopback interface, with one thread to compute."""
     return drivers.environment(
         {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"} | dict(settings or {})
     )
@@ -65,7 +65,7 @@ class _Process:
 
 
 class Ranks:
-    """Ranks 0 to size - 1. They start with the first call, and anew with the first one after a failure."""
+    """Ranks 0 to size - 1. They start with the first call, and again with the first one after a failure."""
 
     def __init__(self, size: int, settings: Mapping[str, str] | None = None) -> None:
         self.size = size
@@ -89,7 +89,7 @@ class Ranks:
     # ---- calls ----
 
     def run(self, function: Callable[..., Any], *arguments: Any, seconds: int = _SECONDS) -> list[Any]:
-        """What it returns on each rank; an AssertionError with what it raised, after which the ranks start anew."""
+        """Its result on each rank. An AssertionError with its exceptions, after which the ranks start again."""
         outcomes = self.outcomes(function, *arguments, seconds=seconds)
         raised = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome.error}
         if raised:
@@ -98,13 +98,13 @@ class Ranks:
         return [outcome.value for outcome in outcomes]
 
     def outcomes(self, function: Callable[..., Any], *arguments: Any, seconds: int = _SECONDS) -> list[Outcome]:
-        """The same, where a rank may raise."""
+        """The same where a rank may raise."""
         self.begin(function, *arguments)
         collected = self.collect(seconds)
         return [collected[rank] for rank in sorted(collected)]
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Has every rank that lives call it."""
+        """Makes every live rank call it."""
         self._start()
         self._calls += 1
         self._busy = sorted(self._processes)
@@ -113,7 +113,7 @@ class Ranks:
             self._processes[rank].connection.send(call)
 
     def collect(self, seconds: int = _SECONDS) -> dict[int, Outcome]:
-        """What became of :meth:`begin`, by rank; without those that :meth:`kill` ended."""
+        """The outcomes of :meth:`begin`, by rank, without the ranks that :meth:`kill` ended."""
         deadline = time.monotonic() + seconds
         outcomes: dict[int, Outcome] = {}
         while missing := [rank for rank in self._busy if rank not in outcomes and rank in self._processes]:
@@ -131,12 +131,12 @@ class Ranks:
         return outcomes
 
     def hear(self, *what: str) -> None:
-        """Waits until the ranks of :meth:`begin` have said all of that (Here.say)."""
+        """Waits until the ranks of :meth:`begin` have said all of these (Here.say)."""
         board = dist.PrefixStore(f"call/{self._calls}", self._store)
         board.wait(list(what), timedelta(seconds=_SECONDS))
 
     def kill(self, rank: int) -> None:
-        """Ends a rank as a crash would: its host closes the connections, and nobody says goodbye."""
+        """Ends a rank as a crash would: its host closes the connections."""
         process = self._processes.pop(rank)
         process.popen.kill()
         process.popen.wait(_EXIT_SECONDS)
@@ -172,7 +172,7 @@ class Ranks:
         return _Process(popen, ours, stdout, stderr)
 
     def close(self) -> None:
-        """Has the ranks end. An AssertionError where one does not, or not with status 0, or wrote to stdout."""
+        """Ends the ranks. An AssertionError where one does not end, has a status other than 0, or wrote to stdout."""
         for process in self._processes.values():
             with contextlib.suppress(OSError):
                 process.connection.send(None)
@@ -193,7 +193,7 @@ class Ranks:
             self.kill(rank)
 
     def _give_up(self, reason: str) -> None:
-        """Ends all ranks, and raises with what they wrote; those that live say where they are first."""
+        """Ends all ranks and raises with their output; live ones print their stacks first."""
         for process in self._processes.values():
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGABRT)
@@ -208,7 +208,7 @@ class Ranks:
 
 
 def refusal(what: Callable[[], Any]) -> str:
-    """ "ValueError: …", of what must not be accepted, or must fail; else "accepted"."""
+    """The exception of a call that must be refused or must fail, as "ValueError: …"; else "accepted"."""
     try:
         work = what()
         if isinstance(work, dist.Work):

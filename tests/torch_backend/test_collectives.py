@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every collective, against gloo and against what all ranks' inputs give: any type, shape, layout and operation."""
+"""Every collective, compared with gloo and with results from all inputs: any type, shape, layout and operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from ranks import Ranks
 
-#: Of each collective among 2, 3 and 4 ranks: there are many of them, and each run has others, but for .ci/run's.
+#: Examples of each collective among 2, 3 and 4 ranks. Each run has others, except in .ci/run.
 _EXAMPLES = 12
 #: Elements around a chunk of 512 KiB, for elements of one, four and eight bytes; and an odd number of chunks.
 _LARGE = st.sampled_from([65_535, 65_537, 131_072, 131_073, 200_003, 524_287, 524_289, 800_001])
@@ -71,14 +71,14 @@ def _every_reduction() -> Iterator[Case]:
 
 @pytest.mark.parametrize("name", [name for name, collective in cases.COLLECTIVES.items() if collective.reduces])
 def test_every_type_and_reduction(ranks: Ranks, name: str) -> None:
-    """One call for each, so that none depends on luck."""
+    """One call for each, so that none depends on chance."""
     for case in _every_reduction():
         assert ranks.run(cases.compare, replace(case, collective=name)) == [[]] * ranks.size, case
 
 
 @pytest.mark.parametrize("name", cases.COLLECTIVES)
 def test_many_chunks_from_and_to_everyone(ranks: Ranks, name: str) -> None:
-    """5 MB and a bit, so that the pipelines fill; every rank is the root once."""
+    """Somewhat more than 5 MB, so that the pipelines fill; every rank is the root once."""
     for root in range(ranks.size if cases.COLLECTIVES[name].rooted else 1):
         case = Case(name, torch.float32, (1_300_003,), root=root, seed=root)
         assert ranks.run(cases.compare, case) == [[]] * ranks.size, case
@@ -93,7 +93,7 @@ _SETTINGS = [
 
 @pytest.mark.parametrize("settings", _SETTINGS, ids=lambda settings: ",".join(settings))
 def test_parameters_of_the_library(settings: dict[str, str]) -> None:
-    """They hold here as they do for NCCL, and change no result."""
+    """They apply as for NCCL and change no result."""
     with Ranks(3, settings) as ranks:
         for name in cases.COLLECTIVES:
             for count in (5, 400_003):

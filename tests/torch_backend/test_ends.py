@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Groups that end, or cannot even begin, in the middle of something: by another thread, a signal, a fork."""
+"""Groups that end, or fail to start, in the middle of something: by another thread, a signal, a fork."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rank import Here
 
 _LONG = timedelta(seconds=300)
-#: Seconds between two looks at what another thread is doing, which needs the GIL for it.
+#: Seconds between two polls of another thread's progress: that thread needs the GIL.
 _PAUSE = 0.001
 
 
@@ -33,7 +33,7 @@ _PAUSE = 0.001
 
 
 def aborted_in_shutdown(here: Here, name: str) -> str:
-    """One thread of rank 0 waits for what never comes, in order to end the group; another one ends that."""
+    """One thread of rank 0 ends the group and waits for an operation that never ends; another thread aborts."""
     group = dist.new_group(timeout=_LONG)
     dist.barrier(group)
     told = ""
@@ -60,7 +60,7 @@ def test_abort_ends_a_shutdown_that_waits(ranks: Ranks, name: str) -> None:
 
 
 def aborted_before_it_is_made(here: Here, name: str) -> str:
-    """Rank 0 waits for ranks that do not make the group, and would for minutes."""
+    """Rank 0 waits for ranks that do not make the group, which would take minutes."""
     group = dist.new_group(None if here.rank == 0 else [0], timeout=_LONG)
     if here.rank != 0:
         return ""
@@ -95,7 +95,7 @@ def test_abort_ends_a_wait_for_ranks_that_never_make_the_group(ranks: Ranks, nam
 
 
 def ended_by_all(here: Here) -> None:
-    """Whoever is first, everything is given back once."""
+    """In any order, everything is released once."""
     group = dist.new_group()
     dist.barrier(group)
     here.meet("connected")
@@ -114,7 +114,7 @@ def test_a_group_that_is_ended_by_many_threads_at_once(ranks: Ranks) -> None:
 
 
 def ended_by_its_callbacks(here: Here) -> list[str]:
-    """An operation fails, and two callbacks and the thread that waited for it all react by ending the group."""
+    """An operation fails; two callbacks and the waiting thread all react by ending the group."""
     group = dist.new_group(timeout=_LONG)
     dist.barrier(group)
     here.meet("connected")
@@ -157,7 +157,7 @@ def _in_the_library(thread: int) -> bool:
 
 
 def ended_by_a_signal(here: Here) -> bool:
-    """The handler runs in the middle of the operation that its own thread does, and destroys the group."""
+    """The handler interrupts an operation of its own thread and destroys the group."""
     group = dist.new_group()
     dist.barrier(group)
     main, handled = threading.get_ident(), threading.Event()
@@ -195,7 +195,7 @@ def test_a_handler_of_a_signal_destroys_the_group(ranks: Ranks) -> None:
 
 
 def used_in_a_child(here: Here) -> list[str]:
-    """A child of fork() is told that the group is not its own, and may end it without harm to its parent's."""
+    """A child of fork() gets an error that the group is its parent's; ending it does not harm the parent."""
     for work in (dist.barrier(async_op=True), dist.isend(torch.ones(2), (here.rank + 1) % here.size)):
         assert work is not None
     dist.recv(torch.zeros(2), (here.rank - 1) % here.size)
@@ -205,7 +205,7 @@ def used_in_a_child(here: Here) -> list[str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # else a hang would outlive the test
+        signal.alarm(20)  # otherwise a hang would outlive the test
         told = [
             refusal(lambda: dist.barrier()),
             refusal(lambda: dist.all_reduce(torch.ones(1), async_op=True)),
@@ -232,11 +232,11 @@ def test_a_forked_child_does_not_use_its_parent_s_group(ranks: Ranks) -> None:
         assert said[3:] == ["accepted", "accepted"]
 
 
-# ---- what the system has not got ----
+# ---- missing resources ----
 
 
 def ended_by_a_signal_as_it_fails(here: Here) -> str:
-    """The same, and what the operation returns after that is an error, whose text the group had."""
+    """The same, where the interrupted operation then fails: the text of its error belonged to the group."""
     group = dist.new_group()
     dist.barrier(group)
     main, options = threading.get_ident(), dist.BarrierOptions()
@@ -262,13 +262,13 @@ def ended_by_a_signal_as_it_fails(here: Here) -> str:
 
 
 def test_what_fails_after_a_handler_has_destroyed_the_group_says_why() -> None:
-    """Memory that was given back holds nothing but "Z"."""
+    """Freed memory is filled with "Z"."""
     with Ranks(2, {"MALLOC_PERTURB_": "90", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}) as ranks:
         assert "rank 0 lost rank 1" in ranks.run(ended_by_a_signal_as_it_fails, seconds=40)[0]
 
 
 def ended_by_a_signal_while_it_posts(here: Here, asked: str) -> tuple[str, int]:
-    """The handler runs when the thread of the messages has just started, and nothing is posted yet."""
+    """The handler runs when the messages' thread has just started and nothing is posted yet."""
     group = dist.new_group()
     threads = threading.active_count()
     start = group._messages._start
@@ -295,7 +295,7 @@ def test_a_handler_of_a_signal_ends_the_group_in_the_middle_of_a_post(ranks: Ran
 
 @contextmanager
 def _no_more_threads() -> Iterator[None]:
-    """No thread can start: there is no such stack."""
+    """No thread can start: the stack size is too large."""
     before = threading.stack_size(1 << 46)
     try:
         yield
@@ -304,7 +304,7 @@ def _no_more_threads() -> Iterator[None]:
 
 
 def callbacks_without_threads(here: Here) -> float:
-    """What is chained to a future runs all the same, on the thread that there is."""
+    """Callbacks of a future still run, on an existing thread."""
     group = dist.new_group()
     dist.barrier(group, async_op=True).wait()
     tensor = torch.ones(1)
@@ -326,7 +326,7 @@ def test_callbacks_where_no_thread_can_start(ranks: Ranks) -> None:
 
 
 def operations_without_threads(here: Here) -> list[str]:
-    """What needs a thread says that there is none; what does not goes on, and the group can end."""
+    """Operations that need a thread fail with that reason, others work, and the group can end."""
     group = dist.new_group()
     with _no_more_threads():
         told = [
@@ -348,11 +348,11 @@ def test_operations_where_no_thread_can_start(ranks: Ranks) -> None:
 
 def _descriptors() -> set[int]:
     names = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
-    return {number for number in names if Path(f"/proc/self/fd/{number}").exists()}  # without the directory's own
+    return {number for number in names if Path(f"/proc/self/fd/{number}").exists()}  # without that of the directory
 
 
 def _settled(wanted: set[int] | None) -> set[int]:
-    """What is open once it is what is wanted, or the same at two looks; at the latest after some seconds."""
+    """The open descriptors, once as wanted or unchanged between two polls; at the latest after some seconds."""
     deadline = time.monotonic() + 10
     last: set[int] = set()
     while (found := _descriptors()) != (last if wanted is None else wanted) and time.monotonic() < deadline:
@@ -362,8 +362,8 @@ def _settled(wanted: set[int] | None) -> set[int]:
 
 
 def made_with_too_few_descriptors(here: Here) -> list[set[int]]:
-    """However far the making of a group gets, what it has opened is closed again when it fails."""
-    dist.destroy_process_group()  # what it has open would serve this one, too
+    """At whichever step making a group fails, everything that it opened is closed again."""
+    dist.destroy_process_group()  # its descriptors would serve this one as well
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = _settled(None)
     free = [number for number in range(len(before) + 100) if number not in before]
@@ -394,7 +394,7 @@ def test_nothing_is_left_of_a_group_that_cannot_be_made(ranks: Ranks) -> None:
         assert left == [set()] * len(left)
 
 
-# ---- backends beside ours ----
+# ---- other backends in the same group ----
 
 
 def shared(here: Here, backend: str) -> list[str]:
@@ -414,7 +414,7 @@ _BESIDE = ["cpu:bagua_net,cuda:nccl", "cpu:bagua_net,cuda:gloo", "cuda:gloo,cpu:
 @pytest.mark.parametrize("backend", _BESIDE)
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_other_backends_in_one_group_are_refused(ranks: Ranks, backend: str) -> None:
-    """torch makes no other backend beside one in Python, and says nothing; tensors of the other would end up here."""
+    """With a group in Python, torch silently makes no other backend; tensors for that would come here."""
     for told in ranks.run(shared, backend):
         for text in told:
             assert text.startswith("ValueError: bagua_net, group "), text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes wrong is said where it is asked for or waited for, by all who are concerned, and nobody hangs."""
+"""Errors are raised in the call or in its wait, on every rank concerned, and no rank hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHORT = timedelta(seconds=1)
 
 
 def other_sizes(here: Here, sent: int) -> str:
-    """A receive asks for one element less; what comes after is not harmed."""
+    """A receive is one element too short; later messages are not affected."""
     group = dist.new_group(timeout=timedelta(seconds=20))
     told = "not concerned"
     if here.rank == 0:
@@ -43,7 +43,7 @@ def other_sizes(here: Here, sent: int) -> str:
 
 
 def test_a_receive_of_another_size(ranks: Ranks) -> None:
-    """Both sides hear of it, unless the message was so small that it had left."""
+    """Both sides get an error, unless the message was so small that it had been sent already."""
     told = ranks.run(other_sizes, 100_000)
     assert re.search("DistBackendError: .*rank 0 sends 400000 bytes .*rank 1 expects 399996", told[0])
     assert re.search("DistBackendError: .*rank 1 expects 399996 bytes .*rank 0 sent 400000", told[1])
@@ -53,7 +53,7 @@ def test_a_receive_of_another_size(ranks: Ranks) -> None:
 
 
 def one_leaves(here: Here) -> str:
-    """Rank 0 has done, and its group is destroyed. The others go on without it."""
+    """Rank 0 is done and its group is destroyed. The others go on without it."""
     group = dist.new_group()
     peers = [rank for rank in range(here.size) if rank != here.rank]
     for work in [
@@ -85,7 +85,7 @@ def test_a_rank_that_leaves_first(ranks: Ranks) -> None:
 
 
 def cannot_hold(here: Here) -> str:
-    """The memory of the tensor that is received into is that of one number; the others' messages arrive."""
+    """The receiving tensor has memory for one number only; the other messages arrive."""
     if here.rank == 0:
         dist.send(torch.ones(8), 1, tag=1)
         dist.send(torch.ones(8), 1, tag=2)
@@ -98,13 +98,13 @@ def cannot_hold(here: Here) -> str:
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_tensor_that_cannot_hold_what_is_received(ranks: Ranks) -> None:
-    """It is one operation that fails, and not the thread that serves them all."""
+    """Only that operation fails, not the thread that serves all of them."""
     told = ranks.run(cannot_hold, seconds=40)[1]
     assert re.search("RuntimeError: .*single memory location", told)
 
 
 class Full(torch.Tensor):
-    """A tensor for whose copy there is no memory."""
+    """A tensor that fails to be copied for lack of memory."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -114,7 +114,7 @@ class Full(torch.Tensor):
 
 
 def no_memory(here: Here) -> str:
-    """What goes wrong while a message is reported is no error that a tensor is known for."""
+    """An unexpected kind of exception, raised while a message is reported."""
     if here.rank == 0:
         dist.send(torch.ones(8), 1, tag=1)
         dist.send(torch.ones(8), 1, tag=2)
@@ -160,7 +160,7 @@ def nobody_comes(here: Here, name: str) -> tuple[str, str]:
 @pytest.mark.parametrize("name", ["all_reduce", "all_reduce later", "barrier", "recv", "recv any", "send"])
 @pytest.mark.parametrize("ranks", [2, 3], indirect=True)
 def test_a_peer_that_does_not_come(ranks: Ranks, name: str) -> None:
-    """The operation fails after the group's time, and so does what is asked for after it; other groups go on."""
+    """The operation fails after the group's timeout, and so do later ones; other groups go on."""
     told, after = ranks.run(nobody_comes, name)[0]
     assert told.startswith("DistBackendError: bagua_net, group"), told
     assert after.startswith("DistBackendError: bagua_net, group"), after
@@ -176,7 +176,7 @@ def still_good(here: Here) -> None:
 
 
 def nobody_connects(here: Here) -> list[str]:
-    """The first operation of a group connects; the time holds for that, too."""
+    """The first operation of a group connects; the timeout applies to that as well."""
     group = dist.new_group(timeout=_SHORT)
     told = []
     if here.rank == 0:
@@ -189,7 +189,7 @@ def nobody_connects(here: Here) -> list[str]:
 
 @pytest.mark.parametrize("ranks", [2, 3], indirect=True)
 def test_peers_that_never_connect(ranks: Ranks) -> None:
-    """What is said first is said again."""
+    """Later errors repeat the first one."""
     told = ranks.run(nobody_connects)[0]
     assert re.match("DistBackendError: bagua_net, group .*connect", told[0])
     assert told[1] == told[0]
@@ -215,7 +215,7 @@ def test_a_rank_that_never_makes_the_group(ranks: Ranks) -> None:
 
 
 def own_timeout(here: Here) -> str:
-    """An operation's time is its own, whatever the group's is."""
+    """An operation's timeout overrides the group's."""
     group = dist.new_group(timeout=timedelta(seconds=300))
     dist.barrier(group)
     limits = dist.BarrierOptions()
@@ -233,7 +233,7 @@ def test_an_operation_s_own_timeout(ranks: Ranks) -> None:
 
 
 def timed_wait(here: Here) -> str:
-    """A wait that ends early leaves the operation as it is."""
+    """A wait that times out does not change the operation."""
     tensor = torch.ones(3)
     told = ""
     if here.rank == 0:
@@ -281,7 +281,7 @@ def test_the_timeout_of_a_group_can_be_set_by_torch(ranks: Ranks) -> None:
 
 
 def aborted(here: Here, name: str) -> tuple[str, str]:
-    """Rank 0 waits for what the others never do, until another of its threads ends the group."""
+    """Rank 0 waits for a collective that the others never join, until another of its threads aborts the group."""
     group = dist.new_group()
     dist.barrier(group)
     told = after = ""
@@ -320,7 +320,7 @@ def test_abort_from_another_thread(ranks: Ranks, name: str) -> None:
 
 
 def abort_while_queued(here: Here) -> list[str]:
-    """What was asked for and has not begun fails, too."""
+    """Queued operations that have not begun fail as well."""
     group = dist.new_group()
     dist.barrier(group)
     told = []
@@ -346,7 +346,7 @@ def test_abort_ends_what_waits_its_turn(ranks: Ranks) -> None:
 
 
 def until_it_fails(here: Here, what: str, killed: int) -> str:
-    """Works with a rank that dies in the middle. Its peers notice, whichever they talk to."""
+    """Works with a rank that dies in the middle. All its peers notice, whichever rank they exchange data with."""
     tensor = torch.ones(500_000)
     dist.all_reduce(tensor)
     if here.rank == killed:
@@ -377,7 +377,7 @@ def until_it_fails(here: Here, what: str, killed: int) -> str:
 @pytest.mark.parametrize("what", ["all_reduce", "later", "backward", "recv"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_peer_that_dies(size: int, what: str) -> None:
-    """DDP's reducer waits for futures in C++, which must learn of the failure as Python does."""
+    """DDP's reducer waits for futures in C++, which must get the error as Python does."""
     with Ranks(size) as ranks:
         ranks.begin(until_it_fails, what, 1)
         ranks.hear(*(f"at work/{rank}" for rank in range(size)))
@@ -387,13 +387,13 @@ def test_a_peer_that_dies(size: int, what: str) -> None:
         for rank, outcome in outcomes.items():
             told = outcome.error or outcome.value
             assert "bagua_net, group" in told, (rank, told)
-        # What they said is true: everything after fails at once, and the survivors can start over without the dead.
+        # As their errors say, later operations fail at once, and the survivors can start over without the dead rank.
         ranks.begin(survivors, [rank for rank in range(size) if rank != 1])
         assert all(not outcome.error for outcome in ranks.collect().values())
 
 
 def survivors(here: Here, living: list[int]) -> None:
-    """As a trainer that goes on with fewer ranks does."""
+    """Like a trainer that goes on with fewer ranks."""
     dist.distributed_c10d._abort_process_group()
     dist.init_process_group(
         "bagua_net",
@@ -407,7 +407,7 @@ def survivors(here: Here, living: list[int]) -> None:
     assert tensor.unique().tolist() == [float(len(living))]
 
 
-# ---- who is missing ----
+# ---- monitored barrier ----
 
 
 def monitored(here: Here, absent: list[int], all_of_them: bool) -> str:
@@ -443,7 +443,7 @@ def monitored_by_torch(here: Here) -> str:
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_monitored_barrier_of_torch(ranks: Ranks) -> None:
-    """Up to 2.13 torch refuses it to all but gloo."""
+    """Up to 2.13 torch allows it only for gloo."""
     told = ranks.run(monitored_by_torch)[0]
     if "only implemented for GLOO" in told:
         pytest.skip(f"this torch says: {told}")
@@ -451,7 +451,7 @@ def test_monitored_barrier_of_torch(ranks: Ranks) -> None:
 
 
 def monitored_anew(here: Here) -> str:
-    """A group of the same name, by the same store: what was said in the one before does not count."""
+    """A group of the same name in the same store: the keys of the earlier group do not count."""
     for absent in ([], [1]):
         dist.destroy_process_group()
         here.init(dist.PrefixStore("anew", here.board))

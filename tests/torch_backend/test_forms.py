@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The other ways to ask for a collective: several at once, objects, functional; and what is passed back."""
+"""Other forms of collectives: several at once, asynchronous, objects, functional; and their results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_all_reduce_coalesced(ranks: Ranks) -> None:
 
 
 def all_reduce_coalesced_types(here: Here) -> None:
-    """The library's own method takes tensors of different types; each must be reduced as what it is."""
+    """Our own method takes tensors of different types; each must be reduced as its type."""
     tensors = [torch.tensor([here.rank + 1], dtype=dtype) for dtype in (torch.int64, torch.float32, torch.int64)]
     dist.group.WORLD.allreduce_coalesced(tensors).wait()
     total = here.size * (here.size + 1) // 2
@@ -89,7 +89,7 @@ def test_all_gather_coalesced(ranks: Ranks, asynchronous: bool) -> None:
 
 
 def coalescing_manager(here: Here, asynchronous: bool) -> None:
-    """What FSDP uses. Nothing is done before the block ends."""
+    """Used by FSDP. Nothing is done before the block ends."""
     reduced = _mine(here.rank)
     with dist.distributed_c10d._coalescing_manager(async_ops=asynchronous) as manager:
         for tensor in reduced:
@@ -119,7 +119,7 @@ def test_coalescing_manager(ranks: Ranks, asynchronous: bool) -> None:
 
 
 def coalescing_by_device(here: Here) -> None:
-    """With a device, torch tells the group when the block begins and ends, and waits for the whole."""
+    """With a device, torch tells the group when the block begins and ends, and waits for all of it."""
     received = torch.zeros(100_000)
     peer, source = (here.rank + 1) % here.size, (here.rank - 1) % here.size
     with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
@@ -134,7 +134,7 @@ def test_coalescing_of_messages(ranks: Ranks) -> None:
 
 
 def coalescing_beside_another_thread(here: Here) -> None:
-    """The other thread receives meanwhile what is sent after the block is over."""
+    """Meanwhile the other thread receives a message that is sent after the block."""
     received, later = torch.zeros(10), torch.zeros(10)
     peer, source = (here.rank + 1) % here.size, (here.rank - 1) % here.size
     works = []
@@ -157,7 +157,7 @@ def test_a_coalesced_block_is_of_its_own_thread(ranks: Ranks) -> None:
 
 
 def coalescing_that_is_not_waited_for(here: Here) -> None:
-    """What the block receives is sent by a peer that first waits for what comes after the block."""
+    """The block receives from a peer that first waits for a message sent after the block."""
     received, after = torch.zeros(100_000), torch.zeros(10)
     peer, source = (here.rank + 1) % here.size, (here.rank - 1) % here.size
     with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
@@ -182,7 +182,7 @@ def test_a_coalesced_block_does_not_wait_for_itself(ranks: Ranks) -> None:
 
 
 def in_order(here: Here) -> None:
-    """Twenty at once on one tensor: each works on what the one before left."""
+    """Twenty at once on one tensor: each works on the result of the one before."""
     tensor = torch.ones(3000, dtype=torch.int64)
     works: list[Any] = []
     for number in range(20):
@@ -201,7 +201,7 @@ def test_operations_run_in_the_order_in_which_they_were_asked_for(ranks: Ranks) 
 
 
 def waits_behind(here: Here) -> None:
-    """A synchronous one, that could run on its caller's thread, has its turn after those that were asked for before."""
+    """A synchronous operation, which could run on its caller's thread, still runs after those called before."""
     tensor = torch.ones(400_000, dtype=torch.int64)
     works = [dist.all_reduce(tensor, async_op=True) for _ in range(4)]
     dist.all_reduce(tensor)
@@ -222,7 +222,7 @@ def futures(here: Here) -> None:
     _equal(halves.wait(), [torch.full((70_000,), total / 2)])
     assert work.is_completed()
     _equal(work.result(), [tensor])
-    # Asked for when all is over.
+    # Called when all has ended.
     _equal(work.get_future().wait(), [torch.full((70_000,), total)])
 
 
@@ -231,7 +231,7 @@ def test_futures_hold_the_tensors(ranks: Ranks) -> None:
 
 
 def inside_a_callback(here: Here) -> None:
-    """PowerSGD's hook does this: what it asks for in a callback must be done while the callback waits."""
+    """PowerSGD's hook does this: an operation started in a callback must run while the callback waits."""
 
     def more(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         tensor = future.value()[0]
@@ -270,7 +270,7 @@ def test_a_callback_may_wait_for_a_message(ranks: Ranks) -> None:
 
 
 def forgotten_tensors(here: Here) -> None:
-    """The works alone hold the tensors; other memory is used meanwhile."""
+    """Only the works hold the tensors; other memory is used meanwhile."""
     works = [dist.all_reduce(torch.full((100_000,), 2.0), async_op=True) for _ in range(8)]
     junk = [torch.full((100_000,), -1.0) for _ in range(8)]
     for work in works:
@@ -284,7 +284,7 @@ def test_tensors_live_until_the_operation_is_over(ranks: Ranks) -> None:
 
 
 def gradients(here: Here) -> None:
-    """A leaf that requires gradients is written to, and nothing of it is recorded."""
+    """A leaf that requires gradients is written to, without being recorded by autograd."""
     tensor = torch.ones(5, requires_grad=True)
     dist.all_reduce(tensor)
     assert tensor.requires_grad
@@ -297,12 +297,12 @@ def test_tensors_that_require_gradients(ranks: Ranks) -> None:
 
 
 def elsewhere_by_default(here: Here, later: bool) -> None:
-    """What the group makes for itself is in host memory all the same. Its methods are called as C++ calls them: torch
-    does not let the default device reach what torch.distributed's functions call."""
+    """The group's temporary tensors are in host memory regardless. The test calls its methods as C++ does: the
+    functions of torch.distributed reset the default device."""
     group, size, peer, source = dist.group.WORLD, here.size, (here.rank + 1) % here.size, (here.rank - 1) % here.size
     mine = torch.full((40,), float(here.rank))
     all_of_them = [torch.full((40,), float(rank)) for rank in range(size)]
-    held = [torch.zeros(40, 2)[:, 0] for _ in range(2 * size + 1)]  # every other number, so it takes a copy
+    held = [torch.zeros(40, 2)[:, 0] for _ in range(2 * size + 1)]  # every second number, so it needs a copy
     each, parts, got = held[:size], held[size : 2 * size], held[-1]
     gather, exchange = dist.distributed_c10d.AllgatherOptions(), dist.distributed_c10d.AllToAllOptions()
     gather.asyncOp = exchange.asyncOp = later
@@ -328,7 +328,7 @@ def test_another_default_device(ranks: Ranks, later: bool) -> None:
 
 @torch.inference_mode()
 def in_inference_mode(here: Here) -> None:
-    """The mode is the caller's thread's; what is asked for is done on others."""
+    """The mode belongs to the caller's thread; the operation runs on another one."""
     size, peer, source = here.size, (here.rank + 1) % here.size, (here.rank - 1) % here.size
     mine = torch.full((40,), float(here.rank))
     each = [torch.zeros(40) for _ in range(size)]
@@ -353,7 +353,7 @@ def test_inference_mode(ranks: Ranks) -> None:
 
 
 def lazy_views(here: Here) -> None:
-    """A conjugate, and the imaginary part of one, are views that other signs lie under."""
+    """A conjugate and its imaginary part are views whose memory has other signs."""
     numbers = values(torch.complex64, (6,), here.rank)
     gathered = [torch.zeros(6) for _ in range(here.size)]
     dist.all_gather(gathered, numbers.conj().imag)
@@ -375,7 +375,7 @@ def test_conjugates_and_negatives(ranks: Ranks) -> None:
 
 
 def subgroups(here: Here) -> None:
-    """One of each two neighbours, one of all but the first in reverse, and one of a single rank; at the same time."""
+    """One of each pair of neighbours, one of all but the first in reverse, and one of a single rank, all at once."""
     pairs = [dist.new_group([rank, rank + 1]) for rank in range(here.size - 1)]
     order = sorted(range(1, here.size), reverse=bool(names.UNSORTED))
     backwards = dist.new_group(order, **names.UNSORTED)
@@ -411,7 +411,7 @@ def test_subgroups(ranks: Ranks) -> None:
 
 
 def alone_in_a_group(here: Here) -> None:
-    """Of one rank, every collective is a copy."""
+    """With one rank, every collective is a copy."""
     group = [dist.new_group([rank]) for rank in range(here.size)][here.rank]
     given = values(torch.float32, (1000,), here.rank)
     outputs = [torch.zeros(1000) for _ in range(9)]
@@ -435,7 +435,7 @@ def test_a_group_of_one(ranks: Ranks) -> None:
 
 
 def many_threads(here: Here) -> None:
-    """A group for each thread, all at work at once."""
+    """A group for each thread, all working at once."""
     groups = [dist.new_group() for _ in range(4)]
     totals = [torch.zeros(1) for _ in groups]
 
@@ -483,7 +483,7 @@ def test_what_torch_asks_about_a_group(ranks: Ranks) -> None:
 
 
 def _object(rank: int) -> dict[str, Any]:
-    """Of another size on each rank."""
+    """Objects of a different size on each rank."""
     return {"rank": rank, "bytes": b"x" * (rank * 1000), "nested": [(rank, None), "é" * rank]}
 
 
@@ -514,7 +514,7 @@ def test_objects(ranks: Ranks) -> None:
     ranks.run(objects)
 
 
-# ---- functional collectives: what torch.compile and DTensor call, from C++ ----
+# ---- functional collectives, which torch.compile and DTensor call from C++ ----
 
 
 def functional_collectives(here: Here) -> None:

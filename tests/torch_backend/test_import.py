@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch imports us wherever the package is installed. That must cost nothing, and can never fail."""
+"""torch imports this package wherever it is installed. That must cost nothing and must never fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECONDS = 100
 
 
 def _installed(directory: Path) -> Path:
-    """A directory of a package's metadata, by which torch finds the entry point."""
+    """A directory with a package's metadata, where torch finds the entry point."""
     metadata = directory / "bagua_net_as_installed-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bagua_net_as_installed\nVersion: 1\n")
@@ -41,7 +41,7 @@ def _python(code: str, path: Path, settings: Mapping[str, str] | None = None) ->
 
 
 def _package_without_library(directory: Path) -> Path:
-    """The package as it is on a machine where the library was never built."""
+    """The package as on a machine where the library was never built."""
     package = Path(bagua_net.__file__).parent
     shutil.copytree(package, directory / "bagua_net", ignore=shutil.ignore_patterns("lib", "__pycache__"))
     return _installed(directory)
@@ -78,7 +78,7 @@ def test_importing_torch_loads_nothing_of_ours_but_the_name(tmp_path: Path) -> N
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    """Where torch looks for no extensions, an import registers; a second time changes nothing."""
+    """Where torch loads no extensions, an import registers the backend; registering again changes nothing."""
     code = _MEET.replace("import torch, ", "import bagua_net.torch as backend; backend.register(); import torch, ")
     done = _python(code, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert "worked [1.0, 1.0, 1.0]" in done.stdout, done.stderr
@@ -86,7 +86,7 @@ def test_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.13.1+cpu", "2.1.0", "2.99.0"])
 def test_a_torch_that_it_was_not_tried_with_is_named(version: str, tmp_path: Path) -> None:
-    """Once, and the group is made all the same."""
+    """Logged once, and the group is still made."""
     begin = f"import torch; torch.__version__ = {version!r}"
     done = _python(begin + _MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path))
     assert done.stdout.count("worked") == 2, done.stderr
@@ -95,14 +95,14 @@ def test_a_torch_that_it_was_not_tried_with_is_named(version: str, tmp_path: Pat
 
 
 def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
-    """Once, and the group is made all the same."""
+    """Logged once, and the group is still made."""
     done = _python(_MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path), {"BAGUA_NET_NSTREAM": "3"})
     assert done.stdout.count("worked") == 2, done.stderr
     assert done.stderr.count("BAGUA_NET_NSTREAM is no parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
 
 
 def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:
-    """So the test above tests something."""
+    """Shows that the test above depends on the import."""
     done = _python(_MEET, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert "worked" not in done.stdout
     assert done.returncode != 0
@@ -133,7 +133,7 @@ def test_autoload_without_torch_distributed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "raise RuntimeError('of another kind')"])
 def test_another_package_of_that_name_is_no_obstacle_to_torch(text: str, tmp_path: Path) -> None:
-    """Such as an old clone, first on the path: torch goes without the backend."""
+    """For example an old clone, first on the path: torch works without the backend."""
     other = _installed(tmp_path) / "bagua_net" / "__init__.py"
     other.parent.mkdir()
     other.write_text(text)
@@ -145,7 +145,7 @@ def test_another_package_of_that_name_is_no_obstacle_to_torch(text: str, tmp_pat
 
 
 def test_a_missing_library_is_no_obstacle_to_torch(tmp_path: Path) -> None:
-    """``import torch`` works; who asks for the backend gets one line that says what to do."""
+    """``import torch`` works; using the backend fails with one line that says what to do."""
     path = _package_without_library(tmp_path)
     where = _python("import bagua_net; print(bagua_net.__file__)", path).stdout
     if not where.startswith(str(tmp_path)):
@@ -182,7 +182,7 @@ def test_a_missing_dependency_is_no_obstacle_to_torch(tmp_path: Path) -> None:
 
 
 def test_no_interface_to_listen_on(tmp_path: Path) -> None:
-    """An error of the network is one of torch's, and names the group and the interface."""
+    """A network error has torch's type, and names the group and the interface."""
     done = _python(_MEET, _installed(tmp_path), {"NCCL_SOCKET_IFNAME": "=none0"})
     last = done.stderr.strip().splitlines()[-1]
     assert re.match(r"torch\.distributed\.DistBackendError: bagua_net, group", last), done.stderr
@@ -206,6 +206,6 @@ print("worked", gathered)
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
 def test_other_backends_work_beside_it(backend: str, tmp_path: Path) -> None:
-    """torch chooses what stands for a group by whether there are backends that it does not know."""
+    """torch makes groups differently where backends that it does not know are registered."""
     done = _python(_BESIDE.format(backend=backend), _installed(tmp_path))
     assert done.stdout == "worked ['object']\n", done.stderr

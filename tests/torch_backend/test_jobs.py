@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Real jobs over the ``bagua_net`` backend: the scripts of examples/, by their launchers, on one host and on two.
+"""Real jobs over the ``bagua_net`` backend: the scripts of examples/ with their launchers, on one host and on two.
 
-Training is the same numbers in the same order whatever the backend, but for the order in which a reduction adds. Of two
-ranks it adds two numbers, so the losses must be those of gloo to the last digit; of more ranks, the scripts themselves
-hold them to TOLERANCE in examples/digits.py.
+With any backend, training computes the same numbers in the same order, except for the additions in a reduction.
+With two ranks that is a sum of two numbers, so the losses must equal gloo's to the last digit; with more ranks, the
+scripts themselves check them against TOLERANCE in examples/digits.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ONE_AND_TWO_HOSTS = pytest.mark.parametrize("count", [1, 2], ids=["one-host", "t
 
 @pytest.fixture(autouse=True)
 def _packages() -> None:
-    """scikit-learn has the data set: ``pip install '.[examples]'``."""
+    """scikit-learn contains the data set: ``pip install '.[examples]'``."""
     jobs_launch.needs("torch", "sklearn")
 
 
@@ -47,7 +47,7 @@ def test_training_is_that_of_gloo(script: str, count: int) -> None:
 @pytest.mark.parametrize(("count", "ranks"), [(1, 3), (2, 4)], ids=["one-host", "two-hosts"])
 @pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
 def test_more_ranks_train_as_gloo_within_the_tolerance(script: str, count: int, ranks: int) -> None:
-    """Three share ten rows unequally, and so do four, so FSDP2 pads."""
+    """Three ranks cannot share ten rows equally, nor can four, so FSDP2 pads."""
     with jobs_launch.hosts(count) as hosts:
         printed = jobs_launch.run([jobs_launch.torchrun(host, count, script, ranks=ranks) for host in hosts])
     losses = jobs_launch.losses(printed)
@@ -56,7 +56,7 @@ def test_more_ranks_train_as_gloo_within_the_tolerance(script: str, count: int, 
     assert "the losses " in printed.splitlines()[-1]
 
 
-# ---- frameworks that bring their own launcher, or their own idea of a process group ----
+# ---- frameworks with their own launcher, or their own way to make a process group ----
 
 
 def _lightning(host: Host, count: int, backend: str) -> Command:
@@ -77,7 +77,7 @@ _ABORTED_BY_GLOO = "terminate called without an active exception"
 
 @functools.cache
 def _losses_of_gloo(package: str) -> str:
-    """Of two ranks; where they are makes no difference to gloo."""
+    """With two ranks; their hosts make no difference to gloo's numbers."""
     printed = jobs_launch.run([FRAMEWORKS[package](jobs_launch.HERE, 1, "gloo")], forgiven=_ABORTED_BY_GLOO)
     return jobs_launch.losses(printed)["gloo"]
 
@@ -99,14 +99,14 @@ def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
 DEEPSPEED = (sys.executable, "-m", "deepspeed.launcher.runner")
 _COMPILE = "from deepspeed.comm.torch import build_shm_op; assert build_shm_op()"
 _COMPILE_SECONDS = 340
-#: Two jobs may follow it, which have more than enough themselves. pytest counts what a test's fixtures take, too.
+#: Two jobs may follow it, with limits of their own. pytest includes the time of a test's fixtures.
 _NEVER_THAT_LONG = pytest.mark.timeout(_COMPILE_SECONDS + 400)
 
 
 @pytest.fixture(scope="module")
 def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What DeepSpeed's ranks need. Every job on processors begins by compiling an operation, where that was not done at
-    the installation; ended in the middle of it, it leaves a lock for which the next would wait for good."""
+    """Prepares DeepSpeed's ranks. Every job on CPUs first compiles an operation, unless the installation did; if it is
+    ended in the middle of that, it leaves a lock on which the next job would wait forever."""
     jobs_launch.needs("deepspeed")
     settings = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(tmp_path_factory.mktemp("extensions"))}
     jobs_launch.run([Command(jobs_launch.HERE, [sys.executable, "-c", _COMPILE], settings)], _COMPILE_SECONDS)
@@ -115,7 +115,7 @@ def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def deepspeed_here(deepspeed: dict[str, str]) -> Callable[[str], str]:
-    """The losses with a backend, on one host."""
+    """The losses with that backend, on one host."""
 
     @functools.cache
     def train(backend: str) -> str:
@@ -136,8 +136,8 @@ def test_deepspeed_on_one_host(deepspeed_here: Callable[[str], str]) -> None:
     assert jobs_launch.falling(deepspeed_here("gloo"))
 
 
-# What takes sshd's place: the host is a namespace, and everything after its name is a command for a shell there, which
-# gets nothing of this environment.
+# A substitute for ssh: the host is a namespace, and everything after its name is a command for a shell there, which
+# gets none of this environment.
 SSH = """#!/bin/sh
 while getopts 2axTl:o:p:i: option; do :; done
 shift $((OPTIND - 1))
@@ -151,7 +151,7 @@ exec ip netns exec "$space" env -i PATH="$PATH" HOME="$HOME" sh -c "$*"
 
 
 def _ssh(hosts: list[Host], directory: Path) -> str:
-    """A PATH on which that is the ssh."""
+    """A PATH on which that program is ssh."""
     cases = "\n".join(f"{host.address}) space={host.space.name};;" for host in hosts)
     directory.mkdir()
     ssh = directory / "ssh"
@@ -164,7 +164,7 @@ def _ssh(hosts: list[Host], directory: Path) -> str:
 def test_deepspeed_on_two_hosts(
     deepspeed: dict[str, str], deepspeed_here: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Its launcher runs on neither and hands on next to nothing: what the ranks need is in .deepspeed_env."""
+    """Its launcher runs on neither host and passes on almost no variables: those of the ranks are in .deepspeed_env."""
     if shutil.which("pdsh") is None:
         pytest.skip("DeepSpeed's launcher reaches other hosts by pdsh, which is not installed")
     with jobs_launch.hosts(2) as hosts:

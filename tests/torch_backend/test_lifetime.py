@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How groups begin and end: nothing is lost, nothing is left, and a process ends when it wants to."""
+"""How groups begin and end: nothing is lost, nothing is left behind, and no process is kept from ending."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXIT_SECONDS = 60
 
 
 def asked_for_before_the_end(here: Here) -> None:
-    """The group is destroyed while most of what was asked for has not begun."""
+    """The group is destroyed while most of its operations have not begun."""
     group = dist.new_group()
     peer, source = (here.rank + 1) % here.size, (here.rank - 1) % here.size
     totals = [torch.full((300_000,), float(n)) for n in range(8)]
@@ -55,7 +55,7 @@ def test_what_was_asked_for_is_done_before_a_group_ends(ranks: Ranks) -> None:
 
 
 def last_words(here: Here) -> None:
-    """What was sent arrives, though its sender has closed the group meanwhile."""
+    """A sent message arrives although its sender has since closed the group."""
     group = dist.new_group()
     dist.barrier(group)
     tensor = torch.zeros(10_000)
@@ -76,7 +76,7 @@ def last_words(here: Here) -> None:
         dist.destroy_process_group(group)
         here.say("gone")
         return
-    with contextlib.suppress(dist.DistStoreError):  # a sender that waits for its receiver never says it
+    with contextlib.suppress(dist.DistStoreError):  # a sender that waits for its receiver never sends it
         here.board.wait(["gone"], timedelta(seconds=3))
     for number in range(20):
         got = torch.zeros(1000)
@@ -92,7 +92,7 @@ def test_what_was_sent_arrives_though_the_sender_is_gone(ranks: Ranks) -> None:
 
 
 class _Heard(logging.Handler):
-    """What is logged."""
+    """The lines logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Heard(logging.Handler):
 
 
 def sends_that_nobody_receives(here: Here) -> tuple[list[str], str]:
-    """Rank 0 has raised, say, and destroys its group on the way out; the others are elsewhere."""
+    """As if rank 0 had raised: it destroys its group on the way out while the others are elsewhere."""
     from bagua_net.torch import _network
 
     group = dist.new_group(timeout=timedelta(seconds=300))
@@ -162,7 +162,7 @@ def test_a_group_that_has_ended_says_so(ranks: Ranks) -> None:
 
 
 def unused(here: Here) -> None:
-    """Groups that never connected, or of which only a part did."""
+    """Groups that never connected, or only partly."""
     for _ in range(3):
         dist.destroy_process_group(dist.new_group())
     group = dist.new_group()
@@ -179,7 +179,7 @@ def test_groups_that_nobody_used(ranks: Ranks) -> None:
 
 
 def use(here: Here) -> None:
-    """A bit of everything: both threads of a group, connections between all, a group besides."""
+    """Some of everything: both threads of a group, connections between all ranks, a second group."""
     peer, source = (here.rank + 1) % here.size, (here.rank - 1) % here.size
     other = dist.new_group()
     tensor = torch.ones(1000)
@@ -194,7 +194,7 @@ def use(here: Here) -> None:
 
 
 def again(here: Here, times: int) -> None:
-    """By one store and one name, as a trainer does that starts over in its process."""
+    """With one store and one name, like a trainer that starts over in its process."""
     dist.destroy_process_group()
     for _ in range(times):
         here.init(dist.PrefixStore("again", here.board))
@@ -208,7 +208,7 @@ def test_destroy_and_init_again(ranks: Ranks) -> None:
 
 
 def with_fewer_ranks_in_between(here: Here) -> None:
-    """By one store and one name, as an elastic job does whose hosts go and come back."""
+    """With one store and one name, like an elastic job whose hosts leave and return."""
     dist.destroy_process_group()
     for times, size in enumerate((here.size, here.size - 1, here.size)):
         if here.rank < size:
@@ -231,10 +231,10 @@ def test_one_store_for_groups_of_different_sizes(ranks: Ranks) -> None:
 
 
 def _descriptors() -> list[str]:
-    """What is open, by kind."""
+    """The open descriptors, by kind."""
     kinds = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the directory's own
+        with contextlib.suppress(FileNotFoundError):  # that of the directory
             kinds.append(str(link.readlink()).split(":")[0])
     return sorted(kinds)
 
@@ -244,7 +244,7 @@ def _threads() -> int:
 
 
 def _settled(wanted: tuple[list[str], int]) -> tuple[list[str], int]:
-    """Now, or within a few seconds: the last of a thread is the kernel's affair."""
+    """Now or within a few seconds: the kernel removes a thread's last traces later."""
     deadline = time.monotonic() + 10
     while (found := (_descriptors(), _threads())) != wanted and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -252,7 +252,7 @@ def _settled(wanted: tuple[list[str], int]) -> tuple[list[str], int]:
 
 
 def footprints(here: Here) -> dict[str, Any]:
-    """Before the first of several groups of everything, and after the last."""
+    """Before the first of several full groups, and after the last."""
     dist.destroy_process_group()
     here.init(dist.PrefixStore("first", here.board))
     use(here)
@@ -281,7 +281,7 @@ def test_no_thread_and_no_descriptor_is_left(ranks: Ranks) -> None:
 
 
 def collected(here: Here) -> bool:
-    """A group that was destroyed is garbage: it refers to nothing that outlives it."""
+    """A destroyed group can be collected: nothing that outlives it refers to it."""
     group = dist.new_group()
     dist.all_reduce(torch.ones(3), group=group, async_op=True).wait()
     held = weakref.ref(group)
@@ -325,7 +325,7 @@ def test_a_data_loader_with_workers(ranks: Ranks) -> None:
 
 
 def forked_child_exits(here: Here) -> int:
-    """A child of fork() that ends as Python does, atexit and all: the parent's groups are not its own."""
+    """A child of fork() that ends as Python does, with atexit: it leaves its parent's groups alone."""
     dist.all_reduce(torch.ones(100), async_op=True).wait()
     dist.send(torch.ones(10), (here.rank + 1) % here.size)
     dist.recv(torch.ones(10), (here.rank - 1) % here.size)
@@ -374,7 +374,7 @@ print("done")
 
 @pytest.mark.parametrize("what", ["nothing", "receive", "send", "collective", "queue", "raise"])
 def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: Path) -> None:
-    """Whatever is still open, it ends at once, with its own status, and without a word; torch may have its own."""
+    """With anything still open, it ends at once, with its own status and no output of ours; torch may print."""
     command = [sys.executable, "-c", _ENDS, what, str(tmp_path / "store")]
     processes = [
         subprocess.Popen(
@@ -399,7 +399,7 @@ def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: P
 
 
 def test_processes_are_as_many_as_before() -> None:
-    """What the ranks of other tests leave behind would be this process's children."""
+    """Children that ranks of other tests leave behind would be this process's children."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     states = [Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] for child in children]
     assert "Z" not in states

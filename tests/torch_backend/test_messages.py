@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From point to point: tags, any source, both ways at once, and sends that nobody waits for yet."""
+"""Point-to-point messages: tags, any source, both directions at once, and sends before their receives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rank import Here
 
 _LONG = timedelta(seconds=60)
-#: Elements of float32: nothing, one, what travels with its header (8 KiB) and one more, a chunk (512 KiB) and one more.
+#: Elements of float32: none, one, the most that travels with its header (8 KiB), one more, a chunk (512 KiB), one more.
 SIZES = (0, 1, 2048, 2049, 131_072, 131_073, 700_001)
 
 
@@ -42,7 +42,7 @@ def _check(got: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def around(here: Here, case: Case) -> list[str]:
-    """Each to the next."""
+    """Each rank sends to the next."""
     got = case.empty()
     works = [dist.irecv(got, _before(here)), dist.isend(case.given(here.rank), _next(here))]
     for work in works:
@@ -72,7 +72,7 @@ def test_any_tensor(ranks: Ranks) -> None:
 
 
 def other_order(here: Here, count: int, seed: int) -> None:
-    """All tags are sent in one order and received in another, and all sends are waited for after that."""
+    """All tags are sent in one order and received in another; the waits for the sends come last."""
     numbers = list(range(count))
     sends = []
     for tag in numbers:
@@ -93,7 +93,7 @@ def test_tags_received_in_another_order_than_sent(ranks: Ranks, seed: int) -> No
 
 
 def one_tag(here: Here) -> None:
-    """Of one tag, small and large in turn, the order of sends is the order of receives."""
+    """With one tag, small and large messages in turn are received in the order of their sends."""
     sizes = [SIZES[number % len(SIZES)] for number in range(30)]
     sends = [dist.isend(torch.full((size,), float(n)), _next(here), tag=5) for n, size in enumerate(sizes)]
     received = [torch.zeros(size) for size in sizes]
@@ -109,7 +109,7 @@ def test_one_tag_keeps_the_order(ranks: Ranks) -> None:
 
 
 def tags_of_groups(here: Here) -> None:
-    """The same tag in two groups names two messages."""
+    """The same tag in two groups means two messages."""
     other = dist.new_group()
     first, second = torch.zeros(10), torch.zeros(10)
     sends = [dist.isend(torch.full((10,), 1.0), _next(here), tag=1)]
@@ -130,7 +130,7 @@ def test_groups_do_not_mix_their_messages(ranks: Ranks) -> None:
 
 
 def any_source(here: Here, rounds: int) -> None:
-    """Rank 0 takes what comes; the tensor tells who sent it."""
+    """Rank 0 receives from any source; the tensor names the sender."""
     if here.rank != 0:
         for number in range(rounds):
             dist.send(torch.full((SIZES[number % len(SIZES)] + 1,), float(here.rank)), 0, tag=number)
@@ -150,7 +150,7 @@ def test_any_source(ranks: Ranks) -> None:
 
 
 def any_source_first(here: Here) -> None:
-    """Receives from anyone wait before anyone sends, beside one that names its source."""
+    """Receives from any source are posted before any send, together with one that names its source."""
     if here.rank != 0:
         here.hear("posted")
         dist.send(torch.full((5000,), float(here.rank)), 0, tag=3)
@@ -174,7 +174,7 @@ def test_any_source_is_asked_for_before_it_is_sent(ranks: Ranks) -> None:
 
 
 def any_source_of_subgroup(here: Here) -> None:
-    """In a group that counts its ranks otherwise, the source is a rank of the job."""
+    """In a group with a different order of ranks, the source is a rank of the job."""
     group = dist.new_group(list(range(here.size - 1, -1, -1)), **names.UNSORTED)
     if here.rank == 0:
         got = torch.zeros(3)
@@ -190,11 +190,11 @@ def test_any_source_in_a_group_of_another_order(ranks: Ranks) -> None:
     ranks.run(any_source_of_subgroup)
 
 
-# ---- how much, and when ----
+# ---- amounts and timing ----
 
 
 def both_ways(here: Here, count: int) -> None:
-    """Every rank sends every other one several large messages, and all are under way at once."""
+    """Every rank sends every other one several large messages, all at once."""
     peers = [rank for rank in range(here.size) if rank != here.rank]
     received = {(peer, tag): torch.zeros(900_001) for peer in peers for tag in range(count)}
     works = []
@@ -212,7 +212,7 @@ def test_large_messages_both_ways_at_once(ranks: Ranks) -> None:
 
 
 def sends_before_receives(here: Here, count: int) -> None:
-    """Far more than a receiver keeps (256 KiB) is sent before the first receive is there; the last tag is asked for
+    """Far more than a receiver keeps (256 KiB) is sent before the first receive is posted; the last tag is received
     first."""
     sizes = [1000 if number % 10 else 50_000 for number in range(count)]
     sends = [dist.isend(torch.full((size,), float(n)), _next(here), tag=n % 7) for n, size in enumerate(sizes)]
@@ -231,7 +231,7 @@ def test_more_sends_than_receives_for_a_while(ranks: Ranks) -> None:
 
 
 def small_sends_complete(here: Here) -> None:
-    """A small message needs no receive to be sent: its sender may go on, even to wait for an answer."""
+    """A small message is sent without a receive: its sender may go on, even to wait for an answer."""
     answer = torch.zeros(1)
     dist.send(torch.tensor([float(here.rank)]), _next(here), tag=1)
     dist.send(torch.zeros(0), _next(here), tag=2)
@@ -245,7 +245,7 @@ def test_small_messages_do_not_wait_for_their_receiver(ranks: Ranks) -> None:
 
 
 def beside_collectives(here: Here) -> None:
-    """A receive that is still open holds up no collective, and the other way round."""
+    """A pending receive does not delay collectives, nor the other way round."""
     got = torch.zeros(200_000)
     early = dist.irecv(got, _before(here), tag=1)
     total = torch.ones(100_000)
@@ -283,7 +283,7 @@ def test_batch_isend_irecv(ranks: Ranks) -> None:
 
 
 def batch_of_two(here: Here) -> None:
-    """Only ranks 0 and 1 take part: a pipeline's neighbours do that, while the others are elsewhere."""
+    """Only ranks 0 and 1 take part, like neighbours in a pipeline, while the others are elsewhere."""
     if here.rank < 2:
         got = torch.zeros(7)
         operations = [
@@ -303,7 +303,7 @@ def test_two_of_all_ranks_exchange(ranks: Ranks) -> None:
 
 
 def receives_into_views(here: Here) -> None:
-    """What lies around a view that is received into stays as it was."""
+    """The memory around a view that is received into does not change."""
     board = torch.full((50, 60), -1.0)
     work = dist.isend(torch.arange(1000.0).view(20, 50)[:, 10:40], _next(here))
     dist.recv(board[5:25, 7:37], _before(here))
@@ -319,7 +319,7 @@ def test_a_view_is_received_into(ranks: Ranks) -> None:
 
 
 def forgets(here: Here) -> None:
-    """The sender's tensors are not referred to while they are sent, and their memory would be given to others."""
+    """The sender keeps no reference to its tensors, so that their memory could be reused during the send."""
     works: list[Any] = [dist.isend(torch.full((300_000,), float(tag)), _next(here), tag=tag) for tag in range(6)]
     junk = [torch.full((300_000,), -1.0) for _ in range(6)]
     for tag in range(6):
@@ -339,7 +339,7 @@ def test_tensors_live_until_they_are_sent(ranks: Ranks) -> None:
 
 
 def asked_for_early(here: Here) -> str:
-    """Rank 0 has a second, and asks for more than it waits for: word to stop, say, that it looks for now and then."""
+    """Rank 0's timeout is a second; it posts a receive early, for example for a stop signal that it polls for."""
     group = dist.new_group(timeout=timedelta(seconds=1) if here.rank == 0 else _LONG)
     dist.barrier(group)
     told = ""
@@ -376,7 +376,7 @@ BEGINNINGS = {
 
 
 def python_goes_on(here: Here, beginning: str) -> None:
-    """Rank 1 does not begin before rank 0 has run Python for many times as long as a thread may keep it for itself."""
+    """Rank 1 begins after rank 0 has run Python for many times the interpreter's switch interval."""
     data = torch.full((200_000,), float(here.rank))
     assert BEGINNINGS[beginning](here, data.clone()).wait(_LONG)  # the first one connects
     if here.rank == 1:

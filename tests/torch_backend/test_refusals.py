@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What cannot be taken is refused with what to do: every rank says so by itself, and the group is as good as before."""
+"""Unsupported calls are refused with advice, on every rank independently, and the group stays usable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _fake_cuda() -> torch.Tensor:
-    """What a tensor on a GPU looks like, without one."""
+    """Imitates a tensor on a GPU without one."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):

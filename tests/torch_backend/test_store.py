@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes by torch's store: who is there, and who is not. Threads and a store are enough."""
+"""Roll calls through torch's store: which ranks are here and which are missing. Threads and a store suffice."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _functions(thread: threading.Thread) -> Iterator[str]:
 
 
 def test_all_ranks_have_one_deadline() -> None:
-    """The second rank comes in time, and the third would if its time began when the second came."""
+    """The second rank comes in time; the third would if its time began when the second came."""
     store, told = dist.HashStore(), list[str]()
     caller = RollCall(store, "here", 0, 3)
     thread = threading.Thread(target=lambda: told.append(caller.hold(timedelta(seconds=1), name_all=True)))
     thread.start()
-    while "_missing" not in _functions(thread):  # then the time has begun
+    while "_missing" not in _functions(thread):  # by then the time has begun
         time.sleep(0.001)
     time.sleep(0.8)
     store.set("here/1", b"")
@@ -53,7 +53,7 @@ def test_a_store_that_is_gone_is_no_missing_rank(rank: int) -> None:
 
 
 def test_a_wait_leaves_the_store_to_others() -> None:
-    """What says that a rank is here goes by the same connection as the wait for others."""
+    """A rank announces itself on the same connection as the wait for the others."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_LONG)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_LONG)
     found = list[bool]()

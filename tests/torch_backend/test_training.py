@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What training asks of a group: DDP and its hooks, FSDP2, checkpoints, and what torch.compile makes of them."""
+"""Training over a group: DDP and its hooks, FSDP2, checkpoints, and torch.compile."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def built_in_hook(here: Here, name: str) -> str:
 
 @pytest.mark.parametrize("name", ["ALLREDUCE", "FP16_COMPRESS"])
 def test_a_hook_that_ddp_has_built_in(ranks: Ranks, name: str) -> None:
-    """The second wants of C++ what Python cannot give, and says so; the group goes on."""
+    """The second hook needs a C++ interface that a group in Python lacks, and fails; the group stays usable."""
     for told in ranks.run(built_in_hook, name):
         assert not told or (name == "FP16_COMPRESS" and "should return TensorList" in told)
     ranks.run(fully_sharded)
@@ -90,7 +90,7 @@ def test_a_hook_that_ddp_has_built_in(ranks: Ranks, name: str) -> None:
 
 
 def saved_meanwhile(here: Here, directory: str) -> None:
-    """A thread of torch's own saves, by this group's collectives."""
+    """A thread of torch saves, with this group's collectives."""
     checkpoint = torch.distributed.checkpoint
     everyone = {f"of {rank}": torch.full((1000,), float(rank)) for rank in range(here.size)}
     name = f"of {here.rank}"
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_is_saved_meanwhile(ranks: Ranks, tmp_path: Path) -> N
 
 
 def fully_sharded(here: Here) -> None:
-    """FSDP2 asks the group for memory to communicate in; there is none but the host's."""
+    """FSDP2 asks the group for communication memory; it gets ordinary host memory."""
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (here.size,))
     model = torch.nn.Linear(30, 10)
     torch.nn.init.ones_(model.weight)
@@ -125,7 +125,7 @@ def test_fully_sharded_training(ranks: Ranks) -> None:
 
 
 def compiled(here: Here, kind: str) -> None:
-    """Its graphs have the collectives in them; what they are turned into for the processor is another matter."""
+    """Its graphs contain the collectives; the code generated for the CPU is not the subject."""
     layers = torch.nn.Linear(30, 10)
     torch.nn.init.ones_(layers.weight)
     if kind == "ddp":
@@ -145,7 +145,7 @@ def test_compiled_training(ranks: Ranks, kind: str) -> None:
 
 
 def gathered_in_place(here: Here) -> str:
-    """What inductor makes of a gather whose output it has already."""
+    """Inductor's form of a gather whose output exists already."""
     output = torch.zeros(2 * here.size)
     name = dist.group.WORLD.group_name
     try:
@@ -160,6 +160,6 @@ def gathered_in_place(here: Here) -> str:
 
 
 def test_a_gather_that_torch_does_not_hand_to_python(ranks: Ranks) -> None:
-    """torch refuses it, or it is right."""
+    """torch refuses it, or the result is right."""
     for told in ranks.run(gathered_in_place):
         assert not told or "No backend type associated with device type cpu" in told

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The cases that torch tests its own backends with and installs with itself. These pass; upstream.py says how they run.
+"""The cases by which torch tests its own backends, installed with it. These pass; upstream.py says how they run.
 
-Not here: what needs GPUs or torchvision, gloo by name (monitored_barrier, sparse reductions) or in its own words (a
-barrier's time is over), or the profiler's events of a backend that it knows.
+Left out: cases that need GPUs or torchvision, gloo by name (monitored_barrier, sparse reductions) or its own messages
+(a barrier's timeout), or the profiler's events of a known backend.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""torch's own test cases of torch.distributed, run on the ranks that are there. Imported by the ranks alone: it takes
-seconds.
+"""torch's own test cases of torch.distributed, run on existing ranks. Only the ranks import it: that takes seconds.
 
-The cases want to be started by torch's runner, a set of processes for each. Here a case is its function alone: what
-stands around it, which skips it for backends that it does not know or for want of GPUs, is taken off.
+torch's runner would start a set of processes for each case. Here a case is only its function, without the decorators
+that skip it for unknown backends or without GPUs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Case(distributed_test.DistributedTest._DistTestBase, distributed_test.Test
     here: Here
 
     def _barrier(self, *arguments: Any, **named: Any) -> None:
-        """torch's barrier sleeps for tenths of seconds between looks at files."""
+        """torch's barrier polls files and sleeps for tenths of seconds in between."""
         self.here.gloo.barrier().wait(timedelta(seconds=60))
 
 
