@@ -292,8 +292,8 @@ def test_a_rank_that_never_comes_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--op", "allsum"], "none of allreduce"),
-        (["--dtype", "float8"], "none of int8"),
+        (["--op", "allsum"], "not one of allreduce"),
+        (["--dtype", "float8"], "not one of int8"),
         (
             ["--transport", "bagua,ucx"],
             "'ucx' is not a network to compare; with --device cpu: bagua, nccl-socket, gloo, torch+bagua; "
