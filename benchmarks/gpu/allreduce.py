@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bagua_net import _rendezvous
-from bagua_net._bench import sizes, transports
-from bagua_net._bench.config import Config
-from bagua_net._bench.launch import Launcher
-from bagua_net._bench.result import Row
+from bagua_net import _sizes
+from bagua_net._bench.ranks import rendezvous
+from bagua_net._bench.workload.config import Config
+from bagua_net._bench.ranks.launch import Launcher
+from bagua_net._bench.transports.interface_choice import use_interface
+from bagua_net._bench.workload.result import Row
 from bagua_net._errors import BaguaNetError
-from bagua_net._plugin import plugin_path
+from bagua_net._native.plugin import plugin_path
 from benchmarks import ROOT
 from benchmarks.gpu import gpus
 from benchmarks.report import machine, markdown, results
@@ -132,10 +133,10 @@ class Benchmark:
 
     def _measure(self, ranks: int) -> None:
         config = self._plan.config(ranks)
-        token = _rendezvous.new_token()
+        token = rendezvous.new_token()
         members = ranks * (len(SIDES[config.device]) if config.device == "cuda" else 1)
         try:
-            with _rendezvous.Server(members, token, _ADDRESS, 0, config.timeout) as server:
+            with rendezvous.Server(members, token, _ADDRESS, 0, config.timeout) as server:
                 address = (_ADDRESS, server.port)
                 Launcher(config, list(range(ranks)), address, token, self._take, self._said.append).run()
         except BaguaNetError as error:
@@ -175,8 +176,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_allreduce.py", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--ranks", type=_ranks, default=(2, 4, 8), help="how many, between commas (2,4,8)")
-    add("--min", type=sizes.parse, default=8, help="first size in bytes; K, M and G are suffixes (%(default)s)")
-    add("--max", type=sizes.parse, default=1 << 30, help="last size (1G)")
+    add("--min", type=_sizes.parse, default=8, help="first size in bytes; K, M and G are suffixes (%(default)s)")
+    add("--max", type=_sizes.parse, default=1 << 30, help="last size (1G)")
     add("--factor", type=int, default=8, help="from one size to the next (%(default)s)")
     add("--rounds", type=int, default=5, help="turns of each network at each size (%(default)s)")
     add("--seconds", type=int, default=0, help="stop after this time with what was read; 0: never (%(default)s)")
@@ -189,7 +190,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 
 def _plan(options: argparse.Namespace) -> Plan:
     try:
-        swept = tuple(sizes.sweep(options.min, options.max, options.factor))
+        swept = tuple(_sizes.sweep(options.min, options.max, options.factor))
     except ValueError as error:
         raise BenchmarkError(str(error)) from None
     today = datetime.datetime.now(datetime.timezone.utc).date()
@@ -217,12 +218,12 @@ def _settings(plan: Plan, nccl_version: str) -> dict[str, object]:
 def _nccl_version(device: str) -> str:
     """Raises BaguaNetError where there is none to compare with."""
     if device == "cuda":
-        from bagua_net._bench import cuda
+        from bagua_net._bench.transports import cuda
 
         return cuda.nccl_version()
-    from bagua_net._bench import net
+    from bagua_net._bench.transports import nccl_net
 
-    return net.socket_version()
+    return nccl_net.socket_version()
 
 
 def measure(plan: Plan, words: Sequence[str]) -> list[str]:
@@ -232,7 +233,7 @@ def measure(plan: Plan, words: Sequence[str]) -> list[str]:
         BaguaNetError: there is no GPU, no torch, no NCCL or no plugin.
     """
     version = _nccl_version(plan.device)
-    transports.use_interface(None, local=True)
+    use_interface(None, local=True)
     os.environ.setdefault("NCCL_DEBUG", "WARN")
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     # Only the names of files: their folders on this machine say nothing to a reader.

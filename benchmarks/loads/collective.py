@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bagua_net._bench.result import Row
+from bagua_net._bench.workload.result import Row
 from benchmarks.loads.collective_rank import CollectiveRankSpec
 from benchmarks.loads.ipc import encode
 from benchmarks.loads.processes import Placement, RankFailed, RankProcess, place, running

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from bagua_net import _lib
-from bagua_net._bench import rank as bench_rank
-from bagua_net._bench.config import Config
-from bagua_net._rendezvous import Server
+from bagua_net._bench.ranks import process as bench_rank
+from bagua_net._bench.workload.config import Config
+from bagua_net._native import library
+from bagua_net._bench.ranks.rendezvous import Server
 from benchmarks.loads.ipc import serve
 
 _OP = "allreduce"
@@ -33,7 +33,7 @@ class CollectiveRankSpec:
     rank: int
     ranks: int
     transport: str
-    """This process's: a name of ``bagua_net._bench.transports.kinds("cpu")``."""
+    """This process's: a name of ``bagua_net._bench.transports.registry.kinds("cpu")``."""
     transports: tuple[str, ...]
     """Those of the run, which take turns; each has its own processes."""
     library: str
@@ -89,7 +89,7 @@ def _assignment(spec: CollectiveRankSpec, host: str, port: int) -> bench_rank.As
 def _take_part(out: TextIO) -> None:
     fields = json.loads(sys.stdin.readline())
     spec = CollectiveRankSpec(**{**fields, **{name: tuple(fields[name]) for name in ("transports", "sizes")}})
-    _lib.use(Path(spec.library))
+    library.use(Path(spec.library))
     with ExitStack() as stack:
         if _number(spec) == 0:
             server = stack.enter_context(Server(_members(spec), spec.token, spec.address, 0, spec.timeout_s))

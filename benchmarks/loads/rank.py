@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bagua_net._nccl_wheel import SocketTable, load
+from bagua_net._nccl.socket_network import SocketTable, load
 from benchmarks.loads.ipc import serve
 
 _OURS_API = 12

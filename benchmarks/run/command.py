@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bagua_net._bench import sizes
+from bagua_net import _sizes
 from bagua_net._errors import BaguaNetError
-from bagua_net._nccl_wheel import find, inspect
+from bagua_net._nccl.socket_network import find, inspect
 from benchmarks import ROOT
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, machine, markdown, results
@@ -59,7 +59,7 @@ def _arguments(program: Program) -> argparse.Namespace:
     add("--scenario", default=names, help=f"which of {names}")
     add("--sides", default=usual, help="which of %(default)s")
     add("--baseline", type=Path, metavar="LIBRARY", help="another build of the plugin, measured as one more side")
-    add("--size", type=_numbers(sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
+    add("--size", type=_numbers(_sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
     add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
     add("--quick", action="store_true", help="fewer cells, shorter windows: about seven minutes")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import bagua_net
-from bagua_net._nccl_wheel import LIBRARY_VARIABLE, SocketTable
+from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable
 from benchmarks.loads.collective import CollectiveSpec, measure_collective
 from benchmarks.loads.collective_rank import CollectiveRankSpec
 from benchmarks.loads.load import measure

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bagua_net._nccl_wheel import SocketTable
+from bagua_net._nccl.socket_network import SocketTable
 from benchmarks.loads.collective import CollectiveSpec
 from benchmarks.loads.reading import Reading
 from benchmarks.networks import namespaces

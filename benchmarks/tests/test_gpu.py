@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bagua_net._bench.result import Row
+from bagua_net._bench.workload.result import Row
 from benchmarks import ROOT
 from benchmarks.gpu import allreduce, gpus
 from benchmarks.report import markdown, results
@@ -91,11 +91,11 @@ def _program(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def _on_the_cpu(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    from bagua_net._bench import net, transports
+    from bagua_net._bench.transports import base, nccl_net
 
     try:
-        net.socket_version()
-    except transports.Unavailable as error:
+        nccl_net.socket_version()
+    except base.Unavailable as error:
         pytest.skip(str(error))
     return _program("--device", "cpu", "--ranks", "2", "--output", str(output), *words)
 

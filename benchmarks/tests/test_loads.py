@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bagua_net._nccl_wheel import SocketTable
+from bagua_net._nccl.socket_network import SocketTable
 from benchmarks.loads import collective, load, processes, reading
 from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bagua_net._nccl_wheel import SocketTable
+from bagua_net._nccl.socket_network import SocketTable
 from benchmarks.loads import load, processes
 from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces
