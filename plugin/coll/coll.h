@@ -74,7 +74,7 @@ struct bnet_coll {
 	int64_t timeout_ns;    /* 0: none */
 	int64_t usual_wait_ns; /* for a peer's message: usual_ns of struct bnet_coll_wait */
 	const char *operation;
-	unsigned warnings;     /* bnet_coll_warnings() when the operation began */
+	unsigned warnings; /* bnet_coll_warnings() when the operation began */
 	struct bnet_coll_region regions[BNET_COLL_REGIONS];
 	struct bnet_coll_peer *peers;
 	char error[768];

@@ -39,8 +39,11 @@ static bool flat_staged(const struct bnet_coll_pipe *pipe, size_t i)
 void bnet_coll_flat_init(struct bnet_coll_flat *flat, const void *send, size_t send_bytes, int send_peer, void *recv,
 			 size_t recv_bytes, int recv_peer, char *stage)
 {
-	*flat = (struct bnet_coll_flat){
-		.send = send, .send_bytes = send_bytes, .recv = recv, .recv_bytes = recv_bytes, .stage = stage};
+	*flat = (struct bnet_coll_flat){.send = send,
+					.send_bytes = send_bytes,
+					.recv = recv,
+					.recv_bytes = recv_bytes,
+					.stage = stage};
 	flat->pipe.op = flat;
 	flat->pipe.send.peer = send_peer;
 	flat->pipe.send.count = send_peer < 0 ? 0 : bnet_coll_chunks(send_bytes, BNET_COLL_CHUNK);

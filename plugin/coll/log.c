@@ -21,7 +21,7 @@ struct warning {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct warning last; /* of any thread: a network may fail in its own thread */
+static struct warning last;              /* of any thread: a network may fail in its own thread */
 static _Thread_local struct warning own; /* all since this thread's operation began, as many as fit */
 static _Thread_local unsigned began;
 static _Thread_local bool muted;

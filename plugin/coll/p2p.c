@@ -39,8 +39,9 @@ static int check_sendrecv(struct bnet_coll *coll, size_t send_count, int send_pe
 		return rc;
 	if (send_peer == coll->rank && recv_peer == coll->rank) {
 		if (send_count != recv_count)
-			rc = bnet_coll_fail(coll, -EINVAL, "sendrecv: rank %d sends %zu elements to itself and expects "
-					    "%zu", coll->rank, send_count, recv_count);
+			rc = bnet_coll_fail(coll, -EINVAL,
+					    "sendrecv: rank %d sends %zu elements to itself and expects %zu",
+					    coll->rank, send_count, recv_count);
 		return rc;
 	}
 	if (send_peer != -1)

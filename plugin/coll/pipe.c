@@ -102,8 +102,7 @@ static int test_oldest(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, stru
 			return bnet_coll_fail(coll, -EMSGSIZE,
 					      "%s: rank %d expected %zu bytes from rank %d but got %d; do all ranks "
 					      "call the same operation with the same arguments?",
-					      coll->operation, coll->rank, half->flight[slot].bytes, half->peer,
-					      bytes);
+					      coll->operation, coll->rank, half->flight[slot].bytes, half->peer, bytes);
 	}
 	if (!sends && pipe->received != NULL && half->flight[slot].bytes > 0)
 		pipe->received(pipe, half->done);
@@ -191,8 +190,9 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int 
 int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
 			   bool (*next)(void *op, int place), void *op)
 {
-	struct bnet_coll_wait wait = {
-		.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE, .usual_ns = coll->usual_wait_ns};
+	struct bnet_coll_wait wait = {.timeout_ns = coll->timeout_ns,
+				      .nap_after = PATIENCE,
+				      .usual_ns = coll->usual_wait_ns};
 	int rc = run(coll, pipes, npipes, next, op, &wait);
 
 	coll->usual_wait_ns = wait.usual_ns;

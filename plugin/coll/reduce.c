@@ -45,7 +45,7 @@ typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t co
 /* ---- types that the machine has instructions for ---- */
 
 #define REDUCE(name, type, expression)                                                     \
-	CLONES static void name(void *dst, const void *lhs, const void *rhs, size_t count)   \
+	CLONES static void name(void *dst, const void *lhs, const void *rhs, size_t count) \
 	{                                                                                  \
 		type *out = dst;                                                           \
 		const type *left = lhs, *right = rhs;                                      \
@@ -57,6 +57,9 @@ typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t co
 			out[i] = (type)(expression);                                       \
 		}                                                                          \
 	}
+
+/* The formatter would take the operators for pointers. */
+/* clang-format off */
 
 /* wrap: the unsigned type at least as wide as int, in which sums and products wrap. */
 #define REDUCE_INTEGER(prefix, type, wrap)                     \
@@ -74,6 +77,8 @@ typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t co
 	REDUCE(prefix##_min, type, (a < b || a != a) ? a : b)  \
 	REDUCE(prefix##_max, type, (a > b || a != a) ? a : b)
 
+/* clang-format on */
+
 REDUCE_INTEGER(int8, int8_t, unsigned)
 REDUCE_INTEGER(uint8, uint8_t, unsigned)
 REDUCE_INTEGER(int32, int32_t, uint32_t)
@@ -81,15 +86,15 @@ REDUCE_INTEGER(int64, int64_t, uint64_t)
 REDUCE_FLOAT(float32, float)
 REDUCE_FLOAT(float64, double)
 
-#define SCALE(name, type, divisor)                                           \
-	CLONES static void name(void *buf, size_t count, int n)                \
-	{                                                                    \
-		type *out = buf;                                             \
-		const divisor by = (divisor)n;                               \
-                                                                             \
-		INDEPENDENT                                                  \
-		for (size_t i = 0; i < count; i++)                           \
-			out[i] = (type)(out[i] / by);                        \
+#define SCALE(name, type, divisor)                              \
+	CLONES static void name(void *buf, size_t count, int n) \
+	{                                                       \
+		type *out = buf;                                \
+		const divisor by = (divisor)n;                  \
+                                                                \
+		INDEPENDENT                                     \
+		for (size_t i = 0; i < count; i++)              \
+			out[i] = (type)(out[i] / by);           \
 	}
 
 SCALE(int8_scale, int8_t, int)
@@ -170,12 +175,12 @@ static inline uint16_t float_to_float16(float value)
 	return (uint16_t)(half | sign);
 }
 
-#define CONVERT(name, to, from, function)                                    \
-	CLONES static void name(to *dst, const from *src, size_t count)        \
-	{                                                                    \
-		INDEPENDENT                                                  \
-		for (size_t i = 0; i < count; i++)                           \
-			dst[i] = function(src[i]);                           \
+#define CONVERT(name, to, from, function)                               \
+	CLONES static void name(to *dst, const from *src, size_t count) \
+	{                                                               \
+		INDEPENDENT                                             \
+		for (size_t i = 0; i < count; i++)                      \
+			dst[i] = function(src[i]);                      \
 	}
 
 CONVERT(bfloat16_widen, float, uint16_t, bfloat16_to_float)
@@ -252,9 +257,11 @@ static void scale_half(const struct half_format *format, uint16_t *buf, size_t c
 
 /* ---- one row per element type ---- */
 
+/* clang-format off */
 #define OF_NUMBERS(prefix) prefix##_sum, prefix##_prod, prefix##_min, prefix##_max, prefix##_sum
 #define OF_INTEGERS(prefix) {OF_NUMBERS(prefix), prefix##_band, prefix##_bor, prefix##_bxor}
 #define OF_FLOATS(prefix) {OF_NUMBERS(prefix)}
+/* clang-format on */
 
 static const struct element_type {
 	size_t size;

@@ -31,10 +31,10 @@ struct ring {
 	const char *send;
 	char *recv;
 	char *scratch;
-	size_t total;  /* bytes of all blocks; the last ones may be shorter than the others, or empty */
-	size_t block;  /* bytes from one block to the next */
-	size_t chunk;  /* bytes */
-	size_t width;  /* chunks */
+	size_t total; /* bytes of all blocks; the last ones may be shorter than the others, or empty */
+	size_t block; /* bytes from one block to the next */
+	size_t chunk; /* bytes */
+	size_t width; /* chunks */
 	size_t steps;
 	int shift;
 	int dtype;
@@ -164,9 +164,9 @@ int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *rec
 	const size_t element = bnet_coll_dtype_size(dtype), nranks = (size_t)coll->nranks;
 	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, nranks) * element, 64);
 	struct bnet_coll_pipe pipe = {.send.piece = allreduce_send,
-				 .recv.piece = allreduce_recv,
-				 .recv.may_post = allreduce_may_recv,
-				 .received = allreduce_received};
+				      .recv.piece = allreduce_recv,
+				      .recv.may_post = allreduce_may_recv,
+				      .received = allreduce_received};
 	struct ring ring;
 
 	ring_init(&ring, coll, send, recv, block);
@@ -230,9 +230,9 @@ static void scatter_received(const struct bnet_coll_pipe *pipe, size_t i)
 static int ring_reduce_scatter(struct bnet_coll *coll, const void *send, void *recv, size_t block, int dtype, int op)
 {
 	struct bnet_coll_pipe pipe = {.send.piece = scatter_send,
-				 .recv.piece = scatter_recv,
-				 .recv.may_post = scatter_may_recv,
-				 .received = scatter_received};
+				      .recv.piece = scatter_recv,
+				      .recv.may_post = scatter_may_recv,
+				      .received = scatter_received};
 	struct ring ring;
 
 	ring_init(&ring, coll, send, recv, block);

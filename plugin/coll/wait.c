@@ -8,6 +8,8 @@
 #include <sched.h>
 #include <time.h>
 
+#include "base/clock.h"
+
 /* Polls between two clock readings. A row of fewer polls does not count as a wait. */
 #define CLOCK_EVERY 64
 /* Where waits are usually longer than this, a nap costs less than polling, although it lasts twice as long. */
@@ -21,10 +23,7 @@
 
 int64_t bnet_coll_now(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+	return (int64_t)bnet_now_ns();
 }
 
 void bnet_coll_wait_over(struct bnet_coll_wait *wait)

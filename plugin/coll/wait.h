@@ -19,7 +19,7 @@ struct bnet_coll_wait {
 	int64_t usual_ns;   /* running mean of the waits for a peer, except those over before a clock reading */
 };
 
-/* Monotonic, in ns. */
+/* CLOCK_MONOTONIC in ns, signed for differences and deadlines. */
 int64_t bnet_coll_now(void);
 /* After a poll that moved something. */
 void bnet_coll_wait_reset(struct bnet_coll_wait *wait);

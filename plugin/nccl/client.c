@@ -11,18 +11,18 @@
 #define NET(client, v) ((const ncclNet_v##v##_t *)(client)->raw)
 
 /* A function whose signature is the same in every version; only its offset in the table changed. */
-#define CALL_FROM_V4(client, function, ...)                                      \
-	((client)->version == 4    ? NET(client, 4)->function(__VA_ARGS__)        \
-	 : (client)->version == 5  ? NET(client, 5)->function(__VA_ARGS__)        \
-	 : (client)->version == 6  ? NET(client, 6)->function(__VA_ARGS__)        \
-	 : (client)->version == 7  ? NET(client, 7)->function(__VA_ARGS__)        \
+#define CALL_FROM_V4(client, function, ...)                               \
+	((client)->version == 4   ? NET(client, 4)->function(__VA_ARGS__) \
+	 : (client)->version == 5 ? NET(client, 5)->function(__VA_ARGS__) \
+	 : (client)->version == 6 ? NET(client, 6)->function(__VA_ARGS__) \
+	 : (client)->version == 7 ? NET(client, 7)->function(__VA_ARGS__) \
 				  : CALL_FROM_V8(client, function, __VA_ARGS__))
-#define CALL_FROM_V8(client, function, ...)                                      \
-	((client)->version == 8    ? NET(client, 8)->function(__VA_ARGS__)        \
-	 : (client)->version == 9  ? NET(client, 9)->function(__VA_ARGS__)        \
-	 : (client)->version == 10 ? NET(client, 10)->function(__VA_ARGS__)       \
-	 : (client)->version == 11 ? NET(client, 11)->function(__VA_ARGS__)       \
-				  : NET(client, 12)->function(__VA_ARGS__))
+#define CALL_FROM_V8(client, function, ...)                                 \
+	((client)->version == 8    ? NET(client, 8)->function(__VA_ARGS__)  \
+	 : (client)->version == 9  ? NET(client, 9)->function(__VA_ARGS__)  \
+	 : (client)->version == 10 ? NET(client, 10)->function(__VA_ARGS__) \
+	 : (client)->version == 11 ? NET(client, 11)->function(__VA_ARGS__) \
+				   : NET(client, 12)->function(__VA_ARGS__))
 
 ncclResult_t bnet_client_init_class(struct bnet_client *client, const void *raw, int version, ncclDebugLogger_t logger,
 				    int traffic_class)
@@ -95,40 +95,40 @@ ncclResult_t bnet_client_devices(const struct bnet_client *client, int *ndev)
 /* ---- properties: read in the version's own layout, then copied by name ---- */
 
 /* The fields that every version has. */
-#define COPY_PROPERTIES(to, from)               \
-	do {                                    \
-		(to)->name = (from).name;       \
-		(to)->pciPath = (from).pciPath; \
-		(to)->guid = (from).guid;       \
+#define COPY_PROPERTIES(to, from)                     \
+	do {                                          \
+		(to)->name = (from).name;             \
+		(to)->pciPath = (from).pciPath;       \
+		(to)->guid = (from).guid;             \
 		(to)->ptrSupport = (from).ptrSupport; \
-		(to)->speed = (from).speed;     \
-		(to)->port = (from).port;       \
-		(to)->maxComms = (from).maxComms; \
+		(to)->speed = (from).speed;           \
+		(to)->port = (from).port;             \
+		(to)->maxComms = (from).maxComms;     \
 	} while (0)
 
-#define COPY_PROPERTIES_V5(to, from)            \
-	do {                                    \
-		COPY_PROPERTIES(to, from);      \
-		(to)->latency = (from).latency; \
+#define COPY_PROPERTIES_V5(to, from)              \
+	do {                                      \
+		COPY_PROPERTIES(to, from);        \
+		(to)->latency = (from).latency;   \
 		(to)->maxRecvs = (from).maxRecvs; \
 	} while (0)
 
-#define COPY_PROPERTIES_V7(to, from)                        \
-	do {                                                \
-		COPY_PROPERTIES_V5(to, from);               \
-		(to)->netDeviceType = (from).netDeviceType; \
+#define COPY_PROPERTIES_V7(to, from)                              \
+	do {                                                      \
+		COPY_PROPERTIES_V5(to, from);                     \
+		(to)->netDeviceType = (from).netDeviceType;       \
 		(to)->netDeviceVersion = (from).netDeviceVersion; \
 	} while (0)
 
-#define COPY_PROPERTIES_V9(to, from)                                                          \
-	do {                                                                                  \
-		COPY_PROPERTIES_V7(to, from);                                                 \
-		(to)->regIsGlobal = (from).regIsGlobal;                                       \
-		(to)->forceFlush = (from).forceFlush;                                         \
-		(to)->vProps.ndevs = (from).vProps.ndevs;                                     \
-		memcpy((to)->vProps.devs, (from).vProps.devs, sizeof((from).vProps.devs));    \
-		(to)->maxP2pBytes = (from).maxP2pBytes;                                       \
-		(to)->maxCollBytes = (from).maxCollBytes;                                     \
+#define COPY_PROPERTIES_V9(to, from)                                                       \
+	do {                                                                               \
+		COPY_PROPERTIES_V7(to, from);                                              \
+		(to)->regIsGlobal = (from).regIsGlobal;                                    \
+		(to)->forceFlush = (from).forceFlush;                                      \
+		(to)->vProps.ndevs = (from).vProps.ndevs;                                  \
+		memcpy((to)->vProps.devs, (from).vProps.devs, sizeof((from).vProps.devs)); \
+		(to)->maxP2pBytes = (from).maxP2pBytes;                                    \
+		(to)->maxCollBytes = (from).maxCollBytes;                                  \
 	} while (0)
 
 static ncclResult_t properties_to_v6(const struct bnet_client *client, int dev, ncclNetProperties_v12_t *props)
@@ -202,16 +202,16 @@ ncclResult_t bnet_client_properties(const struct bnet_client *client, int dev, n
 /* ---- virtual devices ---- */
 
 /* The count is passed on unchecked, so that tests can ask a table for too many devices. */
-#define MAKE_V_DEVICE(v, props_v)                                                                           \
+#define MAKE_V_DEVICE(v, props_v)                                                                                      \
 	static ncclResult_t make_v_device_v##v(const struct bnet_client *client, const int *devs, int ndevs, int *dev) \
-	{                                                                                                   \
-		ncclNetVDeviceProps_v##props_v##_t props = {.ndevs = ndevs};                                \
-                                                                                                            \
-		for (size_t i = 0; i < sizeof(props.devs) / sizeof(props.devs[0]) && (int)i < ndevs; i++)   \
-			props.devs[i] = devs[i];                                                            \
-		if (!NET(client, v)->makeVDevice)                                                            \
-			return ncclInvalidUsage;                                                            \
-		return NET(client, v)->makeVDevice(dev, &props);                                             \
+	{                                                                                                              \
+		ncclNetVDeviceProps_v##props_v##_t props = {.ndevs = ndevs};                                           \
+                                                                                                                       \
+		for (size_t i = 0; i < sizeof(props.devs) / sizeof(props.devs[0]) && (int)i < ndevs; i++)              \
+			props.devs[i] = devs[i];                                                                       \
+		if (!NET(client, v)->makeVDevice)                                                                      \
+			return ncclInvalidUsage;                                                                       \
+		return NET(client, v)->makeVDevice(dev, &props);                                                       \
 	}
 
 MAKE_V_DEVICE(9, 9)

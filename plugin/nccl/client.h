@@ -12,7 +12,7 @@
 struct bnet_client {
 	const void *raw; /* the table: ncclNet_v<version>_t */
 	int version;
-	void *ctx;       /* v11 and later: what init returned */
+	void *ctx;                  /* v11 and later: what init returned */
 	ncclNetCommConfig_t config; /* the communicator's: an argument of connect in v10, of init in v11 and later */
 };
 

@@ -24,7 +24,7 @@ enum { BNET_TAGGED_EAGER = 1, BNET_TAGGED_RTS, BNET_TAGGED_CTS, BNET_TAGGED_DATA
 
 struct bnet_tagged_frame {
 	uint64_t kind;
-	uint64_t key;    /* RTS, CTS, DATA: names the message; chosen by its sender */
+	uint64_t key; /* RTS, CTS, DATA: names the message; chosen by its sender */
 	int64_t tag;
 	uint64_t bytes;  /* of the message; CTS: of the receive */
 	uint64_t credit; /* bytes of eager messages handed on since the last frame */

@@ -12,6 +12,7 @@
 #include "coll/log.h"
 #include "coll/size.h"
 #include "coll/wait.h"
+#include "nccl/client.h"
 #include "tagged/match.h"
 
 /* A peer that owes an answer may die before it has connected: then no connection from it reports the death. A frame is
@@ -365,7 +366,7 @@ static int complete_in(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer
 		peer->in_done++;
 		*progress = true;
 		rc = peer->into != NULL ? chunk_arrived(tagged, peer, (size_t)bytes, oldest.bytes)
-				       : frame_arrived(tagged, peer, (size_t)bytes);
+					: frame_arrived(tagged, peer, (size_t)bytes);
 		if (rc != 0)
 			return rc;
 	}

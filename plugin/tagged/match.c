@@ -25,8 +25,10 @@ static int wrong_size(struct bnet_tagged *tagged, const struct bnet_tagged_op *o
 static int deliver(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int from,
 		   const struct bnet_tagged_frame *frame, const char *payload)
 {
-	const struct bnet_tagged_frame cts = {
-		.kind = BNET_TAGGED_CTS, .key = frame->key, .tag = frame->tag, .bytes = op->bytes};
+	const struct bnet_tagged_frame cts = {.kind = BNET_TAGGED_CTS,
+					      .key = frame->key,
+					      .tag = frame->tag,
+					      .bytes = op->bytes};
 	const bool requested = frame->kind == BNET_TAGGED_RTS;
 
 	bnet_tagged_await(tagged, op, false);
@@ -47,8 +49,7 @@ static int deliver(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int fr
 
 /* An eager message was handed on: its cost returns to the sender. This never makes a connection: a peer that has only
  * sent may be gone, and a sender whose window is full sends an RTS, whose answer returns the credit. */
-static int give_credit(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
-		       const struct bnet_tagged_frame *eager)
+static int give_credit(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *eager)
 {
 	const struct bnet_tagged_frame credit = {.kind = BNET_TAGGED_CREDIT};
 
@@ -149,8 +150,10 @@ static int unknown_key(struct bnet_tagged *tagged, const struct bnet_tagged_peer
 
 static int cts_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *cts)
 {
-	const struct bnet_tagged_frame data = {
-		.kind = BNET_TAGGED_DATA, .key = cts->key, .tag = cts->tag, .bytes = cts->bytes};
+	const struct bnet_tagged_frame data = {.kind = BNET_TAGGED_DATA,
+					       .key = cts->key,
+					       .tag = cts->tag,
+					       .bytes = cts->bytes};
 	struct bnet_tagged_op *op = find(&tagged->requested, peer->rank, cts->key);
 
 	if (op == NULL)
@@ -187,9 +190,13 @@ int bnet_tagged_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *pee
 			const struct bnet_tagged_frame *frame, const char *payload)
 {
 	switch (frame->kind) {
-	case BNET_TAGGED_CTS: return cts_arrived(tagged, peer, frame);
-	case BNET_TAGGED_DATA: return data_arrived(tagged, peer, frame);
-	case BNET_TAGGED_CREDIT: return 0;
-	default: return match_message(tagged, peer, frame, payload);
+	case BNET_TAGGED_CTS:
+		return cts_arrived(tagged, peer, frame);
+	case BNET_TAGGED_DATA:
+		return data_arrived(tagged, peer, frame);
+	case BNET_TAGGED_CREDIT:
+		return 0;
+	default:
+		return match_message(tagged, peer, frame, payload);
 	}
 }

@@ -126,8 +126,9 @@ static void finish_lost(struct bnet_tagged *tagged, struct bnet_tagged_op *op)
 {
 	const int rc = op->peer >= 0 ? tagged->peers[op->peer].out_lost : -EREMOTEIO;
 
-	bnet_tagged_finish(tagged, op, bnet_coll_fail(tagged->coll, rc, "%s: rank %d lost rank %d (-1: all) before",
-						      op->sends ? "send" : "recv", tagged->coll->rank, op->peer));
+	bnet_tagged_finish(tagged, op,
+			   bnet_coll_fail(tagged->coll, rc, "%s: rank %d lost rank %d (-1: all) before",
+					  op->sends ? "send" : "recv", tagged->coll->rank, op->peer));
 }
 
 static int begin_receive(struct bnet_tagged *tagged, struct bnet_tagged_op *op)

@@ -91,8 +91,8 @@ static int post(struct bnet_tagged *tagged, const struct bnet_tagged_op *asked, 
 int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
 		     uint64_t id)
 {
-	const struct bnet_tagged_op op = {
-		.id = id, .sends = true, .buf = (char *)(uintptr_t)buf, .bytes = bytes, .peer = peer, .tag = tag};
+	const struct bnet_tagged_op op =
+		{.id = id, .sends = true, .buf = (char *)(uintptr_t)buf, .bytes = bytes, .peer = peer, .tag = tag};
 
 	return post(tagged, &op, timeout_s);
 }

@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bagua_net.h"
 #include "base/list.h"
 #include "coll/coll.h"
 #include "tagged/frame.h"
@@ -39,15 +40,15 @@ struct bnet_tagged_op {
 	bool sends;
 	char *buf;
 	size_t bytes;
-	int peer;         /* -1: any, until it is matched */
+	int peer; /* -1: any, until it is matched */
 	int64_t tag;
 	int64_t deadline; /* ns of bnet_coll_now; 0: none */
 	uint64_t key;     /* of its RTS */
 	void *mhandle;    /* of buf, while DATA moves */
 	bool registered;
-	bool awaits;      /* it needs a frame from its peer, and counts in the peer's `awaited` or in `any` */
+	bool awaits; /* it needs a frame from its peer, and counts in the peer's `awaited` or in `any` */
 	int rc;
-	char *error;      /* NULL, or the reason of the failure */
+	char *error; /* NULL, or the reason of the failure */
 };
 
 /* A frame in a peer's queue. */
@@ -83,12 +84,12 @@ struct bnet_tagged_peer {
 
 	struct bnet_node out; /* frames, in order; the first may be partly sent */
 	void *out_mhandle;
-	bool out_ready;       /* connected, and the slots are registered */
+	bool out_ready; /* connected, and the slots are registered */
 	size_t out_posted, out_done;
-	bool header_sent;     /* of the first frame, a DATA */
-	size_t out_sent;      /* bytes of its payload */
-	uint64_t uncredited;  /* bytes of eager messages that count in the window */
-	int64_t probe_at;     /* when to send a CREDIT as a probe, because the peer's end would not be noticed */
+	bool header_sent;    /* of the first frame, a DATA */
+	size_t out_sent;     /* bytes of its payload */
+	uint64_t uncredited; /* bytes of eager messages that count in the window */
+	int64_t probe_at;    /* when to send a CREDIT as a probe, because the peer's end would not be noticed */
 	struct bnet_tagged_flight out_flight[BNET_COLL_DEPTH];
 
 	void *in_mhandle;
@@ -115,12 +116,12 @@ struct bnet_tagged {
 	struct bnet_node sending;    /* sends whose bytes are queued or in flight */
 	struct bnet_node unexpected; /* messages, in order of arrival */
 	struct bnet_node finished;
-	struct bnet_node reported;   /* the caller may still read their error texts */
-	size_t outstanding;          /* operations seen and not finished */
-	unsigned any;                /* receives from any source, not matched */
+	struct bnet_node reported; /* the caller may still read their error texts */
+	size_t outstanding;        /* operations seen and not finished */
+	unsigned any;              /* receives from any source, not matched */
 	uint64_t next_key;
 	unsigned passes;
-	bool begun;                  /* progress was called */
+	bool begun; /* progress was called */
 	int failed;
 	struct bnet_tagged_peer *peers;
 };

@@ -13,7 +13,8 @@
 
 /* An ncclDebugLogger_t: a failed check is easier to understand with the warnings. */
 __attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebugLogLevel level, unsigned long flags,
-									const char *file, int line, const char *fmt, ...)
+									const char *file, int line, const char *fmt,
+									...)
 {
 	va_list args;
 

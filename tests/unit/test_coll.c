@@ -68,8 +68,8 @@ static void store(void *buf, size_t i, int dtype, int value)
 	case BNET_FLOAT16:
 		while (value >> (exponent + 1) != 0)
 			exponent++;
-		((uint16_t *)buf)[i] = (uint16_t)(value == 0 ? 0
-					: (exponent + 15) << 10 | ((value << 10 >> exponent) & 0x3ff));
+		((uint16_t *)buf)[i] =
+			(uint16_t)(value == 0 ? 0 : (exponent + 15) << 10 | ((value << 10 >> exponent) & 0x3ff));
 		return;
 	case BNET_BFLOAT16:
 		memcpy(&bits, &single, sizeof(bits));

@@ -80,8 +80,8 @@ static double decode(uint64_t bits, int dtype)
 		return fraction != 0 ? NAN : sign * INFINITY;
 	if (exponent == 0)
 		return sign * ldexp((double)fraction, 1 - bias - format.fraction_bits);
-	return sign * ldexp((double)(fraction | UINT64_C(1) << format.fraction_bits),
-			    exponent - bias - format.fraction_bits);
+	return sign *
+	       ldexp((double)(fraction | UINT64_C(1) << format.fraction_bits), exponent - bias - format.fraction_bits);
 }
 
 /* The nearest number of the format, ties to even: by counting steps, not by shifting bits. */
@@ -176,8 +176,8 @@ static void check_element(uint64_t got, uint64_t a, uint64_t b, int dtype, int o
 		const double value = float_op(decode(a, dtype), decode(b, dtype), op);
 		const double rounded = (double)(float)value; /* as documented: float32 first */
 
-		same = isnan(rounded) ? isnan(decode(got, dtype)) : got == encode(rounded, dtype) ||
-			(rounded == 0 && decode(got, dtype) == 0);
+		same = isnan(rounded) ? isnan(decode(got, dtype))
+				      : got == encode(rounded, dtype) || (rounded == 0 && decode(got, dtype) == 0);
 	}
 	if (!same)
 		fprintf(stderr, "%s op %d: a %#llx b %#llx gives %#llx\n", dtype_names[dtype], op,
@@ -246,13 +246,14 @@ static void check_special(int dtype, const uint64_t *values, size_t n)
 static void test_special(void)
 {
 	/* zeros, subnormals, the edges of normal, ties, the largest, infinities, NaNs (quiet, signalling, payload) */
-	static const uint64_t half[] = {0, 0x8000, 1, 2, 3, 0x3ff, 0x400, 0x401, 0x8001, 0x83ff, 0x3c00, 0x3c01, 0xbc00,
-					0x4bff, 0x6800, 0x6801, 0x77ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01,
-					0xfe55};
-	static const uint64_t bfloat[] = {0, 0x8000, 1, 2, 0x7f, 0x80, 0x81, 0x8001, 0x3f80, 0x3f81, 0xbf80, 0x4b80,
-					  0x7f7f, 0xff7f, 0x7f7e, 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7fff, 0xffff};
-	static const uint64_t single[] = {0, 0x80000000, 1, 0x7fffff, 0x800000, 0x3f800000, 0xbf800000, 0x7f7fffff,
-					  0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001};
+	static const uint64_t half[] = {0,      0x8000, 1,      2,      3,      0x3ff,  0x400,  0x401,
+					0x8001, 0x83ff, 0x3c00, 0x3c01, 0xbc00, 0x4bff, 0x6800, 0x6801,
+					0x77ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xfe55};
+	static const uint64_t bfloat[] = {0,      0x8000, 1,      2,      0x7f,   0x80,   0x81,
+					  0x8001, 0x3f80, 0x3f81, 0xbf80, 0x4b80, 0x7f7f, 0xff7f,
+					  0x7f7e, 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x7fff, 0xffff};
+	static const uint64_t single[] = {0,          0x80000000, 1,          0x7fffff,   0x800000,   0x3f800000,
+					  0xbf800000, 0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001};
 	static const uint64_t int32[] = {0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0x80000001, 0x10000};
 	static const uint64_t int64[] = {0, 1, UINT64_MAX, INT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 32};
 	static const uint64_t int8[] = {0, 1, 2, 0x7f, 0x80, 0x81, 0xff};

@@ -402,8 +402,8 @@ int main(void)
 {
 	static const int versions[] = {8, 12};
 	static void (*const pairs[])(struct rank *) = {
-		timed_out,  timed_out_in_traffic, wrong_size,          wrong_size_last, wrong_size_and_gone,
-		each_its_reason, sent_before_leaving,      sent_before_accept, peer_dies,       peer_dies_silent,
+		timed_out,       timed_out_in_traffic, wrong_size,         wrong_size_last, wrong_size_and_gone,
+		each_its_reason, sent_before_leaving,  sent_before_accept, peer_dies,       peer_dies_silent,
 		refused,
 	};
 

@@ -135,7 +135,8 @@ static void connect_raw(struct raw *raw)
 	for (; rank_0(raw)->send.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_connect(raw->coll, 0, &progress), 0);
 	check_int(bnet_client_reg(&raw->coll->client, rank_0(raw)->send.comm, raw->out, sizeof(raw->out), NCCL_PTR_HOST,
-				  &raw->out_mhandle), ncclSuccess);
+				  &raw->out_mhandle),
+		  ncclSuccess);
 }
 
 static void accept_raw(struct raw *raw)
@@ -145,7 +146,8 @@ static void accept_raw(struct raw *raw)
 	for (; rank_0(raw)->recv.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_accept(raw->coll, 0, &progress), 0);
 	check_int(bnet_client_reg(&raw->coll->client, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), NCCL_PTR_HOST,
-				  &raw->in_mhandle), ncclSuccess);
+				  &raw->in_mhandle),
+		  ncclSuccess);
 }
 
 static void stop_receiving(struct raw *raw)
@@ -179,7 +181,8 @@ static void send_raw(struct raw *raw, size_t bytes)
 
 	for (; request == NULL; sched_yield())
 		check_int(bnet_client_isend(client, rank_0(raw)->send.comm, raw->out, bytes, 0, raw->out_mhandle,
-					    &request), ncclSuccess);
+					    &request),
+			  ncclSuccess);
 	for (; !done; sched_yield())
 		check_int(bnet_client_test(client, request, &done, NULL), ncclSuccess);
 }
@@ -199,7 +202,8 @@ static struct bnet_tagged_frame receive_frame(struct raw *raw)
 
 	for (; request == NULL; sched_yield())
 		check_int(bnet_client_irecv(client, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), 0,
-					    raw->in_mhandle, &request), ncclSuccess);
+					    raw->in_mhandle, &request),
+			  ncclSuccess);
 	for (; !done; sched_yield())
 		check_int(bnet_client_test(client, request, &done, &bytes), ncclSuccess);
 	memcpy(&frame, raw->in, sizeof(frame));
