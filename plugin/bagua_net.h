@@ -101,7 +101,7 @@ enum { /* element types */
 	BNET_FLOAT32 = 6,
 	BNET_FLOAT64 = 7
 };
-enum { /* reductions; the average divides the sum by the number of ranks (integers: towards zero) */
+enum { /* reductions; the average divides the sum by the number of ranks (integers round towards zero) */
 	BNET_SUM = 0,
 	BNET_PROD = 1,
 	BNET_MIN = 2,
@@ -114,85 +114,91 @@ enum { /* reductions; the average divides the sum by the number of ranks (intege
 enum { /* allreduce algorithms */
 	BNET_ALGO_AUTO = 0,    /* by size and rank count */
 	BNET_ALGO_RING = 1,
-	BNET_ALGO_DIRECT = 2   /* few steps, more bytes: for small messages */
+	BNET_ALGO_DIRECT = 2   /* fewer steps, more bytes: for small messages */
 };
 
 /* Bytes of one element; 0 for an unknown type. */
 size_t bnet_coll_dtype_size(int dtype);
-/* dst[i] = op(a[i], b[i]), BNET_AVG as BNET_SUM. dst may be a or b. -EINVAL: unknown type or operation, or bits of floats. */
+/* dst[i] = op(a[i], b[i]), on this rank alone; BNET_AVG sums. dst may be a or b. -EINVAL: unknown type or operation, or
+ * a bitwise operation on floats. */
 int bnet_coll_reduce_local(void *dst, const void *a, const void *b, size_t count, int dtype, int op);
-/* buf[i] = buf[i] / n: the second half of BNET_AVG. */
+/* buf[i] = buf[i] / n: the second step of BNET_AVG. */
 int bnet_coll_scale_local(void *buf, size_t count, int dtype, int n);
 
-/* A group of nranks processes (or threads), each with its own object. table: an ncclNet table of that version (8 to
- * 12); dev: its device. The object belongs to one thread at a time. 0, or -errno with bnet_coll_error(NULL). */
+/* A group of nranks processes or threads, each with its own object. table: an ncclNet table of this version (8 to 12);
+ * dev: the number of a device of that network. An object belongs to one thread at a time. 0, or -errno with the text in
+ * bnet_coll_error(NULL). */
 int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev, int rank, int nranks);
-/* Step 1: every rank listens and fills its row of bnet_coll_handle_size() bytes. The caller carries all rows, in rank
- * order, to every rank. Step 2: every rank connects with them. -ETIMEDOUT after timeout_s seconds. */
+/* Step 1: every rank listens and fills its row of bnet_coll_handle_size() bytes. The caller distributes all rows, in
+ * rank order, to every rank. Step 2: every rank connects with them. -ETIMEDOUT after timeout_s seconds. */
 size_t bnet_coll_handle_size(const bnet_coll_t *coll);
 int bnet_coll_listen(bnet_coll_t *coll, void *row);
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s);
-/* Closes everything; coll may be NULL. */
+/* Closes all connections and frees the object; coll may be NULL. */
 void bnet_coll_destroy(bnet_coll_t *coll);
-/* What went wrong in this object's last failed call (NULL: in the last failed create of this thread). */
+/* The reason of this object's last failure; coll NULL: of this thread's last failed create. */
 const char *bnet_coll_error(const bnet_coll_t *coll);
-/* Seconds that an operation may take without any progress before it fails with -ETIMEDOUT; 0: no limit; default 300. */
+/* Seconds without progress after which an operation fails with -ETIMEDOUT; 0: no limit; default 300. */
 void bnet_coll_set_timeout(bnet_coll_t *coll, double seconds);
-/* Makes the operation in progress, and all later ones, fail with -ECANCELED. From any thread. */
+/* Makes the operation in progress and all later ones fail with -ECANCELED. Any thread may call it. */
 void bnet_coll_abort(bnet_coll_t *coll);
 
-/* Counts are elements. Buffers may be equal (in place) where a send and a receive buffer of the same size are named;
- * all_gather and reduce_scatter also take NCCL's in-place form (this rank's block of the large buffer). All ranks call
- * the same operation with the same arguments, in the same order. 0 or -errno; after an error the group is unusable. */
+/* Counts are in elements. A send and a receive buffer of the same size may be the same memory (in place); all_gather
+ * and reduce_scatter also take NCCL's in-place form (the small buffer is this rank's block of the large one). All ranks
+ * call the same operations with the same arguments in the same order. 0 or -errno; an error other than -EINVAL and
+ * -ENOTCONN makes the group unusable. */
 int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo);
 int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op);
 int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
 int bnet_coll_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root);
 int bnet_coll_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype);
-/* Blocks of different sizes, in rank order, one behind the other; a count for each rank. Not in place. */
+/* Blocks of different sizes, contiguous, in rank order; one count per rank. Not in place. */
 int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
-		     const size_t *recv_counts, int dtype);
-/* Only the root's large buffer is used, and reduce_to's recv. */
+			  const size_t *recv_counts, int dtype);
+/* The large buffer, and recv of a reduce, are used on the root only. */
 int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root);
 int bnet_coll_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
 int bnet_coll_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root);
 int bnet_coll_send(bnet_coll_t *coll, const void *buf, size_t count, int dtype, int peer);
 int bnet_coll_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int peer);
-/* Both directions at once; either peer may be -1 for none. */
+/* Both directions at the same time; a peer of -1: not in this direction. */
 int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
-		  size_t recv_count, int recv_peer, int dtype);
+		       size_t recv_count, int recv_peer, int dtype);
 int bnet_coll_barrier(bnet_coll_t *coll);
 
-/* ---- tagged messages on host memory, outside the order of the collectives ---- */
+/* ---- tagged messages on host memory, independent of the order of the collectives ---- */
 
 typedef struct bnet_tagged bnet_tagged_t;
 
 typedef struct {
-	uint64_t id; /* as it was given */
-	int rc;      /* 0 or -errno. A peer that is lost ends what concerns it, and what comes from any source once nobody
-		      * is left; a deadline that has passed ends everything, for good */
+	uint64_t id; /* the id of the send or receive */
+	int rc;      /* 0 or -errno. The loss of a peer fails the operations with it, and receives from any source once
+		      * all peers are lost. An expired deadline fails all operations, later ones included */
 	int peer;    /* the other rank */
-	const char *error; /* what went wrong, until the next call of progress; NULL: nothing, or no memory to say it */
+	const char *error; /* the reason, valid until the next call of progress; NULL: success, or out of memory */
 } bnet_tagged_done_t;
 
-/* Takes over a group that was created and has listened; rows are all ranks', in rank order. The group is destroyed with
- * the messages. Connections are made when two ranks first have something to say, so not all ranks need take part. */
+/* Takes over a group that was created and listens; rows: those of all ranks, in rank order. bnet_tagged_destroy
+ * destroys the group. Two ranks connect when one of them first sends something to the other, so not every rank needs to
+ * take part. On failure the caller keeps the group, which has the reason. */
 int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows);
-/* From any thread. The buffer stays as it is until the operation is reported. Messages between two ranks with the same
- * tag are received in the order in which they were sent. A receive must ask for exactly as many bytes as were sent,
- * else both fail with -EMSGSIZE, but for a small message that is sent already; all else goes on then. timeout_s:
- * seconds until -ETIMEDOUT; 0, or 9e9 and more: none. A receive's peer may be -1: any.
- * 0, -EINVAL: no such peer, or no such time; -ENOMEM; -ECANCELED: stopped. */
-int bnet_tagged_send(bnet_tagged_t *mail, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
-		   uint64_t id);
-int bnet_tagged_recv(bnet_tagged_t *mail, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s, uint64_t id);
-/* One thread. Moves data, and sleeps where there is none to move, until operations are over; returns how many, at most
- * max. 0: stopped, and nothing is left. -EINVAL: max is not positive. */
-int bnet_tagged_progress(bnet_tagged_t *mail, bnet_tagged_done_t *done, int max);
-/* Ends all operations with -ECANCELED, and refuses more. From any thread. */
-void bnet_tagged_stop(bnet_tagged_t *mail);
+/* Any thread may call these. The buffer must stay valid, and that of a send unchanged, until progress reports the
+ * operation. Messages between two ranks with the same tag are received in the order of the sends. A receive must have
+ * the size of its message: otherwise both operations fail with -EMSGSIZE, except the send of a small message, which may
+ * have completed before; other operations continue. timeout_s: seconds until -ETIMEDOUT; 0, or 9e9 and more: none. The
+ * peer of a receive may be -1: any. 0; -EINVAL: no such peer, or timeout_s is negative or NaN; -ENOMEM; -ECANCELED:
+ * stopped. */
+int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
+		     uint64_t id);
+int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
+		     uint64_t id);
+/* Always from the same thread. Moves data, or sleeps when there is none, until operations are complete; returns their
+ * number, at most max. 0: stopped, and all operations are reported. -EINVAL: max is not positive. */
+int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int max);
+/* Ends all operations with -ECANCELED and refuses new ones. Any thread may call it. */
+void bnet_tagged_stop(bnet_tagged_t *tagged);
 /* After the last call of progress. */
-void bnet_tagged_destroy(bnet_tagged_t *mail);
+void bnet_tagged_destroy(bnet_tagged_t *tagged);
 
 /* cffi: end */
 

@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: MIT
-"""What every directory of tests needs: the helpers in tests/python, tests/net and tests/gpu, and the markers."""
+"""What every directory of tests needs: the path to shared helpers, a home, settings of hypothesis, the markers."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-# pytest has put this directory on the path. There, torch/ would pass for torch where that is not installed.
-sys.path[:] = [place for place in sys.path if Path(place) != Path(__file__).parent]
-sys.path.insert(0, str(Path(__file__).parent / "net"))
-sys.path.insert(0, str(Path(__file__).parent / "gpu"))
-sys.path.insert(0, str(Path(__file__).parent / "python"))
+#: Directories with modules that tests of other directories import. A module's name is unique among all of them.
+HELPERS = ("package", "drivers", "netns", "gpu")
+sys.path[:0] = [str(Path(__file__).parent / directory) for directory in HELPERS]
 
 import installed  # noqa: E402
+
+try:
+    import hypothesis
+except ImportError:
+    pass  # tests/gpu also runs on machines that have only pytest
+else:
+    # How long an example takes depends on the machine. In .ci/run all runs have the same examples.
+    hypothesis.settings.register_profile("bagua-net", deadline=None, derandomize="BNET_CI_INSIDE" in os.environ)
+    hypothesis.settings.load_profile("bagua-net")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home of the tests' own: what they start keeps its files there, and reads none of the user's."""
+    """A separate home: programs that the tests start keep their files there and read none of the user's."""
     made = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(made))
@@ -39,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The sanitizers' builds take minutes, so they wait until somebody asks for them by name."""
+    """Builds under a sanitizer take minutes: their tests run only when selected by name."""
     if "sanitize" in config.getoption("markexpr"):
         return
     wanted = [item for item in items if not item.get_closest_marker("sanitize")]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Allreduce: the choice between the ring and the algorithms of few steps, and those. The group's own thread.
+ * Allreduce: the choice between the ring and the algorithms of few steps, and the latter. The group's own thread.
  *
  * All ranks get the same bits: where several ranks compute the same element, all apply the operation to the same
  * operands in the same order.
@@ -8,26 +8,29 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
+#include "coll/reduce.h"
+#include "coll/ring.h"
+#include "coll/size.h"
 
 /*
- * With a latency of A = 10 µs per step and B = 2 GB/s on the wire (loopback and 25 Gb/s Ethernet are near), n bytes
+ * With a latency of A = 10 µs per step and B = 2 GB/s on the wire (loopback and 25 Gb/s Ethernet come close), n bytes
  * take
  *
  *   ring                      2 (N-1) A + 2 (N-1)/N n/B
  *   all to all                        A +     (N-1) n/B
  *   recursive doubling, N > 4  log2 N A +    log2 N n/B
  *
- * so the ring wins where there are enough bytes. Where the two meet was measured, on loopback with two processors:
- * between 512 KiB and 1 MiB for two ranks, which gain no more than that the ring reduces half of the bytes while the
- * others travel; between 64 and 128 KiB for three and four; at 256 KiB for five.
+ * so the ring wins for large messages. The break-even point was measured on loopback with two processors: between
+ * 512 KiB and 1 MiB for two ranks, whose only gain is that the ring reduces half of the bytes while the other half
+ * travels; between 64 and 128 KiB for three and four; at 256 KiB for five.
  */
 #define DIRECT_MAX_PAIR ((size_t)512 * 1024)
 #define DIRECT_MAX_ALL_TO_ALL ((size_t)64 * 1024)
 #define DIRECT_MAX_DOUBLING ((size_t)128 * 1024)
 /* The most ranks that send to all others at once. */
 #define ALL_TO_ALL_RANKS 4
-/* What an algorithm of few steps works on at a time, so that its scratch is bounded when a caller insists on it. */
+/* An algorithm of few steps works on one segment at a time: its scratch stays bounded where a caller insists on it. */
 #define SEGMENT ((size_t)1024 * 1024)
 
 struct operands {
@@ -42,12 +45,12 @@ static void reduce(void *dst, const void *a, const void *b, const struct operand
 	bnet_coll_reduce_local(dst, a, b, operands->count, operands->dtype, operands->op);
 }
 
-/* ---- every rank gets everything, and reduces it in rank order: one step ---- */
+/* ---- every rank gets all inputs and reduces them in rank order: one step ---- */
 
 static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
-	struct bnet_flat flats[ALL_TO_ALL_RANKS - 1];
-	struct bnet_pipe *pipes[ALL_TO_ALL_RANKS - 1];
+	struct bnet_coll_flat flats[ALL_TO_ALL_RANKS - 1];
+	struct bnet_coll_pipe *pipes[ALL_TO_ALL_RANKS - 1];
 	const char *inputs[ALL_TO_ALL_RANKS];
 	char *scratch = bnet_coll_scratch(coll, (size_t)coll->nranks * operands->bytes);
 	int npipes = 0, rc;
@@ -61,27 +64,28 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 		inputs[rank] = rank == coll->rank ? send : slot;
 		if (rank == coll->rank)
 			continue;
-		bnet_flat_init(&flats[npipes], send, operands->bytes, rank, slot, operands->bytes, rank, NULL);
+		bnet_coll_flat_init(&flats[npipes], send, operands->bytes, rank, slot, operands->bytes, rank, NULL);
 		pipes[npipes] = &flats[npipes].pipe;
 		npipes++;
 	}
-	rc = bnet_pipes_run(coll, pipes, npipes);
+	rc = bnet_coll_pipes_run(coll, pipes, npipes);
 	if (rc != 0)
 		return rc;
-	/* The last step alone writes to recv, which may be this rank's input. */
+	/* Only the last step writes to recv, which may be this rank's input. */
 	sum = scratch + (size_t)coll->rank * operands->bytes;
 	for (int rank = 1; rank < coll->nranks; rank++)
 		reduce(rank == coll->nranks - 1 ? recv : sum, rank == 1 ? inputs[0] : sum, inputs[rank], operands);
 	return 0;
 }
 
-/* ---- recursive doubling: log2(nranks) exchanges; ranks beyond a power of two fold into one below, and back ---- */
+/* ---- recursive doubling: log2(nranks) exchanges; a rank beyond the largest power of two adds its input to a rank
+ * below and gets the result from there ---- */
 
 static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, const struct operands *operands)
 {
 	for (int distance = 1; distance < power; distance *= 2) {
 		const int peer = coll->rank ^ distance;
-		int rc = bnet_exchange(coll, sum, operands->bytes, peer, other, operands->bytes, peer);
+		int rc = bnet_coll_exchange(coll, sum, operands->bytes, peer, other, operands->bytes, peer);
 
 		if (rc != 0)
 			return rc;
@@ -104,20 +108,20 @@ static int recursive_doubling(struct bnet_coll *coll, const char *send, char *re
 	while (2 * power <= coll->nranks)
 		power *= 2;
 	if (coll->rank >= power) {
-		rc = bnet_exchange(coll, send, bytes, coll->rank - power, NULL, 0, -1);
-		return rc != 0 ? rc : bnet_exchange(coll, NULL, 0, -1, recv, bytes, coll->rank - power);
+		rc = bnet_coll_exchange(coll, send, bytes, coll->rank - power, NULL, 0, -1);
+		return rc != 0 ? rc : bnet_coll_exchange(coll, NULL, 0, -1, recv, bytes, coll->rank - power);
 	}
 	if (recv != send)
 		memcpy(recv, send, bytes);
 	if (coll->rank + power < coll->nranks) {
-		rc = bnet_exchange(coll, NULL, 0, -1, other, bytes, coll->rank + power);
+		rc = bnet_coll_exchange(coll, NULL, 0, -1, other, bytes, coll->rank + power);
 		if (rc != 0)
 			return rc;
 		reduce(recv, recv, other, operands);
 	}
 	rc = double_up(coll, recv, other, power, operands);
 	if (rc == 0 && coll->rank + power < coll->nranks)
-		rc = bnet_exchange(coll, recv, bytes, coll->rank + power, NULL, 0, -1);
+		rc = bnet_coll_exchange(coll, recv, bytes, coll->rank + power, NULL, 0, -1);
 	return rc;
 }
 
@@ -126,7 +130,7 @@ static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t c
 	const size_t element = bnet_coll_dtype_size(dtype);
 
 	for (size_t at = 0; at < count; at += SEGMENT / element) {
-		const size_t n = bnet_min(SEGMENT / element, count - at);
+		const size_t n = bnet_coll_min(SEGMENT / element, count - at);
 		const struct operands operands = {.count = n, .bytes = n * element, .dtype = dtype, .op = op};
 		const char *from = send + at * element;
 		char *to = recv + at * element;
@@ -135,13 +139,12 @@ static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t c
 
 		if (rc != 0)
 			return rc;
-		if (op == BNET_AVG)
-			bnet_coll_scale_local(to, n, dtype, coll->nranks);
+		bnet_coll_average(to, n, dtype, op, coll->nranks);
 	}
 	return 0;
 }
 
-/* The most bytes for which few steps beat few bytes. */
+/* The largest message for which few steps beat few bytes. */
 static size_t direct_max(int nranks)
 {
 	if (nranks == 2)
@@ -157,7 +160,7 @@ int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t 
 	if (rc == 0)
 		rc = bnet_coll_check_op(coll, dtype, op);
 	if (rc == 0 && (algo < BNET_ALGO_AUTO || algo > BNET_ALGO_DIRECT))
-		rc = bnet_coll_fail(coll, -EINVAL, "%d is no allreduce algorithm", algo);
+		rc = bnet_coll_fail(coll, -EINVAL, "unknown allreduce algorithm %d", algo);
 	if (rc != 0)
 		return rc;
 	bytes = count * bnet_coll_dtype_size(dtype);
@@ -171,6 +174,6 @@ int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t 
 	else if (bytes > 0 && algo == BNET_ALGO_DIRECT)
 		rc = direct(coll, send, recv, count, dtype, op);
 	else if (bytes > 0)
-		rc = bnet_ring_allreduce(coll, send, recv, count, dtype, op);
+		rc = bnet_coll_ring_allreduce(coll, send, recv, count, dtype, op);
 	return bnet_coll_end(coll, rc);
 }

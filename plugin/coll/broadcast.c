@@ -4,42 +4,42 @@
  */
 #include <errno.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
 
-/* Up to one chunk nothing can overlap along the chain, and log2 N steps are fewer than N - 1. */
-#define TREE_MAX BNET_CHUNK
+/* A single chunk cannot overlap with others along the chain, and log2 N steps are fewer than N - 1. */
+#define TREE_MAX BNET_COLL_CHUNK
 #define MAX_CHILDREN 31
 
 /* ---- tree ---- */
 
-/* Places are ranks counted from the root. The parent of a place lacks its lowest set bit; its children have one more
- * bit, below that. */
+/* A place is a rank counted from the root. The parent of a place lacks its lowest set bit; its children have one more
+ * bit, below that one. */
 static int tree(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 {
 	const int place = (coll->rank - root + coll->nranks) % coll->nranks;
-	struct bnet_flat flats[MAX_CHILDREN];
-	struct bnet_pipe *pipes[MAX_CHILDREN];
+	struct bnet_coll_flat flats[MAX_CHILDREN];
+	struct bnet_coll_pipe *pipes[MAX_CHILDREN];
 	int bit = 1, npipes = 0, rc = 0;
 
 	while (bit < coll->nranks && (place & bit) == 0)
 		bit *= 2;
 	if (place != 0)
-		rc = bnet_exchange(coll, NULL, 0, -1, buf, bytes, (place - bit + root) % coll->nranks);
+		rc = bnet_coll_exchange(coll, NULL, 0, -1, buf, bytes, (place - bit + root) % coll->nranks);
 	if (rc != 0)
 		return rc;
 	for (bit /= 2; bit > 0; bit /= 2) { /* the largest subtree first */
 		if (place + bit >= coll->nranks)
 			continue;
-		bnet_flat_init(&flats[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL, 0, -1, NULL);
+		bnet_coll_flat_init(&flats[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL, 0, -1, NULL);
 		pipes[npipes] = &flats[npipes].pipe;
 		npipes++;
 	}
-	return bnet_pipes_run(coll, pipes, npipes);
+	return bnet_coll_pipes_run(coll, pipes, npipes);
 }
 
 /* ---- chain ---- */
 
-static bool chain_may_send(const struct bnet_pipe *pipe, size_t i)
+static bool chain_may_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	return pipe->recv.count == 0 || pipe->recv.done > i;
 }
@@ -47,13 +47,13 @@ static bool chain_may_send(const struct bnet_pipe *pipe, size_t i)
 static int chain(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 {
 	const int place = (coll->rank - root + coll->nranks) % coll->nranks;
-	const int to = place == coll->nranks - 1 ? -1 : bnet_ring_rank(coll, 1);
-	const int from = place == 0 ? -1 : bnet_ring_rank(coll, -1);
-	struct bnet_flat flat;
+	const int to = place == coll->nranks - 1 ? -1 : bnet_coll_ring_rank(coll, 1);
+	const int from = place == 0 ? -1 : bnet_coll_ring_rank(coll, -1);
+	struct bnet_coll_flat flat;
 
-	bnet_flat_init(&flat, buf, bytes, to, buf, bytes, from, NULL);
+	bnet_coll_flat_init(&flat, buf, bytes, to, buf, bytes, from, NULL);
 	flat.pipe.send.may_post = chain_may_send;
-	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&flat.pipe}, 1);
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }
 
 int bnet_coll_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root)

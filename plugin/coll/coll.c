@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * A group of ranks: its life, its errors, and what every operation does first and last. One thread at a time per group;
- * bnet_coll_abort may come from any.
+ * any thread may call bnet_coll_abort.
  */
 #include "coll/coll.h"
 
@@ -10,6 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "coll/log.h"
+#include "coll/reduce.h"
+#include "coll/size.h"
 
 #define DEFAULT_TIMEOUT_S 300.0
 #define PAGE 4096
@@ -45,7 +49,7 @@ int bnet_coll_net_fail(struct bnet_coll *coll, ncclResult_t result, int peer, co
 	bnet_coll_last_warning(coll->warnings, warning, sizeof(warning));
 	return bnet_coll_fail(coll, result == ncclRemoteError ? -EREMOTEIO : -EIO,
 			      "%s: rank %d lost rank %d: %s of %s returned %s (%d)%s%s", coll->operation, coll->rank,
-			      peer, call, bnet_client_name(&coll->table), result_name(result), (int)result,
+			      peer, call, bnet_client_name(&coll->client), result_name(result), (int)result,
 			      warning[0] != '\0' ? ": " : "", warning);
 }
 
@@ -68,15 +72,15 @@ static int open_network(struct bnet_coll *coll, const void *table, int version)
 	char reason[384];
 	int ndev = 0;
 
-	result = bnet_client_init(&coll->table, table, version, bnet_coll_logger);
+	result = bnet_client_init(&coll->client, table, version, bnet_coll_logger);
 	if (result == ncclSuccess) {
-		result = bnet_client_devices(&coll->table, &ndev);
+		result = bnet_client_devices(&coll->client, &ndev);
 		if (result == ncclSuccess && coll->dev >= 0 && coll->dev < ndev)
 			return 0;
-		bnet_client_finalize(&coll->table);
+		bnet_client_finalize(&coll->client);
 	}
 	if (result == ncclSuccess) {
-		snprintf(reason, sizeof(reason), "%s has %d", bnet_client_name(&coll->table), ndev);
+		snprintf(reason, sizeof(reason), "%s has %d", bnet_client_name(&coll->client), ndev);
 		return create_failed(-ENODEV, "create: no such device", reason);
 	}
 	bnet_coll_last_warning(coll->warnings, reason, sizeof(reason));
@@ -90,7 +94,7 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 
 	*out = NULL;
 	if (table == NULL || version < 8 || version > 12)
-		return create_failed(-EINVAL, "create", "a table of version 8 to 12 is needed");
+		return create_failed(-EINVAL, "create", "the table must be of version 8 to 12");
 	if (nranks < 1 || rank < 0 || rank >= nranks)
 		return create_failed(-EINVAL, "create", "rank must be 0 to nranks-1");
 	coll = calloc(1, sizeof(*coll));
@@ -130,14 +134,14 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 	memset(row, 0, bnet_coll_handle_size(coll));
 	for (int rank = 0; rank < coll->nranks; rank++) {
 		char *handle = (char *)row + (size_t)rank * NCCL_NET_HANDLE_MAXSIZE;
-		struct bnet_peer *peer = &coll->peers[rank];
+		struct bnet_coll_peer *peer = &coll->peers[rank];
 		ncclResult_t result;
 
 		if (rank == coll->rank)
 			continue;
 		if (peer->listen != NULL || peer->recv.comm != NULL)
-			return bnet_coll_fail(coll, -EINVAL, "listen: done before");
-		result = bnet_client_listen(&coll->table, coll->dev, handle, &peer->listen);
+			return bnet_coll_fail(coll, -EINVAL, "listen: called before");
+		result = bnet_client_listen(&coll->client, coll->dev, handle, &peer->listen);
 		if (result != ncclSuccess) {
 			peer->listen = NULL;
 			return bnet_coll_net_fail(coll, result, rank, "listen");
@@ -151,12 +155,12 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 static void deregister(struct bnet_coll *coll, int first)
 {
 	for (int rank = 0; rank < coll->nranks; rank++) {
-		struct bnet_link *links[] = {&coll->peers[rank].send, &coll->peers[rank].recv};
+		struct bnet_coll_link *links[] = {&coll->peers[rank].send, &coll->peers[rank].recv};
 
 		for (int i = 0; i < 2; i++) {
-			for (int region = first; region < NREGIONS; region++) {
+			for (int region = first; region < BNET_COLL_REGIONS; region++) {
 				if (links[i]->registered[region])
-					bnet_client_dereg(&coll->table, links[i]->comm, links[i]->mhandles[region]);
+					bnet_client_dereg(&coll->client, links[i]->comm, links[i]->mhandles[region]);
 				links[i]->registered[region] = false;
 			}
 		}
@@ -165,28 +169,28 @@ static void deregister(struct bnet_coll *coll, int first)
 
 void bnet_coll_close_send(struct bnet_coll *coll, int rank)
 {
-	struct bnet_link *link = &coll->peers[rank].send;
+	struct bnet_coll_link *link = &coll->peers[rank].send;
 
 	if (link->comm != NULL)
-		bnet_client_close_send(&coll->table, link->comm);
-	*link = (struct bnet_link){0};
+		bnet_client_close_send(&coll->client, link->comm);
+	*link = (struct bnet_coll_link){0};
 }
 
 void bnet_coll_close_peer(struct bnet_coll *coll, int rank)
 {
-	struct bnet_peer *peer = &coll->peers[rank];
+	struct bnet_coll_peer *peer = &coll->peers[rank];
 
 	bnet_coll_close_send(coll, rank);
 	if (peer->recv.comm != NULL)
-		bnet_client_close_recv(&coll->table, peer->recv.comm);
+		bnet_client_close_recv(&coll->client, peer->recv.comm);
 	if (peer->listen != NULL)
-		bnet_client_close_listen(&coll->table, peer->listen);
-	*peer = (struct bnet_peer){0};
+		bnet_client_close_listen(&coll->client, peer->listen);
+	*peer = (struct bnet_coll_peer){0};
 }
 
 static void close_connections(struct bnet_coll *coll)
 {
-	deregister(coll, REGION_SCRATCH);
+	deregister(coll, BNET_COLL_REGION_SCRATCH);
 	for (int rank = 0; rank < coll->nranks; rank++)
 		bnet_coll_close_peer(coll, rank);
 }
@@ -196,8 +200,8 @@ void bnet_coll_destroy(bnet_coll_t *coll)
 	if (coll == NULL)
 		return;
 	close_connections(coll);
-	bnet_client_finalize(&coll->table);
-	free(coll->regions[REGION_SCRATCH].base);
+	bnet_client_finalize(&coll->client);
+	free(coll->regions[BNET_COLL_REGION_SCRATCH].base);
 	free(coll->peers);
 	free(coll);
 }
@@ -222,11 +226,11 @@ int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *s
 	if (coll->failed != 0)
 		return coll->failed;
 	if (!coll->connected)
-		return bnet_coll_fail(coll, -ENOTCONN, "%s: bnet_coll_connect comes first", operation);
+		return bnet_coll_fail(coll, -ENOTCONN, "%s: call bnet_coll_connect first", operation);
 	coll->operation = operation;
 	coll->warnings = bnet_coll_warnings();
-	coll->regions[REGION_SEND] = (struct bnet_region){(char *)(uintptr_t)send, send_bytes};
-	coll->regions[REGION_RECV] = (struct bnet_region){recv, recv_bytes};
+	coll->regions[BNET_COLL_REGION_SEND] = (struct bnet_coll_region){(char *)(uintptr_t)send, send_bytes};
+	coll->regions[BNET_COLL_REGION_RECV] = (struct bnet_coll_region){recv, recv_bytes};
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return bnet_coll_end(coll, bnet_coll_fail(coll, -ECANCELED, "%s: aborted", operation));
 	return 0;
@@ -235,7 +239,7 @@ int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *s
 int bnet_coll_end(struct bnet_coll *coll, int rc)
 {
 	if (rc == 0) {
-		deregister(coll, REGION_SEND);
+		deregister(coll, BNET_COLL_REGION_SEND);
 		return 0;
 	}
 	close_connections(coll);
@@ -245,24 +249,24 @@ int bnet_coll_end(struct bnet_coll *coll, int rc)
 
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes)
 {
-	struct bnet_region *scratch = &coll->regions[REGION_SCRATCH];
+	struct bnet_coll_region *scratch = &coll->regions[BNET_COLL_REGION_SCRATCH];
 	void *base;
 
 	if (scratch->bytes >= bytes)
 		return scratch->base;
-	deregister(coll, REGION_SCRATCH);
+	deregister(coll, BNET_COLL_REGION_SCRATCH);
 	free(scratch->base);
-	*scratch = (struct bnet_region){0};
-	bytes = bnet_round_up(bytes, PAGE);
+	*scratch = (struct bnet_coll_region){0};
+	bytes = bnet_coll_round_up(bytes, PAGE);
 	if (posix_memalign(&base, PAGE, bytes) != 0) {
-		bnet_coll_fail(coll, -ENOMEM, "%s: no memory for %zu bytes of scratch", coll->operation, bytes);
+		bnet_coll_fail(coll, -ENOMEM, "%s: out of memory for %zu bytes of scratch", coll->operation, bytes);
 		return NULL;
 	}
-	*scratch = (struct bnet_region){base, bytes};
+	*scratch = (struct bnet_coll_region){base, bytes};
 	return base;
 }
 
-/* ---- arguments: refused without harm to the group ---- */
+/* ---- arguments ---- */
 
 int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype)
 {
@@ -271,7 +275,7 @@ int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype)
 	if (coll == NULL)
 		return -EINVAL;
 	if (size == 0)
-		return bnet_coll_fail(coll, -EINVAL, "%d is no element type", dtype);
+		return bnet_coll_fail(coll, -EINVAL, "unknown element type %d", dtype);
 	if (count > (size_t)PTRDIFF_MAX / size / (size_t)coll->nranks)
 		return bnet_coll_fail(coll, -EINVAL, "%zu elements for each of %d ranks are too many", count,
 				      coll->nranks);
@@ -281,8 +285,8 @@ int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype)
 int bnet_coll_check_op(struct bnet_coll *coll, int dtype, int op)
 {
 	if (op < BNET_SUM || op > BNET_BXOR)
-		return bnet_coll_fail(coll, -EINVAL, "%d is no reduction", op);
-	if (op >= BNET_BAND && dtype >= BNET_FLOAT16)
+		return bnet_coll_fail(coll, -EINVAL, "unknown reduction %d", op);
+	if (op >= BNET_BAND && !bnet_coll_is_integer(dtype))
 		return bnet_coll_fail(coll, -EINVAL, "bitwise reductions need integers");
 	return 0;
 }

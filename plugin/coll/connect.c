@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * Step 2 of setting up a group: a connection to and from every peer, all of them in one loop that never waits for any
+ * Step 2 of setting up a group: a connection to and from every peer. One loop makes all of them and never waits for a
  * single one, so that no order in which the ranks arrive can deadlock. The group's own thread.
  */
+#include "coll/connect.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/wait.h"
 
-/* Fruitless polls before the first nap: what connects at once is not slept through. */
+/* Fruitless polls before the first nap: a connection that is made at once must not wait for the end of a nap. */
 #define SPINS 128
 
 int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
 {
-	struct bnet_peer *peer = &coll->peers[rank];
+	struct bnet_coll_peer *peer = &coll->peers[rank];
 	ncclResult_t result;
 
 	if (peer->send.comm != NULL)
 		return 0;
-	result = bnet_client_connect(&coll->table, coll->dev, peer->handle, &peer->send.comm);
+	result = bnet_client_connect(&coll->client, coll->dev, peer->handle, &peer->send.comm);
 	if (result != ncclSuccess) {
 		peer->send.comm = NULL;
 		return bnet_coll_net_fail(coll, result, rank, "connect");
@@ -30,12 +32,12 @@ int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
 
 int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress)
 {
-	struct bnet_peer *peer = &coll->peers[rank];
+	struct bnet_coll_peer *peer = &coll->peers[rank];
 	ncclResult_t result;
 
 	if (peer->recv.comm != NULL)
 		return 0;
-	result = bnet_client_accept(&coll->table, peer->listen, &peer->recv.comm);
+	result = bnet_client_accept(&coll->client, peer->listen, &peer->recv.comm);
 	if (result != ncclSuccess) {
 		peer->recv.comm = NULL;
 		return bnet_coll_net_fail(coll, result, rank, "accept");
@@ -43,7 +45,7 @@ int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress)
 	if (peer->recv.comm == NULL)
 		return 0;
 	*progress = true;
-	bnet_client_close_listen(&coll->table, peer->listen);
+	bnet_client_close_listen(&coll->client, peer->listen);
 	peer->listen = NULL;
 	return 0;
 }
@@ -65,7 +67,7 @@ static void list_missing(const struct bnet_coll *coll, const char *word, bool se
 
 	out[0] = '\0';
 	for (int rank = 0; rank < coll->nranks; rank++) {
-		const struct bnet_peer *peer = &coll->peers[rank];
+		const struct bnet_coll_peer *peer = &coll->peers[rank];
 
 		if (rank == coll->rank || (send ? peer->send.comm : peer->recv.comm) != NULL)
 			continue;
@@ -91,22 +93,22 @@ static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 static int connect_all(struct bnet_coll *coll, double timeout_s)
 {
 	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
-	struct bnet_wait wait = {.nap_after = SPINS};
+	struct bnet_coll_wait wait = {.nap_after = SPINS};
 
 	while (missing(coll) > 0) {
 		bool progress = false;
 
 		for (int step = 1; step < coll->nranks; step++) {
-			int rc = bnet_coll_try_connect(coll, bnet_ring_rank(coll, step), &progress);
+			int rc = bnet_coll_try_connect(coll, bnet_coll_ring_rank(coll, step), &progress);
 
 			if (rc == 0)
-				rc = bnet_coll_try_accept(coll, bnet_ring_rank(coll, -step), &progress);
+				rc = bnet_coll_try_accept(coll, bnet_coll_ring_rank(coll, -step), &progress);
 			if (rc != 0)
 				return rc;
 		}
 		if (progress)
-			bnet_wait_reset(&wait);
-		else if (bnet_wait_idle(coll, &wait) != 0)
+			bnet_coll_wait_reset(&wait);
+		else if (bnet_coll_wait_idle(coll, &wait) != 0)
 			return connect_failed(coll, -ECANCELED, timeout_s);
 		if (missing(coll) > 0 && bnet_coll_now() > deadline)
 			return connect_failed(coll, -ETIMEDOUT, timeout_s);
@@ -119,14 +121,14 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 	const size_t row = bnet_coll_handle_size(coll);
 
 	if (rows == NULL || coll->connected)
-		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "done before");
+		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "called before");
 	for (int rank = 0; rank < coll->nranks; rank++) {
-		struct bnet_peer *peer = &coll->peers[rank];
+		struct bnet_coll_peer *peer = &coll->peers[rank];
 
 		if (rank == coll->rank)
 			continue;
 		if (peer->listen == NULL)
-			return bnet_coll_fail(coll, -EINVAL, "connect: bnet_coll_listen comes first");
+			return bnet_coll_fail(coll, -EINVAL, "connect: call bnet_coll_listen first");
 		memcpy(peer->handle, (const char *)rows + rank * row + coll->rank * NCCL_NET_HANDLE_MAXSIZE,
 		       NCCL_NET_HANDLE_MAXSIZE);
 	}
@@ -143,7 +145,7 @@ int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 	rc = bnet_coll_take_rows(coll, rows);
 	if (rc != 0)
 		return rc;
-	/* What begin and end do for an operation, they do for this. */
+	/* begin and end treat connecting as an operation. */
 	rc = bnet_coll_begin(coll, "connect", NULL, 0, NULL, 0);
 	if (rc == 0)
 		rc = bnet_coll_end(coll, connect_all(coll, timeout_s));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The logger that the collectives give to a network. It keeps the warnings of an operation, which hold the reason of an
- * error that NCCL's result code only classifies. Any thread may log. Nothing goes to stdout; stderr gets what
- * NCCL_DEBUG asks for.
+ * The logger that the collectives give to a network. It keeps the warnings of each thread's current operation and the
+ * last one of all threads. Any thread may log.
  */
+#include "coll/log.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,10 +12,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "coll/coll.h"
-
 #define TEXT_SIZE 512
-#define JOINED_SIZE 384 /* what has room in an error of the group */
+#define JOINED_SIZE 384 /* fits into a group's error text */
 
 struct warning {
 	unsigned number; /* 0: none */
@@ -22,12 +21,12 @@ struct warning {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct warning last; /* of any thread: a network may fail in a thread of its own */
+static struct warning last; /* of any thread: a network may fail in its own thread */
 static _Thread_local struct warning own; /* all since this thread's operation began, as many as fit */
 static _Thread_local unsigned began;
 static _Thread_local bool muted;
 
-/* A network says the reason first and the details after it, or warns of a trifle before it fails. */
+/* A network may log the reason first and details after it, or something minor before the failure: keep them all. */
 static void add_to_own(const char *text)
 {
 	size_t used = own.number > began ? strlen(own.text) : 0;

@@ -6,10 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
+#include "coll/size.h"
 
-#define STAGE_BYTES (BNET_DEPTH * BNET_CHUNK)
-/* Peers that all-to-all exchanges with at the same time: only so many slow ones hold up the others. */
+#define STAGE_BYTES (BNET_COLL_DEPTH * BNET_COLL_CHUNK)
+/* Peers that all-to-all exchanges with at the same time: up to three slow ones do not hold up the others. */
 #define ALL_TO_ALL_PEERS 4
 
 /* ---- send and receive ---- */
@@ -17,7 +18,7 @@
 static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes, int send_peer, char *recv,
 		    size_t recv_bytes, int recv_peer)
 {
-	struct bnet_flat flat;
+	struct bnet_coll_flat flat;
 	char *stage = NULL;
 
 	if (send_peer >= 0 && recv_peer >= 0 && send == recv) {
@@ -25,14 +26,14 @@ static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes,
 		if (stage == NULL)
 			return -ENOMEM;
 	}
-	bnet_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
-	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&flat.pipe}, 1);
+	bnet_coll_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }
 
 static int check_sendrecv(struct bnet_coll *coll, size_t send_count, int send_peer, size_t recv_count, int recv_peer,
 			  int dtype)
 {
-	int rc = bnet_coll_check_count(coll, bnet_max(send_count, recv_count), dtype);
+	int rc = bnet_coll_check_count(coll, bnet_coll_max(send_count, recv_count), dtype);
 
 	if (rc != 0)
 		return rc;
@@ -50,7 +51,7 @@ static int check_sendrecv(struct bnet_coll *coll, size_t send_count, int send_pe
 }
 
 int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
-		  size_t recv_count, int recv_peer, int dtype)
+		       size_t recv_count, int recv_peer, int dtype)
 {
 	size_t send_bytes = send_peer == -1 ? 0 : send_count * bnet_coll_dtype_size(dtype);
 	size_t recv_bytes = recv_peer == -1 ? 0 : recv_count * bnet_coll_dtype_size(dtype);
@@ -94,14 +95,14 @@ int bnet_coll_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int pe
 	return rc != 0 ? rc : bnet_coll_end(coll, sendrecv(coll, NULL, 0, -1, buf, bytes, peer));
 }
 
-/* ---- all-to-all: in round k, ranks whose sum is k modulo nranks exchange, so that both blocks of a pair move at the
- * same time (in place, one is received over the other); every pair has one round ---- */
+/* ---- all-to-all: in round k, two ranks whose sum is k modulo nranks exchange their blocks. Both blocks move at the
+ * same time (in place, one is received over the other), and every two ranks have exactly one round ---- */
 
-/* What a rank sends to each, or receives from each: blocks in rank order, one behind the other. */
+/* A large buffer: one block per rank, contiguous, in rank order. */
 struct blocks {
 	char *base;
 	size_t element;
-	size_t count;         /* elements of every block, where there are no counts */
+	size_t count;         /* elements of every block if counts is NULL */
 	const size_t *counts; /* NULL, or elements of each block */
 };
 
@@ -125,12 +126,12 @@ struct all_to_all {
 	const struct bnet_coll *coll;
 	const struct blocks *send;
 	const struct blocks *recv;
-	struct bnet_flat flats[ALL_TO_ALL_PEERS];
-	char *stage; /* NULL, or a part for each of them */
+	struct bnet_coll_flat flats[ALL_TO_ALL_PEERS];
+	char *stage; /* NULL, or STAGE_BYTES for each of them */
 	int round;   /* the next one */
 };
 
-/* Of the pair whose round is the first that is not over, both have come to it: so the exchange goes on. */
+/* No deadlock: the two ranks of the earliest unfinished round have both reached it, so one exchange always proceeds. */
 static bool next_round(void *op, int place)
 {
 	struct all_to_all *all = op;
@@ -141,16 +142,16 @@ static bool next_round(void *op, int place)
 		peer = (all->round++ - rank + nranks) % nranks;
 	if (peer == rank)
 		return false;
-	bnet_flat_init(&all->flats[place], block_at(all->send, peer), block_bytes(all->send, peer), peer,
-		       block_at(all->recv, peer), block_bytes(all->recv, peer), peer,
-		       all->stage != NULL ? all->stage + (size_t)place * STAGE_BYTES : NULL);
+	bnet_coll_flat_init(&all->flats[place], block_at(all->send, peer), block_bytes(all->send, peer), peer,
+			    block_at(all->recv, peer), block_bytes(all->recv, peer), peer,
+			    all->stage != NULL ? all->stage + (size_t)place * STAGE_BYTES : NULL);
 	return true;
 }
 
 static int all_to_all(struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
 {
 	struct all_to_all all = {.coll = coll, .send = send, .recv = recv};
-	struct bnet_pipe *pipes[ALL_TO_ALL_PEERS];
+	struct bnet_coll_pipe *pipes[ALL_TO_ALL_PEERS];
 
 	if (send->base == recv->base && send->base != NULL) {
 		all.stage = bnet_coll_scratch(coll, STAGE_BYTES * ALL_TO_ALL_PEERS);
@@ -159,7 +160,7 @@ static int all_to_all(struct bnet_coll *coll, const struct blocks *send, const s
 	}
 	for (int i = 0; i < ALL_TO_ALL_PEERS; i++)
 		pipes[i] = &all.flats[i].pipe;
-	return bnet_pipes_run_on(coll, pipes, ALL_TO_ALL_PEERS, next_round, &all);
+	return bnet_coll_pipes_run_on(coll, pipes, ALL_TO_ALL_PEERS, next_round, &all);
 }
 
 static void copy_own_block(const struct bnet_coll *coll, const struct blocks *send, const struct blocks *recv)
@@ -191,7 +192,7 @@ int bnet_coll_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t
 	return bnet_coll_end(coll, rc);
 }
 
-/* 0 and the sum of one count for each rank, or -EINVAL. */
+/* 0 and the bytes of all ranks' counts, or -EINVAL. */
 static int sum_counts(struct bnet_coll *coll, const size_t *counts, int dtype, size_t *bytes)
 {
 	*bytes = 0;
@@ -206,7 +207,7 @@ static int sum_counts(struct bnet_coll *coll, const size_t *counts, int dtype, s
 }
 
 int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
-		     const size_t *recv_counts, int dtype)
+			  const size_t *recv_counts, int dtype)
 {
 	const size_t element = bnet_coll_dtype_size(dtype);
 	const struct blocks from = {(char *)(uintptr_t)send, element, 0, send_counts};
@@ -219,7 +220,8 @@ int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *sen
 	if (rc == 0)
 		rc = sum_counts(coll, recv_counts, dtype, &recv_bytes);
 	if (rc == 0 && send == recv && send != NULL)
-		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: blocks of different sizes cannot be exchanged in place");
+		rc = bnet_coll_fail(coll, -EINVAL,
+				    "all_to_allv: blocks of different sizes cannot be exchanged in place");
 	if (rc == 0 && send_counts[coll->rank] != recv_counts[coll->rank])
 		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: rank %d sends %zu elements to itself and expects %zu",
 				    coll->rank, send_counts[coll->rank], recv_counts[coll->rank]);
@@ -231,7 +233,7 @@ int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *sen
 	return bnet_coll_end(coll, all_to_all(coll, &from, &to));
 }
 
-/* ---- barrier: after round d, a rank has heard, directly or not, from the 2 d - 1 ranks before it ---- */
+/* ---- barrier: after distance d, a rank has heard, directly or not, from the 2 d - 1 ranks before it ---- */
 
 static int barrier(struct bnet_coll *coll)
 {
@@ -241,8 +243,8 @@ static int barrier(struct bnet_coll *coll)
 		return -ENOMEM;
 	token[0] = 0;
 	for (int distance = 1; distance < coll->nranks; distance *= 2) {
-		int rc = bnet_exchange(coll, token, 1, bnet_ring_rank(coll, distance), token + 1, 1,
-				       bnet_ring_rank(coll, -distance));
+		int rc = bnet_coll_exchange(coll, token, 1, bnet_coll_ring_rank(coll, distance), token + 1, 1,
+					    bnet_coll_ring_rank(coll, -distance));
 
 		if (rc != 0)
 			return rc;

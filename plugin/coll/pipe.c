@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: MIT
  *
- * Messages in flight. Every collective is a set of pipes run to their end; none of them posts or tests otherwise. The
- * group's own thread.
+ * Runs pipes: posts, tests and completes their messages. No collective posts or tests elsewhere. The group's own
+ * thread.
  */
+#include "coll/pipe.h"
+
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "coll/coll.h"
+#include "coll/wait.h"
 
-/* Fruitless polls before the first nap. A peer that is at work has answered by then; one that computes for long, as in
- * a training step, is waited for without a processor of its own. Fewer slow down ranks that outnumber the
- * processors, except where they usually wait for a millisecond or more: see coll_wait.c. */
+/* Fruitless polls before the first nap. A peer that communicates has answered by then; a wait for one that computes for
+ * long, as in a training step, must not keep a processor busy. A lower number slows down ranks that outnumber the
+ * processors, except where they usually wait for a millisecond or more: see wait.c. */
 #define PATIENCE 2000
 
-/* A piece lies in the send buffer, the receive buffer or the scratch. Fails only if the network does. */
-static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_link *link, struct bnet_piece piece,
+/* A piece lies in the send buffer, the receive buffer or the scratch. An error is the network's. */
+static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_coll_link *link, struct bnet_coll_piece piece,
 				 void **mhandle)
 {
 	*mhandle = NULL;
-	for (int i = 0; i < NREGIONS; i++) {
-		const struct bnet_region *region = &coll->regions[i];
+	for (int i = 0; i < BNET_COLL_REGIONS; i++) {
+		const struct bnet_coll_region *region = &coll->regions[i];
 		ncclResult_t result = ncclSuccess;
 
 		if (region->base == NULL || piece.data < region->base ||
 		    piece.data + piece.bytes > region->base + region->bytes)
 			continue;
 		if (!link->registered[i])
-			result = bnet_client_reg(&coll->table, link->comm, region->base, region->bytes, NCCL_PTR_HOST,
-						&link->mhandles[i]);
+			result = bnet_client_reg(&coll->client, link->comm, region->base, region->bytes, NCCL_PTR_HOST,
+						 &link->mhandles[i]);
 		if (result != ncclSuccess)
 			return result;
 		link->registered[i] = true;
@@ -38,28 +38,28 @@ static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_link *link,
 	return ncclInternalError;
 }
 
-static ncclResult_t post(struct bnet_coll *coll, const struct bnet_half *half, bool sends, struct bnet_piece piece,
-			 void **request)
+static ncclResult_t post(struct bnet_coll *coll, const struct bnet_coll_half *half, bool sends,
+			 struct bnet_coll_piece piece, void **request)
 {
-	struct bnet_peer *peer = &coll->peers[half->peer];
-	struct bnet_link *link = sends ? &peer->send : &peer->recv;
+	struct bnet_coll_peer *peer = &coll->peers[half->peer];
+	struct bnet_coll_link *link = sends ? &peer->send : &peer->recv;
 	void *mhandle;
 	ncclResult_t result = find_mhandle(coll, link, piece, &mhandle);
 
 	if (result != ncclSuccess)
 		return result;
 	if (sends)
-		return bnet_client_isend(&coll->table, link->comm, piece.data, piece.bytes, 0, mhandle, request);
-	return bnet_client_irecv(&coll->table, link->comm, piece.data, piece.bytes, 0, mhandle, request);
+		return bnet_client_isend(&coll->client, link->comm, piece.data, piece.bytes, 0, mhandle, request);
+	return bnet_client_irecv(&coll->client, link->comm, piece.data, piece.bytes, 0, mhandle, request);
 }
 
-/* Posts what may be posted. */
-static int post_some(struct bnet_coll *coll, struct bnet_pipe *pipe, struct bnet_half *half, bool *progress)
+/* Posts as many messages as dependences, depth and the network allow. */
+static int post_some(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct bnet_coll_half *half, bool *progress)
 {
 	const bool sends = half == &pipe->send;
 
-	while (half->posted < half->count && half->posted - half->done < BNET_DEPTH) {
-		struct bnet_piece piece;
+	while (half->posted < half->count && half->posted - half->done < BNET_COLL_DEPTH) {
+		struct bnet_coll_piece piece;
 		void *request = NULL;
 
 		if (half->may_post != NULL && !half->may_post(pipe, half->posted))
@@ -73,26 +73,26 @@ static int post_some(struct bnet_coll *coll, struct bnet_pipe *pipe, struct bnet
 			if (request == NULL)
 				return 0; /* no room now */
 		}
-		half->flight[half->posted % BNET_DEPTH].request = request;
-		half->flight[half->posted % BNET_DEPTH].bytes = piece.bytes;
+		half->flight[half->posted % BNET_COLL_DEPTH].request = request;
+		half->flight[half->posted % BNET_COLL_DEPTH].bytes = piece.bytes;
 		half->posted++;
 		*progress = true;
 	}
 	return 0;
 }
 
-/* Completes the oldest message, if it is done. Only the oldest is ever tested: that is all that NCCL does, and its own
- * transport writes the bytes of whichever message it is asked about. */
-static int test_oldest(struct bnet_coll *coll, struct bnet_pipe *pipe, struct bnet_half *half, bool *progress)
+/* Completes the oldest message if it is done. Later ones are never tested: NCCL tests only the oldest, and its socket
+ * transport moves the bytes of whichever message is tested. */
+static int test_oldest(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct bnet_coll_half *half, bool *progress)
 {
 	const bool sends = half == &pipe->send;
-	const size_t slot = half->done % BNET_DEPTH;
+	const size_t slot = half->done % BNET_COLL_DEPTH;
 	int done = 1, bytes = 0;
 
 	if (half->done == half->posted)
 		return 0;
 	if (half->flight[slot].request != NULL) {
-		ncclResult_t result = bnet_client_test(&coll->table, half->flight[slot].request, &done, &bytes);
+		ncclResult_t result = bnet_client_test(&coll->client, half->flight[slot].request, &done, &bytes);
 
 		if (result != ncclSuccess)
 			return bnet_coll_net_fail(coll, result, half->peer, sends ? "a send" : "a receive");
@@ -100,7 +100,7 @@ static int test_oldest(struct bnet_coll *coll, struct bnet_pipe *pipe, struct bn
 			return 0;
 		if (!sends && (size_t)bytes != half->flight[slot].bytes)
 			return bnet_coll_fail(coll, -EMSGSIZE,
-					      "%s: rank %d expected %zu bytes from rank %d and got %d; do all ranks "
+					      "%s: rank %d expected %zu bytes from rank %d but got %d; do all ranks "
 					      "call the same operation with the same arguments?",
 					      coll->operation, coll->rank, half->flight[slot].bytes, half->peer,
 					      bytes);
@@ -112,7 +112,7 @@ static int test_oldest(struct bnet_coll *coll, struct bnet_pipe *pipe, struct bn
 	return 0;
 }
 
-static int advance(struct bnet_coll *coll, struct bnet_pipe *pipe, bool *progress)
+static int advance(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, bool *progress)
 {
 	int rc = post_some(coll, pipe, &pipe->recv, progress);
 
@@ -125,14 +125,14 @@ static int advance(struct bnet_coll *coll, struct bnet_pipe *pipe, bool *progres
 	return rc;
 }
 
-static bool unfinished(const struct bnet_half *half)
+static bool unfinished(const struct bnet_coll_half *half)
 {
 	return half->done < half->count;
 }
 
-static int stalled(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes, int rc)
+static int stalled(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes, int rc)
 {
-	const struct bnet_half *half = NULL;
+	const struct bnet_coll_half *half = NULL;
 	bool sends = false;
 
 	if (rc == -ECANCELED)
@@ -151,18 +151,18 @@ static int stalled(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int n
 			      sends ? "take" : "send", half->done + 1, half->count);
 }
 
-static bool over(const struct bnet_pipe *pipe)
+static bool over(const struct bnet_coll_pipe *pipe)
 {
 	return !unfinished(&pipe->send) && !unfinished(&pipe->recv);
 }
 
-int bnet_pipes_run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes)
+int bnet_coll_pipes_run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes)
 {
-	return bnet_pipes_run_on(coll, pipes, npipes, NULL, NULL);
+	return bnet_coll_pipes_run_on(coll, pipes, npipes, NULL, NULL);
 }
 
-static int run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes, bool (*next)(void *op, int place),
-	       void *op, struct bnet_wait *wait)
+static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
+	       bool (*next)(void *op, int place), void *op, struct bnet_coll_wait *wait)
 {
 	for (;;) {
 		bool progress = false, more = false;
@@ -179,76 +179,22 @@ static int run(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipe
 		if (!more)
 			return 0;
 		if (progress) {
-			bnet_wait_over(wait);
+			bnet_coll_wait_over(wait);
 			continue;
 		}
-		rc = bnet_wait_idle(coll, wait);
+		rc = bnet_coll_wait_idle(coll, wait);
 		if (rc != 0)
 			return stalled(coll, pipes, npipes, rc);
 	}
 }
 
-int bnet_pipes_run_on(struct bnet_coll *coll, struct bnet_pipe *const *pipes, int npipes,
-		      bool (*next)(void *op, int place),
-		      void *op)
+int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
+			   bool (*next)(void *op, int place), void *op)
 {
-	struct bnet_wait wait = {
+	struct bnet_coll_wait wait = {
 		.timeout_ns = coll->timeout_ns, .nap_after = PATIENCE, .usual_ns = coll->usual_wait_ns};
 	int rc = run(coll, pipes, npipes, next, op, &wait);
 
 	coll->usual_wait_ns = wait.usual_ns;
 	return rc;
-}
-
-/* ---- flat pipes ---- */
-
-static struct bnet_piece flat_send(const struct bnet_pipe *pipe, size_t i)
-{
-	const struct bnet_flat *flat = pipe->op;
-	const size_t at = i * BNET_CHUNK, bytes = bnet_min(BNET_CHUNK, flat->send_bytes - at);
-	char *staged;
-
-	if (flat->stage == NULL)
-		return (struct bnet_piece){(char *)(uintptr_t)flat->send + at, bytes};
-	staged = flat->stage + (i % BNET_DEPTH) * BNET_CHUNK;
-	memcpy(staged, flat->send + at, bytes);
-	return (struct bnet_piece){staged, bytes};
-}
-
-static struct bnet_piece flat_recv(const struct bnet_pipe *pipe, size_t i)
-{
-	const struct bnet_flat *flat = pipe->op;
-	const size_t at = i * BNET_CHUNK;
-
-	return (struct bnet_piece){flat->recv + at, bnet_min(BNET_CHUNK, flat->recv_bytes - at)};
-}
-
-/* What is received over a chunk must not be received before that was staged. */
-static bool flat_staged(const struct bnet_pipe *pipe, size_t i)
-{
-	return i >= pipe->send.count || pipe->send.posted > i;
-}
-
-void bnet_flat_init(struct bnet_flat *flat, const void *send, size_t send_bytes, int send_peer, void *recv,
-		    size_t recv_bytes, int recv_peer, char *stage)
-{
-	*flat = (struct bnet_flat){
-		.send = send, .send_bytes = send_bytes, .recv = recv, .recv_bytes = recv_bytes, .stage = stage};
-	flat->pipe.op = flat;
-	flat->pipe.send.peer = send_peer;
-	flat->pipe.send.count = send_peer < 0 ? 0 : (send_bytes + BNET_CHUNK - 1) / BNET_CHUNK;
-	flat->pipe.send.piece = flat_send;
-	flat->pipe.recv.peer = recv_peer;
-	flat->pipe.recv.count = recv_peer < 0 ? 0 : (recv_bytes + BNET_CHUNK - 1) / BNET_CHUNK;
-	flat->pipe.recv.piece = flat_recv;
-	flat->pipe.recv.may_post = stage != NULL ? flat_staged : NULL;
-}
-
-int bnet_exchange(struct bnet_coll *coll, const void *send, size_t send_bytes, int send_peer, void *recv,
-		  size_t recv_bytes, int recv_peer)
-{
-	struct bnet_flat flat;
-
-	bnet_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, NULL);
-	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&flat.pipe}, 1);
 }

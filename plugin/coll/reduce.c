@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * Element-wise reductions on host memory, for every element type of the collectives. Pure: any thread may call it.
+ * Element-wise reductions on host memory, for every element type of the collectives. Pure: any thread may call them.
  *
  * Semantics, the same on every machine: integers wrap; a minimum or maximum with a NaN is a NaN; 16-bit floats are
  * widened to float32, reduced there and rounded once, to nearest even.
  */
-#include "bagua_net.h"
+#include "coll/reduce.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-/* One copy of each loop per instruction set, chosen when the library is loaded. The choice runs before a sanitizer's
- * runtime is up, so sanitized builds keep the baseline. */
+/* One copy of each loop per instruction set; the loader chooses. The choice runs before a sanitizer's runtime is
+ * initialized, so sanitized builds keep the baseline. */
 #if defined(__has_feature)
 #define HAS_FEATURE(x) __has_feature(x)
 #else
@@ -29,12 +29,12 @@
 #define CLONES
 #endif
 
-/* dst may be an operand, element by element, so a compiler that checks for overlap would take the scalar path; there
- * is no dependence between iterations. gcc vectorizes such loops at -O3 only, and selections between computed floats
- * only when nobody reads the exception flags. */
+/* dst may equal an operand. A run-time check for overlap would then choose the scalar path, although no iteration
+ * depends on another. gcc vectorizes such loops only at -O3, and selections between computed floats only if it may
+ * assume that the exception flags are not read. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#pragma clang diagnostic ignored "-Wpass-failed" /* a build without optimization or with sanitizers may decline */
+#pragma clang diagnostic ignored "-Wpass-failed" /* unoptimized and sanitized builds may not vectorize */
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #pragma GCC optimize("O3", "no-trapping-math")
@@ -42,7 +42,7 @@
 
 typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t count);
 
-/* ---- types that the machine reduces by itself ---- */
+/* ---- types that the machine has instructions for ---- */
 
 #define REDUCE(name, type, expression)                                                     \
 	CLONES static void name(void *dst, const void *lhs, const void *rhs, size_t count)   \
@@ -145,7 +145,7 @@ static inline float float16_to_float(uint16_t value)
 	const uint32_t magnitude = value & 0x7fff;
 	const uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
 	const uint32_t special = (magnitude << 13) | 0x7f800000; /* infinity and NaN */
-	/* Subnormal: put the fraction below a leading 2^-14 and take that away again, exactly. */
+	/* Subnormal: put the fraction below a leading 2^-14 and subtract that again, which is exact. */
 	const float subnormal = bits_float((magnitude << 13) + ((127 - 14) << 23)) - bits_float((127 - 14) << 23);
 	uint32_t bits = magnitude < 0x400 ? float_bits(subnormal) : normal;
 
@@ -160,7 +160,7 @@ static inline uint16_t float_to_float16(float value)
 	const uint32_t sign = (bits >> 16) & 0x8000;
 	const uint32_t magnitude = bits & 0x7fffffff;
 	const uint32_t normal = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-	/* Subnormal: adding 0.5 leaves a last place of 2^-24, the smallest float16; the addition rounds. */
+	/* Subnormal: in a sum with 0.5 the last place is 2^-24, the smallest float16, so the addition rounds. */
 	const uint32_t subnormal = float_bits(bits_float(magnitude) + 0.5F) - float_bits(0.5F);
 	const uint32_t nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
 	uint32_t half = magnitude < ((127 - 14) << 23) ? subnormal : normal;
@@ -212,7 +212,7 @@ static const struct half_format *float16(void)
 {
 	static const struct half_format with_f16c = {float16_widen_f16c, float16_narrow_f16c};
 
-	/* Asked for by AVX2, which no processor has without F16C: clang 14 does not know the latter's name. */
+	/* AVX2 stands in for F16C, whose name clang 14 does not know: every processor with AVX2 has it. */
 	return __builtin_cpu_supports("avx2") ? &with_f16c : &float16_portable;
 }
 #else
@@ -288,6 +288,11 @@ size_t bnet_coll_dtype_size(int dtype)
 	return known_type(dtype) ? types[dtype].size : 0;
 }
 
+bool bnet_coll_is_integer(int dtype)
+{
+	return known_type(dtype) && types[dtype].reduce[BNET_BAND] != NULL;
+}
+
 int bnet_coll_reduce_local(void *dst, const void *a, const void *b, size_t count, int dtype, int op)
 {
 	const struct half_format *half = half_format_of(dtype);
@@ -312,4 +317,10 @@ int bnet_coll_scale_local(void *buf, size_t count, int dtype, int n)
 	else
 		types[dtype].scale(buf, count, n);
 	return 0;
+}
+
+void bnet_coll_average(void *buf, size_t count, int dtype, int op, int n)
+{
+	if (op == BNET_AVG)
+		bnet_coll_scale_local(buf, count, dtype, n);
 }

@@ -4,20 +4,25 @@
  *
  * The data is one block per rank. In step s a rank sends block (rank - shift - s) and receives block
  * (rank - shift - s - 1), which it reduces or keeps, and sends in step s + 1. Blocks travel in chunks, `width` of them
- * in flight, and all steps are done for `width` chunks of every block before the next ones begin: so scratch is
- * bounded, and what was just reduced is sent from the cache.
+ * in flight. All steps are done for `width` chunks of every block before the next chunks begin: this bounds the
+ * scratch, and a chunk that was just reduced is sent from the cache.
  *
  * Message i is thus chunk (i / width / steps) * width + i % width of the block of step (i / width) % steps. It depends
- * on message i - width of the other direction, and on none after that: no cycle.
+ * on message i - width of the other direction and on no later one, so there is no cycle.
  */
+#include "coll/ring.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/pipe.h"
+#include "coll/reduce.h"
+#include "coll/size.h"
 
-/* Chunks of one block in flight. Enough that one is on the wire while one is reduced, on both sides. */
+/* Chunks of one block in flight: enough for one to be on the wire while another is reduced, on both sides. */
 #define WIDTH 4
-/* Smallest chunk that a block is cut into for the sake of overlap: below, a message's fixed cost outweighs it. */
+/* Blocks are cut into chunks to overlap transfer and reduction. Below this size the fixed cost of a message outweighs
+ * the overlap. */
 #define MIN_CHUNK ((size_t)64 * 1024)
 
 struct ring {
@@ -49,15 +54,15 @@ static void locate(const struct ring *ring, size_t i, size_t delay, size_t *at, 
 	const size_t back = (size_t)ring->shift + step_of(ring, i) + delay;
 	const size_t block = ((size_t)ring->rank + 2 * nranks - back % nranks) % nranks;
 	const size_t chunk = i / ring->width / ring->steps * ring->width + i % ring->width;
-	const size_t end = bnet_min((block + 1) * ring->block, ring->total);
+	const size_t end = bnet_coll_min((block + 1) * ring->block, ring->total);
 
 	*at = block * ring->block + chunk * ring->chunk;
-	*bytes = *at < end ? bnet_min(ring->chunk, end - *at) : 0;
+	*bytes = *at < end ? bnet_coll_min(ring->chunk, end - *at) : 0;
 }
 
-static struct bnet_piece piece_in(const char *base, size_t at, size_t bytes)
+static struct bnet_coll_piece piece_in(const char *base, size_t at, size_t bytes)
 {
-	return (struct bnet_piece){(char *)(uintptr_t)base + at, bytes};
+	return (struct bnet_coll_piece){(char *)(uintptr_t)base + at, bytes};
 }
 
 static void reduce(const struct ring *ring, char *dst, const char *a, const char *b, size_t bytes, bool last)
@@ -65,41 +70,41 @@ static void reduce(const struct ring *ring, char *dst, const char *a, const char
 	const size_t count = bytes / ring->element;
 
 	bnet_coll_reduce_local(dst, a, b, count, ring->dtype, ring->op);
-	if (last && ring->op == BNET_AVG)
-		bnet_coll_scale_local(dst, count, ring->dtype, ring->nranks);
+	if (last)
+		bnet_coll_average(dst, count, ring->dtype, ring->op, ring->nranks);
 }
 
-/* A chunk is sent on after it was received (and reduced); the first step sends what is there. */
-static bool may_send(const struct bnet_pipe *pipe, size_t i)
+/* A chunk is sent on after it was received and reduced; the first step sends this rank's input. */
+static bool may_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 
 	return step_of(ring, i) == 0 || pipe->recv.done > i - ring->width;
 }
 
-static int run(struct bnet_coll *coll, struct bnet_pipe *pipe, const struct ring *ring)
+static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct ring *ring)
 {
-	const size_t chunks = (ring->block + ring->chunk - 1) / ring->chunk;
-	const size_t rounds = (chunks + ring->width - 1) / ring->width;
+	const size_t chunks = bnet_coll_chunks(ring->block, ring->chunk);
+	const size_t rounds = bnet_coll_chunks(chunks, ring->width);
 
 	pipe->op = ring;
-	pipe->send.peer = bnet_ring_rank(coll, 1);
+	pipe->send.peer = bnet_coll_ring_rank(coll, 1);
 	pipe->send.count = rounds * ring->steps * ring->width;
 	pipe->send.may_post = may_send;
-	pipe->recv.peer = bnet_ring_rank(coll, -1);
+	pipe->recv.peer = bnet_coll_ring_rank(coll, -1);
 	pipe->recv.count = pipe->send.count;
-	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){pipe}, 1);
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){pipe}, 1);
 }
 
-/* Chunks are multiples of 4 KiB, and so of every element. */
+/* Chunks are multiples of 4 KiB, and therefore of every element. */
 static void ring_init(struct ring *ring, const struct bnet_coll *coll, const void *send, void *recv, size_t block)
 {
-	const size_t chunk = bnet_round_up((block + WIDTH - 1) / WIDTH, 4096);
+	const size_t chunk = bnet_coll_round_up(bnet_coll_chunks(block, WIDTH), 4096);
 
 	*ring = (struct ring){.rank = coll->rank, .nranks = coll->nranks, .send = send, .recv = recv, .block = block};
 	ring->total = block * (size_t)coll->nranks;
-	ring->chunk = bnet_min(bnet_max(chunk, MIN_CHUNK), BNET_CHUNK);
-	ring->width = bnet_min(WIDTH, (block + ring->chunk - 1) / ring->chunk);
+	ring->chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), BNET_COLL_CHUNK);
+	ring->width = bnet_coll_min(WIDTH, bnet_coll_chunks(block, ring->chunk));
 	ring->steps = (size_t)coll->nranks - 1;
 }
 
@@ -110,7 +115,7 @@ static bool gathers(const struct ring *ring, size_t i)
 	return step_of(ring, i) >= (size_t)ring->nranks - 1;
 }
 
-static struct bnet_piece allreduce_send(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece allreduce_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -119,13 +124,13 @@ static struct bnet_piece allreduce_send(const struct bnet_pipe *pipe, size_t i)
 	return piece_in(step_of(ring, i) == 0 ? ring->send : ring->recv, at, bytes);
 }
 
-/* A chunk waits for its reduction in the slot of its number: at most BNET_DEPTH are in flight. */
+/* A chunk is received into the slot of its number and reduced from there: at most BNET_COLL_DEPTH are in flight. */
 static char *slot(const struct ring *ring, size_t i)
 {
-	return ring->scratch + i % BNET_DEPTH * ring->chunk;
+	return ring->scratch + i % BNET_COLL_DEPTH * ring->chunk;
 }
 
-static struct bnet_piece allreduce_recv(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece allreduce_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -134,15 +139,15 @@ static struct bnet_piece allreduce_recv(const struct bnet_pipe *pipe, size_t i)
 	return gathers(ring, i) ? piece_in(ring->recv, at, bytes) : piece_in(slot(ring, i), 0, bytes);
 }
 
-/* The block that is gathered was sent, half a ring of steps ago, from where it is put now. */
-static bool allreduce_may_recv(const struct bnet_pipe *pipe, size_t i)
+/* A gathered block is received where this rank's partial sum lay: that was sent nranks - 1 steps ago. */
+static bool allreduce_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 
 	return !gathers(ring, i) || pipe->send.done > i - ((size_t)ring->nranks - 1) * ring->width;
 }
 
-static void allreduce_received(const struct bnet_pipe *pipe, size_t i)
+static void allreduce_received(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -154,11 +159,11 @@ static void allreduce_received(const struct bnet_pipe *pipe, size_t i)
 	       step_of(ring, i) == (size_t)ring->nranks - 2);
 }
 
-int bnet_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op)
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op)
 {
 	const size_t element = bnet_coll_dtype_size(dtype), nranks = (size_t)coll->nranks;
-	const size_t block = bnet_round_up((count + nranks - 1) / nranks * element, 64);
-	struct bnet_pipe pipe = {.send.piece = allreduce_send,
+	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, nranks) * element, 64);
+	struct bnet_coll_pipe pipe = {.send.piece = allreduce_send,
 				 .recv.piece = allreduce_recv,
 				 .recv.may_post = allreduce_may_recv,
 				 .received = allreduce_received};
@@ -170,18 +175,18 @@ int bnet_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, si
 	ring.dtype = dtype;
 	ring.op = op;
 	ring.element = element;
-	ring.scratch = bnet_coll_scratch(coll, BNET_DEPTH * ring.chunk);
+	ring.scratch = bnet_coll_scratch(coll, BNET_COLL_DEPTH * ring.chunk);
 	return ring.scratch != NULL ? run(coll, &pipe, &ring) : -ENOMEM;
 }
 
-/* ---- reduce-scatter: partial sums stay in the slot that they were received into, until they are sent on ---- */
+/* ---- reduce-scatter: a partial sum stays in the slot that it was received into until it is sent on ---- */
 
 static bool ends_here(const struct ring *ring, size_t i)
 {
 	return step_of(ring, i) == ring->steps - 1;
 }
 
-static struct bnet_piece scatter_send(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece scatter_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -192,7 +197,7 @@ static struct bnet_piece scatter_send(const struct bnet_pipe *pipe, size_t i)
 	return piece_in(slot(ring, i - ring->width), 0, bytes);
 }
 
-static struct bnet_piece scatter_recv(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece scatter_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -201,17 +206,17 @@ static struct bnet_piece scatter_recv(const struct bnet_pipe *pipe, size_t i)
 	return piece_in(slot(ring, i), 0, bytes);
 }
 
-/* The slot is free when what it held was sent on as message (i - BNET_DEPTH) + width. That is before i, because width
- * is less than BNET_DEPTH: no cycle. */
-static bool scatter_may_recv(const struct bnet_pipe *pipe, size_t i)
+/* The slot is free once its last content was sent on as message (i - BNET_COLL_DEPTH) + width. That is before i,
+ * because width is less than BNET_COLL_DEPTH, so there is no cycle. */
+static bool scatter_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 
-	return i < BNET_DEPTH || ends_here(ring, i - BNET_DEPTH) ||
-	       pipe->send.done > i - BNET_DEPTH + ring->width;
+	return i < BNET_COLL_DEPTH || ends_here(ring, i - BNET_COLL_DEPTH) ||
+	       pipe->send.done > i - BNET_COLL_DEPTH + ring->width;
 }
 
-static void scatter_received(const struct bnet_pipe *pipe, size_t i)
+static void scatter_received(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -224,7 +229,7 @@ static void scatter_received(const struct bnet_pipe *pipe, size_t i)
 
 static int ring_reduce_scatter(struct bnet_coll *coll, const void *send, void *recv, size_t block, int dtype, int op)
 {
-	struct bnet_pipe pipe = {.send.piece = scatter_send,
+	struct bnet_coll_pipe pipe = {.send.piece = scatter_send,
 				 .recv.piece = scatter_recv,
 				 .recv.may_post = scatter_may_recv,
 				 .received = scatter_received};
@@ -235,7 +240,7 @@ static int ring_reduce_scatter(struct bnet_coll *coll, const void *send, void *r
 	ring.dtype = dtype;
 	ring.op = op;
 	ring.element = bnet_coll_dtype_size(dtype);
-	ring.scratch = bnet_coll_scratch(coll, BNET_DEPTH * ring.chunk);
+	ring.scratch = bnet_coll_scratch(coll, BNET_COLL_DEPTH * ring.chunk);
 	return ring.scratch != NULL ? run(coll, &pipe, &ring) : -ENOMEM;
 }
 
@@ -259,9 +264,9 @@ int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, si
 	return bnet_coll_end(coll, rc);
 }
 
-/* ---- all-gather: everything is received where it stays ---- */
+/* ---- all-gather: every block is received at its final place ---- */
 
-static struct bnet_piece gather_send(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece gather_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -270,7 +275,7 @@ static struct bnet_piece gather_send(const struct bnet_pipe *pipe, size_t i)
 	return piece_in(ring->recv, at, bytes);
 }
 
-static struct bnet_piece gather_recv(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece gather_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 	size_t at, bytes;
@@ -281,7 +286,7 @@ static struct bnet_piece gather_recv(const struct bnet_pipe *pipe, size_t i)
 
 int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)
 {
-	struct bnet_pipe pipe = {.send.piece = gather_send, .recv.piece = gather_recv};
+	struct bnet_coll_pipe pipe = {.send.piece = gather_send, .recv.piece = gather_recv};
 	int rc = bnet_coll_check_count(coll, count_per_rank, dtype);
 	struct ring ring;
 	size_t block;

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * One rank gets what all have (reduce, gather), or all get what one has (scatter). The group's own thread.
+ * The operations with a root: reduce and gather, whose result only the root gets, and scatter, whose input only the
+ * root has. The group's own thread.
  *
- * Places are ranks counted from the root.
+ * A place is a rank counted from the root.
  */
 #include <errno.h>
 #include <string.h>
 
-#include "coll/coll.h"
+#include "coll/flat.h"
+#include "coll/reduce.h"
+#include "coll/size.h"
 
-/* As in broadcast: up to one chunk nothing can overlap along a chain, and log2 N steps are fewer than N - 1. */
-#define TREE_MAX BNET_CHUNK
-/* Peers that the root has messages with at the same time: only so many slow ones hold up the others. */
+/* As in broadcast: a single chunk cannot overlap with others along a chain, and log2 N steps are fewer than N - 1. */
+#define TREE_MAX BNET_COLL_CHUNK
+/* Peers that the root exchanges messages with at the same time: up to three slow ones do not hold up the others. */
 #define PEERS_AT_ONCE 4
 
 static int place_of(const struct bnet_coll *coll, int root)
@@ -46,11 +49,10 @@ static void reduce(const struct reduction *red, char *dst, const char *a, const 
 
 static void average(const struct reduction *red, char *buf, size_t bytes)
 {
-	if (red->op == BNET_AVG)
-		bnet_coll_scale_local(buf, bytes / red->element, red->dtype, red->nranks);
+	bnet_coll_average(buf, bytes / red->element, red->dtype, red->op, red->nranks);
 }
 
-/* A place has the sum of itself and of the bit - 1 places behind it, and takes that of the next bit places. */
+/* A place has the sum of its own input and of the bit - 1 places behind it, and adds that of the next bit places. */
 static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root)
 {
 	char *sum = bnet_coll_scratch(coll, 2 * TREE_MAX), *other = sum + TREE_MAX;
@@ -64,13 +66,13 @@ static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root
 
 		if (red->place + bit >= coll->nranks)
 			continue;
-		rc = bnet_exchange(coll, NULL, 0, -1, other, red->bytes, rank_at(coll, red->place + bit, root));
+		rc = bnet_coll_exchange(coll, NULL, 0, -1, other, red->bytes, rank_at(coll, red->place + bit, root));
 		if (rc != 0)
 			return rc;
 		reduce(red, sum, sum, other, red->bytes);
 	}
 	if (red->place != 0)
-		return bnet_exchange(coll, sum, red->bytes, rank_at(coll, red->place - bit, root), NULL, 0, -1);
+		return bnet_coll_exchange(coll, sum, red->bytes, rank_at(coll, red->place - bit, root), NULL, 0, -1);
 	memcpy(red->recv, sum, red->bytes);
 	average(red, red->recv, red->bytes);
 	return 0;
@@ -80,49 +82,50 @@ static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root
 
 struct chain {
 	struct reduction red;
-	char *slots; /* BNET_DEPTH chunks: a partial sum lies where it was received, until it is sent on */
+	char *slots; /* BNET_COLL_DEPTH chunks: a partial sum stays where it was received until it is sent on */
 };
 
 static char *slot(const struct chain *chain, size_t i)
 {
-	return chain->slots + i % BNET_DEPTH * BNET_CHUNK;
+	return chain->slots + i % BNET_COLL_DEPTH * BNET_COLL_CHUNK;
 }
 
 static size_t chunk_bytes(const struct chain *chain, size_t i)
 {
-	return bnet_min(BNET_CHUNK, chain->red.bytes - i * BNET_CHUNK);
+	return bnet_coll_min(BNET_COLL_CHUNK, chain->red.bytes - i * BNET_COLL_CHUNK);
 }
 
-static struct bnet_piece chain_send(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece chain_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct chain *chain = pipe->op;
 
 	if (pipe->recv.count == 0)
-		return (struct bnet_piece){(char *)(uintptr_t)chain->red.send + i * BNET_CHUNK, chunk_bytes(chain, i)};
-	return (struct bnet_piece){slot(chain, i), chunk_bytes(chain, i)};
+		return (struct bnet_coll_piece){(char *)(uintptr_t)chain->red.send + i * BNET_COLL_CHUNK,
+						chunk_bytes(chain, i)};
+	return (struct bnet_coll_piece){slot(chain, i), chunk_bytes(chain, i)};
 }
 
-static bool chain_may_send(const struct bnet_pipe *pipe, size_t i)
+static bool chain_may_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	return pipe->recv.count == 0 || pipe->recv.done > i;
 }
 
-static struct bnet_piece chain_recv(const struct bnet_pipe *pipe, size_t i)
+static struct bnet_coll_piece chain_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct chain *chain = pipe->op;
 
-	return (struct bnet_piece){slot(chain, i), chunk_bytes(chain, i)};
+	return (struct bnet_coll_piece){slot(chain, i), chunk_bytes(chain, i)};
 }
 
-static bool chain_may_recv(const struct bnet_pipe *pipe, size_t i)
+static bool chain_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
-	return i < BNET_DEPTH || pipe->send.count == 0 || pipe->send.done > i - BNET_DEPTH;
+	return i < BNET_COLL_DEPTH || pipe->send.count == 0 || pipe->send.done > i - BNET_COLL_DEPTH;
 }
 
-static void chain_received(const struct bnet_pipe *pipe, size_t i)
+static void chain_received(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct chain *chain = pipe->op;
-	const size_t at = i * BNET_CHUNK, bytes = chunk_bytes(chain, i);
+	const size_t at = i * BNET_COLL_CHUNK, bytes = chunk_bytes(chain, i);
 	char *dst = chain->red.place == 0 ? chain->red.recv + at : slot(chain, i);
 
 	reduce(&chain->red, dst, chain->red.send + at, slot(chain, i), bytes);
@@ -132,9 +135,9 @@ static void chain_received(const struct bnet_pipe *pipe, size_t i)
 
 static int down_chain(struct bnet_coll *coll, const struct reduction *red)
 {
-	const size_t chunks = (red->bytes + BNET_CHUNK - 1) / BNET_CHUNK;
-	const struct chain chain = {.red = *red, .slots = bnet_coll_scratch(coll, BNET_DEPTH * BNET_CHUNK)};
-	struct bnet_pipe pipe = {
+	const size_t chunks = bnet_coll_chunks(red->bytes, BNET_COLL_CHUNK);
+	const struct chain chain = {.red = *red, .slots = bnet_coll_scratch(coll, BNET_COLL_DEPTH * BNET_COLL_CHUNK)};
+	struct bnet_coll_pipe pipe = {
 		.send = {.peer = -1, .piece = chain_send, .may_post = chain_may_send},
 		.recv = {.peer = -1, .piece = chain_recv, .may_post = chain_may_recv},
 		.received = chain_received,
@@ -144,14 +147,14 @@ static int down_chain(struct bnet_coll *coll, const struct reduction *red)
 	if (chain.slots == NULL)
 		return -ENOMEM;
 	if (red->place != 0) {
-		pipe.send.peer = bnet_ring_rank(coll, -1);
+		pipe.send.peer = bnet_coll_ring_rank(coll, -1);
 		pipe.send.count = chunks;
 	}
 	if (red->place != coll->nranks - 1) {
-		pipe.recv.peer = bnet_ring_rank(coll, 1);
+		pipe.recv.peer = bnet_coll_ring_rank(coll, 1);
 		pipe.recv.count = chunks;
 	}
-	return bnet_pipes_run(coll, (struct bnet_pipe *const[]){&pipe}, 1);
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&pipe}, 1);
 }
 
 int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root)
@@ -162,7 +165,7 @@ int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 	if (rc == 0)
 		rc = bnet_coll_check_op(coll, dtype, op);
 	if (rc == 0)
-		rc = bnet_coll_check_root(coll, "reduce_to", root);
+		rc = bnet_coll_check_root(coll, "reduce", root);
 	if (rc != 0)
 		return rc;
 	red = (struct reduction){.send = send, .element = bnet_coll_dtype_size(dtype), .dtype = dtype, .op = op};
@@ -170,7 +173,7 @@ int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 	red.bytes = count * red.element;
 	red.nranks = coll->nranks;
 	red.place = place_of(coll, root);
-	rc = bnet_coll_begin(coll, "reduce_to", send, red.bytes, red.recv, red.recv != NULL ? red.bytes : 0);
+	rc = bnet_coll_begin(coll, "reduce", send, red.bytes, red.recv, red.recv != NULL ? red.bytes : 0);
 	if (rc != 0)
 		return rc;
 	if (coll->nranks == 1 && red.bytes > 0)
@@ -180,12 +183,12 @@ int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 	return bnet_coll_end(coll, rc);
 }
 
-/* ---- gather and scatter: the root has a block of each rank's, in rank order ---- */
+/* ---- gather and scatter: the root has one block per rank, in rank order ---- */
 
-/* The root's side. Blocks are sent from, or received into, `buf`; its own is left alone. */
+/* The root's side. Blocks are sent from `buf` or received into it, except for the root's own. */
 struct everyone {
 	const struct bnet_coll *coll;
-	struct bnet_flat flats[PEERS_AT_ONCE];
+	struct bnet_coll_flat flats[PEERS_AT_ONCE];
 	char *buf;
 	size_t block;
 	bool sends;
@@ -195,29 +198,29 @@ struct everyone {
 static bool next_peer(void *op, int place)
 {
 	struct everyone *all = op;
-	struct bnet_flat *flat = &all->flats[place];
+	struct bnet_coll_flat *flat = &all->flats[place];
 	int peer;
 	char *at;
 
 	if (all->step == all->coll->nranks)
 		return false;
-	peer = bnet_ring_rank(all->coll, all->step++);
+	peer = bnet_coll_ring_rank(all->coll, all->step++);
 	at = all->buf + (size_t)peer * all->block;
 	if (all->sends)
-		bnet_flat_init(flat, at, all->block, peer, NULL, 0, -1, NULL);
+		bnet_coll_flat_init(flat, at, all->block, peer, NULL, 0, -1, NULL);
 	else
-		bnet_flat_init(flat, NULL, 0, -1, at, all->block, peer, NULL);
+		bnet_coll_flat_init(flat, NULL, 0, -1, at, all->block, peer, NULL);
 	return true;
 }
 
 static int with_everyone(struct bnet_coll *coll, char *buf, size_t block, bool sends)
 {
 	struct everyone all = {.coll = coll, .buf = buf, .block = block, .sends = sends, .step = 1};
-	struct bnet_pipe *pipes[PEERS_AT_ONCE];
+	struct bnet_coll_pipe *pipes[PEERS_AT_ONCE];
 
 	for (int i = 0; i < PEERS_AT_ONCE; i++)
 		pipes[i] = &all.flats[i].pipe;
-	return bnet_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
+	return bnet_coll_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
 }
 
 static int check_rooted(struct bnet_coll *coll, const char *operation, size_t count, int dtype, int root)
@@ -244,7 +247,7 @@ int bnet_coll_gather(bnet_coll_t *coll, const void *send, void *recv, size_t cou
 		memmove((char *)recv + (size_t)root * block, send, block);
 		rc = with_everyone(coll, recv, block, false);
 	} else if (block > 0) {
-		rc = bnet_exchange(coll, send, block, root, NULL, 0, -1);
+		rc = bnet_coll_exchange(coll, send, block, root, NULL, 0, -1);
 	}
 	return bnet_coll_end(coll, rc);
 }
@@ -266,7 +269,7 @@ int bnet_coll_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t co
 		memmove(recv, (const char *)send + (size_t)root * block, block);
 		rc = with_everyone(coll, (char *)(uintptr_t)send, block, true);
 	} else if (block > 0) {
-		rc = bnet_exchange(coll, NULL, 0, -1, recv, block, root);
+		rc = bnet_coll_exchange(coll, NULL, 0, -1, recv, block, root);
 	}
 	return bnet_coll_end(coll, rc);
 }

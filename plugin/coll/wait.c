@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a poll loop of the collectives does when nothing moved. The group's own thread.
+ * When a poll loop yields, when it naps and for how long. The thread of the loop.
  */
+#include "coll/wait.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <time.h>
 
-#include "coll/coll.h"
-
-/* Polls between two looks at the clock. What is over sooner was no wait. */
+/* Polls between two clock readings. A row of fewer polls does not count as a wait. */
 #define CLOCK_EVERY 64
-/* Where waits are usually longer than this, a nap, which is twice as long as it should be, costs less than polling. */
+/* Where waits are usually longer than this, a nap costs less than polling, although it lasts twice as long. */
 #define LONG_WAIT_NS 1000000
-/* The last wait counts for so much of the mean, and at most for so long: a checkpoint is not soon repeated. */
+/* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
 #define MOST_WAIT_NS (4 * LONG_WAIT_NS)
-/* Naps grow by a tenth of the first one each, so the last one is always a small part of what was waited. */
+/* Each nap is longer than the last by a tenth of the first one, so no nap is a large part of the wait. */
 #define NAP_NS 50000
 #define LONGEST_NAP_NS 500000
 
@@ -27,24 +27,24 @@ int64_t bnet_coll_now(void)
 	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-void bnet_wait_over(struct bnet_wait *wait)
+void bnet_coll_wait_over(struct bnet_coll_wait *wait)
 {
 	if (wait->since != 0) {
 		const int64_t ns = bnet_coll_now() - wait->since;
 
 		wait->usual_ns += ((ns < MOST_WAIT_NS ? ns : MOST_WAIT_NS) - wait->usual_ns) / WAIT_SHARE;
 	}
-	bnet_wait_reset(wait);
+	bnet_coll_wait_reset(wait);
 }
 
-void bnet_wait_reset(struct bnet_wait *wait)
+void bnet_coll_wait_reset(struct bnet_coll_wait *wait)
 {
 	wait->idle = 0;
 	wait->nap_ns = 0;
 	wait->since = 0;
 }
 
-long bnet_wait_fruitless(struct bnet_wait *wait)
+long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 {
 	wait->idle++;
 	if (wait->since == 0 && wait->idle >= CLOCK_EVERY)
@@ -57,15 +57,15 @@ long bnet_wait_fruitless(struct bnet_wait *wait)
 	return wait->nap_ns;
 }
 
-int bnet_wait_idle(struct bnet_coll *coll, struct bnet_wait *wait)
+int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 {
 	struct timespec nap;
 
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return -ECANCELED;
-	nap = (struct timespec){.tv_nsec = bnet_wait_fruitless(wait)};
-	/* From the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one, and
-	 * where they do not, a yield is a system call among others. */
+	nap = (struct timespec){.tv_nsec = bnet_coll_wait_fruitless(wait)};
+	/* Yield from the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this
+	 * one; elsewhere a yield is one more system call among others. */
 	if (nap.tv_nsec > 0)
 		nanosleep(&nap, NULL);
 	else

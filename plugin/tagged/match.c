@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tagged messages: what arrives is matched with what is asked for, by source and tag, oldest first. The progress
+ * Matches messages and receives by source and tag, oldest first, and handles the frames that arrive. The progress
  * thread.
  */
-#include "tagged/tagged.h"
+#include "tagged/match.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,118 +11,118 @@
 
 /* ---- receives and messages ---- */
 
-static int wrong_size(struct bnet_tagged *mail, const struct bnet_op *op, const struct bnet_tagged_frame *frame, int peer)
+static int wrong_size(struct bnet_tagged *tagged, const struct bnet_tagged_op *op,
+		      const struct bnet_tagged_frame *frame, int from)
 {
-	return bnet_coll_fail(mail->coll, -EMSGSIZE,
-			      "recv: rank %d expects %zu bytes with tag %lld, and rank %d sent %llu", mail->coll->rank,
-			      op->bytes, (long long)op->tag, peer, (unsigned long long)frame->bytes);
+	return bnet_coll_fail(tagged->coll, -EMSGSIZE,
+			      "recv: rank %d expects %zu bytes with tag %lld, but rank %d sent %llu",
+			      tagged->coll->rank, op->bytes, (long long)op->tag, from,
+			      (unsigned long long)frame->bytes);
 }
 
-/* A receive and a message have found each other. GO tells the sender of a large one how much is expected, so where that
- * differs both ends fail the message, and nothing else. */
-static int unite(struct bnet_tagged *mail, struct bnet_op *op, int peer, const struct bnet_tagged_frame *frame,
-		 const char *payload)
+/* A receive and a message match. CTS tells the sender of a large message the receive's size, so if the sizes differ,
+ * both ends fail this message and nothing else. */
+static int deliver(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int from,
+		   const struct bnet_tagged_frame *frame, const char *payload)
 {
-	const struct bnet_tagged_frame go = {.kind = FRAME_GO, .key = frame->key, .tag = frame->tag, .bytes = op->bytes};
-	const bool announced = frame->kind == FRAME_ANNOUNCE;
+	const struct bnet_tagged_frame cts = {
+		.kind = BNET_TAGGED_CTS, .key = frame->key, .tag = frame->tag, .bytes = op->bytes};
+	const bool requested = frame->kind == BNET_TAGGED_RTS;
 
-	bnet_tagged_await(mail, op, false);
-	op->peer = peer;
+	bnet_tagged_await(tagged, op, false);
+	op->peer = from;
 	if (frame->bytes != op->bytes) {
-		bnet_tagged_finish(mail, op, wrong_size(mail, op, frame, peer));
-	} else if (announced && op->bytes > 0) {
+		bnet_tagged_finish(tagged, op, wrong_size(tagged, op, frame, from));
+	} else if (requested && op->bytes > 0) {
 		op->key = frame->key;
-		bnet_tagged_await(mail, op, true);
-		bnet_tagged_enlist(&mail->promised, op);
+		bnet_tagged_await(tagged, op, true);
+		bnet_tagged_enlist(&tagged->granted, op);
 	} else {
 		if (op->bytes > 0)
 			memcpy(op->buf, payload, op->bytes);
-		bnet_tagged_finish(mail, op, 0);
+		bnet_tagged_finish(tagged, op, 0);
 	}
-	return announced ? bnet_tagged_queue(mail, &mail->boxes[peer], &go, NULL) : 0;
+	return requested ? bnet_tagged_queue(tagged, &tagged->peers[from], &cts, NULL) : 0;
 }
 
-/* Its payload and header: an honest sender counts in the window what is kept here, and what it has not heard of. */
-static uint64_t place_of(const struct bnet_tagged_frame *letter)
+/* An eager message was handed on: its cost returns to the sender. This never makes a connection: a peer that has only
+ * sent may be gone, and a sender whose window is full sends an RTS, whose answer returns the credit. */
+static int give_credit(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
+		       const struct bnet_tagged_frame *eager)
 {
-	return letter->bytes + sizeof(*letter);
-}
+	const struct bnet_tagged_frame credit = {.kind = BNET_TAGGED_CREDIT};
 
-/* The sender may have as many bytes of letters on the way again. No connection is made to say so: who has only sent may
- * be gone, and who needs to know announces its next message, which is answered. */
-static int handed_on(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *letter)
-{
-	const struct bnet_tagged_frame taken = {.kind = FRAME_TAKEN};
-
-	box->handed_on += place_of(letter);
-	if (box->handed_on < BNET_LETTER_WINDOW / 2 || !bnet_list_empty(&box->out) || !box->out_ready)
+	peer->credit_due += bnet_tagged_frame_cost(eager);
+	if (peer->credit_due < BNET_TAGGED_WINDOW / 2 || !bnet_list_empty(&peer->out) || !peer->out_ready)
 		return 0;
-	return bnet_tagged_queue(mail, box, &taken, NULL);
+	return bnet_tagged_queue(tagged, peer, &credit, NULL);
 }
 
-static int too_many(struct bnet_tagged *mail, const struct bnet_box *box)
+static int over_window(struct bnet_tagged *tagged, const struct bnet_tagged_peer *peer)
 {
-	return bnet_coll_fail(mail->coll, -EPROTO, "messages: rank %d sends more than rank %d has room for", box->peer,
-			      mail->coll->rank);
+	return bnet_coll_fail(tagged->coll, -EPROTO, "messages: rank %d sends more than rank %d has room for",
+			      peer->rank, tagged->coll->rank);
 }
 
-static int keep(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *frame, const char *payload)
+static int keep_unexpected(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
+			   const struct bnet_tagged_frame *frame, const char *payload)
 {
-	const size_t bytes = frame->kind == FRAME_LETTER ? frame->bytes : 0;
-	struct bnet_unclaimed *unclaimed = malloc(sizeof(*unclaimed) + bytes);
+	const size_t bytes = frame->kind == BNET_TAGGED_EAGER ? frame->bytes : 0;
+	struct bnet_tagged_unexpected *unexpected = malloc(sizeof(*unexpected) + bytes);
 
-	if (unclaimed == NULL)
-		return bnet_coll_fail(mail->coll, -ENOMEM, "messages: out of memory");
-	unclaimed->peer = box->peer;
-	unclaimed->frame = *frame;
+	if (unexpected == NULL)
+		return bnet_coll_fail(tagged->coll, -ENOMEM, "messages: out of memory");
+	unexpected->peer = peer->rank;
+	unexpected->frame = *frame;
 	if (bytes > 0)
-		memcpy(unclaimed->payload, payload, bytes);
-	if (frame->kind == FRAME_LETTER)
-		box->kept += place_of(frame);
-	bnet_list_add(&mail->unclaimed, &unclaimed->node);
+		memcpy(unexpected->payload, payload, bytes);
+	if (frame->kind == BNET_TAGGED_EAGER)
+		peer->unexpected_bytes += bnet_tagged_frame_cost(frame);
+	bnet_list_add(&tagged->unexpected, &unexpected->node);
 	return 0;
 }
 
-void bnet_tagged_forget(struct bnet_unclaimed *unclaimed)
+void bnet_tagged_drop(struct bnet_tagged_unexpected *unexpected)
 {
-	bnet_list_remove(&unclaimed->node);
-	free(unclaimed);
+	bnet_list_remove(&unexpected->node);
+	free(unexpected);
 }
 
-static int match_message(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *frame,
-			 const char *payload)
+static int match_message(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
+			 const struct bnet_tagged_frame *frame, const char *payload)
 {
+	const uint64_t held = peer->unexpected_bytes + peer->credit_due; /* all of it counts in the sender's window */
 	int rc = 0;
 
-	if (frame->kind == FRAME_LETTER && box->kept + box->handed_on + place_of(frame) > BNET_LETTER_WINDOW)
-		return too_many(mail, box);
-	bnet_list_each(node, &mail->receives) {
-		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+	if (frame->kind == BNET_TAGGED_EAGER && held + bnet_tagged_frame_cost(frame) > BNET_TAGGED_WINDOW)
+		return over_window(tagged, peer);
+	bnet_list_each(node, &tagged->receives) {
+		struct bnet_tagged_op *op = bnet_entry(node, struct bnet_tagged_op, node);
 
-		if ((op->peer != -1 && op->peer != box->peer) || op->tag != frame->tag)
+		if ((op->peer != -1 && op->peer != peer->rank) || op->tag != frame->tag)
 			continue;
-		rc = unite(mail, op, box->peer, frame, payload);
-		if (rc == 0 && frame->kind == FRAME_LETTER)
-			rc = handed_on(mail, box, frame);
+		rc = deliver(tagged, op, peer->rank, frame, payload);
+		if (rc == 0 && frame->kind == BNET_TAGGED_EAGER)
+			rc = give_credit(tagged, peer, frame);
 		return rc;
 	}
-	return keep(mail, box, frame, payload);
+	return keep_unexpected(tagged, peer, frame, payload);
 }
 
-int bnet_tagged_match(struct bnet_tagged *mail, struct bnet_op *op)
+int bnet_tagged_match(struct bnet_tagged *tagged, struct bnet_tagged_op *op)
 {
-	bnet_list_each(node, &mail->unclaimed) {
-		struct bnet_unclaimed *unclaimed = bnet_entry(node, struct bnet_unclaimed, node);
+	bnet_list_each(node, &tagged->unexpected) {
+		struct bnet_tagged_unexpected *unexpected = bnet_entry(node, struct bnet_tagged_unexpected, node);
 		int rc;
 
-		if ((op->peer != -1 && op->peer != unclaimed->peer) || op->tag != unclaimed->frame.tag)
+		if ((op->peer != -1 && op->peer != unexpected->peer) || op->tag != unexpected->frame.tag)
 			continue;
-		rc = unite(mail, op, unclaimed->peer, &unclaimed->frame, unclaimed->payload);
-		if (unclaimed->frame.kind == FRAME_LETTER)
-			mail->boxes[unclaimed->peer].kept -= place_of(&unclaimed->frame);
-		if (rc == 0 && unclaimed->frame.kind == FRAME_LETTER)
-			rc = handed_on(mail, &mail->boxes[unclaimed->peer], &unclaimed->frame);
-		bnet_tagged_forget(unclaimed);
+		rc = deliver(tagged, op, unexpected->peer, &unexpected->frame, unexpected->payload);
+		if (unexpected->frame.kind == BNET_TAGGED_EAGER)
+			tagged->peers[unexpected->peer].unexpected_bytes -= bnet_tagged_frame_cost(&unexpected->frame);
+		if (rc == 0 && unexpected->frame.kind == BNET_TAGGED_EAGER)
+			rc = give_credit(tagged, &tagged->peers[unexpected->peer], &unexpected->frame);
+		bnet_tagged_drop(unexpected);
 		return rc;
 	}
 	return 0;
@@ -130,64 +130,66 @@ int bnet_tagged_match(struct bnet_tagged *mail, struct bnet_op *op)
 
 /* ---- frames that arrive ---- */
 
-static struct bnet_op *find(struct bnet_node *list, int peer, uint64_t key)
+static struct bnet_tagged_op *find(struct bnet_node *list, int rank, uint64_t key)
 {
 	bnet_list_each(node, list) {
-		struct bnet_op *op = bnet_entry(node, struct bnet_op, node);
+		struct bnet_tagged_op *op = bnet_entry(node, struct bnet_tagged_op, node);
 
-		if (op->peer == peer && op->key == key)
+		if (op->peer == rank && op->key == key)
 			return op;
 	}
 	return NULL;
 }
 
-static int unknown(struct bnet_tagged *mail, const struct bnet_box *box)
+static int unknown_key(struct bnet_tagged *tagged, const struct bnet_tagged_peer *peer)
 {
-	return bnet_coll_fail(mail->coll, -EPROTO, "messages: rank %d answers a message that rank %d does not know",
-			      box->peer, mail->coll->rank);
+	return bnet_coll_fail(tagged->coll, -EPROTO, "messages: rank %d answered a message unknown to rank %d",
+			      peer->rank, tagged->coll->rank);
 }
 
-static int may_go(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *go)
+static int cts_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *cts)
 {
-	const struct bnet_tagged_frame parcel = {.kind = FRAME_PARCEL, .key = go->key, .tag = go->tag, .bytes = go->bytes};
-	struct bnet_op *op = find(&mail->announced, box->peer, go->key);
+	const struct bnet_tagged_frame data = {
+		.kind = BNET_TAGGED_DATA, .key = cts->key, .tag = cts->tag, .bytes = cts->bytes};
+	struct bnet_tagged_op *op = find(&tagged->requested, peer->rank, cts->key);
 
 	if (op == NULL)
-		return box->out_lost != 0 ? 0 : unknown(mail, box);
-	bnet_tagged_await(mail, op, false);
-	if (go->bytes != op->bytes) {
-		bnet_tagged_finish(mail, op, bnet_coll_fail(mail->coll, -EMSGSIZE,
-							  "send: rank %d sends %zu bytes with tag %lld, and rank %d "
-							  "expects %llu",
-							  mail->coll->rank, op->bytes, (long long)op->tag, box->peer,
-							  (unsigned long long)go->bytes));
+		return peer->out_lost != 0 ? 0 : unknown_key(tagged, peer);
+	bnet_tagged_await(tagged, op, false);
+	if (cts->bytes != op->bytes) {
+		int rc = bnet_coll_fail(tagged->coll, -EMSGSIZE,
+					"send: rank %d sends %zu bytes with tag %lld, but rank %d expects %llu",
+					tagged->coll->rank, op->bytes, (long long)op->tag, peer->rank,
+					(unsigned long long)cts->bytes);
+
+		bnet_tagged_finish(tagged, op, rc);
 		return 0;
 	}
 	if (op->bytes == 0) {
-		bnet_tagged_finish(mail, op, 0);
+		bnet_tagged_finish(tagged, op, 0);
 		return 0;
 	}
-	bnet_tagged_enlist(&mail->sending, op);
-	return bnet_tagged_queue(mail, box, &parcel, op);
+	bnet_tagged_enlist(&tagged->sending, op);
+	return bnet_tagged_queue(tagged, peer, &data, op);
 }
 
-static int parcel_comes(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *parcel)
+static int data_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *data)
 {
-	struct bnet_op *op = find(&mail->promised, box->peer, parcel->key);
+	struct bnet_tagged_op *op = find(&tagged->granted, peer->rank, data->key);
 
-	if (op == NULL || op->bytes != parcel->bytes)
-		return unknown(mail, box);
-	box->into = op;
+	if (op == NULL || op->bytes != data->bytes)
+		return unknown_key(tagged, peer);
+	peer->into = op;
 	return 0;
 }
 
-int bnet_tagged_arrived(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *frame,
-		      const char *payload)
+int bnet_tagged_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
+			const struct bnet_tagged_frame *frame, const char *payload)
 {
 	switch (frame->kind) {
-	case FRAME_GO: return may_go(mail, box, frame);
-	case FRAME_PARCEL: return parcel_comes(mail, box, frame);
-	case FRAME_TAKEN: return 0;
-	default: return match_message(mail, box, frame, payload);
+	case BNET_TAGGED_CTS: return cts_arrived(tagged, peer, frame);
+	case BNET_TAGGED_DATA: return data_arrived(tagged, peer, frame);
+	case BNET_TAGGED_CREDIT: return 0;
+	default: return match_message(tagged, peer, frame, payload);
 	}
 }

@@ -1,52 +1,39 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tagged messages between any two ranks, in any order, besides the collectives: what torch calls point-to-point.
+ * Tagged messages between any two ranks, in any order, independent of the collectives: torch's point-to-point. This
+ * header has the data of the subsystem and the life of an operation.
  *
- *   mail.c       operations: posted by any thread, begun and finished by the one that makes progress
- *   mail_match.c what arrives, and which receive it is for
- *   mail_link.c  frames to and from one peer
+ * The files of this folder, lowest first; each includes only files before it:
  *
- * An ncclNet connection keeps the order of messages, and a receive must be there first. Tags ask for neither. So what
- * travels are frames, and a rank has a receive posted for a peer's next one whenever it waits for anything from there:
+ *   frame.{c,h}   the frame codec
+ *   tagged.{c,h}  the object and its peers; operations: posted by any thread, queued, finished
+ *   match.{c,h}   which receive an arriving message belongs to
+ *   link.{c,h}    frames to and from one peer
+ *   progress.c    begins operations, moves data, handles deadlines and lost peers, reports; its functions are public
  *
- *   LETTER    a small message, payload included. Kept by the receiver until somebody asks for it; a sender has no more
- *             than WINDOW bytes of them that the receiver has not said to have handed on.
- *   ANNOUNCE  a large message, or a small one beyond the window: tag and size. The payload stays where it is
- *   GO        the answer, once a receive matches: its size, and its buffer is ready if that is the message's. Of an
- *             empty message it is the end
- *   PARCEL    the payload follows, in chunks, into that buffer
- *   TAKEN     nothing but what every frame carries: how many bytes of letters were handed on
+ * An ncclNet connection keeps the order of its messages, and a receive must be posted before its message. Tags promise
+ * neither. So the ranks exchange frames (frame.h), and a rank keeps a receive posted for a peer's next frame as long as
+ * it waits for anything from that peer.
  *
- * So no message waits for one that nobody asked for yet, whatever the order of sends and receives on both sides, and
- * the letters that the receiver keeps are bounded. Announcements are not: some hundred bytes for each message of a size
- * that nobody has asked for. Frames are in the machine's byte order, as the elements are.
+ * No message waits for another one whose receive is not posted, whatever the order of sends and receives on both sides.
+ * A message that arrives before its receive is unexpected. The window bounds the unexpected EAGER, whose payload the
+ * receiver keeps. Unexpected RTS are not bounded: each takes some hundred bytes at the receiver.
+ *
+ * Any thread may post and stop. The progress thread, which calls bnet_tagged_progress, owns everything else.
  */
 #ifndef BNET_TAGGED_H
 #define BNET_TAGGED_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "coll/coll.h"
 #include "base/list.h"
+#include "coll/coll.h"
+#include "tagged/frame.h"
 
-#define BNET_LETTER_MAX ((size_t)8 * 1024)
-/* A letter's place in it: payload and header, so that empty ones are bounded, too. */
-#define BNET_LETTER_WINDOW ((uint64_t)256 * 1024)
-
-enum { FRAME_LETTER = 1, FRAME_ANNOUNCE, FRAME_GO, FRAME_PARCEL, FRAME_TAKEN };
-
-struct bnet_tagged_frame {
-	uint64_t kind;
-	uint64_t key;   /* of an announced message, chosen by its sender */
-	int64_t tag;
-	uint64_t bytes; /* of the message; GO: of the receive */
-	uint64_t taken; /* bytes of letters handed on since the last frame */
-};
-
-#define BNET_SLOT (sizeof(struct bnet_tagged_frame) + BNET_LETTER_MAX)
-
-/* A send or a receive. In exactly one list, or none while its last bytes move. */
-struct bnet_op {
+/* A send or a receive. Always in exactly one list. */
+struct bnet_tagged_op {
 	struct bnet_node node;
 	uint64_t id; /* the caller's */
 	bool sends;
@@ -55,122 +42,102 @@ struct bnet_op {
 	int peer;         /* -1: any, until it is matched */
 	int64_t tag;
 	int64_t deadline; /* ns of bnet_coll_now; 0: none */
-	uint64_t key;
-	void *mhandle;    /* of buf, while a parcel moves */
+	uint64_t key;     /* of its RTS */
+	void *mhandle;    /* of buf, while DATA moves */
 	bool registered;
-	bool awaits;      /* counted in its peer's box, or in mail->any: something must come for this to go on */
+	bool awaits;      /* it needs a frame from its peer, and counts in the peer's `awaited` or in `any` */
 	int rc;
-	char *error;      /* NULL, or what went wrong */
+	char *error;      /* NULL, or the reason of the failure */
 };
 
-/* A frame that waits to be sent. */
-struct bnet_outgoing {
+/* A frame in a peer's queue. */
+struct bnet_tagged_outgoing {
 	struct bnet_node node;
 	struct bnet_tagged_frame frame;
-	struct bnet_op *op; /* LETTER, PARCEL */
+	struct bnet_tagged_op *op; /* EAGER, DATA: the send */
 };
 
-/* A message that nobody has asked for yet. */
-struct bnet_unclaimed {
+/* An unexpected message. */
+struct bnet_tagged_unexpected {
 	struct bnet_node node;
 	int peer;
-	struct bnet_tagged_frame frame;
-	char payload[]; /* LETTER */
+	struct bnet_tagged_frame frame; /* EAGER or RTS */
+	char payload[];                 /* EAGER */
 };
 
-struct bnet_moving {
+/* An ncclNet message in flight. */
+struct bnet_tagged_flight {
 	void *request;
-	struct bnet_op *op; /* finished with this message; NULL: with a later one, or none */
-	size_t bytes;       /* expected */
+	struct bnet_tagged_op *op; /* complete with this message; NULL: with a later one, or there is no operation */
+	size_t bytes;              /* expected */
 };
 
-/* All that there is of one peer. */
-struct bnet_box {
-	int peer;
-	int lost;         /* 0, or why this peer is no longer there: -errno */
-	int out_lost;     /* 0, or why nothing goes to it any more; what it has sent may still come */
-	int64_t grace;    /* until when a connection from it may still turn up then */
-	unsigned awaited; /* operations for which something must come from this peer */
-	char *slots;      /* BNET_DEPTH to send from, one to receive into */
+/* The queue of frames to one peer, and the state of both connections with it. */
+struct bnet_tagged_peer {
+	int rank;
+	int lost;            /* 0, or why nothing can be received from it any more: -errno */
+	int out_lost;        /* 0, or why nothing can be sent to it any more. What it has sent may still arrive */
+	int64_t grace_until; /* with out_lost: until when a connection from it may still appear */
+	unsigned awaited;    /* operations that need a frame from this peer */
+	char *slots;         /* BNET_COLL_DEPTH to send from, one to receive into */
 
-	struct bnet_node out; /* frames, in order; the first may be on its way */
+	struct bnet_node out; /* frames, in order; the first may be partly sent */
 	void *out_mhandle;
-	bool out_ready;       /* connected, registered */
+	bool out_ready;       /* connected, and the slots are registered */
 	size_t out_posted, out_done;
-	bool header_sent;     /* of the first frame, a parcel */
+	bool header_sent;     /* of the first frame, a DATA */
 	size_t out_sent;      /* bytes of its payload */
-	uint64_t unconfirmed; /* letters' bytes that count in the window */
-	int64_t ask_at;       /* when to see whether this peer is there, if nothing says so by itself */
-	struct bnet_moving out_flight[BNET_DEPTH];
+	uint64_t uncredited;  /* bytes of eager messages that count in the window */
+	int64_t probe_at;     /* when to send a CREDIT as a probe, because the peer's end would not be noticed */
+	struct bnet_tagged_flight out_flight[BNET_COLL_DEPTH];
 
 	void *in_mhandle;
 	bool in_ready;
-	struct bnet_op *into; /* whose parcel comes; NULL: the next frame */
-	size_t in_posted, in_done; /* messages of this parcel, or of one frame */
-	size_t in_asked;      /* bytes of the parcel for which a receive is posted */
-	uint64_t kept;        /* letters' bytes that nobody has asked for */
-	uint64_t handed_on;   /* letters' bytes that the peer has not heard of */
-	struct bnet_moving in_flight[BNET_DEPTH];
+	struct bnet_tagged_op *into; /* whose DATA arrives; NULL: the next message is a frame */
+	size_t in_posted, in_done;   /* messages of this DATA, or of one frame */
+	size_t in_bytes;             /* of this DATA: bytes that receives are posted for */
+	uint64_t unexpected_bytes;   /* eager messages that no receive has matched */
+	uint64_t credit_due;         /* eager messages handed on, which the peer is still to be told */
+	struct bnet_tagged_flight in_flight[BNET_COLL_DEPTH];
 };
 
 struct bnet_tagged {
 	struct bnet_coll *coll;
 
-	pthread_mutex_t lock; /* of `incoming` and `stopped`; the rest is the progress thread's */
+	pthread_mutex_t lock; /* of `incoming` and `stopped` */
 	pthread_cond_t posted;
 	struct bnet_node incoming; /* operations that the progress thread has not seen */
 	bool stopped;
 
-	struct bnet_node receives; /* that match nothing yet, oldest first */
-	struct bnet_node promised; /* receives whose GO is out */
-	struct bnet_node announced; /* sends that wait for GO */
-	struct bnet_node unclaimed; /* in order of arrival */
+	struct bnet_node receives;   /* not matched, oldest first */
+	struct bnet_node granted;    /* receives whose CTS is queued or sent */
+	struct bnet_node requested;  /* sends whose RTS is queued or sent */
+	struct bnet_node sending;    /* sends whose bytes are queued or in flight */
+	struct bnet_node unexpected; /* messages, in order of arrival */
 	struct bnet_node finished;
-	struct bnet_node reported; /* whose error texts the caller may be reading */
-	struct bnet_node sending; /* sends whose bytes are queued or moving */
-	size_t outstanding; /* seen and not finished */
-	unsigned any; /* receives from any source that match nothing yet */
+	struct bnet_node reported;   /* the caller may still read their error texts */
+	size_t outstanding;          /* operations seen and not finished */
+	unsigned any;                /* receives from any source, not matched */
 	uint64_t next_key;
 	unsigned passes;
-	bool begun; /* progress was called */
+	bool begun;                  /* progress was called */
 	int failed;
-	struct bnet_box *boxes;
+	struct bnet_tagged_peer *peers;
 };
 
-/* ---- mail.c ---- */
-
-/* The operation is over; the connections no longer touch its buffer. rc: 0, or that of the group's error. */
-void bnet_tagged_finish(struct bnet_tagged *mail, struct bnet_op *op, int rc);
-void bnet_tagged_await(struct bnet_tagged *mail, struct bnet_op *op, bool awaits);
-
-static inline void bnet_tagged_enlist(struct bnet_node *list, struct bnet_op *op)
+/* Moves the operation to the end of another list. */
+static inline void bnet_tagged_enlist(struct bnet_node *list, struct bnet_tagged_op *op)
 {
 	bnet_list_remove(&op->node);
 	bnet_list_add(list, &op->node);
 }
 
-/* ---- mail_match.c ---- */
-
-/* A frame has arrived; payload is a letter's. 0 or -errno with the group's error set. */
-int bnet_tagged_arrived(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *frame,
-		      const char *payload);
-/* Looks for a message that has arrived, for a receive that is in its list. 0 or -errno with the group's error set. */
-int bnet_tagged_match(struct bnet_tagged *mail, struct bnet_op *op);
-void bnet_tagged_forget(struct bnet_unclaimed *unclaimed);
-
-/* ---- mail_link.c ---- */
-
-/* Puts a frame behind all others for this peer, and drops it where nothing goes there any more. -ENOMEM. */
-int bnet_tagged_queue(struct bnet_tagged *mail, struct bnet_box *box, const struct bnet_tagged_frame *frame, struct bnet_op *op);
-/* One pass over what goes to a peer, or comes from it; sets *progress if anything moved. */
-int bnet_tagged_move_out(struct bnet_tagged *mail, struct bnet_box *box, bool *progress);
-int bnet_tagged_move_in(struct bnet_tagged *mail, struct bnet_box *box, bool *progress);
-/* Is a frame queued for this peer, or on its way? */
-bool bnet_tagged_has_frames(const struct bnet_box *box);
-/* One pass over what goes to a peer that is owed an answer. True: it still is. */
-bool bnet_tagged_answer(struct bnet_tagged *mail, struct bnet_box *box);
-/* Gives back all that the box holds of the connections, or of the one to the peer. They are closed next. */
-void bnet_tagged_release(struct bnet_tagged *mail, struct bnet_box *box);
-void bnet_tagged_release_out(struct bnet_tagged *mail, struct bnet_box *box);
+/* From here on the operation needs a frame from its peer, or no longer. */
+void bnet_tagged_await(struct bnet_tagged *tagged, struct bnet_tagged_op *op, bool awaits);
+/* Puts a frame at the end of this peer's queue; drops it if nothing can be sent there any more. 0 or -ENOMEM. */
+int bnet_tagged_queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *frame,
+		      struct bnet_tagged_op *op);
+/* Ends the operation; no connection may touch its buffer any more. rc: 0, or that of the group's error. */
+void bnet_tagged_finish(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int rc);
 
 #endif

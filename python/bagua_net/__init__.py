@@ -4,15 +4,15 @@
 >>> import bagua_net
 >>> bagua_net.activate()        # before the first NCCL communicator  # doctest: +SKIP
 
-These functions need nothing but the standard library.
+These functions need only the standard library.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _version
-from ._activation import activate, deactivate, env
+from ._activation.environment import activate, deactivate, env
+from ._activation.status import Process, Status, status
 from ._errors import (
     ActivationTooLate,
     BaguaNetError,
@@ -26,18 +26,18 @@ from ._errors import (
     RdmaDisplaced,
     UnsupportedNccl,
 )
-from ._layers import Setting
-from ._plugin import plugin_path
-from ._status import Process, Status, status
+from ._native.plugin import plugin_path
+from ._native.version import version as _version
+from ._settings.layers import Setting
 
 if TYPE_CHECKING:
     __version__: str
 else:
 
     def __getattr__(name: str) -> str:
-        """``__version__`` on demand: a source tree that was not installed has to ask the library for it."""
+        """``__version__`` on demand: without an installation the library is asked for it."""
         if name == "__version__":
-            return _version.version()
+            return _version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""The exceptions of this package. Each message is one line that says what is wrong and what to do.
+"""The exceptions of this package. Each message is one line: what is wrong and what to do.
 
 - :class:`BaguaNetError`: the base of all.
 
   - :class:`LibraryNotFound`: ``libnccl-net-bagua.so`` is not where the package looks for it.
-  - :class:`LibraryUnusable`: it is there, but does not load, or has another interface version.
+  - :class:`LibraryUnusable`: it does not load, or has another interface version.
   - :class:`ActivationTooLate`: NCCL has chosen its network already.
   - :class:`UnsupportedNccl`: this release of NCCL cannot do what was asked.
   - :class:`ParameterInvalid`: a ``BAGUA_NET_*`` variable has a value that the plugin refuses.
   - :class:`PluginPathInvalid`: NCCL would not take the library's path.
 
-    - :class:`PluginPathTooLong`: because it is longer than NCCL's buffer.
+    - :class:`PluginPathTooLong`: it is longer than NCCL's buffer.
 
   - :class:`RdmaDisplaced`: an active RDMA port would go unused.
-  - :class:`ConflictingSetting`: somebody else's value is in the way.
+  - :class:`ConflictingSetting`: a variable is already set to another value.
   - :class:`ConfFileDamaged`: the marked block in a configuration file has no end.
 """
 
@@ -29,11 +29,11 @@ class LibraryNotFound(BaguaNetError):
 
 
 class LibraryUnusable(BaguaNetError):
-    """The library does not load, or speaks another version of the interface than this package."""
+    """The library does not load, or has another interface version than this package."""
 
 
 class ActivationTooLate(BaguaNetError):
-    """NCCL reads its settings once per process, and has read them."""
+    """NCCL reads its settings once per process and has already read them."""
 
 
 class UnsupportedNccl(BaguaNetError):
@@ -41,7 +41,7 @@ class UnsupportedNccl(BaguaNetError):
 
 
 class ParameterInvalid(BaguaNetError):
-    """A ``BAGUA_NET_*`` variable has a value that the plugin refuses, so that a job would end at its start."""
+    """A ``BAGUA_NET_*`` variable has a value that the plugin refuses: a job would fail at its start."""
 
 
 class PluginPathInvalid(BaguaNetError):
@@ -57,8 +57,8 @@ class RdmaDisplaced(BaguaNetError):
 
 
 class ConflictingSetting(BaguaNetError):
-    """A setting that somebody else made is in the way, and is not overwritten without being told to."""
+    """A variable is already set to another value, which is not overwritten unless asked for."""
 
 
 class ConfFileDamaged(BaguaNetError):
-    """A configuration file holds the beginning of the marked block, but not its end."""
+    """A configuration file has the beginning of the marked block but not its end."""

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""Makes the backend known to torch.distributed. Runs inside ``import torch``, so it imports next to nothing.
+"""The name of the torch.distributed backend, and its registration.
 
-torch has it run by the entry point ``torch.backends`` (bagua_net_autoload); ``import bagua_net.torch`` does the same by
-hand.
+It runs inside ``import torch`` (entry point ``torch.backends``, see bagua_net_autoload), so it imports next to nothing.
+``import bagua_net.torch`` registers explicitly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 #: The name for ``init_process_group``.
 NAME = "bagua_net"
 
 
-def _create(options: Any, backend_options: Any) -> Any:
-    from .torch._create import create
+def register(create: Callable[[Any, Any], Any]) -> None:
+    """Makes ``init_process_group("bagua_net")`` work in this process. Repeated calls change nothing.
 
-    return create(options, backend_options)
-
-
-def register() -> None:
-    """Makes ``init_process_group("bagua_net")`` work in this process. More than once is fine.
+    Args:
+        create: makes a group from torch's options and the backend's own. It imports the backend when called.
 
     Raises:
         ImportError: torch is not installed, or was built without torch.distributed.
@@ -30,4 +28,4 @@ def register() -> None:
     if not dist.is_available():
         raise ImportError("this torch was built without torch.distributed; install an ordinary build of it")
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The ``bagua-net`` command: its subcommands, and what an error looks like."""
+"""The ``bagua-net`` command: its subcommands and its error output."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from . import _cli_show, _cli_switch, _version
-from ._bench import cli as _bench
+from ._cli import bench as _bench
+from ._cli import show as _show
+from ._cli import switch as _switch
 from ._errors import BaguaNetError
+from ._native.version import version as _version
 
 app = typer.Typer(
     name="bagua-net",
@@ -23,7 +25,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(_version.version())
+        print(_version())
         raise typer.Exit
 
 
@@ -36,8 +38,8 @@ def root(
     """NCCL over TCP, as fast as the network allows: turn it on and off, check this machine, measure."""
 
 
-_cli_switch.register(app)
-_cli_show.register(app)
+_switch.register(app)
+_show.register(app)
 _bench.register(app)
 
 

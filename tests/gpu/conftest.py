@@ -13,7 +13,7 @@ from gpu_jobs.places import SECONDS, Run, gpus, obstacle
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Only where this directory is named on the command line."""
+    """Has an effect only where this directory is named on the command line."""
     parser.addoption("--jobs-file", type=Path, help="gets a line of JSON for each job of tests/gpu, as it ends")
 
 
@@ -23,8 +23,8 @@ def _ranks(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The collectives of two ranks say most, and come first; jobs of many ranks take longest, and come last: the time
-    on a GPU may be short."""
+    """The collectives of two ranks tell most and run first; jobs of many ranks take longest and run last: the time on a
+    GPU may be short."""
     here = Path(__file__).parent
     own = iter(sorted((item for item in items if here in item.path.parents), key=_ranks))
     items[:] = [next(own) if here in item.path.parents else item for item in items]
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a job, once a session: several tests look at the same one. Skips the test where it cannot run."""
+    """Runs a job, once per session: several tests look at the same one. Skips the test where the job cannot run."""
 
     file = request.config.getoption("--jobs-file", None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every collective of torch over NCCL over the plugin gives the exact result, and it was the plugin that carried it."""
+"""Every collective of torch over NCCL gives the exact result, and the plugin carried its data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_result_is_exact(run: Run, device: str, ranks: int) -> None:
 
 @pytest.mark.parametrize(("device", "ranks"), PLACES)
 def test_the_library_counted_the_bytes(run: Run, device: str, ranks: int) -> None:
-    """At least what no algorithm can do without."""
+    """At least the bytes that every algorithm needs."""
     reports = run(Job("collectives", ranks, device)).reports
     for number, setting in enumerate(plan.settings(device)):
         sent = sum(report["result"][number]["bytes_sent"] for report in reports)
@@ -58,7 +58,7 @@ def test_nccl_used_the_protocols_and_algorithms_that_it_was_told(run: Run, ranks
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_without_the_plugin_it_is_not_there(run: Run, device: str) -> None:
-    """What the tests above count and read would otherwise prove nothing."""
+    """Shows that the counts and logs in the tests above depend on the plugin."""
     outcome = run(Job("several", 2, device, plugin=False))
     assert [report["counters"] for report in outcome.reports] == [None, None]
     if device == "cuda":

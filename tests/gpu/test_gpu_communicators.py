@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What jobs do with communicators besides one collective after the other, over the plugin."""
+"""Other uses of communicators than one collective after another, over the plugin."""
 
 from __future__ import annotations
 

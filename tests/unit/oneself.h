@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * For test programs that are both ends of their connections.
+ * For test programs that hold both ends of their connections.
  */
 #ifndef BNET_ONESELF_H
 #define BNET_ONESELF_H
@@ -11,7 +11,7 @@
 #include "check.h"
 #include "nccl/client.h"
 
-/* ncclDebugLogger_t; what a failed check needs to be understood. */
+/* An ncclDebugLogger_t: a failed check is easier to understand with the warnings. */
 __attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebugLogLevel level, unsigned long flags,
 									const char *file, int line, const char *fmt, ...)
 {
@@ -32,28 +32,28 @@ struct oneself {
 };
 
 /* Over the first device. */
-static inline struct oneself connect_to_oneself(const struct bnet_client *table)
+static inline struct oneself connect_to_oneself(const struct bnet_client *client)
 {
 	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
 	struct oneself ends = {NULL, NULL};
 	void *listen;
 
-	check_int(bnet_client_listen(table, 0, handle, &listen), ncclSuccess);
+	check_int(bnet_client_listen(client, 0, handle, &listen), ncclSuccess);
 	check(listen != NULL);
 	while (!ends.send || !ends.recv) {
 		if (!ends.send)
-			check_int(bnet_client_connect(table, 0, handle, &ends.send), ncclSuccess);
+			check_int(bnet_client_connect(client, 0, handle, &ends.send), ncclSuccess);
 		if (!ends.recv)
-			check_int(bnet_client_accept(table, listen, &ends.recv), ncclSuccess);
+			check_int(bnet_client_accept(client, listen, &ends.recv), ncclSuccess);
 	}
-	check_int(bnet_client_close_listen(table, listen), ncclSuccess);
+	check_int(bnet_client_close_listen(client, listen), ncclSuccess);
 	return ends;
 }
 
-static inline void close_to_oneself(const struct bnet_client *table, struct oneself ends)
+static inline void close_to_oneself(const struct bnet_client *client, struct oneself ends)
 {
-	check_int(bnet_client_close_send(table, ends.send), ncclSuccess);
-	check_int(bnet_client_close_recv(table, ends.recv), ncclSuccess);
+	check_int(bnet_client_close_send(client, ends.send), ncclSuccess);
+	check_int(bnet_client_close_recv(client, ends.recv), ncclSuccess);
 }
 
 #endif

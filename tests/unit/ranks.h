@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * For tests of the collectives: threads as ranks, each with a group object that listens.
+ * For tests of the collectives and the tagged messages: threads as ranks, each with a group object that listens.
  */
 #ifndef BNET_RANKS_H
 #define BNET_RANKS_H
@@ -20,17 +20,17 @@ struct rank {
 	struct group *group;
 	int rank;
 	int nranks;
-	bnet_coll_t *coll; /* destroyed with the thread, unless the body has done so and put NULL */
+	bnet_coll_t *coll; /* destroyed after the body; NULL if the body has done so */
 	pthread_t thread;
 };
 
 struct group {
 	int version;
 	int nranks;
-	void (*prepare)(struct rank *rank); /* NULL, or what every rank does before the body */
+	void (*prepare)(struct rank *rank); /* NULL, or called by every rank before the body */
 	void (*body)(struct rank *rank);
 	pthread_barrier_t barrier;
-	char rows[MAX_RANKS * MAX_RANKS * 128]; /* of all ranks */
+	char rows[MAX_RANKS * MAX_RANKS * 128]; /* all ranks' */
 	struct rank ranks[MAX_RANKS];
 	atomic_bool flag;
 	char *shared[MAX_RANKS];

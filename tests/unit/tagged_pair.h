@@ -1,99 +1,99 @@
 /* SPDX-License-Identifier: MIT
  *
- * For tests of tagged messages: a rank's messages, and what was reported of them.
+ * For tests of tagged messages: a rank's operations and their results.
  */
-#ifndef BNET_MAILBOX_H
-#define BNET_MAILBOX_H
+#ifndef BNET_TAGGED_PAIR_H
+#define BNET_TAGGED_PAIR_H
 
 #include <stdint.h>
 #include <unistd.h>
 
 #include "check.h"
-#include "tagged/tagged.h"
 #include "ranks.h"
+#include "tagged/tagged.h"
 
 #define DEADLINE_S 250 /* of the whole program */
-#define TIMEOUT_S 100  /* of an operation: a hang would end here */
+#define TIMEOUT_S 100  /* of an operation: ends a hang */
 #define MAX_OPS 8192
 
-struct box {
+struct endpoint {
 	struct rank *rank;
-	bnet_tagged_t *mail;
+	bnet_tagged_t *tagged;
 	size_t posted;
 	size_t over;
 	bnet_tagged_done_t done[MAX_OPS]; /* by id */
-	char *said[MAX_OPS];            /* errors */
+	char *errors[MAX_OPS];            /* by id; "" after a success */
 };
 
-static inline void open_box(struct box *box, struct rank *rank)
+static inline void open_endpoint(struct endpoint *self, struct rank *rank)
 {
-	memset(box, 0, sizeof(*box));
-	box->rank = rank;
-	check_int(bnet_tagged_create(&box->mail, rank->coll, rank->group->rows), 0);
-	rank->coll = NULL; /* the messages' from now on */
+	memset(self, 0, sizeof(*self));
+	self->rank = rank;
+	check_int(bnet_tagged_create(&self->tagged, rank->coll, rank->group->rows), 0);
+	rank->coll = NULL; /* belongs to the messages from now on */
 }
 
-static inline struct box *new_box(struct rank *rank)
+static inline struct endpoint *new_endpoint(struct rank *rank)
 {
-	struct box *box = malloc(sizeof(*box));
+	struct endpoint *self = malloc(sizeof(*self));
 
-	check(box != NULL);
-	open_box(box, rank);
-	return box;
+	check(self != NULL);
+	open_endpoint(self, rank);
+	return self;
 }
 
-static inline void free_box(struct box *box)
+static inline void free_endpoint(struct endpoint *self)
 {
-	bnet_tagged_destroy(box->mail);
-	for (size_t i = 0; i < box->posted; i++)
-		free(box->said[i]);
-	free(box);
+	bnet_tagged_destroy(self->tagged);
+	for (size_t i = 0; i < self->posted; i++)
+		free(self->errors[i]);
+	free(self);
 }
 
-static inline uint64_t post_send(struct box *box, const void *buf, size_t bytes, int peer, int64_t tag)
+static inline uint64_t post_send(struct endpoint *self, const void *buf, size_t bytes, int peer, int64_t tag)
 {
-	check(box->posted < MAX_OPS);
-	check_int(bnet_tagged_send(box->mail, buf, bytes, peer, tag, TIMEOUT_S, box->posted), 0);
-	return box->posted++;
+	check(self->posted < MAX_OPS);
+	check_int(bnet_tagged_send(self->tagged, buf, bytes, peer, tag, TIMEOUT_S, self->posted), 0);
+	return self->posted++;
 }
 
-static inline uint64_t post_recv(struct box *box, void *buf, size_t bytes, int peer, int64_t tag)
+static inline uint64_t post_recv(struct endpoint *self, void *buf, size_t bytes, int peer, int64_t tag)
 {
-	check(box->posted < MAX_OPS);
-	check_int(bnet_tagged_recv(box->mail, buf, bytes, peer, tag, TIMEOUT_S, box->posted), 0);
-	return box->posted++;
+	check(self->posted < MAX_OPS);
+	check_int(bnet_tagged_recv(self->tagged, buf, bytes, peer, tag, TIMEOUT_S, self->posted), 0);
+	return self->posted++;
 }
 
-static inline void keep(struct box *box, const bnet_tagged_done_t *done)
+static inline void keep(struct endpoint *self, const bnet_tagged_done_t *done)
 {
-	box->done[done->id] = *done;
+	self->done[done->id] = *done;
 	check(done->rc == 0 ? done->error == NULL : done->error != NULL);
-	box->said[done->id] = strdup(done->rc == 0 ? "" : done->error);
-	check(box->said[done->id] != NULL);
-	box->over++;
+	self->errors[done->id] = strdup(done->rc == 0 ? "" : done->error);
+	check(self->errors[done->id] != NULL);
+	self->over++;
 }
 
-/* Until all that was posted is over. */
-static inline void finish(struct box *box)
+/* Until all posted operations are complete. */
+static inline void finish(struct endpoint *self)
 {
 	bnet_tagged_done_t done[7];
 
-	while (box->over < box->posted) {
-		int count = bnet_tagged_progress(box->mail, done, 7);
+	while (self->over < self->posted) {
+		int count = bnet_tagged_progress(self->tagged, done, 7);
 
 		check(count > 0);
 		for (int i = 0; i < count; i++)
-			keep(box, &done[i]);
+			keep(self, &done[i]);
 	}
 }
 
-static inline void finish_well(struct box *box)
+static inline void finish_well(struct endpoint *self)
 {
-	finish(box);
-	for (size_t i = 0; i < box->posted; i++) {
-		if (box->done[i].rc != 0)
-			fprintf(stderr, "rank %d: %s\n", box->rank->rank, box->said[i]);
-		check_int(box->done[i].rc, 0);
+	finish(self);
+	for (size_t i = 0; i < self->posted; i++) {
+		if (self->done[i].rc != 0)
+			fprintf(stderr, "rank %d: %s\n", self->rank->rank, self->errors[i]);
+		check_int(self->done[i].rc, 0);
 	}
 }
 

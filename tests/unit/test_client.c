@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bnet_client over every table of the library: the same calls give the same results, whatever the version.
+ * bnet_client over every table of the library: the same calls give the same results with every version.
  */
 #include <limits.h>
 #include <stdbool.h>
@@ -14,23 +14,23 @@
 
 static void refuses_unknown_tables(void)
 {
-	struct bnet_client table;
+	struct bnet_client client;
 
-	check_int(bnet_client_init(&table, bnet_net_table(12), 3, print_warnings), ncclInvalidArgument);
-	check_int(bnet_client_init(&table, bnet_net_table(12), 13, print_warnings), ncclInvalidArgument);
-	check_int(bnet_client_init(&table, NULL, 12, print_warnings), ncclInvalidArgument);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 3, print_warnings), ncclInvalidArgument);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 13, print_warnings), ncclInvalidArgument);
+	check_int(bnet_client_init(&client, NULL, 12, print_warnings), ncclInvalidArgument);
 }
 
-static void check_properties(const struct bnet_client *table)
+static void check_properties(const struct bnet_client *client)
 {
-	const int version = table->version;
+	const int version = client->version;
 	ncclNetProperties_v12_t props;
 	int ndev = -1;
 
-	check_int(bnet_client_devices(table, &ndev), ncclSuccess);
+	check_int(bnet_client_devices(client, &ndev), ncclSuccess);
 	check(ndev >= 1);
-	memset(&props, 0x55, sizeof(props)); /* nothing of it may stay */
-	check_int(bnet_client_properties(table, 0, &props), ncclSuccess);
+	memset(&props, 0x55, sizeof(props)); /* must be overwritten */
+	check_int(bnet_client_properties(client, 0, &props), ncclSuccess);
 	check_str(props.name, "lo");
 	check_int(props.ptrSupport, NCCL_PTR_HOST);
 	check(props.speed > 0 && props.speed < 10000000);
@@ -45,16 +45,16 @@ static void check_properties(const struct bnet_client *table)
 	check_int(props.planeId, version >= 12 ? NCCL_NET_ID_UNDEF : 0);
 }
 
-/* Tests both until both are done; -1 for "no size wanted". */
-static void finish(const struct bnet_client *table, void *send, void *recv, int expected)
+/* Tests both until both are done. expected: both sizes; -1: ask for none. */
+static void finish(const struct bnet_client *client, void *send, void *recv, int expected)
 {
 	int sent = 0, received = 0, send_size = -1, recv_size = -1;
 
 	while (!sent || !received) {
 		if (!sent)
-			check_int(bnet_client_test(table, send, &sent, expected < 0 ? NULL : &send_size), ncclSuccess);
+			check_int(bnet_client_test(client, send, &sent, expected < 0 ? NULL : &send_size), ncclSuccess);
 		if (!received)
-			check_int(bnet_client_test(table, recv, &received, expected < 0 ? NULL : &recv_size),
+			check_int(bnet_client_test(client, recv, &received, expected < 0 ? NULL : &recv_size),
 				  ncclSuccess);
 	}
 	if (expected >= 0) {
@@ -63,7 +63,7 @@ static void finish(const struct bnet_client *table, void *send, void *recv, int 
 	}
 }
 
-static void check_message(const struct bnet_client *table, const struct oneself *connection, size_t size,
+static void check_message(const struct bnet_client *client, const struct oneself *connection, size_t size,
 			  size_t posted, int expected)
 {
 	char *from = malloc(posted + 1), *to = malloc(posted + 1);
@@ -73,59 +73,61 @@ static void check_message(const struct bnet_client *table, const struct oneself 
 	for (size_t i = 0; i <= posted; i++)
 		from[i] = (char)(i * 31 + size);
 	memset(to, 0x11, posted + 1);
-	check_int(bnet_client_reg(table, connection->send, from, posted + 1, NCCL_PTR_HOST, &send_mr), ncclSuccess);
-	check_int(bnet_client_reg(table, connection->recv, to, posted + 1, NCCL_PTR_HOST, &recv_mr), ncclSuccess);
+	check_int(bnet_client_reg(client, connection->send, from, posted + 1, NCCL_PTR_HOST, &send_mr), ncclSuccess);
+	check_int(bnet_client_reg(client, connection->recv, to, posted + 1, NCCL_PTR_HOST, &recv_mr), ncclSuccess);
 	while (recv == NULL)
-		check_int(bnet_client_irecv(table, connection->recv, to, posted, 7, recv_mr, &recv), ncclSuccess);
+		check_int(bnet_client_irecv(client, connection->recv, to, posted, 7, recv_mr, &recv), ncclSuccess);
 	while (send == NULL)
-		check_int(bnet_client_isend(table, connection->send, from, size, 7, send_mr, &send), ncclSuccess);
-	finish(table, send, recv, expected);
+		check_int(bnet_client_isend(client, connection->send, from, size, 7, send_mr, &send), ncclSuccess);
+	finish(client, send, recv, expected);
 	check(memcmp(from, to, size) == 0);
 	for (size_t i = size; i <= posted; i++)
 		check_int(to[i], 0x11);
-	check_int(bnet_client_dereg(table, connection->send, send_mr), ncclSuccess);
-	check_int(bnet_client_dereg(table, connection->recv, recv_mr), ncclSuccess);
+	check_int(bnet_client_dereg(client, connection->send, send_mr), ncclSuccess);
+	check_int(bnet_client_dereg(client, connection->recv, recv_mr), ncclSuccess);
 	free(from);
 	free(to);
 }
 
-/* Sizes were int up to v7 (memory) and v8 (messages). */
-static void check_size_limits(const struct bnet_client *table, const struct oneself *connection)
+/* Sizes were of type int up to v7 (memory) and v8 (messages). */
+static void check_size_limits(const struct bnet_client *client, const struct oneself *connection)
 {
 	const size_t large = (size_t)INT_MAX + 1;
 	char byte = 0;
 	void *out = NULL;
 
-	if (table->version < 8)
-		check_int(bnet_client_reg(table, connection->send, &byte, large, NCCL_PTR_HOST, &out),
+	if (client->version < 8)
+		check_int(bnet_client_reg(client, connection->send, &byte, large, NCCL_PTR_HOST, &out),
 			  ncclInvalidArgument);
-	if (table->version < 9) {
-		check_int(bnet_client_isend(table, connection->send, &byte, large, 0, NULL, &out), ncclInvalidArgument);
-		check_int(bnet_client_irecv(table, connection->recv, &byte, large, 0, NULL, &out), ncclInvalidArgument);
+	if (client->version < 9) {
+		check_int(bnet_client_isend(client, connection->send, &byte, large, 0, NULL, &out),
+			  ncclInvalidArgument);
+		check_int(bnet_client_irecv(client, connection->recv, &byte, large, 0, NULL, &out),
+			  ncclInvalidArgument);
 	}
 	check(out == NULL);
 }
 
 static void drives_version(int version)
 {
-	struct bnet_client table;
+	struct bnet_client client;
 	struct oneself connection;
 
-	check_int(bnet_client_init(&table, bnet_net_table(version), version, print_warnings), ncclSuccess);
-	check((table.ctx != NULL) == (version >= 11));
-	check_str(bnet_client_name(&table), "BaguaNet");
-	check_properties(&table);
-	check_int(bnet_client_handle_size(&table), version == 4 ? 64 : 128);
-	connection = connect_to_oneself(&table);
-	check_message(&table, &connection, 1000, 1000, 1000);
-	check_message(&table, &connection, 0, 10, 0);
-	check_message(&table, &connection, 5, 1000, 5);
-	check_message(&table, &connection, 3000001, 3000001, 3000001);
-	check_message(&table, &connection, 17, 17, -1);
-	check_size_limits(&table, &connection);
-	close_to_oneself(&table, connection);
-	check_int(bnet_client_finalize(&table), ncclSuccess);
-	check(table.ctx == NULL);
+	check_int(bnet_client_init(&client, bnet_net_table(version), version, print_warnings), ncclSuccess);
+	check((client.ctx != NULL) == (version >= 11));
+	check_str(bnet_client_name(&client), "BaguaNet");
+	check_properties(&client);
+	check_int(bnet_client_handle_size(&client), version == 4 ? 64 : 128);
+	connection = connect_to_oneself(&client);
+	check_message(&client, &connection, 1000, 1000, 1000);
+	check_message(&client, &connection, 0, 10, 0);
+	check_message(&client, &connection, 5, 1000, 5);
+	check_message(&client, &connection, 3000001, 3000001, 3000001);
+	check_message(&client, &connection, 17, 17, -1);
+	check_size_limits(&client, &connection);
+	close_to_oneself(&client, connection);
+	check_int(bnet_client_finalize(&client), ncclSuccess);
+	check(client.ctx == NULL);
 }
 
 int main(void)

@@ -14,7 +14,7 @@
 #include "ranks.h"
 #include "../sanitize.h"
 
-/* A rank's thread runs ten times slower under ThreadSanitizer, and more ranks share nothing that two do not. */
+/* A rank's thread runs ten times slower under ThreadSanitizer, and more ranks share no more data than two. */
 #if defined(SANITIZE_THREAD)
 #define MOST_RANKS 3
 #else
@@ -23,7 +23,7 @@
 #define CONNECT_TIMEOUT_S 60
 #define DEADLINE_S 250 /* of the whole program */
 
-/* Elements: nothing, one, odd, and (bytes) beyond what travels in a chunk, in all chunks in flight, in a round. */
+/* Elements: none, one, odd numbers; the large ones exceed a chunk, all chunks in flight, and a round. */
 static const size_t small_counts[] = {0, 1, 3, 1021};
 static const size_t large_counts[] = {65537, 1400003};
 
@@ -83,7 +83,7 @@ static void store(void *buf, size_t i, int dtype, int value)
 	}
 }
 
-/* What rank has at i: 0 … 10, and 1 or 2 for products. */
+/* A rank's element i: 0 … 10; 1 or 2 for products. */
 static int input(int rank, size_t i, int op)
 {
 	const int value = (int)((i * 7 + i / 251 + (size_t)rank * 3) % 11);
@@ -123,7 +123,7 @@ static void fill(void *buf, int rank, size_t first, size_t count, int dtype, int
 		store(buf, i, dtype, input(rank, first + i, op));
 }
 
-/* buf holds the reduction of elements first … first+count-1, and nothing was written behind them. */
+/* buf holds the reduction of elements first … first+count-1. */
 static void check_reduced(const char *buf, int nranks, size_t first, size_t count, int dtype, int op)
 {
 	char *expected = new_buffer(count, dtype);
@@ -157,7 +157,8 @@ static void one_allreduce(struct rank *rank, size_t count, int dtype, int op, in
 	check_int(recv[count * bnet_coll_dtype_size(dtype)], 0x77);
 	if (!in_place) {
 		for (size_t i = 0; i < count; i += 97) /* the input is untouched */
-			check_input(send + i * bnet_coll_dtype_size(dtype), rank->rank, i, op == BNET_PROD ? 0 : 1, dtype);
+			check_input(send + i * bnet_coll_dtype_size(dtype), rank->rank, i, op == BNET_PROD ? 0 : 1,
+				    dtype);
 		free(recv);
 	}
 	free(send);
@@ -222,7 +223,7 @@ static void one_all_to_all(struct rank *rank, size_t count, int dtype, bool in_p
 	free(send);
 }
 
-/* Rank r sends (r + to) % 3 thirds of count elements to rank `to`, of a stream that starts at to. */
+/* Rank r sends (r + to) % 3 thirds of count elements to rank `to`, beginning with element `to`. */
 static size_t share(int from, int to, size_t count)
 {
 	return (size_t)((from + to) % 3) * count / 3;
@@ -251,7 +252,7 @@ static void one_all_to_allv(struct rank *rank, size_t count, int dtype)
 	free(recv);
 }
 
-static void one_reduce_to(struct rank *rank, size_t count, int dtype, int op, int root, bool in_place)
+static void one_reduce(struct rank *rank, size_t count, int dtype, int op, int root, bool in_place)
 {
 	char *send = new_buffer(count, dtype), *recv = in_place ? send : new_buffer(count, dtype);
 
@@ -278,14 +279,14 @@ static void one_gather_and_scatter(struct rank *rank, size_t count, int dtype, i
 		check_input(all + (size_t)from * count * size, from, 0, count, dtype);
 	memset(own, 0, count * size);
 	check_ok(rank, bnet_coll_scatter(rank->coll, all, own, count, dtype, root));
-	check_input(own, rank->rank, 0, count, dtype); /* back where it came from */
+	check_input(own, rank->rank, 0, count, dtype); /* back at its source */
 	check_int(own[count * size], 0x77);
 	check_int(all[total * size], 0x77);
 	free(own);
 	free(all);
 }
 
-/* Everyone to the next rank, then 0 to 1 one way. */
+/* Each rank to the next one, then rank 0 to rank 1 only. */
 static void one_sendrecv(struct rank *rank, size_t count, int dtype, bool in_place)
 {
 	const int next = (rank->rank + 1) % rank->nranks, previous = (rank->rank + rank->nranks - 1) % rank->nranks;
@@ -306,7 +307,7 @@ static void one_sendrecv(struct rank *rank, size_t count, int dtype, bool in_pla
 	free(send);
 }
 
-/* count elements in all for the large ones, so that the bytes do not grow with the square of the ranks. */
+/* Large counts are totals, so that the bytes do not grow with the square of the ranks. */
 static void all_collectives(struct rank *rank, size_t count, int dtype, int op, bool in_place)
 {
 	const size_t block = count < 65536 ? count : count / (size_t)rank->nranks;
@@ -317,7 +318,7 @@ static void all_collectives(struct rank *rank, size_t count, int dtype, int op, 
 	one_all_gather(rank, block, dtype, in_place);
 	one_all_to_all(rank, block, dtype, in_place);
 	one_all_to_allv(rank, block, dtype);
-	one_reduce_to(rank, count, dtype, op, (int)(count % (size_t)rank->nranks), in_place);
+	one_reduce(rank, count, dtype, op, (int)(count % (size_t)rank->nranks), in_place);
 	one_gather_and_scatter(rank, block, dtype, (int)(count % (size_t)rank->nranks));
 	one_sendrecv(rank, count, dtype, in_place);
 	one_broadcast(rank, count, dtype, (int)(count % (size_t)rank->nranks));
@@ -340,8 +341,8 @@ static void collectives(struct rank *rank)
 		one_allreduce(rank, 1700001, BNET_INT64, BNET_AVG, BNET_ALGO_RING, false);
 	}
 	for (int root = 0; root < rank->nranks; root++) {
-		one_reduce_to(rank, 17, BNET_INT32, BNET_SUM, root, true);
-		one_reduce_to(rank, 5000001, BNET_INT8, BNET_SUM, root, true); /* more chunks than slots */
+		one_reduce(rank, 17, BNET_INT32, BNET_SUM, root, true);
+		one_reduce(rank, 5000001, BNET_INT8, BNET_SUM, root, true); /* more chunks than slots */
 		one_gather_and_scatter(rank, 300001, BNET_INT32, root);
 		one_broadcast(rank, 17, BNET_INT32, root);
 		one_broadcast(rank, 300001, BNET_INT32, root);
@@ -349,7 +350,7 @@ static void collectives(struct rank *rank)
 	}
 }
 
-/* Nobody leaves before all have come. */
+/* No rank leaves before all ranks have arrived. */
 static void barrier(struct rank *rank)
 {
 	static atomic_int arrived[MAX_RANKS + 1];
@@ -389,7 +390,7 @@ static void identical(struct rank *rank)
 	free(recv);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 static void check_error(struct rank *rank, int rc, int expected, const char *word)
 {
@@ -409,7 +410,8 @@ static void bad_arguments(struct rank *rank)
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, 99, BNET_SUM, BNET_ALGO_AUTO), -EINVAL, "99");
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, 77, BNET_ALGO_AUTO), -EINVAL, "77");
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, 55), -EINVAL, "55");
-	check_error(rank, bnet_coll_allreduce(coll, &x, &y, SIZE_MAX / 2, BNET_INT32, BNET_SUM, 0), -EINVAL, "too many");
+	check_error(rank, bnet_coll_allreduce(coll, &x, &y, SIZE_MAX / 2, BNET_INT32, BNET_SUM, 0), -EINVAL,
+		    "too many");
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_FLOAT32, BNET_BOR, 0), -EINVAL, "bitwise");
 	check_error(rank, bnet_coll_broadcast(coll, &x, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
 	check_error(rank, bnet_coll_reduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, -1), -EINVAL, "root");
@@ -433,7 +435,7 @@ static void *abort_thread(void *arg)
 	return NULL;
 }
 
-/* Rank 0 waits for a message that nobody sends. */
+/* Rank 0 waits for a message that is never sent. */
 static void aborted(struct rank *rank)
 {
 	pthread_t thread;
@@ -461,7 +463,7 @@ static void timed_out(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
-/* The last rank leaves in the middle; the others end with an error, those that do not talk to it included. */
+/* The last rank leaves in the middle; all others fail, including those that exchange nothing with it. */
 static void peer_dies(struct rank *rank)
 {
 	enum { COUNT = 100000 };
@@ -474,7 +476,7 @@ static void peer_dies(struct rank *rank)
 		bnet_coll_destroy(rank->coll);
 		rank->coll = NULL;
 	} else {
-		bnet_coll_set_timeout(rank->coll, 100); /* a hang would end here, and is told apart */
+		bnet_coll_set_timeout(rank->coll, 100); /* ends a hang, with another error */
 		for (int i = 0; i < 1000 && rc == 0; i++)
 			rc = bnet_coll_allreduce(rank->coll, buf, buf, COUNT, BNET_FLOAT32, BNET_SUM, BNET_ALGO_RING);
 		if (rc != -EREMOTEIO && rc != -EIO)
@@ -509,10 +511,10 @@ static void peer_never_connects(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
-/* Rank 1 has nothing for the root before rank 5 is done, which is not among the first that the root turns to. */
+/* Rank 1 sends nothing before rank 5 is done, which is not among the first peers of the root. */
 static void one_is_slow(struct rank *rank)
 {
-	enum { BLOCK = 16 * 1024 * 1024 }; /* more than the kernel takes while nobody receives */
+	enum { BLOCK = 16 * 1024 * 1024 }; /* more than the kernel buffers without a receiver */
 	char *send = calloc(1, BLOCK), *recv = rank->rank == 0 ? malloc((size_t)rank->nranks * BLOCK) : NULL;
 
 	check(send != NULL && (recv != NULL) == (rank->rank == 0));

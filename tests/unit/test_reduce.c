@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bnet_coll_reduce_local and bnet_coll_scale_local against one-element-at-a-time arithmetic in long double and wide integers.
+ * bnet_coll_reduce_local and bnet_coll_scale_local against arithmetic on single elements in double and wide integers.
  */
 #include <errno.h>
 #include <math.h>
@@ -36,7 +36,7 @@ static int last_op(int dtype)
 	return is_float(dtype) ? BNET_AVG : BNET_BXOR;
 }
 
-/* ---- a float of any format as a number: sign, exponent and fraction taken apart ---- */
+/* ---- conversion between floats of any format and double ---- */
 
 struct format {
 	int exponent_bits;
@@ -84,7 +84,7 @@ static double decode(uint64_t bits, int dtype)
 			    exponent - bias - format.fraction_bits);
 }
 
-/* The nearest number of the format, ties to even: by stepping through it, not by shifting bits. */
+/* The nearest number of the format, ties to even: by counting steps, not by shifting bits. */
 static uint64_t encode(double value, int dtype)
 {
 	const struct format format = format_of(dtype);
@@ -168,13 +168,13 @@ static void check_element(uint64_t got, uint64_t a, uint64_t b, int dtype, int o
 		same = got == integer_op(a, b, dtype, op);
 	} else if (dtype == BNET_FLOAT64 || dtype == BNET_FLOAT32) {
 		const double x = decode(a, dtype), y = decode(b, dtype), value = float_op(x, y, op);
-		/* float64's own arithmetic is the reference; float32's result is that of double, rounded: innocuous */
+		/* double is the reference; for float32 its result is rounded a second time, which is exact here */
 		const double rounded = dtype == BNET_FLOAT32 ? (double)(float)value : value;
 
 		same = isnan(rounded) ? isnan(decode(got, dtype)) : decode(got, dtype) == rounded;
 	} else {
 		const double value = float_op(decode(a, dtype), decode(b, dtype), op);
-		const double rounded = (double)(float)value; /* the documented way: float32 first */
+		const double rounded = (double)(float)value; /* as documented: float32 first */
 
 		same = isnan(rounded) ? isnan(decode(got, dtype)) : got == encode(rounded, dtype) ||
 			(rounded == 0 && decode(got, dtype) == 0);
@@ -209,7 +209,7 @@ static void check_reduce(int dtype, int op, size_t count, enum placement placeme
 	for (size_t i = 0; i < count; i++)
 		check_element(load(dst + at, i, dtype), load(a_copy + at, i, dtype), load(b_copy + at, i, dtype), dtype,
 			      op);
-	if (placement == APART) { /* not a byte before or after */
+	if (placement == APART) { /* no byte before or after is written */
 		for (size_t i = 0; i < at; i++)
 			check_int(out[i], 0x5a);
 		for (size_t i = at + count * size; i < sizeof(out); i++)
@@ -226,7 +226,7 @@ static void test_reduce(void)
 					check_reduce(dtype, op, counts[i], (enum placement)placement, i % 5);
 }
 
-/* ---- the numbers where formats go wrong ---- */
+/* ---- special values ---- */
 
 static void check_special(int dtype, const uint64_t *values, size_t n)
 {
@@ -266,8 +266,8 @@ static void test_special(void)
 	check_special(BNET_UINT8, int8, sizeof(int8) / sizeof(int8[0]));
 }
 
-/* Every 16-bit float survives the way through float32 unchanged; a NaN stays one, with its sign. Both lengths: the
- * vector part and the tail of the conversion. */
+/* Every 16-bit float survives the conversion to float32 and back; a NaN stays a NaN with its sign. The two lengths test
+ * the tail and the vector part of the conversion. */
 static void test_every_half(void)
 {
 	static uint16_t values[65536], out[65536];
@@ -288,7 +288,7 @@ static void test_every_half(void)
 	}
 }
 
-/* ---- the average's second half ---- */
+/* ---- the division of an average ---- */
 
 static void test_scale(void)
 {
@@ -296,6 +296,8 @@ static void test_scale(void)
 	static char buf[8 * MAX_COUNT], copy[sizeof(buf)];
 
 	for (int dtype = BNET_INT8; dtype <= BNET_FLOAT64; dtype++) {
+		const size_t size = bnet_coll_dtype_size(dtype);
+
 		for (size_t d = 0; d < sizeof(divisors) / sizeof(divisors[0]); d++) {
 			const int n = divisors[d];
 
@@ -321,8 +323,7 @@ static void test_scale(void)
 					check(decode(is, dtype) == decode(encode((double)value, dtype), dtype));
 				}
 			}
-			check(memcmp(buf + 1021 * bnet_coll_dtype_size(dtype), copy + 1021 * bnet_coll_dtype_size(dtype),
-				     bnet_coll_dtype_size(dtype)) == 0);
+			check(memcmp(buf + 1021 * size, copy + 1021 * size, size) == 0);
 		}
 	}
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Tagged messages over the library's own tables: threads as ranks, real sockets on the loopback interface. Each rank's
- * thread posts and makes progress, but where a scenario says otherwise.
+ * thread posts and makes progress, except where a scenario says otherwise.
  */
 #include <errno.h>
 
 #include "tagged_pair.h"
 
-/* Nothing, one byte, the largest letter, the first parcel, several chunks with a tail. */
+/* Nothing, one byte, the largest EAGER, the smallest RTS, several chunks with a tail. */
 static const size_t sizes[] = {0, 1, 8192, 8193, 3 * 1024 * 1024 + 5};
 #define NSIZES (sizeof(sizes) / sizeof(sizes[0]))
 
@@ -36,11 +36,11 @@ static void check_message(const unsigned char *message, int from, int64_t tag, s
 		}
 }
 
-/* ---- everybody with everybody, received in another order than it was sent ---- */
+/* ---- every rank with every other one, received in another order than sent ---- */
 
 static void any_order(struct rank *rank)
 {
-	struct box *box = new_box(rank);
+	struct endpoint *self = new_endpoint(rank);
 	unsigned char *out[MAX_RANKS][NSIZES] = {{0}}, *in[MAX_RANKS][NSIZES] = {{0}};
 	const bool sends_first = rank->rank % 2 == 0;
 
@@ -51,16 +51,16 @@ static void any_order(struct rank *rank)
 
 				if ((turn == 0) == sends_first) {
 					out[peer][i] = new_message(rank->rank, (int64_t)i - 2, sizes[i]);
-					post_send(box, out[peer][i], sizes[i], peer, (int64_t)i - 2);
+					post_send(self, out[peer][i], sizes[i], peer, (int64_t)i - 2);
 				} else {
 					in[peer][back] = malloc(sizes[back] + 1);
 					check(in[peer][back] != NULL);
-					post_recv(box, in[peer][back], sizes[back], peer, (int64_t)back - 2);
+					post_recv(self, in[peer][back], sizes[back], peer, (int64_t)back - 2);
 				}
 			}
 		}
 	}
-	finish_well(box);
+	finish_well(self);
 	for (int peer = 0; peer < rank->nranks; peer++) {
 		for (size_t i = 0; i < NSIZES && peer != rank->rank; i++) {
 			check_message(in[peer][i], peer, (int64_t)i - 2, sizes[i]);
@@ -69,15 +69,15 @@ static void any_order(struct rank *rank)
 		}
 	}
 	pthread_barrier_wait(&rank->group->barrier);
-	free_box(box);
+	free_endpoint(self);
 }
 
-/* ---- any source: rank 0 hears from all, and is told who it was ---- */
+/* ---- any source: rank 0 receives from all and is told the source ---- */
 
 static void any_source(struct rank *rank)
 {
 	const int others = rank->nranks - 1;
-	struct box *box = new_box(rank);
+	struct endpoint *self = new_endpoint(rank);
 	unsigned char *buf[2 * MAX_RANKS] = {0};
 
 	for (int large = 0; large < 2; large++) {
@@ -86,19 +86,19 @@ static void any_source(struct rank *rank)
 		for (int i = 0; i < others && rank->rank == 0; i++) {
 			buf[large * others + i] = malloc(bytes);
 			check(buf[large * others + i] != NULL);
-			post_recv(box, buf[large * others + i], bytes, -1, large);
+			post_recv(self, buf[large * others + i], bytes, -1, large);
 		}
 		if (rank->rank != 0) {
 			buf[large] = new_message(rank->rank, large, bytes);
-			post_send(box, buf[large], bytes, 0, large);
+			post_send(self, buf[large], bytes, 0, large);
 		}
 	}
-	finish_well(box);
+	finish_well(self);
 	for (int large = 0; large < 2 && rank->rank == 0; large++) {
 		bool heard[MAX_RANKS] = {false};
 
 		for (int i = 0; i < others; i++) {
-			const int from = box->done[large * others + i].peer;
+			const int from = self->done[large * others + i].peer;
 
 			check(from > 0 && from < rank->nranks && !heard[from]);
 			heard[from] = true;
@@ -106,18 +106,18 @@ static void any_source(struct rank *rank)
 		}
 	}
 	pthread_barrier_wait(&rank->group->barrier);
-	free_box(box);
+	free_endpoint(self);
 	for (size_t i = 0; i < sizeof(buf) / sizeof(buf[0]); i++)
 		free(buf[i]);
 }
 
-/* ---- more letters than the window has room for, unasked; one tag keeps its order ---- */
+/* ---- more unexpected messages than the window has room for; one tag keeps its order ---- */
 
 #define FLOOD 1000
 
 static void flood(struct rank *rank)
 {
-	struct box *box = new_box(rank);
+	struct endpoint *self = new_endpoint(rank);
 	uint64_t *numbers = malloc((FLOOD + 1) * 4096);
 	char token = 0;
 
@@ -125,119 +125,119 @@ static void flood(struct rank *rank)
 	if (rank->rank == 0) {
 		for (uint64_t i = 0; i < FLOOD; i++) {
 			numbers[i * 512] = i;
-			post_send(box, &numbers[i * 512], 4096, 1, 5);
+			post_send(self, &numbers[i * 512], 4096, 1, 5);
 		}
-		post_send(box, &token, 1, 1, 6); /* arrives behind them, and is asked for first */
+		post_send(self, &token, 1, 1, 6); /* arrives last, is received first */
 	} else {
-		post_recv(box, &token, 1, 0, 6);
-		finish_well(box);
+		post_recv(self, &token, 1, 0, 6);
+		finish_well(self);
 		for (uint64_t i = 0; i < FLOOD; i++)
-			post_recv(box, &numbers[i * 512], 4096, 0, 5);
+			post_recv(self, &numbers[i * 512], 4096, 0, 5);
 	}
-	finish_well(box);
+	finish_well(self);
 	for (uint64_t i = 0; i < FLOOD; i++)
 		check_int(numbers[i * 512], i);
-	for (int i = 0; i < FLOOD; i++) { /* one at a time: the window opens again */
+	for (int i = 0; i < FLOOD; i++) { /* one at a time: the window has room again */
 		if (rank->rank == 0)
-			post_send(box, &token, 1, 1, 7);
+			post_send(self, &token, 1, 1, 7);
 		else
-			post_recv(box, &token, 1, 0, 7);
-		finish_well(box);
+			post_recv(self, &token, 1, 0, 7);
+		finish_well(self);
 	}
 	pthread_barrier_wait(&rank->group->barrier);
 	free(numbers);
-	free_box(box);
+	free_endpoint(self);
 }
 
-#define EMPTY 7000 /* more than the window has room for, by their headers alone */
+#define EMPTY 7000 /* more than the window has room for, by the headers alone */
 
 static void flood_of_nothing(struct rank *rank)
 {
-	struct box *box = new_box(rank);
+	struct endpoint *self = new_endpoint(rank);
 	char token = 0;
 
 	for (int i = 0; i < EMPTY && rank->rank == 0; i++)
-		post_send(box, NULL, 0, 1, 5);
+		post_send(self, NULL, 0, 1, 5);
 	if (rank->rank == 0) {
-		post_send(box, &token, 1, 1, 6);
+		post_send(self, &token, 1, 1, 6);
 	} else {
-		post_recv(box, &token, 1, 0, 6);
-		finish_well(box);
+		post_recv(self, &token, 1, 0, 6);
+		finish_well(self);
 	}
 	for (int i = 0; i < EMPTY && rank->rank == 1; i++)
-		post_recv(box, NULL, 0, 0, 5);
-	finish_well(box);
+		post_recv(self, NULL, 0, 0, 5);
+	finish_well(self);
 	pthread_barrier_wait(&rank->group->barrier);
-	free_box(box);
+	free_endpoint(self);
 }
 
-/* ---- only who has something to say needs to be there ---- */
+/* ---- a rank without messages need not take part ---- */
 
 static void two_of_three(struct rank *rank)
 {
 	int32_t number = rank->rank;
 
 	if (rank->rank < 2) {
-		struct box *box = new_box(rank);
+		struct endpoint *self = new_endpoint(rank);
 
 		if (rank->rank == 0)
-			post_send(box, &number, sizeof(number), 1, 0);
+			post_send(self, &number, sizeof(number), 1, 0);
 		else
-			post_recv(box, &number, sizeof(number), 0, 0);
-		finish_well(box);
+			post_recv(self, &number, sizeof(number), 0, 0);
+		finish_well(self);
 		check_int(number, 0);
-		free_box(box);
+		free_endpoint(self);
 	}
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
-/* ---- nothing is posted to a network where nothing is awaited ---- */
+/* ---- no receive stays posted on a connection where nothing is awaited ---- */
 
 static void nothing_awaited(struct rank *rank)
 {
-	struct box *box = new_box(rank);
-	const struct bnet_box *peer = &box->mail->boxes[1 - rank->rank];
+	struct endpoint *self = new_endpoint(rank);
+	const struct bnet_tagged_peer *peer = &self->tagged->peers[1 - rank->rank];
 	char token = 0, own = 0;
 
-	post_recv(box, &token, 1, 1 - rank->rank, 0);
-	post_send(box, &own, 1, 1 - rank->rank, 0);
-	finish_well(box);
-	post_send(box, &own, 1, 1 - rank->rank, 1); /* all connections are looked at once more */
-	finish_well(box);
+	post_recv(self, &token, 1, 1 - rank->rank, 0);
+	post_send(self, &own, 1, 1 - rank->rank, 0);
+	finish_well(self);
+	post_send(self, &own, 1, 1 - rank->rank, 1); /* one more pass over all connections */
+	finish_well(self);
 	check_int(peer->in_done, peer->in_posted);
 	pthread_barrier_wait(&rank->group->barrier);
-	free_box(box);
+	free_endpoint(self);
 }
 
-/* ---- another thread posts, and one stops what waits in vain ---- */
+/* ---- another thread posts, and stops a receive without a message ---- */
 
 static void *post_and_stop(void *arg)
 {
-	struct box *box = arg;
+	struct endpoint *self = arg;
 	static int32_t never;
 
-	check_int(bnet_tagged_recv(box->mail, &never, sizeof(never), 1, 0, 0, 77), 0);
-	bnet_tagged_stop(box->mail);
-	check_int(bnet_tagged_recv(box->mail, &never, sizeof(never), 1, 0, 0, 78), -ECANCELED);
+	check_int(bnet_tagged_recv(self->tagged, &never, sizeof(never), 1, 0, 0, 77), 0);
+	bnet_tagged_stop(self->tagged);
+	check_int(bnet_tagged_recv(self->tagged, &never, sizeof(never), 1, 0, 0, 78), -ECANCELED);
 	return NULL;
 }
 
 static void stopped(struct rank *rank)
 {
-	struct box *box = new_box(rank);
+	struct endpoint *self = new_endpoint(rank);
 	bnet_tagged_done_t done;
 	pthread_t thread;
 
 	if (rank->rank == 0) {
-		check_int(pthread_create(&thread, NULL, post_and_stop, box), 0);
-		check_int(bnet_tagged_progress(box->mail, &done, 1), 1); /* sleeps until there is something */
+		check_int(pthread_create(&thread, NULL, post_and_stop, self), 0);
+		check_int(bnet_tagged_progress(self->tagged, &done, 1), 1); /* sleeps until there is an operation */
 		check_int(done.id, 77);
 		check_int(done.rc, -ECANCELED);
-		check_int(bnet_tagged_progress(box->mail, &done, 1), 0);
+		check_int(bnet_tagged_progress(self->tagged, &done, 1), 0);
 		check_int(pthread_join(thread, NULL), 0);
 	}
 	pthread_barrier_wait(&rank->group->barrier);
-	free_box(box);
+	free_endpoint(self);
 }
 
 int main(void)

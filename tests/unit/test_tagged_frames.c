@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The frames of the tagged messages, as a peer sees them: rank 0 has messages, rank 1 sends and receives frames by
- * hand, which may be wrong, late or the last ones.
+ * The frames of the tagged messages, as a peer sees them: rank 0 uses tagged messages, rank 1 sends and receives single
+ * frames, which may be wrong, late or its last ones.
  */
 #include <errno.h>
 #include <sched.h>
@@ -9,96 +9,98 @@
 
 #include "bagua_net.h"
 #include "check.h"
-#include "tagged/tagged.h"
+#include "coll/connect.h"
 #include "ranks.h"
+#include "tagged/frame.h"
 
 #define DEADLINE_S 250 /* of the whole program */
-#define TIMEOUT_S 100  /* of an operation: a hang would end here */
-#define LETTER ((size_t)4096)
-#define PLACE (LETTER + sizeof(struct bnet_tagged_frame))
+#define TIMEOUT_S 100  /* of an operation: ends a hang */
+#define EAGER ((size_t)4096)
+#define COST (EAGER + sizeof(struct bnet_tagged_frame))
 #define LARGE ((size_t)20000)
-#define MANY 100 /* letters: more than the window has room for */
+#define MANY 100 /* EAGER messages: more than the window has room for */
 
 /* ---- rank 0 ---- */
 
-struct box {
+struct endpoint {
 	struct rank *rank;
-	bnet_tagged_t *mail;
+	bnet_tagged_t *tagged;
 	size_t posted, over;
 	int rc[MANY + 10]; /* by id */
-	char said[MANY + 10][256];
+	char errors[MANY + 10][256];
 	char *buf;
 };
 
-static void open_box(struct box *box, struct rank *rank)
+static void open_endpoint(struct endpoint *self, struct rank *rank)
 {
-	memset(box, 0, sizeof(*box));
-	box->rank = rank;
-	check_int(bnet_tagged_create(&box->mail, rank->coll, rank->group->rows), 0);
-	rank->coll = NULL; /* the messages' from now on */
-	rank->group->shared[0] = (char *)box->mail;
-	box->buf = calloc(1, 64 * BNET_CHUNK);
-	check(box->buf != NULL);
+	memset(self, 0, sizeof(*self));
+	self->rank = rank;
+	check_int(bnet_tagged_create(&self->tagged, rank->coll, rank->group->rows), 0);
+	rank->coll = NULL; /* belongs to the messages from now on */
+	rank->group->shared[0] = (char *)self->tagged;
+	self->buf = calloc(1, 64 * BNET_COLL_CHUNK);
+	check(self->buf != NULL);
 }
 
-static void close_box(struct box *box)
+static void close_endpoint(struct endpoint *self)
 {
-	bnet_tagged_destroy(box->mail);
-	free(box->buf);
+	bnet_tagged_destroy(self->tagged);
+	free(self->buf);
 }
 
-static uint64_t post_send(struct box *box, size_t bytes, int64_t tag)
+static uint64_t post_send(struct endpoint *self, size_t bytes, int64_t tag)
 {
-	check_int(bnet_tagged_send(box->mail, box->buf, bytes, 1, tag, TIMEOUT_S, box->posted), 0);
-	return box->posted++;
+	check_int(bnet_tagged_send(self->tagged, self->buf, bytes, 1, tag, TIMEOUT_S, self->posted), 0);
+	return self->posted++;
 }
 
-static uint64_t post_recv(struct box *box, size_t bytes, int64_t tag)
+static uint64_t post_recv(struct endpoint *self, size_t bytes, int64_t tag)
 {
-	check_int(bnet_tagged_recv(box->mail, box->buf, bytes, 1, tag, TIMEOUT_S, box->posted), 0);
-	return box->posted++;
+	check_int(bnet_tagged_recv(self->tagged, self->buf, bytes, 1, tag, TIMEOUT_S, self->posted), 0);
+	return self->posted++;
 }
 
-/* Until all that was posted is over. */
-static void finish(struct box *box)
+/* Until all posted operations are complete. */
+static void finish(struct endpoint *self)
 {
 	bnet_tagged_done_t done[7];
 
-	while (box->over < box->posted) {
-		int count = bnet_tagged_progress(box->mail, done, 7);
+	while (self->over < self->posted) {
+		int count = bnet_tagged_progress(self->tagged, done, 7);
 
 		check(count > 0);
-		for (int i = 0; i < count; i++, box->over++) {
-			box->rc[done[i].id] = done[i].rc;
-			snprintf(box->said[done[i].id], sizeof(box->said[0]), "%s", done[i].error != NULL ? done[i].error : "");
+		for (int i = 0; i < count; i++, self->over++) {
+			self->rc[done[i].id] = done[i].rc;
+			snprintf(self->errors[done[i].id], sizeof(self->errors[0]), "%s",
+				 done[i].error != NULL ? done[i].error : "");
 		}
 	}
 }
 
-/* Networks do not agree on what it is that a peer is gone. */
-static void check_ended(const struct box *box, uint64_t id, int rc)
+/* Networks do not agree on the result code for a lost peer. */
+static void check_ended(const struct endpoint *self, uint64_t id, int rc)
 {
 	const char *word = rc == -EREMOTEIO ? "lost rank 1" : rc == -EPROTO ? "rank 1" : "";
 
-	if (rc != -EREMOTEIO || box->rc[id] != -EIO)
-		check_int(box->rc[id], rc);
-	check(strstr(box->said[id], word) != NULL);
+	if (rc != -EREMOTEIO || self->rc[id] != -EIO)
+		check_int(self->rc[id], rc);
+	check(strstr(self->errors[id], word) != NULL);
 }
 
-static void receive_large(struct box *box, int rc)
+static void receive_large(struct endpoint *self, int rc)
 {
-	const uint64_t id = post_recv(box, LARGE, 9);
+	const uint64_t id = post_recv(self, LARGE, 9);
 
-	finish(box);
-	check_ended(box, id, rc);
+	finish(self);
+	check_ended(self, id, rc);
 }
 
-static void send_large(struct box *box, int rc)
+static void send_large(struct endpoint *self, int rc)
 {
-	const uint64_t id = post_send(box, 64 * BNET_CHUNK, 9);
+	const uint64_t id = post_send(self, 64 * BNET_COLL_CHUNK, 9);
 
-	finish(box);
-	check_ended(box, id, rc);
+	finish(self);
+	check_ended(self, id, rc);
 }
 
 /* ---- rank 1 ---- */
@@ -107,10 +109,10 @@ struct raw {
 	struct rank *rank;
 	struct bnet_coll *coll;
 	void *out_mhandle, *in_mhandle;
-	char out[BNET_CHUNK], in[BNET_CHUNK];
+	char out[BNET_COLL_CHUNK], in[BNET_COLL_CHUNK];
 };
 
-static struct bnet_peer *rank_0(const struct raw *raw)
+static struct bnet_coll_peer *rank_0(const struct raw *raw)
 {
 	return &raw->coll->peers[0];
 }
@@ -132,8 +134,8 @@ static void connect_raw(struct raw *raw)
 
 	for (; rank_0(raw)->send.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_connect(raw->coll, 0, &progress), 0);
-	check_int(bnet_client_reg(&raw->coll->table, rank_0(raw)->send.comm, raw->out, sizeof(raw->out), NCCL_PTR_HOST,
-				 &raw->out_mhandle), ncclSuccess);
+	check_int(bnet_client_reg(&raw->coll->client, rank_0(raw)->send.comm, raw->out, sizeof(raw->out), NCCL_PTR_HOST,
+				  &raw->out_mhandle), ncclSuccess);
 }
 
 static void accept_raw(struct raw *raw)
@@ -142,66 +144,66 @@ static void accept_raw(struct raw *raw)
 
 	for (; rank_0(raw)->recv.comm == NULL; sched_yield())
 		check_int(bnet_coll_try_accept(raw->coll, 0, &progress), 0);
-	check_int(bnet_client_reg(&raw->coll->table, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), NCCL_PTR_HOST,
-				 &raw->in_mhandle), ncclSuccess);
+	check_int(bnet_client_reg(&raw->coll->client, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), NCCL_PTR_HOST,
+				  &raw->in_mhandle), ncclSuccess);
 }
 
 static void stop_receiving(struct raw *raw)
 {
-	struct bnet_peer *peer = rank_0(raw);
+	struct bnet_coll_peer *peer = rank_0(raw);
 
 	if (raw->in_mhandle != NULL) {
-		bnet_client_dereg(&raw->coll->table, peer->recv.comm, raw->in_mhandle);
-		bnet_client_close_recv(&raw->coll->table, peer->recv.comm);
+		bnet_client_dereg(&raw->coll->client, peer->recv.comm, raw->in_mhandle);
+		bnet_client_close_recv(&raw->coll->client, peer->recv.comm);
 	}
 	raw->in_mhandle = peer->recv.comm = NULL;
 }
 
-/* Both connections end, as those of a process that dies. */
+/* Both connections end, as if the process died. */
 static void free_raw(struct raw *raw)
 {
 	stop_receiving(raw);
 	if (raw->out_mhandle != NULL)
-		bnet_client_dereg(&raw->coll->table, rank_0(raw)->send.comm, raw->out_mhandle);
+		bnet_client_dereg(&raw->coll->client, rank_0(raw)->send.comm, raw->out_mhandle);
 	bnet_coll_destroy(raw->coll);
 	raw->rank->coll = NULL;
 	free(raw);
 }
 
-/* 0 … bytes-1 of out. */
+/* Sends the first bytes of out. */
 static void send_raw(struct raw *raw, size_t bytes)
 {
-	const struct bnet_client *table = &raw->coll->table;
+	const struct bnet_client *client = &raw->coll->client;
 	void *request = NULL;
 	int done = 0;
 
 	for (; request == NULL; sched_yield())
-		check_int(bnet_client_isend(table, rank_0(raw)->send.comm, raw->out, bytes, 0, raw->out_mhandle, &request),
-			  ncclSuccess);
+		check_int(bnet_client_isend(client, rank_0(raw)->send.comm, raw->out, bytes, 0, raw->out_mhandle,
+					    &request), ncclSuccess);
 	for (; !done; sched_yield())
-		check_int(bnet_client_test(table, request, &done, NULL), ncclSuccess);
+		check_int(bnet_client_test(client, request, &done, NULL), ncclSuccess);
 }
 
 static void send_frame(struct raw *raw, struct bnet_tagged_frame frame)
 {
 	memcpy(raw->out, &frame, sizeof(frame));
-	send_raw(raw, sizeof(frame) + (frame.kind == FRAME_LETTER ? frame.bytes : 0));
+	send_raw(raw, sizeof(frame) + (frame.kind == BNET_TAGGED_EAGER ? frame.bytes : 0));
 }
 
 static struct bnet_tagged_frame receive_frame(struct raw *raw)
 {
-	const struct bnet_client *table = &raw->coll->table;
+	const struct bnet_client *client = &raw->coll->client;
 	struct bnet_tagged_frame frame;
 	void *request = NULL;
 	int done = 0, bytes = 0;
 
 	for (; request == NULL; sched_yield())
-		check_int(bnet_client_irecv(table, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), 0, raw->in_mhandle,
-					   &request), ncclSuccess);
+		check_int(bnet_client_irecv(client, rank_0(raw)->recv.comm, raw->in, sizeof(raw->in), 0,
+					    raw->in_mhandle, &request), ncclSuccess);
 	for (; !done; sched_yield())
-		check_int(bnet_client_test(table, request, &done, &bytes), ncclSuccess);
+		check_int(bnet_client_test(client, request, &done, &bytes), ncclSuccess);
 	memcpy(&frame, raw->in, sizeof(frame));
-	check_int(bytes, sizeof(frame) + (frame.kind == FRAME_LETTER ? frame.bytes : 0));
+	check_int(bytes, sizeof(frame) + (frame.kind == BNET_TAGGED_EAGER ? frame.bytes : 0));
 	return frame;
 }
 
@@ -209,7 +211,7 @@ static struct bnet_tagged_frame receive_kind(struct raw *raw, uint64_t kind)
 {
 	struct bnet_tagged_frame frame = receive_frame(raw);
 
-	while (frame.kind == FRAME_TAKEN && frame.taken == 0) /* whether this is still here */
+	while (frame.kind == BNET_TAGGED_CREDIT && frame.credit == 0) /* a probe */
 		frame = receive_frame(raw);
 	check_int(frame.kind, kind);
 	return frame;
@@ -217,83 +219,85 @@ static struct bnet_tagged_frame receive_kind(struct raw *raw, uint64_t kind)
 
 /* ---- the window ---- */
 
-/* As many letters as it has room for, then announcements; what is handed on makes room again. */
+/* EAGER as long as the window has room, then RTS; credit makes room again. */
 static void window_raw(struct raw *raw)
 {
-	const size_t letters = BNET_LETTER_WINDOW / PLACE;
+	const size_t room = BNET_TAGGED_WINDOW / COST;
 
 	accept_raw(raw);
 	connect_raw(raw);
-	for (size_t i = 0; i < letters; i++)
-		receive_kind(raw, FRAME_LETTER);
-	for (size_t i = letters; i < MANY; i++) {
-		const struct bnet_tagged_frame asked = receive_kind(raw, FRAME_ANNOUNCE);
+	for (size_t i = 0; i < room; i++)
+		receive_kind(raw, BNET_TAGGED_EAGER);
+	for (size_t i = room; i < MANY; i++) {
+		const struct bnet_tagged_frame rts = receive_kind(raw, BNET_TAGGED_RTS);
 
-		send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_GO, .key = asked.key, .bytes = LETTER + 1,
-						    .taken = i == letters ? letters * PLACE : 0});
+		send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_CTS,
+							   .key = rts.key,
+							   .bytes = EAGER + 1,
+							   .credit = i == room ? room * COST : 0});
 	}
-	receive_kind(raw, FRAME_LETTER);
+	receive_kind(raw, BNET_TAGGED_EAGER);
 }
 
-static void window_box(struct box *box, int rc)
+static void window_endpoint(struct endpoint *self, int rc)
 {
 	for (size_t i = 0; i < MANY; i++)
-		post_send(box, LETTER, 0);
-	finish(box);
+		post_send(self, EAGER, 0);
+	finish(self);
 	for (size_t i = 0; i < MANY; i++)
-		check_int(box->rc[i], i < BNET_LETTER_WINDOW / PLACE ? 0 : rc);
-	post_send(box, LETTER, 0);
-	finish(box);
-	check_int(box->rc[MANY], 0);
+		check_int(self->rc[i], i < BNET_TAGGED_WINDOW / COST ? 0 : rc);
+	post_send(self, EAGER, 0);
+	finish(self);
+	check_int(self->rc[MANY], 0);
 }
 
-/* Who only receives says so, too, once it has a connection. */
-static void taken_raw(struct raw *raw)
+/* A rank that only receives returns credit as well, once it has a connection. */
+static void credit_raw(struct raw *raw)
 {
-	const size_t letters = BNET_LETTER_WINDOW / 2 / PLACE + 1;
+	const size_t room = BNET_TAGGED_WINDOW / 2 / COST + 1;
 
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_ANNOUNCE, .key = 1, .tag = 1});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_RTS, .key = 1, .tag = 1});
 	accept_raw(raw);
-	receive_kind(raw, FRAME_GO);
-	for (size_t i = 0; i < letters; i++)
-		send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_LETTER, .bytes = LETTER});
-	check_int(receive_kind(raw, FRAME_TAKEN).taken, letters * PLACE);
+	receive_kind(raw, BNET_TAGGED_CTS);
+	for (size_t i = 0; i < room; i++)
+		send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_EAGER, .bytes = EAGER});
+	check_int(receive_kind(raw, BNET_TAGGED_CREDIT).credit, room * COST);
 	bnet_tagged_stop((bnet_tagged_t *)raw->rank->group->shared[0]);
 }
 
-static void taken_box(struct box *box, int rc)
+static void credit_endpoint(struct endpoint *self, int rc)
 {
 	bnet_tagged_done_t done;
 
-	post_recv(box, 0, 1);
-	for (size_t i = 0; i < BNET_LETTER_WINDOW / 2 / PLACE + 1; i++)
-		post_recv(box, LETTER, 0);
-	finish(box);
-	check_int(bnet_tagged_progress(box->mail, &done, 1), rc); /* as long as it lives */
+	post_recv(self, 0, 1);
+	for (size_t i = 0; i < BNET_TAGGED_WINDOW / 2 / COST + 1; i++)
+		post_recv(self, EAGER, 0);
+	finish(self);
+	check_int(bnet_tagged_progress(self->tagged, &done, 1), rc); /* it is still working */
 }
 
-/* Who does not keep to the window is lost. */
+/* A peer that exceeds the window is lost. */
 static void flood_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	for (size_t i = 0; i <= BNET_LETTER_WINDOW / PLACE; i++)
-		send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_LETTER, .bytes = LETTER});
+	for (size_t i = 0; i <= BNET_TAGGED_WINDOW / COST; i++)
+		send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_EAGER, .bytes = EAGER});
 }
 
-/* ---- frames that are none ---- */
+/* ---- malformed frames ---- */
 
 static void short_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	raw->out[0] = FRAME_TAKEN;
+	raw->out[0] = BNET_TAGGED_CREDIT;
 	send_raw(raw, sizeof(struct bnet_tagged_frame) - 1);
 }
 
 static void long_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	raw->out[0] = FRAME_TAKEN;
+	raw->out[0] = BNET_TAGGED_CREDIT;
 	send_raw(raw, sizeof(struct bnet_tagged_frame) + 1);
 }
 
@@ -306,66 +310,66 @@ static void kind_0_raw(struct raw *raw)
 static void kind_6_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_TAKEN + 1});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_CREDIT + 1});
 }
 
-static void letter_of_another_size_raw(struct raw *raw)
+static void eager_of_another_size_raw(struct raw *raw)
 {
-	const struct bnet_tagged_frame frame = {.kind = FRAME_LETTER, .bytes = UINT64_MAX};
+	const struct bnet_tagged_frame frame = {.kind = BNET_TAGGED_EAGER, .bytes = UINT64_MAX};
 
 	connect_raw(raw);
 	memcpy(raw->out, &frame, sizeof(frame));
 	send_raw(raw, sizeof(frame) + 5);
 }
 
-static void taken_too_much_raw(struct raw *raw)
+static void too_much_credit_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_TAKEN, .taken = 1});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_CREDIT, .credit = 1});
 }
 
-static void unknown_go_raw(struct raw *raw)
+static void unknown_cts_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_GO, .key = 5, .bytes = 1});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_CTS, .key = 5, .bytes = 1});
 }
 
-static void unknown_parcel_raw(struct raw *raw)
+static void unknown_data_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_PARCEL, .key = 5, .bytes = LARGE});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_DATA, .key = 5, .bytes = LARGE});
 }
 
 /* ---- a large message, received ---- */
 
-static void promise(struct raw *raw)
+static void granting_raw(struct raw *raw)
 {
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_ANNOUNCE, .key = 5, .tag = 9, .bytes = LARGE});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_RTS, .key = 5, .tag = 9, .bytes = LARGE});
 	accept_raw(raw);
-	check_int(receive_kind(raw, FRAME_GO).key, 5);
+	check_int(receive_kind(raw, BNET_TAGGED_CTS).key, 5);
 }
 
-static void begin_parcel(struct raw *raw)
+static void begin_data(struct raw *raw)
 {
-	promise(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_PARCEL, .key = 5, .bytes = LARGE});
+	granting_raw(raw);
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_DATA, .key = 5, .bytes = LARGE});
 }
 
-static void parcel_of_another_size_raw(struct raw *raw)
+static void data_of_another_size_raw(struct raw *raw)
 {
-	promise(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_PARCEL, .key = 5, .bytes = LARGE - 1});
+	granting_raw(raw);
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_DATA, .key = 5, .bytes = LARGE - 1});
 }
 
 static void short_chunk_raw(struct raw *raw)
 {
-	begin_parcel(raw);
+	begin_data(raw);
 	send_raw(raw, LARGE - 1);
 }
 
-/* What is closed goes on to take what comes, and discards it, for a moment. */
-static void stop_receiving_for_good(struct raw *raw)
+/* A closed connection reads and discards for a moment: wait until its sockets are gone. */
+static void stop_receiving_and_drain(struct raw *raw)
 {
 	bnet_counters_t before, now;
 
@@ -375,108 +379,108 @@ static void stop_receiving_for_good(struct raw *raw)
 		bnet_counters(&now);
 }
 
-/* It takes nothing more, and ends what it has begun: its connections have no order among them. */
-static void last_parcel_raw(struct raw *raw)
+/* The peer receives nothing any more, and completes the DATA that it has begun: its connections are independent. */
+static void last_data_raw(struct raw *raw)
 {
-	promise(raw);
-	stop_receiving_for_good(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_LETTER, .tag = 4});
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_PARCEL, .key = 5, .bytes = LARGE});
+	granting_raw(raw);
+	stop_receiving_and_drain(raw);
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_EAGER, .tag = 4});
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_DATA, .key = 5, .bytes = LARGE});
 	pthread_barrier_wait(&raw->rank->group->barrier); /* a send has failed */
 	memset(raw->out, 'x', LARGE);
 	send_raw(raw, LARGE);
 }
 
-static void last_parcel_box(struct box *box, int rc)
+static void last_data_endpoint(struct endpoint *self, int rc)
 {
-	const uint64_t parcel = post_recv(box, LARGE, 9);
-	const uint64_t letter = post_recv(box, 0, 4);
+	const uint64_t data = post_recv(self, LARGE, 9);
+	const uint64_t eager = post_recv(self, 0, 4);
 	bnet_tagged_done_t done;
 
-	check_int(bnet_tagged_progress(box->mail, &done, 1), 1);
-	check_int(done.id, letter);
-	box->over++;
+	check_int(bnet_tagged_progress(self->tagged, &done, 1), 1);
+	check_int(done.id, eager);
+	self->over++;
 	while (done.rc == 0) {
-		check_int(bnet_tagged_send(box->mail, NULL, 0, 1, 3, TIMEOUT_S, MANY), 0);
-		check_int(bnet_tagged_progress(box->mail, &done, 1), 1);
+		check_int(bnet_tagged_send(self->tagged, NULL, 0, 1, 3, TIMEOUT_S, MANY), 0);
+		check_int(bnet_tagged_progress(self->tagged, &done, 1), 1);
 		check_int(done.id, MANY);
 	}
-	pthread_barrier_wait(&box->rank->group->barrier);
-	finish(box);
-	check_int(box->rc[parcel], rc);
-	check(box->buf[0] == 'x' && box->buf[LARGE - 1] == 'x');
+	pthread_barrier_wait(&self->rank->group->barrier);
+	finish(self);
+	check_int(self->rc[data], rc);
+	check(self->buf[0] == 'x' && self->buf[LARGE - 1] == 'x');
 }
 
 /* ---- a large message, sent ---- */
 
-static void announced_raw(struct raw *raw)
+static void requested_raw(struct raw *raw)
 {
 	accept_raw(raw);
-	receive_kind(raw, FRAME_ANNOUNCE);
+	receive_kind(raw, BNET_TAGGED_RTS);
 }
 
-static void go_raw(struct raw *raw)
+static void granted_raw(struct raw *raw)
 {
-	struct bnet_tagged_frame asked;
+	struct bnet_tagged_frame rts;
 
 	accept_raw(raw);
-	asked = receive_kind(raw, FRAME_ANNOUNCE);
+	rts = receive_kind(raw, BNET_TAGGED_RTS);
 	connect_raw(raw);
-	send_frame(raw, (struct bnet_tagged_frame){.kind = FRAME_GO, .key = asked.key, .bytes = asked.bytes});
-	receive_kind(raw, FRAME_PARCEL);
+	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_CTS, .key = rts.key, .bytes = rts.bytes});
+	receive_kind(raw, BNET_TAGGED_DATA);
 }
 
-/* ---- every state ends: by the peer, by another message's deadline, or stopped ---- */
+/* ---- every state ends: with the peer, at another message's deadline, or when stopped ---- */
 
-static void overrun(bnet_tagged_t *mail)
+static void expire(bnet_tagged_t *tagged)
 {
-	check_int(bnet_tagged_recv(mail, NULL, 0, 1, 3, 1e-9, 1), 0);
+	check_int(bnet_tagged_recv(tagged, NULL, 0, 1, 3, 1e-9, 1), 0);
 }
 
 static const struct scene {
 	void (*raw)(struct raw *raw);
-	void (*box)(struct box *box, int rc);
+	void (*endpoint)(struct endpoint *self, int rc);
 	int rc;
-	void (*end)(bnet_tagged_t *mail); /* NULL, or what rank 1 does where it has come to, and stays there */
+	void (*end)(bnet_tagged_t *tagged); /* NULL, or rank 1 stays in the state that it has reached and calls this */
 } scenes[] = {
-	{last_parcel_raw, last_parcel_box, 0, NULL}, /* the first one: it watches descriptors */
-	{window_raw, window_box, -EMSGSIZE, NULL},
-	{taken_raw, taken_box, 0, NULL},
+	{last_data_raw, last_data_endpoint, 0, NULL}, /* first: it counts descriptors */
+	{window_raw, window_endpoint, -EMSGSIZE, NULL},
+	{credit_raw, credit_endpoint, 0, NULL},
 	{flood_raw, receive_large, -EPROTO, NULL},
 	{short_raw, receive_large, -EPROTO, NULL},
 	{long_raw, receive_large, -EPROTO, NULL},
 	{kind_0_raw, receive_large, -EPROTO, NULL},
 	{kind_6_raw, receive_large, -EPROTO, NULL},
-	{letter_of_another_size_raw, receive_large, -EPROTO, NULL},
-	{taken_too_much_raw, receive_large, -EPROTO, NULL},
-	{unknown_go_raw, receive_large, -EPROTO, NULL},
-	{unknown_parcel_raw, receive_large, -EPROTO, NULL},
-	{parcel_of_another_size_raw, receive_large, -EPROTO, NULL},
+	{eager_of_another_size_raw, receive_large, -EPROTO, NULL},
+	{too_much_credit_raw, receive_large, -EPROTO, NULL},
+	{unknown_cts_raw, receive_large, -EPROTO, NULL},
+	{unknown_data_raw, receive_large, -EPROTO, NULL},
+	{data_of_another_size_raw, receive_large, -EPROTO, NULL},
 	{short_chunk_raw, receive_large, -EPROTO, NULL},
-	{promise, receive_large, -EREMOTEIO, NULL},
-	{promise, receive_large, -ETIMEDOUT, overrun},
-	{promise, receive_large, -ECANCELED, bnet_tagged_stop},
-	{begin_parcel, receive_large, -EREMOTEIO, NULL},
-	{begin_parcel, receive_large, -ETIMEDOUT, overrun},
-	{begin_parcel, receive_large, -ECANCELED, bnet_tagged_stop},
-	{announced_raw, send_large, -EREMOTEIO, NULL},
-	{announced_raw, send_large, -ETIMEDOUT, overrun},
-	{announced_raw, send_large, -ECANCELED, bnet_tagged_stop},
-	{go_raw, send_large, -ETIMEDOUT, overrun},
-	{go_raw, send_large, -ECANCELED, bnet_tagged_stop},
+	{granting_raw, receive_large, -EREMOTEIO, NULL},
+	{granting_raw, receive_large, -ETIMEDOUT, expire},
+	{granting_raw, receive_large, -ECANCELED, bnet_tagged_stop},
+	{begin_data, receive_large, -EREMOTEIO, NULL},
+	{begin_data, receive_large, -ETIMEDOUT, expire},
+	{begin_data, receive_large, -ECANCELED, bnet_tagged_stop},
+	{requested_raw, send_large, -EREMOTEIO, NULL},
+	{requested_raw, send_large, -ETIMEDOUT, expire},
+	{requested_raw, send_large, -ECANCELED, bnet_tagged_stop},
+	{granted_raw, send_large, -ETIMEDOUT, expire},
+	{granted_raw, send_large, -ECANCELED, bnet_tagged_stop},
 };
 static const struct scene *scene;
 
-static void play_box(struct rank *rank)
+static void play_endpoint(struct rank *rank)
 {
-	struct box *box = malloc(sizeof(*box));
+	struct endpoint *self = malloc(sizeof(*self));
 
-	check(box != NULL);
-	open_box(box, rank);
+	check(self != NULL);
+	open_endpoint(self, rank);
 	pthread_barrier_wait(&rank->group->barrier);
-	scene->box(box, scene->rc);
-	close_box(box);
-	free(box);
+	scene->endpoint(self, scene->rc);
+	close_endpoint(self);
+	free(self);
 	if (scene->end != NULL)
 		pthread_barrier_wait(&rank->group->barrier);
 }
@@ -486,7 +490,7 @@ static void play(struct rank *rank)
 	struct raw *raw;
 
 	if (rank->rank == 0) {
-		play_box(rank);
+		play_endpoint(rank);
 		return;
 	}
 	raw = new_raw(rank);

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net bench``: collectives between processes, over this network and over others, in alternation.
+"""``bagua-net bench``: collectives between processes, over this network and over others in turn.
 
-The parts, in the order in which a run passes them:
+The command's options are in ``_cli.bench``; ``run`` is one invocation. The parts, lowest first:
 
-- ``cli``: the options. ``config``: what they mean, as one value that travels to every rank.
-- ``sizes``, ``models``: how much to move. ``ops``, ``elements``: what to do with it, and what must come out.
-- ``launch``: local ranks as child processes. ``join``: this process as one rank of a larger run.
-- ``rank``: the life of a rank. ``transports``: the networks; ``net``, ``gloo``, ``cuda`` are the kinds of them.
-- ``measure``: rounds and timing. ``result``: the figures of one row.
-- ``report``, ``summary``, ``record``, ``plot``: the same rows as table, sentences, JSON and picture.
+- ``workload``: the options as one value that travels to every rank (``config``), models' gradients, operations, test
+  data, and the figures of one row (``result``).
+- ``transports``: the networks. ``base`` is what each must offer, ``registry`` lists them.
+- ``ranks``: which ranks live here (``placement``), their child processes (``launch``), the life of one (``process``),
+  how they meet (``rendezvous``), rounds and timing (``measure``).
+- ``output``: the rows as table (``report``), sentences (``summary``), JSON (``record``) and picture (``plot``).
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One invocation: starts its ranks, prints what rank 0 reports, writes the files."""
+"""One invocation: starts its ranks, prints the reports of rank 0, writes the files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _layers, _params
+from .. import _sizes
 from .._errors import BaguaNetError
-from .._rendezvous import Server
-from . import models, plot, record, report, sizes, summary, transports
-from .config import Config
-from .launch import Launcher, lanes
-from .measure import buffer_bytes
-from .result import Row
-from .where import Placement
+from .._settings import layers, parameters
+from .output import plot, record, report, summary
+from .ranks.launch import Launcher, lanes
+from .ranks.measure import buffer_bytes
+from .ranks.placement import Placement
+from .ranks.rendezvous import Server
+from .transports.interface_choice import use_interface
+from .workload import models
+from .workload.config import Config
+from .workload.result import Row
 
 
 class TooLarge(BaguaNetError):
@@ -29,15 +32,15 @@ class Outputs:
     json: Path | None
     plot: Path | None
     command: list[str]
-    """As it was typed, for the record."""
+    """As typed, for the record."""
 
     def check(self) -> None:
-        """Raises before the time for a run is spent: PlotUnavailable, or OSError for a missing directory."""
+        """Checks before the run: raises PlotUnavailable, or OSError for a missing directory."""
         if self.plot is not None:
             plot.check()
         for path in (self.json, self.plot):
             if path is not None and not path.absolute().parent.is_dir():
-                raise FileNotFoundError(f"{path}: there is no such directory")
+                raise FileNotFoundError(f"{path}: no such directory")
 
 
 def _check_memory(config: Config, processes: int) -> None:
@@ -57,12 +60,12 @@ def _check_memory(config: Config, processes: int) -> None:
 def _load_text(config: Config) -> str:
     workloads = config.workloads()
     if not config.model:
-        # As the rows have them: whole elements, and of each rank as many.
+        # The sizes of the rows: whole elements, and the same number for each rank.
         first, last = (
             config.operation.size(workload.counts[0], config.nranks, config.element.size)
             for workload in (workloads[0], workloads[-1])
         )
-        return f"{config.op} from {sizes.show(first)} to {sizes.show(last)}"
+        return f"{config.op} from {_sizes.show(first)} to {_sizes.show(last)}"
     (workload,) = workloads
     total = sum(workload.counts)
     return (
@@ -72,7 +75,7 @@ def _load_text(config: Config) -> str:
 
 
 class _Listener:
-    """Takes rank 0's events: prints them, and keeps them for the end."""
+    """Receives rank 0's events, prints them, and keeps them for the end."""
 
     def __init__(self, config: Config, where: str, out: report.Report) -> None:
         self._config = config
@@ -100,26 +103,26 @@ class _Listener:
 
 
 def _pass_on(line: str) -> None:
-    """A line that a rank wrote. NCCL and the plugin write a lot of them, when asked to."""
+    """Passes on a line that a rank wrote, only where NCCL_DEBUG asks for the output of NCCL and the plugin."""
     if os.environ.get("NCCL_DEBUG", "").upper() in ("VERSION", "INFO", "TRACE"):
         print(line, file=sys.stderr)
 
 
 def _take_settings() -> list[str]:
-    """Gives this process and its children what a job would get from the files that NCCL reads: here is no NCCL to do
-    it. Returns a phrase for each setting that they take so.
+    """Applies the settings of the files that NCCL reads to this process and its children, which may run without NCCL.
+    Returns a phrase for each setting applied.
 
     Raises:
         ParameterInvalid: the plugin would refuse a value.
     """
-    among = _layers.of_a_job()
-    for sentence in _params.check(among):
+    among = layers.of_a_job()
+    for sentence in parameters.check(among):
         print(f"bagua-net: {sentence}", file=sys.stderr)
-    return [f"with {setting.name}={setting.value} of {setting.layer}" for setting in _layers.apply(among)]
+    return [f"with {setting.name}={setting.value} of {setting.layer}" for setting in layers.apply(among)]
 
 
 def _processors() -> tuple[int, float]:
-    """How many cores this process may use, and how many others kept busy over the last minute."""
+    """The cores that this process may use, and the machine's load over the last minute."""
     try:
         load = os.getloadavg()[0]
     except OSError:
@@ -131,17 +134,17 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
     """Measures, prints and writes. False: a result was wrong.
 
     Raises:
-        BaguaNetError: a rank died, a network that was asked for is missing, the ranks did not come together,
-            a parameter has a bad value.
+        BaguaNetError: a rank died, a requested network is missing, the ranks did not meet, or a parameter has a bad
+            value.
         OSError: a file cannot be written.
     """
     outputs.check()
     if ifname:
-        os.environ["NCCL_SOCKET_IFNAME"] = ifname  # what was typed wins over what a file has
+        os.environ["NCCL_SOCKET_IFNAME"] = ifname  # the option wins over a file
     taken = _take_settings()
     busy = summary.contention(config.nranks if placement.local else len(placement.ranks), *_processors())
     _check_memory(config, len(lanes(config)) * len(placement.ranks))
-    interface = transports.use_interface(ifname, placement.local)
+    interface = use_interface(ifname, placement.local)
     where = ", ".join([placement.text, interface, *taken])
     if 0 not in placement.ranks:
         address = (placement.host, placement.port)

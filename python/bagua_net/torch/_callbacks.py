@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where what users chain to futures runs: it may ask for the group's next operation, and wait for it, so it must not
-run on a thread that the next operation needs. PowerSGD's hook does just that.
+"""The threads that run callbacks of futures. A callback may start the group's next operation and wait for it, as
+PowerSGD's hook does, so it must not run on a thread that the next operation needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Task = Callable[[], None]
 
 
 class Callbacks:
-    """Runs tasks at once, whatever the others wait for: as many threads as there are tasks at a time."""
+    """Runs each task at once, even while others wait: there are as many threads as simultaneous tasks."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,7 +32,7 @@ class Callbacks:
         task()
 
     def _start(self) -> bool:
-        """One more thread. False: the system has none to give."""
+        """Starts one more thread. False: the system refuses."""
         thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
         try:
             thread.start()
@@ -55,9 +55,9 @@ class Callbacks:
             del task  # it holds tensors
 
     def close(self) -> None:
-        """Returns when all tasks are over; later ones run on their caller's thread. More than once is fine.
+        """Returns when all tasks have ended; later ones run on their caller's thread. Repeated calls do nothing.
 
-        Of a task it returns at once: another one may be closing these, too, and would wait for this one.
+        Called by a task it returns at once: another task may be closing as well, and each would wait for the other.
         """
         with self._changed:
             self._closed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How torch makes a group: what is looked at before, once in a process and for each group."""
+"""Makes a group for torch, after checks once per process and once per group."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .. import _params
+from .._settings import parameters
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
 
-#: What it was tried with; a Python group is a new thing, and each torch has its own idea of it.
+#: The torch versions that were tested: groups in Python are new, and their interface changes between versions.
 TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 _log = logging.getLogger("bagua_net.torch")
@@ -21,7 +21,7 @@ _log = logging.getLogger("bagua_net.torch")
 
 @functools.cache
 def _check_version() -> None:
-    """Once in a process."""
+    """Once per process."""
     if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
         tried = f"{TRIED[0]} to {TRIED[-1]}"
         _log.warning("the %s backend was tried with torch %s, and this is %s", NAME, tried, torch.__version__)
@@ -29,19 +29,19 @@ def _check_version() -> None:
 
 @functools.cache
 def _check_parameters() -> None:
-    """Once in a process."""
-    for sentence in _params.check():
+    """Once per process."""
+    for sentence in parameters.check():
         _log.warning("%s", sentence)
 
 
 def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
-    """What torch calls for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
+    """Called by torch for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
 
     Raises:
-        ValueError: there are options for the backend: it has none, ``BAGUA_NET_*`` are its parameters.
-        ParameterInvalid: one of these has a bad value. One that is no parameter is logged.
+        ValueError: options for the backend were given; it has none, its parameters are ``BAGUA_NET_*``.
+        ParameterInvalid: one of these has a bad value. A name that is no parameter is only logged.
         LibraryNotFound, LibraryUnusable: see their documentation.
-        DistBackendError: there is no network to listen on.
+        DistBackendError: no network to listen on.
     """
     _check_version()
     _check_parameters()

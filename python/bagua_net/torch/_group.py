@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The process group: what torch calls, in terms of the library's collectives.
+"""The process group: torch's operations, in terms of the library's collectives.
 
-torch lets Python subclass ``ProcessGroup``; such a group stands for all devices, and torch makes no other backend
-beside it, so "cpu:bagua_net,cuda:nccl" is refused. C++ (DDP's reducer, functional collectives) reaches the methods
-through torch's trampolines, Python finds them by name; names that 2.13 renamed have their old ones beside them. 2.14 is
-the first to let Python subclass ``Backend``, too, a part of a group; one way for all versions is less to keep right.
+torch lets Python subclass ``ProcessGroup``. Such a group serves all devices, and torch creates no other backend for it,
+so "cpu:bagua_net,cuda:nccl" is refused. C++ (DDP's reducer, functional collectives) calls the methods through torch's
+trampolines, Python calls them by name; methods that 2.13 renamed have their old names as well. From 2.14 on, Python can
+also subclass ``Backend``, a part of a group; this package uses one way for all versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _lib
+from .._native import library
 from .._torch_backend import NAME
 from . import _tensors as tensors
 from ._callbacks import Callbacks
@@ -39,30 +39,29 @@ _open: weakref.WeakSet[ProcessGroupBaguaNet] = weakref.WeakSet()
 
 
 def _seconds(timeout: timedelta | None) -> float | None:
-    """Of an operation's options, where anything not positive stands for "as the group has it"."""
+    """The timeout in an operation's options. None: the group's, which torch expresses by any value not positive."""
     return timeout.total_seconds() if timeout is not None and timeout > _NO_TIME else None
 
 
 def _backends(group: Any) -> list[str]:
-    """As torch was asked for them: "cpu:bagua_net", and more. Nothing, as long as torch does not know the group."""
+    """The requested backends, such as "cpu:bagua_net". Empty as long as torch does not know the group."""
     config = str(dist.distributed_c10d._world.pg_backend_config.get(group, ""))
     return [part for part in config.split(",") if part]
 
 
 class _Block(threading.local):
-    """What a thread has asked for since it began to coalesce; None: it does not. What others ask for is their own."""
+    """The operations that this thread has started since it began to coalesce; None: it does not coalesce."""
 
     works: list[Work] | None = None
 
 
 class ProcessGroupBaguaNet(Identity):
-    """A group of ranks. ``init_process_group("bagua_net")`` and ``new_group`` make it.
+    """A group of ranks, made by ``init_process_group("bagua_net")`` and ``new_group``.
 
-    Collectives run one after another in the order in which they are asked for; messages from point to point run
-    besides. A collective that fails (a peer is gone, nothing moved for the timeout) raises
-    ``torch.distributed.DistBackendError`` where it is waited for, and so does everything after it: make a new group. A
-    message may be asked for long before its peer comes; to wait for it longer than the group's time raises, too, and
-    harms nothing else.
+    Collectives run one at a time, in the order of their calls; point-to-point messages run independently. A collective
+    that fails (a peer is gone, or nothing moved for the timeout) raises ``torch.distributed.DistBackendError`` in its
+    wait, and so does every later one: make a new group. A message may be posted long before its peer posts its side. A
+    wait for it that exceeds the group's timeout raises as well, but has no other effect.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
@@ -81,35 +80,35 @@ class ProcessGroupBaguaNet(Identity):
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = _Block()
         self._barriers = 0
-        self._alone = False  # is no other backend asked for? To be looked at when torch knows the group
+        self._alone = False  # no other backend is requested; checked once torch knows the group
         self._ending = threading.RLock()
         self._ended = False
         _open.add(self)
 
-    # ---- its time ----
+    # ---- timeout ----
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = self._collectives.timeout_s = self._messages.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
-    # ---- its end ----
+    # ---- end ----
 
     def shutdown(self) -> None:
-        """Waits for the collectives and sends that were asked for, then closes all connections.
+        """Waits for the collectives and sends in progress, then closes all connections.
 
-        It may wait for ranks that never come: for collectives the group's time, and for sends half a minute in which
-        nothing moves, after which they fail. :meth:`abort` from another thread ends that.
+        It may wait in vain for other ranks: for collectives up to the group's timeout; sends fail after half a minute
+        without progress. :meth:`abort` from another thread ends the wait.
         """
         with self._ending:
             if not self._ended:
                 self._order.close()
                 self._messages.finish_sends()
                 self._close()
-        self._callbacks.close()  # not inside: a callback may be what ends the group, or waits for who does
+        self._callbacks.close()  # outside the lock: a callback may itself end the group, or wait for a thread that does
 
     def abort(self) -> None:
-        """Makes everything that is under way or asked for fail, then closes all connections. From any thread."""
+        """Makes all pending operations fail, then closes all connections. From any thread."""
         if self._ended:
             return
         self._collectives.abort()
@@ -127,17 +126,17 @@ class ProcessGroupBaguaNet(Identity):
         _open.discard(self)
 
     def leave_to_parent(self) -> None:
-        """In a child of fork(): the connections are its parent's, and the threads did not come along."""
+        """In a child of fork(): the connections belong to its parent, and it has none of the threads."""
         refusal = f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
         self._order.leave_to_parent(refusal)
         self._messages.leave_to_parent(refusal)
         self._ending = threading.RLock()
         self._ended = True
 
-    # ---- how every collective runs ----
+    # ---- running a collective ----
 
     def _run(self, task: Callable[[float | None], None], held: list[Any], opts: Any = None) -> Work:
-        """Has ``task(timeout in s or None)`` run in its turn. ``held`` is the result, and lives as long as it runs."""
+        """Queues ``task(timeout in s or None)``. ``held`` is the result; the work keeps it alive."""
         self._refuse_company()
         limit = _seconds(getattr(opts, "timeout", None))
         work = Work(held, self._callbacks)
@@ -146,7 +145,7 @@ class ProcessGroupBaguaNet(Identity):
             self._coalescing.works.append(work)
         return work
 
-    # ---- one for all, all for one ----
+    # ---- from one rank or to one rank ----
 
     def broadcast(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         tensor = tensors.only(tensor_list, "broadcast")
@@ -174,9 +173,9 @@ class ProcessGroupBaguaNet(Identity):
             send = tensors.contiguous(tensor)
             recv = send if root == self._rank else None
             self._collectives.call(
-                "reduce_to",
+                "reduce",
                 tensors.address(send),
-                _lib.ffi.NULL if recv is None else tensors.address(recv),
+                library.ffi.NULL if recv is None else tensors.address(recv),
                 send.numel(),
                 dtype,
                 op,
@@ -207,7 +206,7 @@ class ProcessGroupBaguaNet(Identity):
         return self._run(task, outputs, opts)
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        """``output`` is the root's alone; torch gives the others something empty."""
+        """Only the root has an ``output``; torch passes an empty tensor on the others."""
         root = opts.rootRank if opts is not None else 0
         tensors.check(tensor, "gather_single")
         if root == self._rank:
@@ -252,7 +251,7 @@ class ProcessGroupBaguaNet(Identity):
 
         return self._run(task, [tensor], opts)
 
-    # ---- all for all ----
+    # ---- from all ranks to all ----
 
     def allreduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         tensor = tensors.only(tensor_list, "allreduce")
@@ -381,7 +380,7 @@ class ProcessGroupBaguaNet(Identity):
 
         return self._run(task, list(outputs), opts)
 
-    # ---- each for each ----
+    # ---- all to all ----
 
     def all_to_all_single(
         self,
@@ -447,7 +446,7 @@ class ProcessGroupBaguaNet(Identity):
     def barrier(self, opts: Any = None) -> Work:
         return self._run(lambda limit: self._collectives.call("barrier", timeout_s=limit), [], opts)
 
-    # ---- from point to point ----
+    # ---- point to point ----
 
     def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "send")
@@ -460,7 +459,7 @@ class ProcessGroupBaguaNet(Identity):
         return self._sent_or_received(work)
 
     def _message(self, held: list[Any], whom: str, question: str) -> Message:
-        late = f"rank {self._rank} waited in vain {whom}, {self._timeout_s:g} s; {question}"
+        late = f"rank {self._rank} waited {self._timeout_s:g} s in vain {whom}; {question}"
         return Message(held, self._callbacks, self._timeout_s, f"bagua_net, {self._label}: {late}")
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
@@ -477,7 +476,7 @@ class ProcessGroupBaguaNet(Identity):
             if error is None and plain.data_ptr() != tensor.data_ptr():
                 try:
                     tensors.store(plain, tensor)
-                except RuntimeError as refused:  # a tensor whose elements share memory, for one
+                except RuntimeError as refused:  # for example a tensor whose elements share memory
                     error = refused
             work.finish(error, source)
 
@@ -503,7 +502,7 @@ class ProcessGroupBaguaNet(Identity):
             self._coalescing.works.append(work)
         return work
 
-    # ---- several at once ----
+    # ---- coalescing ----
 
     def _start_coalescing(self, device: Any) -> None:
         self._coalescing.works = []
@@ -512,20 +511,20 @@ class ProcessGroupBaguaNet(Identity):
         parts, self._coalescing.works = self._coalescing.works or [], None
         return Joint(parts, self._callbacks)
 
-    # ---- who is missing ----
+    # ---- monitored barrier ----
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that says who did not come. By the store alone, so it works when the network does not.
+        """A barrier that names the missing ranks. It uses only the store, so it works when the network does not.
 
-        ``torch.distributed.monitored_barrier`` is for gloo's groups only up to torch 2.13: call this one,
-        ``torch.distributed.group.WORLD.monitored_barrier()`` for the default group.
+        Up to torch 2.13, ``torch.distributed.monitored_barrier`` works only with groups of gloo: call this method, for
+        the default group as ``torch.distributed.group.WORLD.monitored_barrier()``.
 
         Args:
             timeout: how long the others may take; the group's by default.
-            wait_all_ranks: name all that are missing, not the first.
+            wait_all_ranks: name all missing ranks, not only the first.
 
         Raises:
-            DistBackendError: on rank 0, ranks did not come; on the others, rank 0 did not say that all have.
+            DistBackendError: on rank 0, ranks are missing; on the others, rank 0 did not report that all are here.
             DistNetworkError: the store cannot be reached.
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
@@ -550,7 +549,7 @@ class ProcessGroupBaguaNet(Identity):
                 f"type; they have {whole.numel()} of {whole.dtype} and {share.numel()} of {share.dtype}"
             )
 
-    # What torch up to 2.12 calls them.
+    # The names in torch up to 2.12.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -560,7 +559,7 @@ class ProcessGroupBaguaNet(Identity):
 
 @atexit.register
 def _abort_open() -> None:
-    """A thread that the interpreter no longer waits for must not be in the middle of a message."""
+    """The interpreter does not wait for daemon threads: none may be in the middle of a message when it exits."""
     for group in list(_open):
         group.abort()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What torch asks about a group: its name, its size, its backends. Of those of torch's own groups C++ knows."""
+"""What torch asks a group for: name, size, backends. torch's own groups answer in C++."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CPU = torch.device("cpu")
 
 
 class Identity(dist.ProcessGroup):  # type: ignore[misc]
-    """A group with a name, and one backend, which is the group itself."""
+    """A group with a name and one backend: the group itself."""
 
     def __init__(self, store: Any, rank: int, size: int, name: str) -> None:
         super().__init__(rank, size)
@@ -32,7 +32,7 @@ class Identity(dist.ProcessGroup):  # type: ignore[misc]
     def size(self) -> int:
         return self._size
 
-    # ---- torch keeps these with a group's backends, and this one has none ----
+    # ---- torch keeps these in a group's backends; this group has no backend object ----
 
     @property
     def group_name(self) -> str:
@@ -54,17 +54,17 @@ class Identity(dist.ProcessGroup):  # type: ignore[misc]
     def get_group_store(self) -> Any:
         return self._store
 
-    # ---- the backend: checkpoints ask for that of the CPU, and FSDP2 what it can do ----
+    # ---- the backend: checkpoints ask for the CPU's, and FSDP2 for its abilities ----
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """None while torch makes the group: 2.15 attaches its flight recorder to all that have any, and cannot here."""
+        """Empty while torch makes the group, or else torch 2.15 would attach its flight recorder, which fails here."""
         return [_CPU] if self in dist.distributed_c10d._world.pg_map else []
 
     def _get_backend(self, device: torch.device) -> Identity:
-        """Raises RuntimeError for what is no CPU, as torch's own does and its callers expect."""
+        """Raises RuntimeError for any device but the CPU, as torch's own method does and its callers expect."""
         if torch.device(device).type != _CPU.type:
-            raise RuntimeError(f"the group {self._name} has no backend for {device}: {NAME} serves CPU tensors alone")
+            raise RuntimeError(f"the group {self._name} has no backend for {device}: {NAME} serves only CPU tensors")
         return self
 
     def name(self) -> str:

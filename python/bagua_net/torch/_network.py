@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A group's connections: how its ranks find each other by torch's store, and the library's objects on top."""
+"""A group's connections: its ranks find each other through torch's store; the library's objects do the rest."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .. import _lib
+from .._native import library
 from ._store import appears
 
-#: The version of the table that is driven: the newest.
+#: The version of the network table that is used: the newest.
 _API = 12
 _DEVICE = 0
-#: Operations of point to point that are reported at a time.
+#: Point-to-point operations that are reported at a time.
 _REPORTS = 16
-#: Seconds in which nothing moves, and after which a group ends though something is to be sent yet.
+#: Seconds without progress after which a group ends although sends are pending.
 GIVE_UP_S = 30.0
 #: bnet_tagged_send's and bnet_tagged_recv's.
 _NO_DEADLINE = 0.0
-#: struct bnet_frame of plugin/mail.h.
+#: struct bnet_tagged_frame of plugin/tagged/frame.h.
 _FRAME_BYTES = 40
-#: Seconds between two looks whether anything has moved.
+#: Seconds between two checks for progress.
 _LOOK_S = 1.0
 
 _log = logging.getLogger("bagua_net.torch")
 
 
 def failed(group: str, reason: str | None, rc: int) -> Exception:
-    """What a failed operation raises."""
+    """The exception of a failed operation."""
     error: Exception = dist.DistBackendError(f"bagua_net, {group}: {reason or f'error {-rc}'}")
     return error
 
 
 class RankMissing(Exception):
-    """A rank has not published its row, or that is no longer waited for."""
+    """A rank has not published its row in time, or the wait was aborted."""
 
 
 class Rendezvous:
-    """Rows of bytes that every rank of a group lets the others have, by torch's store."""
+    """Rows of bytes that every rank of a group publishes in torch's store."""
 
     def __init__(self, store: Any, rank: int, nranks: int) -> None:
         self._store = store
         self._nranks = nranks
-        # A store may outlive a group of the same name. All ranks have made as many groups of it and of this size, and
-        # that is what tells them apart: a trainer that starts over with fewer ranks, and with all of them later, has
-        # ranks that were not there in between.
+        # A store may outlive a group, and another group of the same name may follow. Each rank counts the groups that
+        # it has made in this store, separately for each size: a trainer may restart with fewer ranks and later with all
+        # of them again, so that some ranks have made fewer groups in total, but all have made as many of this size.
         self.generation = f"{nranks}/{store.add(f'made/{nranks}/{rank}', 1)}"
 
     def publish(self, kind: str, rank: int, row: bytes) -> None:
         self._store.set(f"{self.generation}/{kind}/{rank}", row)
 
     def collect(self, kind: str, timeout_s: float, given_up: threading.Event) -> list[bytes]:
-        """All ranks' rows, once they are there. Raises RankMissing, or what the store does where it is out of reach."""
+        """All ranks' rows, once published. Raises RankMissing, or the store's own error where it is unreachable."""
         deadline, rows = time.monotonic() + timeout_s, []
         for rank in range(self._nranks):
             key = f"{self.generation}/{kind}/{rank}"
@@ -73,56 +73,56 @@ class Rendezvous:
 
 
 class Endpoint:
-    """The library's group object: it listens from the start, and connects when it is first needed."""
+    """The library's group object: it listens from the start and connects on first use."""
 
     def __init__(self, kind: str, group: str, rendezvous: Rendezvous, rank: int, nranks: int) -> None:
-        self._lib = _lib.load()
+        self._lib = library.load()
         self._kind = kind
         self._group = group
         self._rendezvous = rendezvous
         self._given_up = threading.Event()
-        out = _lib.ffi.new("bnet_coll_t **")
+        out = library.ffi.new("bnet_coll_t **")
         table = self._lib.bnet_net_table(_API)
-        self.check(_lib.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
+        self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
         self.coll = out[0]
         try:
-            row = _lib.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
+            row = library.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
             self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
-            rendezvous.publish(kind, rank, bytes(_lib.ffi.buffer(row)))
+            rendezvous.publish(kind, rank, bytes(library.ffi.buffer(row)))
         except BaseException:
             self._lib.bnet_coll_destroy(self.coll)
             raise
 
     def check(self, coll: Any, rc: int) -> None:
         if rc != 0:
-            raise failed(self._group, _lib.text(self._lib.bnet_coll_error(coll)), rc)
+            raise failed(self._group, library.text(self._lib.bnet_coll_error(coll)), rc)
 
     def rows(self, timeout_s: float) -> Any:
-        """All ranks' rows as one C array. Raises DistBackendError where one is not there in time."""
+        """All ranks' rows as one C array. Raises DistBackendError where one is missing after the timeout."""
         try:
             rows = self._rendezvous.collect(self._kind, timeout_s, self._given_up)
         except RankMissing as missing:
             raise failed(self._group, str(missing), 0) from None
-        return _lib.ffi.from_buffer(b"".join(rows))
+        return library.ffi.from_buffer(b"".join(rows))
 
     def give_up(self) -> None:
-        """Ends a wait for other ranks' rows. From any thread."""
+        """Aborts the wait for other ranks' rows. From any thread."""
         self._given_up.set()
 
     def close(self) -> None:
-        """Closes the sockets, unless somebody has taken over the object. More than once is fine."""
-        coll, self.coll = self.coll, _lib.ffi.NULL
+        """Closes the sockets, unless another object has taken them over. Repeated calls do nothing."""
+        coll, self.coll = self.coll, library.ffi.NULL
         self._lib.bnet_coll_destroy(coll)
 
 
 class Collectives:
-    """The library's collectives. For one thread at a time, but for :meth:`abort`."""
+    """The library's collectives. For one thread at a time, except :meth:`abort`."""
 
     def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib = _lib.load()
+        self._lib = library.load()
         self._endpoint = Endpoint("collectives", group, rendezvous, rank, nranks)
         self._coll = self._endpoint.coll
-        self._lock = threading.RLock()  # of who aborts and who closes
+        self._lock = threading.RLock()  # between abort and close
         self._calling = False
         self._closed = False
         self._connected = False
@@ -130,13 +130,13 @@ class Collectives:
         self.timeout_s = timeout_s
 
     def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> None:
-        """``bnet_<name>(group, *arguments)``; the first one connects.
+        """``bnet_coll_<name>(group, *arguments)``; the first call connects.
 
         Args:
             timeout_s: seconds without any progress after which it fails; None: the group's.
 
         Raises:
-            DistBackendError: it failed; from here on everything does.
+            DistBackendError: it failed, and so will every later call.
         """
         self._calling = True
         try:
@@ -149,12 +149,12 @@ class Collectives:
     def _call(self, name: str, arguments: tuple[Any, ...], limit: float) -> None:
         if not self._connected:
             rows = self._endpoint.rows(limit)
-            self._connected = True  # or never: then every operation says why
+            self._connected = True  # also where connecting fails: then every operation reports the reason
             self._endpoint.check(self._coll, self._lib.bnet_coll_connect(self._coll, rows, limit))
         if limit != self._limit_s:
             self._lib.bnet_coll_set_timeout(self._coll, limit)
             self._limit_s = limit
-        self._endpoint.check(self._coll, getattr(self._lib, f"bnet_{name}")(self._coll, *arguments))
+        self._endpoint.check(self._coll, getattr(self._lib, f"bnet_coll_{name}")(self._coll, *arguments))
 
     def abort(self) -> None:
         """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
@@ -163,16 +163,16 @@ class Collectives:
             self._lib.bnet_coll_abort(self._coll)
 
     def close(self) -> None:
-        """Gives everything back. More than once is fine.
+        """Releases everything. Repeated calls do nothing.
 
-        Where an operation is in progress, that is the calling thread's own, which a signal's handler has interrupted:
-        then once it is over.
+        An operation in progress here is the calling thread's own, interrupted by a signal handler: then everything is
+        released when that operation ends.
         """
         self._closed = True
         if self._calling:
             return
         with self._lock:
-            coll, self._coll = self._coll, _lib.ffi.NULL
+            coll, self._coll = self._coll, library.ffi.NULL
         self._lib.bnet_coll_destroy(coll)
 
 
@@ -180,34 +180,35 @@ Report = Callable[[Exception | None, int], None]
 
 
 class Messages:
-    """Tagged messages between any two ranks. Everything but the report may be called from any thread.
+    """Tagged messages between any two ranks. All methods may be called from any thread.
 
-    A thread of its own moves the data; it starts with the first message, and sleeps while there is none. A message has
-    no deadline, which in the library were the end of all of them. The ranks must meet within the group's time.
+    A separate thread moves the data and calls the reports; it starts with the first message and sleeps while there is
+    nothing to do. Messages have no deadline: in the library, one that expires would end all of them. The ranks must
+    meet within the group's timeout.
     """
 
     def __init__(self, group: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib = _lib.load()
+        self._lib = library.load()
         self._group = group
         self._endpoint = Endpoint("messages", group, rendezvous, rank, nranks)
-        self._lock = threading.RLock()  # a signal's handler may abort in the middle of anything
+        self._lock = threading.RLock()  # a signal handler may abort at any point
         self._sent = threading.Condition(self._lock)
         self._reports: dict[int, Report] = {}
         self._sends: set[int] = set()
         self._next = 0
-        self._mail = _lib.ffi.NULL
+        self._tagged = library.ffi.NULL
         self._thread: threading.Thread | None = None
-        self._refusal = ""  # or why no more is taken
+        self._refusal = ""  # why no more messages are accepted; "": they are
         self._posting = False
         self._closed = False
         self.timeout_s = timeout_s
 
     def send(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
-        """Has the bytes sent, and calls ``report(error or None, peer)`` when the buffer is free again."""
+        """Sends the bytes; calls ``report(error or None, peer)`` when the buffer may be reused."""
         self._post(self._lib.bnet_tagged_send, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
 
     def receive(self, buffer: Any, nbytes: int, peer: int, tag: int, report: Report) -> None:
-        """The same for a message from ``peer``, or from any rank: -1. The report names whom it came from."""
+        """Receives a message from ``peer``, or from any rank (-1). The report names the sender."""
         self._post(self._lib.bnet_tagged_recv, buffer, nbytes, peer, tag, _NO_DEADLINE, report)
 
     def _post(
@@ -238,8 +239,8 @@ class Messages:
         if function == self._lib.bnet_tagged_send:
             self._sends.add(number)
         try:
-            rc = int(function(self._mail, buffer, nbytes, peer, tag, timeout_s, number))
-        except (TypeError, OverflowError):  # an argument: nothing was asked for
+            rc = int(function(self._tagged, buffer, nbytes, peer, tag, timeout_s, number))
+        except (TypeError, OverflowError):  # a bad argument: the library was not called
             self._forget(number)
             raise
         if rc != 0:
@@ -253,34 +254,34 @@ class Messages:
     def _start(self, timeout_s: float) -> None:
         if self._thread is not None:
             return
-        if not self._mail:
+        if not self._tagged:
             rows = self._endpoint.rows(timeout_s or self.timeout_s)
             if self._refusal:
                 raise RuntimeError(self._refusal)
-            out = _lib.ffi.new("bnet_tagged_t **")
+            out = library.ffi.new("bnet_tagged_t **")
             self._endpoint.check(self._endpoint.coll, self._lib.bnet_tagged_create(out, self._endpoint.coll, rows))
-            self._mail, self._endpoint.coll = out[0], _lib.ffi.NULL
-        done = _lib.ffi.new("bnet_tagged_done_t[]", _REPORTS)
+            self._tagged, self._endpoint.coll = out[0], library.ffi.NULL
+        done = library.ffi.new("bnet_tagged_done_t[]", _REPORTS)
         name = f"{self._group} messages"
-        thread = threading.Thread(target=self._serve, args=(self._mail, done), name=name, daemon=True)
+        thread = threading.Thread(target=self._serve, args=(self._tagged, done), name=name, daemon=True)
         thread.start()
         self._thread = thread
 
-    def _serve(self, mail: Any, done: Any) -> None:
+    def _serve(self, tagged: Any, done: Any) -> None:
         while True:
-            count = self._lib.bnet_tagged_progress(mail, done, _REPORTS)
+            count = self._lib.bnet_tagged_progress(tagged, done, _REPORTS)
             if count == 0:
                 return
             for row in done[0:count]:
                 self._report(row)
 
     def _report(self, row: Any) -> None:
-        """Never raises: nobody but this thread could end what is still under way."""
+        """Never raises: only this thread can end the messages still in progress."""
         number, rc, peer = row.id, row.rc, row.peer
         with self._lock:
             report = self._reports.pop(number)
         try:
-            report(failed(self._group, _lib.text(row.error), rc) if rc != 0 else None, peer)
+            report(failed(self._group, library.text(row.error), rc) if rc != 0 else None, peer)
         except BaseException as unexpected:
             self._report_failure(report, unexpected, peer)
         finally:
@@ -291,17 +292,17 @@ class Messages:
     def _report_failure(self, report: Report, unexpected: BaseException, peer: int) -> None:
         try:
             report(failed(self._group, repr(unexpected), 0), peer)
-        except BaseException as error:  # nothing is to be relied on: all that is under way ends
+        except BaseException as error:  # reporting does not work: end all messages
             with self._lock:
                 self._refusal = self._refusal or f"{self._group} could not report a message: {error!r}"
-                self._lib.bnet_tagged_stop(self._mail)
+                self._lib.bnet_tagged_stop(self._tagged)
 
     def finish_sends(self) -> None:
-        """Returns when all that was to be sent is; nothing more is taken.
+        """Returns when all sends are done; accepts no more.
 
-        Or when nothing has moved for :data:`GIVE_UP_S`: who raises and has the group destroyed on the way out, while
-        its peers wait elsewhere, would not see the error. The seconds are counted one by one: this process may have
-        been stopped, and its peers with it.
+        It also returns after :data:`GIVE_UP_S` without progress: otherwise, a program that fails and destroys the group
+        on its way out while its peers wait elsewhere would never show its error. Seconds are counted one at a time,
+        because this process and its peers may have been stopped in between.
         """
         with self._lock:
             self._refuse()
@@ -316,10 +317,10 @@ class Messages:
                 _log.warning(text, self._group, len(self._sends), idle_s)
 
     def _moved(self) -> int:
-        """Bytes that this process has sent, in this group or another one, but for frames with nothing behind them: with
-        those a send that waits asks each second whether its peer is there.
+        """Bytes that this process has sent, in any group, without the frames: each second, a waiting send asks by an
+        empty frame whether its peer is alive.
         """
-        counters = _lib.ffi.new("bnet_counters_t *")
+        counters = library.ffi.new("bnet_counters_t *")
         self._lib.bnet_counters(counters)
         return int(counters.bytes_sent - _FRAME_BYTES * counters.messages_sent)
 
@@ -327,17 +328,17 @@ class Messages:
         self._refusal = f"{self._group} was shut down; make a new group"
 
     def abort(self) -> None:
-        """Makes all messages fail that are not over. From any thread, at any time."""
+        """Makes all pending messages fail. From any thread, at any time."""
         self._endpoint.give_up()
         with self._lock:
             self._refuse()
-            if self._mail:
-                self._lib.bnet_tagged_stop(self._mail)
+            if self._tagged:
+                self._lib.bnet_tagged_stop(self._tagged)
 
     def close(self) -> None:
-        """Gives everything back. What is not over fails. More than once is fine.
+        """Releases everything; pending messages fail. Repeated calls do nothing.
 
-        Where a signal's handler has interrupted its own thread in the middle of a post: then once that is over.
+        Called by a signal handler that has interrupted a post of its own thread, it leaves the release to that post.
         """
         self.abort()
         with self._lock:
@@ -347,13 +348,13 @@ class Messages:
         if self._thread is not None:
             self._thread.join()
         with self._lock:
-            mail, self._mail = self._mail, _lib.ffi.NULL
-        if mail:
-            self._lib.bnet_tagged_destroy(mail)
+            tagged, self._tagged = self._tagged, library.ffi.NULL
+        if tagged:
+            self._lib.bnet_tagged_destroy(tagged)
         self._endpoint.close()
 
     def leave_to_parent(self, refusal: str) -> None:
-        """In a child of fork(), which has none of the threads: nothing is touched any more."""
+        """In a child of fork(), which has none of the threads: touches nothing of the library."""
         self._lock = threading.RLock()
         self._sent = threading.Condition(self._lock)
         self._refusal = refusal

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The order of a group's collectives: all ranks must run them in the same one, so each runs them in the order in which
-they were asked for.
+"""The order of a group's collectives. All ranks must run them in the same order, so each runs them in the order of the
+calls.
 
-Whoever asks and waits runs the operation itself, if nothing is before it: that saves two changes of threads. All else
-is run by one thread of the group, started with the first such operation, that holds no GIL while data moves.
+A caller that waits runs the operation itself if none is pending, which saves two thread switches. All others run on one
+thread of the group, which starts with the first of them and does not hold the GIL while data moves.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Order:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.RLock()  # a signal's handler may close it in the middle of anything
-        self._turn = threading.Lock()  # of the operation that runs
-        self._runner: int | None = None  # the thread whose turn it is
-        self._pending = 0  # asked for, and not over
-        self._refusal = ""  # or why no more is taken
+        self._lock = threading.RLock()  # a signal handler may close it at any point
+        self._turn = threading.Lock()  # held by the running operation
+        self._runner: int | None = None  # the thread that runs it
+        self._pending = 0  # operations that have not ended
+        self._refusal = ""  # why no more operations are accepted; "": they are
         self._queue: SimpleQueue[tuple[Task, Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def run(self, task: Task, work: Work, *, now: bool) -> Work:
-        """Has the task run in its turn, and finishes ``work`` with what it raises.
+        """Runs the task in its turn and finishes ``work``, with the exception if the task raises one.
 
         Args:
-            now: the caller waits for it, so it may as well run on its thread.
+            now: the caller waits for it, so the task may run on the caller's thread.
 
         Raises:
-            RuntimeError: the group was shut down, or is of the process that forked this one; or no thread can start.
+            RuntimeError: the group was shut down or belongs to the parent process, or no thread can start.
         """
         with self._lock:
             if self._refusal:
@@ -48,7 +48,7 @@ class Order:
                 self._queue.put((task, work))
             self._pending += 1
             if now:
-                self._take_turn()  # at once: nothing runs
+                self._take_turn()  # does not wait: no operation runs
         if now:
             try:
                 _do(task, work)
@@ -80,9 +80,9 @@ class Order:
             del asked  # it holds tensors
 
     def close(self) -> None:
-        """Returns when all that was asked for is over; nothing more is taken. More than once is fine.
+        """Returns when all operations have ended; accepts no more. Repeated calls do nothing.
 
-        All but what the calling thread is in the middle of: a signal's handler may be what calls this.
+        It does not wait for an operation of the calling thread itself: a signal handler may have interrupted that.
         """
         with self._lock:
             self._refusal = f"{self._name} was shut down; make a new group"
@@ -95,7 +95,7 @@ class Order:
             pass
 
     def leave_to_parent(self, refusal: str) -> None:
-        """In a child of fork(), which has not got the thread: nothing is waited for any more."""
+        """In a child of fork(), which does not have the thread: later calls are refused and nothing is waited for."""
         self._lock = threading.RLock()
         self._refusal = refusal
 
@@ -103,7 +103,7 @@ class Order:
 def _do(task: Task, work: Work) -> None:
     try:
         task()
-    except BaseException as error:  # whoever waits gets it, whatever it is
+    except BaseException as error:  # of any kind: the waiting thread gets it
         work.finish(error)
     else:
         work.finish()

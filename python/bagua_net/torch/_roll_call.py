@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who is here, and who is not: rank 0 waits for all others, and they for its word, by torch's store."""
+"""A barrier through torch's store: rank 0 waits for all others and names the missing ones; they wait for its reply."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ._store import appears
 
 
 class RollCall:
-    """One of a group's; ``prefix`` is its own in the store."""
+    """One barrier of a group; ``prefix`` is unique to it in the store."""
 
     def __init__(self, store: Any, prefix: str, rank: int, nranks: int) -> None:
         self._store = store
         self._prefix = prefix
         self._rank = rank
         self._nranks = nranks
-        self._given_up = threading.Event()  # never: it ends by its deadline
+        self._given_up = threading.Event()  # never set: the wait ends by its deadline
 
     def hold(self, limit: timedelta, name_all: bool) -> str:
-        """Returns "" when all are here, or who did not come within ``limit``: on rank 0, the first of them or all.
+        """Returns "" when all ranks are here, or after ``limit`` who is missing: on rank 0, the first rank or all.
 
         Raises:
-            DistNetworkError: the store is out of reach, and with it what it would say.
+            DistNetworkError: the store cannot be reached.
         """
         seconds, deadline = f"{limit.total_seconds():g} s", time.monotonic() + limit.total_seconds()
         if self._rank != 0:

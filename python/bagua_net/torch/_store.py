@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Waiting for what other ranks put into torch's store.
+"""Waiting for a key that another rank puts into torch's store.
 
-The store's own wait keeps the connection to itself for as long as it lasts, and all of a process's groups share one:
-other threads could not even say what the waiting rank's peers wait for. So we look, and let others have it in between.
+All groups of a process share one connection to the store, and the store's own wait occupies it: other threads could not
+publish the keys that the peers wait for. So this wait polls, and leaves the connection to others in between.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import threading
 import time
 from typing import Any
 
-#: Seconds between two looks, at first and at last.
+#: Seconds between two polls: the first pause, and the longest.
 _PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
 def appears(store: Any, key: str, deadline: float, given_up: threading.Event) -> bool:
-    """Is it there before the deadline, of time.monotonic()? Looks once in any case, and no more once given up.
+    """Does the key exist before the deadline (of time.monotonic())? Polls at least once; ends early once given up.
 
     Raises:
         DistNetworkError: the store cannot be reached.

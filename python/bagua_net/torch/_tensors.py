@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tensors as the library sees them: an address, a number of elements, an element type."""
+"""Tensors in the library's terms: an address, a number of elements, an element type."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _lib
+from .._native import library
 
-#: BNET_… of bagua_net.h. A truth value is a byte of 0 or 1.
+#: BNET_… of bagua_net.h. A bool is a byte of 0 or 1.
 _CODES = {
     torch.int8: 0,
     torch.uint8: 1,
@@ -23,8 +23,8 @@ _CODES = {
     torch.float32: 6,
     torch.float64: 7,
 }
-_POINTER = _lib.ffi.typeof("void *")
-#: The code under which bytes are moved that are not reduced.
+_POINTER = library.ffi.typeof("void *")
+#: The code for bytes that are moved but not reduced.
 BYTES = 1
 
 _SUM, _PROD, _MIN, _MAX, _AVG, _BAND, _BOR, _BXOR = range(8)
@@ -39,16 +39,16 @@ _OPS = {
     _Op.BOR: _BOR,
     _Op.BXOR: _BXOR,
 }
-#: Of bytes of 0 and 1: what stays 0 or 1. A sum of truth values says whether any is true, a product whether all are.
+#: Operations on bytes of 0 and 1 whose results stay 0 or 1: a sum of bools is "any", a product is "all".
 _OPS_OF_BOOL = {_SUM: _MAX, _PROD: _MIN, _MIN: _MIN, _MAX: _MAX, _BAND: _BAND, _BOR: _BOR, _BXOR: _BXOR}
 
 
 def check(tensor: torch.Tensor, what: str) -> None:
-    """Raises unless it is a dense tensor in host memory.
+    """Accepts only a dense tensor in host memory.
 
     Raises:
-        TypeError: it is no tensor.
-        ValueError: it is a tensor of another kind.
+        TypeError: it is not a tensor.
+        ValueError: it is another kind of tensor.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: a tensor is needed, not {type(tensor).__name__}")
@@ -80,7 +80,7 @@ def one_type(tensors: Sequence[torch.Tensor], what: str) -> None:
 
 
 def only(tensors: Sequence[Any], what: str) -> Any:
-    """The one element of a list. torch's interface has lists for several devices per process, which CPUs are not."""
+    """The only element of a list. torch's interface has lists for several devices per process; a CPU is one."""
     if len(tensors) != 1:
         raise ValueError(f"{what}: one tensor per process is needed, not {len(tensors)}")
     return tensors[0]
@@ -90,7 +90,7 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
     """The library's codes (element type, operation) for reducing tensors of this type.
 
     Raises:
-        ValueError: there is no such reduction, or not of this type.
+        ValueError: the library has no such reduction, or not for this type.
     """
     kind = getattr(op, "op", op)
     number, code = _OPS.get(kind), _CODES.get(dtype)
@@ -109,7 +109,7 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
 
 def address(tensor: torch.Tensor) -> Any:
     """The C pointer to a contiguous tensor's first element."""
-    return _lib.ffi.cast(_POINTER, tensor.data_ptr())
+    return library.ffi.cast(_POINTER, tensor.data_ptr())
 
 
 def size_of(tensor: torch.Tensor) -> int:
@@ -118,28 +118,28 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def room(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Host memory to write to, whatever torch.set_default_device says."""
+    """Uninitialized host memory, regardless of torch.set_default_device."""
     return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Is its memory its values, one behind the other? A conjugate has other signs than what it is a view of."""
+    """Does its memory hold its values contiguously? A conjugate's values differ in sign from the memory it views."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, one behind the other: the tensor itself, or a copy."""
+    """The same values in contiguous memory: the tensor itself, or a copy."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def store(values: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Writes the values into a tensor, on any thread: what was made in inference mode may be written in it alone."""
+    """Writes the values into a tensor, on any thread. An inference tensor may only be written in inference mode."""
     with torch.inference_mode(tensor.is_inference()):
         tensor.detach().copy_(values)
 
 
 def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], *, reads: bool) -> None:
-    """Calls ``work`` with memory for the tensor's values, which are there if ``reads``, and stores what it leaves."""
+    """Calls ``work`` with contiguous memory, filled with the tensor's values if ``reads``, and stores the result."""
     if is_plain(tensor):
         work(tensor)
         return
@@ -150,14 +150,14 @@ def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], 
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All values, one tensor behind the other, in one dimension. A new tensor."""
+    """All values of the tensors in sequence: a new tensor of one dimension."""
     if not tensors:
         return room(0, torch.uint8)
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def split(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """The opposite of :func:`joined`: stores the values in the tensors."""
+    """The inverse of :func:`joined`: stores the values in the tensors."""
     at = 0
     for tensor in tensors:
         store(values[at : at + tensor.numel()].view(tensor.shape), tensor)
@@ -165,7 +165,7 @@ def split(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def elements(tensor: torch.Tensor, splits: Sequence[int], nranks: int) -> list[int]:
-    """Elements of each rank's part of a tensor that is split along its first dimension."""
+    """The number of elements of each rank's part of a tensor that is split along its first dimension."""
     rows = tensor.size(0) if tensor.dim() > 0 else 0
     if not splits:
         if rows % nranks != 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What an operation returns: wait for it, ask for it, or chain a future to it."""
+"""The result of starting an operation: wait for it, query it, or get its future."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NO_TIME = timedelta(0)
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """An operation that is under way or over. Made by one thread, finished by one, asked by any.
+    """An operation in progress or finished. One thread makes it, one finishes it, any may query it.
 
-    It holds the tensors until it is finished, so that the caller may forget them.
+    It keeps the tensors alive until it is finished, so that the caller need not.
     """
 
     def __init__(self, tensors: list[Any], callbacks: Callbacks) -> None:
@@ -27,17 +27,17 @@ class Work(dist.Work):  # type: ignore[misc]
         self._callbacks = callbacks
         self._lock = threading.Lock()
         self._over = False
-        self._gate = threading.Lock()  # taken until it is over: an Event is three times as dear
+        self._gate = threading.Lock()  # held until it has finished: an Event costs three times as much
         self._gate.acquire()
         self._error: BaseException | None = None
-        self._fulfilled: Any = None  # torch's future of "it is over"
-        self._future: Any = None  # and the one of what came of it
+        self._fulfilled: Any = None  # torch's future of the end
+        self._future: Any = None  # and the one of the result
         self._source = -1
 
-    # ---- for the one who does it ----
+    # ---- for the thread that runs it ----
 
     def finish(self, error: BaseException | None = None, source: int = -1) -> None:
-        """The operation is over. ``source``: whom a receive from any rank got its message from."""
+        """Ends the operation. ``source``: the sender of a message received from any rank."""
         self._source = source
         with self._lock:
             self._error = error
@@ -52,10 +52,10 @@ class Work(dist.Work):  # type: ignore[misc]
             raise self._error
         return self._tensors
 
-    # ---- for the one who asked for it; torch's names ----
+    # ---- for the caller; torch's names ----
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
-        """Returns once the operation is over. Raises what went wrong; DistBackendError after ``timeout`` (0: none)."""
+        """Returns once the operation has ended. Raises its error, or DistBackendError after ``timeout`` (0: none)."""
         if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else -1):
             raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
         if self._error is not None:
@@ -63,7 +63,7 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def _ends_within(self, seconds: float) -> bool:
-        """Waits for it, but no longer than that; -1: as long as it takes."""
+        """Waits for the end, at most this long; -1: without a limit."""
         if not self._over:
             if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
                 return False
@@ -71,10 +71,10 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def get_future(self) -> Any:
-        """Of the tensors. What went wrong is raised as RuntimeError, with the same words, by C++ as well.
+        """The future of the tensors. An error is raised as RuntimeError with the same text, in C++ as well.
 
-        torch's Future.set_exception tells Python alone: to C++, such as DDP's reducer, the exception were the result.
-        What a callback raises tells both.
+        Only Python sees torch's Future.set_exception: C++, such as DDP's reducer, would take the exception for the
+        result. Both see an exception that a callback raises.
         """
         with self._lock:
             if self._future is not None:
@@ -108,12 +108,12 @@ class Work(dist.Work):  # type: ignore[misc]
 
 
 class Message(Work):
-    """A send or a receive. Its time begins when it is waited for: a peer may come as late as it likes to what was asked
-    for early. A wait that was in vain leaves it as it is, and it may be waited for again.
+    """A send or a receive. Its timeout starts with the wait: a message may be posted long before its peer's side. It
+    may be waited for again after a wait that timed out.
     """
 
     def __init__(self, tensors: list[Any], callbacks: Callbacks, limit_s: float, late: str) -> None:
-        """``limit_s``: how long it is waited for where nobody says, 0: for good; and ``late``: what is raised then."""
+        """``limit_s``: the limit of a wait without a timeout (0: none). ``late``: the text of the error then."""
         super().__init__(tensors, callbacks)
         self._limit_s = limit_s if limit_s > 0 else -1
         self._late = late
@@ -125,7 +125,7 @@ class Message(Work):
 
 
 class Joint(Work):
-    """Several operations as one: over when the last of them is."""
+    """Several operations as one: finished when the last of them is."""
 
     def __init__(self, parts: list[Work], callbacks: Callbacks) -> None:
         super().__init__([tensor for part in parts for tensor in part.result()], callbacks)
@@ -141,7 +141,7 @@ class Joint(Work):
 
     def _whole(self) -> list[Any]:
         for part in self._parts:
-            part.wait()  # raises what one of them did
+            part.wait()  # raises the error of the first that failed
         return self._tensors
 
     def is_completed(self) -> bool:

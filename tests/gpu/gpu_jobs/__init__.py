@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Jobs of several ranks for the tests of real NCCL: each rank a process of its own that takes itself for a host.
+"""Jobs of several ranks for the tests of real NCCL: each rank is a process that NCCL treats as a separate host.
 
 The parts, in the order in which a job passes them:
 
-- ``plan``: which collectives, how large, with which of NCCL's protocols. ``job``: what travels to the ranks.
+- ``plan``: which collectives, which sizes, which of NCCL's protocols. ``job``: the description that the ranks get.
 - ``launch``: the processes, started together and never left behind. ``rank``: the life of one.
-- ``member``: what a rank's program works with. ``collectives``, ``communicators``, ``training``: the programs.
-- ``counters``, ``nccl_log``: which network it was, said by the plugin and by NCCL. ``nccl_tests``: NVIDIA's own tests.
+- ``member``: a rank's device, group and meeting place. ``collectives``, ``communicators``, ``training``: the programs.
+- ``counters``, ``nccl_log``: the network used, as reported by the plugin and by NCCL. ``nccl_tests``: NVIDIA's tests.
 
-On the CPU the same programs run over gloo and over the torch backend of this package, which is how everything here that
-needs no GPU is tested without one.
+On the CPU the same programs run over gloo and over the torch backend of this package: that tests everything here that
+needs no GPU.
 """

@@ -3,8 +3,8 @@
 
     python3 -m gpu_jobs FILE DIRECTORY [--device cuda|cpu] [--seconds N]
 
-FILE gets a line of JSON for each as it ends, DIRECTORY what its ranks wrote, and stdout whether it went as it must. The
-tests of the directory above look closer.
+FILE gets a line of JSON for each job as it ends, DIRECTORY the output of its ranks, and stdout the verdict. The tests
+in the directory above check more closely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import launch, proof
 from .job import Job
 from .places import SECONDS, gpus, obstacle
 
-#: Program, ranks, and whether over the plugin.
+#: Program, ranks, and whether it uses the plugin.
 JOBS = (
     ("collectives", 2, True),
     ("ddp", 2, True),
@@ -36,7 +36,7 @@ JOBS = (
 
 
 def jobs(device: str) -> list[Job]:
-    """Those that the device can do: graphs are CUDA's, and eight ranks are many for a processor."""
+    """The jobs that the device can run: graphs need CUDA, and eight ranks are too many for a CPU."""
     made = [Job(program, ranks, device, plugin) for program, ranks, plugin in JOBS]
     return [job for job in made if device == "cuda" or (job.program != "graph" and job.ranks < 8)]
 
@@ -52,7 +52,7 @@ def attempt(job: Job, directory: Path, seconds: float) -> launch.Outcome | launc
 
 
 def look(job: Job, options: argparse.Namespace, seconds: float) -> list[str]:
-    """Runs a job, keeps what came of it, and says what is wrong with that."""
+    """Runs a job, records its outcome, and reports what is wrong with it."""
     if seconds < 1:
         return ["the time is over"]
     came = attempt(job, options.directory / job.name, min(SECONDS, seconds))
@@ -61,7 +61,7 @@ def look(job: Job, options: argparse.Namespace, seconds: float) -> list[str]:
 
 
 def main() -> int:
-    """0: all that can run here was right; 1: something was not, or nothing can."""
+    """0: all jobs that can run here passed; 1: one failed, or none can run."""
     parser = argparse.ArgumentParser(prog="gpu_jobs", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("directory", type=Path, help="an empty one, or none yet")

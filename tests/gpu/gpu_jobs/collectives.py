@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Every collective of the plan, each result compared element by element with what must come out.
+"""Every collective of the plan; each result is compared element by element with the exact one.
 
 The data is that of ``bagua-net bench``: small whole numbers, repeated after a prime number of elements, whose sums
-every type represents exactly (``bagua_net._bench.elements``).
+every type represents exactly (``bagua_net._bench.workload.elements``).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bagua_net._bench.elements import TYPES, Stream, inputs, reduced
-from bagua_net._bench.ops import Part
+from bagua_net._bench.workload.elements import TYPES, Stream, inputs, reduced
+from bagua_net._bench.workload.ops import Part
 
 from . import plan
 from .member import Member
 
 _ROOT = 0
-#: What nobody has sent, in every type.
+#: A value that no rank sends, in every type.
 _POISON = -1
 
 
 @dataclass(frozen=True)
 class Data:
-    """What one case sends, receives and must find, on one rank."""
+    """The buffers of one case on one rank, and the required result."""
 
     send: torch.Tensor
     receive: torch.Tensor
@@ -85,14 +85,14 @@ def _call(case: plan.Case, data: Data, group: Any, member: Member) -> None:
     calls[case.op]()
 
 
-#: Their send buffers have a block for each rank, and their receive buffers.
+#: The collectives whose send buffers have a block for each rank, and those whose receive buffers have.
 _SENDS_BLOCKS = ("reduce_scatter", "all_to_all", "scatter")
 _RECEIVES_BLOCKS = ("all_gather", "all_to_all", "gather")
 _IN_PLACE = ("all_reduce", "reduce", "broadcast")
 
 
 def result(op: str, rank: int, ranks: int, count: int) -> list[Part]:
-    """What the receive buffer must begin with. Nobody but the root has a result of reduce and gather."""
+    """The required content of the receive buffer. reduce and gather have a result only on the root."""
     everyone = [Part(source, 0, count) for source in range(ranks)]
     parts = {
         "all_reduce": [Part(None, 0, count)],
@@ -138,14 +138,14 @@ class Source:
 
 
 def wrong(data: Data) -> int:
-    """How many elements are not what they must be."""
+    """The number of wrong elements."""
     found = data.receive[: len(data.expected)]
     return 0 if torch.equal(found, data.expected) else int((found != data.expected).sum())
 
 
 @contextmanager
 def _chosen(setting: plan.Setting) -> Iterator[None]:
-    """NCCL reads these when it makes a communicator, which torch has it do at a group's first collective."""
+    """NCCL reads these when it makes a communicator, which torch does at a group's first collective."""
     os.environ.update(setting.environment)
     try:
         yield
@@ -155,11 +155,11 @@ def _chosen(setting: plan.Setting) -> Iterator[None]:
 
 
 def _check(member: Member, case: plan.Case, group: Any) -> str:
-    """What is wrong with the result, or ""."""
+    """What is wrong with the result; "": nothing."""
     data = Source(member, case.dtype, case.redop).of(case)
     try:
         _call(case, data, group, member)
-    except dist.DistBackendError as error:  # on all ranks alike where NCCL has no such algorithm: the others go on
+    except dist.DistBackendError as error:  # on all ranks, where NCCL has no such algorithm: other cases go on
         return str(error)
     member.synchronize()
     elements = wrong(data)
@@ -167,7 +167,7 @@ def _check(member: Member, case: plan.Case, group: Any) -> str:
 
 
 def _with_setting(member: Member, setting: plan.Setting, amount: plan.Effort) -> dict[str, Any]:
-    """All cases with a communicator of their own."""
+    """All cases of a setting, on a separate communicator."""
     before = member.bytes_sent()
     failures = []
     done = plan.cases(setting, amount)

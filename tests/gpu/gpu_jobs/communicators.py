@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What jobs do with communicators besides one collective after the other: capture them in a graph, split them, use
-several at once, give them up in the middle of a collective and make new ones."""
+"""Other uses of communicators than one collective after another: capture collectives in a graph, split a communicator,
+use several at once, abort one in the middle of a collective and make a new one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _all_reduce_is_right(member: Member, value: int, group: Any = None, ranks: r
 
 
 def graph(member: Member) -> dict[str, Any]:
-    """Two collectives in a CUDA graph, replayed with other data each time."""
+    """Two collectives in a CUDA graph, replayed each time with other data."""
     with member.group():
         tensor = _mine(member, 0)
         gathered = torch.zeros(member.ranks * _COUNT, device=member.device)
@@ -49,7 +49,7 @@ def graph(member: Member) -> dict[str, Any]:
             dist.all_reduce(tensor)
             dist.all_gather_into_tensor(gathered, tensor)
 
-        step()  # NCCL connects at the first one, which a graph cannot hold
+        step()  # NCCL connects at the first one, which a graph cannot contain
         member.synchronize()
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured, capture_error_mode="thread_local"):  # torch's watchdog asks CUDA meanwhile
@@ -66,7 +66,7 @@ def graph(member: Member) -> dict[str, Any]:
 
 
 def split(member: Member) -> dict[str, Any]:
-    """Two halves of a communicator, at work at the same time, and then the whole again."""
+    """Two halves of a communicator work at the same time, and then the whole again."""
     half = member.ranks // 2
     with member.group(bound=True):
         whole = [_all_reduce_is_right(member, 1)]
@@ -79,7 +79,7 @@ def split(member: Member) -> dict[str, Any]:
 
 
 def several(member: Member) -> dict[str, Any]:
-    """Collectives of several communicators in flight at once, on streams of their own."""
+    """Collectives of several communicators in flight at once, on separate streams."""
     everyone = list(range(member.ranks))
     with member.group():
         groups = [dist.new_group(everyone) for _ in range(_GROUPS)]
@@ -100,9 +100,9 @@ def several(member: Member) -> dict[str, Any]:
 
 
 def abort(member: Member) -> dict[str, Any]:
-    """A collective that rank 0 alone has begun is given up, and the process goes on with a new communicator. Again and
-    again: NCCL may unload the plugin with its last communicator."""
-    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else torch's watchdog aborts, too, and ends the process
+    """A collective that only rank 0 has begun is aborted, and the process goes on with a new communicator. Repeated:
+    NCCL may unload the plugin with its last communicator."""
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # or torch's watchdog aborts as well and ends the process
     right, hung = [], []
     for turn in range(_TURNS):
         member.join(f"turn {turn}", bound=True)
@@ -112,7 +112,7 @@ def abort(member: Member) -> dict[str, Any]:
         member.meet()
         if work is not None:
             hung.append(not work.is_completed())
-        member.meet()  # whoever aborts first ends it for the other, too
+        member.meet()  # the first abort ends it for the other rank as well
         dist.distributed_c10d._abort_process_group()
         member.synchronize()
         member.meet()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The byte counters of the library that NCCL loaded into this process. Without cffi, which a GPU machine may lack."""
+"""The byte counters of the library that NCCL loaded into this process. Needs no cffi, which a GPU machine may lack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import os
 import re
 
-from bagua_net._plugin import header_path, plugin_path
+from bagua_net._native.plugin import header_path, plugin_path
 
 
 def fields() -> list[str]:
@@ -17,7 +17,7 @@ def fields() -> list[str]:
 
 
 def read() -> dict[str, int] | None:
-    """What they are now; None where the library is not loaded, and this does not load it."""
+    """The present values; None where the library is not loaded. It does not load the library."""
     try:
         library = ctypes.CDLL(str(plugin_path()), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a job does: one value, the same on every rank."""
+"""The description of a job: one value, the same on every rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: What a rank reports. ``result`` is the program's; ``counters`` the library's at the end, None where it is not loaded.
+#: A rank's report. ``result`` is the program's; ``counters`` the library's at the end, None where it is not loaded.
 Report = dict[str, Any]
 
 
@@ -25,12 +25,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of a directory, too."""
+        """Also the name of a directory."""
         return f"{self.program}-{self.device}-{self.ranks}-{'plugin' if self.plugin else 'own'}"
 
     @property
     def backend(self) -> str:
-        """torch.distributed's name."""
+        """The name for torch.distributed."""
         if self.device == "cuda":
             return "nccl"
         return "bagua_net" if self.plugin else "gloo"

@@ -19,11 +19,11 @@ import bagua_net
 from . import nccl_log
 from .job import Job, Report, Task
 
-#: What somebody has set is not what is tested; NCCL_SOCKET_IFNAME says which interface works.
+#: A job does not inherit settings, except NCCL_SOCKET_IFNAME, which names an interface that works.
 _SETTINGS = ("NCCL_", "BAGUA_NET_", "GLOO_", "TORCH_NCCL_", "TORCHELASTIC_")
 _KEPT = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
-#: After the first failure, how long the others have to say what they saw. Seconds.
+#: Seconds that the others have after the first failure to report what they saw.
 _GRACE = 3.0
 _TAIL = 3000
 
@@ -34,7 +34,7 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job."""
+    """The outcome of a job."""
 
     reports: list[Report]
     logs: list[nccl_log.NcclLog]
@@ -47,13 +47,13 @@ def _log(directory: Path, rank: int) -> Path:
 
 
 def network_variables(plugin: bool) -> dict[str, str]:
-    """What makes NCCL take this network or fail."""
+    """The variables that make NCCL use this network or fail."""
     return dict(bagua_net.env()) if plugin else {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none"}
 
 
 def environment(task: Task, gpus: Sequence[str]) -> dict[str, str]:
-    """A rank's. It sees one GPU, and its host id tells NCCL that no other rank is on its host, so that even ranks of
-    one GPU use the network; what else goes by hosts (LOCAL_RANK) is told the same."""
+    """A rank's environment. The rank sees one GPU, and its host id tells NCCL that no other rank is on its host, so
+    that even ranks of one GPU use the network; LOCAL_RANK is consistent with that."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS) or name in _KEPT}
     paths = [str(Path(__file__).parents[1]), str(Path(bagua_net.__file__).parents[1]), kept.get("PYTHONPATH", "")]
     own = {
@@ -75,14 +75,14 @@ def environment(task: Task, gpus: Sequence[str]) -> dict[str, str]:
 
 
 def visible_gpus(count: int) -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them, of which torch counts so many."""
+    """The ``count`` GPUs that torch sees, in the terms of CUDA_VISIBLE_DEVICES."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return named[:count] if named else [str(number) for number in range(count)]
 
 
 @contextmanager
 def _processes(tasks: Sequence[Task], gpus: Sequence[str]) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
-    """One per task, by a descriptor that becomes readable when it ends. None is left after the block."""
+    """One process per task, each with a descriptor that becomes readable when it ends. None is left after the block."""
     started: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for task in tasks:
@@ -109,7 +109,7 @@ def _processes(tasks: Sequence[Task], gpus: Sequence[str]) -> Iterator[dict[int,
 
 
 def _watch(processes: dict[int, subprocess.Popen[bytes]], seconds: float) -> str:
-    """Until all have ended; what went wrong, or ""."""
+    """Waits until all have ended; returns what went wrong, or ""."""
     deadline = time.monotonic() + seconds
     failure = ""
     with selectors.DefaultSelector() as selector:
@@ -138,12 +138,12 @@ def _said(directory: Path, ranks: int) -> str:
 
 
 def run(job: Job, directory: Path, seconds: float, gpus: Sequence[str] = ()) -> Outcome:
-    """The job from its start to its end.
+    """Runs the job to its end.
 
     Args:
         directory: an empty one.
-        seconds: after which it has failed.
-        gpus: that there are, as CUDA_VISIBLE_DEVICES takes them; ranks are dealt out to them in turn.
+        seconds: the time limit.
+        gpus: in the terms of CUDA_VISIBLE_DEVICES; the ranks are assigned to them in turn.
 
     Raises:
         JobFailed: a rank failed, or it took too long. No process is left.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a rank's program works with: its device, its process group, and a place to meet that is no collective."""
+"""A rank's device, its process group, and a barrier that is not a collective."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Member:
         """The default process group, inside the block.
 
         Args:
-            name: another one for each, so that they do not read each other's rendezvous.
-            bound: NCCL's communicator is made at once, and those of sub-groups by splitting it.
+            name: a different one for each group, so that they do not read each other's rendezvous.
+            bound: makes NCCL's communicator at once, and those of sub-groups by splitting it.
         """
         self.join(name, bound=bound)
         yield
@@ -62,7 +62,7 @@ class Member:
             torch.cuda.synchronize()
 
     def meet(self) -> None:
-        """Returns once all ranks have called this. Nothing travels over the network that is tested."""
+        """Returns once all ranks have called this. It does not use the tested network."""
         self._meetings += 1
         key = f"meeting-{self._meetings}"
         if self._store.add(key, 1) == self.ranks:
@@ -70,13 +70,13 @@ class Member:
         self._store.wait([f"{key}-full"])
 
     def bytes_sent(self) -> int:
-        """By the plugin, once every rank has what was sent to it; 0 where it is not loaded."""
+        """Bytes that the plugin has sent, once every rank has received its data; 0 where it is not loaded."""
         self.synchronize()
         self.meet()
         return (counters.read() or {}).get("bytes_sent", 0)
 
     def splits(self) -> int:
-        """How often NCCL has split the default group's communicator; 0 without NCCL."""
+        """The number of times that NCCL has split the default group's communicator; 0 without NCCL."""
         if not self.cuda:
             return 0
         group = dist.distributed_c10d._get_default_group()

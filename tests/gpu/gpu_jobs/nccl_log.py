@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What NCCL's log (NCCL_DEBUG=INFO, subsystems INIT, NET and TUNING) says of a rank: NCCL 2.18 to 2.30."""
+"""Facts about a rank in NCCL's log (NCCL_DEBUG=INFO, subsystems INIT, NET and TUNING): NCCL 2.18 to 2.30."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def parse(text: str) -> NcclLog:
 
 
 def read(path: Path) -> NcclLog:
-    """Of a file; of nothing where there is none, as where NCCL did not run."""
+    """Reads a file; a missing one, as where NCCL did not run, counts as empty."""
     return parse(path.read_text(errors="replace") if path.exists() else "")

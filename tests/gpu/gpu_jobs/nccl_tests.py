@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NVIDIA's nccl-tests over the plugin, where they are installed with Open MPI: they start no processes of their own."""
+"""NVIDIA's nccl-tests over the plugin, where they are installed with Open MPI, which starts their processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from . import launch
 
 PROGRAM = "all_reduce_perf"
-#: NCCL takes each rank for a host of its own; they share GPU 0, and mpirun's processes know their rank.
+#: NCCL treats each rank as a separate host; they share GPU 0. mpirun tells each process its rank.
 _EACH = 'export NCCL_HOSTID="bagua-net-test-$OMPI_COMM_WORLD_RANK" NCCL_TESTS_DEVICE=0; exec "$@"'
 _WRONG = re.compile(r"# Out of bounds values : (\d+)")
 _BANDWIDTH = re.compile(r"# Avg bus bandwidth\s+: ([\d.]+)")
@@ -31,7 +31,7 @@ class Summary:
 
 
 def missing() -> str:
-    """Why they cannot run here; "" where they can."""
+    """Why they cannot run here; "": they can."""
     for tool in (PROGRAM, "mpirun"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from . import launch
 from .job import Job
 
-#: For a job: on one GPU ranks wait for their turns, and on few processors for each other.
+#: The time limit of a job: on one GPU ranks wait for their turns, and on few cores for each other.
 SECONDS = 150
 
-#: A job that succeeds. The fixture ``run``.
+#: The fixture ``run``: runs a job that must succeed.
 Run = Callable[[Job], launch.Outcome]
 
 
 @functools.cache
 def gpus() -> tuple[str, ...] | str:
-    """Those that torch sees; or why NCCL cannot be tested here."""
+    """The GPUs that torch sees, or why NCCL cannot be tested here."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
     import torch

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Which collectives are done and checked: a bounded choice out of operations, types, sizes, protocols and algorithms.
+"""The collectives to run and check: a bounded choice of operations, types, sizes, protocols and algorithms.
 
-More ranks on one GPU take turns on it, and each step of a collective waits for a turn: so they do less.
+Ranks that share a GPU take turns on it, and each step of a collective waits for a turn: with more ranks, they do less.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPS = (
     "scatter",
     "send_recv",
 )
-#: Whose send or receive buffer has a block for each rank.
+#: The operations whose send or receive buffer has a block for each rank.
 BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Effort:
-    """What a number of ranks does with each setting."""
+    """The cases of a number of ranks with each setting."""
 
     dtypes: tuple[str, ...]
     sweep: tuple[int, ...]
@@ -92,7 +92,7 @@ EFFORTS = {
     4: Effort(("float32", "bfloat16"), (8, 64 * KIB, MIB + 24), (1000, MIB + 24), ("avg",)),
     8: Effort(("float32",), (8, MIB + 24), (MIB + 24,)),
 }
-#: Host memory is slower, and shows that the program is right.
+#: Host memory is slower; it only shows that the program is right.
 CPU_EFFORT = Effort(("float32", "float16", "bfloat16"), (8, 1000, MIB + 24), (1000, 64 * KIB), ("min", "max"))
 
 
@@ -106,7 +106,7 @@ def settings(device: str) -> tuple[Setting, ...]:
 
 
 def cases(setting: Setting, amount: Effort) -> list[Case]:
-    """Trees are for all_reduce alone."""
+    """Only all_reduce has trees."""
     found = [Case("all_reduce", dtype, size) for dtype in amount.dtypes for size in amount.sweep]
     if setting.algo != "Tree":
         found += [Case(op, dtype, size) for op in OPS[1:] for dtype in amount.dtypes for size in amount.others]
@@ -118,7 +118,7 @@ def cases(setting: Setting, amount: Effort) -> list[Case]:
 
 
 def least_bytes(setting: Setting, amount: Effort, ranks: int) -> int:
-    """What all ranks together must have sent at least for the all_reduces: no algorithm gets by with less than
+    """The least number of bytes that all ranks together must send for the all_reduces: every algorithm needs at least
     2 (n - 1) times the buffer."""
     return sum(
         2 * (ranks - 1) * case.count(ranks) * ELEMENT_BYTES[case.dtype]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What came of each job, as a line of JSON in a file, written as soon as the job has ended: the time on a GPU may be
-over at any moment, and what is written by then has been found."""
+"""The outcome of each job as a line of JSON in a file, written as soon as the job has ended: the time on a GPU may be
+over at any moment, and the results so far must be kept."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .job import Job, Report
 from .launch import JobFailed, Outcome
 from .nccl_log import NcclLog
 
-#: Of a failure's text, at its end. Characters.
+#: Characters kept of a failure's text, from its end.
 _TAIL = 4000
 
 
 def _log(log: NcclLog) -> dict[str, Any]:
-    """With lists for the sets, which JSON lacks."""
+    """The same with lists for sets, which JSON lacks."""
     return {
         "version": log.version,
         "plugin": log.plugin,
@@ -31,7 +31,7 @@ def _log(log: NcclLog) -> dict[str, Any]:
 
 
 def row(job: Job, came: Outcome | JobFailed) -> dict[str, Any]:
-    """Everything that the job's ranks and NCCL's logs say; or why it failed."""
+    """The reports of the job's ranks and the facts in NCCL's logs, or why it failed."""
     about = asdict(job)
     if isinstance(came, JobFailed):
         return {**about, "failure": str(came)[-_TAIL:]}
@@ -44,7 +44,7 @@ def append(path: Path, job: Job, came: Outcome | JobFailed) -> None:
 
 
 def wrong(found: dict[str, Any]) -> list[str]:
-    """What is not as it must be in a :func:`row`. Empty: nothing."""
+    """What is wrong in a :func:`row`. Empty: nothing."""
     if found["failure"]:
         return [found["failure"]]
     texts = []
@@ -57,7 +57,7 @@ def wrong(found: dict[str, Any]) -> list[str]:
 
 
 def _results(result: Any) -> list[str]:
-    """Of a program that lists settings, or whether each of its steps was right."""
+    """What is wrong in a result, which lists settings or tells whether each step was right."""
     if isinstance(result, list):
         return [text for setting in result for text in setting["wrong"]]
     steps = {name: result.get(name, []) for name in ("replays", "whole", "parts", "right")}
@@ -65,7 +65,7 @@ def _results(result: Any) -> list[str]:
 
 
 def _path(found: dict[str, Any], report: Report, log: dict[str, Any]) -> list[str]:
-    """The plugin carried it, or nobody had loaded it."""
+    """The plugin carried the data, or was not loaded."""
     texts = []
     sent = (report["counters"] or {}).get("bytes_sent", 0)
     if bool(sent) != found["plugin"]:

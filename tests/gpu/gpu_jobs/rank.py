@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from bagua_net._bench.rank import die_with
+from bagua_net._bench.ranks.process import die_with
 
 from . import collectives, communicators, counters, training
 from .job import Task
 from .member import Member
 
-#: name → what a rank does; it returns what it found, for the report.
+#: A rank's function by the program's name; it returns the result for the report.
 PROGRAMS: dict[str, Callable[[Member], Any]] = {
     "collectives": collectives.run,
     "graph": communicators.graph,

@@ -2,7 +2,7 @@
 """Training steps of a small network by DDP and by FSDP2, each rank with its own part of every batch.
 
 The mean of the ranks' losses and gradients is that of the whole batch, so a process that trains alone on whole batches
-must see the same losses, but for the order of its sums.
+must see the same losses, except for the order of sums.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _train(model: nn.Module, share: slice, mean: Callable[[torch.Tensor], None],
     """The loss before each step.
 
     Args:
-        share: of the batch, that this process works on.
-        mean: makes a tensor the mean of all processes' ones.
+        share: the part of the batch that this process works on.
+        mean: replaces a tensor by the mean over all processes.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
     losses = []

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: MIT
+"""The table of each scenario: its columns, and a row for each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.report.figures import (
+    NOTHING,
+    better_nccl,
+    detail,
+    marked,
+    number,
+    ratio,
+    ratio_of,
+    ratio_text,
+    size,
+    span,
+    spread,
+    whole,
+)
+from benchmarks.report.results import CellRecord
+from benchmarks.run.scenarios import KIB, TORCH, torch_goal
+
+Records = Sequence[CellRecord]
+
+#: Collectives up to this size are shown as times.
+_SMALL = 64 * KIB
+
+
+@dataclass(frozen=True)
+class Table:
+    """Of one scenario."""
+
+    columns: tuple[str, ...]
+    row: Callable[[CellRecord, Records], list[str]]
+    """(a cell, all cells of its scenario) → its row."""
+
+
+def _share(record: CellRecord, limit: float | None) -> str:
+    own = record.values("ours")
+    if limit is not None and own:
+        return f"{median(own.values()) / limit:.0%}"
+    share = ratio(record, "ours", "raw")
+    return NOTHING if share is None else f"{share:.0%}"
+
+
+def _both_nccl(record: CellRecord) -> list[str]:
+    rivals = [spread(record, side) for side in ("raw", "nccl", "tuned")]
+    own = [record.choices.get("tuned", NOTHING), spread(record, "ours")]
+    both = record.values("nccl") and record.values("tuned")
+    better = ratio_text(record, better_nccl(record)) if both else NOTHING
+    return [*rivals, *own, ratio_text(record, "nccl"), better]
+
+
+def _stream(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    capacity = NOTHING if record.limit is None else number(record.limit)
+    load = [cell.network, str(cell.connections), size(cell.size), capacity]
+    return [*load, *_both_nccl(record), _share(record, record.limit)]
+
+
+def _pingpong(record: CellRecord, among: Records) -> list[str]:
+    return [record.cell.network, size(record.cell.size), *_both_nccl(record)]
+
+
+# ---- S6 ----
+
+
+def _of_one_per_peer(record: CellRecord, among: Records) -> str:
+    """The plugin's rate over its rate with one connection per peer: a ratio of medians, since the pairs differ."""
+    own = record.values("ours")
+    for other in among:
+        same = (other.cell.network, other.cell.ranks) == (record.cell.network, record.cell.ranks)
+        one = other.values("ours")
+        if same and other.cell.connections == 1 and own and one and other is not record:
+            return f"{median(own.values()) / median(one.values()):.2f}"
+    return NOTHING
+
+
+def _resources(record: CellRecord, side: str) -> str:
+    return " / ".join(whole(record, side, name) for name in ("threads", "descriptors", "memory_mib"))
+
+
+def _each_with_each(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    load = [cell.network, str(cell.ranks), str(cell.connections), str(2 * (cell.ranks - 1) * cell.connections)]
+    rates = [spread(record, "nccl"), spread(record, "ours"), ratio_text(record, "nccl")]
+    return [*load, *rates, _of_one_per_peer(record, among), _resources(record, "nccl"), _resources(record, "ours")]
+
+
+# ---- S7 and GPU ----
+
+
+def _collective(record: CellRecord, side: str) -> str:
+    if record.cell.size > _SMALL or not record.values(side):
+        return spread(record, side)
+    return f"{span(record.details(side, 'us'))} µs"
+
+
+def _allreduce(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [_collective(record, side) for side in ("nccl", "gloo", "ours")]
+    ratios = [ratio_text(record, rival) for rival in ("nccl", "gloo")]
+    return [cell.network, str(cell.ranks), size(cell.size), *figures, *ratios]
+
+
+# ---- torch ----
+
+
+def _goal(record: CellRecord) -> str:
+    goal, found = torch_goal(record.cell), ratio(record, "ours", "gloo")
+    return f"{goal:g}" + (", missed" if found is not None and round(found, 2) < goal else "")
+
+
+def _through_torch(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [_collective(record, side) for side in ("gloo", "ours")]
+    costs = [record.details(side, "processor_us") for side in ("gloo", "ours")]
+    load = [cell.network, str(cell.ranks), size(cell.size)]
+    more = ratio_of(costs[1], costs[0])
+    times = NOTHING if more is None else marked(f"{more:.2f}", more > 1)
+    return [*load, *figures, ratio_text(record, "gloo"), _goal(record), *map(span, costs), times]
+
+
+# ---- GPU ----
+
+
+def _of_nccl(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [_collective(record, side) for side in ("nccl", "ours")]
+    return [cell.network, str(cell.ranks), size(cell.size), *figures, ratio_text(record, "nccl")]
+
+
+# ---- S8 ----
+
+
+def _cards(record: CellRecord, among: Records) -> list[str]:
+    devices = record.details("ours", "devices").values()
+    alone = " (one card: it cannot join them)" if devices and max(devices) > 1 else ""
+    figures = [
+        spread(record, "nccl"),
+        detail(record, "nccl", "equal_share"),
+        spread(record, "ours") + alone,
+        detail(record, "ours", "equal_share"),
+        ratio_text(record, "nccl"),
+        _equal_ratio(record),
+        _share(record, record.limit),
+    ]
+    limit = NOTHING if record.limit is None else number(record.limit)
+    return [record.cell.network, str(record.cell.connections), size(record.cell.size), limit, *figures]
+
+
+def _equal_ratio(record: CellRecord) -> str:
+    found = ratio_of(record.details("ours", "equal_share"), record.details("nccl", "equal_share"))
+    return NOTHING if found is None else marked(f"{found:.2f}", found < 1)
+
+
+# ---- S9 and idle ----
+
+
+def _cost(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    driver = f"sleeps {cell.nap_us} µs" if cell.nap_us else "yields"
+    figures = []
+    for name in ("rate", "everything", "softirq"):
+        figures += [detail(record, side, name) for side in ("nccl", "ours")]
+    return [cell.network, driver, spread(record, "nccl"), spread(record, "ours"), ratio_text(record, "nccl"), *figures]
+
+
+def _idle(record: CellRecord, among: Records) -> list[str]:
+    theirs, own = record.values("nccl"), record.values("ours")
+    lost = bool(theirs and own) and median(own.values()) > median(theirs.values())
+    figures = [spread(record, "nccl"), marked(spread(record, "ours"), lost)]
+    for name in ("cpu_ms_per_s", "threads"):
+        show = whole if name == "threads" else detail
+        figures += [show(record, side, name) for side in ("nccl", "ours")]
+    return [record.cell.network, str(record.cell.connections), *figures]
+
+
+_RATIOS = ("NCCL tuned", "its setting", "bagua_net", "× default", "× better NCCL")
+_OF_SCENARIO = {
+    "S6": Table(
+        ("network", "ranks", "connections per peer", "of a process", "NCCL", "bagua_net", "× NCCL",
+         "× one per peer", "NCCL: threads / descriptors / MiB", "bagua_net: the same"),
+        _each_with_each,
+    ),
+    "S7": Table(
+        ("network", "ranks", "size", "NCCL", "gloo", "bagua_net", "× NCCL", "× gloo"),
+        _allreduce,
+    ),
+    TORCH: Table(
+        ("network", "ranks", "size", "gloo", "bagua_net", "× gloo", "goal",
+         "processor time of a call, µs: gloo", "bagua_net", "× gloo"),
+        _through_torch,
+    ),
+    "GPU": Table(
+        ("network", "ranks", "size", "NCCL's sockets", "bagua_net", "× NCCL's sockets"),
+        _of_nccl,
+    ),
+    "S8": Table(
+        ("network", "connections", "message", "sum of the cards", "NCCL", "in equal shares", "bagua_net",
+         "in equal shares", "× NCCL", "× in equal shares", "of the sum"),
+        _cards,
+    ),
+    "S9": Table(
+        ("network", "the driver", "NCCL", "bagua_net", "× NCCL", "GB/s: NCCL", "bagua_net",
+         "with polling: NCCL", "bagua_net", "softirq: NCCL", "bagua_net"),
+        _cost,
+    ),
+    "idle": Table(
+        ("network", "connections", "NCCL", "bagua_net", "ms of processor per s: NCCL", "bagua_net",
+         "threads: NCCL", "bagua_net"),
+        _idle,
+    ),
+}  # fmt: skip
+_OF_WORK = {
+    "stream": Table(
+        ("network", "connections", "message", "capacity", "raw sockets", "NCCL default", *_RATIOS, "of the limit"),
+        _stream,
+    ),
+    "pingpong": Table(("network", "message", "raw sockets", "NCCL default", *_RATIOS), _pingpong),
+}
+
+
+def table_of(scenario: str, work: str) -> Table:
+    """The table of a scenario."""
+    return _OF_SCENARIO.get(scenario) or _OF_WORK[work]
+
+
+# ---- the baseline, in any table ----
+
+BASELINE_COLUMNS = ("baseline", "× baseline")
+
+
+def baseline(record: CellRecord) -> list[str]:
+    """The figure of the baseline, and that of the plugin as a multiple of it."""
+    show = _collective if record.cell.work == "allreduce" else spread
+    return [show(record, "baseline"), ratio_text(record, "baseline")]

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: MIT
+"""The command line of the track: from its words to plans, and from the readings to files."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bagua_net import _sizes
+from bagua_net._errors import BaguaNetError
+from bagua_net._nccl.socket_network import find, inspect
+from benchmarks import ROOT
+from benchmarks.networks import namespaces
+from benchmarks.report import chart, machine, markdown, results
+from benchmarks.run import sides as contenders
+from benchmarks.run.scenarios import FULL, QUICK, SCENARIOS, TORCH
+from benchmarks.run.track import Plan, Track, TrackError
+
+#: A continued file must have been measured with the same ones.
+_SAME = ("congestion_control", "nccl_version", "plugin_sha256", "baseline_sha256", "backend_sha256", "plugin_settings")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that runs the track."""
+
+    name: str
+    """Of its file, without ".py"."""
+    summary: str
+    """A line for --help."""
+    scenarios: tuple[str, ...]
+    suffix: str = ""
+    """Of its results files."""
+
+
+def _numbers(parse: Callable[[str], int]) -> Callable[[str], frozenset[int]]:
+    def numbers(text: str) -> frozenset[int]:
+        return frozenset(parse(word.strip()) for word in text.split(","))
+
+    return numbers
+
+
+def _arguments(program: Program) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"{program.name}.py", description=program.summary)
+    parser.set_defaults(program=program)
+    names = ",".join(program.scenarios)
+    usual = ",".join(name for name in contenders.NAMES if name != "baseline")
+    library = ROOT / "python/bagua_net/lib/libnccl-net-bagua.so"
+    add = parser.add_argument
+    add("--scenario", default=names, help=f"which of {names}")
+    add("--sides", default=usual, help="which of %(default)s")
+    add("--baseline", type=Path, metavar="LIBRARY", help="another build of the plugin, measured as one more side")
+    add("--size", type=_numbers(_sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
+    add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
+    add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
+    add("--quick", action="store_true", help="fewer cells, shorter windows: about seven minutes")
+    add("--short", action="store_true", help="all cells with the windows of --quick")
+    add("--few-settings", action="store_true", help="screen only as many settings of a side as --short does")
+    add("--resume", action="store_true", help="continue the results file")
+    add("--retry", action="store_true", help="with --resume: repeat the pairs with a failed or disturbed reading")
+    add("--output", type=Path, help="results file (benchmarks/results/DATE.jsonl)")
+    add("--report", type=Path, metavar="FILE", help="print the tables of a results file and exit")
+    add("--congestion", default=machine.congestion_control(), help="TCP congestion control except in S4 (%(default)s)")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for the plugin and its baseline")
+    add("--build", type=Path, default=ROOT / "build-bench", help="the build folder of benchmarks/ (%(default)s)")
+    add("--plugin", type=Path, default=library, help="the plugin (%(default)s)")
+    add(
+        "--nccl",
+        type=Path,
+        action="append",
+        default=[],
+        help="a libnccl.so.2 (that of an installed nvidia-nccl wheel); each further one gets its own results file",
+    )
+    add("--chart", type=Path, metavar="FILE", help="SVG or PNG of the ratios by size (beside the tables)")
+    return parser.parse_args()
+
+
+def _files(arguments: argparse.Namespace, names: tuple[str, ...], nccl: Path | None) -> contenders.Files:
+    loops = arguments.build / "libtraffic.so"
+    relay = arguments.build / "relay"
+    if not (loops.is_file() and relay.is_file()):
+        missing = relay if loops.is_file() else loops
+        raise TrackError(f"{missing} is missing: cmake -S benchmarks -B build-bench && cmake --build build-bench")
+    if "ours" in names and not arguments.plugin.is_file():
+        raise TrackError(f"{arguments.plugin} is missing: cmake -B build && cmake --build build")
+    baseline = arguments.baseline
+    if baseline is not None and not baseline.is_file():
+        raise TrackError(f"--baseline {baseline}: there is no such file")
+    table = None if nccl is None else inspect(nccl.resolve())
+    return contenders.Files(
+        loops.resolve(),
+        arguments.plugin.resolve(),
+        table,
+        relay.resolve(),
+        None if baseline is None else baseline.resolve(),
+    )
+
+
+def _wanted(arguments: argparse.Namespace) -> tuple[frozenset[str], tuple[str, ...]]:
+    """(scenarios, sides)"""
+    scenarios = frozenset(_listed(arguments.scenario, arguments.program.scenarios, "--scenario"))
+    names = set(_listed(arguments.sides, contenders.NAMES, "--sides"))
+    if "baseline" in names and arguments.baseline is None:
+        raise TrackError("--sides baseline: --baseline LIBRARY names the build to compare with")
+    if arguments.baseline is not None:
+        names.add("baseline")
+    return scenarios, tuple(name for name in contenders.NAMES if name in names)
+
+
+def _libraries(arguments: argparse.Namespace) -> Sequence[Path | None]:
+    """The generations of NCCL to compare with; None where no side needs one."""
+    wanted, names = _wanted(arguments)
+    taking_part = {name for scenario in SCENARIOS if scenario.name in wanted for name in scenario.sides}
+    if not contenders.NEED_NCCL & taking_part & set(names):
+        return [None]
+    libraries = arguments.nccl or find()[:1]
+    if not libraries:
+        raise TrackError("no NCCL to compare with: pip install --no-deps nvidia-nccl-cu12, or give --nccl FILE")
+    return list(libraries)
+
+
+def _listed(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise TrackError(f"{what}: {', '.join(unknown) or 'nothing'} is none of {', '.join(known)}")
+    return tuple(name for name in known if name in names)
+
+
+def _output(arguments: argparse.Namespace) -> Path:
+    if arguments.output:
+        return Path(arguments.output)
+    suffix = arguments.program.suffix
+    if arguments.quick:
+        return Path(tempfile.gettempdir()) / f"bagua-net-track-quick{suffix}.jsonl"
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    return ROOT / "benchmarks" / "results" / f"{today}{suffix}.jsonl"
+
+
+def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
+    effort = QUICK if arguments.quick else replace(QUICK, pairs=FULL.pairs) if arguments.short else FULL
+    if arguments.few_settings:
+        effort = effort.with_few_settings()
+    if arguments.pairs:
+        effort = replace(effort, pairs=arguments.pairs)
+    malformed = [item for item in arguments.set if "=" not in item]
+    if malformed:
+        raise TrackError(f"--set {malformed[0]}: NAME=VALUE is expected")
+    scenarios, names = _wanted(arguments)
+    plan = Plan(
+        scenarios=scenarios,
+        sides=names,
+        effort=effort,
+        quick=arguments.quick,
+        settings=dict(item.split("=", 1) for item in arguments.set),
+        congestion_control=arguments.congestion,
+        files=_files(arguments, names, nccl),
+        output=_output(arguments),
+        sizes=arguments.size,
+        connections=arguments.connections,
+    )
+    if not plan.cells():
+        raise TrackError("no cell of these scenarios has these sizes and connections")
+    return plan
+
+
+def _plans(arguments: argparse.Namespace) -> list[Plan]:
+    """One for each NCCL. gloo is read with the first only."""
+    first, *others = [_plan(arguments, nccl) for nccl in _libraries(arguments)]
+    plans = [first]
+    for plan in others:
+        assert plan.files.nccl is not None
+        output = plan.output.with_stem(f"{plan.output.stem}-nccl-{plan.files.nccl.nccl_version}")
+        plans.append(replace(plan, sides=tuple(name for name in plan.sides if name != "gloo"), output=output))
+    return plans
+
+
+def _copied(library: Path, directory: Path) -> Path:
+    """A copy of the plugin with the header beside it, which declares its functions."""
+    directory.mkdir()
+    header = library.with_name("bagua_net.h")
+    if header.is_file():
+        shutil.copy(header, directory)
+    return Path(shutil.copy(library, directory))
+
+
+def _with_own_copies(plan: Plan, directory: Path) -> Plan:
+    """The same plan with copies of the libraries and programs, so that a build meanwhile changes nothing."""
+    files = plan.files
+    loops = Path(shutil.copy(files.loops, directory))
+    relay = Path(shutil.copy(files.relay, directory))
+    plugin = _copied(files.plugin, directory / "ours") if files.plugin.is_file() else files.plugin
+    baseline = _copied(files.baseline, directory / "baseline") if files.baseline else None
+    return replace(plan, files=replace(files, loops=loops, plugin=plugin, relay=relay, baseline=baseline))
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    files, baseline = plan.files, {}
+    if files.baseline is not None:
+        version, digest = machine.plugin_version(files.baseline), machine.digest(files.baseline)
+        baseline = {"baseline_version": version, "baseline_sha256": digest}
+    return {
+        "congestion_control": plan.congestion_control,
+        "nccl_version": "" if files.nccl is None else files.nccl.nccl_version,
+        "torch_version": machine.torch_version() if "gloo" in plan.sides else "",
+        "plugin_version": machine.plugin_version(files.plugin),
+        "plugin_sha256": machine.digest(files.plugin),
+        **baseline,
+        "backend_sha256": machine.digest(*contenders.backend_sources()) if TORCH in plan.scenarios else "",
+        "plugin_settings": dict(plan.settings),
+        "sides": list(plan.sides),
+        "pairs": plan.effort.pairs,
+        "cells": len(plan.cells()),
+        "effort": asdict(plan.effort),
+    }
+
+
+def _drop_disturbed_pairs(record: results.CellRecord) -> None:
+    """A pair is repeated as a whole, so that all its sides share one seed and one moment."""
+    bad = {run.pair for run in record.runs if run.pair >= 0 and (run.error or run.neighbours > markdown.QUIET)}
+    record.runs = [run for run in record.runs if run.pair not in bad]
+
+
+def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
+    """A new results file, or the one to continue."""
+    if arguments.resume and plan.output.exists():
+        stored = results.load(plan.output)
+        settings = _settings(plan)
+        for name in ("sides", "pairs", "cells"):
+            stored.settings[name] = settings[name]
+        for name in _SAME:
+            if stored.settings.get(name, "") != settings.get(name, ""):
+                raise TrackError(f"{plan.output} was measured with another {name}: give another --output")
+        for record in stored.cells.values() if arguments.retry else ():
+            _drop_disturbed_pairs(record)
+        return stored
+    if plan.output.exists() and not arguments.quick:
+        raise TrackError(f"{plan.output} exists: --resume continues it, --output names another")
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    # Only the names of files: their folders on this machine say nothing to a reader.
+    shown = [Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:]]
+    command = shlex.join([f"benchmarks/{arguments.program.name}.py", *shown])
+    return results.Results(now, command, _computer(plan.files.loops), _settings(plan))
+
+
+def _computer(loops: Path) -> dict[str, Any]:
+    try:
+        return {**machine.describe(), "core_latency_ns": machine.core_latency_ns(loops)}
+    except AttributeError:
+        raise TrackError(f"{loops.name} is of an older build: cmake --build build-bench") from None
+
+
+def _draw(path: Path, stored: results.Results) -> None:
+    if not chart.available():
+        raise TrackError("--chart needs matplotlib: pip install matplotlib")
+    try:
+        chart.write(path, stored)
+    except ValueError as error:
+        raise TrackError(f"--chart {path}: {error}") from error
+
+
+def _show_earlier(arguments: argparse.Namespace) -> None:
+    stored = results.load(arguments.report)
+    print(markdown.render(stored))
+    if arguments.chart:
+        _draw(arguments.chart, stored)
+
+
+def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
+    """Writes a results file, its tables and its picture; returns the number of failed readings."""
+    stored = _stored(arguments, plan)
+    with tempfile.TemporaryDirectory() as directory:
+        track = Track(_with_own_copies(plan, Path(directory)), stored)
+        track.run()
+    plan.output.with_suffix(".md").write_text(markdown.render(stored))
+    print(markdown.render(stored))
+    if arguments.chart or chart.available():
+        _draw(arguments.chart or plan.output.with_suffix(".svg"), stored)
+    print(f"stored in {plan.output}", file=sys.stderr)
+    return track.failed
+
+
+def _main(program: Program) -> int:
+    arguments = _arguments(program)
+    if arguments.report:
+        _show_earlier(arguments)
+        return 0
+    if os.geteuid() != 0:
+        raise TrackError(f"network namespaces need root: sudo python3 benchmarks/{program.name}.py …")
+    if arguments.chart and len(arguments.nccl) > 1:
+        raise TrackError("--chart names one picture, but each --nccl gets its own: leave --chart out")
+    namespaces.remove_stale()
+    failed = [_measure(arguments, plan) for plan in _plans(arguments)]
+    return 1 if any(failed) else 0
+
+
+def main(program: Program) -> int:
+    """0: everything was read; 1: a rank failed somewhere; 2: the run could not continue."""
+    try:
+        return _main(program)
+    except (TrackError, results.ResultsUnusable, namespaces.NetworkSetupError, BaguaNetError) as error:
+        print(f"{program.name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{program.name}: interrupted; --resume continues", file=sys.stderr)
+        return 130

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: MIT
+"""What is measured: the scenarios as rows of data, and the effort for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+KIB = 1024
+MIB = 1024 * KIB
+
+#: (threads, sockets per thread) for "NCCL tuned"; (0, 0): unset. NCCL allows 16 threads and 64 sockets.
+GRID = ((0, 0), *((threads, sockets) for threads in (1, 2, 4) for sockets in (1, 2, 4, 8)), (8, 4), (4, 16))
+QUICK_GRID = ((0, 0), (1, 4), (2, 8), (8, 4))
+#: NCCL_SOCKET_SNDBUF in bytes for "NCCL tuned"; 0: unset, the kernel tunes the buffer. On a short path a small buffer
+#: keeps the bytes in flight in the processor's cache, on a long one the kernel's own limit is too small.
+NCCL_SNDBUF = (0, 128 * KIB, 256 * KIB)
+QUICK_NCCL_SNDBUF = (0, 128 * KIB)
+WAN_NCCL_SNDBUF = (0, MIB, 4 * MIB)
+QUICK_WAN_NCCL_SNDBUF = (0, 4 * MIB)
+#: SO_SNDBUF in bytes for the raw sockets; 0: unset.
+RAW_SNDBUF = (0, 64 * KIB, 128 * KIB, 256 * KIB)
+QUICK_RAW_SNDBUF = (0, 128 * KIB)
+#: Numbers of raw sockets that measure the limit of a long line: one alone is limited by the kernel's buffer for it.
+RAW_SOCKETS = (2, 8, 32, 64)
+QUICK_RAW_SOCKETS = (8, 32)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A heading of the report."""
+
+    name: str
+    title: str
+    goal: str
+    work: str
+    """A key of :data:`WORKS`."""
+    sides: tuple[str, ...] = ("raw", "nccl", "tuned", "baseline", "ours")
+    """The sides that take part, in the order of the columns."""
+    rival: str = "nccl"
+    """The side that the picture divides by."""
+    interleaved: bool = False
+    """The sides take turns round by round within one reading, instead of reading by reading."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kind of load, and its figure."""
+
+    unit: str
+    less: bool
+    """Less is better."""
+
+
+WORKS = {
+    "stream": Work("GB/s per direction and rank", less=False),
+    "pingpong": Work("µs, less is better", less=True),
+    "allreduce": Work("GB/s of bus bandwidth, or µs up to 64 KiB", less=False),
+    "cost": Work("processor seconds per GB received, less is better", less=True),
+    "idle": Work("wake-ups per second, less is better", less=True),
+}
+
+SCENARIOS = (
+    Scenario(
+        "S1",
+        "no caps",
+        "veth at least 2.3 × the better NCCL, loopback at least 1.7 × and at least 95 % of raw sockets from 512 KiB "
+        "on; nowhere below 1.2 ×",
+        "stream",
+    ),
+    Scenario("S2", "eight equal flow classes", "at least 95 % of the capacity of the classes", "stream"),
+    Scenario(
+        "S3",
+        "unequal flow classes",
+        "at least 90 % of the capacity of the classes, at least 5 × NCCL's default",
+        "stream",
+    ),
+    Scenario(
+        "S4",
+        "a long line, with losses",
+        "at least 90 % of the limit without loss or with bbr, nowhere below the better NCCL; with cubic at 20 ms and "
+        "0.1 % at least 2 × the better NCCL and 20 × its default",
+        "stream",
+    ),
+    Scenario(
+        "S5",
+        "ping-pong, half round trip",
+        "at most NCCL's latency plus the spread at every size, at most 0.85 × at 512 KiB",
+        "pingpong",
+    ),
+    Scenario(
+        "S6",
+        "16 ranks, each with each",
+        "at most 4 threads per process; with 8 connections per peer at least 0.8 × the rate of one",
+        "stream",
+        ("nccl", "baseline", "ours"),
+    ),
+    Scenario(
+        "S7",
+        "allreduce",
+        "never slower than NCCL's transport or gloo, at any size",
+        "allreduce",
+        ("nccl", "gloo", "baseline", "ours"),
+    ),
+    Scenario(
+        "S8", "two network cards, one four times slower", "the sum of both", "stream", ("nccl", "baseline", "ours")
+    ),
+    Scenario("S9", "processor time at a given rate", "at most NCCL's", "cost", ("nccl", "baseline", "ours")),
+    Scenario("idle", "connections that carry nothing", "at most NCCL's", "idle", ("nccl", "baseline", "ours")),
+    Scenario(
+        "torch",
+        "allreduce through torch.distributed",
+        "at least 3 × gloo up to 64 KiB and under flow caps, at least 1.5 × from 1 MiB on, nowhere slower",
+        "allreduce",
+        ("gloo", "ours"),
+        "gloo",
+        interleaved=True,
+    ),
+)
+#: The scenario of torch_allreduce.py. All others are track.py's.
+TORCH = "torch"
+#: Measured by gpu_allreduce.py, not by the track.
+GPU = Scenario(
+    "GPU", "allreduce of NCCL", "never slower than over NCCL's own sockets, at any size", "allreduce", ("nccl", "ours")
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the report: a network and a load."""
+
+    scenario: str
+    path: str
+    """"loopback", "veth", "cables" (one veth for each of ``cables_mbits``) or "wan"."""
+    connections: int
+    """To each peer and from it; 0 for collectives, which choose their own."""
+    size: int
+    """Bytes of a message."""
+    classes_mbits: tuple[int, ...] = ()
+    """Rates of the flow classes of each direction; empty: no caps."""
+    round_trip_ms: float = 0.0
+    """Of a "wan"."""
+    loss_percent: float = 0.0
+    """Of the packets of a "wan", in each direction."""
+    congestion: str = ""
+    """TCP congestion control; empty: that of the whole run."""
+    ranks: int = 2
+    """The first half on one host, the second half on the other."""
+    cables_mbits: tuple[int, ...] = ()
+    """Rates of the "cables", in each direction."""
+    nap_us: int = 0
+    """The driver's sleep after a pass that moved nothing; 0: it yields, as NCCL's thread does."""
+
+    @property
+    def heading(self) -> Scenario:
+        """The scenario of this cell."""
+        return next(scenario for scenario in (*SCENARIOS, GPU) if scenario.name == self.scenario)
+
+    @property
+    def work(self) -> str:
+        """The scenario's kind of load."""
+        return self.heading.work
+
+    @property
+    def network(self) -> str:
+        """The path in words: "veth, 6 × 1000 + 2 × 250 Mbit/s", "wan, 20 ms, 0.1 % loss, cubic"."""
+        if self.path == "wan":
+            return f"wan, {self.round_trip_ms:g} ms, {self.loss_percent:g} % loss, {self.congestion}"
+        if self.path == "cables":
+            return f"veths of {' and '.join(map(str, self.cables_mbits))} Mbit/s"
+        if not self.classes_mbits:
+            return self.path
+        rates = sorted(set(self.classes_mbits), reverse=True)
+        if len(rates) == len(self.classes_mbits):
+            return f"{self.path}, {', '.join(map(str, rates))} Mbit/s"
+        groups = " + ".join(f"{self.classes_mbits.count(rate)} × {rate}" for rate in rates)
+        return f"{self.path}, {groups} Mbit/s"
+
+    @property
+    def rates_mbits(self) -> tuple[int, ...]:
+        """Rates of the limits of each direction; empty: no caps."""
+        return self.classes_mbits or self.cables_mbits
+
+    @property
+    def _suffix(self) -> str:
+        """Distinguishes cells of the same network, connections and size."""
+        ranks = f" | {self.ranks} ranks" if self.ranks != 2 else ""
+        return ranks + (f" | nap {self.nap_us} µs" if self.nap_us else "")
+
+    @property
+    def key(self) -> str:
+        """The cell's name in a results file."""
+        return f"{self.scenario} | {self.network} | {self.connections} | {self.size}{self._suffix}"
+
+    @property
+    def block(self) -> str:
+        """Cells of one block are read one after the other in the same processes: the sizes of a collective."""
+        return f"{self.scenario} | {self.network}{self._suffix}" if self.work == "allreduce" else self.key
+
+
+_EQUAL = (1000,) * 8
+_TWO_SLOW = (1000,) * 6 + (250,) * 2
+_ALL_DIFFERENT = (900, 800, 700, 600, 400, 200, 100, 50)
+
+_STREAM_SIZES = tuple(64 * KIB << step for step in range(7))
+_PINGPONG_SIZES = (4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB)
+_COLLECTIVE_SIZES = tuple(KIB << step for step in range(0, 19, 2))
+_QUICK_COLLECTIVE_SIZES = (4 * KIB, 256 * KIB, 16 * MIB)
+#: Long compared with a pass over the connections, short compared with the time to fill a socket's buffer at 2 Gbit/s.
+_NAP_US = 50
+
+
+def _uncapped(quick: bool) -> Iterator[Cell]:
+    for path in ("loopback", "veth"):
+        for connections in (2,) if quick else (1, 2):
+            for size in (MIB,) if quick else _STREAM_SIZES:
+                yield Cell("S1", path, connections, size)
+
+
+def _unequal(quick: bool) -> Iterator[Cell]:
+    for classes in (_ALL_DIFFERENT,) if quick else (_TWO_SLOW, _ALL_DIFFERENT):
+        yield Cell("S3", "veth", 2, MIB, classes)
+
+
+#: (round trip in ms, loss in percent, congestion control): each value at least once, most of them near the goal's.
+_LONG_LINES = (
+    (1, 0, "bbr"),
+    (5, 0, "cubic"),
+    (20, 0, "bbr"),
+    (5, 0.1, "bbr"),
+    (20, 0.1, "bbr"),
+    (40, 1, "bbr"),
+    (20, 0.01, "cubic"),
+    (20, 0.1, "cubic"),
+    (20, 1, "cubic"),
+    (40, 0.1, "cubic"),
+)
+_QUICK_LONG_LINES = ((20, 0.1, "cubic"),)
+
+
+def _long_lines(quick: bool) -> Iterator[Cell]:
+    for round_trip_ms, loss_percent, congestion in _QUICK_LONG_LINES if quick else _LONG_LINES:
+        yield Cell("S4", "wan", 2, MIB, (), round_trip_ms, loss_percent, congestion)
+
+
+def _pingpong(quick: bool) -> Iterator[Cell]:
+    for path in ("loopback",) if quick else ("loopback", "veth"):
+        for size in (4, 512 * KIB) if quick else _PINGPONG_SIZES:
+            yield Cell("S5", path, 1, size)
+
+
+def _each_with_each(quick: bool) -> Iterator[Cell]:
+    for path in ("loopback",) if quick else ("loopback", "veth"):
+        for connections in (1, 8):
+            yield Cell("S6", path, connections, 64 * KIB, ranks=16)
+
+
+# The networks of collectives, as incomplete cells.
+_LOOPBACK = Cell("", "loopback", 0, 0)
+_CABLE = Cell("", "veth", 0, 0)
+_CAPPED = replace(_CABLE, classes_mbits=_EQUAL)
+_UNEQUAL = tuple(replace(_CABLE, classes_mbits=classes) for classes in (_TWO_SLOW, _ALL_DIFFERENT))
+_LONG_LINE = Cell("", "wan", 0, 0, (), 20, 0.1, "bbr")
+
+
+def _allreduce(scenario: str, quick: bool, *quick_networks: Cell) -> Iterator[Cell]:
+    """``quick_networks``: those of a quick run."""
+    for network in quick_networks if quick else (_LOOPBACK, _CABLE, _CAPPED, *_UNEQUAL, _LONG_LINE):
+        for ranks in (2,) if quick else (2, 4):
+            for size in _QUICK_COLLECTIVE_SIZES if quick else _COLLECTIVE_SIZES:
+                yield replace(network, scenario=scenario, ranks=ranks, size=size)
+
+
+def _costs(quick: bool) -> Iterator[Cell]:
+    for rate in (1000,) if quick else (1000, 2000):
+        for nap_us in (_NAP_US,) if quick else (0, _NAP_US):
+            yield Cell("S9", "veth", 2, MIB, (rate,), nap_us=nap_us)
+
+
+def _idle(quick: bool) -> Iterator[Cell]:
+    for path in ("veth",) if quick else ("loopback", "veth"):
+        yield Cell("idle", path, 2, MIB)
+
+
+def cells(quick: bool) -> list[Cell]:
+    """Every row, in the order of the report."""
+    return [
+        *_uncapped(quick),
+        Cell("S2", "veth", 2, MIB, _EQUAL),
+        *_unequal(quick),
+        *_long_lines(quick),
+        *_pingpong(quick),
+        *_each_with_each(quick),
+        *_allreduce("S7", quick, _CABLE),
+        Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250)),
+        *_costs(quick),
+        *_idle(quick),
+        *_allreduce(TORCH, quick, _LOOPBACK, _CAPPED, _LONG_LINE),
+    ]
+
+
+def torch_goal(cell: Cell) -> float:
+    """The goal of an allreduce through torch.distributed, as a multiple of gloo's speed."""
+    if cell.rates_mbits or cell.size <= 64 * KIB:
+        return 3.0
+    return 1.5 if cell.size >= MIB else 1.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Length of each reading in seconds, and the number of readings."""
+
+    pairs: int
+    warm_up_s: float
+    window_s: float
+    capped_warm_up_s: float
+    """Flow classes and many processes: congestion control and stream counts settle slowly."""
+    capped_window_s: float
+    wan_warm_up_s: float
+    """Long lines: a connection learns once per round trip, and cubic takes seconds to adapt to the losses."""
+    wan_window_s: float
+    rounds: int
+    """Of a ping-pong of up to 16 KiB; fewer for larger messages."""
+    grid: tuple[tuple[int, int], ...]
+    nccl_sndbuf: tuple[int, ...]
+    wan_nccl_sndbuf: tuple[int, ...]
+    finalists: int
+    """Settings of a side that are read in every pair; the screening chooses them."""
+    raw_sndbuf: tuple[int, ...]
+    raw_sockets: tuple[int, ...]
+    collective_rounds: int
+    """Of each size of a collective; the figure is their median."""
+    collective_s: float
+    """Approximate length of such a round; a single call may take longer."""
+    idle_s: float
+
+    def halved(self) -> Effort:
+        """For the screening of settings."""
+        return replace(
+            self,
+            warm_up_s=self.warm_up_s / 2,
+            window_s=self.window_s / 2,
+            capped_warm_up_s=self.capped_warm_up_s / 2,
+            capped_window_s=self.capped_window_s / 2,
+            wan_warm_up_s=self.wan_warm_up_s / 2,
+            wan_window_s=self.wan_window_s / 2,
+            rounds=self.rounds // 2,
+        )
+
+    def with_few_settings(self) -> Effort:
+        """The same readings with the settings of a quick run to choose from."""
+        names = ("grid", "nccl_sndbuf", "wan_nccl_sndbuf", "finalists", "raw_sndbuf", "raw_sockets")
+        return replace(self, **{name: getattr(QUICK, name) for name in names})
+
+    def screening_rounds(self, cell: Cell) -> int:
+        """Readings of each setting in the screening: several seeds where a hash decides which classes a flow meets."""
+        return 2 if cell.classes_mbits else 1
+
+    def times_for(self, cell: Cell) -> tuple[float, float]:
+        """(warm-up, window) of one reading of a stream."""
+        if cell.work == "idle":
+            return 0.0, self.idle_s
+        if cell.path == "wan":
+            return self.wan_warm_up_s, self.wan_window_s
+        if cell.rates_mbits or cell.ranks > 2:
+            return self.capped_warm_up_s, self.capped_window_s
+        return self.warm_up_s, self.window_s
+
+    def rounds_for(self, size: int) -> int:
+        """Round trips of one ping-pong reading."""
+        return max(200, self.rounds * 16 * KIB // max(size, 16 * KIB))
+
+
+FULL = Effort(
+    pairs=5,
+    warm_up_s=0.5,
+    window_s=2.0,
+    capped_warm_up_s=2.0,
+    capped_window_s=4.0,
+    wan_warm_up_s=4.0,
+    wan_window_s=5.0,
+    rounds=20000,
+    grid=GRID,
+    nccl_sndbuf=NCCL_SNDBUF,
+    wan_nccl_sndbuf=WAN_NCCL_SNDBUF,
+    finalists=3,
+    raw_sndbuf=RAW_SNDBUF,
+    raw_sockets=RAW_SOCKETS,
+    collective_rounds=5,
+    collective_s=0.15,
+    idle_s=4.0,
+)
+QUICK = Effort(
+    pairs=2,
+    warm_up_s=0.3,
+    window_s=0.8,
+    capped_warm_up_s=0.8,
+    capped_window_s=1.5,
+    wan_warm_up_s=1.5,
+    wan_window_s=2.0,
+    rounds=6000,
+    grid=QUICK_GRID,
+    nccl_sndbuf=QUICK_NCCL_SNDBUF,
+    wan_nccl_sndbuf=QUICK_WAN_NCCL_SNDBUF,
+    finalists=2,
+    raw_sndbuf=QUICK_RAW_SNDBUF,
+    raw_sockets=QUICK_RAW_SOCKETS,
+    collective_rounds=3,
+    collective_s=0.1,
+    idle_s=1.5,
+)

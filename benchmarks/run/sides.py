@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+"""The sides of a comparison: transports with their settings, ready to carry the load of a cell."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib.util
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import bagua_net
+from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable
+from benchmarks.loads.collective import CollectiveSpec, measure_collective
+from benchmarks.loads.collective_rank import CollectiveRankSpec
+from benchmarks.loads.load import measure
+from benchmarks.loads.rank import RankSpec
+from benchmarks.loads.reading import Reading
+from benchmarks.networks.namespaces import Hosts
+from benchmarks.run.scenarios import KIB, MIB, TORCH, Cell, Effort
+
+#: In the order of the report's columns. "baseline" is another build of the plugin.
+NAMES = ("raw", "nccl", "tuned", "gloo", "baseline", "ours")
+NEED_NCCL = frozenset({"nccl", "tuned"})
+
+#: Scenario → side → its name in `bagua-net bench`.
+_TRANSPORTS = {
+    "S7": {"nccl": "nccl-socket", "gloo": "gloo", "baseline": "bagua", "ours": "bagua"},
+    TORCH: {"gloo": "gloo", "ours": "torch+bagua"},
+}
+#: The collectives drive net tables from this version on.
+_OLDEST_COLLECTIVE_API = 8
+_COLLECTIVE_TIMEOUT_S = 120.0
+_SLOWEST_COLLECTIVE_GBS = 0.005
+
+#: Messages outstanding per connection, as in NCCL (NCCL_STEPS).
+_INFLIGHT = 8
+#: The load of raw sockets through flow classes or a long line. For classes: enough sockets for the hash to reach all
+#: eight (in 96 of 100 runs), few enough not to be limited by the processor.
+_FILL_LANES = 40
+_FILL_SIZE = 64 * KIB
+
+
+@dataclass(frozen=True)
+class Files:
+    """The libraries and programs in use."""
+
+    loops: Path
+    """libtraffic.so."""
+    plugin: Path
+    nccl: SocketTable | None
+    """None: there is none, and no side needs it."""
+    relay: Path
+    baseline: Path | None = None
+    """Another build of the plugin."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A transport with its settings and its load."""
+
+    name: str
+    spec: RankSpec | CollectiveSpec
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of its processes."""
+    choice: str = ""
+    """The setting in words, where there are several."""
+
+
+def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
+    warm_up_s, window_s = effort.times_for(cell)
+    rounds = effort.rounds_for(cell.size)
+    peers = cell.ranks - 1
+    return RankSpec(
+        rank=0,
+        ranks=cell.ranks,
+        devices=1,
+        nap_us=cell.nap_us,
+        kind="raw",
+        loops=str(loops),
+        library="",
+        table={},
+        address="",
+        sndbuf=0,
+        work=cell.work,
+        lanes=peers * cell.connections,
+        inflight=_INFLIGHT,
+        size=cell.size,
+        warm_up_s=warm_up_s,
+        window_s=window_s,
+        warm_up_rounds=rounds // 4,
+        rounds=rounds,
+        connect_timeout_s=30.0,
+    )
+
+
+def _show(nbytes: int) -> str:
+    return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
+
+
+def raw(cell: Cell, effort: Effort, files: Files) -> list[Side]:
+    """Raw sockets, one side for each send buffer to choose from. Through flow classes: enough sockets to fill them.
+    Over a long line: one side for each number of sockets to choose from."""
+    spec = _load(cell, effort, files.loops)
+    if cell.path == "wan":
+        fill = replace(spec, inflight=1, size=_FILL_SIZE)
+        return [Side("raw", replace(fill, lanes=lanes), choice=f"{lanes} sockets") for lanes in effort.raw_sockets]
+    if cell.classes_mbits:
+        fill = replace(spec, lanes=_FILL_LANES, inflight=1, size=_FILL_SIZE, sndbuf=_FILL_SIZE)
+        return [Side("raw", fill, choice=f"{_FILL_LANES} sockets")]
+    return [
+        Side("raw", replace(spec, sndbuf=sndbuf), choice=f"SO_SNDBUF {sndbuf // KIB} KiB")
+        for sndbuf in effort.raw_sndbuf
+    ]
+
+
+def _nccl(cell: Cell, effort: Effort, files: Files) -> RankSpec:
+    assert files.nccl is not None
+    table = {**dataclasses.asdict(files.nccl), "path": str(files.nccl.path)}
+    return replace(_load(cell, effort, files.loops), kind="nccl", library=str(files.nccl.path), table=table)
+
+
+def nccl(cell: Cell, effort: Effort, files: Files) -> list[Side]:
+    """NCCL's Socket network with its default settings, its connections spread over all network cards."""
+    spec = replace(_nccl(cell, effort, files), devices=max(1, len(cell.cables_mbits)))
+    return [Side("nccl", spec)]
+
+
+def _nccl_settings(threads: int, sockets: int, sndbuf: int) -> tuple[dict[str, str], str]:
+    """(environment variables, the setting in words). 0 leaves a variable unset."""
+    settings, words = {}, "default sockets"
+    if threads:
+        settings = {"NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(sockets)}
+        words = f"{threads} × {sockets}"
+    if sndbuf:
+        settings["NCCL_SOCKET_SNDBUF"] = str(sndbuf)
+        words += f", {_show(sndbuf)}"
+    return settings, words
+
+
+def tuned(cell: Cell, effort: Effort, files: Files) -> list[Side]:
+    """NCCL's Socket network, one side for each threads × sockets × send buffer to choose from."""
+    spec = _nccl(cell, effort, files)
+    buffers = effort.wan_nccl_sndbuf if cell.path == "wan" else effort.nccl_sndbuf
+    settings = [_nccl_settings(threads, sockets, size) for threads, sockets in effort.grid for size in buffers]
+    return [Side("tuned", spec, variables, words) for variables, words in settings]
+
+
+def _plugin(name: str, files: Files) -> Path:
+    """The library of "ours" or "baseline"."""
+    if name == "baseline":
+        assert files.baseline is not None
+        return files.baseline
+    return files.plugin
+
+
+def plugin(name: str, cell: Cell, effort: Effort, files: Files, settings: Mapping[str, str]) -> list[Side]:
+    """The plugin or its baseline, with the settings asked for. Several network cards are one device of it."""
+    spec = replace(_load(cell, effort, files.loops), kind="ours", library=str(_plugin(name, files)))
+    bond = {"BAGUA_NET_BOND": "1"} if cell.cables_mbits else {}
+    return [Side(name, spec, {**bond, **settings})]
+
+
+def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, settings: Mapping[str, str]) -> Side:
+    """An allreduce of the sizes of a block."""
+    rank = CollectiveRankSpec(
+        rank=0,
+        ranks=block[0].ranks,
+        transport=_TRANSPORTS[block[0].scenario][name],
+        transports=(),
+        library=str(_plugin(name, files)),
+        address="",
+        token=secrets.token_hex(16),
+        sizes=tuple(cell.size for cell in block),
+        rounds=effort.collective_rounds,
+        seconds=effort.collective_s,
+        timeout_s=_COLLECTIVE_TIMEOUT_S,
+    )
+    library = {LIBRARY_VARIABLE: str(files.nccl.path)} if name == "nccl" and files.nccl else {}
+    variables = settings if name in ("baseline", "ours") else library
+    return Side(name, CollectiveSpec(rank, _SLOWEST_COLLECTIVE_GBS), variables)
+
+
+def backend_sources() -> list[Path]:
+    """The Python sources of the package that run in each call through torch.distributed."""
+    package = Path(bagua_net.__file__).parent
+    return [package / "_torch_backend.py", *sorted((package / "torch").glob("*.py"))]
+
+
+def candidates(
+    block: Sequence[Cell], name: str, effort: Effort, files: Files, settings: Mapping[str, str]
+) -> list[Side]:
+    """The settings of this side to choose from; one where there is no choice. ``settings``: the plugin's."""
+    cell = block[0]
+    if cell.work == "allreduce":
+        return [_collective(name, block, effort, files, settings)]
+    if name in ("baseline", "ours"):
+        return plugin(name, cell, effort, files, settings)
+    return {"raw": raw, "nccl": nccl, "tuned": tuned}[name](cell, effort, files)
+
+
+def _abi_version(library: Path) -> int:
+    return int(ctypes.CDLL(str(library)).bnet_abi_version())
+
+
+def obstacle(cell: Cell, name: str, files: Files) -> str:
+    """Why this side cannot take part in a cell, in a few words; "" where it can."""
+    if (name == "gloo" or cell.scenario == TORCH) and importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    if name == "baseline" and files.baseline is None:
+        return "no --baseline was given"
+    if name == "baseline" and cell.work == "allreduce" and files.baseline is not None:
+        versions = [_abi_version(library) for library in (files.baseline, files.plugin)]
+        if versions[0] != versions[1]:
+            return f"its collectives have ABI version {versions[0]}, and this package calls version {versions[1]}"
+    if name not in NEED_NCCL:
+        return ""
+    if files.nccl is None:
+        return "no NCCL is installed"
+    if cell.work == "allreduce" and files.nccl.api < _OLDEST_COLLECTIVE_API:
+        return f"the collectives drive NCCL from 2.20 on, and this is {files.nccl.nccl_version}"
+    return ""
+
+
+def batches(sides: Sequence[Side], cell: Cell) -> list[Sequence[Side]]:
+    """The sides that are read at a time: each alone, or all interleaved."""
+    return [sides] if cell.heading.interleaved else [[side] for side in sides]
+
+
+def read(batch: Sequence[Side], hosts: Hosts) -> list[list[Reading]]:
+    """For each side one reading for each cell of the block.
+
+    Raises:
+        RankFailed: a rank failed.
+    """
+    parts = [(side.spec, side.settings) for side in batch if isinstance(side.spec, CollectiveSpec)]
+    if parts:
+        return measure_collective(parts, hosts)
+    (side,) = batch
+    assert isinstance(side.spec, RankSpec)
+    return [[measure(side.spec, hosts, side.settings)]]

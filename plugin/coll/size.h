@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Arithmetic on sizes that the collectives and the tagged messages share. Pure.
+ */
+#ifndef BNET_COLL_SIZE_H
+#define BNET_COLL_SIZE_H
+
+#include <stddef.h>
+
+static inline size_t bnet_coll_min(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline size_t bnet_coll_max(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Chunks of at most `chunk` bytes that `bytes` bytes take. */
+static inline size_t bnet_coll_chunks(size_t bytes, size_t chunk)
+{
+	return (bytes + chunk - 1) / chunk;
+}
+
+static inline size_t bnet_coll_round_up(size_t value, size_t unit)
+{
+	return bnet_coll_chunks(value, unit) * unit;
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The frames of the tagged messages. Pure: any thread may call everything here.
+ *
+ *   EAGER   a small message, payload included. The receiver keeps it until a receive matches
+ *   RTS     request to send: tag and size of a large message, or of a small one beyond the window. The payload stays at
+ *           the sender
+ *   CTS     clear to send: the answer once a receive matches, with the receive's size. If that is the message's, the
+ *           receive's buffer is ready. An empty message is complete with it
+ *   DATA    the payload follows, in chunks, into that buffer
+ *   CREDIT  no content besides the header
+ *
+ * Every frame returns credit: the receiver of eager messages tells their sender how many bytes were handed on. Frames
+ * are in the machine's byte order, as the elements are.
+ */
+#ifndef BNET_TAGGED_FRAME_H
+#define BNET_TAGGED_FRAME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BNET_TAGGED_EAGER = 1, BNET_TAGGED_RTS, BNET_TAGGED_CTS, BNET_TAGGED_DATA, BNET_TAGGED_CREDIT };
+
+struct bnet_tagged_frame {
+	uint64_t kind;
+	uint64_t key;    /* RTS, CTS, DATA: names the message; chosen by its sender */
+	int64_t tag;
+	uint64_t bytes;  /* of the message; CTS: of the receive */
+	uint64_t credit; /* bytes of eager messages handed on since the last frame */
+};
+
+/* The largest payload of an EAGER. */
+#define BNET_TAGGED_EAGER_MAX ((size_t)8 * 1024)
+/* Bytes of eager messages that a sender may have outstanding: sent, and not yet returned as credit. */
+#define BNET_TAGGED_WINDOW ((uint64_t)256 * 1024)
+/* The largest frame. */
+#define BNET_TAGGED_SLOT (sizeof(struct bnet_tagged_frame) + BNET_TAGGED_EAGER_MAX)
+
+/* An eager message's share of the window. The header counts as well, which bounds the number of empty messages. */
+static inline uint64_t bnet_tagged_frame_cost(const struct bnet_tagged_frame *eager)
+{
+	return sizeof(*eager) + eager->bytes;
+}
+
+/* Writes a frame into a slot; payload: an EAGER's. Returns the frame's bytes. */
+size_t bnet_tagged_frame_encode(char *slot, const struct bnet_tagged_frame *frame, const void *payload);
+/* Reads a frame of that many bytes; returns an EAGER's payload, or the frame's end. NULL: malformed. */
+const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet_tagged_frame *out);
+
+#endif

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""A copy of the library outside the Python environment, for configuration files to point at.
+
+Such a file outlives the environment that wrote it, and with NCCL_NET set, a missing plugin fails every NCCL job of that
+user. A list beside the copy names the files that point at it; the copy is removed with the last of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from .._errors import BaguaNetError
+from .._native.plugin import LIBRARY_NAME, check_path
+from .._settings import homes
+from . import conf_block
+
+#: For /etc/nccl.conf: other users cannot read root's home.
+SYSTEM_DIRECTORY = Path("/usr/local/lib/bagua-net")
+_USERS = "used-by"
+_MODE = 0o755
+
+
+def user_directory() -> Path:
+    """``bagua-net`` in $XDG_DATA_HOME, or in ~/.local/share where that is unset or not absolute (as its
+    specification says).
+
+    Raises:
+        BaguaNetError: it is unset and this user has no home.
+    """
+    data = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if data.is_absolute():
+        return data / "bagua-net"
+    found = homes.homes()
+    if not found:
+        raise BaguaNetError(
+            "this user has no home directory, neither $HOME nor the password database's; "
+            "set XDG_DATA_HOME to a directory for the library's copy, and use --conf FILE"
+        )
+    return found[0] / ".local" / "share" / "bagua-net"
+
+
+def library(directory: Path) -> Path:
+    """The copy's path in the directory.
+
+    Raises:
+        PluginPathInvalid: NCCL would not take it.
+    """
+    path = directory.absolute() / LIBRARY_NAME
+    check_path(path, remedy="set XDG_DATA_HOME to a shorter directory")
+    return path
+
+
+def _users(directory: Path) -> list[Path]:
+    """The configuration files on the list that still hold the block."""
+    try:
+        lines = (directory / _USERS).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    paths = [Path(os.fsdecode(line)) for line in lines if line]
+    return [path for path in paths if conf_block.has_block(conf_block.read(path))]
+
+
+def _write_users(directory: Path, users: list[Path]) -> None:
+    unique = dict.fromkeys(os.fsencode(path.absolute()) for path in users)
+    conf_block.write(directory / _USERS, b"".join(raw + b"\n" for raw in unique))
+
+
+def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
+    """Copies the library atomically and records the files that point at it. Processes that use an older copy keep it.
+
+    Returns:
+        the copy's path.
+
+    Raises:
+        PluginPathInvalid: NCCL would not take it.
+        OSError: the system's error.
+    """
+    path = library(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=directory)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.chmod(_MODE)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _write_users(directory, [*_users(directory), *users])
+    return path
+
+
+def release(directory: Path) -> bool:
+    """Removes the copy and its directory, unless a configuration file still points at it. True: removed."""
+    if not (directory / LIBRARY_NAME).exists() or _users(directory):
+        return False
+    for name in (LIBRARY_NAME, _USERS):
+        (directory / name).unlink(missing_ok=True)
+    if not any(directory.iterdir()):
+        directory.rmdir()
+    return True

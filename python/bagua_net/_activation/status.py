@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: MIT
+"""Is the plugin on? The settings, their sources, and the processes that have the library loaded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME
+from .._nccl import discovery
+from .._settings import homes, layers
+from .._settings.layers import Layers, Setting
+from . import environment
+
+_PREFIX = "BAGUA_NET_"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that has the library loaded."""
+
+    pid: int
+    command: str
+    library: str
+    #: the user that it runs as
+    uid: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """The result of :func:`status`."""
+
+    #: a job started now would use the plugin
+    on: bool
+    #: why it is off, and what to do; None: it is on
+    problem: str | None
+    #: NCCL_NET_PLUGIN and NCCL_NET
+    plugin: Setting
+    network: Setting
+    #: every BAGUA_NET_* that is set
+    parameters: tuple[Setting, ...]
+    nccl: discovery.Nccl | None
+    #: whether this process has the library loaded
+    loaded: bool
+    #: the other processes that have it loaded, of those that this user may inspect
+    processes: tuple[Process, ...]
+
+
+def _effective(name: str, among: Layers) -> Setting:
+    found = layers.effective(name, among)
+    if found.layer == layers.ENVIRONMENT and environment.activated(name):
+        return replace(found, layer="activate()")
+    return found
+
+
+def _found_by_name(among: Layers) -> bool:
+    """Would dlopen find libnccl-net-bagua.so by its bare name?"""
+    if _loaded_by("self"):
+        return True
+    directories = among[0][1].get("LD_LIBRARY_PATH", "").split(":")
+    return any((Path(directory) / LIBRARY_NAME).is_file() for directory in directories if directory)
+
+
+def _why_unset(nccl: discovery.Nccl | None) -> str:
+    named = os.environ.get("NCCL_CONF_FILE")
+    if named and Path(named) in homes.confs_read_by(nccl.version if nccl else None):
+        return f"NCCL_NET_PLUGIN is not set; `bagua-net enable --conf {named}`: NCCL_CONF_FILE replaces ~/.nccl.conf"
+    return "NCCL_NET_PLUGIN is not set; `bagua-net enable`, or `bagua-net run -- COMMAND`"
+
+
+def _problem(plugin: Setting, network: Setting, nccl: discovery.Nccl | None, among: Layers) -> str | None:
+    """Why a job would not use the plugin; None: it would."""
+    ours = [value for value in (plugin.value or "").split(",") if environment.is_ours(value)]
+    if not plugin.value:
+        return _why_unset(nccl)
+    if not ours:
+        return f"NCCL_NET_PLUGIN={plugin.value} ({plugin.layer}) names another plugin; unset it there"
+    if network.value and network.value.lower() != NETWORK_NAME.lower():
+        return f"NCCL_NET={network.value} ({network.layer}) asks for another network; unset it there"
+    return _library_problem(ours[0], plugin.layer, nccl, among)
+
+
+def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None, among: Layers) -> str | None:
+    """Why NCCL would not find our library by this value of NCCL_NET_PLUGIN; None: it would."""
+    if nccl is not None and not nccl.takes_path and plugin != SHORT_NAME:
+        return f"NCCL {nccl.version_text} at {nccl.path} takes no path; start jobs with `bagua-net run -- COMMAND`"
+    if "/" not in plugin:
+        found = _found_by_name(among)
+        return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"
+    if not Path(plugin).is_file():
+        return f"{plugin} ({layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
+    return None
+
+
+def _loaded_by(pid: str) -> str | None:
+    """The library's path in that process; None where it is not loaded or the process may not be inspected."""
+    try:
+        maps = Path("/proc", pid, "maps").read_text(errors="replace")
+    except OSError:
+        return None
+    return next(iter(discovery.mapped_files(maps, r"libnccl-net-bagua\.so")), None)
+
+
+def processes() -> tuple[Process, ...]:
+    """The other processes with the library loaded, by pid, of those that this user may inspect."""
+    found = []
+    for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        library = _loaded_by(entry.name) if int(entry.name) != os.getpid() else None
+        if library is None:
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            uid = entry.stat().st_uid
+        except OSError:
+            continue  # it ended meanwhile
+        found.append(Process(int(entry.name), command, library, uid))
+    return tuple(found)
+
+
+def status() -> Status:
+    """The settings, their sources, and the processes that have the library loaded. Changes nothing."""
+    nccl = discovery.find()
+    among = layers.read(nccl)
+    plugin, network = _effective("NCCL_NET_PLUGIN", among), _effective("NCCL_NET", among)
+    problem = _problem(plugin, network, nccl, among)
+    return Status(
+        on=problem is None,
+        problem=problem,
+        plugin=plugin,
+        network=network,
+        parameters=tuple(_effective(name, among) for name in layers.names(_PREFIX, among)),
+        nccl=nccl,
+        loaded=_loaded_by("self") is not None,
+        processes=processes(),
+    )

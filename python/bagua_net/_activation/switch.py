@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""``enable`` and ``disable`` without the terminal: plans the changes of files, then makes them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._errors import RdmaDisplaced, UnsupportedNccl
+from .._machine import rdma
+from .._native.plugin import plugin_path
+from .._nccl import discovery
+from .._settings import homes
+from . import conf_block, environment, library_copy
+
+
+@dataclass(frozen=True)
+class Target:
+    """Configuration files, and the directory of the library's copy that they point at."""
+
+    confs: tuple[Path, ...]
+    copy: Path
+
+    @classmethod
+    def user(cls) -> Target:
+        """The .nccl.conf of both homes, or only of the one that this user may write to."""
+        confs = homes.user_confs()
+        writable = tuple(path for path in confs if os.access(path.resolve().parent, os.W_OK))
+        return cls(writable or tuple(confs), library_copy.user_directory())
+
+    @classmethod
+    def system(cls) -> Target:
+        """/etc/nccl.conf, for every user."""
+        return cls((homes.SYSTEM_CONF,), library_copy.SYSTEM_DIRECTORY)
+
+    @classmethod
+    def file(cls, path: Path) -> Target:
+        """One file, as NCCL_CONF_FILE may name it."""
+        return cls((path.absolute(),), library_copy.user_directory())
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file's bytes before and after; None: no file."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+
+    @property
+    def is_one(self) -> bool:
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """In the format of ``diff -u``; bytes that are not UTF-8 appear as escapes."""
+        old_name, old = self._side(self.before)
+        new_name, new = self._side(self.after)
+        lines = difflib.unified_diff(old, new, old_name, new_name)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+    def _side(self, content: bytes | None) -> tuple[str, list[str]]:
+        """The name and the lines of one side. As for NCCL, only a line feed ends a line."""
+        if content is None:
+            return "/dev/null", []
+        text = content.decode(errors="backslashreplace")
+        return str(self.path), re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def check_machine() -> None:
+    """Is the plugin an improvement here, and can a configuration file turn it on?
+
+    Raises:
+        UnsupportedNccl: the NCCL of this environment takes no path.
+        RdmaDisplaced: an RDMA port is active.
+    """
+    nccl = discovery.find()
+    if nccl is not None and not nccl.takes_path:
+        raise UnsupportedNccl(
+            f"NCCL {nccl.version_text} at {nccl.path} takes no path, so no file can name the plugin; "
+            "start jobs with `bagua-net run -- COMMAND`, or call bagua_net.activate() in them"
+        )
+    ports = rdma.active_ports()
+    if ports:
+        raise RdmaDisplaced(
+            f"RDMA is up ({', '.join(map(str, ports))}) and NCCL would not use it beside the plugin; "
+            "--force enables the plugin anyway"
+        )
+
+
+def stand_in(target: Target) -> Path | None:
+    """The file that NCCL reads here instead of all the target's files; None: it reads one of those."""
+    nccl = discovery.find()
+    first, *others = homes.confs_read_by(nccl.version if nccl else None)
+    named = os.environ.get("NCCL_CONF_FILE")
+    if not named or first != Path(named) or any(path.absolute() in target.confs for path in (first, *others)):
+        return None
+    return first
+
+
+def plan_enable(target: Target, *, force: bool) -> list[Change]:
+    """The changes that enabling would make.
+
+    Args:
+        force: put the block above other settings of NCCL_NET_PLUGIN and NCCL_NET, instead of refusing.
+
+    Raises:
+        ConflictingSetting: without force, a file has another value for one of these.
+        ConfFileDamaged: a block has no end.
+        PluginPathInvalid: NCCL would not take the copy's path.
+    """
+    settings = environment.settings(library_copy.library(target.copy), takes_path=True)
+    changes = []
+    for path in target.confs:
+        before = conf_block.read(path)
+        if not force:
+            conf_block.check_conflict(path, before, settings)
+        changes.append(Change(path, before, conf_block.with_block(before, settings)))
+    return changes
+
+
+def library(target: Target) -> Path:
+    """The copy that enabling makes.
+
+    Raises:
+        PluginPathInvalid: NCCL would not take its path.
+    """
+    return library_copy.library(target.copy)
+
+
+def enable(target: Target, changes: list[Change]) -> None:
+    """Makes the copy, then the changes: a file never names a library that does not exist yet."""
+    library_copy.refresh(plugin_path(), target.copy, list(target.confs))
+    _apply(changes)
+
+
+def plan_disable(target: Target) -> list[Change]:
+    """The changes that disabling would make.
+
+    Raises:
+        ConfFileDamaged: a block has no end.
+    """
+    changes = []
+    for path in target.confs:
+        before = conf_block.read(path)
+        changes.append(Change(path, before, conf_block.without_block(before)))
+    return changes
+
+
+def disable(target: Target, changes: list[Change]) -> bool:
+    """Makes the changes, then removes the copy if no file names it. True: removed."""
+    _apply(changes)
+    return library_copy.release(target.copy)
+
+
+def _apply(changes: list[Change]) -> None:
+    for change in changes:
+        if change.is_one:
+            conf_block.write(change.path, change.after)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""The figures in sentences: where this network is faster, and where it is slower.
+
+A size counts as faster or slower only where the rounds agree. Round i of one transport is paired with round i of the
+other, which ran next to it. The verdict stands if the medians differ by more than 2 % and at most one pair in five
+contradicts it. Otherwise there is no clear difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ... import _sizes
+from ..workload.result import Row
+
+OURS = ("bagua", "nccl+bagua", "torch+bagua")
+
+_NOISE = 0.02
+
+
+@dataclass(frozen=True)
+class Comparison:
+    label: str
+    """The model's name, or ""."""
+    size: int
+    ratio: float
+    """Their time over ours: above 1, we are faster."""
+    verdict: str
+    """ "faster", "slower" or "unclear"."""
+
+
+def compare(ours: Row, theirs: Row) -> Comparison:
+    pairs = [other / own for own, other in zip(ours.rounds, theirs.rounds, strict=True)]
+    ratio = theirs.seconds / ours.seconds
+    exceptions = len(pairs) // 5
+    verdict = "unclear"
+    if ratio > 1 + _NOISE and sum(pair <= 1 for pair in pairs) <= exceptions:
+        verdict = "faster"
+    elif ratio < 1 - _NOISE and sum(pair >= 1 for pair in pairs) <= exceptions:
+        verdict = "slower"
+    return Comparison(ours.label, ours.size, ratio, verdict)
+
+
+def _span(group: list[Comparison]) -> str:
+    if group[0].label:
+        return f"on {group[0].label}"
+    first, last = _sizes.show(group[0].size), _sizes.show(group[-1].size)
+    return f"at {first}" if len(group) == 1 else f"from {first} to {last}"
+
+
+def _times(group: list[Comparison]) -> str:
+    low, high = (f"{pick(row.ratio for row in group):.2f}" for pick in (min, max))
+    return f"{low} ×" if low == high else f"{low} to {high} ×"
+
+
+def _clause(verdict: str, group: list[Comparison]) -> str:
+    if verdict == "unclear":
+        return f"no clear difference {_span(group)}"
+    return f"{verdict} {_span(group)} ({_times(group)} its speed)"
+
+
+def _by_transport(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.transport, []).append(row)
+    return found
+
+
+def _alone(name: str, rows: list[Row]) -> str:
+    first = rows[0]
+    if first.label:
+        return (
+            f"{name}: the gradients of {first.label} in {first.seconds * 1e3:.1f} ms per step, {first.busbw:.3g} GB/s."
+        )
+    best = max(rows, key=lambda row: row.busbw)
+    return (
+        f"{name}: {_sizes.show(first.size)} in {first.seconds * 1e6:.1f} us; "
+        f"at best {best.busbw:.3g} GB/s of bus bandwidth, at {_sizes.show(best.size)}."
+    )
+
+
+def _against(name: str, ours: list[Row], rival: str, theirs: list[Row]) -> str:
+    verdicts = [compare(own, other) for own, other in zip(ours, theirs, strict=True)]
+    clauses = [
+        _clause(verdict, list(group)) for verdict, group in itertools.groupby(verdicts, key=lambda row: row.verdict)
+    ]
+    return f"{name} against {rival}: {'; '.join(clauses)}."
+
+
+def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[str]:
+    """The measurement, each transport's figures, ours against each other one, and the transports not compared.
+
+    Args:
+        rows: all rows of the run; all transports have the same sizes.
+        where: "between 2 ranks on this machine, over loopback" or the like.
+        missing: transport → why it was not measured.
+    """
+    wrong = sum(row.wrong for row in rows)
+    correct = "every result was checked, 0 wrong" if wrong == 0 else f"{wrong} ELEMENTS ARE WRONG"
+    yield f"Measured: {rows[0].op} of {rows[0].dtype} {where}; {correct}."
+    by_name = _by_transport(rows)
+    for name, own in by_name.items():
+        yield _alone(name, own)
+    us = next((name for name in OURS if name in by_name), None)
+    for rival, theirs in by_name.items():
+        if us is not None and rival != us:
+            yield _against(us, by_name[us], rival, theirs)
+    for name, reason in missing.items():
+        yield f"Not compared: {name} ({reason})."
+
+
+def contention(ranks: int, cores: int, load: float) -> list[str]:
+    """A sentence about load that distorts the figures of one machine; empty without such load.
+
+    Args:
+        ranks: the number on this machine.
+        cores: the number that they may use.
+        load: the machine's load when the run began.
+    """
+    if ranks > cores:
+        return [
+            f"Mind that {ranks} ranks shared {cores} processor core{'s' if cores > 1 else ''}: "
+            "these figures are the scheduler's as well."
+        ]
+    if load >= 1 and ranks + load > cores:
+        return [f"Mind that this machine was busy (load {load:.1f}, {cores} cores): the next run may differ."]
+    return []

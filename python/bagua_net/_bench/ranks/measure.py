@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: MIT
+"""The measurement: all transports in each rank take turns, round after round.
+
+One rank's steps for one workload: check each transport once; warm up; rounds in which every transport has its turn, in
+an order that rotates with the round, so that a change in the machine's load affects all alike; check again. A turn
+begins with the transport's own barrier. Its time is that of the slowest rank, by that rank's clock around a Python loop
+of calls; the loop itself takes about a microsecond per call, the same for all. The process's processor time is counted
+as well: a network that polls while it waits takes that time from the job.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..transports.base import Bound, Job, Transport
+from ..workload import elements
+from ..workload.config import Config, Workload
+from ..workload.elements import Stream
+from ..workload.result import Row
+from .rendezvous import Client
+
+_MOST_ITERS = 1000
+_POISON = b"\xa5" * (1 << 16)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds per pass over the calls of a workload."""
+
+    clock: float
+    processor: float
+    """Of all threads of this process."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The ranks' data and its reduction."""
+
+    inputs: list[Stream]
+    reduced: Stream
+
+    @staticmethod
+    def of(config: Config) -> Streams:
+        redop = config.redop if config.operation.reduces else "sum"
+        return Streams(
+            elements.inputs(config.element, redop, config.nranks),
+            elements.reduced(config.element, redop, config.nranks),
+        )
+
+    def source(self, rank: int | None) -> Stream:
+        return self.reduced if rank is None else self.inputs[rank]
+
+
+def buffer_bytes(config: Config) -> int:
+    """Bytes that one rank needs for its largest workload."""
+    op, size = config.operation, config.element.size
+    largest = 0
+    for workload in config.workloads():
+        sent = sum(op.send_count(count, config.nranks) for count in workload.counts)
+        received = sum(op.receive_count(count, config.nranks) for count in workload.counts)
+        largest = max(largest, size * (received if op.in_place else sent + received))
+    return largest
+
+
+class Bench:
+    """One rank of a run.
+
+    Args:
+        transports: those of the run, in the order of the table; None: in another process of this rank.
+    """
+
+    def __init__(self, config: Config, rendezvous: Client, rank: int, transports: dict[str, Transport | None]) -> None:
+        self._config = config
+        self._rendezvous = rendezvous
+        self._rank = rank
+        self._transports = transports
+        self._streams = Streams.of(config)
+        self._memory = memoryview(mmap.mmap(-1, max(1, buffer_bytes(config))))
+        self._apart = any(transport is None for transport in transports.values())
+
+    def run(self) -> Iterator[list[Row]]:
+        """The rows of each workload in turn, one per transport. The same on every rank.
+
+        Raises:
+            BaguaNetError: a network or another rank failed.
+        """
+        for workload in self._config.workloads():
+            yield self._measure(workload)
+
+    # ---- one workload ----
+
+    def _measure(self, workload: Workload) -> list[Row]:
+        jobs = self._jobs(workload)
+        bound = {
+            name: [transport.bind(job) for job in jobs]
+            for name, transport in self._transports.items()
+            if transport is not None
+        }
+        wrong = {name: self._checked(name, jobs, calls) for name, calls in self._turns(bound)}
+        iters = self._iterations(bound)
+        spent: dict[str, list[Spent]] = {name: [] for name in bound}
+        for number in range(self._config.rounds):
+            for name, calls in self._turns(bound, start=number):
+                spent[name].append(self._timed(name, calls, iters[name]))
+        for name, calls in self._turns(bound):
+            wrong[name] += self._checked(name, jobs, calls)
+        return self._rows(workload, spent, wrong, iters)
+
+    def _turns(self, bound: dict[str, list[Bound]], start: int = 0) -> Iterator[tuple[str, list[Bound]]]:
+        """This process's transports, each when it is its turn among all of them."""
+        names = list(self._transports)
+        for at in range(len(names)):
+            name = names[(start + at) % len(names)]
+            if name in bound:
+                yield name, bound[name]
+            if self._apart:
+                self._rendezvous.barrier()
+
+    def _jobs(self, workload: Workload) -> list[Job]:
+        config, op, size = self._config, self._config.operation, self._config.element.size
+        jobs = []
+        at = 0
+        for count in workload.counts:
+            receive_bytes = size * op.receive_count(count, config.nranks)
+            receive = self._memory[at : at + receive_bytes]
+            at += receive_bytes
+            send = receive
+            if not op.in_place:
+                send_bytes = size * op.send_count(count, config.nranks)
+                send = self._memory[at : at + send_bytes]
+                at += send_bytes
+            jobs.append(Job(config.op, config.dtype, config.redop, count, send, receive))
+        return jobs
+
+    # ---- one turn ----
+
+    def _checked(self, name: str, jobs: list[Job], calls: list[Bound]) -> int:
+        """Does every job once on known data; returns the number of wrong elements."""
+        op, nranks = self._config.operation, self._config.nranks
+        for job in jobs:
+            if not op.in_place:
+                _poison(job.receive)
+            self._streams.inputs[self._rank].fill(job.send, 0, op.send_count(job.count, nranks))
+        for bound in calls:
+            bound.push()
+        self._do(calls, 1)
+        wrong = 0
+        for job, bound in zip(jobs, calls, strict=True):
+            bound.pull()
+            at = 0
+            for part in op.result(self._rank, nranks, job.count):
+                found = job.receive[at : at + part.count * self._config.element.size]
+                wrong += self._streams.source(part.source).wrong(found, part.start, part.count)
+                at += len(found)
+        return wrong
+
+    def _timed(self, name: str, calls: list[Bound], iters: int) -> Spent:
+        transport = self._transports[name]
+        assert transport is not None
+        transport.barrier()
+        used, start = time.process_time(), time.perf_counter()
+        self._do(calls, iters)
+        clock = time.perf_counter() - start
+        return Spent(clock / iters, (time.process_time() - used) / iters)
+
+    @staticmethod
+    def _do(calls: list[Bound], iters: int) -> None:
+        functions = [bound.call for bound in calls]
+        for _ in range(iters):
+            for function in functions:
+                function()
+        calls[-1].finish()
+
+    # ---- what the ranks agree on ----
+
+    def _iterations(self, bound: dict[str, list[Bound]]) -> dict[str, int]:
+        """Calls per round for each transport, the same on every rank: by the slowest rank's warm-up."""
+        estimates = {
+            name: [self._timed(name, calls, max(1, self._config.warmup)).clock] for name, calls in self._turns(bound)
+        }
+        slowest = self._gather(estimates, max)
+        if self._config.iters:
+            return {name: self._config.iters for name in slowest}
+        turns = len(self._config.workloads()) * len(self._transports) * (self._config.rounds + 2)
+        share = self._config.seconds / turns
+        return {name: max(1, min(_MOST_ITERS, int(share / took))) for name, (took,) in slowest.items()}
+
+    def _gather(self, mine: dict[str, list[float]], reduce: Callable[[list[float]], float]) -> dict[str, list[float]]:
+        """Reduces each transport's figures, place by place, over the ranks that have it."""
+        rows = [json.loads(row) for row in self._rendezvous.all_gather(json.dumps(mine).encode())]
+        return {
+            name: [reduce(list(column)) for column in zip(*(row[name] for row in rows if name in row), strict=True)]
+            for name in self._transports
+        }
+
+    def _rows(
+        self,
+        workload: Workload,
+        spent: dict[str, list[Spent]],
+        wrong: dict[str, int],
+        iters: dict[str, int],
+    ) -> list[Row]:
+        config, op = self._config, self._config.operation
+        slowest = self._gather({name: [turn.clock for turn in turns] for name, turns in spent.items()}, max)
+        used = self._gather({name: [turn.processor for turn in turns] for name, turns in spent.items()}, fmean)
+        all_wrong = self._gather({name: [found] for name, found in wrong.items()}, sum)
+        count = sum(workload.counts)
+        return [
+            Row(
+                label=workload.label,
+                op=config.op,
+                nranks=config.nranks,
+                size=op.size(count, config.nranks, config.element.size),
+                count=count,
+                dtype=config.dtype,
+                redop=config.redop if op.reduces else "none",
+                transport=name,
+                rounds=slowest[name],
+                iters=iters[name],
+                wrong=int(all_wrong[name][0]),
+                used=used[name],
+            )
+            for name in self._transports
+        ]
+
+
+def _poison(memory: memoryview) -> None:
+    """Overwrites the result of an earlier call, which could pass for that of the next."""
+    for at in range(0, len(memory), len(_POISON)):
+        memory[at : at + len(_POISON)] = _POISON[: len(memory) - at]

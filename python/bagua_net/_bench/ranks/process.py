@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""One rank: a process that ``launch`` starts, with an :class:`Assignment` as its argument.
+
+It writes its events as JSON lines to the descriptor in the assignment. Its exit code tells its own fault from the
+consequence of another rank's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from ..._errors import BaguaNetError
+from ..transports.base import NetworkFailed, Place, Transport, Unavailable
+from ..transports.registry import kinds, survey
+from ..workload.config import Config
+from .measure import Bench
+from .rendezvous import Client, RendezvousFailed
+
+#: The run's token, for the rendezvous. Not an argument: all users of the machine can read those.
+TOKEN_VARIABLE = "BAGUA_NET_BENCH_TOKEN"
+
+EXIT_OWN_FAULT = 1
+EXIT_NETWORK = 4
+EXIT_OTHER_RANK = 5
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Assignment:
+    config: str
+    """A Config as JSON."""
+    rank: int
+    names: tuple[str, ...]
+    """The networks that this process measures."""
+    member: int
+    """Its number among all processes of the run; 0 to ``members`` - 1. Number 0 reports."""
+    members: int
+    host: str
+    """Of the rendezvous."""
+    port: int
+    events: int
+    """A descriptor to write to."""
+    parent: int
+    """Process id."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Assignment:
+        fields = json.loads(text)
+        return Assignment(**{**fields, "names": tuple(fields["names"])})
+
+
+def die_with(parent: int) -> None:
+    """Makes the kernel end this process when its parent ends for any reason."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[str, str], dict[str, str]]:
+    """(networks that all their processes can measure, networks that one of them cannot), each with its text.
+
+    Raises:
+        Unavailable: a network requested by name cannot be measured, or none can.
+        BaguaNetError: the ranks were started with different options.
+    """
+    options = hashlib.sha256(task.config.encode()).hexdigest()
+    mine = {"options": options, "survey": survey(config, list(task.names)), "rank": task.rank}
+    rows = [json.loads(row) for row in rendezvous.all_gather(json.dumps(mine).encode())]
+    if any(row["options"] != rows[0]["options"] for row in rows):
+        other = next(row["rank"] for row in rows if row["options"] != rows[0]["options"])
+        raise BaguaNetError(f"rank {other} was started with other options than rank 0; use the same on every host")
+    usable: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for row in rows:
+        for name, (there, text) in row["survey"].items():
+            (usable if there else missing).setdefault(name, text)
+    usable = {name: usable[name] for name in kinds(config.device) if name in usable and name not in missing}
+    for name in config.transports:
+        if name in missing:
+            raise Unavailable(f"{name} cannot be measured: {missing[name]}")
+    if not usable:
+        reasons = "; ".join(f"{name}: {text}" for name, text in missing.items())
+        raise Unavailable(f"nothing can be measured here ({reasons})")
+    return usable, missing
+
+
+def _connect(config: Config, task: Assignment, rendezvous: Client, names: list[str]) -> dict[str, Transport | None]:
+    """The run's transports, connected; None for those in another process."""
+    place = Place(task.rank, rendezvous.local_host)
+    transports: dict[str, Transport | None] = {}
+    for name in names:
+        transport = kinds(config.device)[name].open(config, place) if name in task.names else None
+        mine = {"rank": task.rank, "row": transport.row.hex() if transport else None}
+        rows = [json.loads(row) for row in rendezvous.all_gather(json.dumps(mine).encode())]
+        if transport is not None:
+            theirs = {row["rank"]: bytes.fromhex(row["row"]) for row in rows if row["row"] is not None}
+            transport.connect([theirs[rank] for rank in range(config.nranks)])
+        transports[name] = transport
+    return transports
+
+
+def run(task: Assignment, token: str, events: TextIO) -> None:
+    """Takes part in the run until its end. Member 0 reports."""
+
+    def report(**event: Any) -> None:
+        if task.member == 0:
+            print(json.dumps(event), file=events, flush=True)
+
+    config = Config.from_json(task.config)
+    with Client(task.host, task.port, token, task.member, task.members, config.timeout) as rendezvous:
+        usable, missing = _agree(config, task, rendezvous)
+        report(event="start", usable=usable, missing=missing)
+        transports = _connect(config, task, rendezvous, list(usable))
+        for rows in Bench(config, rendezvous, task.rank, transports).run():
+            report(event="rows", rows=[asdict(row) for row in rows])
+        for transport in transports.values():
+            if transport is not None:
+                transport.close()
+        rendezvous.barrier()  # no rank leaves while another one still closes
+
+
+def main() -> None:
+    task = Assignment.from_json(sys.argv[1])
+    die_with(task.parent)
+    with os.fdopen(task.events, "w") as events:
+        try:
+            run(task, os.environ[TOKEN_VARIABLE], events)
+        except BaguaNetError as error:
+            print(error, file=sys.stderr, flush=True)
+            codes = {RendezvousFailed: EXIT_OTHER_RANK, NetworkFailed: EXIT_NETWORK}
+            os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # bypasses torch, whose exit waits for its peers
+        except Exception:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(EXIT_OWN_FAULT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The networks that can be measured, behind one interface."""

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Networks with NCCL's plugin interface, driven by the library's collectives: ours, and NCCL's own sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..._native import library
+from ..._nccl import socket_network
+from ..workload.config import Config
+from ..workload.elements import REDUCTIONS, TYPES
+from .base import Bound, Job, Kind, NetworkFailed, Place, Unavailable
+
+#: The version of our own table that is measured: the newest.
+_API = 12
+#: The oldest version that the collectives can drive.
+_OLDEST_API = 8
+_ALGO_AUTO = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """An ncclNet table in this process."""
+
+    address: Any
+    """A C pointer."""
+    api: int
+
+
+class NetTransport:
+    """The library's collectives over one table."""
+
+    def __init__(self, name: str, table: Table, config: Config, place: Place) -> None:
+        self._name = name
+        self._lib = library.load()
+        self._ffi = library.ffi
+        self._rank = place.rank
+        self._nranks = config.nranks
+        self._timeout = config.timeout
+        self._coll = self._ffi.NULL
+        out = self._ffi.new("bnet_coll_t **")
+        self._check(self._lib.bnet_coll_create(out, table.address, table.api, config.dev, place.rank, config.nranks))
+        self._coll = out[0]
+        row = self._ffi.new("char[]", self._lib.bnet_coll_handle_size(self._coll))
+        self._check(self._lib.bnet_coll_listen(self._coll, row))
+        self.row = bytes(self._ffi.buffer(row))
+
+    def connect(self, rows: list[bytes]) -> None:
+        joined = self._ffi.from_buffer(b"".join(rows))
+        self._check(self._lib.bnet_coll_connect(self._coll, joined, self._timeout))
+        self._lib.bnet_coll_set_timeout(self._coll, self._timeout)
+
+    def _check(self, rc: int) -> None:
+        if rc != 0:
+            reason = library.text(self._lib.bnet_coll_error(self._coll)) or f"error {-rc}"
+            raise NetworkFailed(f"{self._name}: {reason}")
+
+    def bind(self, job: Job) -> Bound:
+        arguments = self._arguments(job)
+        function = getattr(self._lib, f"bnet_coll_{job.op}")
+        coll, check = self._coll, self._check
+
+        def call() -> None:
+            rc = function(coll, *arguments)
+            if rc != 0:
+                check(rc)
+
+        return Bound(call)
+
+    def _arguments(self, job: Job) -> tuple[Any, ...]:
+        """The arguments after the group; bagua_net.h has their order."""
+        send, receive = self._ffi.from_buffer(job.send), self._ffi.from_buffer(job.receive)
+        dtype, redop = TYPES[job.dtype].code, REDUCTIONS[job.redop]
+        following, preceding = (self._rank + 1) % self._nranks, (self._rank - 1) % self._nranks
+        forms: dict[str, tuple[Any, ...]] = {
+            "allreduce": (send, receive, job.count, dtype, redop, _ALGO_AUTO),
+            "reduce_scatter": (send, receive, job.count, dtype, redop),
+            "all_gather": (send, receive, job.count, dtype),
+            "broadcast": (receive, job.count, dtype, 0),
+            "all_to_all": (send, receive, job.count, dtype),
+            "sendrecv": (send, job.count, following, receive, job.count, preceding, dtype),
+        }
+        return forms[job.op]
+
+    def barrier(self) -> None:
+        self._check(self._lib.bnet_coll_barrier(self._coll))
+
+    def close(self) -> None:
+        self._lib.bnet_coll_destroy(self._coll)
+        self._coll = self._ffi.NULL
+
+
+# ---- ours ----
+
+
+def _bagua_table() -> Table:
+    return Table(library.load().bnet_net_table(_API), _API)
+
+
+def _describe_bagua(config: Config) -> str:
+    return f"BaguaNet {library.text(library.load().bnet_version())}"
+
+
+# ---- NCCL's own ----
+
+
+def _find_socket() -> socket_network.SocketTable:
+    """The first installed NCCL whose table the collectives can drive."""
+    reasons = []
+    for path in socket_network.find():
+        try:
+            table = socket_network.inspect(path)
+        except socket_network.NcclLibraryUnusable as error:
+            reasons.append(str(error))
+            continue
+        if table.api >= _OLDEST_API:
+            return table
+        reasons.append(f"{path} is NCCL {table.nccl_version}, and 2.20 is the oldest that can be compared")
+    if reasons:
+        raise Unavailable(reasons[0])
+    raise Unavailable(
+        "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 in "
+        f"{socket_network.LIBRARY_VARIABLE}"
+    )
+
+
+def _socket_table() -> Table:
+    found = _find_socket()
+    return Table(library.ffi.cast("void *", socket_network.load(found)), found.api)
+
+
+def socket_version() -> str:
+    """The version of the NCCL whose Socket network is measured, such as "2.30.7".
+
+    Raises:
+        Unavailable: no installed NCCL can be measured.
+    """
+    return _find_socket().nccl_version
+
+
+def _describe_socket(config: Config) -> str:
+    library.load()  # the collectives are ours
+    return f"NCCL {socket_version()}'s own Socket network"
+
+
+def _opener(name: str, table: Callable[[], Table]) -> Callable[[Config, Place], NetTransport]:
+    return lambda config, place: NetTransport(name, table(), config, place)
+
+
+BAGUA = Kind("bagua", _describe_bagua, _opener("bagua", _bagua_table))
+NCCL_SOCKET = Kind("nccl-socket", _describe_socket, _opener("nccl-socket", _socket_table))

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""The networks that can be measured, and which of them work here."""
+
+from __future__ import annotations
+
+from ..._errors import BaguaNetError
+from ..workload.config import Config
+from .base import Kind
+
+
+def kinds(device: str) -> dict[str, Kind]:
+    """The networks for memory of this device, ours first. Those for GPUs need only torch."""
+    rows: tuple[Kind, ...]
+    if device == "cuda":
+        from . import cuda
+
+        rows = (cuda.WITH_PLUGIN, cuda.WITHOUT_PLUGIN)
+    else:
+        from . import gloo, nccl_net, torch_bagua
+
+        rows = (nccl_net.BAGUA, nccl_net.NCCL_SOCKET, gloo.GLOO, torch_bagua.TORCH_BAGUA)
+    return {row.name: row for row in rows}
+
+
+def survey(config: Config, names: list[str]) -> dict[str, tuple[bool, str]]:
+    """name → (usable here, its description or the reason why not)."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = (True, kinds(config.device)[name].describe(config))
+        except BaguaNetError as error:
+            found[name] = (False, str(error))
+    return found

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net bench``: its options."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import _sizes
+from .._bench.ranks.placement import Placement, PlacementInvalid, place
+from .._bench.workload import models
+from .._bench.workload.config import Config
+from .._bench.workload.elements import MAX_RANKS, REDUCTIONS, TYPES
+from .._bench.workload.ops import OPS
+
+_TRANSPORTS = {"cpu": ("bagua", "nccl-socket", "gloo", "torch+bagua"), "cuda": ("nccl+bagua", "nccl")}
+_DEVICES = tuple(_TRANSPORTS)
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], str]:
+    known = tuple(names)
+
+    def check(value: str) -> str:
+        if value and value not in known:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+    return check
+
+
+def _bytes(text: str) -> int:
+    try:
+        return _sizes.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _transports(text: str, device: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in _TRANSPORTS[device]:
+            known = "; ".join(f"with --device {kind}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
+            raise typer.BadParameter(f"{name!r} is not a network to compare; {known}")
+    return names
+
+
+def _sweep(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
+    try:
+        return tuple(_sizes.sweep(smallest, largest, factor))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Placement:
+    try:
+        placement = place(ranks, rank, rendezvous)
+    except PlacementInvalid as error:
+        raise typer.BadParameter(str(error)) from None
+    if placement.nranks < 2:
+        raise typer.BadParameter(f"nothing travels between fewer than 2 ranks, and {placement.nranks} was asked for")
+    if placement.nranks > MAX_RANKS:
+        raise typer.BadParameter(f"the checks are exact for up to {MAX_RANKS} ranks, not for {placement.nranks}")
+    return placement
+
+
+# ---- the options, in the order of --help; the short ones are those of nccl-tests. torchrun rejects --max as ambiguous
+# even after the name of its program: use -e, or "--" before the program ----
+
+Ranks = Annotated[int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")]
+Operation = Annotated[str, typer.Option(callback=_one_of(OPS), help=", ".join(OPS))]
+Smallest = Annotated[str, typer.Option("--min", "-b", help="First size in bytes; K, M and G are suffixes.")]
+Largest = Annotated[str, typer.Option("--max", "-e", help="Last size.")]
+Factor = Annotated[int, typer.Option("--factor", "-f", help="From one size to the next.")]
+Dtype = Annotated[str, typer.Option(callback=_one_of(TYPES), help=", ".join(TYPES))]
+Redop = Annotated[str, typer.Option(callback=_one_of(REDUCTIONS), help=", ".join(REDUCTIONS))]
+Model = Annotated[
+    str,
+    typer.Option(
+        callback=_one_of(models.NAMES),
+        help=f"The gradients of one training step, in DDP's buckets, instead of sizes: {', '.join(models.NAMES)}",
+    ),
+]
+Transport = Annotated[
+    str,
+    typer.Option(
+        help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
+        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); whatever is there, but torch+bagua, if not given."
+    ),
+]
+Device = Annotated[
+    str, typer.Option(callback=_one_of(_DEVICES), help="cpu: host memory. cuda: real NCCL, through torch.")
+]
+Iters = Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")]
+Warmup = Annotated[int, typer.Option(min=1, help="Calls before the first round.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns of each network at each size.")]
+Interface = Annotated[
+    str | None, typer.Option(help="Interface, as NCCL_SOCKET_IFNAME takes it; loopback for ranks of one machine.")
+]
+Dev = Annotated[int, typer.Option(min=0, help="The network's device, where it offers several.")]
+Rendezvous = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where ranks of several hosts meet: rank 0's host.")
+]
+Rank = Annotated[int | None, typer.Option(help="This process's number, with --rendezvous.")]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds without progress that end the run.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write every figure, with its spread, to this file.")]
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw the figures to this file (needs matplotlib).")]
+
+
+def bench(
+    ranks: Ranks = None,
+    op: Operation = "allreduce",
+    smallest: Smallest = "4",
+    largest: Largest = "64M",
+    factor: Factor = 4,
+    dtype: Dtype = "float32",
+    redop: Redop = "sum",
+    model: Model = "",
+    transport: Transport = "",
+    device: Device = "cpu",
+    iters: Iters = 0,
+    warmup: Warmup = 1,
+    rounds: Rounds = 5,
+    ifname: Interface = None,
+    dev: Dev = 0,
+    rendezvous: Rendezvous = None,
+    rank: Rank = None,
+    timeout: Timeout = 120,
+    json_file: JsonFile = None,
+    plot_file: PlotFile = None,
+) -> None:
+    """Measure collectives between processes, over BaguaNet and over the other networks that are here.
+
+    The networks take turns in the same processes, and every result is checked. The columns are those of nccl-tests.
+    """
+    from .._bench import run  # its imports would slow down the other commands
+
+    if model and op != "allreduce":
+        raise typer.BadParameter("a model's gradients are reduced: --model goes with --op allreduce only")
+    placement = _place(ranks, rank, rendezvous)
+    config = Config(
+        nranks=placement.nranks,
+        op=op,
+        dtype=dtype,
+        redop=redop,
+        sizes=() if model else _sweep(_bytes(smallest), _bytes(largest), factor),
+        model=model,
+        transports=_transports(transport, device),
+        device=device,
+        dev=dev,
+        iters=iters,
+        warmup=warmup,
+        rounds=rounds,
+        timeout=timeout,
+    )
+    outputs = run.Outputs(json_file, plot_file, ["bagua-net", *sys.argv[1:]])
+    if not run.run(config, placement, ifname, outputs):
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command ``bench``."""
+    app.command()(bench)

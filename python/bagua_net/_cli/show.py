@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net status``, ``doctor``, ``params`` and ``path``: the present state, as text or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from .._activation.status import Process, Status
+from .._activation.status import status as find_status
+from .._doctor import check, network, plugin
+from .._errors import LibraryNotFound, LibraryUnusable
+from .._native.plugin import plugin_path
+from .._settings import layers, parameters
+
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+_VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+#: Width where stdout is not a terminal: the reader's tools wrap long lines.
+_PIPE_WIDTH = 1000
+#: Characters of a process's command line where stdout is not a terminal.
+_PIPE_COMMAND = 100
+
+
+def _print(*parts: str | Table) -> None:
+    """Prints markup and tables without the blanks that pad the last column."""
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def _dump(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write("\n")
+
+
+def _grid(rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _processes(found: Iterable[Process]) -> Table:
+    """One line each: a command line is cut to the terminal's width, or to a fixed length in a pipe."""
+    table = Table.grid("", "", "", padding=(0, 2))
+    table.columns[0].no_wrap = table.columns[2].no_wrap = True  # so that the second gives way
+    for one in found:
+        printable = "".join(char if char.isprintable() else " " for char in one.command)
+        command = Text(" ".join(printable.split()), no_wrap=True, overflow="ellipsis")
+        if not sys.stdout.isatty():
+            command.truncate(_PIPE_COMMAND, overflow="ellipsis")
+        table.add_row(str(one.pid), command, escape(one.library))
+    return table
+
+
+def _complain(*sentences: str) -> None:
+    for sentence in sentences:
+        print(f"bagua-net: {sentence}", file=sys.stderr)
+
+
+def _unknown(rows: list[parameters.Parameter], among: layers.Layers) -> list[str]:
+    return [one.sentence for one in parameters.unknown(rows, among)]
+
+
+def _setting(setting: layers.Setting) -> tuple[str, str, str]:
+    if setting.layer is None:
+        return setting.name, "not set", ""
+    return setting.name, escape(setting.value or '""'), escape(setting.layer)
+
+
+def _status_json(found: Status) -> dict[str, Any]:
+    value = dataclasses.asdict(found)
+    if found.nccl is not None:
+        value["nccl"]["version"] = found.nccl.version_text if found.nccl.version else None
+        value["nccl"]["takes_path"] = found.nccl.takes_path
+    return value
+
+
+def _loaded(found: Status, everyone: bool) -> tuple[str | Table, ...]:
+    """The processes that have it loaded: this user's, or everyone's."""
+    shown = [one for one in found.processes if everyone or one.uid == os.geteuid()]
+    parts: list[str | Table] = []
+    if shown:
+        parts += ["loaded by:" if found.on else "also loaded, by its own path:", _processes(shown)]
+    elif not found.processes:
+        parts.append("loaded by no other process that this user may look into")
+    hidden = len(found.processes) - len(shown)
+    if hidden:
+        parts.append(f"loaded by processes of other users: {hidden}; --all lists them")
+    return tuple(parts)
+
+
+def status(
+    everyone: Annotated[
+        bool, typer.Option("--all", help="List the processes of all users that have it loaded.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Is it on, who set it, and who runs with it?
+
+    Exit status 0: a job started now would use the plugin; 1: it would not.
+    """
+    found = find_status()
+    among = layers.of_a_job()
+    with contextlib.suppress(LibraryNotFound, LibraryUnusable):  # the doctor reports that
+        _complain(*_unknown(parameters.read(among), among))
+    if as_json:
+        _dump(_status_json(found))
+        raise typer.Exit(0 if found.on else 1)
+    _print("[green]on[/]" if found.on else f"[yellow]off[/]: {escape(found.problem or '')}")
+    _print(_grid(map(_setting, (found.plugin, found.network, *found.parameters))))
+    if found.nccl is not None:
+        _print(f"NCCL {found.nccl.version_text}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
+    _print(*_loaded(found, everyone))
+    raise typer.Exit(0 if found.on else 1)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check this machine: verdict, fact, fix.
+
+    Exit status 1: something fails. Warnings leave it 0.
+    """
+    findings = list(check.run((*plugin.CHECKS, *network.CHECKS)))
+    failed = any(finding.verdict == "fail" for finding in findings)
+    if as_json:
+        _dump([dataclasses.asdict(finding) for finding in findings])
+    else:
+        rows = ((_VERDICTS[finding.verdict], finding.name, _with_fix(finding)) for finding in findings)
+        _print(_grid(rows))
+    raise typer.Exit(1 if failed else 0)
+
+
+def _with_fix(finding: check.Check) -> str:
+    return escape(finding.fact) + (f" [bold]→ {escape(finding.fix)}[/]" if finding.fix else "")
+
+
+def _value(row: parameters.Parameter) -> str:
+    """The value in force, and the source that set it or tried to."""
+    if not row.set:
+        return row.value
+    return f"{row.value} ({row.given} refused, {row.layer})" if row.error else f"{row.value} ({row.layer})"
+
+
+def params(as_json: Json = False) -> None:
+    """List every BAGUA_NET_* parameter, its value in a job, and what sets it: the environment or a file of NCCL's.
+
+    Exit status 1: a value is set that the plugin refuses.
+    """
+    among = layers.of_a_job()
+    rows = parameters.read(among)
+    if as_json:
+        _dump([dataclasses.asdict(row) for row in rows])
+    else:
+        table = Table("parameter", "value", "default", "range", "what it does", box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*map(escape, (row.name, _value(row), row.default, row.range, row.help)))
+        _print(table)
+    refusals = parameters.refusals(rows)
+    _complain(*refusals, *_unknown(rows, among))
+    raise typer.Exit(1 if refusals else 0)
+
+
+def path() -> None:
+    """Print where the library is."""
+    print(plugin_path())
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    for command in (status, doctor, params, path):
+        app.command()(command)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net enable``, ``disable`` and ``run``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import shutil
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from .._activation import environment, launchers, switch
+from .._activation.status import status
+from .._settings import homes, parameters
+
+Form = Enum("Form", {name: name for name in launchers.FORMS}, type=str)  # type: ignore[misc]
+
+System = Annotated[bool, typer.Option("--system", help="For all users: /etc/nccl.conf.")]
+Conf = Annotated[Path | None, typer.Option("--conf", metavar="FILE", help="This file, for NCCL_CONF_FILE.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, as a diff; change nothing.")]
+
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+
+
+def say(message: str) -> None:
+    """Prose goes to stderr: stdout is for programs."""
+    print(message, file=sys.stderr)
+
+
+def _target(system: bool, conf: Path | None) -> switch.Target:
+    if system and conf is not None:
+        raise typer.BadParameter("--system and --conf exclude each other")
+    if conf is not None:
+        return switch.Target.file(conf)
+    return switch.Target.system() if system else switch.Target.user()
+
+
+def _show(changes: list[switch.Change]) -> None:
+    for change in changes:
+        sys.stdout.write(change.diff())
+
+
+def _printed_variables() -> dict[str, str]:
+    """The plugin's two variables, and this environment's parameters, which launchers would drop."""
+    given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
+    return environment.env() | given
+
+
+def enable(
+    system: System = False,
+    conf: Conf = None,
+    form: Annotated[
+        Form | None, typer.Option("--print", metavar="FORM", help=f"Print the variables: {', '.join(launchers.FORMS)}.")
+    ] = None,
+    dry_run: DryRun = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also over active RDMA, an older NCCL, or another setting in the file.")
+    ] = False,
+) -> None:
+    """Turn the plugin on for every later job.
+
+    It writes a marked block into ~/.nccl.conf, which NCCL reads, and `disable` takes that out again. Where $HOME and
+    the password database name different homes, both get one: which of them NCCL reads depends on its version. The
+    block points at a copy of the library, so that the jobs do not depend on this Python environment.
+    """
+    if form is not None:
+        if system or conf is not None or dry_run:
+            raise typer.BadParameter("--print changes nothing, so it takes no --system, --conf or --dry-run")
+        print(launchers.render(form.value, _printed_variables()))
+        return
+    target = _target(system, conf)
+    if not force:
+        switch.check_machine()
+    changes = switch.plan_enable(target, force=force)
+    named = switch.stand_in(target)
+    if named is not None:
+        command = f"bagua-net enable --conf {shlex.quote(str(named))}"
+        say(f"NCCL_CONF_FILE is set, so NCCL will not read {homes.USER_CONF_NAME} here; use `{command}`")
+    if dry_run:
+        _show(changes)
+        say(f"{switch.library(target)}: the library would be copied here")
+        return
+    switch.enable(target, changes)
+    for change in changes:
+        say(f"{change.path}: " + ("enabled" if change.is_one else "enabled already"))
+    found = status()
+    if not found.on and conf is None and named is None:
+        say(f"but not in effect here: {found.problem}")
+    elif not found.on and conf is not None:
+        say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")
+
+
+def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) -> None:
+    """Undo `enable`, byte for byte."""
+    target = _target(system, conf)
+    changes = switch.plan_disable(target)
+    if dry_run:
+        _show(changes)
+        return
+    removed = switch.disable(target, changes)
+    for change in changes:
+        say(f"{change.path}: " + ("disabled" if change.is_one else "was not enabled"))
+    if removed:
+        say(f"{target.copy}: removed")
+
+
+def _program(name: str) -> str:
+    """The file to execute, found as a shell finds it. To Python's own search, a directory of PATH that may not be read
+    looks like a program that may not be executed.
+
+    Raises:
+        FileNotFoundError: no directory of PATH has such a file.
+    """
+    if "/" in name:
+        return name
+    found = shutil.which(name) or shutil.which(name, mode=os.F_OK)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return found
+
+
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND", help="With its arguments."),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Also over another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
+) -> NoReturn:
+    """Run one command with the plugin on.
+
+    The exit status is the command's; 127: there is no such command; 126: it cannot be executed.
+    """
+    variables = environment.env()
+    if not force:
+        environment.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
+    for sentence in parameters.check():
+        say(f"bagua-net: {sentence}")
+    try:
+        os.execve(_program(command[0]), command, os.environ | variables)
+    except FileNotFoundError:
+        say(f"bagua-net: {command[0]}: no such command")
+        sys.exit(_NOT_FOUND)
+    except OSError as error:
+        say(f"bagua-net: {command[0]}: {error.strerror}")
+        sys.exit(_NOT_EXECUTABLE)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the three commands."""
+    app.command()(enable)
+    app.command()(disable)
+    # Everything after the command's name belongs to the command, also without the two dashes.
+    app.command(context_settings={"allow_interspersed_args": False})(run)

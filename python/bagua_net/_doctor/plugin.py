@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""The doctor's checks of the plugin and of NCCL: library, settings, activation, limits. They change nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+
+from .._activation.library_copy import library as copy_path
+from .._activation.library_copy import user_directory
+from .._activation.status import status
+from .._machine import rdma
+from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
+from .._nccl import discovery
+from .._settings import layers, parameters
+from .check import Check, Checks
+
+_LOAD = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.bnet_version.restype = ctypes.c_char_p
+print(library.bnet_version().decode())
+"""
+_LOAD_TIMEOUT_S = 30.0
+_FEW_DESCRIPTORS = 4096
+
+
+def check_library() -> Checks:
+    """Loads it in a child process: a library that crashes must not take the doctor with it."""
+    path = plugin_path()
+    command = [sys.executable, "-S", "-E", "-c", _LOAD, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S, check=False)
+    if done.returncode == 0:
+        yield Check("library", "ok", f"{path} loads, version {done.stdout.strip()}")
+    else:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        yield Check("library", "fail", f"{path} does not load: {reason}", "build and install it on this machine")
+
+
+def check_path_length() -> Checks:
+    """NCCL truncates a longer path silently."""
+    check_path(plugin_path())
+    limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
+    yield Check("path", "ok", f"the library's has {len(os.fsencode(plugin_path()))} of the {limit}")
+    copy = copy_path(user_directory())
+    yield Check("copy", "ok", f"`bagua-net enable` makes {copy}: {len(os.fsencode(copy))} of the {limit}")
+
+
+def check_nccl() -> Checks:
+    """Which NCCL a job will use, and which form of NCCL_NET_PLUGIN it takes."""
+    nccl = discovery.find()
+    if nccl is None:
+        fact = "no libnccl.so.2 in this process, this Python, LD_LIBRARY_PATH or the system"
+        fix = "run the doctor in the environment of the job; a torch that has NCCL linked in needs no fix"
+        yield Check("NCCL", "warn", fact, fix)
+    elif nccl.version is None:
+        fix = "check that the file is whole and fits this machine"
+        yield Check("NCCL", "fail", f"{nccl.path} does not answer: {nccl.problem}", fix)
+    elif nccl.takes_path:
+        yield Check("NCCL", "ok", f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a path")
+    else:
+        fact = f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a name, not a path"
+        yield Check("NCCL", "warn", fact, "`bagua-net run -- COMMAND` or activate(); `enable` needs NCCL 2.21")
+
+
+def check_activation() -> Checks:
+    """Off is healthy; half on is not."""
+    found = status()
+    if found.on:
+        yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {found.plugin.layer}")
+    elif not found.plugin.value:
+        yield Check("activation", "ok", "off")
+    else:
+        fact, _, fix = (found.problem or "").partition("; ")
+        yield Check("activation", "warn", fact, fix)
+    if os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "0") not in ("", "0"):
+        fact = "TORCH_DISTRIBUTED_USE_TORCHCOMMS is set: torchcomms brings a transport of its own"
+        yield Check("torchcomms", "warn", fact, "unset it to have torch use NCCL's network")
+
+
+def check_parameters() -> Checks:
+    """Every BAGUA_NET_* variable is a parameter, with a value in its range."""
+    among = layers.of_a_job()
+    rows = parameters.read(among)
+    for row in rows:
+        if row.error:
+            fact, _, fix = row.error.removeprefix(f"{row.name}=").partition("; ")
+            yield Check(row.name, "fail", f"{fact} ({row.layer})", fix)
+    for one in parameters.unknown(rows, among):
+        yield Check(one.name, "warn", f"{one.problem} ({one.layer})", one.fix)
+    given = [f"{row.name}={row.value} ({row.layer})" for row in rows if row.set and not row.error]
+    yield Check("parameters", "ok", f"{len(rows)} parameters, set: {', '.join(given) or 'none'}")
+
+
+def check_rdma() -> Checks:
+    """NCCL uses one network per communicator."""
+    ports = rdma.active_ports()
+    if ports:
+        fact = "RDMA is up and the plugin would displace it: " + ", ".join(map(str, ports))
+        yield Check("RDMA", "warn", fact, "keep RDMA unless it does not reach every host: `bagua-net disable`")
+    else:
+        yield Check("RDMA", "ok", "no active port: nothing is displaced")
+
+
+def check_descriptors() -> Checks:
+    """A connection takes a descriptor per stream; extra streams stop at half of the limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= _FEW_DESCRIPTORS:
+        yield Check("descriptors", "ok", f"a process may open {'any number' if soft < 0 else soft}")
+    else:
+        yield Check("descriptors", "warn", f"a process may open {soft}", "ulimit -n 65536")
+
+
+CHECKS: tuple[Callable[[], Checks], ...] = (
+    check_library,
+    check_path_length,
+    check_parameters,
+    check_nccl,
+    check_activation,
+    check_rdma,
+    check_descriptors,
+)

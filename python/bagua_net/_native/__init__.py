@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The shared library: its path, its version, and calls into it."""

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""The library, called through cffi in ABI mode. The declarations come from its public header."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+from .._errors import LibraryNotFound, LibraryUnusable
+from .plugin import header_path, plugin_path
+
+#: The required result of ``bnet_abi_version()``; the header says when it is raised.
+ABI_VERSION = 2
+
+#: Allocates and reads C data. :func:`load` adds the declarations.
+ffi = cffi.FFI()
+
+_chosen: Path | None = None
+
+_REGION = re.compile(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", re.DOTALL)
+
+
+def _declarations(header: Path) -> str:
+    try:
+        region = _REGION.search(header.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LibraryNotFound(f"{header} does not exist; it is installed beside the library: install again") from None
+    if region is None:
+        raise LibraryUnusable(f"{header} lacks its cffi markers; install the package again")
+    return region.group(1)
+
+
+def use(library: Path) -> None:
+    """Makes :func:`load` take the library of another build. Call it before the first load.
+
+    A header beside that library is used with it.
+    """
+    global _chosen
+    _chosen = library
+
+
+@functools.cache
+def load() -> Any:
+    """The library's ``bnet_*`` functions as attributes. Loads once per process.
+
+    Raises:
+        LibraryNotFound: the library or its header was never built.
+        LibraryUnusable: it does not load, or has another ABI version than :data:`ABI_VERSION`.
+    """
+    path = _chosen or plugin_path()
+    beside = path.with_name(header_path().name)
+    ffi.cdef(_declarations(beside if beside.is_file() else header_path()), override=True)
+    try:
+        lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+    except OSError as error:
+        raise LibraryUnusable(f"{path} does not load: {error}; build it on this machine") from error
+    found = lib.bnet_abi_version()
+    if found != ABI_VERSION:
+        raise LibraryUnusable(
+            f"{path} has interface version {found} and this package needs {ABI_VERSION}; build or install both together"
+        )
+    return lib
+
+
+def text(pointer: Any) -> str | None:
+    """A C string of the library as Python text; None for NULL."""
+    return None if pointer == ffi.NULL else ffi.string(pointer).decode("utf-8", "replace")
+
+
+def rows(kind: str, count: int, get: Callable[[int, Any], int]) -> Iterator[Any]:
+    """The rows that ``get(index, row)`` fills in for each index below count, up to the first that it refuses.
+
+    Args:
+        kind: the C type of a row. All rows share one object: a row is valid until the next one is fetched.
+    """
+    row = ffi.new(f"{kind} *")
+    for index in range(count):
+        if get(index, row) != 0:
+            return
+        yield row

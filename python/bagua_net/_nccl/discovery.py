@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""Which NCCL a job of this environment will use, its version, and the form of NCCL_NET_PLUGIN that it takes.
+
+Sources of the version rules: NCCL's ``src/net.cc``, ``src/plugin/net.cc`` and ``src/misc/param.cc``, read at
+each release tag.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: From this release on NCCL_NET_PLUGIN may be a path; earlier ones take only the NAME of "libnccl-net-NAME.so".
+FIRST_WITH_PATH = (2, 21, 0)
+#: From this release on NCCL reads the file named by NCCL_CONF_FILE instead of ~/.nccl.conf.
+FIRST_WITH_CONF_FILE = (2, 23, 0)
+#: From this release on ~ is $HOME; earlier ones take the home of the password database.
+FIRST_WITH_HOME_VARIABLE = (2, 30, 0)
+
+_LIBRARY = "libnccl.so.2"
+_PROBE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """An NCCL library. ``version`` is None where it could not be read (``problem`` says why)."""
+
+    path: Path
+    #: "mapped" (in this process), "wheel" (of this Python), "LD_LIBRARY_PATH", "system" (the linker's cache)
+    found_by: str
+    version: tuple[int, int, int] | None
+    problem: str | None = None
+
+    @property
+    def takes_path(self) -> bool:
+        """May NCCL_NET_PLUGIN be a path? An unknown version counts as a current one."""
+        return self.version is None or self.version >= FIRST_WITH_PATH
+
+    @property
+    def version_text(self) -> str:
+        return "unknown version" if self.version is None else ".".join(map(str, self.version))
+
+
+def decode_version(code: int) -> tuple[int, int, int]:
+    """(major, minor, patch) of ncclGetVersion's number: 2804 is 2.8.4, 23007 is 2.30.7 (nccl.h)."""
+    if code < 10000:
+        return code // 1000, code // 100 % 10, code % 100
+    return code // 10000, code // 100 % 100, code % 100
+
+
+def mapped_files(maps: str, pattern: str) -> list[str]:
+    """The paths in a /proc/PID/maps whose file names match the pattern: each once, in order."""
+    found: dict[str, None] = {}
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and re.fullmatch(pattern, Path(fields[5].removesuffix(" (deleted)")).name):
+            found[fields[5]] = None
+    return list(found)
+
+
+def mapped_in_process() -> Path | None:
+    """The libnccl that this process has loaded."""
+    paths = mapped_files(Path("/proc/self/maps").read_text(errors="replace"), r"libnccl\.so(\.\d+)*")
+    return Path(paths[0]) if paths else None
+
+
+def _wheel_directories() -> Iterator[Path]:
+    """nvidia/nccl/lib of the nvidia-nccl-cu12 or -cu13 wheel, where torch's wheels look first (RPATH)."""
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (ImportError, ValueError):
+        return
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(location) / "lib"
+
+
+def _cached_paths() -> Iterator[Path]:
+    """The libraries in the dynamic linker's cache."""
+    for command in ("ldconfig", "/sbin/ldconfig"):
+        try:
+            done = subprocess.run(
+                [command, "-p"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        for line in done.stdout.splitlines():
+            name, _, path = line.strip().partition(" => ")
+            if name.split(" ")[0] == _LIBRARY and path:
+                yield Path(path)
+        return
+
+
+def _candidates() -> Iterator[tuple[Path, str]]:
+    mapped = mapped_in_process()
+    if mapped is not None:
+        yield mapped, "mapped"
+    for directory in _wheel_directories():
+        yield directory / _LIBRARY, "wheel"
+    for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if entry:
+            yield Path(entry) / _LIBRARY, "LD_LIBRARY_PATH"
+    for path in _cached_paths():
+        yield path, "system"
+
+
+def _version_in_process(path: Path) -> tuple[int, int, int]:
+    code = ctypes.c_int(0)
+    ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(code))
+    return decode_version(code.value)
+
+
+_PROBE = """
+import ctypes, sys
+code = ctypes.c_int(0)
+ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(code))
+print(code.value)
+"""
+
+
+@functools.cache
+def _version_by_probe(path: str) -> tuple[tuple[int, int, int] | None, str | None]:
+    """(version, problem). A child process asks, so that this one does not load 200 MB."""
+    command = [sys.executable, "-S", "-E", "-c", _PROBE, path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        return None, lines[-1] if lines else f"exit status {done.returncode}"
+    return decode_version(int(done.stdout)), None
+
+
+def describe(path: Path, found_by: str) -> Nccl:
+    """The library at a path, with its version."""
+    if found_by == "mapped":
+        return Nccl(path, found_by, _version_in_process(path))
+    version, problem = _version_by_probe(str(path))
+    return Nccl(path, found_by, version, problem)
+
+
+def find(candidates: Iterable[tuple[Path, str]] | None = None) -> Nccl | None:
+    """The NCCL that a job of this environment will use: the first that exists of the one mapped here, the
+    wheel's, LD_LIBRARY_PATH's and the system's.
+
+    None: no shared libnccl was found. torch may still have it linked in statically.
+    """
+    for path, found_by in _candidates() if candidates is None else candidates:
+        if path.is_file():
+            return describe(path, found_by)
+    return None

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""The behaviours that NCCL relies on: each test runs one scenario of drive_contract_*.c by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import drivers
+import pytest
+from drivers import SANITIZERS
+
+#: Scenario, and the lowest API version that has the behaviour.
+SCENARIOS = {
+    # messages
+    "zero_bytes": 4,
+    "slice_edges": 4,
+    "small_alone": 4,
+    "receive_larger": 4,
+    "truncation": 4,
+    "many_posted": 4,
+    "any_order": 4,
+    "completion_untested": 4,
+    "silent_sender": 4,
+    "silent_receiver": 4,
+    "request_written": 4,
+    "null_size": 4,
+    # handles and connections
+    "properties": 4,
+    "bad_config": 4,
+    "handle_bytes": 4,
+    "handle_copied": 4,
+    "foreign_handle": 4,
+    "zero_handle": 4,
+    "garbage_handle": 4,
+    "connect_before_accept": 4,
+    "never_accepted": 4,
+    "accept_polls": 5,
+    "several_accepts": 4,
+    "stale_handle": 4,
+    "listener_gone": 4,
+    "contexts": 11,
+    "init_twice": 4,
+    "log_lines": 4,
+    # rejected connections
+    "rejected_garbage": 4,
+    "rejected_zeroes": 4,
+    "rejected_http": 4,
+    "rejected_nccl": 4,
+    "rejected_silent": 4,
+    "rejected_leave": 4,
+    "rejected_replay": 5,
+    "foreign_listener": 5,
+    # peers that speak the protocol themselves
+    "older_connector": 4,
+    "older_listener": 4,
+    "older_handle": 4,
+    "repeated_slice": 4,
+    "small_in_parts": 4,
+    # streams and limits
+    "streams_join_busy": 4,
+    "receiver_pauses": 4,
+    "truncation_reaches_sender": 4,
+    "truncation_reaches_sender_by_streams": 4,
+    "rejected_beyond_limit": 4,
+    "streams_within_limit": 4,
+    "large_message": 12,
+    # socket options of a connection
+    "traffic_class": 10,
+    "traffic_class_refused": 10,
+    "traffic_class_parameter": 4,
+    "congestion": 4,
+    "congestion_unknown": 4,
+    "pacing": 4,
+    # the memory of a send without a copy
+    "zerocopy_waits": 4,
+    "zerocopy_never": 4,
+    "zerocopy_dereg": 4,
+    "zerocopy_close": 4,
+    # devices that NCCL merges into one
+    "merged_device": 9,
+    "merge_refused": 9,
+    # closing
+    "dereg_receiving": 4,
+    "dereg_sending": 4,
+    "close_outstanding": 4,
+    "close_dead_peer": 4,
+    "close_keeps_sent": 4,
+    "close_keeps_large": 4,
+    "close_budget": 4,
+    "exit_budget": 4,
+    "nothing_left": 4,
+    "dlclose_draining": 4,
+    # processes
+    "killed_while_receiving": 4,
+    "killed_while_sending": 4,
+    "closed_too_early": 4,
+    "fork_lives_on": 4,
+    "fork_child_exits": 4,
+    "fork_child_connects": 4,
+    "signals_blocked": 4,
+    "silent_stdout": 4,
+}
+
+#: A sanitizer keeps a shadow of every byte, which for this much data exceeds a machine's memory.
+TOO_LARGE = {"large_message"}
+
+#: Here, a send finishes before the peer has taken it.
+ONLY_COPIED = {"exit_budget"}
+
+#: ThreadSanitizer does not support threads that start in the child of a multi-threaded process.
+LATE_THREADS = {"fork_child_connects"}
+
+
+def _rows(apis: tuple[int, ...]) -> list[tuple[str, int]]:
+    return [(name, api) for name, lowest in SCENARIOS.items() for api in apis if api >= lowest]
+
+
+def test_no_scenario_is_left_out() -> None:
+    assert drivers.contract_list(drivers.build()) == SCENARIOS
+
+
+@pytest.mark.parametrize(("scenario", "api"), _rows((4, 6, 12)))
+def test_behaviour(scenario: str, api: int) -> None:
+    drivers.contract(drivers.build(), api, scenario)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_behaviour_over_several_streams(scenario: str) -> None:
+    """The loopback interface has one stream unless told otherwise."""
+    settings = {
+        "BAGUA_NET_MIN_NSTREAMS": "6",
+        "BAGUA_NET_NSTREAMS": "6",
+        "BAGUA_NET_MIN_CHUNKSIZE": "4K",
+        "BAGUA_NET_MAX_CHUNKSIZE": "64K",
+    }
+    drivers.contract(drivers.build(), 12, scenario, settings)
+
+
+def _workers(threads: int, streams: int) -> dict[str, str]:
+    return {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
+
+
+@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (4, 6)])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> None:
+    """Threads of the library move the data instead of the caller's."""
+    drivers.contract(drivers.build(), 12, scenario, _workers(threads, streams))
+
+
+@pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 4)])
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ONLY_COPIED])
+def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
+    """On loopback the kernel uses the sender's memory until it delivers, and copies then."""
+    settings = {
+        "BAGUA_NET_ZEROCOPY": "1",
+        "BAGUA_NET_MIN_NSTREAMS": str(streams),
+        "BAGUA_NET_THREADS": str(threads),
+    }
+    drivers.contract(drivers.build(), 12, scenario, settings)
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])
+@pytest.mark.parametrize("api", [10, 11])
+def test_traffic_class_as_each_version_hands_it_over(api: int, family: str) -> None:
+    addresses = Path("/proc/net/if_inet6")
+    if family == "AF_INET6" and not (addresses.exists() and " lo\n" in addresses.read_text()):
+        pytest.skip("the loopback interface has no IPv6 address")
+    drivers.contract(drivers.build(), api, "traffic_class", {"NCCL_SOCKET_FAMILY": family})
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize(("scenario", "api"), [row for row in _rows((6, 12)) if row[0] not in TOO_LARGE])
+def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
+    drivers.contract(drivers.build(sanitizer), api, scenario)
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("sanitizer", "threads"), [("address", 4), ("thread", 1), ("thread", 4)])
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in TOO_LARGE | LATE_THREADS])
+def test_sanitized_with_workers(scenario: str, sanitizer: str, threads: int) -> None:
+    drivers.contract(drivers.build(sanitizer), 12, scenario, _workers(threads, streams=2))

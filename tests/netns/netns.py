@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""Two hosts on one machine: network namespaces joined by veth pairs, which are removed in any case.
+
+    with netns.two_hosts(links=2) as (a, b):
+        a.ip("address", "add", "10.0.0.1/24", "dev", "link0")
+        subprocess.run([*a.prefix, "ping", ...])
+
+Interface linkN of either host leads to interface linkN of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+_SECONDS = 20
+_NUMBER = itertools.count()
+
+
+class CommandFailed(RuntimeError):
+    """A command that sets up the network has failed; the text has the command and its error."""
+
+
+def _run(*command: str, given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_SECONDS)
+    if done.returncode != 0:
+        raise CommandFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Host:
+    """One namespace."""
+
+    name: str
+
+    @property
+    def prefix(self) -> list[str]:
+        """The words that run a command there when put in front of it."""
+        return ["ip", "netns", "exec", self.name]
+
+    def wrap(self, **settings: str) -> str:
+        """The prefix with these variables, as shell text."""
+        return " ".join([*self.prefix, "env", *(f"{name}={value}" for name, value in settings.items())])
+
+    def ip(self, *arguments: str) -> str:
+        return _run("ip", "-netns", self.name, *arguments)
+
+    def tc(self, *arguments: str) -> None:
+        _run("tc", "-netns", self.name, *arguments)
+
+    def nft(self, rules: str) -> None:
+        _run(*self.prefix, "nft", "-f", "-", given=rules)
+
+    def sysctl(self, setting: str) -> None:
+        """NAME=VALUE, for this namespace."""
+        _run(*self.prefix, "sysctl", "--quiet", "--write", setting)
+
+    def index(self, interface: str) -> int:
+        return int(json.loads(self.ip("-json", "link", "show", interface))[0]["ifindex"])
+
+    def sent_bytes(self, interface: str) -> int:
+        """Bytes that have left through the interface so far."""
+        return int(json.loads(self.ip("-json", "-statistics", "link", "show", interface))[0]["stats64"]["tx"]["bytes"])
+
+    def cap_flows(self, interface: str, mbits: list[int], seed: int) -> None:
+        """One class with its own rate (Mbit/s) per part of the TCP flows, chosen by a seeded hash of addresses and
+        ports. Small packets are exempt: acknowledgements are mostly sent alone."""
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "99")
+        self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:99", "htb", "rate", "10gbit")
+        for number, mbit in enumerate(mbits):
+            parent = ["dev", interface, "parent", "1:", "classid", f"1:{number + 10}"]
+            self.tc("class", "add", *parent, "htb", "rate", f"{mbit}mbit")
+        classes = ", ".join(f"{number} : 1:{number + 10}" for number in range(len(mbits)))
+        flow = "ip saddr . ip daddr . tcp sport . tcp dport"
+        self.nft(
+            "table inet caps { chain out { type route hook output priority 0;\n"
+            f'oifname "{interface}" meta length > 200 meta priority set '
+            f"jhash {flow} mod {len(mbits)} seed {seed:#x} map {{ {classes} }}\n"
+            "}\n}\n"
+        )
+
+    def cap_known_flows(self, interface: str, mbit: int) -> None:
+        """One class with that rate (Mbit/s) for the existing TCP connections, another without a limit for later ones.
+        Small packets are exempt. :meth:`capped_bytes` has the bytes of each, the slow one first."""
+        listed = _run(*self.prefix, "ss", "--tcp", "--numeric", "--no-header", "state", "established")
+        ports = {row.split()[2].rpartition(":")[2] for row in listed.splitlines()}
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "99")
+        for number, rate in ((10, f"{mbit}mbit"), (11, "10gbit"), (99, "10gbit")):
+            parent = ["dev", interface, "parent", "1:", "classid", f"1:{number}"]
+            self.tc("class", "add", *parent, "htb", "rate", rate)
+        known = f'oifname "{interface}" meta length > 200 tcp sport {{ {", ".join(sorted(ports))} }}'
+        later = f'oifname "{interface}" meta length > 200 tcp sport != {{ {", ".join(sorted(ports))} }}'
+        self.nft(
+            "table inet caps { chain out { type route hook output priority 0;\n"
+            f"{known} meta priority set 1:10\n{later} meta priority set 1:11\n"
+            "}\n}\n"
+        )
+
+    def cap_link(self, interface: str, mbit: int) -> None:
+        """One class of that rate (Mbit/s) for everything that leaves through the interface."""
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "10")
+        self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:10", "htb", "rate", f"{mbit}mbit")
+
+    def processes(self) -> list[int]:
+        """The ids of the processes that run there."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self.name).split()]
+
+    def connected_sockets(self) -> int:
+        """The number of TCP sockets that are connected, with both directions open."""
+        return len(_run(*self.prefix, "ss", "--tcp", "--no-header", "state", "established").splitlines())
+
+    def capped_bytes(self, interface: str) -> list[int]:
+        """The bytes that each class of :meth:`cap_flows` has carried, in order."""
+        shown = _run("tc", "-netns", self.name, "-statistics", "class", "show", "dev", interface)
+        rows = re.findall(r"^class htb (\S+) .*\n Sent (\d+) bytes", shown, re.MULTILINE)
+        carried = {int(handle.partition(":")[2], 16): int(sent) for handle, sent in rows if handle != "1:99"}
+        return [carried[minor] for minor in sorted(carried)]
+
+    def drop_received(self, per_mille: int) -> None:
+        """Drops incoming TCP packets at random."""
+        self.nft(
+            "table inet loss { chain in { type filter hook input priority 0;\n"
+            f"meta l4proto tcp numgen random mod 1000 < {per_mille} counter drop\n"
+            "}\n}\n"
+        )
+
+    def dropped_packets(self) -> int:
+        return self._counters("loss")[0]
+
+    def count_received(self, *matches: str) -> None:
+        """Counts the incoming TCP packets that match each of these nft expressions."""
+        rules = "\n".join(f"meta l4proto tcp {match} counter" for match in matches)
+        self.nft(f"table inet counts {{ chain in {{ type filter hook input priority 0;\n{rules}\n}}\n}}\n")
+
+    def received_packets(self) -> list[int]:
+        """The counts of :meth:`count_received`."""
+        return self._counters("counts")
+
+    def _counters(self, table: str) -> list[int]:
+        listed = json.loads(_run(*self.prefix, "nft", "--json", "list", "table", "inet", table))["nftables"]
+        parts = [part for row in listed if "rule" in row for part in row["rule"]["expr"]]
+        return [int(part["counter"]["packets"]) for part in parts if "counter" in part]
+
+
+@functools.cache
+def _obstacle() -> str | None:
+    """Why namespaces are not possible here; None: they are."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for tool in ("ip", "ss", "tc", "nft"):
+        if not shutil.which(tool):
+            return f"{tool} is not installed"
+    probe = f"bnet-{os.getpid()}-probe"
+    try:
+        _run("ip", "netns", "add", probe)
+        _run("ip", "netns", "del", probe)
+    except (CommandFailed, subprocess.TimeoutExpired) as error:
+        return f"no network namespaces here: {error}"
+    return None
+
+
+def needs(action: str, error: CommandFailed) -> None:
+    """Skips the test where the kernel lacks a feature; re-raises any other error."""
+    if any(answer in str(error) for answer in ("Could not process rule", "qdisc kind is unknown", "not supported")):
+        pytest.skip(f"this kernel cannot {action}: {error}")
+    raise error
+
+
+def join(a: Host, b: Host, name_of_a: str, name_of_b: str) -> None:
+    """A veth pair between the two, up, without addresses."""
+    _run("ip", "link", "add", name_of_a, "netns", a.name, "type", "veth", "peer", "name", name_of_b, "netns", b.name)
+    for host, name in ((a, name_of_a), (b, name_of_b)):
+        host.ip("link", "set", name, "addrgenmode", "none")
+        host.ip("link", "set", name, "up")
+
+
+@contextlib.contextmanager
+def two_hosts(links: int = 1) -> Iterator[tuple[Host, Host]]:
+    """Two namespaces and the links between them, up but without addresses; loopback is up too. Skips the test where
+    namespaces are not possible."""
+    if reason := _obstacle():
+        pytest.skip(reason)
+    stem = f"bnet-{os.getpid()}-{next(_NUMBER)}"
+    a, b = Host(f"{stem}-a"), Host(f"{stem}-b")
+    try:
+        for host in (a, b):
+            _run("ip", "netns", "add", host.name)
+            host.ip("link", "set", "lo", "up")
+        for number in range(links):
+            join(a, b, f"link{number}", f"link{number}")
+        yield a, b
+    finally:
+        for host in (a, b):
+            subprocess.run(["ip", "netns", "del", host.name], capture_output=True, timeout=_SECONDS)

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: MIT
+"""Which interfaces become devices. Each case has real interfaces in a separate network namespace.
+
+The links are veth pairs, their far ends in a second namespace, because every kernel has them and they have a carrier.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nccl_wheels
+import pytest
+
+import bagua_net
+
+PACKAGES = Path(bagua_net.__file__).resolve().parents[1]
+_SCAN = "import dataclasses, json; from bagua_net._machine import interfaces\n" + (
+    "print(json.dumps([dataclasses.asdict(row) for row in interfaces.scan()]))"
+)
+#: The interfaces that NCCL's own Socket network takes, in the given library; none where its init fails.
+_NCCL_SCAN = """
+import ctypes, json, pathlib, sys
+from bagua_net._nccl import socket_network
+table = socket_network.inspect(pathlib.Path(sys.argv[1]))
+assert table.api == 12
+functions = (ctypes.c_void_p * 4).from_address(socket_network.load(table))
+pointer = ctypes.c_void_p
+init = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_uint64, pointer, pointer, pointer)(functions[1])
+devices = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(functions[2])
+properties = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, pointer)(functions[3])
+count, first_field, names = ctypes.c_int(), (ctypes.c_char_p * 64)(), []
+if init(ctypes.byref(pointer()), 0, None, None, None) == 0 and devices(ctypes.byref(count)) == 0:
+    for device in range(count.value):
+        assert properties(device, ctypes.byref(first_field)) == 0
+        names.append(first_field[0].decode())
+print(json.dumps(names))
+"""
+_NUMBER = itertools.count()
+
+
+def _ip(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *args], capture_output=True, text=True, timeout=20, check=False)
+
+
+class Namespace:
+    """A network namespace, and a second one with the far ends of its links."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.far = f"{name}-far"
+
+    def ip(self, *args: str) -> None:
+        done = _ip("-n", self.name, *args)
+        if "Unknown device type" in done.stderr:
+            pytest.skip(f"this kernel has no interfaces of that kind: ip {' '.join(args)}")
+        assert done.returncode == 0, done.stderr
+
+    def link(self, name: str, *addresses: str, up: bool = True, carrier: bool = True) -> None:
+        """Adds a link with these addresses and waits until it is in the requested state."""
+        self.ip("link", "add", name, "type", "veth", "peer", "name", f"far-{name}", "netns", self.far)
+        self.settle(name, *addresses, up=up, carrier=carrier)
+
+    def settle(self, name: str, *addresses: str, up: bool = True, carrier: bool = True) -> None:
+        self.ip("link", "set", name, "addrgenmode", "none")
+        if carrier:
+            _ip("-n", self.far, "link", "set", f"far-{name}", "up")
+        if up:
+            self.ip("link", "set", name, "up")
+        for address in addresses:
+            self.ip("address", "add", *address.split(), "dev", name, *(["nodad"] if ":" in address.split()[0] else []))
+        if up and carrier:
+            self.await_carrier(name)
+
+    def await_carrier(self, name: str) -> None:
+        """The kernel raises IFF_RUNNING a moment after both ends are up."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            (row,) = json.loads(_ip("-n", self.name, "-j", "link", "show", "dev", name).stdout)
+            if row["operstate"] in ("UP", "UNKNOWN"):
+                return
+            time.sleep(0.005)
+        pytest.fail(f"{name} has no carrier after 10 s")
+
+    def python(self, program: str, *args: str, **env: str) -> Any:
+        """The JSON output of a program in this namespace; its NCCL variables are only those of ``env``."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_")}
+        path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.name, sys.executable, "-c", program, *args],
+            env=kept | {"PYTHONPATH": path} | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def scan(self, **env: str) -> list[dict[str, Any]]:
+        """The rows of ``bnet_interface_scan`` in this namespace."""
+        rows: list[dict[str, Any]] = self.python(_SCAN, **env)
+        return rows
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes network namespaces")
+    if not shutil.which("ip"):
+        pytest.skip("needs the ip command (iproute2)")
+    made = Namespace(f"bnet-if-{os.getpid()}-{next(_NUMBER)}")
+    try:
+        for name in (made.name, made.far):
+            done = _ip("netns", "add", name)
+            if done.returncode != 0:
+                pytest.skip(f"no network namespaces here: {done.stderr.strip()}")
+        made.ip("link", "set", "lo", "up")
+        yield made
+    finally:
+        for name in (made.name, made.far):
+            _ip("netns", "delete", name)
+
+
+@dataclass(frozen=True)
+class Link:
+    name: str
+    addresses: tuple[str, ...] = ()
+    up: bool = True
+    carrier: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    what: str
+    links: tuple[Link, ...]
+    #: (name, address) of every device, in NCCL's order
+    devices: list[tuple[str, str]]
+    #: interface that is left out, and part of the reason
+    rejected: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    #: False: NCCL takes management ports, names an interface twice, or refuses ::1
+    like_nccl: bool = True
+
+
+ETH0 = Link("eth0", ("10.77.0.1/24",))
+ETH1 = Link("eth1", ("10.77.1.1/24",))
+BOTH = Link("eth0", ("10.77.0.1/24", "fd77::1/64", "fe80::77/64"))
+LOOPBACK = ("lo", "127.0.0.1")
+
+CASES = [
+    Case("only loopback", (), [LOOPBACK]),
+    Case(
+        "kernel order, loopback left out",
+        (ETH1, ETH0),
+        [("eth1", "10.77.1.1"), ("eth0", "10.77.0.1")],
+        {"lo": "loopback, while others exist"},
+    ),
+    Case(
+        "IPv4 interfaces before those with IPv6 alone",
+        (Link("eth0", ("fd77::1/64",)), ETH1),
+        [("eth1", "10.77.1.1"), ("eth0", "fd77::1")],
+    ),
+    Case("IPv4 first on one interface", (BOTH,), [("eth0", "10.77.0.1")]),
+    Case("IPv6 on request", (BOTH,), [("eth0", "fd77::1")], env={"NCCL_SOCKET_FAMILY": "AF_INET6"}),
+    Case("a global address before link-local", (Link("eth0", ("fe80::77/64", "fd77::1/64")),), [("eth0", "fd77::1")]),
+    Case("link-local alone, with its scope", (Link("eth0", ("fe80::77/64",)),), [("eth0", "fe80::77%eth0")]),
+    Case(
+        "link-local beside a better one",
+        (ETH0, Link("idrac", ("169.254.0.2/16",)), Link("veth3f", ("fe80::3/64",))),
+        [("eth0", "10.77.0.1")],
+        {"idrac": "only a link-local address", "veth3f": "NCCL_SOCKET_IFNAME==veth3f selects it"},
+        like_nccl=False,
+    ),
+    Case(
+        "no address of that family",
+        (BOTH, ETH1),
+        [("eth0", "fd77::1")],
+        {"eth1": "no IPv6 address, and NCCL_SOCKET_FAMILY=AF_INET6"},
+        {"NCCL_SOCKET_FAMILY": "AF_INET6"},
+    ),
+    Case("IPv6 loopback", (), [("lo", "::1")], env={"NCCL_SOCKET_FAMILY": "AF_INET6"}, like_nccl=False),
+    Case(
+        "a second address has a label",
+        (Link("eth0", ("10.77.0.1/24", "10.78.0.1/24 label eth0:b")),),
+        [("eth0", "10.77.0.1")],
+        like_nccl=False,
+    ),
+    Case(
+        "down",
+        (ETH0, Link("eth1", ("10.77.1.1/24",), up=False)),
+        [("eth0", "10.77.0.1")],
+        {"eth1": "down; `ip link set eth1 up`"},
+    ),
+    Case(
+        "no carrier",
+        (ETH0, Link("eth1", ("10.77.1.1/24",), carrier=False)),
+        [("eth0", "10.77.0.1")],
+        {"eth1": "no carrier"},
+    ),
+    Case("no address", (ETH0, Link("eth1")), [("eth0", "10.77.0.1")], {"eth1": "no IP address"}),
+    Case(
+        "InfiniBand first", (ETH0, Link("ib0", ("10.77.2.1/24",))), [("ib0", "10.77.2.1")], {"eth0": "NCCL prefers ib*"}
+    ),
+    Case(
+        "prefix",
+        (ETH0, ETH1),
+        [("eth0", "10.77.0.1"), ("eth1", "10.77.1.1")],
+        {"lo": "not selected by NCCL_SOCKET_IFNAME=eth"},
+        {"NCCL_SOCKET_IFNAME": "eth"},
+    ),
+    Case(
+        "exact",
+        (ETH0, Link("eth01", ("10.77.3.1/24",))),
+        [("eth0", "10.77.0.1")],
+        {"eth01": "not selected by NCCL_SOCKET_IFNAME==eth0"},
+        {"NCCL_SOCKET_IFNAME": "=eth0"},
+    ),
+    Case(
+        "exclusion",
+        (ETH0, ETH1),
+        [LOOPBACK, ("eth1", "10.77.1.1")],
+        {"eth0": "excluded by NCCL_SOCKET_IFNAME=^eth0"},
+        {"NCCL_SOCKET_IFNAME": "^eth0"},
+    ),
+    Case("loopback on request", (ETH0,), [LOOPBACK], env={"NCCL_SOCKET_IFNAME": "lo"}),
+    Case(
+        "a name that selects nothing",
+        (ETH0,),
+        [],
+        {"eth0": "not selected by NCCL_SOCKET_IFNAME=ens", "lo": "ens"},
+        {"NCCL_SOCKET_IFNAME": "ens"},
+    ),
+    Case(
+        "a name that selects something unusable",
+        (Link("eth0", up=False),),
+        [],
+        {"eth0": "down"},
+        {"NCCL_SOCKET_IFNAME": "eth0"},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_choice(namespace: Namespace, case: Case) -> None:
+    for link in case.links:
+        namespace.link(link.name, *link.addresses, up=link.up, carrier=link.carrier)
+    rows = namespace.scan(**case.env)
+    assert [(row["name"], row["address"]) for row in rows if row["reason"] is None] == case.devices
+    reasons = {row["name"]: row["reason"] for row in rows if row["reason"] is not None}
+    for name, part in case.rejected.items():
+        assert part in reasons[name]
+    names = [row["name"] for row in rows]
+    assert sorted(names) == sorted({"lo"} | {link.name for link in case.links}), "each interface once"
+
+
+@pytest.fixture
+def nccl() -> str:
+    return str(nccl_wheels.library("2.30.7"))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.like_nccl], ids=lambda case: case.what)
+def test_nccl_chooses_the_same(namespace: Namespace, nccl: str, case: Case) -> None:
+    for link in case.links:
+        namespace.link(link.name, *link.addresses, up=link.up, carrier=link.carrier)
+    assert namespace.python(_NCCL_SCAN, nccl, **case.env) == [name for name, _ in case.devices]
+
+
+def test_more_interfaces_than_devices(namespace: Namespace) -> None:
+    for number in range(18):
+        namespace.link(f"eth{number}", f"10.77.{number}.1/24")
+    rows = namespace.scan()
+    assert [row["name"] for row in rows if row["reason"] is None] == [f"eth{number}" for number in range(16)]
+    reasons = {row["name"]: row["reason"] for row in rows}
+    assert reasons["eth16"] == reasons["eth17"] == "more than 16 interfaces; NCCL_SOCKET_IFNAME chooses among them"
+
+
+def test_container_bridge(namespace: Namespace) -> None:
+    """docker0 as a container engine makes it: a bridge with a container's link as its port."""
+    namespace.link("eth0", "10.77.0.1/24")
+    namespace.ip("link", "add", "docker0", "type", "bridge")
+    namespace.link("veth9", "fe80::9/64")
+    namespace.ip("link", "set", "veth9", "master", "docker0")
+    namespace.ip("address", "add", "172.17.0.1/16", "dev", "docker0")
+    namespace.ip("link", "set", "docker0", "up")
+    namespace.await_carrier("docker0")
+    rows = {row["name"]: row for row in namespace.scan()}
+    assert [name for name, row in rows.items() if row["reason"] is None] == ["eth0"]
+    assert "a network of containers" in rows["docker0"]["reason"]
+    assert "a port of a bridge" in rows["veth9"]["reason"]
+    chosen = [row["name"] for row in namespace.scan(NCCL_SOCKET_IFNAME="docker") if row["reason"] is None]
+    assert chosen == ["docker0"]
+
+
+def test_bridge_over_the_network_card(namespace: Namespace) -> None:
+    namespace.link("eth0", "fe80::1/64")
+    namespace.ip("link", "add", "br0", "type", "bridge")
+    namespace.ip("link", "set", "eth0", "master", "br0")
+    namespace.settle("br0", "10.77.0.1/24")
+    rows = {row["name"]: row for row in namespace.scan()}
+    assert [name for name, row in rows.items() if row["reason"] is None] == ["br0"]
+    assert "a port of a bridge" in rows["eth0"]["reason"]
+
+
+STACKED = {
+    "macvlan": ("link", "eth0", "type", "macvlan"),
+    "vlan": ("link", "eth0", "type", "vlan", "id", "5"),
+    "dummy": ("type", "dummy"),
+    "bond": ("type", "bond", "mode", "active-backup"),
+}
+
+
+@pytest.mark.parametrize("kind", STACKED)
+def test_other_kinds(namespace: Namespace, kind: str) -> None:
+    namespace.link("eth0")
+    definition = list(STACKED[kind])
+    position = 2 if definition[0] == "link" else 0
+    namespace.ip("link", "add", *definition[:position], "name", "x0", *definition[position:])
+    if kind == "bond":
+        namespace.ip("link", "set", "eth0", "down")
+        namespace.ip("link", "set", "eth0", "master", "x0")
+    namespace.settle("x0", "10.77.5.1/24")
+    (row,) = [row for row in namespace.scan() if row["reason"] is None]
+    assert (row["name"], row["address"], row["pci_path"], row["numa_node"]) == ("x0", "10.77.5.1", None, None)
+    assert row["speed_mbps"] == 10000
+
+
+def test_facts_of_a_link(namespace: Namespace) -> None:
+    """The speed that veth reports means nothing, so it counts as unknown."""
+    namespace.link("eth0", "10.77.0.1/24")
+    namespace.ip("link", "set", "eth0", "mtu", "8900")
+    (row,) = [row for row in namespace.scan() if row["reason"] is None]
+    assert (row["speed_mbps"], row["speed_known"], row["mtu"]) == (10000, False, 8900)
+    assert (row["pci_path"], row["numa_node"]) == (None, None)
+
+
+def test_unknown_family_is_an_error(namespace: Namespace) -> None:
+    with pytest.raises(AssertionError, match="Invalid argument"):
+        namespace.scan(NCCL_SOCKET_FAMILY="IPv6")

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""The number of streams of a connection between two hosts: more while they carry more, and one where that suffices.
+
+One process on the first host sends and one on the second receives; every byte is checked. A test waits for events while
+they run: the network is capped, so that the data takes some seconds even on the fastest machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import drivers
+import netns
+import pytest
+from netns import Host
+
+Hosts = tuple[Host, Host]
+Settings = Mapping[str, str]
+
+_ADDRESSES = ("10.77.0.1/24", "10.77.0.2/24")
+_MESSAGE = 1_000_000
+_SECONDS = 60
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A running sender on the first host and receiver on the second."""
+
+    hosts: Hosts
+    process: subprocess.Popen[str]
+
+    def streams(self) -> tuple[int, int]:
+        sender, receiver = self.hosts
+        return sender.connected_sockets(), receiver.connected_sockets()
+
+    def descriptors(self) -> list[int]:
+        """The number of open sockets of each process, of any kind and in any state."""
+        hub = self.process.pid
+        ranks = Path(f"/proc/{hub}/task/{hub}/children").read_text().split()
+        return [
+            sum(str(file.readlink()).startswith("socket:") for file in Path(f"/proc/{rank}/fd").iterdir())
+            for rank in ranks
+        ]
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Fails if all data arrives before that."""
+        while not until():
+            if self.process.poll() is not None:
+                out, err = self.process.communicate()
+                pytest.fail(f"it did not happen while data moved\n{out}{err}", pytrace=False)
+            time.sleep(_POLL_S)
+
+    def most_streams(self) -> int:
+        """The highest number of streams until the end of the job."""
+        most = 0
+        while self.process.poll() is None:
+            most = max(most, *self.streams())
+            time.sleep(_POLL_S)
+        return most
+
+
+@contextlib.contextmanager
+def _job(hosts: Hosts, messages: int, settings: tuple[Settings, Settings] = ({}, {})) -> Iterator[_Job]:
+    """One connection. The end of the block waits for the rest of the data and checks the summary."""
+    built = drivers.build()
+    command = [str(built.drive_net), "--lib", str(built.library), "--deadline", str(_SECONDS), "--verbose"]
+    command += ["--connections", "1", "--messages", str(messages), "--sizes", str(_MESSAGE)]
+    for rank in range(2):
+        variables = {"NCCL_SOCKET_IFNAME": "link0"} | dict(settings[rank])
+        command += ["--wrap", f"{rank}={hosts[rank].wrap(**variables)}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=drivers.environment({}), text=True, **pipes) as process:
+        try:
+            yield _Job(hosts, process)
+            out, err = process.communicate(timeout=_SECONDS + 20)
+        finally:
+            process.kill()
+    assert process.returncode == 0, f"{out}{err}"
+    assert json.loads(out)["messages"] == messages
+
+
+@contextlib.contextmanager
+def _two_hosts() -> Iterator[Hosts]:
+    with netns.two_hosts() as hosts:
+        for host, address in zip(hosts, _ADDRESSES, strict=True):
+            host.ip("address", "add", address, "dev", "link0")
+        yield hosts
+
+
+def _cap_flows(host: Host) -> None:
+    try:
+        host.cap_flows("link0", [100] * 16, seed=1)
+    except netns.CommandFailed as error:
+        netns.needs("cap flows by a hash", error)
+
+
+def test_more_streams_under_flow_caps() -> None:
+    with _two_hosts() as hosts:
+        _cap_flows(hosts[0])
+        with _job(hosts, messages=120) as job:
+            job.wait(lambda: job.streams()[0] == 1)
+            job.wait(lambda: min(job.streams()) > 1)
+        assert sum(carried > _MESSAGE for carried in hosts[0].capped_bytes("link0")) > 1
+
+
+def test_one_stream_without_caps() -> None:
+    with _two_hosts() as hosts, _job(hosts, messages=2000) as job:
+        assert job.most_streams() == 1
+
+
+@pytest.mark.parametrize("limited", [0, 1], ids=["sender", "receiver"])
+def test_a_maximum_of_either_end(limited: int) -> None:
+    settings: list[Settings] = [{}, {}]
+    settings[limited] = {"BAGUA_NET_NSTREAMS": "2"}
+    with _two_hosts() as hosts:
+        _cap_flows(hosts[0])
+        with _job(hosts, 80, (settings[0], settings[1])) as job:
+            assert job.most_streams() == 2
+
+
+def test_a_maximum_of_one() -> None:
+    with _two_hosts() as hosts:
+        _cap_flows(hosts[0])
+        with _job(hosts, 25, ({}, {"BAGUA_NET_NSTREAMS": "1"})) as job:
+            assert job.most_streams() == 1
+
+
+def test_a_minimum_is_there_at_once() -> None:
+    least = 5
+    with _two_hosts() as hosts:
+        hosts[0].cap_link("link0", 200)
+        with _job(hosts, 60, ({"BAGUA_NET_MIN_NSTREAMS": str(least)}, {})) as job:
+            job.wait(lambda: job.streams() == (least, least))
+
+
+def test_streams_that_carry_no_more_are_closed() -> None:
+    """The whole link is one queue. Both ends close them while the connection goes on."""
+    with _two_hosts() as hosts:
+        hosts[0].cap_link("link0", 200)
+        with _job(hosts, messages=200) as job:
+            job.wait(lambda: job.streams() == (1, 1))
+            alone = job.descriptors()
+            job.wait(lambda: min(job.streams()) > 1)
+            assert all(now > before for now, before in zip(job.descriptors(), alone, strict=True))
+            job.wait(lambda: job.descriptors() == alone and job.streams() == (1, 1))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+"""Runs the ``bagua-net`` command with all of the machine's files below one directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_SECONDS = 60
+
+# The command, with the machine's fixed paths moved below a directory. Everything else is real.
+_SANDBOXED = """
+import sys
+from pathlib import Path
+from bagua_net._activation import library_copy
+from bagua_net._machine import rdma
+from bagua_net._settings import homes
+root = Path(sys.argv.pop(1))
+homes.database_home = lambda: root / "database-home"
+homes.SYSTEM_CONF = root / "etc" / "nccl.conf"
+library_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
+rdma.SYSFS = root / "infiniband"
+from bagua_net.cli import main
+main()
+"""
+
+
+def is_setting(name: str) -> bool:
+    """Does this variable change what the package does?"""
+    ours = name.startswith("BAGUA_NET_") and not name.startswith("BAGUA_NET_TEST_")
+    return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "XDG_DATA_HOME")
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A separate machine: two homes, /etc and /sys below one directory."""
+
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def confs(self) -> list[Path]:
+        """The .nccl.conf of $HOME and of the password database's home."""
+        return [self.home / ".nccl.conf", self.root / "database-home" / ".nccl.conf"]
+
+    @property
+    def system_conf(self) -> Path:
+        return self.root / "etc" / "nccl.conf"
+
+    @property
+    def copy(self) -> Path:
+        return self.home / ".local" / "share" / "bagua-net" / "libnccl-net-bagua.so"
+
+    def environment(self, **settings: str) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not is_setting(name)}
+        return inherited | {"HOME": str(self.home), "COLUMNS": "200"} | settings
+
+    def start(self, *arguments: str, stdout: int, **settings: str) -> subprocess.Popen[str]:
+        """``bagua-net ARGUMENTS`` with these variables set and stdout as given."""
+        return subprocess.Popen(
+            [sys.executable, "-c", _SANDBOXED, str(self.root), *arguments],
+            env=self.environment(**settings),
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """``bagua-net ARGUMENTS`` with these variables set; waits for its end."""
+        with self.start(*arguments, stdout=subprocess.PIPE, **settings) as process:
+            try:
+                out, err = process.communicate(timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def files(self) -> dict[str, bytes]:
+        """Every file in the sandbox, by its path."""
+        return {str(path): path.read_bytes() for path in sorted(self.root.rglob("*")) if path.is_file()}
+
+    def with_nccl(self, library: Path) -> dict[str, str]:
+        """Variables that make this library appear as that of an installed nvidia-nccl wheel."""
+        packages = self.root / "packages"
+        directory = packages / "nvidia" / "nccl" / "lib"
+        directory.mkdir(parents=True)
+        for package in (packages / "nvidia", packages / "nvidia" / "nccl"):
+            (package / "__init__.py").touch()
+        (directory / "libnccl.so.2").symlink_to(library)
+        return {"PYTHONPATH": os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+    def add_rdma_port(self, device: str, state: str) -> None:
+        """An RDMA port as the kernel shows it."""
+        directory = self.root / "infiniband" / device / "ports" / "1"
+        directory.mkdir(parents=True)
+        (directory / "state").write_text(f"{state}\n")
+        (directory / "link_layer").write_text("InfiniBand\n")
+        (directory / "rate").write_text("100 Gb/sec (4X EDR)\n")

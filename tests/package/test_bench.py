@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net bench`` as a command: real ranks, real networks, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nccl_wheels
+import pytest
+
+import bagua_net
+from bagua_net._bench.workload.ops import OPS
+
+SECONDS = 100
+QUICK = ["--iters", "2", "--rounds", "1"]
+# 4 B is done at once; 16 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
+ENDLESS = ["--transport", "bagua", "--max", "16M", "--factor", "4194304", "--warmup", "20000", "--iters", "20"]
+SETTINGS = ("NCCL_", "BAGUA_NET_", "GLOO_", "TORCHELASTIC_")
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment, without settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS) and k not in TORCHRUN}
+    package_root = str(Path(bagua_net.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [package_root, kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, **extra}
+
+
+def heed_interrupts() -> None:
+    """A shell makes its background commands ignore SIGINT, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def start(*arguments: str, **extra: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bagua_net", "bench", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**extra),
+        preexec_fn=heed_interrupts,
+    )
+
+
+def bench(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments, **extra)
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def results(tmp_path: Path, *arguments: str, **extra: str) -> dict[str, Any]:
+    """The JSON record of a run, which must succeed with correct results everywhere."""
+    file = tmp_path / "record.json"
+    run = bench(*arguments, "--json", str(file), **extra)
+    assert run.returncode == 0, run.stderr + run.stdout
+    record: dict[str, Any] = json.loads(file.read_text())
+    assert [row["wrong"] for row in record["results"]] == [0] * len(record["results"])
+    return record
+
+
+# ---- measuring ----
+
+
+EVERY = [(op, ranks) for op in OPS for ranks in ("2", "3")]
+
+
+@pytest.mark.parametrize(("op", "ranks"), EVERY)
+def test_every_operation_is_right(tmp_path: Path, op: str, ranks: str) -> None:
+    record = results(
+        tmp_path,
+        "--op",
+        op,
+        "--ranks",
+        ranks,
+        "--transport",
+        "bagua",
+        "--min",
+        "12",
+        "--max",
+        "100K",
+        "--factor",
+        "90",
+        *QUICK,
+    )
+    sizes = [row["size"] for row in record["results"]]
+    assert sizes == sorted(set(sizes))
+    assert max(sizes) > 50_000
+    for row in record["results"]:
+        assert row["time_us"] > 0
+        assert row["algbw_gbps"] == pytest.approx(row["size"] / row["time_us"] / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "redop"),
+    [
+        ("float32", "sum"),
+        ("float32", "prod"),
+        ("float32", "min"),
+        ("float32", "max"),
+        ("float32", "avg"),
+        ("int8", "avg"),
+        ("uint8", "sum"),
+        ("int32", "prod"),
+        ("int64", "max"),
+        ("float16", "avg"),
+        ("bfloat16", "sum"),
+        ("float64", "min"),
+    ],
+)
+def test_every_type_and_reduction_is_right(tmp_path: Path, dtype: str, redop: str) -> None:
+    options = ["--ranks", "3", "--dtype", dtype, "--redop", redop, "--transport", "bagua"]
+    results(tmp_path, *options, "--min", "5", "--max", "500K", "--factor", "100", *QUICK)
+
+
+def test_the_table_has_nccl_tests_columns_and_ends_with_what_was_measured() -> None:
+    run = bench("--transport", "bagua", "--min", "4K", "--max", "4K", *QUICK)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert "between 2 ranks on this machine, over loopback" in lines[0]
+    heading = next(line for line in lines if "busbw" in line)
+    assert heading.split() == ["#", "size", "count", "type", "redop", "transport", "time", "algbw", "busbw", "#wrong"]
+    (row,) = [line.split() for line in lines if not line.startswith("#")]
+    assert row[:5] == ["4096", "1024", "float32", "sum", "bagua"]
+    assert row[-1] == "0"
+    last = lines[lines.index("#") + 1 :]
+    assert last[0].endswith("every result was checked, 0 wrong.")
+    assert last[1].startswith("# bagua: 4 KiB in ")
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.30.7"])
+def test_nccl_s_own_sockets_take_turns_with_ours(tmp_path: Path, version: str) -> None:
+    library = nccl_wheels.library(version)
+    options = ["--transport", "bagua,nccl-socket", "--max", "1M", "--factor", "512", "--iters", "2"]
+    record = results(tmp_path, *options, BAGUA_NET_BENCH_LIBNCCL=str(library))
+    assert record["transports"]["nccl-socket"] == f"NCCL {version}'s own Socket network"
+    assert [row["transport"] for row in record["results"]] == ["bagua", "nccl-socket"] * 3
+    assert all(len(row["rounds"]) == 5 for row in record["results"])
+    assert any(line.startswith("bagua against nccl-socket: ") for line in record["summary"])
+
+
+def test_an_nccl_that_is_too_old_to_compare_says_so(tmp_path: Path) -> None:
+    """Even where another one is installed that could be compared: that one was not requested."""
+    old, current = nccl_wheels.library("2.18.3"), nccl_wheels.library("2.30.7")
+    installed = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    installed.parent.mkdir(parents=True)
+    installed.symlink_to(current)
+    path = os.pathsep.join([str(Path(bagua_net.__file__).parents[1]), str(tmp_path)])
+    options = ["--transport", "nccl-socket", "--max", "4", *QUICK]
+    run = bench(*options, BAGUA_NET_BENCH_LIBNCCL=str(old), PYTHONPATH=path)
+    assert run.returncode == 1
+    assert "is NCCL 2.18.3, and 2.20 is the oldest that can be compared" in run.stderr
+
+
+@needs_torch
+@pytest.mark.parametrize("op", ["allreduce", "reduce_scatter", "sendrecv"])
+def test_gloo_takes_turns_with_ours(tmp_path: Path, op: str) -> None:
+    record = results(tmp_path, "--transport", "bagua,gloo", "--op", op, "--min", "64K", "--max", "64K", *QUICK)
+    assert [row["transport"] for row in record["results"]] == ["bagua", "gloo"]
+
+
+@needs_torch
+def test_the_backend_takes_turns_with_gloo_in_processes_of_its_own(tmp_path: Path) -> None:
+    record = results(tmp_path, "--transport", "torch+bagua,gloo", "--min", "64K", "--max", "64K", *QUICK)
+    assert [row["transport"] for row in record["results"]] == ["gloo", "torch+bagua"]
+    assert all(row["processor_us"] > 0 for row in record["results"])
+    assert any(line.startswith("torch+bagua against gloo: ") for line in record["summary"])
+
+
+def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
+    record = results(
+        tmp_path, "--model", "resnet50", "--dtype", "float16", "--transport", "bagua", "--iters", "1", "--rounds", "1"
+    )
+    (row,) = record["results"]
+    assert (row["label"], row["count"], row["size"]) == ("resnet50", 25_557_032, 51_114_064)
+
+
+def test_the_picture_is_a_png(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    picture = tmp_path / "bench.png"
+    run = bench("--transport", "bagua", "--max", "64", *QUICK, "--plot", str(picture))
+    assert run.returncode == 0, run.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_interface_than_loopback_when_told(tmp_path: Path) -> None:
+    record = results(tmp_path, "--transport", "bagua", "--max", "4", "--ifname", "=lo", *QUICK)
+    assert record["environment"]["NCCL_SOCKET_IFNAME"] == "=lo"
+    run = bench("--transport", "bagua", "--max", "4", "--ifname", "nosuchif0", *QUICK)
+    assert run.returncode == 1
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_settings_are_those_of_the_files_that_a_job_would_read(tmp_path: Path) -> None:
+    """No NCCL is in the process that would put them into the environment."""
+    conf = tmp_path / "job.conf"
+    conf.write_text("BAGUA_NET_NSTREAMS=3\nBAGUA_NET_SNDBUF=8K\nBAGUA_NET_NSTREMS=4\nNCCL_NET=BaguaNet\n")
+    file = tmp_path / "record.json"
+    options = ["--transport", "bagua", "--max", "4", *QUICK, "--json", str(file)]
+    run = bench(*options, NCCL_CONF_FILE=str(conf), BAGUA_NET_SNDBUF="1M")
+    assert run.returncode == 0, run.stderr
+    misspelt = "BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"
+    assert run.stderr == f"bagua-net: {conf}: {misspelt}\n"
+    assert f"with BAGUA_NET_NSTREAMS=3 of {conf}" in run.stdout.splitlines()[0]
+    found = json.loads(file.read_text())["environment"]
+    assert (found["BAGUA_NET_NSTREAMS"], found["BAGUA_NET_SNDBUF"]) == ("3", "1M")
+    conf.write_text("BAGUA_NET_NSTREAMS=999\n")
+    run = bench(*options, NCCL_CONF_FILE=str(conf))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.startswith(f"bagua-net: {conf}: BAGUA_NET_NSTREAMS=999: not in 0 … 64; ")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_more_ranks_than_cores_are_minded_last() -> None:
+    core = min(os.sched_getaffinity(0))
+    program = (
+        f"import os, runpy; os.sched_setaffinity(0, {{{core}}}); runpy.run_module('bagua_net', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program, "bench", "--transport", "bagua", "--max", "4", *QUICK]
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    assert run.returncode == 0, run.stderr
+    last = run.stdout.splitlines()[-1]
+    assert last == "# Mind that 2 ranks shared 1 processor core: these figures are the scheduler's as well."
+
+
+# ---- several invocations ----
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_invocations_meet_at_a_rendezvous() -> None:
+    common = ["--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo", "--transport", "bagua"]
+    other = start(*common, "--rank", "1", "--max", "1K", *QUICK)
+    first = bench(*common, "--rank", "0", "--max", "1K", *QUICK)
+    out, err = other.communicate(timeout=SECONDS)
+    assert (first.returncode, other.returncode) == (0, 0), first.stderr + err
+    assert "0 wrong" in first.stdout
+    assert out == ""
+
+
+def test_invocations_with_other_options_are_told_so() -> None:
+    common = ["--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo", "--transport", "bagua"]
+    other = start(*common, "--rank", "1", "--max", "4K", *QUICK)
+    first = bench(*common, "--rank", "0", "--max", "1K", *QUICK)
+    _, err = other.communicate(timeout=SECONDS)
+    assert (first.returncode, other.returncode) == (1, 1)
+    assert "rank 1 was started with other options" in first.stderr
+    assert "rank 1 was started with other options" in err
+
+
+def test_ranks_of_torchrun_meet_beside_its_store() -> None:
+    """torchrun's agent listens on MASTER_PORT for as long as its workers live."""
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        common["MASTER_PORT"] = str(store.getsockname()[1])
+        other = start("--transport", "bagua", "--max", "1K", *QUICK, RANK="1", LOCAL_RANK="1", **common)
+        first = bench("--transport", "bagua", "--max", "1K", *QUICK, RANK="0", LOCAL_RANK="0", **common)
+        _, err = other.communicate(timeout=SECONDS)
+    assert (first.returncode, other.returncode) == (0, 0), first.stderr + err
+    assert "between 2 ranks on this machine" in first.stdout
+
+
+def test_a_rank_that_never_comes_is_named() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    run = bench("--rendezvous", address, "--ranks", "3", "--rank", "0", "--timeout", "1", "--max", "4")
+    assert run.returncode == 1
+    assert "ranks 1 and 2 did not arrive within 1 s" in run.stderr
+
+
+# ---- refused options ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--op", "allsum"], "not one of allreduce"),
+        (["--dtype", "float8"], "not one of int8"),
+        (
+            ["--transport", "bagua,ucx"],
+            "'ucx' is not a network to compare; with --device cpu: bagua, nccl-socket, gloo, torch+bagua; "
+            "with --device cuda: nccl+bagua, nccl",
+        ),
+        (["--min", "64", "--max", "4"], "below the smallest"),
+        (["--min", "lots"], "is not a size"),
+        (["--model", "gpt2", "--op", "broadcast"], "--op allreduce"),
+        (["--ranks", "0"], "nothing travels between fewer than 2 ranks"),
+        (["--ranks", "1"], "nothing travels between fewer than 2 ranks, and 1 was asked for"),
+        (["--ranks", "121"], "up to 120 ranks"),
+        (["--rank", "1"], "--rendezvous"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2_and_the_reason(arguments: list[str], reason: str) -> None:
+    run = bench(*arguments, COLUMNS="500")
+    assert run.returncode == 2
+    assert reason in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--max", "100000G"], "choose a smaller --max"),
+        (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json: no such directory"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_it_starts(arguments: list[str], reason: str) -> None:
+    run = bench(*arguments)
+    assert run.returncode == 1
+    assert reason in run.stderr
+    assert run.stdout == ""
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_network_without_an_interface_says_so_before_it_says_what_it_left_out() -> None:
+    run = bench("--ifname", "nosuchif0", "--transport", "bagua", "--max", "4")
+    assert run.returncode == 1
+    _, _, reason = run.stderr.partition("the network could not be initialized: ")
+    assert reason.startswith("NET/BaguaNet: no network interface to use (No such device). NCCL_SOCKET_IFNAME=nosuchif0")
+    assert "lo not used: " in reason
+
+
+def test_a_network_that_was_asked_for_and_is_missing_is_an_error() -> None:
+    run = bench("--transport", "nccl-socket", BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
+    assert run.returncode == 1
+    assert "nccl-socket cannot be measured: BAGUA_NET_BENCH_LIBNCCL=/nowhere" in run.stderr
+
+
+def test_a_network_that_nobody_asked_for_and_is_missing_is_a_note() -> None:
+    run = bench("--max", "4", *QUICK, BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
+    assert run.returncode == 0, run.stderr
+    assert "# Not compared: nccl-socket (BAGUA_NET_BENCH_LIBNCCL=/nowhere" in run.stdout
+
+
+def test_cuda_without_cuda_is_refused_in_one_line() -> None:
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("this machine has CUDA")
+    run = bench("--device", "cuda", "--max", "4")
+    assert run.returncode == 1
+    assert "torch" in run.stderr
+    if importlib.util.find_spec("torch") is None:
+        assert "pip install torch" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+# ---- faults ----
+
+# Every Python process that finds this module imports it: rank 1's network delivers one wrong byte.
+SABOTAGE = """
+import sys
+if '"rank": 1' in " ".join(sys.orig_argv):
+    from bagua_net._bench.transports import base, nccl_net
+    bind = nccl_net.NetTransport.bind
+    def bind_wrong(self, job):
+        bound = bind(self, job)
+        def call():
+            bound.call()
+            job.receive[len(job.receive) // 2] ^= 1
+        return base.Bound(call)
+    nccl_net.NetTransport.bind = bind_wrong
+"""
+
+
+def test_a_wrong_result_is_counted_and_ends_with_status_1(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SABOTAGE)
+    root = Path(bagua_net.__file__).parents[1]
+    path = os.pathsep.join([str(root), str(tmp_path)])
+    run = bench("--transport", "bagua", "--min", "4K", "--max", "4K", *QUICK, PYTHONPATH=path)
+    assert run.returncode == 1
+    (row,) = [line.split() for line in run.stdout.splitlines() if not line.startswith("#")]
+    assert row[-1] == "2"  # one in the check before the rounds, one in that after them
+    assert "2 ELEMENTS ARE WRONG" in run.stdout
+
+
+def children(pid: int) -> dict[int, int]:
+    """Process ids of a run's local ranks, by rank."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        found[json.loads(arguments[-2])["rank"]] = int(child)
+    return found
+
+
+@contextmanager
+def endless(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
+    """A run in the middle of measuring, and its ranks. All its processes end with the block."""
+    process = start(*ENDLESS, *arguments)
+    ranks: dict[int, int] = {}
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith("#"):
+                break  # the row of 4 B
+        ranks = children(process.pid)
+        assert sorted(ranks) == [0, 1]
+        yield process, ranks
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(pidfds: list[int]) -> bool:
+    """Waits until all of these processes have ended."""
+    waiting = set(pidfds)
+    while waiting:
+        ready, _, _ = select.select(waiting, [], [], 30)
+        if not ready:
+            return False
+        waiting -= set(ready)
+    return True
+
+
+def test_a_rank_that_is_killed_ends_the_run_with_its_reason() -> None:
+    with endless() as (process, ranks):
+        others = [os.pidfd_open(pid) for pid in ranks.values()]
+        os.kill(ranks[1], signal.SIGKILL)
+        _, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 1
+        assert "rank 1 was killed by SIGKILL" in err
+        assert len(err.splitlines()) == 1
+        assert ended(others)
+
+
+def test_a_rank_that_stands_still_ends_the_run() -> None:
+    with endless("--timeout", "2") as (process, ranks):
+        os.kill(ranks[1], signal.SIGSTOP)
+        _, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 1
+        assert "rank 0 ended with exit code" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_command(number: signal.Signals) -> None:
+    with endless() as (process, ranks):
+        pidfds = [os.pidfd_open(pid) for pid in ranks.values()]
+        process.send_signal(number)
+        process.communicate(timeout=SECONDS)
+        assert process.returncode != 0
+        assert ended(pidfds)

@@ -1,0 +1,537 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net`` as a user runs it: its output, its changes of files, its exit status."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nccl_wheels
+import pytest
+from sandbox import Sandbox
+
+import bagua_net
+from bagua_net._activation import launchers
+
+LIBRARY = str(bagua_net.plugin_path())
+NASTY = {
+    "PLAIN": "/opt/lib/libnccl-net-bagua.so",
+    "SPACES": "a b\tc",
+    "QUOTES": 'it\'s "so"',
+    "DOLLARS": "$HOME $(id) `id` ${X}",
+    "BACKSLASH": "a\\b\\'c\\",
+    "EMPTY": "",
+    "UNICODE": "größe",
+}
+
+
+def one_line(text: str) -> bool:
+    return len(text.strip().splitlines()) == 1
+
+
+def test_version(sandbox: Sandbox) -> None:
+    assert sandbox.run("--version").stdout == bagua_net.__version__ + "\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bogus"],
+        ["enable", "--system", "--conf", "x"],
+        ["enable", "--print", "csh"],
+        ["enable", "--print", "sh", "--dry-run"],
+        ["run"],
+    ],
+)
+def test_wrong_usage_is_2_and_says_why_on_stderr(sandbox: Sandbox, arguments: list[str]) -> None:
+    done = sandbox.run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Error:" in done.stderr
+
+
+# ---- enable and disable ----
+
+
+@pytest.mark.parametrize("before", [None, b"", b"NCCL_DEBUG=INFO\n", b"NCCL_DEBUG=INFO\r\nX=1"])
+def test_enable_and_disable_leave_no_trace(sandbox: Sandbox, before: bytes | None) -> None:
+    if before is not None:
+        for conf in sandbox.confs:
+            conf.write_bytes(before)
+    untouched = sandbox.files()
+    enabled = sandbox.run("enable")
+    assert (enabled.returncode, enabled.stdout) == (0, ""), enabled.stderr
+    for conf in sandbox.confs:
+        assert f"NCCL_NET_PLUGIN={sandbox.copy}\nNCCL_NET=BaguaNet\n" in conf.read_text()
+    assert sandbox.copy.read_bytes() == Path(LIBRARY).read_bytes()
+    once = sandbox.files()
+    assert "enabled already" in sandbox.run("enable").stderr
+    assert sandbox.files() == once
+    assert sandbox.run("status").returncode == 0
+    assert sandbox.run("disable").returncode == 0
+    assert sandbox.files() == untouched
+    assert not sandbox.copy.parent.exists()
+    assert "was not enabled" in sandbox.run("disable").stderr
+    assert sandbox.files() == untouched
+
+
+def test_one_home_is_written_once(sandbox: Sandbox) -> None:
+    (sandbox.root / "database-home").rmdir()
+    (sandbox.root / "database-home").symlink_to("home")
+    assert len(sandbox.run("enable").stderr.splitlines()) == 1
+
+
+def test_dry_run_shows_a_diff_and_changes_nothing(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_bytes(b"NCCL_DEBUG=INFO")
+    before = sandbox.files()
+    dry = sandbox.run("enable", "--dry-run")
+    assert f"{sandbox.copy}: the library would be copied here" in dry.stderr
+    shown = dry.stdout
+    assert f"+++ {sandbox.confs[0]}\n" in shown
+    assert f"+NCCL_NET_PLUGIN={sandbox.copy}\n" in shown
+    assert "\n NCCL_DEBUG=INFO\n\\ No newline at end of file\n" in shown
+    assert "--- /dev/null\n" in shown
+    assert sandbox.files() == before
+    sandbox.run("enable")
+    enabled = sandbox.files()
+    assert f"-NCCL_NET_PLUGIN={sandbox.copy}\n" in sandbox.run("disable", "--dry-run").stdout
+    assert sandbox.files() == enabled
+
+
+def test_the_diff_applies(sandbox: Sandbox) -> None:
+    patch = shutil.which("patch")
+    if patch is None:
+        pytest.skip("no patch(1) here")
+    conf = sandbox.confs[0]
+    conf.write_bytes(b"NCCL_DEBUG=INFO")
+    diff = sandbox.run("enable", "--conf", str(conf), "--dry-run").stdout
+    subprocess.run([patch, "-s", str(conf)], input=diff, text=True, check=True, timeout=30, cwd=sandbox.root)
+    patched = conf.read_bytes()
+    conf.write_bytes(b"NCCL_DEBUG=INFO")
+    sandbox.run("enable", "--conf", str(conf))
+    assert patched == conf.read_bytes()
+
+
+def test_system_points_at_a_copy_that_every_user_can_read(sandbox: Sandbox) -> None:
+    untouched = sandbox.files()
+    assert sandbox.run("enable", "--system").returncode == 0
+    copy = sandbox.root / "usr" / "bagua-net" / "libnccl-net-bagua.so"
+    assert f"NCCL_NET_PLUGIN={copy}\n" in sandbox.system_conf.read_text()
+    assert copy.stat().st_mode & 0o005 == 0o005
+    assert not any(conf.exists() for conf in sandbox.confs)
+    sandbox.run("disable", "--system")
+    assert sandbox.files() == untouched
+
+
+def test_the_copy_stays_while_another_file_names_it(sandbox: Sandbox) -> None:
+    conf = sandbox.root / "job.conf"
+    sandbox.run("enable", "--conf", str(conf))
+    sandbox.run("enable")
+    sandbox.run("disable")
+    assert sandbox.copy.exists()
+    assert sandbox.run("status", NCCL_CONF_FILE=str(conf)).returncode == 0
+    sandbox.run("disable", "--conf", str(conf))
+    assert not sandbox.copy.exists()
+    assert not conf.exists()
+
+
+def test_enable_refreshes_the_copy(sandbox: Sandbox) -> None:
+    sandbox.run("enable")
+    sandbox.copy.write_bytes(b"an older version")
+    sandbox.run("enable")
+    assert sandbox.copy.read_bytes() == Path(LIBRARY).read_bytes()
+
+
+def test_another_setting_in_the_file_is_refused_and_forced_over(sandbox: Sandbox) -> None:
+    sandbox.confs[1].write_bytes(b"NCCL_NET=Socket\n")
+    before = sandbox.files()
+    refused = sandbox.run("enable")
+    assert refused.returncode == 1
+    assert f"{sandbox.confs[1]} has NCCL_NET=Socket" in refused.stderr
+    assert one_line(refused.stderr)
+    assert sandbox.files() == before
+    assert sandbox.run("enable", "--force").returncode == 0
+    sandbox.run("disable")
+    assert sandbox.files() == before
+
+
+def test_active_rdma_is_refused_and_forced_over(sandbox: Sandbox) -> None:
+    sandbox.add_rdma_port("mlx5_0", "1: DOWN")
+    assert sandbox.run("enable", "--dry-run").returncode == 0
+    sandbox.add_rdma_port("mlx5_1", "4: ACTIVE")
+    refused = sandbox.run("enable")
+    assert refused.returncode == 1
+    assert "mlx5_1:1 (InfiniBand, 100 Gb/sec (4X EDR))" in refused.stderr
+    assert "mlx5_0" not in refused.stderr
+    assert one_line(refused.stderr)
+    assert not any(conf.exists() for conf in sandbox.confs)
+    assert sandbox.run("enable", "--force").returncode == 0
+
+
+def test_an_nccl_that_takes_no_path_is_refused_with_the_way_out(sandbox: Sandbox) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
+    refused = sandbox.run("enable", **settings)
+    assert refused.returncode == 1
+    assert "NCCL 2.18.3" in refused.stderr
+    assert "bagua-net run -- COMMAND" in refused.stderr
+    assert not any(conf.exists() for conf in sandbox.confs)
+
+
+def test_a_path_that_nccl_would_cut_is_refused(sandbox: Sandbox) -> None:
+    refused = sandbox.run("enable", XDG_DATA_HOME=str(sandbox.root / ("x" * 200) / ("y" * 60)))
+    assert refused.returncode == 1
+    assert "NCCL keeps 254" in refused.stderr
+    assert not any(conf.exists() for conf in sandbox.confs)
+
+
+def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -> None:
+    done = sandbox.run("enable", NCCL_NET="Socket")
+    assert "not in effect here: NCCL_NET=Socket (environment)" in done.stderr
+
+
+def test_enable_says_when_another_file_stands_in_for_this_one(sandbox: Sandbox) -> None:
+    conf = sandbox.root / "cluster.conf"
+    for arguments in (["enable", "--dry-run"], ["enable"]):
+        done = sandbox.run(*arguments, NCCL_CONF_FILE=str(conf))
+        (said,) = [line for line in done.stderr.splitlines() if "NCCL_CONF_FILE" in line]
+        assert "NCCL will not read .nccl.conf" in said
+        assert f"`bagua-net enable --conf {conf}`" in said
+        assert "not in effect" not in done.stderr
+    for confs in (["--system"], ["--conf", str(conf)]):
+        assert (
+            "NCCL_CONF_FILE is set" not in sandbox.run("enable", *confs, "--dry-run", NCCL_CONF_FILE=str(conf)).stderr
+        )
+    assert sandbox.run("enable", "--conf", str(conf), NCCL_CONF_FILE=str(conf)).returncode == 0
+    assert sandbox.run("status", NCCL_CONF_FILE=str(conf)).returncode == 0
+
+
+def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
+    (sandbox.root / "database-home").rmdir()
+    done = sandbox.run("enable", HOME="/nonexistent")
+    assert done.returncode == 1
+    assert "use --conf FILE" in done.stderr
+    assert sandbox.files() == {}
+    conf = str(sandbox.root / "job.conf")
+    done = sandbox.run("enable", "--conf", conf, HOME="/nonexistent", XDG_DATA_HOME=str(sandbox.root / "data"))
+    assert done.returncode == 0, done.stderr
+    assert (sandbox.root / "data" / "bagua-net" / "libnccl-net-bagua.so").is_file()
+    assert not Path("/nonexistent").exists()
+
+
+# ---- print ----
+
+
+def test_every_form_names_the_library(sandbox: Sandbox) -> None:
+    for form in launchers.FORMS:
+        done = sandbox.run("enable", "--print", form, BAGUA_NET_NSTREAMS="8")
+        assert done.returncode == 0, done.stderr
+        for text in (LIBRARY, "BaguaNet", "BAGUA_NET_NSTREAMS", "8"):
+            assert text in done.stdout, form
+    assert sandbox.files() == {}
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "fish"])
+def test_a_shell_reads_back_what_was_printed(shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here")
+    script = launchers.render("fish" if shell == "fish" else "sh", NASTY) + "\nexec env -0"
+    done = subprocess.run([program, "-c", script], capture_output=True, check=True, timeout=30)
+    found = dict(line.split("=", 1) for line in done.stdout.decode().split("\0") if "=" in line)
+    assert {name: found[name] for name in NASTY} == NASTY
+
+
+def test_what_the_tests_start_has_a_home_of_its_own(home: Path) -> None:
+    """Shells and matplotlib leave files in the home."""
+    done = subprocess.run(["sh", "-c", "cd && pwd -P"], capture_output=True, text=True, check=True, timeout=30)
+    assert Path(done.stdout.strip()) == home.resolve()
+    assert home.resolve() != Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+
+
+def test_json_reads_back() -> None:
+    assert json.loads(launchers.render("json", NASTY)) == NASTY
+
+
+def test_kubernetes_quotes_what_it_would_substitute() -> None:
+    lines = launchers.render("k8s", NASTY).splitlines()
+    assert lines[0] == "env:"
+    names = [line.removeprefix("- name: ") for line in lines[1::2]]
+    values = [json.loads(line.removeprefix("  value: ")) for line in lines[2::2]]
+    assert {name: value.replace("$$(", "$(") for name, value in zip(names, values, strict=True)} == NASTY
+    assert "$$(id)" in dict(zip(names, values, strict=True))["DOLLARS"]
+
+
+def test_dockerfile_escapes_what_it_would_substitute() -> None:
+    assert launchers.render("docker", {"A": 'a "b" $c \\'}) == 'ENV A="a \\"b\\" \\$c \\\\"'
+
+
+def test_deepspeed_gets_no_line_that_its_parser_fails_on() -> None:
+    # As deepspeed/launcher/runner.py reads .deepspeed_env: every line must have two sides.
+    lines = launchers.render("deepspeed", NASTY).split("\n")
+    assert dict(line.split("=", maxsplit=1) for line in lines) == NASTY
+
+
+def test_mpirun_options_are_shell_words() -> None:
+    script = f"printf '%s\\0' {launchers.render('mpirun', NASTY)}"
+    words = subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=30).stdout.decode()
+    expected = [word for name, value in NASTY.items() for word in ("-x", f"{name}={value}")]
+    assert words.split("\0")[:-1] == expected
+
+
+def test_slurm_refuses_what_it_cannot_carry() -> None:
+    assert launchers.render("slurm", {"A": "1", "B": "2"}) == "--export=ALL,A=1,B=2"
+    with pytest.raises(bagua_net.ConflictingSetting, match="--print sh"):
+        launchers.render("slurm", {"A": "1,2"})
+
+
+# ---- run ----
+
+
+def test_run_gives_the_command_the_variables_its_arguments_and_its_exit_status(sandbox: Sandbox) -> None:
+    script = 'printf "%s\\n" "$NCCL_NET_PLUGIN" "$NCCL_NET" "$@"; exit 7'
+    done = sandbox.run("run", "--", "sh", "-c", script, "sh", "--force", "a b")
+    assert done.stdout.splitlines() == [LIBRARY, "BaguaNet", "--force", "a b"]
+    assert done.returncode == 7
+    assert sandbox.run("run", "sh", "-c", "exit 3").returncode == 3
+
+
+def test_run_reports_a_command_that_is_not_there(sandbox: Sandbox) -> None:
+    missing = sandbox.run("run", "no-such-command")
+    assert missing.returncode == 127
+    assert missing.stderr == "bagua-net: no-such-command: no such command\n"
+    assert sandbox.run("run", str(sandbox.home)).returncode == 126
+
+
+def test_run_passes_over_a_directory_that_it_may_not_read(sandbox: Sandbox) -> None:
+    locked = sandbox.root / "locked"
+    locked.mkdir(mode=0)
+    command = [sys.executable, "-m", "bagua_net", "run", "no-such-command"]
+    if os.geteuid() == 0:  # root can read everything, unless it drops that capability
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv(1): root may read every directory")
+        command = [shutil.which("setpriv") or "", "--bounding-set=-dac_override,-dac_read_search", *command]
+    environment = sandbox.environment(PATH=f"{locked}:{os.environ['PATH']}")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (127, "bagua-net: no-such-command: no such command\n")
+
+
+def test_run_tells_a_command_that_may_not_be_executed_from_one_that_is_not_there(sandbox: Sandbox) -> None:
+    (sandbox.home / "plain-file").write_text("no program")
+    done = sandbox.run("run", "plain-file", PATH=f"{sandbox.home}:{os.environ['PATH']}")
+    assert (done.returncode, done.stderr) == (126, "bagua-net: plain-file: Permission denied\n")
+
+
+def test_run_does_not_overwrite_another_plugin(sandbox: Sandbox) -> None:
+    refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="aws-ofi")
+    assert refused.returncode == 1
+    assert "NCCL_NET_PLUGIN=aws-ofi" in refused.stderr
+    assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="aws-ofi").returncode == 0
+
+
+def test_run_finds_the_library_for_an_nccl_that_takes_no_path(sandbox: Sandbox) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
+    load = "import ctypes, os; ctypes.CDLL(f'libnccl-net-{os.environ[\"NCCL_NET_PLUGIN\"]}.so'); print('loaded')"
+    done = sandbox.run("run", "--", sys.executable, "-c", load, **settings)
+    assert (done.stdout, done.returncode) == ("loaded\n", 0), done.stderr
+
+
+# ---- status ----
+
+
+def test_status_names_the_layer(sandbox: Sandbox) -> None:
+    off = sandbox.run("status", "--json")
+    assert off.returncode == 1
+    assert json.loads(off.stdout)["on"] is False
+    sandbox.run("enable")
+    on = sandbox.run("status", "--json", BAGUA_NET_NSTREAMS="8")
+    found = json.loads(on.stdout)
+    assert on.returncode == 0
+    assert found["plugin"] == {"name": "NCCL_NET_PLUGIN", "value": str(sandbox.copy), "layer": str(sandbox.confs[0])}
+    assert {"name": "BAGUA_NET_NSTREAMS", "value": "8", "layer": "environment"} in found["parameters"]
+    overruled = sandbox.run("status", NCCL_NET_PLUGIN="none")
+    assert overruled.returncode == 1
+    assert "NCCL_NET_PLUGIN=none (environment)" in overruled.stdout
+    assert sandbox.run("status", NCCL_CONF_FILE=str(sandbox.root / "absent.conf")).returncode == 1
+
+
+def test_status_tells_that_the_library_is_gone(sandbox: Sandbox) -> None:
+    sandbox.run("enable")
+    sandbox.copy.unlink()
+    done = sandbox.run("status")
+    assert done.returncode == 1
+    assert f"{sandbox.copy} ({sandbox.confs[0]}) does not exist" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["bagua", "libnccl-net-bagua.so"])
+def test_status_looks_for_a_bare_name_as_the_linker_does(sandbox: Sandbox, name: str) -> None:
+    missing = sandbox.run("status", NCCL_NET_PLUGIN=name)
+    assert missing.returncode == 1
+    assert "no libnccl-net-bagua.so on LD_LIBRARY_PATH" in missing.stdout
+    assert sandbox.run("status", NCCL_NET_PLUGIN=name, LD_LIBRARY_PATH=str(Path(LIBRARY).parent)).returncode == 0
+
+
+def test_status_knows_that_an_old_nccl_takes_no_path(sandbox: Sandbox) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
+    off = sandbox.run("status", **settings, NCCL_NET_PLUGIN=LIBRARY)
+    assert (off.returncode, "takes no path" in off.stdout) == (1, True)
+    assert sandbox.run("run", sys.executable, "-m", "bagua_net", "status", **settings).returncode == 0
+
+
+@pytest.mark.parametrize(("version", "home"), [("2.21.5", 1), ("2.30.7", 0)])
+def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: str, home: int) -> None:
+    settings = sandbox.with_nccl(nccl_wheels.library(version))
+    sandbox.run("enable", **settings)
+    found = json.loads(sandbox.run("status", "--json", **settings).stdout)
+    assert found["plugin"]["layer"] == str(sandbox.confs[home])
+    assert found["nccl"]["version"] == version
+
+
+@contextmanager
+def loaded(*arguments: str, then: str = "") -> Iterator[int]:
+    """The pid of another process that has the library loaded, has run more code, and has these arguments."""
+    load, wait = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1])", "print('loaded', flush=True); sys.stdin.read()"
+    hold = "\n".join([load, then, wait])
+    command = [sys.executable, "-c", hold, LIBRARY, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "loaded\n"
+        yield job.pid
+        job.communicate(timeout=30)
+
+
+def on_terminal(sandbox: Sandbox, *arguments: str, columns: int) -> list[str]:
+    """The lines that ``bagua-net ARGUMENTS`` writes to a terminal of this width, without colours."""
+    ours, theirs = os.openpty()
+    settings = {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    with os.fdopen(ours, "rb", buffering=0) as screen, sandbox.start(*arguments, stdout=theirs, **settings):
+        os.close(theirs)
+        text = b"".join(iter(lambda: _read_terminal(screen.fileno()), b""))
+    return text.decode().splitlines()
+
+
+def _read_terminal(fd: int) -> bytes:
+    """A terminal without a writer ends with EIO."""
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
+
+
+def test_status_lists_the_processes_that_have_it_loaded(sandbox: Sandbox) -> None:
+    with loaded() as pid:
+        found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+        assert [one for one in found if one["pid"] == pid and one["library"] == os.path.realpath(LIBRARY)]
+    found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+    assert not [one for one in found if one["pid"] == pid]
+
+
+def test_status_gives_each_process_one_line(sandbox: Sandbox) -> None:
+    script = "first\nsecond\x1b[31m" + "x" * 5000
+    with loaded(script) as pid:
+        wide = on_terminal(sandbox, "status", columns=400)
+        narrow = on_terminal(sandbox, "status", columns=len(LIBRARY) + 20)
+        whole = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+    (line,) = [line for line in wide if line.startswith(str(pid))]
+    assert "first second [31mxxx" in line
+    assert "x…" in line
+    assert line.endswith(os.path.realpath(LIBRARY))
+    assert max(map(len, wide)) <= 400
+    assert len([line for line in narrow if line.startswith(str(pid))]) == 1
+    assert next(one for one in whole if one["pid"] == pid)["command"].endswith(script)
+
+
+def test_status_says_off_that_a_process_loaded_it_all_the_same(sandbox: Sandbox) -> None:
+    with loaded("x" * 5000) as pid:
+        off = sandbox.run("status").stdout.splitlines()
+        sandbox.run("enable")
+        on = sandbox.run("status").stdout.splitlines()
+    assert "also loaded, by its own path:" in off
+    assert "loaded by:" in on
+    (line,) = [line for line in off if line.startswith(str(pid))]
+    assert len(line) < 100 + len(os.path.realpath(LIBRARY)) + 20
+    assert "…" in line
+
+
+def test_status_shows_the_processes_of_others_only_when_asked(sandbox: Sandbox) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to have a process of another user's")
+    become = "os.setuid(12345); ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)"  # and, by PR_SET_DUMPABLE, its owner in /proc
+    with loaded(then=become) as pid:
+        own, everyones = (sandbox.run("status", *flag).stdout for flag in ([], ["--all"]))
+        found = json.loads(sandbox.run("status", "--json").stdout)["processes"]
+    (one,) = [one for one in found if one["pid"] == pid]
+    assert one["uid"] == 12345
+    assert not [line for line in own.splitlines() if line.startswith(str(pid))]
+    assert "of other users: " in own
+    assert [line for line in everyones.splitlines() if line.startswith(str(pid))]
+
+
+# ---- params, and the same settings elsewhere ----
+
+NSTREAMS = "BAGUA_NET_NSTREAMS"
+MISSPELT = "BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"
+REFUSED = "BAGUA_NET_NSTREAMS=999: not in 0 … 64; unset it or use a value in that range (the default is 0)"
+
+
+def parameter(sandbox: Sandbox, name: str, **settings: str) -> dict[str, object]:
+    rows: list[dict[str, object]] = json.loads(sandbox.run("params", "--json", **settings).stdout)
+    return next(row for row in rows if row["name"] == name)
+
+
+def test_params_shows_values_and_refuses_bad_ones(sandbox: Sandbox) -> None:
+    good = sandbox.run("params", "--json", BAGUA_NET_NSTREAMS="8")
+    rows = {row["name"]: row for row in json.loads(good.stdout)}
+    assert good.returncode == 0
+    assert rows[NSTREAMS]["value"] == "8"
+    assert rows[NSTREAMS]["set"] is True
+    bad = sandbox.run("params", BAGUA_NET_NSTREAMS="999")
+    assert bad.returncode == 1
+    assert bad.stderr == f"bagua-net: {REFUSED}\n"
+    assert "0 (999 refused, environment)" in bad.stdout
+
+
+def test_params_takes_the_files_that_nccl_reads_after_the_environment(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_text("BAGUA_NET_NSTREAMS=3\nBAGUA_NET_SNDBUF=1M\n")
+    sandbox.system_conf.write_text("BAGUA_NET_NSTREAMS=5\nBAGUA_NET_RCVBUF=2M\n")
+    shown = sandbox.run("params", BAGUA_NET_SNDBUF="4M").stdout
+    for value, layer in (("3", sandbox.confs[0]), ("4M", "environment"), ("2M", sandbox.system_conf)):
+        assert f" {value} ({layer}) " in shown
+    found = parameter(sandbox, NSTREAMS)
+    assert (found["value"], found["given"], found["layer"]) == ("3", "3", str(sandbox.confs[0]))
+    other = str(sandbox.root / "none.conf")
+    assert parameter(sandbox, NSTREAMS, NCCL_CONF_FILE=other)["layer"] == str(sandbox.system_conf)
+
+
+def test_a_bad_value_in_a_file_is_refused_with_the_file(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_text("BAGUA_NET_NSTREAMS=999\n")
+    said = f"bagua-net: {sandbox.confs[0]}: {REFUSED}\n"
+    for arguments in (["params"], ["run", "--", "echo", "started"]):
+        done = sandbox.run(*arguments)
+        assert (done.returncode, done.stderr) == (1, said)
+        assert "started" not in done.stdout
+    assert sandbox.run("run", "--", "true", BAGUA_NET_NSTREAMS="8").returncode == 0
+
+
+def test_run_refuses_a_bad_value_before_it_starts(sandbox: Sandbox) -> None:
+    done = sandbox.run("run", "--", "echo", "started", BAGUA_NET_NSTREAMS="999")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"bagua-net: {REFUSED}\n")
+
+
+@pytest.mark.parametrize("arguments", [["params"], ["params", "--json"], ["status"], ["run", "--", "true"]])
+def test_a_name_that_nobody_reads_is_pointed_out(sandbox: Sandbox, arguments: list[str]) -> None:
+    expected = sandbox.run(*arguments)
+    assert expected.stderr == ""
+    done = sandbox.run(*arguments, BAGUA_NET_NSTREMS="8", BAGUA_NET_TEST_X="1", BAGUA_NET_BENCH_X="1")
+    assert (done.returncode, done.stderr) == (expected.returncode, f"bagua-net: {MISSPELT}\n")
+    sandbox.confs[0].write_text("BAGUA_NET_NSTREMS=8\n")
+    assert sandbox.run(*arguments).stderr == f"bagua-net: {sandbox.confs[0]}: {MISSPELT}\n"

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: MIT
+"""The doctor's verdicts, each on a machine with that problem."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import nccl_wheels
+import pytest
+from sandbox import Sandbox
+
+from bagua_net._doctor import check, network, plugin
+
+
+def diagnose(sandbox: Sandbox, **settings: str) -> tuple[int, dict[str, dict[str, str]]]:
+    done = sandbox.run("doctor", "--json", NCCL_SOCKET_IFNAME="lo", **settings)
+    assert done.stderr == ""
+    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)}
+
+
+def test_a_healthy_machine(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox)
+    assert status == 0
+    for name in ("library", "path", "copy", "parameters", "activation", "RDMA", "interface lo", "tcp_wmem", "ports"):
+        assert checks[name]["verdict"] in ("ok", "warn")
+        assert checks[name]["fact"]
+    assert checks["activation"]["fact"] == "off"
+    assert str(sandbox.copy) in checks["copy"]["fact"]
+
+
+def test_every_finding_that_is_not_ok_has_a_fix(sandbox: Sandbox) -> None:
+    _, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="none", BAGUA_NET_NSTREMS="4", NCCL_NET_PLUGIN="other")
+    assert {check["verdict"] for check in checks.values()} >= {"warn", "fail"}
+    assert all(check["fix"] for check in checks.values() if check["verdict"] != "ok")
+
+
+def test_the_text_has_one_line_for_each_finding(sandbox: Sandbox) -> None:
+    _, checks = diagnose(sandbox)
+    lines = sandbox.run("doctor", NCCL_SOCKET_IFNAME="lo").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [check["verdict"] for check in checks.values()]
+
+
+def test_a_bad_value_and_a_misspelt_name(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="999", BAGUA_NET_NSTREMS="4")
+    assert status == 1
+    assert checks["BAGUA_NET_NSTREAMS"] == {
+        "name": "BAGUA_NET_NSTREAMS",
+        "verdict": "fail",
+        "fact": "999: not in 0 … 64 (environment)",
+        "fix": "unset it or use a value in that range (the default is 0)",
+    }
+    assert checks["BAGUA_NET_NSTREMS"] == {
+        "name": "BAGUA_NET_NSTREMS",
+        "verdict": "warn",
+        "fact": "is no parameter (environment)",
+        "fix": "did you mean BAGUA_NET_NSTREAMS?",
+    }
+
+
+def test_settings_of_a_file_that_nccl_reads(sandbox: Sandbox) -> None:
+    first = free_pair()
+    settings = f"BAGUA_NET_PORT_RANGE={first}-{first + 1}\nBAGUA_NET_IMPLEMENT=TOKIO\nBAGUA_NET_RCVBUF=much\n"
+    sandbox.confs[0].write_text(settings)
+    status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="8")
+    assert status == 1
+    assert checks["BAGUA_NET_RCVBUF"]["fact"] == f"much: not in 0 … 1G ({sandbox.confs[0]})"
+    assert checks["BAGUA_NET_IMPLEMENT"]["fact"] == f"is no parameter of this version ({sandbox.confs[0]})"
+    for text in (
+        "BAGUA_NET_NSTREAMS=8 (environment)",
+        f"BAGUA_NET_PORT_RANGE={first}-{first + 1} ({sandbox.confs[0]})",
+    ):
+        assert text in checks["parameters"]["fact"]
+    assert checks["ports"]["fact"] == f"2 of 2 ports free in {first}-{first + 1}"
+
+
+def test_interfaces_are_those_that_a_file_chooses(sandbox: Sandbox) -> None:
+    sandbox.confs[0].write_text("NCCL_SOCKET_IFNAME=nosuchif0\n")
+    done = sandbox.run("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["interfaces"]["verdict"] == "fail"
+
+
+def test_rdma(sandbox: Sandbox) -> None:
+    sandbox.add_rdma_port("mlx5_0", "4: ACTIVE")
+    _, checks = diagnose(sandbox)
+    assert checks["RDMA"]["verdict"] == "warn"
+    assert "mlx5_0:1" in checks["RDMA"]["fact"]
+
+
+def test_a_path_that_is_too_long(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, XDG_DATA_HOME=f"/{'x' * 250}")
+    assert status == 1
+    assert checks["path length"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+def test_the_nccl_and_what_it_takes(sandbox: Sandbox, version: str) -> None:
+    _, checks = diagnose(sandbox, **sandbox.with_nccl(nccl_wheels.library(version)))
+    assert version in checks["NCCL"]["fact"]
+    assert checks["NCCL"]["verdict"] == ("warn" if version == "2.18.3" else "ok")
+
+
+def test_an_nccl_that_is_none(sandbox: Sandbox) -> None:
+    broken = sandbox.root / "libnccl.so.2"
+    broken.write_bytes(b"")
+    status, checks = diagnose(sandbox, **sandbox.with_nccl(broken))
+    assert status == 1
+    assert "file too short" in checks["NCCL"]["fact"]
+
+
+@contextmanager
+def listeners(first: int, last: int) -> Iterator[None]:
+    with ExitStack() as stack:
+        for port in range(first, last + 1):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("", port))
+            listener.listen()
+        yield
+
+
+def free_pair() -> int:
+    """The first of two free ports."""
+    for first in range(20000, 32000, 2):
+        try:
+            with listeners(first, first + 1):
+                return first
+        except OSError:
+            continue
+    pytest.skip("no two free ports in a row here")
+
+
+def test_a_port_range_that_is_taken(sandbox: Sandbox) -> None:
+    first = free_pair()
+    span = f"{first}-{first + 1}"
+    status, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=span)
+    assert (status, checks["ports"]["verdict"]) == (0, "warn")
+    assert checks["ports"]["fact"] == f"2 of 2 ports free in {span}"
+    with listeners(first, first + 1):
+        status, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=span)
+    assert (status, checks["ports"]["verdict"]) == (1, "fail")
+
+
+def test_a_port_range_among_the_outgoing_ports(sandbox: Sandbox) -> None:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=f"{high}-{high}")
+    assert f"{low}-{high}" in checks["port overlap"]["fact"]
+    below = f"{int(low) - 20}-{int(low) - 1}"
+    _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=below)
+    assert "port overlap" not in checks
+
+
+SICK_SYSCTLS = {
+    "ipv4/tcp_wmem": "4096 16384 65536",
+    "ipv4/tcp_rmem": "4096 131072 262144",
+    "core/somaxconn": "128",
+    "ipv4/tcp_congestion_control": "reno",
+    "ipv4/tcp_slow_start_after_idle": "1",
+}
+
+
+def test_kernel_settings_in_a_namespace_of_their_own() -> None:
+    """A network namespace has its own values of these, so the test can set them."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare(1) for a network namespace")
+    script = "".join(f"echo {value!r} > /proc/sys/net/{name} && " for name, value in SICK_SYSCTLS.items())
+    code = (
+        "import json; from bagua_net._doctor import check, network as n\n"
+        "checks = (n.check_buffers, n.check_backlog, n.check_congestion_control)\n"
+        "print(json.dumps({c.name: [c.verdict, c.fix] for c in check.run(checks)}))"
+    )
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", f'{script} exec "$0" -c "$1"', sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: verdict for name, (verdict, _) in found.items()} == {
+        "tcp_wmem": "warn",
+        "tcp_rmem": "warn",
+        "somaxconn": "warn",
+        "congestion control": "warn",
+        "tcp_slow_start_after_idle": "warn",
+    }
+    assert found["tcp_wmem"][1] == 'sysctl -w net.ipv4.tcp_wmem="4096 16384 4194304"'
+
+
+@pytest.mark.parametrize("name", ["BAGUA_NET_SNDBUF", "BAGUA_NET_RCVBUF"])
+@pytest.mark.parametrize(("value", "verdict"), [("65535", "warn"), ("8K", "warn"), ("64K", "ok"), ("1M", "ok")])
+def test_a_buffer_that_tcp_cannot_work_with(sandbox: Sandbox, name: str, value: str, verdict: str) -> None:
+    status, checks = diagnose(sandbox, **{name: value})
+    assert (status, checks[name]["verdict"]) == (0, verdict)
+    assert ("windows that small" in checks[name]["fact"]) is (verdict == "warn")
+
+
+def test_buffers_that_are_left_to_the_kernel_or_cannot_be_read_are_no_finding_of_their_own(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_SNDBUF="0", BAGUA_NET_RCVBUF="much")
+    assert status == 1
+    assert "BAGUA_NET_SNDBUF" not in checks
+    assert checks["BAGUA_NET_RCVBUF"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("reno", "ok"), ("no-such_one", "warn")])
+def test_a_congestion_control_that_the_kernel_has_or_not(sandbox: Sandbox, name: str, verdict: str) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_CONGESTION=name)
+    assert (status, checks["BAGUA_NET_CONGESTION"]["verdict"]) == (0, verdict)
+    assert ("the kernel has" in checks["BAGUA_NET_CONGESTION"]["fact"]) is (verdict == "warn")
+
+
+def test_a_congestion_control_that_this_user_may_not_have() -> None:
+    """An algorithm that the kernel reserves for privileged users, if it has one."""
+    names = {
+        kind: set(Path(f"/proc/sys/net/ipv4/tcp_{kind}_congestion_control").read_text().split())
+        for kind in ("available", "allowed")
+    }
+    kept = sorted(names["available"] - names["allowed"])
+    if os.geteuid() != 0 or shutil.which("setpriv") is None or not kept:
+        pytest.skip("needs root, setpriv(1) and a congestion control that is not allowed to all")
+    code = (
+        "import json; from bagua_net._doctor import check, network as n\n"
+        "print(json.dumps([[c.verdict, c.fix] for c in check.run((n.check_own_congestion_control,))]))"
+    )
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-c", code],
+        env=os.environ | {"BAGUA_NET_CONGESTION": kept[0]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    ((verdict, fix),) = json.loads(done.stdout)
+    assert (verdict, kept[0] in fix) == ("warn", True)
+
+
+def test_the_systems_congestion_control_is_no_finding_of_its_own(sandbox: Sandbox) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_CONGESTION="")
+    assert status == 0
+    assert "BAGUA_NET_CONGESTION" not in checks
+
+
+@pytest.mark.parametrize(("limit", "verdict", "fix"), [(4194303, "warn", "4194304"), (4194304, "ok", "")])
+def test_the_send_buffer_that_may_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, verdict: str, fix: str
+) -> None:
+    """With a substitute file: the real setting belongs to the whole machine."""
+    monkeypatch.setattr(network, "SYSCTLS", tmp_path)
+    assert list(check.run((network.check_wmem_max,))) == []
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "wmem_max").write_text(f"{limit}\n")
+    (finding,) = check.run((network.check_wmem_max,))
+    assert (finding.verdict, finding.fix) == (verdict, fix and f"sysctl -w net.core.wmem_max={fix}")
+    assert str(limit) in finding.fact
+
+
+def test_a_check_that_cannot_be_made_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(network, "SYSCTLS", tmp_path)
+    findings = list(check.run((network.check_backlog, plugin.check_rdma)))
+    assert [(found.name, found.verdict) for found in findings] == [("backlog", "warn"), ("RDMA", "ok")]
+    assert "could not be checked" in findings[0].fact

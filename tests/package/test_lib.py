@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""The library from Python: header and binary agree, and nothing else is exported."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bagua_net
+from bagua_net._machine import interfaces
+from bagua_net._native import library
+from bagua_net._native.plugin import header_path
+from bagua_net._settings import parameters
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+def declared() -> set[str]:
+    region = re.search(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", header_path().read_text(), re.DOTALL)
+    assert region is not None
+    code = re.sub(r"/\*.*?\*/", "", region.group(1), flags=re.DOTALL)
+    return set(re.findall(r"\b(bnet_\w+)\(", code))
+
+
+def test_every_declared_function_is_there() -> None:
+    lib = library.load()
+    assert declared() >= {"bnet_abi_version", "bnet_param_get", "bnet_coll_allreduce"}
+    missing = {name for name in declared() if not hasattr(lib, name)}
+    assert not missing
+
+
+def test_only_the_tables_and_the_declared_functions_are_exported() -> None:
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("no nm(1) here")
+    command = [nm, "-D", "--defined-only", str(bagua_net.plugin_path())]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
+    tables = {f"ncclNetPlugin_v{version}" for version in range(4, 13)}
+    assert {line.split()[-1].split("@")[0] for line in lines} == tables | declared()
+
+
+def _dynamic() -> list[tuple[str, str]]:
+    """Tag and value of each row of the library's dynamic section."""
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("no readelf(1) here")
+    command = [readelf, "--dynamic", "--wide", str(bagua_net.plugin_path())]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    return re.findall(r"^ 0x[0-9a-f]+ \((\w+)\) +(.*?)\s*$", shown, re.MULTILINE)
+
+
+def test_nothing_but_libc_is_needed() -> None:
+    needed = [re.sub(r".*\[(.*)\]", r"\1", value) for tag, value in _dynamic() if tag == "NEEDED"]
+    assert "libc.so.6" in needed
+    libc = re.compile(r"lib(c|pthread)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+")
+    assert [name for name in needed if not libc.fullmatch(name)] == []
+
+
+def test_the_soname_is_the_file_name() -> None:
+    """An NCCL that takes no path asks the linker for this name."""
+    names = [value for tag, value in _dynamic() if tag == "SONAME"]
+    assert names == [f"Library soname: [{bagua_net.plugin_path().name}]"]
+
+
+def test_it_is_bound_at_once_and_stays() -> None:
+    """A missing symbol fails the load; the code of our thread stays mapped when the library is unloaded."""
+    flags = {word for tag, value in _dynamic() if tag == "FLAGS_1" for word in value.split()}
+    assert flags >= {"NOW", "NODELETE"}
+
+
+def test_the_version_is_the_packages() -> None:
+    assert library.text(library.load().bnet_version()) == bagua_net.__version__
+
+
+def test_tables_by_number() -> None:
+    lib = library.load()
+    assert [version for version in range(20) if lib.bnet_net_table(version) != library.ffi.NULL] == [*range(4, 13)]
+
+
+def test_another_interface_version_is_refused() -> None:
+    code = (
+        "from bagua_net import LibraryUnusable; from bagua_net._native import library\n"
+        "library.ABI_VERSION = 99\n"
+        "try: library.load()\n"
+        "except LibraryUnusable as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "has interface version 1 and this package needs 99" in done.stdout, done.stderr
+
+
+def test_params_are_complete_and_at_their_defaults() -> None:
+    rows = parameters.read()
+    assert {"BAGUA_NET_NSTREAMS", "BAGUA_NET_MIN_CHUNKSIZE", "BAGUA_NET_PORT_RANGE"} <= {row.name for row in rows}
+    for row in rows:
+        assert row.help
+        assert row.error is None
+        assert (row.set, row.value) == (False, row.default)
+
+
+def test_interfaces_are_offered_or_rejected_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "=lo")
+    rows = interfaces.scan()
+    assert [row.name for row in rows if row.reason is None] == ["lo"]
+    assert {row.name for row in rows} >= {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}
+
+
+WARNINGS_AT_INIT = """
+import ctypes
+from bagua_net import plugin_path
+text, number = ctypes.c_char_p, ctypes.c_int
+Log = ctypes.CFUNCTYPE(None, number, ctypes.c_ulong, text, number, text, text)
+log = Log(lambda level, flags, file, line, form, said: level == 2 and print(said.decode()))
+table = ctypes.c_void_p.in_dll(ctypes.CDLL(str(plugin_path())), "ncclNetPlugin_v8")
+init = ctypes.cast((ctypes.c_void_p * 2).from_address(ctypes.addressof(table))[1], ctypes.CFUNCTYPE(ctypes.c_int, Log))
+init(log)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["NSTREMS", "STREAMS", "PROT_RANGE", "MIN_CHUNK_SIZE", "IMPLEMENT", "", "SNDBUFS", "RCVBUFFER", "XXXDBUF"]
+)
+def test_a_name_that_nobody_reads_is_called_the_same_here_and_in_the_job(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"BAGUA_NET_{name}", "1")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    done = subprocess.run([sys.executable, "-c", WARNINGS_AT_INIT], capture_output=True, text=True, timeout=60)
+    (sentence,) = parameters.check()
+    assert done.stdout == f"NET/BaguaNet: {sentence}\n", done.stderr

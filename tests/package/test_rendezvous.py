@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""The rendezvous over real sockets: which peers may take part, and what the ranks are told when one is missing."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bagua_net._bench.ranks import rendezvous
+from bagua_net._bench.ranks.rendezvous import Client, RendezvousFailed, Server
+
+TOKEN = "a token of this test"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as executor:
+        yield executor
+
+
+def in_ranks(server: Server, nranks: int, work: Callable[[Client, int], object]) -> list[object]:
+    """work(client, rank) in one thread per rank; results in rank order."""
+
+    def body(rank: int) -> object:
+        with Client("127.0.0.1", server.port, TOKEN, rank, nranks, timeout=20) as client:
+            return work(client, rank)
+
+    with ThreadPoolExecutor(nranks) as executor:
+        return list(executor.map(body, range(nranks)))
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 5])
+def test_all_ranks_get_all_rows_in_order(nranks: int) -> None:
+    def rounds(client: Client, rank: int) -> list[list[bytes]]:
+        return [client.all_gather(bytes([rank, number]) * number) for number in range(20)]
+
+    expected = [[bytes([rank, number]) * number for rank in range(nranks)] for number in range(20)]
+    with Server(nranks, TOKEN, timeout=20) as server:
+        assert in_ranks(server, nranks, rounds) == [expected] * nranks
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.binary(max_size=100_000), min_size=1, max_size=4))
+def test_rows_of_any_length(rows: list[bytes]) -> None:
+    with Server(len(rows), TOKEN, timeout=20) as server:
+        assert in_ranks(server, len(rows), lambda c, rank: c.all_gather(rows[rank])) == [rows] * len(rows)
+
+
+def test_the_longest_row_passes_and_a_longer_one_is_refused_here() -> None:
+    longest = bytes(rendezvous.MAX_ROW)
+    with Server(1, TOKEN, timeout=20) as server, Client("127.0.0.1", server.port, TOKEN, 0, 1) as client:
+        with pytest.raises(ValueError, match="at most"):
+            client.all_gather(longest + b"x")
+        assert client.all_gather(longest) == [longest]
+
+
+def closed_by_server(sock: socket.socket) -> bool:
+    sock.settimeout(20)
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: somebody-scanning\r\n\r\n" + b" " * 64,
+        b"\xff" * 4096,
+        struct.pack("<8s32sII", b"bnetrdv1", b"w" * 32, 0, 2),
+    ],
+    ids=["http", "noise", "wrong token"],
+)
+def test_connections_without_a_hello_are_rejected_and_the_run_goes_on(garbage: bytes, pool: ThreadPoolExecutor) -> None:
+    with Server(2, TOKEN, timeout=20) as server:
+        silent = socket.create_connection(("127.0.0.1", server.port))
+        first = pool.submit(lambda: Client("127.0.0.1", server.port, TOKEN, 0, 2).all_gather(b"zero"))
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.sendall(garbage)
+            assert closed_by_server(peer)
+        with Client("127.0.0.1", server.port, TOKEN, 1, 2) as second:
+            assert second.all_gather(b"one") == [b"zero", b"one"]
+        assert first.result(20) == [b"zero", b"one"]
+        silent.close()
+
+
+def test_a_silent_connection_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 0.05)
+    with (
+        Server(1, TOKEN, timeout=20) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as peer,
+    ):
+        assert closed_by_server(peer)
+
+
+def test_many_silent_connections_leave_room_for_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 1000)
+    with Server(1, TOKEN, timeout=20) as server:
+        unidentified = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+        with Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
+            assert client.all_gather(b"x") == [b"x"]
+        assert closed_by_server(unidentified[0])
+        for peer in unidentified:
+            peer.close()
+
+
+def test_another_run_s_token_is_an_error_that_says_so() -> None:
+    with Server(1, TOKEN) as server, pytest.raises(RendezvousFailed, match="another run"):
+        Client("127.0.0.1", server.port, "another token", 0, 1, timeout=20)
+
+
+def test_a_row_longer_than_allowed_costs_the_sender_its_place() -> None:
+    with Server(1, TOKEN) as server, Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
+        client._socket.sendall(struct.pack("<I", rendezvous.MAX_ROW + 1))
+        with pytest.raises(RendezvousFailed, match=r"closed|went away"):
+            client.all_gather(b"")
+
+
+def test_missing_ranks_are_named() -> None:
+    with (
+        Server(4, TOKEN, timeout=0.2) as server,
+        Client("127.0.0.1", server.port, TOKEN, 1, 4, timeout=20) as client,
+        pytest.raises(RendezvousFailed, match=r"ranks 0, 2 and 3 did not arrive within 0\.2 s"),
+    ):
+        client.all_gather(b"")
+
+
+def test_a_rank_that_leaves_is_named_to_those_who_wait_and_to_those_who_come_later() -> None:
+    with Server(3, TOKEN, timeout=20) as server:
+        clients = [Client("127.0.0.1", server.port, TOKEN, rank, 3, timeout=20) for rank in range(3)]
+        heard: list[str] = []
+
+        def wait() -> None:
+            try:
+                clients[0].all_gather(b"")
+            except RendezvousFailed as error:
+                heard.append(str(error))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        clients[2].close()
+        waiting.join(20)
+        assert heard == ["rank 2 left the run"]
+        with pytest.raises(RendezvousFailed, match="rank 2 left the run"):
+            clients[1].all_gather(b"")
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("rank", "nranks", "reason"),
+    [(0, 2, "rank 0 is here already"), (1, 3, "this run has 2 ranks"), (2, 2, "this run has 2 ranks")],
+)
+def test_a_rank_that_does_not_fit_is_told_why(rank: int, nranks: int, reason: str) -> None:
+    with (
+        Server(2, TOKEN, timeout=20) as server,
+        Client("127.0.0.1", server.port, TOKEN, 0, 2, timeout=20),
+        pytest.raises(RendezvousFailed, match=reason),
+    ):
+        Client("127.0.0.1", server.port, TOKEN, rank, nranks, timeout=20)
+
+
+def test_nobody_listening_is_an_error_with_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(RendezvousFailed, match=f"127.0.0.1:{port}"):
+        Client("127.0.0.1", port, TOKEN, 0, 1, timeout=0.2)
+
+
+def test_a_client_waits_for_a_server_that_starts_later(pool: ThreadPoolExecutor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    row = pool.submit(lambda: Client("127.0.0.1", port, TOKEN, 0, 1, timeout=20).all_gather(b"late"))
+    with Server(1, TOKEN, port=port, timeout=20):
+        assert row.result(20) == [b"late"]
+
+
+def test_a_port_in_use_is_an_error_with_the_address() -> None:
+    with Server(1, TOKEN) as server, pytest.raises(RendezvousFailed, match=f"127.0.0.1:{server.port}"):
+        Server(1, TOKEN, port=server.port)
+
+
+def test_a_client_hears_that_the_server_went_away() -> None:
+    server = Server(2, TOKEN, timeout=20)
+    client = Client("127.0.0.1", server.port, TOKEN, 0, 2, timeout=20)
+    server.close()
+    with pytest.raises(RendezvousFailed, match="went away"):
+        client.all_gather(b"")
+    client.close()

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: MIT
+"""Groups that end, or fail to start, in the middle of something: by another thread, a signal, a fork."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks, refusal
+
+if TYPE_CHECKING:
+    from rank import Here
+
+_LONG = timedelta(seconds=300)
+#: Seconds between two polls of another thread's progress: that thread needs the GIL.
+_PAUSE = 0.001
+
+
+# ---- another thread ----
+
+
+def aborted_in_shutdown(here: Here, name: str) -> str:
+    """One thread of rank 0 ends the group and waits for an operation that never ends; another thread aborts."""
+    group = dist.new_group(timeout=_LONG)
+    dist.barrier(group)
+    told = ""
+    if here.rank == 0:
+        tensor = torch.ones(1_000_000)
+        work = dist.isend(tensor, 1, group=group) if name == "send" else dist.barrier(group, async_op=True)
+        thread = threading.Thread(target=group.shutdown)
+        thread.start()
+        while not refusal(lambda: dist.barrier(group, async_op=True)).startswith("RuntimeError: "):
+            time.sleep(_PAUSE)  # until it has begun
+        group.abort()
+        thread.join()
+        told = refusal(work.wait)
+    here.meet("rank 0 is free")
+    group.abort()
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("name", ["collective", "send"])
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_abort_ends_a_shutdown_that_waits(ranks: Ranks, name: str) -> None:
+    assert ranks.run(aborted_in_shutdown, name, seconds=40)[0].startswith("DistBackendError: ")
+
+
+def aborted_before_it_is_made(here: Here, name: str) -> str:
+    """Rank 0 waits for ranks that do not make the group, which would take minutes."""
+    group = dist.new_group(None if here.rank == 0 else [0], timeout=_LONG)
+    if here.rank != 0:
+        return ""
+    told: list[str] = []
+    tensor = torch.ones(3)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(tensor, group=group),
+        "send": lambda: dist.send(tensor, 1, group=group),
+    }
+    thread = threading.Thread(target=lambda: told.append(refusal(calls[name])))
+    thread.start()
+    while not any(frame.f_code.co_name == "appears" for frame in _stack(thread)):
+        time.sleep(_PAUSE)
+    group.abort()
+    thread.join()
+    dist.destroy_process_group(group)
+    return told[0]
+
+
+def _stack(thread: threading.Thread) -> Iterator[Any]:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "send"])
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_abort_ends_a_wait_for_ranks_that_never_make_the_group(ranks: Ranks, name: str) -> None:
+    told = ranks.run(aborted_before_it_is_made, name, seconds=40)[0]
+    assert "aborted while rank 1 had not made this group" in told
+
+
+def ended_by_all(here: Here) -> None:
+    """In any order, everything is released once."""
+    group = dist.new_group()
+    dist.barrier(group)
+    here.meet("connected")
+    ends = [group.shutdown, group.abort] * 4
+    threads = [threading.Thread(target=end) for end in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    dist.destroy_process_group(group)
+
+
+def test_a_group_that_is_ended_by_many_threads_at_once(ranks: Ranks) -> None:
+    for _ in range(5):
+        ranks.run(ended_by_all, seconds=40)
+
+
+def ended_by_its_callbacks(here: Here) -> list[str]:
+    """An operation fails; two callbacks and the waiting thread all react by ending the group."""
+    group = dist.new_group(timeout=_LONG)
+    dist.barrier(group)
+    here.meet("connected")
+    if here.rank != 0:
+        dist.destroy_process_group(group)
+        return []
+    told: list[str] = []
+    met = threading.Barrier(3, timeout=30)
+
+    def end(future: Any) -> None:
+        told.append(refusal(future.value))
+        met.wait()
+        group.abort()
+
+    works = [dist.barrier(group, async_op=True) for _ in range(2)]
+    futures = [work.get_future().then(end) for work in works]
+    told.append(refusal(works[0].wait))
+    met.wait()
+    group.shutdown()
+    for future in futures:
+        future.wait()
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_group_that_is_ended_by_its_callbacks(ranks: Ranks) -> None:
+    told = ranks.run(ended_by_its_callbacks, seconds=60)[0]
+    assert len(told) == 3
+    assert all("allreduce" in one or "barrier" in one for one in told)
+
+
+# ---- a signal ----
+
+
+def _in_the_library(thread: int) -> bool:
+    frame = sys._current_frames()[thread]
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_name == "_call" and "getattr(self._lib" in line
+
+
+def ended_by_a_signal(here: Here) -> bool:
+    """The handler interrupts an operation of its own thread and destroys the group."""
+    group = dist.new_group()
+    dist.barrier(group)
+    main, handled = threading.get_ident(), threading.Event()
+
+    def end(*_: Any) -> None:
+        dist.destroy_process_group(group)
+        handled.set()
+
+    def send_signal() -> None:
+        while not _in_the_library(main):
+            time.sleep(_PAUSE)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        here.say("signalled")
+
+    if here.rank != 0:
+        here.hear("signalled")
+        refusal(lambda: dist.barrier(group))
+        dist.destroy_process_group(group)
+        return True
+    before = signal.signal(signal.SIGUSR1, end)
+    thread = threading.Thread(target=send_signal)
+    thread.start()
+    refusal(lambda: dist.barrier(group))
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+    return handled.is_set()
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_handler_of_a_signal_destroys_the_group(ranks: Ranks) -> None:
+    assert ranks.run(ended_by_a_signal, seconds=40) == [True, True]
+
+
+# ---- a fork ----
+
+
+def used_in_a_child(here: Here) -> list[str]:
+    """A child of fork() gets an error that the group is its parent's; ending it does not harm the parent."""
+    for work in (dist.barrier(async_op=True), dist.isend(torch.ones(2), (here.rank + 1) % here.size)):
+        assert work is not None
+    dist.recv(torch.zeros(2), (here.rank - 1) % here.size)
+    here.meet("connected")
+    group = dist.group.WORLD
+    assert group is not None
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # otherwise a hang would outlive the test
+        told = [
+            refusal(lambda: dist.barrier()),
+            refusal(lambda: dist.all_reduce(torch.ones(1), async_op=True)),
+            refusal(lambda: dist.send(torch.ones(1), (here.rank + 1) % here.size)),
+            refusal(group.shutdown),
+            refusal(group.abort),
+        ]
+        os.write(writer, "\n".join(told).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        said = pipe.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    dist.barrier()
+    return said
+
+
+def test_a_forked_child_does_not_use_its_parent_s_group(ranks: Ranks) -> None:
+    for said in ranks.run(used_in_a_child, seconds=40):
+        assert len(said) == 5
+        for text in said[:3]:
+            assert "belongs to the process that forked this one; make a group here" in text
+        assert said[3:] == ["accepted", "accepted"]
+
+
+# ---- missing resources ----
+
+
+def ended_by_a_signal_as_it_fails(here: Here) -> str:
+    """The same, where the interrupted operation then fails: the text of its error belonged to the group."""
+    group = dist.new_group()
+    dist.barrier(group)
+    main, options = threading.get_ident(), dist.BarrierOptions()
+    options.asyncOp = False
+
+    def send_signal() -> None:
+        while not _in_the_library(main):
+            time.sleep(_PAUSE)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        here.say("signalled")
+
+    if here.rank != 0:
+        here.hear("signalled")
+        dist.destroy_process_group(group)
+        return ""
+    before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
+    thread = threading.Thread(target=send_signal)
+    thread.start()
+    told = refusal(lambda: group.barrier(options))  # torch's own would ask the group for its name
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+    return told
+
+
+def test_what_fails_after_a_handler_has_destroyed_the_group_says_why() -> None:
+    """Freed memory is filled with "Z"."""
+    with Ranks(2, {"MALLOC_PERTURB_": "90", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}) as ranks:
+        assert "rank 0 lost rank 1" in ranks.run(ended_by_a_signal_as_it_fails, seconds=40)[0]
+
+
+def ended_by_a_signal_while_it_posts(here: Here, asked: str) -> tuple[str, int]:
+    """The handler runs when the messages' thread has just started and nothing is posted yet."""
+    group = dist.new_group()
+    threads = threading.active_count()
+    start = group._messages._start
+    before = signal.signal(signal.SIGUSR1, lambda *_: getattr(group, asked)())
+
+    def start_and_signal(timeout_s: float) -> None:
+        start(timeout_s)
+        signal.raise_signal(signal.SIGUSR1)
+
+    group._messages._start = start_and_signal
+    told = refusal(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group))
+    signal.signal(signal.SIGUSR1, before)
+    dist.destroy_process_group(group)
+    return told, threading.active_count() - threads
+
+
+@pytest.mark.parametrize("asked", ["abort", "shutdown"])
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_handler_of_a_signal_ends_the_group_in_the_middle_of_a_post(ranks: Ranks, asked: str) -> None:
+    for told, more_threads in ranks.run(ended_by_a_signal_while_it_posts, asked, seconds=40):
+        assert told.startswith("DistBackendError: bagua_net, group ")
+        assert more_threads == 0
+
+
+@contextmanager
+def _no_more_threads() -> Iterator[None]:
+    """No thread can start: the stack size is too large."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def callbacks_without_threads(here: Here) -> float:
+    """Callbacks of a future still run, on an existing thread."""
+    group = dist.new_group()
+    dist.barrier(group, async_op=True).wait()
+    tensor = torch.ones(1)
+    if here.rank == 0:
+        with _no_more_threads(), pytest.raises(RuntimeError):
+            threading.Thread(target=print).start()
+    with _no_more_threads():
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        future = work.get_future().then(lambda _: tensor.item())
+        work.wait()
+        value = float(future.wait())
+        dist.barrier(group)
+    dist.destroy_process_group(group)
+    return value
+
+
+def test_callbacks_where_no_thread_can_start(ranks: Ranks) -> None:
+    assert ranks.run(callbacks_without_threads, seconds=40) == [float(ranks.size)] * ranks.size
+
+
+def operations_without_threads(here: Here) -> list[str]:
+    """Operations that need a thread fail with that reason, others work, and the group can end."""
+    group = dist.new_group()
+    with _no_more_threads():
+        told = [
+            refusal(lambda: dist.all_reduce(torch.ones(1), group=group, async_op=True)),
+            refusal(lambda: dist.isend(torch.ones(1), (here.rank + 1) % here.size, group=group)),
+        ]
+        dist.barrier(group)
+    dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
+    told.append(refusal(lambda: dist.barrier(group)))
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_operations_where_no_thread_can_start(ranks: Ranks) -> None:
+    for told in ranks.run(operations_without_threads, seconds=40):
+        assert told == ["RuntimeError: can't start new thread"] * 2 + ["accepted"]
+
+
+def _descriptors() -> set[int]:
+    names = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
+    return {number for number in names if Path(f"/proc/self/fd/{number}").exists()}  # without that of the directory
+
+
+def _settled(wanted: set[int] | None) -> set[int]:
+    """The open descriptors, once as wanted or unchanged between two polls; at the latest after some seconds."""
+    deadline = time.monotonic() + 10
+    last: set[int] = set()
+    while (found := _descriptors()) != (last if wanted is None else wanted) and time.monotonic() < deadline:
+        last = found
+        time.sleep(0.05)
+    return found
+
+
+def made_with_too_few_descriptors(here: Here) -> list[set[int]]:
+    """At whichever step making a group fails, everything that it opened is closed again."""
+    dist.destroy_process_group()  # its descriptors would serve this one as well
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = _settled(None)
+    free = [number for number in range(len(before) + 100) if number not in before]
+    left = []
+    for enough in free[:40]:
+        store = dist.HashStore()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+        told = refusal(lambda store=store: _make(store, 4))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if told == "accepted":
+            break
+        assert told.startswith("DistBackendError: bagua_net, group made: "), told
+        left.append(_settled(before) - before)
+    assert left, "it never failed"
+    here.join()
+    return left
+
+
+def _make(store: dist.Store, size: int) -> None:
+    from bagua_net.torch import ProcessGroupBaguaNet
+
+    ProcessGroupBaguaNet(store, 0, size, _LONG, "made").abort()
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_nothing_is_left_of_a_group_that_cannot_be_made(ranks: Ranks) -> None:
+    for left in ranks.run(made_with_too_few_descriptors, seconds=60):
+        assert left == [set()] * len(left)
+
+
+# ---- other backends in the same group ----
+
+
+def shared(here: Here, backend: str) -> list[str]:
+    group = dist.new_group(backend=backend)
+    told = [
+        refusal(lambda: dist.all_reduce(torch.ones(1), group=group)),
+        refusal(lambda: dist.isend(torch.ones(1), (here.rank + 1) % here.size, group=group)),
+        refusal(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group)),
+    ]
+    dist.destroy_process_group(group)
+    return told
+
+
+_BESIDE = ["cpu:bagua_net,cuda:nccl", "cpu:bagua_net,cuda:gloo", "cuda:gloo,cpu:bagua_net", "cuda:bagua_net"]
+
+
+@pytest.mark.parametrize("backend", _BESIDE)
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_other_backends_in_one_group_are_refused(ranks: Ranks, backend: str) -> None:
+    """With a group in Python, torch silently makes no other backend; tensors for that would come here."""
+    for told in ranks.run(shared, backend):
+        for text in told:
+            assert text.startswith("ValueError: bagua_net, group "), text
+            assert f"its backends are {backend}, and bagua_net serves CPU tensors" in text
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_the_cpu_may_be_named(ranks: Ranks) -> None:
+    ranks.run(named)
+
+
+def named(here: Here) -> None:
+    group = dist.new_group(backend="cpu:bagua_net")
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == here.size
+    dist.destroy_process_group(group)

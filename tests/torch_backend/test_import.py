@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: MIT
+"""torch imports this package wherever it is installed. That must cost nothing and must never fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import ranks as harness
+
+import bagua_net
+import bagua_net_autoload
+from bagua_net import _torch_backend
+
+_ROOT = Path(__file__).resolve().parents[2]
+_ENTRY_POINT = "[torch.backends]\nbagua_net = bagua_net_autoload:autoload\n"
+_SECONDS = 100
+
+
+def _installed(directory: Path) -> Path:
+    """A directory with a package's metadata, where torch finds the entry point."""
+    metadata = directory / "bagua_net_as_installed-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bagua_net_as_installed\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(_ENTRY_POINT)
+    return directory
+
+
+def _python(code: str, path: Path, settings: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    variables = harness.environment(settings)
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), variables.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=_SECONDS, cwd=path
+    )
+
+
+def _package_without_library(directory: Path) -> Path:
+    """The package as on a machine where the library was never built."""
+    package = Path(bagua_net.__file__).parent
+    shutil.copytree(package, directory / "bagua_net", ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    return _installed(directory)
+
+
+_MEET = """
+import torch, torch.distributed as dist
+print("imported", *dist.Backend.backend_list)
+dist.init_process_group("bagua_net", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print("worked", tensor.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_the_package_has_the_entry_point() -> None:
+    text = (_ROOT / "pyproject.toml").read_text()
+    assert re.search(r'^\[project\.entry-points\."torch\.backends"\]\nbagua_net = "(.*)"$', text, re.MULTILINE)
+    assert 'bagua_net = "bagua_net_autoload:autoload"' in text
+
+
+def test_torch_registers_the_backend_by_itself(tmp_path: Path) -> None:
+    done = _python(_MEET, _installed(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^imported .*\bbagua_net\b", done.stdout)
+    assert "worked [1.0, 1.0, 1.0]" in done.stdout
+
+
+def test_importing_torch_loads_nothing_of_ours_but_the_name(tmp_path: Path) -> None:
+    code = "import sys, torch; print(*(n for n in ('cffi', 'typer', 'rich', 'bagua_net.torch') if n in sys.modules))"
+    done = _python(code, _installed(tmp_path))
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    """Where torch loads no extensions, an import registers the backend; registering again changes nothing."""
+    code = _MEET.replace("import torch, ", "import bagua_net.torch as backend; backend.register(); import torch, ")
+    done = _python(code, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert "worked [1.0, 1.0, 1.0]" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("version", ["2.13.1+cpu", "2.1.0", "2.99.0"])
+def test_a_torch_that_it_was_not_tried_with_is_named(version: str, tmp_path: Path) -> None:
+    """Logged once, and the group is still made."""
+    begin = f"import torch; torch.__version__ = {version!r}"
+    done = _python(begin + _MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path))
+    assert done.stdout.count("worked") == 2, done.stderr
+    said = done.stderr.count(f"the bagua_net backend was tried with torch 2.11 to 2.15, and this is {version}")
+    assert said == (0 if version.startswith("2.13.") else 1), done.stderr
+
+
+def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
+    """Logged once, and the group is still made."""
+    done = _python(_MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path), {"BAGUA_NET_NSTREAM": "3"})
+    assert done.stdout.count("worked") == 2, done.stderr
+    assert done.stderr.count("BAGUA_NET_NSTREAM is no parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
+
+
+def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:
+    """Shows that the test above depends on the import."""
+    done = _python(_MEET, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert "worked" not in done.stdout
+    assert done.returncode != 0
+
+
+def test_autoload_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(create: object) -> None:
+        raise ImportError("no such thing")
+
+    monkeypatch.setattr(_torch_backend, "register", fail)
+    with caplog.at_level("DEBUG", logger="bagua_net.torch"):
+        bagua_net_autoload.autoload()
+    assert "no such thing" in caplog.text
+
+
+def test_autoload_without_torch_distributed(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch\n"
+        "sys.modules['torch.distributed'] = None\n"
+        "import bagua_net_autoload; from bagua_net import _torch_backend as backend\n"
+        "bagua_net_autoload.autoload()\n"
+        "try: backend.register(lambda options, own: None)\n"
+        "except ImportError: print('raised by hand only')\n"
+    )
+    done = _python(code, tmp_path, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert done.stdout == "raised by hand only\n", done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "raise RuntimeError('of another kind')"])
+def test_another_package_of_that_name_is_no_obstacle_to_torch(text: str, tmp_path: Path) -> None:
+    """For example an old clone, first on the path: torch works without the backend."""
+    other = _installed(tmp_path) / "bagua_net" / "__init__.py"
+    other.parent.mkdir()
+    other.write_text(text)
+    code = "import torch, torch.distributed as dist; print('imported', *dist.Backend.backend_list)"
+    done = _python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("imported")
+    assert "bagua_net" not in done.stdout
+
+
+def test_a_missing_library_is_no_obstacle_to_torch(tmp_path: Path) -> None:
+    """``import torch`` works; using the backend fails with one line that says what to do."""
+    path = _package_without_library(tmp_path)
+    where = _python("import bagua_net; print(bagua_net.__file__)", path).stdout
+    if not where.startswith(str(tmp_path)):
+        pytest.skip(f"an editable installation is imported first: {where.strip()}")
+    done = _python(_MEET, path)
+    assert re.search(r"^imported .*\bbagua_net\b", done.stdout), done.stderr
+    assert "worked" not in done.stdout
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.fullmatch(
+        r"bagua_net\._errors\.LibraryNotFound: \S+libnccl-net-bagua\.so does not exist; .*build.*", last
+    )
+
+
+def test_a_library_that_does_not_load_is_no_obstacle_to_torch(tmp_path: Path) -> None:
+    path = _package_without_library(tmp_path)
+    library = path / "bagua_net" / "lib" / bagua_net.plugin_path().name
+    library.parent.mkdir()
+    library.write_text("no library\n")
+    shutil.copy(bagua_net.plugin_path().with_name("bagua_net.h"), library.parent)
+    where = _python("import bagua_net; print(bagua_net.__file__)", path).stdout
+    if not where.startswith(str(tmp_path)):
+        pytest.skip(f"an editable installation is imported first: {where.strip()}")
+    done = _python(_MEET, path)
+    assert re.search(r"^imported .*\bbagua_net\b", done.stdout), done.stderr
+    assert re.search(r"^bagua_net\._errors\.LibraryUnusable: \S+ does not load: ", done.stderr, re.MULTILINE)
+
+
+def test_a_missing_dependency_is_no_obstacle_to_torch(tmp_path: Path) -> None:
+    path = _installed(tmp_path)
+    (path / "sitecustomize.py").write_text("import sys\nsys.modules['cffi'] = None\n")
+    done = _python(_MEET, path)
+    assert re.search(r"^imported .*\bbagua_net\b", done.stdout), done.stderr
+    assert "cffi" in done.stderr.strip().splitlines()[-1]
+
+
+def test_no_interface_to_listen_on(tmp_path: Path) -> None:
+    """A network error has torch's type, and names the group and the interface."""
+    done = _python(_MEET, _installed(tmp_path), {"NCCL_SOCKET_IFNAME": "=none0"})
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.match(r"torch\.distributed\.DistBackendError: bagua_net, group", last), done.stderr
+
+
+_BESIDE = """
+import torch, torch.distributed as dist
+assert "bagua_net" in dist.Backend.backend_list
+dist.init_process_group("{backend}", store=dist.HashStore(), rank=0, world_size=1)
+tensor, gathered = torch.ones(3, requires_grad=True), [None]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+model(tensor).sum().backward()
+dist.all_gather_object(gathered, "object")
+dist.monitored_barrier() if "{backend}" == "gloo" else dist.barrier()
+group = dist.new_group()
+dist.all_reduce(tensor.detach(), group=group, async_op=True).wait()
+dist.destroy_process_group()
+print("worked", gathered)
+"""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
+def test_other_backends_work_beside_it(backend: str, tmp_path: Path) -> None:
+    """torch makes groups differently where backends that it does not know are registered."""
+    done = _python(_BESIDE.format(backend=backend), _installed(tmp_path))
+    assert done.stdout == "worked ['object']\n", done.stderr
