@@ -20,7 +20,7 @@
 
 /* ---- the library ---- */
 
-/* Incremented whenever a declaration below changes its meaning or layout. Python refuses a library with another number. */
+/* Incremented whenever a declaration below changes its meaning or layout. Python refuses a library with another one. */
 int bnet_abi_version(void);
 /* "0.1.0" */
 const char *bnet_version(void);

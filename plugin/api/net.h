@@ -21,8 +21,8 @@ struct bnet_context {
 
 int bnet_net_init(int version, ncclDebugLogger_t logger);
 struct bnet_context *bnet_context_new(int version, int traffic_class);
-/* Also ends what this communicator started and abandoned: listen objects, unfinished connects, and connections that were
- * never accepted. */
+/* Also ends what this communicator started and abandoned: listen objects, unfinished connects, and connections that
+ * were never accepted. */
 void bnet_context_free(struct bnet_context *context);
 
 int bnet_net_devices(void);

@@ -107,7 +107,7 @@ int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const
 	struct sockaddr_storage addr = *source;
 	int one = 1;
 
-	/* The kernel then picks the port at connect, where only the 4-tuple must be unique, and does not run out of ports. */
+	/* The kernel then picks the port at connect, where only the 4-tuple must be unique: ports do not run out. */
 	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
 	set_port(&addr, 0);
 	if (bind(fd, (struct sockaddr *)&addr, bnet_address_size(&addr)) < 0)
@@ -280,7 +280,7 @@ void bnet_socket_set_sndbuf(int fd, int64_t bytes)
 
 	if (bytes)
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, bytes);
-	/* The kernel caps the size at wmem_max without an error and reports twice the granted size, for its overhead. */
+	/* The kernel silently caps the size at wmem_max and reports twice the granted size, for its overhead. */
 	if (bytes && getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0 && granted / 2 >= bytes)
 		return;
 	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);

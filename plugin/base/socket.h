@@ -41,8 +41,8 @@ void bnet_socket_reset(int fd);
  * its limit; the other half is left to the job. */
 bool bnet_descriptors_left(void);
 uint64_t bnet_descriptor_limit(void);
-/* Sets the options of a data stream. traffic_class: 0 to 255, the traffic class byte of the IP header; its two low bits,
- * ECN, belong to the kernel. BNET_NO_TRAFFIC_CLASS keeps the system's default. */
+/* Sets the options of a data stream. traffic_class: 0 to 255, the traffic class byte of the IP header; its two low
+ * bits, ECN, belong to the kernel. BNET_NO_TRAFFIC_CLASS keeps the system's default. */
 #define BNET_NO_TRAFFIC_CLASS (-1)
 void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class);
 /* May this process use that congestion control? 0 or -errno: -ENOENT, the kernel does not have it; -EPERM, the process

@@ -70,9 +70,9 @@ struct bnet_device_table {
 	struct bnet_device devices[BNET_MAX_DEVICES];
 };
 
-/* Makes the table's devices, by default one for each NIC. bond: the value of BAGUA_NET_BOND. "1" makes one device of all
- * NICs; a list of names makes one of the listed NICs, in the list's order, and one of each other NIC. 0, or -ENODEV with
- * a line in err: names of the list are no NICs of this table, and the devices are made without them. */
+/* Makes the table's devices, by default one for each NIC. bond: the value of BAGUA_NET_BOND. "1" makes one device of
+ * all NICs; a list of names makes one of the listed NICs, in the list's order, and one of each other NIC. 0, or -ENODEV
+ * with a line in err: names of the list are no NICs of this table, and the devices are made without them. */
 int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *err, size_t err_size);
 /* Merges the devices with these numbers into a new one; they remain. The same numbers in the same order return the same
  * device. Its number, or -EINVAL or -ENOSPC with a line in err. */

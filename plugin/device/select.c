@@ -79,7 +79,7 @@ enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr)
 
 /* ---- tiers ---- */
 
-/* Docker names its networks' bridges br- and twelve hexadecimal digits. Others, such as br-ex, lead to real networks. */
+/* Docker names its bridges br- and twelve hexadecimal digits. Others, such as br-ex, lead to real networks. */
 static bool is_docker_network(const char *name)
 {
 	return strncmp(name, "br-", 3) == 0 && strspn(name + 3, "0123456789abcdef") == 12 && !name[15];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The binary interface between NCCL and a network plugin, net API v4 to v12, written from its published definition.
- * Layout only: no behaviour, no dependency, any thread. Each version is checked below against the sizes and offsets that
- * NCCL was compiled with, because a misplaced field would corrupt a job without an error.
+ * Layout only: no behaviour, no dependency, any thread. Each version is checked below against the sizes and offsets
+ * that NCCL was compiled with, because a misplaced field would corrupt a job without an error.
  *
  *   v4  NCCL 2.8    blocking connect and accept, 64-byte handles (until 2.11)
  *   v5  NCCL 2.12   non-blocking connect and accept, tags, grouped receives, 128-byte handles

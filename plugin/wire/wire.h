@@ -4,9 +4,9 @@
  * functions over bytes: no state, no system call, any thread. Every decoder accepts any input of any length. Fields are
  * little-endian and of fixed width.
  *
- * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender. The
- * opposite direction is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet send. A
- * frame of an unknown type is skipped by its length.
+ * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
+ * The opposite direction is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet
+ * send. A frame of an unknown type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
 #define BNET_WIRE_H
@@ -19,8 +19,8 @@
 #define BNET_WIRE_VERSION 1
 #define BNET_TOKEN_SIZE 16
 #define BNET_PROOF_MAX 64
-/* Messages are cut at multiples of this. NCCL's GPU kernels poll flags inside 16-byte (LL) and 128-byte (LL128) lines of
- * a receive buffer while it is written; a line that arrives in two pieces corrupts data silently. */
+/* Messages are cut at multiples of this. NCCL's GPU kernels poll flags inside 16-byte (LL) and 128-byte (LL128) lines
+ * of a receive buffer while it is written; a line that arrives in two pieces corrupts data silently. */
 #define BNET_UNIT 4096
 
 static inline uint64_t bnet_units(uint64_t bytes)
@@ -57,13 +57,13 @@ struct bnet_wire_frame {
 #define BNET_WIRE_HANDLE_SIZE 64
 struct bnet_wire_handle {
 	uint8_t version;
-	struct sockaddr_storage addr; /* AF_INET or AF_INET6, with the port; without the scope id, which has no meaning on another host */
+	struct sockaddr_storage addr; /* AF_INET or AF_INET6, with the port; no scope id, which is local to a host */
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint64_t attempt; /* set by the connector between two calls of connect; 0 from listen */
 };
 
-/* The maximum size of HELLO and WELCOME frames. A later version's may be longer than this version's, and must be read to
- * report that version. */
+/* The maximum size of HELLO and WELCOME frames. A later version's may be longer than this version's; its first fields
+ * must be read to report that version. */
 #define BNET_WIRE_HANDSHAKE_MAX 512
 #define BNET_WIRE_HELLO_MAX (BNET_WIRE_FRAME_HEADER + 64 + BNET_PROOF_MAX)
 struct bnet_wire_hello {
@@ -99,7 +99,7 @@ struct bnet_wire_data {
 	uint64_t message; /* 0, 1, 2 … in the order of isend */
 	uint64_t size;    /* of the whole message */
 	uint64_t offset;  /* of this slice: a multiple of BNET_UNIT */
-	uint32_t length;  /* of this slice: a multiple of BNET_UNIT, or up to the message's end; 0 for an empty message */
+	uint32_t length;  /* of this slice: a multiple of BNET_UNIT unless it ends the message; 0 for an empty one */
 };
 
 /* Encoders return the bytes written, if anything. Decoders return 0, -EBADMSG for bytes that no plugin sends, or
