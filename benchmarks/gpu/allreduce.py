@@ -21,9 +21,9 @@ from typing import Any
 
 from bagua_net import _sizes
 from bagua_net._bench.ranks import rendezvous
-from bagua_net._bench.workload.config import Config
 from bagua_net._bench.ranks.launch import Launcher
 from bagua_net._bench.transports.interface_choice import use_interface
+from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.result import Row
 from bagua_net._errors import BaguaNetError
 from bagua_net._native.plugin import plugin_path

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TextIO
 
 from bagua_net._bench.ranks import process as bench_rank
+from bagua_net._bench.ranks.rendezvous import Server
 from bagua_net._bench.workload.config import Config
 from bagua_net._native import library
-from bagua_net._bench.ranks.rendezvous import Server
 from benchmarks.loads.ipc import serve
 
 _OP = "allreduce"

@@ -28,16 +28,21 @@ def _rate(reply: Reply) -> float:
     return float(reply["bytes"]) / float(reply["seconds"]) / 1e9
 
 
+def _received(reply: Reply) -> float:
+    """GB."""
+    return float(reply["bytes"]) / 1e9
+
+
 def _cost(reply: Reply) -> float:
     """Processor seconds of the transport per GB received: the system time of the process, and the user time of its
     threads without the driving one, which polls without end over any transport."""
     used = reply["used"]
-    return float(used["system"] + used["user"] - used["driver_user"]) / (reply["bytes"] / 1e9)
+    return float(used["system"] + used["user"] - used["driver_user"]) / _received(reply)
 
 
 def _everything(reply: Reply) -> float:
     """Processor seconds of the process per GB received, including the driving thread's polling."""
-    return float(reply["used"]["user"] + reply["used"]["system"]) / (reply["bytes"] / 1e9)
+    return float(reply["used"]["user"] + reply["used"]["system"]) / _received(reply)
 
 
 def _wakes(reply: Reply) -> float:

@@ -152,7 +152,8 @@ class Results:
 
 
 def _cell(fields: dict[str, Any]) -> Cell:
-    return Cell(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return Cell(**given)
 
 
 def _parse(lines: Iterable[str]) -> Results:

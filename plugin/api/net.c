@@ -25,6 +25,7 @@
 #include "transport/request.h"
 #include "transport/worker.h"
 #include "transport/zerocopy.h"
+#include "wire/wire.h"
 
 #define WARN_MS 10000
 

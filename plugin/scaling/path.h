@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "device/device.h"
 #include "handshake/candidate.h"
 #include "scaling/limited.h"
 #include "scaling/scaler.h"

@@ -159,7 +159,7 @@ run_benchmark() {
 	local more=()
 	[ "$DEVICE" = cuda ] || more=(--ranks 2 --max 1M)
 	timeout --kill-after=10 $((seconds + 5)) python3 "$ROOT/benchmarks/gpu_allreduce.py" --device "$DEVICE" --seconds "$seconds" \
-		"${more[@]}" --output "$OUT/gpu-allreduce.json" >"$OUT/benchmark.log" 2>&1 || status=$?
+		"${more[@]}" --output "$OUT/gpu-allreduce.jsonl" >"$OUT/benchmark.log" 2>&1 || status=$?
 	[ "$status" = 0 ] || fail "benchmark: status $status (benchmark.log)"
 	say "benchmark: $(last_line "$OUT/benchmark.log")"
 }

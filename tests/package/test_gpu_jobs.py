@@ -352,5 +352,5 @@ def test_the_script_leaves_tables_and_figures(tree: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr + (out / "benchmark.log").read_text()
     assert "| loopback | 2 | 8 B |" in (out / "gpu-allreduce.md").read_text()
     assert sorted(path.name for path in out.iterdir()) == [
-        "benchmark.log", "build.log", "gpu-allreduce.json", "gpu-allreduce.md", "summary.txt",
+        "benchmark.log", "build.log", "gpu-allreduce.jsonl", "gpu-allreduce.md", "summary.txt",
     ]  # fmt: skip
