@@ -222,7 +222,7 @@ static int check_accept_timeout(struct bnet_listen *listen)
 	return over ? -ETIMEDOUT : 0;
 }
 
-static void mark_handed_out(struct bnet_conn *conn)
+static void hand_out(struct bnet_conn *conn)
 {
 	conn->setup.handed_out = true;
 	if (conn->sender)
@@ -244,7 +244,7 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.accepted);
 		bnet_list_remove(&(*out)->setup.accepted);
 		listen->started_ms = 0;
-		mark_handed_out(*out);
+		hand_out(*out);
 	}
 	bnet_engine_unlock();
 	return rc;
@@ -370,7 +370,7 @@ int bnet_net_connect(const struct bnet_context *context, int traffic_class, int 
 		bnet_lifecycle_discard(conn);
 	} else if (conn->setup.ready) {
 		bnet_wire_handle_set_attempt(handle, 0);
-		mark_handed_out(conn);
+		hand_out(conn);
 		*out = conn;
 	}
 	bnet_engine_unlock();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ncclNetPlugin_v4 … v12 tables: they map each version's arguments and structs to net.h. Only this file and its
- * callers use ncclResult_t. NCCL calls from many threads; net.c and conn.h describe the rules that it follows.
+ * The ncclNetPlugin_v4 … v12 tables: they map each version's arguments, structs and ncclResult_t to net.h, which knows
+ * none of them. NCCL calls from many threads; net.c and conn.h describe the rules that it follows.
  */
 #include <errno.h>
 #include <limits.h>
