@@ -20,69 +20,69 @@
 
 /* ---- the library ---- */
 
-/* Raised whenever a declaration below changes its meaning or its layout; Python refuses a library of another one. */
+/* Incremented whenever a declaration below changes its meaning or layout. Python refuses a library with another one. */
 int bnet_abi_version(void);
 /* "0.1.0" */
 const char *bnet_version(void);
-/* The ncclNet table of an API version, 4 to 12, as NCCL would find it by name; NULL for any other number. */
+/* The ncclNet table of API version 4 to 12, the one that NCCL finds by name; NULL for any other number. */
 const void *bnet_net_table(int version);
 
-/* ---- parameters: every row of config.def ---- */
+/* ---- parameters: the rows of config.def ---- */
 
 typedef struct {
 	const char *name;    /* BAGUA_NET_… */
-	const char *kind;    /* "int", "bytes", "string", "ports", "bool" */
-	const char *deflt;   /* as one would write it */
+	const char *kind;    /* "int", "bytes", "string", "ports" */
+	const char *deflt;   /* as a user would write it */
 	const char *range;   /* "1 … 64", or "" */
 	const char *help;    /* one line */
-	const char *value;   /* in force now, as one would write it */
-	const char *error;   /* NULL, or what is wrong with the value in the environment */
+	const char *value;   /* in effect, as a user would write it */
+	const char *error;   /* NULL, or why the value in the environment is invalid */
 	int set;             /* 1: the environment sets it */
 } bnet_param_t;
 
 int bnet_param_count(void);
-/* Row 0 … count-1. The environment is read at this call. -EINVAL: no such row. Not for two threads at once. */
+/* Row 0 … count-1. Reads the environment at each call. -EINVAL: no such row. One thread at a time. */
 int bnet_param_get(int row, bnet_param_t *out);
 
-/* ---- interfaces: the devices that the plugin offers to NCCL, and those it leaves out ---- */
+/* ---- interfaces: those that the plugin offers to NCCL, and those that it rejects ---- */
 
 typedef struct {
 	const char *name;     /* eth0 */
 	const char *address;  /* 10.0.0.4 or fe80::1%eth0 */
 	const char *pci_path; /* /sys/devices/pci… or NULL */
-	const char *reason;   /* NULL: offered to NCCL. Otherwise one line: why not */
-	int speed_mbps;       /* what NCCL is told */
-	int speed_known;      /* 0: the kernel knows no speed and 10000 stands in */
+	const char *reason;   /* NULL: offered to NCCL; otherwise one line with the reason why not */
+	int speed_mbps;       /* as reported to NCCL */
+	int speed_known;      /* 0: the kernel reports no speed, and 10000 is assumed */
 	int mtu;
 	int numa_node;        /* -1: unknown */
 } bnet_interface_t;
 
-/* Looks at the machine again, by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY; returns how many rows there
- * are, or -errno. The rows stay as they are until the next call. Not for two threads at once. */
+/* Scans the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. Returns the number of rows, or -errno.
+ * The rows stay unchanged until the next call. One thread at a time. */
 int bnet_interface_scan(void);
 int bnet_interface_get(int row, bnet_interface_t *out);
 
 /* ---- counters of this process since the library was loaded ---- */
 
 typedef struct {
-	uint64_t bytes_sent;         /* payload handed to the kernel */
+	uint64_t bytes_sent;         /* payload passed to the kernel */
 	uint64_t bytes_received;     /* payload placed in receive buffers */
 	uint64_t messages_sent;
 	uint64_t messages_received;
 	uint64_t slices_sent;
 	uint64_t slices_received;
-	uint64_t send_calls;         /* system calls that send, and those of them that found no room */
-	uint64_t send_again;
-	uint64_t receive_calls;      /* system calls that receive, and those of them that found nothing */
-	uint64_t receive_again;
+	uint64_t send_calls;         /* system calls that send */
+	uint64_t send_again;         /* … of these, calls that found the socket full */
+	uint64_t receive_calls;      /* system calls that receive */
+	uint64_t receive_again;      /* … of these, calls that found no data */
 	uint64_t poll_calls;
 	uint64_t connections;        /* open now */
 	uint64_t streams;            /* open now */
-	uint64_t descriptors;        /* open now, all kinds */
-	uint64_t rejected;          /* inbound sockets that were refused, since the start */
-	uint64_t takeovers;          /* progress passes that the control thread made for a silent caller */
+	uint64_t descriptors;        /* open now, of all kinds */
+	uint64_t rejected;           /* inbound connections that were refused */
+	uint64_t takeovers;          /* progress passes by the control thread because the caller had stopped polling */
 	uint64_t zerocopy_calls;     /* system calls that sent without a copy */
-	uint64_t zerocopy_copied;    /* notifications that say that the kernel copied all the same */
+	uint64_t zerocopy_copied;    /* notifications that the kernel copied nevertheless */
 } bnet_counters_t;
 
 void bnet_counters(bnet_counters_t *out);

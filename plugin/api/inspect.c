@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The library as it shows itself to Python: version, parameters, interfaces. Each answer lives in static memory, so one
- * thread at a time, as bagua_net.h says.
+ * What Python reads from the library: version, parameters, interfaces. Results are in static memory, so one thread at a
+ * time, as bagua_net.h requires.
  */
 #include "bagua_net.h"
 #include "base/config.h"
@@ -100,7 +100,7 @@ int bnet_interface_scan(void)
 {
 	int ret = bnet_device_scan(&interfaces, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"));
 
-	if (ret && ret != -ENODEV) /* without a device, the rows say why */
+	if (ret && ret != -ENODEV) /* without a device, the rows have the reasons */
 		return ret;
 	return interfaces.nnics + interfaces.nrejected;
 }

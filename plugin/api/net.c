@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The network's operations; see net.h. isend, irecv and test come from NCCL's progress threads, everything else from
- * its service threads; any number of both.
+ * The network's operations; see net.h. NCCL calls isend, irecv and test on its progress threads and everything else on
+ * its service threads; there may be any number of both.
  */
 #include "api/net.h"
 
@@ -31,7 +31,7 @@
 
 /* ---- init ---- */
 
-static void introduce(int version)
+static void log_startup(int version)
 {
 	char devices[512] = "", streams[24] = "auto", progress[24] = "inline";
 	int workers = bnet_workers_wanted();
@@ -59,7 +59,7 @@ int bnet_net_init(int version, ncclDebugLogger_t logger)
 	bnet_log_set(logger);
 	rc = bnet_lifecycle_configure();
 	if (rc == 0)
-		introduce(version);
+		log_startup(version);
 	return rc;
 }
 
@@ -128,23 +128,23 @@ int bnet_net_merge(const int *parts, int nparts, int *out)
 
 /* ---- traffic class ---- */
 
-static void refuse_class(int asked)
+static void warn_traffic_class(int requested)
 {
-	static atomic_bool told;
+	static atomic_bool warned;
 
-	if (!atomic_exchange(&told, true))
+	if (!atomic_exchange(&warned, true))
 		bnet_warn("NET/BaguaNet: the communicator's trafficClass=%d is ignored: it is not in 0 … 255, the byte of an IP "
 			  "header (DSCP x 4). BAGUA_NET_TRAFFIC_CLASS=%lld applies (0 sets none)",
-			  asked, (long long)bnet_engine.config.traffic_class);
+			  requested, (long long)bnet_engine.config.traffic_class);
 }
 
-/* NCCL's word, where it says something that an IP header can hold; else the parameter's. */
-static int choose_class(int asked)
+/* NCCL's value if an IP header can hold it, else the parameter's. */
+static int choose_traffic_class(int requested)
 {
-	if (asked >= 0 && asked <= UINT8_MAX)
-		return asked;
-	if (asked != NCCL_NET_TRAFFIC_CLASS_UNDEF && asked != NCCL_CONFIG_UNDEF_INT)
-		refuse_class(asked);
+	if (requested >= 0 && requested <= UINT8_MAX)
+		return requested;
+	if (requested != NCCL_NET_TRAFFIC_CLASS_UNDEF && requested != NCCL_CONFIG_UNDEF_INT)
+		warn_traffic_class(requested);
 	return bnet_engine.config.traffic_class ? (int)bnet_engine.config.traffic_class : BNET_NO_TRAFFIC_CLASS;
 }
 
@@ -176,7 +176,7 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 		return -ENOMEM;
 	bnet_list_init(&listen->queue);
 	listen->context = context;
-	listen->traffic_class = choose_class(context->traffic_class);
+	listen->traffic_class = choose_traffic_class(context->traffic_class);
 	listen->dev = device;
 	memcpy(listen->token, random, BNET_TOKEN_SIZE);
 
@@ -196,8 +196,8 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	return rc;
 }
 
-/* Nobody has connected so far: for how long? */
-static int keep_waiting(struct bnet_listen *listen)
+/* No peer has connected yet: warns after a while, and fails with -ETIMEDOUT in the end. */
+static int check_accept_timeout(struct bnet_listen *listen)
 {
 	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
 	char address[BNET_ADDRESS_TEXT];
@@ -218,11 +218,11 @@ static int keep_waiting(struct bnet_listen *listen)
 		  address, listen->dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
 		  over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "");
 	if (over)
-		listen->started_ms = 0; /* who asks again waits as long again */
+		listen->started_ms = 0; /* a later accept waits for the full timeout again */
 	return over ? -ETIMEDOUT : 0;
 }
 
-static void announce(struct bnet_conn *conn)
+static void hand_out(struct bnet_conn *conn)
 {
 	conn->setup.handed_out = true;
 	if (conn->sender)
@@ -239,12 +239,12 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 	*out = NULL;
 	bnet_engine_lock();
 	if (bnet_list_empty(&listen->queue)) {
-		rc = keep_waiting(listen);
+		rc = check_accept_timeout(listen);
 	} else {
 		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.accepted);
 		bnet_list_remove(&(*out)->setup.accepted);
 		listen->started_ms = 0;
-		announce(*out);
+		hand_out(*out);
 	}
 	bnet_engine_unlock();
 	return rc;
@@ -259,7 +259,7 @@ void bnet_net_close_listen(struct bnet_listen *listen)
 
 /* ---- connect ---- */
 
-/* Whose handle is it? NCCL's own Socket transport puts a socket address at the beginning. */
+/* Identifies the origin of the handle. One of NCCL's own Socket transport begins with a socket address. */
 static void explain_foreign_handle(const struct bnet_device *dev, const uint8_t *handle)
 {
 	static const uint8_t zero[BNET_WIRE_HANDLE_SIZE];
@@ -324,7 +324,7 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	memcpy(conn->token, handle->token, BNET_TOKEN_SIZE);
 	bnet_address_text(&handle->addr, conn->peer);
 	conn->setup.context = context;
-	conn->setup.traffic_class = choose_class(traffic_class);
+	conn->setup.traffic_class = choose_traffic_class(traffic_class);
 	bnet_peer_addresses_start(conn, &handle->addr);
 	bnet_zerocopy_start(conn);
 	conn->setup.started_ms = bnet_now_ms();
@@ -370,7 +370,7 @@ int bnet_net_connect(const struct bnet_context *context, int traffic_class, int 
 		bnet_lifecycle_discard(conn);
 	} else if (conn->setup.ready) {
 		bnet_wire_handle_set_attempt(handle, 0);
-		announce(conn);
+		hand_out(conn);
 		*out = conn;
 	}
 	bnet_engine_unlock();

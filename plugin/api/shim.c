@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ncclNetPlugin_v4 … v12 tables: each version's arguments and structs on one side, net.h on the other, and the only
- * place that knows ncclResult_t. NCCL calls from many threads; what it promises about them is in net.c and conn.h.
+ * The ncclNetPlugin_v4 … v12 tables: they map each version's arguments, structs and ncclResult_t to net.h, which knows
+ * none of them. NCCL calls from many threads; net.c and conn.h describe the rules that it follows.
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,8 +17,8 @@
 
 static_assert(BNET_WIRE_HANDLE_SIZE <= NCCL_NET_HANDLE_MAXSIZE_V4, "a handle fits into every version's");
 
-/* What torch prints for each is in NCCL's ncclGetErrorString: "remote process exited or there was a network error",
- * "unhandled system error", "internal error", and so on. */
+/* torch prints NCCL's ncclGetErrorString for each: "remote process exited or there was a network error", "unhandled
+ * system error", "internal error", and so on. */
 static ncclResult_t result(int rc)
 {
 	switch (rc) {
@@ -49,11 +49,11 @@ static ncclResult_t result(int rc)
 	}
 }
 
-/* ---- init, one for each version, since the log says which one is in use ---- */
+/* ---- init, one for each version, since the log reports the version in use ---- */
 
 static struct bnet_context global_context = {.traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 
-static int asked_class(const ncclNetCommConfig_t *config)
+static int config_traffic_class(const ncclNetCommConfig_t *config)
 {
 	return config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF;
 }
@@ -84,7 +84,7 @@ static ncclResult_t init_context(int version, void **ctx, const ncclNetCommConfi
 	*ctx = NULL;
 	if (rc < 0)
 		return result(rc);
-	*ctx = bnet_context_new(version, asked_class(config));
+	*ctx = bnet_context_new(version, config_traffic_class(config));
 	return *ctx ? ncclSuccess : ncclSystemError;
 }
 
@@ -102,7 +102,7 @@ static ncclResult_t init_v12(void **ctx, uint64_t commId, ncclNetCommConfig_t *c
 	return init_context(12, ctx, config, log);
 }
 
-/* NCCL's own networks take no notice of it: one that comes without is no reason to crash. */
+/* NCCL's own networks ignore the context, so a NULL must not crash this one. */
 static const struct bnet_context *context_of(const void *ctx)
 {
 	return ctx ? ctx : &global_context;
@@ -128,7 +128,7 @@ static ncclResult_t devices(int *ndev)
 	return ncclSuccess;
 }
 
-/* The fields that every version has, under one name in all of them. */
+/* The fields that all versions have under the same names. */
 #define FILL_COMMON(props, dev, index)                                                           \
 	do {                                                                                     \
 		memset((props), 0, sizeof(*(props)));                                            \
@@ -137,7 +137,7 @@ static ncclResult_t devices(int *ndev)
 		(props)->guid = (dev)->guid;                                                     \
 		(props)->ptrSupport = NCCL_PTR_HOST;                                             \
 		(props)->speed = (dev)->speed_mbps;                                              \
-		/* NCCL shares one bandwidth among devices of equal guid and port: ports of one card are not. */ \
+		/* Devices of equal guid and port share one bandwidth in NCCL; the ports of a card do not. */ \
 		(props)->port = (index);                                                         \
 		(props)->maxComms = 65536;                                                       \
 	} while (0)
@@ -158,8 +158,8 @@ GET_PROPERTIES(6, ncclNetProperties_v6_t, props->maxRecvs = 1)
 GET_PROPERTIES(7, ncclNetProperties_v7_t, props->maxRecvs = 1)
 GET_PROPERTIES(8, ncclNetProperties_v8_t, props->maxRecvs = 1)
 
-/* What NCCL merged, by the numbers that it gave; any other device stands for itself, also one of BAGUA_NET_BOND, whose
- * members have no numbers. */
+/* The numbers of the devices that NCCL merged into this one. Any other device lists itself, including a device of
+ * BAGUA_NET_BOND, whose members have no numbers. */
 static int fill_parts(int *parts, int room, const struct bnet_device *dev, int index)
 {
 	int n = dev->nparts < room ? dev->nparts : room;
@@ -225,9 +225,9 @@ static ncclResult_t connect_v5(int dev, void *handle, void **sendComm)
 	return connect_on(&global_context, global_context.traffic_class, dev, handle, sendComm);
 }
 
-/* Before v5 connect and accept return when the connection stands. The peer's control thread answers a connect, so that
- * it does not wait for the peer's accept: an NCCL of that time connects on every rank before it accepts on any. */
-
+/* Before v5, connect and accept return once the connection is established. The peer's control thread completes the
+ * handshake, so a connect does not wait for the peer's accept: those NCCL versions connect on every rank before they
+ * accept on any. */
 static ncclResult_t connect_v4(int dev, void *handle, void **sendComm)
 {
 	ncclResult_t rc;
@@ -254,7 +254,7 @@ static ncclResult_t connect_v10(int dev, ncclNetCommConfig_t *config, void *hand
 {
 	if (sendDevComm)
 		*sendDevComm = NULL;
-	return connect_on(&global_context, asked_class(config), dev, handle, sendComm);
+	return connect_on(&global_context, config_traffic_class(config), dev, handle, sendComm);
 }
 
 static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **sendComm,
@@ -302,7 +302,7 @@ static ncclResult_t reg_mr_v8(void *comm, void *data, size_t size, int type, voi
 
 static ncclResult_t reg_mr_v4(void *comm, void *data, int size, int type, void **mhandle)
 {
-	/* NCCL up to 2.19 passes a size_t through this int: a region that it cuts is taken to reach far enough. */
+	/* NCCL up to 2.19 passes a size_t as this int. A truncated size stands for the largest region. */
 	return reg_mr_v8(comm, data, size <= 0 ? (size_t)UINT32_MAX : (size_t)size, type, mhandle);
 }
 
@@ -316,7 +316,7 @@ static ncclResult_t dereg_mr(void *comm, void *mhandle)
 
 /* ---- data ---- */
 
-/* A negative size is nobody's: SIZE_MAX is refused with a line in the log. */
+/* A negative size is invalid: SIZE_MAX is then refused with a line in the log. */
 static size_t int_size(int size)
 {
 	return size < 0 ? SIZE_MAX : (size_t)size;
@@ -404,13 +404,13 @@ static ncclResult_t test(void *request, int *done, int *sizes)
 	uint64_t size = 0;
 	int rc = bnet_net_test(request, done, &size);
 
-	/* An int is all that the interface has for it; NCCL asks only whether it is zero. */
+	/* The interface has only an int for the size; NCCL merely checks it for zero. */
 	if (*done && sizes)
 		sizes[0] = size > INT_MAX ? INT_MAX : (int)size;
 	return result(rc);
 }
 
-/* ---- close: always a success, since NCCL skips its remaining frees otherwise ---- */
+/* ---- close: always succeeds, since NCCL would otherwise skip its remaining frees ---- */
 
 static ncclResult_t close_conn(void *comm)
 {
@@ -440,7 +440,7 @@ extern const ncclNet_v10_t ncclNetPlugin_v10;
 extern const ncclNet_v11_t ncclNetPlugin_v11;
 extern const ncclNet_v12_t ncclNetPlugin_v12;
 
-/* Functions whose signature no version changed. */
+/* Functions with the same signature in all versions. */
 #define COMMON                                                                                        \
 	.name = NAME, .devices = devices, .deregMr = dereg_mr, .test = test, .closeSend = close_conn, \
 	.closeRecv = close_conn, .closeListen = close_listen

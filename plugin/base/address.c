@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * See address.h.
+ * See address.h. Any thread.
  */
 #include "base/address.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * See clock.h.
+ * See clock.h. Any thread.
  */
 #include "base/clock.h"
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* Time since an arbitrary start; it never goes back. */
+/* Time since an arbitrary start; never decreases. */
 uint64_t bnet_now_ns(void);
 uint64_t bnet_now_us(void);
 uint64_t bnet_now_ms(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The parameters: rows of config.def as data, the parsers of their values, and the reader of the environment. From any
- * thread, as far as the process leaves its environment alone meanwhile.
+ * The parameters: the rows of config.def as data, the parsers of their values, and the reader of the environment. Any
+ * thread, as long as no thread changes the environment meanwhile.
  */
 #include "base/config.h"
 
@@ -37,12 +37,12 @@ const struct bnet_config_row bnet_config_rows[] = {
 };
 const int bnet_config_row_count = sizeof(bnet_config_rows) / sizeof(bnet_config_rows[0]);
 
-/* Read by Python, the benchmarks and the tests. */
+/* Variables of the Python package, the benchmarks and the tests. */
 static const char *const other_prefixes[] = {PREFIX "BENCH_", PREFIX "TEST_"};
 
 /* ---- parsers ---- */
 
-/* At least one digit, as many as there are. Leaves *text behind the last one. */
+/* Reads all leading digits, at least one. Leaves *text after the last digit. */
 static int parse_digits(const char **text, int64_t *out)
 {
 	const char *p = *text;
@@ -118,7 +118,7 @@ int bnet_parse_ports(const char *text, struct bnet_ports *out)
 	return 0;
 }
 
-/* By hand: what isalnum takes depends on the host program's locale. */
+/* Not isalnum: that depends on the host program's locale. */
 static bool is_word_character(char c)
 {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
@@ -173,7 +173,7 @@ static char *text_of(const struct bnet_config_row *row, struct bnet_config *conf
 	return (char *)config + row->offset;
 }
 
-/* Leaves out as it is when the text is refused. */
+/* Leaves out unchanged if the text is invalid. */
 static int parse_row(const struct bnet_config_row *row, const char *text, struct bnet_config *out)
 {
 	int64_t value;
@@ -254,14 +254,15 @@ static bool is_number(const struct bnet_config_row *row)
 	return row->kind == BNET_KIND_INT || row->kind == BNET_KIND_BYTES;
 }
 
-static const char *what_to_use(const struct bnet_config_row *row)
+static const char *remedy(const struct bnet_config_row *row)
 {
 	if (row->kind == BNET_KIND_WORD)
 		return "such a name";
 	return row->kind == BNET_KIND_NAMES ? "one of those" : "a value in that range";
 }
 
-/* Takes the row's value from the environment. -EINVAL with a line: it is bad, and out keeps the default. */
+/* Reads the row's value from the environment. -EINVAL with a line in err: the value is invalid, and out keeps the
+ * default. */
 static int read_row(const struct bnet_config_row *row, struct bnet_config *out, char *err, size_t err_size)
 {
 	const char *text = getenv(row->name);
@@ -272,7 +273,7 @@ static int read_row(const struct bnet_config_row *row, struct bnet_config *out, 
 	bnet_config_format(row, out, deflt);
 	bnet_config_range(row, range);
 	snprintf(err, err_size, "%s=%.40s: not %s%.80s; unset it or use %s (the default is %.40s)", row->name, text,
-		 is_number(row) ? "in " : "", range, what_to_use(row), deflt[0] ? deflt : "empty");
+		 is_number(row) ? "in " : "", range, remedy(row), deflt[0] ? deflt : "empty");
 	return -EINVAL;
 }
 
@@ -283,8 +284,8 @@ static int64_t round_up(int64_t value)
 	return (value + SLICE_UNIT - 1) / SLICE_UNIT * SLICE_UNIT;
 }
 
-/* The two bounds of a slice must agree. Where only one was set, the default of the other gives way. */
-static int agree_on_slices(struct bnet_config *config, char *err, size_t err_size)
+/* The smallest slice must not exceed the largest. Where only one was set, the other's default is adjusted. */
+static int reconcile_slices(struct bnet_config *config, char *err, size_t err_size)
 {
 	const char *min = getenv("BAGUA_NET_MIN_CHUNKSIZE"), *max = getenv("BAGUA_NET_MAX_CHUNKSIZE");
 	int64_t lower = round_up(config->min_chunksize), upper = round_up(config->max_chunksize);
@@ -312,7 +313,7 @@ void bnet_config_defaults(struct bnet_config *out)
 		parse_row(&bnet_config_rows[i], bnet_config_rows[i].deflt, out);
 }
 
-/* Only the first error is told: later ones get no room. */
+/* Reports only the first error: later ones get an empty buffer. */
 static int read_rows(struct bnet_config *out, char *err, size_t err_size)
 {
 	int ret = 0;
@@ -328,7 +329,7 @@ int bnet_config_read(struct bnet_config *out, char *err, size_t err_size)
 {
 	int ret = read_rows(out, err, err_size);
 
-	if (agree_on_slices(out, err, ret ? 0 : err_size))
+	if (reconcile_slices(out, err, ret ? 0 : err_size))
 		ret = -EINVAL;
 	return ret;
 }
@@ -343,10 +344,10 @@ int bnet_config_check(int row, char *err, size_t err_size)
 	if (bnet_config_rows[row].offset != offsetof(struct bnet_config, max_chunksize))
 		return 0;
 	read_rows(&config, NULL, 0);
-	return agree_on_slices(&config, err, err_size);
+	return reconcile_slices(&config, err, err_size);
 }
 
-/* ---- variables that nobody reads ---- */
+/* ---- unknown variables ---- */
 
 static bool is_known(const char *name)
 {
@@ -359,7 +360,7 @@ static bool is_known(const char *name)
 	return false;
 }
 
-/* Levenshtein's: how many letters must be put in, taken out or replaced. Both names are shorter than NAME_SIZE. */
+/* Levenshtein distance: insertions, deletions and substitutions. Both names are shorter than NAME_SIZE. */
 static int edit_distance(const char *a, const char *b)
 {
 	int row[NAME_SIZE + 1];
@@ -388,7 +389,7 @@ static int edit_distance(const char *a, const char *b)
 static const char *nearest_name(const char *name)
 {
 	const char *nearest = NULL;
-	int least = 4; /* more than three typing errors are no typing error */
+	int least = 4; /* beyond three edits the name is probably not a misspelling */
 
 	for (int i = 0; i < bnet_config_row_count; i++) {
 		int distance = edit_distance(name, bnet_config_rows[i].name);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The parameters of config.def, read from the environment once, before the first connection.
+ * The parameters of config.def, read from the environment once, before the first connection. Any thread, as long as no
+ * thread changes the environment meanwhile.
  */
 #ifndef BNET_CONFIG_H
 #define BNET_CONFIG_H
@@ -13,8 +14,8 @@ struct bnet_ports {
 	uint16_t last;
 };
 
-#define BNET_WORD 16 /* bytes of a name, its end included: the kernel's TCP_CA_NAME_MAX */
-#define BNET_NAMES 256 /* bytes of a list of names, its end included: as many interfaces as there may be devices */
+#define BNET_WORD 16 /* bytes of a name with its terminator: the kernel's TCP_CA_NAME_MAX */
+#define BNET_NAMES 256 /* bytes of a list of names with its terminator: BNET_MAX_NICS names */
 
 struct bnet_config {
 #define INT(field, name, deflt, min, max, help) int64_t field;
@@ -43,7 +44,7 @@ struct bnet_config_row {
 	enum bnet_config_kind kind;
 	size_t offset; /* in struct bnet_config */
 	const char *deflt;
-	int64_t min, max; /* of a number */
+	int64_t min, max; /* of BNET_KIND_INT and BNET_KIND_BYTES */
 	const char *help;
 };
 
@@ -56,31 +57,32 @@ extern const int bnet_config_row_count;
 void bnet_config_defaults(struct bnet_config *out);
 
 /* Reads every parameter through getenv. 0, or -EINVAL with one line in err (the variable, its value, the range) for
- * the first bad one; out then holds the defaults in its place. Sizes of slices come out as multiples of 4 KiB, the
- * smallest not above the largest. err may be NULL where err_size is 0. */
+ * the first invalid one; out holds the default of each invalid one. Slice sizes are rounded up to multiples of 4 KiB,
+ * and the smallest does not exceed the largest. err may be NULL if err_size is 0. */
 int bnet_config_read(struct bnet_config *out, char *err, size_t err_size);
 
 /* The same check for one row: 0, or -EINVAL with a line in err. */
 int bnet_config_check(int row, char *err, size_t err_size);
 
-/* Looks for a variable BAGUA_NET_… that is no row and belongs to no other part of the package, such as a misspelt one.
- * 0: none. -EINVAL: one line in err names it, and the row that was probably meant. */
+/* Looks for a BAGUA_NET_… variable that neither a row nor another part of the package defines, such as a misspelt one.
+ * 0: none. -EINVAL: one line in err names it and the row that was probably meant. */
 int bnet_config_unknown(char *err, size_t err_size);
 
-/* A row's value in config, and its range, as one would write them ("64K", "1 … 64"). text: BNET_CONFIG_TEXT bytes. */
+/* Formats a row's value in config, and its range, as a user would write them ("64K", "1 … 64"). text:
+ * BNET_CONFIG_TEXT bytes. */
 void bnet_config_format(const struct bnet_config_row *row, const struct bnet_config *config, char *text);
 void bnet_config_range(const struct bnet_config_row *row, char *text);
 
-/* The parsers, pure: 0 or -EINVAL. Decimal digits only: no space, nothing behind, and a sign only
- * before a whole number below zero. */
+/* The parsers. Pure; 0 or -EINVAL. Numbers are decimal digits without spaces or trailing text; only bnet_parse_int
+ * takes a sign, and only a minus. */
 int bnet_parse_int(const char *text, int64_t *out);
-/* Also one suffix K, M or G of either case. */
+/* Also takes one suffix K, M or G, in either case. */
 int bnet_parse_bytes(const char *text, int64_t *out);
 /* "FIRST-LAST" in 1 … 65535, or "0". */
 int bnet_parse_ports(const char *text, struct bnet_ports *out);
-/* Letters, digits, - and _, fewer than BNET_WORD, or nothing. Fills the rest of out with zeroes. */
+/* Fewer than BNET_WORD letters, digits, - and _, or an empty text. Pads out with zeroes. */
 int bnet_parse_word(const char *text, char out[BNET_WORD]);
-/* Such names, which may also have dots, with a comma between two; or nothing. Fills the rest of out with zeroes. */
+/* Comma-separated names of letters, digits, -, _ and dots, or an empty text. Pads out with zeroes. */
 int bnet_parse_names(const char *text, char out[BNET_NAMES]);
 
 #endif

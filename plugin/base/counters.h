@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Counters of this process: relaxed atomics, bumped by whoever moves data, read by anyone.
+ * Counters of this process: relaxed atomics, incremented by the threads that move data. Any thread.
  */
 #ifndef BNET_COUNTERS_H
 #define BNET_COUNTERS_H
@@ -23,7 +23,7 @@
 	X(connections)       \
 	X(streams)           \
 	X(descriptors)       \
-	X(rejected)         \
+	X(rejected)          \
 	X(takeovers)         \
 	X(zerocopy_calls)    \
 	X(zerocopy_copied)

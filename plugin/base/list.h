@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * An intrusive, doubly linked ring, for the engine's lists: a node is its own list's head or a member of one.
+ * An intrusive, doubly linked ring for the engine's lists. A node is the head of a list or a member of one. No locking:
+ * the owner of a list guards it.
  */
 #ifndef BNET_LIST_H
 #define BNET_LIST_H
@@ -30,7 +31,7 @@ static inline void bnet_list_add(struct bnet_node *head, struct bnet_node *node)
 	head->prev = node;
 }
 
-/* A node that was removed may be removed again. */
+/* Removing a node twice is harmless. */
 static inline void bnet_list_remove(struct bnet_node *node)
 {
 	node->prev->next = node->next;
@@ -40,7 +41,7 @@ static inline void bnet_list_remove(struct bnet_node *node)
 
 #define bnet_entry(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
 
-/* The body may remove the node it is given. */
+/* The body may remove its node. */
 #define bnet_list_each(pos, head)                                                                         \
 	for (struct bnet_node *pos = (head)->next, *pos##_next = pos->next; pos != (head); pos = pos##_next, \
 			      pos##_next = pos->next)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The one place that calls NCCL's logger. From any thread.
+ * The only place that calls NCCL's logger. Any thread.
  */
 #include "base/log.h"
 
@@ -19,7 +19,7 @@ void bnet_log_set(ncclDebugLogger_t logger)
 	atomic_store_explicit(&current_logger, logger, memory_order_release);
 }
 
-/* A line stays one line, whatever a peer or the environment put into it. UTF-8 passes. */
+/* Keeps text from a peer or the environment on one line. UTF-8 passes unchanged. */
 static void replace_control_characters(char *text)
 {
 	for (; *text; text++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Messages go to the logger that NCCL handed to init, and nowhere else: never to stdout, and nowhere before init.
- * From any thread. A message is one line without a newline.
+ * Messages go only to the logger that NCCL passed to init: never to stdout, and nowhere before init. Any thread. A
+ * message is one line without a newline.
  */
 #ifndef BNET_LOG_H
 #define BNET_LOG_H
@@ -14,17 +14,16 @@
 #define BNET_FILE __FILE__
 #endif
 
-/* NULL silences. Every init hands a logger over; the last one is used. */
+/* NULL silences the log. Every init passes a logger; the last one is used. */
 void bnet_log_set(ncclDebugLogger_t logger);
 
-/* Cut at 1023 bytes; control characters, which a stranger may have sent, become spaces. Leaves errno alone. */
-
+/* Truncated at 1023 bytes. Control characters become spaces: a peer may have sent them. Preserves errno. */
 __attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file,
 						    int line, const char *fmt, ...);
 
-/* A person should act on it. */
+/* For conditions that a person should act on. */
 #define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)
-/* Shown by NCCL_DEBUG=INFO, with NCCL's own lines of that subsystem (NCCL_INIT, NCCL_NET). */
+/* Shown by NCCL_DEBUG=INFO together with NCCL's own lines of that subsystem (NCCL_INIT, NCCL_NET). */
 #define bnet_info(subsys, ...) bnet_log(NCCL_LOG_INFO, (subsys), BNET_FILE, __LINE__, __VA_ARGS__)
 /* Shown by NCCL_DEBUG=TRACE in an NCCL built with tracing. */
 #define bnet_trace(...) bnet_log(NCCL_LOG_TRACE, NCCL_NET, BNET_FILE, __LINE__, __VA_ARGS__)

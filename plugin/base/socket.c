@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Socket calls and options; see sock.h. Any thread.
+ * Socket calls and options; see socket.h. Any thread.
  */
 #include "base/socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
+#include <linux/tcp.h> /* its struct tcp_info has more fields than that of netinet/tcp.h */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 #define IP_BIND_ADDRESS_NO_PORT 24
 #endif
 
-#define LISTEN_BACKLOG 4096 /* the kernel cuts it to somaxconn */
+#define LISTEN_BACKLOG 4096 /* the kernel caps it at somaxconn */
 #define ECN_BITS 3
 #define BYTES_PER_MBIT 125000
 
@@ -71,7 +71,7 @@ static int listen_on(struct sockaddr_storage *addr, uint16_t port)
 
 	if (fd < 0)
 		return fd;
-	/* Without it a range is used up by the last job's connections in TIME_WAIT. */
+	/* Otherwise connections of the last job in TIME_WAIT use up a port range. */
 	if (port)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	set_port(addr, port);
@@ -90,7 +90,7 @@ int bnet_socket_listen(const struct sockaddr_storage *at, struct bnet_ports port
 	socklen_t size = sizeof(*bound);
 	int fd = -EADDRINUSE;
 
-	/* With SO_REUSEADDR two sockets may be bound to one port while neither listens: listen is what tells. */
+	/* With SO_REUSEADDR two sockets may bind one port while neither listens: only listen detects the conflict. */
 	for (uint32_t port = ports.first; port <= ports.last && fd == -EADDRINUSE; port++)
 		fd = listen_on(&addr, (uint16_t)port);
 	if (fd >= 0 && getsockname(fd, (struct sockaddr *)bound, &size) < 0) {
@@ -107,7 +107,7 @@ int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const
 	struct sockaddr_storage addr = *source;
 	int one = 1;
 
-	/* The kernel then picks the port at connect, by the whole 4-tuple, and does not run out of them. */
+	/* The kernel then picks the port at connect, where only the 4-tuple must be unique: ports do not run out. */
 	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
 	set_port(&addr, 0);
 	if (bind(fd, (struct sockaddr *)&addr, bnet_address_size(&addr)) < 0)
@@ -194,8 +194,8 @@ static void set_traffic_class(int fd, int value)
 		set_int(fd, IPPROTO_IP, IP_TOS, value & ~ECN_BITS);
 }
 
-/* The kernel says by the length of its answer how wide a rate it takes: 64 bits since 5.0. A rate that an older one
- * cannot count is no limit there. */
+/* The size of getsockopt's result tells the width of the rate: 64 bits since Linux 5.0. On an older kernel, a rate
+ * above 32 bits means no limit. */
 static void set_pacing(int fd, uint64_t bytes_per_second)
 {
 	uint64_t rate = 0;
@@ -268,7 +268,7 @@ int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, bool contended)
 
 	if (min_rtt_us > BNET_SHORT_RTT_US)
 		return 0;
-	/* Two bandwidth-delay products, in steps of the least, so that a small change of the path changes nothing. */
+	/* Two bandwidth-delay products, in steps of the minimum, so that small changes of the path have no effect. */
 	want = (2 * product + BNET_SNDBUF_LEAST - 1) / BNET_SNDBUF_LEAST * BNET_SNDBUF_LEAST;
 	return (int64_t)want < least ? least : (int64_t)want;
 }
@@ -280,7 +280,7 @@ void bnet_socket_set_sndbuf(int fd, int64_t bytes)
 
 	if (bytes)
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, bytes);
-	/* The kernel grants at most wmem_max, says so only here, and doubles what it grants for its overhead. */
+	/* The kernel silently caps the size at wmem_max and reports twice the granted size, for its overhead. */
 	if (bytes && getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0 && granted / 2 >= bytes)
 		return;
 	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);

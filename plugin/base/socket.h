@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Sockets as the plugin uses them: non-blocking, close-on-exec, counted, with the options of a data stream. Any
- * thread; no state. An option that a kernel lacks is left out, it is no error.
+ * thread; no state. An option that the kernel lacks is skipped without an error.
  */
 #ifndef BNET_SOCKET_H
 #define BNET_SOCKET_H
@@ -12,54 +12,55 @@
 
 #include "base/config.h"
 
-/* A descriptor, or -errno. Every one is closed by bnet_socket_close. */
+/* Return a descriptor or -errno. bnet_socket_close closes all of them. */
 int bnet_socket_open(int family);
 int bnet_socket_accept(int listener, struct sockaddr_storage *peer);
-/* Listens on the address `at`, whose port is ignored, on the first free port of the range. */
+/* Listens at the address `at`, ignoring its port, on the first free port of the range. */
 int bnet_socket_listen(const struct sockaddr_storage *at, struct bnet_ports ports, struct sockaddr_storage *bound);
 void bnet_socket_close(int fd);
-/* Counts a descriptor that was opened elsewhere (epoll, eventfd), and closes it. */
+/* Counts a descriptor that was opened elsewhere (epoll, eventfd), for bnet_socket_close. The descriptor, or -errno if
+ * fd is negative. */
 int bnet_fd_opened(int fd);
 
 /* Binds to a source address and, unless NULL, to an interface. 0 or -errno. */
 int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const char *interface);
-/* 0: connected, -EINPROGRESS, or another -errno. */
+/* 0: connected. -EINPROGRESS, or another -errno. */
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr);
-/* The error of a connect that has ended, as -errno. */
+/* The result of a finished connect: 0 or -errno. */
 int bnet_socket_error(int fd);
-/* Bytes that the peer has sent and this end's kernel has taken, since the beginning; 0 where it does not say. */
+/* Bytes that this end's kernel has received over the connection's lifetime; 0 if it does not report them. */
 uint64_t bnet_socket_received(int fd);
-/* The peer's kernel has everything that was written, also the end if that was. */
+/* Has the peer's kernel acknowledged everything written, including a FIN? */
 bool bnet_socket_all_acknowledged(int fd);
-/* The next dozen or so of segments are acknowledged without waiting for more. A question and an answer, as HELLO and
- * WELCOME, make the kernel take the connection for one where answers carry the acknowledgements. */
+/* Turns off delayed acknowledgements for about the next dozen segments. After an exchange such as HELLO and WELCOME the
+ * kernel treats the connection as interactive and delays them, so that replies can carry them. */
 void bnet_socket_acknowledge_at_once(int fd);
-/* Ends the connection with a reset, and leaves the descriptor open. */
+/* Resets the connection and leaves the descriptor open. */
 void bnet_socket_reset(int fd);
-/* Does the process have descriptors to spare? Streams beyond the first, and rejected, stop at half of its limit: the
- * other half is the job's. */
+/* Does the process have descriptors to spare? Additional streams and unidentified inbound connections may use half of
+ * its limit; the other half is left to the job. */
 bool bnet_descriptors_left(void);
 uint64_t bnet_descriptor_limit(void);
-/* The options of a data stream. traffic_class: 0 to 255, the byte of each packet's IP header of which the kernel keeps
- * the low two bits, ECN, for itself; BNET_NO_TRAFFIC_CLASS leaves the system's. */
+/* Sets the options of a data stream. traffic_class: 0 to 255, the traffic class byte of the IP header; its two low
+ * bits, ECN, belong to the kernel. BNET_NO_TRAFFIC_CLASS keeps the system's default. */
 #define BNET_NO_TRAFFIC_CLASS (-1)
 void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class);
-/* May a socket of this process have that congestion control? 0 or -errno: -ENOENT, the kernel has none of that name;
- * -EPERM, the process may not. */
+/* May this process use that congestion control? 0 or -errno: -ENOENT, the kernel does not have it; -EPERM, the process
+ * is not permitted. */
 int bnet_socket_try_congestion(int family, const char *name);
-/* The names that are "available" in the kernel, or "allowed" to every process; "unknown" where it does not say. */
+/* The names that are "available" in the kernel or "allowed" to every process; "unknown" if it does not list them. */
 #define BNET_CONGESTIONS 256
 void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS]);
 
-/* The send buffer that a path wants: 0 for the kernel's own sizing, else bytes for SO_SNDBUF. Pure. A path with a short
- * round trip is limited by the processor, and a small buffer keeps the data in its cache; a long one needs many bytes
- * in flight. min_rtt in µs, rate in bytes/s. */
+/* The send buffer for a path: bytes for SO_SNDBUF, or 0 for the kernel's autotuning. Pure. On a short round trip the
+ * processor is the limit, and a small buffer keeps the data in its cache; a long round trip needs many bytes in flight.
+ * rate: bytes/s. */
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_LEAST (128 * 1024)
-/* … at the least where the ranks take turns on too few processors: one that waits for its turn finds more to read. */
+/* The minimum where ranks share too few processors: a rank that waits for its turn then finds more to read. */
 #define BNET_SNDBUF_CONTENDED (1024 * 1024)
 int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, bool contended);
-/* Sets it; 0 gives the kernel its sizing back, and so does more than net.core.wmem_max grants. */
+/* Sets SO_SNDBUF. 0, or a size above net.core.wmem_max, restores the kernel's autotuning. */
 void bnet_socket_set_sndbuf(int fd, int64_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Devices out of NICs: one each, or several as one, because BAGUA_NET_BOND or NCCL says so. No system call; one thread
- * at a time for each table.
+ * Makes devices of NICs: one for each NIC, or one for several, as BAGUA_NET_BOND or NCCL asks. No system call; one
+ * thread at a time for each table.
  */
 #include "device/device.h"
 
@@ -27,7 +27,7 @@ static bool has_member(const struct bnet_device *device, const struct bnet_nic *
 	return false;
 }
 
-static void take_from_first(struct bnet_device *device, const struct bnet_nic *first)
+static void copy_from_first(struct bnet_device *device, const struct bnet_nic *first)
 {
 	device->address = first->address;
 	device->pci_path = first->pci_path;
@@ -40,14 +40,14 @@ static void add_member(struct bnet_device *device, const struct bnet_nic *nic)
 	size_t used = strlen(device->name);
 
 	if (device->nmembers == 0)
-		take_from_first(device, nic);
+		copy_from_first(device, nic);
 	snprintf(device->name + used, sizeof(device->name) - used, "%s%s", used ? "+" : "", nic->name);
 	device->speed_mbps += nic->speed_mbps;
 	device->speed_known &= nic->speed_known;
 	device->members[device->nmembers++] = nic;
 }
 
-/* The place of the next device, which nobody sees until it is published. NULL: there is none. */
+/* The slot of the next device, invisible to readers until it is published. NULL: the table is full. */
 static struct bnet_device *next_device(struct bnet_device_table *table)
 {
 	int n = count_devices(table);
@@ -73,7 +73,7 @@ static const struct bnet_nic *find_nic(const struct bnet_device_table *table, co
 	return NULL;
 }
 
-static const char *why_not(const struct bnet_device_table *table, const char *name, size_t length)
+static const char *rejection_reason(const struct bnet_device_table *table, const char *name, size_t length)
 {
 	for (int i = 0; i < table->nrejected; i++)
 		if (strlen(table->rejected[i].name) == length && memcmp(table->rejected[i].name, name, length) == 0)
@@ -81,7 +81,7 @@ static const char *why_not(const struct bnet_device_table *table, const char *na
 	return "no interface of that name has an address";
 }
 
-/* Only the first name that is missing is told. */
+/* Reports only the first name that is no NIC. */
 static int collect_named(const struct bnet_device_table *table, const char *list, struct bnet_device *bond, char *err,
 			 size_t err_size)
 {
@@ -96,7 +96,7 @@ static int collect_named(const struct bnet_device_table *table, const char *list
 		if (!nic && rc == 0) {
 			rc = -ENODEV;
 			snprintf(err, err_size, "BAGUA_NET_BOND names %.*s, which is not used: %s. Going on without it",
-				 (int)length, name, why_not(table, name, length));
+				 (int)length, name, rejection_reason(table, name, length));
 		}
 		name += length;
 		name += *name == ',';
@@ -118,18 +118,18 @@ static int collect_bond(const struct bnet_device_table *table, const char *text,
 
 int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *err, size_t err_size)
 {
-	struct bnet_device merged = {0};
+	struct bnet_device combined = {0};
 	bool placed = false;
-	int rc = collect_bond(table, bond, &merged, err, err_size);
+	int rc = collect_bond(table, bond, &combined, err, err_size);
 
-	/* The merged one has the place of the first NIC that it takes in. */
+	/* The bond takes the position of its first NIC in the table. */
 	for (int i = 0; i < table->nnics; i++) {
-		bool is_member = has_member(&merged, &table->nics[i]);
+		bool is_member = has_member(&combined, &table->nics[i]);
 
 		if (is_member && placed)
 			continue;
 		if (is_member)
-			*next_device(table) = merged;
+			*next_device(table) = combined;
 		else
 			add_member(next_device(table), &table->nics[i]);
 		placed |= is_member;

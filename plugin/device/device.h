@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Network interfaces as NCCL selects them, which ones are left out and why, and the devices that they make. A *NIC* is
- * one interface. A *device* is what NCCL has a number for: a NIC, or several as one, which is a virtual device.
+ * Network interfaces as NCCL selects them, the rejected ones with reasons, and the devices made of them. A *NIC* is one
+ * interface. A *device* is what NCCL addresses by number: one NIC, or a virtual device of several.
  *
- * A table's NICs are found by one thread and never change afterwards. Devices may be added at run time, by one thread
- * at a time; none moves, changes or goes once its number is out, so readers need no lock.
+ * One thread fills a table's NICs, which never change afterwards. Devices may be added at run time, by one thread at a
+ * time. A published device never moves, changes or disappears, so readers need no lock.
  */
 #ifndef BNET_DEVICE_H
 #define BNET_DEVICE_H
@@ -18,15 +18,15 @@
 #include <sys/socket.h>
 
 #define BNET_MAX_NICS 16
-#define BNET_MAX_DEVICES 64 /* one for each NIC, and what NCCL merges at run time */
-#define BNET_MAX_PARTS 8    /* NCCL merges no more, and before v12 no more than four */
+#define BNET_MAX_DEVICES 64 /* one for each NIC, and those that NCCL merges at run time */
+#define BNET_MAX_PARTS 8    /* NCCL's maximum; four before v12 */
 #define BNET_MAX_INTERFACES 128
 #define BNET_DEFAULT_SPEED_MBPS 10000
 
 struct bnet_nic {
 	char name[IF_NAMESIZE];        /* unique within the table */
 	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* printable, with the scope */
-	char pci_path[256];            /* "" where there is none (virtual interfaces) */
+	char pci_path[256];            /* "" for virtual interfaces */
 	struct sockaddr_storage addr;  /* port 0; a link-local address has this interface's scope id */
 	socklen_t addr_len;
 	int ifindex;
@@ -35,29 +35,29 @@ struct bnet_nic {
 	int mtu;
 	int numa_node;
 	bool loopback;
-	uint64_t guid;                 /* equal for ports of one card only */
+	uint64_t guid;                 /* equal only for ports of one card */
 };
 
-/* Holds the names of all NICs, joined by "+", and NCCL's topology file takes it: 255 characters and the end. */
+/* Holds the names of all NICs, joined by "+". NCCL's topology file accepts names of up to 255 characters. */
 #define BNET_DEVICE_NAME (BNET_MAX_NICS * IF_NAMESIZE)
 
-/* What NCCL sees, then what it stands for. What a device has once, it has from its first member. */
+/* What NCCL sees, then the parts and members behind it. Address, PCI path and guid are those of the first member. */
 struct bnet_device {
 	char name[BNET_DEVICE_NAME];   /* "eth0", or "eth0+eth1": unique within the table */
 	const char *address;           /* printable */
-	const char *pci_path;          /* "" where there is none */
-	int speed_mbps;                /* the sum */
-	bool speed_known;              /* of every member */
+	const char *pci_path;          /* "": none */
+	int speed_mbps;                /* the sum of the members' */
+	bool speed_known;              /* for every member */
 	uint64_t guid;
-	int nparts;                    /* the devices that NCCL merged into this one, by number; 0: it merged none */
-	int parts[BNET_MAX_PARTS];
-	int nmembers;                  /* at least one, each once */
-	const struct bnet_nic *members[BNET_MAX_NICS];
+	int nparts;                    /* how many devices NCCL merged into this one; 0: not merged by NCCL */
+	int parts[BNET_MAX_PARTS];     /* their numbers */
+	int nmembers;                  /* at least one */
+	const struct bnet_nic *members[BNET_MAX_NICS]; /* without duplicates */
 };
 
 struct bnet_rejected {
 	char name[IF_NAMESIZE];
-	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "" where it has none */
+	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": none */
 	char reason[160];              /* one line that a person can act on */
 };
 
@@ -66,16 +66,16 @@ struct bnet_device_table {
 	int nrejected;
 	struct bnet_nic nics[BNET_MAX_NICS];
 	struct bnet_rejected rejected[BNET_MAX_INTERFACES];
-	_Atomic int ndevices; /* released after the device is whole */
+	_Atomic int ndevices; /* store-released once the device is complete */
 	struct bnet_device devices[BNET_MAX_DEVICES];
 };
 
-/* Makes the table's devices: one of each NIC. bond: BAGUA_NET_BOND. "1" makes one of all of them, a list of names one
- * of those, in the list's order, and one of each other. 0, or -ENODEV after a line in err: names of the list are no NIC
- * of this table, and the devices are made without them. */
+/* Makes the table's devices, by default one for each NIC. bond: the value of BAGUA_NET_BOND. "1" makes one device of
+ * all NICs; a list of names makes one of the listed NICs, in the list's order, and one of each other NIC. 0, or -ENODEV
+ * with a line in err: names of the list are no NICs of this table, and the devices are made without them. */
 int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *err, size_t err_size);
-/* Makes one device of those with these numbers, which stay; the same numbers in the same order give the same one again.
- * Its number, or -EINVAL, -ENOSPC after a line in err. */
+/* Merges the devices with these numbers into a new one; they remain. The same numbers in the same order return the same
+ * device. Its number, or -EINVAL or -ENOSPC with a line in err. */
 int bnet_device_merge(struct bnet_device_table *table, const int *parts, int nparts, char *err, size_t err_size);
 /* NULL: no such device. */
 const struct bnet_device *bnet_device_get(const struct bnet_device_table *table, int dev);

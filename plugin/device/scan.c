@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Collects the interfaces of this machine: those that are used and those that are not. Blocks for some system calls and
- * keeps no state: from any thread.
+ * Collects this machine's interfaces, selected and rejected. Makes blocking system calls and keeps no state: any
+ * thread.
  */
 #include "device/scan.h"
 
@@ -21,17 +21,17 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Drivers without hardware that tell a speed all the same. */
-static const char *const inventive_drivers[] = {"veth", "tun"};
+/* Drivers without hardware that report a speed nevertheless. */
+static const char *const fake_speed_drivers[] = {"veth", "tun"};
 
 /* ---- collecting ---- */
 
-struct candidates {
+struct interfaces {
 	struct bnet_interface *rows;
 	int count;
 };
 
-/* The length of an interface's name, without the ":label" that an IPv4 address may add to it. */
+/* The length of an interface's name without the ":label" that an IPv4 address may append. */
 static size_t name_length(const char *name)
 {
 	size_t len = strcspn(name, ":");
@@ -39,7 +39,7 @@ static size_t name_length(const char *name)
 	return len < IF_NAMESIZE ? len : IF_NAMESIZE - 1;
 }
 
-static struct bnet_interface *find_or_add(struct candidates *all, const struct ifaddrs *entry)
+static struct bnet_interface *find_or_add(struct interfaces *all, const struct ifaddrs *entry)
 {
 	struct bnet_interface *row;
 	size_t len = name_length(entry->ifa_name);
@@ -66,8 +66,8 @@ static int family_of(const struct ifaddrs *entry)
 	return family == AF_INET || family == AF_INET6 ? family : AF_UNSPEC;
 }
 
-/* The first address of the best rank stays. */
-static void offer_address(struct bnet_interface *row, const struct sockaddr *addr)
+/* Keeps the first address of the best rank. */
+static void keep_best_address(struct bnet_interface *row, const struct sockaddr *addr)
 {
 	enum bnet_address_rank rank = bnet_address_rank(addr);
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&row->addr;
@@ -82,8 +82,8 @@ static void offer_address(struct bnet_interface *row, const struct sockaddr *add
 		in6->sin6_scope_id = (uint32_t)row->ifindex;
 }
 
-/* All interfaces, those with a wanted address first: in the order in which NCCL meets them. */
-static int collect(struct candidates *all, int family)
+/* All interfaces, those with an address of the wanted family first, in NCCL's order. */
+static int collect(struct interfaces *all, int family)
 {
 	struct ifaddrs *list;
 	size_t entries = 0;
@@ -92,7 +92,7 @@ static int collect(struct candidates *all, int family)
 		return -errno;
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
 		entries++;
-	*all = (struct candidates){.rows = calloc(entries + 1, sizeof(*all->rows))};
+	*all = (struct interfaces){.rows = calloc(entries + 1, sizeof(*all->rows))};
 	if (!all->rows) {
 		freeifaddrs(list);
 		return -ENOMEM;
@@ -101,7 +101,7 @@ static int collect(struct candidates *all, int family)
 		int own = family_of(entry);
 
 		if (own != AF_UNSPEC && (family == AF_UNSPEC || own == family))
-			offer_address(find_or_add(all, entry), entry->ifa_addr);
+			keep_best_address(find_or_add(all, entry), entry->ifa_addr);
 	}
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
 		struct bnet_interface *row = find_or_add(all, entry);
@@ -139,7 +139,7 @@ static int mtu_of(int fd, const char *name)
 	return fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : 0;
 }
 
-static bool speed_is_invented(int fd, const char *name)
+static bool speed_is_fake(int fd, const char *name)
 {
 	struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
 	struct ifreq request = {0};
@@ -148,8 +148,8 @@ static bool speed_is_invented(int fd, const char *name)
 	request.ifr_data = (char *)&info;
 	if (fd < 0 || ioctl(fd, SIOCETHTOOL, &request))
 		return false;
-	for (size_t i = 0; i < COUNT(inventive_drivers); i++)
-		if (strcmp(info.driver, inventive_drivers[i]) == 0)
+	for (size_t i = 0; i < COUNT(fake_speed_drivers); i++)
+		if (strcmp(info.driver, fake_speed_drivers[i]) == 0)
 			return true;
 	return false;
 }
@@ -173,7 +173,7 @@ static void fill_nic(struct bnet_nic *nic, const struct bnet_interface *row, int
 		nic->numa_node = bnet_sysfs_numa_node(BNET_SYSFS_NET, row->name);
 		speed = bnet_sysfs_speed(BNET_SYSFS_NET, row->name);
 	}
-	nic->speed_known = speed > 0 && !speed_is_invented(fd, row->name);
+	nic->speed_known = speed > 0 && !speed_is_fake(fd, row->name);
 	nic->speed_mbps = nic->speed_known ? speed : BNET_DEFAULT_SPEED_MBPS;
 	nic->guid = bnet_sysfs_guid(BNET_SYSFS_NET, row->name, nic->pci_path);
 }
@@ -194,7 +194,7 @@ static void reject(struct bnet_device_table *table, const struct bnet_interface 
 int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family)
 {
 	char reason[sizeof(table->rejected[0].reason)];
-	struct candidates all = {0};
+	struct interfaces all = {0};
 	struct bnet_rules rules;
 	enum bnet_tier chosen;
 	int fd, ret;
@@ -261,7 +261,7 @@ bool bnet_address_is_local(const struct sockaddr *addr)
 	bool found = false;
 
 	addr = unmap(addr, &in);
-	/* All of 127/8 is, though only one of it is listed. */
+	/* All of 127/8 is local, though getifaddrs lists only one address of it. */
 	if (addr->sa_family == AF_INET && ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr) >> 24 == 127)
 		return true;
 	if (getifaddrs(&list))

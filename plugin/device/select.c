@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rules by which interfaces become devices: NCCL's, and a reason for each interface that they leave out. Pure: from
- * any thread.
+ * NCCL's rules for selecting interfaces, and a reason for each interface that they reject. Pure: any thread.
  */
 #include "device/select.h"
 
@@ -11,7 +10,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* NCCL leaves out the first two; the others are made by container engines and lead to no other host either. */
+/* NCCL excludes the first two. Container engines create the others, which lead to no other host either. */
 static const char *const bridge_prefixes[] = {
 	"docker", "virbr", "cni", "podman", "flannel", "cilium", "cali", "lxcbr", "lxdbr", "incusbr", "kube-",
 };
@@ -38,7 +37,7 @@ bool bnet_ifname_match(const char *list, const char *name)
 		list += entry;
 		list += *list == ',';
 	}
-	return (found || empty) != exclude; /* a list without entries matches everything, as in NCCL */
+	return (found || empty) != exclude; /* an empty list matches everything, as in NCCL */
 }
 
 int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family)
@@ -80,7 +79,7 @@ enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr)
 
 /* ---- tiers ---- */
 
-/* Docker names the bridges of its networks br- and twelve hexadecimal digits; br-ex and the like are real. */
+/* Docker names its bridges br- and twelve hexadecimal digits. Others, such as br-ex, lead to real networks. */
 static bool is_docker_network(const char *name)
 {
 	return strncmp(name, "br-", 3) == 0 && strspn(name + 3, "0123456789abcdef") == 12 && !name[15];
@@ -174,7 +173,7 @@ bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, con
 			 rules->ifname[0] == '^' ? "excluded by" : "not selected by", rules->ifname);
 		return false;
 	}
-	/* To bring such an interface up would not help. */
+	/* Advice to bring such an interface up would not help. */
 	if (other_tier && (tier == BNET_TIER_LOOPBACK || tier == BNET_TIER_BRIDGE) && chosen != BNET_TIER_NONE) {
 		explain_tier(candidate, reason, size);
 		return false;

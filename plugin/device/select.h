@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rules that choose interfaces, as NCCL chooses them. Pure.
+ * The rules that select interfaces, as in NCCL. Pure: any thread.
  */
 #ifndef BNET_SELECT_H
 #define BNET_SELECT_H
@@ -12,7 +12,7 @@
 
 #include "device/device.h"
 
-/* How good an address is for reaching other hosts; the lowest of an interface is used. */
+/* How suitable an address is for reaching other hosts, best first. An interface's best address is used. */
 enum bnet_address_rank {
 	BNET_ADDRESS_IPV4,
 	BNET_ADDRESS_IPV6,
@@ -22,13 +22,13 @@ enum bnet_address_rank {
 	BNET_ADDRESS_NONE,
 };
 
-/* Without NCCL_SOCKET_IFNAME, the first tier that has a usable interface gives all devices. */
+/* Without NCCL_SOCKET_IFNAME, all devices come from the first tier that has a usable interface. */
 enum bnet_tier {
 	BNET_TIER_IB,         /* IP over InfiniBand: NCCL's own order, and ranks must agree */
 	BNET_TIER_PLAIN,
-	BNET_TIER_LINK_LOCAL, /* management ports and host ends of container links have such an address only */
+	BNET_TIER_LINK_LOCAL, /* management ports and host ends of container links often have only such an address */
 	BNET_TIER_LOOPBACK,
-	BNET_TIER_BRIDGE,     /* leads to this host's own containers or virtual machines */
+	BNET_TIER_BRIDGE,     /* leads only to this host's containers or virtual machines */
 	BNET_TIER_NONE,
 };
 
@@ -38,7 +38,7 @@ struct bnet_interface {
 	int ifindex;
 	unsigned int flags;     /* IFF_UP, … */
 	bool bridge_port;
-	bool other_family;      /* it has an address, but of a family that is not wanted */
+	bool other_family;      /* has only addresses of an unwanted family */
 	enum bnet_address_rank rank;
 	struct sockaddr_storage addr;
 	socklen_t addr_len;
@@ -50,12 +50,12 @@ struct bnet_rules {
 	int family;         /* AF_UNSPEC: any */
 };
 
-/* -EINVAL: unknown family. NCCL ignores an ifname of less than two characters, and so does this. */
+/* -EINVAL: unknown family. Ignores an ifname of less than two characters, as NCCL does. */
 int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family);
 enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr);
-/* BNET_TIER_NONE when no interface is usable or the rules name the interfaces. */
+/* BNET_TIER_NONE if no interface is usable or the rules name interfaces. */
 enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bnet_interface *all, int count);
-/* Is it a device? If not, reason says why (size: that of struct bnet_rejected's). */
+/* Does the interface become a device? If not, writes the reason. size: that of struct bnet_rejected's reason. */
 bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, const struct bnet_interface *candidate,
 		      char *reason, size_t size);
 /* Does the interface name match a list in NCCL's syntax ("eth,ib", "=eth0", "^docker,lo")? An entry may end in

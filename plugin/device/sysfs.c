@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the kernel tells of an interface in /sys/class/net. Reads files and keeps no state: from any thread.
+ * Attributes of interfaces in /sys/class/net. Reads files and keeps no state: any thread.
  */
 #include "device/sysfs.h"
 
@@ -15,11 +15,11 @@
 
 #define TEXT_SIZE 64
 #define MAX_DEPTH 4 /* a VLAN on a bridge on a bond on ports */
-#define MAX_SPEED_MBPS 100000000 /* above it is the kernel's "unknown", read as unsigned */
+#define MAX_SPEED_MBPS 100000000 /* larger values are the kernel's "unknown" (-1), read as unsigned */
 
 /* ---- files ---- */
 
-/* The first line, without its end; false where the file is missing, unreadable or empty. */
+/* Reads the first line without its newline; false if the file is missing, unreadable or empty. */
 static bool read_line(const char *path, char *text, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -63,7 +63,7 @@ bool bnet_sysfs_is_bridge_port(const char *root, const char *name)
 
 static int speed_at(const char *root, const char *name, int depth);
 
-/* The carrier that all traffic of a bond takes; false where it spreads over its members. */
+/* The member that carries all traffic of an active-backup bond; false for other interfaces. */
 static bool active_member(const char *root, const char *name, char *member, size_t size)
 {
 	char mode[TEXT_SIZE];
@@ -73,8 +73,8 @@ static bool active_member(const char *root, const char *name, char *member, size
 	       read_attribute(root, name, "bonding/active_slave", member, size);
 }
 
-/* Bonds that spread their traffic add up; of a bridge or a VLAN the fastest device below counts, and of a bond that
- * sends everything on all members as well. */
+/* The speeds of members add up in a bond that spreads its traffic. In a bridge, a VLAN, or a bond that sends everything
+ * on all members, the fastest device below counts. */
 static bool adds_up(const char *root, const char *name)
 {
 	char mode[TEXT_SIZE];
@@ -135,7 +135,7 @@ int bnet_sysfs_speed(const char *root, const char *name)
 	return speed_at(root, name, MAX_DEPTH);
 }
 
-/* ---- place ---- */
+/* ---- PCI location ---- */
 
 /* 0000:3b:00.1 */
 static bool is_pci_address(const char *text)
@@ -160,7 +160,7 @@ void bnet_sysfs_pci_path(const char *root, const char *name, char *path, size_t 
 	if (!realpath(link, real))
 		return;
 	last = strrchr(real, '/');
-	/* NCCL places only PCI devices; a virtio function is the only one of the PCI device that holds it. */
+	/* NCCL locates only PCI devices. A virtio device is the only child of its PCI device, whose path is used. */
 	if (last && strncmp(last, "/virtio", strlen("/virtio")) == 0) {
 		*last = '\0';
 		last = strrchr(real, '/');
@@ -194,7 +194,7 @@ uint64_t bnet_sysfs_guid(const char *root, const char *name, const char *pci_pat
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	char text[TEXT_SIZE];
 
-	/* Another host may have the same card in the same slot. */
+	/* Includes the host: another one may have the same card in the same slot. */
 	if (read_line("/proc/sys/kernel/random/boot_id", text, sizeof(text)))
 		state = hash(state, text, strlen(text));
 	if (function)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The binary interface between NCCL and a network plugin, net API v4 to v12, written out from its published
- * definition. Layout only: no behaviour, no dependency. Each version is checked below against the sizes and the
- * offsets that NCCL was compiled with, because a field in the wrong place is not an error but a corrupted job.
+ * The binary interface between NCCL and a network plugin, net API v4 to v12, written from its published definition.
+ * Layout only: no behaviour, no dependency, any thread. Each version is checked below against the sizes and offsets
+ * that NCCL was compiled with, because a misplaced field would corrupt a job without an error.
  *
  *   v4  NCCL 2.8    blocking connect and accept, 64-byte handles (until 2.11)
  *   v5  NCCL 2.12   non-blocking connect and accept, tags, grouped receives, 128-byte handles
@@ -33,7 +33,7 @@
 
 #define NCCL_NET_DEVICE_HOST 0
 #define NCCL_NET_ID_UNDEF (-1)
-/* Two values of trafficClass say nothing: the network interface's own, and that of an ncclConfig_t nobody filled. */
+/* Two values of trafficClass mean unset: the net API's own, and that of an ncclConfig_t left at its defaults. */
 #define NCCL_NET_TRAFFIC_CLASS_UNDEF (-1)
 #define NCCL_CONFIG_UNDEF_INT INT32_MIN
 
@@ -443,7 +443,7 @@ typedef struct {
 	ncclResult_t (*setNetAttr)(void *ctx, ncclNetAttr_t *attr);
 } ncclNet_v12_t;
 
-/* ---- what NCCL was compiled with (LP64, the only kind of machine it runs on) ---- */
+/* ---- the layout that NCCL was compiled with (LP64: NCCL runs on nothing else) ---- */
 
 static_assert(sizeof(void *) == 8 && sizeof(int) == 4 && sizeof(size_t) == 8, "NCCL's ABI is LP64");
 static_assert(sizeof(ncclNetProperties_v4_t) == 40, "v4 properties");

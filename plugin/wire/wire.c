@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Encoders and decoders of everything that travels; see wire.h. Any thread.
+ * Encoders and decoders of handles and frames; see wire.h. Any thread.
  */
 #include "wire/wire.h"
 
@@ -15,7 +15,7 @@
 #define WELCOME_MAGIC 0x434c5742u
 #define HELLO_FIXED 64
 #define WELCOME_FIXED 24
-#define ADDRESSES_FIXED 4 /* how many, 0, 0, 0 */
+#define ADDRESSES_FIXED 4 /* the count, then three zero bytes */
 
 #define HANDLE_CHECK 44
 #define HANDLE_ATTEMPT 48
@@ -53,7 +53,7 @@ static uint64_t get64(const uint8_t *p)
 	return get32(p) | (uint64_t)get32(p + 4) << 32;
 }
 
-/* FNV-1a: catches a handle that was cut or overwritten on its way, nothing more. */
+/* FNV-1a: detects a handle that was truncated or overwritten by accident, nothing more. */
 static uint32_t checksum(const uint8_t *p, size_t size)
 {
 	uint32_t h = 2166136261u;
@@ -63,8 +63,8 @@ static uint32_t checksum(const uint8_t *p, size_t size)
 	return h;
 }
 
-/* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), 0, port in network order, 16 bytes of which IPv4
- * uses 4. */
+/* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), a zero byte, the port in network order, and 16
+ * bytes, of which IPv4 uses 4. */
 static void put_address(uint8_t *p, const struct sockaddr_storage *addr)
 {
 	memset(p, 0, BNET_ADDRESS_SIZE);
@@ -190,7 +190,7 @@ int bnet_wire_hello_decode(const uint8_t *body, size_t size, struct bnet_wire_he
 	return get_address(body + 36, &hello->listener);
 }
 
-/* Where there is one address only, nothing follows the proof. */
+/* A single address is not repeated here: nothing follows the proof. */
 static size_t put_addresses(uint8_t *p, const struct bnet_wire_welcome *welcome)
 {
 	if (welcome->naddresses == 0)
@@ -201,7 +201,7 @@ static size_t put_addresses(uint8_t *p, const struct bnet_wire_welcome *welcome)
 	return ADDRESSES_FIXED + (size_t)welcome->naddresses * BNET_ADDRESS_SIZE;
 }
 
-/* What another version writes there is not for us. */
+/* Bytes there are ignored if the peer's version differs. */
 static int get_addresses(const uint8_t *p, size_t size, struct bnet_wire_welcome *welcome)
 {
 	welcome->naddresses = 0;

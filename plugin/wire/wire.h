@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * What travels between two plugins: the handle that NCCL carries out of band, and the frames on a stream. Pure
- * functions over bytes, no state, no system call; every decoder accepts any input of any length. Little-endian, fixed
- * width.
+ * The data that two plugins exchange: the handle that NCCL carries out of band, and the frames on a stream. Pure
+ * functions over bytes: no state, no system call, any thread. Every decoder accepts any input of any length. Fields are
+ * little-endian and of fixed width.
  *
- * A stream opens with HELLO from the connector and WELCOME from the listener. Then the sender's side carries DATA
- * frames, and the opposite direction is free for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does
- * not yet send. A frame of an unknown type is skipped by its length.
+ * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
+ * The opposite direction is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet
+ * send. A frame of an unknown type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
 #define BNET_WIRE_H
@@ -19,8 +19,8 @@
 #define BNET_WIRE_VERSION 1
 #define BNET_TOKEN_SIZE 16
 #define BNET_PROOF_MAX 64
-/* A message is cut at multiples of this: NCCL's GPU kernels poll flags inside 16-byte (LL) and 128-byte (LL128) lines
- * of a receive buffer while it is written, and a line that arrives in two pieces corrupts silently. */
+/* Messages are cut at multiples of this. NCCL's GPU kernels poll flags inside 16-byte (LL) and 128-byte (LL128) lines
+ * of a receive buffer while it is written; a line that arrives in two pieces corrupts data silently. */
 #define BNET_UNIT 4096
 
 static inline uint64_t bnet_units(uint64_t bytes)
@@ -40,8 +40,8 @@ enum bnet_wire_frame_type {
 enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_OK = 0,
 	BNET_WIRE_VERDICT_VERSION = 1, /* the wire versions differ */
-	BNET_WIRE_VERDICT_TOKEN = 2,   /* nothing listens under this token (any more) */
-	BNET_WIRE_VERDICT_GONE = 3,    /* the connection that this stream belongs to does not exist (any more) */
+	BNET_WIRE_VERDICT_TOKEN = 2,   /* no listener has this token, or no longer */
+	BNET_WIRE_VERDICT_GONE = 3,    /* the stream's connection does not exist, or no longer */
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
 };
 
@@ -49,20 +49,21 @@ enum bnet_wire_verdict {
 struct bnet_wire_frame {
 	uint8_t type;
 	uint8_t flags;
-	uint32_t length; /* bytes behind the frame header */
+	uint32_t length; /* bytes after the frame header */
 };
 
-/* The 64 bytes of a handle. Its first two are no address family, so that a peer on NCCL's own Socket transport, which
- * reads one there, says so instead of waiting. */
+/* A handle has 64 bytes. Its first two are not a valid address family, so that a peer on NCCL's own Socket transport,
+ * which reads one there, reports an error instead of waiting. */
 #define BNET_WIRE_HANDLE_SIZE 64
 struct bnet_wire_handle {
 	uint8_t version;
-	struct sockaddr_storage addr; /* AF_INET or AF_INET6, with the port; no scope id: it means nothing elsewhere */
+	struct sockaddr_storage addr; /* AF_INET or AF_INET6, with the port; no scope id, which is local to a host */
 	uint8_t token[BNET_TOKEN_SIZE];
-	uint64_t attempt; /* the connector's own note between two calls of connect; 0 from listen */
+	uint64_t attempt; /* set by the connector between two calls of connect; 0 from listen */
 };
 
-/* A greeting may be as long as this, so that a later version's can be read far enough to name that version. */
+/* The maximum size of HELLO and WELCOME frames. A later version's may be longer than this version's; its first fields
+ * must be read to report that version. */
 #define BNET_WIRE_HANDSHAKE_MAX 512
 #define BNET_WIRE_HELLO_MAX (BNET_WIRE_FRAME_HEADER + 64 + BNET_PROOF_MAX)
 struct bnet_wire_hello {
@@ -71,13 +72,13 @@ struct bnet_wire_hello {
 	uint64_t connection;          /* random, chosen by the connector */
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint32_t features;
-	struct sockaddr_storage listener; /* where the connector itself can be reached; AF_UNSPEC: nowhere */
+	struct sockaddr_storage listener; /* where the connector itself listens; AF_UNSPEC: nowhere */
 	uint8_t proof_size;
 	uint8_t proof[BNET_PROOF_MAX];
 };
 
-/* Where a listener of several interfaces can be reached; the handle has room for one address only. They follow the
- * proof, so that a reader who does not know of them skips them. */
+/* The addresses of a listener with several interfaces; the handle has room for only one. They follow the proof, so that
+ * an older reader skips them. */
 #define BNET_ADDRESSES 16
 #define BNET_ADDRESS_SIZE 20
 #define BNET_WIRE_WELCOME_MAX (BNET_WIRE_FRAME_HEADER + 24 + BNET_PROOF_MAX + 4 + BNET_ADDRESSES * BNET_ADDRESS_SIZE)
@@ -89,7 +90,7 @@ struct bnet_wire_welcome {
 	uint32_t features;
 	uint8_t proof_size;
 	uint8_t proof[BNET_PROOF_MAX];
-	uint8_t naddresses;   /* 0: the handle's is the only one, or it is said elsewhere */
+	uint8_t naddresses;   /* 0: the handle has the only address, or this WELCOME does not list them */
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
 };
 
@@ -98,31 +99,31 @@ struct bnet_wire_data {
 	uint64_t message; /* 0, 1, 2 … in the order of isend */
 	uint64_t size;    /* of the whole message */
 	uint64_t offset;  /* of this slice: a multiple of BNET_UNIT */
-	uint32_t length;  /* of this slice: a multiple of BNET_UNIT, or up to the message's end; 0 for an empty message */
+	uint32_t length;  /* of this slice: a multiple of BNET_UNIT unless it ends the message; 0 for an empty one */
 };
 
-/* Encoders return the bytes written; decoders 0, -EBADMSG for bytes that no plugin sends, or -EAFNOSUPPORT where
- * said. */
+/* Encoders return the bytes written, if anything. Decoders return 0, -EBADMSG for bytes that no plugin sends, or
+ * -EAFNOSUPPORT where documented. */
 void bnet_wire_frame_encode(uint8_t out[BNET_WIRE_FRAME_HEADER], const struct bnet_wire_frame *frame);
 void bnet_wire_frame_decode(const uint8_t in[BNET_WIRE_FRAME_HEADER], struct bnet_wire_frame *frame);
 
 void bnet_wire_handle_encode(uint8_t out[BNET_WIRE_HANDLE_SIZE], const struct bnet_wire_handle *handle);
-/* -EAFNOSUPPORT: the handle of another network, by its first bytes. */
+/* -EAFNOSUPPORT: by its first bytes, the handle of another network. */
 int bnet_wire_handle_decode(const uint8_t in[BNET_WIRE_HANDLE_SIZE], struct bnet_wire_handle *handle);
 void bnet_wire_handle_set_attempt(uint8_t handle[BNET_WIRE_HANDLE_SIZE], uint64_t attempt);
 
 /* The whole frame, header included. */
 size_t bnet_wire_hello_encode(uint8_t out[BNET_WIRE_HELLO_MAX], const struct bnet_wire_hello *hello);
 size_t bnet_wire_welcome_encode(uint8_t out[BNET_WIRE_WELCOME_MAX], const struct bnet_wire_welcome *welcome);
-/* The frame's body, behind its header. A later version may append fields: they are ignored. */
+/* The frame's body, without its header. Fields that a later version appends are ignored. */
 int bnet_wire_hello_decode(const uint8_t *body, size_t size, struct bnet_wire_hello *hello);
 int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_welcome *welcome);
-/* Is the frame one of these, of a length that it can have? Known after eight bytes, before anything is stored. */
+/* Does the header announce this frame with a valid length? Decided after eight bytes, before anything is stored. */
 bool bnet_wire_frame_is_hello(const struct bnet_wire_frame *frame);
 bool bnet_wire_frame_is_welcome(const struct bnet_wire_frame *frame);
 
 void bnet_wire_data_encode(uint8_t out[BNET_WIRE_DATA_HEADER], const struct bnet_wire_data *data);
-/* in: frame header and DATA header. -EBADMSG also for a slice that lies outside its message or is cut elsewhere than at
+/* in: the frame header and the DATA header. -EBADMSG also for a slice outside its message or not cut at a multiple of
  * BNET_UNIT. */
 int bnet_wire_data_decode(const uint8_t in[BNET_WIRE_DATA_HEADER], struct bnet_wire_data *data);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library's layers: no folder includes what docs/architecture.md does not allow, and no module is in a circle."""
+"""The library's layers: folders include only what docs/architecture.md allows, and no module is in a cycle."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _violations(folder: str, includes: Iterable[str], allowed: Mapping[str, set[
     return [each for each in includes if _folder(each) not in allowed[folder] | {folder}]
 
 
-def _circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """The groups of nodes that reach each other (strongly connected components of two and more)."""
+def _cycles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The strongly connected components with two or more nodes."""
     reached: dict[str, set[str]] = {}
     for start in arrows:
         found: set[str] = set()
@@ -60,7 +60,7 @@ def _circles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
 
 
 def _modules() -> dict[str, set[str]]:
-    """A module is X.c with X.h; its arrows are those of both."""
+    """A module is X.c with X.h and has the arrows of both."""
     arrows: dict[str, set[str]] = {}
     for path in _sources():
         name = str(path.relative_to(PLUGIN).with_suffix(""))
@@ -75,8 +75,8 @@ def test_every_folder_is_in_the_table() -> None:
     assert {path.name for path in PLUGIN.iterdir() if path.is_file()} == {PUBLIC, "bagua_net.map", "CMakeLists.txt"}
 
 
-def test_the_table_has_one_direction() -> None:
-    assert _circles({folder: ends - {PUBLIC} for folder, ends in _allowed().items()}) == set()
+def test_the_table_has_no_cycles() -> None:
+    assert _cycles({folder: ends - {PUBLIC} for folder, ends in _allowed().items()}) == set()
 
 
 def _label(path: Path) -> str:
@@ -84,7 +84,7 @@ def _label(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", [path for path in _sources() if path.parent != PLUGIN], ids=_label)
-def test_a_file_includes_what_its_folder_may(path: Path) -> None:
+def test_a_file_includes_only_what_its_folder_may(path: Path) -> None:
     folder = path.relative_to(PLUGIN).parts[0]
     assert _violations(folder, _includes(path), _allowed()) == []
     assert [each for each in _includes(path) if not (PLUGIN / each).is_file()] == [], "written from plugin/"
@@ -99,8 +99,8 @@ def test_the_table_allows_no_more_than_is_used() -> None:
     assert used == _allowed()
 
 
-def test_no_module_is_in_a_circle() -> None:
-    assert _circles(_modules()) == set()
+def test_no_module_is_in_a_cycle() -> None:
+    assert _cycles(_modules()) == set()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_no_module_is_in_a_circle() -> None:
     ids=_label,
 )
 def test_a_source_includes_its_own_header_first(path: Path) -> None:
-    """So every header stands alone."""
+    """This shows that every header is self-contained."""
     assert _includes(path)[:1] == [str(path.relative_to(PLUGIN).with_suffix(".h"))]
 
 
@@ -117,6 +117,6 @@ def test_an_arrow_upwards_is_a_violation() -> None:
     assert _violations("transport", ["engine/engine.h", "base/list.h"], _allowed()) == ["engine/engine.h"]
 
 
-def test_circles_are_found() -> None:
+def test_cycles_are_found() -> None:
     arrows = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}
-    assert _circles(arrows) == {frozenset("abc")}
+    assert _cycles(arrows) == {frozenset("abc")}

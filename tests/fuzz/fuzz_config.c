@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Text from the environment: parameter values, parameter names, interface lists. The input is three strings, each ended
- * by a zero byte or the end.
+ * Text from the environment: parameter values, parameter names, interface lists. The input is three strings, each
+ * terminated by a zero byte or the end of the input.
  */
 #include "base/config.h"
 #include "device/scan.h"
@@ -36,7 +36,7 @@ static void take_text(const uint8_t **data, size_t *size, char *text)
 	*size -= len;
 }
 
-/* What the stricter parser takes means the same to the other one. */
+/* A text that both number parsers accept has the same value in both. */
 static void parse(const char *text)
 {
 	int64_t number = INT64_MIN, bytes = -1;
@@ -62,8 +62,8 @@ static void parse(const char *text)
 		EXPECT(strcmp(names, "?") == 0);
 }
 
-/* Whatever a variable holds, the parameters are usable and every complaint is a line. What can be formatted can be
- * read back. */
+/* Whatever the variables hold, the parameters are usable, and every error has a line. Formatted values can be read
+ * back. */
 static void read_environment(const char *value)
 {
 	for (int i = 0; i < bnet_config_row_count; i++) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * A receiver with posted receives, on two streams that carry any bytes: whatever comes, it writes inside the posted
- * buffers only (the address sanitizer watches), and every request ends, done or failed, once the streams end; only
- * streams that wait for a receive that nobody posts may leave one open.
+ * A receiver with posted receives, on two streams of arbitrary bytes. It must write only inside the posted buffers
+ * (AddressSanitizer checks that), and every request must end, done or failed, once the streams end, unless both streams
+ * wait for receives that are never posted.
  *
- * The first byte says where the input is cut in two; each half is one stream. So that slices get past the decoder
- * often, bytes that begin with 0xd5 stand for a well-formed DATA header: message, offset unit, length in units, size.
+ * The first byte tells where the input is split into the two streams. To get slices past the decoder often, the byte
+ * 0xd5 and the four bytes after it stand for a well-formed DATA frame: message, offset in units, length in units, size.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #include "transport/conn.h"
-#include "engine/engine.h"
+#include "transport/progress.h"
+#include "transport/request.h"
 
 #define RECEIVES 4
 #define CAPACITY 20000
@@ -23,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static struct bnet_config config = {.min_chunksize = 4096, .max_chunksize = 8192};
 static struct bnet_device device = {.name = "fuzz", .address = ""};
 
-/* Expands the shorthand into out; returns the bytes written. */
+/* Expands the shorthand into out. Returns the bytes written. */
 static size_t expand(const uint8_t *in, size_t size, uint8_t *out, size_t room)
 {
 	size_t used = 0;
@@ -62,7 +63,7 @@ static void add_stream(struct bnet_conn *conn, const uint8_t *data, size_t size)
 		ssize_t n = send(pair[1], bytes + sent, used - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n <= 0)
-			break; /* the socket is full: what fits is enough */
+			break; /* the socket is full: the rest is not needed */
 		sent += (size_t)n;
 	}
 	close(pair[1]);
@@ -72,12 +73,13 @@ static void add_stream(struct bnet_conn *conn, const uint8_t *data, size_t size)
 
 static bool waits(const struct bnet_conn *conn)
 {
-	return conn->streams[0]->stalled && conn->streams[1]->stalled;
+	return conn->streams[0]->in.state == BNET_INCOMING_STALLED &&
+	       conn->streams[1]->in.state == BNET_INCOMING_STALLED;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct bnet_conn *conn = bnet_conn_new(false, &device, &config);
+	struct bnet_conn *conn = bnet_conn_new(false, &device, &config, false);
 	struct bnet_request *requests[RECEIVES];
 	char *buffers[RECEIVES];
 	size_t cut;
@@ -88,14 +90,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	add_stream(conn, data + (size ? 1 : 0), cut ? cut - 1 : 0);
 	add_stream(conn, data + cut, size - cut);
 	for (int i = 0; i < RECEIVES; i++) {
-		buffers[i] = malloc(CAPACITY); /* exact, so that a byte beyond is caught */
-		requests[i] = bnet_conn_post(conn, buffers[i], CAPACITY);
+		buffers[i] = malloc(CAPACITY); /* exact, so that an overflow is detected */
+		requests[i] = bnet_request_post(conn, buffers[i], CAPACITY);
 	}
 	for (int i = 0; i < RECEIVES; i++) {
 		uint64_t got = 0;
 		int rc, tries = 0;
 
-		while ((rc = bnet_conn_test(requests[i], &got)) == 0 && !waits(conn))
+		while ((rc = bnet_progress_test(requests[i], &got)) == 0 && !waits(conn))
 			if (++tries > 100000)
 				abort(); /* hangs */
 		if (rc > 0 && got > CAPACITY)

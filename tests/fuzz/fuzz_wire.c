@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Every decoder of wire.h over any bytes; what decodes must encode to something that decodes to the same.
+ * Every decoder of wire.h on arbitrary bytes. A decoded value must encode to bytes that decode to the same value.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -59,7 +60,7 @@ static void welcome(const uint8_t *data, size_t size)
 	}
 }
 
-/* The same with a beginning that is right, since few inputs come as far as to what is appended. */
+/* A valid WELCOME before the input, since few inputs get as far as the appended addresses. */
 static void appended(const uint8_t *data, size_t size)
 {
 	const struct bnet_wire_welcome known = {.version = BNET_WIRE_VERSION};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Checks for test programs: a failed one prints both operands and ends the program.
+ * Checks for test programs: a failed check prints its operands and ends the program. Any thread.
  */
 #ifndef BNET_CHECK_H
 #define BNET_CHECK_H

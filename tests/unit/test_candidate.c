@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which NIC and which address a stream takes.
+ * The candidate pair, a NIC and a peer address, that each stream uses.
  */
 #include "handshake/candidate.h"
 
@@ -10,7 +10,7 @@
 
 #define MOST 16
 
-/* Streams take the NICs in turn, and by the time each NIC has had all addresses every pair has had one stream. */
+/* Streams use the NICs in turn. Once each NIC has used all addresses, every pair has had exactly one stream. */
 static void check_streams(int nnics, int npeers)
 {
 	bool seen[MOST][MOST] = {{false}};
@@ -26,7 +26,7 @@ static void check_streams(int nnics, int npeers)
 	}
 }
 
-/* The first streams, as many as the larger side has NICs, leave out none of either side. */
+/* The first streams, as many as the larger side has NICs, use all NICs of both sides. */
 static void check_first(int nnics, int npeers)
 {
 	bool used[2][MOST] = {{false}};
@@ -44,7 +44,7 @@ static void check_first(int nnics, int npeers)
 		check(used[1][i]);
 }
 
-/* A stream whose pair has no way tries its own NIC's other pairs, then the others': each once. */
+/* A stream whose pair has no route tries the other pairs of its NIC, then those of other NICs, each once. */
 static void check_attempts(int nnics, int npeers, int stream)
 {
 	bool seen[MOST][MOST] = {{false}};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Parameters: what each parser takes and refuses, what the environment does, and what a person is told.
+ * Parameters: the values that each parser accepts and refuses, the effect of the environment, and the error lines.
  */
 #include "bagua_net.h"
 #include "check.h"
@@ -115,7 +115,7 @@ static const struct {
 	{"bär", -EINVAL},
 };
 
-/* What is behind the name is zero: two configurations can be compared byte by byte. */
+/* The bytes after the name are zero, so that configurations can be compared byte by byte. */
 static void test_words(void)
 {
 	for (size_t i = 0; i < COUNT(words); i++) {
@@ -181,7 +181,7 @@ static void clear_environment(void)
 		unsetenv(bnet_config_rows[i].name);
 }
 
-/* Every default is a legal value of its own row, and is what an empty environment gives. */
+/* Every default is a valid value of its row, and an empty environment yields the defaults. */
 static void test_defaults(void)
 {
 	struct bnet_config defaults, config;
@@ -262,8 +262,8 @@ static void test_bad_values(void)
 	}
 }
 
-/* A bad value costs its own row only, and the first bad row is the one that is told. */
-static void test_first_error_is_told(void)
+/* An invalid value affects only its row, and the first invalid row is reported. */
+static void test_first_error_is_reported(void)
 {
 	struct bnet_config config;
 	char err[BNET_CONFIG_LINE];
@@ -279,7 +279,7 @@ static void test_first_error_is_told(void)
 	clear_environment();
 }
 
-/* A value of any length leaves the line whole, with what to do at its end. */
+/* However long the value, the line keeps the advice at its end. */
 static void test_long_value(void)
 {
 	struct bnet_config config;
@@ -328,7 +328,7 @@ static void test_slices_agree(void)
 /* ---- misspelt names ---- */
 
 static const struct {
-	const char *name, *line; /* line NULL: nothing to say */
+	const char *name, *line; /* line NULL: no complaint */
 } names[] = {
 	{"BAGUA_NET_NSTREAMS", NULL},
 	{"BAGUA_NET_BENCH_RANKS", NULL},
@@ -355,7 +355,7 @@ static void test_unknown_names(void)
 	}
 }
 
-static void test_endless_name(void)
+static void test_overlong_name(void)
 {
 	char name[1024] = "BAGUA_NET_", err[BNET_CONFIG_LINE];
 
@@ -365,7 +365,7 @@ static void test_endless_name(void)
 	unsetenv(name);
 }
 
-/* ---- as Python sees them ---- */
+/* ---- the interface for Python ---- */
 
 static int row_of(const char *name)
 {
@@ -410,8 +410,8 @@ static void test_params(void)
 	check_int(bnet_param_get(bnet_param_count(), &chunk), -EINVAL);
 }
 
-/* The row that must give way says so; the other one is fine. */
-static void test_params_that_disagree(void)
+/* The row that is adjusted reports the error; the other one does not. */
+static void test_params_that_conflict(void)
 {
 	bnet_param_t min, max;
 
@@ -435,12 +435,12 @@ int main(void)
 	test_defaults();
 	test_values_are_taken();
 	test_bad_values();
-	test_first_error_is_told();
+	test_first_error_is_reported();
 	test_long_value();
 	test_slices_agree();
 	test_unknown_names();
-	test_endless_name();
+	test_overlong_name();
 	test_params();
-	test_params_that_disagree();
+	test_params_that_conflict();
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Devices: the rules on made-up interfaces, the speed and place on made-up sysfs trees (bonds and cards that no test
- * machine has), and a scan of this machine. tests/net/test_interfaces.py scans real interfaces of every kind.
+ * Devices: the rules on synthetic interfaces, speed and PCI location on synthetic sysfs trees (bonds and cards that no
+ * test machine has), and a scan of this machine. tests/netns/test_interfaces.py scans real interfaces of all kinds.
  */
 #include "bagua_net.h"
 #include "check.h"
@@ -103,7 +103,7 @@ static void test_rules(void)
 #define LO {.name = "lo", .flags = UP | IFF_LOOPBACK, .rank = V4}
 #define IF(n, f, r) {.name = n, .flags = f, .rank = r}
 
-/* chosen: the names that become devices. Then one interface that does not, and a part of its reason. */
+/* chosen: the names that become devices. rejected: one interface that does not, with a part of its reason. */
 static const struct {
 	const char *ifname, *chosen, *rejected, *reason;
 	struct bnet_interface all[5];
@@ -184,7 +184,7 @@ static void test_family_reason(void)
 	check_str(reason, "no IPv6 address, and NCCL_SOCKET_FAMILY=AF_INET6");
 }
 
-/* A list of any length leaves the reason whole enough to name the variable. */
+/* However long the list, the reason names the variable. */
 static void test_long_list(void)
 {
 	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
@@ -239,7 +239,7 @@ static void test_address_ranks(void)
 
 static char tree[64];
 
-/* Content NULL: a folder. Content "-> X": a link to X. */
+/* Content NULL: a directory. Content "-> X": a link to X. */
 struct node {
 	const char *path, *content;
 };
@@ -293,7 +293,7 @@ static const struct {
 } speeds[] = {
 	{"plain", 25000, {{"x/speed", "25000\n"}}},
 	{"no link", 0, {{"x/speed", "-1\n"}}},
-	{"no link, as an old kernel writes it", 0, {{"x/speed", "4294967295\n"}}},
+	{"no link, as old kernels write it", 0, {{"x/speed", "4294967295\n"}}},
 	{"zero", 0, {{"x/speed", "0\n"}}},
 	{"nonsense", 0, {{"x/speed", "fast\n"}}},
 	{"empty", 0, {{"x/speed", ""}}},
@@ -322,7 +322,7 @@ static const struct {
 	{"a VLAN on a bond", 20000,
 	 {{"x/lower_bond", NULL}, {"bond/bonding/mode", "802.3ad 4\n"}, {"bond/lower_a", NULL}, {"bond/lower_b", NULL},
 	  {"a/speed", "10000\n"}, {"b/speed", "10000\n"}}},
-	{"nothing known below: its own word", 5000,
+	{"nothing known below: its own attribute", 5000,
 	 {{"x/lower_a", NULL}, {"x/speed", "5000\n"}, {"a/speed", "-1\n"}}},
 	{"a circle", 0, {{"x/lower_y", NULL}, {"y/lower_x", NULL}}},
 };
@@ -342,7 +342,7 @@ static void test_speeds(void)
 }
 
 static const struct {
-	const char *device, *pci; /* the folder that "device" leads to, and the PCI path below the tree; "": none */
+	const char *device, *pci; /* the target of the "device" link, and the PCI path below the tree; "": none */
 } places[] = {
 	{"pci0000:3a/0000:3a:00.0/0000:3b:00.1", "pci0000:3a/0000:3a:00.0/0000:3b:00.1"},
 	{"pci0000:00/0000:00:03.0/virtio2", "pci0000:00/0000:00:03.0"},
@@ -449,7 +449,7 @@ static void test_scan_family(void)
 	check_int(table.nnics + table.nrejected, 0);
 }
 
-/* Each interface once, whether it is a device or not. */
+/* Each interface appears once, as a NIC or as rejected. */
 static void test_scan_all(void)
 {
 	const char *seen[BNET_MAX_NICS + BNET_MAX_INTERFACES];
@@ -512,7 +512,7 @@ static void test_interfaces_for_python(void)
 	}
 	check_int(bnet_interface_get(count, &row), -EINVAL);
 	check_int(bnet_interface_get(-1, &row), -EINVAL);
-	/* No device is an answer, with rows that explain. */
+	/* Without a device the rows have the reasons. */
 	setenv("NCCL_SOCKET_IFNAME", "=no-such-if", 1);
 	check_int(bnet_interface_scan(), count);
 	setenv("NCCL_SOCKET_FAMILY", "AF_UNIX", 1);

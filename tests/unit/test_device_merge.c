@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Devices out of NICs: one each, by BAGUA_NET_BOND, and as NCCL merges them.
+ * Devices made of NICs: one for each, by BAGUA_NET_BOND, and merged by NCCL.
  */
 #include "device/device.h"
 
@@ -12,7 +12,7 @@
 static struct bnet_device_table table;
 static char err[512];
 
-/* NICs eth0, eth1 … of 1000, 2000 … Mb/s, and one that is left out. */
+/* NICs eth0, eth1 … of 1000, 2000 … Mb/s, and one rejected interface. */
 static void start(int nnics)
 {
 	memset(&table, 0, sizeof(table));
@@ -84,7 +84,7 @@ static void test_all_in_one(void)
 	check(device->speed_known);
 	check_str(device->pci_path, "/sys/devices/pci0");
 
-	start(4); /* of one member the speed is not known */
+	start(4); /* the speed of one member is unknown */
 	check_int(make("1"), 0);
 	check(!bnet_device_get(&table, 0)->speed_known);
 	start(1);
@@ -92,7 +92,7 @@ static void test_all_in_one(void)
 	NAMES("eth0");
 }
 
-/* Every name of the most and longest that there can be is whole. */
+/* The maximum number of names of maximum length fits without truncation. */
 static void test_longest_name(void)
 {
 	start(BNET_MAX_NICS);
@@ -111,7 +111,7 @@ static void test_lists(void)
 	check(bnet_device_get(&table, 1)->members[0] == &table.nics[2]);
 	check_int(bnet_device_get(&table, 1)->speed_mbps, 5000);
 	start(3);
-	check_int(make("eth1,eth1"), 0); /* once is enough */
+	check_int(make("eth1,eth1"), 0); /* duplicates are ignored */
 	NAMES("eth0", "eth1", "eth2");
 	check_int(bnet_device_get(&table, 1)->nmembers, 1);
 	start(3);
@@ -119,8 +119,8 @@ static void test_lists(void)
 	NAMES("eth0", "eth1", "eth2");
 }
 
-/* One line says which name and why; the rest is as it would be without it. */
-static void test_names_that_are_missing(void)
+/* One line has the name and the reason; otherwise the result is as without that name. */
+static void test_missing_names(void)
 {
 	start(3);
 	check_int(make("eth0,eth9,eth2"), -ENODEV);
@@ -128,7 +128,7 @@ static void test_names_that_are_missing(void)
 	check(strstr(err, "BAGUA_NET_BOND") && strstr(err, "eth9") && strstr(err, "no carrier"));
 	check(!strchr(err, '\n'));
 	start(3);
-	check_int(make("eth,eth11"), -ENODEV); /* no prefixes */
+	check_int(make("eth,eth11"), -ENODEV); /* prefixes do not match */
 	NAMES("eth0", "eth1", "eth2");
 	check(strstr(err, "eth,") && strstr(err, "no interface of that name"));
 }
@@ -151,16 +151,16 @@ static void test_merge(void)
 	check_int(MERGE(1, 2), 3);
 	check_int(MERGE(0, 2), 4);
 	NAMES("eth0+eth1", "eth2", "eth3", "eth2+eth3", "eth0+eth1+eth3");
-	check(bnet_device_get(&table, 0) == first); /* what is out stays where it is */
+	check(bnet_device_get(&table, 0) == first); /* published devices do not move */
 	check_int(bnet_device_get(&table, 4)->nparts, 2);
 	check_int(bnet_device_get(&table, 4)->parts[0], 0);
 	check_int(bnet_device_get(&table, 4)->parts[1], 2);
 	check_int(bnet_device_get(&table, 4)->nmembers, 3);
 	check_int(bnet_device_get(&table, 4)->speed_mbps, 7000);
 
-	check_int(MERGE(1, 2), 3); /* again: the same */
-	check_int(MERGE(2, 1), 5); /* another order is another device */
-	check_int(MERGE(2), 2);    /* of itself: itself */
+	check_int(MERGE(1, 2), 3); /* the same parts: the same device */
+	check_int(MERGE(2, 1), 5); /* another order: another device */
+	check_int(MERGE(2), 2);    /* a single part: that device */
 	check_int(table.ndevices, 6);
 }
 
@@ -180,7 +180,7 @@ static void test_merge_errors(void)
 	check_int(table.ndevices, 4);
 }
 
-/* The table's end is an error and nothing else. */
+/* A full table is an error without further effects. */
 static void test_merge_until_full(void)
 {
 	int made = 16, rc = 0;
@@ -206,7 +206,7 @@ int main(void)
 	test_all_in_one();
 	test_longest_name();
 	test_lists();
-	test_names_that_are_missing();
+	test_missing_names();
 	test_merge();
 	test_merge_errors();
 	test_merge_until_full();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A link-local address carries its own interface's index, without which the kernel refuses to bind it. Runs in a
- * network namespace of its own, which holds two interfaces with the same address; skipped where that is not allowed.
+ * A link-local address has its interface's index as scope id; without it the kernel refuses to bind. Runs in a separate
+ * network namespace with two interfaces of the same address; skipped where that is not permitted.
  */
 #include "check.h"
 #include "device/scan.h"
@@ -15,7 +15,7 @@
 
 static const char *const commands[] = {
 	"ip link set lo up",
-	/* Any interface that needs no carrier would do; the second one is there to have the wrong index. */
+	/* Any interface that needs no carrier would do. The second one provides a wrong index. */
 	"ip link add eth0 type veth peer name eth1",
 	"ip link set eth0 addrgenmode none && ip link set eth1 addrgenmode none",
 	"ip link set eth0 up && ip link set eth1 up",
@@ -24,7 +24,7 @@ static const char *const commands[] = {
 
 static struct bnet_device_table table;
 
-/* The kernel raises IFF_RUNNING a moment after both ends are up. */
+/* The kernel sets IFF_RUNNING a moment after both ends are up. */
 static void await_devices(int count)
 {
 	for (int i = 0; i < 10000; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Many sockets that drain at once: what the control thread does for one of them must not be a look at all of them.
+ * Many sockets that drain at once: an event of one socket must not make the control thread read all of them.
  */
 #include <netinet/in.h>
 #include <sched.h>
@@ -19,9 +19,9 @@
 
 #define DEADLINE_S 100
 #define SOCKETS 200
-#define TICK_MS 10 /* at the shortest, between two looks at all of them */
+#define TICK_MS 10 /* the minimum between two passes over all of them */
 
-/* ---- the library's reads come here first ---- */
+/* ---- interposed on the library's reads ---- */
 
 static _Atomic uint64_t reads, bytes;
 
@@ -37,7 +37,7 @@ ssize_t recv(int fd, void *buffer, size_t size, int flags)
 
 /* ---- sockets ---- */
 
-/* Connected to each other over the loopback interface. */
+/* Opens two sockets, connected to each other over the loopback interface. */
 static void open_pair(int listener, int *ours, int *peers)
 {
 	struct sockaddr_in addr;
@@ -60,7 +60,7 @@ static uint64_t descriptors(void)
 
 /* ---- the test ---- */
 
-/* What was sent so far has been discarded, or the time to drain is over. Under the lock. */
+/* Waits until `count` bytes were discarded or the drains have timed out. Under the lock. */
 static void wait_for_bytes(uint64_t count)
 {
 	while (atomic_load(&bytes) < count && !bnet_list_empty(&bnet_engine.drains)) {
@@ -70,8 +70,8 @@ static void wait_for_bytes(uint64_t count)
 	}
 }
 
-/* The peers send something while their sockets drain, one after the other, and each wakes the control thread. */
-static void each_is_read_for_itself(const int *ours, const int *peers)
+/* The peers send one byte each, one after the other, to sockets that drain. Each wakes the control thread. */
+static void each_socket_is_read_separately(const int *ours, const int *peers)
 {
 	uint64_t started, ticks;
 
@@ -86,12 +86,12 @@ static void each_is_read_for_itself(const int *ours, const int *peers)
 		wait_for_bytes((uint64_t)i + 1);
 	}
 	ticks = (bnet_now_ms() - started) / TICK_MS + 2;
-	/* Of each the byte, and that there is no more; and a look at all of them on every tick. */
+	/* For each socket the byte and an empty read; and one pass over all of them on each tick. */
 	check(reads <= SOCKETS * (3 + ticks));
 	bnet_engine_unlock();
 }
 
-static void all_of_them_end(const int *peers)
+static void all_drains_end(const int *peers)
 {
 	for (int i = 0; i < SOCKETS; i++)
 		close(peers[i]);
@@ -113,8 +113,8 @@ int main(void)
 	check_int(bnet_lifecycle_configure(), 0);
 	for (int i = 0; i < SOCKETS; i++)
 		open_pair(listener, &ours[i], &peers[i]);
-	each_is_read_for_itself(ours, peers);
-	all_of_them_end(peers);
+	each_socket_is_read_separately(ours, peers);
+	all_drains_end(peers);
 	close(listener);
 	return 0;
 }

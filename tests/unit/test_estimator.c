@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is concluded from a kernel's counts: a stream's rate, whether the network limits it, and how much it may hold.
+ * Conclusions from the kernel's counts: a stream's rate, whether the network limits it, and its in-flight limit.
  */
 #include "transport/estimator.h"
 
@@ -15,7 +15,7 @@
 #define TICK (20 * MS)
 #define MB UINT64_C(1000000)
 
-/* A socket whose counts a test moves on, and what the library makes of it. */
+/* A simulated socket, whose counts a test advances, and the library's estimate of it. */
 struct model {
 	struct bnet_estimator estimator;
 	struct bnet_reading at;
@@ -31,16 +31,16 @@ static struct model begin(uint32_t rtt_us)
 }
 
 static struct bnet_estimator_step step_on(struct model *model, uint64_t elapsed_us, uint64_t busy_us, uint64_t bytes,
-				     uint64_t delivery_rate, bool rested)
+				     uint64_t delivery_rate, bool was_idle)
 {
 	model->now_us += elapsed_us;
 	model->at.busy_us += busy_us;
 	model->at.acked += bytes;
 	model->at.delivery_rate = delivery_rate ? delivery_rate : bytes * 1000000 / elapsed_us;
-	return bnet_estimator_update(&model->estimator, &model->at, model->now_us, rested);
+	return bnet_estimator_update(&model->estimator, &model->at, model->now_us, was_idle);
 }
 
-/* A tick in which it was busy and carried so much, as evenly as the delivery rate says (0: quite evenly). */
+/* A tick in which the stream was busy for busy_us and carried `bytes`. delivery_rate 0: evenly. */
 static struct bnet_estimator_step tick(struct model *model, uint64_t busy_us, uint64_t bytes, uint64_t delivery_rate)
 {
 	return step_on(model, TICK, busy_us, bytes, delivery_rate, false);
@@ -56,8 +56,8 @@ static bool near(uint64_t a, uint64_t b)
 	return a * 100 <= b * 103 && b * 100 <= a * 103;
 }
 
-/* Half of the time it has nothing to send. */
-static void the_rate_is_that_of_its_busy_time(void)
+/* `paused` has nothing to send for half of the time. */
+static void the_rate_counts_busy_time_only(void)
 {
 	struct model busy = begin(100), paused = begin(100);
 
@@ -70,7 +70,7 @@ static void the_rate_is_that_of_its_busy_time(void)
 	check(near(rate(&paused), 100 * MB));
 }
 
-static void the_rate_follows(void)
+static void the_rate_follows_changes(void)
 {
 	struct model model = begin(100);
 
@@ -84,8 +84,8 @@ static void the_rate_follows(void)
 	check(near(rate(&model), 100 * MB));
 }
 
-/* A rest says nothing, nor does one packet. */
-static void a_rest_keeps_the_rate(void)
+/* Neither idle time nor a single byte changes the rate. */
+static void idle_time_keeps_the_rate(void)
 {
 	struct model model = begin(100);
 	uint64_t before;
@@ -99,7 +99,7 @@ static void a_rest_keeps_the_rate(void)
 	check_int(rate(&model), before);
 }
 
-static void a_silent_stream_is_slow_and_not_unknown(void)
+static void a_stream_without_acknowledgements_is_slow_not_unknown(void)
 {
 	struct model model = begin(100), dead = begin(100);
 	uint64_t unknown = bnet_estimator_inflight_limit(&model.estimator);
@@ -114,14 +114,15 @@ static void a_silent_stream_is_slow_and_not_unknown(void)
 		check(rate(&model) > 0 && rate(&dead) > 0);
 	}
 	check(rate(&model) < 1000 && rate(&dead) < 1000);
-	check(bnet_estimator_inflight_limit(&model.estimator) < unknown && bnet_estimator_inflight_limit(&dead.estimator) < unknown);
+	check(bnet_estimator_inflight_limit(&model.estimator) < unknown);
+	check(bnet_estimator_inflight_limit(&dead.estimator) < unknown);
 	for (int i = 0; i < 50; i++)
 		tick(&model, TICK, 2 * MB, 0);
 	check(near(rate(&model), 100 * MB));
 }
 
-/* Its receiver may wait with the acknowledgement for a second one. */
-static void a_lone_segment_says_nothing(void)
+/* Its receiver may delay the acknowledgement until a second segment arrives. */
+static void a_lone_segment_is_not_measured(void)
 {
 	struct model lone = begin(100), many = begin(100);
 
@@ -129,7 +130,7 @@ static void a_lone_segment_says_nothing(void)
 	many.at.flight = 10;
 	for (int i = 0; i < 5; i++) {
 		lone.at.flight = 1;
-		tick(&lone, TICK, 0, 0); /* on its way */
+		tick(&lone, TICK, 0, 0); /* in flight */
 		lone.at.flight = 0;
 		tick(&lone, TICK, 1448, 0);
 		tick(&many, TICK, 0, 0);
@@ -139,7 +140,7 @@ static void a_lone_segment_says_nothing(void)
 	check(rate(&many) > 0);
 }
 
-/* A stream that was fast, and now a lone segment of it does not arrive at all: no receiver waits so long. */
+/* A lone segment of a fast stream is never acknowledged: no receiver delays its acknowledgement that long. */
 static void a_lone_segment_that_stalls_is_slow(void)
 {
 	struct model model = begin(100);
@@ -155,7 +156,7 @@ static void a_lone_segment_that_stalls_is_slow(void)
 	check(rate(&model) < MB);
 }
 
-/* What it carries in a few milliseconds and two round trips. */
+/* The limit covers a few milliseconds and two round trips at the stream's rate. */
 static void the_inflight_limit_grows_with_rate_and_round_trip(void)
 {
 	struct model slow = begin(100), fast = begin(100), far = begin(20000);
@@ -171,13 +172,13 @@ static void the_inflight_limit_grows_with_rate_and_round_trip(void)
 	check(near(bnet_estimator_inflight_limit(&far.estimator) - bnet_estimator_inflight_limit(&fast.estimator), 2 * (20000 - 100) * 100));
 }
 
-/* What is concluded from a step; lone and not contended where nothing else is said. */
+/* The conclusion from a step of a lone stream on uncontended processors. */
 static bool bulk_is_limited(struct bnet_estimator_step step)
 {
 	return bnet_stream_is_limited(&step, BNET_WORK_BULK, true, false);
 }
 
-/* Of several streams: always busy is what counts. */
+/* One of several streams: limited only if always busy. */
 static bool small_is_limited(struct bnet_estimator_step step)
 {
 	return bnet_stream_is_limited(&step, BNET_WORK_SMALL, false, false);
@@ -202,40 +203,40 @@ static bool limited(uint64_t busy_us, uint64_t rwnd_us, uint64_t delivery_rate)
 	return bulk_is_limited(tick(&model, busy_us, 2 * MB, delivery_rate));
 }
 
-static void the_network_limits_who_is_busy_and_nothing_else(void)
+static void a_busy_stream_without_other_limits_is_limited_by_the_network(void)
 {
 	check(limited(TICK, 0, 100 * MB));
-	check(!limited(TICK / 2, 0, 100 * MB));        /* it had nothing to send */
-	check(!limited(TICK, TICK / 2, 100 * MB));     /* the peer did not read */
-	check(!limited(TICK, 0, 400 * MB));            /* bursts: a processor is late */
+	check(!limited(TICK / 2, 0, 100 * MB));        /* idle half of the time */
+	check(!limited(TICK, TICK / 2, 100 * MB));     /* the peer was not reading */
+	check(!limited(TICK, 0, 400 * MB));            /* bursts: a processor was late */
 }
 
-/* In the mean: the kernel counts its time in ticks. */
-static void who_is_always_busy_says_so(void)
+/* On average: the kernel counts busy time in ticks. */
+static void an_always_busy_stream_is_limited(void)
 {
 	struct model always = begin(100), mostly = begin(100), held_up = begin(100), alone = begin(100);
 	struct model less = begin(100), more = begin(100);
 	bool less_is = true, more_is = false;
 
 	for (int i = 0; i < 60; i++) {
-		bool soon = i < 30;
+		bool early = i < 30;
 
 		alone.at.segment = 1448;
-		check(soon || small_is_limited(tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0)));
+		check(early || small_is_limited(tick(&always, i % 5 ? TICK : TICK * 4 / 5, MB, 0)));
 		check(!small_is_limited(tick(&mostly, i % 5 < 3 ? TICK : 0, MB, 0)));
 		held_up.at.rwnd_us += TICK / 2;
 		check(!small_is_limited(tick(&held_up, TICK, MB, 0)));
-		if (soon)
+		if (early)
 			tick(&always, TICK, MB, 0);
-		check(!small_is_limited(tick(&alone, TICK, 100, 0))); /* it waits for the receiver's patience */
-		less_is = small_is_limited(tick(&less, soon ? TICK : TICK * 88 / 100, MB, 0));
-		more_is = small_is_limited(tick(&more, soon ? 0 : TICK * 92 / 100, MB, 0));
+		check(!small_is_limited(tick(&alone, TICK, 100, 0))); /* it waits for a delayed acknowledgement */
+		less_is = small_is_limited(tick(&less, early ? TICK : TICK * 88 / 100, MB, 0));
+		more_is = small_is_limited(tick(&more, early ? 0 : TICK * 92 / 100, MB, 0));
 	}
-	check(!less_is && more_is); /* wherever they come from */
+	check(!less_is && more_is); /* independent of the earlier level */
 }
 
-/* Less than always is enough where nothing else makes round trips long. */
-static void who_is_often_busy_says_so_where_round_trips_grow(void)
+/* Less than always busy suffices if round trips grow for no other reason. */
+static void an_often_busy_stream_is_limited_if_round_trips_grow(void)
 {
 	struct model near_by = begin(20), late = begin(20), seldom = begin(20);
 
@@ -243,17 +244,18 @@ static void who_is_often_busy_says_so_where_round_trips_grow(void)
 		struct bnet_estimator_step step;
 
 		near_by.at.rtt_us = seldom.at.rtt_us = 300;
-		late.at.rtt_us = 90; /* a processor's doing */
+		late.at.rtt_us = 90; /* as much as a late processor adds */
 		step = tick(&near_by, i % 4 ? TICK : 0, MB, 0);
 		check(!small_is_limited(step) && (lone_small_is_limited(step) || i < 30));
-		check(!bnet_stream_is_limited(&step, BNET_WORK_SMALL, true, true)); /* a late processor adds as much */
+		/* Contended: a late processor adds as much. */
+		check(!bnet_stream_is_limited(&step, BNET_WORK_SMALL, true, true));
 		check(!lone_small_is_limited(tick(&late, i % 4 ? TICK : 0, MB, 0)));
 		check(!lone_small_is_limited(tick(&seldom, i % 2 ? TICK : 0, MB, 0)));
 	}
 }
 
-/* A training step: it computes, and then has something to send for a while. */
-static void a_pause_says_nothing_of_how_busy_it_is(void)
+/* Training steps: computing, then sending for a while. */
+static void a_pause_does_not_count_as_idle_time(void)
 {
 	struct model bursts = begin(100), rare = begin(100), filled = begin(100);
 
@@ -263,22 +265,22 @@ static void a_pause_says_nothing_of_how_busy_it_is(void)
 			check(small_is_limited(tick(&bursts, TICK, MB, 0)) || i < 3);
 		tick(&bursts, TICK / 2, MB / 2, 0);
 		check(!small_is_limited(step_on(&rare, 2 * TICK, TICK / 10, 100000, 0, true)));
-		/* Nobody came by because nothing could move. */
+		/* No pass for a while, but only because nothing could move. */
 		check(!step_on(&filled, 2 * TICK, 2 * TICK, 1000, 0, true).paused);
 	}
 }
 
-static void bytes_wait_where_the_round_trip_has_grown(void)
+static void a_grown_round_trip_means_a_queue(void)
 {
 	struct model near_by = begin(50), far = begin(10000);
 
-	check(queued(tick(&near_by, TICK, MB, 0))); /* cannot be told there */
+	check(queued(tick(&near_by, TICK, MB, 0))); /* undecidable on short paths: assumed */
 	check(!queued(tick(&far, TICK, MB, 0)));
 	far.at.rtt_us = 20000;
 	check(queued(tick(&far, TICK, MB, 0)));
 }
 
-static void a_step_is_what_happened_since_the_last(void)
+static void a_step_covers_the_time_since_the_last(void)
 {
 	struct model model = {.now_us = 7000000, .at = {.acked = 12345, .busy_us = 99}};
 	struct bnet_estimator_step step = bnet_estimator_update(&model.estimator, &model.at, model.now_us, false);
@@ -289,9 +291,9 @@ static void a_step_is_what_happened_since_the_last(void)
 	check_int(step.elapsed_us, TICK);
 }
 
-/* ---- counts that no network gives ---- */
+/* ---- implausible counts ---- */
 
-static void counts_that_go_back_are_a_new_beginning(void)
+static void decreasing_counts_restart_the_measurement(void)
 {
 	for (int which = 0; which < 4; which++) {
 		struct model model = begin(100);
@@ -321,7 +323,7 @@ static void counts_that_go_back_are_a_new_beginning(void)
 	}
 }
 
-static void a_clock_that_stands_or_goes_back_says_nothing(void)
+static void a_stopped_or_decreasing_clock_is_ignored(void)
 {
 	struct model model = begin(100);
 
@@ -332,8 +334,8 @@ static void a_clock_that_stands_or_goes_back_says_nothing(void)
 	}
 }
 
-/* Nothing overflows: what is huge stays huge, and an unknown round trip is none. */
-static void counts_may_be_extreme(void)
+/* Nothing overflows: huge values stay huge, and an unknown round trip counts as 0. */
+static void extreme_counts_do_not_overflow(void)
 {
 	struct model model = begin(100), unknown = begin(UINT32_MAX);
 	uint64_t fast;
@@ -368,7 +370,7 @@ static void sockets_are_read(void)
 	check(to >= 0);
 	check_int(send(from, bytes, sizeof(bytes), 0), sizeof(bytes));
 	check_int(recv(to, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
-	do /* the acknowledgement is on its way */
+	do /* until the acknowledgement arrives */
 		check(bnet_estimator_read(from, &reading));
 	while (reading.acked < sizeof(bytes));
 	check(reading.min_rtt_us > 0 && reading.min_rtt_us < 10 * MB);
@@ -380,22 +382,22 @@ static void sockets_are_read(void)
 
 int main(void)
 {
-	the_rate_is_that_of_its_busy_time();
-	the_rate_follows();
-	a_rest_keeps_the_rate();
-	a_silent_stream_is_slow_and_not_unknown();
-	a_lone_segment_says_nothing();
+	the_rate_counts_busy_time_only();
+	the_rate_follows_changes();
+	idle_time_keeps_the_rate();
+	a_stream_without_acknowledgements_is_slow_not_unknown();
+	a_lone_segment_is_not_measured();
 	a_lone_segment_that_stalls_is_slow();
 	the_inflight_limit_grows_with_rate_and_round_trip();
-	the_network_limits_who_is_busy_and_nothing_else();
-	who_is_always_busy_says_so();
-	who_is_often_busy_says_so_where_round_trips_grow();
-	a_pause_says_nothing_of_how_busy_it_is();
-	bytes_wait_where_the_round_trip_has_grown();
-	a_step_is_what_happened_since_the_last();
-	counts_that_go_back_are_a_new_beginning();
-	a_clock_that_stands_or_goes_back_says_nothing();
-	counts_may_be_extreme();
+	a_busy_stream_without_other_limits_is_limited_by_the_network();
+	an_always_busy_stream_is_limited();
+	an_often_busy_stream_is_limited_if_round_trips_grow();
+	a_pause_does_not_count_as_idle_time();
+	a_grown_round_trip_means_a_queue();
+	a_step_covers_the_time_since_the_last();
+	decreasing_counts_restart_the_measurement();
+	a_stopped_or_decreasing_clock_is_ignored();
+	extreme_counts_do_not_overflow();
 	sockets_are_read();
 	return 0;
 }

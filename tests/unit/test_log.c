@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The log: what reaches NCCL's logger, in which form, and that nothing else is disturbed.
+ * The log: the lines that reach NCCL's logger, their form, and the absence of side effects.
  */
 #include "check.h"
 #include "base/log.h"
@@ -63,7 +63,7 @@ static void test_levels(void)
 	check_int(last.subsys, NCCL_NET);
 }
 
-/* The text is an argument of NCCL's logger and never its format. */
+/* The text is an argument of NCCL's logger, never its format. */
 static void test_percent_signs(void)
 {
 	bnet_log_set(keep);
@@ -105,7 +105,7 @@ static void *log_much(void *unused)
 	return unused;
 }
 
-/* Loggers come and go while others log: no call is lost or torn. */
+/* The logger is replaced while other threads log: no call is lost or corrupted. */
 static void test_threads(void)
 {
 	pthread_t threads[4];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The connections of a path have one judgement: what a new one brings along counts for those that are there, at once.
+ * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,17 +14,17 @@
 #define MANY 6
 #define FEW 2
 
-static struct bnet_client table;
+static struct bnet_client client;
 
-/* So many streams this process takes of its connections from here on, as if another process had been told so. */
-static void take_at_most(int streams)
+/* Sets this process's maximum of streams for later connections, as if the peer were a process with that setting. */
+static void limit_streams(int streams)
 {
 	bnet_engine_lock();
 	bnet_engine.config.nstreams = streams;
 	bnet_engine_unlock();
 }
 
-static void use(int streams)
+static void use_streams(int streams)
 {
 	bnet_engine_lock();
 	bnet_list_each(node, &bnet_engine.paths) {
@@ -47,20 +47,20 @@ static int level_of(const void *comm)
 	return level;
 }
 
-/* The second one's listener allows fewer streams than the first one uses. */
-static void a_maximum_counts_for_all(void)
+/* The second connection's listener allows fewer streams than the first connection uses. */
+static void a_lower_maximum_applies_to_all(void)
 {
 	struct oneself first, second;
 
-	first = connect_to_oneself(&table);
-	use(MANY);
+	first = connect_to_oneself(&client);
+	use_streams(MANY);
 	check_int(level_of(first.send), MANY);
-	take_at_most(FEW);
-	second = connect_to_oneself(&table);
+	limit_streams(FEW);
+	second = connect_to_oneself(&client);
 	check_int(level_of(second.send), FEW);
 	check_int(level_of(first.send), FEW);
-	close_to_oneself(&table, first);
-	close_to_oneself(&table, second);
+	close_to_oneself(&client, first);
+	close_to_oneself(&client, second);
 }
 
 int main(void)
@@ -68,8 +68,8 @@ int main(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	setenv("BAGUA_NET_NSTREAMS", "0", 1);
 	alarm(DEADLINE_S);
-	check_int(bnet_client_init(&table, bnet_net_table(12), 12, print_warnings), ncclSuccess);
-	a_maximum_counts_for_all();
-	check_int(bnet_client_finalize(&table), ncclSuccess);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	a_lower_maximum_applies_to_all();
+	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }

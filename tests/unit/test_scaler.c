@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * How many streams are used, on paths that are a formula each: time passes in samples, and what a path carries is a
- * function of the number of streams. No constant of the judgement stands here: a test waits until something happens.
+ * The scaler on simulated paths, whose throughput is a function of the number of streams. Tests use none of the
+ * scaler's constants; they wait until the level changes.
  */
 #include "scaling/scaler.h"
 
@@ -16,9 +16,8 @@
 struct world {
 	struct bnet_scaler scaler;
 	uint64_t (*carries)(int streams); /* bytes/s */
-	uint64_t together; /* … of ranks that wait for each other; 0: what it carries by itself */
-	uint64_t now_us;
-	uint64_t changes;
+	uint64_t together; /* … of ranks that wait for each other; 0: as `carries` says */
+	uint64_t now_us, changes;
 	uint32_t rtt_us;
 	int highest;
 	bool limited, queued, bulk, opening;
@@ -40,7 +39,7 @@ static bool on_trial(const struct bnet_scaler *scaler)
 	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
 }
 
-/* One sample; true: the level has changed. */
+/* Takes one sample. True: the level changed. */
 static bool sample(struct world *world)
 {
 	int before = world->scaler.level;
@@ -70,7 +69,7 @@ static void samples(struct world *world, uint64_t count)
 		sample(world);
 }
 
-/* Until the level changes; how many samples that took. More than an hour's: it fails. */
+/* Samples until the level changes, and returns the number of samples. Fails after an hour. */
 static uint64_t await_change(struct world *world)
 {
 	for (uint64_t n = 1; n < 60 * MINUTE; n++)
@@ -82,32 +81,32 @@ static uint64_t await_change(struct world *world)
 
 /* ---- paths ---- */
 
-/* Every stream has a cap of its own. */
+/* Each stream has its own cap. */
 static uint64_t caps(int streams)
 {
 	return (uint64_t)streams * 100 * MB;
 }
 
-/* … and the link one of ten streams. */
+/* … and the link carries no more than ten streams do. */
 static uint64_t caps_on_a_link(int streams)
 {
 	return caps(streams < 10 ? streams : 10);
 }
 
-/* One stream is as good as many. */
+/* One stream carries as much as many. */
 static uint64_t link(int streams)
 {
 	(void)streams;
 	return 1000 * MB;
 }
 
-/* Each further stream costs. */
+/* Each additional stream reduces the throughput. */
 static uint64_t crowded(int streams)
 {
 	return 1000 * MB - (uint64_t)streams * 12 * MB;
 }
 
-/* Windows are small and waver: half as much by four streams, at first. */
+/* Loss keeps windows small: each additional stream adds a little. */
 static uint64_t lossy(int streams)
 {
 	return 50 * MB + (uint64_t)streams * 2 * MB;
@@ -115,7 +114,7 @@ static uint64_t lossy(int streams)
 
 /* ---- more streams ---- */
 
-static void caps_are_added_up(void)
+static void per_stream_caps_add_up(void)
 {
 	struct world world = begin(caps, 1, MOST);
 
@@ -123,26 +122,27 @@ static void caps_are_added_up(void)
 	check_int(world.scaler.level, MOST);
 	samples(&world, 10 * MINUTE);
 	check_int(world.scaler.level, MOST);
-	check(world.changes < 10); /* straight there: each step is a multiple */
+	check(world.changes < 10); /* directly: each step multiplies the level */
 }
 
-static void growth_ends_where_it_carries_no_more(void)
+static void growth_ends_where_more_streams_carry_no_more(void)
 {
 	struct world world = begin(caps_on_a_link, 1, MOST);
 
 	samples(&world, MINUTE);
-	check(caps_on_a_link(on_trial(&world.scaler) ? world.scaler.before : world.scaler.level) == caps_on_a_link(MOST));
+	check(caps_on_a_link(on_trial(&world.scaler) ? world.scaler.before : world.scaler.level) ==
+	      caps_on_a_link(MOST));
 	check(world.highest < MOST);
 }
 
-static void least_and_most_hold(void)
+static void bounds_hold(void)
 {
 	for (int most = 1; most <= MOST; most++)
 		for (int least = 1; least <= most; least += 3) {
 			struct world world = begin(caps, least, most);
 
 			samples(&world, MINUTE);
-			check(world.scaler.level * 10 >= most * 9); /* one more may not be worth it */
+			check(world.scaler.level * 10 >= most * 9); /* the last few may not pay off */
 			world.limited = false;
 			world.carries = link;
 			samples(&world, MINUTE);
@@ -150,8 +150,8 @@ static void least_and_most_hold(void)
 		}
 }
 
-/* A processor that is late, or a job that has little to send. */
-static void an_unlimited_path_stays_at_least(void)
+/* The limit is a late processor, or a job with little to send. */
+static void an_unlimited_path_stays_at_the_minimum(void)
 {
 	for (int least = 1; least <= MOST; least *= 4) {
 		struct world world = begin(caps, least, MOST);
@@ -162,9 +162,9 @@ static void an_unlimited_path_stays_at_least(void)
 	}
 }
 
-/* ---- streams that do not help ---- */
+/* ---- useless streams ---- */
 
-static void useless_streams_are_given_back(void)
+static void useless_streams_are_closed(void)
 {
 	static uint64_t (*const paths[])(int) = {link, crowded};
 
@@ -178,8 +178,8 @@ static void useless_streams_are_given_back(void)
 	}
 }
 
-/* Later and later, up to a bound. */
-static void a_failed_trial_is_retried_later_and_later(void)
+/* The interval between trials grows up to a bound. */
+static void failed_trials_back_off(void)
 {
 	struct world world = begin(link, 1, MOST);
 	uint64_t rest = 0, last, trial;
@@ -191,7 +191,7 @@ static void a_failed_trial_is_retried_later_and_later(void)
 		check(world.scaler.level > 1);
 		trial = await_change(&world);
 		check_int(world.scaler.level, 1);
-		check(trial < SECOND); /* it costs little */
+		check(trial < SECOND); /* a trial is short */
 		check(turn == 0 || rest >= last);
 		longer += turn > 0 && rest > last;
 	}
@@ -199,8 +199,8 @@ static void a_failed_trial_is_retried_later_and_later(void)
 	check(rest == last && rest < 10 * MINUTE);
 }
 
-/* What was of no use once may be later. */
-static void a_path_that_changes_is_noticed(void)
+/* Streams that were useless once may help later. */
+static void a_changed_path_is_noticed(void)
 {
 	struct world world = begin(link, 1, MOST);
 
@@ -208,7 +208,7 @@ static void a_path_that_changes_is_noticed(void)
 	world.carries = caps;
 	samples(&world, 10 * MINUTE);
 	check_int(world.scaler.level, MOST);
-	/* A success makes it bold again: the next failure is retried as soon as the first. */
+	/* A success resets the interval: the next failure is retried as soon as the first. */
 	world.carries = link;
 	world.limited = false;
 	samples(&world, 10 * MINUTE);
@@ -219,37 +219,37 @@ static void a_path_that_changes_is_noticed(void)
 	check(await_change(&world) < 2 * SECOND);
 }
 
-/* Nothing waits on the way: windows are the limit, and more of them carry more in the end. */
-static void loss_is_met_with_all_streams(void)
+/* No queue: windows are the limit, and more windows carry more in the end. */
+static void a_lossy_path_uses_all_streams(void)
 {
 	struct world world = begin(lossy, 1, MOST), same = begin(lossy, 1, MOST);
 
 	world.queued = false;
 	samples(&world, MINUTE);
 	check_int(world.scaler.level, MOST);
-	samples(&same, MINUTE); /* queued: so little more is no gain */
+	samples(&same, MINUTE); /* with a queue, a gain this small is no gain */
 	check(same.scaler.level < MOST);
 }
 
-/* One stream carries nine tenths of what four do, and many less. */
+/* One stream carries nine tenths of the throughput of four; many carry less than four. */
 static uint64_t best_by_four(int streams)
 {
 	return streams < 4 ? 900 * MB : 1000 * MB - (uint64_t)(streams - 4) * 6 * MB;
 }
 
-/* One carries less than many do, though it seems nearly as good; four carry most. */
+/* One stream carries somewhat less than many; four carry most. */
 static uint64_t second_best(int streams)
 {
 	return streams < 4 ? 850 * MB : 1000 * MB - (uint64_t)(streams - 4) * 5 * MB / 6;
 }
 
-/* It takes many to carry more. */
+/* Only many streams carry more. */
 static uint64_t late_gain(int streams)
 {
 	return streams < 32 ? 100 * MB : 400 * MB;
 }
 
-/* For how many of so many samples more than so many streams were used. */
+/* Takes `count` samples and returns how many had a level above `level`. */
 static uint64_t samples_above(struct world *world, int level, uint64_t count)
 {
 	uint64_t above = 0;
@@ -261,9 +261,8 @@ static uint64_t samples_above(struct world *world, int level, uint64_t count)
 	return above;
 }
 
-/* Nothing waits on the way, but it is not the windows that limit: the climb in doubt is taken back, and not repeated
- * for a while. */
-static void a_climb_in_doubt_is_looked_at_again(void)
+/* No queue, but windows are not the limit: the doubtful climb is undone and not repeated for a while. */
+static void a_doubtful_climb_is_reviewed(void)
 {
 	static uint64_t (*const paths[])(int) = {link, crowded, best_by_four, second_best};
 
@@ -273,13 +272,13 @@ static void a_climb_in_doubt_is_looked_at_again(void)
 		world.queued = false;
 		await_change(&world);
 		await_change(&world);
-		check(world.scaler.level > 4); /* the first trial has stayed, though it carried no more */
+		check(world.scaler.level > 4); /* the first trial was kept, though it gained nothing */
 		samples(&world, MINUTE / 2);
-		check(samples_above(&world, 8, 10 * MINUTE) < MINUTE / 2); /* 8: a trial beside four */
+		check(samples_above(&world, 8, 10 * MINUTE) < MINUTE / 2); /* 8: trials from four */
 	}
 }
 
-/* A job that pauses in the middle of a climb has not ended it. */
+/* A pause of the job does not end a climb. */
 static void a_pause_does_not_end_a_climb(void)
 {
 	struct world world = begin(late_gain, 1, MOST);
@@ -293,8 +292,8 @@ static void a_pause_does_not_end_a_climb(void)
 	check(world.scaler.level >= 32);
 }
 
-/* A path that gains by many streams one day, though none was of use before. */
-static void a_review_does_not_hold_for_good(void)
+/* A path may gain from many streams later, though they were useless before. */
+static void a_review_expires(void)
 {
 	struct world world = begin(link, 1, MOST);
 
@@ -306,20 +305,20 @@ static void a_review_does_not_hold_for_good(void)
 	check(world.scaler.level >= 32);
 }
 
-/* What was seen on earlier climbs, of another path as it were, does not count. */
-static void only_this_climb_counts(void)
+/* Measurements of earlier climbs do not count: the path may have changed since. */
+static void earlier_climbs_do_not_count(void)
 {
 	struct world world = begin(link, 1, MOST);
 
-	samples(&world, MINUTE); /* trials in vain, with a queue */
-	world.carries = lossy;   /* a tenth */
+	samples(&world, MINUTE); /* failed trials, with a queue */
+	world.carries = lossy;
 	world.queued = false;
 	samples(&world, 3 * MINUTE);
 	check(samples_above(&world, MOST / 2, MINUTE) > MINUTE * 3 / 4);
 }
 
-/* The level is set from outside in the middle of everything: what was seen before is void, and all bounds hold. */
-static void a_level_that_is_set_begins_anew(void)
+/* The level may be set externally in any state: earlier measurements are void, and the bounds hold. */
+static void setting_the_level_discards_measurements(void)
 {
 	for (uint64_t n = 0; n < 20 * SECOND; n += 7) {
 		struct world world = begin(link, 1, MOST);
@@ -329,13 +328,12 @@ static void a_level_that_is_set_begins_anew(void)
 		world.scaler.most = 3;
 		if (world.scaler.level > 3)
 			bnet_scaler_set(&world.scaler, 3);
-		samples(&world, MINUTE); /* within least and most, every sample */
+		samples(&world, MINUTE); /* sample checks the bounds */
 	}
 }
 
-/* Limited for a quarter of the time, now and then for a whole window: to be tried where a queue says that it
- * is the network, and not where it may be anything else. */
-static void a_lone_stream_without_a_queue_has_to_be_sure(void)
+/* Limited for a quarter of the time, sometimes for a whole window: without a queue this may not be the network. */
+static void a_lone_stream_without_a_queue_needs_certainty(void)
 {
 	for (uint64_t spell = 7; spell < 10; spell++) {
 		struct world first = begin(link, 1, MOST), queued = begin(link, 1, MOST);
@@ -359,14 +357,14 @@ static void a_lone_stream_without_a_queue_has_to_be_sure(void)
 
 /* ---- messages that the kernel takes whole ---- */
 
-static void what_nothing_waits_behind_counts(void)
+static void messages_without_a_backlog_count(void)
 {
 	struct world world = begin(caps, 1, MOST);
 
 	world.bulk = false;
 	samples(&world, MINUTE);
 	check_int(world.scaler.level, MOST);
-	/* More streams than a small message needs are at hand for a large one, for a while. */
+	/* Streams that small messages do not need are kept for large ones for a while. */
 	world.limited = false;
 	world.carries = link;
 	samples(&world, MINUTE / 2);
@@ -375,8 +373,8 @@ static void what_nothing_waits_behind_counts(void)
 	check_int(world.scaler.level, 1);
 }
 
-/* What waits changes with the trial itself: a lone stream takes a message whole, several hold back. */
-static void a_trial_in_vain_counts_for_the_work_it_began_with(void)
+/* The kind of work changes with the trial: a lone stream takes messages whole, while several limit bytes in flight. */
+static void a_failed_trial_counts_for_its_first_kind_of_work(void)
 {
 	for (int first = 0; first < 2; first++) {
 		struct world world = begin(link, 1, MOST), emptied = begin(link, 1, MOST);
@@ -389,13 +387,13 @@ static void a_trial_in_vain_counts_for_the_work_it_began_with(void)
 		for (uint64_t n = 0; n < 10 * SECOND && !first; n++) {
 			emptied.queued = !(emptied.bulk = emptied.scaler.level > 1);
 			sample(&emptied);
-			check(emptied.scaler.level <= 4); /* no doubt: it began with a queue */
+			check(emptied.scaler.level <= 4); /* not doubtful: it began with a queue */
 		}
 	}
 }
 
-/* Nobody else gains anything either, and what had queued on the way does not any more. */
-static void a_trial_does_not_wait_for_ever(void)
+/* No other rank gains either, and the queue has gone. */
+static void a_trial_does_not_wait_forever(void)
 {
 	struct world world = begin(link, 1, MOST);
 
@@ -407,22 +405,22 @@ static void a_trial_does_not_wait_for_ever(void)
 	check_int(world.changes, 2);
 }
 
-/* Small messages were no faster by more streams: that says nothing of large ones, and the other way round. */
-static void trials_in_vain_count_for_the_same_work(void)
+/* If more streams did not help small messages, they may still help large ones, and vice versa. */
+static void failed_trials_count_for_the_same_work_only(void)
 {
 	for (int first = 0; first < 2; first++) {
 		struct world world = begin(link, 1, MOST);
 
 		world.bulk = first;
 		samples(&world, 10 * MINUTE);
-		while (on_trial(&world.scaler)) /* a trial that is on ends */
+		while (on_trial(&world.scaler)) /* let a running trial end */
 			sample(&world);
 		world.bulk = !first;
 		check(await_change(&world) < SECOND);
 	}
 }
 
-/* Two ranks take turns, each behind a slow stream: neither gains anything alone. */
+/* Two ranks wait for each other, each with slow streams: neither gains alone. */
 static void a_trial_waits_for_other_ranks(void)
 {
 	for (uint64_t later = 0; later < SECOND / 2; later++) {
@@ -432,10 +430,8 @@ static void a_trial_waits_for_other_ranks(void)
 			const uint64_t carried[2] = {caps(ranks[0].scaler.level), caps(ranks[1].scaler.level)};
 			const uint64_t both = carried[0] < carried[1] ? carried[0] : carried[1];
 
-			for (int r = 0; r < 2; r++) {
-				if (r == 1 && i < later)
-					continue;
-				ranks[r].bulk = later % 2; /* large messages, and small ones */
+			for (int r = 0; r < (i < later ? 1 : 2); r++) {
+				ranks[r].bulk = later % 2; /* large and small messages */
 				ranks[r].limited = carried[r] == both;
 				ranks[r].together = both;
 				sample(&ranks[r]);
@@ -447,7 +443,7 @@ static void a_trial_waits_for_other_ranks(void)
 
 /* ---- fewer streams ---- */
 
-static void idle_streams_are_given_back_where_fewer_do(void)
+static void idle_streams_are_closed_if_fewer_suffice(void)
 {
 	struct world world = begin(caps, 1, MOST);
 
@@ -461,7 +457,7 @@ static void idle_streams_are_given_back_where_fewer_do(void)
 	check_int(world.scaler.level, 1);
 }
 
-static void fewer_streams_that_carry_less_are_undone(void)
+static void a_reduction_that_costs_throughput_is_undone(void)
 {
 	struct world world = begin(caps, 1, MOST);
 	int lowest = MOST;
@@ -480,9 +476,9 @@ static void fewer_streams_that_carry_less_are_undone(void)
 	check(lowest >= MOST / 2);
 }
 
-/* ---- what is measured ---- */
+/* ---- measurement ---- */
 
-static void streams_that_open_are_not_judged(void)
+static void opening_streams_are_not_judged(void)
 {
 	struct world world = begin(link, 1, MOST);
 	int tried;
@@ -498,20 +494,19 @@ static void streams_that_open_are_not_judged(void)
 	check_int(world.scaler.level, 1);
 }
 
-static void windows_are_as_long_as_many_round_trips(void)
+static void windows_span_many_round_trips(void)
 {
-	uint64_t near_by, far;
 	struct world world = begin(caps, 1, MOST);
+	uint64_t near_by = await_change(&world), far;
 
-	near_by = await_change(&world);
 	world = begin(caps, 1, MOST);
 	world.rtt_us = 300000;
 	far = await_change(&world);
 	check(far > near_by && far * TICK_US > 2 * world.rtt_us);
-	check(await_change(&world) > far); /* and streams that are new find their speed first */
+	check(await_change(&world) > far); /* and new streams first need time to reach their speed */
 }
 
-/* ---- anything ---- */
+/* ---- random samples ---- */
 
 static uint64_t random_state = 20240607;
 
@@ -548,24 +543,23 @@ static void check_invariants(const struct bnet_scaler *before, const struct bnet
 	check(!on_trial(after) || (after->before >= after->least && after->before <= after->most));
 	check(!sample->opening || !changed);
 	check(sample->now_us >= before->settled_us || !changed);
-	if (changed && before->before) /* a trial ends by itself before the next one */
+	if (changed && before->before) /* a trial ends before the next one */
 		check(after->level == before->before || after->before == before->level);
 }
 
-static void invariants_hold_whatever_comes(void)
+static void invariants_hold_for_random_samples(void)
 {
 	for (int path = 0; path < 200; path++) {
 		int most = 1 + (int)random_below(MOST), least = 1 + (int)random_below((uint64_t)most);
 		uint64_t now_us = random_below(1000 * MB);
-		struct bnet_scaler scaler, before;
+		struct bnet_scaler scaler;
 		int changes = 0;
 
 		bnet_scaler_init(&scaler, least, most);
 		for (int i = 0; i < 20000; i++) {
 			struct bnet_scaler_sample sample = random_sample(now_us += random_below(100000));
-
-			before = scaler;
-			bool changed = bnet_scaler_step(&scaler, &sample);
+			const struct bnet_scaler before = scaler;
+			const bool changed = bnet_scaler_step(&scaler, &sample);
 
 			check_invariants(&before, &scaler, changed, &sample);
 			changes += changed;
@@ -576,29 +570,29 @@ static void invariants_hold_whatever_comes(void)
 
 int main(void)
 {
-	caps_are_added_up();
-	growth_ends_where_it_carries_no_more();
-	least_and_most_hold();
-	an_unlimited_path_stays_at_least();
-	useless_streams_are_given_back();
-	a_failed_trial_is_retried_later_and_later();
-	a_path_that_changes_is_noticed();
-	loss_is_met_with_all_streams();
-	a_climb_in_doubt_is_looked_at_again();
+	per_stream_caps_add_up();
+	growth_ends_where_more_streams_carry_no_more();
+	bounds_hold();
+	an_unlimited_path_stays_at_the_minimum();
+	useless_streams_are_closed();
+	failed_trials_back_off();
+	a_changed_path_is_noticed();
+	a_lossy_path_uses_all_streams();
+	a_doubtful_climb_is_reviewed();
 	a_pause_does_not_end_a_climb();
-	a_review_does_not_hold_for_good();
-	only_this_climb_counts();
-	a_level_that_is_set_begins_anew();
-	a_lone_stream_without_a_queue_has_to_be_sure();
-	what_nothing_waits_behind_counts();
-	trials_in_vain_count_for_the_same_work();
-	a_trial_in_vain_counts_for_the_work_it_began_with();
-	a_trial_does_not_wait_for_ever();
+	a_review_expires();
+	earlier_climbs_do_not_count();
+	setting_the_level_discards_measurements();
+	a_lone_stream_without_a_queue_needs_certainty();
+	messages_without_a_backlog_count();
+	failed_trials_count_for_the_same_work_only();
+	a_failed_trial_counts_for_its_first_kind_of_work();
+	a_trial_does_not_wait_forever();
 	a_trial_waits_for_other_ranks();
-	idle_streams_are_given_back_where_fewer_do();
-	fewer_streams_that_carry_less_are_undone();
-	streams_that_open_are_not_judged();
-	windows_are_as_long_as_many_round_trips();
-	invariants_hold_whatever_comes();
+	idle_streams_are_closed_if_fewer_suffice();
+	a_reduction_that_costs_throughput_is_undone();
+	opening_streams_are_not_judged();
+	windows_span_many_round_trips();
+	invariants_hold_for_random_samples();
 	return 0;
 }

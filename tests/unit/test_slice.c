@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sender's cutting: threads that claim at once take every byte of every message once.
+ * The sender's cutting: threads that claim concurrently take every byte of every message exactly once.
  */
 #include "transport/slice.h"
 
@@ -71,7 +71,7 @@ static void test_late_claim_fails(void)
 	check(bnet_claim_take(&claim, &view, 10000, 4096, &slice));
 	check_int(slice.length, 1808);
 	check(slice.last);
-	check_int(bnet_claim_look(&claim, 1).message, 1); /* nothing left: what is posted next */
+	check_int(bnet_claim_look(&claim, 1).message, 1); /* nothing left: the next message */
 }
 
 static void test_message_numbers_pass_32_bits(void)
@@ -93,21 +93,21 @@ static void test_message_numbers_pass_32_bits(void)
 
 static void test_want(void)
 {
-	check_int(bnet_slice_want(100, 1, 65536, 1048576), 1048576);        /* a lone stream takes all it may */
+	check_int(bnet_slice_want(100, 1, 65536, 1048576), 1048576);        /* a lone stream takes the maximum */
 	check_int(bnet_slice_want(8 << 20, 4, 65536, 1048576), 1048576);    /* half a share */
 	check_int(bnet_slice_want(2 << 20, 4, 65536, 1048576), 262144);
-	check_int(bnet_slice_want(1000, 4, 65536, 1048576), 65536);         /* never below the least */
+	check_int(bnet_slice_want(1000, 4, 65536, 1048576), 65536);         /* never below the minimum */
 	check_int(bnet_slice_want(UINT64_C(1) << 40, 2, 65536, 1048576), 1048576);
 }
 
-static void what_little_there_is_reaches_all_slow_streams(void)
+static void test_small_backlog_reaches_all_slow_streams(void)
 {
 	check_int(bnet_slice_least(256 << 10, 8, 1000, 65536), 32768); /* an equal share */
-	check_int(bnet_slice_least(8 << 20, 8, 1000, 65536), 65536);   /* … where that is small */
-	check_int(bnet_slice_least(256 << 10, 8, 50000, 65536), 50000); /* a fast stream is worth no small slice */
+	check_int(bnet_slice_least(8 << 20, 8, 1000, 65536), 65536);   /* … but at most the configured minimum */
+	check_int(bnet_slice_least(256 << 10, 8, 50000, 65536), 50000); /* slices of a fast stream stay large */
 	check_int(bnet_slice_least(256 << 10, 8, UINT64_C(1) << 40, 65536), 65536);
 	check_int(bnet_slice_least(256 << 10, 64, 1000, 65536), 16384);
-	check_int(bnet_slice_least(0, 64, 0, 8192), 8192); /* whatever is asked for */
+	check_int(bnet_slice_least(0, 64, 0, 8192), 8192); /* never above the configured minimum */
 }
 
 int main(void)
@@ -116,6 +116,6 @@ int main(void)
 	test_late_claim_fails();
 	test_message_numbers_pass_32_bits();
 	test_want();
-	what_little_there_is_reaches_all_slow_streams();
+	test_small_backlog_reaches_all_slow_streams();
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The send buffer that a path wants, and that the kernel takes it and takes it back; options of a socket of either
- * family, and which of them an ordinary configuration leaves alone.
+ * The send buffer for a path, setting and resetting it; socket options of both families, and those that the default
+ * configuration leaves unchanged.
  */
 #include "base/socket.h"
 
@@ -18,14 +18,14 @@ static void test_path_rule(void)
 {
 	const uint64_t gb = 1000000000;
 
-	check_int(bnet_sndbuf_for_path(10, 1 * gb, false), 128 * 1024);   /* the floor */
+	check_int(bnet_sndbuf_for_path(10, 1 * gb, false), 128 * 1024);   /* the minimum */
 	check_int(bnet_sndbuf_for_path(10, 5 * gb, false), 128 * 1024);
 	check_int(bnet_sndbuf_for_path(100, 12 * gb, false), 2400000 / 131072 * 131072 + 131072); /* 100 Gb/s, 100 µs */
 	check_int(bnet_sndbuf_for_path(300, gb, false), 655360);
-	check_int(bnet_sndbuf_for_path(301, gb, false), 0);               /* long: the kernel's own sizing */
+	check_int(bnet_sndbuf_for_path(301, gb, false), 0);               /* long: the kernel's autotuning */
 	check_int(bnet_sndbuf_for_path(20000, 100 * gb, true), 0);
 	check_int(bnet_sndbuf_for_path(0, 0, false), 128 * 1024);
-	check_int(bnet_sndbuf_for_path(0, 0, true), 1024 * 1024);         /* ranks that take turns */
+	check_int(bnet_sndbuf_for_path(0, 0, true), 1024 * 1024);         /* contended processors */
 	check_int(bnet_sndbuf_for_path(100, 12 * gb, true), 2400000 / 131072 * 131072 + 131072);
 }
 
@@ -49,7 +49,7 @@ static void test_options(void)
 	bnet_socket_tune(fd, &config, BNET_NO_TRAFFIC_CLASS);
 	bnet_socket_set_sndbuf(fd, 128 * 1024);
 	check_int(sndbuf(fd), 2 * 128 * 1024); /* the kernel doubles it for its own overhead */
-	bnet_socket_set_sndbuf(fd, 0);           /* must not fail, whatever the kernel knows */
+	bnet_socket_set_sndbuf(fd, 0);           /* must not fail on any kernel */
 	check_int(atomic_load(&bnet_counts.descriptors), 1);
 	bnet_socket_close(fd);
 	check_int(atomic_load(&bnet_counts.descriptors), 0);
@@ -68,7 +68,7 @@ static int int_option(int fd, int level, int name)
 }
 
 static const struct {
-	int asked, carried;
+	int requested, effective;
 } classes[] = {
 	{BNET_NO_TRAFFIC_CLASS, 64}, {0, 0}, {104, 104}, {107, 104}, {255, 252},
 };
@@ -76,7 +76,7 @@ static const struct {
 static void test_traffic_class(int family, int level, int name)
 {
 	struct bnet_config config;
-	int before = 64; /* as if the system had set it */
+	int before = 64; /* stands for a system default */
 
 	bnet_config_defaults(&config);
 	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
@@ -85,8 +85,8 @@ static void test_traffic_class(int family, int level, int name)
 		if (fd == -EAFNOSUPPORT)
 			return; /* a kernel without IPv6 */
 		check_int(setsockopt(fd, level, name, &before, sizeof(before)), 0);
-		bnet_socket_tune(fd, &config, classes[i].asked);
-		check_int(int_option(fd, level, name), classes[i].carried);
+		bnet_socket_tune(fd, &config, classes[i].requested);
+		check_int(int_option(fd, level, name), classes[i].effective);
 		bnet_socket_close(fd);
 	}
 }
@@ -103,7 +103,7 @@ static uint64_t pacing(int64_t mbps)
 	bnet_socket_tune(fd, &config, BNET_NO_TRAFFIC_CLASS);
 	check_int(getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size), 0);
 	bnet_socket_close(fd);
-	return size == sizeof(rate) || rate < UINT32_MAX ? rate : UINT64_MAX; /* before Linux 5.0 it has 32 bits */
+	return size == sizeof(rate) || rate < UINT32_MAX ? rate : UINT64_MAX; /* 32 bits before Linux 5.0 */
 }
 
 static void test_pacing(void)
@@ -137,7 +137,7 @@ static void test_listen_range(void)
 	check_int(bnet_device_scan(&table, "=lo", NULL), 0);
 	a = bnet_socket_listen(&table.nics[0].addr, any, &one);
 	check(a >= 0);
-	/* A range of the one port that is taken: refused, not another port. */
+	/* A range of one port, which is in use, fails instead of using another port. */
 	range.first = range.last = (uint16_t)(((uint8_t *)&one)[2] << 8 | ((uint8_t *)&one)[3]);
 	b = bnet_socket_listen(&table.nics[0].addr, range, &two);
 	check_int(b, -EADDRINUSE);

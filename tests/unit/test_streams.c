@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Streams come and go, as fast as they can, while both directions of a pair carry data: what the control thread does
- * with a connection against what its caller does. Every byte is checked. Here a third party plays the judgement, since a
- * network changes its mind only a few times a second.
+ * Streams are added and dropped as fast as possible while connections carry data: races between the control thread and
+ * the callers. Every byte is checked. The test sets the number of streams in place of the scaler, which would change it
+ * only a few times a second.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -24,9 +24,9 @@
 #define OUTSTANDING 4
 #define BUFFER 400000
 
-static struct bnet_client table;
-static _Atomic bool over;
-/* Messages that a sender has posted, and that there will be no more. */
+static struct bnet_client client;
+static _Atomic bool stop;
+/* The number of messages that a sender has posted, and whether it has finished. */
 static _Atomic uint64_t sent[PAIRS];
 static _Atomic bool ended[PAIRS];
 
@@ -42,7 +42,7 @@ static void nap(void)
 
 /* ---- messages ---- */
 
-/* Sizes of all kinds. */
+/* Empty, small, large, aligned and odd sizes. */
 static int size_of(uint64_t message)
 {
 	static const int sizes[] = {BUFFER, 1, 70000, 4096, 300001, 0, 20};
@@ -81,14 +81,15 @@ static void open_slots(struct slot *slots, void *comm)
 	for (int i = 0; i < OUTSTANDING; i++) {
 		slots[i] = (struct slot){.words = malloc(BUFFER + 4)};
 		check(slots[i].words != NULL);
-		check_int(bnet_client_reg(&table, comm, slots[i].words, BUFFER, NCCL_PTR_HOST, &slots[i].mr), ncclSuccess);
+		check_int(bnet_client_reg(&client, comm, slots[i].words, BUFFER, NCCL_PTR_HOST, &slots[i].mr),
+			  ncclSuccess);
 	}
 }
 
 static void close_slots(struct slot *slots, void *comm)
 {
 	for (int i = 0; i < OUTSTANDING; i++) {
-		check_int(bnet_client_dereg(&table, comm, slots[i].mr), ncclSuccess);
+		check_int(bnet_client_dereg(&client, comm, slots[i].mr), ncclSuccess);
 		free(slots[i].words);
 	}
 }
@@ -98,7 +99,7 @@ static void finish(struct slot *slot, int expected)
 	int done = 0, size = -1;
 
 	while (!done) {
-		check_int(bnet_client_test(&table, slot->request, &done, &size), ncclSuccess);
+		check_int(bnet_client_test(&client, slot->request, &done, &size), ncclSuccess);
 		sched_yield();
 	}
 	slot->request = NULL;
@@ -112,16 +113,16 @@ static void *send_main(void *arg)
 	uint64_t posted = 0, done = 0;
 
 	open_slots(slots, pair->ends.send);
-	while (!atomic_load(&over) || done < posted) {
+	while (!atomic_load(&stop) || done < posted) {
 		struct slot *slot = &slots[posted % OUTSTANDING];
 
-		if (posted - done == OUTSTANDING || atomic_load(&over)) {
+		if (posted - done == OUTSTANDING || atomic_load(&stop)) {
 			finish(&slots[done % OUTSTANDING], size_of(done));
 			done++;
 			continue;
 		}
 		fill(slot->words, pair->number, posted);
-		check_int(bnet_client_isend(&table, pair->ends.send, slot->words, (size_t)size_of(posted), 0, slot->mr,
+		check_int(bnet_client_isend(&client, pair->ends.send, slot->words, (size_t)size_of(posted), 0, slot->mr,
 					   &slot->request), ncclSuccess);
 		check(slot->request != NULL);
 		atomic_store(&sent[pair->number], ++posted);
@@ -131,7 +132,7 @@ static void *send_main(void *arg)
 	return NULL;
 }
 
-/* Receives are posted for what was sent, so that none is left over in the end. */
+/* Posts receives only for sent messages, so that none remains in the end. */
 static void *receive_main(void *arg)
 {
 	const struct pair *pair = arg;
@@ -144,8 +145,8 @@ static void *receive_main(void *arg)
 		bool last = atomic_load(&ended[pair->number]);
 
 		if (posted - done < OUTSTANDING && posted < atomic_load(&sent[pair->number])) {
-			check_int(bnet_client_irecv(&table, pair->ends.recv, slot->words, BUFFER, 0, slot->mr, &slot->request),
-				  ncclSuccess);
+			check_int(bnet_client_irecv(&client, pair->ends.recv, slot->words, BUFFER, 0, slot->mr,
+						    &slot->request), ncclSuccess);
 			check(slot->request != NULL);
 			posted++;
 		} else if (done < posted) {
@@ -162,9 +163,9 @@ static void *receive_main(void *arg)
 	return NULL;
 }
 
-/* ---- the judgement ---- */
+/* ---- the number of streams ---- */
 
-/* Every connection shall use so many streams. */
+/* Makes every connection use `level` streams. */
 static void set_level(int level)
 {
 	bnet_engine_lock();
@@ -177,7 +178,7 @@ static void set_level(int level)
 	bnet_engine_unlock();
 }
 
-/* Looks at the paths, as the control thread does, only more often. True: all connections' both ends have so many. */
+/* Samples the paths like the control thread, but more often. True: both ends of all connections have that level. */
 static bool reached(int level)
 {
 	bool all = true;
@@ -206,8 +207,8 @@ static void change_levels(void)
 			level = 2 + (int)(state >> 16) % (MOST - 1);
 		}
 		set_level(level);
-		/* Every third time the next change comes before this one has been carried out. */
-		for (int look = 0; !reached(level) && (i % 3 || look < 2); look++)
+		/* Every third change may be superseded before it is complete. */
+		for (int polls = 0; !reached(level) && (i % 3 || polls < 2); polls++)
 			nap();
 	}
 	set_level(1);
@@ -234,25 +235,25 @@ int main(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	setenv("BAGUA_NET_MIN_CHUNKSIZE", "4K", 1);
 	alarm(DEADLINE_S);
-	check_int(bnet_client_init(&table, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	for (int i = 0; i < PAIRS; i++)
-		pairs[i] = (struct pair){.number = i, .ends = connect_to_oneself(&table)};
+		pairs[i] = (struct pair){.number = i, .ends = connect_to_oneself(&client)};
 	streams = descriptors();
 	for (int i = 0; i < PAIRS; i++) {
 		check_int(pthread_create(&threads[2 * i], NULL, send_main, &pairs[i]), 0);
 		check_int(pthread_create(&threads[2 * i + 1], NULL, receive_main, &pairs[i]), 0);
 	}
 	change_levels();
-	atomic_store(&over, true);
+	atomic_store(&stop, true);
 	for (int i = 0; i < 2 * PAIRS; i++)
 		pthread_join(threads[i], NULL);
 	for (int i = 0; i < PAIRS; i++)
 		check(sent[i] > OUTSTANDING);
-	/* What a connection keeps of its streams is the set that it waits on. */
+	/* Of its added streams a connection keeps only the epoll descriptor. */
 	while (descriptors() > streams + 2 * PAIRS)
 		nap();
 	for (int i = 0; i < PAIRS; i++)
-		close_to_oneself(&table, pairs[i].ends);
-	check_int(bnet_client_finalize(&table), ncclSuccess);
+		close_to_oneself(&client, pairs[i].ends);
+	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }

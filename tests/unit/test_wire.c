@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Handles and frames: what is encoded comes back, and what no plugin sends is refused.
+ * Handles and frames: encoding and decoding are inverse, and bytes that no plugin sends are refused.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static void test_handle(const char *text)
 	check_int(memcmp(out.token, in.token, sizeof(in.token)), 0);
 	check_int((long long)out.attempt, 0);
 
-	/* The connector's note is no part of what is checked. */
+	/* The checksum does not cover the connector's attempt. */
 	bnet_wire_handle_set_attempt(bytes, UINT64_C(0x1122334455667788));
 	check_int(bnet_wire_handle_decode(bytes, &out), 0);
 	check(out.attempt == UINT64_C(0x1122334455667788));
@@ -102,7 +102,7 @@ static void test_hello(void)
 	check_int(memcmp(&out.listener, &in.listener, sizeof(in.listener)), 0);
 	check_int(memcmp(out.proof, in.proof, sizeof(in.proof)), 0);
 
-	/* Cut anywhere it is refused; a proof longer than the body too. */
+	/* Refused if truncated anywhere, or if the magic number is wrong. */
 	for (uint32_t n = 0; n < frame.length; n++)
 		check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
 	bytes[BNET_WIRE_FRAME_HEADER] ^= 1;
@@ -129,7 +129,7 @@ static void test_welcome(void)
 		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
 }
 
-/* An older reader stops at the proof; an older writer ends there. */
+/* Older readers stop at the proof, and older writers end there. */
 static void test_welcome_addresses(void)
 {
 	struct bnet_wire_welcome in = {.version = BNET_WIRE_VERSION, .connection = 9, .proof_size = BNET_PROOF_MAX}, out;
@@ -151,13 +151,13 @@ static void test_welcome_addresses(void)
 	check_int(out.naddresses, BNET_ADDRESSES);
 	check_int(memcmp(out.addresses, in.addresses, sizeof(in.addresses)), 0);
 
-	/* Cut within the list it is refused; what a later version writes behind it is not read. */
+	/* Refused if truncated within the list; bytes that a later version appends are ignored. */
 	for (size_t n = without + 1; n < size; n++)
 		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n - BNET_WIRE_FRAME_HEADER, &out), -EBADMSG);
 	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length + 32, &out), 0);
 	check_int(out.naddresses, BNET_ADDRESSES);
 
-	/* More than there may be, none where there should be one, and the same bytes by another version's rules. */
+	/* Too many addresses, an address without a family, and the same bytes from another version. */
 	bytes[without]++;
 	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length + 32, &out), -EBADMSG);
 	bytes[without]--;
@@ -195,11 +195,11 @@ static void test_data(void)
 		{10000, 4096, 4096, 0},
 		{10000, 8192, 1808, 0},
 		{UINT64_C(1) << 40, UINT64_C(1) << 39, 1 << 30, 0},
-		{10000, 100, 4096, -EBADMSG},      /* begins off a unit */
-		{10000, 0, 100, -EBADMSG},         /* ends off a unit, before the end */
+		{10000, 100, 4096, -EBADMSG},      /* begins inside a unit */
+		{10000, 0, 100, -EBADMSG},         /* ends inside a unit, before the message's end */
 		{10000, 8192, 4096, -EBADMSG},     /* reaches past the end */
 		{10000, 12288, 0, -EBADMSG},       /* begins past the end */
-		{10000, 0, 0, -EBADMSG},           /* an empty slice of a message that is not */
+		{10000, 0, 0, -EBADMSG},           /* an empty slice of a non-empty message */
 		{UINT64_MAX, UINT64_MAX - 4095, 4096, -EBADMSG},
 		{4096, UINT64_C(1) << 63, 4096, -EBADMSG},
 	};

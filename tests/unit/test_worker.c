@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * How many workers a process gets.
+ * The number of workers of a process.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include "control/lifecycle.h"
 #include "transport/worker.h"
 
-/* ---- another machine: the library's calls come here first ---- */
+/* ---- a simulated machine: interposed on the library's calls ---- */
 
 static int processors = 1;
 
@@ -27,7 +27,7 @@ int sched_getaffinity(pid_t thread, size_t size, cpu_set_t *set)
 	return 0;
 }
 
-/* The loopback interface has no speed of its own. */
+/* Gives the loopback interface a speed, which it lacks. */
 int open(const char *path, int flags, ...)
 {
 	va_list args;
@@ -66,7 +66,7 @@ static void fast_links_get_some(void)
 	check(bnet_workers_for(16, 1, 40000) > 0);
 }
 
-/* With the control thread, four at the most; and the rank itself keeps two processors. */
+/* At most four threads with the control thread, and the rank itself keeps two processors. */
 static void never_too_many(void)
 {
 	for (int many = 1; many <= 512; many++)
@@ -80,7 +80,7 @@ static void never_too_many(void)
 			}
 }
 
-static void launchers_say_how_many_ranks(void)
+static void launchers_set_the_number_of_ranks(void)
 {
 	static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
 					    "SLURM_NTASKS_PER_NODE"};
@@ -101,8 +101,8 @@ static void launchers_say_how_many_ranks(void)
 
 /* ---- the choice ---- */
 
-/* A thread with fewer processors than the one that called init gets what init announced. */
-static void the_first_choice_stays(void)
+/* A later thread with fewer processors does not change the number that init logged. */
+static void the_first_choice_is_kept(void)
 {
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	unsetenv("BAGUA_NET_THREADS");
@@ -121,7 +121,7 @@ int main(void)
 	slow_links_get_none();
 	fast_links_get_some();
 	never_too_many();
-	launchers_say_how_many_ranks();
-	the_first_choice_stays();
+	launchers_set_the_number_of_ranks();
+	the_first_choice_is_kept();
 	return 0;
 }

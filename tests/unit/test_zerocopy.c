@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which way of sending a trial chooses, and when it has seen enough.
+ * The mode that a zerocopy trial chooses, and when it has enough samples.
  */
 #include "transport/zerocopy.h"
 
@@ -10,19 +10,19 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* So many MiB each way, at so many ns for each. */
+/* copied, shared: MiB sent with and without a copy; *_ns: ns for each MiB. */
 static enum bnet_zerocopy_mode judge(uint64_t copied, uint64_t copied_ns, uint64_t shared, uint64_t shared_ns)
 {
-	struct bnet_zerocopy zero = {
+	struct bnet_zerocopy zerocopy = {
 		.mode = BNET_ZEROCOPY_TRIAL,
 		.copied = {.bytes = copied * MIB, .ns = copied * copied_ns},
 		.shared = {.bytes = shared * MIB, .ns = shared * shared_ns},
 	};
 
-	return bnet_zerocopy_judge(&zero);
+	return bnet_zerocopy_judge(&zerocopy);
 }
 
-static void a_trial_needs_both_ways(void)
+static void a_trial_needs_samples_of_both_modes(void)
 {
 	check_int(judge(0, 0, 0, 0), BNET_ZEROCOPY_TRIAL);
 	check_int(judge(100, 90000, 15, 1), BNET_ZEROCOPY_TRIAL);
@@ -30,7 +30,7 @@ static void a_trial_needs_both_ways(void)
 	check_int(judge(16, 90000, 16, 1), BNET_ZEROCOPY_ON);
 }
 
-static void what_costs_less_wins(void)
+static void the_cheaper_mode_wins(void)
 {
 	check_int(judge(16, 100000, 16, 50000), BNET_ZEROCOPY_ON);
 	check_int(judge(16, 100000, 400, 90000), BNET_ZEROCOPY_ON);
@@ -39,8 +39,8 @@ static void what_costs_less_wins(void)
 	check_int(judge(16, 100000, 16, 400000), BNET_ZEROCOPY_OFF);
 }
 
-/* A clock that stood still decides nothing foolish. */
-static void no_time_at_all(void)
+/* A clock that did not advance leads to a sensible choice. */
+static void zero_times_are_harmless(void)
 {
 	check_int(judge(16, 0, 16, 0), BNET_ZEROCOPY_ON);
 	check_int(judge(16, 0, 16, 1000), BNET_ZEROCOPY_OFF);
@@ -48,8 +48,8 @@ static void no_time_at_all(void)
 
 int main(void)
 {
-	a_trial_needs_both_ways();
-	what_costs_less_wins();
-	no_time_at_all();
+	a_trial_needs_samples_of_both_modes();
+	the_cheaper_mode_wins();
+	zero_times_are_harmless();
 	return 0;
 }
