@@ -30,14 +30,14 @@ const void *bnet_net_table(int version);
 /* ---- parameters: the rows of config.def ---- */
 
 typedef struct {
-	const char *name;    /* BAGUA_NET_… */
-	const char *kind;    /* "int", "bytes", "string", "ports" */
-	const char *deflt;   /* as a user would write it */
-	const char *range;   /* "1 … 64", or "" */
-	const char *help;    /* one line */
-	const char *value;   /* in effect, as a user would write it */
-	const char *error;   /* NULL, or why the value in the environment is invalid */
-	int set;             /* 1: the environment sets it */
+	const char *name;  /* BAGUA_NET_… */
+	const char *kind;  /* "int", "bytes", "string", "ports" */
+	const char *deflt; /* as a user would write it */
+	const char *range; /* "1 … 64", or "" */
+	const char *help;  /* one line */
+	const char *value; /* in effect, as a user would write it */
+	const char *error; /* NULL, or why the value in the environment is invalid */
+	int set;           /* 1: the environment sets it */
 } bnet_param_t;
 
 int bnet_param_count(void);
@@ -54,7 +54,7 @@ typedef struct {
 	int speed_mbps;       /* as reported to NCCL */
 	int speed_known;      /* 0: the kernel reports no speed, and 10000 is assumed */
 	int mtu;
-	int numa_node;        /* -1: unknown */
+	int numa_node; /* -1: unknown */
 } bnet_interface_t;
 
 /* Scans the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. Returns the number of rows, or -errno.
@@ -65,24 +65,24 @@ int bnet_interface_get(int row, bnet_interface_t *out);
 /* ---- counters of this process since the library was loaded ---- */
 
 typedef struct {
-	uint64_t bytes_sent;         /* payload passed to the kernel */
-	uint64_t bytes_received;     /* payload placed in receive buffers */
+	uint64_t bytes_sent;     /* payload passed to the kernel */
+	uint64_t bytes_received; /* payload placed in receive buffers */
 	uint64_t messages_sent;
 	uint64_t messages_received;
 	uint64_t slices_sent;
 	uint64_t slices_received;
-	uint64_t send_calls;         /* system calls that send */
-	uint64_t send_again;         /* … of these, calls that found the socket full */
-	uint64_t receive_calls;      /* system calls that receive */
-	uint64_t receive_again;      /* … of these, calls that found no data */
+	uint64_t send_calls;    /* system calls that send */
+	uint64_t send_again;    /* … of these, calls that found the socket full */
+	uint64_t receive_calls; /* system calls that receive */
+	uint64_t receive_again; /* … of these, calls that found no data */
 	uint64_t poll_calls;
-	uint64_t connections;        /* open now */
-	uint64_t streams;            /* open now */
-	uint64_t descriptors;        /* open now, of all kinds */
-	uint64_t rejected;           /* inbound connections that were refused */
-	uint64_t takeovers;          /* progress passes by the control thread because the caller had stopped polling */
-	uint64_t zerocopy_calls;     /* system calls that sent without a copy */
-	uint64_t zerocopy_copied;    /* notifications that the kernel copied nevertheless */
+	uint64_t connections;     /* open now */
+	uint64_t streams;         /* open now */
+	uint64_t descriptors;     /* open now, of all kinds */
+	uint64_t rejected;        /* inbound connections that were refused */
+	uint64_t takeovers;       /* progress passes by the control thread because the caller had stopped polling */
+	uint64_t zerocopy_calls;  /* system calls that sent without a copy */
+	uint64_t zerocopy_copied; /* notifications that the kernel copied nevertheless */
 } bnet_counters_t;
 
 void bnet_counters(bnet_counters_t *out);
@@ -92,29 +92,29 @@ void bnet_counters(bnet_counters_t *out);
 typedef struct bnet_coll bnet_coll_t;
 
 enum { /* element types */
-	BNET_INT8 = 0,
-	BNET_UINT8 = 1,
-	BNET_INT32 = 2,
-	BNET_INT64 = 3,
-	BNET_FLOAT16 = 4,
-	BNET_BFLOAT16 = 5,
-	BNET_FLOAT32 = 6,
-	BNET_FLOAT64 = 7
+       BNET_INT8 = 0,
+       BNET_UINT8 = 1,
+       BNET_INT32 = 2,
+       BNET_INT64 = 3,
+       BNET_FLOAT16 = 4,
+       BNET_BFLOAT16 = 5,
+       BNET_FLOAT32 = 6,
+       BNET_FLOAT64 = 7
 };
 enum { /* reductions; the average divides the sum by the number of ranks (integers round towards zero) */
-	BNET_SUM = 0,
-	BNET_PROD = 1,
-	BNET_MIN = 2,
-	BNET_MAX = 3,
-	BNET_AVG = 4,
-	BNET_BAND = 5, /* bitwise: integers only */
-	BNET_BOR = 6,
-	BNET_BXOR = 7
+       BNET_SUM = 0,
+       BNET_PROD = 1,
+       BNET_MIN = 2,
+       BNET_MAX = 3,
+       BNET_AVG = 4,
+       BNET_BAND = 5, /* bitwise: integers only */
+       BNET_BOR = 6,
+       BNET_BXOR = 7
 };
-enum { /* allreduce algorithms */
-	BNET_ALGO_AUTO = 0,    /* by size and rank count */
-	BNET_ALGO_RING = 1,
-	BNET_ALGO_DIRECT = 2   /* fewer steps, more bytes: for small messages */
+enum {                     /* allreduce algorithms */
+       BNET_ALGO_AUTO = 0, /* by size and rank count */
+       BNET_ALGO_RING = 1,
+       BNET_ALGO_DIRECT = 2 /* fewer steps, more bytes: for small messages */
 };
 
 /* Bytes of one element; 0 for an unknown type. */

@@ -24,15 +24,15 @@ struct packet {
 struct line {
 	struct line_config config;
 	struct line_counts counts;
-	uint64_t queue_time;      /* in which config.queue drains */
-	uint64_t busy_until;      /* when the last byte that entered passes the bottleneck */
+	uint64_t queue_time; /* in which config.queue drains */
+	uint64_t busy_until; /* when the last byte that entered passes the bottleneck */
 	struct drand48_data random;
 
 	char *slots;
 	size_t slot_size;
-	uint32_t *unused;         /* a stack of slots */
+	uint32_t *unused; /* a stack of slots */
 	uint32_t unused_count;
-	struct packet *packets;   /* a ring */
+	struct packet *packets; /* a ring */
 	uint32_t first;
 	uint32_t count;
 };
@@ -50,7 +50,8 @@ static int check(const struct line_config *config)
 		return -EINVAL;
 	if (!config->rate)
 		return 0;
-	if (config->rate > MAX_RATE || config->queue < config->packet_size || time_of(config->queue, config->rate) > LONGEST)
+	if (config->rate > MAX_RATE || config->queue < config->packet_size ||
+	    time_of(config->queue, config->rate) > LONGEST)
 		return -EINVAL;
 	return 0;
 }
@@ -69,8 +70,8 @@ static int allocate(struct line *line)
 	line->unused = calloc(packets, sizeof(*line->unused));
 	line->packets = calloc(packets, sizeof(*line->packets));
 	/* Untouched slots take no memory. */
-	line->slots = mmap(NULL, slots_size(line), PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	line->slots = mmap(NULL, slots_size(line), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			   -1, 0);
 	if (line->slots == MAP_FAILED)
 		line->slots = NULL;
 	if (!line->unused || !line->packets || !line->slots)

@@ -19,18 +19,18 @@
 struct lane {
 	void *comm;
 	void *mhandle;
-	char *slots;             /* inflight × slot_size */
+	char *slots; /* inflight × slot_size */
 	void *requests[TRAFFIC_MAX_INFLIGHT];
 	uint64_t posted;
 	uint64_t done;
-	uint64_t limit;          /* post no message with this number or a later one */
-	uint64_t bytes;          /* received since the window opened */
+	uint64_t limit; /* post no message with this number or a later one */
+	uint64_t bytes; /* received since the window opened */
 };
 
 struct p2p {
 	struct bnet_client client;
-	int ndev;                /* of the table */
-	int devices;             /* used by the lanes, in turn */
+	int ndev;    /* of the table */
+	int devices; /* used by the lanes, in turn */
 	int nap_us;
 	int lanes;
 	int inflight;
@@ -38,7 +38,7 @@ struct p2p {
 	void *listeners[TRAFFIC_MAX_LANES];
 	struct lane send[TRAFFIC_MAX_LANES];
 	struct lane recv[TRAFFIC_MAX_LANES];
-	bool ending;             /* from now on only end marks are sent: messages of zero bytes */
+	bool ending; /* from now on only end marks are sent: messages of zero bytes */
 };
 
 static _Thread_local char error_text[256];
@@ -65,8 +65,8 @@ static int check(ncclResult_t result, const char *call)
 	return traffic_fail(-EIO, "%s returned ncclResult %d", call, (int)result);
 }
 
-static void log_to_stderr(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
-			  const char *format, ...)
+static void log_to_stderr(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format,
+			  ...)
 {
 	va_list args;
 
@@ -83,8 +83,7 @@ static void log_to_stderr(ncclDebugLogLevel level, unsigned long flags, const ch
 
 /* ---- setting up and taking down ---- */
 
-int p2p_create(struct p2p **out, const void *table, int version, int devices, int lanes, int inflight,
-	       size_t largest)
+int p2p_create(struct p2p **out, const void *table, int version, int devices, int lanes, int inflight, size_t largest)
 {
 	struct p2p *p2p;
 	int err;
@@ -139,7 +138,7 @@ int p2p_listen(struct p2p *p2p, void *handles)
 	memset(handles, 0, (size_t)p2p->lanes * handle_size);
 	for (int i = 0; i < p2p->lanes && !err; i++)
 		err = check(bnet_client_listen(&p2p->client, device_of(p2p, i),
-					      (char *)handles + (size_t)i * handle_size, &p2p->listeners[i]),
+					       (char *)handles + (size_t)i * handle_size, &p2p->listeners[i]),
 			    "listen");
 	return err;
 }
@@ -169,7 +168,7 @@ static int connect_pass(struct p2p *p2p, char *handles, int *missing)
 
 		if (!send->comm)
 			err = check(bnet_client_connect(&p2p->client, device_of(p2p, i),
-						       handles + (size_t)i * handle_size, &send->comm),
+							handles + (size_t)i * handle_size, &send->comm),
 				    "connect");
 		if (!err && !recv->comm)
 			err = check(bnet_client_accept(&p2p->client, p2p->listeners[i], &recv->comm), "accept");

@@ -19,9 +19,9 @@
 
 struct pipe_end {
 	int fd;
-	char *slots;             /* inflight × slot_size */
-	uint64_t number;         /* of the message in progress */
-	size_t moved;            /* bytes of it */
+	char *slots;     /* inflight × slot_size */
+	uint64_t number; /* of the message in progress */
+	size_t moved;    /* bytes of it */
 	bool ended;
 };
 

@@ -2,11 +2,12 @@
  *
  * A long line between two network namespaces of this machine: a TUN device in each, and one thread per direction that
  * carries packets from one to the other through a line (line.h). The first line of JSON on stdout means that the
- * devices exist. On SIGTERM, SIGINT or the end of stdin they are removed, and a last line has the counts. Started by wan.py.
+ * devices exist. On SIGTERM, SIGINT or the end of stdin they are removed, and a last line has the counts. Started by
+ * wan.py.
  *
  * The kernel hands over dozens of TCP segments at once, as to a network card with segmentation offload; after a loss
- * the remaining segments are passed on (segments.h). With a rate, which counts packets of the wire, segments come one at a
- * time. Checksums are always left to "the card".
+ * the remaining segments are passed on (segments.h). With a rate, which counts packets of the wire, segments come one
+ * at a time. Checksums are always left to "the card".
  */
 #include "line.h"
 #include "segments.h"
@@ -38,7 +39,7 @@
 #include <unistd.h>
 
 #define HEADER_SIZE ((uint32_t)sizeof(struct virtio_net_hdr))
-#define WIRE_PACKET 1500u          /* the default MTU of an interface */
+#define WIRE_PACKET 1500u /* the default MTU of an interface */
 #define LARGEST_PACKET 65535u
 #define WIRE_PACKETS (1u << 18)    /* under way: more than two cores carry in 0.1 s */
 #define LARGEST_PACKETS (1u << 15) /* by far not all of them large */
@@ -61,10 +62,10 @@ struct direction {
 	int to;
 	struct end *end;
 	struct line *line;
-	size_t capacity;         /* bytes of the largest packet with its header */
-	uint64_t packets;        /* of the wire, handed out */
-	uint64_t bytes;          /* of those, with one pair of headers for all that were written at once */
-	uint64_t refused;        /* packets rejected by the receiving device */
+	size_t capacity;  /* bytes of the largest packet with its header */
+	uint64_t packets; /* of the wire, handed out */
+	uint64_t bytes;   /* of those, with one pair of headers for all that were written at once */
+	uint64_t refused; /* packets rejected by the receiving device */
 	int error;
 	pthread_t thread;
 	bool started;
@@ -359,7 +360,8 @@ static void print_counts(const struct relay *relay, uint32_t seed)
 		struct line_counts counts;
 
 		line_count(direction->line, &counts);
-		printf("%s{\"carried\": %" PRIu64 ", \"packets\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64,
+		printf("%s{\"carried\": %" PRIu64 ", \"packets\": %" PRIu64 ", \"bytes\": %" PRIu64
+		       ", \"lost\": %" PRIu64,
 		       i ? ", " : "", counts.drawn, direction->packets, direction->bytes, counts.lost);
 		printf(", \"overflowed\": %" PRIu64 ", \"full\": %" PRIu64 ", \"refused\": %" PRIu64 "}",
 		       counts.overflowed, counts.full, direction->refused);
@@ -455,9 +457,12 @@ static bool read_option(struct arguments *arguments, int option)
 int main(int count, char **words)
 {
 	static const struct option options[] = {
-		{"device", required_argument, NULL, 'i'}, {"delay", required_argument, NULL, 'd'},
-		{"loss", required_argument, NULL, 'l'},   {"rate", required_argument, NULL, 'r'},
-		{"queue", required_argument, NULL, 'q'},  {"seed", required_argument, NULL, 's'},
+		{"device", required_argument, NULL, 'i'},
+		{"delay", required_argument, NULL, 'd'},
+		{"loss", required_argument, NULL, 'l'},
+		{"rate", required_argument, NULL, 'r'},
+		{"queue", required_argument, NULL, 'q'},
+		{"seed", required_argument, NULL, 's'},
 		{NULL, 0, NULL, 0},
 	};
 	struct arguments arguments = {.line.seed = 1};

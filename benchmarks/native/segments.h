@@ -16,9 +16,9 @@
 struct segments {
 	const char *packet;
 	size_t size;
-	uint32_t count;   /* 1 for anything but a large packet of TCP and IPv4 */
-	size_t headers;   /* bytes of all three */
-	size_t each;      /* payload bytes of all but the last */
+	uint32_t count; /* 1 for anything but a large packet of TCP and IPv4 */
+	size_t headers; /* bytes of all three */
+	size_t each;    /* payload bytes of all but the last */
 };
 
 /* packet: starts with its virtio_net_hdr, so `size` is at least that; must outlive *out. */

@@ -20,17 +20,17 @@
 
 /* Processor time in seconds and context switches: since an arbitrary start, or a difference. */
 struct traffic_usage {
-	double user;             /* of the process, with its driving thread */
+	double user; /* of the process, with its driving thread */
 	double system;
-	double driver_user;      /* of the calling thread, which drives the transport */
+	double driver_user; /* of the calling thread, which drives the transport */
 	double driver_system;
-	double softirq;          /* of the whole machine */
-	double switches;         /* voluntary ones of all other threads: the times they were woken */
+	double softirq;  /* of the whole machine */
+	double switches; /* voluntary ones of all other threads: the times they were woken */
 };
 
 struct traffic_window {
-	uint64_t bytes;          /* payload received on all lanes */
-	uint64_t slowest;        /* on the lane that received least; 0 from raw_* */
+	uint64_t bytes;   /* payload received on all lanes */
+	uint64_t slowest; /* on the lane that received least; 0 from raw_* */
 	double seconds;
 	struct traffic_usage used; /* zero from raw_* */
 };
@@ -72,8 +72,7 @@ static inline int traffic_check(const char *buffer, size_t size, uint64_t number
 struct p2p;
 /* table: an ncclNet table of this version; devices: lanes use its first `devices` devices in turn; largest: bytes of
  * the largest message. */
-int p2p_create(struct p2p **out, const void *table, int version, int devices, int lanes, int inflight,
-	       size_t largest);
+int p2p_create(struct p2p **out, const void *table, int version, int devices, int lanes, int inflight, size_t largest);
 /* Number of devices of the table. */
 int p2p_devices(const struct p2p *p2p);
 /* The driver's sleep in microseconds after a pass that moved nothing; 0: it yields. */
@@ -84,7 +83,8 @@ int p2p_listen(struct p2p *p2p, void *handles);
 int p2p_connect(struct p2p *p2p, const void *peer_handles, double timeout_s);
 /* Messages of `size` bytes both ways on all lanes. Returns with nothing outstanding. */
 int p2p_stream(struct p2p *p2p, size_t size, double warm_up_s, double window_s, struct traffic_window *out);
-/* One message back and forth on one lane. half_us[rounds]: half of each round trip, in microseconds (first != 0 only). */
+/* One message back and forth on one lane. half_us[rounds]: half of each round trip, in microseconds (first != 0 only).
+ * */
 int p2p_pingpong(struct p2p *p2p, int first, size_t size, int warm_up, int rounds, double *half_us);
 /* Nothing is posted for window_s; the driving thread sleeps. */
 int p2p_idle(struct p2p *p2p, double window_s, struct traffic_window *out);

@@ -41,7 +41,8 @@ static void log_startup(int version)
 		const struct bnet_device *dev = &bnet_engine.devices.devices[i];
 
 		used += (size_t)snprintf(devices + used, sizeof(devices) - used, "%s%s %s %d Mb/s%s", i ? ", " : "",
-					 dev->name, dev->address, dev->speed_mbps, dev->speed_known ? "" : " (assumed)");
+					 dev->name, dev->address, dev->speed_mbps,
+					 dev->speed_known ? "" : " (assumed)");
 	}
 	if (bnet_engine.config.nstreams)
 		snprintf(streams, sizeof(streams), "%lld", (long long)bnet_engine.config.nstreams);

@@ -15,7 +15,7 @@
 
 /* One for each communicator from v11 on, one for the process before v11. */
 struct bnet_context {
-	int version; /* of the table that created it */
+	int version;       /* of the table that created it */
 	int traffic_class; /* as requested by NCCL */
 };
 

@@ -58,10 +58,10 @@ static int config_traffic_class(const ncclNetCommConfig_t *config)
 	return config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF;
 }
 
-#define INIT_WITH_LOGGER(v)                                    \
-	static ncclResult_t init_v##v(ncclDebugLogger_t log)   \
-	{                                                      \
-		return result(bnet_net_init(v, log));          \
+#define INIT_WITH_LOGGER(v)                                  \
+	static ncclResult_t init_v##v(ncclDebugLogger_t log) \
+	{                                                    \
+		return result(bnet_net_init(v, log));        \
 	}
 
 INIT_WITH_LOGGER(4)
@@ -129,28 +129,28 @@ static ncclResult_t devices(int *ndev)
 }
 
 /* The fields that all versions have under the same names. */
-#define FILL_COMMON(props, dev, index)                                                           \
-	do {                                                                                     \
-		memset((props), 0, sizeof(*(props)));                                            \
-		(props)->name = (char *)(uintptr_t)(dev)->name;                                  \
-		(props)->pciPath = (dev)->pci_path[0] ? (char *)(uintptr_t)(dev)->pci_path : NULL; \
-		(props)->guid = (dev)->guid;                                                     \
-		(props)->ptrSupport = NCCL_PTR_HOST;                                             \
-		(props)->speed = (dev)->speed_mbps;                                              \
+#define FILL_COMMON(props, dev, index)                                                                        \
+	do {                                                                                                  \
+		memset((props), 0, sizeof(*(props)));                                                         \
+		(props)->name = (char *)(uintptr_t)(dev)->name;                                               \
+		(props)->pciPath = (dev)->pci_path[0] ? (char *)(uintptr_t)(dev)->pci_path : NULL;            \
+		(props)->guid = (dev)->guid;                                                                  \
+		(props)->ptrSupport = NCCL_PTR_HOST;                                                          \
+		(props)->speed = (dev)->speed_mbps;                                                           \
 		/* Devices of equal guid and port share one bandwidth in NCCL; the ports of a card do not. */ \
-		(props)->port = (index);                                                         \
-		(props)->maxComms = 65536;                                                       \
+		(props)->port = (index);                                                                      \
+		(props)->maxComms = 65536;                                                                    \
 	} while (0)
 
-#define GET_PROPERTIES(v, type, more)                                          \
-	static ncclResult_t get_properties_v##v(int index, type *props)        \
-	{                                                                      \
-		const struct bnet_device *dev = bnet_net_device(index);        \
-		if (!dev)                                                      \
-			return ncclInvalidArgument;                            \
-		FILL_COMMON(props, dev, index);                                       \
-		more;                                                          \
-		return ncclSuccess;                                            \
+#define GET_PROPERTIES(v, type, more)                                   \
+	static ncclResult_t get_properties_v##v(int index, type *props) \
+	{                                                               \
+		const struct bnet_device *dev = bnet_net_device(index); \
+		if (!dev)                                               \
+			return ncclInvalidArgument;                     \
+		FILL_COMMON(props, dev, index);                         \
+		more;                                                   \
+		return ncclSuccess;                                     \
 	}
 
 GET_PROPERTIES(4, ncclNetProperties_v4_t, (void)0)
@@ -170,10 +170,10 @@ static int fill_parts(int *parts, int room, const struct bnet_device *dev, int i
 	return n ? n : 1;
 }
 
-#define FILL_V9(props, index)                                \
-	(props)->maxRecvs = 1;                               \
+#define FILL_V9(props, index)                                                                              \
+	(props)->maxRecvs = 1;                                                                             \
 	(props)->vProps.ndevs = fill_parts((props)->vProps.devs, COUNT((props)->vProps.devs), dev, index); \
-	(props)->maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES;      \
+	(props)->maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES;                                                    \
 	(props)->maxCollBytes = NCCL_MAX_NET_SIZE_BYTES
 
 GET_PROPERTIES(9, ncclNetProperties_v9_t, FILL_V9(props, index))
@@ -181,15 +181,15 @@ GET_PROPERTIES(11, ncclNetProperties_v11_t, FILL_V9(props, index); props->maxMul
 GET_PROPERTIES(12, ncclNetProperties_v12_t, FILL_V9(props, index); props->maxMultiRequestSize = 1;
 	       props->railId = NCCL_NET_ID_UNDEF; props->planeId = NCCL_NET_ID_UNDEF)
 
-#define MAKE_V_DEVICE(v)                                                                              \
-	static ncclResult_t make_v_device_v##v(int *d, ncclNetVDeviceProps_v##v##_t *props)           \
-	{                                                                                             \
-		if (props->ndevs > COUNT(props->devs)) {                                              \
-			bnet_warn("NET/BaguaNet: asked to merge %d devices into one; it may be 1 to %d", \
-				  props->ndevs, COUNT(props->devs));                                  \
-			return ncclInvalidArgument;                                                   \
-		}                                                                                     \
-		return result(bnet_net_merge(props->devs, props->ndevs, d));                          \
+#define MAKE_V_DEVICE(v)                                                                                               \
+	static ncclResult_t make_v_device_v##v(int *d, ncclNetVDeviceProps_v##v##_t *props)                            \
+	{                                                                                                              \
+		if (props->ndevs > COUNT(props->devs)) {                                                               \
+			bnet_warn("NET/BaguaNet: asked to merge %d devices into one; it may be 1 to %d", props->ndevs, \
+				  COUNT(props->devs));                                                                 \
+			return ncclInvalidArgument;                                                                    \
+		}                                                                                                      \
+		return result(bnet_net_merge(props->devs, props->ndevs, d));                                           \
 	}
 
 MAKE_V_DEVICE(9)
@@ -257,8 +257,7 @@ static ncclResult_t connect_v10(int dev, ncclNetCommConfig_t *config, void *hand
 	return connect_on(&global_context, config_traffic_class(config), dev, handle, sendComm);
 }
 
-static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **sendComm,
-				ncclNetDeviceHandle_t **sendDevComm)
+static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **sendComm, ncclNetDeviceHandle_t **sendDevComm)
 {
 	const struct bnet_context *context = context_of(ctx);
 
@@ -371,8 +370,7 @@ static ncclResult_t irecv_v10(void *recvComm, int n, void **data, size_t *sizes,
 	return irecv_v9(recvComm, n, data, sizes, tags, mhandles, request);
 }
 
-static ncclResult_t irecv_v5(void *recvComm, int n, void **data, int *sizes, int *tags, void **mhandles,
-			     void **request)
+static ncclResult_t irecv_v5(void *recvComm, int n, void **data, int *sizes, int *tags, void **mhandles, void **request)
 {
 	(void)tags, (void)mhandles;
 	return n == 1 ? irecv_one(recvComm, data[0], int_size(sizes[0]), request) : irecv_many(n, request);
@@ -446,11 +444,19 @@ extern const ncclNet_v12_t ncclNetPlugin_v12;
 	.closeRecv = close_conn, .closeListen = close_listen
 
 PUBLIC const ncclNet_v4_t ncclNetPlugin_v4 = {
-	COMMON, .init = init_v4, .getProperties = get_properties_v4, .listen = listen_v4, .connect = connect_v4,
-	.accept = accept_v4, .regMr = reg_mr_v4, .isend = isend_v4, .irecv = irecv_v4, .iflush = iflush_v4,
+	COMMON,
+	.init = init_v4,
+	.getProperties = get_properties_v4,
+	.listen = listen_v4,
+	.connect = connect_v4,
+	.accept = accept_v4,
+	.regMr = reg_mr_v4,
+	.isend = isend_v4,
+	.irecv = irecv_v4,
+	.iflush = iflush_v4,
 };
 
-#define COMMON_V5                                                                                        \
+#define COMMON_V5 \
 	COMMON, .listen = listen_v5, .isend = isend_v5, .irecv = irecv_v5, .iflush = iflush_v5, .regMr = reg_mr_v4
 
 PUBLIC const ncclNet_v5_t ncclNetPlugin_v5 = {
@@ -466,39 +472,69 @@ PUBLIC const ncclNet_v7_t ncclNetPlugin_v7 = {
 };
 
 PUBLIC const ncclNet_v8_t ncclNetPlugin_v8 = {
-	COMMON, .init = init_v8, .getProperties = get_properties_v8, .listen = listen_v5, .connect = connect_v7,
-	.accept = accept_v7, .regMr = reg_mr_v8, .isend = isend_v5, .irecv = irecv_v5, .iflush = iflush_v5,
+	COMMON,
+	.init = init_v8,
+	.getProperties = get_properties_v8,
+	.listen = listen_v5,
+	.connect = connect_v7,
+	.accept = accept_v7,
+	.regMr = reg_mr_v8,
+	.isend = isend_v5,
+	.irecv = irecv_v5,
+	.iflush = iflush_v5,
 };
 
 PUBLIC const ncclNet_v9_t ncclNetPlugin_v9 = {
-	COMMON, .init = init_v9, .getProperties = get_properties_v9, .listen = listen_v5, .connect = connect_v7,
-	.accept = accept_v7, .regMr = reg_mr_v8, .isend = isend_v9, .irecv = irecv_v9, .iflush = iflush_v5,
+	COMMON,
+	.init = init_v9,
+	.getProperties = get_properties_v9,
+	.listen = listen_v5,
+	.connect = connect_v7,
+	.accept = accept_v7,
+	.regMr = reg_mr_v8,
+	.isend = isend_v9,
+	.irecv = irecv_v9,
+	.iflush = iflush_v5,
 	.makeVDevice = make_v_device_v9,
 };
 
 PUBLIC const ncclNet_v10_t ncclNetPlugin_v10 = {
-	COMMON, .init = init_v10, .getProperties = get_properties_v9, .listen = listen_v5, .connect = connect_v10,
-	.accept = accept_v7, .regMr = reg_mr_v8, .isend = isend_v10, .irecv = irecv_v10, .iflush = iflush_v5,
+	COMMON,
+	.init = init_v10,
+	.getProperties = get_properties_v9,
+	.listen = listen_v5,
+	.connect = connect_v10,
+	.accept = accept_v7,
+	.regMr = reg_mr_v8,
+	.isend = isend_v10,
+	.irecv = irecv_v10,
+	.iflush = iflush_v5,
 	.makeVDevice = make_v_device_v9,
 };
 
-#define COMMON_V11                                                                                         \
-	COMMON, .listen = listen_v11, .connect = connect_v11, .accept = accept_v7, .regMr = reg_mr_v8,     \
-	.isend = isend_v10, .irecv = irecv_v10, .iflush = iflush_v5, .finalize = finalize,                 \
-	.setNetAttr = set_net_attr
+#define COMMON_V11                                                                                     \
+	COMMON, .listen = listen_v11, .connect = connect_v11, .accept = accept_v7, .regMr = reg_mr_v8, \
+		.isend = isend_v10, .irecv = irecv_v10, .iflush = iflush_v5, .finalize = finalize,     \
+		.setNetAttr = set_net_attr
 
 PUBLIC const ncclNet_v11_t ncclNetPlugin_v11 = {
-	COMMON_V11, .init = init_v11, .getProperties = get_properties_v11, .makeVDevice = make_v_device_v9,
+	COMMON_V11,
+	.init = init_v11,
+	.getProperties = get_properties_v11,
+	.makeVDevice = make_v_device_v9,
 };
 
 PUBLIC const ncclNet_v12_t ncclNetPlugin_v12 = {
-	COMMON_V11, .init = init_v12, .getProperties = get_properties_v12, .makeVDevice = make_v_device_v12,
+	COMMON_V11,
+	.init = init_v12,
+	.getProperties = get_properties_v12,
+	.makeVDevice = make_v_device_v12,
 };
 
 const void *bnet_net_table(int version)
 {
 	static const void *const tables[] = {
-		&ncclNetPlugin_v4, &ncclNetPlugin_v5,  &ncclNetPlugin_v6,  &ncclNetPlugin_v7, &ncclNetPlugin_v8,
+		&ncclNetPlugin_v4, &ncclNetPlugin_v5,  &ncclNetPlugin_v6,  &ncclNetPlugin_v7,  &ncclNetPlugin_v8,
 		&ncclNetPlugin_v9, &ncclNetPlugin_v10, &ncclNetPlugin_v11, &ncclNetPlugin_v12,
 	};
 

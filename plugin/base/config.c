@@ -22,12 +22,9 @@ const struct bnet_config_row bnet_config_rows[] = {
 	{name, BNET_KIND_INT, offsetof(struct bnet_config, field), #deflt, min, max, help},
 #define BYTES(field, name, deflt, min, max, help) \
 	{name, BNET_KIND_BYTES, offsetof(struct bnet_config, field), #deflt, min, max, help},
-#define PORTS(field, name, deflt, help) \
-	{name, BNET_KIND_PORTS, offsetof(struct bnet_config, field), deflt, 0, 0, help},
-#define WORD(field, name, deflt, help) \
-	{name, BNET_KIND_WORD, offsetof(struct bnet_config, field), deflt, 0, 0, help},
-#define NAMES(field, name, deflt, help) \
-	{name, BNET_KIND_NAMES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define PORTS(field, name, deflt, help) {name, BNET_KIND_PORTS, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define WORD(field, name, deflt, help) {name, BNET_KIND_WORD, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define NAMES(field, name, deflt, help) {name, BNET_KIND_NAMES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #include "base/config.def"
 #undef INT
 #undef BYTES
@@ -294,7 +291,8 @@ static int reconcile_slices(struct bnet_config *config, char *err, size_t err_si
 	if (lower > upper && min && max) {
 		snprintf(err, err_size,
 			 "BAGUA_NET_MAX_CHUNKSIZE=%.40s: below BAGUA_NET_MIN_CHUNKSIZE=%.40s; raise it or unset one of "
-			 "them (using that size for both)", max, min);
+			 "them (using that size for both)",
+			 max, min);
 		ret = -EINVAL;
 	}
 	if (lower > upper && max && !min)

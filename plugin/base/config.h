@@ -14,7 +14,7 @@ struct bnet_ports {
 	uint16_t last;
 };
 
-#define BNET_WORD 16 /* bytes of a name with its terminator: the kernel's TCP_CA_NAME_MAX */
+#define BNET_WORD 16   /* bytes of a name with its terminator: the kernel's TCP_CA_NAME_MAX */
 #define BNET_NAMES 256 /* bytes of a list of names with its terminator: BNET_MAX_NICS names */
 
 struct bnet_config {

@@ -39,11 +39,11 @@ static inline void bnet_list_remove(struct bnet_node *node)
 	node->next = node->prev = node;
 }
 
-#define bnet_entry(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define bnet_entry(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /* The body may remove its node. */
-#define bnet_list_each(pos, head)                                                                         \
-	for (struct bnet_node *pos = (head)->next, *pos##_next = pos->next; pos != (head); pos = pos##_next, \
-			      pos##_next = pos->next)
+#define bnet_list_each(pos, head)                                                          \
+	for (struct bnet_node *pos = (head)->next, *pos##_next = pos->next; pos != (head); \
+	     pos = pos##_next, pos##_next = pos->next)
 
 #endif

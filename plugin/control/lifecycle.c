@@ -31,8 +31,8 @@ static void close_watches(struct bnet_node *head)
 	}
 }
 
-/* A child that outlives its parent, such as a data loader, must not keep the parent's connections looking alive. It gets
- * an empty engine; inherited connections fail in the child, and can be closed there. */
+/* A child that outlives its parent, such as a data loader, must not keep the parent's connections looking alive. It
+ * gets an empty engine; inherited connections fail in the child, and can be closed there. */
 static void after_fork_in_child(void)
 {
 	close_watches(&bnet_engine.inbound);

@@ -181,7 +181,8 @@ int bnet_device_merge(struct bnet_device_table *table, const int *parts, int npa
 	int rc = 0, found;
 
 	if (nparts < 1 || nparts > BNET_MAX_PARTS) {
-		snprintf(err, err_size, "asked to merge %d devices into one; it may be 1 to %d", nparts, BNET_MAX_PARTS);
+		snprintf(err, err_size, "asked to merge %d devices into one; it may be 1 to %d", nparts,
+			 BNET_MAX_PARTS);
 		return -EINVAL;
 	}
 	for (int i = 0; i < nparts && rc == 0; i++)

@@ -24,10 +24,10 @@
 #define BNET_DEFAULT_SPEED_MBPS 10000
 
 struct bnet_nic {
-	char name[IF_NAMESIZE];        /* unique within the table */
+	char name[IF_NAMESIZE];                           /* unique within the table */
 	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* printable, with the scope */
-	char pci_path[256];            /* "" for virtual interfaces */
-	struct sockaddr_storage addr;  /* port 0; a link-local address has this interface's scope id */
+	char pci_path[256];                               /* "" for virtual interfaces */
+	struct sockaddr_storage addr; /* port 0; a link-local address has this interface's scope id */
 	socklen_t addr_len;
 	int ifindex;
 	int speed_mbps;
@@ -35,7 +35,7 @@ struct bnet_nic {
 	int mtu;
 	int numa_node;
 	bool loopback;
-	uint64_t guid;                 /* equal only for ports of one card */
+	uint64_t guid; /* equal only for ports of one card */
 };
 
 /* Holds the names of all NICs, joined by "+". NCCL's topology file accepts names of up to 255 characters. */
@@ -43,22 +43,22 @@ struct bnet_nic {
 
 /* What NCCL sees, then the parts and members behind it. Address, PCI path and guid are those of the first member. */
 struct bnet_device {
-	char name[BNET_DEVICE_NAME];   /* "eth0", or "eth0+eth1": unique within the table */
-	const char *address;           /* printable */
-	const char *pci_path;          /* "": none */
-	int speed_mbps;                /* the sum of the members' */
-	bool speed_known;              /* for every member */
+	char name[BNET_DEVICE_NAME]; /* "eth0", or "eth0+eth1": unique within the table */
+	const char *address;         /* printable */
+	const char *pci_path;        /* "": none */
+	int speed_mbps;              /* the sum of the members' */
+	bool speed_known;            /* for every member */
 	uint64_t guid;
-	int nparts;                    /* how many devices NCCL merged into this one; 0: not merged by NCCL */
-	int parts[BNET_MAX_PARTS];     /* their numbers */
-	int nmembers;                  /* at least one */
+	int nparts;                /* how many devices NCCL merged into this one; 0: not merged by NCCL */
+	int parts[BNET_MAX_PARTS]; /* their numbers */
+	int nmembers;              /* at least one */
 	const struct bnet_nic *members[BNET_MAX_NICS]; /* without duplicates */
 };
 
 struct bnet_rejected {
 	char name[IF_NAMESIZE];
 	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": none */
-	char reason[160];              /* one line that a person can act on */
+	char reason[160];                                 /* one line that a person can act on */
 };
 
 struct bnet_device_table {

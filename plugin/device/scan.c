@@ -117,9 +117,9 @@ static int collect(struct interfaces *all, int family)
 
 static void format_address(const struct bnet_interface *row, char *text, size_t size)
 {
-	const void *in = row->addr.ss_family == AF_INET ?
-				 (const void *)&((const struct sockaddr_in *)&row->addr)->sin_addr :
-				 (const void *)&((const struct sockaddr_in6 *)&row->addr)->sin6_addr;
+	const void *in = row->addr.ss_family == AF_INET
+				 ? (const void *)&((const struct sockaddr_in *)&row->addr)->sin_addr
+				 : (const void *)&((const struct sockaddr_in6 *)&row->addr)->sin6_addr;
 	char plain[INET6_ADDRSTRLEN];
 
 	text[0] = '\0';
@@ -215,8 +215,8 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 		if (!bnet_is_selected(&rules, chosen, &all.rows[i], reason, sizeof(reason))) {
 			reject(table, &all.rows[i], reason);
 		} else if (table->nnics == BNET_MAX_NICS) {
-			snprintf(reason, sizeof(reason), "more than %d interfaces; NCCL_SOCKET_IFNAME chooses among them",
-				 BNET_MAX_NICS);
+			snprintf(reason, sizeof(reason),
+				 "more than %d interfaces; NCCL_SOCKET_IFNAME chooses among them", BNET_MAX_NICS);
 			reject(table, &all.rows[i], reason);
 		} else {
 			fill_nic(&table->nics[table->nnics++], &all.rows[i], fd);

@@ -134,8 +134,7 @@ static void explain_unusable(const struct bnet_rules *rules, const struct bnet_i
 		snprintf(reason, size, "no carrier; check its cable, its switch or its peer");
 	else if (candidate->other_family)
 		snprintf(reason, size, "no %s address, and NCCL_SOCKET_FAMILY=%s",
-			 rules->family == AF_INET ? "IPv4" : "IPv6",
-			 rules->family == AF_INET ? "AF_INET" : "AF_INET6");
+			 rules->family == AF_INET ? "IPv4" : "IPv6", rules->family == AF_INET ? "AF_INET" : "AF_INET6");
 	else
 		snprintf(reason, size, "no IP address; `ip address add ADDRESS/LENGTH dev %s` gives it one", name);
 }
@@ -154,8 +153,8 @@ static void explain_tier(const struct bnet_interface *candidate, char *reason, s
 			 name);
 		break;
 	case BNET_TIER_LINK_LOCAL:
-		snprintf(reason, size, "only a link-local address, while others exist; NCCL_SOCKET_IFNAME==%s selects it",
-			 name);
+		snprintf(reason, size,
+			 "only a link-local address, while others exist; NCCL_SOCKET_IFNAME==%s selects it", name);
 		break;
 	default:
 		snprintf(reason, size, "NCCL prefers ib*; NCCL_SOCKET_IFNAME==%s selects this one", name);

@@ -24,11 +24,11 @@ enum bnet_address_rank {
 
 /* Without NCCL_SOCKET_IFNAME, all devices come from the first tier that has a usable interface. */
 enum bnet_tier {
-	BNET_TIER_IB,         /* IP over InfiniBand: NCCL's own order, and ranks must agree */
+	BNET_TIER_IB, /* IP over InfiniBand: NCCL's own order, and ranks must agree */
 	BNET_TIER_PLAIN,
 	BNET_TIER_LINK_LOCAL, /* management ports and host ends of container links often have only such an address */
 	BNET_TIER_LOOPBACK,
-	BNET_TIER_BRIDGE,     /* leads only to this host's containers or virtual machines */
+	BNET_TIER_BRIDGE, /* leads only to this host's containers or virtual machines */
 	BNET_TIER_NONE,
 };
 
@@ -36,9 +36,9 @@ enum bnet_tier {
 struct bnet_interface {
 	char name[IF_NAMESIZE];
 	int ifindex;
-	unsigned int flags;     /* IFF_UP, … */
+	unsigned int flags; /* IFF_UP, … */
 	bool bridge_port;
-	bool other_family;      /* has only addresses of an unwanted family */
+	bool other_family; /* has only addresses of an unwanted family */
 	enum bnet_address_rank rank;
 	struct sockaddr_storage addr;
 	socklen_t addr_len;

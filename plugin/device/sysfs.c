@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define TEXT_SIZE 64
-#define MAX_DEPTH 4 /* a VLAN on a bridge on a bond on ports */
+#define MAX_DEPTH 4              /* a VLAN on a bridge on a bond on ports */
 #define MAX_SPEED_MBPS 100000000 /* larger values are the kernel's "unknown" (-1), read as unsigned */
 
 /* ---- files ---- */

@@ -33,7 +33,7 @@ enum bnet_watch_kind {
 /* The first member of every object that has one. */
 struct bnet_watch {
 	struct bnet_node node;
-	uint64_t id;          /* serial << 3 | kind */
+	uint64_t id; /* serial << 3 | kind */
 	int fd;
 	uint64_t deadline_ms; /* looked at on every tick */
 };

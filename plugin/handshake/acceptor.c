@@ -59,7 +59,8 @@ static int open_listener(int nic)
 		listener->fd = -1;
 		bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", where->name, where->address,
 			  ports.first, ports.last, strerror(-rc),
-			  ports.first ? ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it" : "");
+			  ports.first ? ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it"
+				      : "");
 		return rc;
 	}
 	rc = listener_events(nic, EPOLL_CTL_ADD, EPOLLIN);
@@ -257,8 +258,8 @@ static int most_streams(void)
 }
 
 /* Finds or makes the connection that a HELLO is for. */
-static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_wire_hello *hello, struct bnet_conn **conn,
-			       struct bnet_listen **listen)
+static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_wire_hello *hello,
+				    struct bnet_conn **conn, struct bnet_listen **listen)
 {
 	*conn = NULL;
 	*listen = NULL;
@@ -280,7 +281,8 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 }
 
 /* listen: of a connection's first stream, else NULL. */
-static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict, const struct bnet_listen *listen)
+static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict,
+		  const struct bnet_listen *listen)
 {
 	struct bnet_wire_welcome welcome = {
 		.version = BNET_WIRE_VERSION,
@@ -375,12 +377,13 @@ void bnet_acceptor_hello(struct bnet_watch *watch)
 		bnet_wire_frame_decode(inbound->bytes, &frame);
 		if (!bnet_wire_frame_is_hello(&frame)) {
 			bnet_acceptor_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
-					       "that uses another network plugin)");
+						  "that uses another network plugin)");
 			return;
 		}
 		want = BNET_WIRE_FRAME_HEADER + frame.length;
 	}
-	if (bnet_wire_hello_decode(inbound->bytes + BNET_WIRE_FRAME_HEADER, inbound->got - BNET_WIRE_FRAME_HEADER, &hello) < 0) {
+	if (bnet_wire_hello_decode(inbound->bytes + BNET_WIRE_FRAME_HEADER, inbound->got - BNET_WIRE_FRAME_HEADER,
+				   &hello) < 0) {
 		bnet_acceptor_drop(watch, "its first message is damaged");
 		return;
 	}

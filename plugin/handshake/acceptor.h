@@ -18,13 +18,13 @@
 /* The object that NCCL's listen returns: a token under which peers may connect. */
 struct bnet_listen {
 	struct bnet_node node;
-	struct bnet_node queue;       /* of bnet_conn.setup.accepted: after their handshake, before accept */
+	struct bnet_node queue; /* of bnet_conn.setup.accepted: after their handshake, before accept */
 	const void *context;
-	int traffic_class;            /* of the streams that arrive by it */
+	int traffic_class; /* of the streams that arrive by it */
 	const struct bnet_device *dev;
 	struct sockaddr_storage addr; /* of the handle: the first member's that can be listened on */
 	uint8_t token[BNET_TOKEN_SIZE];
-	uint64_t started_ms;          /* of the first accept that found nothing */
+	uint64_t started_ms; /* of the first accept that found nothing */
 	uint64_t warn_at_ms;
 };
 

@@ -66,8 +66,8 @@ static void give_up(struct connector *connector, int error, const char *why)
 			       conn->dev->address, conn->peer, why);
 		pthread_cond_broadcast(&bnet_engine.changed);
 	} else {
-		bnet_info(NCCL_NET, "NET/BaguaNet: no stream %d to %s, going on with %d: %s", connector->index, conn->peer,
-			  conn->nstreams, why);
+		bnet_info(NCCL_NET, "NET/BaguaNet: no stream %d to %s, going on with %d: %s", connector->index,
+			  conn->peer, conn->nstreams, why);
 	}
 	end(connector);
 }
@@ -99,7 +99,7 @@ static int open_bound(struct connector *connector)
 	if (fd < 0 || connector->unbound)
 		return fd;
 	rc = bnet_socket_bind_source(fd, &connector->pair.nic->addr,
-				      connector->pair.peer->local ? NULL : connector->pair.nic->name);
+				     connector->pair.peer->local ? NULL : connector->pair.nic->name);
 	if (rc < 0) {
 		bnet_socket_close(fd);
 		return rc;
@@ -119,9 +119,8 @@ static void try_connect(struct connector *connector, uint64_t now);
  * network. */
 static bool pair_failed(const struct connector *connector, int error)
 {
-	return !connector->unbound &&
-	       (route_failed(error) || (connector->index && pairs_are_left(connector) &&
-					(error == -ECONNREFUSED || error == -ECONNRESET)));
+	return !connector->unbound && (route_failed(error) || (connector->index && pairs_are_left(connector) &&
+							       (error == -ECONNREFUSED || error == -ECONNRESET)));
 }
 
 static void next_pair(struct connector *connector, int error, uint64_t now)
@@ -130,7 +129,8 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	char address[BNET_ADDRESS_TEXT];
 
 	bnet_address_text(&connector->pair.peer->addr, address);
-	if (bnet_candidate_count(connector->conn) > 1 && bnet_candidate_usable(connector->conn, &connector->pair, now)) {
+	if (bnet_candidate_count(connector->conn) > 1 &&
+	    bnet_candidate_usable(connector->conn, &connector->pair, now)) {
 		if (route_failed(error))
 			bnet_candidate_rest(connector->conn, &connector->pair, now);
 		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways", nic->name,
@@ -139,7 +139,8 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	choose_pair(connector, now);
 	if (connector->unbound)
 		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Trying without binding to it",
-			  connector->conn->dev->name, connector->conn->dev->address, connector->conn->peer, strerror(-error));
+			  connector->conn->dev->name, connector->conn->dev->address, connector->conn->peer,
+			  strerror(-error));
 	try_connect(connector, now);
 }
 
@@ -159,9 +160,10 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		connector->watch.deadline_ms = now + RETRY_MS;
 		return;
 	}
-	give_up(connector, error, error == -ECONNREFUSED ? "nothing listens there: the remote process has ended, or a firewall "
-						      "rejects it (BAGUA_NET_PORT_RANGE)"
-						    : strerror(-error));
+	give_up(connector, error,
+		error == -ECONNREFUSED ? "nothing listens there: the remote process has ended, or a firewall "
+					 "rejects it (BAGUA_NET_PORT_RANGE)"
+				       : strerror(-error));
 }
 
 static int send_hello(struct connector *connector)
@@ -227,7 +229,9 @@ static void try_connect(struct connector *connector, uint64_t now)
 		return;
 	}
 	connector->state = CONNECTING;
-	connector->watch.deadline_ms = now + (connector->unbound ? timeout : pairs_are_left(connector) ? PAIR_TRY_MS : BOUND_TRY_MS);
+	connector->watch.deadline_ms = now + (connector->unbound          ? timeout
+					      : pairs_are_left(connector) ? PAIR_TRY_MS
+									  : BOUND_TRY_MS);
 }
 
 int bnet_connector_start(struct bnet_conn *conn, int index)
@@ -310,7 +314,8 @@ static bool read_welcome(struct connector *connector, uint64_t now, struct bnet_
 	uint32_t want = BNET_WIRE_FRAME_HEADER;
 
 	while (connector->got < want) {
-		ssize_t n = recv(connector->watch.fd, connector->bytes + connector->got, want - connector->got, MSG_DONTWAIT);
+		ssize_t n = recv(connector->watch.fd, connector->bytes + connector->got, want - connector->got,
+				 MSG_DONTWAIT);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return false;
@@ -328,7 +333,8 @@ static bool read_welcome(struct connector *connector, uint64_t now, struct bnet_
 		}
 		want = BNET_WIRE_FRAME_HEADER + frame.length;
 	}
-	if (bnet_wire_welcome_decode(connector->bytes + BNET_WIRE_FRAME_HEADER, connector->got - BNET_WIRE_FRAME_HEADER, &welcome) < 0 ||
+	if (bnet_wire_welcome_decode(connector->bytes + BNET_WIRE_FRAME_HEADER, connector->got - BNET_WIRE_FRAME_HEADER,
+				     &welcome) < 0 ||
 	    welcome.connection != connector->conn->id) {
 		give_up(connector, -EPROTO, "its answer is damaged");
 		return false;
@@ -357,8 +363,7 @@ static void warn_if_slow(struct connector *connector, uint64_t now)
 	bnet_warn("NET/BaguaNet: still connecting from %s (%s) to %s after %llu s: is that address reachable, and its port "
 		  "open in the firewall (BAGUA_NET_PORT_RANGE)? Giving up at %lld s (BAGUA_NET_CONNECT_TIMEOUT)",
 		  connector->conn->dev->name, connector->conn->dev->address, connector->conn->peer,
-		  (unsigned long long)(now - setup->started_ms) / 1000,
-		  (long long)bnet_engine.config.connect_timeout);
+		  (unsigned long long)(now - setup->started_ms) / 1000, (long long)bnet_engine.config.connect_timeout);
 }
 
 /* The connection works without a further stream, and while one is being opened its path is not measured. */

@@ -18,8 +18,8 @@
 struct bnet_joined {
 	struct bnet_conn *conn;
 	struct bnet_stream *stream;
-	bool first;  /* the connection is ready: its peer's addresses are known */
-	int most;    /* streams that the peer takes */
+	bool first; /* the connection is ready: its peer's addresses are known */
+	int most;   /* streams that the peer takes */
 };
 
 /* -ENOMEM. A failure of the network is reported later: the connection fails, or has a stream less. */

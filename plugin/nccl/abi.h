@@ -390,8 +390,7 @@ typedef struct {
 	ncclResult_t (*devices)(int *ndev);
 	ncclResult_t (*getProperties)(int dev, ncclNetProperties_v11_t *props);
 	ncclResult_t (*listen)(void *ctx, int dev, void *handle, void **listenComm);
-	ncclResult_t (*connect)(void *ctx, int dev, void *handle, void **sendComm,
-				ncclNetDeviceHandle_t **sendDevComm);
+	ncclResult_t (*connect)(void *ctx, int dev, void *handle, void **sendComm, ncclNetDeviceHandle_t **sendDevComm);
 	ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_t **recvDevComm);
 	ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
 	ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
@@ -420,8 +419,7 @@ typedef struct {
 	ncclResult_t (*devices)(int *ndev);
 	ncclResult_t (*getProperties)(int dev, ncclNetProperties_v12_t *props);
 	ncclResult_t (*listen)(void *ctx, int dev, void *handle, void **listenComm);
-	ncclResult_t (*connect)(void *ctx, int dev, void *handle, void **sendComm,
-				ncclNetDeviceHandle_t **sendDevComm);
+	ncclResult_t (*connect)(void *ctx, int dev, void *handle, void **sendComm, ncclNetDeviceHandle_t **sendDevComm);
 	ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_t **recvDevComm);
 	ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
 	ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,

@@ -42,7 +42,8 @@ static bool bulk_is_limited(const struct bnet_estimator_step *step)
 	if (step->busy_us * 100 < step->elapsed_us * BNET_BUSY_PERCENT ||
 	    step->rwnd_us * 100 >= step->busy_us * RWND_PERCENT)
 		return false;
-	return step->delivery_rate / BURST_PERCENT < bnet_rate(step->acked, step->elapsed_us) / 100 || buffer_limits(step);
+	return step->delivery_rate / BURST_PERCENT < bnet_rate(step->acked, step->elapsed_us) / 100 ||
+	       buffer_limits(step);
 }
 
 /* Nothing waits behind what the kernel took, so evenness says nothing, and a round trip is needed in any case: the
@@ -64,7 +65,8 @@ bool bnet_stream_is_limited(const struct bnet_estimator_step *step, enum bnet_wo
 
 bool bnet_stream_is_queued(const struct bnet_estimator_step *step)
 {
-	return step->min_rtt_us < QUEUE_RTT_US || (uint64_t)step->rtt_us * 100 > (uint64_t)step->min_rtt_us * QUEUE_PERCENT;
+	return step->min_rtt_us < QUEUE_RTT_US ||
+	       (uint64_t)step->rtt_us * 100 > (uint64_t)step->min_rtt_us * QUEUE_PERCENT;
 }
 
 /* ---- streams and samples together ---- */

@@ -188,7 +188,8 @@ static void add_stream(struct bnet_path *path, const struct bnet_estimator_step 
 {
 	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->scaler.level == 1;
 
-	bnet_tally_add(&path->of[work], bnet_stream_is_limited(step, work, lone, contended), bnet_stream_is_queued(step));
+	bnet_tally_add(&path->of[work], bnet_stream_is_limited(step, work, lone, contended),
+		       bnet_stream_is_queued(step));
 	if (step->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = step->rtt_us;
 }

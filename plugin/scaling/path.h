@@ -18,14 +18,14 @@
 #include "transport/conn.h"
 
 struct bnet_path {
-	struct bnet_node node;     /* in the engine's list of paths */
-	int users;                 /* connections */
+	struct bnet_node node; /* in the engine's list of paths */
+	int users;             /* connections */
 	const struct bnet_device *dev;
 	struct sockaddr_storage addr; /* the peer's first; its port means nothing here */
 	struct bnet_resting resting;
 	struct bnet_scaler scaler;
 	uint64_t sampled_us;
-	bool rested;               /* idle for a while since then */
+	bool rested; /* idle for a while since then */
 	/* the sample that is being taken */
 	bool due;
 	struct bnet_scaler_sample sample;

@@ -15,8 +15,8 @@
 /* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
-/* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a lone
- * stream gives several a multiple; later ones a little more. */
+/* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a
+ * lone stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
 /* Where nothing queues on the way, the streams' own windows limit, and more streams carry more sooner or later: they
@@ -267,7 +267,8 @@ static void learn(struct bnet_scaler *scaler)
 	const uint32_t weight = window_work(scaler) == BNET_WORK_BULK ? BULK_WEIGHT : 1;
 
 	if (scaler->level == 1)
-		scaler->often += ((int)(tally->limited * UINT64_C(10000) / tally->count) - scaler->often) / OFTEN_WINDOWS;
+		scaler->often +=
+			((int)(tally->limited * UINT64_C(10000) / tally->count) - scaler->often) / OFTEN_WINDOWS;
 	scaler->unlimited = limited(scaler) ? 0 : scaler->unlimited + weight;
 }
 

@@ -36,7 +36,7 @@ enum bnet_scaler_state {
 
 struct bnet_scaler {
 	enum bnet_scaler_state state;
-	int level;            /* streams that a connection uses */
+	int level; /* streams that a connection uses */
 	int least, most;
 	int before;           /* of a trial: the level that it started from */
 	uint64_t base;        /* … and bytes/s there */
@@ -48,13 +48,13 @@ struct bnet_scaler {
 		uint64_t until_us;   /* no trial until then */
 		uint64_t backoff_us; /* the next rest */
 	} rests[BNET_WORKS];
-	uint32_t unlimited;   /* windows since the network limited; those of bulk work weigh far more */
-	int often;            /* how often the network limits a lone stream, in 1/10000, a mean over some windows */
-	bool in_doubt;        /* more streams were kept in this climb though they carried no more */
-	uint32_t careful;     /* long windows that are left in which nothing is kept in doubt */
+	uint32_t unlimited; /* windows since the network limited; those of bulk work weigh far more */
+	int often;          /* how often the network limits a lone stream, in 1/10000, a mean over some windows */
+	bool in_doubt;      /* more streams were kept in this climb though they carried no more */
+	uint32_t careful;   /* long windows that are left in which nothing is kept in doubt */
 	struct {
 		int level;
-		uint64_t rate; /* bytes/s */
+		uint64_t rate;    /* bytes/s */
 	} seen[BNET_SCALER_SEEN]; /* in this climb, upwards */
 	int nseen;
 	/* the window that is being measured */
@@ -67,11 +67,12 @@ struct bnet_scaler_sample {
 	uint64_t now_us;
 	uint64_t elapsed_us;
 	uint64_t acked;
-	uint32_t rtt_us;      /* the longest */
-	enum bnet_work work;  /* bulk where any connection has more to send than its streams took; what follows is of those */
-	bool limited;         /* the network limits the streams */
-	bool queued;          /* in most of them bytes queue on the way */
-	bool opening;         /* some streams of this level are not connected yet */
+	uint32_t rtt_us; /* the longest */
+	enum bnet_work
+		work; /* bulk where any connection has more to send than its streams took; what follows is of those */
+	bool limited; /* the network limits the streams */
+	bool queued;  /* in most of them bytes queue on the way */
+	bool opening; /* some streams of this level are not connected yet */
 };
 
 void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most);

@@ -15,7 +15,7 @@
 /* The account of a stream's bytes in flight: written, sent or not, and not acknowledged. It is the kernel's figure of a
  * moment, plus what was written since, less what the stream's rate has carried since. */
 struct bnet_inflight {
-	uint64_t bytes;    /* at at_ns */
+	uint64_t bytes; /* at at_ns */
 	uint64_t at_ns;
 	uint64_t asked_ns; /* when the kernel was last asked */
 };

@@ -100,7 +100,8 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	stream->readable = true;
 	stream->in.handshake_bytes = bnet_socket_received(fd);
 	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
-	/* Everything that can fail comes first, and no event may precede the stream that it names: so it is added unarmed. */
+	/* Everything that can fail comes first, and no event may precede the stream that it names: so it is added
+	 * unarmed. */
 	if (conn->epoll >= 0 && rc == 0)
 		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
 	if (rc < 0) {
@@ -172,9 +173,9 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	va_end(args);
 	if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);
-	/* The peer must learn of it now, not when the communicator is torn down. Bytes sent before still arrive. A receiver
-	 * resets, since an orderly end would leave a sender waiting behind a closed window. So does a sender whose memory the
-	 * kernel still uses. */
+	/* The peer must learn of it now, not when the communicator is torn down. Bytes sent before still arrive. A
+	 * receiver resets, since an orderly end would leave a sender waiting behind a closed window. So does a sender
+	 * whose memory the kernel still uses. */
 	for (int i = 0; i < atomic_load(&conn->nstreams); i++) {
 		if (conn->sender && !bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
 			shutdown(conn->streams[i]->fd, SHUT_RDWR);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * A connection: one direction between two ranks, with a ring of requests and up to 64 streams. This header is its
- * data; the functions here make and end it, add and drop streams, and pass the owner word. Requests are handled in
- * request.h, bytes are moved in progress.h.
+ * A connection: one direction between two ranks, with a ring of requests and up to 64 streams. This header is its data;
+ * the functions here make and end it, add and drop streams, and pass the owner word. Requests are handled in request.h,
+ * bytes are moved in progress.h.
  *
  * Ownership:
  *   - The caller's progress thread posts requests (isend, irecv), tests them, and frees their slots.
- *   - The *owner* moves data: the thread that holds `owner`. That is the caller's thread inside isend, irecv and test, a
- *     worker (worker.h), or the control thread when the caller has been away for a while. The word is taken by exchange
- *     and never waited for on the data path; deregMr and close wait for it, since a pass never blocks.
+ *   - The *owner* moves data: the thread that holds `owner`. That is the caller's thread inside isend, irecv and
+ *     test, a worker (worker.h), or the control thread when the caller has been away for a while. The word is taken
+ *     by exchange and never waited for on the data path; deregMr and close wait for it, since a pass never blocks.
  *   - The control thread adds streams (`streams[i]` first, then `nstreams`), under the engine's lock, and drops them
  *     under the lock and as the owner.
  *   - A request's slot passes from the poster to the owner by `posted`, and back by the request's `done`.
@@ -47,13 +47,13 @@ struct bnet_worker;
 struct bnet_request {
 	struct bnet_conn *conn;
 	char *data;
-	uint64_t capacity;         /* as posted; of a send, its size */
-	_Atomic uint64_t size;     /* of a receive: the sender's size, valid once known */
+	uint64_t capacity;     /* as posted; of a send, its size */
+	_Atomic uint64_t size; /* of a receive: the sender's size, valid once known */
 	_Atomic uint64_t number;
-	_Atomic uint64_t left;     /* of a send: bytes that have not been sent; 1 for an empty message */
-	_Atomic bool known;        /* of a receive: its first slice has arrived */
-	_Atomic bool done;         /* released by the owner, acquired by test */
-	_Atomic bool busy;         /* from post to the test that completes it; the poster's, read by deregMr */
+	_Atomic uint64_t left;             /* of a send: bytes that have not been sent; 1 for an empty message */
+	_Atomic bool known;                /* of a receive: its first slice has arrived */
+	_Atomic bool done;                 /* released by the owner, acquired by test */
+	_Atomic bool busy;                 /* from post to the test that completes it; the poster's, read by deregMr */
 	struct bnet_reassembly reassembly; /* of a receive */
 };
 
@@ -64,7 +64,7 @@ struct bnet_outgoing {
 	const char *data;
 	uint64_t left;
 	uint64_t length;
-	uint64_t lent;             /* bytes of it that count as sent when the kernel's notification arrives */
+	uint64_t lent; /* bytes of it that count as sent when the kernel's notification arrives */
 	struct bnet_request *request;
 };
 
@@ -81,8 +81,8 @@ struct bnet_read_ahead {
 	uint8_t bytes[BNET_READ_AHEAD];
 	uint32_t from, to;
 	/* Of a small frame that arrives alone the bytes are only peeked at first (rx.c). */
-	uint32_t peeked;           /* bytes before `to` that are parsed and still in the kernel */
-	bool expect_lone_frame;    /* the last receive call brought one small, whole frame */
+	uint32_t peeked;        /* bytes before `to` that are parsed and still in the kernel */
+	bool expect_lone_frame; /* the last receive call brought one small, whole frame */
 };
 
 struct bnet_incoming {
@@ -91,16 +91,16 @@ struct bnet_incoming {
 	struct bnet_wire_data data;
 	struct bnet_request *request; /* NULL: the payload is skipped (a duplicate, an unknown frame) */
 	uint64_t left;
-	bool used;                 /* the stream has carried a frame */
-	uint64_t handshake_bytes;  /* received before the stream joined */
+	bool used;                /* the stream has carried a frame */
+	uint64_t handshake_bytes; /* received before the stream joined */
 };
 
 struct bnet_stream {
 	int fd;
 	int index;
-	bool writable;             /* the last send found room; set again by the connection's epoll */
-	bool readable;             /* not known to be empty */
-	bool hangup;               /* the kernel reported the end: read up to it */
+	bool writable; /* the last send found room; set again by the connection's epoll */
+	bool readable; /* not known to be empty */
+	bool hangup;   /* the kernel reported the end: read up to it */
 	struct bnet_outgoing out;
 	struct bnet_incoming in;
 	struct bnet_estimator estimator; /* of a sender */
@@ -111,28 +111,28 @@ struct bnet_stream {
 /* An address at which the peer listens. */
 struct bnet_peer_address {
 	struct sockaddr_storage addr;
-	bool local;                /* it is one of this machine's */
+	bool local; /* it is one of this machine's */
 };
 
 /* The establishing of a connection; under the engine's lock. */
 struct bnet_setup {
-	const void *context;           /* its communicator, for finalize */
-	int npeers;                    /* a sender's: the peer's listeners, the handle's first */
+	const void *context; /* its communicator, for finalize */
+	int npeers;          /* a sender's: the peer's listeners, the handle's first */
 	struct bnet_peer_address peers[BNET_ADDRESSES];
-	struct bnet_resting *resting;  /* its path's candidate pairs without a route */
-	int traffic_class;             /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
-	bool ready;                    /* the first stream's handshake is complete */
-	bool handed_out;               /* connect or accept has returned it */
-	int most;                      /* streams that both ends allow */
-	int wanted;                    /* streams that were opened, or tried */
-	int connecting;                /* streams that are being opened */
+	struct bnet_resting *resting; /* its path's candidate pairs without a route */
+	int traffic_class;            /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
+	bool ready;                   /* the first stream's handshake is complete */
+	bool handed_out;              /* connect or accept has returned it */
+	int most;                     /* streams that both ends allow */
+	int wanted;                   /* streams that were opened, or tried */
+	int connecting;               /* streams that are being opened */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
-	struct bnet_node accepted;     /* a receiver's: in its listen object's queue until accept */
+	struct bnet_node accepted; /* a receiver's: in its listen object's queue until accept */
 };
 
 struct bnet_conn {
-	struct bnet_node node;     /* in the engine's list of connections */
+	struct bnet_node node; /* in the engine's list of connections */
 	bool sender;
 	uint64_t id;
 	uint8_t token[BNET_TOKEN_SIZE];
@@ -141,30 +141,30 @@ struct bnet_conn {
 	char peer[BNET_ADDRESS_TEXT];
 	struct bnet_setup setup;
 
-	struct bnet_worker *worker;    /* moves its data; NULL: its caller does */
+	struct bnet_worker *worker; /* moves its data; NULL: its caller does */
 	_Atomic bool owner;
-	_Atomic uint64_t posted;       /* requests so far: the number of the next one */
-	_Atomic uint32_t outstanding;  /* posted and not done: work for the owner */
-	_Atomic bool light;            /* so little is posted that the caller moves it, worker or not */
-	_Atomic uint32_t passes;       /* of any owner; the control thread sees whether the caller polls */
-	_Atomic bool reap;             /* a receiver's: a stream other than the first has ended */
-	_Atomic int error;             /* 0 or -errno: the connection is unusable; the first error is kept */
-	uint32_t passes_seen;          /* the control thread's, as is what follows */
+	_Atomic uint64_t posted;      /* requests so far: the number of the next one */
+	_Atomic uint32_t outstanding; /* posted and not done: work for the owner */
+	_Atomic bool light;           /* so little is posted that the caller moves it, worker or not */
+	_Atomic uint32_t passes;      /* of any owner; the control thread sees whether the caller polls */
+	_Atomic bool reap;            /* a receiver's: a stream other than the first has ended */
+	_Atomic int error;            /* 0 or -errno: the connection is unusable; the first error is kept */
+	uint32_t passes_seen;         /* the control thread's, as is what follows */
 	uint32_t passes_sampled;
-	bool rested;                   /* at the last sampling time the connection was idle */
-	struct bnet_path *path;        /* of a sender */
+	bool rested;            /* at the last sampling time the connection was idle */
+	struct bnet_path *path; /* of a sender */
 
 	_Atomic int nstreams;
-	_Atomic int level;             /* how many of them, from the first, may claim slices; of a sender */
+	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */
 	struct bnet_stream *streams[BNET_MAX_STREAMS];
-	int epoll;                     /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
-	bool watched;                  /* a worker sleeps on `epoll` */
-	uint32_t quiet;                /* passes since a stream other than the first had something */
+	int epoll;      /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
+	bool watched;   /* a worker sleeps on `epoll` */
+	uint32_t quiet; /* passes since a stream other than the first had something */
 
 	/* sender */
 	struct bnet_claim claim;
-	uint64_t claimed_bytes;        /* the owner's, as is what follows */
-	bool held_back;                /* a writable stream was refused by admission */
+	uint64_t claimed_bytes; /* the owner's, as is what follows */
+	bool held_back;         /* a writable stream was refused by admission */
 	struct bnet_zerocopy zerocopy;
 	_Atomic uint64_t posted_bytes;
 	struct bnet_request ring[BNET_RING];

@@ -116,8 +116,8 @@ static uint32_t known_rtt(uint32_t rtt_us)
 	return rtt_us <= MOST_RTT_US ? rtt_us : 0;
 }
 
-static struct bnet_estimator_step difference(const struct bnet_estimator *estimator,
-					     const struct bnet_reading *reading, uint64_t elapsed_us)
+static struct bnet_estimator_step difference(const struct bnet_estimator *estimator, const struct bnet_reading *reading,
+					     uint64_t elapsed_us)
 {
 	const struct bnet_reading *last = &estimator->last;
 

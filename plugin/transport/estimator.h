@@ -16,13 +16,13 @@
 
 /* The kernel's counts of a socket since its beginning. */
 struct bnet_reading {
-	uint64_t acked;          /* bytes that the peer has acknowledged */
-	uint64_t busy_us;        /* time with bytes in flight */
-	uint64_t rwnd_us;        /* … of it, limited by the peer's window */
-	uint64_t sndbuf_us;      /* … of it, limited by the size of the send buffer */
-	uint64_t delivery_rate;  /* bytes/s, of the most recently acknowledged bytes */
-	uint32_t segment;        /* bytes of a full segment */
-	uint32_t flight;         /* segments sent and not acknowledged */
+	uint64_t acked;         /* bytes that the peer has acknowledged */
+	uint64_t busy_us;       /* time with bytes in flight */
+	uint64_t rwnd_us;       /* … of it, limited by the peer's window */
+	uint64_t sndbuf_us;     /* … of it, limited by the size of the send buffer */
+	uint64_t delivery_rate; /* bytes/s, of the most recently acknowledged bytes */
+	uint32_t segment;       /* bytes of a full segment */
+	uint32_t flight;        /* segments sent and not acknowledged */
 	uint32_t rtt_us;
 	uint32_t min_rtt_us;
 };
@@ -30,30 +30,30 @@ struct bnet_reading {
 struct bnet_estimator {
 	/* the control thread's */
 	struct bnet_reading last;
-	uint64_t last_us;        /* when; 0: never */
-	int busy;                /* share of busy time in 1/10000, a mean over several readings */
-	int busy_before;         /* … without the last reading, in which a pause may have begun */
-	uint64_t stalled_us;     /* busy for so long without an acknowledgement */
-	uint64_t peak;           /* bytes/s, remembered through pauses of a second or two */
-	int64_t sndbuf;          /* as set; 0: the kernel's own sizing */
+	uint64_t last_us;    /* when; 0: never */
+	int busy;            /* share of busy time in 1/10000, a mean over several readings */
+	int busy_before;     /* … without the last reading, in which a pause may have begun */
+	uint64_t stalled_us; /* busy for so long without an acknowledgement */
+	uint64_t peak;       /* bytes/s, remembered through pauses of a second or two */
+	int64_t sndbuf;      /* as set; 0: the kernel's own sizing */
 	/* for the owner */
-	_Atomic uint64_t rate;   /* bytes/s of busy time; 0: unknown */
+	_Atomic uint64_t rate; /* bytes/s of busy time; 0: unknown */
 	_Atomic uint32_t min_rtt_us;
 };
 
 /* What a stream did between two readings; all zero where these cannot be compared. */
 struct bnet_estimator_step {
-	uint64_t acked;          /* bytes */
+	uint64_t acked; /* bytes */
 	uint64_t elapsed_us;
 	uint64_t busy_us;
 	uint64_t rwnd_us;
 	uint64_t sndbuf_us;
-	uint64_t delivery_rate;  /* bytes/s */
+	uint64_t delivery_rate; /* bytes/s */
 	uint32_t rtt_us;
 	uint32_t min_rtt_us;
-	bool own_sndbuf;         /* the send buffer is fitted to the path, not sized by the kernel */
-	bool paused;             /* idle for a part of the time: how busy it was says nothing */
-	int busy;                /* share of busy time in 1/10000, a mean over several readings; 0 after a pause */
+	bool own_sndbuf; /* the send buffer is fitted to the path, not sized by the kernel */
+	bool paused;     /* idle for a part of the time: how busy it was says nothing */
+	int busy;        /* share of busy time in 1/10000, a mean over several readings; 0 after a pause */
 };
 
 /* Reads the kernel's counts. False where it does not report enough. */

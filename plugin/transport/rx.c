@@ -111,11 +111,11 @@ static bool should_peek(const struct bnet_incoming *in)
 
 /* A receive call and its answer. */
 struct call {
-	size_t direct; /* bytes asked for in the payload's place */
-	size_t asked;  /* … and in all */
+	size_t direct;  /* bytes asked for in the payload's place */
+	size_t asked;   /* … and in all */
 	uint32_t again; /* bytes that an earlier call peeked at: they come first */
 	ssize_t n;
-	int error;     /* of n < 0 */
+	int error; /* of n < 0 */
 };
 
 /* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. Peeked bytes are
@@ -130,7 +130,8 @@ static void fetch(struct bnet_stream *stream, struct call *call)
 	call->again = in->ahead.peeked;
 	call->asked = call->direct + iov[1].iov_len;
 	if (call->direct) {
-		iov[0] = (struct iovec){in->request->data + in->data.offset + (in->data.length - in->left), call->direct};
+		iov[0] = (struct iovec){in->request->data + in->data.offset + (in->data.length - in->left),
+					call->direct};
 		call->n = readv(stream->fd, iov, 2);
 	} else if (should_peek(in)) {
 		call->n = peek(stream->fd, &in->ahead);
@@ -143,7 +144,7 @@ static void fetch(struct bnet_stream *stream, struct call *call)
 enum outcome {
 	OUTCOME_NOTHING, /* no new byte */
 	OUTCOME_BYTES,
-	OUTCOME_END,     /* the peer closed the stream */
+	OUTCOME_END, /* the peer closed the stream */
 	OUTCOME_BROKEN,
 };
 
@@ -165,8 +166,7 @@ static bool emptied(const struct call *call, bool hangup)
 /* The peer may give up a stream that it never used; nothing is lost then. */
 static bool matters(const struct bnet_stream *stream)
 {
-	return stream->in.used || stream->index == 0 ||
-	       bnet_socket_received(stream->fd) > stream->in.handshake_bytes;
+	return stream->in.used || stream->index == 0 || bnet_socket_received(stream->fd) > stream->in.handshake_bytes;
 }
 
 static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
@@ -243,11 +243,12 @@ static void slice_arrived(struct bnet_conn *conn, struct bnet_incoming *in)
 static int begin_message(struct bnet_conn *conn, struct bnet_request *request, const struct bnet_wire_data *data)
 {
 	if (data->size > request->capacity) {
-		bnet_conn_fail(conn, -EMSGSIZE,
-			       "message %llu from %s is %llu bytes long, but the receive posted for it has room for %llu: "
-			       "the ranks call different collectives, sizes or types, or run with different NCCL_* settings",
-			       (unsigned long long)data->message, conn->peer, (unsigned long long)data->size,
-			       (unsigned long long)request->capacity);
+		bnet_conn_fail(
+			conn, -EMSGSIZE,
+			"message %llu from %s is %llu bytes long, but the receive posted for it has room for %llu: "
+			"the ranks call different collectives, sizes or types, or run with different NCCL_* settings",
+			(unsigned long long)data->message, conn->peer, (unsigned long long)data->size,
+			(unsigned long long)request->capacity);
 		return -EMSGSIZE;
 	}
 	bnet_reassembly_start(&request->reassembly, data->size);

@@ -21,7 +21,7 @@ struct bnet_slice {
 	uint64_t message; /* full number */
 	uint64_t offset;
 	uint64_t length;
-	bool last;        /* the message has no further slice */
+	bool last; /* the message has no further slice */
 };
 
 /* A reading of the claim word. */

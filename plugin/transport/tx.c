@@ -47,11 +47,11 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 
 	conn->claimed_bytes += slice.length;
 	bnet_wire_data_encode(stream->out.header, &(struct bnet_wire_data){
-						     .message = slice.message,
-						     .size = size,
-						     .offset = slice.offset,
-						     .length = (uint32_t)slice.length,
-					     });
+							  .message = slice.message,
+							  .size = size,
+							  .offset = slice.offset,
+							  .length = (uint32_t)slice.length,
+						  });
 	stream->out.header_left = BNET_WIRE_DATA_HEADER;
 	stream->out.data = request->data + slice.offset;
 	stream->out.left = slice.length;
@@ -93,8 +93,9 @@ static ssize_t send_parts(struct bnet_stream *stream)
 	struct msghdr msg = {.msg_iov = iov};
 
 	if (stream->out.header_left)
-		iov[msg.msg_iovlen++] = (struct iovec){
-			stream->out.header + BNET_WIRE_DATA_HEADER - stream->out.header_left, stream->out.header_left};
+		iov[msg.msg_iovlen++] =
+			(struct iovec){stream->out.header + BNET_WIRE_DATA_HEADER - stream->out.header_left,
+				       stream->out.header_left};
 	if (stream->out.left)
 		iov[msg.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)stream->out.data, stream->out.left};
 	return sendmsg(stream->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * See worker.h. A worker reads its slots without a lock: the thread that empties a slot waits until the worker has ended
- * the round that may still have read it.
+ * See worker.h. A worker reads its slots without a lock: the thread that empties a slot waits until the worker has
+ * ended the round that may still have read it.
  */
 #include "transport/worker.h"
 
@@ -32,13 +32,13 @@ struct bnet_worker {
 	pthread_t thread;
 	int epoll; /* the epoll sets of its connections, edge-triggered, and bell */
 	int bell;
-	int load;  /* connections; under the engine's lock */
+	int load; /* connections; under the engine's lock */
 	_Atomic bool stop;
 	_Atomic bool asleep; /* a post must ring */
 	_Atomic bool parked; /* … and the worker reads no slot */
 	_Atomic uint64_t round;
 	_Atomic uint64_t rings;
-	bool refused; /* in this round another thread held an owner word; the worker's */
+	bool refused;     /* in this round another thread held an owner word; the worker's */
 	_Atomic int used; /* slots from here on are empty */
 	_Atomic(struct bnet_conn *) slots[SLOTS];
 };

@@ -260,7 +260,8 @@ void bnet_zerocopy_release(struct bnet_conn *conn)
 		uint64_t now;
 
 		give_up(&stream->zerocopy);
-		for (bnet_zerocopy_reap(conn, stream); bnet_zerocopy_pending(&stream->zerocopy); bnet_zerocopy_reap(conn, stream)) {
+		for (bnet_zerocopy_reap(conn, stream); bnet_zerocopy_pending(&stream->zerocopy);
+		     bnet_zerocopy_reap(conn, stream)) {
 			now = bnet_now_ms();
 			if (now >= until || poll(&pollfd, 1, (int)(until - now)) < 0)
 				break;

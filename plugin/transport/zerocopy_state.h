@@ -19,26 +19,26 @@ enum bnet_zerocopy_mode {
 /* Of a connection. */
 struct bnet_zerocopy {
 	enum bnet_zerocopy_mode mode;
-	bool forced;       /* stays on where the kernel copies */
+	bool forced; /* stays on where the kernel copies */
 	struct bnet_zerocopy_cost {
 		uint64_t bytes;
-		uint64_t ns;   /* in the system calls that sent them and read their notifications */
-	} copied, shared;  /* of the trial */
+		uint64_t ns; /* in the system calls that sent them and read their notifications */
+	} copied, shared;    /* of the trial */
 };
 
 struct bnet_zerocopy_call {
 	struct bnet_request *request; /* NULL: given up */
 	uint64_t bytes;
-	bool over;                    /* notified before an earlier call */
+	bool over; /* notified before an earlier call */
 };
 
 /* Of a stream: the calls that have not been notified. The kernel has room for some 170 notifications
  * (net.core.optmem_max). */
 #define BNET_ZEROCOPY_PENDING 64
 struct bnet_zerocopy_calls {
-	bool enabled;      /* SO_ZEROCOPY is set */
-	uint32_t made;     /* the kernel's number of the next call */
-	uint32_t told;     /* … of the first call that has not been notified */
+	bool enabled;  /* SO_ZEROCOPY is set */
+	uint32_t made; /* the kernel's number of the next call */
+	uint32_t told; /* … of the first call that has not been notified */
 	struct bnet_zerocopy_call rows[BNET_ZEROCOPY_PENDING];
 };
 

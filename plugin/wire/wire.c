@@ -207,7 +207,8 @@ static int get_addresses(const uint8_t *p, size_t size, struct bnet_wire_welcome
 	welcome->naddresses = 0;
 	if (size == 0 || welcome->version != BNET_WIRE_VERSION)
 		return 0;
-	if (size < ADDRESSES_FIXED || p[0] > BNET_ADDRESSES || size - ADDRESSES_FIXED < (size_t)p[0] * BNET_ADDRESS_SIZE)
+	if (size < ADDRESSES_FIXED || p[0] > BNET_ADDRESSES ||
+	    size - ADDRESSES_FIXED < (size_t)p[0] * BNET_ADDRESS_SIZE)
 		return -EBADMSG;
 	for (int i = 0; i < p[0]; i++) {
 		struct sockaddr_storage *addr = &welcome->addresses[i];

@@ -68,8 +68,8 @@ struct bnet_wire_handle {
 #define BNET_WIRE_HELLO_MAX (BNET_WIRE_FRAME_HEADER + 64 + BNET_PROOF_MAX)
 struct bnet_wire_hello {
 	uint16_t version;
-	uint16_t stream;              /* 0: opens the connection */
-	uint64_t connection;          /* random, chosen by the connector */
+	uint16_t stream;     /* 0: opens the connection */
+	uint64_t connection; /* random, chosen by the connector */
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint32_t features;
 	struct sockaddr_storage listener; /* where the connector itself listens; AF_UNSPEC: nowhere */
@@ -90,7 +90,7 @@ struct bnet_wire_welcome {
 	uint32_t features;
 	uint8_t proof_size;
 	uint8_t proof[BNET_PROOF_MAX];
-	uint8_t naddresses;   /* 0: the handle has the only address, or this WELCOME does not list them */
+	uint8_t naddresses; /* 0: the handle has the only address, or this WELCOME does not list them */
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
 };
 

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 static const struct scenario *const groups[] = {
-	contract_data_scenarios,    contract_connect_scenarios, contract_rejected_scenarios, contract_wire_scenarios,
-	contract_streams_scenarios, contract_options_scenarios, contract_devices_scenarios, contract_close_scenarios,
-	contract_zerocopy_scenarios,    contract_process_scenarios,
+	contract_data_scenarios,     contract_connect_scenarios, contract_rejected_scenarios, contract_wire_scenarios,
+	contract_streams_scenarios,  contract_options_scenarios, contract_devices_scenarios,  contract_close_scenarios,
+	contract_zerocopy_scenarios, contract_process_scenarios,
 };
 
 static const struct scenario *find_scenario(const char *name)
@@ -123,28 +123,47 @@ static void on_alarm(int signal)
 static void parse_options(struct contract *c, int argc, char **argv, unsigned *deadline)
 {
 	static const struct option options[] = {
-		{ "lib", required_argument, NULL, 'l' },      { "api", required_argument, NULL, 'a' },
-		{ "device", required_argument, NULL, 'd' },   { "deadline", required_argument, NULL, 't' },
-		{ "verbose", no_argument, NULL, 'v' },        { "list", no_argument, NULL, 'L' },
-		{ "offset", required_argument, NULL, 'o' },   { "patch", required_argument, NULL, 'p' },
-		{ NULL, 0, NULL, 0 },
+		{"lib", required_argument, NULL, 'l'},
+		{"api", required_argument, NULL, 'a'},
+		{"device", required_argument, NULL, 'd'},
+		{"deadline", required_argument, NULL, 't'},
+		{"verbose", no_argument, NULL, 'v'},
+		{"list", no_argument, NULL, 'L'},
+		{"offset", required_argument, NULL, 'o'},
+		{"patch", required_argument, NULL, 'p'},
+		{NULL, 0, NULL, 0},
 	};
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (option) {
-		case 'l': c->source.path = optarg; break;
-		case 'a': c->source.api = atoi(optarg); break;
-		case 'd': c->device = atoi(optarg); break;
-		case 't': *deadline = (unsigned)atoi(optarg); break;
-		case 'v': drive_log_verbose(true); break;
-		case 'L': list_scenarios(); exit(0);
-		case 'o': c->source.table_offset = strtoull(optarg, NULL, 0); break;
+		case 'l':
+			c->source.path = optarg;
+			break;
+		case 'a':
+			c->source.api = atoi(optarg);
+			break;
+		case 'd':
+			c->device = atoi(optarg);
+			break;
+		case 't':
+			*deadline = (unsigned)atoi(optarg);
+			break;
+		case 'v':
+			drive_log_verbose(true);
+			break;
+		case 'L':
+			list_scenarios();
+			exit(0);
+		case 'o':
+			c->source.table_offset = strtoull(optarg, NULL, 0);
+			break;
 		case 'p':
 			drive_check(c->source.npatches < DRIVE_MAX_PATCHES, "too many --patch");
 			c->source.patch[c->source.npatches++] = strtoull(optarg, NULL, 0);
 			break;
-		default: drive_fail("see the table of options in %s", __FILE_NAME__);
+		default:
+			drive_fail("see the table of options in %s", __FILE_NAME__);
 		}
 	}
 	drive_check(c->source.path && optind == argc - 1, "--lib PATH and one scenario are needed");
@@ -153,7 +172,7 @@ static void parse_options(struct contract *c, int argc, char **argv, unsigned *d
 
 int main(int argc, char **argv)
 {
-	struct contract c = { .source.api = 12, .control = -1, .life = { -1, -1 } };
+	struct contract c = {.source.api = 12, .control = -1, .life = {-1, -1}};
 	unsigned deadline = 60;
 	const struct scenario *scenario;
 

@@ -387,15 +387,15 @@ static void dlclose_draining_peer(struct contract *c)
 }
 
 const struct scenario contract_close_scenarios[] = {
-	{ "dereg_receiving", dereg_receiving, dereg_receiving_peer, 0 },
-	{ "dereg_sending", dereg_sending, dereg_sending_peer, 0 },
-	{ "close_outstanding", close_outstanding, NULL, 0 },
-	{ "close_dead_peer", close_dead_peer, close_dead_peer_peer, 0 },
-	{ "close_keeps_sent", close_keeps_sent, close_keeps_sent_peer, 0 },
-	{ "close_keeps_large", close_keeps_large, close_keeps_large_peer, 0 },
-	{ "close_budget", close_budget, close_budget_peer, 0 },
-	{ "exit_budget", exit_budget, exit_budget_peer, 0 },
-	{ "nothing_left", nothing_left, NULL, 0 },
-	{ "dlclose_draining", dlclose_draining, dlclose_draining_peer, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"dereg_receiving", dereg_receiving, dereg_receiving_peer, 0},
+	{"dereg_sending", dereg_sending, dereg_sending_peer, 0},
+	{"close_outstanding", close_outstanding, NULL, 0},
+	{"close_dead_peer", close_dead_peer, close_dead_peer_peer, 0},
+	{"close_keeps_sent", close_keeps_sent, close_keeps_sent_peer, 0},
+	{"close_keeps_large", close_keeps_large, close_keeps_large_peer, 0},
+	{"close_budget", close_budget, close_budget_peer, 0},
+	{"exit_budget", exit_budget, exit_budget_peer, 0},
+	{"nothing_left", nothing_left, NULL, 0},
+	{"dlclose_draining", dlclose_draining, dlclose_draining_peer, 0},
+	{NULL, NULL, NULL, 0},
 };

@@ -83,7 +83,7 @@ struct pair contract_pair(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
 	void *listen_comm = contract_listen(c, handle);
-	struct pair pair = { NULL, NULL };
+	struct pair pair = {NULL, NULL};
 
 	pair.send = contract_connect(c, handle);
 	pair.recv = contract_accept(c, listen_comm);
@@ -99,7 +99,7 @@ void contract_close_pair(struct contract *c, struct pair pair)
 
 int contract_open_socket(const unsigned char *handle)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET };
+	struct sockaddr_in address = {.sin_family = AF_INET};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	memcpy(&address.sin_port, handle + CONTRACT_HANDLE_ADDRESS + 2, 2);
@@ -132,7 +132,7 @@ void *contract_accept_from_peer(struct contract *c)
 
 struct region contract_map(struct contract *c, void *comm, size_t size)
 {
-	struct region region = { .size = size, .comm = comm };
+	struct region region = {.size = size, .comm = comm};
 
 	region.data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (region.data == MAP_FAILED)
@@ -153,8 +153,8 @@ void *contract_isend(struct contract *c, const struct region *region, size_t off
 	void *request = NULL;
 
 	drive_check(offset + size <= region->size, "the scenario sends more than it has mapped");
-	drive_ok(bnet_client_isend(&c->client, region->comm, region->data + offset, size, 0, region->mhandle,
-				   &request));
+	drive_ok(
+		bnet_client_isend(&c->client, region->comm, region->data + offset, size, 0, region->mhandle, &request));
 	drive_check(request, "isend asked to be called again");
 	return request;
 }
@@ -164,8 +164,8 @@ void *contract_irecv(struct contract *c, const struct region *region, size_t off
 	void *request = NULL;
 
 	drive_check(offset + size <= region->size, "the scenario receives more than it has mapped");
-	drive_ok(bnet_client_irecv(&c->client, region->comm, region->data + offset, size, 0, region->mhandle,
-				   &request));
+	drive_ok(
+		bnet_client_irecv(&c->client, region->comm, region->data + offset, size, 0, region->mhandle, &request));
 	drive_check(request, "irecv asked to be called again");
 	return request;
 }
@@ -184,7 +184,7 @@ int contract_wait(struct contract *c, void *request)
 
 struct sizes contract_wait_both(struct contract *c, void *sending, void *receiving)
 {
-	struct sizes sizes = { -1, -1 };
+	struct sizes sizes = {-1, -1};
 	int sent = 0, received = 0;
 
 	while (!sent || !received) {
@@ -212,7 +212,7 @@ ncclResult_t contract_wait_error(struct contract *c, void *request)
 
 struct drive_stamp contract_stamp(uint64_t message)
 {
-	return (struct drive_stamp){ .sender = 7, .connection = 3, .message = message };
+	return (struct drive_stamp){.sender = 7, .connection = 3, .message = message};
 }
 
 void contract_send_stamped(struct contract *c, void *comm, size_t size, uint64_t message)
@@ -293,5 +293,5 @@ int contract_count_descriptors(void)
 
 void contract_nap(void)
 {
-	nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }

@@ -66,10 +66,11 @@ static void expect_refusal(struct contract *c, void *handle, const char *also)
 
 static void foreign_handle(struct contract *c)
 {
-	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE] = { 0 };
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(4711) };
-	struct sockaddr_in6 address6 = { .sin6_family = AF_INET6, .sin6_port = htons(4711),
-					 .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(4711)};
+	struct sockaddr_in6 address6 = {.sin6_family = AF_INET6,
+					.sin6_port = htons(4711),
+					.sin6_addr = IN6ADDR_LOOPBACK_INIT};
 
 	contract_load(c);
 	inet_pton(AF_INET, "127.9.8.7", &address.sin_addr);
@@ -82,7 +83,7 @@ static void foreign_handle(struct contract *c)
 
 static void zero_handle(struct contract *c)
 {
-	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE] = { 0 };
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
 
 	contract_load(c);
 	expect_refusal(c, handle, "handle");
@@ -170,7 +171,7 @@ static void accept_polls(struct contract *c)
 static void several_accepts(struct contract *c)
 {
 	unsigned char handles[ACCEPTS][NCCL_NET_HANDLE_MAXSIZE];
-	void *listen_comm, *senders[ACCEPTS] = { NULL }, *receivers[ACCEPTS] = { NULL };
+	void *listen_comm, *senders[ACCEPTS] = {NULL}, *receivers[ACCEPTS] = {NULL};
 	int opened = 0, seen = 0;
 
 	contract_load(c);
@@ -205,7 +206,7 @@ static void several_accepts(struct contract *c)
 	}
 	drive_check(seen == (1 << ACCEPTS) - 1, "the connections are mixed up: %#x", (unsigned)seen);
 	for (int i = 0; i < ACCEPTS; i++)
-		contract_close_pair(c, (struct pair){ senders[i], receivers[i] });
+		contract_close_pair(c, (struct pair){senders[i], receivers[i]});
 	contract_finalize(c);
 }
 
@@ -369,21 +370,21 @@ static void bad_config(struct contract *c)
 }
 
 const struct scenario contract_connect_scenarios[] = {
-	{ "properties", properties, NULL, 0 },
-	{ "bad_config", bad_config, NULL, 0 },
-	{ "handle_bytes", handle_bytes, NULL, 0 },
-	{ "handle_copied", handle_copied, NULL, 0 },
-	{ "foreign_handle", foreign_handle, NULL, 0 },
-	{ "zero_handle", zero_handle, NULL, 0 },
-	{ "garbage_handle", garbage_handle, NULL, 0 },
-	{ "connect_before_accept", connect_before_accept, NULL, 0 },
-	{ "never_accepted", never_accepted, NULL, 0 },
-	{ "accept_polls", accept_polls, NULL, 5 },
-	{ "several_accepts", several_accepts, NULL, 0 },
-	{ "stale_handle", stale_handle, NULL, 0 },
-	{ "listener_gone", listener_gone, listener_gone_peer, 0 },
-	{ "contexts", contexts, NULL, 11 },
-	{ "init_twice", init_twice, NULL, 0 },
-	{ "log_lines", log_lines, NULL, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"properties", properties, NULL, 0},
+	{"bad_config", bad_config, NULL, 0},
+	{"handle_bytes", handle_bytes, NULL, 0},
+	{"handle_copied", handle_copied, NULL, 0},
+	{"foreign_handle", foreign_handle, NULL, 0},
+	{"zero_handle", zero_handle, NULL, 0},
+	{"garbage_handle", garbage_handle, NULL, 0},
+	{"connect_before_accept", connect_before_accept, NULL, 0},
+	{"never_accepted", never_accepted, NULL, 0},
+	{"accept_polls", accept_polls, NULL, 5},
+	{"several_accepts", several_accepts, NULL, 0},
+	{"stale_handle", stale_handle, NULL, 0},
+	{"listener_gone", listener_gone, listener_gone_peer, 0},
+	{"contexts", contexts, NULL, 11},
+	{"init_twice", init_twice, NULL, 0},
+	{"log_lines", log_lines, NULL, 0},
+	{NULL, NULL, NULL, 0},
 };

@@ -13,7 +13,7 @@
 
 static void zero_bytes(struct contract *c)
 {
-	static const size_t sizes[] = { 0, 1, 0, 0, 100000, 0, 5, 0 };
+	static const size_t sizes[] = {0, 1, 0, 0, 100000, 0, 5, 0};
 	struct pair pair;
 
 	contract_load(c);
@@ -27,7 +27,7 @@ static void zero_bytes(struct contract *c)
 /* Sizes around every multiple at which slices may be cut, one message after another on the same streams. */
 static void slice_edges(struct contract *c)
 {
-	static const size_t edges[] = { 16, 128, 4096, 65536, 131072, MIB, 3 * MIB };
+	static const size_t edges[] = {16, 128, 4096, 65536, 131072, MIB, 3 * MIB};
 	struct pair pair;
 
 	contract_load(c);
@@ -68,8 +68,8 @@ static void exchange_two(struct contract *c, struct pair pair, const size_t *siz
 static void small_alone(struct contract *c)
 {
 	static const size_t together[][2] = {
-		{ 100, 100 }, { 100, 0 }, { 0, 100 },  { 100, MIB }, { MIB, 100 }, { 2000, 2000 },
-		{ 2016, 1 },  { 1, 4063 }, { 4063, 1 }, { 4064, 1 },  { 4065, 1 },  { 4096, 4096 },
+		{100, 100}, {100, 0},  {0, 100},  {100, MIB}, {MIB, 100}, {2000, 2000},
+		{2016, 1},  {1, 4063}, {4063, 1}, {4064, 1},  {4065, 1},  {4096, 4096},
 	};
 	struct pair pair;
 
@@ -86,7 +86,7 @@ static void small_alone(struct contract *c)
 
 static void receive_larger(struct contract *c)
 {
-	static const size_t sent[] = { 0, 1, 1000, 4097, 300000 };
+	static const size_t sent[] = {0, 1, 1000, 4097, 300000};
 	struct pair pair;
 	struct region from, to;
 
@@ -339,8 +339,8 @@ static void request_written(struct contract *c)
 	from = contract_map(c, pair.send, 4096);
 	to = contract_map(c, pair.recv, 100 * 64);
 	for (void *request = &stale; received < 100 && request; request = received % 2 ? &stale : (void *)1) {
-		drive_ok(bnet_client_irecv(&c->client, pair.recv, to.data + received * 64, 64, 0, to.mhandle,
-					   &request));
+		drive_ok(
+			bnet_client_irecv(&c->client, pair.recv, to.data + received * 64, 64, 0, to.mhandle, &request));
 		drive_check(request != &stale && request != (void *)1, "irecv left *request as it was");
 		if (!request)
 			break;
@@ -391,17 +391,17 @@ static void null_size(struct contract *c)
 }
 
 const struct scenario contract_data_scenarios[] = {
-	{ "zero_bytes", zero_bytes, NULL, 0 },
-	{ "slice_edges", slice_edges, NULL, 0 },
-	{ "small_alone", small_alone, NULL, 0 },
-	{ "receive_larger", receive_larger, NULL, 0 },
-	{ "truncation", truncation, NULL, 0 },
-	{ "many_posted", many_posted, NULL, 0 },
-	{ "any_order", any_order, NULL, 0 },
-	{ "completion_untested", completion_untested, NULL, 0 },
-	{ "silent_sender", silent_sender, silent_sender_peer, 0 },
-	{ "silent_receiver", silent_receiver, silent_receiver_peer, 0 },
-	{ "request_written", request_written, NULL, 0 },
-	{ "null_size", null_size, NULL, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"zero_bytes", zero_bytes, NULL, 0},
+	{"slice_edges", slice_edges, NULL, 0},
+	{"small_alone", small_alone, NULL, 0},
+	{"receive_larger", receive_larger, NULL, 0},
+	{"truncation", truncation, NULL, 0},
+	{"many_posted", many_posted, NULL, 0},
+	{"any_order", any_order, NULL, 0},
+	{"completion_untested", completion_untested, NULL, 0},
+	{"silent_sender", silent_sender, silent_sender_peer, 0},
+	{"silent_receiver", silent_receiver, silent_receiver_peer, 0},
+	{"request_written", request_written, NULL, 0},
+	{"null_size", null_size, NULL, 0},
+	{NULL, NULL, NULL, 0},
 };

@@ -44,7 +44,7 @@ static void check_merged(const struct contract *c, int merged)
 /* NCCL merges two devices into one, and listens and connects on it. A single device is merged into itself. */
 static void merged_device(struct contract *c)
 {
-	const int devs[] = { 0, 1 };
+	const int devs[] = {0, 1};
 	struct pair pair;
 	int count, first;
 
@@ -72,8 +72,8 @@ static void refuse(struct contract *c, const int *devs, int ndevs, const char *t
 {
 	int count = count_devices(c), lines = drive_log_count(NCCL_LOG_WARN), dev;
 
-	drive_check(bnet_client_make_v_device(&c->client, devs, ndevs, &dev) == ncclInvalidArgument,
-		    "%s: accepted", text);
+	drive_check(bnet_client_make_v_device(&c->client, devs, ndevs, &dev) == ncclInvalidArgument, "%s: accepted",
+		    text);
 	drive_check(drive_log_count(NCCL_LOG_WARN) == lines + 1, "%s: not exactly one line", text);
 	drive_check(drive_log_has(NCCL_LOG_WARN, "asked to merge", text), "%s: the line does not name it", text);
 	drive_check(count_devices(c) == count, "%s: there is a new device", text);
@@ -82,7 +82,7 @@ static void refuse(struct contract *c, const int *devs, int ndevs, const char *t
 /* Each refusal costs one line that names the fault, and makes no device. */
 static void merge_refused(struct contract *c)
 {
-	const int none[] = { 0, 987 }, negative[] = { -5 }, twice[] = { 0, 0 }, many[9] = { 0 };
+	const int none[] = {0, 987}, negative[] = {-5}, twice[] = {0, 0}, many[9] = {0};
 	int most = c->source.api >= 12 ? 8 : 4;
 	char text[32];
 
@@ -99,7 +99,7 @@ static void merge_refused(struct contract *c)
 }
 
 const struct scenario contract_devices_scenarios[] = {
-	{ "merged_device", merged_device, NULL, 9 },
-	{ "merge_refused", merge_refused, NULL, 9 },
-	{ NULL, NULL, NULL, 0 },
+	{"merged_device", merged_device, NULL, 9},
+	{"merge_refused", merge_refused, NULL, 9},
+	{NULL, NULL, NULL, 0},
 };

@@ -77,7 +77,7 @@ static int find_ends(struct end ends[MOST_ENDS])
 		if (option(fd, SOL_SOCKET, SO_ACCEPTCONN) == 1)
 			listener = local_port(fd);
 		else if (is_connected(fd) && count < MOST_ENDS)
-			ends[count++] = (struct end){ .fd = fd, .family = option(fd, SOL_SOCKET, SO_DOMAIN) };
+			ends[count++] = (struct end){.fd = fd, .family = option(fd, SOL_SOCKET, SO_DOMAIN)};
 	}
 	closedir(directory);
 	for (int i = 0; i < count; i++)
@@ -176,8 +176,8 @@ static void traffic_class(struct contract *c)
 	static const struct {
 		int asked, carried;
 	} cases[] = {
-		{ 104, 104 }, { 0, 0 }, { 255, 252 }, { NCCL_NET_TRAFFIC_CLASS_UNDEF, PARAMETER },
-		{ INT_MIN, PARAMETER }, { 184, 184 },
+		{104, 104},           {0, 0},     {255, 252}, {NCCL_NET_TRAFFIC_CLASS_UNDEF, PARAMETER},
+		{INT_MIN, PARAMETER}, {184, 184},
 	};
 
 	set_parameter("BAGUA_NET_TRAFFIC_CLASS", "32");
@@ -194,8 +194,7 @@ static void traffic_class_refused(struct contract *c)
 	drive_check(drive_log_has(NCCL_LOG_WARN, "trafficClass=256", "255"),
 		    "no warning names the value and the range");
 	expect_class(c, -2, PARAMETER, PARAMETER);
-	drive_check(drive_log_count(NCCL_LOG_WARN) == 1, "%d warnings, 1 was expected",
-		    drive_log_count(NCCL_LOG_WARN));
+	drive_check(drive_log_count(NCCL_LOG_WARN) == 1, "%d warnings, 1 was expected", drive_log_count(NCCL_LOG_WARN));
 }
 
 static void traffic_class_parameter(struct contract *c)
@@ -280,8 +279,7 @@ static void congestion_unknown(struct contract *c)
 	}
 	drive_check(drive_log_has(NCCL_LOG_WARN, "BAGUA_NET_CONGESTION=no-such_one", available),
 		    "no warning names the variable, its value and what is available");
-	drive_check(drive_log_count(NCCL_LOG_WARN) == 1, "%d warnings, 1 was expected",
-		    drive_log_count(NCCL_LOG_WARN));
+	drive_check(drive_log_count(NCCL_LOG_WARN) == 1, "%d warnings, 1 was expected", drive_log_count(NCCL_LOG_WARN));
 }
 
 /* ---- pacing ---- */
@@ -314,11 +312,11 @@ static void pacing(struct contract *c)
 }
 
 const struct scenario contract_options_scenarios[] = {
-	{ "traffic_class", traffic_class, NULL, 10 },
-	{ "traffic_class_refused", traffic_class_refused, NULL, 10 },
-	{ "traffic_class_parameter", traffic_class_parameter, NULL, 0 },
-	{ "congestion", congestion, NULL, 0 },
-	{ "congestion_unknown", congestion_unknown, NULL, 0 },
-	{ "pacing", pacing, NULL, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"traffic_class", traffic_class, NULL, 10},
+	{"traffic_class_refused", traffic_class_refused, NULL, 10},
+	{"traffic_class_parameter", traffic_class_parameter, NULL, 0},
+	{"congestion", congestion, NULL, 0},
+	{"congestion_unknown", congestion_unknown, NULL, 0},
+	{"pacing", pacing, NULL, 0},
+	{NULL, NULL, NULL, 0},
 };

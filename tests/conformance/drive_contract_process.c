@@ -225,9 +225,12 @@ static void fork_lives_on_peer(struct contract *c)
 	contract_load(c);
 	comm = contract_connect_to_peer(c);
 	switch (fork_host()) {
-	case -1: drive_fail("fork: %m");
-	case 0: live_on(c, before);
-	default: break;
+	case -1:
+		drive_fail("fork: %m");
+	case 0:
+		live_on(c, before);
+	default:
+		break;
 	}
 	contract_send_stamped(c, comm, 3 * MIB, 1);
 	contract_tell(c, 's');
@@ -303,7 +306,7 @@ static bool among(const long *tasks, int count, long task)
 /* A signal handler of the host must not run on the library's threads. */
 static void signals_blocked(struct contract *c)
 {
-	static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGPIPE };
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGPIPE};
 	long before[MAX_TASKS], now[MAX_TASKS];
 	int nbefore = list_tasks(before), nnow, ours = 0;
 	struct pair pair;
@@ -328,7 +331,7 @@ static void signals_blocked(struct contract *c)
 static void silent_stdout(struct contract *c)
 {
 	int saved = dup(1), file = memfd_create("stdout", MFD_CLOEXEC);
-	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE] = { 0 };
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
 	struct pair pair;
 	struct stat info;
 
@@ -347,13 +350,13 @@ static void silent_stdout(struct contract *c)
 }
 
 const struct scenario contract_process_scenarios[] = {
-	{ "killed_while_receiving", killed_while_receiving, connect_and_wait, 0 },
-	{ "killed_while_sending", killed_while_sending, accept_and_wait, 0 },
-	{ "closed_too_early", closed_too_early, closed_too_early_peer, 0 },
-	{ "fork_lives_on", fork_lives_on, fork_lives_on_peer, 0 },
-	{ "fork_child_exits", fork_child_exits, NULL, 0 },
-	{ "fork_child_connects", fork_child_connects, NULL, 0 },
-	{ "signals_blocked", signals_blocked, NULL, 0 },
-	{ "silent_stdout", silent_stdout, NULL, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"killed_while_receiving", killed_while_receiving, connect_and_wait, 0},
+	{"killed_while_sending", killed_while_sending, accept_and_wait, 0},
+	{"closed_too_early", closed_too_early, closed_too_early_peer, 0},
+	{"fork_lives_on", fork_lives_on, fork_lives_on_peer, 0},
+	{"fork_child_exits", fork_child_exits, NULL, 0},
+	{"fork_child_connects", fork_child_connects, NULL, 0},
+	{"signals_blocked", signals_blocked, NULL, 0},
+	{"silent_stdout", silent_stdout, NULL, 0},
+	{NULL, NULL, NULL, 0},
 };

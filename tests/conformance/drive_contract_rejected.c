@@ -128,7 +128,7 @@ static void rejected_http(struct contract *c)
 /* The first bytes of a rank on NCCL's own transport: a magic number and a type, then a stream index. */
 static void rejected_nccl(struct contract *c)
 {
-	unsigned char text[64] = { 0 };
+	unsigned char text[64] = {0};
 	uint64_t magic = UINT64_C(0x564ab9f2fc4b9d6c);
 	int type = 2;
 
@@ -301,13 +301,13 @@ static void foreign_listener(struct contract *c)
 }
 
 const struct scenario contract_rejected_scenarios[] = {
-	{ "rejected_garbage", rejected_garbage, NULL, 0 },
-	{ "rejected_zeroes", rejected_zeroes, NULL, 0 },
-	{ "rejected_http", rejected_http, NULL, 0 },
-	{ "rejected_nccl", rejected_nccl, NULL, 0 },
-	{ "rejected_silent", rejected_silent, NULL, 0 },
-	{ "rejected_leave", rejected_leave, NULL, 0 },
-	{ "rejected_replay", rejected_replay, leave_port, 5 },
-	{ "foreign_listener", foreign_listener, leave_port, 5 },
-	{ NULL, NULL, NULL, 0 },
+	{"rejected_garbage", rejected_garbage, NULL, 0},
+	{"rejected_zeroes", rejected_zeroes, NULL, 0},
+	{"rejected_http", rejected_http, NULL, 0},
+	{"rejected_nccl", rejected_nccl, NULL, 0},
+	{"rejected_silent", rejected_silent, NULL, 0},
+	{"rejected_leave", rejected_leave, NULL, 0},
+	{"rejected_replay", rejected_replay, leave_port, 5},
+	{"foreign_listener", foreign_listener, leave_port, 5},
+	{NULL, NULL, NULL, 0},
 };

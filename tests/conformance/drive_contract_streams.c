@@ -35,7 +35,7 @@ int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 	*(void **)&next = dlsym(RTLD_NEXT, "epoll_ctl");
 	rc = next(epoll, op, fd, event);
 	if (preempted)
-		nanosleep(&(struct timespec){ .tv_nsec = 300000 }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
 	return rc;
 }
 
@@ -199,12 +199,12 @@ static void truncation_reaches_sender_by_streams(struct contract *c)
 
 /* ---- descriptors ---- */
 
-#define FEW 64 /* the limit of open files */
+#define FEW 64      /* the limit of open files */
 #define INBOUND 200 /* connections that never send HELLO */
 
 static void limit_descriptors(rlim_t count)
 {
-	struct rlimit limit = { count, count };
+	struct rlimit limit = {count, count};
 
 	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
 		drive_fail("setrlimit: %m");
@@ -270,7 +270,7 @@ static void rejected_beyond_limit_peer(struct contract *c)
 
 	contract_take(c, handle, sizeof(handle));
 	for (int i = 0; i < INBOUND; i++)
-		inbound[i] = (struct pollfd){ .fd = contract_open_socket(handle), .events = POLLIN };
+		inbound[i] = (struct pollfd){.fd = contract_open_socket(handle), .events = POLLIN};
 	while (left > FEW / 8) {
 		if (poll(inbound, INBOUND, -1) < 0)
 			drive_fail("poll: %m");
@@ -334,7 +334,7 @@ static void streams_within_limit_peer(struct contract *c)
 /* Maps one window of memory repeatedly: a large message needs little memory. */
 static struct region map_windows(struct contract *c, void *comm)
 {
-	struct region region = { .size = LARGE / WINDOW * WINDOW + WINDOW, .comm = comm };
+	struct region region = {.size = LARGE / WINDOW * WINDOW + WINDOW, .comm = comm};
 	int file = memfd_create("window", MFD_CLOEXEC);
 
 	region.data = mmap(NULL, region.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -377,12 +377,12 @@ static void large_message(struct contract *c)
 }
 
 const struct scenario contract_streams_scenarios[] = {
-	{ "streams_join_busy", streams_join_busy, streams_join_busy_peer, 0 },
-	{ "receiver_pauses", receiver_pauses, receiver_pauses_peer, 0 },
-	{ "truncation_reaches_sender", truncation_reaches_sender, NULL, 0 },
-	{ "truncation_reaches_sender_by_streams", truncation_reaches_sender_by_streams, NULL, 0 },
-	{ "rejected_beyond_limit", rejected_beyond_limit, rejected_beyond_limit_peer, 0 },
-	{ "streams_within_limit", streams_within_limit, streams_within_limit_peer, 0 },
-	{ "large_message", large_message, NULL, 12 },
-	{ NULL, NULL, NULL, 0 },
+	{"streams_join_busy", streams_join_busy, streams_join_busy_peer, 0},
+	{"receiver_pauses", receiver_pauses, receiver_pauses_peer, 0},
+	{"truncation_reaches_sender", truncation_reaches_sender, NULL, 0},
+	{"truncation_reaches_sender_by_streams", truncation_reaches_sender_by_streams, NULL, 0},
+	{"rejected_beyond_limit", rejected_beyond_limit, rejected_beyond_limit_peer, 0},
+	{"streams_within_limit", streams_within_limit, streams_within_limit_peer, 0},
+	{"large_message", large_message, NULL, 12},
+	{NULL, NULL, NULL, 0},
 };

@@ -94,7 +94,7 @@ static void hear(int fd, void *bytes, size_t size)
 /* Connects to the listener of a handle, sends HELLO and receives WELCOME. */
 static int handshake(const unsigned char *handle, unsigned version, unsigned stream, unsigned char *welcome)
 {
-	unsigned char hello[HELLO_SIZE] = { 0 };
+	unsigned char hello[HELLO_SIZE] = {0};
 	int fd = contract_open_socket(handle);
 
 	write_frame(hello, FRAME_HELLO, HELLO_SIZE - 8);
@@ -154,8 +154,8 @@ static void older_listener(struct contract *c)
 
 static void older_listener_peer(struct contract *c)
 {
-	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], hello[HELLO_SIZE], welcome[WELCOME_SIZE] = { 0 };
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], hello[HELLO_SIZE], welcome[WELCOME_SIZE] = {0};
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t length = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
 
@@ -258,7 +258,8 @@ static bool small_message(struct contract *c, const struct region *region, int f
 	void *request = NULL;
 
 	if (bnet_client_irecv(&c->client, region->comm, region->data + SLICE, SMALL, 0, region->mhandle, &request) !=
-		    ncclSuccess || !request)
+		    ncclSuccess ||
+	    !request)
 		return false;
 	say_message(fd, message, SMALL, SMALL);
 	return completes(c, request);
@@ -389,10 +390,7 @@ static void small_in_parts(struct contract *c)
 }
 
 const struct scenario contract_wire_scenarios[] = {
-	{ "older_connector", older_connector, NULL, 0 },
-	{ "older_listener", older_listener, older_listener_peer, 0 },
-	{ "older_handle", older_handle, NULL, 0 },
-	{ "repeated_slice", repeated_slice, NULL, 0 },
-	{ "small_in_parts", small_in_parts, NULL, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"older_connector", older_connector, NULL, 0}, {"older_listener", older_listener, older_listener_peer, 0},
+	{"older_handle", older_handle, NULL, 0},       {"repeated_slice", repeated_slice, NULL, 0},
+	{"small_in_parts", small_in_parts, NULL, 0},   {NULL, NULL, NULL, 0},
 };

@@ -131,9 +131,9 @@ static void zerocopy_close(struct contract *c)
 }
 
 const struct scenario contract_zerocopy_scenarios[] = {
-	{ "zerocopy_waits", zerocopy_waits, NULL, 0 },
-	{ "zerocopy_never", zerocopy_never, NULL, 0 },
-	{ "zerocopy_dereg", zerocopy_dereg, NULL, 0 },
-	{ "zerocopy_close", zerocopy_close, NULL, 0 },
-	{ NULL, NULL, NULL, 0 },
+	{"zerocopy_waits", zerocopy_waits, NULL, 0},
+	{"zerocopy_never", zerocopy_never, NULL, 0},
+	{"zerocopy_dereg", zerocopy_dereg, NULL, 0},
+	{"zerocopy_close", zerocopy_close, NULL, 0},
+	{NULL, NULL, NULL, 0},
 };

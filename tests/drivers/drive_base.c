@@ -57,7 +57,7 @@ double drive_now(void)
 static void patch_return_zero(unsigned char *address)
 {
 #if defined(__x86_64__)
-	static const unsigned char code[] = { 0x31, 0xc0, 0xc3 };
+	static const unsigned char code[] = {0x31, 0xc0, 0xc3};
 	uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
 
 	if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC) != 0)
@@ -105,7 +105,7 @@ static struct {
 		ncclDebugLogLevel level;
 		char text[LOG_LINE_BYTES];
 	} lines[LOG_LINES];
-} journal = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} journal = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void drive_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 {

@@ -39,10 +39,10 @@ void drive_name(const char *name);
 void drive_expect(ncclResult_t result, const char *call, const char *file, int line);
 
 #define drive_ok(call) drive_expect((call), #call, __FILE_NAME__, __LINE__)
-#define drive_check(cond, ...)                                                                    \
-	do {                                                                                      \
-		if (!(cond))                                                                      \
-			drive_fail(__VA_ARGS__);                                                  \
+#define drive_check(cond, ...)                   \
+	do {                                     \
+		if (!(cond))                     \
+			drive_fail(__VA_ARGS__); \
 	} while (0)
 
 /* ---- time ---- */

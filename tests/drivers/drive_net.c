@@ -19,35 +19,57 @@
 
 /* ---- options ---- */
 
-enum { OPT_LIB = 256, OPT_API, OPT_OFFSET, OPT_PATCH, OPT_PROCS, OPT_COMMS, OPT_CONNECTIONS, OPT_MESSAGES, OPT_SEED,
-       OPT_MAX_SIZE, OPT_SIZES, OPT_OUTSTANDING, OPT_ORDER, OPT_LARGER, OPT_UNMAP, OPT_STAGGER, OPT_VERBOSE,
-       OPT_DEVICE, OPT_MERGE, OPT_DEADLINE, OPT_WRAP, OPT_RANK, OPT_CONTROL };
+enum {
+	OPT_LIB = 256,
+	OPT_API,
+	OPT_OFFSET,
+	OPT_PATCH,
+	OPT_PROCS,
+	OPT_COMMS,
+	OPT_CONNECTIONS,
+	OPT_MESSAGES,
+	OPT_SEED,
+	OPT_MAX_SIZE,
+	OPT_SIZES,
+	OPT_OUTSTANDING,
+	OPT_ORDER,
+	OPT_LARGER,
+	OPT_UNMAP,
+	OPT_STAGGER,
+	OPT_VERBOSE,
+	OPT_DEVICE,
+	OPT_MERGE,
+	OPT_DEADLINE,
+	OPT_WRAP,
+	OPT_RANK,
+	OPT_CONTROL
+};
 
 static const struct option long_options[] = {
-	{ "lib", required_argument, NULL, OPT_LIB },
-	{ "api", required_argument, NULL, OPT_API },
-	{ "offset", required_argument, NULL, OPT_OFFSET }, /* of the table in the file, for NCCL's own transport */
-	{ "patch", required_argument, NULL, OPT_PATCH },   /* offset of a function to replace by "return 0" */
-	{ "procs", required_argument, NULL, OPT_PROCS },
-	{ "communicators", required_argument, NULL, OPT_COMMS },
-	{ "connections", required_argument, NULL, OPT_CONNECTIONS },
-	{ "messages", required_argument, NULL, OPT_MESSAGES },
-	{ "seed", required_argument, NULL, OPT_SEED },
-	{ "max-size", required_argument, NULL, OPT_MAX_SIZE },
-	{ "sizes", required_argument, NULL, OPT_SIZES }, /* a,b,c: used in turn, instead of random sizes */
-	{ "outstanding", required_argument, NULL, OPT_OUTSTANDING },
-	{ "order", required_argument, NULL, OPT_ORDER },
-	{ "posted-larger", no_argument, NULL, OPT_LARGER },
-	{ "unmap", no_argument, NULL, OPT_UNMAP },
-	{ "stagger", no_argument, NULL, OPT_STAGGER }, /* open connections while earlier ones move data */
-	{ "verbose", no_argument, NULL, OPT_VERBOSE },
-	{ "device", required_argument, NULL, OPT_DEVICE },
-	{ "merge", required_argument, NULL, OPT_MERGE }, /* merge the first N devices, as NCCL does */
-	{ "deadline", required_argument, NULL, OPT_DEADLINE },
-	{ "wrap", required_argument, NULL, OPT_WRAP }, /* RANK=COMMAND: that rank runs under the command */
-	{ "rank", required_argument, NULL, OPT_RANK },
-	{ "control", required_argument, NULL, OPT_CONTROL },
-	{ NULL, 0, NULL, 0 },
+	{"lib", required_argument, NULL, OPT_LIB},
+	{"api", required_argument, NULL, OPT_API},
+	{"offset", required_argument, NULL, OPT_OFFSET}, /* of the table in the file, for NCCL's own transport */
+	{"patch", required_argument, NULL, OPT_PATCH},   /* offset of a function to replace by "return 0" */
+	{"procs", required_argument, NULL, OPT_PROCS},
+	{"communicators", required_argument, NULL, OPT_COMMS},
+	{"connections", required_argument, NULL, OPT_CONNECTIONS},
+	{"messages", required_argument, NULL, OPT_MESSAGES},
+	{"seed", required_argument, NULL, OPT_SEED},
+	{"max-size", required_argument, NULL, OPT_MAX_SIZE},
+	{"sizes", required_argument, NULL, OPT_SIZES}, /* a,b,c: used in turn, instead of random sizes */
+	{"outstanding", required_argument, NULL, OPT_OUTSTANDING},
+	{"order", required_argument, NULL, OPT_ORDER},
+	{"posted-larger", no_argument, NULL, OPT_LARGER},
+	{"unmap", no_argument, NULL, OPT_UNMAP},
+	{"stagger", no_argument, NULL, OPT_STAGGER}, /* open connections while earlier ones move data */
+	{"verbose", no_argument, NULL, OPT_VERBOSE},
+	{"device", required_argument, NULL, OPT_DEVICE},
+	{"merge", required_argument, NULL, OPT_MERGE}, /* merge the first N devices, as NCCL does */
+	{"deadline", required_argument, NULL, OPT_DEADLINE},
+	{"wrap", required_argument, NULL, OPT_WRAP}, /* RANK=COMMAND: that rank runs under the command */
+	{"rank", required_argument, NULL, OPT_RANK},
+	{"control", required_argument, NULL, OPT_CONTROL},
+	{NULL, 0, NULL, 0},
 };
 
 static uint64_t number(const char *text, uint64_t min, uint64_t max)
@@ -65,7 +87,7 @@ static uint64_t number(const char *text, uint64_t min, uint64_t max)
 
 static enum net_order order_named(const char *text)
 {
-	static const char *const names[] = { "oldest", "random", "reverse" };
+	static const char *const names[] = {"oldest", "random", "reverse"};
 
 	for (int i = 0; i < 3; i++)
 		if (strcmp(text, names[i]) == 0)
@@ -94,33 +116,78 @@ static void parse_wrap(struct net_options *options, const char *text)
 static void set_option(struct net_options *options, int option, const char *value)
 {
 	switch (option) {
-	case OPT_LIB: options->source.path = value; break;
-	case OPT_API: options->source.api = (int)number(value, 4, 12); break;
-	case OPT_OFFSET: options->source.table_offset = number(value, 1, UINT64_MAX); break;
+	case OPT_LIB:
+		options->source.path = value;
+		break;
+	case OPT_API:
+		options->source.api = (int)number(value, 4, 12);
+		break;
+	case OPT_OFFSET:
+		options->source.table_offset = number(value, 1, UINT64_MAX);
+		break;
 	case OPT_PATCH:
 		drive_check(options->source.npatches < DRIVE_MAX_PATCHES, "more than %d --patch", DRIVE_MAX_PATCHES);
 		options->source.patch[options->source.npatches++] = number(value, 1, UINT64_MAX);
 		break;
-	case OPT_PROCS: options->procs = (int)number(value, 2, NET_MAX_PROCS); break;
-	case OPT_COMMS: options->communicators = (int)number(value, 1, 16); break;
-	case OPT_CONNECTIONS: options->connections = (int)number(value, 1, NET_MAX_CONNECTIONS); break;
-	case OPT_MESSAGES: options->messages = (int)number(value, 0, 100000000); break;
-	case OPT_SEED: options->seed = number(value, 0, UINT64_MAX); break;
-	case OPT_MAX_SIZE: options->max_size = number(value, 0, UINT64_C(1) << 30); break;
-	case OPT_SIZES: parse_sizes(options, value); break;
-	case OPT_OUTSTANDING: options->outstanding = (int)number(value, 1, NCCL_NET_MAX_REQUESTS); break;
-	case OPT_ORDER: options->order = order_named(value); break;
-	case OPT_LARGER: options->posted_larger = true; break;
-	case OPT_UNMAP: options->unmap = true; break;
-	case OPT_STAGGER: options->stagger = true; break;
-	case OPT_VERBOSE: options->verbose = true; break;
-	case OPT_DEVICE: options->device = (int)number(value, 0, 1000); break;
-	case OPT_MERGE: options->merge = (int)number(value, 1, 8); break;
-	case OPT_DEADLINE: options->deadline = (int)number(value, 1, 3600); break;
-	case OPT_WRAP: parse_wrap(options, value); break;
-	case OPT_RANK: options->rank = (int)number(value, 0, NET_MAX_PROCS - 1); break;
-	case OPT_CONTROL: options->control = (int)number(value, 0, 1 << 20); break;
-	default: drive_fail("see the table of options in %s", __FILE_NAME__);
+	case OPT_PROCS:
+		options->procs = (int)number(value, 2, NET_MAX_PROCS);
+		break;
+	case OPT_COMMS:
+		options->communicators = (int)number(value, 1, 16);
+		break;
+	case OPT_CONNECTIONS:
+		options->connections = (int)number(value, 1, NET_MAX_CONNECTIONS);
+		break;
+	case OPT_MESSAGES:
+		options->messages = (int)number(value, 0, 100000000);
+		break;
+	case OPT_SEED:
+		options->seed = number(value, 0, UINT64_MAX);
+		break;
+	case OPT_MAX_SIZE:
+		options->max_size = number(value, 0, UINT64_C(1) << 30);
+		break;
+	case OPT_SIZES:
+		parse_sizes(options, value);
+		break;
+	case OPT_OUTSTANDING:
+		options->outstanding = (int)number(value, 1, NCCL_NET_MAX_REQUESTS);
+		break;
+	case OPT_ORDER:
+		options->order = order_named(value);
+		break;
+	case OPT_LARGER:
+		options->posted_larger = true;
+		break;
+	case OPT_UNMAP:
+		options->unmap = true;
+		break;
+	case OPT_STAGGER:
+		options->stagger = true;
+		break;
+	case OPT_VERBOSE:
+		options->verbose = true;
+		break;
+	case OPT_DEVICE:
+		options->device = (int)number(value, 0, 1000);
+		break;
+	case OPT_MERGE:
+		options->merge = (int)number(value, 1, 8);
+		break;
+	case OPT_DEADLINE:
+		options->deadline = (int)number(value, 1, 3600);
+		break;
+	case OPT_WRAP:
+		parse_wrap(options, value);
+		break;
+	case OPT_RANK:
+		options->rank = (int)number(value, 0, NET_MAX_PROCS - 1);
+		break;
+	case OPT_CONTROL:
+		options->control = (int)number(value, 0, 1 << 20);
+		break;
+	default:
+		drive_fail("see the table of options in %s", __FILE_NAME__);
 	}
 }
 
@@ -128,9 +195,16 @@ static void parse_options(struct net_options *options, int argc, char **argv)
 {
 	int option;
 
-	*options = (struct net_options){ .source.api = 12, .procs = 2, .communicators = 1, .connections = 4,
-					 .messages = 2500, .outstanding = 8, .max_size = 4 << 20, .seed = 1,
-					 .deadline = 120, .rank = -1 };
+	*options = (struct net_options){.source.api = 12,
+					.procs = 2,
+					.communicators = 1,
+					.connections = 4,
+					.messages = 2500,
+					.outstanding = 8,
+					.max_size = 4 << 20,
+					.seed = 1,
+					.deadline = 120,
+					.rank = -1};
 	while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1)
 		set_option(options, option, optarg);
 	drive_check(optind == argc, "%s: not an option", argv[optind]);
@@ -250,7 +324,7 @@ static void forward_packets(struct hub *hub)
 	for (;;) {
 		open = 0;
 		for (int rank = 0; rank < hub->options->procs; rank++) {
-			fds[rank] = (struct pollfd){ .fd = hub->ranks[rank].control, .events = POLLIN };
+			fds[rank] = (struct pollfd){.fd = hub->ranks[rank].control, .events = POLLIN};
 			open += hub->ranks[rank].control >= 0;
 		}
 		if (!open)
@@ -301,7 +375,7 @@ static void print_summary(const struct hub *hub)
 int main(int argc, char **argv)
 {
 	struct net_options options;
-	struct hub hub = { .options = &options };
+	struct hub hub = {.options = &options};
 
 	parse_options(&options, argc, argv);
 	if (options.rank >= 0)

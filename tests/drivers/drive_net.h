@@ -31,7 +31,7 @@ struct net_options {
 	bool stagger;
 	bool verbose;
 	int device;
-	int merge; /* number of devices, from the first, to merge; the merged one is used; 0: none */
+	int merge;    /* number of devices, from the first, to merge; the merged one is used; 0: none */
 	int deadline; /* seconds */
 	const char *wrap[NET_MAX_PROCS]; /* a command in front of that rank's process, or NULL */
 	int rank;                        /* -1: this is the hub */
@@ -49,7 +49,7 @@ struct net_packet {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
 	uint64_t messages; /* received, in a result */
 	uint64_t bytes;
-	uint64_t retries;  /* isend or irecv that asked to be called again */
+	uint64_t retries; /* isend or irecv that asked to be called again */
 	double seconds;
 };
 

@@ -46,11 +46,14 @@ size_t net_message_size(const struct net_options *options, int communicator, int
 void flow_init(struct flow *flow, const struct net_options *options, const struct bnet_client *client, int communicator,
 	       int connection, bool sending)
 {
-	*flow = (struct flow){ .options = options, .client = client, .communicator = communicator,
-			       .connection = connection, .sending = sending,
-			       .peer = sending ? net_receiver(options, connection) : net_sender(options, connection),
-			       .nslots = options->outstanding,
-			       .stride = (options->max_size + GUARD_BYTES + 4095) / 4096 * 4096 };
+	*flow = (struct flow){.options = options,
+			      .client = client,
+			      .communicator = communicator,
+			      .connection = connection,
+			      .sending = sending,
+			      .peer = sending ? net_receiver(options, connection) : net_sender(options, connection),
+			      .nslots = options->outstanding,
+			      .stride = (options->max_size + GUARD_BYTES + 4095) / 4096 * 4096};
 	flow->random = drive_mix(options->seed ^ (uint64_t)(connection * 2 + sending));
 	flow->slots = calloc((size_t)flow->nslots, sizeof(*flow->slots));
 	drive_check(flow->slots, "out of memory");
@@ -63,7 +66,7 @@ void flow_free(struct flow *flow)
 
 void flow_describe(const struct flow *flow)
 {
-	static const char *const stages[] = { "opening", "moving", "finished", "closed" };
+	static const char *const stages[] = {"opening", "moving", "finished", "closed"};
 	uint64_t posted = atomic_load(&flow->posted), completed = atomic_load(&flow->completed);
 
 	fprintf(stderr, "communicator %d connection %d, %s rank %d: %s, %llu of %d messages posted, %llu completed\n",
@@ -78,8 +81,9 @@ static struct drive_stamp stamp_of(const struct flow *flow, uint64_t message)
 {
 	int sender = net_sender(flow->options, flow->connection);
 
-	return (struct drive_stamp){ .sender = (uint32_t)(flow->communicator * NET_MAX_PROCS + sender),
-				     .connection = (uint32_t)flow->connection, .message = message };
+	return (struct drive_stamp){.sender = (uint32_t)(flow->communicator * NET_MAX_PROCS + sender),
+				    .connection = (uint32_t)flow->connection,
+				    .message = message};
 }
 
 static unsigned char *slot_buffer(const struct flow *flow, int slot)
@@ -99,7 +103,7 @@ static int free_slot(const struct flow *flow)
 static void *prefilled_request(struct flow *flow)
 {
 	static char stale;
-	void *const values[] = { NULL, &stale, (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION };
+	void *const values[] = {NULL, &stale, (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION};
 
 	return values[drive_random(&flow->random) % 3];
 }
@@ -134,7 +138,7 @@ static bool post(struct flow *flow, int slot)
 		flow->retries++;
 		return false;
 	}
-	flow->slots[slot] = (struct flow_slot){ .request = request, .message = message, .posted = size };
+	flow->slots[slot] = (struct flow_slot){.request = request, .message = message, .posted = size};
 	flow->queue[flow->queued++] = slot;
 	atomic_store_explicit(&flow->posted, message + 1, memory_order_relaxed);
 	return true;
@@ -159,13 +163,14 @@ static void check_received(struct flow *flow, int slot, size_t sent)
 
 	if (wrong >= 0)
 		drive_fail("communicator %d connection %d message %llu of %zu bytes (%zu posted): wrong from byte %zd",
-			   flow->communicator, flow->connection, (unsigned long long)done->message, sent,
-			   done->posted, wrong);
+			   flow->communicator, flow->connection, (unsigned long long)done->message, sent, done->posted,
+			   wrong);
 	wrong = drive_untouched(buffer + sent, done->posted - sent + GUARD_BYTES, UNTOUCHED);
 	if (wrong >= 0)
 		drive_fail("communicator %d connection %d message %llu of %zu bytes (%zu posted): byte %zu behind it "
-			   "was written", flow->communicator, flow->connection, (unsigned long long)done->message,
-			   sent, done->posted, sent + (size_t)wrong);
+			   "was written",
+			   flow->communicator, flow->connection, (unsigned long long)done->message, sent, done->posted,
+			   sent + (size_t)wrong);
 	flow->bytes += sent;
 }
 
@@ -174,8 +179,7 @@ static bool test_queued(struct flow *flow, int place)
 {
 	int slot = flow->queue[place], done = 0, size = -1;
 	bool ask_size = drive_random(&flow->random) % 16 != 0;
-	size_t sent = net_message_size(flow->options, flow->communicator, flow->connection,
-				       flow->slots[slot].message);
+	size_t sent = net_message_size(flow->options, flow->communicator, flow->connection, flow->slots[slot].message);
 
 	drive_ok(bnet_client_test(flow->client, flow->slots[slot].request, &done, ask_size ? &size : NULL));
 	if (!done)

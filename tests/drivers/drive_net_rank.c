@@ -48,8 +48,10 @@ static void send_packet(const struct rank *rank, const struct net_packet *packet
 static void listen_for(struct communicator *comm, struct flow *flow)
 {
 	size_t used = bnet_client_handle_size(&comm->client);
-	struct net_packet packet = { .kind = NET_PACKET_HANDLE, .to = flow->peer, .communicator = comm->number,
-				     .connection = flow->connection };
+	struct net_packet packet = {.kind = NET_PACKET_HANDLE,
+				    .to = flow->peer,
+				    .communicator = comm->number,
+				    .connection = flow->connection};
 
 	memset(packet.handle, 0xee, sizeof(packet.handle));
 	drive_ok(bnet_client_listen(&comm->client, comm->rank->device, packet.handle, &flow->listen_comm));
@@ -67,7 +69,7 @@ static void start_moving(struct communicator *comm, struct flow *flow)
 	if (flow->base == MAP_FAILED)
 		drive_fail("mmap: %m");
 	drive_ok(bnet_client_reg(&comm->client, flow->comm, flow->base, flow->stride * (size_t)flow->nslots,
-				NCCL_PTR_HOST, &flow->mhandle));
+				 NCCL_PTR_HOST, &flow->mhandle));
 	atomic_store_explicit(&flow->stage, FLOW_MOVING, memory_order_release);
 }
 
@@ -207,7 +209,7 @@ static void create_flows(struct communicator *comm)
 
 static void choose_device(struct rank *rank, const struct bnet_client *client)
 {
-	const int devs[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	const int devs[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 	rank->device = rank->options->device;
 	if (rank->options->merge)
@@ -248,7 +250,8 @@ static void *run_communicators(void *arg)
 		struct communicator *comm = &rank->communicators[k];
 
 		drive_check(pthread_create(&comm->service, NULL, service_main, comm) == 0 &&
-			    pthread_create(&comm->progress, NULL, progress_main, comm) == 0, "cannot start a thread");
+				    pthread_create(&comm->progress, NULL, progress_main, comm) == 0,
+			    "cannot start a thread");
 	}
 	for (int k = 0; k < count; k++) {
 		pthread_join(rank->communicators[k].progress, NULL);
@@ -280,7 +283,7 @@ __attribute__((noreturn)) static void report_stuck(const struct rank *rank)
 static void read_packets(struct rank *rank)
 {
 	double deadline = drive_now() + rank->options->deadline;
-	struct pollfd fd = { .fd = rank->options->control, .events = POLLIN };
+	struct pollfd fd = {.fd = rank->options->control, .events = POLLIN};
 	struct net_packet packet;
 
 	while (!atomic_load(&rank->done)) {
@@ -301,7 +304,7 @@ static void read_packets(struct rank *rank)
 
 static void report_result(const struct rank *rank, double seconds)
 {
-	struct net_packet packet = { .kind = NET_PACKET_RESULT, .seconds = seconds };
+	struct net_packet packet = {.kind = NET_PACKET_RESULT, .seconds = seconds};
 
 	for (int k = 0; k < rank->options->communicators; k++) {
 		const struct communicator *comm = &rank->communicators[k];
@@ -334,7 +337,7 @@ static void destroy_communicators(struct rank *rank)
 
 int net_rank_main(const struct net_options *options)
 {
-	struct rank rank = { .options = options };
+	struct rank rank = {.options = options};
 	double start = drive_now();
 	char name[32];
 

@@ -14,12 +14,12 @@
 #include <unistd.h>
 
 #define TEXT_SIZE 600
-#define EXPECT(cond)                                               \
-	do {                                                       \
-		if (!(cond)) {                                     \
-			fprintf(stderr, "broken: %s\n", #cond);    \
-			abort();                                   \
-		}                                                  \
+#define EXPECT(cond)                                            \
+	do {                                                    \
+		if (!(cond)) {                                  \
+			fprintf(stderr, "broken: %s\n", #cond); \
+			abort();                                \
+		}                                               \
 	} while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -38,8 +38,8 @@ static void hello(const uint8_t *data, size_t size)
 
 	if (bnet_wire_hello_decode(data, size, &first) < 0)
 		return;
-	must(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, bnet_wire_hello_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
-			       &second) == 0);
+	must(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER,
+				    bnet_wire_hello_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER, &second) == 0);
 	must(first.connection == second.connection && first.stream == second.stream);
 }
 
@@ -50,8 +50,8 @@ static void welcome(const uint8_t *data, size_t size)
 
 	if (bnet_wire_welcome_decode(data, size, &first) < 0)
 		return;
-	must(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, bnet_wire_welcome_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
-				 &second) == 0);
+	must(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER,
+				      bnet_wire_welcome_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER, &second) == 0);
 	must(first.verdict == second.verdict && first.max_streams == second.max_streams);
 	must(first.naddresses <= BNET_ADDRESSES && first.naddresses == second.naddresses);
 	for (int i = 0; i < first.naddresses; i++) {

@@ -9,32 +9,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define check(cond)                                                                                       \
-	do {                                                                                              \
-		if (!(cond)) {                                                                            \
-			fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #cond);                \
-			exit(1);                                                                          \
-		}                                                                                         \
+#define check(cond)                                                                        \
+	do {                                                                               \
+		if (!(cond)) {                                                             \
+			fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #cond); \
+			exit(1);                                                           \
+		}                                                                          \
 	} while (0)
 
-#define check_int(a, b)                                                                                   \
-	do {                                                                                              \
-		long long a_ = (long long)(a), b_ = (long long)(b);                                       \
-		if (a_ != b_) {                                                                           \
-			fprintf(stderr, "%s:%d: %s is %lld, expected %s, %lld\n", __FILE__, __LINE__, #a, \
-				a_, #b, b_);                                                              \
-			exit(1);                                                                          \
-		}                                                                                         \
+#define check_int(a, b)                                                                                                \
+	do {                                                                                                           \
+		long long a_ = (long long)(a), b_ = (long long)(b);                                                    \
+		if (a_ != b_) {                                                                                        \
+			fprintf(stderr, "%s:%d: %s is %lld, expected %s, %lld\n", __FILE__, __LINE__, #a, a_, #b, b_); \
+			exit(1);                                                                                       \
+		}                                                                                                      \
 	} while (0)
 
-#define check_str(a, b)                                                                                   \
-	do {                                                                                              \
-		const char *a_ = (a), *b_ = (b);                                                          \
-		if (strcmp(a_, b_) != 0) {                                                                \
-			fprintf(stderr, "%s:%d: %s is \"%s\", expected \"%s\"\n", __FILE__, __LINE__, #a, \
-				a_, b_);                                                                  \
-			exit(1);                                                                          \
-		}                                                                                         \
+#define check_str(a, b)                                                                                            \
+	do {                                                                                                       \
+		const char *a_ = (a), *b_ = (b);                                                                   \
+		if (strcmp(a_, b_) != 0) {                                                                         \
+			fprintf(stderr, "%s:%d: %s is \"%s\", expected \"%s\"\n", __FILE__, __LINE__, #a, a_, b_); \
+			exit(1);                                                                                   \
+		}                                                                                                  \
 	} while (0)
 
 #endif

@@ -101,18 +101,9 @@ static const struct {
 	const char *text;
 	int ret;
 } words[] = {
-	{"", 0},
-	{"bbr", 0},
-	{"BPF_cubic-2", 0},
-	{"fifteen-letters", 0},
-	{"sixteen--letters", -EINVAL},
-	{"b b", -EINVAL},
-	{" bbr", -EINVAL},
-	{"bbr\n", -EINVAL},
-	{"b.r", -EINVAL},
-	{"b/r", -EINVAL},
-	{"b%s", -EINVAL},
-	{"bär", -EINVAL},
+	{"", 0},          {"bbr", 0},        {"BPF_cubic-2", 0}, {"fifteen-letters", 0}, {"sixteen--letters", -EINVAL},
+	{"b b", -EINVAL}, {" bbr", -EINVAL}, {"bbr\n", -EINVAL}, {"b.r", -EINVAL},       {"b/r", -EINVAL},
+	{"b%s", -EINVAL}, {"bär", -EINVAL},
 };
 
 /* The bytes after the name are zero, so that configurations can be compared byte by byte. */
@@ -298,12 +289,8 @@ static const struct {
 	const char *min, *max;
 	int ret, lower, upper;
 } slices[] = {
-	{NULL, NULL, 0, 65536, 1048576},
-	{"4097", "10000", 0, 8192, 12288},
-	{"4M", NULL, 0, 4194304, 4194304},
-	{NULL, "16K", 0, 16384, 16384},
-	{"64K", "64K", 0, 65536, 65536},
-	{"1M", "64K", -EINVAL, 1048576, 1048576},
+	{NULL, NULL, 0, 65536, 1048576}, {"4097", "10000", 0, 8192, 12288}, {"4M", NULL, 0, 4194304, 4194304},
+	{NULL, "16K", 0, 16384, 16384},  {"64K", "64K", 0, 65536, 65536},   {"1M", "64K", -EINVAL, 1048576, 1048576},
 };
 
 static void test_slices_agree(void)
@@ -338,8 +325,7 @@ static const struct {
 	{"BAGUA_NET_STREAMS", "BAGUA_NET_STREAMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"},
 	{"BAGUA_NET_MIN_CHUNK_SIZE", "BAGUA_NET_MIN_CHUNK_SIZE is no parameter; did you mean BAGUA_NET_MIN_CHUNKSIZE?"},
 	{"BAGUA_NET_PROT_RANGE", "BAGUA_NET_PROT_RANGE is no parameter; did you mean BAGUA_NET_PORT_RANGE?"},
-	{"BAGUA_NET_IMPLEMENT",
-	 "BAGUA_NET_IMPLEMENT is no parameter of this version; `bagua-net params` lists them"},
+	{"BAGUA_NET_IMPLEMENT", "BAGUA_NET_IMPLEMENT is no parameter of this version; `bagua-net params` lists them"},
 	{"BAGUA_NET_", "BAGUA_NET_ is no parameter of this version; `bagua-net params` lists them"},
 };
 

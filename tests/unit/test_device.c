@@ -71,13 +71,10 @@ static const struct {
 	int ret, parsed_family;
 	bool by_name;
 } rules[] = {
-	{NULL, NULL, 0, AF_UNSPEC, false},
-	{"", "", 0, AF_UNSPEC, false},
+	{NULL, NULL, 0, AF_UNSPEC, false},        {"", "", 0, AF_UNSPEC, false},
 	{"e", NULL, 0, AF_UNSPEC, false}, /* as in NCCL */
-	{"lo", "AF_INET", 0, AF_INET, true},
-	{"lo", "AF_INET6", 0, AF_INET6, true},
-	{"lo", "IPv6", -EINVAL, AF_UNSPEC, true},
-	{NULL, "AF_INET ", -EINVAL, AF_UNSPEC, false},
+	{"lo", "AF_INET", 0, AF_INET, true},      {"lo", "AF_INET6", 0, AF_INET6, true},
+	{"lo", "IPv6", -EINVAL, AF_UNSPEC, true}, {NULL, "AF_INET ", -EINVAL, AF_UNSPEC, false},
 };
 
 static void test_rules(void)
@@ -100,8 +97,14 @@ static void test_rules(void)
 #define LL6 BNET_ADDRESS_IPV6_LINK_LOCAL
 #define NO BNET_ADDRESS_NONE
 
-#define LO {.name = "lo", .flags = UP | IFF_LOOPBACK, .rank = V4}
-#define IF(n, f, r) {.name = n, .flags = f, .rank = r}
+#define LO                                                           \
+	{                                                            \
+		.name = "lo", .flags = UP | IFF_LOOPBACK, .rank = V4 \
+	}
+#define IF(n, f, r)                              \
+	{                                        \
+		.name = n, .flags = f, .rank = r \
+	}
 
 /* chosen: the names that become devices. rejected: one interface that does not, with a part of its reason. */
 static const struct {
@@ -109,31 +112,44 @@ static const struct {
 	struct bnet_interface all[5];
 } choices[] = {
 	{NULL, "lo", NULL, NULL, {LO}},
-	{NULL, "eth0", "lo", "loopback, while others exist; NCCL_SOCKET_IFNAME==lo selects it", {LO, IF("eth0", UP, V4)}},
+	{NULL,
+	 "eth0",
+	 "lo",
+	 "loopback, while others exist; NCCL_SOCKET_IFNAME==lo selects it",
+	 {LO, IF("eth0", UP, V4)}},
 	{NULL, "eth0 eth1", NULL, NULL, {IF("eth0", UP, V4), IF("eth1", UP, V6)}},
-	{NULL, "ib0 ib1", "eth0", "NCCL prefers ib*",
-	 {IF("eth0", UP, V4), IF("ib0", UP, V4), IF("ib1", UP, V4)}},
+	{NULL, "ib0 ib1", "eth0", "NCCL prefers ib*", {IF("eth0", UP, V4), IF("ib0", UP, V4), IF("ib1", UP, V4)}},
 	{NULL, "eth0", "ib0", "down; `ip link set ib0 up`", {IF("eth0", UP, V4), IF("ib0", 0, V4)}},
 	{NULL, "lo", "eth0", "down", {LO, IF("eth0", IFF_BROADCAST, V4)}},
 	{NULL, "lo", "eth0", "no carrier", {LO, IF("eth0", IFF_UP, V4)}},
 	{NULL, "lo", "eth0", "no IP address", {LO, IF("eth0", UP, NO)}},
-	{NULL, "eth0", "docker0", "NCCL_SOCKET_IFNAME==docker0 selects it",
-	 {IF("docker0", UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "eth0", "docker0", "NCCL_SOCKET_IFNAME==docker0 selects it", {IF("docker0", UP, V4), IF("eth0", UP, V4)}},
 	{NULL, "eth0", "docker0", "leads to no other host", {IF("docker0", IFF_UP, V4), IF("eth0", UP, V4)}},
 	{NULL, "lo", "virbr0", "leads to no other host", {IF("virbr0", UP, V4), LO}},
-	{NULL, "eth0", "br-0123456789ab", "leads to no other host",
-	 {IF("br-0123456789ab", UP, V4), IF("eth0", UP, V4)}},
-	{NULL, "br-ex br-0123456789a eth0", NULL, NULL,
+	{NULL, "eth0", "br-0123456789ab", "leads to no other host", {IF("br-0123456789ab", UP, V4), IF("eth0", UP, V4)}},
+	{NULL,
+	 "br-ex br-0123456789a eth0",
+	 NULL,
+	 NULL,
 	 {IF("br-ex", UP, V4), IF("br-0123456789a", UP, V4), IF("eth0", UP, V4)}},
-	{NULL, "br0", "eth0", "a port of a bridge",
+	{NULL,
+	 "br0",
+	 "eth0",
+	 "a port of a bridge",
 	 {IF("br0", UP, V4), {.name = "eth0", .flags = UP, .rank = LL6, .bridge_port = true}}},
 	{NULL, "docker0", NULL, NULL, {IF("docker0", UP, V4)}},
 	{NULL, "eth0", "idrac", "only a link-local address", {IF("eth0", UP, V4), IF("idrac", UP, LL4)}},
 	{NULL, "eth0", "veth12", "only a link-local address", {IF("eth0", UP, V6), IF("veth12", UP, LL6)}},
 	{NULL, "eth0", "lo", "loopback", {LO, IF("eth0", UP, LL6)}},
-	{"docker", "docker0", "eth0", "not selected by NCCL_SOCKET_IFNAME=docker",
+	{"docker",
+	 "docker0",
+	 "eth0",
+	 "not selected by NCCL_SOCKET_IFNAME=docker",
 	 {IF("docker0", UP, V4), IF("eth0", UP, V4)}},
-	{"^docker", "eth0 lo", "docker0", "excluded by NCCL_SOCKET_IFNAME=^docker",
+	{"^docker",
+	 "eth0 lo",
+	 "docker0",
+	 "excluded by NCCL_SOCKET_IFNAME=^docker",
 	 {IF("docker0", UP, V4), IF("eth0", UP, V4), LO}},
 	{"=eth1,ib", "eth1", "eth10", "not selected by", {IF("eth1", UP, V4), IF("eth10", UP, V4)}},
 	{"veth", "veth12", NULL, NULL, {IF("veth12", UP, LL6), IF("eth0", UP, V4)}},
@@ -202,14 +218,10 @@ static const struct {
 	const char *text;
 	enum bnet_address_rank rank;
 } addresses[] = {
-	{"10.0.0.1", BNET_ADDRESS_IPV4},
-	{"127.0.0.1", BNET_ADDRESS_IPV4},
-	{"169.253.255.255", BNET_ADDRESS_IPV4},
-	{"169.254.1.1", BNET_ADDRESS_IPV4_LINK_LOCAL},
-	{"2001:db8::1", BNET_ADDRESS_IPV6},
-	{"fd00::1", BNET_ADDRESS_IPV6},
-	{"::1", BNET_ADDRESS_IPV6_LOOPBACK},
-	{"fe80::1", BNET_ADDRESS_IPV6_LINK_LOCAL},
+	{"10.0.0.1", BNET_ADDRESS_IPV4},        {"127.0.0.1", BNET_ADDRESS_IPV4},
+	{"169.253.255.255", BNET_ADDRESS_IPV4}, {"169.254.1.1", BNET_ADDRESS_IPV4_LINK_LOCAL},
+	{"2001:db8::1", BNET_ADDRESS_IPV6},     {"fd00::1", BNET_ADDRESS_IPV6},
+	{"::1", BNET_ADDRESS_IPV6_LOOPBACK},    {"fe80::1", BNET_ADDRESS_IPV6_LINK_LOCAL},
 };
 
 static void parse_address(const char *text, struct sockaddr_storage *addr)
@@ -301,28 +313,58 @@ static const struct {
 	{"a VLAN", 100000, {{"x/lower_eth0", NULL}, {"eth0/speed", "100000\n"}}},
 	{"a VLAN whose parent is in another namespace", 100000, {{"x/speed", "100000\n"}}},
 	{"a bridge", 40000, {{"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "1000\n"}, {"b/speed", "40000\n"}}},
-	{"802.3ad", 50000,
-	 {{"x/bonding/mode", "802.3ad 4\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "25000\n"},
+	{"802.3ad",
+	 50000,
+	 {{"x/bonding/mode", "802.3ad 4\n"},
+	  {"x/lower_a", NULL},
+	  {"x/lower_b", NULL},
+	  {"a/speed", "25000\n"},
 	  {"b/speed", "25000\n"}}},
-	{"802.3ad with a dead member", 25000,
-	 {{"x/bonding/mode", "802.3ad 4\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "25000\n"},
+	{"802.3ad with a dead member",
+	 25000,
+	 {{"x/bonding/mode", "802.3ad 4\n"},
+	  {"x/lower_a", NULL},
+	  {"x/lower_b", NULL},
+	  {"a/speed", "25000\n"},
 	  {"b/speed", "-1\n"}}},
-	{"balance-xor", 11000,
-	 {{"x/bonding/mode", "balance-xor 2\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "10000\n"},
+	{"balance-xor",
+	 11000,
+	 {{"x/bonding/mode", "balance-xor 2\n"},
+	  {"x/lower_a", NULL},
+	  {"x/lower_b", NULL},
+	  {"a/speed", "10000\n"},
 	  {"b/speed", "1000\n"}}},
-	{"broadcast", 10000,
-	 {{"x/bonding/mode", "broadcast 3\n"}, {"x/lower_a", NULL}, {"x/lower_b", NULL}, {"a/speed", "10000\n"},
+	{"broadcast",
+	 10000,
+	 {{"x/bonding/mode", "broadcast 3\n"},
+	  {"x/lower_a", NULL},
+	  {"x/lower_b", NULL},
+	  {"a/speed", "10000\n"},
 	  {"b/speed", "10000\n"}}},
-	{"active-backup", 1000,
-	 {{"x/bonding/mode", "active-backup 1\n"}, {"x/bonding/active_slave", "b\n"}, {"x/lower_a", NULL},
-	  {"x/lower_b", NULL}, {"a/speed", "10000\n"}, {"b/speed", "1000\n"}}},
-	{"active-backup without an active one", 10000,
-	 {{"x/bonding/mode", "active-backup 1\n"}, {"x/bonding/active_slave", "\n"}, {"x/lower_a", NULL},
+	{"active-backup",
+	 1000,
+	 {{"x/bonding/mode", "active-backup 1\n"},
+	  {"x/bonding/active_slave", "b\n"},
+	  {"x/lower_a", NULL},
+	  {"x/lower_b", NULL},
+	  {"a/speed", "10000\n"},
+	  {"b/speed", "1000\n"}}},
+	{"active-backup without an active one",
+	 10000,
+	 {{"x/bonding/mode", "active-backup 1\n"},
+	  {"x/bonding/active_slave", "\n"},
+	  {"x/lower_a", NULL},
 	  {"a/speed", "10000\n"}}},
-	{"a VLAN on a bond", 20000,
-	 {{"x/lower_bond", NULL}, {"bond/bonding/mode", "802.3ad 4\n"}, {"bond/lower_a", NULL}, {"bond/lower_b", NULL},
-	  {"a/speed", "10000\n"}, {"b/speed", "10000\n"}}},
-	{"nothing known below: its own attribute", 5000,
+	{"a VLAN on a bond",
+	 20000,
+	 {{"x/lower_bond", NULL},
+	  {"bond/bonding/mode", "802.3ad 4\n"},
+	  {"bond/lower_a", NULL},
+	  {"bond/lower_b", NULL},
+	  {"a/speed", "10000\n"},
+	  {"b/speed", "10000\n"}}},
+	{"nothing known below: its own attribute",
+	 5000,
 	 {{"x/lower_a", NULL}, {"x/speed", "5000\n"}, {"a/speed", "-1\n"}}},
 	{"a circle", 0, {{"x/lower_y", NULL}, {"y/lower_x", NULL}}},
 };
@@ -385,8 +427,9 @@ static void test_no_place(void)
 
 static void test_guids(void)
 {
-	static const struct node nodes[] = {
-		{"a/address", "02:00:00:00:00:01\n"}, {"b/address", "02:00:00:00:00:02\n"}, {NULL, NULL}};
+	static const struct node nodes[] = {{"a/address", "02:00:00:00:00:01\n"},
+					    {"b/address", "02:00:00:00:00:02\n"},
+					    {NULL, NULL}};
 	uint64_t port0, port1, other_card, no_card_a, no_card_b;
 
 	make_tree(nodes);

@@ -31,7 +31,7 @@ static struct model begin(uint32_t rtt_us)
 }
 
 static struct bnet_estimator_step step_on(struct model *model, uint64_t elapsed_us, uint64_t busy_us, uint64_t bytes,
-				     uint64_t delivery_rate, bool was_idle)
+					  uint64_t delivery_rate, bool was_idle)
 {
 	model->now_us += elapsed_us;
 	model->at.busy_us += busy_us;
@@ -166,10 +166,12 @@ static void the_inflight_limit_grows_with_rate_and_round_trip(void)
 		tick(&fast, TICK, 2 * MB, 0);
 		tick(&far, TICK, 2 * MB, 0);
 	}
-	check(near(bnet_estimator_inflight_limit(&fast.estimator), 10 * bnet_estimator_inflight_limit(&slow.estimator)));
-	check(bnet_estimator_inflight_limit(&slow.estimator) > 10 * MB / 1000);     /* more than it carries in 1 ms */
+	check(near(bnet_estimator_inflight_limit(&fast.estimator),
+		   10 * bnet_estimator_inflight_limit(&slow.estimator)));
+	check(bnet_estimator_inflight_limit(&slow.estimator) > 10 * MB / 1000);      /* more than it carries in 1 ms */
 	check(bnet_estimator_inflight_limit(&slow.estimator) < 10 * MB * 20 / 1000); /* less than in 20 */
-	check(near(bnet_estimator_inflight_limit(&far.estimator) - bnet_estimator_inflight_limit(&fast.estimator), 2 * (20000 - 100) * 100));
+	check(near(bnet_estimator_inflight_limit(&far.estimator) - bnet_estimator_inflight_limit(&fast.estimator),
+		   2 * (20000 - 100) * 100));
 }
 
 /* The conclusion from a step of a lone stream on uncontended processors. */
@@ -206,9 +208,9 @@ static bool limited(uint64_t busy_us, uint64_t rwnd_us, uint64_t delivery_rate)
 static void a_busy_stream_without_other_limits_is_limited_by_the_network(void)
 {
 	check(limited(TICK, 0, 100 * MB));
-	check(!limited(TICK / 2, 0, 100 * MB));        /* idle half of the time */
-	check(!limited(TICK, TICK / 2, 100 * MB));     /* the peer was not reading */
-	check(!limited(TICK, 0, 400 * MB));            /* bursts: a processor was late */
+	check(!limited(TICK / 2, 0, 100 * MB));    /* idle half of the time */
+	check(!limited(TICK, TICK / 2, 100 * MB)); /* the peer was not reading */
+	check(!limited(TICK, 0, 400 * MB));        /* bursts: a processor was late */
 }
 
 /* On average: the kernel counts busy time in ticks. */

@@ -16,7 +16,7 @@
 struct world {
 	struct bnet_scaler scaler;
 	uint64_t (*carries)(int streams); /* bytes/s */
-	uint64_t together; /* … of ranks that wait for each other; 0: as `carries` says */
+	uint64_t together;                /* … of ranks that wait for each other; 0: as `carries` says */
 	uint64_t now_us, changes;
 	uint32_t rtt_us;
 	int highest;

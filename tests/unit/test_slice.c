@@ -93,17 +93,17 @@ static void test_message_numbers_pass_32_bits(void)
 
 static void test_want(void)
 {
-	check_int(bnet_slice_want(100, 1, 65536, 1048576), 1048576);        /* a lone stream takes the maximum */
-	check_int(bnet_slice_want(8 << 20, 4, 65536, 1048576), 1048576);    /* half a share */
+	check_int(bnet_slice_want(100, 1, 65536, 1048576), 1048576);     /* a lone stream takes the maximum */
+	check_int(bnet_slice_want(8 << 20, 4, 65536, 1048576), 1048576); /* half a share */
 	check_int(bnet_slice_want(2 << 20, 4, 65536, 1048576), 262144);
-	check_int(bnet_slice_want(1000, 4, 65536, 1048576), 65536);         /* never below the minimum */
+	check_int(bnet_slice_want(1000, 4, 65536, 1048576), 65536); /* never below the minimum */
 	check_int(bnet_slice_want(UINT64_C(1) << 40, 2, 65536, 1048576), 1048576);
 }
 
 static void test_small_backlog_reaches_all_slow_streams(void)
 {
-	check_int(bnet_slice_least(256 << 10, 8, 1000, 65536), 32768); /* an equal share */
-	check_int(bnet_slice_least(8 << 20, 8, 1000, 65536), 65536);   /* … but at most the configured minimum */
+	check_int(bnet_slice_least(256 << 10, 8, 1000, 65536), 32768);  /* an equal share */
+	check_int(bnet_slice_least(8 << 20, 8, 1000, 65536), 65536);    /* … but at most the configured minimum */
 	check_int(bnet_slice_least(256 << 10, 8, 50000, 65536), 50000); /* slices of a fast stream stay large */
 	check_int(bnet_slice_least(256 << 10, 8, UINT64_C(1) << 40, 65536), 65536);
 	check_int(bnet_slice_least(256 << 10, 64, 1000, 65536), 16384);

@@ -18,14 +18,14 @@ static void test_path_rule(void)
 {
 	const uint64_t gb = 1000000000;
 
-	check_int(bnet_sndbuf_for_path(10, 1 * gb, false), 128 * 1024);   /* the minimum */
+	check_int(bnet_sndbuf_for_path(10, 1 * gb, false), 128 * 1024); /* the minimum */
 	check_int(bnet_sndbuf_for_path(10, 5 * gb, false), 128 * 1024);
 	check_int(bnet_sndbuf_for_path(100, 12 * gb, false), 2400000 / 131072 * 131072 + 131072); /* 100 Gb/s, 100 µs */
 	check_int(bnet_sndbuf_for_path(300, gb, false), 655360);
-	check_int(bnet_sndbuf_for_path(301, gb, false), 0);               /* long: the kernel's autotuning */
+	check_int(bnet_sndbuf_for_path(301, gb, false), 0); /* long: the kernel's autotuning */
 	check_int(bnet_sndbuf_for_path(20000, 100 * gb, true), 0);
 	check_int(bnet_sndbuf_for_path(0, 0, false), 128 * 1024);
-	check_int(bnet_sndbuf_for_path(0, 0, true), 1024 * 1024);         /* contended processors */
+	check_int(bnet_sndbuf_for_path(0, 0, true), 1024 * 1024); /* contended processors */
 	check_int(bnet_sndbuf_for_path(100, 12 * gb, true), 2400000 / 131072 * 131072 + 131072);
 }
 
@@ -49,7 +49,7 @@ static void test_options(void)
 	bnet_socket_tune(fd, &config, BNET_NO_TRAFFIC_CLASS);
 	bnet_socket_set_sndbuf(fd, 128 * 1024);
 	check_int(sndbuf(fd), 2 * 128 * 1024); /* the kernel doubles it for its own overhead */
-	bnet_socket_set_sndbuf(fd, 0);           /* must not fail on any kernel */
+	bnet_socket_set_sndbuf(fd, 0);         /* must not fail on any kernel */
 	check_int(atomic_load(&bnet_counts.descriptors), 1);
 	bnet_socket_close(fd);
 	check_int(atomic_load(&bnet_counts.descriptors), 0);

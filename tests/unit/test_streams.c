@@ -123,7 +123,8 @@ static void *send_main(void *arg)
 		}
 		fill(slot->words, pair->number, posted);
 		check_int(bnet_client_isend(&client, pair->ends.send, slot->words, (size_t)size_of(posted), 0, slot->mr,
-					   &slot->request), ncclSuccess);
+					    &slot->request),
+			  ncclSuccess);
 		check(slot->request != NULL);
 		atomic_store(&sent[pair->number], ++posted);
 	}
@@ -146,7 +147,8 @@ static void *receive_main(void *arg)
 
 		if (posted - done < OUTSTANDING && posted < atomic_load(&sent[pair->number])) {
 			check_int(bnet_client_irecv(&client, pair->ends.recv, slot->words, BUFFER, 0, slot->mr,
-						    &slot->request), ncclSuccess);
+						    &slot->request),
+				  ncclSuccess);
 			check(slot->request != NULL);
 			posted++;
 		} else if (done < posted) {

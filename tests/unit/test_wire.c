@@ -111,7 +111,10 @@ static void test_hello(void)
 
 static void test_welcome(void)
 {
-	struct bnet_wire_welcome in = {.version = 2, .verdict = BNET_WIRE_VERDICT_GONE, .max_streams = 64, .connection = 5};
+	struct bnet_wire_welcome in = {.version = 2,
+				       .verdict = BNET_WIRE_VERDICT_GONE,
+				       .max_streams = 64,
+				       .connection = 5};
 	struct bnet_wire_welcome out;
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
 	struct bnet_wire_frame frame;
@@ -132,7 +135,8 @@ static void test_welcome(void)
 /* Older readers stop at the proof, and older writers end there. */
 static void test_welcome_addresses(void)
 {
-	struct bnet_wire_welcome in = {.version = BNET_WIRE_VERSION, .connection = 9, .proof_size = BNET_PROOF_MAX}, out;
+	struct bnet_wire_welcome in = {.version = BNET_WIRE_VERSION, .connection = 9, .proof_size = BNET_PROOF_MAX},
+				 out;
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX + 32] = {0};
 	size_t without = bnet_wire_welcome_encode(bytes, &in), size;
 	struct bnet_wire_frame frame;
@@ -153,7 +157,8 @@ static void test_welcome_addresses(void)
 
 	/* Refused if truncated within the list; bytes that a later version appends are ignored. */
 	for (size_t n = without + 1; n < size; n++)
-		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n - BNET_WIRE_FRAME_HEADER, &out), -EBADMSG);
+		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n - BNET_WIRE_FRAME_HEADER, &out),
+			  -EBADMSG);
 	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length + 32, &out), 0);
 	check_int(out.naddresses, BNET_ADDRESSES);
 
@@ -171,7 +176,8 @@ static void test_welcome_addresses(void)
 
 static int decode(uint64_t size, uint64_t offset, uint32_t length)
 {
-	struct bnet_wire_data in = {.message = UINT64_C(1) << 40, .size = size, .offset = offset, .length = length}, out;
+	struct bnet_wire_data in = {.message = UINT64_C(1) << 40, .size = size, .offset = offset, .length = length},
+			      out;
 	uint8_t bytes[BNET_WIRE_DATA_HEADER];
 	int rc;
 
@@ -195,11 +201,11 @@ static void test_data(void)
 		{10000, 4096, 4096, 0},
 		{10000, 8192, 1808, 0},
 		{UINT64_C(1) << 40, UINT64_C(1) << 39, 1 << 30, 0},
-		{10000, 100, 4096, -EBADMSG},      /* begins inside a unit */
-		{10000, 0, 100, -EBADMSG},         /* ends inside a unit, before the message's end */
-		{10000, 8192, 4096, -EBADMSG},     /* reaches past the end */
-		{10000, 12288, 0, -EBADMSG},       /* begins past the end */
-		{10000, 0, 0, -EBADMSG},           /* an empty slice of a non-empty message */
+		{10000, 100, 4096, -EBADMSG},  /* begins inside a unit */
+		{10000, 0, 100, -EBADMSG},     /* ends inside a unit, before the message's end */
+		{10000, 8192, 4096, -EBADMSG}, /* reaches past the end */
+		{10000, 12288, 0, -EBADMSG},   /* begins past the end */
+		{10000, 0, 0, -EBADMSG},       /* an empty slice of a non-empty message */
 		{UINT64_MAX, UINT64_MAX - 4095, 4096, -EBADMSG},
 		{4096, UINT64_C(1) << 63, 4096, -EBADMSG},
 	};
