@@ -192,7 +192,7 @@ int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int p
 		     uint64_t id);
 int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
 		     uint64_t id);
-/* Always from the same thread. Moves data, or sleeps when there is none, until operations are complete; returns their
+/* Always from the same thread. Moves data, or sleeps while nothing moves, until operations are complete; returns their
  * number, at most max. 0: stopped, and all operations are reported. -EINVAL: max is not positive. */
 int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int max);
 /* Ends all operations with -ECANCELED and refuses new ones. Any thread may call it. */

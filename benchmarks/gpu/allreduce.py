@@ -216,7 +216,7 @@ def _settings(plan: Plan, nccl_version: str) -> dict[str, object]:
 
 
 def _nccl_version(device: str) -> str:
-    """Raises BaguaNetError where there is none to compare with."""
+    """Raises BaguaNetError if no NCCL to compare with is installed."""
     if device == "cuda":
         from bagua_net._bench.transports import cuda
 

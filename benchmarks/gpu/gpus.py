@@ -21,7 +21,7 @@ def parse(table: str) -> list[Gpu]:
 
 
 def describe() -> list[Gpu]:
-    """Empty where there is none, or no nvidia-smi that could tell."""
+    """Empty without a GPU, or without nvidia-smi."""
     try:
         done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -188,7 +188,7 @@ def load(path: Path) -> Results:
     """Reads a results file, of this format or the one before.
 
     Raises:
-        ResultsUnusable: there is none, or it is of another format.
+        ResultsUnusable: the file does not exist, or has another format.
     """
     try:
         text = path.read_text()

@@ -51,7 +51,7 @@ class Files:
     """libtraffic.so."""
     plugin: Path
     nccl: SocketTable | None
-    """None: there is none, and no side needs it."""
+    """None: not installed, and no side needs it."""
     relay: Path
     baseline: Path | None = None
     """Another build of the plugin."""

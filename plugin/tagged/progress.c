@@ -20,7 +20,7 @@
 #define DEADLINE_EVERY 64
 /* The connections stay open at most this long for answers that peers wait for. */
 #define FLUSH_NS 1000000000
-/* A lost peer may have connected before. If no connection has appeared after this time, there is none. */
+/* A lost peer may have connected before. After this time without a connection it never did. */
 #define GRACE_NS 2000000000
 
 /* ---- operations that fail ---- */

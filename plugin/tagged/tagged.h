@@ -77,7 +77,7 @@ struct bnet_tagged_flight {
 struct bnet_tagged_peer {
 	int rank;
 	int lost;            /* 0, or why nothing can be received from it any more: -errno */
-	int out_lost;        /* 0, or why nothing can be sent to it any more. What it has sent may still arrive */
+	int out_lost;        /* 0, or the error that ended sending to it; its own messages may still arrive */
 	int64_t grace_until; /* with out_lost: until when a connection from it may still appear */
 	unsigned awaited;    /* operations that need a frame from this peer */
 	char *slots;         /* BNET_COLL_DEPTH to send from, one to receive into */

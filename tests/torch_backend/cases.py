@@ -130,7 +130,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def difference(got: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor | None) -> str | None:
-    """The difference in words; None: there is none."""
+    """The difference in words; None: they are equal."""
     if got.shape != wanted.shape:
         return f"has the shape {tuple(got.shape)} and not {tuple(wanted.shape)}"
     if allowed is None:

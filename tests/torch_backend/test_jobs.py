@@ -70,7 +70,7 @@ def _accelerate(host: Host, count: int, backend: str) -> Command:
 
 FRAMEWORKS = {"lightning": _lightning, "accelerate": _accelerate}
 
-#: gloo's threads may let go of the last tensors when Python has begun to end, which aborts the process
+#: gloo's threads may release the last tensors while Python is shutting down, which aborts the process
 #: (pytorch/pytorch#179291). The losses are printed by then.
 _ABORTED_BY_GLOO = "terminate called without an active exception"
 
