@@ -134,7 +134,7 @@ def test_autoload_without_torch_distributed(tmp_path: Path) -> None:
 #: Its hook finds the package before any path does.
 not_editable = pytest.mark.skipif(
     any("editable" in type(finder).__module__ for finder in sys.meta_path),
-    reason="bagua_net is installed editable here",
+    reason="bagua_net is installed editable",
 )
 
 
