@@ -20,7 +20,7 @@ struct bnet_inflight {
 	uint64_t asked_ns; /* when the kernel was last asked */
 };
 
-/* A stream that may hold more than this is bounded by its send buffer, and the account is not consulted. */
+/* A stream that may hold this or more is bounded by its send buffer, and the account is not consulted. */
 #define BNET_ADMISSION_UNBOUNDED (UINT64_C(512) << 10)
 
 uint64_t bnet_inflight_now(const struct bnet_inflight *inflight, uint64_t rate, uint64_t now);

@@ -21,8 +21,9 @@
 #define AHEAD_US 4000
 /* … and in bytes while the rate is unknown: the stream may turn out to be very slow. */
 #define UNKNOWN_BYTES 32768
-/* No path is faster or longer; a kernel that reports more has not measured. */
+/* No path is faster: a higher rate counts as this one. */
 #define MOST_RATE (UINT64_C(1) << 38)
+/* No path is longer: a kernel that reports more has not measured. */
 #define MOST_RTT_US 10000000
 
 bool bnet_estimator_read(int fd, struct bnet_reading *reading)

@@ -34,7 +34,7 @@ struct bnet_estimator {
 	int busy;            /* share of busy time in 1/10000, a mean over several readings */
 	int busy_before;     /* … without the last reading, in which a pause may have begun */
 	uint64_t stalled_us; /* busy for so long without an acknowledgement */
-	uint64_t peak;       /* bytes/s, remembered through pauses of a second or two */
+	uint64_t peak;       /* bytes/s; only readings that acknowledge bytes lower it, by 1/64 each */
 	int64_t sndbuf;      /* as set; 0: the kernel's own sizing */
 	/* for the owner */
 	_Atomic uint64_t rate; /* bytes/s of busy time; 0: unknown */
