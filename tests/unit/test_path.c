@@ -63,6 +63,14 @@ static void a_lower_maximum_applies_to_all(void)
 	close_to_oneself(&client, second);
 }
 
+static void nothing_is_left_of_a_path_without_connections(void)
+{
+	close_to_oneself(&client, connect_to_oneself(&client));
+	bnet_engine_lock();
+	check(bnet_list_empty(&bnet_engine.paths));
+	bnet_engine_unlock();
+}
+
 int main(void)
 {
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
@@ -70,6 +78,7 @@ int main(void)
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	a_lower_maximum_applies_to_all();
+	nothing_is_left_of_a_path_without_connections();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }
