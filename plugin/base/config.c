@@ -413,9 +413,9 @@ int bnet_config_unknown(char *err, size_t err_size)
 			continue;
 		nearest = nearest_name(name);
 		if (nearest)
-			snprintf(err, err_size, "%s is no parameter; did you mean %s?", name, nearest);
+			snprintf(err, err_size, "%s is not a parameter; did you mean %s?", name, nearest);
 		else
-			snprintf(err, err_size, "%s is no parameter of this version; `bagua-net params` lists them",
+			snprintf(err, err_size, "%s is not a parameter of this version; `bagua-net params` lists them",
 				 name);
 		return -EINVAL;
 	}

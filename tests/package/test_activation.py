@@ -96,7 +96,7 @@ def test_a_bad_parameter_is_refused_before_anything_changes(sandbox: Sandbox, mo
 
 def test_a_misspelt_parameter_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAGUA_NET_NSTREMS", "4")
-    with pytest.warns(RuntimeWarning, match=r"BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS\?"):
+    with pytest.warns(RuntimeWarning, match=r"BAGUA_NET_NSTREMS is not a parameter; did you mean BAGUA_NET_NSTREAMS\?"):
         bagua_net.activate()
     assert bagua_net.status().on
 

@@ -215,7 +215,7 @@ def test_settings_are_those_of_the_files_that_a_job_would_read(tmp_path: Path) -
     options = ["--transport", "bagua", "--max", "4", *QUICK, "--json", str(file)]
     run = bench(*options, NCCL_CONF_FILE=str(conf), BAGUA_NET_SNDBUF="1M")
     assert run.returncode == 0, run.stderr
-    misspelt = "BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"
+    misspelt = "BAGUA_NET_NSTREMS is not a parameter; did you mean BAGUA_NET_NSTREAMS?"
     assert run.stderr == f"bagua-net: {conf}: {misspelt}\n"
     assert f"with BAGUA_NET_NSTREAMS=3 of {conf}" in run.stdout.splitlines()[0]
     found = json.loads(file.read_text())["environment"]

@@ -479,7 +479,7 @@ def test_status_shows_the_processes_of_others_only_when_asked(sandbox: Sandbox) 
 # ---- params, and the same settings elsewhere ----
 
 NSTREAMS = "BAGUA_NET_NSTREAMS"
-MISSPELT = "BAGUA_NET_NSTREMS is no parameter; did you mean BAGUA_NET_NSTREAMS?"
+MISSPELT = "BAGUA_NET_NSTREMS is not a parameter; did you mean BAGUA_NET_NSTREAMS?"
 REFUSED = "BAGUA_NET_NSTREAMS=999: not in 0 … 64; unset it or use a value in that range (the default is 0)"
 
 

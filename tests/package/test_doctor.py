@@ -60,7 +60,7 @@ def test_a_bad_value_and_a_misspelt_name(sandbox: Sandbox) -> None:
     assert checks["BAGUA_NET_NSTREMS"] == {
         "name": "BAGUA_NET_NSTREMS",
         "verdict": "warn",
-        "fact": "is no parameter (environment)",
+        "fact": "is not a parameter (environment)",
         "fix": "did you mean BAGUA_NET_NSTREAMS?",
     }
 
@@ -72,7 +72,7 @@ def test_settings_of_a_file_that_nccl_reads(sandbox: Sandbox) -> None:
     status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="8")
     assert status == 1
     assert checks["BAGUA_NET_RCVBUF"]["fact"] == f"much: not in 0 … 1G ({sandbox.confs[0]})"
-    assert checks["BAGUA_NET_IMPLEMENT"]["fact"] == f"is no parameter of this version ({sandbox.confs[0]})"
+    assert checks["BAGUA_NET_IMPLEMENT"]["fact"] == f"is not a parameter of this version ({sandbox.confs[0]})"
     for text in (
         "BAGUA_NET_NSTREAMS=8 (environment)",
         f"BAGUA_NET_PORT_RANGE={first}-{first + 1} ({sandbox.confs[0]})",

@@ -98,7 +98,7 @@ def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
     """Logged once, and the group is still made."""
     done = _python(_MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path), {"BAGUA_NET_NSTREAM": "3"})
     assert done.stdout.count("worked") == 2, done.stderr
-    assert done.stderr.count("BAGUA_NET_NSTREAM is no parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
+    assert done.stderr.count("BAGUA_NET_NSTREAM is not a parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
 
 
 def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
     """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
 
     Call it before the first NCCL communicator: with torch, before ``init_process_group``. Repeated calls change
-    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is no parameter.
+    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter.
 
     Args:
         force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.

@@ -88,7 +88,7 @@ Transport = Annotated[
     str,
     typer.Option(
         help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
-        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); whatever is there, but torch+bagua, if not given."
+        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); default: all that are available except torch+bagua."
     ),
 ]
 Device = Annotated[

@@ -98,7 +98,7 @@ def _loaded(found: Status, everyone: bool) -> tuple[str | Table, ...]:
     if shown:
         parts += ["loaded by:" if found.on else "also loaded, by its own path:", _processes(shown)]
     elif not found.processes:
-        parts.append("loaded by no other process that this user may look into")
+        parts.append("loaded by no other process that this user may inspect")
     hidden = len(found.processes) - len(shown)
     if hidden:
         parts.append(f"loaded by processes of other users: {hidden}; --all lists them")
@@ -111,7 +111,7 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Is it on, who set it, and who runs with it?
+    """Is it on, what set it, and which processes run with it?
 
     Exit status 0: a job started now would use the plugin; 1: it would not.
     """

@@ -130,7 +130,7 @@ def run(
         list[str],
         typer.Argument(metavar="COMMAND", help="With its arguments."),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Also over another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Override another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
 ) -> NoReturn:
     """Run one command with the plugin on.
 

@@ -108,7 +108,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A BAGUA_NET_* variable that is no parameter: misspelt, or of another version."""
+    """A BAGUA_NET_* variable that is not a parameter: misspelt, or of another version."""
 
     name: str
     layer: str
@@ -117,7 +117,7 @@ class Unknown:
 
     @property
     def problem(self) -> str:
-        return "is no parameter" + ("" if self.meant else " of this version")
+        return "is not a parameter" + ("" if self.meant else " of this version")
 
     @property
     def fix(self) -> str:
@@ -140,7 +140,7 @@ def check(among: layers.Layers | None = None) -> list[str]:
     """Would the plugin accept all settings of a job started now?
 
     Returns:
-        a sentence about each variable that is no parameter.
+        a sentence about each variable that is not a parameter.
 
     Raises:
         ParameterInvalid: the plugin would refuse a value.

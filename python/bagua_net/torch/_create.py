@@ -39,7 +39,7 @@ def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
 
     Raises:
         ValueError: options for the backend were given; it has none, its parameters are ``BAGUA_NET_*``.
-        ParameterInvalid: one of these has a bad value. A name that is no parameter is only logged.
+        ParameterInvalid: one of these has a bad value. A name that is not a parameter is only logged.
         LibraryNotFound, LibraryUnusable: see their documentation.
         DistBackendError: no network to listen on.
     """
