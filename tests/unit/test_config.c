@@ -323,9 +323,11 @@ static const struct {
 	{"BAGUA_NETWORK", NULL},
 	{"BAGUA_NET_NSTREAM", "BAGUA_NET_NSTREAM is not a parameter; did you mean BAGUA_NET_NSTREAMS?"},
 	{"BAGUA_NET_STREAMS", "BAGUA_NET_STREAMS is not a parameter; did you mean BAGUA_NET_NSTREAMS?"},
-	{"BAGUA_NET_MIN_CHUNK_SIZE", "BAGUA_NET_MIN_CHUNK_SIZE is not a parameter; did you mean BAGUA_NET_MIN_CHUNKSIZE?"},
+	{"BAGUA_NET_MIN_CHUNK_SIZE",
+	 "BAGUA_NET_MIN_CHUNK_SIZE is not a parameter; did you mean BAGUA_NET_MIN_CHUNKSIZE?"},
 	{"BAGUA_NET_PROT_RANGE", "BAGUA_NET_PROT_RANGE is not a parameter; did you mean BAGUA_NET_PORT_RANGE?"},
-	{"BAGUA_NET_IMPLEMENT", "BAGUA_NET_IMPLEMENT is not a parameter of this version; `bagua-net params` lists them"},
+	{"BAGUA_NET_IMPLEMENT",
+	 "BAGUA_NET_IMPLEMENT is not a parameter of this version; `bagua-net params` lists them"},
 	{"BAGUA_NET_", "BAGUA_NET_ is not a parameter of this version; `bagua-net params` lists them"},
 };
 
