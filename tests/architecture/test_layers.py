@@ -1,45 +1,75 @@
 # SPDX-License-Identifier: MIT
-"""The library's layers: folders include only what docs/architecture.md allows, and no module is in a cycle."""
+"""The layers of the two libraries: folders include only what their page allows, and no module is in a cycle."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = ROOT / "plugin"
-PAGE = ROOT / "docs" / "architecture.md"
-PUBLIC = "bagua_net.h"
 
 _INCLUDE = re.compile(r'^#include "(?P<path>[^"]+)"', re.MULTILINE)
 _ROW = re.compile(r"^\| `(?P<folder>[\w]+)/?` \| (?P<allowed>[^|]+) \|", re.MULTILINE)
 
 
-def _sources() -> list[Path]:
-    return sorted(path for path in PLUGIN.rglob("*.*") if path.suffix in (".c", ".h", ".def"))
+@dataclass(frozen=True)
+class Tree:
+    """A library's sources, and the page with the table of its layers."""
+
+    folder: Path
+    page: Path
+    top: frozenset[str]
+    """All files at the top."""
+
+    def __str__(self) -> str:
+        return self.folder.name
+
+    def sources(self) -> list[Path]:
+        return sorted(path for path in self.folder.rglob("*.*") if path.suffix in (".c", ".h", ".def"))
+
+    @functools.cache  # noqa: B019 (there are two trees)
+    def allowed(self) -> dict[str, set[str]]:
+        """The page's table: folder -> the folders and public headers that it may include."""
+        table = self.page.read_text().partition("| folder | may include |")[2].partition("\n\n")[0]
+        return {row["folder"]: set(re.findall(r"`([\w.]+)/?`", row["allowed"])) for row in _ROW.finditer(table)}
+
+    def end(self, include: str) -> str:
+        """What an include names in the table: a folder, or a public header."""
+        return include.partition("/")[0]
+
+    def violations(self, folder: str, includes: Iterable[str]) -> list[str]:
+        return [each for each in includes if self.end(each) not in self.allowed()[folder] | {folder}]
+
+    def modules(self) -> dict[str, set[str]]:
+        """A module is X.c with X.h and has the arrows of both."""
+        arrows: dict[str, set[str]] = {}
+        for path in self.sources():
+            name = str(path.relative_to(self.folder).with_suffix(""))
+            found = {str(Path(each).with_suffix("")) for each in _includes(path)}
+            arrows.setdefault(name, set()).update(found - {name})
+        return arrows
 
 
-@functools.cache
-def _allowed() -> dict[str, set[str]]:
-    """The page's table: folder -> the folders, and the public header, that it may include."""
-    table = PAGE.read_text().partition("| folder | may include |")[2].partition("\n\n")[0]
-    return {row["folder"]: set(re.findall(r"`([\w.]+)/?`", row["allowed"])) for row in _ROW.finditer(table)}
+PLUGIN = Tree(
+    ROOT / "plugin",
+    ROOT / "docs" / "architecture.md",
+    frozenset({"bagua_net.h", "bagua_net.map", "CMakeLists.txt"}),
+)
+EMULATOR = Tree(
+    ROOT / "emulator",
+    ROOT / "docs" / "emulator.md",
+    frozenset({"emulator.h", "emulator.c", "emulator.map", "CMakeLists.txt"}),
+)
+TREES = (PLUGIN, EMULATOR)
 
 
 def _includes(path: Path) -> list[str]:
     return [found["path"] for found in _INCLUDE.finditer(path.read_text())]
-
-
-def _folder(include: str) -> str:
-    return include if include == PUBLIC else include.partition("/")[0]
-
-
-def _violations(folder: str, includes: Iterable[str], allowed: Mapping[str, set[str]]) -> list[str]:
-    return [each for each in includes if _folder(each) not in allowed[folder] | {folder}]
 
 
 def _cycles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
@@ -59,62 +89,69 @@ def _cycles(arrows: Mapping[str, set[str]]) -> set[frozenset[str]]:
     return {group for group in groups if len(group) > 1}
 
 
-def _modules() -> dict[str, set[str]]:
-    """A module is X.c with X.h and has the arrows of both."""
-    arrows: dict[str, set[str]] = {}
-    for path in _sources():
-        name = str(path.relative_to(PLUGIN).with_suffix(""))
-        found = {str(Path(each).with_suffix("")) for each in _includes(path)}
-        arrows.setdefault(name, set()).update(found - {name})
-    return arrows
+each_tree = pytest.mark.parametrize("tree", TREES, ids=str)
 
 
-def test_every_folder_is_in_the_table() -> None:
-    folders = {path.name for path in PLUGIN.iterdir() if path.is_dir()}
-    assert set(_allowed()) == folders
-    assert {path.name for path in PLUGIN.iterdir() if path.is_file()} == {PUBLIC, "bagua_net.map", "CMakeLists.txt"}
+@each_tree
+def test_every_folder_is_in_the_table(tree: Tree) -> None:
+    folders = {path.name for path in tree.folder.iterdir() if path.is_dir()}
+    assert set(tree.allowed()) == folders
+    assert {path.name for path in tree.folder.iterdir() if path.is_file()} == tree.top
 
 
-def test_the_table_has_no_cycles() -> None:
-    assert _cycles({folder: ends - {PUBLIC} for folder, ends in _allowed().items()}) == set()
-
-
-def _label(path: Path) -> str:
-    return str(path.relative_to(PLUGIN))
-
-
-@pytest.mark.parametrize("path", [path for path in _sources() if path.parent != PLUGIN], ids=_label)
-def test_a_file_includes_only_what_its_folder_may(path: Path) -> None:
-    folder = path.relative_to(PLUGIN).parts[0]
-    assert _violations(folder, _includes(path), _allowed()) == []
-    assert [each for each in _includes(path) if not (PLUGIN / each).is_file()] == [], "written from plugin/"
-
-
-def test_the_table_allows_no_more_than_is_used() -> None:
-    used: dict[str, set[str]] = {folder: set() for folder in _allowed()}
-    for path in _sources():
-        folder = path.relative_to(PLUGIN).parts[0]
-        if path.parent != PLUGIN:
-            used[folder] |= {_folder(each) for each in _includes(path)} - {folder}
-    assert used == _allowed()
-
-
-def test_no_module_is_in_a_cycle() -> None:
-    assert _cycles(_modules()) == set()
+@each_tree
+def test_the_table_has_no_cycles(tree: Tree) -> None:
+    assert _cycles({folder: ends & set(tree.allowed()) for folder, ends in tree.allowed().items()}) == set()
 
 
 @pytest.mark.parametrize(
-    "path",
-    [path for path in _sources() if path.suffix == ".c" and path.with_suffix(".h").exists()],
-    ids=_label,
+    ("tree", "path"),
+    [
+        pytest.param(tree, path, id=str(path.relative_to(ROOT)))
+        for tree in TREES
+        for path in tree.sources()
+        if path.parent != tree.folder
+    ],
 )
-def test_a_source_includes_its_own_header_first(path: Path) -> None:
+def test_a_file_includes_only_what_its_folder_may(tree: Tree, path: Path) -> None:
+    folder = path.relative_to(tree.folder).parts[0]
+    assert tree.violations(folder, _includes(path)) == []
+    roots = (tree.folder, PLUGIN.folder) if "bagua_net.h" in tree.allowed()[folder] else (tree.folder,)
+    missing = [each for each in _includes(path) if not any((root / each).is_file() for root in roots)]
+    assert missing == [], f"written from {tree}/"
+
+
+@each_tree
+def test_the_table_allows_no_more_than_is_used(tree: Tree) -> None:
+    used: dict[str, set[str]] = {folder: set() for folder in tree.allowed()}
+    for path in tree.sources():
+        folder = path.relative_to(tree.folder).parts[0]
+        if path.parent != tree.folder:
+            used[folder] |= {tree.end(each) for each in _includes(path)} - {folder}
+    assert used == tree.allowed()
+
+
+@each_tree
+def test_no_module_is_in_a_cycle(tree: Tree) -> None:
+    assert _cycles(tree.modules()) == set()
+
+
+@pytest.mark.parametrize(
+    ("tree", "path"),
+    [
+        pytest.param(tree, path, id=str(path.relative_to(ROOT)))
+        for tree in TREES
+        for path in tree.sources()
+        if path.suffix == ".c" and path.with_suffix(".h").exists()
+    ],
+)
+def test_a_source_includes_its_own_header_first(tree: Tree, path: Path) -> None:
     """This shows that every header is self-contained."""
-    assert _includes(path)[:1] == [str(path.relative_to(PLUGIN).with_suffix(".h"))]
+    assert _includes(path)[:1] == [str(path.relative_to(tree.folder).with_suffix(".h"))]
 
 
 def test_an_arrow_upwards_is_a_violation() -> None:
-    assert _violations("transport", ["engine/engine.h", "base/list.h"], _allowed()) == ["engine/engine.h"]
+    assert PLUGIN.violations("transport", ["engine/engine.h", "base/list.h"]) == ["engine/engine.h"]
 
 
 def test_cycles_are_found() -> None:
