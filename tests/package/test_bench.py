@@ -6,73 +6,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import nccl_wheels
 import pytest
+from bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
 
 import bagua_net
 from bagua_net._bench.workload.ops import OPS
 
-SECONDS = 100
-QUICK = ["--iters", "2", "--rounds", "1"]
 # 4 B is done at once; 16 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
 ENDLESS = ["--transport", "bagua", "--max", "16M", "--factor", "4194304", "--warmup", "20000", "--iters", "20"]
-SETTINGS = ("NCCL_", "BAGUA_NET_", "GLOO_", "TORCHELASTIC_")
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-
-
-def environment(**extra: str) -> dict[str, str]:
-    """This process's environment, without settings."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS) and k not in TORCHRUN}
-    package_root = str(Path(bagua_net.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [package_root, kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, **extra}
-
-
-def heed_interrupts() -> None:
-    """A shell makes its background commands ignore SIGINT, and their children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def start(*arguments: str, **extra: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "bagua_net", "bench", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**extra),
-        preexec_fn=heed_interrupts,
-    )
-
-
-def bench(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments, **extra)
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
-
-
-def results(tmp_path: Path, *arguments: str, **extra: str) -> dict[str, Any]:
-    """The JSON record of a run, which must succeed with correct results everywhere."""
-    file = tmp_path / "record.json"
-    run = bench(*arguments, "--json", str(file), **extra)
-    assert run.returncode == 0, run.stderr + run.stdout
-    record: dict[str, Any] = json.loads(file.read_text())
-    assert [row["wrong"] for row in record["results"]] == [0] * len(record["results"])
-    return record
 
 
 # ---- measuring ----
@@ -242,11 +192,6 @@ def test_more_ranks_than_cores_are_minded_last() -> None:
 # ---- several invocations ----
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def test_invocations_meet_at_a_rendezvous() -> None:
     common = ["--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo", "--transport", "bagua"]
     other = start(*common, "--rank", "1", "--max", "1K", *QUICK)
@@ -392,46 +337,8 @@ def test_a_wrong_result_is_counted_and_ends_with_status_1(tmp_path: Path) -> Non
     assert "2 ELEMENTS ARE WRONG" in run.stdout
 
 
-def children(pid: int) -> dict[int, int]:
-    """Process ids of a run's local ranks, by rank."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        found[json.loads(arguments[-2])["rank"]] = int(child)
-    return found
-
-
-@contextmanager
-def endless(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
-    """A run in the middle of measuring, and its ranks. All its processes end with the block."""
-    process = start(*ENDLESS, *arguments)
-    ranks: dict[int, int] = {}
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith("#"):
-                break  # the row of 4 B
-        ranks = children(process.pid)
-        assert sorted(ranks) == [0, 1]
-        yield process, ranks
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ended(pidfds: list[int]) -> bool:
-    """Waits until all of these processes have ended."""
-    waiting = set(pidfds)
-    while waiting:
-        ready, _, _ = select.select(waiting, [], [], 30)
-        if not ready:
-            return False
-        waiting -= set(ready)
-    return True
-
-
 def test_a_rank_that_is_killed_ends_the_run_with_its_reason() -> None:
-    with endless() as (process, ranks):
+    with endless(*ENDLESS) as (process, ranks):
         others = [os.pidfd_open(pid) for pid in ranks.values()]
         os.kill(ranks[1], signal.SIGKILL)
         _, err = process.communicate(timeout=SECONDS)
@@ -442,7 +349,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_reason() -> None:
 
 
 def test_a_rank_that_stands_still_ends_the_run() -> None:
-    with endless("--timeout", "2") as (process, ranks):
+    with endless(*ENDLESS, "--timeout", "2") as (process, ranks):
         os.kill(ranks[1], signal.SIGSTOP)
         _, err = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
@@ -451,7 +358,7 @@ def test_a_rank_that_stands_still_ends_the_run() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_command(number: signal.Signals) -> None:
-    with endless() as (process, ranks):
+    with endless(*ENDLESS) as (process, ranks):
         pidfds = [os.pidfd_open(pid) for pid in ranks.values()]
         process.send_signal(number)
         process.communicate(timeout=SECONDS)

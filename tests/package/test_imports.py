@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._sizes": set(),
     "bagua_net._torch_backend": set(),
     "bagua_net._native": {"bagua_net._errors"},
-    "bagua_net._nccl": {"bagua_net._errors"},
+    "bagua_net._nccl": {"bagua_net._errors", "bagua_net._native"},
     "bagua_net._settings": {"bagua_net._errors", "bagua_net._native", "bagua_net._nccl"},
     "bagua_net._machine": {"bagua_net._native", "bagua_net._settings"},
     "bagua_net._activation": {
@@ -49,7 +49,12 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._torch_backend",
         "bagua_net.torch",
     },
-    "bagua_net._bench.ranks": {"bagua_net._bench.transports", "bagua_net._bench.workload", "bagua_net._errors"},
+    "bagua_net._bench.ranks": {
+        "bagua_net._bench.transports",
+        "bagua_net._bench.workload",
+        "bagua_net._errors",
+        "bagua_net._machine",
+    },
     "bagua_net._bench.output": {
         "bagua_net._bench.ranks",
         "bagua_net._bench.workload",

@@ -22,6 +22,11 @@ from .workload import models
 from .workload.config import Config
 from .workload.result import Row
 
+#: Bytes that NCCL itself takes in each process, beside the buffers.
+_OWN_BYTES = {"emulated": 256 << 20}
+#: A phrase about the place of a run.
+_DEVICES = {"emulated": "without a GPU"}
+
 
 class TooLarge(BaguaNetError):
     """The buffers do not fit into this machine's memory."""
@@ -49,7 +54,7 @@ def _check_memory(config: Config, processes: int) -> None:
     except OSError:
         return
     free = next((int(row.split()[1]) for row in meminfo.splitlines() if row.startswith("MemAvailable")), None)
-    needed = buffer_bytes(config) * processes
+    needed = (buffer_bytes(config) + _OWN_BYTES.get(config.device, 0)) * processes
     if free is not None and needed > free * 1024:
         raise TooLarge(
             f"{processes} processes need {needed / 2**30:.1f} GiB for their buffers and this machine has "
@@ -77,17 +82,21 @@ def _load_text(config: Config) -> str:
 class _Listener:
     """Receives rank 0's events, prints them, and keeps them for the end."""
 
-    def __init__(self, config: Config, where: str, out: report.Report) -> None:
+    def __init__(self, config: Config, where: str, note: str, out: report.Report) -> None:
         self._config = config
         self._where = where
+        self._note = note
         self._out = out
         self.usable: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.evidence: dict[str, list[str]] = {}
         self.rows: list[Row] = []
 
     def event(self, event: dict[str, Any]) -> None:
         if event["event"] == "start":
             self._start(event["usable"], event["missing"])
+        elif event["event"] == "connected":
+            self._connected(event["evidence"])
         else:
             rows = [Row(**fields) for fields in event["rows"]]
             self.rows += rows
@@ -96,10 +105,30 @@ class _Listener:
     def _start(self, usable: dict[str, str], missing: dict[str, str]) -> None:
         self.usable, self.missing = usable, missing
         self._out.say(f"# {_load_text(self._config)}, {self._where}")
+        if self._note:
+            self._out.say(f"# {self._note}")
         for name, text in usable.items():
             self._out.say(f"# {name}: {text}")
+
+    def _connected(self, evidence: dict[str, list[str]]) -> None:
+        self.evidence = {name: lines for name, lines in evidence.items() if lines}
+        for name, lines in self.evidence.items():
+            for line in lines:
+                self._out.say(f"# {name} says: {line}")
         for line in report.headings():
             self._out.say(line)
+
+
+def _note(config: Config) -> str:
+    """What the figures are not; "" where they are what the columns say."""
+    if config.device != "emulated":
+        return ""
+    from .transports import emulated  # only where it is measured
+
+    return (
+        f"NCCL {emulated.version(config)}'s host code and network; "
+        "this processor plays the GPU's part, so times say nothing about a GPU"
+    )
 
 
 def _pass_on(line: str) -> None:
@@ -145,17 +174,18 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
     busy = summary.contention(config.nranks if placement.local else len(placement.ranks), *_processors())
     _check_memory(config, len(lanes(config)) * len(placement.ranks))
     interface = use_interface(ifname, placement.local)
-    where = ", ".join([placement.text, interface, *taken])
+    device = _DEVICES.get(config.device, "")
+    where = ", ".join(filter(None, [placement.text, interface, device, *taken]))
     if 0 not in placement.ranks:
         address = (placement.host, placement.port)
         Launcher(config, placement.ranks, address, placement.token, lambda event: None, _pass_on).run()
         return True
     members = len(lanes(config)) * config.nranks
     listen_on = placement.host if placement.port == 0 else ""
-    with Server(members, placement.token, listen_on, placement.port, config.timeout) as server:
+    with Server(members, placement.token, listen_on, placement.port, config.timeout, turn=config.nranks) as server:
         address = (placement.host, server.port)
         with report.Report(len(config.workloads())) as out:
-            listener = _Listener(config, where, out)
+            listener = _Listener(config, where, _note(config), out)
             Launcher(config, placement.ranks, address, placement.token, listener.event, _pass_on).run()
     return _finish(config, where, listener, outputs, busy)
 
@@ -173,6 +203,7 @@ def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs, b
             where=where,
             usable=listener.usable,
             missing=listener.missing,
+            evidence=listener.evidence,
             rows=listener.rows,
             summary=text,
         )

@@ -16,9 +16,18 @@ from .._bench.workload import models
 from .._bench.workload.config import Config
 from .._bench.workload.elements import MAX_RANKS, REDUCTIONS, TYPES
 from .._bench.workload.ops import OPS
+from .optional_value import OptionalValueCommand
 
-_TRANSPORTS = {"cpu": ("bagua", "nccl-socket", "gloo", "torch+bagua"), "cuda": ("nccl+bagua", "nccl")}
-_DEVICES = tuple(_TRANSPORTS)
+_EMULATED = "emulated"
+_OTHER = "nccl+other"
+_TRANSPORTS = {
+    "cpu": ("bagua", "nccl-socket", "gloo", "torch+bagua"),
+    "cuda": ("nccl+bagua", "nccl"),
+    _EMULATED: ("nccl+bagua", "nccl", _OTHER),
+}
+#: What turns each device on.
+_OPTIONS = {"cpu": "--device cpu", "cuda": "--device cuda", _EMULATED: "--nccl"}
+_DEVICES = ("cpu", "cuda")
 
 
 def _one_of(names: Iterable[str]) -> Callable[[str], str]:
@@ -43,9 +52,44 @@ def _transports(text: str, device: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if name not in _TRANSPORTS[device]:
-            known = "; ".join(f"with --device {kind}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
+            known = "; ".join(f"with {_OPTIONS[kind]}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
             raise typer.BadParameter(f"{name!r} is not a network to compare; {known}")
     return names
+
+
+def _emulated_transports(names: tuple[str, ...], net_plugin: str) -> tuple[str, ...]:
+    """Both of NCCL's, and the other plugin's where there is one: all of them can be measured wherever NCCL runs."""
+    if _OTHER in names and not net_plugin:
+        raise typer.BadParameter(f"{_OTHER} is the network of another plugin: name it with --net-plugin")
+    if net_plugin and names and _OTHER not in names:
+        raise typer.BadParameter(f"--net-plugin goes with {_OTHER}, which --transport leaves out")
+    return names or tuple(name for name in _TRANSPORTS[_EMULATED] if name != _OTHER or net_plugin)
+
+
+def _device(device: str, nccl: str, net_plugin: str, dev: int) -> str:
+    """The device of the run: that of --device, or an emulated one for --nccl."""
+    if not nccl:
+        if net_plugin:
+            raise typer.BadParameter("--net-plugin is measured through NCCL: it goes with --nccl")
+        return device
+    if device == "cuda":
+        raise typer.BadParameter("--device cuda needs a GPU, and --nccl is NCCL without one: leave one of them out")
+    if dev:
+        raise typer.BadParameter("NCCL chooses the network's device itself: --dev does not go with --nccl")
+    return _EMULATED
+
+
+def _check_average(redop: str, op: str, dtype: str, nranks: int) -> None:
+    """NCCL multiplies by a fraction instead of dividing; only the halves, quarters … have an exact one."""
+    if redop == "avg" and OPS[op].reduces and not _is_integer(dtype) and nranks & (nranks - 1):
+        raise typer.BadParameter(
+            f"NCCL averages {dtype} by multiplying with 1/{nranks}, which is not exact, and the checks are; "
+            "take 2, 4, 8 … ranks, an integer type, or another --redop"
+        )
+
+
+def _is_integer(dtype: str) -> bool:
+    return "int" in dtype
 
 
 def _sweep(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
@@ -88,11 +132,24 @@ Transport = Annotated[
     str,
     typer.Option(
         help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
-        f"(cuda: {', '.join(_TRANSPORTS['cuda'])}); default: all that are available except torch+bagua."
+        f"(with --device cuda: {', '.join(_TRANSPORTS['cuda'])}; with --nccl: {', '.join(_TRANSPORTS[_EMULATED])}); "
+        "default: all that are available except torch+bagua."
     ),
 ]
 Device = Annotated[
     str, typer.Option(callback=_one_of(_DEVICES), help="cpu: host memory. cuda: real NCCL, through torch.")
+]
+NcclOption = Annotated[
+    str,
+    typer.Option(
+        "--nccl",
+        metavar="[auto|PATH]",
+        help="NCCL's own code without a GPU: this libnccl.so.2, or auto, the one that a job here would use. This "
+        "processor plays the GPU's part.",
+    ),
+]
+NetPlugin = Annotated[
+    str, typer.Option(metavar="PATH", help="With --nccl: one more network, that of any other plugin for NCCL.")
 ]
 Iters = Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")]
 Warmup = Annotated[int, typer.Option(min=1, help="Calls before the first round.")]
@@ -121,6 +178,8 @@ def bench(
     model: Model = "",
     transport: Transport = "",
     device: Device = "cpu",
+    nccl: NcclOption = "",
+    net_plugin: NetPlugin = "",
     iters: Iters = 0,
     warmup: Warmup = 1,
     rounds: Rounds = 5,
@@ -141,6 +200,11 @@ def bench(
     if model and op != "allreduce":
         raise typer.BadParameter("a model's gradients are reduced: --model goes with --op allreduce only")
     placement = _place(ranks, rank, rendezvous)
+    device = _device(device, nccl, net_plugin, dev)
+    names = _transports(transport, device)
+    if device == _EMULATED:
+        names = _emulated_transports(names, net_plugin)
+        _check_average(redop, op, dtype, placement.nranks)
     config = Config(
         nranks=placement.nranks,
         op=op,
@@ -148,8 +212,10 @@ def bench(
         redop=redop,
         sizes=() if model else _sweep(_bytes(smallest), _bytes(largest), factor),
         model=model,
-        transports=_transports(transport, device),
+        transports=names,
         device=device,
+        nccl=nccl,
+        net_plugin=net_plugin,
         dev=dev,
         iters=iters,
         warmup=warmup,
@@ -163,4 +229,4 @@ def bench(
 
 def register(app: typer.Typer) -> None:
     """Adds the command ``bench``."""
-    app.command()(bench)
+    app.command(cls=OptionalValueCommand)(bench)

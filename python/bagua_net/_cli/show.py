@@ -19,10 +19,11 @@ from rich.text import Text
 
 from .._activation.status import Process, Status
 from .._activation.status import status as find_status
-from .._doctor import check, network, plugin
+from .._doctor import check, nccl, network, plugin
 from .._errors import LibraryNotFound, LibraryUnusable
 from .._native.plugin import plugin_path
 from .._settings import layers, parameters
+from .optional_value import OptionalValueCommand
 
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
@@ -130,12 +131,24 @@ def status(
     raise typer.Exit(0 if found.on else 1)
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    with_nccl: Annotated[
+        str,
+        typer.Option(
+            "--nccl",
+            metavar="[auto|PATH]",
+            help="Also run a job of two ranks over NCCL's own code, without a GPU: over this libnccl.so.2, or auto, "
+            "the one that a job here would use.",
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
     """Check this machine: verdict, fact, fix.
 
     Exit status 1: something fails. Warnings leave it 0.
     """
-    findings = list(check.run((*plugin.CHECKS, *network.CHECKS)))
+    job = nccl.checks(with_nccl) if with_nccl else ()
+    findings = list(check.run((*plugin.CHECKS, *network.CHECKS, *job)))
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         _dump([dataclasses.asdict(finding) for finding in findings])
@@ -182,5 +195,7 @@ def path() -> None:
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    for command in (status, doctor, params, path):
+    app.command()(status)
+    app.command(cls=OptionalValueCommand)(doctor)
+    for command in (params, path):
         app.command()(command)

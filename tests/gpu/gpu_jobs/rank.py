@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bagua_net._bench.ranks.process import die_with
+from bagua_net._machine.parent import die_with
 
 from . import collectives, communicators, counters, training
 from .job import Task

@@ -54,6 +54,7 @@ def write(
     where: str,
     usable: dict[str, str],
     missing: dict[str, str],
+    evidence: dict[str, list[str]],
     rows: list[Row],
     summary: list[str],
 ) -> None:
@@ -72,6 +73,7 @@ def write(
         "where": where,
         "transports": usable,
         "not_measured": missing,
+        "evidence": evidence,
         "results": [row.to_dict() for row in rows],
         "summary": summary,
     }

@@ -43,11 +43,11 @@ def compare(ours: Row, theirs: Row) -> Comparison:
     return Comparison(ours.label, ours.size, ratio, verdict)
 
 
-def _span(group: list[Comparison]) -> str:
-    if group[0].label:
-        return f"on {group[0].label}"
-    first, last = _sizes.show(group[0].size), _sizes.show(group[-1].size)
-    return f"at {first}" if len(group) == 1 else f"from {first} to {last}"
+def _span(label: str, sizes: list[int]) -> str:
+    if label:
+        return f"on {label}"
+    first, last = _sizes.show(sizes[0]), _sizes.show(sizes[-1])
+    return f"at {first}" if len(sizes) == 1 else f"from {first} to {last}"
 
 
 def _times(group: list[Comparison]) -> str:
@@ -56,9 +56,10 @@ def _times(group: list[Comparison]) -> str:
 
 
 def _clause(verdict: str, group: list[Comparison]) -> str:
+    span = _span(group[0].label, [one.size for one in group])
     if verdict == "unclear":
-        return f"no clear difference {_span(group)}"
-    return f"{verdict} {_span(group)} ({_times(group)} its speed)"
+        return f"no clear difference {span}"
+    return f"{verdict} {span} ({_times(group)} its speed)"
 
 
 def _by_transport(rows: list[Row]) -> dict[str, list[Row]]:
@@ -89,6 +90,14 @@ def _against(name: str, ours: list[Row], rival: str, theirs: list[Row]) -> str:
     return f"{name} against {rival}: {'; '.join(clauses)}."
 
 
+def _chosen(name: str, rows: list[Row]) -> Iterator[str]:
+    """What the network chose, by size; nothing where it does not say."""
+    groups = [(text, list(group)) for text, group in itertools.groupby(rows, key=lambda row: row.chosen)]
+    clauses = [f"{text} {_span(group[0].label, [row.size for row in group])}" for text, group in groups if text]
+    if clauses:
+        yield f"{name} chose {', '.join(clauses)}."
+
+
 def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[str]:
     """The measurement, each transport's figures, ours against each other one, and the transports not compared.
 
@@ -103,6 +112,7 @@ def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[
     by_name = _by_transport(rows)
     for name, own in by_name.items():
         yield _alone(name, own)
+        yield from _chosen(name, own)
     us = next((name for name in OURS if name in by_name), None)
     for rival, theirs in by_name.items():
         if us is not None and rival != us:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The processes of a run on this host: started together, watched, and never left behind. If this process dies, the
-kernel ends them (``process.die_with``).
+kernel ends them (``_machine.parent.die_with``).
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ def lanes(config: Config) -> list[Lane]:
         if kind.environment is None:
             shared.append(name)
         else:
-            apart.append(Lane((name,), kind.environment()))
+            apart.append(Lane((name,), kind.environment(config)))
     return [Lane(tuple(shared), {}), *apart] if shared else apart
 
 
 @dataclass
 class _Child:
     rank: int
+    networks: str
+    """Those of this process, where the rank has several processes."""
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
@@ -76,12 +78,12 @@ class _Child:
         last = self.partial.decode(errors="replace").strip() or (self.lines[-1] if self.lines else "")
         if code < 0:
             try:
-                how = f"was killed by {signal.Signals(-code).name}"
+                how = f"{self.networks} was killed by {signal.Signals(-code).name}"
             except ValueError:
-                how = f"was killed by signal {-code}"
+                how = f"{self.networks} was killed by signal {-code}"
         else:
-            how = f"ended with exit code {code}"
-        return f"rank {self.rank} {how}" + (f": {last}" if last else "")
+            how = f" ended with exit code {code}"
+        return f"rank {self.rank}{how}" + (f": {last}" if last else "")
 
 
 def _blame(child: _Child) -> int:
@@ -163,7 +165,7 @@ class Launcher:
             rank_process.TOKEN_VARIABLE: self._token,
             "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")])),
         }
-        if self._config.device == "cuda":
+        if self._config.device != "cpu":
             environment.setdefault("NCCL_HOSTID", f"bagua-net-bench-{rank}")  # see cuda.py
         process = subprocess.Popen(
             [sys.executable, "-m", "bagua_net._bench.ranks.process", task.to_json()],
@@ -175,7 +177,8 @@ class Launcher:
             start_new_session=True,  # a Ctrl-C reaches only this process, which then ends them
         )
         assert process.stdout is not None
-        child = _Child(rank, process, process.stdout)
+        networks = f" of {', '.join(lane.names)}" if len(lanes(self._config)) > 1 else ""
+        child = _Child(rank, networks, process, process.stdout)
         self._children.append(child)
         self._selector.register(child.output, selectors.EVENT_READ, child)
 

@@ -102,6 +102,7 @@ class Bench:
             if transport is not None
         }
         wrong = {name: self._checked(name, jobs, calls) for name, calls in self._turns(bound)}
+        chosen = {name: calls[-1].chosen() for name, calls in bound.items()}
         iters = self._iterations(bound)
         spent: dict[str, list[Spent]] = {name: [] for name in bound}
         for number in range(self._config.rounds):
@@ -109,7 +110,7 @@ class Bench:
                 spent[name].append(self._timed(name, calls, iters[name]))
         for name, calls in self._turns(bound):
             wrong[name] += self._checked(name, jobs, calls)
-        return self._rows(workload, spent, wrong, iters)
+        return self._rows(workload, spent, wrong, iters, chosen)
 
     def _turns(self, bound: dict[str, list[Bound]], start: int = 0) -> Iterator[tuple[str, list[Bound]]]:
         """This process's transports, each when it is its turn among all of them."""
@@ -198,17 +199,24 @@ class Bench:
             for name in self._transports
         }
 
+    def _first_text(self, mine: dict[str, str]) -> dict[str, str]:
+        """Each transport's text on the lowest rank that has one: of NCCL's ranks, only the first writes its choice."""
+        rows = [json.loads(row) for row in self._rendezvous.all_gather(json.dumps(mine).encode())]
+        return {name: next(filter(None, (row.get(name) for row in rows)), "") for name in self._transports}
+
     def _rows(
         self,
         workload: Workload,
         spent: dict[str, list[Spent]],
         wrong: dict[str, int],
         iters: dict[str, int],
+        chosen: dict[str, str],
     ) -> list[Row]:
         config, op = self._config, self._config.operation
         slowest = self._gather({name: [turn.clock for turn in turns] for name, turns in spent.items()}, max)
         used = self._gather({name: [turn.processor for turn in turns] for name, turns in spent.items()}, fmean)
         all_wrong = self._gather({name: [found] for name, found in wrong.items()}, sum)
+        choice = self._first_text(chosen)
         count = sum(workload.counts)
         return [
             Row(
@@ -224,6 +232,7 @@ class Bench:
                 iters=iters[name],
                 wrong=int(all_wrong[name][0]),
                 used=used[name],
+                chosen=choice[name],
             )
             for name in self._transports
         ]

@@ -7,17 +7,16 @@ consequence of another rank's.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import signal
 import sys
 import traceback
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from ..._errors import BaguaNetError
+from ..._machine.parent import die_with
 from ..transports.base import NetworkFailed, Place, Transport, Unavailable
 from ..transports.registry import kinds, survey
 from ..workload.config import Config
@@ -30,8 +29,6 @@ TOKEN_VARIABLE = "BAGUA_NET_BENCH_TOKEN"
 EXIT_OWN_FAULT = 1
 EXIT_NETWORK = 4
 EXIT_OTHER_RANK = 5
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,11 @@ class Assignment:
         return Assignment(**{**fields, "names": tuple(fields["names"])})
 
 
-def die_with(parent: int) -> None:
-    """Makes the kernel end this process when its parent ends for any reason."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _end(error: BaguaNetError) -> NoReturn:
+    """Ends this process from any thread, with the error for the parent."""
+    print(error, file=sys.stderr, flush=True)
+    codes = {RendezvousFailed: EXIT_OTHER_RANK, NetworkFailed: EXIT_NETWORK}
+    os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # bypasses torch, whose exit waits for its peers
 
 
 def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[str, str], dict[str, str]]:
@@ -98,7 +95,7 @@ def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[s
 
 def _connect(config: Config, task: Assignment, rendezvous: Client, names: list[str]) -> dict[str, Transport | None]:
     """The run's transports, connected; None for those in another process."""
-    place = Place(task.rank, rendezvous.local_host)
+    place = Place(task.rank, rendezvous.local_host, _end)
     transports: dict[str, Transport | None] = {}
     for name in names:
         transport = kinds(config.device)[name].open(config, place) if name in task.names else None
@@ -109,6 +106,16 @@ def _connect(config: Config, task: Assignment, rendezvous: Client, names: list[s
             transport.connect([theirs[rank] for rank in range(config.nranks)])
         transports[name] = transport
     return transports
+
+
+def _evidence(rendezvous: Client, transports: dict[str, Transport | None]) -> dict[str, list[str]]:
+    """Each network's lines about itself, as the lowest rank has them. The same on every rank."""
+    mine = {name: transport.evidence for name, transport in transports.items() if transport is not None}
+    found: dict[str, list[str]] = {name: [] for name in transports}
+    for row in rendezvous.all_gather(json.dumps(mine).encode()):
+        for name, lines in json.loads(row).items():
+            found[name] = found[name] or lines
+    return found
 
 
 def run(task: Assignment, token: str, events: TextIO) -> None:
@@ -123,6 +130,7 @@ def run(task: Assignment, token: str, events: TextIO) -> None:
         usable, missing = _agree(config, task, rendezvous)
         report(event="start", usable=usable, missing=missing)
         transports = _connect(config, task, rendezvous, list(usable))
+        report(event="connected", evidence=_evidence(rendezvous, transports))
         for rows in Bench(config, rendezvous, task.rank, transports).run():
             report(event="rows", rows=[asdict(row) for row in rows])
         for transport in transports.values():
@@ -138,9 +146,7 @@ def main() -> None:
         try:
             run(task, os.environ[TOKEN_VARIABLE], events)
         except BaguaNetError as error:
-            print(error, file=sys.stderr, flush=True)
-            codes = {RendezvousFailed: EXIT_OTHER_RANK, NetworkFailed: EXIT_NETWORK}
-            os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # bypasses torch, whose exit waits for its peers
+            _end(error)
         except Exception:
             traceback.print_exc()
             sys.stderr.flush()

@@ -86,13 +86,25 @@ class Server:
         host: address to listen on; "": all addresses of this host.
         port: 0 takes any free one, which is then in :attr:`port`.
         timeout: seconds that an all-gather may take from its first row to its last.
+        turn: where several of the ranks here are processes of one rank, the number of those: this server's number i is
+            a process of rank i modulo ``turn``, and errors name that. 0: each is a rank.
 
     Raises:
         RendezvousFailed: it cannot listen on the address.
     """
 
-    def __init__(self, nranks: int, token: str, host: str = "127.0.0.1", port: int = 0, timeout: float = 120.0) -> None:
+    def __init__(
+        self,
+        nranks: int,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        timeout: float = 120.0,
+        *,
+        turn: int = 0,
+    ) -> None:
         self._nranks = nranks
+        self._turn = turn or nranks
         self._token = _digest(token)
         self._timeout = timeout
         try:
@@ -163,8 +175,8 @@ class Server:
         for peer in [p for p in self._peers.values() if p.rank is None and p.deadline <= now]:
             self._drop(peer)
         if self._rows and self._round_deadline <= now:
-            missing = [rank for rank in range(self._nranks) if rank not in self._rows]
-            self._fail(f"{_name_ranks(missing)} did not arrive within {self._timeout:g} s")
+            missing = {rank % self._turn for rank in range(self._nranks) if rank not in self._rows}
+            self._fail(f"{_name_ranks(sorted(missing))} did not arrive within {self._timeout:g} s")
 
     def _accept(self) -> None:
         try:
@@ -260,7 +272,7 @@ class Server:
         if peer.rank is not None:
             self._joined.pop(peer.rank, None)
             self._rows.pop(peer.rank, None)
-            self._fail(f"rank {peer.rank} left the run")
+            self._fail(f"rank {peer.rank % self._turn} left the run")
 
 
 # ---- client ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from ..._errors import BaguaNetError
 from ..workload.config import Config
@@ -40,6 +40,14 @@ def _nothing() -> None:
     pass
 
 
+def _no_choice() -> str:
+    return ""
+
+
+def _raise(error: BaguaNetError) -> NoReturn:
+    raise error
+
+
 @dataclass(frozen=True)
 class Bound:
     """A job that can be repeated. Each of its functions raises where the network fails."""
@@ -51,6 +59,8 @@ class Bound:
     """Copies the job's buffers to the memory that the network uses."""
     pull: Call = _nothing
     """Copies the result back into the job's buffers."""
+    chosen: Callable[[], str] = _no_choice
+    """What the network chose for the calls since the binding, such as an algorithm; "": it does not say."""
 
 
 class Transport(Protocol):
@@ -58,6 +68,8 @@ class Transport(Protocol):
 
     row: bytes
     """The bytes that the other ranks need to connect."""
+    evidence: list[str]
+    """The network's own lines about itself, once it is connected."""
 
     def connect(self, rows: list[bytes]) -> None:
         """Connects to all ranks; ``rows`` are theirs, in rank order. All ranks call it at the same time."""
@@ -79,6 +91,8 @@ class Place:
     rank: int
     host: str
     """This host's address, as the other ranks can reach it."""
+    give_up: Callable[[BaguaNetError], NoReturn] = _raise
+    """Ends this process because of that error, from any thread: for waits that nothing can interrupt."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,7 @@ class Kind:
     describe: Callable[[Config], str]
     """Its product and version. Raises Unavailable, with the reason, where it cannot do what the config asks."""
     open: Callable[[Config, Place], Transport]
-    environment: Callable[[], dict[str, str]] | None = None
+    environment: Callable[[Config], dict[str, str]] | None = None
     """Not None: it is measured in separate processes, which get these variables in addition."""
     on_request: bool = False
     """Measured only when requested by name."""

@@ -77,11 +77,11 @@ def _describe_without(config: Config) -> str:
     return f"NCCL {nccl_version()} on CUDA with its own Socket network"
 
 
-def _with_plugin() -> dict[str, str]:
+def _with_plugin(config: Config) -> dict[str, str]:
     return environment.env()
 
 
-def _without_plugin() -> dict[str, str]:
+def _without_plugin(config: Config) -> dict[str, str]:
     return {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none"}
 
 

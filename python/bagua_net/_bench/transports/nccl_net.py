@@ -46,6 +46,7 @@ class NetTransport:
         row = self._ffi.new("char[]", self._lib.bnet_coll_handle_size(self._coll))
         self._check(self._lib.bnet_coll_listen(self._coll, row))
         self.row = bytes(self._ffi.buffer(row))
+        self.evidence: list[str] = []
 
     def connect(self, rows: list[bytes]) -> None:
         joined = self._ffi.from_buffer(b"".join(rows))

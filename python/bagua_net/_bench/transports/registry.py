@@ -9,12 +9,17 @@ from .base import Kind
 
 
 def kinds(device: str) -> dict[str, Kind]:
-    """The networks for memory of this device, ours first. Those for GPUs need only torch."""
+    """The networks for memory of this device, ours first. Those for GPUs need only torch, those for emulated GPUs only
+    NCCL."""
     rows: tuple[Kind, ...]
     if device == "cuda":
         from . import cuda
 
         rows = (cuda.WITH_PLUGIN, cuda.WITHOUT_PLUGIN)
+    elif device == "emulated":
+        from . import emulated
+
+        rows = (emulated.BAGUA, emulated.SOCKET, emulated.OTHER)
     else:
         from . import gloo, nccl_net, torch_bagua
 

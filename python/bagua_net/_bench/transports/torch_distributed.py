@@ -45,6 +45,7 @@ class TorchTransport:
         self._timeout = datetime.timedelta(seconds=config.timeout)
         self._store: Any = None
         self.row = b""
+        self.evidence: list[str] = []
         if place.rank == 0:
             self._store = self._dist.TCPStore(
                 place.host, 0, config.nranks, is_master=True, timeout=self._timeout, wait_for_workers=False

@@ -33,6 +33,11 @@ class Config:
     transports: tuple[str, ...] = ()
     """Requested by name; empty: all that are available."""
     device: str = "cpu"
+    """cpu, cuda or emulated."""
+    nccl: str = ""
+    """The libnccl.so.2 of emulated GPUs, or "auto"."""
+    net_plugin: str = ""
+    """The plugin of the network nccl+other."""
     dev: int = 0
     """The network's device."""
     iters: int = 0

@@ -32,6 +32,8 @@ class Row:
     """Elements that differ from the exact result, over all ranks and checks."""
     used: list[float]
     """Processor seconds per call of each round: of all threads of a rank's process, the mean of the ranks."""
+    chosen: str = ""
+    """What the network chose for these calls, in its own words: NCCL's algorithm and protocol. "": it does not say."""
 
     @property
     def seconds(self) -> float:

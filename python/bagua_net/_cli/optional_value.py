@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+"""Options whose value may be left out, which typer does not offer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+#: Option → its value where none is given.
+_DEFAULTS = {"--nccl": "auto"}
+
+
+def filled(arguments: list[str]) -> list[str]:
+    """The arguments, with the default after each such option that another option, or nothing, follows."""
+    found = []
+    for at, argument in enumerate(arguments):
+        found.append(argument)
+        if argument in _DEFAULTS and all(following.startswith("-") for following in arguments[at + 1 : at + 2]):
+            found.append(_DEFAULTS[argument])
+    return found
+
+
+class OptionalValueCommand(TyperCommand):
+    """A command that has such an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, filled(args))

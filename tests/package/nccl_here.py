@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""An NCCL for tests that need any one, and files that are none.
+
+library = nccl_here.library()            # skips the test, with the reason, where there is none
+stripped = nccl_here.build(tmp_path, "stripped")
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+from pathlib import Path
+
+import nccl_wheels
+import pytest
+
+from bagua_net._nccl import discovery
+
+#: Of :mod:`nccl_wheels`, where no wheel is installed.
+_OTHERWISE = "2.30.7"
+
+_VERSION = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
+_CRASH = "__attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 0; }\n"
+_SOURCES = {
+    "stripped": _VERSION % 23007,
+    "old": _VERSION % 21000,
+    "another": "int other;\n",
+    "crashing": _CRASH,
+}
+
+
+@functools.cache
+def _installed() -> Path | None:
+    """The library of the nvidia-nccl wheel of this Python."""
+    found = discovery.find((directory / "libnccl.so.2", "wheel") for directory in discovery._wheel_directories())
+    return found.path if found is not None else None
+
+
+def library() -> Path:
+    """That of the installed wheel, or one of another release."""
+    return _installed() or nccl_wheels.library(_OTHERWISE)
+
+
+def build(directory: Path, name: str) -> Path:
+    """A library that is no NCCL: "stripped", "old", "another" or "crashing" when it is loaded."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    source, made = directory / f"{name}.c", directory / f"{name}.so"
+    source.write_text(_SOURCES[name])
+    options = ["-shared", "-fPIC", *(["-s"] if name == "stripped" else [])]
+    subprocess.run([compiler, *options, "-o", str(made), str(source)], check=True, timeout=60)
+    return made

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net doctor --nccl``: at which step a job over NCCL itself stops."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import nccl_here
+import nccl_wheels
+import pytest
+from sandbox import Sandbox
+
+from bagua_net._doctor import nccl
+from bagua_net._doctor.nccl_job import STEPS
+from bagua_net._native.plugin import plugin_path
+from bagua_net._nccl import discovery
+
+Finding = dict[str, str]
+
+
+def diagnose(sandbox: Sandbox, *arguments: str, **settings: str) -> tuple[int, dict[str, Finding]]:
+    """The status and the findings of the job, by step."""
+    given = {"NCCL_SOCKET_IFNAME": "lo"} | settings
+    done = sandbox.run("doctor", "--json", *arguments, **given)
+    assert done.stderr == ""
+    steps = {f"NCCL {step}": step for step in STEPS}
+    found = {steps[check["name"]]: check for check in json.loads(done.stdout) if check["name"] in steps}
+    return done.returncode, found
+
+
+def named(library: Path) -> list[str]:
+    return ["--nccl", str(library)]
+
+
+def test_a_job_that_works_names_every_step_and_the_network(sandbox: Sandbox) -> None:
+    library = nccl_here.library()
+    status, found = diagnose(sandbox, *named(library))
+    assert (status, tuple(found)) == (0, STEPS)
+    assert {check["verdict"] for check in found.values()} == {"ok"}
+    assert str(library) in found["load"]["fact"]
+    assert "coll channels" in found["init"]["fact"]
+    assert found["network"]["fact"] == "BaguaNet, as `bagua-net run` turns it on; it is off here"
+
+
+def test_without_the_option_there_is_no_job(sandbox: Sandbox) -> None:
+    assert diagnose(sandbox) == (0, {})
+
+
+@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+def test_the_library_of_a_job_here_needs_no_name(sandbox: Sandbox, version: str) -> None:
+    status, found = diagnose(sandbox, "--nccl", **sandbox.with_nccl(nccl_wheels.library(version)))
+    assert (status, tuple(found)) == (0, STEPS)
+    assert found["load"]["fact"].startswith(f"NCCL {version}, ")
+
+
+def test_a_job_gets_the_plugin_from_the_file_that_nccl_reads(sandbox: Sandbox) -> None:
+    """From 2.23 on, NCCL takes the file from this variable."""
+    conf = sandbox.root / "job.conf"
+    conf.write_text(f"NCCL_NET_PLUGIN={plugin_path()}\nNCCL_NET=BaguaNet\n")
+    status, found = diagnose(sandbox, *named(nccl_wheels.library("2.30.7")), NCCL_CONF_FILE=str(conf))
+    assert (status, found["network"]["verdict"]) == (0, "ok")
+    assert found["network"]["fact"] == f"BaguaNet, by {conf}"
+
+
+def test_another_network_is_a_failure_with_its_cause(sandbox: Sandbox) -> None:
+    settings = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": str(plugin_path())}
+    status, found = diagnose(sandbox, *named(nccl_here.library()), **settings)
+    assert (status, found["result"]["verdict"]) == (1, "ok")
+    assert found["network"] == {
+        "name": "NCCL network",
+        "verdict": "fail",
+        "fact": "Socket, not BaguaNet: NCCL_NET=Socket (environment) asks for another network",
+        "fix": "unset it there",
+    }
+
+
+def test_a_plugin_that_cannot_start_stops_the_job_at_init(sandbox: Sandbox) -> None:
+    status, found = diagnose(sandbox, *named(nccl_wheels.library("2.30.7")), BAGUA_NET_NSTREAMS="999")
+    assert (status, list(found)) == (1, ["load", "unique id", "init"])
+    assert found["init"]["verdict"] == "fail"
+    assert "failed: ncclCommInitRank: " in found["init"]["fact"]
+    assert "NET/BaguaNet: BAGUA_NET_NSTREAMS=999: not in 0 … 64" in found["init"]["fact"]
+    assert found["init"]["fix"].startswith("unset it or use a value in that range")
+
+
+def test_no_interface_stops_the_job_at_its_id(sandbox: Sandbox) -> None:
+    status, found = diagnose(sandbox, *named(nccl_here.library()), NCCL_SOCKET_IFNAME="nosuchif0")
+    assert (status, list(found)) == (1, ["load", "unique id"])
+    assert "no socket interface found" in found["unique id"]["fact"]
+    assert found["unique id"]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("stripped", "has been stripped"), ("crashing", "killed by SIGSEGV"), ("another", "not NCCL")]
+)
+def test_a_library_that_is_no_nccl_stops_the_job_at_once(sandbox: Sandbox, name: str, reason: str) -> None:
+    status, found = diagnose(sandbox, *named(nccl_here.build(sandbox.root, name)))
+    assert (status, list(found)) == (1, ["load"])
+    assert reason in found["load"]["fact"]
+    assert found["load"]["fix"]
+
+
+def test_a_library_that_is_missing_is_a_finding(sandbox: Sandbox) -> None:
+    status, found = diagnose(sandbox, "--nccl", "/nowhere/libnccl.so.2")
+    assert (status, found["load"]["fix"]) == (1, "name a libnccl.so.2")
+
+
+def test_a_variable_that_asks_for_a_gpu_is_a_finding(sandbox: Sandbox) -> None:
+    status, found = diagnose(sandbox, *named(nccl_here.library()), NCCL_CUMEM_ENABLE="1")
+    assert (status, found["load"]["fix"]) == (1, "unset it or set it to 0")
+
+
+# ---- faults ----
+
+# Every Python process that finds this module imports it: in rank 1 of the job, one function does something else.
+SABOTAGE = """
+import os, signal, sys
+if sys.orig_argv[2:4] == ["bagua_net._doctor.nccl_job", "1"]:
+    from bagua_net._nccl import emulated
+    def fault(*arguments):
+        {fault}
+    original = emulated.{function}
+    emulated.{function} = fault
+"""
+
+
+def sabotaged(directory: Path, function: str, fault: str) -> dict[str, str]:
+    (directory / "sitecustomize.py").write_text(SABOTAGE.format(function=function, fault=fault))
+    return {"PYTHONPATH": os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("function", "step"), [("Comm.all_reduce", "allreduce"), ("Nccl.comm_init_rank", "init"), ("Comm.destroy", "close")]
+)
+def test_a_rank_that_dies_is_named_with_its_signal(sandbox: Sandbox, function: str, step: str) -> None:
+    """The other one, which waits for it, is not."""
+    settings = sabotaged(sandbox.root, function, KILLED)
+    status, found = diagnose(sandbox, *named(nccl_here.library()), **settings)
+    assert (status, list(found)) == (1, list(STEPS[: STEPS.index(step) + 1]))
+    assert found[step]["fact"] == "rank 1 was killed by SIGKILL"
+
+
+def test_a_wrong_result_is_found(sandbox: Sandbox) -> None:
+    """Rank 1 takes part with other data than it should."""
+    settings = sabotaged(sandbox.root, "Comm.all_reduce", "arguments[1][:4] = b'abcd'; original(*arguments)")
+    status, found = diagnose(sandbox, *named(nccl_here.library()), **settings)
+    assert (status, list(found)) == (1, list(STEPS[: STEPS.index("result") + 1]))
+    assert "failed: 1 of 262144 elements are wrong" in found["result"]["fact"]
+
+
+def test_a_job_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "TIMEOUT_S", 4.0)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    for name, value in sabotaged(tmp_path, "Comm.all_reduce", "signal.pause()").items():
+        monkeypatch.setenv(name, value)
+    ranks = nccl.job(nccl_here.library(), {})
+    assert [rank.reason for rank in ranks] == ["", ""]
+    assert all(rank.stopped_at <= STEPS.index("allreduce") for rank in ranks)
+    assert nccl.cause(ranks) in {f"rank {number} was not done within 4 s" for number in (0, 1)}
+
+
+def test_a_crash_is_the_cause_of_another_rank_s_error() -> None:
+    failed, crashed = nccl.Rank(0, reason="rank 0 failed"), nccl.Rank(1, reason="rank 1 crashed", crashed=True)
+    assert nccl.cause([failed, crashed]) == "rank 1 crashed"
+    assert nccl.cause([failed, nccl.Rank(1)]) == "rank 0 failed"
+
+
+def test_the_doctor_itself_loads_no_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    before = discovery.mapped_in_process()
+    (check,) = nccl.checks(str(nccl_here.library()))
+    assert [finding.verdict for finding in check()] == ["ok"] * len(STEPS)
+    assert discovery.mapped_in_process() == before
