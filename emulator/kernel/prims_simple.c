@@ -38,16 +38,21 @@ static void open_simple(struct emu_prims *prims)
 		prims->to[i].step = round_up(prims->to[i].step, chunk_steps(prims));
 }
 
-/* Where the data of the link's current step is. */
+static int64_t load(const char *at, int bytes)
+{
+	return bytes == sizeof(int64_t) ? __atomic_load_n((const int64_t *)at, __ATOMIC_RELAXED)
+					: __atomic_load_n((const int32_t *)at, __ATOMIC_RELAXED);
+}
+
+/* Where the data of the link's current step is. The proxy has written that before the counter that was waited for. */
 static char *slot(const struct emu_link *link)
 {
 	const struct emu_conn *conn = &link->conn;
-	const size_t n = link->step % EMU_STEPS;
-	const char *mode = conn->fifo_mode == NULL ? NULL : conn->fifo_mode + n * conn->fifo_stride;
+	const size_t n = link->step % EMU_STEPS, at = n * conn->fifo_stride;
+	const bool has_mode = conn->fifo_mode != NULL;
 
-	if (conn->fifo_offset != NULL && (mode == NULL || __atomic_load_n((const int *)mode, __ATOMIC_RELAXED) == 1))
-		return conn->buffs[EMU_SIMPLE] +
-		       __atomic_load_n((const int *)(conn->fifo_offset + n * conn->fifo_stride), __ATOMIC_RELAXED);
+	if (conn->fifo_offset != NULL && (!has_mode || load(conn->fifo_mode + at, sizeof(int32_t)) == 1))
+		return conn->buffs[EMU_SIMPLE] + load(conn->fifo_offset + at, conn->fifo_offset_bytes);
 	return conn->buffs[EMU_SIMPLE] + n * (size_t)conn->step_bytes;
 }
 

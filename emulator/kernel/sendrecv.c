@@ -59,13 +59,14 @@ static void copy_own(const struct emu_p2p *work)
 /* Adds the transfers of a work. Returns how many. */
 static int list_transfers(struct emu_lane *lane, const struct emu_p2p *work, struct transfer *transfers)
 {
+	const int own = lane->play->launch->rank;
 	int count = 0;
 
-	if (work->has_send && work->send_rank == lane->play->launch->rank) {
+	if (work->has_send && work->send_rank == own) {
 		copy_own(work);
 		return 0;
 	}
-	if (work->has_recv)
+	if (work->has_recv && work->recv_rank != own)
 		transfers[count++] =
 			(struct transfer){lane,  work->recv_addr, work->recv_bytes, work->recv_rank, work->recv_chunk,
 					  false, work->recv_ll};

@@ -25,7 +25,7 @@ static void test_path_rule(void)
 	check_int(bnet_sndbuf_for_path(301, gb, false), 0); /* long: the kernel's autotuning */
 	check_int(bnet_sndbuf_for_path(20000, 100 * gb, true), 0);
 	check_int(bnet_sndbuf_for_path(0, 0, false), 128 * 1024);
-	check_int(bnet_sndbuf_for_path(0, 0, true), 1024 * 1024); /* contended processors */
+	check_int(bnet_sndbuf_for_path(0, 0, true), 256 * 1024); /* contended processors */
 	check_int(bnet_sndbuf_for_path(100, 12 * gb, true), 2400000 / 131072 * 131072 + 131072);
 }
 
