@@ -24,6 +24,7 @@
 #include "device/topology.h"
 #include "elf/redirect.h"
 #include "elf/symtab.h"
+#include "kernel/kernel.h"
 #include "layout/layout.h"
 
 enum { SCALE_KERNELS = 16 };
@@ -286,6 +287,7 @@ static int use_layout(struct text error)
 	if (emu_layout_bind(layout, find_symbol, &missing) != 0)
 		return say(error, "%s lacks the symbol %s.", nccl.path, missing);
 	emu_launch_configure(layout, scale_kernel);
+	emu_kernel_set_release(version);
 	return 0;
 }
 

@@ -59,7 +59,7 @@ struct emu_schedule {
 	ssize_t last_chunk; /* ring allreduce in 2.20 and 2.21: the last loop's chunk; 0: derive it */
 	/* EMU_STRIDED (before): the channels take turns over [0, size) */
 	ssize_t size;
-	ssize_t tree_chunk; /* lastChunkSize: the chunk of tree, broadcast and reduce with the Simple protocol */
+	ssize_t tree_chunk; /* lastChunkSize: the chunk of tree, broadcast and reduce with Simple, the last one's of the rest */
 	int bid, channels, threads;
 };
 
@@ -77,7 +77,7 @@ struct emu_p2p {
 	void *send_addr, *recv_addr; /* this channel's part */
 	size_t send_bytes, recv_bytes;
 	int send_rank, recv_rank;
-	int send_chunk, recv_chunk; /* bytes */
+	int send_chunk, recv_chunk; /* bytes of data in a step */
 	bool has_send, has_recv;
 	bool send_ll, recv_ll;
 };

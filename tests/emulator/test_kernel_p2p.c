@@ -186,11 +186,12 @@ static int fill_broadcasts(const struct world *world, int rank, int channel, int
 	batch->func = EMU_ALL_GATHER_V;
 	batch->proto = job->proto;
 	batch->works = world->ranks;
-	for (int root = 0; root < world->ranks; root++) {
+	for (int depth = 0; depth < world->ranks; depth++) { /* NCCL's order */
+		const int root = (rank + world->ranks - depth) % world->ranks;
 		const size_t start = part_start(world, bytes_of(job, root), channel);
 
-		batch->bcast[root] = (struct emu_bcast){
-			.ring_depth = (rank + world->ranks - root) % world->ranks,
+		batch->bcast[depth] = (struct emu_bcast){
+			.ring_depth = depth,
 			.chunk = bcast_chunk(job->proto),
 			.sendbuff = job->source[root] + start,
 			.recvbuff = job->received[rank][root] + start,

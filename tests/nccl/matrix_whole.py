@@ -68,8 +68,8 @@ the oldest release, that of torch and the newest. Last run: {date}, bagua_net {o
 ## Cells
 
 Each entry: cells, wrong ones, seconds. {many} ranks have fewer sizes. With {striped} ranks the plugin cuts messages for
-{streams} streams from the start, otherwise as it adds streams. The ranks share the processors, so the seconds do not compare
-networks.
+{streams} streams from the start, otherwise as it adds streams. The ranks share the processors, so the seconds do not
+compare networks.
 
 {cells}
 

@@ -37,6 +37,9 @@ from matrix_values import REDUCTIONS, SUM, TYPES
 #: The oldest release, that of torch 2.13, and the newest one.
 VERSIONS = ("2.18.3", "2.29.7", "2.32.3")
 NEWEST = VERSIONS[-1]
+#: A first run downloads wheels, and the machine may be busy.
+pytestmark = pytest.mark.timeout(900)
+
 #: With many ranks on few processors a cell takes long: one setting for each algorithm and each protocol.
 _OF_MANY = (DEFAULT, Setting("Ring", "LL128"), Setting("Tree", "LL"), Setting("PAT", "Simple"))
 _MANY = 8
