@@ -11,15 +11,12 @@ from pathlib import Path
 
 import matrix_log
 import nccl_job
+import releases
 from matrix_cells import BROADCASTS, DEFAULT, SETTINGS, Amount, Cell, Setting, plan
 from matrix_values import TYPES
 
 #: These take Ring for large messages even where PAT is asked for.
 _LEAVES_PAT = ("2.23.",)
-#: These forget a plugin's path when they unload it after the last communicator (NVIDIA/nccl#1978), and the next
-#: communicator fails. With this variable they do not unload it.
-_FORGETS_PLUGIN = ("2.28.", "2.29.")
-_KEEPS_PLUGIN = {"NCCL_NET_PLUGIN_REF_COUNT": "1"}
 #: With so many ranks a connection of the plugin has so many streams from the start, so that messages are cut. Otherwise
 #: it begins with one.
 STRIPED, STREAMS = 3, 4
@@ -93,7 +90,7 @@ class Ranks:
 
 
 def _variables(version: str, size: int) -> dict[str, str]:
-    made = dict(_KEEPS_PLUGIN) if version.startswith(_FORGETS_PLUGIN) else {}
+    made = releases.settings(version)
     return made | {"BAGUA_NET_MIN_NSTREAMS": str(STREAMS)} if size == STRIPED else made
 
 

@@ -3,7 +3,7 @@
 algorithm and protocol, and every byte of the results. Over sockets it is a control: where those are wrong, the
 emulation is.
 
-These are the quick cells of three releases; ``matrix_whole.py`` has all cells of all releases.
+These are the quick cells of a few releases; ``matrix_whole.py`` has all cells of all releases.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ from matrix_cells import (
     refused,
 )
 from matrix_values import REDUCTIONS, SUM, TYPES
+from releases import CHOSEN, NEWEST
 
-#: The oldest release, that of torch 2.13, and the newest one.
-VERSIONS = ("2.18.3", "2.29.7", "2.32.3")
-NEWEST = VERSIONS[-1]
 #: A first run downloads wheels, and the machine may be busy.
 pytestmark = pytest.mark.timeout(900)
 
@@ -56,12 +54,12 @@ def _check(row: matrix_jobs.Row) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("network", nccl_job.NETWORKS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", CHOSEN)
 def test_cells(version: str, network: str, size: int, tmp_path: Path) -> None:
     _check(matrix_jobs.run(version, network, size, QUICK, tmp_path))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", CHOSEN)
 def test_cells_of_many_ranks(version: str, tmp_path: Path) -> None:
     _check(matrix_jobs.run(version, nccl_job.BAGUA, _MANY, QUICK, tmp_path, settings=_OF_MANY))
 
@@ -77,7 +75,7 @@ def test_a_setting_has_every_operation_type_and_reduction() -> None:
                 assert any(cell.dtype == dtype for cell in cells)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", CHOSEN)
 def test_cells_that_are_left_out_do_not_exist(version: str, tmp_path: Path) -> None:
     """NCCL refuses them, or runs something else than was asked for."""
     with nccl_job.start("matrix_rank", 2, version, nccl_job.SOCKET, tmp_path) as job:

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Real NCCL over the plugin between two hosts: every element of allreduces and of all-to-alls is right, through every
+protocol of NCCL, form of the plugin, and kind of network. LL and LL128 are where a kernel polls the lines of a message
+while the network writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import nccl_job
+import netns
+import pytest
+import releases
+from netns import Host
+
+Hosts = tuple[Host, Host]
+
+#: Elements: one, a few slots of LL, more than one channel's, and many slices of many messages.
+SUMS = [1, 3_000, 70_001, 1_500_000]
+EXCHANGES = [1, 5_000, 200_003]
+
+#: Messages are cut wherever the plugin may cut, over more streams than there are messages.
+CUT = {"BAGUA_NET_MIN_NSTREAMS": "8", "BAGUA_NET_MIN_CHUNKSIZE": "4K", "BAGUA_NET_MAX_CHUNKSIZE": "4K"}
+FORMS = {
+    "one stream": {"BAGUA_NET_NSTREAMS": "1"},
+    "64 streams": {"BAGUA_NET_MIN_NSTREAMS": "64"},
+    "cut": CUT,
+    "one worker": {"BAGUA_NET_THREADS": "1", **CUT},
+    "two workers": {"BAGUA_NET_THREADS": "2", "BAGUA_NET_MIN_NSTREAMS": "4"},
+    "without copies": {"BAGUA_NET_ZEROCOPY": "1", "BAGUA_NET_MIN_NSTREAMS": "4"},
+    "small buffers": {"BAGUA_NET_SNDBUF": "32K", "BAGUA_NET_RCVBUF": "32K", "BAGUA_NET_NOTSENT_LOWAT": "4K"},
+}
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+
+@contextmanager
+def _two_hosts(links: int = 1) -> Iterator[Hosts]:
+    with netns.two_hosts(links) as hosts:
+        for link in range(links):
+            for number, host in enumerate(hosts, start=1):
+                host.ip("address", "add", f"10.{77 + link}.0.{number}/24", "dev", f"link{link}")
+        yield hosts
+
+
+def _check(
+    hosts: Hosts,
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    ranks: int = 2,
+    version: str = releases.ONE,
+    times: int = 2,
+) -> None:
+    """A job with its ranks on both hosts in turn."""
+    every = {**releases.settings(version), "NCCL_SOCKET_IFNAME": "link", **settings}
+    prefixes = [hosts[rank % 2].prefix for rank in range(ranks)]
+    with nccl_job.start(
+        "traffic_rank", ranks, version, nccl_job.BAGUA, directory, settings=every, prefixes=prefixes
+    ) as job:
+        assert job.ask({"do": "sums", "counts": SUMS, "times": times}) == [0] * ranks
+        assert job.ask({"do": "exchange", "counts": EXCHANGES}) == [0] * ranks
+        job.finish()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", releases.CHOSEN)
+def test_protocols(version: str, protocol: str, tmp_path: Path) -> None:
+    with _two_hosts() as hosts:
+        _check(hosts, tmp_path, {"NCCL_PROTO": protocol, **CUT}, version=version)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "cut"])
+def test_forms(form: str, tmp_path: Path) -> None:
+    with _two_hosts() as hosts:
+        _check(hosts, tmp_path, FORMS[form])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_workers_write_lines_that_are_polled(protocol: str, tmp_path: Path) -> None:
+    with _two_hosts() as hosts:
+        _check(hosts, tmp_path, {"NCCL_PROTO": protocol, **FORMS["one worker"]})
+
+
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+def test_four_ranks(algorithm: str, tmp_path: Path) -> None:
+    """Some peers are on the same host, some on the other."""
+    with _two_hosts() as hosts:
+        _check(hosts, tmp_path, {"NCCL_ALGO": algorithm, "BAGUA_NET_MIN_NSTREAMS": "2"}, ranks=4, times=1)
+
+
+@pytest.mark.parametrize("protocol", ["LL", "Simple"])
+def test_flows_of_unequal_speed(protocol: str, tmp_path: Path) -> None:
+    """Streams in four classes by a hash: slices of one message arrive in another order than they were sent."""
+    with _two_hosts() as hosts:
+        for number, host in enumerate(hosts):
+            try:
+                host.cap_flows("link0", [400, 100, 200, 800], seed=0xA5 + number)
+            except netns.CommandFailed as error:
+                netns.needs("limit flows", error)
+        _check(hosts, tmp_path, {"NCCL_PROTO": protocol, "BAGUA_NET_MIN_NSTREAMS": "8"})
+        for host in hosts:
+            assert sum(carried > 100_000 for carried in host.capped_bytes("link0")) > 1
+
+
+def test_packets_are_lost(tmp_path: Path) -> None:
+    with _two_hosts() as hosts:
+        for host in hosts:
+            try:
+                host.drop_received(per_mille=5)
+            except netns.CommandFailed as error:
+                netns.needs("drop packets", error)
+        _check(hosts, tmp_path, {"NCCL_PROTO": "LL", "BAGUA_NET_MIN_NSTREAMS": "4"}, times=1)
+        assert all(host.dropped_packets() > 0 for host in hosts)
+
+
+@pytest.mark.parametrize("bond", ["0", "1"])
+def test_two_nics_are_both_used(bond: str, tmp_path: Path) -> None:
+    """As two devices, to which NCCL gives channels, and as one that the plugin makes of both."""
+    with _two_hosts(links=2) as hosts:
+        _check(hosts, tmp_path, {"BAGUA_NET_BOND": bond})
+        for host in hosts:
+            assert all(host.sent_bytes(link) > 2_000_000 for link in ("link0", "link1"))
