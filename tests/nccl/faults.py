@@ -81,8 +81,8 @@ class Finding:
 
 @contextmanager
 def _job(place: Place, ranks: int = 2, hosts: Sequence[Host] = (), debug: str = "WARN") -> Iterator[Job]:
-    """A job whose ranks have had a communicator before. With more in its log, NCCL 2.19 to 2.25 would fill a disk: their
-    progress threads repeat what failed until the abort."""
+    """A job whose ranks have had a communicator before. With more in its log, NCCL 2.19 to 2.25 would fill a disk:
+    their progress threads repeat what failed until the abort."""
     settings = {**releases.settings(place.version), "NCCL_DEBUG": debug, **place.settings}
     prefixes = [place.prefix] * ranks
     if hosts:
