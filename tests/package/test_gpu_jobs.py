@@ -272,7 +272,7 @@ def tree(tmp_path: Path) -> Path:
         pytest.skip("needs cmake and a C compiler")
     made = tmp_path / "sources"
     made.mkdir()
-    for name in ("plugin", "python", "tests", "benchmarks"):
+    for name in ("plugin", "emulator", "python", "tests", "benchmarks"):
         shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__", "lib", "results"))
     for name in ("CMakeLists.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, made)
