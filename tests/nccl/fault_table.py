@@ -107,7 +107,7 @@ def cell(findings: list[Finding]) -> Cell:
 
 
 def _provoke(name: str, version: str, network: str) -> Cell | str:
-    """The answer, or why there is none."""
+    """The answer, or the reason why it is missing."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             return cell(FAULTS[name](Place(version, network, Path(directory), _ABORT_SECONDS)))

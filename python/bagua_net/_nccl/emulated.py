@@ -407,7 +407,7 @@ def find(named: str = "auto") -> Path:
     this environment would use.
 
     Raises:
-        NcclUnusable: there is none.
+        NcclUnusable: no NCCL was found.
     """
     told = os.environ.get(LIBRARY_VARIABLE, "") if named == "auto" else named
     if told:
