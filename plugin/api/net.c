@@ -117,6 +117,11 @@ int bnet_net_merge(const int *parts, int nparts, int *out)
 	bnet_engine_lock();
 	rc = bnet_device_merge(&bnet_engine.devices, parts, nparts, err, sizeof(err));
 	bnet_engine_unlock();
+	/* NCCL asks for this by itself, and goes on with the devices as they are. */
+	if (rc == -EOPNOTSUPP) {
+		bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: %s", err);
+		return -EINVAL;
+	}
 	if (rc < 0) {
 		bnet_warn("NET/BaguaNet: %s", err);
 		return rc;

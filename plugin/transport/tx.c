@@ -155,9 +155,9 @@ static void advance(struct bnet_stream *stream, size_t n)
 static void lost(struct bnet_conn *conn, int error)
 {
 	bnet_conn_fail(conn, error,
-		       "the connection to %s broke while %u sends were outstanding: %s. The remote process has ended or "
+		       "the connection to %s broke: %s (sends that were outstanding: %u). The remote process has ended or "
 		       "the network dropped the connection; look at the other rank's log first",
-		       conn->peer, atomic_load(&conn->outstanding), strerror(-error));
+		       conn->peer, strerror(-error), atomic_load(&conn->outstanding));
 }
 
 /* Writes the rest of the stream's slice. Bytes written; fewer than the rest clear `writable`. */

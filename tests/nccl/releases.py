@@ -60,6 +60,12 @@ def aborts(version: str) -> bool:
     return not _between(version, "2.23", "2.25")
 
 
+def merges(version: str) -> bool:
+    """Does NCCL make one device of several cards (makeVDevice)? 2.24 to 2.26 do so, too, but end with a segmentation
+    fault after it, where the cards are in slots of a virtual machine."""
+    return number(version) >= (2, 27)
+
+
 def forgets_plugin(version: str) -> bool:
     """Does NCCL forget the plugin's name when it unloads the plugin, with the last communicator? The next one then gets
     another network, or fails (ncclNetPluginUnload in src/plugin/net.cc)."""

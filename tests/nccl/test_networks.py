@@ -52,10 +52,11 @@ def _check(
     ranks: int = 2,
     version: str = releases.ONE,
     times: int = 2,
+    on_pci: bool = False,
 ) -> None:
     """A job with its ranks on both hosts in turn."""
     every = {**releases.settings(version), "NCCL_SOCKET_IFNAME": "link", **settings}
-    prefixes = [hosts[rank % 2].prefix for rank in range(ranks)]
+    prefixes = [host.pci_prefix if on_pci else host.prefix for host in (hosts[rank % 2] for rank in range(ranks))]
     with nccl_job.start(
         "traffic_rank", ranks, version, nccl_job.BAGUA, directory, settings=every, prefixes=prefixes
     ) as job:
@@ -115,10 +116,24 @@ def test_packets_are_lost(tmp_path: Path) -> None:
         assert all(host.dropped_packets() > 0 for host in hosts)
 
 
+#: Far less than half of what each host sends, and more than connecting does.
+A_PART = 500_000
+
+
+@pytest.mark.parametrize("version", releases.CHOSEN)
 @pytest.mark.parametrize("bond", ["0", "1"])
-def test_two_nics_are_both_used(bond: str, tmp_path: Path) -> None:
+def test_two_nics_are_both_used(bond: str, version: str, tmp_path: Path) -> None:
     """As two devices, to which NCCL gives channels, and as one that the plugin makes of both."""
     with _two_hosts(links=2) as hosts:
-        _check(hosts, tmp_path, {"BAGUA_NET_BOND": bond})
+        _check(hosts, tmp_path, {"BAGUA_NET_BOND": bond}, version=version)
         for host in hosts:
-            assert all(host.sent_bytes(link) > 2_000_000 for link in ("link0", "link1"))
+            assert all(host.sent_bytes(link) > A_PART for link in ("link0", "link1"))
+
+
+@pytest.mark.parametrize("version", [version for version in releases.CHOSEN if releases.merges(version)])
+def test_two_cards_that_nccl_merges(version: str, tmp_path: Path) -> None:
+    with _two_hosts(links=2) as hosts:
+        merge = {"NCCL_NET_FORCE_MERGE": "link0,link1", "BAGUA_NET_BOND": "0"}
+        _check(hosts, tmp_path, merge, version=version, on_pci=True)
+        for host in hosts:
+            assert all(host.sent_bytes(link) > A_PART for link in ("link0", "link1"))

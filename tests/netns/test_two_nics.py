@@ -46,6 +46,7 @@ def _run(
     settings: Mapping[str, str] | None = None,
     others: Mapping[str, str] | None = None,
     api: int = 12,
+    on_pci: bool = False,
     sanitizer: str = "",
 ) -> tuple[dict[str, Any], str]:
     """The summary of a process on each host, and the library's log. The settings are for both hosts, unless the second
@@ -57,7 +58,7 @@ def _run(
     for rank, host in enumerate(hosts):
         variables = {"NCCL_SOCKET_IFNAME": "link", "BAGUA_NET_BOND": bonds[rank]}
         variables |= others if others is not None and rank else settings or {}
-        command += ["--wrap", f"{rank}={host.wrap(**variables)}"]
+        command += ["--wrap", f"{rank}={host.wrap(on_pci=on_pci, **variables)}"]
     done = subprocess.run(command, env=drivers.environment({}), capture_output=True, text=True, timeout=limit + 20)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
@@ -188,13 +189,22 @@ def test_devices_that_nccl_merges(api: int) -> None:
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1)
-        summary, log = _run(hosts, *LARGE, "--merge", 2, "--communicators", 2, bonds=("0", "0"), api=api)
+        summary, log = _run(hosts, *LARGE, "--merge", 2, "--communicators", 2, bonds=("0", "0"), api=api, on_pci=True)
         assert summary["messages"] == 480
         for host in hosts:
             assert host.sent_bytes("link0") > A_PART
             assert host.sent_bytes("link1") > A_PART
     assert "device 2 is link0+link1" in log
     assert "device 3" not in log
+
+
+def test_virtual_interfaces_are_not_merged() -> None:
+    """NCCL would find no network: it is told so, and goes on with both devices."""
+    with netns.two_hosts(links=2) as hosts:
+        _address(hosts, 0)
+        _address(hosts, 1)
+        with pytest.raises(AssertionError, match=r"link0\+link1 are not merged: NCCL can place only PCI devices"):
+            _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"))
 
 
 @pytest.mark.parametrize("scenario", ["merged_device", "merge_refused"])
@@ -204,7 +214,7 @@ def test_merging_as_each_version_sees_it(api: int, scenario: str) -> None:
         _address(hosts, 0)
         _address(hosts, 1)
         built = drivers.build()
-        command = [*hosts[0].prefix, str(built.drive_contract), "--lib", str(built.library), "--api", str(api)]
+        command = [*hosts[0].pci_prefix, str(built.drive_contract), "--lib", str(built.library), "--api", str(api)]
         done = subprocess.run(
             [*command, scenario],
             env=drivers.environment({"NCCL_SOCKET_IFNAME": "link"}),

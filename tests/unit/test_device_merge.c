@@ -180,6 +180,20 @@ static void test_merge_errors(void)
 	check_int(table.ndevices, 4);
 }
 
+/* NCCL cannot place a device that it made of interfaces without a PCI path. */
+static void test_merge_virtual(void)
+{
+	start(3);
+	table.nics[1].pci_path[0] = '\0';
+	check_int(make(""), 0);
+	check_int(MERGE(0, 1), -EOPNOTSUPP);
+	check(strstr(err, "eth0+eth1") && strstr(err, "BAGUA_NET_BOND"));
+	check_int(MERGE(1, 2), -EOPNOTSUPP);
+	check_int(MERGE(1), 1);
+	check_int(MERGE(0, 2), 3);
+	check_int(table.ndevices, 4);
+}
+
 /* A full table is an error without further effects. */
 static void test_merge_until_full(void)
 {
@@ -209,6 +223,7 @@ int main(void)
 	test_missing_names();
 	test_merge();
 	test_merge_errors();
+	test_merge_virtual();
 	test_merge_until_full();
 	return 0;
 }
