@@ -245,7 +245,7 @@ def measure(plan: Plan, words: Sequence[str]) -> list[str]:
     benchmark.run()
     stored.settings["failures"] = benchmark.failures
     stored.save(plan.output)
-    text = markdown.render(stored)
+    text = markdown.render(results.load(plan.output))
     plan.output.with_suffix(".md").write_text(text)
     print(text)
     return benchmark.failures

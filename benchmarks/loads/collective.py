@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An allreduce of several sizes, one after another, in the same rank processes: a block of the track's cells, for one
+"""A collective of several sizes, one after another, in the same rank processes: a block of the track's cells, for one
 side, or for several that take turns round by round.
 
 The work is that of ``bagua-net bench``: the same ranks, the same collectives over either net table, every result
@@ -40,7 +40,7 @@ Part = tuple[CollectiveSpec, Mapping[str, str]]
 
 def _reading(row: Row) -> Reading:
     if row.wrong:
-        raise RankFailed(f"{row.wrong} elements are wrong after an allreduce of {row.size} bytes over {row.transport}")
+        raise RankFailed(f"{row.wrong} elements are wrong after {row.op} of {row.size} bytes over {row.transport}")
     details = {
         "us": row.seconds * 1e6,
         "processor_us": row.processor_seconds * 1e6,
@@ -68,7 +68,7 @@ def _rows(first: RankProcess, parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def measure_collective(parts: Sequence[Part], hosts: Hosts) -> list[list[Reading]]:
-    """Runs one allreduce after the other between new processes, for one side or for several in turn.
+    """Runs one collective after the other between new processes, for one side or for several in turn.
 
     Returns:
         For each part a reading per size: GB/s of bus bandwidth, with the time and the processor time of a call,

@@ -23,8 +23,6 @@ from bagua_net._bench.workload.config import Config
 from bagua_net._native import library
 from benchmarks.loads.ipc import serve
 
-_OP = "allreduce"
-
 
 @dataclass(frozen=True)
 class CollectiveRankSpec:
@@ -32,8 +30,14 @@ class CollectiveRankSpec:
 
     rank: int
     ranks: int
+    op: str
+    """A name of ``bagua_net._bench.workload.ops.OPS``."""
+    device: str
+    """"cpu" or "emulated": a key of ``bagua_net._bench.transports.registry.kinds``."""
+    nccl: str
+    """Path of the NCCL of emulated GPUs."""
     transport: str
-    """This process's: a name of ``bagua_net._bench.transports.registry.kinds("cpu")``."""
+    """This process's: a name of ``kinds(device)``."""
     transports: tuple[str, ...]
     """Those of the run, which take turns; each has its own processes."""
     library: str
@@ -54,7 +58,9 @@ def _config(spec: CollectiveRankSpec) -> Config:
     turns = len(spec.sizes) * len(spec.transports) * (spec.rounds + 2)
     return Config(
         nranks=spec.ranks,
-        op=_OP,
+        op=spec.op,
+        device=spec.device,
+        nccl=spec.nccl,
         sizes=spec.sizes,
         transports=spec.transports,
         rounds=spec.rounds,
@@ -83,6 +89,7 @@ def _assignment(spec: CollectiveRankSpec, host: str, port: int) -> bench_rank.As
         port=port,
         events=-1,
         parent=os.getppid(),
+        share=(spec.rank, spec.ranks),
     )
 
 

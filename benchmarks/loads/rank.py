@@ -37,7 +37,7 @@ class RankSpec:
     address: str
     sndbuf: int
     work: str
-    """A key of :data:`scenarios.WORKS`, but for "allreduce"."""
+    """A key of :data:`scenarios.WORKS`, but for "collective"."""
     ranks: int
     devices: int
     """Number of the network's devices over which the connections are spread."""

@@ -33,7 +33,7 @@ def available() -> bool:
 
 def _panel(record: CellRecord) -> Panel:
     cell = record.cell
-    load = f"{cell.ranks} ranks" if cell.work == "allreduce" else f"{cell.connections} connections"
+    load = f"{cell.ranks} ranks" if cell.work == "collective" else f"{cell.connections} connections"
     title = f"{cell.scenario} {cell.heading.title}" + ("" if cell.work == "pingpong" else f", {load}")
     return Panel(title, cell.heading.rival)
 

@@ -50,7 +50,7 @@ def _windows_of(cell: Cell, effort: dict[str, Any]) -> str:
     """The length of a cell's readings in words."""
     if cell.work == "pingpong":
         return f"{effort['rounds']} round trips of up to 16 KiB, fewer of larger messages"
-    if cell.work == "allreduce":
+    if cell.work == "collective":
         return f"{effort['collective_rounds']} rounds of about {effort['collective_s']:g} s per size"
     if cell.work == "idle":
         return f"{effort['idle_s']:g} s idle"

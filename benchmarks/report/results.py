@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A results file: every reading, and the machine it was read on. JSON lines, rewritten after each reading.
 
-The first line describes the run. A line with "cell" opens a row of the report, and each line with "side" below it is
-one reading of that row. A field with its default value is left out.
+The first line describes the run, and each line below it is a row of the report with all of its readings. A field with
+its default value is left out, and a figure has six digits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from typing import Any
 
 from benchmarks.run.scenarios import WORKS, Cell
 
-FORMAT = 2
-#: One JSON object for the whole file; only read.
-_OLD_FORMAT = 1
-#: What sides were called in the old format.
-_OLD_SIDES = {"bare": "raw"}
+FORMAT = 3
+_DIGITS = 6
 
 
 class ResultsUnusable(Exception):
@@ -33,14 +30,14 @@ class Run:
     """One reading, or one that failed. Units as in :class:`reading.Reading`."""
 
     side: str
-    choice: str
+    choice: str = ""
     """The setting of this side in words, where there are several."""
-    pair: int
+    pair: int = 0
     """Below 0: a round of the screening, in which the settings of this side are chosen."""
-    seed: int
+    seed: int = 0
     """Of the hash that maps flows to classes; 0 where there are none."""
-    value: float | None
-    per_rank: list[float]
+    value: float | None = None
+    per_rank: list[float] = field(default_factory=list)
     neighbours: float = 0.0
     """Share of the machine's processor time that other processes took meanwhile."""
     error: str = ""
@@ -119,8 +116,17 @@ def _sparse(value: Any, *without: str) -> dict[str, Any]:
     return found
 
 
+def _short(value: Any) -> Any:
+    """The same with rounded figures."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def _text(content: dict[str, Any]) -> str:
-    return json.dumps(content, ensure_ascii=False) + "\n"
+    return json.dumps(_short(content), ensure_ascii=False) + "\n"
 
 
 @dataclass
@@ -139,9 +145,8 @@ class Results:
         """The lines of the file."""
         yield _text({"format": FORMAT, **_sparse(self, "cells")})
         for record in self.cells.values():
-            yield _text({"cell": _sparse(record.cell), **_sparse(record, "cell", "runs")})
-            for run in record.runs:
-                yield _text(_sparse(run))
+            runs = [_sparse(run) for run in record.runs]
+            yield _text({"cell": _sparse(record.cell), **_sparse(record, "cell", "runs"), "runs": runs})
 
     def save(self, path: Path) -> None:
         """Replaces the file atomically, so that an interrupted run can be continued."""
@@ -161,42 +166,19 @@ def _parse(lines: Iterable[str]) -> Results:
     if head.pop("format", None) != FORMAT:
         raise ValueError(f"it is of another format than {FORMAT}")
     stored = Results(**{"machine": {}, "settings": {}, **head})
-    record: CellRecord | None = None
     for row in rows:
-        if "cell" in row:
-            record = CellRecord(**{**row, "cell": _cell(row["cell"])})
-            stored.cells[record.cell.key] = record
-        elif record is None:
-            raise ValueError("a reading stands before the first cell")
-        else:
-            record.runs.append(Run(**row))
-    return stored
-
-
-def _parse_old(content: dict[str, Any]) -> Results:
-    """The format in which the readings of 2026-11-21 and 2026-11-22 were stored."""
-    content.pop("format")
-    stored = Results(**{**content, "cells": {}})
-    for key, row in content["cells"].items():
-        runs = [Run(**{**run, "side": _OLD_SIDES.get(run["side"], run["side"])}) for run in row["runs"]]
-        choices = {_OLD_SIDES.get(side, side): choice for side, choice in row["choices"].items()}
-        stored.cells[key] = CellRecord(_cell(row["cell"]), row["limit"], choices, {}, runs, row.get("lines", []))
+        record = CellRecord(**{**row, "cell": _cell(row["cell"]), "runs": [Run(**run) for run in row["runs"]]})
+        stored.cells[record.cell.key] = record
     return stored
 
 
 def load(path: Path) -> Results:
-    """Reads a results file, of this format or the one before.
+    """Reads a results file.
 
     Raises:
         ResultsUnusable: the file does not exist, or has another format.
     """
     try:
-        text = path.read_text()
-        if text.startswith("{\n"):
-            content = json.loads(text)
-            if content.get("format") != _OLD_FORMAT:
-                raise ValueError(f"it is of another format than {FORMAT}")
-            return _parse_old(content)
-        return _parse(text.splitlines())
+        return _parse(path.read_text().splitlines())
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ResultsUnusable(f"{path} cannot be read: {error}") from error

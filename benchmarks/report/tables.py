@@ -107,6 +107,18 @@ def _allreduce(record: CellRecord, among: Records) -> list[str]:
     return [cell.network, str(cell.ranks), size(cell.size), *figures, *ratios]
 
 
+# ---- S12 ----
+
+
+def _by_nccl(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [_collective(record, side) for side in ("nccl", "tuned")]
+    own = [record.choices.get("tuned", NOTHING), _collective(record, "ours")]
+    ratios = [ratio_text(record, "nccl"), ratio_text(record, better_nccl(record))]
+    share = NOTHING if record.limit is None else _share(record, record.limit * cell.full_cable)
+    return [cell.op, cell.network, str(cell.ranks), size(cell.size), *figures, *own, *ratios, share]
+
+
 # ---- torch ----
 
 
@@ -191,6 +203,10 @@ _OF_SCENARIO = {
         ("network", "ranks", "size", "NCCL", "gloo", "bagua_net", "× NCCL", "× gloo"),
         _allreduce,
     ),
+    "S12": Table(
+        ("operation", "network", "ranks", "size", "NCCL default", *_RATIOS, "of the capacity"),
+        _by_nccl,
+    ),
     TORCH: Table(
         ("network", "ranks", "size", "gloo", "bagua_net", "× gloo", "goal",
          "processor time of a call, µs: gloo", "bagua_net", "× gloo"),
@@ -237,5 +253,5 @@ BASELINE_COLUMNS = ("baseline", "× baseline")
 
 def baseline(record: CellRecord) -> list[str]:
     """The figure of the baseline, and that of the plugin as a multiple of it."""
-    show = _collective if record.cell.work == "allreduce" else spread
+    show = _collective if record.cell.work == "collective" else spread
     return [show(record, "baseline"), ratio_text(record, "baseline")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import os
 import shlex
 import shutil
@@ -119,8 +120,8 @@ def _wanted(arguments: argparse.Namespace) -> tuple[frozenset[str], tuple[str, .
 def _libraries(arguments: argparse.Namespace) -> Sequence[Path | None]:
     """The generations of NCCL to compare with; None where no side needs one."""
     wanted, names = _wanted(arguments)
-    taking_part = {name for scenario in SCENARIOS if scenario.name in wanted for name in scenario.sides}
-    if not contenders.NEED_NCCL & taking_part & set(names):
+    taking_part = {(scenario.name, name) for scenario in SCENARIOS for name in scenario.sides}
+    if not any(contenders.needs_nccl(*part) for part in taking_part & set(itertools.product(wanted, names))):
         return [None]
     libraries = arguments.nccl or find()[:1]
     if not libraries:
@@ -281,8 +282,10 @@ def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
     with tempfile.TemporaryDirectory() as directory:
         track = Track(_with_own_copies(plan, Path(directory)), stored)
         track.run()
-    plan.output.with_suffix(".md").write_text(markdown.render(stored))
-    print(markdown.render(stored))
+    stored = results.load(plan.output)
+    tables = markdown.render(stored)
+    plan.output.with_suffix(".md").write_text(tables)
+    print(tables)
     if arguments.chart or chart.available():
         _draw(arguments.chart or plan.output.with_suffix(".svg"), stored)
     print(f"stored in {plan.output}", file=sys.stderr)

@@ -23,6 +23,10 @@ RAW_SNDBUF = (0, 64 * KIB, 128 * KIB, 256 * KIB)
 QUICK_RAW_SNDBUF = (0, 128 * KIB)
 #: Numbers of raw sockets that measure the limit of a long line: one alone is limited by the kernel's buffer for it.
 RAW_SOCKETS = (2, 8, 32, 64)
+#: (threads, sockets per thread, NCCL_SOCKET_SNDBUF) for "NCCL tuned" below NCCL's own collectives: what was best of
+#: GRID and NCCL_SNDBUF there without caps, through flow classes, and on the long line.
+COLLECTIVE_SETTINGS = ((0, 0, 128 * KIB), (4, 8, 0))
+WAN_COLLECTIVE_SETTINGS = ((0, 0, 4 * MIB), (4, 8, 0))
 QUICK_RAW_SOCKETS = (8, 32)
 
 
@@ -55,7 +59,7 @@ class Work:
 WORKS = {
     "stream": Work("GB/s per direction and rank", less=False),
     "pingpong": Work("µs, less is better", less=True),
-    "allreduce": Work("GB/s of bus bandwidth, or µs up to 64 KiB", less=False),
+    "collective": Work("GB/s of bus bandwidth, or µs up to 64 KiB", less=False),
     "cost": Work("processor seconds per GB received, less is better", less=True),
     "idle": Work("wake-ups per second, less is better", less=True),
 }
@@ -99,7 +103,7 @@ SCENARIOS = (
         "S7",
         "allreduce",
         "never slower than NCCL's transport or gloo, at any size",
-        "allreduce",
+        "collective",
         ("nccl", "gloo", "baseline", "ours"),
     ),
     Scenario(
@@ -108,10 +112,18 @@ SCENARIOS = (
     Scenario("S9", "processor time at a given rate", "at most NCCL's", "cost", ("nccl", "baseline", "ours")),
     Scenario("idle", "connections that carry nothing", "at most NCCL's", "idle", ("nccl", "baseline", "ours")),
     Scenario(
+        "S12",
+        "collectives of NCCL itself, on emulated GPUs",
+        "eight equal flow classes: at least 80 % of their capacity from 16 MiB on and 50 % at 4 MiB; without caps nowhere "
+        "slower than NCCL's own sockets, with their default or their best settings",
+        "collective",
+        ("nccl", "tuned", "baseline", "ours"),
+    ),
+    Scenario(
         "torch",
         "allreduce through torch.distributed",
         "at least 3 × gloo up to 64 KiB and under flow caps, at least 1.5 × from 1 MiB on, nowhere slower",
-        "allreduce",
+        "collective",
         ("gloo", "ours"),
         "gloo",
         interleaved=True,
@@ -121,7 +133,7 @@ SCENARIOS = (
 TORCH = "torch"
 #: Measured by gpu_allreduce.py, not by the track.
 GPU = Scenario(
-    "GPU", "allreduce of NCCL", "never slower than over NCCL's own sockets, at any size", "allreduce", ("nccl", "ours")
+    "GPU", "allreduce of NCCL", "never slower than over NCCL's own sockets, at any size", "collective", ("nccl", "ours")
 )
 
 
@@ -150,6 +162,8 @@ class Cell:
     """Rates of the "cables", in each direction."""
     nap_us: int = 0
     """The driver's sleep after a pass that moved nothing; 0: it yields, as NCCL's thread does."""
+    op: str = "allreduce"
+    """Of a collective: a name of ``bagua_net._bench.workload.ops.OPS``."""
 
     @property
     def heading(self) -> Scenario:
@@ -182,10 +196,17 @@ class Cell:
         return self.classes_mbits or self.cables_mbits
 
     @property
+    def full_cable(self) -> float:
+        """The bus bandwidth of a collective that fills the cable between the hosts, per byte/s of the cable. A ring
+        crosses it once; in an all-to-all every rank sends half of its blocks across."""
+        return 4 * (self.ranks - 1) / self.ranks**2 if self.op == "all_to_all" else 1.0
+
+    @property
     def _suffix(self) -> str:
         """Distinguishes cells of the same network, connections and size."""
         ranks = f" | {self.ranks} ranks" if self.ranks != 2 else ""
-        return ranks + (f" | nap {self.nap_us} µs" if self.nap_us else "")
+        op = f" | {self.op}" if self.op != "allreduce" else ""
+        return ranks + op + (f" | nap {self.nap_us} µs" if self.nap_us else "")
 
     @property
     def key(self) -> str:
@@ -195,7 +216,7 @@ class Cell:
     @property
     def block(self) -> str:
         """Cells of one block are read one after the other in the same processes: the sizes of a collective."""
-        return f"{self.scenario} | {self.network}{self._suffix}" if self.work == "allreduce" else self.key
+        return f"{self.scenario} | {self.network}{self._suffix}" if self.work == "collective" else self.key
 
 
 _EQUAL = (1000,) * 8
@@ -271,6 +292,12 @@ def _allreduce(scenario: str, quick: bool, *quick_networks: Cell) -> Iterator[Ce
                 yield replace(network, scenario=scenario, ranks=ranks, size=size)
 
 
+def _collectives_of_nccl(quick: bool) -> Iterator[Cell]:
+    for op in ("allreduce", "all_to_all"):
+        for cell in _allreduce("S12", quick, _CABLE, _CAPPED):
+            yield replace(cell, op=op)
+
+
 def _costs(quick: bool) -> Iterator[Cell]:
     for rate in (1000,) if quick else (1000, 2000):
         for nap_us in (_NAP_US,) if quick else (0, _NAP_US):
@@ -295,6 +322,7 @@ def cells(quick: bool) -> list[Cell]:
         Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250)),
         *_costs(quick),
         *_idle(quick),
+        *_collectives_of_nccl(quick),
         *_allreduce(TORCH, quick, _LOOPBACK, _CAPPED, _LONG_LINE),
     ]
 
@@ -328,6 +356,8 @@ class Effort:
     """Settings of a side that are read in every pair; the screening chooses them."""
     raw_sndbuf: tuple[int, ...]
     raw_sockets: tuple[int, ...]
+    collective_settings: tuple[tuple[int, int, int], ...]
+    wan_collective_settings: tuple[tuple[int, int, int], ...]
     collective_rounds: int
     """Of each size of a collective; the figure is their median."""
     collective_s: float
@@ -386,6 +416,8 @@ FULL = Effort(
     finalists=3,
     raw_sndbuf=RAW_SNDBUF,
     raw_sockets=RAW_SOCKETS,
+    collective_settings=COLLECTIVE_SETTINGS,
+    wan_collective_settings=WAN_COLLECTIVE_SETTINGS,
     collective_rounds=5,
     collective_s=0.15,
     idle_s=4.0,
@@ -405,6 +437,8 @@ QUICK = Effort(
     finalists=2,
     raw_sndbuf=QUICK_RAW_SNDBUF,
     raw_sockets=QUICK_RAW_SOCKETS,
+    collective_settings=COLLECTIVE_SETTINGS,
+    wan_collective_settings=WAN_COLLECTIVE_SETTINGS,
     collective_rounds=3,
     collective_s=0.1,
     idle_s=1.5,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import bagua_net
+from bagua_net._native.plugin import NETWORK_NAME
+from bagua_net._nccl import net_plugin
 from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable
 from benchmarks.loads.collective import CollectiveSpec, measure_collective
 from benchmarks.loads.collective_rank import CollectiveRankSpec
@@ -23,11 +25,14 @@ from benchmarks.run.scenarios import KIB, MIB, TORCH, Cell, Effort
 
 #: In the order of the report's columns. "baseline" is another build of the plugin.
 NAMES = ("raw", "nccl", "tuned", "gloo", "baseline", "ours")
-NEED_NCCL = frozenset({"nccl", "tuned"})
+
+#: NCCL itself runs in this scenario, whatever the network.
+_WHOLE_NCCL = "S12"
 
 #: Scenario → side → its name in `bagua-net bench`.
 _TRANSPORTS = {
     "S7": {"nccl": "nccl-socket", "gloo": "gloo", "baseline": "bagua", "ours": "bagua"},
+    _WHOLE_NCCL: {"nccl": "nccl", "tuned": "nccl", "baseline": "nccl+bagua", "ours": "nccl+bagua"},
     TORCH: {"gloo": "gloo", "ours": "torch+bagua"},
 }
 #: The collectives drive net tables from this version on.
@@ -128,7 +133,11 @@ def nccl(cell: Cell, effort: Effort, files: Files) -> list[Side]:
     return [Side("nccl", spec)]
 
 
-def _nccl_settings(threads: int, sockets: int, sndbuf: int) -> tuple[dict[str, str], str]:
+Choice = tuple[dict[str, str], str]
+"""(environment variables, the setting in words)"""
+
+
+def _nccl_settings(threads: int, sockets: int, sndbuf: int) -> Choice:
     """(environment variables, the setting in words). 0 leaves a variable unset."""
     settings, words = {}, "default sockets"
     if threads:
@@ -163,12 +172,42 @@ def plugin(name: str, cell: Cell, effort: Effort, files: Files, settings: Mappin
     return [Side(name, spec, {**bond, **settings})]
 
 
-def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, settings: Mapping[str, str]) -> Side:
-    """An allreduce of the sizes of a block."""
+def _network_of_nccl(name: str, files: Files) -> dict[str, str]:
+    """The variables with which NCCL itself, on emulated GPUs, takes this side's network."""
+    assert files.nccl is not None
+    path = files.nccl.path
+    chosen = {LIBRARY_VARIABLE: str(path), "NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
+    if name in ("baseline", "ours"):
+        major, minor, patch = map(int, files.nccl.nccl_version.split("."))
+        chosen |= net_plugin.variables(_plugin(name, files), (major, minor, patch))
+        chosen["NCCL_NET"] = NETWORK_NAME
+    return chosen
+
+
+def _environments(name: str, cell: Cell, effort: Effort, files: Files, settings: Mapping[str, str]) -> list[Choice]:
+    """(environment variables, the setting in words) of a collective; several to choose from for "tuned"."""
+    own = settings if name in ("baseline", "ours") else {}
+    if cell.scenario == _WHOLE_NCCL:
+        network = _network_of_nccl(name, files)
+        if name != "tuned":
+            return [({**network, **own}, "")]
+        tried = effort.wan_collective_settings if cell.path == "wan" else effort.collective_settings
+        return [({**network, **variables}, words) for variables, words in (_nccl_settings(*each) for each in tried)]
+    return [({LIBRARY_VARIABLE: str(files.nccl.path)} if name == "nccl" and files.nccl else own, "")]
+
+
+def _collective(
+    name: str, block: Sequence[Cell], effort: Effort, files: Files, settings: Mapping[str, str]
+) -> list[Side]:
+    """A collective of the sizes of a block."""
+    cell = block[0]
     rank = CollectiveRankSpec(
         rank=0,
-        ranks=block[0].ranks,
-        transport=_TRANSPORTS[block[0].scenario][name],
+        ranks=cell.ranks,
+        op=cell.op,
+        device="emulated" if cell.scenario == _WHOLE_NCCL else "cpu",
+        nccl=str(files.nccl.path) if files.nccl else "",
+        transport=_TRANSPORTS[cell.scenario][name],
         transports=(),
         library=str(_plugin(name, files)),
         address="",
@@ -178,9 +217,9 @@ def _collective(name: str, block: Sequence[Cell], effort: Effort, files: Files, 
         seconds=effort.collective_s,
         timeout_s=_COLLECTIVE_TIMEOUT_S,
     )
-    library = {LIBRARY_VARIABLE: str(files.nccl.path)} if name == "nccl" and files.nccl else {}
-    variables = settings if name in ("baseline", "ours") else library
-    return Side(name, CollectiveSpec(rank, _SLOWEST_COLLECTIVE_GBS), variables)
+    spec = CollectiveSpec(rank, _SLOWEST_COLLECTIVE_GBS)
+    choices = _environments(name, cell, effort, files, settings)
+    return [Side(name, spec, variables, words) for variables, words in choices]
 
 
 def backend_sources() -> list[Path]:
@@ -194,8 +233,8 @@ def candidates(
 ) -> list[Side]:
     """The settings of this side to choose from; one where there is no choice. ``settings``: the plugin's."""
     cell = block[0]
-    if cell.work == "allreduce":
-        return [_collective(name, block, effort, files, settings)]
+    if cell.work == "collective":
+        return _collective(name, block, effort, files, settings)
     if name in ("baseline", "ours"):
         return plugin(name, cell, effort, files, settings)
     return {"raw": raw, "nccl": nccl, "tuned": tuned}[name](cell, effort, files)
@@ -205,21 +244,26 @@ def _abi_version(library: Path) -> int:
     return int(ctypes.CDLL(str(library)).bnet_abi_version())
 
 
+def needs_nccl(scenario: str, name: str) -> bool:
+    """Does this side need an NCCL?"""
+    return scenario == _WHOLE_NCCL or name in ("nccl", "tuned")
+
+
 def obstacle(cell: Cell, name: str, files: Files) -> str:
     """Why this side cannot take part in a cell, in a few words; "" where it can."""
     if (name == "gloo" or cell.scenario == TORCH) and importlib.util.find_spec("torch") is None:
         return "torch is not installed"
     if name == "baseline" and files.baseline is None:
         return "no --baseline was given"
-    if name == "baseline" and cell.work == "allreduce" and files.baseline is not None:
+    if name == "baseline" and cell.scenario == "S7" and files.baseline is not None:
         versions = [_abi_version(library) for library in (files.baseline, files.plugin)]
         if versions[0] != versions[1]:
             return f"its collectives have ABI version {versions[0]}, and this package calls version {versions[1]}"
-    if name not in NEED_NCCL:
+    if not needs_nccl(cell.scenario, name):
         return ""
     if files.nccl is None:
         return "no NCCL is installed"
-    if cell.work == "allreduce" and files.nccl.api < _OLDEST_COLLECTIVE_API:
+    if cell.scenario == "S7" and files.nccl.api < _OLDEST_COLLECTIVE_API:
         return f"the collectives drive NCCL from 2.20 on, and this is {files.nccl.nccl_version}"
     return ""
 

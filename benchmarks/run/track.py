@@ -52,7 +52,7 @@ class Plan:
     def _wants(self, cell: Cell) -> bool:
         if cell.scenario not in self.scenarios or (self.sizes and cell.size not in self.sizes):
             return False
-        fixed = cell.work in ("pingpong", "allreduce")
+        fixed = cell.work in ("pingpong", "collective")
         return fixed or not self.connections or cell.connections in self.connections
 
 
@@ -124,6 +124,10 @@ class Track:
         """The settings of this side that are read in every pair; None where the screening is still to do."""
         options = self._candidates(block, name, self._plan.effort)
         if len(options) == 1:
+            return options
+        if len(options) <= self._plan.effort.finalists:
+            for cell in block:
+                self._record(cell).finalists[name] = [side.choice for side in options]
             return options
         chosen = self._record(block[0]).finalists.get(name)
         if chosen is None:

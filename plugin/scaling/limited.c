@@ -10,6 +10,9 @@
  * than a processor adds that is not overloaded. */
 #define OFTEN_BUSY_PERCENT 60
 #define LATE_PROCESSOR_US 100
+/* Several streams are pressed at that share of busy time if round trips have grown by more than even an overloaded
+ * processor adds most of the time. */
+#define PRESSED_US 500
 /* The kernel's largest send buffer is too small for the path when it is full for this share of busy time. */
 #define SNDBUF_PERCENT 50
 /* Where the network limits, bytes are acknowledged as fast as they are delivered. Where a processor does, sent bytes
@@ -20,11 +23,12 @@
 /* Below this round trip a queue cannot be told from a late processor. */
 #define QUEUE_RTT_US 300
 
-void bnet_tally_add(struct bnet_tally *tally, bool limited, bool queued)
+void bnet_tally_add(struct bnet_tally *tally, bool limited, bool queued, bool pressed)
 {
 	tally->count++;
 	tally->limited += limited;
 	tally->queued += queued;
+	tally->pressed += pressed;
 }
 
 /* ---- a stream ---- */
@@ -63,6 +67,11 @@ bool bnet_stream_is_limited(const struct bnet_estimator_step *step, enum bnet_wo
 	return work == BNET_WORK_BULK ? bulk_is_limited(step) : small_is_limited(step, lone, contended);
 }
 
+bool bnet_stream_is_pressed(const struct bnet_estimator_step *step)
+{
+	return step->busy >= OFTEN_BUSY_PERCENT * 100 && step->rtt_us > (uint64_t)step->min_rtt_us + PRESSED_US;
+}
+
 bool bnet_stream_is_queued(const struct bnet_estimator_step *step)
 {
 	return step->min_rtt_us < QUEUE_RTT_US ||
@@ -80,6 +89,16 @@ bool bnet_path_is_limited(const struct bnet_tally *streams, bool lone)
 bool bnet_window_is_limited(const struct bnet_tally *samples, bool lone)
 {
 	return lone ? samples->limited * 4 >= samples->count * 3 : samples->limited * 2 >= samples->count;
+}
+
+bool bnet_path_is_pressed(const struct bnet_tally *streams, bool lone)
+{
+	return !lone && streams->pressed * 4 >= streams->count;
+}
+
+bool bnet_window_is_pressed(const struct bnet_tally *samples, bool lone)
+{
+	return !lone && samples->pressed * 2 >= samples->count;
 }
 
 bool bnet_tally_is_queued(const struct bnet_tally *tally)

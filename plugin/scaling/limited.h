@@ -23,13 +23,16 @@ enum bnet_work {
 
 /* How many observations there were, and what they said. */
 struct bnet_tally {
-	uint32_t count, limited, queued;
+	uint32_t count, limited, queued, pressed;
 };
 
-void bnet_tally_add(struct bnet_tally *tally, bool limited, bool queued);
+void bnet_tally_add(struct bnet_tally *tally, bool limited, bool queued, bool pressed);
 
 /* A stream over one interval. lone: its connection has no other; contended: the process shares its processors. */
 bool bnet_stream_is_limited(const struct bnet_estimator_step *step, enum bnet_work work, bool lone, bool contended);
+/* Weaker: one of several streams is busy most of the time while its bytes queue. The ranks of a collective wait for each
+ * other after each step, so no stream of theirs is always busy. */
+bool bnet_stream_is_pressed(const struct bnet_estimator_step *step);
 /* Its bytes queue on the way. True also where a queue cannot be told from a late processor. */
 bool bnet_stream_is_queued(const struct bnet_estimator_step *step);
 
@@ -37,6 +40,8 @@ bool bnet_stream_is_queued(const struct bnet_estimator_step *step);
 bool bnet_path_is_limited(const struct bnet_tally *streams, bool lone);
 /* A window's samples of a path. */
 bool bnet_window_is_limited(const struct bnet_tally *samples, bool lone);
+bool bnet_path_is_pressed(const struct bnet_tally *streams, bool lone);
+bool bnet_window_is_pressed(const struct bnet_tally *samples, bool lone);
 /* Half of either. */
 bool bnet_tally_is_queued(const struct bnet_tally *tally);
 

@@ -189,7 +189,7 @@ static void add_stream(struct bnet_path *path, const struct bnet_estimator_step 
 	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->scaler.level == 1;
 
 	bnet_tally_add(&path->of[work], bnet_stream_is_limited(step, work, lone, contended),
-		       bnet_stream_is_queued(step));
+		       bnet_stream_is_queued(step), bnet_stream_is_pressed(step));
 	if (step->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = step->rtt_us;
 }
@@ -249,6 +249,7 @@ static void judge(struct bnet_path *path, uint64_t now_us)
 	streams = &path->of[sample->work];
 	sample->now_us = now_us;
 	sample->limited = bnet_path_is_limited(streams, path->scaler.level == 1);
+	sample->pressed = bnet_path_is_pressed(streams, path->scaler.level == 1);
 	sample->queued = bnet_tally_is_queued(streams);
 	if (!path->due || streams->count == 0 || !bnet_scaler_step(&path->scaler, sample))
 		return;

@@ -84,7 +84,7 @@ static void measure(struct bnet_scaler *scaler, const struct bnet_scaler_sample 
 		return;
 	scaler->bytes += sample->acked;
 	scaler->time_us += sample->elapsed_us;
-	bnet_tally_add(&scaler->of[sample->work], sample->limited, sample->queued);
+	bnet_tally_add(&scaler->of[sample->work], sample->limited, sample->queued, sample->pressed);
 }
 
 static bool reviews(const struct bnet_scaler *scaler)
@@ -115,6 +115,12 @@ static enum bnet_work window_work(const struct bnet_scaler *scaler)
 static bool limited(const struct bnet_scaler *scaler)
 {
 	return bnet_window_is_limited(&scaler->of[window_work(scaler)], scaler->level == 1);
+}
+
+/* Reason enough to keep the streams, and to try more if there are several. */
+static bool wants_streams(const struct bnet_scaler *scaler)
+{
+	return limited(scaler) || bnet_window_is_pressed(&scaler->of[window_work(scaler)], scaler->level == 1);
 }
 
 static bool queued(const struct bnet_scaler *scaler)
@@ -269,7 +275,7 @@ static void learn(struct bnet_scaler *scaler)
 	if (scaler->level == 1)
 		scaler->often +=
 			((int)(tally->limited * UINT64_C(10000) / tally->count) - scaler->often) / OFTEN_WINDOWS;
-	scaler->unlimited = limited(scaler) ? 0 : scaler->unlimited + weight;
+	scaler->unlimited = wants_streams(scaler) ? 0 : scaler->unlimited + weight;
 }
 
 /* The level to try next from where nothing is on trial or in review; 0: none. */
@@ -282,7 +288,7 @@ static int propose(const struct bnet_scaler *scaler, uint64_t now_us)
 		return 0;
 	if (limited(scaler) && scaler->level == 1 && !queued(scaler) && scaler->often < OFTEN)
 		return 0;
-	if (limited(scaler))
+	if (wants_streams(scaler))
 		return scaler->level >= scaler->most ? 0 : more < scaler->most ? more : scaler->most;
 	if (scaler->unlimited < idle || scaler->level == scaler->least)
 		return 0;

@@ -7,6 +7,9 @@
  * than before, and otherwise rest, for longer every time. When the network has not limited for a while, a trial halves
  * them, and that stays if they carry as much.
  *
+ * A path with several streams has shown that its network limits each of them, so less evidence suffices there to try
+ * more: that they are pressed (limited.h).
+ *
  * The network limits a message that the kernel took whole just as one of which a part still waits, so both kinds of
  * work count (limited.h). More streams gain different things for each, so failed trials are remembered for each apart.
  * Where ranks wait for each other, as in a collective, the slower of two connections hides what the faster one has
@@ -71,6 +74,7 @@ struct bnet_scaler_sample {
 	enum bnet_work
 		work; /* bulk where any connection has more to send than its streams took; what follows is of those */
 	bool limited; /* the network limits the streams */
+	bool pressed; /* … or nearly so; counts where there are several */
 	bool queued;  /* in most of them bytes queue on the way */
 	bool opening; /* some streams of this level are not connected yet */
 };

@@ -237,6 +237,30 @@ static void an_always_busy_stream_is_limited(void)
 	check(!less_is && more_is); /* independent of the earlier level */
 }
 
+/* Between the steps of a collective streams are idle. They are pressed if round trips grow far beyond what a late
+ * processor adds. */
+static void an_often_busy_stream_is_pressed_if_round_trips_grow_much(void)
+{
+	struct model far_more = begin(20), more = begin(20), seldom = begin(20), held_up = begin(20);
+
+	for (int i = 0; i < 60; i++) {
+		bool early = i < 30;
+		struct bnet_estimator_step step;
+
+		far_more.at.rtt_us = seldom.at.rtt_us = held_up.at.rtt_us = 2000;
+		more.at.rtt_us = 400;
+		held_up.at.rwnd_us += TICK / 2;
+		step = tick(&far_more, i % 4 ? TICK : 0, MB, 0);
+		check(early || (bnet_stream_is_pressed(&step) && !small_is_limited(step)));
+		step = tick(&more, i % 4 ? TICK : 0, MB, 0);
+		check(!bnet_stream_is_pressed(&step));
+		step = tick(&seldom, i % 2 ? TICK : 0, MB, 0);
+		check(!bnet_stream_is_pressed(&step));
+		step = tick(&held_up, TICK, MB, 0);
+		check(early || !bnet_stream_is_pressed(&step));
+	}
+}
+
 /* Less than always busy suffices if round trips grow for no other reason. */
 static void an_often_busy_stream_is_limited_if_round_trips_grow(void)
 {
@@ -394,6 +418,7 @@ int main(void)
 	a_busy_stream_without_other_limits_is_limited_by_the_network();
 	an_always_busy_stream_is_limited();
 	an_often_busy_stream_is_limited_if_round_trips_grow();
+	an_often_busy_stream_is_pressed_if_round_trips_grow_much();
 	a_pause_does_not_count_as_idle_time();
 	a_grown_round_trip_means_a_queue();
 	a_step_covers_the_time_since_the_last();

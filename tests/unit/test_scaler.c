@@ -20,7 +20,7 @@ struct world {
 	uint64_t now_us, changes;
 	uint32_t rtt_us;
 	int highest;
-	bool limited, queued, bulk, opening;
+	bool limited, pressed, queued, bulk, opening;
 };
 
 static struct world begin(uint64_t (*carries)(int streams), int least, int most)
@@ -49,6 +49,7 @@ static bool sample(struct world *world)
 		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
 		.rtt_us = world->rtt_us,
 		.limited = world->limited,
+		.pressed = world->pressed,
 		.queued = world->queued,
 		.work = world->bulk ? BNET_WORK_BULK : BNET_WORK_SMALL,
 		.opening = world->opening,
@@ -441,6 +442,43 @@ static void a_trial_waits_for_other_ranks(void)
 	}
 }
 
+/* Ranks of a collective wait for each other, so several streams are pressed where a lone one was limited. */
+static void several_streams_climb_when_pressed(void)
+{
+	for (int bulk = 0; bulk < 2; bulk++) {
+		struct world world = begin(caps, 1, MOST), lone = begin(caps, 1, MOST),
+			     vain = begin(caps_on_a_link, 1, MOST);
+
+		world.bulk = vain.bulk = bulk;
+		for (uint64_t n = 0; n < MINUTE; n++) {
+			world.limited = world.scaler.level == 1;
+			vain.limited = vain.scaler.level == 1;
+			world.pressed = vain.pressed = true;
+			sample(&world);
+			sample(&vain);
+		}
+		check_int(world.scaler.level, MOST);
+		check(vain.highest < MOST);
+
+		lone.limited = false;
+		lone.pressed = true;
+		samples(&lone, MINUTE);
+		check_int(lone.changes, 0);
+	}
+}
+
+/* … and are not closed as long as they are. */
+static void pressed_streams_stay(void)
+{
+	struct world world = begin(caps, 1, MOST);
+
+	samples(&world, MINUTE);
+	world.limited = false;
+	world.pressed = true;
+	samples(&world, 10 * MINUTE);
+	check_int(world.scaler.level, MOST);
+}
+
 /* ---- fewer streams ---- */
 
 static void idle_streams_are_closed_if_fewer_suffice(void)
@@ -528,6 +566,7 @@ static struct bnet_scaler_sample random_sample(uint64_t now_us)
 		.acked = random_below(kind < 50 ? 10 * MB : 10000 * MB),
 		.rtt_us = (uint32_t)random_below(kind == 1 ? UINT32_MAX : 1000),
 		.limited = random_below(2),
+		.pressed = random_below(2),
 		.queued = random_below(2),
 		.work = random_below(2) ? BNET_WORK_BULK : BNET_WORK_SMALL,
 		.opening = kind > 95,
@@ -589,6 +628,8 @@ int main(void)
 	a_failed_trial_counts_for_its_first_kind_of_work();
 	a_trial_does_not_wait_forever();
 	a_trial_waits_for_other_ranks();
+	several_streams_climb_when_pressed();
+	pressed_streams_stay();
 	idle_streams_are_closed_if_fewer_suffice();
 	a_reduction_that_costs_throughput_is_undone();
 	opening_streams_are_not_judged();

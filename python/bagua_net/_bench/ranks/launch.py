@@ -157,6 +157,7 @@ class Launcher:
             port=self._address[1],
             events=events,
             parent=os.getpid(),
+            share=self._share(rank),
         )
         package_root = str(Path(__file__).resolve().parents[3])
         environment = {
@@ -181,6 +182,12 @@ class Launcher:
         child = _Child(rank, networks, process, process.stdout)
         self._children.append(child)
         self._selector.register(child.output, selectors.EVENT_READ, child)
+
+    def _share(self, rank: int) -> tuple[int, int]:
+        """This rank's number among those of the host, and their number: as torchrun says, or all are started here."""
+        if len(self._ranks) > 1:
+            return self._ranks.index(rank), len(self._ranks)
+        return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def _watch(self) -> None:
         """Until every output has closed: then its process has ended."""

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TextIO
 
 from ..._errors import BaguaNetError
+from ..._machine import processors
 from ..._machine.parent import die_with
 from ..transports.base import NetworkFailed, Place, Transport, Unavailable
 from ..transports.registry import kinds, survey
@@ -48,6 +49,8 @@ class Assignment:
     """A descriptor to write to."""
     parent: int
     """Process id."""
+    share: tuple[int, int] = (0, 1)
+    """Of the host's ranks: (the number of this one, how many there are)."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -55,7 +58,7 @@ class Assignment:
     @staticmethod
     def from_json(text: str) -> Assignment:
         fields = json.loads(text)
-        return Assignment(**{**fields, "names": tuple(fields["names"])})
+        return Assignment(**{**fields, "names": tuple(fields["names"]), "share": tuple(fields["share"])})
 
 
 def _end(error: BaguaNetError) -> NoReturn:
@@ -126,6 +129,9 @@ def run(task: Assignment, token: str, events: TextIO) -> None:
             print(json.dumps(event), file=events, flush=True)
 
     config = Config.from_json(task.config)
+    if config.device == "emulated":
+        # The threads that play a kernel poll memory as a GPU does. Each rank shares its processors with its own alone.
+        processors.bind(*task.share)
     with Client(task.host, task.port, token, task.member, task.members, config.timeout) as rendezvous:
         usable, missing = _agree(config, task, rendezvous)
         report(event="start", usable=usable, missing=missing)
