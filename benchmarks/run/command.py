@@ -63,7 +63,7 @@ def _arguments(program: Program) -> argparse.Namespace:
     add("--size", type=_numbers(_sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
     add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
-    add("--quick", action="store_true", help="fewer cells, shorter windows: about seven minutes")
+    add("--quick", action="store_true", help="fewer cells, shorter windows: about nine minutes")
     add("--short", action="store_true", help="all cells with the windows of --quick")
     add("--few-settings", action="store_true", help="screen only as many settings of a side as --short does")
     add("--resume", action="store_true", help="continue the results file")

@@ -191,7 +191,8 @@ def _environments(name: str, cell: Cell, effort: Effort, files: Files, settings:
         network = _network_of_nccl(name, files)
         if name != "tuned":
             return [({**network, **own}, "")]
-        tried = effort.wan_collective_settings if cell.path == "wan" else effort.collective_settings
+        free = not cell.classes_mbits and cell.path != "wan"
+        tried = effort.collective_settings if free else effort.capped_collective_settings
         return [({**network, **variables}, words) for variables, words in (_nccl_settings(*each) for each in tried)]
     return [({LIBRARY_VARIABLE: str(files.nccl.path)} if name == "nccl" and files.nccl else own, "")]
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from bagua_net._machine.processors import share
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bagua_net._machine.processors import share
 
 _PROCESSORS = st.lists(st.integers(0, 500), min_size=1, max_size=70, unique=True)
 
