@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.report.results import CellRecord, Results
 from benchmarks.report.tables import BASELINE_COLUMNS, baseline, table_of
-from benchmarks.run.scenarios import GPU, SCENARIOS, WORKS, Cell, Scenario
+from benchmarks.run.scenarios import GPU, SCENARIOS, WHOLE_NCCL, WORKS, Cell, Scenario
 
 #: Share of the processors that other processes may take before a reading counts as disturbed.
 QUIET = 0.05
@@ -122,6 +122,14 @@ def _builds(settings: dict[str, Any]) -> str:
     )
 
 
+def _pinning(results: Results) -> str:
+    scenarios = {record.cell.scenario for record in results.cells.values()}
+    bound = "each rank bound to its share of the processors" + (
+        "" if scenarios == {WHOLE_NCCL} else f" in {WHOLE_NCCL}"
+    )
+    return bound if WHOLE_NCCL in scenarios else "no pinning"
+
+
 def _heading(results: Results) -> Iterator[str]:
     machine, settings = results.machine, results.settings
     place = _on_gpus(results)
@@ -132,7 +140,7 @@ def _heading(results: Results) -> Iterator[str]:
         f"{results.started[:10]}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}, congestion control {settings['congestion_control']}, "
         f"{nccl}{torch}{_builds(settings)}. "
-        f"All ranks on this machine, two unless stated, {place or 'host memory'}, no pinning; "
+        f"All ranks on this machine, two unless stated, {place or 'host memory'}, {_pinning(results)}; "
         f"median [min–max] of {settings['pairs']} pairs."
     )
     yield f"\n`{results.command}`\n"

@@ -67,6 +67,10 @@ class CellRecord:
             if run.side == side and run.pair >= 0 and choice in (None, run.choice):
                 yield run
 
+    def setting(self, side: str) -> str:
+        """The setting that counts, in words; "" where this side has none."""
+        return next((run.choice for run in self._counting(side)), "")
+
     def values(self, side: str) -> dict[int, float]:
         """pair → value, of the readings that count."""
         return {run.pair: run.value for run in self._counting(side) if run.value is not None}

@@ -22,7 +22,7 @@ from benchmarks.report.figures import (
     whole,
 )
 from benchmarks.report.results import CellRecord
-from benchmarks.run.scenarios import KIB, TORCH, torch_goal
+from benchmarks.run.scenarios import KIB, TORCH, WHOLE_NCCL, torch_goal
 
 Records = Sequence[CellRecord]
 
@@ -49,7 +49,7 @@ def _share(record: CellRecord, limit: float | None) -> str:
 
 def _both_nccl(record: CellRecord) -> list[str]:
     rivals = [spread(record, side) for side in ("raw", "nccl", "tuned")]
-    own = [record.choices.get("tuned", NOTHING), spread(record, "ours")]
+    own = [record.setting("tuned") or NOTHING, spread(record, "ours")]
     both = record.values("nccl") and record.values("tuned")
     better = ratio_text(record, better_nccl(record)) if both else NOTHING
     return [*rivals, *own, ratio_text(record, "nccl"), better]
@@ -113,7 +113,7 @@ def _allreduce(record: CellRecord, among: Records) -> list[str]:
 def _by_nccl(record: CellRecord, among: Records) -> list[str]:
     cell = record.cell
     figures = [_collective(record, side) for side in ("nccl", "tuned")]
-    own = [record.choices.get("tuned", NOTHING), _collective(record, "ours")]
+    own = [record.setting("tuned") or NOTHING, _collective(record, "ours")]
     ratios = [ratio_text(record, "nccl"), ratio_text(record, better_nccl(record))]
     share = NOTHING if record.limit is None else _share(record, record.limit * cell.full_cable)
     return [cell.op, cell.network, str(cell.ranks), size(cell.size), *figures, *own, *ratios, share]
@@ -203,7 +203,7 @@ _OF_SCENARIO = {
         ("network", "ranks", "size", "NCCL", "gloo", "bagua_net", "× NCCL", "× gloo"),
         _allreduce,
     ),
-    "S12": Table(
+    WHOLE_NCCL: Table(
         ("operation", "network", "ranks", "size", "NCCL default", *_RATIOS, "of the capacity"),
         _by_nccl,
     ),

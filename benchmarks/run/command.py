@@ -23,7 +23,7 @@ from benchmarks import ROOT
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, machine, markdown, results
 from benchmarks.run import sides as contenders
-from benchmarks.run.scenarios import FULL, QUICK, SCENARIOS, TORCH
+from benchmarks.run.scenarios import FULL, PATHS, QUICK, SCENARIOS, TORCH
 from benchmarks.run.track import Plan, Track, TrackError
 
 #: A continued file must have been measured with the same ones.
@@ -62,6 +62,7 @@ def _arguments(program: Program) -> argparse.Namespace:
     add("--baseline", type=Path, metavar="LIBRARY", help="another build of the plugin, measured as one more side")
     add("--size", type=_numbers(_sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
     add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
+    add("--path", default=",".join(PATHS), help="only these kinds of network (%(default)s)")
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
     add("--quick", action="store_true", help="fewer cells, shorter windows: about nine minutes")
     add("--short", action="store_true", help="all cells with the windows of --quick")
@@ -168,9 +169,10 @@ def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
         output=_output(arguments),
         sizes=arguments.size,
         connections=arguments.connections,
+        paths=frozenset(_listed(arguments.path, PATHS, "--path")),
     )
     if not plan.cells():
-        raise TrackError("no cell of these scenarios has these sizes and connections")
+        raise TrackError("no cell of these scenarios has these sizes, connections and networks")
     return plan
 
 
@@ -231,6 +233,14 @@ def _drop_disturbed_pairs(record: results.CellRecord) -> None:
     record.runs = [run for run in record.runs if run.pair not in bad]
 
 
+def _command(program: Program) -> str:
+    """This command, as one that reads everything at once. Only the names of files: their folders on this machine say
+    nothing to a reader."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--retry")]
+    shown = [Path(word).name if word.startswith(("/", "~")) else word for word in words]
+    return shlex.join([f"benchmarks/{program.name}.py", *shown])
+
+
 def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     """A new results file, or the one to continue."""
     if arguments.resume and plan.output.exists():
@@ -238,6 +248,7 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
         settings = _settings(plan)
         for name in ("sides", "pairs", "cells"):
             stored.settings[name] = settings[name]
+        stored.command = _command(arguments.program)
         for name in _SAME:
             if stored.settings.get(name, "") != settings.get(name, ""):
                 raise TrackError(f"{plan.output} was measured with another {name}: give another --output")
@@ -247,10 +258,7 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     if plan.output.exists() and not arguments.quick:
         raise TrackError(f"{plan.output} exists: --resume continues it, --output names another")
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    # Only the names of files: their folders on this machine say nothing to a reader.
-    shown = [Path(word).name if word.startswith(("/", "~")) else word for word in sys.argv[1:]]
-    command = shlex.join([f"benchmarks/{arguments.program.name}.py", *shown])
-    return results.Results(now, command, _computer(plan.files.loops), _settings(plan))
+    return results.Results(now, _command(arguments.program), _computer(plan.files.loops), _settings(plan))
 
 
 def _computer(loops: Path) -> dict[str, Any]:
@@ -279,6 +287,7 @@ def _show_earlier(arguments: argparse.Namespace) -> None:
 def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
     """Writes a results file, its tables and its picture; returns the number of failed readings."""
     stored = _stored(arguments, plan)
+    stored.save(plan.output)
     with tempfile.TemporaryDirectory() as directory:
         track = Track(_with_own_copies(plan, Path(directory)), stored)
         track.run()

@@ -21,18 +21,15 @@ from benchmarks.loads.load import measure
 from benchmarks.loads.rank import RankSpec
 from benchmarks.loads.reading import Reading
 from benchmarks.networks.namespaces import Hosts
-from benchmarks.run.scenarios import KIB, MIB, TORCH, Cell, Effort
+from benchmarks.run.scenarios import KIB, MIB, TORCH, WHOLE_NCCL, Cell, Effort
 
 #: In the order of the report's columns. "baseline" is another build of the plugin.
 NAMES = ("raw", "nccl", "tuned", "gloo", "baseline", "ours")
 
-#: NCCL itself runs in this scenario, whatever the network.
-_WHOLE_NCCL = "S12"
-
 #: Scenario → side → its name in `bagua-net bench`.
 _TRANSPORTS = {
     "S7": {"nccl": "nccl-socket", "gloo": "gloo", "baseline": "bagua", "ours": "bagua"},
-    _WHOLE_NCCL: {"nccl": "nccl", "tuned": "nccl", "baseline": "nccl+bagua", "ours": "nccl+bagua"},
+    WHOLE_NCCL: {"nccl": "nccl", "tuned": "nccl", "baseline": "nccl+bagua", "ours": "nccl+bagua"},
     TORCH: {"gloo": "gloo", "ours": "torch+bagua"},
 }
 #: The collectives drive net tables from this version on.
@@ -187,7 +184,7 @@ def _network_of_nccl(name: str, files: Files) -> dict[str, str]:
 def _environments(name: str, cell: Cell, effort: Effort, files: Files, settings: Mapping[str, str]) -> list[Choice]:
     """(environment variables, the setting in words) of a collective; several to choose from for "tuned"."""
     own = settings if name in ("baseline", "ours") else {}
-    if cell.scenario == _WHOLE_NCCL:
+    if cell.scenario == WHOLE_NCCL:
         network = _network_of_nccl(name, files)
         if name != "tuned":
             return [({**network, **own}, "")]
@@ -206,7 +203,7 @@ def _collective(
         rank=0,
         ranks=cell.ranks,
         op=cell.op,
-        device="emulated" if cell.scenario == _WHOLE_NCCL else "cpu",
+        device="emulated" if cell.scenario == WHOLE_NCCL else "cpu",
         nccl=str(files.nccl.path) if files.nccl else "",
         transport=_TRANSPORTS[cell.scenario][name],
         transports=(),
@@ -247,7 +244,7 @@ def _abi_version(library: Path) -> int:
 
 def needs_nccl(scenario: str, name: str) -> bool:
     """Does this side need an NCCL?"""
-    return scenario == _WHOLE_NCCL or name in ("nccl", "tuned")
+    return scenario == WHOLE_NCCL or name in ("nccl", "tuned")
 
 
 def obstacle(cell: Cell, name: str, files: Files) -> str:

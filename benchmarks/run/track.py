@@ -18,7 +18,7 @@ from benchmarks.networks import namespaces, wan
 from benchmarks.report import machine, results
 from benchmarks.report.markdown import QUIET
 from benchmarks.run import sides as contenders
-from benchmarks.run.scenarios import Cell, Effort, cells
+from benchmarks.run.scenarios import PATHS, Cell, Effort, cells
 
 #: Factor by which a reading may exceed the capacity of the flow classes: a window opens on full buffers.
 _OVER_CAPACITY = 1.02
@@ -44,13 +44,16 @@ class Plan:
     """Bytes of a message; empty: all."""
     connections: frozenset[int] = frozenset()
     """Of streams, per peer and direction; empty: all."""
+    paths: frozenset[str] = frozenset(PATHS)
 
     def cells(self) -> list[Cell]:
         """The cells to measure, in the order of the report."""
         return [cell for cell in cells(self.quick) if self._wants(cell)]
 
     def _wants(self, cell: Cell) -> bool:
-        if cell.scenario not in self.scenarios or (self.sizes and cell.size not in self.sizes):
+        if cell.scenario not in self.scenarios or cell.path not in self.paths:
+            return False
+        if self.sizes and cell.size not in self.sizes:
             return False
         fixed = cell.work in ("pingpong", "collective")
         return fixed or not self.connections or cell.connections in self.connections

@@ -230,6 +230,7 @@ def test_two_builds_of_the_plugin_are_read(loops: Path, plugin: Path, tmp_path: 
 def test_sizes_and_connections_narrow_the_cells(tmp_path: Path) -> None:
     scenarios = frozenset({"S1", "S2", "S5"})
     plan = track.Plan(scenarios, ("ours",), QUICK, False, {}, "bbr", FILES, tmp_path / "a.jsonl")
+    assert {cell.path for cell in replace(plan, paths=frozenset({"loopback"})).cells()} == {"loopback"}
     found = replace(plan, sizes=frozenset({4, MIB}), connections=frozenset({2})).cells()
     assert {(cell.scenario, cell.path, cell.connections, cell.size) for cell in found} == {
         *(("S1", path, 2, MIB) for path in ("loopback", "veth")),

@@ -43,15 +43,3 @@ def test_results_stay_small() -> None:
     files = [file for file in RESULTS.iterdir() if file.suffix in (".jsonl", ".md", ".svg")]
     assert sum(len(file.read_text().splitlines()) for file in files) < LINES
     assert {file.stem for file in files} == {file.stem for file in STORED}, "tables or a picture without readings"
-
-
-def test_the_format_before_can_be_read(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(
-        '{\n "format": 1, "started": "2026-01-01T00:00:00+00:00", "command": "", "machine": {}, "settings": {},\n'
-        ' "cells": {"S1 | veth | 2 | 64": {"cell": {"scenario": "S1", "path": "veth", "connections": 2, "size": 64},\n'
-        '  "limit": null, "choices": {"bare": "x"}, "runs": [{"side": "bare", "choice": "x", "pair": 0, "seed": 0,\n'
-        '  "value": 1.5, "per_rank": [1.0, 2.0]}]}}}\n'
-    )
-    record = results.load(tmp_path / "a.json").cells["S1 | veth | 2 | 64"]
-    assert record.choices == {"raw": "x"}
-    assert record.values("raw") == {0: 1.5}

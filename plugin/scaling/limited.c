@@ -69,7 +69,8 @@ bool bnet_stream_is_limited(const struct bnet_estimator_step *step, enum bnet_wo
 
 bool bnet_stream_is_pressed(const struct bnet_estimator_step *step)
 {
-	return step->busy >= OFTEN_BUSY_PERCENT * 100 && step->rtt_us > (uint64_t)step->min_rtt_us + PRESSED_US;
+	return step->busy >= OFTEN_BUSY_PERCENT * 100 && step->rtt_us > (uint64_t)step->min_rtt_us + PRESSED_US &&
+	       bnet_stream_is_queued(step);
 }
 
 bool bnet_stream_is_queued(const struct bnet_estimator_step *step)

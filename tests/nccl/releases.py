@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The releases of NCCL that the tests of lives, faults and networks run, and what differs between them.
+"""The releases of NCCL that the tests run, and what differs between them.
 
-``BAGUA_NET_TEST_NCCL=all pytest tests/nccl`` runs them with one release of each behaviour, and
-``BAGUA_NET_TEST_NCCL=2.26.5,2.27.7`` with these.
+``BAGUA_NET_TEST_NCCL=all pytest tests/nccl`` takes one release of each behaviour, and
+``BAGUA_NET_TEST_NCCL=2.26.5,2.27.7`` takes these.
 """
 
 from __future__ import annotations
@@ -28,16 +28,21 @@ ALL = (
 NEWEST = ALL[-1]
 
 
-def _chosen() -> tuple[str, ...]:
-    named = os.environ.get("BAGUA_NET_TEST_NCCL", "")
-    if named == "all":
+_NAMED = os.environ.get("BAGUA_NET_TEST_NCCL", "")
+
+
+def _or(usual: tuple[str, ...]) -> tuple[str, ...]:
+    """The releases that are named, or these."""
+    if _NAMED == "all":
         return ALL
-    return tuple(named.split(",")) if named else USUAL
+    return tuple(_NAMED.split(",")) if _NAMED else usual
 
 
-CHOSEN = _chosen()
+CHOSEN = _or(USUAL)
+#: For faults, lives, networks and sanitizers, which take a minute or more for each release.
+FEW = _or((NEWEST,))
 #: For what does not depend on the release.
-ONE = CHOSEN[-1]
+ONE = FEW[-1]
 
 
 def number(version: str) -> tuple[int, ...]:

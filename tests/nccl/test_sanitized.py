@@ -106,7 +106,7 @@ def _start(program: str, version: str, sanitized: Sanitized, settings: dict[str,
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("protocol", ["LL", "Simple"])
 @pytest.mark.parametrize("threads", ["0", "2"])
-@pytest.mark.parametrize("version", releases.CHOSEN)
+@pytest.mark.parametrize("version", releases.FEW)
 def test_traffic(version: str, threads: str, protocol: str, sanitized: Sanitized) -> None:
     settings = {
         "NCCL_PROTO": protocol,
@@ -124,7 +124,7 @@ def test_traffic(version: str, threads: str, protocol: str, sanitized: Sanitized
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("version", releases.CHOSEN)
+@pytest.mark.parametrize("version", releases.FEW)
 def test_lives(version: str, sanitized: Sanitized) -> None:
     """Communicators beside others, one after another, and aborted in the middle."""
     with _start("lifecycle_rank", version, sanitized, {"BAGUA_NET_MIN_NSTREAMS": "2"}) as job:
@@ -137,7 +137,7 @@ def test_lives(version: str, sanitized: Sanitized) -> None:
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("threads", ["0", "2"])
-@pytest.mark.parametrize("version", releases.CHOSEN)
+@pytest.mark.parametrize("version", releases.FEW)
 def test_a_rank_is_killed(version: str, threads: str, sanitized: Sanitized) -> None:
     (finding,) = faults.killed(
         faults.Place(

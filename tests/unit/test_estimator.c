@@ -242,6 +242,7 @@ static void an_always_busy_stream_is_limited(void)
 static void an_often_busy_stream_is_pressed_if_round_trips_grow_much(void)
 {
 	struct model far_more = begin(20), more = begin(20), seldom = begin(20), held_up = begin(20);
+	struct model far_away = begin(20000);
 
 	for (int i = 0; i < 60; i++) {
 		bool early = i < 30;
@@ -253,6 +254,9 @@ static void an_often_busy_stream_is_pressed_if_round_trips_grow_much(void)
 		step = tick(&far_more, i % 4 ? TICK : 0, MB, 0);
 		check(early || (bnet_stream_is_pressed(&step) && !small_is_limited(step)));
 		step = tick(&more, i % 4 ? TICK : 0, MB, 0);
+		check(!bnet_stream_is_pressed(&step));
+		far_away.at.rtt_us = 22000; /* little more than the way takes */
+		step = tick(&far_away, i % 4 ? TICK : 0, MB, 0);
 		check(!bnet_stream_is_pressed(&step));
 		step = tick(&seldom, i % 2 ? TICK : 0, MB, 0);
 		check(!bnet_stream_is_pressed(&step));
