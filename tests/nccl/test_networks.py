@@ -84,6 +84,21 @@ def test_workers_write_lines_that_are_polled(protocol: str, tmp_path: Path) -> N
         _check(hosts, tmp_path, {"NCCL_PROTO": protocol, **FORMS["one worker"]})
 
 
+#: Calls of which all slices are cut, and such that fit into a read-ahead and are copied.
+TORN = {"cut": (CUT, [500_000, 70_001], 100), "copied": ({}, [30, 200, 900], 1_500)}
+
+
+@pytest.mark.parametrize("way", TORN)
+def test_no_line_is_torn(way: str, tmp_path: Path) -> None:
+    """The flag of an LL128 line arrives after its data. Otherwise a kernel that polls reads old data now and then: with
+    the first 64 bytes of a message as a slice of their own, or with copies backwards, in most runs of this test."""
+    settings, counts, times = TORN[way]
+    every = {**releases.settings(releases.ONE), "NCCL_PROTO": "LL128", "NCCL_SOCKET_IFNAME": "lo", **settings}
+    with nccl_job.start("traffic_rank", 2, releases.ONE, nccl_job.BAGUA, tmp_path, settings=every) as job:
+        assert job.ask({"do": "sums", "counts": counts, "times": times}) == [0, 0]
+        job.finish()
+
+
 @pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
 def test_four_ranks(algorithm: str, tmp_path: Path) -> None:
     """Some peers are on the same host, some on the other."""
