@@ -334,6 +334,25 @@ def test_torchrun_on_one_host_is_local() -> None:
     assert place(None, None, None, {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}).local
 
 
+def test_the_ranks_of_a_host_are_numbered_as_torchrun_says() -> None:
+    assert place(None, None, None, {**TORCHRUN, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}).on_host == (1, 2)
+    assert place(None, None, None, TORCHRUN).on_host == (0, 1)
+    assert place(3, None, None, {}).on_host == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("index", "of", "said"),
+    [
+        ("2", "2", "LOCAL_RANK=2 is not one of LOCAL_WORLD_SIZE=2"),
+        ("-1", "2", "LOCAL_RANK=-1 is not one of"),
+        ("0", "two", "LOCAL_WORLD_SIZE=two is not a number"),
+    ],
+)
+def test_bad_numbers_within_a_host_are_refused(index: str, of: str, said: str) -> None:
+    with pytest.raises(PlacementInvalid, match=said):
+        place(None, None, None, {**TORCHRUN, "LOCAL_RANK": index, "LOCAL_WORLD_SIZE": of})
+
+
 def test_ranks_given_by_hand_win_over_torchrun_s_variables() -> None:
     assert place(4, None, None, TORCHRUN).ranks == [0, 1, 2, 3]
 

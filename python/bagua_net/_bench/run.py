@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,12 @@ def _processors() -> tuple[int, float]:
     return len(os.sched_getaffinity(0)), load
 
 
+def _launcher(
+    config: Config, placement: Placement, address: tuple[str, int], on_event: Callable[[dict[str, Any]], None]
+) -> Launcher:
+    return Launcher(config, placement.ranks, address, placement.token, on_event, _pass_on, placement.on_host)
+
+
 def run(config: Config, placement: Placement, ifname: str | None, outputs: Outputs) -> bool:
     """Measures, prints and writes. False: a result was wrong.
 
@@ -171,14 +178,14 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
     if ifname:
         os.environ["NCCL_SOCKET_IFNAME"] = ifname  # the option wins over a file
     taken = _take_settings()
-    busy = summary.contention(config.nranks if placement.local else len(placement.ranks), *_processors())
+    busy = summary.contention(placement.on_host[1], *_processors())
     _check_memory(config, len(lanes(config)) * len(placement.ranks))
     interface = use_interface(ifname, placement.local)
     device = _DEVICES.get(config.device, "")
     where = ", ".join(filter(None, [placement.text, interface, device, *taken]))
     if 0 not in placement.ranks:
         address = (placement.host, placement.port)
-        Launcher(config, placement.ranks, address, placement.token, lambda event: None, _pass_on).run()
+        _launcher(config, placement, address, lambda event: None).run()
         return True
     members = len(lanes(config)) * config.nranks
     listen_on = placement.host if placement.port == 0 else ""
@@ -186,7 +193,7 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
         address = (placement.host, server.port)
         with report.Report(len(config.workloads())) as out:
             listener = _Listener(config, where, _note(config), out)
-            Launcher(config, placement.ranks, address, placement.token, listener.event, _pass_on).run()
+            _launcher(config, placement, address, listener.event).run()
     return _finish(config, where, listener, outputs, busy)
 
 

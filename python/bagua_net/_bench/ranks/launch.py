@@ -101,6 +101,8 @@ class Launcher:
         ranks: the ranks that live here.
         on_event: called with each event of ``process.run``.
         on_output: called with each line that a rank writes.
+        on_host: the first one's number among the ranks of this host, and how many those are. By default they are
+            the only ones.
     """
 
     def __init__(
@@ -111,9 +113,11 @@ class Launcher:
         token: str,
         on_event: Callable[[dict[str, Any]], None],
         on_output: Callable[[str], None],
+        on_host: tuple[int, int] | None = None,
     ) -> None:
         self._config = config
         self._ranks = ranks
+        self._first, self._of = on_host or (0, len(ranks))
         self._address = address
         self._token = token
         self._on_event = on_event
@@ -157,7 +161,7 @@ class Launcher:
             port=self._address[1],
             events=events,
             parent=os.getpid(),
-            share=self._share(rank),
+            share=(self._first + self._ranks.index(rank), self._of),
         )
         package_root = str(Path(__file__).resolve().parents[3])
         environment = {
@@ -182,12 +186,6 @@ class Launcher:
         child = _Child(rank, networks, process, process.stdout)
         self._children.append(child)
         self._selector.register(child.output, selectors.EVENT_READ, child)
-
-    def _share(self, rank: int) -> tuple[int, int]:
-        """This rank's number among those of the host, and their number: as torchrun says, or all are started here."""
-        if len(self._ranks) > 1:
-            return self._ranks.index(rank), len(self._ranks)
-        return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def _watch(self) -> None:
         """Until every output has closed: then its process has ended."""

@@ -13,6 +13,7 @@ from .process import TOKEN_VARIABLE
 from .rendezvous import new_token
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 class PlacementInvalid(BaguaNetError):
@@ -30,6 +31,8 @@ class Placement:
     token: str
     local: bool
     """All ranks are on this machine."""
+    on_host: tuple[int, int]
+    """The first one's number among the ranks of this machine, and how many those are."""
 
     @property
     def text(self) -> str:
@@ -58,6 +61,16 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         return int(environment[name])
     except ValueError:
         raise PlacementInvalid(f"{name}={environment[name]} is not a number") from None
+
+
+def _on_host(environment: Mapping[str, str]) -> tuple[int, int]:
+    """This rank's number among those of its machine, and how many those are: torchrun's, or the only one."""
+    if not all(name in environment for name in _TORCHRUN_LOCAL):
+        return 0, 1
+    index, ranks = (_number(environment, name) for name in _TORCHRUN_LOCAL)
+    if not 0 <= index < ranks:
+        raise PlacementInvalid(f"LOCAL_RANK={index} is not one of LOCAL_WORLD_SIZE={ranks}: numbers begin with 0")
+    return index, ranks
 
 
 def _port_beside(master: int) -> int:
@@ -92,11 +105,11 @@ def place(
         port = _port_beside(_number(environment, "MASTER_PORT"))
         return _remote(total, own, environment["MASTER_ADDR"], port, local=local, environment=environment)
     count = 2 if nranks is None else nranks
-    return Placement(count, list(range(count)), "127.0.0.1", 0, new_token(), local=True)
+    return Placement(count, list(range(count)), "127.0.0.1", 0, new_token(), local=True, on_host=(0, count))
 
 
 def _remote(nranks: int, rank: int, host: str, port: int, *, local: bool, environment: Mapping[str, str]) -> Placement:
     if not 0 <= rank < nranks:
         raise PlacementInvalid(f"of {nranks} ranks the numbers are 0 to {nranks - 1}, not {rank}")
     token = _shared_token(host, port, nranks, environment)
-    return Placement(nranks, [rank], host, port, token, local)
+    return Placement(nranks, [rank], host, port, token, local, _on_host(environment))
