@@ -50,7 +50,7 @@ Facts about NCCL, the same over every network:
   ([pytorch#149153](https://github.com/pytorch/pytorch/issues/149153)). Such a process must be killed.
 - **2.28 and 2.29 forget the plugin's name** with the last communicator of a process, and the next one fails, or uses
   another network where `NCCL_NET` is not set ([nccl#1978](https://github.com/NVIDIA/nccl/issues/1978)).
-  `NCCL_NET_PLUGIN_REF_COUNT=1` prevents it.
+  `NCCL_NET_PLUGIN_REF_COUNT=1` prevents it; all that turns the plugin on sets it.
 - From 2.28 on, `ncclCommShrink` with `NCCL_SHRINK_ABORT` refuses a communicator that has reported an error of the
   network. It works in 2.27.
 - A silent peer is no error. A stopped process goes on where it was; so does a link that comes back.

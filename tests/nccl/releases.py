@@ -41,6 +41,8 @@ def _or(usual: tuple[str, ...]) -> tuple[str, ...]:
 CHOSEN = _or(USUAL)
 #: For faults, lives, networks and sanitizers, which take a minute or more for each release.
 FEW = _or((NEWEST,))
+#: See forgets_plugin().
+FORGETFUL = "2.29.7"
 #: For what does not depend on the release.
 ONE = FEW[-1]
 

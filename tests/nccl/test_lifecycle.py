@@ -13,6 +13,9 @@ import nccl_job
 import pytest
 import releases
 
+from bagua_net._activation import environment
+from bagua_net._native.plugin import plugin_path
+
 _RANKS = 3
 #: The scenes of lifecycle_rank.py, and the first release that has the function.
 SCENES = {
@@ -98,12 +101,18 @@ def test_a_process_ends_while_calls_are_under_way(version: str, tmp_path: Path) 
         job.finish()
 
 
-@pytest.mark.parametrize("version", releases.FEW)
+@pytest.mark.parametrize("version", dict.fromkeys([releases.FORGETFUL, *releases.FEW]))
 def test_a_second_communicator_after_the_last_one(version: str, tmp_path: Path) -> None:
-    """Without settings of NCCL beside those that turn the plugin on."""
+    """With the settings that turn the plugin on, and no other one."""
+    settings = dict.fromkeys(releases.settings(version), "0") | environment.settings(plugin_path(), takes_path=True)
+    del settings["NCCL_NET_PLUGIN"]  # by nccl_job, as this release takes it
+    with start(version, tmp_path, ranks=2, settings=settings) as job:
+        assert [reply["value"] for reply in job.ask({"do": "finalized"})] == [0, 0]
+
+
+def test_a_release_that_forgets_the_plugin(tmp_path: Path) -> None:
+    """Why the settings have a reference count."""
+    version = releases.FORGETFUL
     with start(version, tmp_path, ranks=2, settings=dict.fromkeys(releases.settings(version), "0")) as job:
-        if releases.forgets_plugin(version):
-            with pytest.raises(nccl_job.JobFailed, match="Failed to initialize any NET plugin"):
-                job.ask({"do": "finalized"})
-        else:
-            assert [reply["value"] for reply in job.ask({"do": "finalized"})] == [0, 0]
+        with pytest.raises(nccl_job.JobFailed, match="Failed to initialize any NET plugin"):
+            job.ask({"do": "finalized"})

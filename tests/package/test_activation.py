@@ -19,6 +19,8 @@ from bagua_net._machine import rdma
 from bagua_net._nccl import discovery
 
 LIBRARY = str(bagua_net.plugin_path())
+#: What turns the plugin on.
+ON = {"NCCL_NET_PLUGIN": LIBRARY, "NCCL_NET": "BaguaNet", "NCCL_NET_PLUGIN_REF_COUNT": "1"}
 SECONDS = 60
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -35,10 +37,10 @@ def python(code: str, *arguments: str, **settings: str) -> subprocess.CompletedP
     )
 
 
-def test_activate_sets_both_variables_and_deactivate_removes_them() -> None:
+def test_activate_sets_variables_and_deactivate_removes_them() -> None:
     before = dict(os.environ)
     found = bagua_net.activate()
-    assert found == {"NCCL_NET_PLUGIN": LIBRARY, "NCCL_NET": "BaguaNet"}
+    assert found == ON
     assert dict(os.environ) == before | found
     assert bagua_net.status().on
     assert bagua_net.status().plugin.layer == "activate()"
@@ -118,7 +120,7 @@ def test_a_child_inherits_it() -> None:
 def test_env_turns_another_process_on_and_leaves_this_one() -> None:
     before = dict(os.environ)
     variables = bagua_net.env()
-    assert variables == {"NCCL_NET_PLUGIN": LIBRARY, "NCCL_NET": "BaguaNet"}
+    assert variables == ON
     assert dict(os.environ) == before
     assert python("import bagua_net; print(bagua_net.status().on)", **variables).stdout == "True\n"
     assert bagua_net.env(Path("/opt/x.so"))["NCCL_NET_PLUGIN"] == "/opt/x.so"

@@ -70,7 +70,7 @@ def test_enable_and_disable_leave_no_trace(sandbox: Sandbox, before: bytes | Non
     enabled = sandbox.run("enable")
     assert (enabled.returncode, enabled.stdout) == (0, ""), enabled.stderr
     for conf in sandbox.confs:
-        assert f"NCCL_NET_PLUGIN={sandbox.copy}\nNCCL_NET=BaguaNet\n" in conf.read_text()
+        assert f"NCCL_NET_PLUGIN={sandbox.copy}\nNCCL_NET=BaguaNet\nNCCL_NET_PLUGIN_REF_COUNT=1\n" in conf.read_text()
     assert sandbox.copy.read_bytes() == Path(LIBRARY).read_bytes()
     once = sandbox.files()
     assert "enabled already" in sandbox.run("enable").stderr

@@ -22,20 +22,26 @@ _written: dict[str, str] = {}
 
 
 def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
-    """NCCL_NET_PLUGIN and NCCL_NET for the library at ``path``, or its short name where NCCL takes no path.
+    """The variables that turn on the library at ``path``, by its short name where NCCL takes no path.
 
-    NCCL_NET is always set: without it, NCCL silently uses its own sockets when the plugin does not load.
+    NCCL_NET is always set: without it, NCCL silently uses its own sockets when the plugin does not load. A reference
+    count of 1, the default of NCCL 2.26 and 2.27, keeps the plugin loaded after a process's last communicator: NCCL
+    2.28 and 2.29 cannot load it again, so the next communicator would fail (NVIDIA/nccl#1978).
     """
     if takes_path:
         check_path(path)
-    return {"NCCL_NET_PLUGIN": str(path) if takes_path else SHORT_NAME, "NCCL_NET": NETWORK_NAME}
+    return {
+        "NCCL_NET_PLUGIN": str(path) if takes_path else SHORT_NAME,
+        "NCCL_NET": NETWORK_NAME,
+        "NCCL_NET_PLUGIN_REF_COUNT": "1",
+    }
 
 
 def env(path: Path | None = None) -> dict[str, str]:
     """The variables that turn the plugin on in a process yet to start, for example in Ray's ``runtime_env``.
 
-    Two variables; three where this environment's NCCL is 2.20 or older and takes no path: then LD_LIBRARY_PATH
-    begins with the library's directory.
+    NCCL_NET_PLUGIN, NCCL_NET and NCCL_NET_PLUGIN_REF_COUNT; also LD_LIBRARY_PATH, beginning with the library's
+    directory, where this environment's NCCL is 2.20 or older and takes no path.
 
     Args:
         path: the library as that process sees it; by default that of this installation.

@@ -47,7 +47,7 @@ def _show(changes: list[switch.Change]) -> None:
 
 
 def _printed_variables() -> dict[str, str]:
-    """The plugin's two variables, and this environment's parameters, which launchers would drop."""
+    """The plugin's variables, and this environment's parameters, which launchers would drop."""
     given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
     return environment.env() | given
 
