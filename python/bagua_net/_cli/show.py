@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any
 
 import typer
@@ -56,10 +56,11 @@ def _grid(rows: Iterable[tuple[str, ...]]) -> Table:
     return table
 
 
-def _processes(found: Iterable[Process]) -> Table:
+def _processes(found: Collection[Process]) -> Table:
     """One line each: a command line is cut to the terminal's width, or to a fixed length in a pipe."""
     table = Table.grid("", "", "", padding=(0, 2))
     table.columns[0].no_wrap = table.columns[2].no_wrap = True  # so that the second gives way
+    table.columns[0].min_width = max((len(str(one.pid)) for one in found), default=0)  # however narrow the terminal is
     for one in found:
         printable = "".join(char if char.isprintable() else " " for char in one.command)
         command = Text(" ".join(printable.split()), no_wrap=True, overflow="ellipsis")
