@@ -3,7 +3,7 @@
  * Opens an NCCL: checks it, sets its variables, redirects its calls to CUDA and NVML. One thread at a time; a lock
  * keeps others out.
  */
-#include "emulator.h"
+#include "bagua_net_emulator.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -282,7 +282,7 @@ static int use_layout(struct text error)
 	version = nccl.version;
 	layout = emu_layout_find(version);
 	if (layout == NULL)
-		return say(error, "The layout of NCCL %d.%d.%d is not known; known are %s.", version / 10000,
+		return say(error, "The emulated GPU cannot run NCCL %d.%d.%d; use one of %s.", version / 10000,
 			   version / 100 % 100, version % 100, emu_layout_versions());
 	if (emu_layout_bind(layout, find_symbol, &missing) != 0)
 		return say(error, "%s lacks the symbol %s.", nccl.path, missing);

@@ -63,7 +63,7 @@ PLUGIN = Tree(
 EMULATOR = Tree(
     ROOT / "emulator",
     ROOT / "docs" / "emulator.md",
-    frozenset({"emulator.h", "emulator.c", "emulator.map", "CMakeLists.txt"}),
+    frozenset({"bagua_net_emulator.h", "emulator.c", "emulator.map", "CMakeLists.txt"}),
 )
 TREES = (PLUGIN, EMULATOR)
 

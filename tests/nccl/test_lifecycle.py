@@ -113,6 +113,7 @@ def test_a_second_communicator_after_the_last_one(version: str, tmp_path: Path) 
 def test_a_release_that_forgets_the_plugin(tmp_path: Path) -> None:
     """Why the settings have a reference count."""
     version = releases.FORGETFUL
-    with start(version, tmp_path, ranks=2, settings=dict.fromkeys(releases.settings(version), "0")) as job:
-        with pytest.raises(nccl_job.JobFailed, match="Failed to initialize any NET plugin"):
-            job.ask({"do": "finalized"})
+    settings = dict.fromkeys(releases.settings(version), "0")
+    failing = pytest.raises(nccl_job.JobFailed, match="Failed to initialize any NET plugin")
+    with start(version, tmp_path, ranks=2, settings=settings) as job, failing:
+        job.ask({"do": "finalized"})

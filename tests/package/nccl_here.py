@@ -15,18 +15,35 @@ from pathlib import Path
 import nccl_wheels
 import pytest
 
+from bagua_net._native.plugin import plugin_path
 from bagua_net._nccl import discovery
 
+_PLUGIN = Path(__file__).resolve().parents[2] / "plugin"
 #: Of :mod:`nccl_wheels`, where no wheel is installed.
 _OTHERWISE = "2.30.7"
 
 _VERSION = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
 _CRASH = "__attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 0; }\n"
+_FAILING = """
+#include <dlfcn.h>
+#include "nccl/abi.h"
+__attribute__((visibility("default"))) ncclNet_v8_t ncclNetPlugin_v8;
+static ncclResult_t fail(void *comm, void *data, int size, int tag, void *handle, void **request)
+{
+	return ncclSystemError;
+}
+__attribute__((constructor)) static void load(void)
+{
+	ncclNetPlugin_v8 = *(ncclNet_v8_t *)dlsym(dlopen("%s", RTLD_NOW | RTLD_LOCAL), "ncclNetPlugin_v8");
+	ncclNetPlugin_v8.isend = fail;
+}
+"""
 _SOURCES = {
     "stripped": _VERSION % 23007,
     "old": _VERSION % 21000,
     "another": "int other;\n",
     "crashing": _CRASH,
+    "failing": _FAILING % plugin_path(),
 }
 
 
@@ -43,12 +60,13 @@ def library() -> Path:
 
 
 def build(directory: Path, name: str) -> Path:
-    """A library that is no NCCL: "stripped", "old", "another" or "crashing" when it is loaded."""
+    """A library that is no NCCL: "stripped", "old", "another" or "crashing" when it is loaded; and "failing", a network
+    plugin that cannot send."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
     source, made = directory / f"{name}.c", directory / f"{name}.so"
     source.write_text(_SOURCES[name])
-    options = ["-shared", "-fPIC", *(["-s"] if name == "stripped" else [])]
+    options = ["-shared", "-fPIC", f"-I{_PLUGIN}", *(["-s"] if name == "stripped" else [])]
     subprocess.run([compiler, *options, "-o", str(made), str(source)], check=True, timeout=60)
     return made

@@ -127,7 +127,9 @@ def test_auto_is_the_library_that_a_job_would_use_and_needs_no_value(tmp_path: P
 def test_nccl_s_log_stays_where_the_user_wants_it(tmp_path: Path) -> None:
     options = [*nccl(), "--max", "4", *QUICK]
     record = results(tmp_path, *options, NCCL_DEBUG="WARN")
-    assert record["evidence"] == {}
+    assert [says(record, name) for name in BOTH] == [
+        ["NCCL_DEBUG is set, so NCCL's own log has its lines and choices"]
+    ] * 2
     run = bench(*options, NCCL_DEBUG="INFO")
     assert run.returncode == 0
     assert "Using network BaguaNet" in run.stderr
@@ -202,7 +204,7 @@ def refusal(*arguments: str, **extra: str) -> str:
     ("name", "reason"),
     [
         ("stripped", "has been stripped"),
-        ("old", "NCCL 2.10.0 is not known"),
+        ("old", "cannot run NCCL 2.10.0; use one of 2.18.1"),
         ("another", "is not NCCL"),
         ("crashing", "the process that tried was killed by SIGSEGV"),
     ],
@@ -270,6 +272,25 @@ def test_a_network_that_cannot_start_is_an_error_in_nccl_s_and_its_own_words() -
 
 
 # ---- faults ----
+
+
+def test_another_plugin_that_fails_is_not_blamed_for_an_older_warning(tmp_path: Path) -> None:
+    """2.32 warns of RMA in every initialization."""
+    other = nccl_here.build(tmp_path, "failing")
+    run = bench(
+        "--nccl",
+        str(nccl_wheels.library("2.32.3")),
+        "--transport",
+        "nccl+other",
+        "--net-plugin",
+        str(other),
+        "--max",
+        "4",
+        *QUICK,
+    )
+    assert run.returncode == 1
+    assert "nccl+other: ncclCommGetAsyncError: unhandled system error" in run.stderr
+    assert "RMA" not in run.stderr
 
 
 def test_a_rank_that_is_killed_ends_the_run_with_its_network_and_signal() -> None:

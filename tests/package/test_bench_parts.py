@@ -245,6 +245,8 @@ def a_row(
         ([1, 1, 1, 1, 9], [2, 2, 2, 2, 2], "faster"),
         ([2, 2, 2, 2, 2], [1, 1, 1, 1, 9], "slower"),
         ([1, 1, 3, 3, 1], [2, 2, 2, 2, 2], "unclear"),
+        ([1, 1, 1], [2, 2, 2], "faster"),
+        ([1, 1], [2, 2], "unclear"),
         ([1, 1, 1, 1, 1], [1.01, 1.01, 1.01, 1.01, 1.01], "unclear"),
         ([1.01, 1.01, 1.01, 1.01, 1.01], [1, 1, 1, 1, 1], "unclear"),
     ],
@@ -265,6 +267,12 @@ def test_sentences_name_the_sizes_where_we_lose() -> None:
         "faster from 256 B to 1 KiB (1.50 to 3.00 × its speed)." in text
     )
     assert text[-1] == "Not compared: gloo (torch is not installed here)."
+
+
+def test_another_plugin_is_compared_where_ours_is_left_out() -> None:
+    rows = [a_row("nccl", [2.0] * 5), a_row("nccl+other", [1.0] * 5)]
+    text = list(summary.sentences(rows, "between 2 ranks", {}))
+    assert text[-1] == "nccl+other against nccl: faster at 1 KiB (2.00 × its speed)."
 
 
 def test_a_model_is_compared_by_its_name() -> None:

@@ -192,13 +192,17 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
     with Server(members, placement.token, listen_on, placement.port, config.timeout, turn=config.nranks) as server:
         address = (placement.host, server.port)
         with report.Report(len(config.workloads())) as out:
+            others = config.nranks - len(placement.ranks)
+            if others:
+                out.say(f"# waiting for {others} other rank{'s' if others > 1 else ''} at port {server.port}")
             listener = _Listener(config, where, _note(config), out)
             _launcher(config, placement, address, listener.event).run()
     return _finish(config, where, listener, outputs, busy)
 
 
 def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs, busy: list[str]) -> bool:
-    text = [*summary.sentences(listener.rows, where, listener.missing), *busy]
+    measured, *compared = summary.sentences(listener.rows, where, listener.missing)
+    text = [measured, *busy, *compared]
     print("#")
     for sentence in text:
         print(f"# {sentence}")

@@ -44,7 +44,7 @@ _PROBE_TIMEOUT_S = 60.0
 
 ffi = cffi.FFI()
 
-#: emulator/emulator.h.
+#: emulator/bagua_net_emulator.h.
 ffi.cdef("""
 void *emu_open(const char *path, char *error, size_t size);
 void *emu_stream_create(void);
@@ -160,6 +160,8 @@ class Nccl:
         code = ffi.new("int *")
         self.call("ncclGetVersion", code)
         self.version = discovery.decode_version(code[0])
+        self._harmless = ""
+        """NCCL's last warning of an initialization that has succeeded."""
 
     @property
     def version_text(self) -> str:
@@ -196,7 +198,8 @@ class Nccl:
     def failure(self, function: str, code: int, comm: Any = ffi.NULL) -> NcclFailed:
         """The error for a result of that function, in NCCL's words and the emulator's."""
         last = _text(self._functions.ncclGetLastError(comm))
-        reasons = [function, f"{self.error_string(code)} (ncclResult_t {code})", last, self.problem]
+        cause = last if last != self._harmless else ""
+        reasons = [function, f"{self.error_string(code)} (ncclResult_t {code})", cause, self.problem]
         return NcclFailed(": ".join(filter(None, reasons)), function, code)
 
     def get_unique_id(self) -> bytes:
@@ -211,6 +214,7 @@ class Nccl:
         ffi.memmove(given, unique_id, _ID_BYTES)
         made = ffi.new("ncclComm_t *")
         self.call("ncclCommInitRank", made, nranks, given[0], rank)
+        self._harmless = _text(self._functions.ncclGetLastError(made[0]))
         return Comm(self, made[0])
 
     def group_start(self) -> None:

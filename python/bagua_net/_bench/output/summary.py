@@ -2,8 +2,8 @@
 """The figures in sentences: where this network is faster, and where it is slower.
 
 A size counts as faster or slower only where the rounds agree. Round i of one transport is paired with round i of the
-other, which ran next to it. The verdict stands if the medians differ by more than 2 % and at most one pair in five
-contradicts it. Otherwise there is no clear difference.
+other, which ran next to it. The verdict stands if the medians differ by more than 2 %, of at least three pairs, and at
+most one pair in five contradicts it. Otherwise there is no clear difference.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from ... import _sizes
 from ..workload.result import Row
 
-OURS = ("bagua", "nccl+bagua", "torch+bagua")
+#: The first of these in a run is compared with each other transport.
+_LEADING = ("bagua", "nccl+bagua", "torch+bagua", "nccl+other")
 
 _NOISE = 0.02
+_FEWEST_PAIRS = 3
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,18 @@ class Comparison:
 def compare(ours: Row, theirs: Row) -> Comparison:
     pairs = [other / own for own, other in zip(ours.rounds, theirs.rounds, strict=True)]
     ratio = theirs.seconds / ours.seconds
+    return Comparison(ours.label, ours.size, ratio, _verdict(ratio, pairs))
+
+
+def _verdict(ratio: float, pairs: list[float]) -> str:
     exceptions = len(pairs) // 5
-    verdict = "unclear"
+    if len(pairs) < _FEWEST_PAIRS:
+        return "unclear"
     if ratio > 1 + _NOISE and sum(pair <= 1 for pair in pairs) <= exceptions:
-        verdict = "faster"
-    elif ratio < 1 - _NOISE and sum(pair >= 1 for pair in pairs) <= exceptions:
-        verdict = "slower"
-    return Comparison(ours.label, ours.size, ratio, verdict)
+        return "faster"
+    if ratio < 1 - _NOISE and sum(pair >= 1 for pair in pairs) <= exceptions:
+        return "slower"
+    return "unclear"
 
 
 def _span(label: str, sizes: list[int]) -> str:
@@ -113,7 +120,7 @@ def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[
     for name, own in by_name.items():
         yield _alone(name, own)
         yield from _chosen(name, own)
-    us = next((name for name in OURS if name in by_name), None)
+    us = next((name for name in _LEADING if name in by_name), None)
     for rival, theirs in by_name.items():
         if us is not None and rival != us:
             yield _against(us, by_name[us], rival, theirs)

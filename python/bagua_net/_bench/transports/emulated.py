@@ -117,6 +117,7 @@ class EmulatedTransport:
 
     def _check_network(self) -> None:
         if self._log is None:
+            self.evidence = ["NCCL_DEBUG is set, so NCCL's own log has its lines and choices"]
             return
         lines = self._log.new_lines()
         self.evidence = debug_log.evidence(lines)

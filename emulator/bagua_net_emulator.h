@@ -4,8 +4,8 @@
  * and plays its kernels on threads. Device memory is the process's own memory, so any buffer may be passed to NCCL.
  * One NCCL per process. No call prints, aborts or throws.
  */
-#ifndef EMU_EMULATOR_H
-#define EMU_EMULATOR_H
+#ifndef BAGUA_NET_EMULATOR_H
+#define BAGUA_NET_EMULATOR_H
 
 #include <stddef.h>
 
