@@ -155,6 +155,21 @@ def test_the_version_is_asked_of_another_process() -> None:
     assert Path("/proc/self/maps").read_text().count("libnccl.so") == before
 
 
+def test_a_program_in_c_runs_nccl(tmp_path: Path) -> None:
+    source, program = Path(__file__).parents[1] / "emulator" / "two_ranks.c", tmp_path / "two_ranks"
+    compiler, beside = shutil.which("cc"), emulated.emulator_path().parent
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    command = [compiler, f"-I{beside}", str(source), "-o", str(program), str(emulated.emulator_path())]
+    subprocess.run([*command, f"-Wl,-rpath,{beside}"], check=True, timeout=60)
+    settings = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET_PLUGIN": str(plugin.plugin_path()), "NCCL_NET": "BaguaNet"}
+    run = subprocess.run(
+        [program, nccl_wheels.library("2.30.7")], env=os.environ | settings, capture_output=True, text=True, timeout=60
+    )
+    assert sorted(run.stdout.splitlines()) == [f"rank {rank}: 1048576 elements, 0 wrong" for rank in range(2)]
+    assert run.returncode == 0
+
+
 def test_an_installation_without_the_emulator_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "header_path", lambda: tmp_path / "bagua_net.h")
     with pytest.raises(emulated.NcclUnusable, match=r"libbagua-net-emulator\.so does not exist; install the package"):
