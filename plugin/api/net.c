@@ -108,18 +108,28 @@ const struct bnet_device *bnet_net_device(int dev)
 	return device;
 }
 
-int bnet_net_merge(const int *parts, int nparts, int *out)
+/* NCCL asks to merge by itself, and goes on with the devices as they are. Where it was told to, the job ends. */
+static void say_not_merged(const char *why)
+{
+	const char *forced = getenv("NCCL_NET_FORCE_MERGE");
+
+	if (forced && forced[0])
+		bnet_warn("NET/BaguaNet: %s; unset NCCL_NET_FORCE_MERGE=%s", why, forced);
+	else
+		bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: %s", why);
+}
+
+int bnet_net_merge(const int *parts, int nparts, bool pci_only, int *out)
 {
 	char err[512];
 	int rc;
 
 	*out = -1;
 	bnet_engine_lock();
-	rc = bnet_device_merge(&bnet_engine.devices, parts, nparts, err, sizeof(err));
+	rc = bnet_device_merge(&bnet_engine.devices, parts, nparts, pci_only, err, sizeof(err));
 	bnet_engine_unlock();
-	/* NCCL asks for this by itself, and goes on with the devices as they are. */
 	if (rc == -EOPNOTSUPP) {
-		bnet_info(NCCL_INIT | NCCL_NET, "NET/BaguaNet: %s", err);
+		say_not_merged(err);
 		return -EINVAL;
 	}
 	if (rc < 0) {

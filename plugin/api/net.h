@@ -29,7 +29,7 @@ int bnet_net_devices(void);
 /* NULL: no such device. */
 const struct bnet_device *bnet_net_device(int dev);
 /* Merges devices, given by their numbers, into a new one. *out: its number; bnet_net_devices then includes it. */
-int bnet_net_merge(const int *parts, int nparts, int *out);
+int bnet_net_merge(const int *parts, int nparts, bool pci_only, int *out);
 
 /* handle: BNET_WIRE_HANDLE_SIZE bytes. */
 int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, struct bnet_listen **out);

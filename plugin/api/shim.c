@@ -181,19 +181,20 @@ GET_PROPERTIES(11, ncclNetProperties_v11_t, FILL_V9(props, index); props->maxMul
 GET_PROPERTIES(12, ncclNetProperties_v12_t, FILL_V9(props, index); props->maxMultiRequestSize = 1;
 	       props->railId = NCCL_NET_ID_UNDEF; props->planeId = NCCL_NET_ID_UNDEF)
 
-#define MAKE_V_DEVICE(v)                                                                                               \
-	static ncclResult_t make_v_device_v##v(int *d, ncclNetVDeviceProps_v##v##_t *props)                            \
+#define MAKE_V_DEVICE(v, props_t, pci_only)                                                                            \
+	static ncclResult_t make_v_device_v##v(int *d, props_t *props)                                                 \
 	{                                                                                                              \
 		if (props->ndevs > COUNT(props->devs)) {                                                               \
 			bnet_warn("NET/BaguaNet: asked to merge %d devices into one; it may be 1 to %d", props->ndevs, \
 				  COUNT(props->devs));                                                                 \
 			return ncclInvalidArgument;                                                                    \
 		}                                                                                                      \
-		return result(bnet_net_merge(props->devs, props->ndevs, d));                                           \
+		return result(bnet_net_merge(props->devs, props->ndevs, pci_only, d));                                 \
 	}
 
-MAKE_V_DEVICE(9)
-MAKE_V_DEVICE(12)
+MAKE_V_DEVICE(9, ncclNetVDeviceProps_v9_t, false)
+MAKE_V_DEVICE(10, ncclNetVDeviceProps_v9_t, true)
+MAKE_V_DEVICE(12, ncclNetVDeviceProps_v12_t, true)
 
 /* ---- listen, connect, accept ---- */
 
@@ -509,7 +510,7 @@ PUBLIC const ncclNet_v10_t ncclNetPlugin_v10 = {
 	.isend = isend_v10,
 	.irecv = irecv_v10,
 	.iflush = iflush_v5,
-	.makeVDevice = make_v_device_v9,
+	.makeVDevice = make_v_device_v10,
 };
 
 #define COMMON_V11                                                                                     \
@@ -521,7 +522,7 @@ PUBLIC const ncclNet_v11_t ncclNetPlugin_v11 = {
 	COMMON_V11,
 	.init = init_v11,
 	.getProperties = get_properties_v11,
-	.makeVDevice = make_v_device_v9,
+	.makeVDevice = make_v_device_v10,
 };
 
 PUBLIC const ncclNet_v12_t ncclNetPlugin_v12 = {

@@ -175,7 +175,7 @@ static int add_part(const struct bnet_device_table *table, struct bnet_device *d
 	return 0;
 }
 
-/* From 2.27 on NCCL hangs a device that it merged of virtual interfaces into its topology at a place where it does not
+/* From 2.27 on (net API v10) NCCL hangs a device that it merged of virtual interfaces into its topology at a place where it does not
  * look for devices (ncclTopoGetVNicParent and ncclTopoAddNic in src/graph/topo.cc), and the job has no network. */
 static bool all_on_pci(const struct bnet_device *device)
 {
@@ -186,7 +186,8 @@ static bool all_on_pci(const struct bnet_device *device)
 	return true;
 }
 
-int bnet_device_merge(struct bnet_device_table *table, const int *parts, int nparts, char *err, size_t err_size)
+int bnet_device_merge(struct bnet_device_table *table, const int *parts, int nparts, bool pci_only, char *err,
+		      size_t err_size)
 {
 	struct bnet_device merged = {0}, *place;
 	int rc = 0, found;
@@ -200,7 +201,7 @@ int bnet_device_merge(struct bnet_device_table *table, const int *parts, int npa
 		rc = add_part(table, &merged, parts[i], err, err_size);
 	if (rc < 0)
 		return rc;
-	if (nparts > 1 && !all_on_pci(&merged)) {
+	if (pci_only && nparts > 1 && !all_on_pci(&merged)) {
 		snprintf(err, err_size,
 			 "%s are not merged: NCCL can place only PCI devices. BAGUA_NET_BOND makes one device of them",
 			 merged.name);

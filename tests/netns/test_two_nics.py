@@ -198,13 +198,35 @@ def test_devices_that_nccl_merges(api: int) -> None:
     assert "device 3" not in log
 
 
-def test_virtual_interfaces_are_not_merged() -> None:
+@pytest.mark.parametrize("api", [10, 11, 12])
+def test_virtual_interfaces_are_not_merged(api: int) -> None:
     """NCCL would find no network: it is told so, and goes on with both devices."""
     with netns.two_hosts(links=2) as hosts:
         _address(hosts, 0)
         _address(hosts, 1)
-        with pytest.raises(AssertionError, match=r"link0\+link1 are not merged: NCCL can place only PCI devices"):
-            _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"))
+        with pytest.raises(AssertionError, match=r"INFO .* link0\+link1 are not merged: NCCL can place only PCI devices"):
+            _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), api=api)
+
+
+def test_who_forces_nccl_to_merge_virtual_interfaces_is_told_to_stop() -> None:
+    with netns.two_hosts(links=2) as hosts:
+        _address(hosts, 0)
+        _address(hosts, 1)
+        forced = {"NCCL_NET_FORCE_MERGE": "link0,link1"}
+        with pytest.raises(AssertionError, match="WARN .* unset NCCL_NET_FORCE_MERGE=link0,link1"):
+            _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), settings=forced)
+
+
+def test_virtual_interfaces_that_nccl_can_merge() -> None:
+    """2.24 and 2.25 place them."""
+    with netns.two_hosts(links=2) as hosts:
+        _address(hosts, 0)
+        _address(hosts, 1)
+        summary, _ = _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), api=9)
+        assert summary["messages"] == 240
+        for host in hosts:
+            assert host.sent_bytes("link0") > A_PART
+            assert host.sent_bytes("link1") > A_PART
 
 
 @pytest.mark.parametrize("scenario", ["merged_device", "merge_refused"])

@@ -135,7 +135,7 @@ static void test_missing_names(void)
 
 static int merge(int nparts, const int *parts)
 {
-	return bnet_device_merge(&table, parts, nparts, err, sizeof(err));
+	return bnet_device_merge(&table, parts, nparts, true, err, sizeof(err));
 }
 
 #define MERGE(...) merge(sizeof((int[]){__VA_ARGS__}) / sizeof(int), (int[]){__VA_ARGS__})
@@ -191,7 +191,8 @@ static void test_merge_virtual(void)
 	check_int(MERGE(1, 2), -EOPNOTSUPP);
 	check_int(MERGE(1), 1);
 	check_int(MERGE(0, 2), 3);
-	check_int(table.ndevices, 4);
+	check_int(bnet_device_merge(&table, (int[]){0, 1}, 2, false, err, sizeof(err)), 4);
+	check_int(table.ndevices, 5);
 }
 
 /* A full table is an error without further effects. */
