@@ -260,17 +260,16 @@ void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_clas
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, config->sndbuf);
 }
 
-int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, bool contended)
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate)
 {
 	uint64_t product = rate / 1000000 * min_rtt_us;
-	int64_t least = contended ? BNET_SNDBUF_CONTENDED : BNET_SNDBUF_LEAST;
 	uint64_t want;
 
 	if (min_rtt_us > BNET_SHORT_RTT_US)
 		return 0;
 	/* Two bandwidth-delay products, in steps of the minimum, so that small changes of the path have no effect. */
 	want = (2 * product + BNET_SNDBUF_LEAST - 1) / BNET_SNDBUF_LEAST * BNET_SNDBUF_LEAST;
-	return (int64_t)want < least ? least : (int64_t)want;
+	return want < BNET_SNDBUF_LEAST ? BNET_SNDBUF_LEAST : (int64_t)want;
 }
 
 void bnet_socket_set_sndbuf(int fd, int64_t bytes)

@@ -57,9 +57,7 @@ void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS]);
  * rate: bytes/s. */
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_LEAST (128 * 1024)
-/* The minimum where ranks share too few processors: a rank that waits for its turn then finds more to read. */
-#define BNET_SNDBUF_CONTENDED (256 * 1024)
-int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, bool contended);
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
 /* Sets SO_SNDBUF. 0, or a size above net.core.wmem_max, restores the kernel's autotuning. */
 void bnet_socket_set_sndbuf(int fd, int64_t bytes);
 

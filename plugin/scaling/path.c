@@ -78,8 +78,7 @@ static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 	/* Before anything was measured the link's nominal speed stands in. */
 	if (rate == 0)
 		rate = (uint64_t)conn->dev->speed_mbps * 125000;
-	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate,
-				    bnet_now_ms() < bnet_engine.contended_until_ms);
+	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate);
 	if (want == stream->estimator.sndbuf)
 		return;
 	stream->estimator.sndbuf = want;
