@@ -78,12 +78,20 @@ static int check_variables(struct text error)
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
 		const char *value = getenv(settings[i].name);
 
-		if (settings[i].required && value != NULL && strcmp(value, settings[i].value) != 0)
+		if (settings[i].required && value != NULL && value[0] != '\0' && strcmp(value, settings[i].value) != 0)
 			return say(error,
 				   "%s=%s asks for what an emulated GPU does not have; unset it or set it to %s.",
 				   settings[i].name, value, settings[i].value);
 	}
 	return 0;
+}
+
+/* An empty value counts as none. */
+static void set_default(const char *name, const char *value)
+{
+	const char *given = getenv(name);
+
+	setenv(name, value, given != NULL && given[0] == '\0');
 }
 
 /* Each process is a host of its own, or NCCL would look for paths inside the host and find none. */
@@ -95,7 +103,7 @@ static void set_host(void)
 		strcpy(name, "host");
 	name[sizeof(name) - 1] = '\0';
 	snprintf(host, sizeof(host), "%s-%ld", name, (long)getpid());
-	setenv("NCCL_HOSTID", host, 0);
+	set_default("NCCL_HOSTID", host);
 }
 
 static int set_variables(struct text error)
@@ -107,7 +115,7 @@ static int set_variables(struct text error)
 		return say(error, "The topology file could not be made: %s.", strerror(-status));
 	setenv("NCCL_TOPO_FILE", topology, 1);
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-		setenv(settings[i].name, settings[i].value, 0);
+		set_default(settings[i].name, settings[i].value);
 	set_host();
 	return 0;
 }
@@ -291,12 +299,17 @@ static int use_layout(struct text error)
 	return 0;
 }
 
+/* After an error, path is empty if nothing was loaded, so that another attempt may follow. */
 static int open_first(const char *path, struct text error)
 {
-	snprintf(nccl.path, sizeof(nccl.path), "%s", path);
 	if (check_variables(error) != 0 || read_symbols(path, error) != 0)
 		return -1;
-	if (load(path, error) != 0 || use_layout(error) != 0 || redirect_all(error) != 0)
+	if (load(path, error) != 0) {
+		emu_symtab_close(&nccl.symbols);
+		return -1;
+	}
+	snprintf(nccl.path, sizeof(nccl.path), "%s", path);
+	if (use_layout(error) != 0 || redirect_all(error) != 0)
 		return -1;
 	return set_variables(error);
 }
@@ -312,7 +325,9 @@ void *emu_open(const char *path, char *error, size_t size)
 			handle = nccl.handle;
 		else
 			nccl.handle = NULL; /* a library that has been changed in part is never closed */
-	} else if (nccl.handle == NULL || strcmp(nccl.path, path) != 0) {
+	} else if (nccl.handle == NULL) {
+		say(out, "This process could not open %s, which stays loaded; try again in another one.", nccl.path);
+	} else if (strcmp(nccl.path, path) != 0) {
 		say(out, "This process has already opened %s; an emulated GPU serves one NCCL.", nccl.path);
 	} else {
 		handle = nccl.handle;

@@ -21,7 +21,7 @@ static bool inside(uint64_t offset, uint64_t length, size_t size)
 static bool is_library(const Elf64_Ehdr *head, size_t size)
 {
 	return memcmp(head->e_ident, ELFMAG, SELFMAG) == 0 && head->e_ident[EI_CLASS] == ELFCLASS64 &&
-	       head->e_ident[EI_DATA] == ELFDATA2LSB && head->e_type == ET_DYN &&
+	       head->e_ident[EI_DATA] == ELFDATA2LSB && head->e_type == ET_DYN && head->e_machine == EMU_MACHINE &&
 	       head->e_shentsize == sizeof(Elf64_Shdr) &&
 	       inside(head->e_shoff, (uint64_t)head->e_shnum * sizeof(Elf64_Shdr), size);
 }

@@ -24,8 +24,15 @@ struct emu_symbol {
 	uint64_t size;
 };
 
-/* Finds the symbols of an ELF image for a 64-bit little-endian machine. 0; -ENOEXEC: no such image; -ENODATA: the
- * library has been stripped. */
+/* Of e_machine: this machine. */
+#ifdef __aarch64__
+#define EMU_MACHINE EM_AARCH64
+#else
+#define EMU_MACHINE EM_X86_64
+#endif
+
+/* Finds the symbols of an ELF image for this machine. 0; -ENOEXEC: no such image; -ENODATA: the library has been
+ * stripped. */
 int emu_symtab_parse(struct emu_symtab *table, const void *image, size_t size);
 /* The same for a file; -errno if it cannot be read. emu_symtab_close ends it and all names. */
 int emu_symtab_open(struct emu_symtab *table, const char *path);

@@ -118,7 +118,8 @@ struct call {
 	int error; /* of n < 0 */
 };
 
-/* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. Peeked bytes are
+/* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. The rest of a
+ * small one goes to the read-ahead as well and is copied in order, which the kernel does not promise. Peeked bytes are
  * overwritten with themselves. */
 static void fetch(struct bnet_stream *stream, struct call *call)
 {
@@ -126,7 +127,7 @@ static void fetch(struct bnet_stream *stream, struct call *call)
 	uint32_t at = in->ahead.to - in->ahead.peeked;
 	struct iovec iov[2] = {{.iov_len = 0}, {in->ahead.bytes + at, BNET_READ_AHEAD - at}};
 
-	call->direct = in->request ? in->left : 0;
+	call->direct = in->request && in->left > BNET_READ_AHEAD ? in->left : 0;
 	call->again = in->ahead.peeked;
 	call->asked = call->direct + iov[1].iov_len;
 	if (call->direct) {

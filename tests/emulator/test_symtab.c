@@ -21,6 +21,7 @@ static struct image library(void)
 {
 	struct image image = {
 		.head = {.e_type = ET_DYN,
+			 .e_machine = EMU_MACHINE,
 			 .e_shoff = offsetof(struct image, sections),
 			 .e_shentsize = sizeof(Elf64_Shdr),
 			 .e_shnum = 3},
@@ -73,6 +74,9 @@ static void refuses_what_is_no_library(void)
 	check_int(parse(&image, &table), -ENOEXEC);
 	image = library();
 	image.head.e_type = ET_EXEC;
+	check_int(parse(&image, &table), -ENOEXEC);
+	image = library();
+	image.head.e_machine = EM_RISCV;
 	check_int(parse(&image, &table), -ENOEXEC);
 }
 

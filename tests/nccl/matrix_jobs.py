@@ -25,7 +25,7 @@ _FIRST_WITH_BROADCASTS = (2, 29)
 #: From so many bytes on, a network lets the kernel copy received data to its place. Where Linux copies with the
 #: processor's string instruction, the bytes become visible in any order, and with LL128 a few of ten thousand cells see
 #: a line's flag before its data. Such a cell is wrong if it is wrong again, or if there are many.
-_UNORDERED = {nccl_job.BAGUA: 8 << 10, nccl_job.SOCKET: 0}
+_UNORDERED = {nccl_job.BAGUA: 7 << 10, nccl_job.SOCKET: 0}
 _AGAIN = 10
 #: Of a setting's cells.
 _MOST_ONCE = 0.01

@@ -5,6 +5,7 @@ ranks. Takes an hour or two on two processors.
 
     python3 tests/nccl/matrix_whole.py                     # writes docs/conformance-nccl.md
     python3 tests/nccl/matrix_whole.py --versions 2.30.7 --ranks 2 3 --no-write
+    python3 tests/nccl/matrix_whole.py --rows FILE        # keeps the rows there, and runs only those that it lacks
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import json
 import platform
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "package")]
@@ -116,6 +119,26 @@ def _run(version: str, network: str, size: int, amount: Amount) -> matrix_jobs.R
     return row
 
 
+# ---- kept rows ----
+
+
+def _load(path: Path | None) -> Rows:
+    if path is None or not path.exists():
+        return {}
+    rows = [matrix_jobs.Row(**fields) for fields in map(json.loads, path.read_text().splitlines())]
+    for row in rows:
+        row.ran = {op: {tuple(choice) for choice in choices} for op, choices in row.ran.items()}
+    return {(row.version, row.network, row.size): row for row in rows}
+
+
+def _keep(path: Path | None, row: matrix_jobs.Row | str) -> None:
+    if path is None or isinstance(row, str):
+        return
+    fields = asdict(row) | {"ran": {op: sorted(choices) for op, choices in row.ran.items()}}
+    with path.open("a") as kept:
+        print(json.dumps(fields), file=kept)
+
+
 # ---- the page ----
 
 
@@ -187,10 +210,16 @@ def main() -> int:
     parser.add_argument("--ranks", nargs="+", type=int, default=list(SIZES), metavar="N", help="numbers of ranks")
     parser.add_argument("--quick", action="store_true", help="only the cells that pytest runs")
     parser.add_argument("--no-write", action="store_true", help=f"leave {PAGE.name} as it is")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="where rows are kept, and not run again")
     told = parser.parse_args()
-    rows = {}
+    kept = _load(told.rows)
+    rows: Rows = {}
     for version, network, size in itertools.product(told.versions, told.networks, told.ranks):
-        rows[version, network, size] = _run(version, network, size, QUICK if told.quick or size >= _MANY else WHOLE)
+        row = kept.get((version, network, size))
+        if row is None:
+            row = _run(version, network, size, QUICK if told.quick or size >= _MANY else WHOLE)
+            _keep(told.rows, row)
+        rows[version, network, size] = row
         if not told.no_write:
             PAGE.write_text(_page(rows))
     return int(any(isinstance(row, str) or row.wrong for row in rows.values()))

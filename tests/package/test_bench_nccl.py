@@ -182,6 +182,8 @@ def test_a_rank_that_never_comes_is_named_once() -> None:
         (["--net-plugin", "x.so"], "it goes with --nccl"),
         (["--nccl", "--dev", "1"], "--dev does not go with --nccl"),
         (["--nccl", "--redop", "avg", "--ranks", "3"], "multiplying with 1/3, which is not exact"),
+        (["--nccl="], "--nccl was given an empty value"),
+        (["--nccl", "", "--max", "4"], "--nccl was given an empty value"),
         (["--nccl", "--ranks", "1"], "nothing travels between fewer than 2 ranks"),
     ],
 )
@@ -232,6 +234,11 @@ def test_a_machine_without_nccl_is_told_how_to_get_one(tmp_path: Path) -> None:
     if "no NCCL is installed here" not in line:
         pytest.skip("the system has an NCCL, too")
     assert "pip install --no-deps nvidia-nccl-cu12" in line
+
+
+def test_variables_of_the_job_that_would_confuse_nccl_here_do_not(tmp_path: Path) -> None:
+    job = {"NCCL_HOSTID": "the-same-for-all", "NCCL_COMM_BLOCKING": "0", "NCCL_CUMEM_ENABLE": ""}
+    assert {row["wrong"] for row in results(tmp_path, *nccl(), "--max", "4", *QUICK, **job)["results"]} == {0}
 
 
 def test_a_variable_that_asks_for_what_the_emulated_gpu_lacks_is_refused() -> None:
@@ -314,6 +321,14 @@ def test_a_rank_that_stands_still_ends_the_run() -> None:
         assert process.returncode == 1
         assert "rank 0 ended with exit code 4: nccl+bagua: no progress within 15 s" in err
         assert len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_each_rank_has_processors_of_its_own() -> None:
+    with endless(*nccl(), *ENDLESS, "--transport", "nccl") as (_, ranks):
+        theirs = [os.sched_getaffinity(ranks[rank]) for rank in range(2)]
+    assert theirs[0] | theirs[1] == os.sched_getaffinity(0)
+    assert not theirs[0] & theirs[1]
 
 
 def test_the_library_is_not_loaded_by_the_process_that_asked() -> None:

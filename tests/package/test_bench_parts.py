@@ -353,6 +353,7 @@ def test_the_ranks_of_a_host_are_numbered_as_torchrun_says() -> None:
     [
         ("2", "2", "LOCAL_RANK=2 is not one of LOCAL_WORLD_SIZE=2"),
         ("-1", "2", "LOCAL_RANK=-1 is not one of"),
+        ("0", "0", "LOCAL_RANK=0 is not one of LOCAL_WORLD_SIZE=0"),
         ("0", "two", "LOCAL_WORLD_SIZE=two is not a number"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 import bagua_net
 from bagua_net._cli.optional_value import filled
 from bagua_net._native import plugin
-from bagua_net._nccl import debug_log, emulated, net_plugin
+from bagua_net._nccl import debug_log, emulated, net_plugin, shared_files
 
 SECONDS = 100
 
@@ -153,6 +153,51 @@ def test_the_version_is_asked_of_another_process() -> None:
     before = Path("/proc/self/maps").read_text().count("libnccl.so")
     assert emulated.probe(library) == (2, 21, 5)
     assert Path("/proc/self/maps").read_text().count("libnccl.so") == before
+
+
+def test_another_attempt_may_follow_one_that_loaded_nothing(tmp_path: Path) -> None:
+    text = tmp_path / "libnccl.so.2"
+    text.write_text("not a library")
+    code = f"""
+import os
+from pathlib import Path
+from bagua_net._nccl import emulated
+for path, variable in ({str(text)!r}, "0"), ({str(nccl_wheels.library("2.30.7"))!r}, "1"):
+    os.environ["NCCL_NVLS_ENABLE"] = variable
+    try:
+        emulated.open(Path(path))
+    except emulated.NcclUnusable as error:
+        print(error)
+del os.environ["NCCL_NVLS_ENABLE"]
+print(emulated.open(Path(path)).version_text)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    first, second, third = run.stdout.splitlines()
+    assert "is no shared library" in first
+    assert "NCCL_NVLS_ENABLE=1 asks for what" in second
+    assert third == "2.30.7"
+
+
+def test_the_files_of_a_process_that_ends_early_are_found() -> None:
+    code = """
+import mmap, tempfile
+with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="nccl-", delete=False) as file:
+    file.truncate(4096)
+    memory = mmap.mmap(file.fileno(), 4096)
+print(file.name, flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as one:
+        assert one.stdout is not None
+        path = Path(one.stdout.readline().strip())
+        found = shared_files.of([one.pid])
+        one.kill()
+    assert found == {path}
+    shared_files.remove(found)
+    assert not path.exists()
+    assert shared_files.of([one.pid]) == set()
 
 
 def test_a_program_in_c_runs_nccl(tmp_path: Path) -> None:

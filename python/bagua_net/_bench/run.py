@@ -47,6 +47,8 @@ class Outputs:
         for path in (self.json, self.plot):
             if path is not None and not path.absolute().parent.is_dir():
                 raise FileNotFoundError(f"{path}: no such directory")
+            if path is not None and path.is_dir():
+                raise IsADirectoryError(f"{path} is a directory; name a file")
 
 
 def _check_memory(config: Config, processes: int) -> None:

@@ -162,7 +162,7 @@ Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where ranks of several hosts meet: rank 0's host.")
 ]
 Rank = Annotated[int | None, typer.Option(help="This process's number, with --rendezvous.")]
-Timeout = Annotated[float, typer.Option(min=1, help="Seconds without progress that end the run.")]
+Timeout = Annotated[float, typer.Option(min=1, max=86400, help="Seconds without progress that end the run.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write every figure, with its spread, to this file.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw the figures to this file (needs matplotlib).")]
 

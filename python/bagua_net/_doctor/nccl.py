@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .._activation.status import Status, status
 from .._native.plugin import NETWORK_NAME, plugin_path
-from .._nccl import emulated, net_plugin
+from .._nccl import emulated, net_plugin, shared_files
 from .check import Check, Checks
 from .nccl_job import FAILED, RANKS, STEPS
 
@@ -125,13 +125,16 @@ def _how(code: int, facts: dict[str, str], err: str) -> str:
 def job(library: Path, variables: dict[str, str]) -> list[Rank]:
     """Runs the job; returns when no process of it is left."""
     processes = _start_all(library, variables)
+    left: set[Path] = set()
     try:
         _wait(processes)
+        left = shared_files.of(process.pid for process in processes if process.poll() is None)
         return [_collect(number, process) for number, process in enumerate(processes)]
     finally:
         for process in processes:
             process.kill()
             process.wait()
+        shared_files.remove(left)
 
 
 def cause(ranks: list[Rank]) -> str:

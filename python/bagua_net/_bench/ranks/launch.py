@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..._errors import BaguaNetError
+from ..._nccl import shared_files
 from ..transports.registry import kinds
 from ..workload.config import Config
 from . import process as rank_process
@@ -94,6 +95,14 @@ def _blame(child: _Child) -> int:
     return {rank_process.EXIT_NETWORK: 2, rank_process.EXIT_OTHER_RANK: 3}.get(code, 1)
 
 
+def _of_device(device: str, rank: int) -> dict[str, str]:
+    """What NCCL must find in a rank's environment. Ranks of one host have to count as hosts: see cuda.py."""
+    host = f"bagua-net-bench-{rank}"
+    if device == "emulated":
+        return {"NCCL_HOSTID": host, "NCCL_COMM_BLOCKING": "1"}
+    return {"NCCL_HOSTID": os.environ.get("NCCL_HOSTID", host)} if device == "cuda" else {}
+
+
 class Launcher:
     """Starts this host's processes of a run, and passes on the reports of member 0 if that is one of them.
 
@@ -167,11 +176,10 @@ class Launcher:
         environment = {
             **os.environ,
             **lane.environment,
+            **_of_device(self._config.device, rank),
             rank_process.TOKEN_VARIABLE: self._token,
             "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")])),
         }
-        if self._config.device != "cpu":
-            environment.setdefault("NCCL_HOSTID", f"bagua-net-bench-{rank}")  # see cuda.py
         process = subprocess.Popen(
             [sys.executable, "-m", "bagua_net._bench.ranks.process", task.to_json()],
             stdin=subprocess.DEVNULL,
@@ -226,11 +234,13 @@ class Launcher:
             self._on_event(json.loads(line))
 
     def _end_all(self) -> None:
+        left = shared_files.of(child.process.pid for child in self._children if child.process.poll() is None)
         for child in self._children:
             child.process.kill()
         for child in self._children:
             child.process.wait()
             child.output.close()
+        shared_files.remove(left)
         for key in list(self._selector.get_map().values()):
             if key.data is None:
                 os.close(key.fd)

@@ -102,7 +102,10 @@ def place(
     if nranks is None and all(name in environment for name in _TORCHRUN):
         total, own = _number(environment, "WORLD_SIZE"), _number(environment, "RANK")
         local = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
-        port = _port_beside(_number(environment, "MASTER_PORT"))
+        master = _number(environment, "MASTER_PORT")
+        if not 0 < master < 65536:
+            raise PlacementInvalid(f"MASTER_PORT={master} is no port: those are 1 to 65535")
+        port = _port_beside(master)
         return _remote(total, own, environment["MASTER_ADDR"], port, local=local, environment=environment)
     count = 2 if nranks is None else nranks
     return Placement(count, list(range(count)), "127.0.0.1", 0, new_token(), local=True, on_host=(0, count))
