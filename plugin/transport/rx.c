@@ -119,7 +119,7 @@ struct call {
 };
 
 /* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. The rest of a
- * small one goes to the read-ahead as well and is copied in order, which the kernel does not promise. Peeked bytes are
+ * small one goes to the read-ahead as well and is copied in order, which the kernel does not guarantee. Peeked bytes are
  * overwritten with themselves. */
 static void fetch(struct bnet_stream *stream, struct call *call)
 {

@@ -78,7 +78,7 @@ compare networks.
 
 "Once" are cells with LL128 that were wrong once, and right in every repetition. NCCL polls the last bytes of a line of
 128 while the network writes it, so the bytes have to become visible in their order. Linux copies what a socket has
-received with the processor's string instruction, which does not promise that on processors with fast short copies
+received with the processor's string instruction, which does not guarantee that on processors with fast short copies
 (`fsrm` in `/proc/cpuinfo`). By itself NCCL chooses LL128 only for a network as near to the GPU as a PCIe switch.
 
 ## What ran
