@@ -63,6 +63,7 @@ def _arguments(program: Program) -> argparse.Namespace:
     add("--size", type=_numbers(_sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
     add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
     add("--path", default=",".join(PATHS), help="only these kinds of network (%(default)s)")
+    add("--uncapped", action="store_true", help="only networks without caps for flows or cards")
     add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
     add("--quick", action="store_true", help="fewer cells, shorter windows: about nine minutes")
     add("--short", action="store_true", help="all cells with the windows of --quick")
@@ -170,6 +171,7 @@ def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
         sizes=arguments.size,
         connections=arguments.connections,
         paths=frozenset(_listed(arguments.path, PATHS, "--path")),
+        uncapped=arguments.uncapped,
     )
     if not plan.cells():
         raise TrackError("no cell of these scenarios has these sizes, connections and networks")

@@ -45,6 +45,8 @@ class Plan:
     connections: frozenset[int] = frozenset()
     """Of streams, per peer and direction; empty: all."""
     paths: frozenset[str] = frozenset(PATHS)
+    uncapped: bool = False
+    """Only networks without caps."""
 
     def cells(self) -> list[Cell]:
         """The cells to measure, in the order of the report."""
@@ -52,6 +54,8 @@ class Plan:
 
     def _wants(self, cell: Cell) -> bool:
         if cell.scenario not in self.scenarios or cell.path not in self.paths:
+            return False
+        if self.uncapped and cell.rates_mbits:
             return False
         if self.sizes and cell.size not in self.sizes:
             return False
