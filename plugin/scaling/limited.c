@@ -81,6 +81,13 @@ bool bnet_stream_is_queued(const struct bnet_estimator_step *step)
 
 /* ---- streams and samples together ---- */
 
+void bnet_tally_add_stream(struct bnet_tally *tally, const struct bnet_estimator_step *step, enum bnet_work work,
+			   bool lone, bool contended)
+{
+	bnet_tally_add(tally, bnet_stream_is_limited(step, work, lone, contended), bnet_stream_is_queued(step),
+		       bnet_stream_is_pressed(step));
+}
+
 /* A lone stream must be sure; several streams that share a bottleneck differ from each other. */
 bool bnet_path_is_limited(const struct bnet_tally *streams, bool lone)
 {

@@ -36,6 +36,10 @@ bool bnet_stream_is_pressed(const struct bnet_estimator_step *step);
 /* Its bytes queue on the way. True also where a queue cannot be told from a late processor. */
 bool bnet_stream_is_queued(const struct bnet_estimator_step *step);
 
+/* Counts a stream over one interval. */
+void bnet_tally_add_stream(struct bnet_tally *tally, const struct bnet_estimator_step *step, enum bnet_work work,
+			   bool lone, bool contended);
+
 /* A path's streams at one time: each counts once. */
 bool bnet_path_is_limited(const struct bnet_tally *streams, bool lone);
 /* A window's samples of a path. */

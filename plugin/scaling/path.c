@@ -187,8 +187,7 @@ static void add_stream(struct bnet_path *path, const struct bnet_estimator_step 
 {
 	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->scaler.level == 1;
 
-	bnet_tally_add(&path->of[work], bnet_stream_is_limited(step, work, lone, contended),
-		       bnet_stream_is_queued(step), bnet_stream_is_pressed(step));
+	bnet_tally_add_stream(&path->of[work], step, work, lone, contended);
 	if (step->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = step->rtt_us;
 }
@@ -239,18 +238,12 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 static void judge(struct bnet_path *path, uint64_t now_us)
 {
 	struct bnet_scaler_sample *sample = &path->sample;
-	const struct bnet_tally *streams;
 	int before = path->scaler.level;
 	char address[BNET_ADDRESS_TEXT];
 
-	/* Connections with little to send do not outvote those that have more than their streams take. */
-	sample->work = path->of[BNET_WORK_BULK].count > 0 ? BNET_WORK_BULK : BNET_WORK_SMALL;
-	streams = &path->of[sample->work];
 	sample->now_us = now_us;
-	sample->limited = bnet_path_is_limited(streams, path->scaler.level == 1);
-	sample->pressed = bnet_path_is_pressed(streams, path->scaler.level == 1);
-	sample->queued = bnet_tally_is_queued(streams);
-	if (!path->due || streams->count == 0 || !bnet_scaler_step(&path->scaler, sample))
+	bnet_scaler_conclude(sample, path->of, path->scaler.level == 1);
+	if (!path->due || path->of[sample->work].count == 0 || !bnet_scaler_step(&path->scaler, sample))
 		return;
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
 		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name,

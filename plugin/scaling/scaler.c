@@ -45,6 +45,17 @@
 #define BACKOFF_US 500000
 #define MOST_BACKOFF_US 60000000
 
+/* Connections with little to send do not outvote those that have more than their streams take. */
+void bnet_scaler_conclude(struct bnet_scaler_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone)
+{
+	const enum bnet_work work = of[BNET_WORK_BULK].count > 0 ? BNET_WORK_BULK : BNET_WORK_SMALL;
+
+	sample->work = work;
+	sample->limited = bnet_path_is_limited(&of[work], lone);
+	sample->pressed = bnet_path_is_pressed(&of[work], lone);
+	sample->queued = bnet_tally_is_queued(&of[work]);
+}
+
 void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most)
 {
 	memset(scaler, 0, sizeof(*scaler));

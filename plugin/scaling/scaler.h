@@ -79,6 +79,9 @@ struct bnet_scaler_sample {
 	bool opening; /* some streams of this level are not connected yet */
 };
 
+/* Fills the sample's work, limited, pressed and queued from the path's streams, by their work. Pure. */
+void bnet_scaler_conclude(struct bnet_scaler_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone);
+
 void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most);
 /* Sets the level from outside, within least and most. Ends a trial and forgets the climb, which have lost their
  * meaning. */

@@ -243,6 +243,7 @@ static void an_often_busy_stream_is_pressed_if_round_trips_grow_much(void)
 {
 	struct model far_more = begin(20), more = begin(20), seldom = begin(20), held_up = begin(20);
 	struct model far_away = begin(20000);
+	struct bnet_tally tally = {0};
 
 	for (int i = 0; i < 60; i++) {
 		bool early = i < 30;
@@ -253,6 +254,8 @@ static void an_often_busy_stream_is_pressed_if_round_trips_grow_much(void)
 		held_up.at.rwnd_us += TICK / 2;
 		step = tick(&far_more, i % 4 ? TICK : 0, MB, 0);
 		check(early || (bnet_stream_is_pressed(&step) && !small_is_limited(step)));
+		if (!early)
+			bnet_tally_add_stream(&tally, &step, BNET_WORK_SMALL, false, false);
 		step = tick(&more, i % 4 ? TICK : 0, MB, 0);
 		check(!bnet_stream_is_pressed(&step));
 		far_away.at.rtt_us = 22000; /* little more than the way takes */
@@ -263,6 +266,10 @@ static void an_often_busy_stream_is_pressed_if_round_trips_grow_much(void)
 		step = tick(&held_up, TICK, MB, 0);
 		check(early || !bnet_stream_is_pressed(&step));
 	}
+	check_int(tally.count, 30);
+	check_int(tally.pressed, 30);
+	check_int(tally.queued, 30);
+	check_int(tally.limited, 0);
 }
 
 /* Less than always busy suffices if round trips grow for no other reason. */

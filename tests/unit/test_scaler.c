@@ -442,6 +442,29 @@ static void a_trial_waits_for_other_ranks(void)
 	}
 }
 
+static struct bnet_scaler_sample concluded(struct bnet_tally small, struct bnet_tally bulk, bool lone)
+{
+	struct bnet_scaler_sample sample = {.now_us = 1};
+
+	bnet_scaler_conclude(&sample, (struct bnet_tally[]){small, bulk}, lone);
+	return sample;
+}
+
+static void a_sample_says_what_most_streams_say(void)
+{
+	const struct bnet_tally none = {0}, pressed = {.count = 4, .queued = 2, .pressed = 1}, idle = {.count = 4};
+	const struct bnet_tally limited = {.count = 4, .limited = 1, .queued = 4};
+	struct bnet_scaler_sample sample = concluded(pressed, none, false);
+
+	check(sample.pressed && sample.queued && !sample.limited && sample.work == BNET_WORK_SMALL);
+	check(!concluded(pressed, none, true).pressed);
+	sample = concluded(pressed, limited, false);
+	check(!sample.pressed && sample.queued && sample.limited && sample.work == BNET_WORK_BULK);
+	check(!concluded(none, limited, true).limited); /* a lone stream must be sure */
+	sample = concluded(idle, none, false);
+	check(!sample.pressed && !sample.queued && !sample.limited);
+}
+
 /* Ranks of a collective wait for each other, so several streams are pressed where a lone one was limited. */
 static void several_streams_climb_when_pressed(void)
 {
@@ -628,6 +651,7 @@ int main(void)
 	a_failed_trial_counts_for_its_first_kind_of_work();
 	a_trial_does_not_wait_forever();
 	a_trial_waits_for_other_ranks();
+	a_sample_says_what_most_streams_say();
 	several_streams_climb_when_pressed();
 	pressed_streams_stay();
 	idle_streams_are_closed_if_fewer_suffice();
