@@ -91,7 +91,7 @@ def test_the_table_has_nccl_tests_columns_and_ends_with_what_was_measured() -> N
     assert row[-1] == "0"
     last = lines[lines.index("#") + 1 :]
     assert last[0].endswith("every result was checked, 0 wrong.")
-    assert last[1].startswith("# bagua: 4 KiB in ")
+    assert last[-1].startswith("# bagua: 4 KiB in ")
 
 
 @pytest.mark.parametrize("version", ["2.21.5", "2.30.7"])
@@ -177,7 +177,7 @@ def test_settings_are_those_of_the_files_that_a_job_would_read(tmp_path: Path) -
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_more_ranks_than_cores_are_minded_last() -> None:
+def test_more_ranks_than_cores_are_minded_before_the_figures() -> None:
     core = min(os.sched_getaffinity(0))
     program = (
         f"import os, runpy; os.sched_setaffinity(0, {{{core}}}); runpy.run_module('bagua_net', run_name='__main__')"
@@ -185,8 +185,10 @@ def test_more_ranks_than_cores_are_minded_last() -> None:
     command = [sys.executable, "-c", program, "bench", "--transport", "bagua", "--max", "4", *QUICK]
     run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
     assert run.returncode == 0, run.stderr
-    last = run.stdout.splitlines()[-1]
-    assert last == "# Mind that 2 ranks shared 1 processor core: these figures are the scheduler's as well."
+    measured, mind, figures = run.stdout.splitlines()[-3:]
+    assert measured.startswith("# Measured: ")
+    assert mind == "# Mind that 2 ranks shared 1 processor core: these figures are the scheduler's as well."
+    assert figures.startswith("# bagua: ")
 
 
 # ---- several invocations ----

@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._bench.workload",
         "bagua_net._errors",
         "bagua_net._machine",
+        "bagua_net._nccl",
     },
     "bagua_net._bench.output": {
         "bagua_net._bench.ranks",
