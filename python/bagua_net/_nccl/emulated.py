@@ -161,7 +161,7 @@ class Nccl:
         self.call("ncclGetVersion", code)
         self.version = discovery.decode_version(code[0])
         self._harmless = ""
-        """NCCL's last warning of an initialization that has succeeded."""
+        """NCCL's last warning, where it did no harm."""
 
     @property
     def version_text(self) -> str:
@@ -202,6 +202,11 @@ class Nccl:
         reasons = [function, f"{self.error_string(code)} (ncclResult_t {code})", cause, self.problem]
         return NcclFailed(": ".join(filter(None, reasons)), function, code)
 
+    def forgive(self) -> None:
+        """What NCCL has warned of until now is not the cause of a later failure. To be called while no operation is
+        under way: NCCL's threads overwrite their last warning without a lock."""
+        self._harmless = _text(self._functions.ncclGetLastError(ffi.NULL))
+
     def get_unique_id(self) -> bytes:
         """An id for :meth:`comm_init_rank`, to be sent to every rank. Raises NcclFailed."""
         made = ffi.new("ncclUniqueId *")
@@ -214,7 +219,6 @@ class Nccl:
         ffi.memmove(given, unique_id, _ID_BYTES)
         made = ffi.new("ncclComm_t *")
         self.call("ncclCommInitRank", made, nranks, given[0], rank)
-        self._harmless = _text(self._functions.ncclGetLastError(made[0]))
         return Comm(self, made[0])
 
     def group_start(self) -> None:
