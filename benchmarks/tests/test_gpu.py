@@ -140,7 +140,7 @@ def test_both_sides_are_read_stored_and_shown(tmp_path: Path) -> None:
 
 
 def test_when_the_time_is_over_it_keeps_what_it_has(tmp_path: Path) -> None:
-    done = _on_the_cpu(tmp_path / "a.jsonl", "--max", "64K", "--rounds", "100000", "--seconds", "8")
+    done = _on_the_cpu(tmp_path / "a.jsonl", "--max", "64K", "--rounds", "1000000", "--seconds", "8")
     assert done.returncode == 1, done.stderr
     assert "the time was over" in done.stderr
     assert results.load(tmp_path / "a.jsonl").settings["failures"]
