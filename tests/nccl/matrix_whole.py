@@ -66,7 +66,8 @@ on every rank. The data is such that results are exact in any order. NCCL's log 
 protocol ran. The network Socket is NCCL's own, as a control: where it is wrong, the emulation is.
 
 `python3 tests/nccl/matrix_whole.py` writes this page; `pytest tests/nccl/test_matrix.py` runs a part of the cells with
-the oldest release, that of torch and the newest. Last run: {date}, bagua_net {own}, {processors}.
+the oldest release, that of torch and the newest. Last run: {date}, bagua_net {own}, {processors}; rows that
+`--rows` kept are of earlier runs.
 
 ## Cells
 
