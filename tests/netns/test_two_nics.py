@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import drivers
@@ -28,6 +29,21 @@ def _address(hosts: Hosts, link: int, version: int = 4) -> None:
     for number, host in enumerate(hosts, start=1):
         address = [f"10.{77 + link}.0.{number}/24"] if version == 4 else [f"fd{77 + link}::{number}/64", "nodad"]
         host.ip("address", "add", address[0], "dev", f"link{link}", *address[1:])
+
+
+@contextmanager
+def _two_networks() -> Iterator[Hosts]:
+    """Two hosts with two links, each of which is an IPv4 network of its own."""
+    with netns.two_hosts(links=2) as hosts:
+        _address(hosts, 0)
+        _address(hosts, 1)
+        yield hosts
+
+
+def _both_carried(hosts: Hosts) -> None:
+    for host in hosts:
+        assert host.sent_bytes("link0") > A_PART
+        assert host.sent_bytes("link1") > A_PART
 
 
 def _no_way(hosts: Hosts, interface: str) -> None:
@@ -69,23 +85,17 @@ LARGE = ("--messages", 60, "--sizes", "4194304,3000001,0,70000")
 
 @pytest.mark.parametrize("bond", ["1", "link0,link1", "link1,link0"])
 def test_bond_uses_both(bond: str) -> None:
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         summary, log = _run(hosts, *LARGE, bonds=(bond, bond))
         assert summary["messages"] == 240
-        for host in hosts:
-            assert host.sent_bytes("link0") > A_PART
-            assert host.sent_bytes("link1") > A_PART
+        _both_carried(hosts)
     name = "link1+link0" if bond == "link1,link0" else "link0+link1"
     assert f" over {name}," in log
     assert "WARN" not in log
 
 
 def test_without_a_bond_the_first_interface_has_all() -> None:
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         _run(hosts, *LARGE, bonds=("0", "0"))
         assert all(host.sent_bytes("link1") < HANDSHAKES for host in hosts)
 
@@ -132,9 +142,7 @@ def test_ends_with_different_numbers_of_interfaces(bonds: tuple[str, str]) -> No
 @pytest.mark.parametrize("without", ["link0", "link1"])
 def test_a_pair_without_a_way_is_skipped(without: str) -> None:
     """Also where it is the first stream's interface; only the first connection has to find out."""
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         _no_way(hosts, without)
         summary, log = _run(hosts, *LARGE, "--connections", 8)
         assert summary["messages"] == 480
@@ -152,9 +160,7 @@ def test_two_families() -> None:
         _address(hosts, 1, version=6)
         summary, log = _run(hosts, *LARGE, settings={"BAGUA_NET_MIN_NSTREAMS": "6"})
         assert summary["messages"] == 240
-        for host in hosts:
-            assert host.sent_bytes("link0") > A_PART
-            assert host.sent_bytes("link1") > A_PART
+        _both_carried(hosts)
     assert "no way" not in log
 
 
@@ -167,18 +173,14 @@ def test_link_local_addresses(second: str) -> None:
             host.ip("address", "add", f"{second}{number}/64", "dev", "link1", "nodad")
         summary, _ = _run(hosts, *LARGE)
         assert summary["messages"] == 240
-        for host in hosts:
-            assert host.sent_bytes("link0") > A_PART
-            assert host.sent_bytes("link1") > A_PART
+        _both_carried(hosts)
 
 
 @pytest.mark.parametrize("told", [0, 1], ids=["sender", "receiver"])
 def test_as_few_streams_as_either_end_is_told(told: int) -> None:
     limits: list[dict[str, str]] = [{}, {}]
     limits[told] = {"BAGUA_NET_NSTREAMS": "1"}
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         _run(hosts, *LARGE, "--connections", 1, settings=limits[0], others=limits[1])
         assert hosts[0].sent_bytes("link0") > A_PART
         assert hosts[0].sent_bytes("link1") < HANDSHAKES
@@ -186,14 +188,10 @@ def test_as_few_streams_as_either_end_is_told(told: int) -> None:
 
 @pytest.mark.parametrize("api", [9, 10, 11, 12])
 def test_devices_that_nccl_merges(api: int) -> None:
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         summary, log = _run(hosts, *LARGE, "--merge", 2, "--communicators", 2, bonds=("0", "0"), api=api, on_pci=True)
         assert summary["messages"] == 480
-        for host in hosts:
-            assert host.sent_bytes("link0") > A_PART
-            assert host.sent_bytes("link1") > A_PART
+        _both_carried(hosts)
     assert "device 2 is link0+link1" in log
     assert "device 3" not in log
 
@@ -201,17 +199,13 @@ def test_devices_that_nccl_merges(api: int) -> None:
 @pytest.mark.parametrize("api", [10, 11, 12])
 def test_virtual_interfaces_are_not_merged(api: int) -> None:
     """NCCL would find no network: it is told so, and goes on with both devices."""
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
-        with pytest.raises(AssertionError, match=r"INFO .* link0\+link1 are not merged: NCCL can place only PCI"):
-            _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), api=api)
+    told = pytest.raises(AssertionError, match=r"INFO .* link0\+link1 are not merged: NCCL can place only PCI")
+    with _two_networks() as hosts, told:
+        _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), api=api)
 
 
 def test_who_forces_nccl_to_merge_virtual_interfaces_is_told_to_stop() -> None:
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         forced = {"NCCL_NET_FORCE_MERGE": "link0,link1"}
         with pytest.raises(AssertionError, match=r"WARN .* unset NCCL_NET_FORCE_MERGE=link0,link1"):
             _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), settings=forced)
@@ -219,22 +213,16 @@ def test_who_forces_nccl_to_merge_virtual_interfaces_is_told_to_stop() -> None:
 
 def test_virtual_interfaces_that_nccl_can_merge() -> None:
     """2.24 and 2.25 place them."""
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         summary, _ = _run(hosts, *LARGE, "--merge", 2, bonds=("0", "0"), api=9)
         assert summary["messages"] == 240
-        for host in hosts:
-            assert host.sent_bytes("link0") > A_PART
-            assert host.sent_bytes("link1") > A_PART
+        _both_carried(hosts)
 
 
 @pytest.mark.parametrize("scenario", ["merged_device", "merge_refused"])
 @pytest.mark.parametrize("api", [9, 10, 11, 12])
 def test_merging_as_each_version_sees_it(api: int, scenario: str) -> None:
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         built = drivers.build()
         command = [*hosts[0].pci_prefix, str(built.drive_contract), "--lib", str(built.library), "--api", str(api)]
         done = subprocess.run(
@@ -251,9 +239,7 @@ def test_merging_as_each_version_sees_it(api: int, scenario: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_sanitized(sanitizer: str) -> None:
-    with netns.two_hosts(links=2) as hosts:
-        _address(hosts, 0)
-        _address(hosts, 1)
+    with _two_networks() as hosts:
         _no_way(hosts, "link0")
         summary, _ = _run(hosts, *LARGE, "--communicators", 2, "--stagger", sanitizer=sanitizer)
         assert summary["messages"] == 480

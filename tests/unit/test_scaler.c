@@ -1,105 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The scaler on simulated paths, whose throughput is a function of the number of streams. Tests use none of the
- * scaler's constants; they wait until the level changes.
+ * The scaler on simulated paths: more streams, fewer streams, what it remembers of trials.
  */
 #include "scaling/scaler.h"
 
 #include "check.h"
-
-#define MOST 64
-#define TICK_US UINT64_C(20000)
-#define SECOND (1000000 / TICK_US) /* samples */
-#define MINUTE (60 * SECOND)
-#define MB UINT64_C(1000000)
-
-struct world {
-	struct bnet_scaler scaler;
-	uint64_t (*carries)(int streams); /* bytes/s */
-	uint64_t together;                /* … of ranks that wait for each other; 0: as `carries` says */
-	uint64_t now_us, changes;
-	uint32_t rtt_us;
-	int highest;
-	bool limited, pressed, queued, bulk, opening;
-};
-
-static struct world begin(uint64_t (*carries)(int streams), int least, int most)
-{
-	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200};
-
-	world.limited = world.queued = world.bulk = true;
-	bnet_scaler_init(&world.scaler, least, most);
-	world.highest = world.scaler.level;
-	check_int(world.scaler.level, least);
-	return world;
-}
-
-static bool on_trial(const struct bnet_scaler *scaler)
-{
-	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
-}
-
-/* Takes one sample. True: the level changed. */
-static bool sample(struct world *world)
-{
-	int before = world->scaler.level;
-	struct bnet_scaler_sample sample = {
-		.now_us = world->now_us += TICK_US,
-		.elapsed_us = TICK_US,
-		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
-		.rtt_us = world->rtt_us,
-		.limited = world->limited,
-		.pressed = world->pressed,
-		.queued = world->queued,
-		.work = world->bulk ? BNET_WORK_BULK : BNET_WORK_SMALL,
-		.opening = world->opening,
-	};
-	bool changed = bnet_scaler_step(&world->scaler, &sample);
-
-	check_int(changed, world->scaler.level != before);
-	check(world->scaler.level >= world->scaler.least && world->scaler.level <= world->scaler.most);
-	world->changes += changed;
-	if (world->scaler.level > world->highest)
-		world->highest = world->scaler.level;
-	return changed;
-}
-
-static void samples(struct world *world, uint64_t count)
-{
-	while (count--)
-		sample(world);
-}
-
-/* Samples until the level changes, and returns the number of samples. Fails after an hour. */
-static uint64_t await_change(struct world *world)
-{
-	for (uint64_t n = 1; n < 60 * MINUTE; n++)
-		if (sample(world))
-			return n;
-	check(!"the level never changed");
-	return 0;
-}
+#include "simulated_path.h"
 
 /* ---- paths ---- */
-
-/* Each stream has its own cap. */
-static uint64_t caps(int streams)
-{
-	return (uint64_t)streams * 100 * MB;
-}
-
-/* … and the link carries no more than ten streams do. */
-static uint64_t caps_on_a_link(int streams)
-{
-	return caps(streams < 10 ? streams : 10);
-}
-
-/* One stream carries as much as many. */
-static uint64_t link(int streams)
-{
-	(void)streams;
-	return 1000 * MB;
-}
 
 /* Each additional stream reduces the throughput. */
 static uint64_t crowded(int streams)
@@ -356,152 +264,6 @@ static void a_lone_stream_without_a_queue_needs_certainty(void)
 	}
 }
 
-/* ---- messages that the kernel takes whole ---- */
-
-static void messages_without_a_backlog_count(void)
-{
-	struct world world = begin(caps, 1, MOST);
-
-	world.bulk = false;
-	samples(&world, MINUTE);
-	check_int(world.scaler.level, MOST);
-	/* Streams that small messages do not need are kept for large ones for a while. */
-	world.limited = false;
-	world.carries = link;
-	samples(&world, MINUTE / 2);
-	check_int(world.scaler.level, MOST);
-	samples(&world, 60 * MINUTE);
-	check_int(world.scaler.level, 1);
-}
-
-/* The kind of work changes with the trial: a lone stream takes messages whole, while several limit bytes in flight. */
-static void a_failed_trial_counts_for_its_first_kind_of_work(void)
-{
-	for (int first = 0; first < 2; first++) {
-		struct world world = begin(link, 1, MOST), emptied = begin(link, 1, MOST);
-
-		for (uint64_t n = 0; n < 10 * MINUTE; n++) {
-			world.bulk = (world.scaler.level > 1) != first;
-			sample(&world);
-		}
-		check(world.changes > 2 && world.changes < 60);
-		for (uint64_t n = 0; n < 10 * SECOND && !first; n++) {
-			emptied.queued = !(emptied.bulk = emptied.scaler.level > 1);
-			sample(&emptied);
-			check(emptied.scaler.level <= 4); /* not doubtful: it began with a queue */
-		}
-	}
-}
-
-/* No other rank gains either, and the queue has gone. */
-static void a_trial_does_not_wait_forever(void)
-{
-	struct world world = begin(link, 1, MOST);
-
-	world.bulk = false;
-	await_change(&world);
-	world.limited = world.queued = false;
-	samples(&world, 10 * SECOND);
-	check_int(world.scaler.level, 1);
-	check_int(world.changes, 2);
-}
-
-/* If more streams did not help small messages, they may still help large ones, and vice versa. */
-static void failed_trials_count_for_the_same_work_only(void)
-{
-	for (int first = 0; first < 2; first++) {
-		struct world world = begin(link, 1, MOST);
-
-		world.bulk = first;
-		samples(&world, 10 * MINUTE);
-		while (on_trial(&world.scaler)) /* let a running trial end */
-			sample(&world);
-		world.bulk = !first;
-		check(await_change(&world) < SECOND);
-	}
-}
-
-/* Two ranks wait for each other, each with slow streams: neither gains alone. */
-static void a_trial_waits_for_other_ranks(void)
-{
-	for (uint64_t later = 0; later < SECOND / 2; later++) {
-		struct world ranks[2] = {begin(caps, 1, MOST), begin(caps, 1, MOST)};
-
-		for (uint64_t i = 0; i < 10 * SECOND; i++) {
-			const uint64_t carried[2] = {caps(ranks[0].scaler.level), caps(ranks[1].scaler.level)};
-			const uint64_t both = carried[0] < carried[1] ? carried[0] : carried[1];
-
-			for (int r = 0; r < (i < later ? 1 : 2); r++) {
-				ranks[r].bulk = later % 2; /* large and small messages */
-				ranks[r].limited = carried[r] == both;
-				ranks[r].together = both;
-				sample(&ranks[r]);
-			}
-		}
-		check(ranks[0].scaler.level >= MOST / 2 && ranks[1].scaler.level >= MOST / 2);
-	}
-}
-
-static struct bnet_scaler_sample concluded(struct bnet_tally small, struct bnet_tally bulk, bool lone)
-{
-	struct bnet_scaler_sample sample = {.now_us = 1};
-
-	bnet_scaler_conclude(&sample, (struct bnet_tally[]){small, bulk}, lone);
-	return sample;
-}
-
-static void a_sample_says_what_most_streams_say(void)
-{
-	const struct bnet_tally none = {0}, pressed = {.count = 4, .queued = 2, .pressed = 1}, idle = {.count = 4};
-	const struct bnet_tally limited = {.count = 4, .limited = 1, .queued = 4};
-	struct bnet_scaler_sample sample = concluded(pressed, none, false);
-
-	check(sample.pressed && sample.queued && !sample.limited && sample.work == BNET_WORK_SMALL);
-	check(!concluded(pressed, none, true).pressed);
-	sample = concluded(pressed, limited, false);
-	check(!sample.pressed && sample.queued && sample.limited && sample.work == BNET_WORK_BULK);
-	check(!concluded(none, limited, true).limited); /* a lone stream must be sure */
-	sample = concluded(idle, none, false);
-	check(!sample.pressed && !sample.queued && !sample.limited);
-}
-
-/* Ranks of a collective wait for each other, so several streams are pressed where a lone one was limited. */
-static void several_streams_climb_when_pressed(void)
-{
-	for (int bulk = 0; bulk < 2; bulk++) {
-		struct world world = begin(caps, 1, MOST), lone = begin(caps, 1, MOST),
-			     vain = begin(caps_on_a_link, 1, MOST);
-
-		world.bulk = vain.bulk = bulk;
-		for (uint64_t n = 0; n < MINUTE; n++) {
-			world.limited = world.scaler.level == 1;
-			vain.limited = vain.scaler.level == 1;
-			world.pressed = vain.pressed = true;
-			sample(&world);
-			sample(&vain);
-		}
-		check_int(world.scaler.level, MOST);
-		check(vain.highest < MOST);
-
-		lone.limited = false;
-		lone.pressed = true;
-		samples(&lone, MINUTE);
-		check_int(lone.changes, 0);
-	}
-}
-
-/* … and are not closed as long as they are. */
-static void pressed_streams_stay(void)
-{
-	struct world world = begin(caps, 1, MOST);
-
-	samples(&world, MINUTE);
-	world.limited = false;
-	world.pressed = true;
-	samples(&world, 10 * MINUTE);
-	check_int(world.scaler.level, MOST);
-}
-
 /* ---- fewer streams ---- */
 
 static void idle_streams_are_closed_if_fewer_suffice(void)
@@ -646,14 +408,6 @@ int main(void)
 	earlier_climbs_do_not_count();
 	setting_the_level_discards_measurements();
 	a_lone_stream_without_a_queue_needs_certainty();
-	messages_without_a_backlog_count();
-	failed_trials_count_for_the_same_work_only();
-	a_failed_trial_counts_for_its_first_kind_of_work();
-	a_trial_does_not_wait_forever();
-	a_trial_waits_for_other_ranks();
-	a_sample_says_what_most_streams_say();
-	several_streams_climb_when_pressed();
-	pressed_streams_stay();
 	idle_streams_are_closed_if_fewer_suffice();
 	a_reduction_that_costs_throughput_is_undone();
 	opening_streams_are_not_judged();

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * For tests of the scaler: a simulated path, whose throughput is a function of the number of streams. Tests use none of
+ * the scaler's constants; they wait until the level changes.
+ */
+#ifndef BNET_SIMULATED_PATH_H
+#define BNET_SIMULATED_PATH_H
+
+#include "check.h"
+#include "scaling/scaler.h"
+
+#define MOST 64
+#define TICK_US UINT64_C(20000)
+#define SECOND (1000000 / TICK_US) /* samples */
+#define MINUTE (60 * SECOND)
+#define MB UINT64_C(1000000)
+
+struct world {
+	struct bnet_scaler scaler;
+	uint64_t (*carries)(int streams); /* bytes/s */
+	uint64_t together;                /* … of ranks that wait for each other; 0: as `carries` says */
+	uint64_t now_us, changes;
+	uint32_t rtt_us;
+	int highest;
+	bool limited, pressed, queued, bulk, opening;
+};
+
+static inline struct world begin(uint64_t (*carries)(int streams), int least, int most)
+{
+	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200};
+
+	world.limited = world.queued = world.bulk = true;
+	bnet_scaler_init(&world.scaler, least, most);
+	world.highest = world.scaler.level;
+	check_int(world.scaler.level, least);
+	return world;
+}
+
+static inline bool on_trial(const struct bnet_scaler *scaler)
+{
+	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
+}
+
+/* Takes one sample. True: the level changed. */
+static inline bool sample(struct world *world)
+{
+	int before = world->scaler.level;
+	struct bnet_scaler_sample sample = {
+		.now_us = world->now_us += TICK_US,
+		.elapsed_us = TICK_US,
+		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
+		.rtt_us = world->rtt_us,
+		.limited = world->limited,
+		.pressed = world->pressed,
+		.queued = world->queued,
+		.work = world->bulk ? BNET_WORK_BULK : BNET_WORK_SMALL,
+		.opening = world->opening,
+	};
+	bool changed = bnet_scaler_step(&world->scaler, &sample);
+
+	check_int(changed, world->scaler.level != before);
+	check(world->scaler.level >= world->scaler.least && world->scaler.level <= world->scaler.most);
+	world->changes += changed;
+	if (world->scaler.level > world->highest)
+		world->highest = world->scaler.level;
+	return changed;
+}
+
+static inline void samples(struct world *world, uint64_t count)
+{
+	while (count--)
+		sample(world);
+}
+
+/* Samples until the level changes, and returns the number of samples. Fails after an hour. */
+static inline uint64_t await_change(struct world *world)
+{
+	for (uint64_t n = 1; n < 60 * MINUTE; n++)
+		if (sample(world))
+			return n;
+	check(!"the level never changed");
+	return 0;
+}
+
+/* ---- paths ---- */
+
+/* Each stream has its own cap. */
+static inline uint64_t caps(int streams)
+{
+	return (uint64_t)streams * 100 * MB;
+}
+
+/* … and the link carries no more than ten streams do. */
+static inline uint64_t caps_on_a_link(int streams)
+{
+	return caps(streams < 10 ? streams : 10);
+}
+
+/* One stream carries as much as many. */
+static inline uint64_t link(int streams)
+{
+	(void)streams;
+	return 1000 * MB;
+}
+
+#endif
