@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Scenarios in which this program speaks the wire protocol byte by byte: as another version of the plugin, and as a
- * peer that sends a slice twice. The format is written out here again on purpose: a change of the format without a new
- * version number fails here.
+ * peer that sends a slice twice or a message in parts. The format is written out here again on purpose: a change of the
+ * format without a new version number fails here.
  */
 #include "drive_contract.h"
 
@@ -10,8 +10,12 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define VERSION 1
@@ -389,8 +393,59 @@ static void small_in_parts(struct contract *c)
 	contract_finalize(c);
 }
 
+/* ---- the order in which a small payload reaches memory ---- */
+
+#define LINES ((size_t)4096) /* the largest payload of which the library copies the rest */
+
+/* The memory is read-only when the rest of the message arrives. Ends with SIGSEGV if the library itself writes there. */
+static void rest_into_protected_memory(struct contract *c, size_t first)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
+	struct region region;
+	void *listen_comm, *request;
+	int fd;
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	fd = handshake(handle, VERSION, 0, welcome);
+	region = contract_map(c, contract_accept(c, listen_comm), LINES);
+	request = contract_irecv(c, &region, 0, LINES);
+	say_message(fd, 0, LINES, first);
+	drive_check(begins(c, request, region.data + first - 1), "a part of a message fails the connection");
+	drive_check(mprotect(region.data, region.size, PROT_READ) == 0, "mprotect: %m");
+	say_rest(fd, LINES - first);
+	drive_check(completes(c, request), "the kernel was to write into place, and met EFAULT");
+}
+
+/* The kernel copies a payload in no order that anyone guarantees, so it must not write the rest of a small one into
+ * place: the library copies it in order. */
+static void small_copied_in_order(struct contract *c)
+{
+	const size_t parts[] = {1, LINES / 2, LINES - 1};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		pid_t child = fork();
+		int status;
+
+		drive_check(child >= 0, "fork: %m");
+		if (child == 0) {
+			setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+			signal(SIGSEGV, SIG_DFL); /* a sanitizer would report it */
+			rest_into_protected_memory(c, parts[i]);
+			_exit(0);
+		}
+		drive_check(waitpid(child, &status, 0) == child, "waitpid: %m");
+		drive_check(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV,
+			    "the library did not copy the rest of a message of which %zu bytes had arrived", parts[i]);
+	}
+}
+
 const struct scenario contract_wire_scenarios[] = {
-	{"older_connector", older_connector, NULL, 0}, {"older_listener", older_listener, older_listener_peer, 0},
-	{"older_handle", older_handle, NULL, 0},       {"repeated_slice", repeated_slice, NULL, 0},
-	{"small_in_parts", small_in_parts, NULL, 0},   {NULL, NULL, NULL, 0},
+	{"older_connector", older_connector, NULL, 0},
+	{"older_listener", older_listener, older_listener_peer, 0},
+	{"older_handle", older_handle, NULL, 0},
+	{"repeated_slice", repeated_slice, NULL, 0},
+	{"small_in_parts", small_in_parts, NULL, 0},
+	{"small_copied_in_order", small_copied_in_order, NULL, 0},
+	{NULL, NULL, NULL, 0},
 };

@@ -56,6 +56,7 @@ SCENARIOS = {
     "older_handle": 4,
     "repeated_slice": 4,
     "small_in_parts": 4,
+    "small_copied_in_order": 4,
     # streams and limits
     "streams_join_busy": 4,
     "receiver_pauses": 4,
