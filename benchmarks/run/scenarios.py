@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 KIB = 1024
@@ -291,14 +291,25 @@ _UNEQUAL = tuple(replace(_CABLE, classes_mbits=classes) for classes in (_TWO_SLO
 _LONG_LINE = Cell("", "wan", 0, 0, (), 20, 0.1, "bbr")
 
 
+#: The networks of the track, for collectives.
+_NETWORKS = (_LOOPBACK, _CABLE, _CAPPED, *_UNEQUAL, _LONG_LINE)
+
+
+def _collective(scenario: str, quick: bool, networks: Sequence[Cell], ranks: Sequence[int]) -> Iterator[Cell]:
+    """Every size on each of these networks between these numbers of ranks."""
+    for network in networks:
+        for number in ranks:
+            for size in _QUICK_COLLECTIVE_SIZES if quick else _COLLECTIVE_SIZES:
+                yield replace(network, scenario=scenario, ranks=number, size=size)
+
+
 def _allreduce(scenario: str, quick: bool, *quick_networks: Cell) -> Iterator[Cell]:
     """``quick_networks``: those of a quick run."""
-    for network in quick_networks if quick else (_LOOPBACK, _CABLE, _CAPPED, *_UNEQUAL, _LONG_LINE):
-        for ranks in (2,) if quick else (2, 4):
-            for size in _QUICK_COLLECTIVE_SIZES if quick else _COLLECTIVE_SIZES:
-                yield replace(network, scenario=scenario, ranks=ranks, size=size)
+    return _collective(scenario, quick, quick_networks if quick else _NETWORKS, (2,) if quick else (2, 4))
 
 
+#: Two processors can fill the sum of these classes: here the network is the limit of NCCL's collectives.
+_SLOWER_CAPPED = tuple(replace(_CABLE, classes_mbits=(rate,) * 8) for rate in (500, 250))
 #: Of NCCL's own collectives where some flows get 50 Mbit/s: its sockets would need a minute for a call of 256 MiB.
 _LARGEST_BESIDE_SLOW_FLOWS = 16 * MIB
 
@@ -307,6 +318,11 @@ def _collectives_of_nccl(quick: bool) -> Iterator[Cell]:
     for op in ("allreduce", "all_to_all"):
         for cell in _allreduce(WHOLE_NCCL, quick, _CABLE, _CAPPED):
             if cell.classes_mbits != _ALL_DIFFERENT or cell.size <= _LARGEST_BESIDE_SLOW_FLOWS:
+                yield replace(cell, op=op)
+        if not quick:
+            for cell in _collective(WHOLE_NCCL, quick, (_LOOPBACK, _CABLE), (8,)):
+                yield replace(cell, op=op)
+            for cell in _collective(WHOLE_NCCL, quick, _SLOWER_CAPPED, (2, 4)):
                 yield replace(cell, op=op)
 
 
