@@ -363,21 +363,27 @@ static void receive_in_parts(struct contract *c, const struct region *region, in
 		    "it wrote behind the message");
 }
 
-/* After small messages that arrive alone, the receiver gets one in parts, and then one that is followed by EOF. */
-static void small_in_parts(struct contract *c)
+/* Memory of a connection that receives what this program says on *fd. */
+static struct region receiver(struct contract *c, size_t size, int *fd)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
-	uint64_t message = 0;
-	struct region region;
 	void *listen_comm, *comm;
-	int fd;
 
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
-	fd = handshake(handle, VERSION, 0, welcome);
+	*fd = handshake(handle, VERSION, 0, welcome);
 	comm = contract_accept(c, listen_comm);
 	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
-	region = contract_map(c, comm, 2 * SLICE);
+	return contract_map(c, comm, size);
+}
+
+/* After small messages that arrive alone, the receiver gets one in parts, and then one that is followed by EOF. */
+static void small_in_parts(struct contract *c)
+{
+	uint64_t message = 0;
+	int fd;
+	struct region region = receiver(c, 2 * SLICE, &fd);
+
 	for (size_t first = 0; first < SMALL; first++) {
 		for (int alone = 0; alone < 3; alone++)
 			drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
@@ -389,7 +395,7 @@ static void small_in_parts(struct contract *c)
 	drive_check(contract_wait(c, contract_irecv(c, &region, 0, SMALL)) == (int)SMALL, "the last message is lost");
 	contract_wait_error(c, contract_irecv(c, &region, 0, SMALL));
 	contract_unmap(c, &region);
-	drive_ok(bnet_client_close_recv(&c->client, comm));
+	drive_ok(bnet_client_close_recv(&c->client, region.comm));
 	contract_finalize(c);
 }
 
@@ -400,16 +406,10 @@ static void small_in_parts(struct contract *c)
 /* The memory is read-only when the rest of the message arrives. Ends with SIGSEGV if the library itself writes there. */
 static void rest_into_protected_memory(struct contract *c, size_t first)
 {
-	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
-	struct region region;
-	void *listen_comm, *request;
 	int fd;
+	struct region region = receiver(c, LINES, &fd);
+	void *request = contract_irecv(c, &region, 0, LINES);
 
-	contract_load(c);
-	listen_comm = contract_listen(c, handle);
-	fd = handshake(handle, VERSION, 0, welcome);
-	region = contract_map(c, contract_accept(c, listen_comm), LINES);
-	request = contract_irecv(c, &region, 0, LINES);
 	say_message(fd, 0, LINES, first);
 	drive_check(begins(c, request, region.data + first - 1), "a part of a message fails the connection");
 	drive_check(mprotect(region.data, region.size, PROT_READ) == 0, "mprotect: %m");
