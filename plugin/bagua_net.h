@@ -83,6 +83,7 @@ typedef struct {
 	uint64_t takeovers;       /* progress passes by the control thread because the caller had stopped polling */
 	uint64_t zerocopy_calls;  /* system calls that sent without a copy */
 	uint64_t zerocopy_copied; /* notifications that the kernel copied nevertheless */
+	uint64_t lock_wait_us;    /* the longest time that a thread waited for the lock of the process's state */
 } bnet_counters_t;
 
 void bnet_counters(bnet_counters_t *out);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 enum {
 	ROWS = 0
@@ -98,7 +98,7 @@ static struct bnet_device_table interfaces;
 
 int bnet_interface_scan(void)
 {
-	int ret = bnet_device_scan(&interfaces, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"));
+	int ret = bnet_device_scan_here(&interfaces);
 
 	if (ret && ret != -ENODEV) /* without a device, the rows have the reasons */
 		return ret;

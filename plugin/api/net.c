@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bagua_net.h"
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 #include "handshake/candidate.h"
 #include "handshake/connector.h"
 #include "scaling/path.h"
+#include "scaling/quota.h"
 #include "transport/progress.h"
 #include "transport/request.h"
 #include "transport/worker.h"
@@ -30,6 +32,9 @@
 #define WARN_MS 10000
 
 /* ---- init ---- */
+
+/* NCCL initializes a network for each communicator; one line a process is enough. */
+static _Atomic pid_t logged_by;
 
 static void log_startup(int version)
 {
@@ -59,7 +64,7 @@ int bnet_net_init(int version, ncclDebugLogger_t logger)
 
 	bnet_log_set(logger);
 	rc = bnet_lifecycle_configure();
-	if (rc == 0)
+	if (rc == 0 && atomic_exchange(&logged_by, getpid()) != getpid())
 		log_startup(version);
 	return rc;
 }
@@ -77,20 +82,7 @@ void bnet_context_free(struct bnet_context *context)
 {
 	if (!context)
 		return;
-	bnet_engine_lock();
-	bnet_list_each(node, &bnet_engine.listens) {
-		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
-
-		if (listen->context == context)
-			bnet_lifecycle_discard_listen(listen);
-	}
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
-
-		if (conn->setup.context == context && !conn->setup.handed_out)
-			bnet_lifecycle_discard(conn);
-	}
-	bnet_engine_unlock();
+	bnet_lifecycle_discard_context(context);
 	free(context);
 }
 
@@ -199,9 +191,8 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	bnet_engine_lock();
 	rc = bnet_control_start();
 	if (rc == 0)
-		rc = bnet_acceptor_listen(device, &listen->addr);
+		rc = bnet_acceptor_listen(listen);
 	if (rc == 0) {
-		bnet_list_add(&bnet_engine.listens, &listen->node);
 		fill_handle(handle, listen);
 		*out = listen;
 	}
@@ -238,14 +229,18 @@ static int check_accept_timeout(struct bnet_listen *listen)
 	return over ? -ETIMEDOUT : 0;
 }
 
-static void hand_out(struct bnet_conn *conn)
+/* Not under the lock. most: of a sender, the streams that it may use. */
+static void log_connection(const struct bnet_conn *conn, int most)
 {
-	conn->setup.handed_out = true;
+	const struct bnet_context *context = conn->setup.context;
+	char intent[256];
+
+	bnet_intent_text(&context->intent, conn->sender, intent, sizeof(intent));
 	if (conn->sender)
-		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s", conn->peer, conn->dev->name,
-			  conn->path->scaler.most, conn->path->scaler.most == 1 ? "" : "s");
+		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s%s", conn->peer,
+			  conn->dev->name, most, most == 1 ? "" : "s", intent);
 	else
-		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s", conn->peer, conn->dev->name);
+		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s%s", conn->peer, conn->dev->name, intent);
 }
 
 int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
@@ -257,20 +252,20 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 	if (bnet_list_empty(&listen->queue)) {
 		rc = check_accept_timeout(listen);
 	} else {
-		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.accepted);
-		bnet_list_remove(&(*out)->setup.accepted);
+		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.pending);
+		bnet_list_remove(&(*out)->setup.pending);
 		listen->started_ms = 0;
-		hand_out(*out);
+		(*out)->setup.handed_out = true;
 	}
 	bnet_engine_unlock();
+	if (*out)
+		log_connection(*out, 0);
 	return rc;
 }
 
 void bnet_net_close_listen(struct bnet_listen *listen)
 {
-	bnet_engine_lock();
 	bnet_lifecycle_discard_listen(listen);
-	bnet_engine_unlock();
 }
 
 /* ---- connect ---- */
@@ -319,45 +314,99 @@ static int read_handle(const struct bnet_device *dev, const uint8_t *bytes, stru
 
 static struct bnet_conn *find_attempt(uint64_t id)
 {
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+	struct bnet_table_entry *entry = bnet_table_find(&bnet_engine.attempts_by_id, id, NULL);
 
-		if (conn->sender && !conn->setup.handed_out && conn->id == id)
-			return conn;
-	}
-	return NULL;
+	return entry ? bnet_entry(entry, struct bnet_conn, by_id) : NULL;
 }
 
-static int start_attempt(const struct bnet_context *context, int traffic_class, const struct bnet_device *dev,
-			 const struct bnet_wire_handle *handle, struct bnet_conn **out)
+/* All that needs no lock. NULL: no memory. */
+static struct bnet_conn *prepare_attempt(const struct bnet_context *context, int traffic_class,
+					 const struct bnet_device *dev, const struct bnet_wire_handle *handle)
 {
 	struct bnet_conn *conn = bnet_conn_new(true, dev, &bnet_engine.config, bnet_workers_wanted() > 0);
-	int rc;
 
 	if (!conn)
-		return -ENOMEM;
+		return NULL;
 	conn->id = bnet_random();
 	memcpy(conn->token, handle->token, BNET_TOKEN_SIZE);
 	bnet_address_text(&handle->addr, conn->peer);
 	conn->setup.context = context;
 	conn->setup.traffic_class = choose_traffic_class(traffic_class);
-	bnet_peer_addresses_start(conn, &handle->addr);
+	bnet_peer_addresses_start(conn, &handle->addr, bnet_peer_is_local(dev, &handle->addr));
 	bnet_zerocopy_start(conn);
 	conn->setup.started_ms = bnet_now_ms();
 	conn->setup.warn_at_ms = conn->setup.started_ms + WARN_MS;
-	rc = bnet_path_join(conn);
+	return conn;
+}
+
+/* Under the lock. */
+static int begin_attempt(struct bnet_conn *conn)
+{
+	int rc = bnet_path_join(conn);
+
 	if (rc == 0)
 		rc = bnet_control_start();
 	if (rc == 0)
-		rc = bnet_connector_start(conn, 0);
+		rc = bnet_connector_start(conn, 0, false);
 	if (rc < 0) {
 		bnet_lifecycle_free(conn);
 		return rc;
 	}
+	bnet_quota_join(conn->dev); /* until the control thread ends */
 	bnet_list_add(&bnet_engine.conns, &conn->node);
+	bnet_table_add(&bnet_engine.attempts_by_id, &conn->by_id, conn->id);
+	bnet_list_add(&bnet_engine.attempts, &conn->setup.pending);
 	bnet_engine_wake();
-	*out = conn;
 	return 0;
+}
+
+static int start_attempt(const struct bnet_context *context, int traffic_class, const struct bnet_device *dev,
+			 const struct bnet_wire_handle *decoded, void *handle)
+{
+	struct bnet_conn *conn = prepare_attempt(context, traffic_class, dev, decoded);
+	uint64_t id;
+	int rc;
+
+	if (!conn)
+		return -ENOMEM;
+	id = conn->id;
+	bnet_descriptors_make_room();
+	bnet_engine_lock();
+	rc = begin_attempt(conn);
+	bnet_engine_unlock();
+	if (rc == 0)
+		bnet_wire_handle_set_attempt(handle, id);
+	return rc;
+}
+
+/* False: there is no such attempt. *out: the connection once it is ready. *rc: why it has failed. */
+static bool poll_attempt(uint64_t id, void *handle, struct bnet_conn **out, int *rc)
+{
+	struct bnet_conn *conn;
+	int most = 0;
+
+	bnet_engine_lock();
+	conn = find_attempt(id);
+	*rc = conn ? atomic_load(&conn->error) : 0;
+	if (conn)
+		conn->setup.looks = 0;
+	if (conn && !*rc && conn->setup.ready) {
+		conn->setup.handed_out = true;
+		most = conn->path->scaler.most;
+		*out = conn;
+	}
+	if (*rc || *out) {
+		bnet_table_remove(&conn->by_id);
+		bnet_list_remove(&conn->setup.pending);
+	}
+	bnet_engine_unlock();
+	if (*rc || *out)
+		bnet_wire_handle_set_attempt(handle, 0);
+	if (*rc)
+		bnet_lifecycle_discard(conn);
+	if (*out)
+		log_connection(*out, most);
+	return conn != NULL;
 }
 
 int bnet_net_connect(const struct bnet_context *context, int traffic_class, int dev, void *handle,
@@ -365,7 +414,6 @@ int bnet_net_connect(const struct bnet_context *context, int traffic_class, int 
 {
 	const struct bnet_device *device = bnet_net_device(dev);
 	struct bnet_wire_handle decoded;
-	struct bnet_conn *conn;
 	int rc;
 
 	*out = NULL;
@@ -374,23 +422,9 @@ int bnet_net_connect(const struct bnet_context *context, int traffic_class, int 
 	rc = read_handle(device, handle, &decoded);
 	if (rc < 0)
 		return rc;
-	bnet_engine_lock();
-	conn = decoded.attempt ? find_attempt(decoded.attempt) : NULL;
-	if (!conn) {
-		rc = start_attempt(context, traffic_class, device, &decoded, &conn);
-		if (rc == 0)
-			bnet_wire_handle_set_attempt(handle, conn->id);
-	} else if (atomic_load(&conn->error)) {
-		rc = atomic_load(&conn->error);
-		bnet_wire_handle_set_attempt(handle, 0);
-		bnet_lifecycle_discard(conn);
-	} else if (conn->setup.ready) {
-		bnet_wire_handle_set_attempt(handle, 0);
-		hand_out(conn);
-		*out = conn;
-	}
-	bnet_engine_unlock();
-	return rc;
+	if (decoded.attempt && poll_attempt(decoded.attempt, handle, out, &rc))
+		return rc;
+	return start_attempt(context, traffic_class, device, &decoded, handle);
 }
 
 /* ---- memory ---- */
@@ -422,13 +456,11 @@ void bnet_net_dereg(struct bnet_mr *mr)
 
 /* ---- data ---- */
 
+/* A connection that has failed still takes requests, and test fails them: a caller that posts many need not care when
+ * the peer went. Without a free slot there is nothing to test, and post returns the error. */
 static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
 {
-	int error = atomic_load_explicit(&conn->error, memory_order_acquire);
-
 	*out = NULL;
-	if (error)
-		return error;
 	if (size > NCCL_MAX_NET_SIZE_BYTES || (size && !data)) {
 		bnet_warn("NET/BaguaNet: a %s of %llu bytes at %p is no valid one", conn->sender ? "send" : "receive",
 			  (unsigned long long)size, data);
@@ -436,8 +468,8 @@ static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_r
 	}
 	*out = bnet_request_post(conn, data, size);
 	if (!*out)
-		return 0;
-	bnet_engine_posted();
+		return atomic_load_explicit(&conn->error, memory_order_acquire);
+	bnet_engine_posted(&conn->work);
 	if (!bnet_conn_is_inline(conn))
 		bnet_worker_ring(conn->worker);
 	return 0;
@@ -474,7 +506,5 @@ void bnet_net_close(struct bnet_conn *conn)
 	bnet_conn_own(conn);
 	bnet_zerocopy_reset(conn);
 	bnet_zerocopy_release(conn);
-	bnet_engine_lock();
 	bnet_lifecycle_discard(conn);
-	bnet_engine_unlock();
 }

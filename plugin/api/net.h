@@ -8,6 +8,7 @@
 #ifndef BNET_NET_H
 #define BNET_NET_H
 
+#include "api/intent.h"
 #include "handshake/acceptor.h"
 #include "nccl/abi.h"
 #include "transport/conn.h"
@@ -17,6 +18,7 @@
 struct bnet_context {
 	int version;       /* of the table that created it */
 	int traffic_class; /* as requested by NCCL */
+	struct bnet_intent intent;
 };
 
 int bnet_net_init(int version, ncclDebugLogger_t logger);

@@ -28,6 +28,7 @@ static ncclResult_t result(int rc)
 	case -ECONNREFUSED:
 	case -ECONNABORTED:
 	case -EPIPE:
+	case -ESHUTDOWN:
 	case -ETIMEDOUT:
 	case -EHOSTUNREACH:
 	case -ENETUNREACH:
@@ -116,7 +117,10 @@ static ncclResult_t finalize(void *ctx)
 
 static ncclResult_t set_net_attr(void *ctx, ncclNetAttr_t *attr)
 {
-	(void)ctx, (void)attr;
+	struct bnet_context *context = ctx;
+
+	if (attr)
+		bnet_intent_set(context ? &context->intent : &global_context.intent, attr);
 	return ncclSuccess;
 }
 

@@ -170,7 +170,8 @@ static char *text_of(const struct bnet_config_row *row, struct bnet_config *conf
 	return (char *)config + row->offset;
 }
 
-/* Leaves out unchanged if the text is invalid. */
+/* Leaves out unchanged if the text is invalid. -EINVAL: it does not have the parameter's form; -ERANGE: a number out of
+ * the range. */
 static int parse_row(const struct bnet_config_row *row, const char *text, struct bnet_config *out)
 {
 	int64_t value;
@@ -184,7 +185,7 @@ static int parse_row(const struct bnet_config_row *row, const char *text, struct
 	if (row->kind == BNET_KIND_BYTES ? bnet_parse_bytes(text, &value) : bnet_parse_int(text, &value))
 		return -EINVAL;
 	if (value < row->min || value > row->max)
-		return -EINVAL;
+		return -ERANGE;
 	*number(row, out) = value;
 	return 0;
 }
@@ -246,9 +247,14 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 	snprintf(text, BNET_CONFIG_TEXT, "%s … %s", min, max);
 }
 
-static bool is_number(const struct bnet_config_row *row)
+/* "not " … the range. */
+static const char *wrong_about(const struct bnet_config_row *row, int rc)
 {
-	return row->kind == BNET_KIND_INT || row->kind == BNET_KIND_BYTES;
+	if (row->kind == BNET_KIND_INT)
+		return rc == -ERANGE ? "in " : "a whole number in ";
+	if (row->kind == BNET_KIND_BYTES)
+		return rc == -ERANGE ? "in " : "a size such as 64K or 4M in ";
+	return "";
 }
 
 static const char *remedy(const struct bnet_config_row *row)
@@ -264,13 +270,14 @@ static int read_row(const struct bnet_config_row *row, struct bnet_config *out, 
 {
 	const char *text = getenv(row->name);
 	char deflt[BNET_CONFIG_TEXT], range[BNET_CONFIG_TEXT];
+	int rc = text ? parse_row(row, text, out) : 0;
 
-	if (!text || parse_row(row, text, out) == 0)
+	if (rc == 0)
 		return 0;
 	bnet_config_format(row, out, deflt);
 	bnet_config_range(row, range);
 	snprintf(err, err_size, "%s=%.40s: not %s%.80s; unset it or use %s (the default is %.40s)", row->name, text,
-		 is_number(row) ? "in " : "", range, remedy(row), deflt[0] ? deflt : "empty");
+		 wrong_about(row, rc), range, remedy(row), deflt[0] ? deflt : "empty");
 	return -EINVAL;
 }
 

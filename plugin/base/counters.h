@@ -26,7 +26,8 @@
 	X(rejected)          \
 	X(takeovers)         \
 	X(zerocopy_calls)    \
-	X(zerocopy_copied)
+	X(zerocopy_copied)   \
+	X(lock_wait_us)
 
 struct bnet_counts {
 #define X(name) _Atomic uint64_t name;

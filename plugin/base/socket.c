@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/address.h"
@@ -28,14 +27,6 @@
 #define LISTEN_BACKLOG 4096 /* the kernel caps it at somaxconn */
 #define ECN_BITS 3
 #define BYTES_PER_MBIT 125000
-
-int bnet_fd_opened(int fd)
-{
-	if (fd < 0)
-		return -errno;
-	bnet_count(descriptors, 1);
-	return fd;
-}
 
 int bnet_socket_open(int family)
 {
@@ -163,18 +154,6 @@ void bnet_socket_reset(int fd)
 		shutdown(fd, SHUT_RDWR);
 }
 
-uint64_t bnet_descriptor_limit(void)
-{
-	struct rlimit limit;
-
-	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? UINT64_MAX : (uint64_t)limit.rlim_cur;
-}
-
-bool bnet_descriptors_left(void)
-{
-	return atomic_load(&bnet_counts.descriptors) < bnet_descriptor_limit() / 2;
-}
-
 static void set_int(int fd, int level, int option, int64_t value)
 {
 	int v = (int)value;
@@ -214,6 +193,39 @@ static int set_congestion(int fd, const char *name)
 	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) < 0 ? -errno : 0;
 }
 
+void bnet_socket_choose_congestion(int fd, const struct bnet_config *config, bool local)
+{
+	if (config->congestion[0])
+		set_congestion(fd, config->congestion);
+	else if (local)
+		set_congestion(fd, "reno");
+}
+
+/* Four probes as a rule: as many lost packets in a row are no coincidence. */
+struct bnet_keepalive bnet_keepalive_for(int64_t seconds)
+{
+	struct bnet_keepalive keepalive = {
+		.idle_s = seconds < 3 ? 1 : (int)(seconds / 3),
+		.interval_s = seconds < 6 ? 1 : (int)(seconds / 6),
+	};
+
+	keepalive.probes = ((int)seconds - keepalive.idle_s) / keepalive.interval_s;
+	if (keepalive.probes < 1)
+		keepalive.probes = 1;
+	return keepalive;
+}
+
+/* The peer's kernel answers the probes, however long its process pauses. */
+static void set_keepalive(int fd, int64_t seconds)
+{
+	const struct bnet_keepalive keepalive = bnet_keepalive_for(seconds);
+
+	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, keepalive.idle_s);
+	set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, keepalive.interval_s);
+	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, keepalive.probes);
+	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 int bnet_socket_try_congestion(int family, const char *name)
 {
 	int rc, fd = bnet_socket_open(family);
@@ -246,8 +258,8 @@ void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS])
 void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class)
 {
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	if (config->congestion[0])
-		set_congestion(fd, config->congestion);
+	if (config->keepalive)
+		set_keepalive(fd, config->keepalive);
 	if (config->stream_pacing_mbps)
 		set_pacing(fd, (uint64_t)config->stream_pacing_mbps * BYTES_PER_MBIT);
 	if (traffic_class != BNET_NO_TRAFFIC_CLASS)

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "base/config.h"
+#include "base/descriptors.h"
 
 /* Return a descriptor or -errno. bnet_socket_close closes all of them. */
 int bnet_socket_open(int family);
@@ -18,9 +19,6 @@ int bnet_socket_accept(int listener, struct sockaddr_storage *peer);
 /* Listens at the address `at`, ignoring its port, on the first free port of the range. */
 int bnet_socket_listen(const struct sockaddr_storage *at, struct bnet_ports ports, struct sockaddr_storage *bound);
 void bnet_socket_close(int fd);
-/* Counts a descriptor that was opened elsewhere (epoll, eventfd), for bnet_socket_close. The descriptor, or -errno if
- * fd is negative. */
-int bnet_fd_opened(int fd);
 
 /* Binds to a source address and, unless NULL, to an interface. 0 or -errno. */
 int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const char *interface);
@@ -37,14 +35,23 @@ bool bnet_socket_all_acknowledged(int fd);
 void bnet_socket_acknowledge_at_once(int fd);
 /* Resets the connection and leaves the descriptor open. */
 void bnet_socket_reset(int fd);
-/* Does the process have descriptors to spare? Additional streams and unidentified inbound connections may use half of
- * its limit; the other half is left to the job. */
-bool bnet_descriptors_left(void);
-uint64_t bnet_descriptor_limit(void);
-/* Sets the options of a data stream. traffic_class: 0 to 255, the traffic class byte of the IP header; its two low
+/* Sets the options of a data stream, before or after its connect. traffic_class: 0 to 255, the traffic class byte of the IP header; its two low
  * bits, ECN, belong to the kernel. BNET_NO_TRAFFIC_CLASS keeps the system's default. */
 #define BNET_NO_TRAFFIC_CLASS (-1)
 void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class);
+/* The congestion control of a stream after its connect: BAGUA_NET_CONGESTION; else reno for a stream within this host,
+ * since nothing congests there, and bbr, where it is the system's choice, paces by timers, which costs up to 40 % of the
+ * rate; else the system's. */
+void bnet_socket_choose_congestion(int fd, const struct bnet_config *config, bool local);
+/* BAGUA_NET_KEEPALIVE as the kernel's options: after idle_s without a packet from the peer the kernel sends a probe,
+ * then one every interval_s, and ends the connection interval_s after the last of `probes`. Together that is `seconds`,
+ * but at least two. Pure. */
+struct bnet_keepalive {
+	int idle_s;
+	int interval_s;
+	int probes;
+};
+struct bnet_keepalive bnet_keepalive_for(int64_t seconds);
 /* May this process use that congestion control? 0 or -errno: -ENOENT, the kernel does not have it; -EPERM, the process
  * is not permitted. */
 int bnet_socket_try_congestion(int family, const char *name);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #define TEXT_SIZE 512
 #define JOINED_SIZE 384 /* fits into a group's error text */
@@ -77,7 +78,8 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 	if (level == NCCL_LOG_WARN)
 		remember(text);
 	if (wanted(level))
-		fprintf(stderr, "%s %s:%d %s\n", level == NCCL_LOG_WARN ? "WARN" : "INFO", file, line, text);
+		fprintf(stderr, "[%d] %s %s:%d %s\n", getpid(), level == NCCL_LOG_WARN ? "WARN" : "INFO", file, line,
+			text);
 }
 
 void bnet_coll_mute(bool mute)

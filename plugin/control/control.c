@@ -14,41 +14,35 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/counters.h"
 #include "base/socket.h"
+#include "control/active.h"
 #include "control/lifecycle.h"
+#include "control/undelivered.h"
 #include "engine/engine.h"
 #include "handshake/acceptor.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
+#include "handshake/question.h"
+#include "scaling/quota.h"
 #include "scaling/path.h"
-#include "transport/progress.h"
+#include "scaling/sampler.h"
 #include "transport/worker.h"
 
 /* How often connectors and drains are looked at, and how often silent inbound connections. */
 #define FAST_TICK_MS 10
 #define SLOW_TICK_MS 100
+#define ATTEMPTS_TICK_MS 10000
 /* … and how often the streams of senders are read. */
 #define PATH_TICK_MS 20
-/* A takeover continues while it finds work, for at most this many passes. */
-#define TAKEOVER_PASSES 4
-
-static struct bnet_watch *find_watch(struct bnet_node *head, uint64_t id)
-{
-	bnet_list_each(node, head) {
-		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
-
-		if (watch->id == id)
-			return watch;
-	}
-	return NULL;
-}
+/* Handled at a time, each in some ten µs: those who need the lock wait meanwhile. */
+#define EVENTS 32
 
 static void handle_event(const struct epoll_event *event)
 {
 	uint64_t id = event->data.u64, count;
 	struct bnet_watch *watch;
 	struct bnet_joined joined;
+	struct bnet_told told;
 
 	switch ((enum bnet_watch_kind)(id & 7)) {
 	case BNET_WATCH_WAKE:
@@ -59,65 +53,26 @@ static void handle_event(const struct epoll_event *event)
 		bnet_acceptor_ready((int)(id >> 3));
 		return;
 	case BNET_WATCH_INBOUND:
-		watch = find_watch(&bnet_engine.inbound, id);
+		watch = bnet_watch_find(id);
 		if (watch)
 			bnet_acceptor_hello(watch);
 		return;
 	case BNET_WATCH_CONNECTOR:
-		watch = find_watch(&bnet_engine.connectors, id);
+		watch = bnet_watch_find(id);
 		if (watch && bnet_connector_ready(watch, &joined))
 			bnet_lifecycle_joined(&joined);
 		return;
 	case BNET_WATCH_DRAIN:
-		watch = find_watch(&bnet_engine.drains, id);
+		watch = bnet_watch_find(id);
 		if (watch)
 			bnet_drain_ready(watch);
 		return;
-	}
-}
-
-/* ---- connections whose caller is away ---- */
-
-static void take_over(struct bnet_conn *conn)
-{
-	if (!bnet_conn_try_own(conn))
+	case BNET_WATCH_QUESTION:
+		watch = bnet_watch_find(id);
+		if (watch && bnet_question_ready(watch, &told))
+			bnet_path_told(&told);
 		return;
-	bnet_count(takeovers, 1);
-	for (int i = 0; i < TAKEOVER_PASSES && bnet_progress(conn); i++)
-		;
-	bnet_conn_disown(conn);
-	conn->passes_seen = atomic_load_explicit(&conn->passes, memory_order_relaxed);
-}
-
-static bool anything_outstanding(void)
-{
-	bnet_list_each(node, &bnet_engine.conns) {
-		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
-
-		if (bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed))
-			return true;
 	}
-	return false;
-}
-
-/* True: something is outstanding somewhere, so that the next look is due in a tick. */
-static bool look_after_connections(void)
-{
-	bool work = false;
-
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
-		uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
-
-		if (!bnet_conn_has_work(conn) || atomic_load_explicit(&conn->error, memory_order_relaxed))
-			continue;
-		work = true;
-		if (passes == conn->passes_seen)
-			take_over(conn);
-		else
-			conn->passes_seen = passes;
-	}
-	return work;
 }
 
 /* ---- processors ---- */
@@ -151,8 +106,18 @@ static void sense(struct contention *contention, uint64_t now)
 struct ticks {
 	uint64_t house_ms; /* when inbound connections, connectors and drains were last looked at */
 	uint64_t paths_ms; /* when paths were sampled */
+	uint64_t undelivered_ms;
+	uint64_t attempts_ms; /* when attempts that nobody asks for were looked for */
 	struct contention contention;
 };
+
+static void end_late_questions(uint64_t now)
+{
+	struct bnet_told told;
+
+	while (bnet_questions_tick(now, &told))
+		bnet_path_told(&told);
+}
 
 /* Each of these walks a whole list, so they do not run after every event: many objects that come or go at once would
  * cost the square of their number. */
@@ -162,12 +127,21 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_acceptor_tick(now);
 		bnet_connectors_tick(now);
 		bnet_drains_tick(now);
+		end_late_questions(now);
+		bnet_paths_end_turns(bnet_now_us());
 		ticks->house_ms = now;
+	}
+	if (now - ticks->attempts_ms >= ATTEMPTS_TICK_MS) {
+		ticks->attempts_ms = now;
+		bnet_engine_unlock();
+		bnet_lifecycle_discard_abandoned();
+		bnet_engine_lock();
 	}
 	if (now - ticks->contention.sampled_ms >= SLOW_TICK_MS)
 		sense(&ticks->contention, now);
 	if (now - ticks->paths_ms >= PATH_TICK_MS) {
-		bnet_paths_sample(bnet_now_us());
+		bnet_active_collect();
+		bnet_sampler_read(bnet_now_us());
 		ticks->paths_ms = now;
 	}
 }
@@ -175,21 +149,21 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 /* How long the loop may sleep for the sake of deadlines and drains; -1: without limit. */
 static int housekeeping_ms(void)
 {
-	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains))
+	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains) ||
+	    !bnet_list_empty(&bnet_engine.questions) || !bnet_list_empty(&bnet_engine.turns))
 		return FAST_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		return SLOW_TICK_MS;
 	for (int i = 0; i < bnet_engine.devices.nnics; i++)
 		if (bnet_engine.listeners[i].paused_until_ms)
 			return SLOW_TICK_MS;
-	return -1;
+	return bnet_list_empty(&bnet_engine.attempts) ? -1 : ATTEMPTS_TICK_MS;
 }
 
 /* ---- dozing ---- */
 
-/* While requests are outstanding, the thread looks after connections once a tick. While none are, it dozes: it sleeps
- * without a tick, and the next post wakes it. A post counts its request first and looks at `dozing` after that; the
- * thread announces that it dozes first and looks for requests after that. So one of the two sees the other. */
+/* While connections are active, the thread looks after them once a tick. While none is, it dozes: it sleeps without a
+ * tick, except for a slow one until everything has arrived, and the next post wakes it. */
 enum mode {
 	MODE_WATCHING,
 	MODE_DOZING,
@@ -197,7 +171,9 @@ enum mode {
 
 struct watch_state {
 	enum mode mode;
-	uint64_t look_at_ms; /* of MODE_WATCHING: when connections are due to be looked after */
+	bool undelivered; /* bytes may not have arrived: they are looked at on a tick of their own, also while dozing */
+	uint64_t look_at_ms; /* of MODE_WATCHING: when the next round over the active connections is due */
+	int left;            /* … and how many the present one has not looked at yet */
 	uint64_t tick_ms;
 };
 
@@ -211,20 +187,33 @@ static void watch_from(struct watch_state *state, uint64_t now)
 static void try_to_doze(struct watch_state *state, uint64_t now)
 {
 	state->mode = MODE_DOZING;
-	atomic_store(&bnet_engine_dozing, true);
-	if (anything_outstanding())
+	/* A post takes the announcement back. */
+	if (!atomic_exchange(&bnet_engine_dozing, true))
+		state->undelivered = true;
+	if (bnet_active_any())
 		watch_from(state, now);
 }
 
 /* Before the thread sleeps. */
 static void look_or_doze(struct watch_state *state, uint64_t now)
 {
-	if (state->mode == MODE_WATCHING && now < state->look_at_ms)
-		return;
-	if (state->mode == MODE_WATCHING && look_after_connections())
+	if (state->mode == MODE_WATCHING) {
+		if (state->left == 0 && now < state->look_at_ms)
+			return;
+		bnet_active_look_after(&state->left);
 		watch_from(state, now);
-	else
+	}
+	if (state->left == 0 && !bnet_active_any())
 		try_to_doze(state, now);
+}
+
+/* While requests are outstanding, and after that until everything has arrived. */
+static void look_at_undelivered(struct watch_state *state, struct ticks *ticks, uint64_t now)
+{
+	if ((!state->undelivered && state->mode == MODE_DOZING) || now - ticks->undelivered_ms < BNET_UNDELIVERED_MS)
+		return;
+	state->undelivered = bnet_undelivered_look();
+	ticks->undelivered_ms = now;
 }
 
 /* After it has slept, since `slept_from`. A post that woke it took the announcement back; its caller has a tick's time
@@ -242,13 +231,25 @@ static void wake_up(struct watch_state *state, uint64_t slept_from)
 		watch_from(state, now);
 }
 
-static int sleep_ms(const struct watch_state *state, uint64_t now)
+static int until(uint64_t then, uint64_t now)
 {
-	int ms = housekeeping_ms();
+	return then > now ? (int)(then - now) : 0;
+}
 
-	if (state->mode == MODE_WATCHING && (ms < 0 || now + (uint64_t)ms > state->look_at_ms))
-		ms = (int)(state->look_at_ms - now);
-	return ms;
+/* Active connections are to be looked after and their streams to be read. */
+static int sleep_ms(const struct watch_state *state, const struct ticks *ticks, uint64_t now)
+{
+	int ms = housekeeping_ms(), look = until(state->look_at_ms, now);
+	int read = until(ticks->paths_ms + PATH_TICK_MS, now);
+
+	if (state->undelivered && (ms < 0 || ms > BNET_UNDELIVERED_MS))
+		ms = BNET_UNDELIVERED_MS;
+	if (state->mode == MODE_DOZING)
+		return ms;
+	if (state->left)
+		return 0;
+	look = look < read ? look : read;
+	return ms < 0 || look < ms ? look : ms;
 }
 
 /* ---- the loop ---- */
@@ -262,6 +263,7 @@ static bool nothing_left(void)
 static void end(void)
 {
 	bnet_workers_stop();
+	bnet_quota_end();
 	bnet_list_each(node, &bnet_engine.inbound)
 		bnet_acceptor_drop(bnet_entry(node, struct bnet_watch, node), NULL);
 	for (int i = 0; i < BNET_MAX_NICS; i++) {
@@ -276,16 +278,18 @@ static void end(void)
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
 
+/* An event may belong to an object that an earlier one has ended: then it is found no more. */
 static void wait_and_handle(int ms)
 {
-	struct epoll_event event;
+	struct epoll_event events[EVENTS];
 	int n, fd = bnet_engine.epoll;
 
 	bnet_engine_unlock();
-	n = epoll_wait(fd, &event, 1, ms);
+	bnet_descriptors_make_room();
+	n = epoll_wait(fd, events, EVENTS, ms);
 	bnet_engine_lock();
-	if (n == 1)
-		handle_event(&event);
+	for (int i = 0; i < n; i++)
+		handle_event(&events[i]);
 }
 
 static void *run(void *unused)
@@ -297,11 +301,16 @@ static void *run(void *unused)
 	bnet_engine_lock();
 	while (!nothing_left()) {
 		uint64_t now = bnet_now_ms();
+		bool more;
 
 		keep_house(&ticks, now);
+		look_at_undelivered(&state, &ticks, now);
+		bnet_engine_give_way();
+		more = bnet_paths_open();
+		bnet_engine_give_way();
 		look_or_doze(&state, now);
 		if (!nothing_left())
-			wait_and_handle(sleep_ms(&state, now));
+			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
 	}
 	end();

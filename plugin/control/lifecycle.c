@@ -14,8 +14,10 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "control/active.h"
 #include "device/scan.h"
 #include "handshake/close.h"
+#include "scaling/quota.h"
 #include "scaling/path.h"
 #include "transport/worker.h"
 
@@ -38,6 +40,7 @@ static void after_fork_in_child(void)
 	close_watches(&bnet_engine.inbound);
 	close_watches(&bnet_engine.connectors);
 	close_watches(&bnet_engine.drains);
+	close_watches(&bnet_engine.questions);
 	for (int i = 0; i < BNET_MAX_NICS; i++)
 		if (bnet_engine.listeners[i].fd >= 0)
 			close(bnet_engine.listeners[i].fd);
@@ -55,11 +58,17 @@ static void after_fork_in_child(void)
 		atomic_store(&conn->error, -ECHILD);
 		atomic_store(&conn->owner, false);
 		bnet_list_remove(node);
+		bnet_table_remove(&conn->by_id);
+		bnet_list_init(&conn->setup.connectors); /* freed above */
+		bnet_list_init(&conn->setup.missing);
+		if (conn->sender)
+			bnet_list_init(&conn->setup.pending);
+		bnet_work_item_init(&conn->work);
 	}
 	bnet_list_each(node, &bnet_engine.listens)
-		bnet_list_remove(node);
-	bnet_list_each(node, &bnet_engine.paths)
-		bnet_list_remove(node);
+		bnet_acceptor_unlisten(bnet_entry(node, struct bnet_listen, node));
+	bnet_paths_forget();
+	bnet_quota_end();
 	if (bnet_engine.running) {
 		close(bnet_engine.epoll);
 		close(bnet_engine.wake);
@@ -70,7 +79,7 @@ static void after_fork_in_child(void)
 	atomic_store(&bnet_engine_dozing, false);
 	atomic_store(&bnet_counts.descriptors, 0);
 	bnet_engine_init();
-	pthread_mutex_unlock(&bnet_engine.lock);
+	bnet_engine_unlock_in_child();
 }
 
 /* ---- configuration ---- */
@@ -118,7 +127,7 @@ static int configure(void)
 	}
 	if (bnet_config_unknown(err, sizeof(err)) < 0)
 		bnet_warn("NET/BaguaNet: %s", err);
-	rc = bnet_device_scan(&bnet_engine.devices, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"));
+	rc = bnet_device_scan_here(&bnet_engine.devices);
 	if (rc < 0) {
 		explain_no_device(rc);
 		return rc;
@@ -129,6 +138,7 @@ static int configure(void)
 	if (bnet_devices_make(&bnet_engine.devices, bnet_engine.config.bond, err, sizeof(err)) < 0)
 		bnet_warn("NET/BaguaNet: %s", err);
 	check_congestion(&bnet_engine.config, bnet_engine.devices.nics[0].addr.ss_family);
+	bnet_engine.local_ranks = bnet_local_ranks();
 	bnet_workers_want(bnet_workers_choose(&bnet_engine.config, &bnet_engine.devices));
 	bnet_engine_init();
 	rc = pthread_atfork(bnet_engine_lock, bnet_engine_unlock, after_fork_in_child);
@@ -142,6 +152,7 @@ int bnet_lifecycle_configure(void)
 {
 	int rc;
 
+	bnet_descriptors_make_room();
 	bnet_engine_lock();
 	rc = bnet_engine.configured ? 0 : configure();
 	bnet_engine_unlock();
@@ -168,27 +179,121 @@ void bnet_lifecycle_free(struct bnet_conn *conn)
 	bnet_conn_free(conn);
 }
 
-void bnet_lifecycle_discard(struct bnet_conn *conn)
+/* ---- the end of a connection ---- */
+
+/* An end takes three steps, so that nobody waits for the lock meanwhile: under the lock the connection is taken from
+ * all who may find it, except that it stays in the list that keeps the control thread and its workers running; then,
+ * without the lock, a worker's round is awaited and what has arrived is read; then, under the lock, its sockets are
+ * closed or drain. Its memory is freed without the lock: the C library may return tens of megabytes to the kernel. */
+static void detach(struct bnet_conn *conn, struct bnet_node *doomed)
 {
 	bnet_connectors_cancel(conn);
 	bnet_worker_release(conn);
+	bnet_path_leave(conn);
+	bnet_table_remove(&conn->by_id);
+	conn->setup.context = NULL;
+	bnet_list_remove(&conn->setup.pending);
+	bnet_list_add(doomed, &conn->setup.pending);
+}
+
+static void finish(struct bnet_conn *conn)
+{
+	bnet_worker_await(conn);
+	bnet_drain_prepare(conn);
+	bnet_engine_lock();
 	bnet_list_remove(&conn->node);
-	bnet_list_remove(&conn->setup.accepted);
 	if (bnet_engine.running)
 		bnet_drain_start(conn);
-	bnet_lifecycle_free(conn);
+	bnet_conn_close(conn);
+	if (bnet_engine.running)
+		bnet_engine_wake();
+	bnet_engine_unlock();
+	bnet_conn_free(conn);
+}
+
+static void finish_all(struct bnet_node *doomed)
+{
+	bnet_list_each(node, doomed)
+		finish(bnet_entry(node, struct bnet_conn, setup.pending));
+}
+
+static void detach_listen(struct bnet_listen *listen, struct bnet_node *doomed)
+{
+	bnet_list_each(node, &listen->queue)
+		detach(bnet_entry(node, struct bnet_conn, setup.pending), doomed);
+	bnet_acceptor_unlisten(listen);
+	free(listen);
 	if (bnet_engine.running)
 		bnet_engine_wake();
 }
 
+void bnet_lifecycle_discard(struct bnet_conn *conn)
+{
+	struct bnet_node doomed;
+
+	bnet_list_init(&doomed);
+	bnet_engine_lock();
+	bnet_active_forget(conn); /* nothing was ever posted on one that was not handed out */
+	detach(conn, &doomed);
+	bnet_engine_unlock();
+	finish(conn);
+}
+
 void bnet_lifecycle_discard_listen(struct bnet_listen *listen)
 {
-	bnet_list_each(node, &listen->queue)
-		bnet_lifecycle_discard(bnet_entry(node, struct bnet_conn, setup.accepted));
-	bnet_list_remove(&listen->node);
-	free(listen);
-	if (bnet_engine.running)
-		bnet_engine_wake();
+	struct bnet_node doomed;
+
+	bnet_list_init(&doomed);
+	bnet_engine_lock();
+	detach_listen(listen, &doomed);
+	bnet_engine_unlock();
+	finish_all(&doomed);
+}
+
+/* Ten minutes. NCCL polls a connect without a pause. */
+#define ABANDONED_LOOKS 60
+
+void bnet_lifecycle_discard_abandoned(void)
+{
+	struct bnet_node doomed;
+
+	bnet_list_init(&doomed);
+	bnet_engine_lock();
+	bnet_list_each(node, &bnet_engine.attempts) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, setup.pending);
+
+		if (++conn->setup.looks < ABANDONED_LOOKS)
+			continue;
+		bnet_info(NCCL_NET,
+			  "NET/BaguaNet: the connection to %s is given up: nobody has asked for it for 10 minutes, as after "
+			  "the abort of a communicator",
+			  conn->peer);
+		detach(conn, &doomed);
+	}
+	bnet_engine_unlock();
+	finish_all(&doomed);
+}
+
+void bnet_lifecycle_discard_context(const void *context)
+{
+	struct bnet_node doomed;
+
+	bnet_list_init(&doomed);
+	bnet_engine_lock();
+	bnet_list_each(node, &bnet_engine.listens) {
+		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
+
+		if (listen->context == context)
+			detach_listen(listen, &doomed);
+	}
+	bnet_list_each(node, &bnet_engine.conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+
+		if (conn->setup.context == context && !conn->setup.handed_out)
+			detach(conn, &doomed);
+	}
+	bnet_engine_unlock();
+	finish_all(&doomed);
 }
 
 /* ---- the process's end ---- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Beginnings and ends: of the process's engine, of its forks, and of connections and listen objects. Under the engine's
- * lock, but for the first function.
+ * Beginnings and ends: of the process's engine, of its forks, and of connections and listen objects.
  */
 #ifndef BNET_LIFECYCLE_H
 #define BNET_LIFECYCLE_H
@@ -13,14 +12,24 @@
 /* Reads the configuration and the devices, the first time. 0, or -errno after one line in the log. */
 int bnet_lifecycle_configure(void);
 
-/* A stream has joined its connection: its path learns of it, and the first one makes the connection ready. */
+/* Under the lock. A stream has joined its connection: its path learns of it, and the first one makes the connection
+ * ready. */
 void bnet_lifecycle_joined(const struct bnet_joined *joined);
-/* A connection that no other thread knows leaves its path and is freed. */
+/* Under the lock. A connection that no other thread knows leaves its path and is freed. */
 void bnet_lifecycle_free(struct bnet_conn *conn);
+
+/* The following are not called under the lock: they take it, and wait and read without it. */
+
 /* The end of a connection in any state: its connectors are cancelled, its sockets drain, its memory is freed. The
- * caller owns it, or no other thread knows it. */
+ * caller owns it, or it was not handed out. */
 void bnet_lifecycle_discard(struct bnet_conn *conn);
 /* The same for a listen object, and for the connections that were not accepted from it. */
 void bnet_lifecycle_discard_listen(struct bnet_listen *listen);
+/* The same for all listen objects of a communicator, and for its connections that were not handed out. */
+void bnet_lifecycle_discard_context(const void *context);
+/* The same for attempts that nobody has asked for since so many looks of the control thread, which makes them every ten
+ * seconds: those of a communicator that was aborted. Before v11 nothing else tells. A process that was stopped meanwhile
+ * has not been looked at. */
+void bnet_lifecycle_discard_abandoned(void);
 
 #endif

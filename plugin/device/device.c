@@ -81,22 +81,31 @@ static const char *rejection_reason(const struct bnet_device_table *table, const
 	return "no interface of that name has an address";
 }
 
-/* Reports only the first name that is no NIC. */
+/* Adds to the line in err, which names all that are left out. */
+static void leave_out(const struct bnet_device_table *table, const char *name, size_t length, char *err,
+		      size_t err_size)
+{
+	size_t used = strlen(err);
+
+	snprintf(err + used, err_size - used, "%s%.*s (%s)", used ? ", " : "BAGUA_NET_BOND goes on without ",
+		 (int)length, name, rejection_reason(table, name, length));
+}
+
 static int collect_named(const struct bnet_device_table *table, const char *list, struct bnet_device *bond, char *err,
 			 size_t err_size)
 {
 	int rc = 0;
 
+	err[0] = '\0';
 	for (const char *name = list; *name;) {
 		size_t length = strcspn(name, ",");
 		const struct bnet_nic *nic = find_nic(table, name, length);
 
 		if (nic && !has_member(bond, nic))
 			add_member(bond, nic);
-		if (!nic && rc == 0) {
+		if (!nic) {
 			rc = -ENODEV;
-			snprintf(err, err_size, "BAGUA_NET_BOND names %.*s, which is not used: %s. Going on without it",
-				 (int)length, name, rejection_reason(table, name, length));
+			leave_out(table, name, length, err, err_size);
 		}
 		name += length;
 		name += *name == ',';

@@ -16,6 +16,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "device/link.h"
+#include "device/route.h"
 #include "device/select.h"
 #include "device/sysfs.h"
 
@@ -24,12 +26,34 @@
 /* Drivers without hardware that report a speed nevertheless. */
 static const char *const fake_speed_drivers[] = {"veth", "tun"};
 
+/* ---- addresses ---- */
+
+static bool same_address(const struct sockaddr *own, const struct sockaddr *addr)
+{
+	const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)own, *b = (const struct sockaddr_in6 *)addr;
+
+	if (own->sa_family != addr->sa_family)
+		return false;
+	if (own->sa_family == AF_INET)
+		return ((const struct sockaddr_in *)own)->sin_addr.s_addr ==
+		       ((const struct sockaddr_in *)addr)->sin_addr.s_addr;
+	return own->sa_family == AF_INET6 && memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
+}
+
 /* ---- collecting ---- */
 
 struct interfaces {
 	struct bnet_interface *rows;
 	int count;
+	int netlink;
 };
+
+static bool is_tunnel(int netlink, int ifindex)
+{
+	struct bnet_link link;
+
+	return bnet_link_describe(netlink, ifindex, &link) && bnet_link_is_tunnel(&link);
+}
 
 /* The length of an interface's name without the ":label" that an IPv4 address may append. */
 static size_t name_length(const char *name)
@@ -54,6 +78,7 @@ static struct bnet_interface *find_or_add(struct interfaces *all, const struct i
 	row->ifindex = (int)if_nametoindex(row->name);
 	row->flags = entry->ifa_flags;
 	row->rank = BNET_ADDRESS_NONE;
+	row->tunnel = is_tunnel(all->netlink, row->ifindex);
 	if (bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex))
 		row->bridge_port = bnet_sysfs_is_bridge_port(BNET_SYSFS_NET, row->name);
 	return row;
@@ -82,21 +107,9 @@ static void keep_best_address(struct bnet_interface *row, const struct sockaddr 
 		in6->sin6_scope_id = (uint32_t)row->ifindex;
 }
 
-/* All interfaces, those with an address of the wanted family first, in NCCL's order. */
-static int collect(struct interfaces *all, int family)
+/* Rows for those with an address of the wanted family first, in NCCL's order. */
+static void add_rows(struct interfaces *all, const struct ifaddrs *list, int family)
 {
-	struct ifaddrs *list;
-	size_t entries = 0;
-
-	if (getifaddrs(&list))
-		return -errno;
-	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
-		entries++;
-	*all = (struct interfaces){.rows = calloc(entries + 1, sizeof(*all->rows))};
-	if (!all->rows) {
-		freeifaddrs(list);
-		return -ENOMEM;
-	}
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
 		int own = family_of(entry);
 
@@ -109,8 +122,36 @@ static int collect(struct interfaces *all, int family)
 		if (family_of(entry) != AF_UNSPEC && row->rank == BNET_ADDRESS_NONE)
 			row->other_family = true;
 	}
+}
+
+/* source: the address from which this machine reaches the job's meeting point. */
+static void mark_route(struct interfaces *all, const struct ifaddrs *list, const struct sockaddr *source)
+{
+	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
+		if (entry->ifa_addr && same_address(entry->ifa_addr, source))
+			find_or_add(all, entry)->on_route = true;
+}
+
+static int collect(struct interfaces *all, int family, const char *meeting_point)
+{
+	struct sockaddr_storage source;
+	struct ifaddrs *list;
+	size_t entries = 0;
+
+	if (getifaddrs(&list))
+		return -errno;
+	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
+		entries++;
+	*all = (struct interfaces){.rows = calloc(entries + 1, sizeof(*all->rows)), .netlink = bnet_link_open()};
+	if (all->rows) {
+		add_rows(all, list, family);
+		if (bnet_route_source(meeting_point, &source))
+			mark_route(all, list, (struct sockaddr *)&source);
+	}
+	if (all->netlink >= 0)
+		close(all->netlink);
 	freeifaddrs(list);
-	return 0;
+	return all->rows ? 0 : -ENOMEM;
 }
 
 /* ---- the table ---- */
@@ -191,7 +232,7 @@ static void reject(struct bnet_device_table *table, const struct bnet_interface 
 	snprintf(rejected->reason, sizeof(rejected->reason), "%s", reason);
 }
 
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family)
+int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *meeting_point)
 {
 	char reason[sizeof(table->rejected[0].reason)];
 	struct interfaces all = {0};
@@ -204,7 +245,7 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	table->nrejected = 0;
 	ret = bnet_rules_parse(&rules, ifname, family);
 	if (!ret)
-		ret = collect(&all, rules.family);
+		ret = collect(&all, rules.family, meeting_point);
 	if (ret)
 		return ret;
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -228,46 +269,8 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	return table->nnics ? 0 : -ENODEV;
 }
 
-/* ---- local addresses ---- */
-
-static bool same_address(const struct sockaddr *own, const struct sockaddr *addr)
+int bnet_device_scan_here(struct bnet_device_table *table)
 {
-	const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)own, *b = (const struct sockaddr_in6 *)addr;
-
-	if (own->sa_family != addr->sa_family)
-		return false;
-	if (own->sa_family == AF_INET)
-		return ((const struct sockaddr_in *)own)->sin_addr.s_addr ==
-		       ((const struct sockaddr_in *)addr)->sin_addr.s_addr;
-	return own->sa_family == AF_INET6 && memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
-}
-
-/* ::ffff:10.0.0.1 is 10.0.0.1. */
-static const struct sockaddr *unmap(const struct sockaddr *addr, struct sockaddr_in *in)
-{
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
-
-	if (addr->sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
-		return addr;
-	*in = (struct sockaddr_in){.sin_family = AF_INET};
-	memcpy(&in->sin_addr, &in6->sin6_addr.s6_addr[12], sizeof(in->sin_addr));
-	return (const struct sockaddr *)in;
-}
-
-bool bnet_address_is_local(const struct sockaddr *addr)
-{
-	struct sockaddr_in in;
-	struct ifaddrs *list;
-	bool found = false;
-
-	addr = unmap(addr, &in);
-	/* All of 127/8 is local, though getifaddrs lists only one address of it. */
-	if (addr->sa_family == AF_INET && ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr) >> 24 == 127)
-		return true;
-	if (getifaddrs(&list))
-		return false;
-	for (const struct ifaddrs *entry = list; entry && !found; entry = entry->ifa_next)
-		found = entry->ifa_addr && same_address(entry->ifa_addr, addr);
-	freeifaddrs(list);
-	return found;
+	return bnet_device_scan(table, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"),
+				bnet_route_meeting_point());
 }

@@ -101,6 +101,9 @@ static enum bnet_tier tier_of(const struct bnet_interface *candidate)
 		return BNET_TIER_BRIDGE;
 	if (candidate->rank == BNET_ADDRESS_IPV4_LINK_LOCAL || candidate->rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
 		return BNET_TIER_LINK_LOCAL;
+	/* The job's own address leads through this tunnel, so its ranks may have no other way to each other. */
+	if (candidate->tunnel && !candidate->on_route)
+		return BNET_TIER_TUNNEL;
 	return strncmp(candidate->name, "ib", 2) == 0 ? BNET_TIER_IB : BNET_TIER_PLAIN;
 }
 
@@ -152,6 +155,9 @@ static void explain_tier(const struct bnet_interface *candidate, char *reason, s
 			 candidate->bridge_port ? "a port of a bridge" : "a network of containers or virtual machines",
 			 name);
 		break;
+	case BNET_TIER_TUNNEL:
+		snprintf(reason, size, "a VPN or overlay, while others exist; NCCL_SOCKET_IFNAME==%s selects it", name);
+		break;
 	case BNET_TIER_LINK_LOCAL:
 		snprintf(reason, size,
 			 "only a link-local address, while others exist; NCCL_SOCKET_IFNAME==%s selects it", name);
@@ -159,6 +165,14 @@ static void explain_tier(const struct bnet_interface *candidate, char *reason, s
 	default:
 		snprintf(reason, size, "NCCL prefers ib*; NCCL_SOCKET_IFNAME==%s selects this one", name);
 	}
+}
+
+/* It would still not be selected, so its state is not the reason. */
+static bool bringing_up_is_no_use(enum bnet_tier tier, enum bnet_tier chosen)
+{
+	if (tier == BNET_TIER_TUNNEL)
+		return chosen < tier;
+	return (tier == BNET_TIER_LOOPBACK || tier == BNET_TIER_BRIDGE) && chosen != BNET_TIER_NONE;
 }
 
 bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, const struct bnet_interface *candidate,
@@ -172,8 +186,7 @@ bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, con
 			 rules->ifname[0] == '^' ? "excluded by" : "not selected by", rules->ifname);
 		return false;
 	}
-	/* Advice to bring such an interface up would not help. */
-	if (other_tier && (tier == BNET_TIER_LOOPBACK || tier == BNET_TIER_BRIDGE) && chosen != BNET_TIER_NONE) {
+	if (other_tier && bringing_up_is_no_use(tier, chosen)) {
 		explain_tier(candidate, reason, size);
 		return false;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rules that select interfaces, as in NCCL. Pure: any thread.
+ * The rules that select interfaces: NCCL's, and ours for interfaces that lead nowhere or by a detour. Pure: any thread.
  */
 #ifndef BNET_SELECT_H
 #define BNET_SELECT_H
@@ -26,6 +26,7 @@ enum bnet_address_rank {
 enum bnet_tier {
 	BNET_TIER_IB, /* IP over InfiniBand: NCCL's own order, and ranks must agree */
 	BNET_TIER_PLAIN,
+	BNET_TIER_TUNNEL,     /* a VPN or an overlay, whose packets travel over another interface of this machine */
 	BNET_TIER_LINK_LOCAL, /* management ports and host ends of container links often have only such an address */
 	BNET_TIER_LOOPBACK,
 	BNET_TIER_BRIDGE, /* leads only to this host's containers or virtual machines */
@@ -38,6 +39,8 @@ struct bnet_interface {
 	int ifindex;
 	unsigned int flags; /* IFF_UP, … */
 	bool bridge_port;
+	bool tunnel;
+	bool on_route;     /* this machine reaches the job's meeting point from an address of it */
 	bool other_family; /* has only addresses of an unwanted family */
 	enum bnet_address_rank rank;
 	struct sockaddr_storage addr;

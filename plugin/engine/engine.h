@@ -3,9 +3,9 @@
  * The state that a process has once: its parameters, its devices, the lists of everything alive, and the descriptors
  * that the control thread watches. It knows none of the things in its lists: those who put them there do.
  *
- * `lock` guards the lists and all that hangs on them, except for a connection's data path (conn.h). The control thread
- * holds it while it works and releases it only to sleep. A thread that needs both a connection's owner word and the
- * lock takes the owner word first, or only tries.
+ * `lock` guards the lists and all that hangs on them, except for a connection's data path (conn.h). It is held for
+ * bookkeeping and for system calls that do not wait, and not while payload is moved or discarded or another thread is
+ * awaited. A thread that needs both a connection's owner word and the lock takes the owner word first, or only tries.
  */
 #ifndef BNET_ENGINE_H
 #define BNET_ENGINE_H
@@ -18,6 +18,8 @@
 
 #include "base/config.h"
 #include "base/list.h"
+#include "base/table.h"
+#include "base/worklist.h"
 #include "device/device.h"
 
 /* Kinds of descriptors that the control thread waits on. The epoll set carries {serial, kind}, never a pointer, since
@@ -28,12 +30,13 @@ enum bnet_watch_kind {
 	BNET_WATCH_INBOUND = 2,
 	BNET_WATCH_CONNECTOR = 3,
 	BNET_WATCH_DRAIN = 4,
+	BNET_WATCH_QUESTION = 5,
 };
 
 /* The first member of every object that has one. */
 struct bnet_watch {
 	struct bnet_node node;
-	uint64_t id; /* serial << 3 | kind */
+	struct bnet_table_entry by_id; /* serial << 3 | kind; while the descriptor is watched */
 	int fd;
 	uint64_t deadline_ms; /* looked at on every tick */
 };
@@ -47,28 +50,44 @@ struct bnet_listener {
 };
 
 struct bnet_engine {
+	pthread_mutex_t turn; /* held while waiting for `lock`, so that its last holder cannot be the next as well */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a connection came up or failed, or the thread has ended; CLOCK_MONOTONIC */
 	bool configured;
 	struct bnet_config config;
 	struct bnet_device_table devices;
+	int local_ranks; /* of this host, as the launcher says */
 	struct bnet_listener listeners[BNET_MAX_NICS];
-	/* of bnet_listen, bnet_conn, bnet_path, and of the watches of inbound connections, connectors and drains */
-	struct bnet_node listens, conns, paths, inbound, connectors, drains;
+	/* of bnet_listen, bnet_conn, bnet_path, and of the watches of inbound connections, connectors, drains and questions */
+	struct bnet_node listens, conns, paths, inbound, connectors, drains, questions;
+	struct bnet_table listens_by_token;
+	struct bnet_table attempts_by_id;  /* of bnet_conn: senders that connect has not returned */
+	struct bnet_table receivers_by_id; /* of bnet_conn: whatever a further stream may join */
+	struct bnet_table watches_by_id;
+	struct bnet_worklist active; /* of bnet_conn.work: those on which something was posted lately */
+	struct bnet_node attempts;   /* of bnet_conn.setup.pending */
+	struct bnet_node missing;    /* of bnet_conn.setup.missing */
+	struct bnet_node turns;      /* of bnet_path.of_turns */
 	int ninbound;
+	int ndraining_senders;
 	bool running; /* the control thread */
 	int epoll;
 	int wake;
 	uint64_t serial;
-	uint64_t drain_deadline_ms;  /* shared by all closes that overlap */
-	uint64_t dozed_us;           /* the end of the last idle time that was longer than streams go unread */
-	uint64_t contended_until_ms; /* the process shares its processors */
+	uint64_t descriptors_warn_at_ms; /* that there are too few for streams: the next warning is due then */
+	uint64_t drain_deadline_ms;      /* shared by all closes that overlap */
+	uint64_t dozed_us;               /* the end of the last idle time that was longer than streams go unread */
+	uint64_t contended_until_ms;     /* the process shares its processors */
 };
 
 extern struct bnet_engine bnet_engine;
 
 void bnet_engine_lock(void);
 void bnet_engine_unlock(void);
+/* Whoever waits for the lock gets it before this returns. */
+void bnet_engine_give_way(void);
+/* In a forked child, which holds the lock: threads that waited for it are not there. */
+void bnet_engine_unlock_in_child(void);
 /* Empty lists, no listener, a new condition. Under the lock, or before any thread knows of it. */
 void bnet_engine_init(void);
 /* Under the lock: waits for `changed`, at most ms. */
@@ -76,24 +95,34 @@ void bnet_engine_wait(int ms);
 
 /* ---- waking the control thread ---- */
 
-/* The control thread sleeps without a tick: a thread that posts work must wake it. */
+/* The control thread sleeps without a tick: a thread that adds to the list of active connections must wake it. */
 extern _Atomic bool bnet_engine_dozing;
 
 /* Any thread while the control thread runs, or under the lock. */
 void bnet_engine_wake(void);
 
-/* After a post. */
-static inline void bnet_engine_posted(void)
+/* Any thread. */
+void bnet_engine_activate(struct bnet_work_item *item);
+
+/* After a post on a connection: the control thread looks at it from now on. */
+static inline void bnet_engine_posted(struct bnet_work_item *item)
 {
-	if (atomic_load(&bnet_engine_dozing))
-		bnet_engine_wake();
+	if (!bnet_work_item_listed(item))
+		bnet_engine_activate(item);
 }
 
 /* ---- descriptors that the control thread watches; under the lock ---- */
 
+/* In no list, watching fd, which may be -1 for now. */
+void bnet_watch_init(struct bnet_watch *watch, int fd);
 /* Adds or changes a descriptor in the control thread's epoll set. 0 or -errno. */
 int bnet_watch_add(struct bnet_watch *watch, enum bnet_watch_kind kind, uint32_t events);
 int bnet_watch_change(struct bnet_watch *watch, uint32_t events);
-void bnet_watch_remove(struct bnet_watch *watch);
+/* Takes the descriptor out of the set, if it is in it; it is the caller's. */
+int bnet_watch_remove(struct bnet_watch *watch);
+/* Closes the descriptor, if there is one. */
+void bnet_watch_close(struct bnet_watch *watch);
+/* The watch of an event; NULL: it is gone. */
+struct bnet_watch *bnet_watch_find(uint64_t id);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "device/traffic.h"
 #include "transport/conn.h"
 #include "transport/worker.h"
 #include "wire/wire.h"
@@ -22,6 +23,8 @@
 #define MOST_INBOUND 1024
 #define PAUSE_MS 100
 #define WARN_MS 60000
+/* Accepted at a time: other events wait, and so do those who need the lock. */
+#define ACCEPTS 16
 
 struct inbound {
 	struct bnet_watch watch;
@@ -76,7 +79,8 @@ static int nic_number(const struct bnet_nic *nic)
 	return (int)(nic - bnet_engine.devices.nics);
 }
 
-int bnet_acceptor_listen(const struct bnet_device *dev, struct sockaddr_storage *first)
+/* On every member; *first: the first one's address. 0, or -errno if none of them can be listened on. */
+static int open_listeners(const struct bnet_device *dev, struct sockaddr_storage *first)
 {
 	int error = 0;
 	bool found = false;
@@ -94,6 +98,32 @@ int bnet_acceptor_listen(const struct bnet_device *dev, struct sockaddr_storage 
 	return found ? 0 : error;
 }
 
+/* Tokens are random. */
+static uint64_t token_key(const uint8_t token[BNET_TOKEN_SIZE])
+{
+	uint64_t key;
+
+	memcpy(&key, token, sizeof(key));
+	return key;
+}
+
+int bnet_acceptor_listen(struct bnet_listen *listen)
+{
+	int rc = open_listeners(listen->dev, &listen->addr);
+
+	if (rc < 0)
+		return rc;
+	bnet_list_add(&bnet_engine.listens, &listen->node);
+	bnet_table_add(&bnet_engine.listens_by_token, &listen->by_token, token_key(listen->token));
+	return 0;
+}
+
+void bnet_acceptor_unlisten(struct bnet_listen *listen)
+{
+	bnet_list_remove(&listen->node);
+	bnet_table_remove(&listen->by_token);
+}
+
 static_assert(BNET_MAX_NICS <= BNET_ADDRESSES, "all members' addresses fit into a WELCOME");
 
 /* The handle has room for one of them only. */
@@ -104,72 +134,6 @@ static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welco
 
 		if (listener->fd >= 0)
 			welcome->addresses[welcome->naddresses++] = listener->addr;
-	}
-}
-
-static bool too_many(void)
-{
-	return bnet_engine.ninbound > MOST_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
-}
-
-/* Drops the oldest inbound connection, unless its HELLO is only not read yet. */
-static void make_room(void)
-{
-	struct bnet_watch *oldest = bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node);
-	int before = bnet_engine.ninbound;
-
-	if (!too_many())
-		return;
-	bnet_acceptor_hello(oldest);
-	if (bnet_engine.ninbound == before)
-		bnet_acceptor_drop(oldest, "too many connections have not said who they are");
-}
-
-static int add_inbound(int fd, const struct sockaddr_storage *peer)
-{
-	struct inbound *inbound = calloc(1, sizeof(*inbound));
-	int rc;
-
-	if (!inbound)
-		return -ENOMEM;
-	inbound->watch.fd = fd;
-	inbound->watch.deadline_ms = bnet_now_ms() + HELLO_MS;
-	bnet_address_text(peer, inbound->peer);
-	rc = bnet_watch_add(&inbound->watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
-	if (rc < 0) {
-		free(inbound);
-		return rc;
-	}
-	bnet_list_add(&bnet_engine.inbound, &inbound->watch.node);
-	bnet_engine.ninbound++;
-	make_room();
-	return 0;
-}
-
-void bnet_acceptor_ready(int nic)
-{
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	struct sockaddr_storage peer;
-	int fd;
-
-	if (listener->fd < 0)
-		return;
-	fd = bnet_socket_accept(listener->fd, &peer);
-	if (fd >= 0) {
-		if (add_inbound(fd, &peer) < 0)
-			bnet_socket_close(fd);
-		return;
-	}
-	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) {
-		uint64_t now = bnet_now_ms();
-
-		/* The queue stays readable: without a pause this thread would spin. */
-		if (now >= listener->warn_at_ms)
-			bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
-				  strerror(-fd));
-		listener->warn_at_ms = now + WARN_MS;
-		listener->paused_until_ms = now + PAUSE_MS;
-		listener_events(nic, EPOLL_CTL_MOD, 0);
 	}
 }
 
@@ -190,7 +154,7 @@ void bnet_acceptor_drop(struct bnet_watch *watch, const char *why)
 		bnet_count(rejected, 1);
 		bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s", inbound->peer, why);
 	}
-	bnet_socket_close(watch->fd);
+	bnet_watch_close(watch);
 	free_inbound(inbound);
 }
 
@@ -215,8 +179,11 @@ void bnet_acceptor_tick(uint64_t now)
 
 static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
 {
-	bnet_list_each(node, &bnet_engine.listens) {
-		struct bnet_listen *listen = bnet_entry(node, struct bnet_listen, node);
+	struct bnet_table *table = &bnet_engine.listens_by_token;
+	struct bnet_table_entry *entry = NULL;
+
+	while ((entry = bnet_table_find(table, token_key(token), entry))) {
+		struct bnet_listen *listen = bnet_entry(entry, struct bnet_listen, by_token);
 
 		if (memcmp(listen->token, token, BNET_TOKEN_SIZE) == 0)
 			return listen;
@@ -224,13 +191,15 @@ static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
 	return NULL;
 }
 
-static struct bnet_conn *find_receiver(const struct bnet_wire_hello *hello)
+static struct bnet_conn *find_receiver(uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
 {
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+	struct bnet_table *table = &bnet_engine.receivers_by_id;
+	struct bnet_table_entry *entry = NULL;
 
-		if (!conn->sender && conn->id == hello->connection &&
-		    memcmp(conn->token, hello->token, BNET_TOKEN_SIZE) == 0)
+	while ((entry = bnet_table_find(table, id, entry))) {
+		struct bnet_conn *conn = bnet_entry(entry, struct bnet_conn, by_id);
+
+		if (memcmp(conn->token, token, BNET_TOKEN_SIZE) == 0)
 			return conn;
 	}
 	return NULL;
@@ -265,7 +234,7 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 	*listen = NULL;
 	if (hello->version != BNET_WIRE_VERSION)
 		return BNET_WIRE_VERDICT_VERSION;
-	*conn = find_receiver(hello);
+	*conn = find_receiver(hello->connection, hello->token);
 	if (hello->stream > 0) {
 		if (!*conn || atomic_load(&(*conn)->error))
 			return BNET_WIRE_VERDICT_GONE;
@@ -288,6 +257,7 @@ static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_ve
 		.version = BNET_WIRE_VERSION,
 		.verdict = (uint16_t)verdict,
 		.max_streams = (uint16_t)most_streams(),
+		.keepalive = (uint8_t)bnet_engine.config.keepalive,
 		.connection = hello->connection,
 	};
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
@@ -313,6 +283,8 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 		return "it adds a stream to a connection that does not exist (any more)";
 	case BNET_WIRE_VERDICT_LIMIT:
 		return "there is no room for another stream";
+	case BNET_WIRE_VERDICT_BUSY:
+		break; /* of an answer */
 	}
 	return "it asks for something unknown";
 }
@@ -332,13 +304,14 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 	}
 	/* The stream is in place before the peer hears that it may use it. */
 	bnet_socket_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
+	bnet_socket_choose_congestion(fd, &bnet_engine.config, false);
 	if (bnet_conn_add_stream(conn, fd) < 0) {
 		if (listen)
 			bnet_conn_free(conn);
 		bnet_acceptor_drop(&inbound->watch, "this process is out of memory or descriptors");
 		return;
 	}
-	bnet_watch_remove(&inbound->watch);
+	bnet_watch_remove(&inbound->watch); /* the stream has its descriptor */
 	free_inbound(inbound);
 	if (!reply(fd, hello, verdict, listen) && listen) {
 		bnet_conn_free(conn);
@@ -348,17 +321,82 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 		bnet_socket_acknowledge_at_once(fd);
 	if (listen) {
 		bnet_list_add(&bnet_engine.conns, &conn->node);
-		bnet_list_add(&listen->queue, &conn->setup.accepted);
+		bnet_table_add(&bnet_engine.receivers_by_id, &conn->by_id, conn->id);
+		bnet_list_add(&listen->queue, &conn->setup.pending);
 		bnet_worker_adopt(conn);
 		pthread_cond_broadcast(&bnet_engine.changed);
 	}
 }
 
-/* Reads no further than the HELLO's end. */
-void bnet_acceptor_hello(struct bnet_watch *watch)
+/* ---- questions ---- */
+
+/* No trial on this device may be held for longer, whatever is asked for. */
+#define MOST_TURN_MS 5000
+
+/* The trial that has the turn on a device of this process: its connection, and until when. */
+static struct {
+	uint64_t connection, until_ms;
+} turns[BNET_MAX_DEVICES];
+
+static bool give_turn(const struct bnet_conn *conn, const struct bnet_wire_question *question)
 {
-	struct inbound *inbound = (struct inbound *)watch;
+	const ptrdiff_t device = conn->dev - bnet_engine.devices.devices;
+	const uint64_t now = bnet_now_ms();
+
+	if (now < turns[device].until_ms && turns[device].connection != question->connection)
+		return false;
+	turns[device].connection = question->connection;
+	turns[device].until_ms = now + (question->turn_ms < MOST_TURN_MS ? question->turn_ms : MOST_TURN_MS);
+	return true;
+}
+
+/* Asker and answerer know the same token, so a stranger learns nothing and takes no turn. */
+static void answer(struct inbound *inbound, const struct bnet_wire_question *question)
+{
+	struct bnet_wire_answer wire = {
+		.version = BNET_WIRE_VERSION,
+		.verdict = BNET_WIRE_VERDICT_GONE,
+		.connection = question->connection,
+	};
+	const struct bnet_conn *conn =
+		question->version == BNET_WIRE_VERSION ? find_receiver(question->connection, question->token) : NULL;
+	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+
+	if (conn) {
+		wire.verdict = question->turn && !give_turn(conn, question) ? BNET_WIRE_VERDICT_BUSY
+									    : BNET_WIRE_VERDICT_OK;
+		wire.received = bnet_device_traffic(conn->dev).received;
+		wire.at_us = bnet_now_us();
+	}
+	bnet_wire_answer_encode(bytes, &wire);
+	/* A socket that has carried nothing takes this in one piece. Where it has broken, the asker gives up by itself. */
+	(void)!send(inbound->watch.fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+	bnet_acceptor_drop(&inbound->watch, conn ? NULL : "it asks about a connection that does not exist (any more)");
+}
+
+/* ---- the first frame ---- */
+
+/* The whole frame has arrived. */
+static void handle_frame(struct inbound *inbound, bool asks)
+{
+	const uint8_t *body = inbound->bytes + BNET_WIRE_FRAME_HEADER;
+	const size_t size = inbound->got - BNET_WIRE_FRAME_HEADER;
+	struct bnet_wire_question question;
 	struct bnet_wire_hello hello;
+
+	if (asks && bnet_wire_question_decode(body, size, &question) == 0)
+		answer(inbound, &question);
+	else if (!asks && bnet_wire_hello_decode(body, size, &hello) == 0)
+		complete(inbound, &hello);
+	else
+		bnet_acceptor_drop(&inbound->watch, "its first message is damaged");
+}
+
+/* Reads no further than the end of the HELLO or QUESTION. False: more of it has to come; true: it is answered, or the
+ * inbound connection was dropped. */
+static bool read_hello(struct inbound *inbound)
+{
+	struct bnet_watch *watch = &inbound->watch;
 	struct bnet_wire_frame frame;
 	uint32_t want = BNET_WIRE_FRAME_HEADER;
 
@@ -366,26 +404,102 @@ void bnet_acceptor_hello(struct bnet_watch *watch)
 		ssize_t n = recv(watch->fd, inbound->bytes + inbound->got, want - inbound->got, MSG_DONTWAIT);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			return;
+			return false;
 		if (n <= 0) {
 			bnet_acceptor_drop(watch, n == 0 ? "it closed before it said who it is" : strerror(errno));
-			return;
+			return true;
 		}
 		inbound->got += (uint32_t)n;
 		if (inbound->got < BNET_WIRE_FRAME_HEADER)
 			continue;
 		bnet_wire_frame_decode(inbound->bytes, &frame);
-		if (!bnet_wire_frame_is_hello(&frame)) {
+		if (!bnet_wire_frame_is_hello(&frame) && !bnet_wire_frame_is_question(&frame)) {
 			bnet_acceptor_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
 						  "that uses another network plugin)");
-			return;
+			return true;
 		}
 		want = BNET_WIRE_FRAME_HEADER + frame.length;
 	}
-	if (bnet_wire_hello_decode(inbound->bytes + BNET_WIRE_FRAME_HEADER, inbound->got - BNET_WIRE_FRAME_HEADER,
-				   &hello) < 0) {
-		bnet_acceptor_drop(watch, "its first message is damaged");
+	bnet_wire_frame_decode(inbound->bytes, &frame);
+	handle_frame(inbound, bnet_wire_frame_is_question(&frame));
+	return true;
+}
+
+void bnet_acceptor_hello(struct bnet_watch *watch)
+{
+	read_hello((struct inbound *)watch);
+}
+
+/* ---- accepting ---- */
+
+static bool too_many(void)
+{
+	return bnet_engine.ninbound > MOST_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
+}
+
+/* Drops the oldest inbound connection, unless its HELLO is only not read yet. */
+static void make_room(void)
+{
+	struct bnet_watch *oldest = bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node);
+	int before = bnet_engine.ninbound;
+
+	if (!too_many())
+		return;
+	bnet_acceptor_hello(oldest);
+	if (bnet_engine.ninbound == before)
+		bnet_acceptor_drop(oldest, "too many connections have not said who they are");
+}
+
+/* Most often its HELLO is there already. */
+static void add_inbound(int fd, const struct sockaddr_storage *peer)
+{
+	struct inbound *inbound = calloc(1, sizeof(*inbound));
+	int rc;
+
+	if (!inbound) {
+		bnet_socket_close(fd);
 		return;
 	}
-	complete(inbound, &hello);
+	bnet_watch_init(&inbound->watch, fd);
+	inbound->watch.deadline_ms = bnet_now_ms() + HELLO_MS;
+	bnet_address_text(peer, inbound->peer);
+	bnet_list_add(&bnet_engine.inbound, &inbound->watch.node);
+	bnet_engine.ninbound++;
+	if (read_hello(inbound))
+		return;
+	rc = bnet_watch_add(&inbound->watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
+	if (rc < 0)
+		bnet_acceptor_drop(&inbound->watch, strerror(-rc));
+	else
+		make_room();
+}
+
+/* The queue stays readable: without a pause this thread would spin. */
+static void pause_accepting(int nic, int error)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	uint64_t now = bnet_now_ms();
+
+	if (now >= listener->warn_at_ms) {
+		bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
+			  strerror(-error));
+		listener->warn_at_ms = now + WARN_MS;
+	}
+	listener->paused_until_ms = now + PAUSE_MS;
+	listener_events(nic, EPOLL_CTL_MOD, 0);
+}
+
+void bnet_acceptor_ready(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	struct sockaddr_storage peer;
+	int fd = 0;
+
+	for (int i = 0; i < ACCEPTS && listener->fd >= 0 && fd >= 0; i++) {
+		fd = bnet_socket_accept(listener->fd, &peer);
+		if (fd >= 0)
+			add_inbound(fd, &peer);
+	}
+	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM)
+		pause_accepting(nic, fd);
 }

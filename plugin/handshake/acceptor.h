@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The listening side: listeners, one socket for each NIC, and inbound connections, which are accepted and have not sent
- * HELLO. One that sends anything else, or nothing for ten seconds, is dropped with a line in the log; it costs one
+ * The listening side: listeners, one socket for each NIC, and inbound connections, which are accepted and have sent
+ * neither HELLO nor QUESTION. One that sends anything else, or nothing for ten seconds, is dropped with a line in the log; it costs one
  * descriptor and 700 bytes. At most 1024 are kept, and at most an eighth of the process's descriptors. The control
  * thread, or under the engine's lock.
  */
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/table.h"
 #include "device/device.h"
 #include "engine/engine.h"
 #include "wire/wire.h"
@@ -18,7 +19,8 @@
 /* The object that NCCL's listen returns: a token under which peers may connect. */
 struct bnet_listen {
 	struct bnet_node node;
-	struct bnet_node queue; /* of bnet_conn.setup.accepted: after their handshake, before accept */
+	struct bnet_table_entry by_token;
+	struct bnet_node queue; /* of bnet_conn.setup.pending: after their handshake, before accept */
 	const void *context;
 	int traffic_class; /* of the streams that arrive by it */
 	const struct bnet_device *dev;
@@ -28,11 +30,13 @@ struct bnet_listen {
 	uint64_t warn_at_ms;
 };
 
-/* Listens on every member; *first: the first one's address. 0, or -errno if none of them can be listened on. */
-int bnet_acceptor_listen(const struct bnet_device *dev, struct sockaddr_storage *first);
-/* A listener is readable: accepts one connection. */
+/* Peers may connect by its token from now on, on every member of its device. Fills `addr`. -errno if none of them can
+ * be listened on. */
+int bnet_acceptor_listen(struct bnet_listen *listen);
+void bnet_acceptor_unlisten(struct bnet_listen *listen);
+/* A listener is readable: accepts some connections. */
 void bnet_acceptor_ready(int nic);
-/* An inbound connection is readable: reads its HELLO, no further, and answers it. */
+/* An inbound connection is readable: reads its HELLO or QUESTION, no further, and answers it. */
 void bnet_acceptor_hello(struct bnet_watch *watch);
 /* why: the line in the log; NULL: none. */
 void bnet_acceptor_drop(struct bnet_watch *watch, const char *why);

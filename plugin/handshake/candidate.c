@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/address.h"
-#include "device/scan.h"
+#include "device/local.h"
 
 /* A link may come back; until then connections do not wait for it. */
 #define REST_MS 60000
@@ -49,7 +49,7 @@ struct bnet_candidate bnet_candidate_of(const struct bnet_conn *conn, int stream
 
 struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair)
 {
-	struct sockaddr_storage addr = pair->peer->addr;
+	struct sockaddr_storage addr = *pair->peer;
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&addr;
 
 	/* An IPv6 scope is valid on one host only: the route is through this interface. */
@@ -64,11 +64,11 @@ bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candi
 {
 	const struct bnet_resting *resting = conn->setup.resting;
 
-	if (pair->nic->addr.ss_family != pair->peer->addr.ss_family)
+	if (pair->nic->addr.ss_family != pair->peer->ss_family)
 		return false;
 	for (int i = 0; i < BNET_RESTING_PAIRS; i++)
 		if (resting->rows[i].nic == pair->nic && now_ms < resting->rows[i].until_ms &&
-		    bnet_same_host(&resting->rows[i].addr, &pair->peer->addr))
+		    bnet_same_host(&resting->rows[i].addr, pair->peer))
 			return false;
 	return true;
 }
@@ -79,7 +79,7 @@ void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pa
 	uint32_t row = resting->added++ % BNET_RESTING_PAIRS;
 
 	resting->rows[row].nic = pair->nic;
-	resting->rows[row].addr = pair->peer->addr;
+	resting->rows[row].addr = *pair->peer;
 	resting->rows[row].until_ms = now_ms + REST_MS;
 }
 
@@ -90,16 +90,23 @@ static void add_peer(struct bnet_setup *setup, const struct sockaddr_storage *ad
 	if (setup->npeers == BNET_ADDRESSES)
 		return;
 	for (int i = 0; i < setup->npeers; i++)
-		if (memcmp(&setup->peers[i].addr, addr, sizeof(*addr)) == 0)
+		if (memcmp(&setup->peers[i], addr, sizeof(*addr)) == 0)
 			return;
-	setup->peers[setup->npeers].addr = *addr;
-	setup->peers[setup->npeers].local = bnet_address_is_local((const struct sockaddr *)addr);
-	setup->npeers++;
+	setup->peers[setup->npeers++] = *addr;
 }
 
-void bnet_peer_addresses_start(struct bnet_conn *conn, const struct sockaddr_storage *addr)
+bool bnet_peer_is_local(const struct bnet_device *dev, const struct sockaddr_storage *addr)
+{
+	struct bnet_candidate pair = {.nic = dev->members[0], .peer = addr};
+	struct sockaddr_storage target = bnet_candidate_target(&pair);
+
+	return bnet_address_is_local((const struct sockaddr *)&target);
+}
+
+void bnet_peer_addresses_start(struct bnet_conn *conn, const struct sockaddr_storage *addr, bool local)
 {
 	conn->setup.npeers = 0;
+	conn->setup.local = local;
 	add_peer(&conn->setup, addr);
 }
 
@@ -114,7 +121,7 @@ int bnet_candidate_min_streams(const struct bnet_conn *conn)
 	int nnics = conn->dev->nmembers, npeers = conn->setup.npeers;
 
 	/* Traffic within one machine passes no NIC. */
-	if (conn->setup.peers[0].local)
+	if (conn->setup.local)
 		return 1;
 	return nnics > npeers ? nnics : npeers;
 }

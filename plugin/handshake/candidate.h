@@ -16,7 +16,7 @@
 
 struct bnet_candidate {
 	const struct bnet_nic *nic;
-	const struct bnet_peer_address *peer; /* the connection's */
+	const struct sockaddr_storage *peer; /* the connection's */
 };
 
 /* A path's pairs without a route. When the table is full, the oldest entry is overwritten. */
@@ -42,8 +42,10 @@ void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pa
 /* The address to connect to: the peer's, a link-local one with the scope of this NIC. */
 struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair);
 
-/* The first address is the handle's. */
-void bnet_peer_addresses_start(struct bnet_conn *conn, const struct sockaddr_storage *addr);
+/* Is the peer that listens there, reached from this device, this machine? A system call: not under the lock. */
+bool bnet_peer_is_local(const struct bnet_device *dev, const struct sockaddr_storage *addr);
+/* The first address is the handle's. All of a peer's addresses are this machine's, or none. */
+void bnet_peer_addresses_start(struct bnet_conn *conn, const struct sockaddr_storage *addr, bool local);
 /* Further ones, from WELCOME. */
 void bnet_peer_addresses_add(struct bnet_conn *conn, const struct sockaddr_storage *addrs, int count);
 /* The number of streams with which every NIC of both ends has one. */

@@ -11,9 +11,12 @@
 
 #include "base/clock.h"
 #include "base/socket.h"
+#include "wire/wire.h"
 
 #define BUDGET_MS 1000
-#define DISCARD_READS 64
+/* Of one look at a socket. */
+#define DISCARD_READS 16
+#define DISCARD_BYTES 65536
 
 struct drain {
 	struct bnet_watch watch;
@@ -22,16 +25,14 @@ struct drain {
 
 bool bnet_drains_matter(void)
 {
-	bnet_list_each(node, &bnet_engine.drains)
-		if (bnet_entry(node, struct drain, watch.node)->sender)
-			return true;
-	return false;
+	return bnet_engine.ndraining_senders > 0;
 }
 
 static void end_drain(struct drain *drain)
 {
 	bnet_list_remove(&drain->watch.node);
-	bnet_socket_close(drain->watch.fd);
+	bnet_watch_close(&drain->watch);
+	bnet_engine.ndraining_senders -= drain->sender;
 	free(drain);
 	if (!bnet_drains_matter())
 		pthread_cond_broadcast(&bnet_engine.changed);
@@ -40,10 +41,11 @@ static void end_drain(struct drain *drain)
 /* True: the peer has closed its side, or is gone. */
 static bool discard_input(int fd)
 {
-	char scratch[16384];
+	char scratch[DISCARD_BYTES];
 
 	for (int i = 0; i < DISCARD_READS; i++) {
-		ssize_t n = recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT);
+		/* MSG_TRUNC: nothing is copied. */
+		ssize_t n = recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT | MSG_TRUNC);
 
 		if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
 			return true;
@@ -53,11 +55,22 @@ static bool discard_input(int fd)
 	return false;
 }
 
+/* Without the lock: only this thread ends drains. */
+static bool discard_unlocked(const struct drain *drain)
+{
+	bool over;
+
+	bnet_engine_unlock();
+	over = discard_input(drain->watch.fd);
+	bnet_engine_lock();
+	return over;
+}
+
 void bnet_drain_ready(struct bnet_watch *watch)
 {
 	struct drain *drain = (struct drain *)watch;
 
-	if (discard_input(watch->fd))
+	if (discard_unlocked(drain))
 		end_drain(drain);
 }
 
@@ -65,11 +78,17 @@ void bnet_drains_tick(uint64_t now)
 {
 	bnet_list_each(node, &bnet_engine.drains) {
 		struct drain *drain = bnet_entry(node, struct drain, watch.node);
-		bool over = discard_input(drain->watch.fd) || now >= drain->watch.deadline_ms;
+		bool over = discard_unlocked(drain) || now >= drain->watch.deadline_ms;
 
 		if (over || (drain->sender && bnet_socket_all_acknowledged(drain->watch.fd)))
 			end_drain(drain);
 	}
+}
+
+static bool prepare(int fd)
+{
+	shutdown(fd, SHUT_WR);
+	return discard_input(fd);
 }
 
 /* True: the list owns the socket. False: nothing has to be waited for. */
@@ -77,13 +96,12 @@ static bool drain_later(int fd, bool sender)
 {
 	struct drain *drain;
 
-	shutdown(fd, SHUT_WR);
-	if (discard_input(fd) || (sender && bnet_socket_all_acknowledged(fd)))
+	if (sender && bnet_socket_all_acknowledged(fd))
 		return false;
 	drain = calloc(1, sizeof(*drain));
 	if (!drain)
 		return false;
-	drain->watch.fd = fd;
+	bnet_watch_init(&drain->watch, fd);
 	drain->watch.deadline_ms = bnet_engine.drain_deadline_ms;
 	drain->sender = sender;
 	if (bnet_watch_add(&drain->watch, BNET_WATCH_DRAIN, EPOLLIN | EPOLLRDHUP | EPOLLET) < 0) {
@@ -91,6 +109,7 @@ static bool drain_later(int fd, bool sender)
 		return false;
 	}
 	bnet_list_add(&bnet_engine.drains, &drain->watch.node);
+	bnet_engine.ndraining_senders += sender;
 	return true;
 }
 
@@ -105,14 +124,35 @@ static void begin_budget(void)
 void bnet_drain_socket(int fd, bool sender)
 {
 	begin_budget();
-	if (!drain_later(fd, sender))
+	if (prepare(fd) || !drain_later(fd, sender))
 		bnet_socket_close(fd);
+}
+
+/* A receiver whose receives are left over then knows that nothing is lost. Without room for it now, it takes the end for
+ * that of a process. */
+static void say_closed(const struct bnet_conn *conn)
+{
+	const struct bnet_wire_frame frame = {.type = BNET_WIRE_FRAME_CLOSE};
+	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
+
+	if (!conn->sender || conn->nstreams == 0 || bnet_conn_has_work(conn) || atomic_load(&conn->error))
+		return;
+	bnet_wire_frame_encode(bytes, &frame);
+	send(conn->streams[0]->fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void bnet_drain_prepare(struct bnet_conn *conn)
+{
+	say_closed(conn);
+	for (int i = 0; i < conn->nstreams; i++)
+		conn->streams[i]->hangup = conn->streams[i]->fd >= 0 && prepare(conn->streams[i]->fd);
 }
 
 void bnet_drain_start(struct bnet_conn *conn)
 {
 	begin_budget();
 	for (int i = 0; i < conn->nstreams; i++)
-		if (conn->streams[i]->fd >= 0 && drain_later(conn->streams[i]->fd, conn->sender))
+		if (conn->streams[i]->fd >= 0 && !conn->streams[i]->hangup &&
+		    drain_later(conn->streams[i]->fd, conn->sender))
 			conn->streams[i]->fd = -1;
 }

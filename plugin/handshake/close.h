@@ -14,10 +14,15 @@
 #include "engine/engine.h"
 #include "transport/conn.h"
 
-/* Takes the sockets of a connection that is to be freed. */
+/* Says CLOSE if nothing is outstanding, ends the sending direction of a connection's sockets, and discards what has
+ * arrived, which takes long where much has. Not under the lock; the caller owns the connection, or no other thread
+ * knows it. */
+void bnet_drain_prepare(struct bnet_conn *conn);
+/* Takes the sockets after that. */
 void bnet_drain_start(struct bnet_conn *conn);
 /* Takes one socket that has left its connection. */
 void bnet_drain_socket(int fd, bool sender);
+/* The control thread only; these release the lock meanwhile. */
 void bnet_drain_ready(struct bnet_watch *watch);
 void bnet_drains_tick(uint64_t now);
 /* Does a drain still hold bytes that were reported as sent? */

@@ -23,11 +23,22 @@
 #define BOUND_TRY_MS 15000
 /* The time limit for a stream other than the first. */
 #define EXTRA_MS 30000
+/* The limits for a stream on trial, whose siblings were answered: for an answer to its SYN, which is sent again after
+ * 1 s, and in all, since the peer's control thread may be late; round trips come on top. */
+#define TRIAL_SYN_MS 1500
+#define TRIAL_MS 5000
+#define TRIAL_RTTS 20
 /* The time limit for a try while another pair is left: SYNs are sent again after 1 s and 3 s. */
 #define PAIR_TRY_MS 4000
-/* The peer listens before its handle travels, so a refusal lasts only while its host is short of a resource. */
-#define REFUSED_MS 10000
+/* The peer listens before its handle travels, so a refusal says that its process has ended, or that something on the
+ * way is not ready: the proxy beside a container, a firewall. NCCL's own Socket network tries for as long. */
+#define REFUSED_MS 60000
+#define EXTRA_REFUSED_MS 10000
+/* A pause, which grows by as much each time. */
 #define RETRY_MS 100
+#define MOST_RETRY_MS 1000
+/* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
+#define TRIES 32
 
 enum state {
 	WAITING, /* to try again */
@@ -36,14 +47,18 @@ enum state {
 };
 
 struct connector {
-	struct bnet_watch watch; /* deadline: of the current try */
+	struct bnet_watch watch;   /* deadline: of the current try */
+	struct bnet_node siblings; /* in its connection's list */
 	struct bnet_conn *conn;
 	int index;
+	bool trial;
 	enum state state;
 	struct bnet_candidate pair; /* being tried */
 	int attempts;               /* pairs looked at so far */
 	bool unbound;               /* all have failed: now to the peer's first address, by any route */
 	uint64_t started_ms;
+	uint64_t retries;
+	bool refused; /* the last try */
 	uint32_t got;
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };
@@ -52,7 +67,8 @@ static void end(struct connector *connector)
 {
 	connector->conn->setup.connecting--;
 	bnet_list_remove(&connector->watch.node);
-	bnet_socket_close(connector->watch.fd);
+	bnet_list_remove(&connector->siblings);
+	bnet_watch_close(&connector->watch);
 	free(connector);
 }
 
@@ -94,12 +110,12 @@ static bool pairs_are_left(const struct connector *connector)
 
 static int open_bound(struct connector *connector)
 {
-	int fd = bnet_socket_open(connector->pair.peer->addr.ss_family), rc;
+	int fd = bnet_socket_open(connector->pair.peer->ss_family), rc;
 
 	if (fd < 0 || connector->unbound)
 		return fd;
 	rc = bnet_socket_bind_source(fd, &connector->pair.nic->addr,
-				     connector->pair.peer->local ? NULL : connector->pair.nic->name);
+				     connector->conn->setup.local ? NULL : connector->pair.nic->name);
 	if (rc < 0) {
 		bnet_socket_close(fd);
 		return rc;
@@ -113,14 +129,19 @@ static bool route_failed(int error)
 	       error == -ETIMEDOUT || error == -ENODEV || error == -EACCES;
 }
 
+static bool refused(int error)
+{
+	return error == -ECONNREFUSED || error == -ECONNRESET;
+}
+
 static void try_connect(struct connector *connector, uint64_t now);
 
 /* The refusal of an extra stream may come from another host, which has the address of one of the peer's NICs on this
  * network. */
 static bool pair_failed(const struct connector *connector, int error)
 {
-	return !connector->unbound && (route_failed(error) || (connector->index && pairs_are_left(connector) &&
-							       (error == -ECONNREFUSED || error == -ECONNRESET)));
+	return !connector->unbound &&
+	       (route_failed(error) || (connector->index && pairs_are_left(connector) && refused(error)));
 }
 
 static void next_pair(struct connector *connector, int error, uint64_t now)
@@ -128,7 +149,7 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	const struct bnet_nic *nic = connector->pair.nic;
 	char address[BNET_ADDRESS_TEXT];
 
-	bnet_address_text(&connector->pair.peer->addr, address);
+	bnet_address_text(connector->pair.peer, address);
 	if (bnet_candidate_count(connector->conn) > 1 &&
 	    bnet_candidate_usable(connector->conn, &connector->pair, now)) {
 		if (route_failed(error))
@@ -144,26 +165,32 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	try_connect(connector, now);
 }
 
+static const char nothing_listens[] =
+	"nothing listens there: the remote process has ended, or a firewall rejects it (BAGUA_NET_PORT_RANGE)";
+
+static uint64_t refused_ms(const struct connector *connector)
+{
+	return connector->index ? EXTRA_REFUSED_MS : REFUSED_MS;
+}
+
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
 static void try_failed(struct connector *connector, int error, uint64_t now)
 {
-	bnet_socket_close(connector->watch.fd);
-	connector->watch.fd = -1;
+	bnet_watch_close(&connector->watch);
 	if (pair_failed(connector, error)) {
 		next_pair(connector, error, now);
 		return;
 	}
+	connector->refused = refused(error);
 	/* bnet_connectors_tick ends the retries after BAGUA_NET_CONNECT_TIMEOUT. */
-	if (route_failed(error) ||
-	    ((error == -ECONNREFUSED || error == -ECONNRESET) && now - connector->started_ms < REFUSED_MS)) {
+	if (route_failed(error) || (refused(error) && now - connector->started_ms < refused_ms(connector))) {
+		uint64_t pause = ++connector->retries * RETRY_MS;
+
 		connector->state = WAITING;
-		connector->watch.deadline_ms = now + RETRY_MS;
+		connector->watch.deadline_ms = now + (pause < MOST_RETRY_MS ? pause : MOST_RETRY_MS);
 		return;
 	}
-	give_up(connector, error,
-		error == -ECONNREFUSED ? "nothing listens there: the remote process has ended, or a firewall "
-					 "rejects it (BAGUA_NET_PORT_RANGE)"
-				       : strerror(-error));
+	give_up(connector, error, error == -ECONNREFUSED ? nothing_listens : strerror(-error));
 }
 
 static int send_hello(struct connector *connector)
@@ -186,6 +213,13 @@ static int send_hello(struct connector *connector)
 	return n == (ssize_t)size ? 0 : n < 0 ? -errno : -EIO;
 }
 
+static void said_hello(struct connector *connector)
+{
+	connector->state = HELLO_SENT;
+	connector->got = 0;
+	connector->watch.deadline_ms = connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
+}
+
 static void connected(struct connector *connector, uint64_t now)
 {
 	int rc = bnet_socket_error(connector->watch.fd);
@@ -194,13 +228,10 @@ static void connected(struct connector *connector, uint64_t now)
 		rc = send_hello(connector);
 	if (rc == 0)
 		rc = bnet_watch_change(&connector->watch, EPOLLIN | EPOLLRDHUP);
-	if (rc < 0) {
+	if (rc < 0)
 		try_failed(connector, rc, now);
-		return;
-	}
-	connector->state = HELLO_SENT;
-	connector->got = 0;
-	connector->watch.deadline_ms = connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
+	else
+		said_hello(connector);
 }
 
 static void try_connect(struct connector *connector, uint64_t now)
@@ -208,6 +239,7 @@ static void try_connect(struct connector *connector, uint64_t now)
 	struct sockaddr_storage target = bnet_candidate_target(&connector->pair);
 	uint64_t timeout = (uint64_t)bnet_engine.config.connect_timeout * 1000;
 	int rc = open_bound(connector);
+	bool said;
 
 	connector->watch.fd = rc;
 	if (rc < 0) {
@@ -219,13 +251,23 @@ static void try_connect(struct connector *connector, uint64_t now)
 		return;
 	}
 	bnet_socket_tune(rc, &bnet_engine.config, connector->conn->setup.traffic_class);
+	/* Before connect, since what bbr or dctcp sets up at its start stays; after it, since connect chooses what the
+	 * route names. */
+	bnet_socket_choose_congestion(connector->watch.fd, &bnet_engine.config, connector->conn->setup.local);
 	rc = bnet_socket_connect(connector->watch.fd, &target);
-	if (rc == -EINPROGRESS)
-		rc = 0;
-	if (rc == 0)
-		rc = bnet_watch_add(&connector->watch, BNET_WATCH_CONNECTOR, EPOLLOUT);
+	bnet_socket_choose_congestion(connector->watch.fd, &bnet_engine.config, connector->conn->setup.local);
+	/* On this machine it is connected by now, though connect does not say so. */
+	if (rc == 0 || rc == -EINPROGRESS)
+		rc = send_hello(connector);
+	said = rc == 0;
+	if (said || rc == -EAGAIN)
+		rc = bnet_watch_add(&connector->watch, BNET_WATCH_CONNECTOR, said ? EPOLLIN | EPOLLRDHUP : EPOLLOUT);
 	if (rc < 0) {
 		try_failed(connector, rc, now);
+		return;
+	}
+	if (said) {
+		said_hello(connector);
 		return;
 	}
 	connector->state = CONNECTING;
@@ -234,7 +276,7 @@ static void try_connect(struct connector *connector, uint64_t now)
 									  : BOUND_TRY_MS);
 }
 
-int bnet_connector_start(struct bnet_conn *conn, int index)
+int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
 {
 	struct connector *connector = calloc(1, sizeof(*connector));
 
@@ -242,9 +284,11 @@ int bnet_connector_start(struct bnet_conn *conn, int index)
 		return -ENOMEM;
 	connector->conn = conn;
 	connector->index = index;
+	connector->trial = trial;
 	connector->started_ms = bnet_now_ms();
-	connector->watch.fd = -1;
+	bnet_watch_init(&connector->watch, -1);
 	bnet_list_add(&bnet_engine.connectors, &connector->watch.node);
+	bnet_list_add(&conn->setup.connectors, &connector->siblings);
 	conn->setup.connecting++;
 	choose_pair(connector, connector->started_ms);
 	try_connect(connector, connector->started_ms);
@@ -257,18 +301,17 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 {
 	struct bnet_conn *conn = connector->conn;
 	bool first = connector->index == 0;
-	int rc;
+	int fd = bnet_watch_remove(&connector->watch), rc = bnet_conn_add_stream(conn, fd);
 
-	bnet_watch_remove(&connector->watch);
-	rc = bnet_conn_add_stream(conn, connector->watch.fd);
 	if (rc < 0) {
+		bnet_socket_close(fd);
 		give_up(connector, rc, strerror(-rc));
 		return false;
 	}
-	connector->watch.fd = -1;
 	end(connector);
 	if (first) {
 		conn->setup.ready = true;
+		conn->setup.peer_keepalive = welcome->keepalive;
 		bnet_peer_addresses_add(conn, welcome->addresses, welcome->naddresses);
 	}
 	*joined = (struct bnet_joined){
@@ -300,6 +343,8 @@ static bool judged(struct connector *connector, const struct bnet_wire_welcome *
 	case BNET_WIRE_VERDICT_LIMIT:
 		give_up(connector, -EUSERS, "it has no room for another stream");
 		return false;
+	case BNET_WIRE_VERDICT_BUSY:
+		break; /* of an answer */
 	}
 	snprintf(why, sizeof(why), "it refused for reason %u, which this version does not know", welcome->verdict);
 	give_up(connector, -EPROTO, why);
@@ -366,38 +411,67 @@ static void warn_if_slow(struct connector *connector, uint64_t now)
 		  (unsigned long long)(now - setup->started_ms) / 1000, (long long)bnet_engine.config.connect_timeout);
 }
 
+/* The slowest of its siblings' at present. */
+static uint64_t rtt_ms(const struct bnet_conn *conn)
+{
+	uint32_t rtt_us = 0;
+
+	for (int i = 0; i < conn->nstreams; i++)
+		if (conn->streams[i]->estimator.last.rtt_us > rtt_us)
+			rtt_us = conn->streams[i]->estimator.last.rtt_us;
+	return rtt_us / 1000;
+}
+
 /* The connection works without a further stream, and while one is being opened its path is not measured. */
 static uint64_t patience_ms(const struct connector *connector)
 {
-	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
+	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000, extra = EXTRA_MS;
 
-	return connector->index && limit > EXTRA_MS ? EXTRA_MS : limit;
+	if (connector->trial)
+		extra = (connector->state == HELLO_SENT ? TRIAL_MS : TRIAL_SYN_MS) +
+			TRIAL_RTTS * rtt_ms(connector->conn);
+	return connector->index && limit > extra ? extra : limit;
+}
+
+/* The time limit of the connector or of its present try is over. */
+static bool is_due(const struct connector *connector, uint64_t now)
+{
+	return now - connector->started_ms >= patience_ms(connector) || now >= connector->watch.deadline_ms;
+}
+
+static void go_on(struct connector *connector, uint64_t now)
+{
+	if (now - connector->started_ms >= patience_ms(connector))
+		give_up(connector, -ETIMEDOUT,
+			connector->refused ? nothing_listens
+			: connector->index ? "no answer"
+					   : "no answer within BAGUA_NET_CONNECT_TIMEOUT");
+	else if (connector->state == WAITING)
+		try_connect(connector, now);
+	else
+		try_failed(connector, -ETIMEDOUT, now);
 }
 
 void bnet_connectors_tick(uint64_t now)
 {
+	int tries = 0;
+
 	bnet_list_each(node, &bnet_engine.connectors) {
 		struct connector *connector = bnet_entry(node, struct connector, watch.node);
 
 		warn_if_slow(connector, now);
-		if (now - connector->started_ms >= patience_ms(connector))
-			give_up(connector, -ETIMEDOUT,
-				connector->index ? "no answer" : "no answer within BAGUA_NET_CONNECT_TIMEOUT");
-		else if (now < connector->watch.deadline_ms)
+		if (!is_due(connector, now))
 			continue;
-		else if (connector->state == WAITING)
-			try_connect(connector, now);
-		else
-			try_failed(connector, -ETIMEDOUT, now);
+		bnet_list_remove(node); /* on the next tick it is the others' turn */
+		bnet_list_add(&bnet_engine.connectors, node);
+		go_on(connector, now);
+		if (++tries == TRIES)
+			break;
 	}
 }
 
-void bnet_connectors_cancel(const struct bnet_conn *conn)
+void bnet_connectors_cancel(struct bnet_conn *conn)
 {
-	bnet_list_each(node, &bnet_engine.connectors) {
-		struct connector *connector = bnet_entry(node, struct connector, watch.node);
-
-		if (connector->conn == conn)
-			end(connector);
-	}
+	bnet_list_each(node, &conn->setup.connectors)
+		end(bnet_entry(node, struct connector, siblings));
 }

@@ -22,11 +22,12 @@ struct bnet_joined {
 	int most;   /* streams that the peer takes */
 };
 
-/* -ENOMEM. A failure of the network is reported later: the connection fails, or has a stream less. */
-int bnet_connector_start(struct bnet_conn *conn, int index);
+/* trial: the connection does not need the stream, and its path waits for the result, so it ends soon without an answer.
+ * -ENOMEM. A failure of the network is reported later: the connection fails, or has a stream less. */
+int bnet_connector_start(struct bnet_conn *conn, int index, bool trial);
 /* True: the handshake is complete, and *joined tells which stream has joined its connection; the connector is gone. */
 bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined);
 void bnet_connectors_tick(uint64_t now);
-void bnet_connectors_cancel(const struct bnet_conn *conn);
+void bnet_connectors_cancel(struct bnet_conn *conn);
 
 #endif

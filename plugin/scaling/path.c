@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "device/traffic.h"
+#include "device/turn.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
@@ -18,8 +20,15 @@
 /* Readings further apart than this are no steady work. */
 #define MOST_GAP_US 100000
 #define MOST_GAP_RTTS 4
+#define MOST_GAP_SAMPLES 2
 /* A sample shorter than a round trip would see bursts, but no sample takes longer than this. */
 #define MOST_SAMPLE_US 200000
+/* Streams opened at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
+#define OPENED 32
+#define WARN_MS 60000
+
+/* A connection whose streams could not be opened tries again so much later. */
+#define CATCH_UP_US 1000000
 
 static struct bnet_path *find_path(const struct bnet_device *dev, const struct sockaddr_storage *addr)
 {
@@ -34,7 +43,7 @@ static struct bnet_path *find_path(const struct bnet_device *dev, const struct s
 
 int bnet_path_join(struct bnet_conn *conn)
 {
-	const struct sockaddr_storage *addr = &conn->setup.peers[0].addr;
+	const struct sockaddr_storage *addr = &conn->setup.peers[0];
 	struct bnet_path *path = find_path(conn->dev, addr);
 	int most = bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
 	int least = (int)bnet_engine.config.min_nstreams;
@@ -43,15 +52,48 @@ int bnet_path_join(struct bnet_conn *conn)
 		path = calloc(1, sizeof(*path));
 		if (!path)
 			return -ENOMEM;
+		bnet_list_init(&path->idle);
+		bnet_list_init(&path->moving);
+		bnet_list_init(&path->of_turns);
 		path->dev = conn->dev;
 		path->addr = *addr;
-		bnet_scaler_init(&path->scaler, least < most ? least : most, most);
+		path->turn = -1;
+		path->most = most;
+		bnet_scaler_init(&path->scaler, least < most ? least : most, most, bnet_random());
 		bnet_list_add(&bnet_engine.paths, &path->node);
 	}
-	path->users++;
+	bnet_list_add(&path->idle, &conn->of_path);
 	conn->path = path;
 	conn->setup.resting = &path->resting;
 	return 0;
+}
+
+static void end_turn(struct bnet_path *path)
+{
+	bnet_socket_close(path->turn);
+	path->turn = -1;
+	bnet_list_remove(&path->of_turns);
+}
+
+/* A path that is idle is not sampled, and others wait for its turn. */
+void bnet_paths_end_turns(uint64_t now_us)
+{
+	bnet_list_each(node, &bnet_engine.turns) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, of_turns);
+
+		if (now_us >= path->turn_until_us)
+			end_turn(path);
+	}
+}
+
+static void free_unused(struct bnet_path *path)
+{
+	if (path->pinned || !bnet_list_empty(&path->idle) || !bnet_list_empty(&path->moving))
+		return;
+	bnet_questions_cancel(path);
+	end_turn(path);
+	bnet_list_remove(&path->node);
+	free(path);
 }
 
 void bnet_path_leave(struct bnet_conn *conn)
@@ -60,10 +102,24 @@ void bnet_path_leave(struct bnet_conn *conn)
 
 	conn->path = NULL;
 	conn->setup.resting = NULL;
-	if (!path || --path->users)
-		return;
-	bnet_list_remove(&path->node);
-	free(path);
+	bnet_list_remove(&conn->of_path);
+	bnet_list_remove(&conn->setup.missing);
+	if (path)
+		free_unused(path);
+}
+
+void bnet_path_unpin(struct bnet_path *path)
+{
+	path->pinned = false;
+	free_unused(path);
+}
+
+void bnet_paths_forget(void)
+{
+	bnet_list_each(node, &bnet_engine.paths) {
+		end_turn(bnet_entry(node, struct bnet_path, node));
+		bnet_list_remove(node);
+	}
 }
 
 /* ---- send buffers ---- */
@@ -97,18 +153,39 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 
 /* ---- how many streams ---- */
 
+static void limit(struct bnet_scaler *scaler, int most)
+{
+	bnet_scaler_bound(scaler, scaler->least < most ? scaler->least : most, most);
+}
+
 /* The peer takes `most` streams of this connection, and so all connections of the path are limited. */
 static void allow(struct bnet_conn *conn, int most)
 {
-	struct bnet_scaler *scaler = &conn->path->scaler;
+	struct bnet_path *path = conn->path;
 
 	conn->setup.most = most < 1 ? 1 : most;
-	if (scaler->most > conn->setup.most)
-		scaler->most = conn->setup.most;
-	if (scaler->least > scaler->most)
-		scaler->least = scaler->most;
-	if (scaler->level > scaler->most)
-		bnet_scaler_set(scaler, scaler->most);
+	if (path->most > conn->setup.most)
+		path->most = conn->setup.most;
+	if (path->scaler.most > path->most)
+		limit(&path->scaler, path->most);
+}
+
+void bnet_path_limit(struct bnet_path *path, int share)
+{
+	const int before = path->scaler.level, least = path->scaler.least;
+	int most = share < path->most ? share : path->most;
+
+	if (most < least)
+		most = least;
+	if (most == path->scaler.most)
+		return;
+	limit(&path->scaler, most);
+	if (path->scaler.level == before)
+		return;
+	bnet_info(NCCL_NET,
+		  "NET/BaguaNet: %d stream%s per connection from %s, %d before: many connections share a quota",
+		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name, before);
+	bnet_path_widen(path);
 }
 
 /* Every NIC of both ends needs a stream. */
@@ -119,64 +196,107 @@ static void spread(struct bnet_conn *conn)
 
 	if (least > scaler->most)
 		least = scaler->most;
-	if (least <= scaler->least)
-		return;
-	scaler->least = least;
-	if (scaler->level < least)
-		bnet_scaler_set(scaler, least);
+	if (least > scaler->least)
+		bnet_scaler_bound(scaler, least, scaler->most);
 }
 
-/* Opens missing streams; those above the level rest. */
-static void widen(struct bnet_conn *conn)
+static int level_of(const struct bnet_conn *conn)
 {
 	int level = conn->path->scaler.level;
 
-	if (level > conn->setup.most)
-		level = conn->setup.most;
-	atomic_store_explicit(&conn->level, level, memory_order_relaxed);
-	for (; conn->setup.wanted < level; conn->setup.wanted++) {
-		if (!bnet_descriptors_left()) {
-			bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
-				  "Raise it (ulimit -n)",
-				  conn->setup.wanted, level, conn->peer);
-			conn->setup.most = conn->setup.wanted;
-			return;
-		}
-		bnet_connector_start(conn, conn->setup.wanted);
+	return level < conn->setup.most ? level : conn->setup.most;
+}
+
+static int wanted_streams(const struct bnet_conn *conn)
+{
+	return level_of(conn) < conn->setup.enough ? level_of(conn) : conn->setup.enough;
+}
+
+/* Streams above the level rest; missing ones, up to `enough`, are opened in turn with those of other connections. */
+static void widen(struct bnet_conn *conn, int enough)
+{
+	conn->setup.enough = enough;
+	atomic_store_explicit(&conn->level, level_of(conn), memory_order_relaxed);
+	if (conn->setup.wanted < wanted_streams(conn) && bnet_list_empty(&conn->setup.missing))
+		bnet_list_add(&bnet_engine.missing, &conn->setup.missing);
+}
+
+static void widen_all(struct bnet_node *conns, int enough)
+{
+	bnet_list_each(node, conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
+
+		if (conn->setup.ready)
+			widen(conn, enough);
 	}
 }
 
 void bnet_path_widen(struct bnet_path *path)
 {
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+	widen_all(&path->moving, path->scaler.level);
+	widen_all(&path->idle, path->scaler.least);
+}
 
-		if (conn->path == path && conn->setup.ready)
-			widen(conn);
+static void out_of_descriptors(struct bnet_conn *conn)
+{
+	uint64_t now = bnet_now_ms();
+
+	if (now >= bnet_engine.descriptors_warn_at_ms) {
+		bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
+			  "Raise it (ulimit -n). Other connections may have fewer as well",
+			  conn->setup.wanted, wanted_streams(conn), conn->peer);
+		bnet_engine.descriptors_warn_at_ms = now + WARN_MS;
 	}
+	conn->setup.most = conn->setup.wanted;
+}
+
+bool bnet_paths_open(void)
+{
+	for (int i = 0; i < OPENED && !bnet_list_empty(&bnet_engine.missing); i++) {
+		struct bnet_conn *conn = bnet_entry(bnet_engine.missing.next, struct bnet_conn, setup.missing);
+
+		bnet_list_remove(&conn->setup.missing);
+		if (conn->setup.wanted >= wanted_streams(conn))
+			continue;
+		if (!bnet_descriptors_left()) {
+			out_of_descriptors(conn);
+			continue;
+		}
+		bnet_connector_start(conn, conn->setup.wanted, conn->setup.wanted >= conn->path->scaler.least);
+		conn->setup.wanted++;
+		conn->path->opened = true;
+		bnet_list_add(&bnet_engine.missing, &conn->setup.missing);
+	}
+	return !bnet_list_empty(&bnet_engine.missing);
 }
 
 void bnet_path_ready(struct bnet_conn *conn, int most)
 {
+	int before = conn->path->scaler.level;
+
 	allow(conn, most);
 	spread(conn);
-	bnet_path_widen(conn->path);
+	if (conn->path->scaler.level == before)
+		widen(conn, conn->path->scaler.least);
+	else
+		bnet_path_widen(conn->path);
 }
 
 /* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
  * through the network. The peer must have acknowledged their bytes first: it may read them much later, and the kernel
- * forgets a closed socket whose peer keeps its window shut. */
+ * forgets a closed socket whose peer keeps its window shut. A stream that has ended without that is not idle but lost
+ * (control/undelivered.h). */
 static bool is_idle(const struct bnet_stream *stream)
 {
 	return !stream->out.request && !bnet_zerocopy_pending(&stream->zerocopy) &&
-	       (stream->hangup || bnet_socket_all_acknowledged(stream->fd));
+	       bnet_delivery_missing(&stream->delivery, stream->fd) == 0;
 }
 
 static void narrow(struct bnet_conn *conn)
 {
 	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);
 
-	if (conn->nstreams <= level || conn->setup.connecting || !bnet_conn_try_own(conn))
+	if (conn->nstreams <= level || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
 		return;
 	for (int last = conn->nstreams - 1; last >= level && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
@@ -188,19 +308,36 @@ static void add_stream(struct bnet_path *path, const struct bnet_estimator_step 
 	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->scaler.level == 1;
 
 	bnet_tally_add_stream(&path->of[work], step, work, lone, contended);
+	path->streams++;
 	if (step->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = step->rtt_us;
+	if (step->rtt_us > step->min_rtt_us)
+		path->queues_us += step->rtt_us - step->min_rtt_us;
+	if (step->min_rtt_us < path->sample.min_rtt_us || path->sample.min_rtt_us == 0)
+		path->sample.min_rtt_us = step->min_rtt_us;
 }
 
-static uint64_t most_gap(const struct bnet_reading *reading)
+static uint64_t most_gap(const struct bnet_path *path, const struct bnet_reading *reading)
 {
-	uint64_t gap = (uint64_t)reading->rtt_us * MOST_GAP_RTTS;
+	uint64_t gap = (uint64_t)reading->rtt_us * MOST_GAP_RTTS, samples = path->interval_us * MOST_GAP_SAMPLES;
 
+	gap = gap > samples ? gap : samples;
 	return gap > MOST_GAP_US ? gap : MOST_GAP_US;
 }
 
-/* Rested: the connection was idle when its streams were last due to be read. */
-static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
+/* A connection that was idle when the level rose gets its streams once it moves; not during a trial, whose window would
+ * begin again. */
+static void catch_up(struct bnet_conn *conn, uint64_t now_us)
+{
+	const struct bnet_scaler *scaler = &conn->path->scaler;
+	if (scaler->state != BNET_SCALER_HOLDING || conn->setup.wanted >= level_of(conn) ||
+	    now_us - conn->setup.caught_up_us < CATCH_UP_US)
+		return;
+	conn->setup.caught_up_us = now_us;
+	widen(conn, scaler->level);
+}
+
+void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 {
 	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
 	bool counts = false;
@@ -216,7 +353,7 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 			continue;
 		step = bnet_estimator_update(&stream->estimator, &reading, now_us, rested);
 		fit(conn, stream);
-		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(&reading))
+		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(conn->path, &reading))
 			continue;
 		acked += step.acked;
 		if (step.paused)
@@ -227,75 +364,143 @@ static void sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 	}
 	if (counts)
 		conn->path->sample.acked += acked;
-	conn->path->sample.opening |= conn->setup.connecting > 0;
+	conn->path->sample.opening |= bnet_conn_is_opening(conn);
 	/* Not of an idle connection: its receiver is idle as well and would not see their end. */
 	narrow(conn);
 	/* Streams that could not be opened, or were closed, are tried again when more are wanted. */
-	if (conn->setup.connecting == 0)
+	if (!bnet_conn_is_opening(conn))
 		conn->setup.wanted = conn->nstreams;
+	catch_up(conn, now_us);
 }
 
-static void judge(struct bnet_path *path, uint64_t now_us)
+/* ---- what the network carries, and whose turn it is ---- */
+
+/* Tells the scaler what this end's device has sent by now, and what the peer has said. */
+static void tell(struct bnet_path *path, const struct bnet_told *told)
 {
-	struct bnet_scaler_sample *sample = &path->sample;
-	int before = path->scaler.level;
-	char address[BNET_ADDRESS_TEXT];
+	struct bnet_window_report report = {
+		.mark = {.now_us = bnet_now_us(),
+			 .sent = bnet_device_traffic(path->dev).sent,
+			 .at_us = told->at_us,
+			 .received = told->received},
+		.refused = told->refused,
+		.rtt_us = told->rtt_us,
+	};
+
+	if (told->refused)
+		end_turn(path);
+	bnet_scaler_tell(&path->scaler, &report);
+}
+
+void bnet_path_told(const struct bnet_told *told)
+{
+	told->path->asking = false;
+	tell(told->path, told);
+}
+
+/* The turn among this host's processes. True also where the kernel has no turns. */
+static bool take_turn(struct bnet_path *path, uint64_t now_us, uint64_t length_us)
+{
+	if (path->turn < 0)
+		path->turn = bnet_turn_take(path->dev);
+	path->turn_until_us = now_us + length_us;
+	if (path->turn >= 0 && bnet_list_empty(&path->of_turns))
+		bnet_list_add(&bnet_engine.turns, &path->of_turns);
+	return path->turn != -EADDRINUSE;
+}
+
+/* id: only that one; 0: any. */
+static const struct bnet_conn *find_ready(const struct bnet_node *conns, uint64_t id)
+{
+	bnet_list_each(node, conns) {
+		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
+
+		if ((!id || conn->id == id) && conn->setup.ready && !atomic_load(&conn->error))
+			return conn;
+	}
+	return NULL;
+}
+
+/* The peer gives the turn to a connection, so that a path asks over the same one as long as it lives. */
+static const struct bnet_conn *find_asker(struct bnet_path *path)
+{
+	const struct bnet_conn *conn = NULL;
+
+	if (path->asker)
+		conn = find_ready(&path->moving, path->asker);
+	if (path->asker && !conn)
+		conn = find_ready(&path->idle, path->asker);
+	if (!conn)
+		conn = find_ready(&path->moving, 0);
+	path->asker = conn ? conn->id : 0;
+	return conn;
+}
+
+/* Asks the peer what the scaler wants to know. */
+static void ask(struct bnet_path *path, uint64_t now_us)
+{
+	const bool turn = path->scaler.window.asks == BNET_ASKS_TURN;
+	const uint64_t length_us = bnet_scaler_trial_us(&path->scaler, path->sample.rtt_us);
+	const struct bnet_conn *conn = find_asker(path);
+	const struct bnet_question question = {.path = path,
+					       .turn = turn,
+					       .turn_ms = (uint32_t)(length_us / 1000),
+					       .rtt_us = path->sample.rtt_us};
+	struct bnet_told nothing = {.path = path};
+
+	if (turn && !take_turn(path, now_us, length_us)) {
+		nothing.refused = true;
+		tell(path, &nothing);
+	} else if (conn && bnet_question_ask(conn, &question) == 0) {
+		path->asking = true;
+	} else {
+		tell(path, &nothing);
+	}
+}
+
+static bool step(struct bnet_path *path, uint64_t now_us)
+{
+	struct bnet_sample *sample = &path->sample;
+	bool changed;
 
 	sample->now_us = now_us;
 	bnet_scaler_conclude(sample, path->of, path->scaler.level == 1);
-	if (!path->due || path->of[sample->work].count == 0 || !bnet_scaler_step(&path->scaler, sample))
+	if (path->of[sample->work].count == 0)
+		return false;
+	sample->queue_us = (uint32_t)(path->queues_us / path->streams);
+	changed = bnet_scaler_step(&path->scaler, sample);
+	if (path->scaler.window.asks && !path->asking)
+		ask(path, now_us);
+	return changed;
+}
+
+void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
+{
+	int before = path->scaler.level;
+	char address[BNET_ADDRESS_TEXT];
+
+	if (!step(path, now_us))
 		return;
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
 		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name,
-		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->scaler.base / 1000000);
+		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->scaler.base.own / 1000000);
 	bnet_path_widen(path);
 }
 
-/* Frees a receiver's streams that the peer has closed. */
-static void reap(struct bnet_conn *conn)
-{
-	if (!bnet_conn_try_own(conn))
-		return;
-	atomic_store_explicit(&conn->reap, false, memory_order_relaxed);
-	for (int i = conn->nstreams - 1; i > 0; i--)
-		if (conn->streams[i]->in.state == BNET_INCOMING_ENDED)
-			bnet_socket_close(bnet_conn_drop_stream(conn, i));
-	bnet_conn_disown(conn);
-}
-
-/* A new sample, if the last one is a round trip ago. */
-static void begin_sample(struct bnet_path *path, uint64_t now_us)
+bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)
 {
 	uint64_t rtt = path->sample.rtt_us < MOST_SAMPLE_US ? path->sample.rtt_us : MOST_SAMPLE_US;
 
-	path->due = now_us - path->sampled_us >= rtt;
-	if (!path->due)
-		return;
+	if (now_us - path->sampled_us < rtt)
+		return false;
 	path->rested = bnet_engine.dozed_us > path->sampled_us;
+	path->interval_us = path->sampled_us ? now_us - path->sampled_us : 0;
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));
 	memset(path->of, 0, sizeof(path->of));
-}
-
-void bnet_paths_sample(uint64_t now_us)
-{
-	bnet_list_each(node, &bnet_engine.paths)
-		begin_sample(bnet_entry(node, struct bnet_path, node), now_us);
-	bnet_list_each(node, &bnet_engine.conns) {
-		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
-		uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
-
-		if (atomic_load_explicit(&conn->reap, memory_order_relaxed))
-			reap(conn);
-		if (!conn->path || !conn->path->due || !conn->setup.ready)
-			continue;
-		/* A job computes for a while and then has much to send. The sample in which that begins does not tell
-		 * how busy a stream is. */
-		if (passes != conn->passes_sampled)
-			sample_conn(conn, now_us, conn->rested || conn->path->rested);
-		conn->rested = passes == conn->passes_sampled && !bnet_conn_has_work(conn);
-		conn->passes_sampled = passes;
-	}
-	bnet_list_each(node, &bnet_engine.paths)
-		judge(bnet_entry(node, struct bnet_path, node), now_us);
+	path->queues_us = path->streams = 0;
+	/* A part of the time since the last sample was spent with fewer streams. */
+	path->sample.opening = path->opened;
+	path->opened = false;
+	return true;
 }

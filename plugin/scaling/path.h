@@ -13,23 +13,35 @@
 #include "base/list.h"
 #include "device/device.h"
 #include "handshake/candidate.h"
+#include "handshake/question.h"
 #include "scaling/limited.h"
 #include "scaling/scaler.h"
 #include "transport/conn.h"
 
 struct bnet_path {
-	struct bnet_node node; /* in the engine's list of paths */
-	int users;             /* connections */
+	struct bnet_node node;         /* in the engine's list of paths */
+	struct bnet_node idle, moving; /* of bnet_conn.of_path */
 	const struct bnet_device *dev;
 	struct sockaddr_storage addr; /* the peer's first; its port means nothing here */
 	struct bnet_resting resting;
+	int most; /* streams that both ends of all connections allow */
 	struct bnet_scaler scaler;
-	uint64_t sampled_us;
-	bool rested; /* idle for a while since then */
+	bool opened;          /* a stream, since the last sample */
+	bool pinned;          /* being sampled: not to be freed */
+	uint32_t samples;     /* so far */
+	uint64_t sampled_us;  /* 0: never, or all connections were idle since then */
+	uint64_t interval_us; /* between the last two samples; 0: there were none */
+	bool rested;          /* idle for a while since then */
 	/* the sample that is being taken */
-	bool due;
-	struct bnet_scaler_sample sample;
+	struct bnet_sample sample;
 	struct bnet_tally of[BNET_WORKS]; /* streams, by the kind of work of their connection */
+	uint32_t streams;                 /* … of all kinds */
+	uint64_t queues_us;               /* the sum of their round trips above their smallest */
+	bool asking;                      /* a question is on its way */
+	uint64_t asker;                   /* the connection over which it asks; 0: none */
+	int turn;                         /* a descriptor that holds this host's turn; -1: none */
+	uint64_t turn_until_us;
+	struct bnet_node of_turns; /* in the engine's list of paths that hold one */
 };
 
 /* The path to the connection's first peer address, which it joins. -ENOMEM. */
@@ -39,11 +51,29 @@ void bnet_path_leave(struct bnet_conn *conn);
 /* A connection's stream has joined: its first reading. */
 void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream);
 /* The connection's first stream has joined, and the peer takes `most` streams. The scaler keeps to that from here on;
- * every NIC of both ends gets a stream, and missing streams of all of the path's connections are opened. */
+ * every NIC of both ends gets a stream. */
 void bnet_path_ready(struct bnet_conn *conn, int most);
-/* Opens the missing streams of all of the path's connections, and lets those above the scaler's level rest. */
+/* Has the missing streams of the path's connections opened, of idle ones no more than the least number, and lets those
+ * above the scaler's level rest. */
 void bnet_path_widen(struct bnet_path *path);
-/* Reads all streams of all senders that have moved, and acts on it. */
-void bnet_paths_sample(uint64_t now_us);
+/* Opens some missing streams of any path, a stream of each connection in turn. True: others are left. */
+bool bnet_paths_open(void);
+/* Each connection may have so many streams at the most, or the least number if that is more. */
+void bnet_path_limit(struct bnet_path *path, int share);
+/* Gives back the turns whose time is over. */
+void bnet_paths_end_turns(uint64_t now_us);
+/* A question of a path has been answered. */
+void bnet_path_told(const struct bnet_told *told);
+/* In a forked child: the paths are the parent's. */
+void bnet_paths_forget(void);
+
+/* A sample of a path (sampler.h): it begins, if the last one is a round trip ago; … */
+bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us);
+/* … streams of connections that have moved are read; rested: this one was idle when it was last due to be read; … */
+void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested);
+/* … and the path is judged by it. */
+void bnet_path_judge(struct bnet_path *path, uint64_t now_us);
+/* It is no longer being sampled, and is freed if its last connection has left meanwhile. */
+void bnet_path_unpin(struct bnet_path *path);
 
 #endif

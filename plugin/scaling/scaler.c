@@ -15,6 +15,12 @@
 /* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
+/* What opening streams and asking for marks takes. */
+#define MARKS_US 100000
+#define MARKS_RTTS 8
+/* Marks are asked for so much earlier than they are needed. */
+#define AHEAD_US 10000
+#define AHEAD_RTTS 2
 /* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a
  * lone stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
@@ -26,6 +32,18 @@
 #define AS_GOOD_PERCENT 80
 /* The rate that fewer streams must reach, in percent. */
 #define SAME_PERCENT 97
+/* The share of a path's gain that must show at the devices, in percent; what does not show was taken from others. Where
+ * flow classes fill up, a part of a gain shows. Streams that were kept are given up only if clearly less shows. */
+#define SHOWN_PERCENT 25
+#define STILL_SHOWN_PERCENT 15
+/* Fewer streams are tried this long after more were kept, and then less and less often. */
+#define DOUBT_US 5000000
+#define MOST_DOUBT_US 60000000
+/* A window that calls for a trial has no marks yet; within so many windows another one that has marks will follow, also
+ * where the job works in bursts. */
+#define CURIOUS_WINDOWS 16
+/* Another trial has the turn: the next try comes after once to twice this. */
+#define RETRY_US 100000
 /* Where nothing queues, a lone stream must be limited for this share of the time, in 1/10000, in a mean over several
  * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins
  * lower, so that one window does not suffice. */
@@ -46,7 +64,7 @@
 #define MOST_BACKOFF_US 60000000
 
 /* Connections with little to send do not outvote those that have more than their streams take. */
-void bnet_scaler_conclude(struct bnet_scaler_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone)
+void bnet_scaler_conclude(struct bnet_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone)
 {
 	const enum bnet_work work = of[BNET_WORK_BULK].count > 0 ? BNET_WORK_BULK : BNET_WORK_SMALL;
 
@@ -56,9 +74,12 @@ void bnet_scaler_conclude(struct bnet_scaler_sample *sample, const struct bnet_t
 	sample->queued = bnet_tally_is_queued(&of[work]);
 }
 
-void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most)
+void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most, uint64_t seed)
 {
 	memset(scaler, 0, sizeof(*scaler));
+	scaler->random = seed;
+	scaler->doubt_wait_us = DOUBT_US;
+	scaler->curious = CURIOUS_WINDOWS;
 	scaler->level = scaler->least = least;
 	scaler->most = most;
 	scaler->often = OFTEN_BEGIN;
@@ -71,31 +92,59 @@ static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
 	return rtt_us * rtts > us ? rtt_us * rtts : us;
 }
 
+/* Up to us more, at random (xorshift64). */
+static uint64_t jittered(struct bnet_scaler *scaler, uint64_t us)
+{
+	scaler->random ^= scaler->random << 13;
+	scaler->random ^= scaler->random >> 7;
+	scaler->random ^= scaler->random << 17;
+	return us + scaler->random % us;
+}
+
 /* ---- the window ---- */
 
-static void clear_window(struct bnet_scaler *scaler)
-{
-	scaler->bytes = scaler->time_us = 0;
-	memset(scaler->of, 0, sizeof(scaler->of));
-}
-
-static void settle(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+static void settle(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	scaler->settled_us = sample->now_us + at_least(SETTLE_US, sample->rtt_us, SETTLE_RTTS);
-	clear_window(scaler);
+	bnet_window_clear(&scaler->window);
 }
 
-static void measure(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+/* Windows of a trial and of a review are compared by what the network carried. So is the one before a trial, but it
+ * may begin without a mark and get one later. */
+static bool needs_marks(const struct bnet_scaler *scaler)
+{
+	return scaler->state != BNET_SCALER_HOLDING;
+}
+
+/* An answer takes a handshake and a round trip, and is noticed with the next sample. */
+static uint64_t ahead_us(const struct bnet_sample *sample)
+{
+	return AHEAD_US + (uint64_t)sample->rtt_us * AHEAD_RTTS;
+}
+
+/* A trial may follow this window. */
+static bool calls_for_trial(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	return scaler->curious && scaler->most > scaler->least && (sample->limited || sample->pressed);
+}
+
+static bool needs_a_beginning(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	return scaler->window.marked == 0 && sample->now_us + ahead_us(sample) >= scaler->settled_us &&
+	       (needs_marks(scaler) || calls_for_trial(scaler, sample));
+}
+
+static void measure(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	if (sample->opening) {
 		settle(scaler, sample);
 		return;
 	}
-	if (sample->now_us < scaler->settled_us)
+	if (needs_a_beginning(scaler, sample))
+		scaler->window.asks = BNET_ASKS_MARK;
+	if (sample->now_us < scaler->settled_us || (needs_marks(scaler) && scaler->window.marked == 0))
 		return;
-	scaler->bytes += sample->acked;
-	scaler->time_us += sample->elapsed_us;
-	bnet_tally_add(&scaler->of[sample->work], sample->limited, sample->queued, sample->pressed);
+	bnet_window_add(&scaler->window, sample);
 }
 
 static bool reviews(const struct bnet_scaler *scaler)
@@ -108,35 +157,40 @@ static bool tries(const struct bnet_scaler *scaler)
 	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
 }
 
-static bool window_is_full(const struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+static uint64_t window_us(const struct bnet_scaler *scaler, uint32_t rtt_us)
+{
+	return reviews(scaler) || scaler->careful ? at_least(LONG_WINDOW_US, rtt_us, LONG_WINDOW_RTTS)
+						  : at_least(WINDOW_US, rtt_us, WINDOW_RTTS);
+}
+
+static bool window_is_full(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	if (sample->opening || sample->now_us < scaler->settled_us)
 		return false;
-	if (reviews(scaler) || scaler->careful)
-		return scaler->time_us >= at_least(LONG_WINDOW_US, sample->rtt_us, LONG_WINDOW_RTTS);
-	return scaler->time_us >= at_least(WINDOW_US, sample->rtt_us, WINDOW_RTTS);
+	return scaler->window.time_us >= window_us(scaler, sample->rtt_us);
 }
 
-/* The kind of work of most samples of the window; only those are asked. */
-static enum bnet_work window_work(const struct bnet_scaler *scaler)
+static bool window_is_nearly_full(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
-	return scaler->of[BNET_WORK_BULK].count >= scaler->of[BNET_WORK_SMALL].count ? BNET_WORK_BULK : BNET_WORK_SMALL;
+	return !window_is_full(scaler, sample) && scaler->window.marked == 1 && scaler->window.time_us > 0 &&
+	       scaler->window.time_us + ahead_us(sample) >= window_us(scaler, sample->rtt_us);
 }
 
 static bool limited(const struct bnet_scaler *scaler)
 {
-	return bnet_window_is_limited(&scaler->of[window_work(scaler)], scaler->level == 1);
+	return bnet_window_is_limited(&scaler->window.of[bnet_window_work(&scaler->window)], scaler->level == 1);
 }
 
 /* Reason enough to keep the streams, and to try more if there are several. */
 static bool wants_streams(const struct bnet_scaler *scaler)
 {
-	return limited(scaler) || bnet_window_is_pressed(&scaler->of[window_work(scaler)], scaler->level == 1);
+	return limited(scaler) ||
+	       bnet_window_is_pressed(&scaler->window.of[bnet_window_work(&scaler->window)], scaler->level == 1);
 }
 
 static bool queued(const struct bnet_scaler *scaler)
 {
-	return bnet_tally_is_queued(&scaler->of[window_work(scaler)]);
+	return bnet_tally_is_queued(&scaler->window.of[bnet_window_work(&scaler->window)]);
 }
 
 /* ---- the climb and the rests ---- */
@@ -151,8 +205,24 @@ void bnet_scaler_set(struct bnet_scaler *scaler, int level)
 {
 	scaler->level = level;
 	scaler->state = BNET_SCALER_HOLDING;
+	scaler->curious = 0;
 	forget_climb(scaler);
-	clear_window(scaler);
+	bnet_window_clear(&scaler->window);
+}
+
+static int within(int level, int least, int most)
+{
+	return level > most ? most : level < least ? least : level;
+}
+
+void bnet_scaler_bound(struct bnet_scaler *scaler, int least, int most)
+{
+	const int level = within(scaler->level, least, most);
+
+	scaler->least = least;
+	scaler->most = most;
+	if (level != scaler->level || (tries(scaler) && within(scaler->before, least, most) != scaler->before))
+		bnet_scaler_set(scaler, level);
 }
 
 static void remember(struct bnet_scaler *scaler, int level, uint64_t rate)
@@ -171,7 +241,7 @@ static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 {
 	uint64_t *backoff_us = &scaler->rests[scaler->work].backoff_us;
 
-	scaler->rests[scaler->work].until_us = now_us + *backoff_us;
+	scaler->rests[scaler->work].until_us = now_us + jittered(scaler, *backoff_us);
 	*backoff_us *= 2;
 	if (*backoff_us > MOST_BACKOFF_US)
 		*backoff_us = MOST_BACKOFF_US;
@@ -179,7 +249,7 @@ static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 
 static bool rests(const struct bnet_scaler *scaler, uint64_t now_us)
 {
-	return now_us < scaler->rests[window_work(scaler)].until_us;
+	return now_us < scaler->rests[bnet_window_work(&scaler->window)].until_us;
 }
 
 static void end_review(struct bnet_scaler *scaler, uint64_t now_us)
@@ -192,6 +262,12 @@ static void end_review(struct bnet_scaler *scaler, uint64_t now_us)
 
 /* ---- a trial ---- */
 
+/* It is time to see whether fewer streams would do. */
+static bool doubts(const struct bnet_scaler *scaler, uint64_t now_us)
+{
+	return scaler->level > scaler->least && now_us >= scaler->doubt_us;
+}
+
 static uint64_t gain_percent(const struct bnet_scaler *scaler)
 {
 	if (scaler->level < scaler->before)
@@ -201,19 +277,26 @@ static uint64_t gain_percent(const struct bnet_scaler *scaler)
 
 static bool gains(const struct bnet_scaler *scaler, uint64_t rate)
 {
-	return rate * 100 >= scaler->base * gain_percent(scaler);
+	return rate * 100 >= scaler->base.own * gain_percent(scaler);
 }
 
 static bool loses(const struct bnet_scaler *scaler, uint64_t rate)
 {
-	return rate * 100 < scaler->base * LOSS_PERCENT;
+	return rate * 100 < scaler->base.own * LOSS_PERCENT;
+}
+
+/* What the more streams of the trial's two levels carry beyond the fewer is taken from others. */
+static bool takes_from_others(const struct bnet_scaler *scaler, const struct bnet_carried *now)
+{
+	return scaler->level > scaler->before ? bnet_is_others_share(&scaler->base, now, SHOWN_PERCENT)
+					      : bnet_is_others_share(now, &scaler->base, STILL_SHOWN_PERCENT);
 }
 
 /* More streams that carry no more now may yet do so, if their own windows are what limits. */
 static bool may_yet_gain(const struct bnet_scaler *scaler, uint64_t rate)
 {
-	return !scaler->careful && scaler->work == BNET_WORK_BULK && window_work(scaler) == BNET_WORK_BULK &&
-	       !queued(scaler) && !loses(scaler, rate);
+	return !scaler->careful && scaler->work == BNET_WORK_BULK &&
+	       bnet_window_work(&scaler->window) == BNET_WORK_BULK && !queued(scaler) && !loses(scaler, rate);
 }
 
 static bool waits_for_ranks(const struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
@@ -222,55 +305,73 @@ static bool waits_for_ranks(const struct bnet_scaler *scaler, uint64_t now_us, u
 	       now_us < scaler->patience_us;
 }
 
-static void begin_trial(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample, int level, uint64_t rate)
+static void begin_trial(struct bnet_scaler *scaler, const struct bnet_sample *sample, int level,
+			const struct bnet_carried *now)
 {
 	if (level > scaler->level && !scaler->in_doubt)
 		scaler->nseen = 0; /* a climb begins, or goes on without doubt */
 	if (level > scaler->level)
-		remember(scaler, scaler->level, rate);
+		remember(scaler, scaler->level, now->own);
 	scaler->state = reviews(scaler) ? BNET_SCALER_COMPARING : BNET_SCALER_TRYING;
 	scaler->before = scaler->level;
-	scaler->base = rate;
-	scaler->work = window_work(scaler);
+	scaler->base = *now;
+	scaler->work = bnet_window_work(&scaler->window);
+	scaler->doubted = level < scaler->level && doubts(scaler, sample->now_us);
 	scaler->level = level;
+	scaler->curious = 0;
 	scaler->patience_us = sample->now_us + at_least(PATIENCE_US, sample->rtt_us, LONG_WINDOW_RTTS);
 	settle(scaler, sample);
 }
 
-static void keep_more(struct bnet_scaler *scaler, uint64_t rate)
+static void keep_more(struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
 {
+	scaler->doubt_wait_us = DOUBT_US;
+	scaler->doubt_us = now_us + jittered(scaler, scaler->doubt_wait_us);
 	scaler->in_doubt |= !gains(scaler, rate);
 	scaler->rests[scaler->work].backoff_us = BACKOFF_US;
 	remember(scaler, scaler->level, rate);
 	scaler->state = BNET_SCALER_HOLDING;
 }
 
+/* Streams that were given up on doubt are not tried again at once. */
 static void keep_fewer(struct bnet_scaler *scaler, uint64_t now_us)
 {
 	if (scaler->state == BNET_SCALER_COMPARING)
 		end_review(scaler, now_us);
+	else if (scaler->doubted)
+		rest(scaler, now_us);
 	scaler->state = BNET_SCALER_HOLDING;
 }
 
-static void give_up(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+static void doubt_later(struct bnet_scaler *scaler, uint64_t now_us)
+{
+	scaler->doubt_wait_us = scaler->doubt_wait_us * 2 < MOST_DOUBT_US ? scaler->doubt_wait_us * 2 : MOST_DOUBT_US;
+	scaler->doubt_us = now_us + jittered(scaler, scaler->doubt_wait_us);
+}
+
+static void give_up(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	scaler->level = scaler->before;
-	if (scaler->state == BNET_SCALER_TRYING)
+	if (scaler->doubted)
+		doubt_later(scaler, sample->now_us);
+	else if (scaler->state == BNET_SCALER_TRYING)
 		rest(scaler, sample->now_us);
 	scaler->state = scaler->state == BNET_SCALER_COMPARING ? BNET_SCALER_REVIEWING : BNET_SCALER_HOLDING;
 	settle(scaler, sample);
 }
 
 /* True: the trial has failed, and the level is back. */
-static bool end_trial(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample, uint64_t rate)
+static bool end_trial(struct bnet_scaler *scaler, const struct bnet_sample *sample, const struct bnet_carried *now)
 {
-	const bool more = scaler->level > scaler->before;
-	const bool kept = gains(scaler, rate) || (more && may_yet_gain(scaler, rate));
+	const bool more = scaler->level > scaler->before, takes = takes_from_others(scaler, now);
+	const uint64_t rate = now->own;
+	const bool kept = more ? (gains(scaler, rate) ? !takes : may_yet_gain(scaler, rate))
+			       : gains(scaler, rate) || takes;
 
 	if (!kept)
 		give_up(scaler, sample);
 	else if (more)
-		keep_more(scaler, rate);
+		keep_more(scaler, sample->now_us, rate);
 	else
 		keep_fewer(scaler, sample->now_us);
 	return !kept;
@@ -280,8 +381,8 @@ static bool end_trial(struct bnet_scaler *scaler, const struct bnet_scaler_sampl
 
 static void learn(struct bnet_scaler *scaler)
 {
-	const struct bnet_tally *tally = &scaler->of[window_work(scaler)];
-	const uint32_t weight = window_work(scaler) == BNET_WORK_BULK ? BULK_WEIGHT : 1;
+	const struct bnet_tally *tally = &scaler->window.of[bnet_window_work(&scaler->window)];
+	const uint32_t weight = bnet_window_work(&scaler->window) == BNET_WORK_BULK ? BULK_WEIGHT : 1;
 
 	if (scaler->level == 1)
 		scaler->often +=
@@ -295,6 +396,10 @@ static int propose(const struct bnet_scaler *scaler, uint64_t now_us)
 	const uint32_t idle = (scaler->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) * BULK_WEIGHT;
 	int more = scaler->level < 2 ? 4 : 2 * scaler->level, fewer = scaler->level / 2;
 
+	if (now_us < scaler->retry_us)
+		return 0;
+	if (doubts(scaler, now_us))
+		return fewer > scaler->least ? fewer : scaler->least;
 	if (rests(scaler, now_us))
 		return 0;
 	if (limited(scaler) && scaler->level == 1 && !queued(scaler) && scaler->often < OFTEN)
@@ -345,37 +450,136 @@ static int next_of_review(struct bnet_scaler *scaler, uint64_t now_us, uint64_t 
 	return level;
 }
 
-static int next_of_hold(struct bnet_scaler *scaler, uint64_t now_us)
+/* A trial of that level must not begin. */
+static bool is_refused(struct bnet_scaler *scaler, int level, uint64_t now_us)
 {
-	int level;
-
-	learn(scaler);
-	level = propose(scaler, now_us);
-	if (level)
-		scaler->unlimited = 0;
-	else if (climb_is_over(scaler, now_us))
-		scaler->state = BNET_SCALER_REVIEWING;
-	return level;
+	if (scaler->window.refused) {
+		scaler->retry_us = now_us + jittered(scaler, RETRY_US);
+		return true;
+	}
+	/* Several streams have shown that each has a limit of its own. */
+	if (level < scaler->level || scaler->level > scaler->least || !bnet_window_shares_its_queue(&scaler->window))
+		return false;
+	scaler->work = bnet_window_work(&scaler->window);
+	rest(scaler, now_us);
+	return true;
 }
 
-bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample)
+/* The turn is not wanted where no trial can follow: at the end of one in vain. */
+static enum bnet_window_question last_question(const struct bnet_scaler *scaler, uint64_t rate)
 {
-	uint64_t rate;
-	int next;
+	const bool in_vain = tries(scaler) && scaler->level > scaler->before && !gains(scaler, rate) &&
+			     !may_yet_gain(scaler, rate);
 
+	return in_vain ? BNET_ASKS_MARK : BNET_ASKS_TURN;
+}
+
+void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report)
+{
+	if (!scaler->window.asks)
+		return;
+	if (scaler->window.marked == 0)
+		bnet_window_clear(&scaler->window);
+	bnet_window_mark(&scaler->window, report);
+}
+
+uint64_t bnet_scaler_trial_us(const struct bnet_scaler *scaler, uint32_t rtt_us)
+{
+	return at_least(SETTLE_US, rtt_us, SETTLE_RTTS) + window_us(scaler, rtt_us) +
+	       at_least(MARKS_US, rtt_us, MARKS_RTTS);
+}
+
+/* ---- a window's end ---- */
+
+/* True: the window does not call for a trial, and the next one begins. */
+static bool is_quiet(struct bnet_scaler *scaler, uint64_t now_us)
+{
+	learn(scaler);
+	if (propose(scaler, now_us))
+		return false;
+	if (climb_is_over(scaler, now_us))
+		scaler->state = BNET_SCALER_REVIEWING;
+	scaler->curious -= scaler->curious > 0;
+	bnet_window_clear(&scaler->window);
+	return true;
+}
+
+/* True: the window is not complete yet, or begins again. */
+static bool lacks_marks(struct bnet_scaler *scaler, uint64_t rate)
+{
+	if (scaler->window.marked == 2)
+		return false;
+	if (scaler->window.marked == 1) {
+		scaler->window.asks = last_question(scaler, rate);
+		return true;
+	}
+	scaler->curious = CURIOUS_WINDOWS;
+	bnet_window_clear(&scaler->window);
+	scaler->window.asks = BNET_ASKS_MARK;
+	return true;
+}
+
+static bool begin_next(struct bnet_scaler *scaler, const struct bnet_sample *sample, const struct bnet_carried *now)
+{
+	const bool review = reviews(scaler);
+	const int level = review && scaler->window.refused ? 0
+			  : review                         ? next_of_review(scaler, sample->now_us, now->own)
+							   : propose(scaler, sample->now_us);
+
+	if (!level || is_refused(scaler, level, sample->now_us)) {
+		bnet_window_clear(&scaler->window);
+		return false;
+	}
+	scaler->unlimited = 0;
+	begin_trial(scaler, sample, level, now);
+	return true;
+}
+
+/* The window is complete. */
+static bool decide(struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	const struct bnet_carried now = bnet_window_carried(&scaler->window);
+	const bool tried = tries(scaler);
+
+	scaler->careful -= scaler->careful > 0;
+	if (tried && end_trial(scaler, sample, &now))
+		return true;
+	if (tried && scaler->state == BNET_SCALER_HOLDING && is_quiet(scaler, sample->now_us))
+		return false;
+	return begin_next(scaler, sample, &now);
+}
+
+/* The window's last mark, if it will be needed. */
+static void ask_early(struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	const uint64_t rate = bnet_window_carried(&scaler->window).own;
+
+	if (scaler->state == BNET_SCALER_HOLDING ? propose(scaler, sample->now_us) == 0
+						 : waits_for_ranks(scaler, sample->now_us, rate))
+		return;
+	scaler->window.asks = last_question(scaler, rate);
+}
+
+bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
 	measure(scaler, sample);
+	if (!scaler->window.asks && window_is_nearly_full(scaler, sample))
+		ask_early(scaler, sample);
 	if (!window_is_full(scaler, sample))
 		return false;
-	rate = scaler->bytes * 1000000 / scaler->time_us;
-	if (tries(scaler) && waits_for_ranks(scaler, sample->now_us, rate))
-		return false; /* the window gets longer */
-	scaler->careful -= scaler->careful > 0;
-	if (tries(scaler) && end_trial(scaler, sample, rate))
-		return true;
-	next = reviews(scaler) ? next_of_review(scaler, sample->now_us, rate) : next_of_hold(scaler, sample->now_us);
-	if (next)
-		begin_trial(scaler, sample, next, rate);
-	else
-		clear_window(scaler);
-	return next != 0;
+	if (tries(scaler) && waits_for_ranks(scaler, sample->now_us, bnet_window_carried(&scaler->window).own)) {
+		if (scaler->window.marked == 2)
+			scaler->window.marked = 1; /* its end comes later */
+		return false;
+	}
+	if (scaler->state == BNET_SCALER_HOLDING && !scaler->window.judged) {
+		scaler->window.judged = true;
+		if (is_quiet(scaler, sample->now_us)) {
+			scaler->careful -= scaler->careful > 0;
+			return false;
+		}
+	}
+	if (scaler->window.asks || lacks_marks(scaler, bnet_window_carried(&scaler->window).own))
+		return false;
+	return decide(scaler, sample);
 }

@@ -15,6 +15,12 @@
  * Where ranks wait for each other, as in a collective, the slower of two connections hides what the faster one has
  * gained: a trial that gains nothing, but after which the network limits no more, waits for the other ranks' trials.
  *
+ * More streams always win a larger share of a bottleneck that others share, so a trial counts only as far as the devices
+ * at both ends carry more (network.h). Its windows lie between marks: the scaler asks for them, and its caller brings
+ * what the devices have carried by then. Before the first trial it also looks how long a fresh flow waits on the way:
+ * as long as the path's own streams, if all flows share one queue; not at all, if each flow has its own limit. What was
+ * kept is doubted again from time to time, by a trial of fewer streams.
+ *
  * Where nothing queues on the way, more streams may take longer to show what they carry than a trial lasts, so they are
  * kept in doubt. At the end of such a climb, a review with longer windows decides between the final level and the
  * fewest streams that seemed as good on the way. For a while after that, windows stay long and nothing is kept in
@@ -27,6 +33,8 @@
 #include <stdint.h>
 
 #include "scaling/limited.h"
+#include "scaling/network.h"
+#include "scaling/window.h"
 
 #define BNET_SCALER_SEEN 8 /* 1, 4, 8, … 64 are six */
 
@@ -41,11 +49,16 @@ struct bnet_scaler {
 	enum bnet_scaler_state state;
 	int level; /* streams that a connection uses */
 	int least, most;
-	int before;           /* of a trial: the level that it started from */
-	uint64_t base;        /* … and bytes/s there */
-	enum bnet_work work;  /* … and the kind of work; kept when the trial ends */
-	uint64_t patience_us; /* … and until when it may wait for other ranks */
-	uint64_t settled_us;  /* nothing is measured until then */
+	int before;               /* of a trial: the level that it started from */
+	struct bnet_carried base; /* … and what was carried there */
+	enum bnet_work work;      /* … and the kind of work; kept when the trial ends */
+	uint64_t patience_us;     /* … and until when it may wait for other ranks */
+	uint64_t settled_us;      /* nothing is measured until then */
+	uint64_t retry_us;        /* no trial until then: another one had the turn */
+	uint64_t doubt_us;        /* fewer streams are tried then */
+	uint64_t doubt_wait_us;
+	bool doubted;    /* the trial is one of these */
+	uint64_t random; /* the state of a generator: paths that begin together must not try together */
 	/* After a failed trial, by the kind of work in which it began. */
 	struct {
 		uint64_t until_us;   /* no trial until then */
@@ -60,33 +73,25 @@ struct bnet_scaler {
 		uint64_t rate;    /* bytes/s */
 	} seen[BNET_SCALER_SEEN]; /* in this climb, upwards */
 	int nseen;
-	/* the window that is being measured */
-	uint64_t bytes, time_us;
-	struct bnet_tally of[BNET_WORKS];
-};
-
-/* The progress of all connections of a path over a few milliseconds. */
-struct bnet_scaler_sample {
-	uint64_t now_us;
-	uint64_t elapsed_us;
-	uint64_t acked;
-	uint32_t rtt_us; /* the longest */
-	enum bnet_work
-		work; /* bulk where any connection has more to send than its streams took; what follows is of those */
-	bool limited; /* the network limits the streams */
-	bool pressed; /* … or nearly so; counts where there are several */
-	bool queued;  /* in most of them bytes queue on the way */
-	bool opening; /* some streams of this level are not connected yet */
+	int curious; /* windows of which those that the network limits begin with a mark: a trial may follow */
+	struct bnet_window window; /* that is being measured */
 };
 
 /* Fills the sample's work, limited, pressed and queued from the path's streams, by their work. Pure. */
-void bnet_scaler_conclude(struct bnet_scaler_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone);
+void bnet_scaler_conclude(struct bnet_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone);
 
-void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most);
+/* seed: not zero. */
+void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most, uint64_t seed);
 /* Sets the level from outside, within least and most. Ends a trial and forgets the climb, which have lost their
  * meaning. */
 void bnet_scaler_set(struct bnet_scaler *scaler, int level);
+/* Changes the bounds, and the level where it lies beyond them. A trial that would end beyond them is over. */
+void bnet_scaler_bound(struct bnet_scaler *scaler, int least, int most);
 /* Takes a sample into account; true when `level` has changed. */
-bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_scaler_sample *sample);
+bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_sample *sample);
+/* Answers scaler->window.asks, which bnet_scaler_step may have set. */
+void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report);
+/* How long the next trial takes, from its turn to its end, if it does not wait for other ranks. */
+uint64_t bnet_scaler_trial_us(const struct bnet_scaler *scaler, uint32_t rtt_us);
 
 #endif

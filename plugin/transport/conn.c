@@ -28,7 +28,12 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	if (!conn)
 		return NULL;
 	bnet_list_init(&conn->node);
-	bnet_list_init(&conn->setup.accepted);
+	bnet_list_init(&conn->of_path);
+	bnet_work_item_init(&conn->work);
+	bnet_table_entry_init(&conn->by_id);
+	bnet_list_init(&conn->setup.connectors);
+	bnet_list_init(&conn->setup.missing);
+	bnet_list_init(&conn->setup.pending);
 	bnet_claim_init(&conn->claim);
 	conn->sender = sender;
 	conn->dev = dev;
@@ -45,16 +50,25 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	return conn;
 }
 
-void bnet_conn_free(struct bnet_conn *conn)
+void bnet_conn_close(struct bnet_conn *conn)
 {
 	for (int i = 0; i < conn->nstreams; i++) {
 		bnet_socket_close(conn->streams[i]->fd);
+		conn->streams[i]->fd = -1;
+	}
+	bnet_socket_close(conn->epoll);
+	conn->epoll = -1;
+}
+
+void bnet_conn_free(struct bnet_conn *conn)
+{
+	bnet_conn_close(conn);
+	for (int i = 0; i < conn->nstreams; i++) {
 		free(conn->streams[i]);
 		bnet_count(streams, -1);
 	}
 	for (int i = 0; i < BNET_RING; i++)
 		bnet_reassembly_destroy(&conn->ring[i].reassembly);
-	bnet_socket_close(conn->epoll);
 	free(conn);
 	bnet_count(connections, -1);
 }
@@ -99,6 +113,8 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	stream->writable = true;
 	stream->readable = true;
 	stream->in.handshake_bytes = bnet_socket_received(fd);
+	if (conn->sender)
+		bnet_delivery_start(&stream->delivery, fd);
 	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
 	/* Everything that can fail comes first, and no event may precede the stream that it names: so it is added
 	 * unarmed. */
@@ -171,13 +187,18 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	va_start(args, why);
 	vsnprintf(text, sizeof(text), why, args);
 	va_end(args);
-	if (error != -ECANCELED)
+	if (error == -ESHUTDOWN)
+		bnet_info(NCCL_NET, "NET/BaguaNet: %s", text);
+	else if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);
-	/* The peer must learn of it now, not when the communicator is torn down. Bytes sent before still arrive. A
-	 * receiver resets, since an orderly end would leave a sender waiting behind a closed window. So does a sender
-	 * whose memory the kernel still uses. */
+	/* The peer must learn of it now, not when the communicator is torn down. A receiver resets, since an orderly
+	 * end would leave a sender waiting behind a closed window. So does a sender that has lost a stream, since its
+	 * receiver would wait for that stream after the orderly end of the others. A sender whose memory was given up
+	 * ends in order, and bytes sent before still arrive, unless the kernel still uses that memory. */
 	for (int i = 0; i < atomic_load(&conn->nstreams); i++) {
-		if (conn->sender && !bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
+		bool orderly = conn->sender && error == -ECANCELED;
+
+		if (orderly && !bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
 			shutdown(conn->streams[i]->fd, SHUT_RDWR);
 		else
 			bnet_socket_reset(conn->streams[i]->fd);

@@ -24,8 +24,11 @@
 #include "base/address.h"
 #include "base/config.h"
 #include "base/list.h"
+#include "base/table.h"
+#include "base/worklist.h"
 #include "device/device.h"
 #include "transport/admission.h"
+#include "transport/delivery.h"
 #include "transport/estimator.h"
 #include "transport/reassembly.h"
 #include "transport/slice.h"
@@ -105,34 +108,38 @@ struct bnet_stream {
 	struct bnet_incoming in;
 	struct bnet_estimator estimator; /* of a sender */
 	struct bnet_inflight inflight;   /* of a sender; the owner's account */
+	struct bnet_delivery delivery;   /* of a sender */
 	struct bnet_zerocopy_calls zerocopy;
-};
-
-/* An address at which the peer listens. */
-struct bnet_peer_address {
-	struct sockaddr_storage addr;
-	bool local; /* it is one of this machine's */
 };
 
 /* The establishing of a connection; under the engine's lock. */
 struct bnet_setup {
 	const void *context; /* its communicator, for finalize */
-	int npeers;          /* a sender's: the peer's listeners, the handle's first */
-	struct bnet_peer_address peers[BNET_ADDRESSES];
+	int npeers;          /* a sender's: the addresses at which the peer listens, the handle's first */
+	struct sockaddr_storage peers[BNET_ADDRESSES];
+	bool local;                   /* … which are this machine's */
 	struct bnet_resting *resting; /* its path's candidate pairs without a route */
 	int traffic_class;            /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
 	bool ready;                   /* the first stream's handshake is complete */
 	bool handed_out;              /* connect or accept has returned it */
 	int most;                     /* streams that both ends allow */
+	int peer_keepalive;           /* a sender's: the peer's BAGUA_NET_KEEPALIVE in seconds; 0: it sends no probes */
 	int wanted;                   /* streams that were opened, or tried */
+	int enough;                   /* an idle connection opens no more */
 	int connecting;               /* streams that are being opened */
+	uint64_t caught_up_us;        /* when missing streams were last opened outside a change of the level */
+	struct bnet_node connectors;  /* … by these */
+	struct bnet_node missing;     /* in the engine's list of connections that lack streams */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
-	struct bnet_node accepted; /* a receiver's: in its listen object's queue until accept */
+	int looks; /* of the control thread since an attempt's caller has asked for it */
+	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts */
+	struct bnet_node pending;
 };
 
 struct bnet_conn {
-	struct bnet_node node; /* in the engine's list of connections */
+	struct bnet_node node;         /* in the engine's list of connections */
+	struct bnet_table_entry by_id; /* an attempt's or a receiver's */
 	bool sender;
 	uint64_t id;
 	uint8_t token[BNET_TOKEN_SIZE];
@@ -142,6 +149,10 @@ struct bnet_conn {
 	struct bnet_setup setup;
 
 	struct bnet_worker *worker; /* moves its data; NULL: its caller does */
+	struct {
+		struct bnet_worker *worker; /* that did, until the connection began to end */
+		uint64_t round;             /* … in which it may still look at it */
+	} left;
 	_Atomic bool owner;
 	_Atomic uint64_t posted;      /* requests so far: the number of the next one */
 	_Atomic uint32_t outstanding; /* posted and not done: work for the owner */
@@ -149,16 +160,22 @@ struct bnet_conn {
 	_Atomic uint32_t passes;      /* of any owner; the control thread sees whether the caller polls */
 	_Atomic bool reap;            /* a receiver's: a stream other than the first has ended */
 	_Atomic int error;            /* 0 or -errno: the connection is unusable; the first error is kept */
-	uint32_t passes_seen;         /* the control thread's, as is what follows */
+	/* the control thread's; near the above, since it looks at both */
+	struct bnet_work_item work; /* in the engine's list of active connections */
+	struct bnet_node of_path;   /* a sender's: in one of its path's lists */
+	struct bnet_path *path;     /* of a sender */
+	uint32_t passes_seen;
 	uint32_t passes_sampled;
-	bool rested;            /* at the last sampling time the connection was idle */
-	struct bnet_path *path; /* of a sender */
+	uint32_t sample;    /* of its path, in which it was read last */
+	uint32_t looked_at; /* the last round over all senders that looked for undelivered bytes here */
+	bool rested;        /* at the last sampling time the connection was idle */
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */
 	struct bnet_stream *streams[BNET_MAX_STREAMS];
 	int epoll;      /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
 	bool watched;   /* a worker sleeps on `epoll` */
+	bool closed;    /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
 	uint32_t quiet; /* passes since a stream other than the first had something */
 
 	/* sender */
@@ -173,7 +190,9 @@ struct bnet_conn {
 /* watched: a worker will sleep on the connection's epoll set. */
 struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, const struct bnet_config *config,
 				bool watched);
-/* Frees what is left, after the connection has left its path. Streams whose descriptors were not taken are closed. */
+/* Closes the descriptors that nobody has taken. Only memory is left then. */
+void bnet_conn_close(struct bnet_conn *conn);
+/* After the connection has left its path. */
 void bnet_conn_free(struct bnet_conn *conn);
 
 /* Adds a connected socket after its handshake; the connection owns it from here on. Under the engine's lock. -ENOSPC,
@@ -188,7 +207,8 @@ void bnet_conn_poll(struct bnet_conn *conn);
 bool bnet_conn_try_own(struct bnet_conn *conn);
 void bnet_conn_own(struct bnet_conn *conn); /* waits: only in deregMr, in close, and without memory */
 void bnet_conn_disown(struct bnet_conn *conn);
-/* The owner gives the connection up; the first call logs why, in one line. */
+/* The owner gives the connection up; the first call logs why, in one line: a warning, unless the error is
+ * -ESHUTDOWN, the peer's orderly close. -ECANCELED, this end's own doing, is not logged. */
 __attribute__((format(printf, 3, 4))) void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...);
 
 /* Is something outstanding? A request may be done before its poster has counted it: then the count is negative for a
@@ -196,6 +216,18 @@ __attribute__((format(printf, 3, 4))) void bnet_conn_fail(struct bnet_conn *conn
 static inline bool bnet_conn_has_work(const struct bnet_conn *conn)
 {
 	return (int32_t)atomic_load(&conn->outstanding) > 0;
+}
+
+/* … and can it still be done? */
+static inline bool bnet_conn_is_workable(const struct bnet_conn *conn)
+{
+	return bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed);
+}
+
+/* Are streams being opened, or still to be? Under the engine's lock. */
+static inline bool bnet_conn_is_opening(const struct bnet_conn *conn)
+{
+	return conn->setup.connecting > 0 || !bnet_list_empty(&conn->setup.missing);
 }
 
 /* Does the caller make the passes? */

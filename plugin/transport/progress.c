@@ -4,6 +4,8 @@
  */
 #include "transport/progress.h"
 
+#include <sched.h>
+
 #include "transport/request.h"
 #include "transport/rx.h"
 #include "transport/tx.h"
@@ -16,12 +18,30 @@ bool bnet_progress(struct bnet_conn *conn)
 	return conn->sender ? bnet_tx_progress(conn) : bnet_rx_progress(conn);
 }
 
+/* Passes of a thread in a row that moved nothing, on any connection, after which it yields: the peer may be waiting for
+ * this processor. A small message and its reply arrive within fewer passes. */
+#define IDLE_PASSES 64
+
+static void yield_if_idle(bool moved)
+{
+	static _Thread_local unsigned idle;
+
+	idle = moved ? 0 : idle + 1;
+	if (idle < IDLE_PASSES)
+		return;
+	idle = 0;
+	sched_yield();
+}
+
 void bnet_progress_inline(struct bnet_conn *conn)
 {
+	bool moved;
+
 	if (!bnet_conn_is_inline(conn) || !bnet_conn_try_own(conn))
 		return;
-	bnet_progress(conn);
+	moved = bnet_progress(conn);
 	bnet_conn_disown(conn);
+	yield_if_idle(moved);
 }
 
 void bnet_progress_posted_receive(struct bnet_conn *conn)

@@ -28,7 +28,8 @@ struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint6
 	atomic_store_explicit(&request->number, number, memory_order_relaxed);
 	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
 	atomic_store_explicit(&request->known, false, memory_order_relaxed);
-	atomic_store_explicit(&request->done, false, memory_order_relaxed);
+	/* After the number: who sees the slot in use again sees its new number; bnet_request_find relies on it. */
+	atomic_store_explicit(&request->done, false, memory_order_release);
 	atomic_store_explicit(&request->busy, true, memory_order_relaxed);
 	atomic_fetch_add_explicit(&conn->posted_bytes, size, memory_order_relaxed);
 	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
@@ -51,16 +52,20 @@ struct bnet_request *bnet_request_find(struct bnet_conn *conn, uint64_t message)
 {
 	struct bnet_request *request = &conn->ring[message % BNET_RING];
 
-	if (atomic_load_explicit(&request->number, memory_order_relaxed) != message ||
-	    atomic_load_explicit(&request->done, memory_order_relaxed) ||
-	    message >= atomic_load_explicit(&conn->posted, memory_order_acquire))
+	if (message >= atomic_load_explicit(&conn->posted, memory_order_acquire))
+		return NULL;
+	/* The poster may be reusing the slot of a finished message: it writes the number first and takes `done` back
+	 * after that. So `done` is read first. Either it is still set, or the number read after it is the new one. */
+	if (atomic_load_explicit(&request->done, memory_order_acquire) ||
+	    atomic_load_explicit(&request->number, memory_order_relaxed) != message)
 		return NULL;
 	return request;
 }
 
 static void complete(struct bnet_conn *conn, struct bnet_request *request)
 {
-	atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_relaxed);
+	/* The control thread that sees nothing outstanding sees what was written for it. */
+	atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_release);
 	atomic_store_explicit(&request->done, true, memory_order_release);
 }
 

@@ -18,7 +18,8 @@ struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint6
 /* The caller's thread, after `done`: returns the size and frees the slot. */
 uint64_t bnet_request_take(struct bnet_request *request);
 
-/* The owner. The slot of a message number; NULL if that message is not posted, or is complete. */
+/* The owner. The slot of a message number; NULL if that message is not posted, or is complete, even while the poster
+ * reuses its slot. */
 struct bnet_request *bnet_request_find(struct bnet_conn *conn, uint64_t message);
 /* The owner. Credits sent bytes (1 for an empty message); the last credit completes the request. */
 void bnet_request_sent(struct bnet_conn *conn, struct bnet_request *request, uint64_t bytes);

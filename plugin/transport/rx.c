@@ -15,8 +15,9 @@
 
 /* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
-/* The first stream is read directly on every pass, since small messages arrive there. The others are asked through
- * epoll: on every pass for this many after they last had something, then on every eighth. */
+/* The first stream is read directly on every pass in which no other one brought anything, since small messages arrive
+ * there. The others are asked through epoll: on every pass for this many after they last had something, then on every
+ * eighth. */
 #define QUIET_PASSES 64
 #define QUIET_EVERY 8
 
@@ -59,6 +60,16 @@ static int lost(struct bnet_conn *conn, int error, const char *how)
 		       "the network dropped the connection; look at the other rank's log first",
 		       conn->peer, n, n == 1 ? " was" : "s were", how);
 	return error;
+}
+
+/* All streams have ended after whole frames. */
+static void ended(struct bnet_conn *conn)
+{
+	if (conn->closed)
+		bnet_conn_fail(conn, -ESHUTDOWN, "%s has closed its connection; receives that are left: %u", conn->peer,
+			       atomic_load(&conn->outstanding));
+	else
+		lost(conn, -ECONNRESET, "the peer closed it");
 }
 
 /* ---- one receive call ---- */
@@ -316,6 +327,8 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 	in->used = true;
 	bnet_wire_frame_decode(at, &frame);
 	if (frame.type != BNET_WIRE_FRAME_DATA) {
+		if (frame.type == BNET_WIRE_FRAME_CLOSE)
+			conn->closed = true;
 		/* This version acts on no other type. The length is 32 bits wide, so the skip ends. */
 		in->request = NULL;
 		begin_payload(in, frame.length, BNET_WIRE_FRAME_HEADER);
@@ -416,25 +429,37 @@ static bool exhausted(const struct bnet_conn *conn, int streams)
 	return ended > 0;
 }
 
+static bool has_something(const struct bnet_stream *stream)
+{
+	return stream->readable || stream->in.state == BNET_INCOMING_STALLED;
+}
+
+static bool pump_others(struct bnet_conn *conn, int streams)
+{
+	bool moved = false;
+
+	conn->quiet++;
+	/* A worker may sleep after this pass, and the event that woke it is not reported again. */
+	if (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0)
+		bnet_conn_poll(conn);
+	for (int i = 1; i < streams; i++)
+		if (has_something(conn->streams[i]))
+			moved |= pump(conn, conn->streams[i]);
+	return moved;
+}
+
 bool bnet_rx_progress(struct bnet_conn *conn)
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-	bool moved = false;
+	bool moved;
 
 	/* A thread that sees a request counted sees it posted. This pass does not wait for later posts. */
 	if (streams == 0 || !bnet_conn_has_work(conn))
 		return false;
-	moved = pump(conn, conn->streams[0]);
-	if (streams > 1) {
-		conn->quiet++;
-		/* A worker may sleep after this pass, and the event that woke it is not reported again. */
-		if (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0)
-			bnet_conn_poll(conn);
-		for (int i = 1; i < streams; i++)
-			if (conn->streams[i]->readable || conn->streams[i]->in.state == BNET_INCOMING_STALLED)
-				moved |= pump(conn, conn->streams[i]);
-	}
+	moved = streams > 1 && pump_others(conn, streams);
+	if (!moved || has_something(conn->streams[0]))
+		moved |= pump(conn, conn->streams[0]);
 	if (!moved && exhausted(conn, streams))
-		lost(conn, -ECONNRESET, "the peer closed it");
+		ended(conn);
 	return moved;
 }

@@ -176,6 +176,7 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 		lost(conn, (int)n);
 		return 0;
 	}
+	bnet_delivery_add(&stream->delivery, (uint64_t)n);
 	advance(stream, (size_t)n);
 	if ((size_t)n < wanted)
 		stream->writable = false;

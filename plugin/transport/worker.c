@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -354,7 +355,6 @@ void bnet_worker_adopt(struct bnet_conn *conn)
 void bnet_worker_release(struct bnet_conn *conn)
 {
 	struct bnet_worker *worker = conn->worker;
-	uint64_t round;
 	int slot = 0;
 
 	if (!worker)
@@ -365,7 +365,18 @@ void bnet_worker_release(struct bnet_conn *conn)
 	epoll_ctl(worker->epoll, EPOLL_CTL_DEL, conn->epoll, NULL);
 	worker->load--;
 	conn->worker = NULL;
-	round = atomic_load(&worker->round);
-	while (atomic_load(&worker->round) == round && !atomic_load(&worker->parked))
-		sched_yield();
+	conn->left.worker = worker;
+	conn->left.round = atomic_load(&worker->round);
+}
+
+/* The worker is there until the engine's lists are empty, and the connection is still in one. Sleeping lets a worker of
+ * lower priority on the same processor finish its round. */
+void bnet_worker_await(struct bnet_conn *conn)
+{
+	const struct timespec pause = {.tv_nsec = 50000};
+	struct bnet_worker *worker = conn->left.worker;
+
+	while (worker && atomic_load(&worker->round) == conn->left.round && !atomic_load(&worker->parked))
+		nanosleep(&pause, NULL);
+	conn->left.worker = NULL;
 }

@@ -32,8 +32,10 @@ void bnet_workers_want(int count);
 int bnet_workers_wanted(void);
 /* Under the engine's lock. A connection gets a worker, if there are any and one has room. */
 void bnet_worker_adopt(struct bnet_conn *conn);
-/* Under the engine's lock: no worker touches the connection when this returns. It waits for one round at the most. */
+/* Under the engine's lock: the connection has no worker from here on, but one may still look at it. */
 void bnet_worker_release(struct bnet_conn *conn);
+/* After that, and not under the lock, since it waits for a round of the worker: none touches the connection any more. */
+void bnet_worker_await(struct bnet_conn *conn);
 /* Under the engine's lock, from the control thread. They have ended when this returns. */
 void bnet_workers_stop(void);
 /* In a forked child: the threads are not there any more. */

@@ -58,7 +58,7 @@ void bnet_zerocopy_start(struct bnet_conn *conn)
 	conn->zerocopy.forced = conn->config->zerocopy > 0;
 	if (conn->zerocopy.forced)
 		conn->zerocopy.mode = BNET_ZEROCOPY_ON;
-	else if (conn->config->zerocopy < 0 && !conn->setup.peers[0].local)
+	else if (conn->config->zerocopy < 0 && !conn->setup.local)
 		conn->zerocopy.mode = BNET_ZEROCOPY_TRIAL;
 }
 

@@ -15,6 +15,10 @@
 #define WELCOME_MAGIC 0x434c5742u
 #define HELLO_FIXED 64
 #define WELCOME_FIXED 24
+#define QUESTION_FIXED 40
+#define ANSWER_FIXED 32
+#define QUESTION_MAGIC 0x54535551u
+#define ANSWER_MAGIC 0x57534e41u
 #define ADDRESSES_FIXED 4 /* the count, then three zero bytes */
 
 #define HANDLE_CHECK 44
@@ -231,7 +235,7 @@ size_t bnet_wire_welcome_encode(uint8_t out[BNET_WIRE_WELCOME_MAX], const struct
 	put64(p + 8, welcome->connection);
 	put16(p + 16, welcome->max_streams);
 	p[18] = welcome->proof_size;
-	p[19] = 0;
+	p[19] = welcome->keepalive;
 	put32(p + 20, welcome->features);
 	memcpy(p + WELCOME_FIXED, welcome->proof, welcome->proof_size);
 	size += put_addresses(p + size, welcome);
@@ -249,6 +253,7 @@ int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_
 	welcome->connection = get64(body + 8);
 	welcome->max_streams = get16(body + 16);
 	welcome->proof_size = body[18];
+	welcome->keepalive = body[19];
 	welcome->features = get32(body + 20);
 	if (welcome->proof_size > BNET_PROOF_MAX || welcome->proof_size > size - WELCOME_FIXED)
 		return -EBADMSG;
@@ -257,16 +262,81 @@ int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_
 	return get_addresses(body + known, size - known, welcome);
 }
 
+size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const struct bnet_wire_question *question)
+{
+	uint8_t *p = out + BNET_WIRE_FRAME_HEADER;
+
+	put32(p, QUESTION_MAGIC);
+	put16(p + 4, question->version);
+	put16(p + 6, question->turn);
+	put64(p + 8, question->connection);
+	memcpy(p + 16, question->token, BNET_TOKEN_SIZE);
+	put32(p + 32, question->turn_ms);
+	put32(p + 36, 0);
+	return finish(out, BNET_WIRE_FRAME_QUESTION, QUESTION_FIXED);
+}
+
+int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire_question *question)
+{
+	if (size < QUESTION_FIXED || get32(body) != QUESTION_MAGIC)
+		return -EBADMSG;
+	question->version = get16(body + 4);
+	question->turn = get16(body + 6) & 1;
+	question->connection = get64(body + 8);
+	memcpy(question->token, body + 16, BNET_TOKEN_SIZE);
+	question->turn_ms = get32(body + 32);
+	return 0;
+}
+
+size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_SIZE], const struct bnet_wire_answer *answer)
+{
+	uint8_t *p = out + BNET_WIRE_FRAME_HEADER;
+
+	put32(p, ANSWER_MAGIC);
+	put16(p + 4, answer->version);
+	put16(p + 6, answer->verdict);
+	put64(p + 8, answer->connection);
+	put64(p + 16, answer->at_us);
+	put64(p + 24, answer->received);
+	return finish(out, BNET_WIRE_FRAME_ANSWER, ANSWER_FIXED);
+}
+
+int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_answer *answer)
+{
+	if (size < ANSWER_FIXED || get32(body) != ANSWER_MAGIC)
+		return -EBADMSG;
+	answer->version = get16(body + 4);
+	answer->verdict = get16(body + 6);
+	answer->connection = get64(body + 8);
+	answer->at_us = get64(body + 16);
+	answer->received = get64(body + 24);
+	return 0;
+}
+
+static bool is_frame(const struct bnet_wire_frame *frame, uint8_t type, uint32_t least)
+{
+	return frame->type == type && frame->length >= least &&
+	       frame->length <= BNET_WIRE_HANDSHAKE_MAX - BNET_WIRE_FRAME_HEADER;
+}
+
 bool bnet_wire_frame_is_hello(const struct bnet_wire_frame *frame)
 {
-	return frame->type == BNET_WIRE_FRAME_HELLO && frame->length >= HELLO_FIXED &&
-	       frame->length <= BNET_WIRE_HANDSHAKE_MAX - BNET_WIRE_FRAME_HEADER;
+	return is_frame(frame, BNET_WIRE_FRAME_HELLO, HELLO_FIXED);
 }
 
 bool bnet_wire_frame_is_welcome(const struct bnet_wire_frame *frame)
 {
-	return frame->type == BNET_WIRE_FRAME_WELCOME && frame->length >= WELCOME_FIXED &&
-	       frame->length <= BNET_WIRE_HANDSHAKE_MAX - BNET_WIRE_FRAME_HEADER;
+	return is_frame(frame, BNET_WIRE_FRAME_WELCOME, WELCOME_FIXED);
+}
+
+bool bnet_wire_frame_is_question(const struct bnet_wire_frame *frame)
+{
+	return is_frame(frame, BNET_WIRE_FRAME_QUESTION, QUESTION_FIXED);
+}
+
+bool bnet_wire_frame_is_answer(const struct bnet_wire_frame *frame)
+{
+	return is_frame(frame, BNET_WIRE_FRAME_ANSWER, ANSWER_FIXED);
 }
 
 void bnet_wire_data_encode(uint8_t out[BNET_WIRE_DATA_HEADER], const struct bnet_wire_data *data)

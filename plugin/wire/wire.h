@@ -5,7 +5,7 @@
  * little-endian and of fixed width.
  *
  * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
- * The opposite direction is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet
+ * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet
  * send. A frame of an unknown type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
@@ -35,6 +35,9 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_ACK = 4,
 	BNET_WIRE_FRAME_HEARTBEAT = 5,
 	BNET_WIRE_FRAME_STREAM_DEAD = 6,
+	BNET_WIRE_FRAME_QUESTION = 7,
+	BNET_WIRE_FRAME_ANSWER = 8,
+	BNET_WIRE_FRAME_CLOSE = 9, /* the sender closes, and nothing was outstanding; has no body */
 };
 
 enum bnet_wire_verdict {
@@ -43,6 +46,7 @@ enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_TOKEN = 2,   /* no listener has this token, or no longer */
 	BNET_WIRE_VERDICT_GONE = 3,    /* the stream's connection does not exist, or no longer */
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
+	BNET_WIRE_VERDICT_BUSY = 5,    /* of an ANSWER: another path to this device has the turn */
 };
 
 #define BNET_WIRE_FRAME_HEADER 8
@@ -86,12 +90,32 @@ struct bnet_wire_welcome {
 	uint16_t version;
 	uint16_t verdict;     /* enum bnet_wire_verdict */
 	uint16_t max_streams; /* the listener's own BAGUA_NET_NSTREAMS */
+	uint8_t keepalive;    /* … and its BAGUA_NET_KEEPALIVE; 0: its kernel sends no probes, or it does not say */
 	uint64_t connection;
 	uint32_t features;
 	uint8_t proof_size;
 	uint8_t proof[BNET_PROOF_MAX];
 	uint8_t naddresses; /* 0: the handle has the only address, or this WELCOME does not list them */
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
+};
+
+/* How much has the receiver's device received, and may a trial begin? The sender of an existing connection asks. */
+#define BNET_WIRE_QUESTION_SIZE (BNET_WIRE_FRAME_HEADER + 40)
+struct bnet_wire_question {
+	uint16_t version;
+	bool turn; /* a trial is about to begin: nobody else's on this device for turn_ms */
+	uint64_t connection;
+	uint8_t token[BNET_TOKEN_SIZE];
+	uint32_t turn_ms;
+};
+
+#define BNET_WIRE_ANSWER_SIZE (BNET_WIRE_FRAME_HEADER + 32)
+struct bnet_wire_answer {
+	uint16_t version;
+	uint16_t verdict;    /* enum bnet_wire_verdict; the rest is valid with OK and BUSY */
+	uint64_t connection; /* as asked */
+	uint64_t at_us;      /* the answering host's clock, from an arbitrary start */
+	uint64_t received;   /* bytes that all interfaces of the device had received by then; 0: not known */
 };
 
 #define BNET_WIRE_DATA_HEADER 32
@@ -121,6 +145,13 @@ int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_
 /* Does the header announce this frame with a valid length? Decided after eight bytes, before anything is stored. */
 bool bnet_wire_frame_is_hello(const struct bnet_wire_frame *frame);
 bool bnet_wire_frame_is_welcome(const struct bnet_wire_frame *frame);
+
+size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const struct bnet_wire_question *question);
+size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_SIZE], const struct bnet_wire_answer *answer);
+int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire_question *question);
+int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_answer *answer);
+bool bnet_wire_frame_is_question(const struct bnet_wire_frame *frame);
+bool bnet_wire_frame_is_answer(const struct bnet_wire_frame *frame);
 
 void bnet_wire_data_encode(uint8_t out[BNET_WIRE_DATA_HEADER], const struct bnet_wire_data *data);
 /* in: the frame header and the DATA header. -EBADMSG also for a slice outside its message or not cut at a multiple of

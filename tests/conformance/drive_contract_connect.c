@@ -7,10 +7,12 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 /* ---- handles ---- */
 
@@ -90,7 +92,7 @@ static void zero_handle(struct contract *c)
 	contract_finalize(c);
 }
 
-/* A garbage handle never crashes and never connects. */
+/* A garbage handle never crashes and never connects, and a sentence explains it. */
 static void garbage_handle(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -100,7 +102,7 @@ static void garbage_handle(struct contract *c)
 	for (int round = 0; round < 64; round++) {
 		for (size_t i = 0; i < sizeof(handle); i++)
 			handle[i] = (unsigned char)drive_random(&state);
-		contract_connect_error(c, handle);
+		expect_refusal(c, handle, "handle");
 	}
 	contract_finalize(c);
 }
@@ -162,6 +164,38 @@ static void accept_polls(struct contract *c)
 		drive_check(!comm, "accept returned a connection that no peer made");
 	}
 	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
+	contract_finalize(c);
+}
+
+/* connect returns at once, although the listener's process is stopped and answers nothing. */
+static void connect_polls(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+	void *comm = NULL;
+	int status;
+
+	contract_load(c);
+	contract_take(c, handle, sizeof(handle));
+	drive_check(kill(c->peer, SIGSTOP) == 0 && waitpid(c->peer, &status, WUNTRACED) == c->peer, "no stop: %m");
+	for (int i = 0; i < 100; i++) {
+		drive_ok(bnet_client_connect(&c->client, c->device, handle, &comm));
+		drive_check(!comm, "connect returned a connection that no peer accepted");
+	}
+	drive_check(kill(c->peer, SIGCONT) == 0, "no end of the stop: %m");
+	comm = contract_connect(c, handle);
+	contract_send_stamped(c, comm, 5000, 1);
+	drive_ok(bnet_client_close_send(&c->client, comm));
+	contract_finalize(c);
+}
+
+static void connect_polls_peer(struct contract *c)
+{
+	void *comm;
+
+	contract_load(c);
+	comm = contract_accept_from_peer(c);
+	contract_recv_stamped(c, comm, 5000, 1);
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
 }
 
@@ -309,6 +343,7 @@ static void log_lines(struct contract *c)
 	contract_load(c);
 	snprintf(version, sizeof(version), "net API v%d", c->source.api);
 	drive_check(drive_log_has(NCCL_LOG_INFO, "NET/BaguaNet: version ", version), "no line says what has started");
+	drive_check(drive_log_count_of(NCCL_LOG_INFO, "NET/BaguaNet: version ") == 1, "several lines do");
 	drive_check(drive_log_has(NCCL_LOG_INFO, "streams ", "progress "), "nor how");
 
 	before = drive_log_count(NCCL_LOG_INFO);
@@ -324,6 +359,33 @@ static void log_lines(struct contract *c)
 	contract_close_pair(c, pair);
 	contract_finalize(c);
 	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "an ordinary life warns");
+}
+
+/* From v11 on NCCL says what a communicator will do; each end's line repeats it. */
+static void log_intent(struct contract *c)
+{
+	ncclNetAttr_t attr = {
+		.sendCommAttr = {.maxConcurrentPeers = 3, .maxFlowsPerPeer = 2},
+		.recvCommAttr = {.maxConcurrentPeers = 1, .maxFlowsPerPeer = 1},
+		.op = 1 << 4,
+		.algo = UINT32_MAX,
+		.proto = UINT32_MAX,
+	};
+	struct pair pair;
+
+	contract_load(c);
+	if (c->source.api == 11)
+		drive_ok(((const ncclNet_v11_t *)c->client.raw)->setNetAttr(c->client.ctx, &attr));
+	else
+		drive_ok(((const ncclNet_v12_t *)c->client.raw)->setNetAttr(c->client.ctx, &attr));
+	pair = contract_pair(c);
+	drive_check(drive_log_has(NCCL_LOG_INFO, "sends to ", "; NCCL says: AllReduce, up to 3 peers, 2 flows each"),
+		    "the sending end's line does not say it");
+	drive_check(drive_log_has(NCCL_LOG_INFO, "receives from ", "; NCCL says: AllReduce, up to 1 peer, 1 flow each"),
+		    "the receiving end's line does not say it");
+	contract_exchange(c, pair, 1000);
+	contract_close_pair(c, pair);
+	contract_finalize(c);
 }
 
 /* ---- properties ---- */
@@ -380,11 +442,13 @@ const struct scenario contract_connect_scenarios[] = {
 	{"connect_before_accept", connect_before_accept, NULL, 0},
 	{"never_accepted", never_accepted, NULL, 0},
 	{"accept_polls", accept_polls, NULL, 5},
+	{"connect_polls", connect_polls, connect_polls_peer, 5},
 	{"several_accepts", several_accepts, NULL, 0},
 	{"stale_handle", stale_handle, NULL, 0},
 	{"listener_gone", listener_gone, listener_gone_peer, 0},
 	{"contexts", contexts, NULL, 11},
 	{"init_twice", init_twice, NULL, 0},
 	{"log_lines", log_lines, NULL, 0},
+	{"log_intent", log_intent, NULL, 11},
 	{NULL, NULL, NULL, 0},
 };

@@ -22,6 +22,7 @@
 struct end { /* of a stream */
 	int fd;
 	int family;
+	uint16_t port; /* its own */
 	bool accepted;
 };
 
@@ -40,15 +41,13 @@ static bool is_tcp(int fd)
 	return (family == AF_INET || family == AF_INET6) && option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
 }
 
-/* Both families have the port at the same offset. */
+/* 0: the descriptor has been closed since. Both families have the port at the same offset. */
 static uint16_t local_port(int fd)
 {
 	struct sockaddr_in6 address;
 	socklen_t size = sizeof(address);
 
-	if (getsockname(fd, (struct sockaddr *)&address, &size) != 0)
-		drive_fail("getsockname: %m");
-	return address.sin6_port;
+	return getsockname(fd, (struct sockaddr *)&address, &size) == 0 ? address.sin6_port : 0;
 }
 
 static bool is_connected(int fd)
@@ -61,7 +60,8 @@ static bool is_connected(int fd)
 
 #define MOST_ENDS 64
 
-/* The process's connected TCP sockets; those with its listener's port were accepted. */
+/* The process's connected TCP sockets; those with its listener's port were accepted. The control thread may close some
+ * meanwhile. */
 static int find_ends(struct end ends[MOST_ENDS])
 {
 	DIR *directory = opendir("/proc/self/fd");
@@ -77,11 +77,13 @@ static int find_ends(struct end ends[MOST_ENDS])
 		if (option(fd, SOL_SOCKET, SO_ACCEPTCONN) == 1)
 			listener = local_port(fd);
 		else if (is_connected(fd) && count < MOST_ENDS)
-			ends[count++] = (struct end){.fd = fd, .family = option(fd, SOL_SOCKET, SO_DOMAIN)};
+			ends[count++] = (struct end){.fd = fd,
+						     .family = option(fd, SOL_SOCKET, SO_DOMAIN),
+						     .port = local_port(fd)};
 	}
 	closedir(directory);
 	for (int i = 0; i < count; i++)
-		ends[i].accepted = local_port(ends[i].fd) == listener;
+		ends[i].accepted = ends[i].port == listener;
 	return count;
 }
 
@@ -215,14 +217,14 @@ static void expect_congestion(const struct end *end, const char *wanted)
 	drive_check(strcmp(name, wanted) == 0, "%s has %s instead of %s", kind_of(end), name, wanted);
 }
 
-static void expect_congestion_of_pair(struct contract *c, const char *wanted)
+static void expect_congestion_of_pair(struct contract *c, const char *connecting, const char *accepted)
 {
 	struct pair pair = contract_pair(c);
 	struct end ends[MOST_ENDS];
 
 	all_ends(c, pair, ends);
 	for (int i = 0; i < 2 * STREAMS; i++)
-		expect_congestion(&ends[i], wanted);
+		expect_congestion(&ends[i], ends[i].accepted ? accepted : connecting);
 	close_all(c, pair);
 }
 
@@ -259,12 +261,24 @@ static void congestion(struct contract *c)
 	choose_congestion(name, sizeof(name));
 	set_parameter("BAGUA_NET_CONGESTION", name);
 	contract_load(c);
-	expect_congestion_of_pair(c, name);
+	expect_congestion_of_pair(c, name, name);
 	contract_finalize(c);
 	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "%s is warned of", name);
 }
 
-/* One line for the process, however many connections it opens, and the system's choice is used. */
+/* Within one host nothing congests, and reno, unlike bbr, is never paced. */
+static void congestion_within_host(struct contract *c)
+{
+	char ours[64];
+
+	read_sysctl("tcp_congestion_control", ours, sizeof(ours));
+	set_parameter("BAGUA_NET_CONGESTION", "");
+	contract_load(c);
+	expect_congestion_of_pair(c, "reno", ours);
+	contract_finalize(c);
+}
+
+/* One line for the process, however many connections it opens, and the setting counts as empty. */
 static void congestion_unknown(struct contract *c)
 {
 	char ours[64], available[256];
@@ -274,7 +288,7 @@ static void congestion_unknown(struct contract *c)
 	set_parameter("BAGUA_NET_CONGESTION", "no-such_one");
 	for (int i = 0; i < 2; i++) {
 		contract_load(c);
-		expect_congestion_of_pair(c, ours);
+		expect_congestion_of_pair(c, "reno", ours);
 		contract_finalize(c);
 	}
 	drive_check(drive_log_has(NCCL_LOG_WARN, "BAGUA_NET_CONGESTION=no-such_one", available),
@@ -316,6 +330,7 @@ const struct scenario contract_options_scenarios[] = {
 	{"traffic_class_refused", traffic_class_refused, NULL, 10},
 	{"traffic_class_parameter", traffic_class_parameter, NULL, 0},
 	{"congestion", congestion, NULL, 0},
+	{"congestion_within_host", congestion_within_host, NULL, 0},
 	{"congestion_unknown", congestion_unknown, NULL, 0},
 	{"pacing", pacing, NULL, 0},
 	{NULL, NULL, NULL, 0},

@@ -31,6 +31,8 @@ static void killed_while_receiving(struct contract *c)
 	request = contract_irecv(c, &region, 0, MIB);
 	contract_kill_peer(c);
 	contract_wait_error(c, request);
+	while (!drive_log_has(NCCL_LOG_WARN, "broke", "127.0.0.1")) /* another thread may write it */
+		contract_nap();
 	contract_unmap(c, &region);
 	drive_ok(bnet_client_close_recv(&c->client, region.comm));
 	contract_finalize(c);
@@ -66,7 +68,56 @@ static void accept_and_wait(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-/* The peer closes in order while this side expects one more message. The messages that it sent still arrive. */
+/* A caller in the midst of posting gets requests, as many as NCCL has outstanding, and each of them fails. A caller that
+ * never tests gets the error in the end. */
+static void post_on_broken(struct contract *c, const struct region *region, bool sends)
+{
+	ncclResult_t result;
+	void *request;
+
+	for (int posted = 0;; posted++) {
+		request = NULL;
+		result = sends ? bnet_client_isend(&c->client, region->comm, region->data, 1000, 0, region->mhandle,
+						   &request)
+			       : bnet_client_irecv(&c->client, region->comm, region->data, 1000, 0, region->mhandle,
+						   &request);
+		drive_check(result == ncclSuccess || posted >= 32, "only %d requests were taken", posted);
+		if (result != ncclSuccess)
+			return;
+		drive_check(request, "asked to be called again, for ever");
+		contract_wait_error(c, request);
+	}
+}
+
+static void posts_on_broken(struct contract *c)
+{
+	struct region from, to;
+
+	contract_load(c);
+	to = contract_map(c, contract_accept_from_peer(c), 4096);
+	from = contract_map(c, contract_connect_to_peer(c), 64 * MIB);
+	contract_kill_peer(c);
+	contract_wait_error(c, contract_irecv(c, &to, 0, 1000));
+	contract_wait_error(c, contract_isend(c, &from, 0, from.size));
+	post_on_broken(c, &to, false);
+	post_on_broken(c, &from, true);
+	contract_unmap(c, &to);
+	contract_unmap(c, &from);
+	drive_ok(bnet_client_close_recv(&c->client, to.comm));
+	drive_ok(bnet_client_close_send(&c->client, from.comm));
+	contract_finalize(c);
+}
+
+static void posts_on_broken_peer(struct contract *c)
+{
+	contract_load(c);
+	contract_connect_to_peer(c);
+	contract_accept_from_peer(c);
+	contract_await(c, 'x'); /* until it is killed */
+}
+
+/* The peer closes in order while this side expects one more message. The messages that it sent still arrive, and since
+ * nothing is lost there is no warning. */
 static void closed_too_early(struct contract *c)
 {
 	struct region region;
@@ -77,7 +128,10 @@ static void closed_too_early(struct contract *c)
 	contract_join_peer(c);
 	contract_recv_stamped(c, comm, 5000, 0);
 	region = contract_map(c, comm, 4096);
-	contract_wait_error(c, contract_irecv(c, &region, 0, 4096));
+	drive_check(contract_wait_error(c, contract_irecv(c, &region, 0, 4096)) == ncclRemoteError, "another error");
+	while (!drive_log_has(NCCL_LOG_INFO, "has closed its connection", "127.0.0.1"))
+		contract_nap();
+	drive_check(drive_log_count(NCCL_LOG_WARN) == 0, "there is a warning");
 	contract_unmap(c, &region);
 	drive_ok(bnet_client_close_recv(&c->client, comm));
 	contract_finalize(c);
@@ -352,6 +406,7 @@ static void silent_stdout(struct contract *c)
 const struct scenario contract_process_scenarios[] = {
 	{"killed_while_receiving", killed_while_receiving, connect_and_wait, 0},
 	{"killed_while_sending", killed_while_sending, accept_and_wait, 0},
+	{"posts_on_broken", posts_on_broken, posts_on_broken_peer, 0},
 	{"closed_too_early", closed_too_early, closed_too_early_peer, 0},
 	{"fork_lives_on", fork_lives_on, fork_lives_on_peer, 0},
 	{"fork_child_exits", fork_child_exits, NULL, 0},

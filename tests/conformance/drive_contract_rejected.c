@@ -75,7 +75,7 @@ static void await_hangup(int fd)
 
 /* ---- connections that send something else than HELLO ---- */
 
-/* The text is rejected. A running connection works meanwhile and afterwards, and a new one opens. */
+/* The text is rejected, with one line. A running connection works meanwhile and afterwards, and a new one opens. */
 static void expect_rejection(struct contract *c, const void *text, size_t size)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -91,6 +91,9 @@ static void expect_rejection(struct contract *c, const void *text, size_t size)
 		drive_fail("send: %m");
 	contract_exchange(c, running, 300000);
 	await_hangup(fd);
+	drive_check(drive_log_count_of(NCCL_LOG_INFO, "dropped a connection from ") == 1,
+		    "%d lines for a rejected connection, 1 was expected",
+		    drive_log_count_of(NCCL_LOG_INFO, "dropped a connection from "));
 	contract_exchange(c, running, 300000);
 	fresh.send = contract_connect(c, handle);
 	fresh.recv = contract_accept(c, listen_comm);

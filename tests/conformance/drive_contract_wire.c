@@ -30,11 +30,20 @@
 #define FRAME_DATA 3
 #define HELLO_SIZE (8 + 64)
 #define WELCOME_SIZE (8 + 24)
+#define FRAME_QUESTION 7
+#define FRAME_ANSWER 8
 #define DATA_SIZE 32
+#define QUESTION_SIZE (8 + 40)
+#define ANSWER_SIZE (8 + 32)
+#define QUESTION_MAGIC UINT32_C(0x54535551)
+#define ANSWER_MAGIC UINT32_C(0x57534e41)
 #define HELLO_MAGIC UINT32_C(0x4f4c4842)
 #define WELCOME_MAGIC UINT32_C(0x434c5742)
 #define VERDICT_OK 0
 #define VERDICT_VERSION 1
+#define VERDICT_GONE 3
+#define VERDICT_BUSY 5
+#define CONNECTION 77
 
 /* ---- bytes ---- */
 
@@ -96,7 +105,8 @@ static void hear(int fd, void *bytes, size_t size)
 }
 
 /* Connects to the listener of a handle, sends HELLO and receives WELCOME. */
-static int handshake(const unsigned char *handle, unsigned version, unsigned stream, unsigned char *welcome)
+static int open_stream(const unsigned char *handle, uint64_t connection, unsigned version, unsigned stream,
+		       unsigned char *welcome)
 {
 	unsigned char hello[HELLO_SIZE] = {0};
 	int fd = contract_open_socket(handle);
@@ -105,12 +115,17 @@ static int handshake(const unsigned char *handle, unsigned version, unsigned str
 	put(hello + 8, 4, HELLO_MAGIC);
 	put(hello + 12, 2, version);
 	put(hello + 14, 2, stream);
-	put(hello + 16, 8, 77); /* the connection */
+	put(hello + 16, 8, connection);
 	memcpy(hello + 24, handle + HANDLE_TOKEN, 16);
 	say(fd, hello, sizeof(hello));
 	hear(fd, welcome, WELCOME_SIZE);
 	drive_check(welcome[0] == FRAME_WELCOME && get(welcome + 8, 4) == WELCOME_MAGIC, "the answer is no WELCOME");
 	return fd;
+}
+
+static int handshake(const unsigned char *handle, unsigned version, unsigned stream, unsigned char *welcome)
+{
+	return open_stream(handle, CONNECTION, version, stream, welcome);
 }
 
 /* ---- another version ---- */
@@ -227,85 +242,67 @@ static void say_rest(int fd, size_t size)
 	say(fd, bytes, size);
 }
 
-/* False: the connection has failed, which is allowed with such a peer. */
-static bool completes(struct contract *c, void *request)
+static void await_request(struct contract *c, void *request)
+{
+	for (int done = 0, size; !done; sched_yield())
+		drive_ok(bnet_client_test(&c->client, request, &done, &size));
+}
+
+static void expect_open(struct contract *c, void *request)
 {
 	int done = 0, size;
 
-	while (!done) {
-		if (bnet_client_test(&c->client, request, &done, &size) != ncclSuccess)
-			return false;
-		sched_yield();
-	}
-	return true;
+	drive_ok(bnet_client_test(&c->client, request, &done, &size));
+	drive_check(!done, "a part of a message completed its receive");
 }
 
 /* Reads memory that this thread or a worker is still writing: ThreadSanitizer would rightly report it. */
-__attribute__((no_sanitize("thread"))) static bool begins(struct contract *c, void *request,
-							  const volatile unsigned char *last)
+__attribute__((no_sanitize("thread"))) static void await_part(struct contract *c, void *request,
+							      const volatile unsigned char *last)
 {
-	int done = 0, size;
-
-	while (*last != 'x') {
-		if (bnet_client_test(&c->client, request, &done, &size) != ncclSuccess)
-			return false;
-		drive_check(!done, "a part of a message completed its receive");
-		sched_yield();
-	}
-	return true;
+	for (; *last != 'x'; sched_yield())
+		expect_open(c, request);
 }
 
 /* A message of a few bytes into the second half. Once it has arrived, all earlier bytes of its stream have been
  * read. */
-static bool small_message(struct contract *c, const struct region *region, int fd, uint64_t message)
+static void small_message(struct contract *c, const struct region *region, int fd, uint64_t message)
 {
-	void *request = NULL;
+	void *request = contract_irecv(c, region, SLICE, SMALL);
 
-	if (bnet_client_irecv(&c->client, region->comm, region->data + SLICE, SMALL, 0, region->mhandle, &request) !=
-		    ncclSuccess ||
-	    !request)
-		return false;
 	say_message(fd, message, SMALL, SMALL);
-	return completes(c, request);
+	await_request(c, request);
 }
 
-/* Stream 1 begins a message, and stream 0 carries all of it. Either that completes the receive, and *late is true, or
- * the place belongs to stream 1 until its slice has arrived. False: the connection has failed. */
-static bool overtake(struct contract *c, const struct region *region, const int *fds, bool *late)
+/* Stream 1 begins a message, and stream 0 carries all of it: the place belongs to stream 1 until its slice has
+ * arrived. */
+static void overtake(struct contract *c, const struct region *region, const int *fds)
 {
 	void *request = contract_irecv(c, region, 0, SLICE), *next = contract_irecv(c, region, SLICE, SMALL);
-	int done = 0, size;
 
 	say_message(fds[1], 0, SLICE, BEGUN);
-	if (!begins(c, request, region->data + BEGUN - 1))
-		return false;
+	await_part(c, request, region->data + BEGUN - 1);
 	say_message(fds[0], 0, SLICE, SLICE);
 	say_message(fds[0], 1, SMALL, SMALL);
-	if (!completes(c, next) || bnet_client_test(&c->client, request, &done, &size) != ncclSuccess)
-		return false;
-	*late = done;
-	if (done)
-		return true;
+	await_request(c, next);
+	expect_open(c, request);
 	say_rest(fds[1], SLICE - BEGUN);
-	return completes(c, request);
+	await_request(c, request);
 }
 
 /* The message's slice arrives again, by either stream, after its memory was given back: at once, and when its slot in
  * the ring of requests has been reused. */
-static void repeat(struct contract *c, const struct region *region, const int *fds, bool late)
+static void repeat(struct contract *c, const struct region *region, const int *fds)
 {
 	uint64_t message = 2;
 
-	if (late)
-		say_rest(fds[1], SLICE - BEGUN);
 	for (int round = 0; round < 2 * REPEATS; round++) {
 		int fd = fds[round % 2];
 
 		if (round == 0 || round >= REPEATS)
 			say_message(fd, 0, SLICE, SLICE);
-		if (!small_message(c, region, fds[1 - round % 2], message++) ||
-		    !small_message(c, region, fd, message++))
-			return;
+		small_message(c, region, fds[1 - round % 2], message++);
+		small_message(c, region, fd, message++);
 	}
 }
 
@@ -314,7 +311,6 @@ static void repeated_slice(struct contract *c)
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
 	struct region region;
 	void *listen_comm, *comm;
-	bool late;
 	int fds[2];
 
 	contract_load(c);
@@ -326,15 +322,14 @@ static void repeated_slice(struct contract *c)
 	comm = contract_accept(c, listen_comm);
 	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	region = contract_map(c, comm, 2 * SLICE);
-	if (overtake(c, &region, fds, &late)) {
-		drive_check(drive_untouched(region.data, SLICE, 'x') < 0, "the message came out wrong");
-		memset(region.data, 'v', region.size);
-		repeat(c, &region, fds, late);
-		memset(region.data + SLICE, 'v', SMALL);
-		drive_check(drive_untouched(region.data, region.size, 'v') < 0,
-			    "a repeated slice wrote into memory that was given back, byte %zd",
-			    drive_untouched(region.data, region.size, 'v'));
-	}
+	overtake(c, &region, fds);
+	drive_check(drive_untouched(region.data, SLICE, 'x') < 0, "the message came out wrong");
+	memset(region.data, 'v', region.size);
+	repeat(c, &region, fds);
+	memset(region.data + SLICE, 'v', SMALL);
+	drive_check(drive_untouched(region.data, region.size, 'v') < 0,
+		    "a repeated slice wrote into memory that was given back, byte %zd",
+		    drive_untouched(region.data, region.size, 'v'));
 	close(fds[0]);
 	close(fds[1]);
 	contract_unmap(c, &region);
@@ -348,16 +343,14 @@ static void repeated_slice(struct contract *c)
 static void receive_in_parts(struct contract *c, const struct region *region, int fd, uint64_t message, size_t first)
 {
 	void *request = contract_irecv(c, region, 0, SMALL);
-	int done = 0, size;
 
 	memset(region->data, 'v', region->size);
 	say_message(fd, message, SMALL, first);
 	if (first)
-		drive_check(begins(c, request, region->data + first - 1), "a part of a message fails the connection");
-	drive_ok(bnet_client_test(&c->client, request, &done, &size));
-	drive_check(!done, "a part of a message completed its receive");
+		await_part(c, request, region->data + first - 1);
+	expect_open(c, request);
 	say_rest(fd, SMALL - first);
-	drive_check(completes(c, request), "the rest of a message fails the connection");
+	await_request(c, request);
 	drive_check(drive_untouched(region->data, SMALL, 'x') < 0, "the message came out wrong");
 	drive_check(drive_untouched(region->data + SMALL, region->size - SMALL, 'v') < 0,
 		    "it wrote behind the message");
@@ -386,10 +379,10 @@ static void small_in_parts(struct contract *c)
 
 	for (size_t first = 0; first < SMALL; first++) {
 		for (int alone = 0; alone < 3; alone++)
-			drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
+			small_message(c, &region, fd, message++);
 		receive_in_parts(c, &region, fd, message++, first);
 	}
-	drive_check(small_message(c, &region, fd, message++), "a message fails the connection");
+	small_message(c, &region, fd, message++);
 	say_message(fd, message, SMALL, SMALL);
 	close(fd);
 	drive_check(contract_wait(c, contract_irecv(c, &region, 0, SMALL)) == (int)SMALL, "the last message is lost");
@@ -411,10 +404,10 @@ static void rest_into_protected_memory(struct contract *c, size_t first)
 	void *request = contract_irecv(c, &region, 0, LINES);
 
 	say_message(fd, 0, LINES, first);
-	drive_check(begins(c, request, region.data + first - 1), "a part of a message fails the connection");
+	await_part(c, request, region.data + first - 1);
 	drive_check(mprotect(region.data, region.size, PROT_READ) == 0, "mprotect: %m");
 	say_rest(fd, LINES - first);
-	drive_check(completes(c, request), "the kernel was to write into place, and met EFAULT");
+	await_request(c, request); /* fails with EFAULT if the kernel was to write into place */
 }
 
 /* The kernel copies a payload in no order that anyone guarantees, so it must not write the rest of a small one into
@@ -440,12 +433,88 @@ static void small_copied_in_order(struct contract *c)
 	}
 }
 
+/* ---- questions ---- */
+
+struct answer {
+	unsigned verdict;
+	uint64_t at_us, received;
+};
+
+static struct answer ask(const unsigned char *handle, uint64_t connection, bool turn)
+{
+	unsigned char question[QUESTION_SIZE] = {0}, bytes[ANSWER_SIZE], rest;
+	int fd = contract_open_socket(handle);
+
+	write_frame(question, FRAME_QUESTION, QUESTION_SIZE - 8);
+	put(question + 8, 4, QUESTION_MAGIC);
+	put(question + 12, 2, VERSION);
+	put(question + 14, 2, turn);
+	put(question + 16, 8, connection);
+	memcpy(question + 24, handle + HANDLE_TOKEN, 16);
+	put(question + 40, 4, 1000000); /* ms of the turn */
+	say(fd, question, sizeof(question));
+	hear(fd, bytes, sizeof(bytes));
+	drive_check(bytes[0] == FRAME_ANSWER && get(bytes + 8, 4) == ANSWER_MAGIC && get(bytes + 16, 8) == connection,
+		    "the answer is no ANSWER");
+	drive_check(recv(fd, &rest, 1, 0) == 0, "the socket is not closed after the answer");
+	close(fd);
+	return (struct answer){.verdict = (unsigned)get(bytes + 14, 2),
+			       .at_us = get(bytes + 24, 8),
+			       .received = get(bytes + 32, 8)};
+}
+
+static void expect_verdict(const unsigned char *handle, uint64_t connection, bool turn, unsigned verdict)
+{
+	const struct answer answer = ask(handle, connection, turn);
+
+	drive_check(answer.verdict == verdict, "the verdict is %u instead of %u", answer.verdict, verdict);
+}
+
+/* A peer learns how much the device has received, and one of its connections has the turn, for a while. */
+static void questions(struct contract *c)
+{
+	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
+	struct answer before, after;
+	void *listen_comm, *comms[2];
+	int fds[2];
+
+	contract_load(c);
+	listen_comm = contract_listen(c, handle);
+	for (unsigned i = 0; i < 2; i++)
+		fds[i] = open_stream(handle, CONNECTION + i, VERSION, 0, welcome);
+	for (unsigned i = 0; i < 2; i++)
+		comms[i] = contract_accept(c, listen_comm);
+	before = ask(handle, CONNECTION, false);
+	say_message(fds[0], 0, SLICE, SLICE);
+	after = ask(handle, CONNECTION, false);
+	drive_check(before.received && after.received >= before.received + SLICE && after.at_us > before.at_us,
+		    "the device has received %llu bytes, and then %llu", (unsigned long long)before.received,
+		    (unsigned long long)after.received);
+	expect_verdict(handle, CONNECTION, true, VERDICT_OK);
+	expect_verdict(handle, CONNECTION + 1, true, VERDICT_BUSY);
+	expect_verdict(handle, CONNECTION, true, VERDICT_OK);
+	expect_verdict(handle, CONNECTION + 1, false, VERDICT_OK);
+	while (ask(handle, CONNECTION + 1, true).verdict ==
+	       VERDICT_BUSY) /* for some seconds, not for the 1000 asked for */
+		contract_nap();
+	expect_verdict(handle, CONNECTION + 2, true, VERDICT_GONE);
+	while (!drive_log_has(NCCL_LOG_INFO, "dropped a connection", "does not exist"))
+		contract_nap();
+	for (unsigned i = 0; i < 2; i++) {
+		close(fds[i]);
+		drive_ok(bnet_client_close_recv(&c->client, comms[i]));
+	}
+	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
+	contract_finalize(c);
+}
+
 const struct scenario contract_wire_scenarios[] = {
 	{"older_connector", older_connector, NULL, 0},
 	{"older_listener", older_listener, older_listener_peer, 0},
 	{"older_handle", older_handle, NULL, 0},
 	{"repeated_slice", repeated_slice, NULL, 0},
 	{"small_in_parts", small_in_parts, NULL, 0},
+	{"questions", questions, NULL, 0},
 	{"small_copied_in_order", small_copied_in_order, NULL, 0},
 	{NULL, NULL, NULL, 0},
 };

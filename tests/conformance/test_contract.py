@@ -35,12 +35,14 @@ SCENARIOS = {
     "connect_before_accept": 4,
     "never_accepted": 4,
     "accept_polls": 5,
+    "connect_polls": 5,
     "several_accepts": 4,
     "stale_handle": 4,
     "listener_gone": 4,
     "contexts": 11,
     "init_twice": 4,
     "log_lines": 4,
+    "log_intent": 11,
     # rejected connections
     "rejected_garbage": 4,
     "rejected_zeroes": 4,
@@ -55,6 +57,7 @@ SCENARIOS = {
     "older_listener": 4,
     "older_handle": 4,
     "repeated_slice": 4,
+    "questions": 4,
     "small_in_parts": 4,
     "small_copied_in_order": 4,
     # streams and limits
@@ -70,6 +73,7 @@ SCENARIOS = {
     "traffic_class_refused": 10,
     "traffic_class_parameter": 4,
     "congestion": 4,
+    "congestion_within_host": 4,
     "congestion_unknown": 4,
     "pacing": 4,
     # the memory of a send without a copy
@@ -94,6 +98,7 @@ SCENARIOS = {
     # processes
     "killed_while_receiving": 4,
     "killed_while_sending": 4,
+    "posts_on_broken": 4,
     "closed_too_early": 4,
     "fork_lives_on": 4,
     "fork_child_exits": 4,
@@ -106,7 +111,7 @@ SCENARIOS = {
 TOO_LARGE = {"large_message"}
 
 #: Here, a send finishes before the peer has taken it.
-ONLY_COPIED = {"exit_budget"}
+ONLY_COPIED = {"close_budget", "exit_budget"}
 
 #: ThreadSanitizer does not support threads that start in the child of a multi-threaded process.
 LATE_THREADS = {"fork_child_connects"}

@@ -148,15 +148,20 @@ bool drive_log_has(ncclDebugLogLevel level, const char *text, const char *also)
 	return found;
 }
 
-int drive_log_count(ncclDebugLogLevel level)
+int drive_log_count_of(ncclDebugLogLevel level, const char *text)
 {
 	int count = 0;
 
 	pthread_mutex_lock(&journal.lock);
 	for (int i = 0; i < stored_lines(); i++)
-		count += journal.lines[i].level == level;
+		count += journal.lines[i].level == level && strstr(journal.lines[i].text, text);
 	pthread_mutex_unlock(&journal.lock);
 	return count;
+}
+
+int drive_log_count(ncclDebugLogLevel level)
+{
+	return drive_log_count_of(level, "");
 }
 
 /* ---- data ---- */

@@ -58,6 +58,8 @@ void drive_log_verbose(bool on);
 /* True if a logged line of at least this severity contains both texts. */
 bool drive_log_has(ncclDebugLogLevel level, const char *text, const char *also);
 int drive_log_count(ncclDebugLogLevel level);
+/* Lines of that severity that contain the text. */
+int drive_log_count_of(ncclDebugLogLevel level, const char *text);
 
 /* ---- data that identifies its place ---- */
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Builds and runs the C programs that use the library as NCCL does: drive_net and drive_contract.
+"""Builds and runs the C programs that use the library as NCCL does: drive_net, drive_steps and drive_contract.
 
     built = drivers.build()            # once per session; skips the test without a compiler
     summary = drivers.net(built, "--api", "12", "--procs", "4")
@@ -28,7 +28,7 @@ APIS = tuple(range(4, 13))
 SANITIZERS = ("address", "thread")
 
 _BUILD_SECONDS = 900
-_TARGETS = ("nccl-net-bagua", "drive_net", "drive_contract")
+_TARGETS = ("nccl-net-bagua", "drive_net", "drive_steps", "drive_contract")
 _SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -42,6 +42,7 @@ class Build:
     sanitizer: str
     library: Path
     drive_net: Path
+    drive_steps: Path
     drive_contract: Path
 
     def seconds(self, plain: int) -> int:
@@ -81,6 +82,7 @@ def build(sanitizer: str = "") -> Build:
         sanitizer,
         directory / "plugin" / "libnccl-net-bagua.so",
         directory / "tests" / "drivers" / "drive_net",
+        directory / "tests" / "drivers" / "drive_steps",
         directory / "tests" / "conformance" / "drive_contract",
     )
 

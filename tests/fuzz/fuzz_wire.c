@@ -71,6 +71,31 @@ static void appended(const uint8_t *data, size_t size)
 	welcome(bytes + BNET_WIRE_FRAME_HEADER, used - BNET_WIRE_FRAME_HEADER + (size < 512 ? size : 512));
 }
 
+static void question(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[BNET_WIRE_QUESTION_SIZE];
+	struct bnet_wire_question first, second;
+
+	if (bnet_wire_question_decode(data, size, &first) < 0)
+		return;
+	must(bnet_wire_question_decode(bytes + BNET_WIRE_FRAME_HEADER,
+				       bnet_wire_question_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
+				       &second) == 0);
+	must(first.connection == second.connection && first.turn == second.turn && first.turn_ms == second.turn_ms);
+}
+
+static void answer(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+	struct bnet_wire_answer first, second;
+
+	if (bnet_wire_answer_decode(data, size, &first) < 0)
+		return;
+	must(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER,
+				     bnet_wire_answer_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER, &second) == 0);
+	must(first.at_us == second.at_us && first.received == second.received && first.verdict == second.verdict);
+}
+
 static void slice(const uint8_t *data, size_t size)
 {
 	uint8_t bytes[BNET_WIRE_DATA_HEADER] = {0};
@@ -89,6 +114,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	hello(data, size);
 	welcome(data, size);
 	appended(data, size);
+	question(data, size);
+	answer(data, size);
 	slice(data, size);
 	return 0;
 }

@@ -53,7 +53,8 @@ Facts about NCCL, the same over every network:
   `NCCL_NET_PLUGIN_REF_COUNT=1` prevents it; all that turns the plugin on sets it.
 - From 2.28 on, `ncclCommShrink` with `NCCL_SHRINK_ABORT` refuses a communicator that has reported an error of the
   network. It works in 2.27.
-- A silent peer is no error. A stopped process goes on where it was; so does a link that comes back.
+- A silent peer is no error. A stopped process goes on where it was; so does a link that comes back, with BaguaNet
+  within `BAGUA_NET_KEEPALIVE`.
 
 A cell names NCCL's error and the time from the fault to it, rank by rank, and the time of the abort, or of the destroy
 where the calls went on. "None" was watched for two seconds or more, "never" is not within {_ABORT_SECONDS:.0f} s.

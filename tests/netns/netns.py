@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import string
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,6 +79,11 @@ class Host:
     def index(self, interface: str) -> int:
         return int(json.loads(self.ip("-json", "link", "show", interface))[0]["ifindex"])
 
+    def congestion_controls(self) -> set[str]:
+        """Of the connected TCP sockets."""
+        listed = _run(*self.prefix, "ss", "--tcp", "--info", "--oneline", "--no-header", "state", "established")
+        return set(re.findall(r"\b([a-z]+) wscale", listed))
+
     def sent_bytes(self, interface: str) -> int:
         """Bytes that have left through the interface so far."""
         return int(json.loads(self.ip("-json", "-statistics", "link", "show", interface))[0]["stats64"]["tx"]["bytes"])
@@ -121,13 +127,49 @@ class Host:
         self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "10")
         self.tc("class", "add", "dev", interface, "parent", "1:", "classid", "1:10", "htb", "rate", f"{mbit}mbit")
 
+    def share_link(self, interface: str, mbit: int, *, fair: bool, forwarded: bool = False) -> None:
+        """All that leaves through the interface shares that rate (Mbit/s): in one queue of half a megabyte, or, if
+        fair, in one of its own for each TCP flow (a hash of 256). Small packets are exempt from fair queues.
+
+        forwarded: other hosts' packets that pass through this one, not its own.
+        """
+        queues = 256 if fair else 1
+        self.tc("qdisc", "add", "dev", interface, "root", "handle", "1:", "htb", "default", "100")
+        top = ["dev", interface, "parent", "1:", "classid", "1:1", "htb", "rate", f"{mbit}mbit", "quantum", "60000"]
+        self.tc("class", "add", *top)
+        for number in range(queues):
+            handle = f"1:{number + 0x100:x}"
+            rate = ["rate", f"{max(1, mbit // queues)}mbit", "ceil", f"{mbit}mbit", "quantum", "3000"]
+            self.tc("class", "add", "dev", interface, "parent", "1:1", "classid", handle, "htb", *rate)
+            self.tc("qdisc", "add", "dev", interface, "parent", handle, "bfifo", "limit", "500000")
+        if not fair:
+            return
+        targets = ", ".join(f"{number} : 1:{number + 0x100:x}" for number in range(queues))
+        flow = "ip saddr . ip daddr . tcp sport . tcp dport"
+        hook = "filter hook forward" if forwarded else "route hook output"
+        self.nft(
+            f"table inet share {{ chain out {{ type {hook} priority 0;\n"
+            f'oifname "{interface}" meta length > 200 meta priority set '
+            f"jhash {flow} mod {queues} map {{ {targets} }}\n"
+            "}\n}\n"
+        )
+
     def processes(self) -> list[int]:
         """The ids of the processes that run there."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self.name).split()]
 
-    def connected_sockets(self) -> int:
-        """The number of TCP sockets that are connected, with both directions open."""
-        return len(_run(*self.prefix, "ss", "--tcp", "--no-header", "state", "established").splitlines())
+    def streams(self) -> int:
+        """The number of TCP sockets that are connected, with both directions open, and have carried data. A handshake
+        or a question is shorter."""
+        listed = _run(
+            *self.prefix, "ss", "--tcp", "--info", "--numeric", "--no-header", "--oneline", "state", "established"
+        )
+        counts = [re.findall(r"bytes_(?:sent|received):(\d+)", row) for row in listed.splitlines()]
+        return sum(any(int(count) > 1000 for count in row) for row in counts)
+
+    def socket_details(self) -> str:
+        """What ss reports of the connected TCP sockets, with their timers."""
+        return _run(*self.prefix, "ss", "--tcp", "--options", "--no-header", "state", "established")
 
     def capped_bytes(self, interface: str) -> list[int]:
         """The bytes that each class of :meth:`cap_flows` has carried, in order."""
@@ -141,6 +183,14 @@ class Host:
         self.nft(
             "table inet loss { chain in { type filter hook input priority 0;\n"
             f"meta l4proto tcp numgen random mod 1000 < {per_mille} counter drop\n"
+            "}\n}\n"
+        )
+
+    def take_one_connection(self) -> None:
+        """Drops the first packet of every incoming connection but one: a SYN has 60 bytes."""
+        self.nft(
+            "table inet closed { chain in { type filter hook input priority 0;\n"
+            "tcp flags & (syn | ack) == syn quota over 80 bytes drop\n"
             "}\n}\n"
         )
 
@@ -195,20 +245,26 @@ def join(a: Host, b: Host, name_of_a: str, name_of_b: str) -> None:
 
 
 @contextlib.contextmanager
-def two_hosts(links: int = 1) -> Iterator[tuple[Host, Host]]:
-    """Two namespaces and the links between them, up but without addresses; loopback is up too. Skips the test where
-    namespaces are not possible."""
+def hosts(count: int) -> Iterator[list[Host]]:
+    """So many namespaces, with nothing but loopback. Skips the test where namespaces are not possible."""
     if reason := _obstacle():
         pytest.skip(reason)
     stem = f"bnet-{os.getpid()}-{next(_NUMBER)}"
-    a, b = Host(f"{stem}-a"), Host(f"{stem}-b")
+    made = [Host(f"{stem}-{letter}") for letter in string.ascii_lowercase[:count]]
     try:
-        for host in (a, b):
+        for host in made:
             _run("ip", "netns", "add", host.name)
             host.ip("link", "set", "lo", "up")
+        yield made
+    finally:
+        for host in made:
+            subprocess.run(["ip", "netns", "del", host.name], capture_output=True, timeout=_SECONDS)
+
+
+@contextlib.contextmanager
+def two_hosts(links: int = 1) -> Iterator[tuple[Host, Host]]:
+    """Two namespaces and the links between them, up but without addresses."""
+    with hosts(2) as (a, b):
         for number in range(links):
             join(a, b, f"link{number}", f"link{number}")
         yield a, b
-    finally:
-        for host in (a, b):
-            subprocess.run(["ip", "netns", "del", host.name], capture_output=True, timeout=_SECONDS)

@@ -6,6 +6,7 @@ The links are veth pairs, their far ends in a second namespace, because every ke
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -309,6 +310,95 @@ def test_bridge_over_the_network_card(namespace: Namespace) -> None:
     rows = {row["name"]: row for row in namespace.scan()}
     assert [name for name, row in rows.items() if row["reason"] is None] == ["br0"]
     assert "a port of a bridge" in rows["eth0"]["reason"]
+
+
+#: Makes the tunnel x0, except where a program has to hold it open.
+TUNNELS = {
+    "vxlan": ("vxlan", "id", "5", "dstport", "4789", "local", "10.77.0.1", "remote", "10.77.0.2"),
+    "wireguard": ("wireguard",),
+    "gre": ("gre", "local", "10.77.0.1", "remote", "10.77.0.2"),
+    "tun": (),
+    "tap": (),
+}
+#: Makes the interface and holds it open until its input ends: it has a carrier for so long.
+_HOLD = """
+import fcntl, struct, sys
+device = open("/dev/net/tun", "rb+", buffering=0)
+fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), int(sys.argv[2]) | 0x1000))
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def tunnel(namespace: Namespace, kind: str, name: str, *addresses: str) -> Iterator[None]:
+    """A tunnel with these addresses beside eth0, on a kernel that has such tunnels."""
+    if TUNNELS[kind]:
+        namespace.ip("link", "add", "name", name, "type", *TUNNELS[kind])
+        namespace.settle(name, *addresses)
+        yield
+        return
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("this kernel has no /dev/net/tun")
+    command = ["ip", "netns", "exec", namespace.name, sys.executable, "-c", _HOLD, name, "1" if kind == "tun" else "2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        assert holder.stdout.readline() == "made\n"
+        namespace.settle(name, *addresses)
+        yield
+        holder.stdin.close()
+
+
+def chosen(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["name"] for row in rows if row["reason"] is None]
+
+
+@pytest.mark.parametrize("kind", TUNNELS)
+def test_a_tunnel_beside_a_card_is_not_used(namespace: Namespace, kind: str) -> None:
+    """Whatever its name: the kernel says what it is."""
+    namespace.link("eth0", "10.77.0.1/24")
+    with tunnel(namespace, kind, "aaa0", "10.99.0.1/24"):
+        rows = namespace.scan()
+        assert chosen(rows) == ["eth0"]
+        reasons = {row["name"]: row["reason"] for row in rows}
+        assert reasons["aaa0"] == "a VPN or overlay, while others exist; NCCL_SOCKET_IFNAME==aaa0 selects it"
+        assert chosen(namespace.scan(NCCL_SOCKET_IFNAME="aaa")) == ["aaa0"]
+
+
+def test_a_tunnel_alone_is_used(namespace: Namespace) -> None:
+    """Beside loopback and management ports: containers without privileges often have nothing else."""
+    namespace.link("idrac", "169.254.0.2/16")
+    with tunnel(namespace, "tap", "tap0", "10.99.0.1/24"):
+        assert chosen(namespace.scan()) == ["tap0"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({"MASTER_ADDR": "10.99.0.7"}, ["eth0", "tailscale0"]),
+        ({"MASTER_ADDR": "10.99.0.1"}, ["eth0", "tailscale0"]),
+        ({"MASTER_ADDR": "10.200.3.4"}, ["eth0", "tailscale0"]),
+        ({"MASTER_ADDR": "fd99::7"}, ["eth0", "tailscale0"]),
+        ({"NCCL_COMM_ID": "10.99.0.7:29500", "MASTER_ADDR": "10.77.0.9"}, ["eth0", "tailscale0"]),
+        ({"NCCL_COMM_ID": "[fd99::7]:29500"}, ["eth0", "tailscale0"]),
+        ({"NCCL_COMM_ID": "10.77.0.9:29500", "MASTER_ADDR": "10.99.0.7"}, ["eth0"]),
+        ({"MASTER_ADDR": "10.77.0.9"}, ["eth0"]),
+        ({"MASTER_ADDR": "192.0.2.1"}, ["eth0"]),
+        ({"MASTER_ADDR": "node0"}, ["eth0"]),
+        ({"MASTER_ADDR": "10.99.0.7", "NCCL_SOCKET_IFNAME": "eth"}, ["eth0"]),
+    ],
+    ids=str,
+)
+def test_a_tunnel_to_the_meeting_point_is_used(
+    namespace: Namespace, variables: dict[str, str], names: list[str]
+) -> None:
+    """From the master itself, from a host in its subnet, and by a route through the tunnel."""
+    namespace.link("eth0", "10.77.0.1/24")
+    with tunnel(namespace, "tun", "tailscale0", "10.99.0.1/24", "fd99::1/64"):
+        namespace.ip("route", "add", "10.200.0.0/16", "dev", "tailscale0")
+        cleared = {"MASTER_ADDR": "", "NCCL_COMM_ID": ""}
+        assert chosen(namespace.scan(**cleared | variables)) == names
 
 
 STACKED = {

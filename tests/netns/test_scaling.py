@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import drivers
@@ -27,6 +28,7 @@ _ADDRESSES = ("10.77.0.1/24", "10.77.0.2/24")
 _MESSAGE = 1_000_000
 _SECONDS = 60
 _POLL_S = 0.02
+_LEVELS = re.compile(r"(\d+) streams? per connection .* (\d+) before")
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class _Job:
 
     hosts: Hosts
     process: subprocess.Popen[str]
+    log: list[str] = field(default_factory=list)
+    """The lines of both ends, after the end of the job."""
 
     def streams(self) -> tuple[int, int]:
         sender, receiver = self.hosts
-        return sender.connected_sockets(), receiver.connected_sockets()
+        return sender.streams(), receiver.streams()
 
     def descriptors(self) -> list[int]:
         """The number of open sockets of each process, of any kind and in any state."""
@@ -78,8 +82,10 @@ def _job(hosts: Hosts, messages: int, settings: tuple[Settings, Settings] = ({},
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=drivers.environment({}), text=True, **pipes) as process:
         try:
-            yield _Job(hosts, process)
+            job = _Job(hosts, process)
+            yield job
             out, err = process.communicate(timeout=_SECONDS + 20)
+            job.log.extend(err.splitlines())
         finally:
             process.kill()
     assert process.returncode == 0, f"{out}{err}"
@@ -94,20 +100,38 @@ def _two_hosts() -> Iterator[Hosts]:
         yield hosts
 
 
-def _cap_flows(host: Host) -> None:
+def _cap_flows(host: Host, classes: int = 16, mbit: int = 100) -> None:
     try:
-        host.cap_flows("link0", [100] * 16, seed=1)
+        host.cap_flows("link0", [mbit] * classes, seed=1)
     except netns.CommandFailed as error:
         netns.needs("cap flows by a hash", error)
 
 
-def test_more_streams_under_flow_caps() -> None:
+@pytest.mark.parametrize("tick_ms", [10, 10000])
+def test_more_streams_under_flow_caps(tick_ms: int) -> None:
+    """Streams are read as often, however seldom the control thread looks after connections that nobody polls."""
+    settings = {"BAGUA_NET_CONTROL_TICK": str(tick_ms)}
     with _two_hosts() as hosts:
         _cap_flows(hosts[0])
-        with _job(hosts, messages=120) as job:
+        with _job(hosts, 120, (settings, settings)) as job:
             job.wait(lambda: job.streams()[0] == 1)
             job.wait(lambda: min(job.streams()) > 1)
         assert sum(carried > _MESSAGE for carried in hosts[0].capped_bytes("link0")) > 1
+
+
+def test_the_congestion_control_wins_over_the_routes() -> None:
+    available = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()) - {"reno"}
+    if not available:
+        pytest.skip("this kernel has no congestion control but reno")
+    with _two_hosts() as hosts:
+        for host in hosts:
+            host.ip("route", "replace", "10.77.0.0/24", "dev", "link0", "congctl", min(available))
+        _cap_flows(hosts[0])
+        settings = {"BAGUA_NET_CONGESTION": "reno"}
+        with _job(hosts, 20, (settings, settings)) as job:
+            job.wait(lambda: min(job.streams()) > 0)
+            # The receiver's may be read before it has identified the stream.
+            job.wait(lambda: hosts[0].congestion_controls() | hosts[1].congestion_controls() == {"reno"})
 
 
 def test_one_stream_without_caps() -> None:
@@ -141,12 +165,26 @@ def test_a_minimum_is_there_at_once() -> None:
 
 
 def test_streams_that_carry_no_more_are_closed() -> None:
-    """The whole link is one queue. Both ends close them while the connection goes on."""
+    """All flows share one class. Both ends close them while the connection goes on."""
     with _two_hosts() as hosts:
-        hosts[0].cap_link("link0", 200)
-        with _job(hosts, messages=200) as job:
+        _cap_flows(hosts[0], classes=1, mbit=200)
+        with _job(hosts, messages=300) as job:
             job.wait(lambda: job.streams() == (1, 1))
             alone = job.descriptors()
             job.wait(lambda: min(job.streams()) > 1)
             assert all(now > before for now, before in zip(job.descriptors(), alone, strict=True))
             job.wait(lambda: job.descriptors() == alone and job.streams() == (1, 1))
+
+
+def test_a_trial_whose_streams_get_no_answer_ends() -> None:
+    """A firewall drops their SYNs. A stream that is needed would be tried for longer than the data lasts."""
+    with _two_hosts() as hosts:
+        _cap_flows(hosts[0])
+        hosts[1].take_one_connection()
+        with _job(hosts, messages=160) as job:
+            job.wait(lambda: job.streams() == (1, 1))
+        text = "\n".join(job.log)
+        after = text.partition(": no answer")[2]
+        assert after, text
+        levels = [(int(now), int(before)) for now, before in _LEVELS.findall(after)]
+        assert any(now < before for now, before in levels), text

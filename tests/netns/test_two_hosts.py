@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,7 +156,8 @@ def test_packets_carry_the_traffic_class(addresses: tuple[str, str], header: str
 @pytest.mark.parametrize("silence", ["dropped", "nobody"])
 @pytest.mark.parametrize("limit", [3, 14], ids=["3s", "14s"])
 def test_no_answer(silence: str, limit: int) -> None:
-    """The kernel may give up earlier, by its own timeout or as no host has the address; the library must go on."""
+    """The kernel may give up earlier, by its own timeout or as no host has the address; the library goes on until its
+    own limit, as the warning says. How long that is, is shown by test_connecting.c."""
     settings = ({"BAGUA_NET_CONNECT_TIMEOUT": str(limit)}, {"BAGUA_NET_CONNECT_TIMEOUT": "300"})
     with netns.two_hosts() as hosts:
         _address(hosts, V4)
@@ -167,9 +167,7 @@ def test_no_answer(silence: str, limit: int) -> None:
             hosts[1].ip("link", "set", "link0", "arp", "off")
         else:
             hosts[1].nft("table inet silence { chain in { type filter hook input priority 0; tcp flags syn drop; }; }")
-        began = time.monotonic()
         done = _log(hosts, "--connections", 1, "--messages", 1, settings=settings)
-        assert time.monotonic() - began >= limit, done.stderr
     assert done.returncode != 0, done.stderr
     warnings = [line for line in done.stderr.splitlines() if "WARN" in line and "cannot connect" in line]
     assert warnings, done.stderr

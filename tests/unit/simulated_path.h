@@ -19,10 +19,11 @@ struct world {
 	struct bnet_scaler scaler;
 	uint64_t (*carries)(int streams); /* bytes/s */
 	uint64_t together;                /* … of ranks that wait for each other; 0: as `carries` says */
-	uint64_t now_us, changes;
+	uint64_t now_us, changes, questions;
 	uint32_t rtt_us;
 	int highest;
 	bool limited, pressed, queued, bulk, opening;
+	struct bnet_window_report report; /* to every question; nothing is known by default */
 };
 
 static inline struct world begin(uint64_t (*carries)(int streams), int least, int most)
@@ -30,7 +31,7 @@ static inline struct world begin(uint64_t (*carries)(int streams), int least, in
 	struct world world = {.carries = carries, .now_us = 9000000, .rtt_us = 200};
 
 	world.limited = world.queued = world.bulk = true;
-	bnet_scaler_init(&world.scaler, least, most);
+	bnet_scaler_init(&world.scaler, least, most, 88172645463325252);
 	world.highest = world.scaler.level;
 	check_int(world.scaler.level, least);
 	return world;
@@ -41,11 +42,17 @@ static inline bool on_trial(const struct bnet_scaler *scaler)
 	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
 }
 
-/* Takes one sample. True: the level changed. */
-static inline bool sample(struct world *world)
+/* The level that is kept while a trial is on. */
+static inline int kept(const struct world *world)
+{
+	return on_trial(&world->scaler) ? world->scaler.before : world->scaler.level;
+}
+
+/* Takes one sample; a question stays without an answer. True: the level changed. */
+static inline bool sample_unanswered(struct world *world)
 {
 	int before = world->scaler.level;
-	struct bnet_scaler_sample sample = {
+	struct bnet_sample sample = {
 		.now_us = world->now_us += TICK_US,
 		.elapsed_us = TICK_US,
 		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
@@ -66,6 +73,22 @@ static inline bool sample(struct world *world)
 	return changed;
 }
 
+static inline void answer_question(struct world *world)
+{
+	world->questions += world->scaler.window.asks != BNET_ASKS_NOTHING;
+	if (world->scaler.window.asks)
+		bnet_scaler_tell(&world->scaler, &world->report);
+}
+
+/* Takes one sample. True: the level changed. */
+static inline bool sample(struct world *world)
+{
+	bool changed = sample_unanswered(world);
+
+	answer_question(world);
+	return changed;
+}
+
 static inline void samples(struct world *world, uint64_t count)
 {
 	while (count--)
@@ -80,6 +103,13 @@ static inline uint64_t await_change(struct world *world)
 			return n;
 	check(!"the level never changed");
 	return 0;
+}
+
+/* Until that level is kept. */
+static inline void await_level(struct world *world, int level)
+{
+	while (world->scaler.level != level || on_trial(&world->scaler))
+		sample(world);
 }
 
 /* ---- paths ---- */

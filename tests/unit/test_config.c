@@ -218,10 +218,14 @@ static const struct {
 	 "BAGUA_NET_CONNECT_TIMEOUT=86401: not in 1 … 86400; unset it or use a value in that range (the default is "
 	 "300)"},
 	{"BAGUA_NET_CONNECT_TIMEOUT", "",
-	 "BAGUA_NET_CONNECT_TIMEOUT=: not in 1 … 86400; unset it or use a value in that range (the default is 300)"},
+	 "BAGUA_NET_CONNECT_TIMEOUT=: not a whole number in 1 … 86400; unset it or use a value in that range (the "
+	 "default is 300)"},
+	{"BAGUA_NET_SNDBUF", "4MB",
+	 "BAGUA_NET_SNDBUF=4MB: not a size such as 64K or 4M in 0 … 1G; unset it or use a value in that range (the "
+	 "default is 0)"},
 	{"BAGUA_NET_CONNECT_TIMEOUT", "1K",
-	 "BAGUA_NET_CONNECT_TIMEOUT=1K: not in 1 … 86400; unset it or use a value in that range (the default is "
-	 "300)"},
+	 "BAGUA_NET_CONNECT_TIMEOUT=1K: not a whole number in 1 … 86400; unset it or use a value in that range (the "
+	 "default is 300)"},
 	{"BAGUA_NET_MIN_CHUNKSIZE", "4095",
 	 "BAGUA_NET_MIN_CHUNKSIZE=4095: not in 4K … 1G; unset it or use a value in that range (the default is 64K)"},
 	{"BAGUA_NET_MIN_CHUNKSIZE", "2G",
@@ -382,7 +386,8 @@ static void test_params(void)
 	check_str(timeout.kind, "int");
 	check_str(timeout.value, "300");
 	check_int(timeout.set, 1);
-	check(timeout.error && strstr(timeout.error, "BAGUA_NET_CONNECT_TIMEOUT=soon: not in 1 … 86400"));
+	check(timeout.error &&
+	      strstr(timeout.error, "BAGUA_NET_CONNECT_TIMEOUT=soon: not a whole number in 1 … 86400"));
 	clear_environment();
 	check_int(bnet_param_get(row_of("BAGUA_NET_CONNECT_TIMEOUT"), &timeout), 0);
 	check_int(timeout.set, 0);

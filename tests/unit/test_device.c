@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Devices: the rules on synthetic interfaces, speed and PCI location on synthetic sysfs trees (bonds and cards that no
- * test machine has), and a scan of this machine. tests/netns/test_interfaces.py scans real interfaces of all kinds.
+ * test machine has). test_device_scan.c scans this machine, tests/netns/test_interfaces.py real interfaces of all kinds.
  */
-#include "bagua_net.h"
 #include "check.h"
+#include "device/local.h"
 #include "device/scan.h"
 #include "device/select.h"
 #include "device/sysfs.h"
@@ -105,6 +105,10 @@ static void test_rules(void)
 	{                                        \
 		.name = n, .flags = f, .rank = r \
 	}
+#define TUN(n, f, r)                                             \
+	{                                                        \
+		.name = n, .flags = f, .rank = r, .tunnel = true \
+	}
 
 /* chosen: the names that become devices. rejected: one interface that does not, with a part of its reason. */
 static const struct {
@@ -138,6 +142,16 @@ static const struct {
 	 "a port of a bridge",
 	 {IF("br0", UP, V4), {.name = "eth0", .flags = UP, .rank = LL6, .bridge_port = true}}},
 	{NULL, "docker0", NULL, NULL, {IF("docker0", UP, V4)}},
+	{NULL, "eth0", "wg0", "a VPN or overlay, while others exist", {TUN("wg0", UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "eth0", "wg0", "NCCL_SOCKET_IFNAME==wg0 selects it", {TUN("wg0", 0, NO), IF("eth0", UP, V4)}},
+	{NULL, "wg0", "lo", "loopback", {LO, TUN("wg0", UP, V4), IF("idrac", UP, LL4)}},
+	{NULL, "lo", "wg0", "down; `ip link set wg0 up`", {LO, TUN("wg0", 0, V4)}},
+	{NULL,
+	 "eth0 wg0",
+	 "wg1",
+	 "a VPN or overlay",
+	 {IF("eth0", UP, V4), {.name = "wg0", .flags = UP, .tunnel = true, .on_route = true}, TUN("wg1", UP, V4)}},
+	{"wg", "wg0", "eth0", "not selected by", {TUN("wg0", UP, V4), IF("eth0", UP, V4)}},
 	{NULL, "eth0", "idrac", "only a link-local address", {IF("eth0", UP, V4), IF("idrac", UP, LL4)}},
 	{NULL, "eth0", "veth12", "only a link-local address", {IF("eth0", UP, V6), IF("veth12", UP, LL6)}},
 	{NULL, "eth0", "lo", "loopback", {LO, IF("eth0", UP, LL6)}},
@@ -457,61 +471,7 @@ static void test_namesakes(void)
 	remove_tree();
 }
 
-/* ---- this machine ---- */
-
-static struct bnet_device_table table;
-
-static void test_scan_loopback(void)
-{
-	check_int(bnet_device_scan(&table, "=lo", "AF_INET"), 0);
-	check_int(table.nnics, 1);
-	check_str(table.nics[0].name, "lo");
-	check_int(table.nics[0].addr.ss_family, AF_INET);
-	check_int(table.nics[0].addr_len, sizeof(struct sockaddr_in));
-	check_int(table.nics[0].ifindex, if_nametoindex("lo"));
-	check(table.nics[0].loopback);
-	check(!table.nics[0].speed_known);
-	check_int(table.nics[0].speed_mbps, BNET_DEFAULT_SPEED_MBPS);
-	check_int(table.nics[0].numa_node, -1);
-	check_str(table.nics[0].pci_path, "");
-	check(table.nics[0].mtu > 0);
-}
-
-static void test_scan_nothing(void)
-{
-	check_int(bnet_device_scan(&table, "=no-such-if", NULL), -ENODEV);
-	check_int(table.nnics, 0);
-	check(table.nrejected > 0);
-	for (int i = 0; i < table.nrejected; i++)
-		check_str(table.rejected[i].reason, "not selected by NCCL_SOCKET_IFNAME==no-such-if");
-}
-
-static void test_scan_family(void)
-{
-	check_int(bnet_device_scan(&table, NULL, "AF_UNIX"), -EINVAL);
-	check_int(table.nnics + table.nrejected, 0);
-}
-
-/* Each interface appears once, as a NIC or as rejected. */
-static void test_scan_all(void)
-{
-	const char *seen[BNET_MAX_NICS + BNET_MAX_INTERFACES];
-	int count = 0;
-
-	check_int(bnet_device_scan(&table, NULL, NULL), 0);
-	for (int i = 0; i < table.nnics; i++) {
-		seen[count++] = table.nics[i].name;
-		check(bnet_address_is_local((struct sockaddr *)&table.nics[i].addr));
-		check(table.nics[i].speed_mbps > 0);
-	}
-	for (int i = 0; i < table.nrejected; i++) {
-		seen[count++] = table.rejected[i].name;
-		check(table.rejected[i].reason[0]);
-	}
-	for (int i = 0; i < count; i++)
-		for (int j = 0; j < i; j++)
-			check(strcmp(seen[i], seen[j]) != 0);
-}
+/* ---- local addresses ---- */
 
 static const struct {
 	const char *text;
@@ -535,35 +495,6 @@ static void test_local_addresses(void)
 	}
 }
 
-static void test_interfaces_for_python(void)
-{
-	bnet_interface_t row;
-	int count;
-
-	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
-	setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
-	count = bnet_interface_scan();
-	check(count >= 1);
-	check_int(bnet_interface_get(0, &row), 0);
-	check_str(row.name, "lo");
-	check_str(row.address, "127.0.0.1");
-	check(row.reason == NULL);
-	check(row.pci_path == NULL);
-	for (int i = 1; i < count; i++) {
-		check_int(bnet_interface_get(i, &row), 0);
-		check(row.reason != NULL);
-	}
-	check_int(bnet_interface_get(count, &row), -EINVAL);
-	check_int(bnet_interface_get(-1, &row), -EINVAL);
-	/* Without a device the rows have the reasons. */
-	setenv("NCCL_SOCKET_IFNAME", "=no-such-if", 1);
-	check_int(bnet_interface_scan(), count);
-	setenv("NCCL_SOCKET_FAMILY", "AF_UNIX", 1);
-	check_int(bnet_interface_scan(), -EINVAL);
-	check_int(bnet_abi_version(), 2);
-	check_str(bnet_version(), BNET_VERSION);
-}
-
 int main(void)
 {
 	test_names();
@@ -577,11 +508,6 @@ int main(void)
 	test_no_place();
 	test_guids();
 	test_namesakes();
-	test_scan_loopback();
-	test_scan_nothing();
-	test_scan_family();
-	test_scan_all();
 	test_local_addresses();
-	test_interfaces_for_python();
 	return 0;
 }

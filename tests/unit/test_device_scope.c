@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * A link-local address has its interface's index as scope id; without it the kernel refuses to bind. Runs in a separate
- * network namespace with two interfaces of the same address; skipped where that is not permitted.
+ * A link-local address has its interface's index as scope id; without it the kernel refuses to bind, and an address of
+ * another link counts as this machine's. Runs in a separate network namespace with two interfaces of the same address;
+ * skipped where that is not permitted.
  */
 #include "check.h"
+#include "device/local.h"
 #include "device/scan.h"
 
 #include <arpa/inet.h>
@@ -28,13 +30,21 @@ static struct bnet_device_table table;
 static void await_devices(int count)
 {
 	for (int i = 0; i < 10000; i++) {
-		bnet_device_scan(&table, "eth", "AF_INET6");
+		bnet_device_scan(&table, "eth", "AF_INET6", NULL);
 		if (table.nnics == count)
 			return;
 		usleep(1000);
 	}
 	fprintf(stderr, "%d devices after 10 s, expected %d\n", table.nnics, count);
 	exit(1);
+}
+
+/* The kernel lists a link-local address before it has a route to it. */
+static void await_local(const struct sockaddr *addr)
+{
+	for (int i = 0; i < 10000 && !bnet_address_is_local(addr); i++)
+		usleep(1000);
+	check(bnet_address_is_local(addr));
 }
 
 static void check_device(struct bnet_nic *device)
@@ -49,11 +59,48 @@ static void check_device(struct bnet_nic *device)
 	check_int(device->ifindex, if_nametoindex(device->name));
 	check_int(in6->sin6_scope_id, device->ifindex);
 	check_int(in6->sin6_port, 0);
-	check(bnet_address_is_local((struct sockaddr *)in6));
+	await_local((struct sockaddr *)in6);
 	fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	check(fd >= 0);
 	check_int(bind(fd, (struct sockaddr *)in6, device->addr_len), 0);
 	close(fd);
+}
+
+static void command(const char *text)
+{
+	check_int(system(text), 0);
+}
+
+static bool is_local(int family, const char *text, const char *interface)
+{
+	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6, .sin6_scope_id = interface ? if_nametoindex(interface) : 0};
+	struct sockaddr_in in = {.sin_family = AF_INET};
+
+	check_int(inet_pton(family, text, family == AF_INET ? (void *)&in.sin_addr : (void *)&in6.sin6_addr), 1);
+	return bnet_address_is_local(family == AF_INET ? (struct sockaddr *)&in : (struct sockaddr *)&in6);
+}
+
+/* Another host may have on eth1's link the address that this one has on eth0. */
+static void a_link_local_address_is_local_on_its_own_link(void)
+{
+	struct sockaddr_in6 added = {.sin6_family = AF_INET6, .sin6_scope_id = if_nametoindex("eth0")};
+
+	command("ip address add fe80::99/64 dev eth0 nodad");
+	check_int(inet_pton(AF_INET6, "fe80::99", &added.sin6_addr), 1);
+	await_local((struct sockaddr *)&added);
+	check(is_local(AF_INET6, "fe80::99", NULL));
+	check(!is_local(AF_INET6, "fe80::99", "eth1"));
+}
+
+static void addresses_that_come_and_go_are_known_at_once(void)
+{
+	check(!is_local(AF_INET, "10.1.2.3", NULL));
+	command("ip address add 10.1.2.3/24 dev eth0 && ip address add 10.1.2.4/24 dev eth0");
+	check(is_local(AF_INET, "10.1.2.3", NULL));
+	check(is_local(AF_INET, "10.1.2.4", NULL));
+	check(!is_local(AF_INET, "10.1.2.5", NULL));
+	command("ip address del 10.1.2.4/24 dev eth0");
+	check(!is_local(AF_INET, "10.1.2.4", NULL));
 }
 
 int main(void)
@@ -72,5 +119,7 @@ int main(void)
 	check(table.nics[0].ifindex != table.nics[1].ifindex);
 	check_device(&table.nics[0]);
 	check_device(&table.nics[1]);
+	a_link_local_address_is_local_on_its_own_link();
+	addresses_that_come_and_go_are_known_at_once();
 	return 0;
 }

@@ -1,18 +1,32 @@
 /* SPDX-License-Identifier: MIT
  *
- * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once.
+ * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once, as does the
+ * quota's share. Trials take their host's turn and ask for marks. What a path does with its streams is in
+ * test_path_streams.c.
  */
+#include <errno.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "base/clock.h"
+#include "base/socket.h"
+#include "device/presence.h"
+#include "device/turn.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
+#include "scaling/quota.h"
+#include "scaling/sampler.h"
 
 #define DEADLINE_S 100
 #define MANY 6
 #define FEW 2
+#define OTHERS 15 /* processes */
+#define TICK_US 20000
 
 static struct bnet_client client;
 
@@ -30,7 +44,7 @@ static void use_streams(int streams)
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		bnet_scaler_init(&path->scaler, streams, MANY);
+		bnet_scaler_init(&path->scaler, streams, MANY, 1);
 		bnet_path_widen(path);
 	}
 	bnet_engine_unlock();
@@ -63,6 +77,191 @@ static void a_lower_maximum_applies_to_all(void)
 	close_to_oneself(&client, second);
 }
 
+/* Sets the level of all paths, as a trial that was kept does. */
+static void keep_streams(int streams)
+{
+	bnet_engine_lock();
+	bnet_list_each(node, &bnet_engine.paths) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
+
+		bnet_scaler_init(&path->scaler, 1, MANY, 1);
+		bnet_scaler_set(&path->scaler, streams);
+		bnet_path_widen(path);
+	}
+	bnet_engine_unlock();
+}
+
+/* Streams of a connection that nobody uses are not opened before somebody does. */
+static void an_idle_connection_opens_no_streams(void)
+{
+	struct oneself ends;
+	struct bnet_conn *conn;
+
+	limit_streams(0);
+	ends = connect_to_oneself(&client);
+	conn = ends.send;
+	keep_streams(MANY);
+	bnet_engine_lock();
+	while (bnet_paths_open())
+		;
+	check_int(conn->setup.wanted, 1);
+	check_int(conn->level, MANY);
+	bnet_path_sample_conn(conn, bnet_now_us(), false); /* it has moved */
+	while (bnet_paths_open())
+		;
+	check_int(conn->setup.wanted, MANY);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* The quota's share bounds the level, not below the least number, and not above what both ends allow. */
+static void a_share_bounds_the_level(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+
+	keep_streams(MANY);
+	bnet_engine_lock();
+	bnet_path_limit(conn->path, FEW);
+	check_int(conn->level, FEW);
+	check_int(conn->path->scaler.level, FEW);
+	bnet_path_limit(conn->path, 1000);
+	check_int(conn->path->scaler.most, conn->path->most);
+	check(conn->path->most >= MANY);
+	conn->path->scaler.least = FEW;
+	bnet_path_limit(conn->path, 1);
+	check_int(conn->path->scaler.most, FEW);
+	check_int(conn->path->scaler.least, FEW);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* Until processes are counted again. */
+static uint64_t pass_quota_ticks(uint64_t now_us)
+{
+	for (int i = 0; i < 10; i++)
+		bnet_quota_tick(now_us += 1000000);
+	return now_us;
+}
+
+/* The quota is divided among the processes of this host that use the device, whatever the launcher tells. Other tests'
+ * processes may use it, too. */
+static void the_quota_s_share_bounds_the_level(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+	struct bnet_scaler *scaler = &conn->path->scaler;
+	const int told = bnet_engine.local_ranks;
+	int others[OTHERS];
+	uint64_t now_us;
+
+	keep_streams(MANY);
+	bnet_engine_lock();
+	bnet_engine.local_ranks = BNET_QUOTA / FEW;
+	now_us = pass_quota_ticks(bnet_now_us());
+	bnet_engine.local_ranks = told;
+	check(scaler->most > BNET_QUOTA / (1 + OTHERS));
+	check(bnet_presence_count(conn->dev) >= 1); /* this process */
+	for (int i = 0; i < OTHERS; i++)
+		others[i] = bnet_presence_announce(conn->dev);
+	pass_quota_ticks(now_us);
+	check(scaler->most <= BNET_QUOTA / (1 + OTHERS));
+	check(scaler->level <= scaler->most);
+	for (int i = 0; i < OTHERS; i++)
+		bnet_socket_close(others[i]);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* ---- the turn and the marks ---- */
+
+/* The scaler has a question at the end of a sample. */
+static void judge_with_question(struct bnet_path *path, enum bnet_window_question question, uint64_t now_us)
+{
+	path->of[BNET_WORK_SMALL].count = path->streams = 1;
+	path->sample.elapsed_us = TICK_US;
+	path->scaler.window.asks = question;
+	bnet_path_judge(path, now_us);
+}
+
+static void a_trial_takes_its_host_s_turn(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+	struct bnet_path *path = conn->path;
+	uint64_t now_us = bnet_now_us();
+	int turn;
+
+	bnet_engine_lock();
+	turn = bnet_turn_take(path->dev);
+	check(turn >= 0);
+	judge_with_question(path, BNET_ASKS_TURN, now_us);
+	check(path->scaler.window.refused);
+	bnet_socket_close(turn);
+	judge_with_question(path, BNET_ASKS_TURN, now_us += TICK_US);
+	check_int(bnet_turn_take(path->dev), -EADDRINUSE);
+	bnet_paths_end_turns(now_us);
+	check_int(bnet_turn_take(path->dev), -EADDRINUSE);
+	bnet_paths_end_turns(now_us + 3600000000);
+	turn = bnet_turn_take(path->dev); /* it is over */
+	check(turn >= 0);
+	bnet_socket_close(turn);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* Both ends' counters, the peer's by a question. */
+static void a_mark_says_what_the_devices_have_carried(int ifindex)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+	struct bnet_window *window = &conn->path->scaler.window;
+
+	bnet_engine_lock();
+	bnet_engine.devices.nics[0].ifindex = ifindex;
+	bnet_sampler_begin(conn);
+	judge_with_question(conn->path, BNET_ASKS_MARK, bnet_now_us());
+	while (window->asks) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
+	check(window->marked > 0 && window->from.sent > 0 && window->from.received > 0);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* The peer's kernel takes the question, and nobody answers. */
+static void a_question_without_an_answer_ends(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+	struct sockaddr_storage silent = conn->setup.peers[0];
+	socklen_t size = sizeof(silent);
+	int fd = socket(silent.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	((struct sockaddr_in *)&silent)->sin_port = 0; /* at the same place for IPv6 */
+	check_int(bind(fd, (struct sockaddr *)&silent, size), 0);
+	check_int(listen(fd, 10), 0);
+	check_int(getsockname(fd, (struct sockaddr *)&silent, &size), 0);
+	bnet_engine_lock();
+	conn->setup.peers[0] = silent;
+	bnet_sampler_begin(conn);
+	judge_with_question(conn->path, BNET_ASKS_MARK, bnet_now_us());
+	check(conn->path->asking);
+	while (conn->path->asking) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
+	check_int(conn->path->scaler.window.asks, BNET_ASKS_NOTHING);
+	bnet_engine_unlock();
+	close(fd);
+	close_to_oneself(&client, ends);
+}
+
+/* ---- the end of a path ---- */
+
 static void nothing_is_left_of_a_path_without_connections(void)
 {
 	close_to_oneself(&client, connect_to_oneself(&client));
@@ -71,14 +270,44 @@ static void nothing_is_left_of_a_path_without_connections(void)
 	bnet_engine_unlock();
 }
 
+/* The sampler releases the engine's lock while it reads a path. */
+static void a_path_that_is_read_is_freed_after_that(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_path *path;
+
+	bnet_engine_lock();
+	path = bnet_entry(bnet_engine.paths.next, struct bnet_path, node);
+	path->pinned = true;
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+	bnet_engine_lock();
+	check(bnet_engine.paths.next == &path->node);
+	bnet_path_unpin(path);
+	check(bnet_list_empty(&bnet_engine.paths));
+	bnet_engine_unlock();
+}
+
 int main(void)
 {
+	int ifindex;
+
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	setenv("BAGUA_NET_NSTREAMS", "0", 1);
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	/* Processes outside this test neither count nor have a turn. */
+	ifindex = bnet_engine.devices.nics[0].ifindex;
+	bnet_engine.devices.nics[0].ifindex = 1000000 + (int)getpid();
 	a_lower_maximum_applies_to_all();
+	an_idle_connection_opens_no_streams();
+	a_share_bounds_the_level();
+	the_quota_s_share_bounds_the_level();
+	a_trial_takes_its_host_s_turn();
+	a_mark_says_what_the_devices_have_carried(ifindex);
+	a_question_without_an_answer_ends();
 	nothing_is_left_of_a_path_without_connections();
+	a_path_that_is_read_is_freed_after_that();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }

@@ -92,9 +92,9 @@ static void a_trial_waits_for_other_ranks(void)
 	}
 }
 
-static struct bnet_scaler_sample concluded(struct bnet_tally small, struct bnet_tally bulk, bool lone)
+static struct bnet_sample concluded(struct bnet_tally small, struct bnet_tally bulk, bool lone)
 {
-	struct bnet_scaler_sample sample = {.now_us = 1};
+	struct bnet_sample sample = {.now_us = 1};
 
 	bnet_scaler_conclude(&sample, (struct bnet_tally[]){small, bulk}, lone);
 	return sample;
@@ -104,7 +104,7 @@ static void a_sample_says_what_most_streams_say(void)
 {
 	const struct bnet_tally none = {0}, pressed = {.count = 4, .queued = 2, .pressed = 1}, idle = {.count = 4};
 	const struct bnet_tally limited = {.count = 4, .limited = 1, .queued = 4};
-	struct bnet_scaler_sample sample = concluded(pressed, none, false);
+	struct bnet_sample sample = concluded(pressed, none, false);
 
 	check(sample.pressed && sample.queued && !sample.limited && sample.work == BNET_WORK_SMALL);
 	check(!concluded(pressed, none, true).pressed);

@@ -89,6 +89,33 @@ static void test_traffic_class(int family, int level, int name)
 	}
 }
 
+/* The kernel's time until it gives up an idle connection. */
+static int keepalive_seconds(int fd)
+{
+	return int_option(fd, IPPROTO_TCP, TCP_KEEPIDLE) +
+	       int_option(fd, IPPROTO_TCP, TCP_KEEPINTVL) * int_option(fd, IPPROTO_TCP, TCP_KEEPCNT);
+}
+
+static void test_keepalive(void)
+{
+	struct bnet_config config;
+	struct bnet_keepalive usual = bnet_keepalive_for(30);
+
+	check(usual.idle_s == 10 && usual.interval_s == 5 && usual.probes == 4);
+	bnet_config_defaults(&config);
+	for (int seconds = 0; seconds <= 240; seconds++) {
+		int fd = bnet_socket_open(AF_INET);
+
+		config.keepalive = seconds;
+		bnet_socket_tune(fd, &config, BNET_NO_TRAFFIC_CLASS);
+		check_int(int_option(fd, SOL_SOCKET, SO_KEEPALIVE), seconds > 0);
+		if (seconds > 0)
+			check(keepalive_seconds(fd) <= (seconds < 2 ? 2 : seconds) &&
+			      keepalive_seconds(fd) > seconds - (seconds < 6 ? 1 : seconds / 6));
+		bnet_socket_close(fd);
+	}
+}
+
 static uint64_t pacing(int64_t mbps)
 {
 	struct bnet_config config;
@@ -132,7 +159,7 @@ static void test_listen_range(void)
 	struct bnet_ports any = {0, 0}, range;
 	int a, b;
 
-	check_int(bnet_device_scan(&table, "=lo", NULL), 0);
+	check_int(bnet_device_scan(&table, "=lo", NULL, NULL), 0);
 	a = bnet_socket_listen(&table.nics[0].addr, any, &one);
 	check(a >= 0);
 	/* A range of one port, which is in use, fails instead of using another port. */
@@ -152,6 +179,7 @@ int main(void)
 	test_options();
 	test_traffic_class(AF_INET, IPPROTO_IP, IP_TOS);
 	test_traffic_class(AF_INET6, IPPROTO_IPV6, IPV6_TCLASS);
+	test_keepalive();
 	test_pacing();
 	test_congestion();
 	test_listen_range();

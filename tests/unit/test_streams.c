@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
+#include "scaling/sampler.h"
 
 #define DEADLINE_S 280
 #define PAIRS 2
@@ -174,7 +175,7 @@ static void set_level(int level)
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		bnet_scaler_init(&path->scaler, level, level);
+		bnet_scaler_init(&path->scaler, level, level, 1);
 		bnet_path_widen(path);
 	}
 	bnet_engine_unlock();
@@ -186,7 +187,7 @@ static bool reached(int level)
 	bool all = true;
 
 	bnet_engine_lock();
-	bnet_paths_sample(bnet_now_us());
+	bnet_sampler_read(bnet_now_us());
 	bnet_list_each(node, &bnet_engine.conns) {
 		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
 
@@ -236,6 +237,7 @@ int main(void)
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	setenv("BAGUA_NET_MIN_CHUNKSIZE", "4K", 1);
+	setenv("BAGUA_NET_CONTROL_TICK", "1", 1); /* receivers close ended streams as often */
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	for (int i = 0; i < PAIRS; i++)

@@ -109,11 +109,50 @@ static void test_hello(void)
 	check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), -EBADMSG);
 }
 
+static void test_question(void)
+{
+	struct bnet_wire_question in = {.version = 1, .turn = true, .connection = 1ull << 63, .turn_ms = 300}, out;
+	uint8_t bytes[BNET_WIRE_QUESTION_SIZE];
+	struct bnet_wire_frame frame;
+
+	memset(in.token, 7, sizeof(in.token));
+	check_int(bnet_wire_question_encode(bytes, &in), sizeof(bytes));
+	bnet_wire_frame_decode(bytes, &frame);
+	check(bnet_wire_frame_is_question(&frame) && !bnet_wire_frame_is_hello(&frame) &&
+	      !bnet_wire_frame_is_answer(&frame));
+	check_int(bnet_wire_question_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
+	check(out.turn && out.connection == in.connection && out.turn_ms == 300);
+	check(memcmp(out.token, in.token, sizeof(in.token)) == 0);
+	for (size_t n = 0; n < frame.length; n++)
+		check_int(bnet_wire_question_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+}
+
+static void test_answer(void)
+{
+	struct bnet_wire_answer in = {.version = 1,
+				      .verdict = BNET_WIRE_VERDICT_BUSY,
+				      .connection = 5,
+				      .at_us = 1ull << 50,
+				      .received = 1ull << 60},
+				out;
+	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+	struct bnet_wire_frame frame;
+
+	check_int(bnet_wire_answer_encode(bytes, &in), sizeof(bytes));
+	bnet_wire_frame_decode(bytes, &frame);
+	check(bnet_wire_frame_is_answer(&frame) && !bnet_wire_frame_is_welcome(&frame));
+	check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
+	check(out.verdict == in.verdict && out.connection == 5 && out.at_us == in.at_us && out.received == in.received);
+	for (size_t n = 0; n < frame.length; n++)
+		check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+}
+
 static void test_welcome(void)
 {
 	struct bnet_wire_welcome in = {.version = 2,
 				       .verdict = BNET_WIRE_VERDICT_GONE,
 				       .max_streams = 64,
+				       .keepalive = 240,
 				       .connection = 5};
 	struct bnet_wire_welcome out;
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
@@ -127,6 +166,7 @@ static void test_welcome(void)
 	check_int(out.version, 2);
 	check_int(out.verdict, BNET_WIRE_VERDICT_GONE);
 	check_int(out.max_streams, 64);
+	check_int(out.keepalive, 240);
 	check_int((long long)out.connection, 5);
 	for (uint32_t n = 0; n < frame.length; n++)
 		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
@@ -231,6 +271,8 @@ int main(void)
 	test_handle("2001:db8::17");
 	test_foreign_handle();
 	test_hello();
+	test_question();
+	test_answer();
 	test_welcome();
 	test_welcome_addresses();
 	test_data();

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * The number of workers of a process.
+ * The number of workers of a process, and the processors that they run on.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "control/lifecycle.h"
+#include "engine/engine.h"
+#include "transport/conn.h"
 #include "transport/worker.h"
 
 /* ---- a simulated machine: interposed on the library's calls ---- */
@@ -42,6 +46,27 @@ int open(const char *path, int flags, ...)
 	fd = memfd_create("speed", MFD_CLOEXEC);
 	check(write(fd, "100000\n", 7) == 7 && lseek(fd, 0, SEEK_SET) == 0);
 	return fd;
+}
+
+/* Of the files that the library opens this way, those of memory nodes. */
+FILE *fopen(const char *path, const char *mode)
+{
+	static char list[] = "2-3,6\n";
+
+	check_str(path, "/sys/devices/system/node/node1/cpulist");
+	return fmemopen(list, sizeof(list) - 1, mode);
+}
+
+static int bindings;
+static cpu_set_t bound;
+
+int pthread_setaffinity_np(pthread_t thread, size_t size, const cpu_set_t *set)
+{
+	(void)thread;
+	check_int(size, sizeof(bound));
+	bound = *set;
+	bindings++;
+	return 0;
 }
 
 /* ---- the rule ---- */
@@ -115,6 +140,48 @@ static void the_first_choice_is_kept(void)
 	check_int(bnet_workers_wanted(), bnet_workers_for(16, 1, 100000));
 }
 
+/* ---- the place ---- */
+
+/* A worker starts for a connection of an interface of that memory node. */
+static void start_on_node(int node)
+{
+	struct bnet_nic nic = {.numa_node = node};
+	struct bnet_device dev = {.name = "unit", .address = "", .nmembers = 1, .members = {&nic}};
+	struct bnet_conn *conn = bnet_conn_new(false, &dev, &bnet_engine.config, true);
+	int pair[2];
+
+	bindings = 0;
+	bnet_workers_want(1);
+	check_int(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+	check_int(bnet_conn_add_stream(conn, pair[0]), 0);
+	bnet_worker_adopt(conn);
+	check(conn->worker != NULL);
+	bnet_worker_release(conn);
+	bnet_worker_await(conn);
+	bnet_workers_stop();
+	bnet_conn_free(conn);
+	close(pair[1]);
+}
+
+static void workers_run_near_their_interface(void)
+{
+	processors = 8;
+	start_on_node(1);
+	check_int(bindings, 1);
+	check_int(CPU_COUNT(&bound), 3);
+	check(CPU_ISSET(2, &bound) && CPU_ISSET(3, &bound) && CPU_ISSET(6, &bound));
+	processors = 3; /* that the process may use */
+	start_on_node(1);
+	check_int(bindings, 1);
+	check_int(CPU_COUNT(&bound), 1);
+	check(CPU_ISSET(2, &bound));
+	processors = 2;
+	start_on_node(1);
+	check_int(bindings, 0);
+	start_on_node(-1); /* not known */
+	check_int(bindings, 0);
+}
+
 int main(void)
 {
 	few_processors_get_none();
@@ -123,5 +190,6 @@ int main(void)
 	never_too_many();
 	launchers_set_the_number_of_ranks();
 	the_first_choice_is_kept();
+	workers_run_near_their_interface();
 	return 0;
 }

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See undelivered.h.
+ */
+#include "control/undelivered.h"
+
+#include <errno.h>
+
+#include "engine/engine.h"
+#include "transport/conn.h"
+#include "transport/delivery.h"
+
+/* A pass takes some microseconds. */
+#define OWN_TRIES 1000
+/* Streams that are looked at before whoever waits for the engine's lock gets it: one of which bytes are missing takes a µs
+ * or two. */
+#define IN_A_ROW 64
+
+/* Both ends' settings count: a peer with a longer one sends its probes less often. */
+static struct bnet_patience patience_of(const struct bnet_conn *conn)
+{
+	int own = (int)conn->config->keepalive, peer = conn->setup.peer_keepalive;
+	int seconds = own && peer > own ? peer : own;
+
+	return (struct bnet_patience){
+		.looks = (uint32_t)seconds * 1000 / BNET_UNDELIVERED_MS,
+		.peer_probes = peer > 0,
+	};
+}
+
+/* False: its owner is busy. The lock is held here, so that the word may only be tried (engine.h). */
+static bool own(struct bnet_conn *conn)
+{
+	for (int i = 0; i < OWN_TRIES; i++)
+		if (bnet_conn_try_own(conn))
+			return true;
+	return false;
+}
+
+static void fail(struct bnet_conn *conn, const struct bnet_stream *stream, enum bnet_delivery_state state)
+{
+	unsigned long long missing = bnet_delivery_missing(&stream->delivery, stream->fd);
+
+	if (!own(conn))
+		return; /* at the next look */
+	if (state == BNET_DELIVERY_LOST)
+		bnet_conn_fail(conn, -ECONNRESET,
+			       "the connection to %s broke: it ended before %llu bytes that were sent had arrived. The "
+			       "remote process has ended or the network dropped the connection; look at the other rank's "
+			       "log first",
+			       conn->peer, missing);
+	else
+		bnet_conn_fail(conn, -ETIMEDOUT,
+			       "the connection to %s broke: nothing has come from that host for %u s "
+			       "(BAGUA_NET_KEEPALIVE), and %llu bytes that were sent are not acknowledged. The host is "
+			       "down, or the network between",
+			       conn->peer, stream->delivery.silent * BNET_UNDELIVERED_MS / 1000, missing);
+	bnet_conn_disown(conn);
+}
+
+static bool look_at(struct bnet_conn *conn)
+{
+	const struct bnet_patience patience = patience_of(conn);
+	bool open = false;
+
+	for (int i = 0; i < conn->nstreams; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		enum bnet_delivery_state state = bnet_delivery_look(&stream->delivery, stream->fd, patience);
+
+		open |= state != BNET_DELIVERY_DONE;
+		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {
+			fail(conn, stream, state);
+			break;
+		}
+	}
+	return open;
+}
+
+/* In a round each is looked at once: it goes to the end of the list, where the next round finds it last. */
+static struct bnet_conn *next_of_round(uint32_t round)
+{
+	struct bnet_node *first = bnet_engine.conns.next;
+	struct bnet_conn *conn = bnet_entry(first, struct bnet_conn, node);
+
+	if (bnet_list_empty(&bnet_engine.conns) || conn->looked_at == round)
+		return NULL;
+	conn->looked_at = round;
+	bnet_list_remove(first);
+	bnet_list_add(&bnet_engine.conns, first);
+	return conn;
+}
+
+bool bnet_undelivered_look(void)
+{
+	static uint32_t round;
+	struct bnet_conn *conn;
+	bool open = false;
+	int looks = 0;
+
+	round++;
+	while ((conn = next_of_round(round)) != NULL) {
+		looks += conn->nstreams;
+		if (conn->sender && !atomic_load_explicit(&conn->error, memory_order_relaxed))
+			open |= look_at(conn);
+		if (looks < IN_A_ROW)
+			continue;
+		looks = 0;
+		bnet_engine_give_way(); /* the list may change meanwhile */
+	}
+	return open;
+}

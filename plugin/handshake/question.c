@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See question.h.
+ */
+#include "handshake/question.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/socket.h"
+#include "handshake/candidate.h"
+#include "transport/estimator.h"
+#include "wire/wire.h"
+
+/* An answer that takes longer comes too late for the window that it is about. */
+#define WAIT_MS 250
+#define WAIT_RTTS 10
+
+struct pending {
+	struct bnet_watch watch;
+	struct bnet_path *path;
+	struct bnet_wire_question wire;
+	bool asked;
+	uint32_t rtt_us; /* of the handshake */
+	uint32_t got;
+	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+};
+
+static void end(struct pending *pending)
+{
+	bnet_list_remove(&pending->watch.node);
+	bnet_watch_close(&pending->watch);
+	free(pending);
+}
+
+static int dial(const struct bnet_conn *conn)
+{
+	struct bnet_candidate pair = bnet_candidate_of(conn, 0, 0);
+	struct sockaddr_storage target = bnet_candidate_target(&pair);
+	int fd = bnet_socket_open(target.ss_family), rc;
+
+	if (fd < 0)
+		return fd;
+	bnet_socket_tune(fd, conn->config, conn->setup.traffic_class);
+	rc = bnet_socket_bind_source(fd, &pair.nic->addr, conn->setup.local ? NULL : pair.nic->name);
+	if (rc == 0)
+		rc = bnet_socket_connect(fd, &target);
+	if (rc == 0 || rc == -EINPROGRESS)
+		return fd;
+	bnet_socket_close(fd);
+	return rc;
+}
+
+int bnet_question_ask(const struct bnet_conn *conn, const struct bnet_question *question)
+{
+	uint64_t wait_ms = (uint64_t)question->rtt_us * WAIT_RTTS / 1000;
+	struct pending *pending = calloc(1, sizeof(*pending));
+	int rc;
+
+	if (!pending)
+		return -ENOMEM;
+	pending->path = question->path;
+	pending->wire = (struct bnet_wire_question){
+		.version = BNET_WIRE_VERSION,
+		.turn = question->turn,
+		.connection = conn->id,
+		.turn_ms = question->turn_ms,
+	};
+	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
+	pending->watch.deadline_ms = bnet_now_ms() + (wait_ms > WAIT_MS ? wait_ms : WAIT_MS);
+	rc = dial(conn);
+	bnet_watch_init(&pending->watch, rc);
+	if (rc >= 0)
+		rc = bnet_watch_add(&pending->watch, BNET_WATCH_QUESTION, EPOLLOUT);
+	if (rc == 0)
+		bnet_list_add(&bnet_engine.questions, &pending->watch.node);
+	else
+		end(pending);
+	return rc;
+}
+
+/* The handshake is complete. */
+static int send_question(struct pending *pending)
+{
+	uint8_t bytes[BNET_WIRE_QUESTION_SIZE];
+	struct bnet_reading reading;
+	size_t size;
+	int rc = bnet_socket_error(pending->watch.fd);
+
+	if (rc < 0)
+		return rc;
+	if (bnet_estimator_read(pending->watch.fd, &reading))
+		pending->rtt_us = reading.rtt_us;
+	size = bnet_wire_question_encode(bytes, &pending->wire);
+	/* A socket that has carried nothing takes this in one piece. */
+	if (send(pending->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
+		return -EIO;
+	pending->asked = true;
+	return bnet_watch_change(&pending->watch, EPOLLIN | EPOLLRDHUP);
+}
+
+/* 1: the answer is complete; 0: not yet. */
+static int receive_answer(struct pending *pending)
+{
+	ssize_t n = recv(pending->watch.fd, pending->bytes + pending->got, sizeof(pending->bytes) - pending->got,
+			 MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return 0;
+	if (n <= 0)
+		return n < 0 ? -errno : -ECONNRESET;
+	pending->got += (uint32_t)n;
+	return pending->got == sizeof(pending->bytes);
+}
+
+static struct bnet_told nothing(const struct pending *pending)
+{
+	return (struct bnet_told){.path = pending->path, .rtt_us = pending->rtt_us};
+}
+
+/* An answer that this version does not understand says nothing. */
+static struct bnet_told understood(const struct pending *pending)
+{
+	struct bnet_told told = nothing(pending);
+	struct bnet_wire_answer answer;
+	struct bnet_wire_frame frame;
+
+	bnet_wire_frame_decode(pending->bytes, &frame);
+	if (!bnet_wire_frame_is_answer(&frame) ||
+	    bnet_wire_answer_decode(pending->bytes + BNET_WIRE_FRAME_HEADER,
+				    sizeof(pending->bytes) - BNET_WIRE_FRAME_HEADER, &answer) < 0 ||
+	    answer.connection != pending->wire.connection)
+		return told;
+	told.refused = answer.verdict == BNET_WIRE_VERDICT_BUSY;
+	if (answer.verdict == BNET_WIRE_VERDICT_OK || told.refused) {
+		told.at_us = answer.at_us;
+		told.received = answer.received;
+	}
+	return told;
+}
+
+bool bnet_question_ready(struct bnet_watch *watch, struct bnet_told *told)
+{
+	struct pending *pending = (struct pending *)watch;
+	int rc = pending->asked ? receive_answer(pending) : send_question(pending);
+
+	if (rc == 0)
+		return false;
+	*told = rc > 0 ? understood(pending) : nothing(pending);
+	end(pending);
+	return true;
+}
+
+bool bnet_questions_tick(uint64_t now_ms, struct bnet_told *told)
+{
+	bnet_list_each(node, &bnet_engine.questions) {
+		struct pending *pending = bnet_entry(node, struct pending, watch.node);
+
+		if (now_ms < pending->watch.deadline_ms)
+			continue;
+		*told = nothing(pending);
+		end(pending);
+		return true;
+	}
+	return false;
+}
+
+void bnet_questions_cancel(const struct bnet_path *path)
+{
+	bnet_list_each(node, &bnet_engine.questions) {
+		struct pending *pending = bnet_entry(node, struct pending, watch.node);
+
+		if (pending->path == path)
+			end(pending);
+	}
+}

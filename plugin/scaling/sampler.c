@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See sampler.h.
+ */
+#include "scaling/sampler.h"
+
+#include "engine/engine.h"
+#include "scaling/quota.h"
+#include "scaling/path.h"
+
+/* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams together
+ * 128 in 20 ms, about a hundredth of a processor. */
+#define READINGS_PER_S 6400
+#define MOST_CREDIT 128
+/* Readings in a row; after that whoever waits for the engine's lock gets it. */
+#define IN_A_ROW 256
+
+static struct {
+	uint64_t earned_us;
+	int readings;
+} credit; /* under the engine's lock */
+
+/* ---- connections that move ---- */
+
+void bnet_sampler_begin(struct bnet_conn *conn)
+{
+	if (!conn->path)
+		return;
+	bnet_list_remove(&conn->of_path);
+	bnet_list_add(&conn->path->moving, &conn->of_path);
+}
+
+static void end(struct bnet_conn *conn)
+{
+	bnet_list_remove(&conn->of_path);
+	bnet_list_add(&conn->path->idle, &conn->of_path);
+	if (bnet_list_empty(&conn->path->moving))
+		conn->path->sampled_us = 0;
+	bnet_worklist_remove(&bnet_engine.active, &conn->work);
+	if (bnet_conn_is_workable(conn))
+		bnet_engine_posted(&conn->work); /* after the last look */
+}
+
+/* Returns what it cost, in readings. */
+static int read_conn(struct bnet_conn *conn, uint64_t now_us)
+{
+	uint32_t passes = atomic_load_explicit(&conn->passes, memory_order_relaxed);
+	int readings = 0;
+
+	/* A job computes for a while and then has much to send. The sample in which that begins does not tell how busy
+	 * a stream is. */
+	if (passes != conn->passes_sampled) {
+		readings = bnet_conn_active(conn);
+		bnet_path_sample_conn(conn, now_us, conn->rested || conn->path->rested);
+	}
+	conn->rested = passes == conn->passes_sampled && !bnet_conn_is_workable(conn);
+	conn->passes_sampled = passes;
+	if (conn->rested)
+		end(conn);
+	return readings ? readings : 1;
+}
+
+/* ---- paths ---- */
+
+/* The next connection of this sample, which counts as read from here on. NULL: all are read. */
+static struct bnet_conn *next_conn(struct bnet_path *path)
+{
+	struct bnet_node *first = path->moving.next;
+	struct bnet_conn *conn = bnet_entry(first, struct bnet_conn, of_path);
+
+	if (first == &path->moving || conn->sample == path->samples)
+		return NULL;
+	conn->sample = path->samples;
+	bnet_list_remove(first);
+	bnet_list_add(&path->moving, first);
+	return conn;
+}
+
+/* All of a path's streams, since their readings are added up. Returns their number. */
+static int sample_path(struct bnet_path *path, uint64_t now_us)
+{
+	int readings = 0, in_a_row = 0;
+	struct bnet_conn *conn;
+
+	path->samples++;
+	path->pinned = true;
+	while ((conn = next_conn(path))) {
+		int cost = read_conn(conn, now_us);
+
+		readings += cost;
+		in_a_row += cost;
+		if (in_a_row < IN_A_ROW)
+			continue;
+		in_a_row = 0;
+		bnet_engine_give_way();
+	}
+	bnet_path_judge(path, now_us);
+	bnet_path_unpin(path);
+	return readings;
+}
+
+/* The one that was sampled longest ago; NULL: none is due. */
+static struct bnet_path *begin_next(uint64_t now_us)
+{
+	bnet_quota_tick(now_us);
+	bnet_list_each(node, &bnet_engine.paths) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
+
+		if (path->sampled_us == now_us)
+			return NULL; /* and so are all that follow */
+		if (bnet_list_empty(&path->moving) || !bnet_path_begin_sample(path, now_us))
+			continue;
+		bnet_list_remove(node);
+		bnet_list_add(&bnet_engine.paths, node);
+		return path;
+	}
+	return NULL;
+}
+
+/* In readings. A path is sampled whole, so the credit may become negative. */
+static void earn_credit(uint64_t now_us)
+{
+	uint64_t time = now_us - credit.earned_us < 1000000 ? now_us - credit.earned_us : 1000000;
+	int earned = (int)(time * READINGS_PER_S / 1000000);
+
+	if (earned == 0)
+		return;
+	credit.earned_us = now_us;
+	credit.readings += earned;
+	if (credit.readings > MOST_CREDIT)
+		credit.readings = MOST_CREDIT;
+}
+
+void bnet_sampler_read(uint64_t now_us)
+{
+	struct bnet_path *path;
+
+	earn_credit(now_us);
+	while (credit.readings > 0 && (path = begin_next(now_us)))
+		credit.readings -= sample_path(path, now_us);
+}

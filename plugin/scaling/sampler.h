@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * When which streams are read: those of connections that move, path by path. The control thread, under the engine's
+ * lock.
+ */
+#ifndef BNET_SAMPLER_H
+#define BNET_SAMPLER_H
+
+#include <stdint.h>
+
+#include "transport/conn.h"
+
+/* Something was posted on the connection: its streams, if it is a sender, are read until it is found idle. */
+void bnet_sampler_begin(struct bnet_conn *conn);
+/* Reads the streams of all paths that are due and acts on it. */
+void bnet_sampler_read(uint64_t now_us);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See delivery.h.
+ */
+#include "transport/delivery.h"
+
+#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
+#include <netinet/in.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/socket.h"
+
+/* netinet/tcp.h's TCP_CLOSE. */
+#define STATE_CLOSED 7
+/* Where the peer's kernel sends nothing by itself: more than one answer must be missing, since packets get lost. */
+#define LEAST_UNANSWERED 2
+/* Where its probes arrive: one answer, for longer than a round trip. A proxy on the way that ends TCP passes no probes
+ * on, and the window's own are up to two minutes apart: one that was lost would look like silence until the next. */
+#define LEAST_UNANSWERED_LOOKS 2
+
+static bool read_counts(int fd, struct bnet_delivery_reading *reading)
+{
+	struct tcp_info info;
+	socklen_t size = sizeof(info);
+
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	    size < offsetof(struct tcp_info, tcpi_segs_in) + sizeof(info.tcpi_segs_in))
+		return false;
+	*reading = (struct bnet_delivery_reading){
+		.ended = info.tcpi_state == STATE_CLOSED,
+		.acked = info.tcpi_bytes_acked,
+		.arrived = info.tcpi_segs_in,
+		.unanswered = (uint32_t)info.tcpi_retransmits + info.tcpi_probes,
+		.backoff = info.tcpi_backoff,
+	};
+	return true;
+}
+
+void bnet_delivery_start(struct bnet_delivery *delivery, int fd)
+{
+	struct bnet_delivery_reading reading;
+
+	/* The peer has read the handshake, so neither count is zero. */
+	delivery->counted = read_counts(fd, &reading) && reading.acked && reading.arrived;
+	if (!delivery->counted)
+		return;
+	delivery->handshake = reading.acked;
+	delivery->arrived = reading.arrived;
+}
+
+static uint64_t missing(const struct bnet_delivery *delivery, uint64_t acked, uint64_t written)
+{
+	uint64_t end = delivery->handshake + written;
+
+	/* A socket that was reset may count from the beginning. */
+	return acked < end ? end - acked : 0;
+}
+
+uint64_t bnet_delivery_missing(const struct bnet_delivery *delivery, int fd)
+{
+	uint64_t written = atomic_load_explicit(&delivery->written, memory_order_relaxed);
+	struct bnet_delivery_reading reading;
+
+	if (!delivery->counted || !read_counts(fd, &reading))
+		return bnet_socket_all_acknowledged(fd) ? 0 : 1;
+	return missing(delivery, reading.acked, written);
+}
+
+static bool misses_answers(const struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading,
+			   struct bnet_patience patience)
+{
+	return patience.peer_probes && delivery->probed ? delivery->unanswered >= LEAST_UNANSWERED_LOOKS
+							: reading->unanswered >= LEAST_UNANSWERED;
+}
+
+/* While a window is shut, what arrives is either the answer to a probe of it, which raises the backoff, or the peer's own
+ * probe. */
+static bool is_unasked(const struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading)
+{
+	return reading->arrived != delivery->arrived && !reading->unanswered && !delivery->asked && reading->backoff &&
+	       reading->backoff == delivery->backoff && reading->acked == delivery->acked;
+}
+
+static void keep(struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading)
+{
+	delivery->arrived = reading->arrived;
+	delivery->acked = reading->acked;
+	delivery->backoff = reading->backoff;
+	delivery->asked = reading->unanswered > 0;
+}
+
+enum bnet_delivery_state bnet_delivery_judge(struct bnet_delivery *delivery,
+					     const struct bnet_delivery_reading *reading, uint64_t written,
+					     struct bnet_patience patience)
+{
+	bool heard = reading->arrived != delivery->arrived;
+
+	delivery->probed |= is_unasked(delivery, reading);
+	keep(delivery, reading);
+	if (missing(delivery, reading->acked, written) == 0) {
+		delivery->backoff = 0; /* no look until more is written */
+		delivery->settled = written;
+		delivery->silent = 0;
+		return BNET_DELIVERY_DONE;
+	}
+	if (reading->ended)
+		return BNET_DELIVERY_LOST;
+	delivery->silent = heard ? 0 : delivery->silent + 1;
+	delivery->unanswered = heard || !reading->unanswered ? 0 : delivery->unanswered + 1;
+	/* The first look that finds bytes missing may come right after they were written. */
+	if (patience.looks && delivery->silent > patience.looks && misses_answers(delivery, reading, patience))
+		return BNET_DELIVERY_SILENT;
+	return BNET_DELIVERY_OPEN;
+}
+
+enum bnet_delivery_state bnet_delivery_look(struct bnet_delivery *delivery, int fd, struct bnet_patience patience)
+{
+	uint64_t written = atomic_load_explicit(&delivery->written, memory_order_relaxed);
+	struct bnet_delivery_reading reading;
+
+	if (written == delivery->settled)
+		return BNET_DELIVERY_DONE;
+	if (!delivery->counted || !read_counts(fd, &reading))
+		return bnet_socket_all_acknowledged(fd) ? BNET_DELIVERY_DONE : BNET_DELIVERY_OPEN;
+	return bnet_delivery_judge(delivery, &reading, written, patience);
+}

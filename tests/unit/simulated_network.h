@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * For tests of the scaler: many paths, desynchronised, over hosts whose links they share. Each path is a real scaler;
+ * the network is a fluid model. A stream passes the flow class that a hash gives it, its sender's link, a link in the
+ * middle and its receiver's link; each of these is shared equally by the streams on it (max-min fairness).
+ */
+#ifndef BNET_SIMULATED_NETWORK_H
+#define BNET_SIMULATED_NETWORK_H
+
+#include <string.h>
+
+#include "simulated_path.h"
+
+#define MOST_PATHS 64
+#define MOST_HOSTS 65
+#define MOST_CLASSES 16
+#define STREAMS (MOST_PATHS * MOST)
+/* A saturated queue, and a round trip without one. */
+#define QUEUE_US 4000
+#define RTT_US 200
+
+enum queue {
+	FIFO, /* a fresh flow waits as long as the old ones */
+	FAIR, /* it does not wait */
+};
+
+struct host {
+	uint64_t link; /* bytes/s in each direction; 0: no limit */
+	uint64_t sent, received;
+	uint64_t sends_until_us, receives_until_us; /* a trial has the turn */
+	int sender, receiver;                       /* … of this path */
+};
+
+struct route {
+	struct bnet_scaler scaler;
+	int from, to; /* hosts */
+	uint64_t starts_us, bytes;
+	uint64_t rate; /* now */
+	bool asked;
+};
+
+struct net {
+	struct host hosts[MOST_HOSTS];
+	struct route routes[MOST_PATHS];
+	int nroutes;
+	enum queue queue;
+	uint64_t middle; /* bytes/s of a link that all share; 0: no limit */
+	int nclasses;    /* of each sender's host; 0: no flow classes */
+	uint64_t class;  /* bytes/s */
+	bool blind;      /* nothing is known of the network, and nobody takes turns */
+	uint64_t now_us, random;
+	uint64_t changes; /* of levels */
+};
+
+static inline uint64_t roll(struct net *net, uint64_t limit)
+{
+	net->random ^= net->random << 13;
+	net->random ^= net->random >> 7;
+	net->random ^= net->random << 17;
+	return net->random % limit;
+}
+
+/* Begins within the first second. */
+static inline void add_route(struct net *net, int from, int to)
+{
+	struct route *route = &net->routes[net->nroutes++];
+
+	route->from = from;
+	route->to = to;
+	route->starts_us = net->now_us + roll(net, 1000000);
+	bnet_scaler_init(&route->scaler, 1, MOST, 1 + roll(net, UINT64_MAX));
+}
+
+static inline struct net new_net(enum queue queue, uint64_t seed)
+{
+	return (struct net){.queue = queue, .now_us = 9000000, .random = seed * 2654435761 + 1};
+}
+
+/* ---- the fluid ---- */
+
+/* The class of a stream: by its path and number, so that a path which tries the same level again meets other classes
+ * only if the seed differs. */
+static inline int class_of(const struct net *net, int route, int stream, uint64_t trial)
+{
+	uint64_t h = (uint64_t)route * 1000003 + (uint64_t)stream * 7919 + trial * 104729 + 12345;
+
+	h ^= h >> 15;
+	h *= UINT64_C(0x2c1b3c6d);
+	h ^= h >> 12;
+	h *= UINT64_C(0x297a2d39);
+	h ^= h >> 15;
+	return (int)(h % (uint64_t)net->nclasses);
+}
+
+/* A constraint: so much room for so many streams that are not fixed yet. */
+struct share {
+	double room;
+	int streams;
+};
+
+struct fluid {
+	struct share shares[2 * MOST_HOSTS + 1 + MOST_HOSTS * MOST_CLASSES];
+	int of[STREAMS][4]; /* a stream's constraints; -1: none */
+	int route[STREAMS];
+	bool fixed[STREAMS];
+	int nstreams;
+};
+
+static inline void constrain(struct fluid *fluid, int stream, int which, int share, uint64_t room)
+{
+	fluid->of[stream][which] = room ? share : -1;
+	if (!room)
+		return;
+	fluid->shares[share].room = (double)room;
+	fluid->shares[share].streams++;
+}
+
+static inline void pour(const struct net *net, struct fluid *fluid)
+{
+	memset(fluid, 0, sizeof(*fluid));
+	for (int i = 0; i < net->nroutes; i++) {
+		const struct route *route = &net->routes[i];
+		const int levels = net->now_us < route->starts_us ? 0 : route->scaler.level;
+
+		for (int s = 0; s < levels; s++) {
+			const int stream = fluid->nstreams++;
+			const int class = net->nclasses ? class_of(net, i, s, 0) : 0;
+
+			fluid->route[stream] = i;
+			constrain(fluid, stream, 0, route->from, net->hosts[route->from].link);
+			constrain(fluid, stream, 1, MOST_HOSTS + route->to, net->hosts[route->to].link);
+			constrain(fluid, stream, 2, 2 * MOST_HOSTS, net->middle);
+			constrain(fluid, stream, 3, 2 * MOST_HOSTS + 1 + route->from * MOST_CLASSES + class,
+				  net->nclasses ? net->class : 0);
+		}
+	}
+}
+
+static inline double tightest(const struct fluid *fluid, int stream)
+{
+	double least = 1e18;
+
+	for (int k = 0; k < 4; k++) {
+		const int share = fluid->of[stream][k];
+
+		if (share >= 0 && fluid->shares[share].room / fluid->shares[share].streams < least)
+			least = fluid->shares[share].room / fluid->shares[share].streams;
+	}
+	return least;
+}
+
+/* Max-min: the streams of the tightest constraint get their share, again and again. */
+static inline void flow(struct net *net)
+{
+	static struct fluid fluid;
+	int left;
+
+	pour(net, &fluid);
+	left = fluid.nstreams;
+	for (int i = 0; i < net->nroutes; i++)
+		net->routes[i].rate = 0;
+	while (left) {
+		double least = 1e18;
+
+		for (int i = 0; i < fluid.nstreams; i++)
+			if (!fluid.fixed[i] && tightest(&fluid, i) < least)
+				least = tightest(&fluid, i);
+		for (int i = 0; i < fluid.nstreams; i++) {
+			if (fluid.fixed[i] || tightest(&fluid, i) > least * 1.000001)
+				continue;
+			fluid.fixed[i] = true;
+			left--;
+			net->routes[fluid.route[i]].rate += (uint64_t)least;
+			for (int k = 0; k < 4; k++)
+				if (fluid.of[i][k] >= 0) {
+					fluid.shares[fluid.of[i][k]].room -= least;
+					fluid.shares[fluid.of[i][k]].streams--;
+				}
+		}
+	}
+}
+
+/* ---- what a path learns ---- */
+
+static inline bool is_full(const struct net *net, uint64_t link, int from, int to)
+{
+	uint64_t used = 0;
+
+	for (int i = 0; i < net->nroutes; i++)
+		if ((from < 0 || net->routes[i].from == from) && (to < 0 || net->routes[i].to == to))
+			used += net->routes[i].rate;
+	return link && used * 100 >= link * 99;
+}
+
+/* The round trip of a fresh flow. */
+static inline uint32_t fresh_rtt(const struct net *net, const struct route *route)
+{
+	const bool waits = net->queue == FIFO && (is_full(net, net->hosts[route->from].link, route->from, -1) ||
+						  is_full(net, net->hosts[route->to].link, -1, route->to) ||
+						  is_full(net, net->middle, -1, -1));
+
+	return RTT_US + (waits ? QUEUE_US : 0);
+}
+
+static inline bool take(uint64_t *until_us, int *holder, int route, uint64_t now_us, uint64_t length_us)
+{
+	if (now_us < *until_us && *holder != route)
+		return false;
+	*until_us = now_us + length_us;
+	*holder = route;
+	return true;
+}
+
+/* At this end, then at the peer's. */
+static inline bool take_turns(struct net *net, int number)
+{
+	const struct route *route = &net->routes[number];
+	struct host *from = &net->hosts[route->from], *to = &net->hosts[route->to];
+	const uint64_t length_us = bnet_scaler_trial_us(&route->scaler, RTT_US);
+
+	return take(&from->sends_until_us, &from->sender, number, net->now_us, length_us) &&
+	       take(&to->receives_until_us, &to->receiver, number, net->now_us, length_us);
+}
+
+static inline void answer(struct net *net, int number)
+{
+	struct route *route = &net->routes[number];
+	struct bnet_window_report report = {.refused = false};
+
+	if (!net->blind) {
+		report.mark = (struct bnet_mark){.now_us = net->now_us,
+						 .sent = 1 + net->hosts[route->from].sent,
+						 .at_us = 77 + net->now_us,
+						 .received = 1 + net->hosts[route->to].received};
+		report.rtt_us = fresh_rtt(net, route);
+		report.refused = route->scaler.window.asks == BNET_ASKS_TURN && !take_turns(net, number);
+	}
+	bnet_scaler_tell(&route->scaler, &report);
+}
+
+/* ---- time ---- */
+
+static inline bool step_route(struct net *net, int number)
+{
+	struct route *route = &net->routes[number];
+	const uint64_t bytes = route->rate * TICK_US / 1000000, noise = bytes * roll(net, 60) / 1000;
+	const struct bnet_sample sample = {
+		.now_us = net->now_us,
+		.elapsed_us = TICK_US,
+		.acked = bytes - bytes * 3 / 100 + noise,
+		.rtt_us = RTT_US + QUEUE_US,
+		.min_rtt_us = RTT_US,
+		.queue_us = QUEUE_US,
+		.limited = true,
+		.queued = true,
+		.work = BNET_WORK_BULK,
+	};
+
+	if (net->now_us < route->starts_us)
+		return false;
+	net->hosts[route->from].sent += bytes;
+	net->hosts[route->to].received += bytes;
+	if (route->scaler.window.asks)
+		answer(net, number);
+	return bnet_scaler_step(&route->scaler, &sample);
+}
+
+static inline void play(struct net *net, double seconds)
+{
+	for (uint64_t end = net->now_us + (uint64_t)(seconds * 1e6); net->now_us < end;) {
+		bool changed = false;
+
+		net->now_us += TICK_US;
+		for (int i = 0; i < net->nroutes; i++) {
+			const bool now = step_route(net, i);
+
+			net->changes += now;
+			changed |= now || (net->now_us >= net->routes[i].starts_us &&
+					   net->now_us < net->routes[i].starts_us + TICK_US);
+		}
+		if (changed)
+			flow(net);
+	}
+}
+
+static inline uint64_t total(const struct net *net)
+{
+	uint64_t rate = 0;
+
+	for (int i = 0; i < net->nroutes; i++)
+		rate += net->routes[i].rate;
+	return rate;
+}
+
+/* Streams of all paths, without those on trial. */
+static inline int streams(const struct net *net)
+{
+	int count = 0;
+
+	for (int i = 0; i < net->nroutes; i++)
+		count += on_trial(&net->routes[i].scaler) ? net->routes[i].scaler.before : net->routes[i].scaler.level;
+	return count;
+}
+
+static inline int highest(const struct net *net)
+{
+	int most = 0;
+
+	for (int i = 0; i < net->nroutes; i++) {
+		const struct bnet_scaler *scaler = &net->routes[i].scaler;
+		const int level = on_trial(scaler) ? scaler->before : scaler->level;
+
+		most = level > most ? level : most;
+	}
+	return most;
+}
+
+#endif

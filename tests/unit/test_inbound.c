@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inbound connections that do not say who they are are dropped after ten seconds. The clock is interposed and turned on.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "handshake/acceptor.h"
+#include "oneself.h"
+
+#define DEADLINE_S 100
+#define INBOUND 4
+
+/* ---- interposed ---- */
+
+static _Atomic uint64_t turned_on_s;
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	int rc = (int)syscall(SYS_clock_gettime, clock, now);
+
+	now->tv_sec += (time_t)atomic_load(&turned_on_s);
+	return rc;
+}
+
+static void turn_on(uint64_t seconds)
+{
+	atomic_fetch_add(&turned_on_s, seconds);
+	bnet_engine_lock();
+	bnet_engine_wake();
+	bnet_engine_unlock();
+}
+
+/* ---- the test ---- */
+
+/* Every other one says a part of a frame. */
+static void connect_silently(int *fds)
+{
+	struct sockaddr_in addr;
+
+	memcpy(&addr, &bnet_engine.listeners[0].addr, sizeof(addr));
+	for (int i = 0; i < INBOUND; i++) {
+		fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		check_int(connect(fds[i], (struct sockaddr *)&addr, sizeof(addr)), 0);
+		if (i % 2)
+			check_int(send(fds[i], "BNET", 4, MSG_NOSIGNAL), 4);
+	}
+}
+
+static int inbound(void)
+{
+	int count;
+
+	bnet_engine_lock();
+	count = bnet_engine.ninbound;
+	bnet_engine_unlock();
+	return count;
+}
+
+static void silent_connections_are_dropped_after_ten_seconds(void)
+{
+	int fds[INBOUND];
+	char byte;
+
+	connect_silently(fds);
+	while (inbound() < INBOUND)
+		sched_yield();
+	bnet_engine_lock();
+	bnet_acceptor_tick(bnet_now_ms() + 9000);
+	check_int(bnet_engine.ninbound, INBOUND);
+	bnet_engine_unlock();
+	turn_on(10);
+	for (int i = 0; i < INBOUND; i++) {
+		ssize_t n = recv(fds[i], &byte, 1, 0);
+
+		check(n == 0 || (n < 0 && errno == ECONNRESET));
+		close(fds[i]);
+	}
+	check_int(inbound(), 0);
+}
+
+int main(void)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	struct bnet_client client;
+	void *listen_comm;
+
+	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+	setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
+	alarm(DEADLINE_S);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	check_int(bnet_client_listen(&client, 0, handle, &listen_comm), ncclSuccess);
+	silent_connections_are_dropped_after_ten_seconds();
+	check_int(bnet_client_close_listen(&client, listen_comm), ncclSuccess);
+	check_int(bnet_client_finalize(&client), ncclSuccess);
+	return 0;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a path does with its connections' streams: send buffers follow the path, pauses do not count, and a stream that
+ * rests is closed once its bytes have arrived. The smallest round trip that the kernel reports is interposed.
+ */
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "base/clock.h"
+#include "base/socket.h"
+#include "engine/engine.h"
+#include "oneself.h"
+#include "scaling/path.h"
+#include "scaling/sampler.h"
+
+#define DEADLINE_S 100
+#define STREAMS 2
+#define TICK_US 20000
+
+static struct bnet_client client;
+
+/* ---- interposed ---- */
+
+static _Atomic uint32_t min_rtt_us; /* 0: the kernel's */
+
+int getsockopt(int fd, int level, int option, void *value, socklen_t *size)
+{
+	int rc = (int)syscall(SYS_getsockopt, fd, level, option, value, size);
+
+	if (level == IPPROTO_TCP && option == TCP_INFO && min_rtt_us)
+		((struct tcp_info *)value)->tcpi_min_rtt = min_rtt_us;
+	return rc;
+}
+
+/* ---- send buffers ---- */
+
+static int64_t send_buffer(const struct bnet_stream *stream)
+{
+	int bytes = 0;
+	socklen_t size = sizeof(bytes);
+
+	check_int(getsockopt(stream->fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+	return bytes / 2; /* the kernel doubles it */
+}
+
+/* The speed assumed for the loopback interface and these round trips call for the smallest buffer, and for the
+ * kernel's. */
+static void send_buffers_follow_the_path(void)
+{
+	struct oneself ends;
+	struct bnet_conn *conn;
+	struct bnet_stream *stream;
+
+	min_rtt_us = 20;
+	ends = connect_to_oneself(&client);
+	conn = ends.send;
+	stream = conn->streams[0];
+	bnet_engine_lock();
+	check_int(stream->estimator.sndbuf, BNET_SNDBUF_LEAST);
+	check_int(send_buffer(stream), BNET_SNDBUF_LEAST);
+	min_rtt_us = 2 * BNET_SHORT_RTT_US;
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(stream->estimator.sndbuf, 0);
+	bnet_socket_set_sndbuf(stream->fd, BNET_SNDBUF_LEAST / 2);
+	min_rtt_us = 20;
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(stream->estimator.sndbuf, BNET_SNDBUF_LEAST);
+	check_int(send_buffer(stream), BNET_SNDBUF_LEAST);
+	min_rtt_us = 0;
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* ---- samples ---- */
+
+/* A sample, a while after the last one, in which the connection has moved. Returns how many of its streams count. */
+static uint32_t counted(struct bnet_conn *conn, bool rested, uint64_t dozed_us)
+{
+	uint64_t now_us = conn->streams[0]->estimator.last_us + TICK_US;
+	struct bnet_path *path = conn->path;
+
+	bnet_engine.dozed_us = dozed_us;
+	bnet_sampler_begin(conn);
+	conn->rested = rested;
+	conn->passes_sampled = conn->passes - 1;
+	bnet_sampler_read(now_us);
+	check_int(path->sampled_us, now_us);
+	return path->of[BNET_WORK_SMALL].count + path->of[BNET_WORK_BULK].count;
+}
+
+/* The connection or the whole path was idle since the last sample, and little of the time was busy. */
+static void pauses_do_not_count(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+
+	bnet_engine_lock();
+	check_int(counted(conn, true, 0), 0);
+	check_int(counted(conn, false, 0), 1);
+	check_int(counted(conn, true, 0), 0);
+	check_int(counted(conn, false, UINT64_MAX), 0);
+	check_int(counted(conn, false, 0), 1);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* ---- fewer streams ---- */
+
+/* A stream that rests is closed once its bytes have arrived. */
+static void a_resting_stream_waits_for_its_bytes(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+
+	bnet_engine_lock();
+	bnet_scaler_init(&conn->path->scaler, STREAMS, STREAMS, 1);
+	bnet_path_widen(conn->path);
+	bnet_engine_wake();
+	while (conn->nstreams < STREAMS) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
+	bnet_scaler_init(&conn->path->scaler, 1, 1, 1);
+	bnet_path_widen(conn->path);
+	bnet_delivery_add(&conn->streams[1]->delivery, 1);
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(conn->nstreams, STREAMS);
+	bnet_delivery_add(&conn->streams[1]->delivery, UINT64_MAX); /* takes it back */
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(conn->nstreams, 1);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+int main(void)
+{
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	send_buffers_follow_the_path();
+	pauses_do_not_count();
+	a_resting_stream_waits_for_its_bytes();
+	check_int(bnet_client_finalize(&client), ncclSuccess);
+	return 0;
+}

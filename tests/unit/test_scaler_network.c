@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Many scalers over a network that they share: they use more streams where the network limits each flow, and not where
+ * they would only take from each other. tests/netns/test_shared.py has the same cases on real queues.
+ */
+#include <stdio.h>
+
+#include "check.h"
+#include "simulated_network.h"
+
+#define SEEDS 5
+#define RATE (1000 * MB)
+
+/* K senders to K receivers over one link: of their common host, of the receivers' host, or in between. */
+enum place { AT_SENDER, AT_RECEIVER, BETWEEN };
+
+static void lay(struct net *net, enum place place, int paths, uint64_t rate)
+{
+	if (place == BETWEEN)
+		net->middle = rate;
+	else
+		net->hosts[0].link = rate;
+	for (int i = 0; i < paths; i++)
+		switch (place) {
+		case AT_SENDER:
+			add_route(net, 0, 1 + i);
+			break;
+		case AT_RECEIVER:
+			add_route(net, 1 + i, 0);
+			break;
+		case BETWEEN:
+			add_route(net, i, 32 + i);
+			break;
+		}
+}
+
+static void a_shared_link_needs_one_stream_each(void)
+{
+	for (enum place place = AT_SENDER; place <= AT_RECEIVER; place++)
+		for (enum queue queue = FIFO; queue <= FAIR; queue++)
+			for (int paths = 1; paths <= 16; paths *= 2)
+				for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+					struct net net = new_net(queue, seed);
+
+					lay(&net, place, paths, RATE);
+					play(&net, 30);
+					check(highest(&net) <= 2);
+					check(total(&net) >= RATE * 97 / 100);
+					play(&net, 300);
+					check(highest(&net) <= 2);
+				}
+}
+
+/* Neither end sees what the others carry; a fresh flow waits in the queue. */
+static void a_queue_in_between_is_felt(void)
+{
+	for (int paths = 2; paths <= 16; paths *= 2) {
+		struct net net = new_net(FIFO, (uint64_t)paths);
+
+		lay(&net, BETWEEN, paths, RATE);
+		play(&net, 60);
+		check_int(highest(&net), 1);
+		check_int(net.changes, 0);
+	}
+}
+
+/* What the paths know of the network is what keeps them from climbing. */
+static void without_knowledge_all_climb(void)
+{
+	for (enum queue queue = FIFO; queue <= FAIR; queue++) {
+		struct net net = new_net(queue, 3);
+
+		net.blind = true;
+		lay(&net, AT_SENDER, 4, RATE);
+		play(&net, 30);
+		check(highest(&net) > 8);
+	}
+}
+
+/* A counter that shows less than the path itself has carried is of something else. */
+static void counters_that_cannot_be_the_path_s_do_not_count(void)
+{
+	const struct bnet_mark from = {.now_us = 1000000, .sent = 1, .at_us = 5000000, .received = 1};
+	const struct bnet_mark to = {.now_us = 2000000, .sent = 100 * MB, .at_us = 6000000, .received = 50 * MB};
+	struct bnet_network network = bnet_network_between(&from, &to, 90 * MB);
+
+	check(network.sent > 99 * MB && network.sent <= 100 * MB);
+	check_int(network.received, 0);
+	check_int(bnet_network_between(&to, &from, 90 * MB).sent, 0);
+}
+
+static void flow_classes_are_filled(void)
+{
+	for (enum place place = AT_SENDER; place <= AT_RECEIVER; place++)
+		for (int paths = 1; paths <= 4; paths *= 2)
+			for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+				struct net net = new_net(FAIR, seed);
+				/* A sender's classes limit its own paths only. */
+				const int senders = place == AT_SENDER ? 1 : paths;
+
+				net.nclasses = 8;
+				net.class = RATE / 8;
+				lay(&net, place, paths, 0);
+				play(&net, 30);
+				check(total(&net) >= RATE * (uint64_t)senders * 85 / 100);
+			}
+}
+
+/* The classes together have twice the link's capacity. */
+static void classes_on_a_link_fill_the_link(void)
+{
+	for (enum place place = AT_SENDER; place <= AT_RECEIVER; place++)
+		for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+			struct net net = new_net(FAIR, seed);
+
+			net.nclasses = 8;
+			net.class = RATE / 4;
+			lay(&net, place, 4, RATE);
+			play(&net, 30);
+			check(total(&net) >= RATE * 97 / 100);
+			check(streams(&net) <= 4 * 8);
+		}
+}
+
+/* A host with a path to each of 63 peers. */
+static void many_peers_share_a_link(void)
+{
+	struct net net = new_net(FIFO, 7);
+
+	lay(&net, AT_SENDER, 60, RATE);
+	play(&net, 60);
+	check(highest(&net) <= 2);
+}
+
+/* What helped while each flow was limited is given back once a link is. */
+static void a_climb_is_given_back(void)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct net net = new_net(FAIR, seed);
+		int before;
+
+		net.nclasses = 8;
+		net.class = RATE / 8;
+		lay(&net, AT_SENDER, 4, 0);
+		play(&net, 30);
+		before = streams(&net);
+		check(before > 8);
+		net.nclasses = 0;
+		net.hosts[0].link = RATE / 2;
+		flow(&net);
+		play(&net, 300);
+		check(streams(&net) <= 8);
+		check(total(&net) >= RATE / 2 * 97 / 100);
+	}
+}
+
+/* Paths that begin together take turns. */
+static void trials_do_not_coincide(void)
+{
+	struct net net = new_net(FAIR, 11);
+	int most = 0;
+
+	lay(&net, AT_SENDER, 16, RATE);
+	for (int i = 0; i < 16; i++)
+		net.routes[i].starts_us = net.now_us + TICK_US;
+	for (int tick = 0; tick < 1500; tick++) {
+		int trials = 0;
+
+		play(&net, 0.02);
+		for (int i = 0; i < net.nroutes; i++)
+			trials += net.routes[i].scaler.level > 1;
+		most = trials > most ? trials : most;
+	}
+	check_int(most, 1);
+}
+
+int main(void)
+{
+	a_shared_link_needs_one_stream_each();
+	a_queue_in_between_is_felt();
+	without_knowledge_all_climb();
+	counters_that_cannot_be_the_path_s_do_not_count();
+	flow_classes_are_filled();
+	classes_on_a_link_fill_the_link();
+	many_peers_share_a_link();
+	a_climb_is_given_back();
+	trials_do_not_coincide();
+	return 0;
+}
