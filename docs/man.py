@@ -30,6 +30,9 @@ NCCL's settings of a user.
 .B bagua-net enable
 writes a marked block into it.
 .TP
+.I ~/.rccl.conf
+The same for RCCL, AMD's NCCL.
+.TP
 .I /etc/nccl.conf
 NCCL's settings of a host, with
 .BR \-\-system .

@@ -2,6 +2,7 @@
 """The name of the torch.distributed backend, and its registration.
 
 It runs inside ``import torch`` (entry point ``torch.backends``, see bagua_net_autoload), so it imports next to nothing.
+Where torch runs no such entry points, torch >= 2.14 calls it for the first group (``torch.distributed.backends``).
 ``import bagua_net.torch`` registers explicitly.
 """
 

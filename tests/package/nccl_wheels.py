@@ -33,7 +33,8 @@ _DOWNLOAD_SECONDS = 300
 _HOME = Path.home()
 
 
-def _directory() -> Path:
+def directory() -> Path:
+    """Where they are kept."""
     named = os.environ.get("BAGUA_NET_TEST_WHEELS")
     return Path(named) if named else _HOME / ".cache" / "bagua-net-tests"
 
@@ -69,16 +70,16 @@ def _download(version: str, into: Path) -> Path:
 @functools.cache
 def _fetch(version: str) -> Path | str:
     """The library, or the reason why it is missing. One attempt per session; parallel sessions wait for each other."""
-    directory = _directory()
-    target = directory / f"nccl-{version}" / "libnccl.so.2"
+    kept = directory()
+    target = kept / f"nccl-{version}" / "libnccl.so.2"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / "lock").open("w") as lock:
+        kept.mkdir(parents=True, exist_ok=True)
+        with (kept / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if target.is_file():
                 return target
-            by_hand = sorted(directory.glob(f"nvidia_nccl_cu*-{version}-*.whl"))
-            with tempfile.TemporaryDirectory(dir=directory) as scratch:
+            by_hand = sorted(kept.glob(f"nvidia_nccl_cu*-{version}-*.whl"))
+            with tempfile.TemporaryDirectory(dir=kept) as scratch:
                 _unpack(by_hand[0] if by_hand else _download(version, Path(scratch)), target)
     except (OSError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
         return f"{_PROJECT}=={version} cannot be had: {error}"

@@ -17,10 +17,13 @@ import sys
 from pathlib import Path
 from bagua_net._activation import library_copy
 from bagua_net._machine import rdma
+from bagua_net._nccl import discovery
 from bagua_net._settings import homes
 root = Path(sys.argv.pop(1))
 homes.database_home = lambda: root / "database-home"
 homes.SYSTEM_CONF = root / "etc" / "nccl.conf"
+homes.RCCL_SYSTEM_CONF = root / "etc" / "rccl.conf"
+discovery.ROCM = root / "rocm"
 library_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
 rdma.SYSFS = root / "infiniband"
 from bagua_net.cli import main
@@ -31,7 +34,7 @@ main()
 def is_setting(name: str) -> bool:
     """Does this variable change what the package does?"""
     ours = name.startswith("BAGUA_NET_") and not name.startswith("BAGUA_NET_TEST_")
-    return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "XDG_DATA_HOME")
+    return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "ROCM_PATH", "XDG_DATA_HOME")
 
 
 @dataclass(frozen=True)

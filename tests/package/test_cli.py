@@ -455,11 +455,38 @@ def test_status_says_off_that_a_process_loaded_it_all_the_same(sandbox: Sandbox)
         off = sandbox.run("status").stdout.splitlines()
         sandbox.run("enable")
         on = sandbox.run("status").stdout.splitlines()
-    assert "also loaded, by its own path:" in off
+    assert "loaded independently of that, as by the torch.distributed backend:" in off
     assert "loaded by:" in on
     (line,) = [line for line in off if line.startswith(str(pid))]
     assert len(line) < 100 + len(os.path.realpath(LIBRARY)) + 20
     assert "…" in line
+
+
+def test_status_is_off_where_the_plugin_would_refuse_a_value(sandbox: Sandbox) -> None:
+    sandbox.run("enable")
+    assert sandbox.run("status").returncode == 0
+    refused = sandbox.run("status", BAGUA_NET_NSTREAMS="999")
+    assert refused.returncode == 1
+    assert refused.stdout.startswith(f"off: a job would end with an error: {REFUSED}\n")
+    assert json.loads(sandbox.run("status", "--json", BAGUA_NET_NSTREAMS="999").stdout)["on"] is False
+
+
+@pytest.mark.parametrize("command", [["status"], ["run", "--", "true"]])
+def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: Sandbox, command: list[str]) -> None:
+    sandbox.run("enable")
+    there = sandbox.run(*command, NCCL_SOCKET_IFNAME="=lo")
+    missing = sandbox.run(*command, NCCL_SOCKET_IFNAME="=absent0")
+    expected = "NCCL_SOCKET_IFNAME==absent0 (environment): no interface to use; `bagua-net doctor` lists them"
+    assert there.stderr == ""
+    assert missing.stderr == f"bagua-net: {expected}\n"
+    assert missing.returncode == 0, "the job may run on other machines"
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["bench"]])
+def test_help_by_its_short_name(sandbox: Sandbox, command: list[str]) -> None:
+    short = sandbox.run(*command, "-h")
+    assert short.returncode == 0
+    assert short.stdout == sandbox.run(*command, "--help").stdout
 
 
 def test_status_shows_the_processes_of_others_only_when_asked(sandbox: Sandbox) -> None:

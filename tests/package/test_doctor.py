@@ -71,7 +71,7 @@ def test_settings_of_a_file_that_nccl_reads(sandbox: Sandbox) -> None:
     sandbox.confs[0].write_text(settings)
     status, checks = diagnose(sandbox, BAGUA_NET_NSTREAMS="8")
     assert status == 1
-    assert checks["BAGUA_NET_RCVBUF"]["fact"] == f"much: not in 0 … 1G ({sandbox.confs[0]})"
+    assert checks["BAGUA_NET_RCVBUF"]["fact"] == f"much: not a size such as 64K or 4M in 0 … 1G ({sandbox.confs[0]})"
     assert checks["BAGUA_NET_IMPLEMENT"]["fact"] == f"is not a parameter of this version ({sandbox.confs[0]})"
     for text in (
         "BAGUA_NET_NSTREAMS=8 (environment)",
@@ -157,6 +157,38 @@ def test_a_port_range_among_the_outgoing_ports(sandbox: Sandbox) -> None:
     assert "port overlap" not in checks
 
 
+def test_what_the_port_range_does_not_cover(sandbox: Sandbox) -> None:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=f"{int(low) - 20}-{int(low) - 1}")
+    assert checks["NCCL's ports"]["verdict"] == "ok"
+    assert checks["NCCL's ports"]["fact"].startswith(f"any of {low}-{high}: NCCL's bootstrap listens there whatever")
+
+
+@pytest.mark.parametrize(
+    ("value", "version", "verdict", "part"),
+    [
+        ("0x1234", "2.30.7", "ok", "0x1234 (environment): for sockets that NCCL itself opens"),
+        ("4660", "", "ok", "for sockets that NCCL itself opens"),
+        ("0x1234", "2.21.5", "warn", "NCCL 2.21.5 does not read it"),
+        ("mine", "2.30.7", "warn", "mine (environment) is no number"),
+        ("0x12 34", "2.30.7", "warn", "is no number"),
+        ("09", "2.30.7", "warn", "is no number"),
+    ],
+)
+def test_the_magic_of_nccls_sockets(sandbox: Sandbox, value: str, version: str, verdict: str, part: str) -> None:
+    nccl = sandbox.with_nccl(nccl_wheels.library(version)) if version else {}
+    _, checks = diagnose(sandbox, NCCL_SOCKET_MAGIC=value, **nccl)
+    assert checks["NCCL_SOCKET_MAGIC"]["verdict"] == verdict
+    assert part in checks["NCCL_SOCKET_MAGIC"]["fact"]
+
+
+def test_torchcomms_uses_nccls_network(sandbox: Sandbox) -> None:
+    """Its backend nccl is the NCCL of torch."""
+    _, checks = diagnose(sandbox, TORCH_DISTRIBUTED_USE_TORCHCOMMS="1")
+    assert "torchcomms" not in checks
+    assert "NCCL_SOCKET_MAGIC" not in checks
+
+
 SICK_SYSCTLS = {
     "ipv4/tcp_wmem": "4096 16384 65536",
     "ipv4/tcp_rmem": "4096 131072 262144",
@@ -207,6 +239,17 @@ def test_buffers_that_are_left_to_the_kernel_or_cannot_be_read_are_no_finding_of
     assert status == 1
     assert "BAGUA_NET_SNDBUF" not in checks
     assert checks["BAGUA_NET_RCVBUF"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(("bond", "verdict"), [("lo", "ok"), ("lo,absent0,absent1", "warn"), ("absent0", "warn")])
+def test_interfaces_of_a_bond_that_are_there_or_not(sandbox: Sandbox, bond: str, verdict: str) -> None:
+    status, checks = diagnose(sandbox, BAGUA_NET_BOND=bond)
+    found = checks["BAGUA_NET_BOND"]
+    assert (status, found["verdict"]) == (0, verdict)
+    if verdict == "warn":
+        left_out = bond.removeprefix("lo,").replace(",", ", ")
+        assert found["fact"] == f"{bond}: goes on without {left_out}"
+        assert found["fix"] == "take from lo"
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("reno", "ok"), ("no-such_one", "warn")])

@@ -78,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._bench.workload",
         "bagua_net._doctor",
         "bagua_net._errors",
+        "bagua_net._machine",
         "bagua_net._native",
         "bagua_net._settings",
         "bagua_net._sizes",

@@ -9,26 +9,46 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import ranks as harness
+import torch
 
 import bagua_net
 import bagua_net_autoload
 from bagua_net import _torch_backend
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ENTRY_POINT = "[torch.backends]\nbagua_net = bagua_net_autoload:autoload\n"
+_IN_IMPORT, _ON_REQUEST = "torch.backends", "torch.distributed.backends"
 _SECONDS = 100
+
+#: torch >= 2.14 looks a backend that it does not know up among the entry points.
+on_request = pytest.mark.skipif(
+    not hasattr(torch.distributed.Backend, "_ensure_backend_registered"),
+    reason="torch looks for backends on request from 2.14 on",
+)
+not_on_request = pytest.mark.skipif(
+    hasattr(torch.distributed.Backend, "_ensure_backend_registered"),
+    reason="torch looks for backends on request from 2.14 on",
+)
+
+
+def _published() -> str:
+    """The entry points of pyproject.toml, in the form that an installer writes."""
+    text, groups = (_ROOT / "pyproject.toml").read_text(), []
+    for group, target in re.findall(r'^\[project\.entry-points\."(.*)"\]\nbagua_net = "(.*)"$', text, re.MULTILINE):
+        groups.append(f"[{group}]\nbagua_net = {target}\n")
+    return "\n".join(groups)
 
 
 def _installed(directory: Path) -> Path:
-    """A directory with a package's metadata, where torch finds the entry point."""
-    metadata = directory / "bagua_net_as_installed-1.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bagua_net_as_installed\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(_ENTRY_POINT)
+    """A directory with a package's metadata, where torch finds the entry points."""
+    about = directory / "bagua_net_as_installed-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bagua_net_as_installed\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(_published())
     return directory
 
 
@@ -58,10 +78,12 @@ dist.destroy_process_group()
 """
 
 
-def test_the_package_has_the_entry_point() -> None:
-    text = (_ROOT / "pyproject.toml").read_text()
-    assert re.search(r'^\[project\.entry-points\."torch\.backends"\]\nbagua_net = "(.*)"$', text, re.MULTILINE)
-    assert 'bagua_net = "bagua_net_autoload:autoload"' in text
+def test_the_package_has_both_entry_points(tmp_path: Path) -> None:
+    (found,) = metadata.distributions(name="bagua_net_as_installed", path=[str(_installed(tmp_path))])
+    assert {(point.group, point.name): point.value for point in found.entry_points} == {
+        (_IN_IMPORT, "bagua_net"): "bagua_net_autoload:autoload",
+        (_ON_REQUEST, "bagua_net"): "bagua_net_autoload:register",
+    }
 
 
 def test_torch_registers_the_backend_by_itself(tmp_path: Path) -> None:
@@ -101,11 +123,49 @@ def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
     assert done.stderr.count("BAGUA_NET_NSTREAM is not a parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
 
 
+@not_on_request
 def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:
     """Shows that the test above depends on the import."""
     done = _python(_MEET, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert "worked" not in done.stdout
     assert done.returncode != 0
+
+
+_ON_REQUEST_BY_HAND = """
+import torch, torch.distributed as dist
+from importlib import metadata
+assert "bagua_net" not in dist.Backend.backend_list
+(point,) = metadata.distribution("bagua_net_as_installed").entry_points.select(group="torch.distributed.backends")
+registrar = point.load()
+assert "bagua_net" not in dist.Backend.backend_list, "torch 2.14 calls what it loads"
+registrar()
+assert "BAGUA_NET" in dist.Backend._plugins, "torch 2.14 looks here after the call"
+assert dist.Backend.backend_capability["bagua_net"] == ["cpu"]
+"""
+
+
+def test_what_torch_calls_on_request_registers(tmp_path: Path) -> None:
+    """The contract of torch >= 2.14: load the entry point, call the result without arguments, find the name."""
+    done = _python(_ON_REQUEST_BY_HAND + _MEET, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert "worked [1.0, 1.0, 1.0]" in done.stdout, done.stderr
+
+
+@on_request
+def test_torch_registers_the_backend_on_request(tmp_path: Path) -> None:
+    done = _python(_MEET, _installed(tmp_path), {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    assert not re.search(r"^imported .*\bbagua_net\b", done.stdout)
+    assert "worked [1.0, 1.0, 1.0]" in done.stdout, done.stderr
+
+
+def test_what_torch_calls_on_request_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing catches the reason: otherwise torch could only say that the entry point registered nothing."""
+
+    def fail(create: object) -> None:
+        raise ImportError("no such thing")
+
+    monkeypatch.setattr(_torch_backend, "register", fail)
+    with pytest.raises(ImportError, match="no such thing"):
+        bagua_net_autoload.register()
 
 
 def test_autoload_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from .._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable
+from .._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable, UnsupportedNccl
 from .._machine import rdma
 from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_path
 from .._nccl import discovery, state
@@ -19,6 +19,28 @@ from .._settings import layers
 #: it wrote: deactivate() leaves alone a variable that was changed since.
 _before: dict[str, str | None] = {}
 _written: dict[str, str] = {}
+
+
+def is_old_rccl(nccl: discovery.Nccl) -> bool:
+    """Does it take only names, for which it looks for librccl-net-NAME.so? This library has another name."""
+    return nccl.product == discovery.RCCL and not nccl.takes_path
+
+
+def why_not_with(nccl: discovery.Nccl) -> str:
+    """What to tell the user of such an RCCL."""
+    return (
+        f"{nccl.full_name} at {nccl.path} takes no path and loads only libraries named librccl-net-NAME.so; "
+        "take RCCL 2.21 or later, which came with ROCm 6.3"
+    )
+
+
+def _check_supported(nccl: discovery.Nccl | None) -> None:
+    """
+    Raises:
+        UnsupportedNccl: no variable makes this library load the plugin.
+    """
+    if nccl is not None and is_old_rccl(nccl):
+        raise UnsupportedNccl(why_not_with(nccl))
 
 
 def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
@@ -49,9 +71,11 @@ def env(path: Path | None = None) -> dict[str, str]:
     Raises:
         LibraryNotFound: the library was never built.
         PluginPathInvalid: NCCL would not take its path.
+        UnsupportedNccl: this environment's RCCL is older than 2.21.
     """
     library = plugin_path() if path is None else path
     nccl = discovery.find()
+    _check_supported(nccl)
     if nccl is None or nccl.takes_path:
         return settings(library, takes_path=True)
     search = [str(library.parent), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
@@ -163,9 +187,11 @@ def activate(*, force: bool = False) -> dict[str, str]:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
         ParameterInvalid: a BAGUA_NET_* variable, of the environment or of a file that NCCL reads, has a bad value.
         PluginPathInvalid: NCCL would not take its path.
+        UnsupportedNccl: this environment's RCCL is older than 2.21.
     """
     path = plugin_path()
     nccl = discovery.find()
+    _check_supported(nccl)
     wanted = settings(path, takes_path=nccl is None or nccl.takes_path)
     if all(os.environ.get(name) == value for name, value in _written.items()) and _written == wanted:
         return wanted

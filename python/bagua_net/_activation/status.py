@@ -64,8 +64,9 @@ def _found_by_name(among: Layers) -> bool:
 
 def _why_unset(nccl: discovery.Nccl | None) -> str:
     named = os.environ.get("NCCL_CONF_FILE")
-    if named and Path(named) in homes.confs_read_by(nccl.version if nccl else None):
-        return f"NCCL_NET_PLUGIN is not set; `bagua-net enable --conf {named}`: NCCL_CONF_FILE replaces ~/.nccl.conf"
+    if named and Path(named) in homes.confs_read_by(nccl):
+        replaced = f"NCCL_CONF_FILE replaces ~/{homes.user_conf_name(nccl)}"
+        return f"NCCL_NET_PLUGIN is not set; `bagua-net enable --conf {named}`: {replaced}"
     return "NCCL_NET_PLUGIN is not set; `bagua-net enable`, or `bagua-net run -- COMMAND`"
 
 
@@ -83,8 +84,10 @@ def _problem(plugin: Setting, network: Setting, nccl: discovery.Nccl | None, amo
 
 def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None, among: Layers) -> str | None:
     """Why NCCL would not find our library by this value of NCCL_NET_PLUGIN; None: it would."""
+    if nccl is not None and environment.is_old_rccl(nccl):
+        return environment.why_not_with(nccl)
     if nccl is not None and not nccl.takes_path and plugin != SHORT_NAME:
-        return f"NCCL {nccl.version_text} at {nccl.path} takes no path; start jobs with `bagua-net run -- COMMAND`"
+        return f"{nccl.full_name} at {nccl.path} takes no path; start jobs with `bagua-net run -- COMMAND`"
     if "/" not in plugin:
         found = _found_by_name(among)
         return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"

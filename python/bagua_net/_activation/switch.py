@@ -25,16 +25,21 @@ class Target:
     copy: Path
 
     @classmethod
-    def user(cls) -> Target:
-        """The .nccl.conf of both homes, or only of the one that this user may write to."""
-        confs = homes.user_confs()
+    def user(cls, *, rccl: bool) -> Target:
+        """The .nccl.conf of both homes, or only of the one that this user may write to.
+
+        Args:
+            rccl: as well the .rccl.conf, which RCCL reads instead.
+        """
+        confs = homes.user_confs() + (homes.user_confs(discovery.RCCL) if rccl else [])
         writable = tuple(path for path in confs if os.access(path.resolve().parent, os.W_OK))
         return cls(writable or tuple(confs), library_copy.user_directory())
 
     @classmethod
-    def system(cls) -> Target:
-        """/etc/nccl.conf, for every user."""
-        return cls((homes.SYSTEM_CONF,), library_copy.SYSTEM_DIRECTORY)
+    def system(cls, *, rccl: bool) -> Target:
+        """/etc/nccl.conf, for every user, and as well /etc/rccl.conf."""
+        confs = (homes.system_conf(), *((homes.system_conf(discovery.RCCL),) if rccl else ()))
+        return cls(confs, library_copy.SYSTEM_DIRECTORY)
 
     @classmethod
     def file(cls, path: Path) -> Target:
@@ -69,17 +74,35 @@ class Change:
         return str(self.path), re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
-def check_machine() -> None:
+def rccl_is_here() -> bool:
+    """Is there an RCCL that can load the plugin, whether a job of this environment would use it or not?"""
+    found = discovery.find(product=discovery.RCCL)
+    return found is not None and found.takes_path
+
+
+def rccl_is_enabled(*, system: bool) -> bool:
+    """Does a file that RCCL reads have the block?"""
+    paths = [homes.system_conf(discovery.RCCL)] if system else homes.user_confs(discovery.RCCL)
+    return any(conf_block.has_block(conf_block.read(path)) for path in paths)
+
+
+def check_machine(*, rccl: bool) -> None:
     """Is the plugin an improvement here, and can a configuration file turn it on?
+
+    Args:
+        rccl: for RCCL as well.
 
     Raises:
         UnsupportedNccl: the NCCL of this environment takes no path.
         RdmaDisplaced: an RDMA port is active.
     """
     nccl = discovery.find()
+    for one in (nccl, discovery.find(product=discovery.RCCL) if rccl else None):
+        if one is not None and environment.is_old_rccl(one):
+            raise UnsupportedNccl(environment.why_not_with(one))
     if nccl is not None and not nccl.takes_path:
         raise UnsupportedNccl(
-            f"NCCL {nccl.version_text} at {nccl.path} takes no path, so no file can name the plugin; "
+            f"{nccl.full_name} at {nccl.path} takes no path, so no file can name the plugin; "
             "start jobs with `bagua-net run -- COMMAND`, or call bagua_net.activate() in them"
         )
     ports = rdma.active_ports()
@@ -92,12 +115,16 @@ def check_machine() -> None:
 
 def stand_in(target: Target) -> Path | None:
     """The file that NCCL reads here instead of all the target's files; None: it reads one of those."""
-    nccl = discovery.find()
-    first, *others = homes.confs_read_by(nccl.version if nccl else None)
+    first, *others = homes.confs_read_by(discovery.find())
     named = os.environ.get("NCCL_CONF_FILE")
     if not named or first != Path(named) or any(path.absolute() in target.confs for path in (first, *others)):
         return None
     return first
+
+
+def user_conf_name() -> str:
+    """The name of the file that a job's NCCL or RCCL reads in the home."""
+    return homes.user_conf_name(discovery.find())
 
 
 def plan_enable(target: Target, *, force: bool) -> list[Change]:

@@ -191,9 +191,10 @@ def bench(
     json_file: JsonFile = None,
     plot_file: PlotFile = None,
 ) -> None:
-    """Measure collectives between processes, over BaguaNet and over the other networks that are here.
+    """Measure collectives between processes over each network.
 
-    The networks take turns in the same processes, and every result is checked. The columns are those of nccl-tests.
+    BaguaNet and the other networks that are here take turns in the same processes, and every result is checked. The
+    columns are those of nccl-tests.
     """
     from .._bench import run  # its imports would slow down the other commands
 

@@ -21,6 +21,7 @@ from .._activation.status import Process, Status
 from .._activation.status import status as find_status
 from .._doctor import check, nccl, network, plugin
 from .._errors import LibraryNotFound, LibraryUnusable
+from .._machine import interfaces
 from .._native.plugin import plugin_path
 from .._settings import layers, parameters
 from .optional_value import OptionalValueCommand
@@ -32,6 +33,7 @@ _VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail
 _PIPE_WIDTH = 1000
 #: Characters of a process's command line where stdout is not a terminal.
 _PIPE_COMMAND = 100
+_LOADED_ALL_THE_SAME = "loaded independently of that, as by the torch.distributed backend:"
 
 
 def _print(*parts: str | Table) -> None:
@@ -90,6 +92,7 @@ def _status_json(found: Status) -> dict[str, Any]:
     if found.nccl is not None:
         value["nccl"]["version"] = found.nccl.version_text if found.nccl.version else None
         value["nccl"]["takes_path"] = found.nccl.takes_path
+        value["nccl"]["product"] = found.nccl.product
     return value
 
 
@@ -98,13 +101,20 @@ def _loaded(found: Status, everyone: bool) -> tuple[str | Table, ...]:
     shown = [one for one in found.processes if everyone or one.uid == os.geteuid()]
     parts: list[str | Table] = []
     if shown:
-        parts += ["loaded by:" if found.on else "also loaded, by its own path:", _processes(shown)]
+        parts += ["loaded by:" if found.on else _LOADED_ALL_THE_SAME, _processes(shown)]
     elif not found.processes:
         parts.append("loaded by no other process that this user may inspect")
     hidden = len(found.processes) - len(shown)
     if hidden:
         parts.append(f"loaded by processes of other users: {hidden}; --all lists them")
     return tuple(parts)
+
+
+def _refused(found: Status, refusals: list[str]) -> Status:
+    """A job whose parameters the plugin refuses ends with an error."""
+    if not found.on or not refusals:
+        return found
+    return dataclasses.replace(found, on=False, problem=f"a job would end with an error: {refusals[0]}")
 
 
 def status(
@@ -117,17 +127,19 @@ def status(
 
     Exit status 0: a job started now would use the plugin; 1: it would not.
     """
-    found = find_status()
     among = layers.of_a_job()
+    found = find_status()
     with contextlib.suppress(LibraryNotFound, LibraryUnusable):  # the doctor reports that
-        _complain(*_unknown(parameters.read(among), among))
+        rows = parameters.read(among)
+        _complain(*_unknown(rows, among), *filter(None, [interfaces.complaint()]))
+        found = _refused(found, parameters.refusals(rows))
     if as_json:
         _dump(_status_json(found))
         raise typer.Exit(0 if found.on else 1)
     _print("[green]on[/]" if found.on else f"[yellow]off[/]: {escape(found.problem or '')}")
     _print(_grid(map(_setting, (found.plugin, found.network, *found.parameters))))
     if found.nccl is not None:
-        _print(f"NCCL {found.nccl.version_text}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
+        _print(f"{found.nccl.full_name}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
     _print(*_loaded(found, everyone))
     raise typer.Exit(0 if found.on else 1)
 
@@ -171,9 +183,10 @@ def _value(row: parameters.Parameter) -> str:
 
 
 def params(as_json: Json = False) -> None:
-    """List every BAGUA_NET_* parameter, its value in a job, and what sets it: the environment or a file of NCCL's.
+    """List the BAGUA_NET_* parameters with their values in a job.
 
-    Exit status 1: a value is set that the plugin refuses.
+    The source of each value is shown, too: the environment or a file of NCCL's. Exit status 1: a value is set that
+    the plugin refuses.
     """
     among = layers.of_a_job()
     rows = parameters.read(among)

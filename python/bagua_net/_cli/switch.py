@@ -16,11 +16,13 @@ import typer
 
 from .._activation import environment, launchers, switch
 from .._activation.status import status
-from .._settings import homes, parameters
+from .._machine import interfaces
+from .._settings import parameters
 
 Form = Enum("Form", {name: name for name in launchers.FORMS}, type=str)  # type: ignore[misc]
 
 System = Annotated[bool, typer.Option("--system", help="For all users: /etc/nccl.conf.")]
+Rccl = Annotated[bool, typer.Option("--rccl", help="Also for AMD's RCCL, as where one is found: .rccl.conf.")]
 Conf = Annotated[Path | None, typer.Option("--conf", metavar="FILE", help="This file, for NCCL_CONF_FILE.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, as a diff; change nothing.")]
 
@@ -33,12 +35,12 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _target(system: bool, conf: Path | None) -> switch.Target:
+def _target(system: bool, conf: Path | None, *, rccl: bool) -> switch.Target:
     if system and conf is not None:
         raise typer.BadParameter("--system and --conf exclude each other")
     if conf is not None:
         return switch.Target.file(conf)
-    return switch.Target.system() if system else switch.Target.user()
+    return switch.Target.system(rccl=rccl) if system else switch.Target.user(rccl=rccl)
 
 
 def _show(changes: list[switch.Change]) -> None:
@@ -55,6 +57,7 @@ def _printed_variables() -> dict[str, str]:
 def enable(
     system: System = False,
     conf: Conf = None,
+    rccl: Rccl = False,
     form: Annotated[
         Form | None, typer.Option("--print", metavar="FORM", help=f"Print the variables: {', '.join(launchers.FORMS)}.")
     ] = None,
@@ -67,21 +70,24 @@ def enable(
 
     It writes a marked block into ~/.nccl.conf, which NCCL reads, and `disable` takes that out again. Where $HOME and
     the password database name different homes, both get one: which of them NCCL reads depends on its version. The
-    block points at a copy of the library, so that the jobs do not depend on this Python environment.
+    block points at a copy of the library, so that the jobs do not depend on this Python environment. For RCCL, AMD's
+    NCCL, ~/.rccl.conf gets the same block.
     """
     if form is not None:
-        if system or conf is not None or dry_run:
-            raise typer.BadParameter("--print changes nothing, so it takes no --system, --conf or --dry-run")
+        if system or conf is not None or dry_run or rccl:
+            raise typer.BadParameter("--print changes nothing, so it takes no --system, --conf, --rccl or --dry-run")
         print(launchers.render(form.value, _printed_variables()))
         return
-    target = _target(system, conf)
+    if rccl and conf is not None:
+        raise typer.BadParameter("--conf names the only file to write, so it takes no --rccl")
+    target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
     if not force:
-        switch.check_machine()
+        switch.check_machine(rccl=rccl)
     changes = switch.plan_enable(target, force=force)
     named = switch.stand_in(target)
     if named is not None:
         command = f"bagua-net enable --conf {shlex.quote(str(named))}"
-        say(f"NCCL_CONF_FILE is set, so NCCL will not read {homes.USER_CONF_NAME} here; use `{command}`")
+        say(f"NCCL_CONF_FILE is set, so NCCL will not read {switch.user_conf_name()} here; use `{command}`")
     if dry_run:
         _show(changes)
         say(f"{switch.library(target)}: the library would be copied here")
@@ -98,7 +104,7 @@ def enable(
 
 def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) -> None:
     """Undo `enable`, byte for byte."""
-    target = _target(system, conf)
+    target = _target(system, conf, rccl=switch.rccl_is_enabled(system=system))
     changes = switch.plan_disable(target)
     if dry_run:
         _show(changes)
@@ -139,7 +145,7 @@ def run(
     variables = environment.env()
     if not force:
         environment.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
-    for sentence in parameters.check():
+    for sentence in (*parameters.check(), *filter(None, [interfaces.complaint()])):
         say(f"bagua-net: {sentence}")
     try:
         os.execve(_program(command[0]), command, os.environ | variables)

@@ -48,6 +48,20 @@ def check_interfaces() -> Checks:
         yield Check("interfaces", "fail", "none is offered to NCCL", "set NCCL_SOCKET_IFNAME to one that is up")
 
 
+def check_bond() -> Checks:
+    """The interfaces that BAGUA_NET_BOND names and that are not offered to NCCL."""
+    row = next((row for row in parameters.read() if row.name == "BAGUA_NET_BOND"), None)
+    if row is None or row.error or row.value in ("", "0", "1"):
+        return  # a bad value is reported with the other parameters
+    offered = {found.name for found in interfaces.scan() if found.reason is None}
+    missing = [name for name in row.value.split(",") if name not in offered]
+    if missing:
+        fact = f"{row.value}: goes on without {', '.join(missing)}"
+        yield Check(row.name, "warn", fact, f"take from {', '.join(sorted(offered)) or 'interfaces that are up'}")
+    else:
+        yield Check(row.name, "ok", f"{row.value}, as one device")
+
+
 def check_mtu() -> Checks:
     """Small frames cost CPU time on a fast link."""
     for row in interfaces.scan():
@@ -153,6 +167,12 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def _kernels_ports() -> tuple[int, int]:
+    """The first and the last port that the kernel gives to sockets that ask for none."""
+    low, high = _sysctl("ipv4/ip_local_port_range").split()
+    return int(low), int(high)
+
+
 def check_ports() -> Checks:
     """A process needs one port per device, and outgoing connections must not take those first."""
     row = next((row for row in parameters.read() if row.name == "BAGUA_NET_PORT_RANGE"), None)
@@ -171,15 +191,24 @@ def check_ports() -> Checks:
         yield Check("ports", "warn", fact, "widen BAGUA_NET_PORT_RANGE: a port for each process and interface")
     else:
         yield Check("ports", "ok", fact)
-    low, high = (int(figure) for figure in _sysctl("ipv4/ip_local_port_range").split())
+    low, high = _kernels_ports()
     if ports.start <= high and low < ports.stop:
         fact = f"{row.value} overlaps the ports of outgoing connections, {low}-{high}"
         fix = f"sysctl -w net.ipv4.ip_local_reserved_ports={row.value}, or ports below {low}"
         yield Check("port overlap", "warn", fact, fix)
 
 
+def check_bootstrap_ports() -> Checks:
+    """NCCL's bootstrap, through which ranks find each other, asks for no port, and NCCL has no parameter for one
+    (createListenSocket in its src/bootstrap.cc). Only the port of rank 0 may be given, by NCCL_COMM_ID."""
+    low, high = _kernels_ports()
+    fact = f"any of {low}-{high}: NCCL's bootstrap listens there whatever BAGUA_NET_PORT_RANGE is"
+    yield Check("NCCL's ports", "ok", f"{fact}; for a firewall, net.ipv4.ip_local_port_range narrows them")
+
+
 CHECKS: tuple[Callable[[], Checks], ...] = (
     check_interfaces,
+    check_bond,
     check_mtu,
     check_buffers,
     check_own_buffers,
@@ -188,4 +217,5 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_congestion_control,
     check_own_congestion_control,
     check_ports,
+    check_bootstrap_ports,
 )

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
 
+from .._activation.environment import is_old_rccl, why_not_with
 from .._activation.library_copy import library as copy_path
 from .._activation.library_copy import user_directory
 from .._activation.status import status
@@ -16,6 +18,7 @@ from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
 from .._settings import layers, parameters
+from .._settings.homes import user_conf_name
 from .check import Check, Checks
 
 _LOAD = """
@@ -26,6 +29,9 @@ print(library.bnet_version().decode())
 """
 _LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
+#: ncclSocketDefaultMagic in NCCL's src/misc/socket.cc: what strtoull takes with any base.
+_FIRST_WITH_SOCKET_MAGIC = (2, 30, 0)
+_NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 def check_library() -> Checks:
@@ -50,17 +56,22 @@ def check_path_length() -> Checks:
 
 
 def check_nccl() -> Checks:
-    """Which NCCL a job will use, and which form of NCCL_NET_PLUGIN it takes."""
+    """Which NCCL or RCCL a job will use, and which form of NCCL_NET_PLUGIN it takes."""
     nccl = discovery.find()
     if nccl is None:
-        fact = "no libnccl.so.2 in this process, this Python, LD_LIBRARY_PATH or the system"
+        fact = "no libnccl.so.2 and no librccl.so in this process, this Python, LD_LIBRARY_PATH or the system"
         fix = "run the doctor in the environment of the job; a torch that has NCCL linked in needs no fix"
         yield Check("NCCL", "warn", fact, fix)
     elif nccl.version is None:
         fix = "check that the file is whole and fits this machine"
-        yield Check("NCCL", "fail", f"{nccl.path} does not answer: {nccl.problem}", fix)
+        yield Check(nccl.product, "fail", f"{nccl.path} does not answer: {nccl.problem}", fix)
+    elif is_old_rccl(nccl):
+        fact, _, fix = why_not_with(nccl).removeprefix("RCCL ").partition("; ")
+        yield Check(nccl.product, "fail", fact, fix)
     elif nccl.takes_path:
-        yield Check("NCCL", "ok", f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a path")
+        reads = f", and reads {user_conf_name(nccl)}" if nccl.product == discovery.RCCL else ""
+        fact = f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a path{reads}"
+        yield Check(nccl.product, "ok", fact)
     else:
         fact = f"{nccl.version_text}, {nccl.path} ({nccl.found_by}): takes a name, not a path"
         yield Check("NCCL", "warn", fact, "`bagua-net run -- COMMAND` or activate(); `enable` needs NCCL 2.21")
@@ -76,9 +87,24 @@ def check_activation() -> Checks:
     else:
         fact, _, fix = (found.problem or "").partition("; ")
         yield Check("activation", "warn", fact, fix)
-    if os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "0") not in ("", "0"):
-        fact = "TORCH_DISTRIBUTED_USE_TORCHCOMMS is set: torchcomms brings a transport of its own"
-        yield Check("torchcomms", "warn", fact, "unset it to have torch use NCCL's network")
+
+
+def check_socket_magic() -> Checks:
+    """NCCL_SOCKET_MAGIC concerns NCCL's own sockets, so it says nothing about the plugin's."""
+    nccl = discovery.find()
+    setting = layers.effective("NCCL_SOCKET_MAGIC", layers.of_a_job())
+    if not setting.value:
+        return
+    where = f"{setting.value} ({setting.layer})"
+    if not _NUMBER.fullmatch(setting.value):
+        fact = f"{where} is no number: NCCL uses its own value"
+        yield Check(setting.name, "warn", fact, "unset it, or a number such as 0x1234, the same on every rank")
+    elif nccl is not None and nccl.version is not None and nccl.version < _FIRST_WITH_SOCKET_MAGIC:
+        fact = f"{where}: {nccl.full_name} does not read it"
+        yield Check(setting.name, "warn", fact, "unset it, or take NCCL 2.30")
+    else:
+        fact = f"{where}: for sockets that NCCL itself opens, the same on every rank; the plugin's have a random token"
+        yield Check(setting.name, "ok", fact)
 
 
 def check_parameters() -> Checks:
@@ -120,6 +146,7 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_parameters,
     check_nccl,
     check_activation,
+    check_socket_magic,
     check_rdma,
     check_descriptors,
 )

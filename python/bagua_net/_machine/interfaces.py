@@ -27,6 +27,22 @@ class Interface:
     numa_node: int | None
 
 
+def complaint() -> str | None:
+    """A sentence where a job on this machine would be offered no interface at all; None: it has one.
+
+    Raises:
+        LibraryNotFound, LibraryUnusable: the library is missing or does not load.
+    """
+    try:
+        if any(row.reason is None for row in scan()):
+            return None
+    except OSError:
+        pass
+    named = layers.effective("NCCL_SOCKET_IFNAME", layers.of_a_job())
+    chosen = f"NCCL_SOCKET_IFNAME={named.value} ({named.layer})" if named.value else "this machine"
+    return f"{chosen}: no interface to use; `bagua-net doctor` lists them"
+
+
 def scan() -> list[Interface]:
     """Scans the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, with their values in a job.
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Which NCCL a job of this environment will use, its version, and the form of NCCL_NET_PLUGIN that it takes.
 
-Sources of the version rules: NCCL's ``src/net.cc``, ``src/plugin/net.cc`` and ``src/misc/param.cc``, read at
+RCCL is AMD's NCCL: the same functions and variables, and versions of the same numbers. Where it differs, ``product``
+tells it.
+
+Sources of the version rules: NCCL's and RCCL's ``src/net.cc``, ``src/plugin/net.cc`` and ``src/misc/param.cc``, read at
 each release tag.
 """
 
@@ -22,22 +25,33 @@ from pathlib import Path
 FIRST_WITH_PATH = (2, 21, 0)
 #: From this release on NCCL reads the file named by NCCL_CONF_FILE instead of ~/.nccl.conf.
 FIRST_WITH_CONF_FILE = (2, 23, 0)
+FIRST_RCCL_WITH_CONF_FILE = (2, 28, 3)
 #: From this release on ~ is $HOME; earlier ones take the home of the password database.
 FIRST_WITH_HOME_VARIABLE = (2, 30, 0)
 
+NCCL, RCCL = "NCCL", "RCCL"
 _LIBRARY = "libnccl.so.2"
+#: torch's wheel for ROCm has it without a number.
+_RCCL_LIBRARIES = ("librccl.so.1", "librccl.so")
+#: ROCm's own directory, where ROCM_PATH names no other.
+ROCM = Path("/opt/rocm")
 _PROBE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Nccl:
-    """An NCCL library. ``version`` is None where it could not be read (``problem`` says why)."""
+    """An NCCL or RCCL library. ``version`` is None where it could not be read (``problem`` says why)."""
 
     path: Path
-    #: "mapped" (in this process), "wheel" (of this Python), "LD_LIBRARY_PATH", "system" (the linker's cache)
+    #: "mapped" (in this process), "wheel" (of this Python), "LD_LIBRARY_PATH", "system" (the linker's cache), "ROCm"
     found_by: str
     version: tuple[int, int, int] | None
     problem: str | None = None
+
+    @property
+    def product(self) -> str:
+        """NCCL or RCCL."""
+        return RCCL if self.path.name.startswith("librccl.") else NCCL
 
     @property
     def takes_path(self) -> bool:
@@ -47,6 +61,10 @@ class Nccl:
     @property
     def version_text(self) -> str:
         return "unknown version" if self.version is None else ".".join(map(str, self.version))
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.product} {self.version_text}"
 
 
 def decode_version(code: int) -> tuple[int, int, int]:
@@ -67,8 +85,8 @@ def mapped_files(maps: str, pattern: str) -> list[str]:
 
 
 def mapped_in_process() -> Path | None:
-    """The libnccl that this process has loaded."""
-    paths = mapped_files(Path("/proc/self/maps").read_text(errors="replace"), r"libnccl\.so(\.\d+)*")
+    """The libnccl or librccl that this process has loaded."""
+    paths = mapped_files(Path("/proc/self/maps").read_text(errors="replace"), r"lib[nr]ccl\.so(\.\d+)*")
     return Path(paths[0]) if paths else None
 
 
@@ -76,6 +94,16 @@ def _wheel_directories() -> Iterator[Path]:
     """nvidia/nccl/lib of the nvidia-nccl-cu12 or -cu13 wheel, where torch's wheels look first (RPATH)."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
+    except (ImportError, ValueError):
+        return
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(location) / "lib"
+
+
+def _torch_directories() -> Iterator[Path]:
+    """torch/lib, where torch's wheel for ROCm has its RCCL. Does not import torch."""
+    try:
+        spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):
         return
     for location in (spec.submodule_search_locations or []) if spec else []:
@@ -93,22 +121,27 @@ def _cached_paths() -> Iterator[Path]:
             continue
         for line in done.stdout.splitlines():
             name, _, path = line.strip().partition(" => ")
-            if name.split(" ")[0] == _LIBRARY and path:
+            if name.split(" ")[0] in (_LIBRARY, *_RCCL_LIBRARIES) and path:
                 yield Path(path)
         return
 
 
 def _candidates() -> Iterator[tuple[Path, str]]:
+    """Where a library may be, best first, with the way in which it would be found."""
     mapped = mapped_in_process()
     if mapped is not None:
         yield mapped, "mapped"
     for directory in _wheel_directories():
         yield directory / _LIBRARY, "wheel"
+    for directory in _torch_directories():
+        yield from ((directory / name, "wheel") for name in _RCCL_LIBRARIES)
     for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if entry:
-            yield Path(entry) / _LIBRARY, "LD_LIBRARY_PATH"
+            yield from ((Path(entry) / name, "LD_LIBRARY_PATH") for name in (_LIBRARY, *_RCCL_LIBRARIES))
     for path in _cached_paths():
         yield path, "system"
+    rocm = Path(os.environ.get("ROCM_PATH") or ROCM)
+    yield from ((rocm / "lib" / name, "ROCm") for name in _RCCL_LIBRARIES)
 
 
 def _version_in_process(path: Path) -> tuple[int, int, int]:
@@ -147,13 +180,16 @@ def describe(path: Path, found_by: str) -> Nccl:
     return Nccl(path, found_by, version, problem)
 
 
-def find(candidates: Iterable[tuple[Path, str]] | None = None) -> Nccl | None:
-    """The NCCL that a job of this environment will use: the first that exists of the one mapped here, the
-    wheel's, LD_LIBRARY_PATH's and the system's.
+def find(candidates: Iterable[tuple[Path, str]] | None = None, product: str | None = None) -> Nccl | None:
+    """The NCCL or RCCL that a job of this environment will use: the first that exists of the one mapped here, the
+    wheel's, LD_LIBRARY_PATH's, the system's and ROCm's.
 
-    None: no shared libnccl was found. torch may still have it linked in statically.
+    Args:
+        product: only an NCCL, or only an RCCL.
+
+    None: no shared library was found. torch may still have NCCL linked in statically.
     """
     for path, found_by in _candidates() if candidates is None else candidates:
-        if path.is_file():
+        if path.is_file() and product in (None, Nccl(path, found_by, None).product):
             return describe(path, found_by)
     return None

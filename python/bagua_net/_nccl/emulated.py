@@ -424,7 +424,7 @@ def find(named: str = "auto") -> Path:
             source = f"{LIBRARY_VARIABLE}={told}" if named == "auto" else told
             raise NcclUnusable(f"{source}: no such file; name a libnccl.so.2 with --nccl PATH")
         return path
-    found = discovery.find()
+    found = discovery.find(product=discovery.NCCL)
     if found is None:
         raise NcclUnusable(
             "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 with --nccl PATH"

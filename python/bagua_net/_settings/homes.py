@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The configuration files that NCCL reads, in its order; they depend on its version (see ``_nccl.discovery``)."""
+"""The configuration files that NCCL and RCCL read, in their order; they depend on the version (``_nccl.discovery``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from .._nccl import discovery
 
 SYSTEM_CONF = Path("/etc/nccl.conf")
-USER_CONF_NAME = ".nccl.conf"
+RCCL_SYSTEM_CONF = Path("/etc/rccl.conf")
+
+_USER_CONF_NAMES = {discovery.NCCL: ".nccl.conf", discovery.RCCL: ".rccl.conf"}
 
 #: An unknown version counts as this one.
 _CURRENT = discovery.FIRST_WITH_HOME_VARIABLE
@@ -39,17 +41,30 @@ def homes() -> list[Path]:
     return list(found.values())
 
 
-def user_confs() -> list[Path]:
-    """The .nccl.conf of each of :func:`homes`."""
-    return [home / USER_CONF_NAME for home in homes()]
+def user_conf_name(nccl: discovery.Nccl | None) -> str:
+    """The name of the file that this library (None: an NCCL) reads in the home."""
+    return _USER_CONF_NAMES[nccl.product if nccl else discovery.NCCL]
 
 
-def confs_read_by(version: tuple[int, int, int] | None) -> list[Path]:
-    """The files that an NCCL of this version (None: a current one) reads here; a setting in the first one wins."""
-    if version is None:
-        version = _CURRENT
+def user_confs(product: str = discovery.NCCL) -> list[Path]:
+    """The product's file in each of :func:`homes`."""
+    return [home / _USER_CONF_NAMES[product] for home in homes()]
+
+
+def system_conf(product: str = discovery.NCCL) -> Path:
+    """The product's file for all users."""
+    return RCCL_SYSTEM_CONF if product == discovery.RCCL else SYSTEM_CONF
+
+
+def confs_read_by(nccl: discovery.Nccl | None) -> list[Path]:
+    """The files that this library (None: a current NCCL) reads here; a setting in the first one wins."""
+    product = nccl.product if nccl else discovery.NCCL
+    version = (nccl.version if nccl else None) or _CURRENT
+    with_conf_file = (
+        discovery.FIRST_RCCL_WITH_CONF_FILE if product == discovery.RCCL else discovery.FIRST_WITH_CONF_FILE
+    )
     named = os.environ.get("NCCL_CONF_FILE")
-    if named and version >= discovery.FIRST_WITH_CONF_FILE:
-        return [Path(named), SYSTEM_CONF]
+    if named and version >= with_conf_file:
+        return [Path(named), system_conf(product)]
     home = variable_home() if version >= discovery.FIRST_WITH_HOME_VARIABLE else database_home()
-    return ([home / USER_CONF_NAME] if home is not None else []) + [SYSTEM_CONF]
+    return ([home / user_conf_name(nccl)] if home is not None else []) + [system_conf(product)]

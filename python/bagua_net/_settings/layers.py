@@ -32,7 +32,7 @@ Layers = list[tuple[str, dict[str, str]]]
 def read(nccl: discovery.Nccl | None) -> Layers:
     """(name, settings) of each layer, strongest first: the environment, then the files that this NCCL reads."""
     found: Layers = [(ENVIRONMENT, dict(os.environ))]
-    for path in homes.confs_read_by(nccl.version if nccl else None):
+    for path in homes.confs_read_by(nccl):
         try:
             content = path.read_bytes()
         except OSError:
