@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,23 @@ HELPERS = ("package", "drivers", "netns", "gpu")
 sys.path[:0] = [str(Path(__file__).parent / directory) for directory in HELPERS]
 
 import installed  # noqa: E402
+import must_run  # noqa: E402
+
+#: .ci/run sets it: everything that the tests need is there, "all" or all "without torch".
+_MUST_RUN = os.environ.get("BNET_MUST_RUN", "")
+_SEED_BITS = 32
 
 try:
     import hypothesis
 except ImportError:
     pass  # tests/gpu also runs on machines that have only pytest
 else:
-    # How long an example takes depends on the machine. In .ci/run all runs have the same examples.
-    hypothesis.settings.register_profile("bagua-net", deadline=None, derandomize="BNET_CI_INSIDE" in os.environ)
-    hypothesis.settings.load_profile("bagua-net")
+    # How long an example takes depends on the machine. HYPOTHESIS_PROFILE chooses one of these: examples that differ
+    # from run to run, by a seed that the header names; the same ones in every run; or many.
+    hypothesis.settings.register_profile("fresh", deadline=None)
+    hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
+    hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2000)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fresh"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,18 +41,44 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(made))
+        patch.delenv("BNET_MUST_RUN", raising=False)  # this run's, not that of runs that tests start
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "MPLCONFIGDIR"):
             patch.delenv(name, raising=False)
         yield made
 
 
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "hypothesis_seed", "") is None and os.environ.get("HYPOTHESIS_PROFILE") != "fixed":
+        config.option.hypothesis_seed = str(secrets.randbits(_SEED_BITS))
     problem = installed.problem()
     if problem is not None:
         raise pytest.UsageError(problem)
     config.addinivalue_line(
         "markers", "sanitize: builds the library under a sanitizer and runs it so; only with -m sanitize"
     )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = getattr(config.option, "hypothesis_seed", None)
+    return f"hypothesis examples: --hypothesis-seed={seed} repeats them" if seed else ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _MUST_RUN and session.exitstatus == pytest.ExitCode.OK and _unexpected_skips(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for reason in _unexpected_skips(config) if _MUST_RUN else ():
+        reporter.write_line(f"BNET_MUST_RUN={_MUST_RUN}: this may not be skipped here: {reason}", red=True)
+
+
+def _unexpected_skips(config: pytest.Config) -> list[str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reasons = [str(report.longrepr) for report in reporter.stats.get("skipped", ())]
+    return must_run.unexpected(reasons, torch=_MUST_RUN != "without torch")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

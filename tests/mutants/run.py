@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Applies each mutant of the list to a copy of the tree, and sees whether its tests fail.
+
+    tests/mutants/run.py                 # all
+    tests/mutants/run.py doubt turn      # those whose names contain a word
+    tests/mutants/run.py --list
+
+Prints one line for each mutant: "red" if all its tests fail, "SURVIVED" if one stays green. The tests are run on the
+unchanged copy first. The status is 1 if a mutant survives that the list does not explain, and 2 if nothing can be said,
+since a test fails without a mutant, the list does not fit the code, or a mutant does not compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from mutants import ROOT, BadList, Mutant, read_all
+
+_CONTRACT = "contract:"
+_LIBRARY = "nccl-net-bagua"
+#: A test hangs in a mutant if it takes so much longer than many times what it takes without.
+_TEST_SECONDS = 10
+_TIMES = 3
+_FIRST_SECONDS = 300
+_BUILD_SECONDS = 900
+
+
+class Unusable(Exception):
+    """Nothing can be said. The message says why."""
+
+
+class Skipped(Unusable):
+    """A test cannot run here."""
+
+
+class Scratch:
+    """A copy of the tree, with one build directory. The Python tests build into the same one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.build_directory = root / "build-tests-plain"
+        self.limits: dict[str, float] = {}
+
+    def copy(self) -> None:
+        """Makes the copy the same as the tree, but for the build directory. Unchanged files are not touched."""
+        names = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        wanted = {name for name in names.stdout.split("\0") if name and (ROOT / name).is_file()}
+        for path in list(self.root.rglob("*")):
+            inside = self.build_directory in path.parents
+            if path.is_file() and not inside and str(path.relative_to(self.root)) not in wanted:
+                path.unlink()
+        for name in sorted(wanted):
+            source, target = ROOT / name, self.root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.is_file() or target.read_bytes() != source.read_bytes():
+                shutil.copyfile(source, target)
+                shutil.copymode(source, target)
+
+    def configure(self) -> None:
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        options = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSKBUILD=ON", "-DSKBUILD_STATE=wheel", "-DBNET_TESTS=ON"]
+        command = ["cmake", "-S", str(self.root), "-B", str(self.build_directory), *generator, *options]
+        # Warnings, such as of what is unused in a mutant, are no errors here.
+        self._must(command, "the tree cannot be configured")
+
+    def build(self, targets: set[str]) -> None:
+        if not targets:
+            return
+        command = ["cmake", "--build", str(self.build_directory), "--parallel", "2", "--target", *sorted(targets)]
+        self._must(command, "the build fails")
+
+    def _must(self, command: list[str], what: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS)
+        if done.returncode != 0:
+            raise Unusable(f"{what}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+    def _command(self, test: str) -> list[str]:
+        if test.startswith(_CONTRACT):
+            scenario = test.removeprefix(_CONTRACT).split()[0]
+            library = self.build_directory / "plugin" / f"lib{_LIBRARY}.so"
+            driver = self.build_directory / "tests" / "conformance" / "drive_contract"
+            return [str(driver), "--lib", str(library), "--deadline", str(_FIRST_SECONDS), scenario]
+        if "::" in test:
+            return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+        return [str(self.build_directory / "tests" / "unit" / test)]
+
+    def _environment(self, test: str) -> dict[str, str]:
+        """This process's, with no NCCL_* and BAGUA_NET_* but the test's own."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "BAGUA_NET_"))}
+        loopback = {"NCCL_SOCKET_IFNAME": "lo"} if test.startswith(_CONTRACT) else {}
+        settings = dict(setting.split("=", 1) for setting in test.split()[1:])
+        return kept | loopback | settings | {"PYTHONPATH": str(self.root / "python")}
+
+    def run(self, test: str) -> str:
+        """Runs a test. "" if it passes; else what happened, in a few words. Skipped if it cannot run here."""
+        limit = self.limits.get(test, _FIRST_SECONDS)
+        began = time.monotonic()
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                self._command(test),
+                cwd=self.root,
+                env=self._environment(test),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return f"hangs for {limit:.0f} s"
+            finally:
+                _end_group(process)
+            output.seek(0)
+            lines = [line.strip().replace(f"{self.root}/", "") for line in output if line.strip()]
+        if status == 77 or (status == 0 and "::" in test and " passed" not in lines[-1]):
+            raise Skipped(f"{test} is skipped here")
+        if status == 0:
+            self.limits.setdefault(test, _TEST_SECONDS + _TIMES * (time.monotonic() - began))
+            return ""
+        found = [line for line in lines if "failed:" in line or "FAILED" in line or "expected" in line]
+        return (found or lines or [f"status {status}"])[0][-160:]
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends what the test may have left, such as the peer of a driver that hangs."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _targets(tests: list[str]) -> set[str]:
+    targets: set[str] = set()
+    for test in tests:
+        if test.startswith(_CONTRACT):
+            targets |= {_LIBRARY, "drive_contract"}
+        elif "::" in test:
+            targets |= {_LIBRARY, "drive_net", "drive_steps", "drive_contract"}
+        else:
+            targets.add(test)
+    return targets
+
+
+def _check_unchanged(scratch: Scratch, tests: list[str]) -> None:
+    scratch.build(_targets(tests))
+    for test in tests:
+        with contextlib.suppress(Skipped):
+            failure = scratch.run(test)
+            if failure:
+                raise Unusable(f"{test} fails without a mutant: {failure}")
+
+
+def _judge(scratch: Scratch, mutant: Mutant) -> tuple[list[str], list[str]]:
+    """Runs the mutant's tests. Returns the red ones, each with what it said, and the green ones."""
+    changed = mutant.files(scratch.root)
+    before = {path: path.read_text() for path in changed}
+    red, green = [], []
+    try:
+        for path, text in changed.items():
+            path.write_text(text)
+        scratch.build(_targets(mutant.red))
+        for test in mutant.red:
+            failure = scratch.run(test)
+            if failure:
+                red.append(f"{test}: {failure}")
+            else:
+                green.append(test)
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+    return red, green
+
+
+def _verdict(mutant: Mutant, red: list[str], green: list[str]) -> tuple[str, bool]:
+    """The mutant's line, and whether it is as the list says."""
+    if mutant.survives:
+        if red:
+            return f"KNOWN     {mutant.name}: listed as a survivor, but red: {'; '.join(red)}", False
+        return f"known     {mutant.name}: {mutant.survives}", True
+    if green:
+        return f"SURVIVED  {mutant.name} ({mutant.breaks}): {', '.join(green)} stayed green", False
+    return f"red       {mutant.name}: {'; '.join(red)}", True
+
+
+def _run_all(scratch: Scratch, mutants: list[Mutant]) -> int:
+    began = time.monotonic()
+    scratch.copy()
+    scratch.configure()
+    for mutant in mutants:
+        mutant.files(scratch.root)  # so that a list that does not fit ends the run at once
+    _check_unchanged(scratch, sorted({test for mutant in mutants for test in mutant.red}))
+    print(f"the unchanged tree passes after {time.monotonic() - began:.0f} s", flush=True)
+    wrong = unusable = 0
+    for mutant in mutants:
+        try:
+            line, good = _verdict(mutant, *_judge(scratch, mutant))
+        except Unusable as error:
+            line, good = f"UNUSABLE  {mutant.name}: {error}", True
+            unusable += 1
+        print(line, flush=True)
+        wrong += not good
+    print(f"{len(mutants)} mutants, {wrong} not as listed, {unusable} unusable, {time.monotonic() - began:.0f} s")
+    return 1 if wrong else 2 if unusable else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants whose names contain one of these")
+    parser.add_argument("--list", action="store_true", help="list the mutants and their tests")
+    parser.add_argument("--scratch", type=Path, help="keep the copy and its build there, and reuse them")
+    options = parser.parse_args()
+    try:
+        mutants = [one for one in read_all() if not options.words or any(word in one.name for word in options.words)]
+        if options.list:
+            for mutant in mutants:
+                print(f"{mutant.name}: {mutant.breaks} [{', '.join(mutant.red) or 'survives'}]")
+            return 0
+        if options.scratch:
+            options.scratch.mkdir(parents=True, exist_ok=True)
+            return _run_all(Scratch(options.scratch.resolve()), mutants)
+        with tempfile.TemporaryDirectory(prefix="bagua-net-mutants-") as scratch:
+            return _run_all(Scratch(Path(scratch)), mutants)
+    except (BadList, Unusable) as error:
+        print(f"tests/mutants/run.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""The list of mutants fits the code: each change can be made, and each test exists. `run.py` makes and runs them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from mutants import ROOT, BadList, Mutant, Replacement, read_all
+
+_SCENARIO = re.compile(r'^\t\{"(\w+)", ', re.MULTILINE)
+
+
+def _scenarios() -> set[str]:
+    files = (ROOT / "tests" / "conformance").glob("drive_contract_*.c")
+    return {name for file in files for name in _SCENARIO.findall(file.read_text())}
+
+
+def _exists(test: str) -> bool:
+    if test.startswith("contract:"):
+        return test.removeprefix("contract:").split()[0] in _scenarios()
+    if "::" not in test:
+        return (ROOT / "tests" / "unit" / f"{test}.c").is_file()
+    file, _, name = test.partition("::")
+    path = ROOT / file
+    return path.is_file() and f"def {name.partition('[')[0]}(" in path.read_text()
+
+
+def test_the_list_is_there() -> None:
+    assert len(read_all()) > 30
+
+
+@pytest.mark.parametrize("mutant", read_all(), ids=lambda mutant: mutant.name)
+def test_a_mutant_fits(mutant: Mutant) -> None:
+    changed = mutant.files(ROOT)
+    assert all(text != path.read_text() for path, text in changed.items()), "it changes nothing"
+    assert [test for test in mutant.red if not _exists(test)] == []
+
+
+def test_a_change_that_does_not_fit_is_refused() -> None:
+    change = Replacement("file", ["once"], ["twice"])
+    assert change.apply("only once\n") == "only twice\n"
+    for text in ("never\n", "once and once\n"):
+        with pytest.raises(BadList, match="instead of once"):
+            change.apply(text)
