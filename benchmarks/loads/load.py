@@ -52,8 +52,8 @@ def _run(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> list[dict[s
     peers = route([bytes.fromhex(reply["handles"]) for reply in replies])
     _all(ranks, [json.dumps(row.hex()) + "\n" for row in peers], _SETUP_S)
     replies = _all(ranks, ["go\n"] * len(ranks), _load_time_s(specs[0]))
-    _all(ranks, ["close\n"] * len(ranks), _SETUP_S)
-    return replies
+    ends = _all(ranks, ["close\n"] * len(ranks), _SETUP_S)
+    return [{**reply, **end} for reply, end in zip(replies, ends, strict=True)]
 
 
 def measure(spec: RankSpec, hosts: Hosts, settings: Mapping[str, str]) -> Reading:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from bagua_net._errors import LibraryUnusable
+from bagua_net._native import library
 from bagua_net._nccl.socket_network import SocketTable, load
 from benchmarks.loads.ipc import serve
 
@@ -70,6 +72,11 @@ class _Window(ctypes.Structure):
         ("seconds", ctypes.c_double),
         ("used", _Usage),
     ]
+
+
+def _window(window: _Window) -> dict[str, Any]:
+    used = {name: getattr(window.used, name) for name, *_ in _Usage._fields_}
+    return {"bytes": window.bytes, "slowest": window.slowest, "seconds": window.seconds, "used": used}
 
 
 def _resources(spec: RankSpec) -> dict[str, float]:
@@ -132,10 +139,8 @@ class _Loops:
 
     def _reply(self, window: _Window) -> dict[str, Any]:
         """The counts. Called while the connections are open."""
-        used = {name: getattr(window.used, name) for name, *_ in _Usage._fields_}
         devices = 1 if self._spec.kind == "raw" else self._library.p2p_devices(self._object)
-        counts = {"bytes": window.bytes, "slowest": window.slowest, "seconds": window.seconds}
-        return {**counts, **_resources(self._spec), "used": used, "devices": devices}
+        return {**_window(window), **_resources(self._spec), "devices": devices}
 
     def stream(self) -> dict[str, Any]:
         spec, window = self._spec, _Window()
@@ -159,10 +164,89 @@ class _Loops:
     def work(self) -> dict[str, Any]:
         return {"pingpong": self.pingpong, "idle": self.idle}.get(self._spec.work, self.stream)()
 
-    def close(self) -> None:
+    def close(self) -> dict[str, Any]:
         destroy = self._library[self._prefix + "destroy"]
         destroy.restype = None
         destroy(self._object)
+        return {}
+
+
+class _Calls(ctypes.Structure):
+    _fields_ = [
+        ("count", ctypes.c_uint64),
+        ("longest", ctypes.c_double),
+        ("longest_wait", ctypes.c_double),
+        ("began", ctypes.c_double),
+        ("ended", ctypes.c_double),
+    ]
+
+
+def _lock_wait(spec: RankSpec) -> dict[str, float]:
+    """The plugin's longest wait for its lock, in seconds, where it says so: NCCL and older builds do not."""
+    if spec.kind != "ours":
+        return {}
+    library.use(Path(spec.library))
+    try:
+        plugin = library.load()
+    except LibraryUnusable:
+        return {}
+    counters = library.ffi.new("bnet_counters_t *")
+    plugin.bnet_counters(counters)
+    return {"lock_wait": counters.lock_wait_us / 1e6}
+
+
+class _Many:
+    """many_* of libtraffic.so: making connections, having them, and ending them."""
+
+    def __init__(self, spec: RankSpec) -> None:
+        self._spec = spec
+        self._library = ctypes.CDLL(spec.loops)
+        self._library.traffic_error.restype = ctypes.c_char_p
+        self._library.many_handle_size.restype = ctypes.c_size_t
+        self._object = ctypes.c_void_p()
+        self._reply: dict[str, Any] = {}
+        address, api = _table_of(spec)
+        out, size = ctypes.byref(self._object), ctypes.c_size_t(spec.size)
+        self._call("create", out, ctypes.c_void_p(address), api, spec.lanes, size)
+        self._before = _resources(spec)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if self._library["many_" + name](*arguments) != 0:
+            raise TrafficError(self._library.traffic_error().decode())
+
+    def _phase(self, name: str, *arguments: Any) -> None:
+        """A phase whose calls are timed."""
+        calls = _Calls()
+        self._call(name, self._object, *arguments, ctypes.byref(calls))
+        self._keep(name, calls)
+
+    def _keep(self, name: str, calls: _Calls) -> None:
+        self._reply[name] = {field: getattr(calls, field) for field, _ in _Calls._fields_}
+
+    def listen(self) -> bytes:
+        handles = ctypes.create_string_buffer(self._spec.lanes * int(self._library.many_handle_size(self._object)))
+        self._phase("listen", handles)
+        return handles.raw
+
+    def connect(self, peer_handles: bytes) -> None:
+        timeout = ctypes.c_double(self._spec.connect_timeout_s)
+        self._phase("connect", ctypes.c_char_p(peer_handles), timeout)
+        after, ends = _resources(self._spec), 2 * self._spec.lanes
+        self._reply["held"] = {name: (after[name] - self._before[name]) / ends for name in after}
+        self._call("register", self._object)
+
+    def work(self) -> dict[str, Any]:
+        spec, idle, moving, calls = self._spec, _Window(), _Window(), _Calls()
+        self._library.traffic_idle(ctypes.c_double(spec.window_s), ctypes.byref(idle))
+        times = (ctypes.c_double(spec.warm_up_s), ctypes.c_double(spec.window_s))
+        self._call("move", self._object, *times, ctypes.byref(calls), ctypes.byref(moving))
+        self._keep("move", calls)
+        self._reply |= {"idle": _window(idle), "moving": _window(moving), "threads": _resources(spec)["threads"]}
+        return self._reply
+
+    def close(self) -> dict[str, Any]:
+        self._phase("close")
+        return {"close": self._reply["close"], **_lock_wait(self._spec)}
 
 
 def _take_part(out: TextIO) -> None:
@@ -170,15 +254,14 @@ def _take_part(out: TextIO) -> None:
         out.write(json.dumps(reply) + "\n")
 
     spec = RankSpec(**json.loads(sys.stdin.readline()))
-    loops = _Loops(spec)
+    loops = _Many(spec) if spec.work == "connections" else _Loops(spec)
     answer({"handles": loops.listen().hex()})
     loops.connect(bytes.fromhex(json.loads(sys.stdin.readline())))
     answer({})
     sys.stdin.readline()
     answer(loops.work())
     sys.stdin.readline()
-    loops.close()
-    answer({})
+    answer(loops.close())
 
 
 if __name__ == "__main__":

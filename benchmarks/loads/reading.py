@@ -79,6 +79,47 @@ def _of_idle(replies: Sequence[Reply], lanes: int) -> Reading:
     return Reading(mean(wakes), wakes, {**_resources(replies), "cpu_ms_per_s": busy * 1e3, "received": received})
 
 
+def _own_threads(window: Reply) -> float:
+    """Processor time of the transport's own threads, in hundredths of a processor."""
+    used = window["used"]
+    own = used["user"] + used["system"] - used["driver_user"] - used["driver_system"]
+    return float(own) / float(window["seconds"]) * 100
+
+
+def _longest(replies: Sequence[Reply], phases: Sequence[str], name: str) -> float:
+    """Of the calls of these phases, ms."""
+    return max(float(reply[phase][name]) for reply in replies for phase in phases) * 1e3
+
+
+def _span(replies: Sequence[Reply], phase: str) -> float:
+    """Seconds from the first rank's beginning to the last one's end. The ranks share a clock."""
+    return float(max(reply[phase]["ended"] for reply in replies) - min(reply[phase]["began"] for reply in replies))
+
+
+def _of_connections(replies: Sequence[Reply], lanes: int) -> Reading:
+    making = ("listen", "connect")
+    listening = [reply["listen"]["ended"] - reply["listen"]["began"] for reply in replies]
+    received = sum(reply["moving"]["bytes"] for reply in replies)
+    details = {
+        "longest_ms": _longest(replies, making, "longest"),
+        "longest_wait_ms": _longest(replies, making, "longest_wait"),
+        "moving_longest_ms": _longest(replies, ("move",), "longest"),
+        "moving_wait_ms": _longest(replies, ("move",), "longest_wait"),
+        "close_longest_ms": _longest(replies, ("close",), "longest"),
+        "close_wait_ms": _longest(replies, ("close",), "longest_wait"),
+        "close_ms": _span(replies, "close") * 1e3,
+        "descriptors": max(reply["held"]["descriptors"] for reply in replies),
+        "memory_kib": max(reply["held"]["memory_mib"] for reply in replies) * 1024,
+        "threads": max(reply["threads"] for reply in replies),
+        "idle_percent": mean(_own_threads(reply["idle"]) for reply in replies),
+        "moving_percent": mean(_own_threads(reply["moving"]) for reply in replies),
+        "received_mb_per_s": received / replies[0]["moving"]["seconds"] / 1e6,
+    }
+    if all("lock_wait" in reply for reply in replies):
+        details["lock_wait_ms"] = max(reply["lock_wait"] for reply in replies) * 1e3
+    return Reading((max(listening) + _span(replies, "connect")) * 1e3, [], details)
+
+
 def _of_pingpong(replies: Sequence[Reply], lanes: int) -> Reading:
     half_us = float(replies[0]["half_us"])
     return Reading(half_us, [half_us])
@@ -89,6 +130,7 @@ _KINDS: dict[str, Callable[[Sequence[Reply], int], Reading]] = {
     "cost": _of_cost,
     "idle": _of_idle,
     "pingpong": _of_pingpong,
+    "connections": _of_connections,
 }
 
 

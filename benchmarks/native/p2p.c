@@ -58,15 +58,14 @@ int traffic_fail(int error, const char *format, ...)
 	return error;
 }
 
-static int check(ncclResult_t result, const char *call)
+int traffic_result(ncclResult_t result, const char *call)
 {
 	if (result == ncclSuccess)
 		return 0;
 	return traffic_fail(-EIO, "%s returned ncclResult %d", call, (int)result);
 }
 
-static void log_to_stderr(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format,
-			  ...)
+void traffic_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...)
 {
 	va_list args;
 
@@ -97,9 +96,9 @@ int p2p_create(struct p2p **out, const void *table, int version, int devices, in
 	p2p->lanes = lanes;
 	p2p->inflight = inflight;
 	p2p->slot_size = (largest + PAGE - 1) / PAGE * PAGE;
-	err = check(bnet_client_init(&p2p->client, table, version, log_to_stderr), "init");
+	err = traffic_result(bnet_client_init(&p2p->client, table, version, traffic_log), "init");
 	if (!err)
-		err = check(bnet_client_devices(&p2p->client, &p2p->ndev), "devices");
+		err = traffic_result(bnet_client_devices(&p2p->client, &p2p->ndev), "devices");
 	if (!err && (devices < 1 || devices > p2p->ndev))
 		err = traffic_fail(-ENODEV, "%d devices of %d", devices, p2p->ndev);
 	if (err) {
@@ -137,9 +136,9 @@ int p2p_listen(struct p2p *p2p, void *handles)
 
 	memset(handles, 0, (size_t)p2p->lanes * handle_size);
 	for (int i = 0; i < p2p->lanes && !err; i++)
-		err = check(bnet_client_listen(&p2p->client, device_of(p2p, i),
-					       (char *)handles + (size_t)i * handle_size, &p2p->listeners[i]),
-			    "listen");
+		err = traffic_result(bnet_client_listen(&p2p->client, device_of(p2p, i),
+							(char *)handles + (size_t)i * handle_size, &p2p->listeners[i]),
+				     "listen");
 	return err;
 }
 
@@ -151,8 +150,9 @@ static int lane_open(struct p2p *p2p, struct lane *lane)
 	if (!lane->slots)
 		return traffic_fail(-ENOMEM, "no memory for %zu bytes of buffers", size);
 	memset(lane->slots, 1, size); /* real pages instead of the shared zero page */
-	return check(bnet_client_reg(&p2p->client, lane->comm, lane->slots, size, NCCL_PTR_HOST, &lane->mhandle),
-		     "regMr");
+	return traffic_result(bnet_client_reg(&p2p->client, lane->comm, lane->slots, size, NCCL_PTR_HOST,
+					      &lane->mhandle),
+			      "regMr");
 }
 
 /* One round of connects and accepts for the ends that are not connected; *missing: their number afterwards. */
@@ -167,11 +167,12 @@ static int connect_pass(struct p2p *p2p, char *handles, int *missing)
 		struct lane *recv = &p2p->recv[i];
 
 		if (!send->comm)
-			err = check(bnet_client_connect(&p2p->client, device_of(p2p, i),
-							handles + (size_t)i * handle_size, &send->comm),
-				    "connect");
+			err = traffic_result(bnet_client_connect(&p2p->client, device_of(p2p, i),
+								 handles + (size_t)i * handle_size, &send->comm),
+					     "connect");
 		if (!err && !recv->comm)
-			err = check(bnet_client_accept(&p2p->client, p2p->listeners[i], &recv->comm), "accept");
+			err = traffic_result(bnet_client_accept(&p2p->client, p2p->listeners[i], &recv->comm),
+					     "accept");
 		*missing += !send->comm + !recv->comm;
 	}
 	return err;
@@ -257,7 +258,8 @@ static int post_send(struct p2p *p2p, struct lane *lane, size_t size)
 	int err;
 
 	traffic_stamp(slot, size, lane->posted);
-	err = check(bnet_client_isend(&p2p->client, lane->comm, slot, size, 0, lane->mhandle, request), "isend");
+	err = traffic_result(bnet_client_isend(&p2p->client, lane->comm, slot, size, 0, lane->mhandle, request),
+			     "isend");
 	if (!err && *request)
 		lane->posted++;
 	return err;
@@ -269,7 +271,8 @@ static int post_recv(struct p2p *p2p, struct lane *lane, size_t size)
 	void **request = request_of(p2p, lane, lane->posted);
 	int err;
 
-	err = check(bnet_client_irecv(&p2p->client, lane->comm, slot, size, 0, lane->mhandle, request), "irecv");
+	err = traffic_result(bnet_client_irecv(&p2p->client, lane->comm, slot, size, 0, lane->mhandle, request),
+			     "irecv");
 	if (!err && *request)
 		lane->posted++;
 	return err;
@@ -283,7 +286,7 @@ static int test_oldest(struct p2p *p2p, struct lane *lane, int *done, int *size)
 	*done = 0;
 	if (lane->done == lane->posted)
 		return 0;
-	err = check(bnet_client_test(&p2p->client, *request_of(p2p, lane, lane->done), done, size), "test");
+	err = traffic_result(bnet_client_test(&p2p->client, *request_of(p2p, lane, lane->done), done, size), "test");
 	if (!err && *done)
 		lane->done++;
 	return err;
@@ -439,14 +442,8 @@ int p2p_stream(struct p2p *p2p, size_t size, double warm_up_s, double window_s, 
 
 int p2p_idle(struct p2p *p2p, double window_s, struct traffic_window *out)
 {
-	struct timespec pause = {.tv_sec = (time_t)window_s};
-	struct traffic_usage before = traffic_usage_now();
-	double opened = traffic_now();
-
 	(void)p2p; /* only the transport's own threads can be busy */
-	pause.tv_nsec = (long)((window_s - (double)pause.tv_sec) * 1e9);
-	nanosleep(&pause, NULL);
-	*out = (struct traffic_window){.seconds = traffic_now() - opened, .used = traffic_usage_since(&before)};
+	traffic_idle(window_s, out);
 	return 0;
 }
 

@@ -2,8 +2,9 @@
  *
  * The loads of the track over two kinds of transport: p2p_* drives an ncclNet table as NCCL's progress thread does,
  * raw_* is a tight loop on raw sockets, the limit of machine and path. Both have the same signatures for rank.py. An
- * object is one rank with `lanes` connections to its peer and as many from it; it belongs to one thread. Functions
- * return 0 or -errno, and traffic_error() describes the error in a sentence.
+ * object is one rank with `lanes` connections to its peer and as many from it; it belongs to one thread. many_* makes
+ * thousands of connections over an ncclNet table and times each call. Functions return 0 or -errno, and traffic_error()
+ * describes the error in a sentence.
  */
 #ifndef TRAFFIC_H
 #define TRAFFIC_H
@@ -12,6 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+
+#include "nccl/abi.h"
 
 #define TRAFFIC_MAX_LANES 256
 #define TRAFFIC_MAX_INFLIGHT 32
@@ -38,9 +41,15 @@ struct traffic_window {
 /* usage.c: since an arbitrary start; and since `before`. */
 struct traffic_usage traffic_usage_now(void);
 struct traffic_usage traffic_usage_since(const struct traffic_usage *before);
+/* The driving thread sleeps for window_s. */
+void traffic_idle(double window_s, struct traffic_window *out);
 
 const char *traffic_error(void);
 int traffic_fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* 0, or -EIO where a call of a table returned an error. */
+int traffic_result(ncclResult_t result, const char *call);
+/* A table's logger: warnings go to stderr, with TRACK_VERBOSE everything. */
+void traffic_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 static inline double traffic_now(void)
 {
@@ -89,6 +98,33 @@ int p2p_pingpong(struct p2p *p2p, int first, size_t size, int warm_up, int round
 /* Nothing is posted for window_s; the driving thread sleeps. */
 int p2p_idle(struct p2p *p2p, double window_s, struct traffic_window *out);
 void p2p_destroy(struct p2p *p2p);
+
+struct many;
+#define MANY_MOST 16384
+#define MANY_LEAST_SIZE 8
+
+/* The calls of a phase; times in seconds, of CLOCK_MONOTONIC. */
+struct many_calls {
+	uint64_t count;
+	double longest;
+	double longest_wait; /* … of those in which the thread waited, and was not only interrupted */
+	double began, ended;
+};
+
+/* count: connections from this rank to its peer, and as many from there; size: bytes of a message. Raises the limit of
+ * open files as far as it may. */
+int many_create(struct many **out, const void *table, int version, int count, size_t size);
+size_t many_handle_size(const struct many *many);
+int many_listen(struct many *many, void *handles, struct many_calls *out);
+/* Each listen object is closed after its accept. */
+int many_connect(struct many *many, const void *peer_handles, double timeout_s, struct many_calls *out);
+int many_register(struct many *many);
+/* One message after the other on every connection, one outstanding. Returns with nothing outstanding; the connections
+ * can then only be closed. */
+int many_move(struct many *many, double warm_up_s, double window_s, struct many_calls *calls,
+	      struct traffic_window *out);
+/* Ends all connections and the object. */
+int many_close(struct many *many, struct many_calls *out);
 
 struct raw;
 /* address: this rank's own IPv4 address; sndbuf: SO_SNDBUF in bytes, 0 leaves it to the kernel. */

@@ -61,3 +61,14 @@ struct traffic_usage traffic_usage_since(const struct traffic_usage *before)
 	now.switches -= before->switches;
 	return now;
 }
+
+void traffic_idle(double window_s, struct traffic_window *out)
+{
+	struct timespec pause = {.tv_sec = (time_t)window_s};
+	struct traffic_usage before = traffic_usage_now();
+	double opened = traffic_now();
+
+	pause.tv_nsec = (long)((window_s - (double)pause.tv_sec) * 1e9);
+	nanosleep(&pause, NULL);
+	*out = (struct traffic_window){.seconds = traffic_now() - opened, .used = traffic_usage_since(&before)};
+}

@@ -72,8 +72,12 @@ def namespace(suffix: str) -> Iterator[str]:
         run(["ip", "netns", "delete", name])
 
 
-def _await_running(host: Host, timeout_s: float = 10.0) -> None:
-    """The kernel reports a new link as running up to a second late, and NCCL uses no other."""
+def await_running(host: Host, timeout_s: float = 10.0) -> None:
+    """Waits until the kernel reports a new link as running, which it does up to a second late; NCCL uses no other.
+
+    Raises:
+        NetworkSetupError: it is not running after ``timeout_s`` seconds.
+    """
     deadline = time.monotonic() + timeout_s
     while " state UP " not in run(["ip", "-n", host.namespace, "link", "show", host.interface]):
         if time.monotonic() > deadline:
@@ -95,6 +99,21 @@ def loopback(congestion_control: str) -> Iterator[Hosts]:
         )
         host = Host(name, "lo", "127.0.0.1")
         yield host, host
+
+
+def crowd(host: Host, interfaces: int) -> None:
+    """Adds virtual Ethernet cables with both ends in the host's namespace: so many interfaces, each with an address
+    (IPv6, link-local)."""
+    lines = []
+    for number in range(interfaces // 2):
+        a, b = f"crowd{number}a", f"crowd{number}b"
+        lines += [f"link add {a} type veth peer name {b}", f"link set {a} up", f"link set {b} up"]
+    run(["ip", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
+    deadline = time.monotonic() + 30
+    while run(["ip", "-n", host.namespace, "-6", "address", "show", "tentative"]):
+        if time.monotonic() > deadline:
+            raise NetworkSetupError(f"{host.namespace} has addresses that are tentative after 30 s")
+        time.sleep(0.1)
 
 
 def _lay(ends: tuple[str, str], number: int, congestion_control: str) -> Hosts:
@@ -119,7 +138,7 @@ def veth(congestion_control: str) -> Iterator[Hosts]:
     with namespace("a") as a, namespace("b") as b:
         hosts = _lay((a, b), 0, congestion_control)
         for host in hosts:
-            _await_running(host)
+            await_running(host)
         yield hosts
 
 
@@ -134,7 +153,7 @@ def cables(rates_mbits: Sequence[int], congestion_control: str) -> Iterator[Host
         for hosts, rate in zip(laid, rates_mbits, strict=True):
             shape(hosts, (rate,))
             for host in hosts:
-                _await_running(host)
+                await_running(host)
         hash_flows(laid[0], 1, 0)
         yield (_joined([hosts[0] for hosts in laid]), _joined([hosts[1] for hosts in laid]))
 

@@ -37,12 +37,24 @@ def _sides(results: Results) -> list[str]:
     return list(results.settings.get("sides") or sorted(found))
 
 
+_ONCE_LONG = ("S7", "S10", "S12")
+
+
+def _pairs_of(cell: Cell, settings: dict[str, Any]) -> int:
+    """The readings of each side that a complete file has of this cell."""
+    pairs = settings["pairs"]
+    if isinstance(pairs, dict):
+        return int(pairs[cell.scenario])
+    # Older files: one number, and another one for scenarios that take long.
+    return int(settings.get("effort", {}).get("long_pairs", pairs) if cell.scenario in _ONCE_LONG else pairs)
+
+
 def _missing(results: Results) -> int:
     """Readings that a complete file would have beside those that are there."""
     settings, missing = results.settings, 0
     for record in results.cells.values():
         for side in {run.side for run in record.runs}:
-            missing += int(settings["pairs"]) - len(record.values(side)) - len(record.failures(side))
+            missing += _pairs_of(record.cell, settings) - len(record.values(side)) - len(record.failures(side))
     return missing
 
 
@@ -55,7 +67,9 @@ def _windows_of(cell: Cell, effort: dict[str, Any]) -> str:
     if cell.work == "idle":
         return f"{effort['idle_s']:g} s idle"
     prefix, where = "", "without caps"
-    if cell.path == "wan":
+    if cell.path == "shared":
+        prefix, where = "shared_", "over a shared bottleneck"
+    elif cell.path == "wan":
         prefix, where = "wan_", "over a long line"
     elif cell.rates_mbits or cell.ranks > 2:
         prefix, where = "capped_", "under caps or between 16 ranks"
@@ -72,12 +86,12 @@ def _extent(results: Results) -> Iterator[str]:
     count = f"{len(cells)} cells" if wanted == len(cells) else f"**{len(cells)} of {wanted} cells**"
     windows = dict.fromkeys(_windows_of(cell, effort) for cell in cells)
     yield f"Sides: {', '.join(_sides(results))}. {count}. Readings: {'; '.join(windows)}.\n"
-    missing = _missing(results) if isinstance(settings["pairs"], int) else 0
+    missing = _missing(results) if not isinstance(settings["pairs"], str) else 0
     if missing > 0:
         yield f"**Incomplete**: {missing} readings are missing.\n"
     if any(record.finalists for record in results.cells.values()):
         yield (
-            "A side with several settings was screened with half the windows; its best "
+            "A side with several settings was screened with shorter windows; its best "
             f"{effort['finalists']} were read in every pair, and the one with the best median over the pairs counts.\n"
         )
 
@@ -122,6 +136,16 @@ def _builds(settings: dict[str, Any]) -> str:
     )
 
 
+def _pairs(results: Results) -> str:
+    if isinstance(results.settings["pairs"], str):
+        return f"{results.settings['pairs']} pairs"
+    scenarios: dict[int, dict[str, None]] = {}
+    for record in results.cells.values():
+        scenarios.setdefault(_pairs_of(record.cell, results.settings), {})[record.cell.scenario] = None
+    (usual, _), *fewer = sorted(scenarios.items(), reverse=True) or [(results.settings["pairs"], {})]
+    return "".join([f"{usual} pairs", *(f", {pairs} in {' and '.join(names)}" for pairs, names in fewer)])
+
+
 def _pinning(results: Results) -> str:
     scenarios = {record.cell.scenario for record in results.cells.values()}
     bound = "each rank bound to its share of the processors" + (
@@ -141,7 +165,7 @@ def _heading(results: Results) -> Iterator[str]:
         f"Linux {machine['kernel']}, congestion control {settings['congestion_control']}, "
         f"{nccl}{torch}{_builds(settings)}. "
         f"All ranks on this machine, two unless stated, {place or 'host memory'}, {_pinning(results)}; "
-        f"median [min–max] of {settings['pairs']} pairs."
+        f"median [min–max] of {_pairs(results)}."
     )
     yield f"\n`{results.command}`\n"
     yield from _extent(results)

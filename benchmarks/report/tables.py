@@ -47,23 +47,23 @@ def _share(record: CellRecord, limit: float | None) -> str:
     return NOTHING if share is None else f"{share:.0%}"
 
 
-def _both_nccl(record: CellRecord) -> list[str]:
-    rivals = [spread(record, side) for side in ("raw", "nccl", "tuned")]
-    own = [record.setting("tuned") or NOTHING, spread(record, "ours")]
+def _both_nccl(record: CellRecord, show: Callable[[CellRecord, str], str] = spread) -> list[str]:
+    """NCCL without and with settings, and the plugin beside both."""
     both = record.values("nccl") and record.values("tuned")
     better = ratio_text(record, better_nccl(record)) if both else NOTHING
-    return [*rivals, *own, ratio_text(record, "nccl"), better]
+    rivals = [show(record, "nccl"), show(record, "tuned"), record.setting("tuned") or NOTHING]
+    return [*rivals, show(record, "ours"), ratio_text(record, "nccl"), better]
 
 
 def _stream(record: CellRecord, among: Records) -> list[str]:
     cell = record.cell
     capacity = NOTHING if record.limit is None else number(record.limit)
     load = [cell.network, str(cell.connections), size(cell.size), capacity]
-    return [*load, *_both_nccl(record), _share(record, record.limit)]
+    return [*load, spread(record, "raw"), *_both_nccl(record), _share(record, record.limit)]
 
 
 def _pingpong(record: CellRecord, among: Records) -> list[str]:
-    return [record.cell.network, size(record.cell.size), *_both_nccl(record)]
+    return [record.cell.network, size(record.cell.size), spread(record, "raw"), *_both_nccl(record)]
 
 
 # ---- S6 ----
@@ -87,8 +87,13 @@ def _resources(record: CellRecord, side: str) -> str:
 def _each_with_each(record: CellRecord, among: Records) -> list[str]:
     cell = record.cell
     load = [cell.network, str(cell.ranks), str(cell.connections), str(2 * (cell.ranks - 1) * cell.connections)]
-    rates = [spread(record, "nccl"), spread(record, "ours"), ratio_text(record, "nccl")]
-    return [*load, *rates, _of_one_per_peer(record, among), _resources(record, "nccl"), _resources(record, "ours")]
+    return [
+        *load,
+        *_both_nccl(record),
+        _of_one_per_peer(record, among),
+        _resources(record, "nccl"),
+        _resources(record, "ours"),
+    ]
 
 
 # ---- S7 and GPU ----
@@ -102,9 +107,8 @@ def _collective(record: CellRecord, side: str) -> str:
 
 def _allreduce(record: CellRecord, among: Records) -> list[str]:
     cell = record.cell
-    figures = [_collective(record, side) for side in ("nccl", "gloo", "ours")]
-    ratios = [ratio_text(record, rival) for rival in ("nccl", "gloo")]
-    return [cell.network, str(cell.ranks), size(cell.size), *figures, *ratios]
+    gloo = [_collective(record, "gloo"), ratio_text(record, "gloo")]
+    return [cell.network, str(cell.ranks), size(cell.size), *_both_nccl(record, _collective), *gloo]
 
 
 # ---- S12 ----
@@ -112,11 +116,8 @@ def _allreduce(record: CellRecord, among: Records) -> list[str]:
 
 def _by_nccl(record: CellRecord, among: Records) -> list[str]:
     cell = record.cell
-    figures = [_collective(record, side) for side in ("nccl", "tuned")]
-    own = [record.setting("tuned") or NOTHING, _collective(record, "ours")]
-    ratios = [ratio_text(record, "nccl"), ratio_text(record, better_nccl(record))]
     share = NOTHING if record.limit is None else _share(record, record.limit * cell.full_cable)
-    return [cell.op, cell.network, str(cell.ranks), size(cell.size), *figures, *own, *ratios, share]
+    return [cell.op, cell.network, str(cell.ranks), size(cell.size), *_both_nccl(record, _collective), share]
 
 
 # ---- torch ----
@@ -152,15 +153,10 @@ def _of_nccl(record: CellRecord, among: Records) -> list[str]:
 def _cards(record: CellRecord, among: Records) -> list[str]:
     devices = record.details("ours", "devices").values()
     alone = " (one card: it cannot join them)" if devices and max(devices) > 1 else ""
-    figures = [
-        spread(record, "nccl"),
-        detail(record, "nccl", "equal_share"),
-        spread(record, "ours") + alone,
-        detail(record, "ours", "equal_share"),
-        ratio_text(record, "nccl"),
-        _equal_ratio(record),
-        _share(record, record.limit),
-    ]
+    nccl, tuned, setting, own, *ratios = _both_nccl(record)
+    equal = [detail(record, side, "equal_share") for side in ("nccl", "ours")]
+    rates = [nccl, equal[0], tuned, setting, own + alone, equal[1]]
+    figures = [*rates, *ratios, _equal_ratio(record), _share(record, record.limit)]
     limit = NOTHING if record.limit is None else number(record.limit)
     return [record.cell.network, str(record.cell.connections), size(record.cell.size), limit, *figures]
 
@@ -179,7 +175,7 @@ def _cost(record: CellRecord, among: Records) -> list[str]:
     figures = []
     for name in ("rate", "everything", "softirq"):
         figures += [detail(record, side, name) for side in ("nccl", "ours")]
-    return [cell.network, driver, spread(record, "nccl"), spread(record, "ours"), ratio_text(record, "nccl"), *figures]
+    return [cell.network, driver, *_both_nccl(record), *figures]
 
 
 def _idle(record: CellRecord, among: Records) -> list[str]:
@@ -192,15 +188,45 @@ def _idle(record: CellRecord, among: Records) -> list[str]:
     return [record.cell.network, str(record.cell.connections), *figures]
 
 
+# ---- S10 ----
+
+
+def _pairs(record: CellRecord, among: Records) -> list[str]:
+    rates = [spread(record, "one stream"), spread(record, "ours"), ratio_text(record, "one stream")]
+    figures = []
+    for name in ("dropped", "streams", "most_streams"):
+        figures += [detail(record, side, name) for side in ("one stream", "ours")]
+    slowest = [detail(record, side, "slowest") for side in ("one stream", "ours")]
+    return [record.cell.network, *rates, _share(record, record.limit), *figures, *slowest]
+
+
+# ---- S11 ----
+
+
+def _many(record: CellRecord, among: Records) -> list[str]:
+    cell = record.cell
+    figures = [spread(record, "nccl"), spread(record, "ours"), ratio_text(record, "nccl")]
+    for name in ("longest_ms", "longest_wait_ms"):
+        figures += [detail(record, side, name) for side in ("nccl", "ours")]
+    held = [
+        " / ".join(detail(record, side, name) for name in ("memory_kib", "descriptors")) for side in ("nccl", "ours")
+    ]
+    own = [detail(record, "ours", name) for name in ("idle_percent", "moving_percent")]
+    messages = [detail(record, side, "received_mb_per_s") for side in ("nccl", "ours")]
+    ends = [detail(record, side, "close_ms") for side in ("nccl", "ours")]
+    figures.append(detail(record, "ours", "lock_wait_ms"))
+    return [cell.network, str(2 * cell.connections), *figures, *held, *own, *messages, *ends]
+
+
 _RATIOS = ("NCCL tuned", "its setting", "bagua_net", "× default", "× better NCCL")
 _OF_SCENARIO = {
     "S6": Table(
-        ("network", "ranks", "connections per peer", "of a process", "NCCL", "bagua_net", "× NCCL",
+        ("network", "ranks", "connections per peer", "of a process", "NCCL default", *_RATIOS,
          "× one per peer", "NCCL: threads / descriptors / MiB", "bagua_net: the same"),
         _each_with_each,
     ),
     "S7": Table(
-        ("network", "ranks", "size", "NCCL", "gloo", "bagua_net", "× NCCL", "× gloo"),
+        ("network", "ranks", "size", "NCCL default", *_RATIOS, "gloo", "× gloo"),
         _allreduce,
     ),
     WHOLE_NCCL: Table(
@@ -217,14 +243,28 @@ _OF_SCENARIO = {
         _of_nccl,
     ),
     "S8": Table(
-        ("network", "connections", "message", "sum of the cards", "NCCL", "in equal shares", "bagua_net",
-         "in equal shares", "× NCCL", "× in equal shares", "of the sum"),
+        ("network", "connections", "message", "sum of the cards", "NCCL default", "in equal shares", "NCCL tuned",
+         "its setting", "bagua_net", "in equal shares", "× default", "× better NCCL", "× in equal shares",
+         "of the sum"),
         _cards,
     ),
     "S9": Table(
-        ("network", "the driver", "NCCL", "bagua_net", "× NCCL", "GB/s: NCCL", "bagua_net",
+        ("network", "the driver", "NCCL default", *_RATIOS, "GB/s: NCCL", "bagua_net",
          "with polling: NCCL", "bagua_net", "softirq: NCCL", "bagua_net"),
         _cost,
+    ),
+    "S10": Table(
+        ("network", "one stream", "bagua_net", "× one stream", "of the capacity",
+         "dropped: one stream", "bagua_net", "streams of a connection: one stream", "bagua_net",
+         "most of all: one stream", "bagua_net", "slowest pair: one stream", "bagua_net"),
+        _pairs,
+    ),
+    "S11": Table(
+        ("network", "connections", "NCCL", "bagua_net", "× NCCL", "longest call, ms: NCCL", "bagua_net",
+         "longest that waited: NCCL", "bagua_net", "longest wait for the lock", "each: KiB / descriptors: NCCL",
+         "bagua_net", "own threads, % of a processor: idle", "moving", "moving, MB/s: NCCL", "bagua_net",
+         "ended, ms: NCCL", "bagua_net"),
+        _many,
     ),
     "idle": Table(
         ("network", "connections", "NCCL", "bagua_net", "ms of processor per s: NCCL", "bagua_net",

@@ -27,6 +27,9 @@ from benchmarks.run.scenarios import FULL, PATHS, QUICK, SCENARIOS, TORCH
 from benchmarks.run.track import Plan, Track, TrackError
 
 #: A continued file must have been measured with the same ones.
+#: --short: short windows and few settings.
+_SHORT = replace(QUICK, pairs=FULL.pairs)
+#: What a results file that is continued must have in common with this run.
 _SAME = ("congestion_control", "nccl_version", "plugin_sha256", "baseline_sha256", "backend_sha256", "plugin_settings")
 
 
@@ -50,6 +53,14 @@ def _numbers(parse: Callable[[str], int]) -> Callable[[str], frozenset[int]]:
     return numbers
 
 
+def _pairs(text: str) -> dict[str, int]:
+    """Scenario → readings; "": of every other one."""
+    words = [word.strip().rpartition("=") for word in text.split(",")]
+    if any(int(number) < 1 for _, _, number in words):
+        raise ValueError(text)
+    return {name: int(number) for name, _, number in words}
+
+
 def _arguments(program: Program) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"{program.name}.py", description=program.summary)
     parser.set_defaults(program=program)
@@ -64,7 +75,13 @@ def _arguments(program: Program) -> argparse.Namespace:
     add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
     add("--path", default=",".join(PATHS), help="only these kinds of network (%(default)s)")
     add("--uncapped", action="store_true", help="only networks without caps for flows or cards")
-    add("--pairs", type=int, help="readings per side and cell (5; 2 with --quick)")
+    add(
+        "--pairs",
+        type=_pairs,
+        default={},
+        metavar="N[,NAME=N…]",
+        help="readings per side and cell, of all scenarios or of one (2 to 5; 2 with --quick)",
+    )
     add("--quick", action="store_true", help="fewer cells, shorter windows: about nine minutes")
     add("--short", action="store_true", help="all cells with the windows of --quick")
     add("--few-settings", action="store_true", help="screen only as many settings of a side as --short does")
@@ -150,11 +167,14 @@ def _output(arguments: argparse.Namespace) -> Path:
 
 
 def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
-    effort = QUICK if arguments.quick else replace(QUICK, pairs=FULL.pairs) if arguments.short else FULL
+    effort = QUICK if arguments.quick else _SHORT if arguments.short else FULL
     if arguments.few_settings:
         effort = effort.with_few_settings()
-    if arguments.pairs:
-        effort = replace(effort, pairs=arguments.pairs)
+    unknown = arguments.pairs.keys() - effort.pairs.keys() - {""}
+    if unknown:
+        raise TrackError(f"--pairs: {', '.join(sorted(unknown))} is none of {', '.join(effort.pairs)}")
+    every = arguments.pairs.get("")
+    effort = replace(effort, pairs={name: arguments.pairs.get(name, every or n) for name, n in effort.pairs.items()})
     malformed = [item for item in arguments.set if "=" not in item]
     if malformed:
         raise TrackError(f"--set {malformed[0]}: NAME=VALUE is expected")
@@ -223,7 +243,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "backend_sha256": machine.digest(*contenders.backend_sources()) if TORCH in plan.scenarios else "",
         "plugin_settings": dict(plan.settings),
         "sides": list(plan.sides),
-        "pairs": plan.effort.pairs,
+        "pairs": {cell.scenario: plan.effort.pairs[cell.scenario] for cell in plan.cells()},
         "cells": len(plan.cells()),
         "effort": asdict(plan.effort),
     }
@@ -248,7 +268,7 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     if arguments.resume and plan.output.exists():
         stored = results.load(plan.output)
         settings = _settings(plan)
-        for name in ("sides", "pairs", "cells"):
+        for name in ("sides", "pairs", "cells", "effort"):
             stored.settings[name] = settings[name]
         stored.command = _command(arguments.program)
         for name in _SAME:

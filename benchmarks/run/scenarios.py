@@ -3,30 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 KIB = 1024
 MIB = 1024 * KIB
 
-#: (threads, sockets per thread) for "NCCL tuned"; (0, 0): unset. NCCL allows 16 threads and 64 sockets.
-GRID = ((0, 0), *((threads, sockets) for threads in (1, 2, 4) for sockets in (1, 2, 4, 8)), (8, 4), (4, 16))
+#: (threads, sockets per thread) for "NCCL tuned"; (0, 0): unset, which is (1, 1) outside of the clouds that NCCL knows.
+#: NCCL allows 16 threads and 64 sockets.
+GRID = ((0, 0), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4), (1, 8), (2, 8), (4, 8), (4, 16))
 QUICK_GRID = ((0, 0), (1, 4), (2, 8), (8, 4))
 #: NCCL_SOCKET_SNDBUF in bytes for "NCCL tuned"; 0: unset, the kernel tunes the buffer. On a short path a small buffer
 #: keeps the bytes in flight in the processor's cache, on a long one the kernel's own limit is too small.
-NCCL_SNDBUF = (0, 128 * KIB, 256 * KIB)
+NCCL_SNDBUF = (0, 128 * KIB, 512 * KIB)
 QUICK_NCCL_SNDBUF = (0, 128 * KIB)
 WAN_NCCL_SNDBUF = (0, MIB, 4 * MIB)
 QUICK_WAN_NCCL_SNDBUF = (0, 4 * MIB)
+#: (NCCL_SOCKET_INLINE, NCCL_SOCKET_MIN_TASKSIZE) in bytes, tried with the best of the settings above; 0: unset, which
+#: is 128 B and 64 KiB. A message up to the first goes with its header in one call, through a copy; a message is cut for
+#: the sockets of its connection into pieces of at least the second.
+NCCL_CUTS = tuple((inline, task) for inline in (0, 64 * KIB) for task in (0, 16 * KIB, MIB) if inline or task)
+QUICK_NCCL_CUTS = ((64 * KIB, 0),)
+#: … over a long line, which needs many sockets, and where the line and not the cutting of messages is the limit.
+WAN_GRID = ((0, 0), (1, 4), (4, 8), (4, 16))
+#: … and where a reading takes many processes or much time: S6, S8 and S9.
+SMALL_GRID = ((0, 0), (1, 2), (1, 4), (2, 4))
+QUICK_SMALL_GRID = ((0, 0), (1, 4))
 #: SO_SNDBUF in bytes for the raw sockets; 0: unset.
 RAW_SNDBUF = (0, 64 * KIB, 128 * KIB, 256 * KIB)
 QUICK_RAW_SNDBUF = (0, 128 * KIB)
 #: Numbers of raw sockets that measure the limit of a long line: one alone is limited by the kernel's buffer for it.
 RAW_SOCKETS = (2, 8, 32, 64)
 #: (threads, sockets per thread, NCCL_SOCKET_SNDBUF) for "NCCL tuned" below NCCL's own collectives, where a block takes
-#: too long for a screening: the best of a search over 0 to 4 threads, 1 to 16 sockets and buffers of 128 KiB to 4 MiB.
-COLLECTIVE_SETTINGS = ((0, 0, 256 * KIB),)
-CAPPED_COLLECTIVE_SETTINGS = ((1, 8, 0),)
+#: too long for a screening: the best of a search over 0 to 4 threads, 1 to 16 sockets and buffers of 128 KiB to 4 MiB,
+#: and one that is often the best of streams. Both are read in every pair.
+COLLECTIVE_SETTINGS = ((0, 0, 256 * KIB), (1, 2, 128 * KIB))
+CAPPED_COLLECTIVE_SETTINGS = ((1, 8, 0), (2, 8, 0))
 QUICK_RAW_SOCKETS = (8, 32)
 
 
@@ -45,6 +57,10 @@ class Scenario:
     """The side that the picture divides by."""
     interleaved: bool = False
     """The sides take turns round by round within one reading, instead of reading by reading."""
+    pairs: int = 5
+    """Readings of each side in a full run: fewer where one takes long."""
+    few_settings: bool = False
+    """"tuned" is chosen from few settings, since each reading takes many processes or much time."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ WORKS = {
     "collective": Work("GB/s of bus bandwidth, or µs up to 64 KiB", less=False),
     "cost": Work("processor seconds per GB received, less is better", less=True),
     "idle": Work("wake-ups per second, less is better", less=True),
+    "connections": Work("ms until all are made, less is better", less=True),
 }
 
 #: NCCL itself runs in this scenario, whatever the side, and each rank is bound to its share of the processors.
@@ -88,6 +105,7 @@ SCENARIOS = (
         "at least 90 % of the limit without loss or with bbr, nowhere below the better NCCL; with cubic at 20 ms and "
         "0.1 % at least 2 × the better NCCL and 20 × its default",
         "stream",
+        pairs=3,
     ),
     Scenario(
         "S5",
@@ -100,20 +118,55 @@ SCENARIOS = (
         "16 ranks, each with each",
         "at most 4 threads per process; with 8 connections per peer at least 0.8 × the rate of one",
         "stream",
-        ("nccl", "baseline", "ours"),
+        ("nccl", "tuned", "baseline", "ours"),
+        pairs=3,
+        few_settings=True,
     ),
     Scenario(
         "S7",
         "allreduce",
         "never slower than NCCL's transport or gloo, at any size",
         "collective",
-        ("nccl", "gloo", "baseline", "ours"),
+        ("nccl", "tuned", "gloo", "baseline", "ours"),
+        pairs=3,
     ),
     Scenario(
-        "S8", "two network cards, one four times slower", "the sum of both", "stream", ("nccl", "baseline", "ours")
+        "S8",
+        "two network cards, one four times slower",
+        "the sum of both",
+        "stream",
+        ("nccl", "tuned", "baseline", "ours"),
+        pairs=3,
+        few_settings=True,
     ),
-    Scenario("S9", "processor time at a given rate", "at most NCCL's", "cost", ("nccl", "baseline", "ours")),
+    Scenario(
+        "S9",
+        "processor time at a given rate",
+        "at most NCCL's",
+        "cost",
+        ("nccl", "tuned", "baseline", "ours"),
+        pairs=3,
+        few_settings=True,
+    ),
     Scenario("idle", "connections that carry nothing", "at most NCCL's", "idle", ("nccl", "baseline", "ours")),
+    Scenario(
+        "S10",
+        "several pairs over one bottleneck",
+        "at most two streams of a connection at the end; at least 97 % of what one stream for each connection carries, "
+        "and at most twice its drops; through flow classes at least 85 % of the capacity",
+        "stream",
+        ("one stream", "baseline", "ours"),
+        "one stream",
+        pairs=2,
+    ),
+    Scenario(
+        "S11",
+        "making and having connections",
+        "at most 2 × NCCL's time, 4,096 in under 2 s, no call that waits for more than 5 ms; the transport's own "
+        "threads take nothing while all are idle and at most 3 % of a processor while 2,048 streams of a process move",
+        "connections",
+        ("nccl", "baseline", "ours"),
+    ),
     Scenario(
         WHOLE_NCCL,
         "collectives of NCCL itself, on emulated GPUs",
@@ -121,6 +174,7 @@ SCENARIOS = (
         "nowhere slower than NCCL's own sockets, with their default or their best settings",
         "collective",
         ("nccl", "tuned", "baseline", "ours"),
+        pairs=3,
     ),
     Scenario(
         "torch",
@@ -140,8 +194,8 @@ GPU = Scenario(
 )
 
 
-#: "cables": one veth for each of ``Cell.cables_mbits``.
-PATHS = ("loopback", "veth", "cables", "wan")
+#: "cables": one veth for each of ``Cell.cables_mbits``. "shared": one bottleneck for ``Cell.pairs`` pairs of ranks.
+PATHS = ("loopback", "veth", "cables", "wan", "shared")
 
 
 @dataclass(frozen=True)
@@ -169,6 +223,16 @@ class Cell:
     """Rates of the "cables", in each direction."""
     nap_us: int = 0
     """The driver's sleep after a pass that moved nothing; 0: it yields, as NCCL's thread does."""
+    interfaces: int = 0
+    """Further interfaces of each host, which carry nothing."""
+    pairs: int = 1
+    """Pairs of ranks of a "shared" network."""
+    place: str = "sender"
+    """Whose link is shared: a key of :data:`benchmarks.networks.shared.PLACES`."""
+    fair: bool = False
+    """The shared link has a queue for each flow."""
+    shared_mbits: int = 0
+    """The rate of the shared link."""
     op: str = "allreduce"
     """Of a collective: a name of ``bagua_net._bench.workload.ops.OPS``."""
 
@@ -189,17 +253,30 @@ class Cell:
             return f"wan, {self.round_trip_ms:g} ms, {self.loss_percent:g} % loss, {self.congestion}"
         if self.path == "cables":
             return f"veths of {' and '.join(map(str, self.cables_mbits))} Mbit/s"
-        if not self.classes_mbits:
-            return self.path
+        if self.path == "shared":
+            return self._shared_network
+        if self.interfaces:
+            return f"{self.path}, {self.interfaces} further interfaces"
+        return f"{self.path}, {self._classes} Mbit/s" if self.classes_mbits else self.path
+
+    @property
+    def _classes(self) -> str:
         rates = sorted(set(self.classes_mbits), reverse=True)
         if len(rates) == len(self.classes_mbits):
-            return f"{self.path}, {', '.join(map(str, rates))} Mbit/s"
-        groups = " + ".join(f"{self.classes_mbits.count(rate)} × {rate}" for rate in rates)
-        return f"{self.path}, {groups} Mbit/s"
+            return ", ".join(map(str, rates))
+        return " + ".join(f"{self.classes_mbits.count(rate)} × {rate}" for rate in rates)
+
+    @property
+    def _shared_network(self) -> str:
+        queues = "a queue for each flow" if self.fair else "one queue"
+        classes = f", classes of {self._classes} Mbit/s" if self.classes_mbits else f", {queues}"
+        return f"{self.pairs} pairs over {self.shared_mbits} Mbit/s at the {self.place}{classes}, {self.congestion}"
 
     @property
     def rates_mbits(self) -> tuple[int, ...]:
         """Rates of the limits of each direction; empty: no caps."""
+        if self.shared_mbits:
+            return (min(self.shared_mbits, sum(self.classes_mbits) or self.shared_mbits),)
         return self.classes_mbits or self.cables_mbits
 
     @property
@@ -230,7 +307,7 @@ _EQUAL = (1000,) * 8
 _TWO_SLOW = (1000,) * 6 + (250,) * 2
 _ALL_DIFFERENT = (900, 800, 700, 600, 400, 200, 100, 50)
 
-_STREAM_SIZES = tuple(64 * KIB << step for step in range(7))
+_STREAM_SIZES = tuple(64 * KIB << step for step in range(0, 7, 2))
 _PINGPONG_SIZES = (4, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB)
 _COLLECTIVE_SIZES = tuple(KIB << step for step in range(0, 19, 2))
 _QUICK_COLLECTIVE_SIZES = (4 * KIB, 256 * KIB, 16 * MIB)
@@ -315,15 +392,40 @@ _LARGEST_BESIDE_SLOW_FLOWS = 16 * MIB
 
 
 def _collectives_of_nccl(quick: bool) -> Iterator[Cell]:
-    for op in ("allreduce", "all_to_all"):
-        for cell in _allreduce(WHOLE_NCCL, quick, _CABLE, _CAPPED):
-            if cell.classes_mbits != _ALL_DIFFERENT or cell.size <= _LARGEST_BESIDE_SLOW_FLOWS:
-                yield replace(cell, op=op)
-        if not quick:
-            for cell in _collective(WHOLE_NCCL, quick, (_LOOPBACK, _CABLE), (8,)):
-                yield replace(cell, op=op)
-            for cell in _collective(WHOLE_NCCL, quick, _SLOWER_CAPPED, (2, 4)):
-                yield replace(cell, op=op)
+    for cell in _allreduce(WHOLE_NCCL, quick, _CABLE, _CAPPED):
+        if cell.classes_mbits != _ALL_DIFFERENT or cell.size <= _LARGEST_BESIDE_SLOW_FLOWS:
+            yield cell
+    if not quick:
+        yield from _collective(WHOLE_NCCL, quick, (_LOOPBACK, _CABLE), (8,))
+        yield from _collective(WHOLE_NCCL, quick, _SLOWER_CAPPED, (2, 4))
+    # Every rank has a connection to each other one. Networks on which that is another load than a ring.
+    networks = (_CABLE, _CAPPED) if quick else (_CABLE, _CAPPED, _SLOWER_CAPPED[0], _UNEQUAL[0])
+    for cell in _collective(WHOLE_NCCL, quick, networks, (2,) if quick else (4,)):
+        yield replace(cell, op="all_to_all")
+    if not quick:
+        for cell in _collective(WHOLE_NCCL, quick, (_CABLE,), (8,)):
+            yield replace(cell, op="all_to_all")
+
+
+_SHARED = Cell("S10", "shared", 1, MIB, congestion="cubic", shared_mbits=400)
+
+
+def _bottlenecks(quick: bool) -> Iterator[Cell]:
+    for place in ("sender",) if quick else ("sender", "receiver"):
+        for fair in (False,) if quick else (False, True):
+            for pairs in (4,) if quick else (1, 2, 4, 8):
+                yield replace(_SHARED, pairs=pairs, place=place, fair=fair)
+        # The classes are the limit, and half of their sum is.
+        for mbit in (800,) if quick else (800, 400):
+            yield replace(_SHARED, pairs=4, place=place, classes_mbits=(100,) * 8, shared_mbits=mbit)
+
+
+def _many(quick: bool) -> Iterator[Cell]:
+    for connections in (32, 600) if quick else (32, 128, 600, 2048):
+        yield Cell("S11", "loopback", connections, KIB)
+    # An address of the loopback interface is known to be local; any other one is looked for.
+    for interfaces in () if quick else (0, 500):
+        yield Cell("S11", "veth", 600, KIB, interfaces=interfaces)
 
 
 def _costs(quick: bool) -> Iterator[Cell]:
@@ -350,6 +452,8 @@ def cells(quick: bool) -> list[Cell]:
         Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250)),
         *_costs(quick),
         *_idle(quick),
+        *_bottlenecks(quick),
+        *_many(quick),
         *_collectives_of_nccl(quick),
         *_allreduce(TORCH, quick, _LOOPBACK, _CAPPED, _LONG_LINE),
     ]
@@ -366,7 +470,8 @@ def torch_goal(cell: Cell) -> float:
 class Effort:
     """Length of each reading in seconds, and the number of readings."""
 
-    pairs: int
+    pairs: Mapping[str, int]
+    """Readings of each side of a scenario."""
     warm_up_s: float
     window_s: float
     capped_warm_up_s: float
@@ -375,11 +480,19 @@ class Effort:
     wan_warm_up_s: float
     """Long lines: a connection learns once per round trip, and cubic takes seconds to adapt to the losses."""
     wan_window_s: float
+    shared_warm_up_s: float
+    """Several pairs over one bottleneck: their trials of more streams are over after some seconds, or never."""
+    shared_window_s: float
     rounds: int
     """Of a ping-pong of up to 16 KiB; fewer for larger messages."""
     grid: tuple[tuple[int, int], ...]
+    wan_grid: tuple[tuple[int, int], ...]
+    small_grid: tuple[tuple[int, int], ...]
     nccl_sndbuf: tuple[int, ...]
     wan_nccl_sndbuf: tuple[int, ...]
+    nccl_cuts: tuple[tuple[int, int], ...]
+    varied: int
+    """The settings of the grid that are also tried with each of ``nccl_cuts``: the best."""
     finalists: int
     """Settings of a side that are read in every pair; the screening chooses them."""
     raw_sndbuf: tuple[int, ...]
@@ -393,23 +506,25 @@ class Effort:
     """Approximate length of such a round; a single call may take longer."""
     idle_s: float
 
-    def halved(self) -> Effort:
-        """For the screening of settings."""
+    def for_screening(self) -> Effort:
+        """Shorter windows: the settings that are as good as the best are read again."""
+        windows = ("capped_warm_up_s", "capped_window_s", "wan_warm_up_s", "wan_window_s")
         return replace(
             self,
             warm_up_s=self.warm_up_s / 2,
             window_s=self.window_s / 2,
-            capped_warm_up_s=self.capped_warm_up_s / 2,
-            capped_window_s=self.capped_window_s / 2,
-            wan_warm_up_s=self.wan_warm_up_s / 2,
-            wan_window_s=self.wan_window_s / 2,
-            rounds=self.rounds // 2,
+            rounds=self.rounds // 4,
+            **{name: getattr(self, name) / 4 for name in windows},
         )
+
+    def pairs_for(self, scenario: Scenario) -> int:
+        """Readings of each side."""
+        return self.pairs[scenario.name]
 
     def with_few_settings(self) -> Effort:
         """The same readings with the settings of a quick run to choose from."""
-        names = ("grid", "nccl_sndbuf", "wan_nccl_sndbuf", "finalists", "raw_sndbuf", "raw_sockets")
-        return replace(self, **{name: getattr(QUICK, name) for name in names})
+        nccl = ("grid", "wan_grid", "small_grid", "nccl_sndbuf", "wan_nccl_sndbuf", "nccl_cuts", "varied", "finalists")
+        return replace(self, **{name: getattr(QUICK, name) for name in (*nccl, "raw_sndbuf", "raw_sockets")})
 
     def screening_rounds(self, cell: Cell) -> int:
         """Readings of each setting in the screening: several seeds where a hash decides which classes a flow meets."""
@@ -419,6 +534,8 @@ class Effort:
         """(warm-up, window) of one reading of a stream."""
         if cell.work == "idle":
             return 0.0, self.idle_s
+        if cell.path == "shared":
+            return self.shared_warm_up_s, self.shared_window_s
         if cell.path == "wan":
             return self.wan_warm_up_s, self.wan_window_s
         if cell.rates_mbits or cell.ranks > 2:
@@ -431,18 +548,24 @@ class Effort:
 
 
 FULL = Effort(
-    pairs=5,
-    warm_up_s=0.5,
-    window_s=2.0,
+    pairs={scenario.name: scenario.pairs for scenario in SCENARIOS},
+    warm_up_s=0.3,
+    window_s=1.0,
     capped_warm_up_s=2.0,
-    capped_window_s=4.0,
-    wan_warm_up_s=4.0,
-    wan_window_s=5.0,
-    rounds=20000,
+    capped_window_s=3.0,
+    wan_warm_up_s=3.0,
+    wan_window_s=4.0,
+    shared_warm_up_s=15.0,
+    shared_window_s=15.0,
+    rounds=10000,
     grid=GRID,
+    wan_grid=WAN_GRID,
+    small_grid=SMALL_GRID,
     nccl_sndbuf=NCCL_SNDBUF,
     wan_nccl_sndbuf=WAN_NCCL_SNDBUF,
-    finalists=3,
+    nccl_cuts=NCCL_CUTS,
+    varied=2,
+    finalists=2,
     raw_sndbuf=RAW_SNDBUF,
     raw_sockets=RAW_SOCKETS,
     collective_settings=COLLECTIVE_SETTINGS,
@@ -452,17 +575,23 @@ FULL = Effort(
     idle_s=4.0,
 )
 QUICK = Effort(
-    pairs=2,
+    pairs={scenario.name: 2 for scenario in SCENARIOS},
     warm_up_s=0.3,
     window_s=0.8,
     capped_warm_up_s=0.8,
     capped_window_s=1.5,
     wan_warm_up_s=1.5,
     wan_window_s=2.0,
+    shared_warm_up_s=4.0,
+    shared_window_s=8.0,
     rounds=6000,
     grid=QUICK_GRID,
+    wan_grid=QUICK_GRID,
+    small_grid=QUICK_SMALL_GRID,
     nccl_sndbuf=QUICK_NCCL_SNDBUF,
     wan_nccl_sndbuf=QUICK_WAN_NCCL_SNDBUF,
+    nccl_cuts=QUICK_NCCL_CUTS,
+    varied=1,
     finalists=2,
     raw_sndbuf=QUICK_RAW_SNDBUF,
     raw_sockets=QUICK_RAW_SOCKETS,

@@ -20,15 +20,17 @@ from benchmarks.loads.collective_rank import CollectiveRankSpec
 from benchmarks.loads.load import measure
 from benchmarks.loads.rank import RankSpec
 from benchmarks.loads.reading import Reading
+from benchmarks.loads.shared import measure_shared
 from benchmarks.networks.namespaces import Hosts
+from benchmarks.networks.shared import Shared
 from benchmarks.run.scenarios import KIB, MIB, TORCH, WHOLE_NCCL, Cell, Effort
 
 #: In the order of the report's columns. "baseline" is another build of the plugin.
-NAMES = ("raw", "nccl", "tuned", "gloo", "baseline", "ours")
+NAMES = ("raw", "nccl", "tuned", "gloo", "one stream", "baseline", "ours")
 
 #: Scenario → side → its name in `bagua-net bench`.
 _TRANSPORTS = {
-    "S7": {"nccl": "nccl-socket", "gloo": "gloo", "baseline": "bagua", "ours": "bagua"},
+    "S7": {"nccl": "nccl-socket", "tuned": "nccl-socket", "gloo": "gloo", "baseline": "bagua", "ours": "bagua"},
     WHOLE_NCCL: {"nccl": "nccl", "tuned": "nccl", "baseline": "nccl+bagua", "ours": "nccl+bagua"},
     TORCH: {"gloo": "gloo", "ours": "torch+bagua"},
 }
@@ -69,6 +71,8 @@ class Side:
     """Environment variables of its processes."""
     choice: str = ""
     """The setting in words, where there are several."""
+    varies: str = ""
+    """The setting of which this is a variant: it is read where that one is among the best."""
 
 
 def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
@@ -134,7 +138,7 @@ Choice = tuple[dict[str, str], str]
 """(environment variables, the setting in words)"""
 
 
-def _nccl_settings(threads: int, sockets: int, sndbuf: int) -> Choice:
+def _sockets(threads: int, sockets: int, sndbuf: int) -> Choice:
     """(environment variables, the setting in words). 0 leaves a variable unset."""
     settings, words = {}, "default sockets"
     if threads:
@@ -146,16 +150,35 @@ def _nccl_settings(threads: int, sockets: int, sndbuf: int) -> Choice:
     return settings, words
 
 
+def _cut(choice: Choice, inline: int, task: int) -> Choice:
+    """The same setting, and how messages are cut."""
+    settings, words = dict(choice[0]), choice[1]
+    if inline:
+        settings["NCCL_SOCKET_INLINE"] = str(inline)
+        words += f", inline {_show(inline)}"
+    if task:
+        settings["NCCL_SOCKET_MIN_TASKSIZE"] = str(task)
+        words += f", tasks of {_show(task)}"
+    return settings, words
+
+
 def tuned(cell: Cell, effort: Effort, files: Files) -> list[Side]:
-    """NCCL's Socket network, one side for each threads × sockets × send buffer to choose from."""
-    spec = _nccl(cell, effort, files)
-    buffers = effort.wan_nccl_sndbuf if cell.path == "wan" else effort.nccl_sndbuf
-    settings = [_nccl_settings(threads, sockets, size) for threads, sockets in effort.grid for size in buffers]
-    return [Side("tuned", spec, variables, words) for variables, words in settings]
+    """NCCL's Socket network, one side for each setting to choose from: threads × sockets × send buffer, and each of
+    these with all other ways to cut messages."""
+    spec = replace(_nccl(cell, effort, files), devices=max(1, len(cell.cables_mbits)))
+    few, long_line = cell.heading.few_settings, cell.path == "wan"
+    buffers = effort.wan_nccl_sndbuf if long_line else effort.nccl_sndbuf
+    grid = effort.small_grid if few else effort.wan_grid if long_line else effort.grid
+    plain = [_sockets(threads, sockets, size) for threads, sockets in grid for size in buffers]
+    found = [Side("tuned", spec, *choice) for choice in plain]
+    for choice in () if few or long_line else plain:
+        cuts = [_cut(choice, inline, task) for inline, task in effort.nccl_cuts]
+        found += [Side("tuned", spec, variables, words, choice[1]) for variables, words in cuts]
+    return found
 
 
 def _plugin(name: str, files: Files) -> Path:
-    """The library of "ours" or "baseline"."""
+    """The library of "ours", "one stream" or "baseline"."""
     if name == "baseline":
         assert files.baseline is not None
         return files.baseline
@@ -185,13 +208,14 @@ def _environments(name: str, cell: Cell, effort: Effort, files: Files, settings:
     """(environment variables, the setting in words) of a collective; several to choose from for "tuned"."""
     own = settings if name in ("baseline", "ours") else {}
     if cell.scenario == WHOLE_NCCL:
-        network = _network_of_nccl(name, files)
-        if name != "tuned":
-            return [({**network, **own}, "")]
-        free = not cell.classes_mbits and cell.path != "wan"
-        tried = effort.collective_settings if free else effort.capped_collective_settings
-        return [({**network, **variables}, words) for variables, words in (_nccl_settings(*each) for each in tried)]
-    return [({LIBRARY_VARIABLE: str(files.nccl.path)} if name == "nccl" and files.nccl else own, "")]
+        own = {**_network_of_nccl(name, files), **own}
+    elif name in ("nccl", "tuned") and files.nccl:
+        own = {LIBRARY_VARIABLE: str(files.nccl.path)}
+    if name != "tuned":
+        return [(dict(own), "")]
+    free = not cell.classes_mbits and cell.path != "wan"
+    tried = effort.collective_settings if free else effort.capped_collective_settings
+    return [({**own, **variables}, words) for variables, words in (_sockets(*each) for each in tried)]
 
 
 def _collective(
@@ -235,6 +259,8 @@ def candidates(
         return _collective(name, block, effort, files, settings)
     if name in ("baseline", "ours"):
         return plugin(name, cell, effort, files, settings)
+    if name == "one stream":
+        return plugin(name, cell, effort, files, {**settings, "BAGUA_NET_NSTREAMS": "1"})
     return {"raw": raw, "nccl": nccl, "tuned": tuned}[name](cell, effort, files)
 
 
@@ -271,12 +297,20 @@ def batches(sides: Sequence[Side], cell: Cell) -> list[Sequence[Side]]:
     return [sides] if cell.heading.interleaved else [[side] for side in sides]
 
 
-def read(batch: Sequence[Side], hosts: Hosts) -> list[list[Reading]]:
+def _of_pairs(side: Side, shared: Shared) -> Reading:
+    assert isinstance(side.spec, RankSpec)
+    both_ways = len({pair[0] for pair in shared.pairs}) == 1 and len(shared.ports) == 2
+    return measure_shared(side.spec, shared, side.settings, both_ways)
+
+
+def read(batch: Sequence[Side], hosts: Hosts | Shared) -> list[list[Reading]]:
     """For each side one reading for each cell of the block.
 
     Raises:
         RankFailed: a rank failed.
     """
+    if isinstance(hosts, Shared):
+        return [[_of_pairs(side, hosts)] for side in batch]
     parts = [(side.spec, side.settings) for side in batch if isinstance(side.spec, CollectiveSpec)]
     if parts:
         return measure_collective(parts, hosts)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loads.processes import RankFailed
-from benchmarks.networks import namespaces, wan
+from benchmarks.networks import namespaces, shared, wan
 from benchmarks.report import machine, results
 from benchmarks.report.markdown import QUIET
 from benchmarks.run import sides as contenders
@@ -22,6 +22,9 @@ from benchmarks.run.scenarios import PATHS, Cell, Effort, cells
 
 #: Factor by which a reading may exceed the capacity of the flow classes: a window opens on full buffers.
 _OVER_CAPACITY = 1.02
+
+
+Network = namespaces.Hosts | shared.Shared
 
 
 class TrackError(Exception):
@@ -93,11 +96,16 @@ class Track:
         return not reason
 
     @contextmanager
-    def _network(self, cell: Cell) -> Iterator[namespaces.Hosts]:
+    def _network(self, cell: Cell) -> Iterator[Network]:
         congestion_control = self._plan.congestion_control
         if cell.path == "wan":
             with self._line(cell) as hosts:
                 yield hosts
+        elif cell.path == "shared":
+            lay = shared.PLACES[cell.place]
+            congestion_control = cell.congestion
+            with lay(cell.pairs, cell.shared_mbits, cell.fair, cell.classes_mbits, congestion_control) as bottleneck:
+                yield bottleneck
         elif cell.path == "cables":
             with namespaces.cables(cell.cables_mbits, congestion_control) as hosts:
                 yield hosts
@@ -106,6 +114,8 @@ class Track:
             with build(congestion_control) as hosts:
                 if cell.classes_mbits:
                     namespaces.shape(hosts, cell.classes_mbits)
+                for host in dict.fromkeys(hosts) if cell.interfaces else ():
+                    namespaces.crowd(host, cell.interfaces)
                 yield hosts
 
     @contextmanager
@@ -147,14 +157,14 @@ class Track:
     def _complete(self, block: Sequence[Cell], names: Sequence[str]) -> bool:
         found = [self._finalists(block, name) for name in names]
         sides = [side for options in found if options is not None for side in options]
-        pairs = range(self._plan.effort.pairs)
+        pairs = range(self._plan.effort.pairs_for(block[0].heading))
         return None not in found and all(self._pair_is_read(block, sides, pair) for pair in pairs)
 
     # ---- readings ----
 
-    def _measure_block(self, block: Sequence[Cell], names: Sequence[str], hosts: namespaces.Hosts) -> None:
+    def _measure_block(self, block: Sequence[Cell], names: Sequence[str], hosts: Network) -> None:
         sides = [side for name in names for side in self._finalists(block, name) or self._screen(block, name, hosts)]
-        for pair in range(self._plan.effort.pairs):
+        for pair in range(self._plan.effort.pairs_for(block[0].heading)):
             if self._pair_is_read(block, sides, pair):
                 continue
             # All sides of the pair, whatever is there already: they share one seed and one moment.
@@ -166,25 +176,35 @@ class Track:
                 self._record(cell).choose()
             self._results.save(self._plan.output)
 
-    def _seed(self, cell: Cell, hosts: namespaces.Hosts) -> int:
-        """A new mapping of flows to classes, the same for all sides of a pair."""
-        if not cell.classes_mbits:
+    def _seed(self, cell: Cell, hosts: Network) -> int:
+        """A new mapping of flows to classes, the same for all sides of a pair; 0 where there are no classes."""
+        if not cell.classes_mbits and not cell.fair:
             return 0
         seed = secrets.randbelow(0xFFFFFFFF) + 1
-        namespaces.hash_flows(hosts, len(cell.classes_mbits), seed)
+        self._hash(cell, hosts, seed)
         return seed
+
+    def _hash(self, cell: Cell, hosts: Network, seed: int) -> None:
+        if not seed:
+            return
+        if isinstance(hosts, shared.Shared):
+            shared.hash_flows(hosts, cell.fair, len(cell.classes_mbits), seed)
+        else:
+            namespaces.hash_flows(hosts, len(cell.classes_mbits), seed)
 
     def _candidates(self, block: Sequence[Cell], name: str, effort: Effort) -> list[contenders.Side]:
         return contenders.candidates(block, name, effort, self._plan.files, self._plan.settings)
 
-    def _screen(self, block: Sequence[Cell], name: str, hosts: namespaces.Hosts) -> list[contenders.Side]:
-        """Reads all settings of this side with half the windows. The best of them become its finalists."""
+    def _screen(self, block: Sequence[Cell], name: str, hosts: Network) -> list[contenders.Side]:
+        """Reads all settings of this side with shorter windows. The best of them become its finalists."""
         effort, record = self._plan.effort, self._record(block[0])
-        short = self._candidates(block, name, effort.halved())
-        for turn in range(effort.screening_rounds(record.cell)):
-            seed = self._seed(record.cell, hosts)
-            for side in short:
-                self._read(block, [side], hosts, -1 - turn, seed)
+        short = self._candidates(block, name, effort.for_screening())
+        rounds = effort.screening_rounds(record.cell)
+        # Variants of the best meet the same seeds.
+        seeds = [self._seed(record.cell, hosts) for _ in range(rounds)]
+        self._read_all(block, [side for side in short if not side.varies], hosts, seeds)
+        best = record.ranking(name, screening=True)[: effort.varied]
+        self._read_all(block, [side for side in short if side.varies in best], hosts, seeds)
         ranking = record.ranking(name, screening=True)
         if not ranking:
             raise TrackError(f"{record.cell.key}: no setting of {name} could be measured")
@@ -193,8 +213,17 @@ class Track:
         assert finalists is not None
         return finalists
 
+    def _read_all(
+        self, block: Sequence[Cell], sides: Sequence[contenders.Side], hosts: Network, seeds: Sequence[int]
+    ) -> None:
+        """A round of the screening for each seed."""
+        for turn, seed in enumerate(seeds):
+            self._hash(block[0], hosts, seed)
+            for side in sides:
+                self._read(block, [side], hosts, -1 - turn, seed)
+
     def _read(
-        self, block: Sequence[Cell], batch: Sequence[contenders.Side], hosts: namespaces.Hosts, pair: int, seed: int
+        self, block: Sequence[Cell], batch: Sequence[contenders.Side], hosts: Network, pair: int, seed: int
     ) -> None:
         """Reads a batch of sides once and keeps the readings of each cell."""
         read = [(side, [results.Run(side.name, side.choice, pair, seed, None, []) for _ in block]) for side in batch]

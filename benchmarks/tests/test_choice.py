@@ -16,7 +16,7 @@ from benchmarks.loads.reading import Reading
 from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import command, sides, track
-from benchmarks.run.scenarios import FULL, KIB, MIB, QUICK, Cell
+from benchmarks.run.scenarios import FULL, KIB, MIB, QUICK, SCENARIOS, Cell, Scenario
 from benchmarks.tests.support import needs_namespaces
 
 CABLE = Cell("S1", "veth", 2, MIB)
@@ -81,6 +81,26 @@ def test_a_long_line_is_tried_with_large_send_buffers() -> None:
     assert buffers == {None, str(MIB), str(4 * MIB)}
 
 
+def test_each_setting_of_the_grid_has_variants_that_cut_messages_otherwise() -> None:
+    found = {side.choice: side for side in sides.tuned(CABLE, FULL, FILES)}
+    variant = found["2 × 8, 128 KiB, inline 64 KiB, tasks of 16 KiB"]
+    assert variant.varies == "2 × 8, 128 KiB"
+    assert variant.settings == {
+        **found["2 × 8, 128 KiB"].settings,
+        "NCCL_SOCKET_INLINE": "65536",
+        "NCCL_SOCKET_MIN_TASKSIZE": "16384",
+    }
+    plain = [side for side in found.values() if not side.varies]
+    assert len(plain) == len(FULL.grid) * len(FULL.nccl_sndbuf)
+    assert len(found) == len(plain) * (1 + len(FULL.nccl_cuts))
+
+
+@pytest.mark.parametrize("scenario", [each for each in SCENARIOS if "nccl" in each.sides], ids=lambda each: each.name)
+def test_nccl_has_its_best_setting_where_settings_can_help(scenario: Scenario) -> None:
+    """More sockets cost more to make and to have."""
+    assert ("tuned" in scenario.sides) is (scenario.name not in ("idle", "S11"))
+
+
 def test_few_settings_do_not_change_the_windows() -> None:
     few = FULL.with_few_settings()
     assert (few.window_s, few.rounds, few.pairs) == (FULL.window_s, FULL.rounds, FULL.pairs)
@@ -91,7 +111,25 @@ def test_settings_are_different_and_within_what_nccl_allows() -> None:
     for cell in (CABLE, LINE):
         found = sides.tuned(cell, FULL, FILES)
         assert len({side.choice for side in found}) == len(found)
-    assert all(threads <= 16 and threads * sockets <= 64 for threads, sockets in FULL.grid)
+    assert all(threads <= 16 and threads * sockets <= 64 for threads, sockets in FULL.grid + FULL.wan_grid)
+
+
+def _planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *words: str) -> dict[str, int]:
+    for name in ("libtraffic.so", "relay", "plugin.so"):
+        (tmp_path / name).touch()
+    files = ["--build", str(tmp_path), "--plugin", str(tmp_path / "plugin.so"), "--sides", "ours"]
+    monkeypatch.setattr(sys, "argv", ["track.py", *files, *words])
+    arguments = command._arguments(command.Program("track", "", ("S1", "S10")))
+    return dict(command._plan(arguments, None).effort.pairs)
+
+
+def test_readings_are_asked_for_by_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _planned(monkeypatch, tmp_path) == FULL.pairs
+    found = _planned(monkeypatch, tmp_path, "--pairs", "4,S10=1")
+    assert (found["S1"], found["S4"], found["S10"]) == (4, 4, 1)
+    assert _planned(monkeypatch, tmp_path, "--pairs", "S10=1") == {**FULL.pairs, "S10": 1}
+    with pytest.raises(track.TrackError, match="S99"):
+        _planned(monkeypatch, tmp_path, "--pairs", "S99=1")
 
 
 # ---- how one is chosen ----
@@ -102,7 +140,8 @@ def test_finalists_are_read_in_every_pair_and_the_best_of_them_counts(
 ) -> None:
     screening = {"2 × 8": 3.0, "8 × 4": 2.0}  # the others: 1
     pairs = {"2 × 8": 1.0, "8 × 4": 5.0}  # with the windows of the pairs it is the other way round
-    settings = len(sides.tuned(CABLE, QUICK, FILES))
+    plain = [side for side in sides.tuned(CABLE, QUICK, FILES) if not side.varies]
+    settings = len(plain) + QUICK.varied * len(QUICK.nccl_cuts)
 
     def value(side: sides.Side, count: int) -> float:
         if side.name == "ours":
@@ -112,6 +151,7 @@ def test_finalists_are_read_in_every_pair_and_the_best_of_them_counts(
     order = read_as(value)
     record = _measure(_track(tmp_path, ("tuned", "ours")), ("tuned", "ours"))
     assert record.finalists == {"tuned": ["2 × 8", "8 × 4"]}
+    assert order[len(plain) : settings] == ["tuned 2 × 8, inline 64 KiB"]  # variants of the best alone
     assert order[settings:] == ["tuned 2 × 8", "tuned 8 × 4", "ours", "tuned 8 × 4", "ours", "tuned 2 × 8"]
     assert record.choices == {"tuned": "8 × 4"}
     assert record.values("tuned") == {0: 5.0, 1: 5.0}
@@ -191,9 +231,9 @@ def test_the_ratio_to_the_baseline_has_a_column_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("words", "sides_of_it"),
     [
-        (["--baseline", "b.so"], ("raw", "nccl", "tuned", "gloo", "baseline", "ours")),
+        (["--baseline", "b.so"], ("raw", "nccl", "tuned", "gloo", "one stream", "baseline", "ours")),
         (["--baseline", "b.so", "--sides", "ours"], ("baseline", "ours")),
-        ([], ("raw", "nccl", "tuned", "gloo", "ours")),
+        ([], ("raw", "nccl", "tuned", "gloo", "one stream", "ours")),
     ],
 )
 def test_naming_a_baseline_adds_the_side(
@@ -212,7 +252,7 @@ def test_the_side_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_namespaces
 def test_two_builds_of_the_plugin_are_read(loops: Path, plugin: Path, tmp_path: Path) -> None:
     own = sides.Files(loops, plugin, None, loops.with_name("relay"), plugin)
-    effort = replace(QUICK, pairs=1, warm_up_s=0.05, window_s=0.1)
+    effort = replace(QUICK, pairs={"S1": 1}, warm_up_s=0.05, window_s=0.1)
     cell = Cell("S1", "loopback", 1, 64 * KIB)
     plan = track.Plan(frozenset({"S1"}), ("baseline", "ours"), effort, True, {}, "reno", own, tmp_path / "a.jsonl")
     plan = command._with_own_copies(plan, tmp_path)

@@ -22,6 +22,7 @@ from benchmarks.tests.support import needs_namespaces
 CABLES = Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250))
 COST = Cell("S9", "veth", 2, MIB, (1000,), nap_us=50)
 IDLE = Cell("idle", "veth", 2, MIB)
+MANY = Cell("S11", "loopback", 600, KIB)
 
 
 def _reply(**changes: Any) -> dict[str, Any]:
@@ -95,6 +96,51 @@ def test_idleness_is_by_the_second() -> None:
     assert found.details["cpu_ms_per_s"] == pytest.approx(1500.0)
 
 
+def _calls(began: float, ended: float, longest: float = 0.0, longest_wait: float = 0.0) -> dict[str, float]:
+    return {"count": 1, "longest": longest, "longest_wait": longest_wait, "began": began, "ended": ended}
+
+
+def _many_reply(shift: float, **changes: Any) -> dict[str, Any]:
+    """``shift``: seconds by which this rank is later than the first."""
+    return {
+        "listen": _calls(0.5, 0.75, 0.003),
+        "connect": _calls(1 + shift, 2 + shift, 0.004, 0.001),
+        "move": _calls(3, 5, 0.02),
+        "close": _calls(6 + shift, 6.5 + shift, 0.005),
+        "held": {"descriptors": 1.0, "memory_mib": 0.5, "threads": 0.0},
+        "threads": 2,
+        "idle": {"seconds": 2.0, "bytes": 0, "used": _reply()["used"]},
+        "moving": {"seconds": 2.0, "bytes": 3e6, "used": _reply()["used"]},
+        **changes,
+    }
+
+
+def test_connections_are_made_when_the_last_one_is() -> None:
+    found = reading.of_replies("connections", [_many_reply(0), _many_reply(0.25)], 600)
+    assert found.value == pytest.approx(250 + 1250), "listening, then from the first connect to the last"
+    assert found.details["close_ms"] == pytest.approx(750)
+    assert found.details["received_mb_per_s"] == pytest.approx(3)
+
+
+def test_the_longest_call_is_that_of_any_rank_and_of_its_phase() -> None:
+    slow = _many_reply(0, connect=_calls(1, 2, 0.3, 0.2))
+    details = reading.of_replies("connections", [_many_reply(0), slow], 600).details
+    assert (details["longest_ms"], details["longest_wait_ms"]) == (pytest.approx(300), pytest.approx(200))
+    assert (details["moving_longest_ms"], details["close_longest_ms"]) == (pytest.approx(20), pytest.approx(5))
+
+
+def test_the_longest_wait_for_the_lock_is_that_of_any_rank_that_says_so() -> None:
+    waited = [_many_reply(0, lock_wait=0.001), _many_reply(0, lock_wait=0.003)]
+    assert reading.of_replies("connections", waited, 600).details["lock_wait_ms"] == pytest.approx(3)
+    details = reading.of_replies("connections", [_many_reply(0)], 600).details
+    assert "lock_wait_ms" not in details
+
+
+def test_own_threads_are_all_but_the_driving_one() -> None:
+    details = reading.of_replies("connections", [_many_reply(0)], 600).details
+    assert details["moving_percent"] == pytest.approx((3.0 - 2.0) / 2 * 100)
+
+
 def test_what_a_process_holds_is_that_of_the_largest() -> None:
     found = reading.of_replies("stream", [_reply(), _reply(threads=5, descriptors=10)], 2)
     assert found.details["threads"] == 5
@@ -149,16 +195,16 @@ def test_the_share_of_one_connection_per_peer_is_shown() -> None:
     one = _record(Cell("S6", "veth", 1, 64 * KIB, ranks=16), nccl=[0.5], ours=[1.0])
     eight = _record(Cell("S6", "veth", 8, 64 * KIB, ranks=16), nccl=[0.5], ours=[0.7])
     text = markdown.render(_results(one, eight))
-    assert "| 16 | 1 | 30 | 0.500 | 1.00 | 2.00 | – |" in text
-    assert "| 16 | 8 | 240 | 0.500 | 0.700 | 1.40 | 0.70 |" in text
+    assert "| 16 | 1 | 30 | 0.500 | – | – | 1.00 | 2.00 | – | – |" in text
+    assert "| 16 | 8 | 240 | 0.500 | – | – | 0.700 | 1.40 | – | 0.70 |" in text
 
 
 def test_small_collectives_are_times_and_large_ones_rates() -> None:
     small = _record(Cell("S7", "veth", 0, 4 * KIB), {"us": 70.0}, nccl=[0.1], gloo=[0.01], ours=[0.09])
     large = _record(Cell("S7", "veth", 0, MIB), {"us": 70.0}, nccl=[1.0], ours=[2.0])
     text = markdown.render(_results(small, large))
-    assert "| 2 | 4 KiB | 70.0 µs | 70.0 µs | 70.0 µs | **0.90** | 9.00 |" in text
-    assert "| 2 | 1 MiB | 1.00 | – | 2.00 | 2.00 | – |" in text
+    assert "| 2 | 4 KiB | 70.0 µs | – | – | 70.0 µs | **0.90** | – | 70.0 µs | 9.00 |" in text
+    assert "| 2 | 1 MiB | 1.00 | – | – | 2.00 | 2.00 | – | – | – |" in text
 
 
 @pytest.mark.parametrize(("devices", "alone"), [(1, False), (2, True)])
@@ -176,7 +222,13 @@ def test_more_of_the_processor_is_a_loss(cell: Cell) -> None:
 
 def test_a_side_that_reads_nought_is_divided_by_nobody() -> None:
     assert "| 0.000 | **3.00** |" in markdown.render(_results(_record(IDLE, nccl=[0.0], ours=[3.0])))
-    assert "| 0.000 | 3.00 | – |" in markdown.render(_results(_record(COST, nccl=[0.0], ours=[3.0])))
+    assert "| 0.000 | – | – | 3.00 | – |" in markdown.render(_results(_record(COST, nccl=[0.0], ours=[3.0])))
+
+
+def test_more_time_to_connect_is_a_loss() -> None:
+    text = markdown.render(_results(_record(MANY, {"idle_percent": 0.5}, nccl=[40.0], ours=[50.0])))
+    assert "| loopback | 1200 | 40.0 | 50.0 | **1.25** |" in text
+    assert "| 0.500 |" in text
 
 
 # ---- pictures ----
@@ -279,6 +331,27 @@ def test_nothing_is_carried_while_idle(loops: Path, plugin: Path) -> None:
     assert found.details["received"] == 0
 
 
+@needs_namespaces
+def test_connections_are_made_and_carry_messages(loops: Path, plugin: Path) -> None:
+    with namespaces.loopback("reno") as hosts:
+        found = load.measure(_spec(replace(MANY, connections=40), _files(loops, plugin)), hosts, {})
+    assert found.value > 0
+    assert found.details["descriptors"] >= 1, "of each end"
+    assert found.details["received_mb_per_s"] > 0
+    assert found.details["longest_ms"] > 0
+    assert found.details["close_longest_ms"] > 0
+
+
+@needs_namespaces
+def test_a_crowd_is_as_large_as_asked_for() -> None:
+    with namespaces.loopback("reno") as hosts:
+        before = namespaces.run(["ip", "-n", hosts[0].namespace, "-o", "link"]).count("\n")
+        namespaces.crowd(hosts[0], 6)
+        after = namespaces.run(["ip", "-n", hosts[0].namespace, "-o", "link"]).count("\n")
+        addresses = namespaces.run(["ip", "-n", hosts[0].namespace, "-o", "-6", "address"]).count("crowd")
+    assert (after - before, addresses) == (6, 6)
+
+
 # ---- the run over them ----
 
 
@@ -286,7 +359,7 @@ def test_a_block_is_read_again_where_a_size_is_missing(tmp_path: Path) -> None:
     block = [Cell("S7", "veth", 0, size) for size in (KIB, MIB)]
     stored = _results(_record(block[0], nccl=[1.0], ours=[1.0]), _record(block[1], nccl=[1.0]))
     files = sides.Files(Path(), Path(), SocketTable(Path(), "", 12, 0, 0, 0), Path())
-    effort = replace(QUICK, pairs=1)
+    effort = replace(QUICK, pairs={"S7": 1})
     plan = track.Plan(frozenset({"S7"}), ("nccl", "ours"), effort, True, {}, "bbr", files, tmp_path / "a.json")
     run = track.Track(plan, stored)
     assert run._complete(block, ["nccl"])
