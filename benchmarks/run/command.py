@@ -263,17 +263,26 @@ def _command(program: Program) -> str:
     return shlex.join([f"benchmarks/{program.name}.py", *shown])
 
 
+def _continue(stored: results.Results, settings: dict[str, Any], output: Path) -> None:
+    """Gives the file the settings of this run."""
+    for name in _SAME:
+        before, now = stored.settings.get(name, ""), settings.get(name, "")
+        if name == "nccl_version" and not (before and now):
+            stored.settings[name] = before or now  # scenarios that need no NCCL name none
+        elif before != now:
+            raise TrackError(f"{output} was measured with another {name}: give another --output")
+    for name in ("sides", "cells", "effort"):
+        stored.settings[name] = settings[name]
+    before = stored.settings["pairs"]
+    stored.settings["pairs"] = {**(before if isinstance(before, dict) else {}), **settings["pairs"]}
+
+
 def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     """A new results file, or the one to continue."""
     if arguments.resume and plan.output.exists():
         stored = results.load(plan.output)
-        settings = _settings(plan)
-        for name in ("sides", "pairs", "cells", "effort"):
-            stored.settings[name] = settings[name]
+        _continue(stored, _settings(plan), plan.output)
         stored.command = _command(arguments.program)
-        for name in _SAME:
-            if stored.settings.get(name, "") != settings.get(name, ""):
-                raise TrackError(f"{plan.output} was measured with another {name}: give another --output")
         for record in stored.cells.values() if arguments.retry else ():
             _drop_disturbed_pairs(record)
         return stored

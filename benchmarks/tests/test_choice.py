@@ -132,6 +132,16 @@ def test_readings_are_asked_for_by_scenario(monkeypatch: pytest.MonkeyPatch, tmp
         _planned(monkeypatch, tmp_path, "--pairs", "S99=1")
 
 
+def test_a_file_is_continued_with_other_scenarios() -> None:
+    same = {"nccl_version": "2.30.7", "plugin_sha256": "a", "sides": ["ours"], "cells": 1, "effort": {}}
+    stored = _results()
+    stored.settings = {**same, "pairs": {"S1": 5}}
+    command._continue(stored, {**same, "nccl_version": "", "pairs": {"S10": 2}, "cells": 20}, Path("a.jsonl"))
+    assert stored.settings == {**same, "pairs": {"S1": 5, "S10": 2}, "cells": 20}
+    with pytest.raises(track.TrackError, match="another plugin_sha256"):
+        command._continue(stored, {**same, "plugin_sha256": "b", "pairs": {}}, Path("a.jsonl"))
+
+
 # ---- how one is chosen ----
 
 
