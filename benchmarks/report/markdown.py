@@ -143,7 +143,7 @@ def _pairs(results: Results) -> str:
     for record in results.cells.values():
         scenarios.setdefault(_pairs_of(record.cell, results.settings), {})[record.cell.scenario] = None
     (usual, _), *fewer = sorted(scenarios.items(), reverse=True) or [(results.settings["pairs"], {})]
-    return "".join([f"{usual} pairs", *(f", {pairs} in {' and '.join(names)}" for pairs, names in fewer)])
+    return "".join([f"{usual} pairs", *(f", {pairs} in {', '.join(names)}" for pairs, names in fewer)])
 
 
 def _pinning(results: Results) -> str:
