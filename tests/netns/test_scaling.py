@@ -31,6 +31,13 @@ _POLL_S = 0.02
 _LEVELS = re.compile(r"(\d+) streams? per connection .* (\d+) before")
 
 
+def _is_socket(link: Path) -> bool:
+    try:
+        return str(link.readlink()).startswith("socket:")
+    except FileNotFoundError:  # closed since
+        return False
+
+
 @dataclass(frozen=True)
 class _Job:
     """A running sender on the first host and receiver on the second."""
@@ -48,10 +55,7 @@ class _Job:
         """The number of open sockets of each process, of any kind and in any state."""
         hub = self.process.pid
         ranks = Path(f"/proc/{hub}/task/{hub}/children").read_text().split()
-        return [
-            sum(str(file.readlink()).startswith("socket:") for file in Path(f"/proc/{rank}/fd").iterdir())
-            for rank in ranks
-        ]
+        return [sum(map(_is_socket, Path(f"/proc/{rank}/fd").iterdir())) for rank in ranks]
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Fails if all data arrives before that."""
