@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 KIB = 1024
 MIB = 1024 * KIB
 
-#: (threads, sockets per thread) for "NCCL tuned"; (0, 0): unset, which is (1, 1) outside of the clouds that NCCL knows.
-#: NCCL allows 16 threads and 64 sockets.
+#: (threads, sockets per thread) for "NCCL tuned", which allows 16 and 64; (0, 0): unset, (1, 1) outside some clouds.
 GRID = ((0, 0), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4), (1, 8), (2, 8), (4, 8), (4, 16))
 QUICK_GRID = ((0, 0), (1, 4), (2, 8), (8, 4))
 #: NCCL_SOCKET_SNDBUF in bytes for "NCCL tuned"; 0: unset, the kernel tunes the buffer. On a short path a small buffer
@@ -366,9 +365,6 @@ _CABLE = Cell("", "veth", 0, 0)
 _CAPPED = replace(_CABLE, classes_mbits=_EQUAL)
 _UNEQUAL = tuple(replace(_CABLE, classes_mbits=classes) for classes in (_TWO_SLOW, _ALL_DIFFERENT))
 _LONG_LINE = Cell("", "wan", 0, 0, (), 20, 0.1, "bbr")
-
-
-#: The networks of the track, for collectives.
 _NETWORKS = (_LOOPBACK, _CABLE, _CAPPED, *_UNEQUAL, _LONG_LINE)
 
 
