@@ -52,7 +52,7 @@ static inline void bnet_table_remove(struct bnet_table_entry *entry)
 	bnet_list_remove(&entry->node);
 }
 
-/* The next entry with that key after this one; NULL: the first, and NULL if there is none. */
+/* Returns the entry with this key that follows `after`, the first one if `after` is NULL; NULL at the end. */
 static inline struct bnet_table_entry *bnet_table_find(struct bnet_table *table, uint64_t key,
 						       const struct bnet_table_entry *after)
 {

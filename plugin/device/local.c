@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * See local.h. What is asked is the route to the address, whose type is "local" for an address of this machine.
+ * See local.h. The kernel is asked for the route to the address: its type is "local" on this machine.
  */
 #include "device/local.h"
 
@@ -39,7 +39,7 @@ static void ask(struct question *question, int family, const void *address, size
 		add_attribute(question, RTA_OIF, &interface, sizeof(interface));
 }
 
-/* The question. False for an address that is none of IP's. ::ffff:10.0.0.1 is 10.0.0.1. */
+/* Writes the question; false if the address is not an IP address. ::ffff:10.0.0.1 counts as 10.0.0.1. */
 static bool ask_for(struct question *question, const struct sockaddr *addr)
 {
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
