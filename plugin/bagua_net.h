@@ -135,6 +135,12 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 size_t bnet_coll_handle_size(const bnet_coll_t *coll);
 int bnet_coll_listen(bnet_coll_t *coll, void *row);
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s);
+/* Before listen, on all ranks or none: collectives among ranks of one host go through memory that they share, where the
+ * host permits it. Where only some ranks are on one host, all of the group's collectives use the network. */
+void bnet_coll_share(bnet_coll_t *coll);
+/* The same: before the first payload of an operation, every two ranks that exchange some compare what they call. Where
+ * they differ it ends with -EPROTO, and the reason names both calls. Shared memory always does. */
+void bnet_coll_check_calls(bnet_coll_t *coll);
 /* Closes all connections and frees the object; coll may be NULL. */
 void bnet_coll_destroy(bnet_coll_t *coll);
 /* The reason of this object's last failure; coll NULL: of this thread's last failed create. */
@@ -143,6 +149,43 @@ const char *bnet_coll_error(const bnet_coll_t *coll);
 void bnet_coll_set_timeout(bnet_coll_t *coll, double seconds);
 /* Makes the operation in progress and all later ones fail with -ECANCELED. Any thread may call it. */
 void bnet_coll_abort(bnet_coll_t *coll);
+
+enum { /* operations */
+       BNET_COLL_CONNECT = 0,
+       BNET_COLL_ALLREDUCE = 1,
+       BNET_COLL_REDUCE_SCATTER = 2,
+       BNET_COLL_ALL_GATHER = 3,
+       BNET_COLL_BROADCAST = 4,
+       BNET_COLL_ALL_TO_ALL = 5,
+       BNET_COLL_ALL_TO_ALLV = 6,
+       BNET_COLL_REDUCE = 7,
+       BNET_COLL_GATHER = 8,
+       BNET_COLL_SCATTER = 9,
+       BNET_COLL_BARRIER = 10,
+       BNET_COLL_SEND = 11, /* from here on: not for bnet_coll_run */
+       BNET_COLL_RECV = 12,
+       BNET_COLL_SENDRECV = 13
+};
+
+/* One operation. A buffer of one block for each rank is contiguous, or `sends` or `recvs` have the address of each block
+ * instead. */
+typedef struct {
+	int kind;
+	int dtype;
+	int op;       /* reductions */
+	int root;     /* broadcast, reduce, gather, scatter */
+	int algo;     /* allreduce */
+	size_t count; /* elements: of one block, where a buffer has several */
+	const void *send;
+	void *recv;
+	void *const *sends;
+	void *const *recvs;
+	const size_t *send_counts; /* BNET_COLL_ALL_TO_ALLV: elements of each block */
+	const size_t *recv_counts;
+} bnet_op_t;
+
+/* Runs any operation of the following, by its description. */
+int bnet_coll_run(bnet_coll_t *coll, const bnet_op_t *op);
 
 /* Counts are in elements. A send and a receive buffer of the same size may be the same memory (in place); all_gather
  * and reduce_scatter also take NCCL's in-place form (the small buffer is this rank's block of the large one). All ranks
@@ -166,6 +209,48 @@ int bnet_coll_recv(bnet_coll_t *coll, void *buf, size_t count, int dtype, int pe
 int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, int send_peer, void *recv,
 		       size_t recv_count, int recv_peer, int dtype);
 int bnet_coll_barrier(bnet_coll_t *coll);
+
+/* ---- a queue of collectives: a thread of the library runs them in the order of the posts. Any thread may call these
+ * functions ---- */
+
+typedef struct bnet_queue bnet_queue_t;
+typedef struct bnet_ticket bnet_ticket_t;
+
+typedef struct {
+	int rc;            /* 0 or -errno */
+	int peer;          /* of a message: the other rank */
+	const char *error; /* NULL, or the reason, valid as long as the ticket */
+} bnet_result_t;
+
+/* Takes over a group that was created and listens; nobody else calls it then, but for bnet_coll_abort. */
+int bnet_queue_create(bnet_queue_t **out, bnet_coll_t *coll);
+/* All ranks' rows, with which the group connects when its first operation is due. Until then, operations wait. */
+int bnet_queue_connect(bnet_queue_t *queue, const void *rows, size_t bytes, double timeout_s);
+/* Instead: there will be no rows, and every operation fails with -ETIMEDOUT and this reason. */
+void bnet_queue_fail(bnet_queue_t *queue, const char *reason);
+/* Posts an operation. Its buffers and arrays must stay valid until it is over. timeout_s: as bnet_coll_set_timeout.
+ * -ESHUTDOWN: the queue is closed. */
+int bnet_queue_post(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, bnet_ticket_t **ticket);
+/* The same for a caller that waits for it. Where no other one is in progress, it runs on the calling thread and is over
+ * on return. interrupted: NULL, or asked a few times a second then; any other answer than 0 ends the operation, and with
+ * it the group. */
+int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, int (*interrupted)(void),
+		   bnet_ticket_t **ticket);
+/* Waits until the operation is over, at most so many seconds. 0, or -ETIMEDOUT: it is not. */
+int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds);
+/* The operation's result. 0, or -EINPROGRESS: it is not over. */
+int bnet_ticket_result(bnet_ticket_t *ticket, bnet_result_t *out);
+/* A ticket may be released before its operation is over, which does not end the operation. In a child of fork() every
+ * operation of its parent is over, with -ECHILD. */
+void bnet_ticket_release(bnet_ticket_t *ticket);
+/* Waits until the number of operations that are over is not `seen`, and returns it; `seen`: the queue is closed. */
+uint64_t bnet_queue_ended(bnet_queue_t *queue, uint64_t seen);
+/* Accepts no more operations. */
+void bnet_queue_close(bnet_queue_t *queue);
+/* Waits until all are over, at most so many seconds. 0, or -ETIMEDOUT: some are not. */
+int bnet_queue_drain(bnet_queue_t *queue, double seconds);
+/* Both, without a limit, and destroys the group. Tickets stay valid. */
+void bnet_queue_destroy(bnet_queue_t *queue);
 
 /* ---- tagged messages on host memory, independent of the order of the collectives ---- */
 
@@ -200,6 +285,27 @@ int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int ma
 void bnet_tagged_stop(bnet_tagged_t *tagged);
 /* After the last call of progress. */
 void bnet_tagged_destroy(bnet_tagged_t *tagged);
+
+typedef struct bnet_messages bnet_messages_t;
+
+/* Tagged messages whose progress a thread of the library makes. Takes over an object without operations. Any thread may
+ * call the following. */
+int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged);
+/* As bnet_tagged_send and bnet_tagged_recv, without a deadline. */
+int bnet_messages_send(bnet_messages_t *messages, const void *buf, size_t bytes, int peer, int64_t tag,
+		       bnet_ticket_t **ticket);
+int bnet_messages_recv(bnet_messages_t *messages, void *buf, size_t bytes, int peer, int64_t tag,
+		       bnet_ticket_t **ticket);
+/* Waits until the number of messages that are over is not `seen`, and returns it; `seen`: all are over, and stopped. */
+uint64_t bnet_messages_ended(bnet_messages_t *messages, uint64_t seen);
+/* Waits until all sends are over, at most so many seconds. 0, or -ETIMEDOUT: some are not. */
+int bnet_messages_drain(bnet_messages_t *messages, double seconds);
+/* Sends that are not over. */
+uint64_t bnet_messages_sends(bnet_messages_t *messages);
+/* Ends all messages with -ECANCELED and refuses new ones. */
+void bnet_messages_stop(bnet_messages_t *messages);
+/* The same, and frees it with the group. Tickets stay valid. */
+void bnet_messages_destroy(bnet_messages_t *messages);
 
 /* cffi: end */
 

@@ -5,6 +5,8 @@
  * All ranks get the same bits: where several ranks compute the same element, all apply the operation to the same
  * operands in the same order.
  */
+#include "coll/allreduce.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -152,28 +154,12 @@ static size_t direct_max(int nranks)
 	return nranks <= ALL_TO_ALL_RANKS ? DIRECT_MAX_ALL_TO_ALL : DIRECT_MAX_DOUBLING;
 }
 
-int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo)
+int bnet_coll_net_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype, int op,
+			    int algo)
 {
-	int rc = bnet_coll_check_count(coll, count, dtype);
-	size_t bytes;
+	const size_t bytes = count * bnet_coll_dtype_size(dtype);
 
-	if (rc == 0)
-		rc = bnet_coll_check_op(coll, dtype, op);
-	if (rc == 0 && (algo < BNET_ALGO_AUTO || algo > BNET_ALGO_DIRECT))
-		rc = bnet_coll_fail(coll, -EINVAL, "unknown allreduce algorithm %d", algo);
-	if (rc != 0)
-		return rc;
-	bytes = count * bnet_coll_dtype_size(dtype);
-	rc = bnet_coll_begin(coll, "allreduce", send, bytes, recv, bytes);
-	if (rc != 0)
-		return rc;
-	if (algo == BNET_ALGO_AUTO)
-		algo = bytes <= direct_max(coll->nranks) ? BNET_ALGO_DIRECT : BNET_ALGO_RING;
-	if (coll->nranks == 1 && bytes > 0)
-		memmove(recv, send, bytes);
-	else if (bytes > 0 && algo == BNET_ALGO_DIRECT)
-		rc = direct(coll, send, recv, count, dtype, op);
-	else if (bytes > 0)
-		rc = bnet_coll_ring_allreduce(coll, send, recv, count, dtype, op);
-	return bnet_coll_end(coll, rc);
+	if (algo == BNET_ALGO_DIRECT || (algo == BNET_ALGO_AUTO && bytes <= direct_max(coll->nranks)))
+		return direct(coll, send, recv, count, dtype, op);
+	return bnet_coll_ring_allreduce(coll, send, recv, count, dtype, op);
 }

@@ -2,7 +2,7 @@
  *
  * Broadcast: a binomial tree for small messages, a pipelined chain for large ones. The group's own thread.
  */
-#include <errno.h>
+#include "coll/broadcast.h"
 
 #include "coll/flat.h"
 
@@ -56,20 +56,7 @@ static int chain(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }
 
-int bnet_coll_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root)
+int bnet_coll_net_broadcast(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 {
-	int rc = bnet_coll_check_count(coll, count, dtype);
-	size_t bytes;
-
-	if (rc == 0)
-		rc = bnet_coll_check_root(coll, "broadcast", root);
-	if (rc != 0)
-		return rc;
-	bytes = count * bnet_coll_dtype_size(dtype);
-	rc = bnet_coll_begin(coll, "broadcast", buf, bytes, NULL, 0);
-	if (rc != 0)
-		return rc;
-	if (coll->nranks > 1 && bytes > 0)
-		rc = bytes <= TREE_MAX ? tree(coll, buf, bytes, root) : chain(coll, buf, bytes, root);
-	return bnet_coll_end(coll, rc);
+	return bytes <= TREE_MAX ? tree(coll, buf, bytes, root) : chain(coll, buf, bytes, root);
 }

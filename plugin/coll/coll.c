@@ -103,10 +103,13 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 	coll->dev = dev;
 	coll->rank = rank;
 	coll->nranks = nranks;
+	bnet_coll_host_init(&coll->host);
 	coll->operation = "create";
 	coll->warnings = bnet_coll_warnings();
 	bnet_coll_set_timeout(coll, DEFAULT_TIMEOUT_S);
 	coll->peers = calloc((size_t)nranks, sizeof(*coll->peers));
+	coll->regions[BNET_COLL_REGION_CALLS] =
+		(struct bnet_coll_region){(char *)coll->peers, (size_t)nranks * sizeof(*coll->peers)};
 	rc = coll->peers != NULL ? open_network(coll, table, version)
 				 : create_failed(-ENOMEM, "create", "out of memory");
 	if (rc != 0) {
@@ -123,6 +126,28 @@ size_t bnet_coll_handle_size(const bnet_coll_t *coll)
 	return coll != NULL ? (size_t)coll->nranks * NCCL_NET_HANDLE_MAXSIZE : 0;
 }
 
+void bnet_coll_share(bnet_coll_t *coll)
+{
+	if (coll != NULL)
+		coll->host.wanted = true;
+}
+
+void bnet_coll_check_calls(bnet_coll_t *coll)
+{
+	if (coll != NULL)
+		coll->checks = true;
+}
+
+/* It takes the place of the handle for a connection with oneself. */
+static void write_card(struct bnet_coll *coll, char *row)
+{
+	struct bnet_shared_card card;
+
+	_Static_assert(sizeof(card) <= NCCL_NET_HANDLE_MAXSIZE, "a card takes a handle's place");
+	bnet_coll_host_open(&coll->host, &card);
+	memcpy(row + (size_t)coll->rank * NCCL_NET_HANDLE_MAXSIZE, &card, sizeof(card));
+}
+
 int bnet_coll_listen(bnet_coll_t *coll, void *row)
 {
 	if (coll == NULL || row == NULL)
@@ -132,6 +157,8 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 	coll->operation = "listen";
 	coll->warnings = bnet_coll_warnings();
 	memset(row, 0, bnet_coll_handle_size(coll));
+	if (coll->host.wanted)
+		write_card(coll, row);
 	for (int rank = 0; rank < coll->nranks; rank++) {
 		char *handle = (char *)row + (size_t)rank * NCCL_NET_HANDLE_MAXSIZE;
 		struct bnet_coll_peer *peer = &coll->peers[rank];
@@ -148,6 +175,30 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 		}
 	}
 	return 0;
+}
+
+/* ---- memory ---- */
+
+ncclResult_t bnet_coll_mhandle(struct bnet_coll *coll, struct bnet_coll_link *link, const char *data, size_t bytes,
+			       void **mhandle)
+{
+	*mhandle = NULL;
+	for (int i = 0; i < BNET_COLL_REGIONS; i++) {
+		const struct bnet_coll_region *region = &coll->regions[i];
+		ncclResult_t result = ncclSuccess;
+
+		if (region->base == NULL || data < region->base || data + bytes > region->base + region->bytes)
+			continue;
+		if (!link->registered[i])
+			result = bnet_client_reg(&coll->client, link->comm, region->base, region->bytes, NCCL_PTR_HOST,
+						 &link->mhandles[i]);
+		if (result != ncclSuccess)
+			return result;
+		link->registered[i] = true;
+		*mhandle = link->mhandles[i];
+		return ncclSuccess;
+	}
+	return ncclInternalError;
 }
 
 /* ---- close ---- */
@@ -190,7 +241,7 @@ void bnet_coll_close_peer(struct bnet_coll *coll, int rank)
 
 static void close_connections(struct bnet_coll *coll)
 {
-	deregister(coll, BNET_COLL_REGION_SCRATCH);
+	deregister(coll, BNET_COLL_REGION_CALLS);
 	for (int rank = 0; rank < coll->nranks; rank++)
 		bnet_coll_close_peer(coll, rank);
 }
@@ -199,6 +250,7 @@ void bnet_coll_destroy(bnet_coll_t *coll)
 {
 	if (coll == NULL)
 		return;
+	bnet_coll_host_close(&coll->host, "it has ended the group");
 	close_connections(coll);
 	bnet_client_finalize(&coll->client);
 	free(coll->regions[BNET_COLL_REGION_SCRATCH].base);
@@ -220,17 +272,21 @@ void bnet_coll_abort(bnet_coll_t *coll)
 		atomic_store_explicit(&coll->aborted, true, memory_order_relaxed);
 }
 
-int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *send, size_t send_bytes, void *recv,
-		    size_t recv_bytes)
+int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct bnet_coll_region send,
+		    struct bnet_coll_region recv)
 {
+	const char *operation = bnet_coll_kind_name(call.kind);
+
 	if (coll->failed != 0)
 		return coll->failed;
 	if (!coll->connected)
 		return bnet_coll_fail(coll, -ENOTCONN, "%s: call bnet_coll_connect first", operation);
 	coll->operation = operation;
+	call.number = coll->call.number + (bnet_coll_is_collective(call.kind) ? 1 : 0);
+	coll->call = call;
 	coll->warnings = bnet_coll_warnings();
-	coll->regions[BNET_COLL_REGION_SEND] = (struct bnet_coll_region){(char *)(uintptr_t)send, send_bytes};
-	coll->regions[BNET_COLL_REGION_RECV] = (struct bnet_coll_region){recv, recv_bytes};
+	coll->regions[BNET_COLL_REGION_SEND] = send;
+	coll->regions[BNET_COLL_REGION_RECV] = recv;
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return bnet_coll_end(coll, bnet_coll_fail(coll, -ECANCELED, "%s: aborted", operation));
 	return 0;
@@ -242,6 +298,7 @@ int bnet_coll_end(struct bnet_coll *coll, int rc)
 		deregister(coll, BNET_COLL_REGION_SEND);
 		return 0;
 	}
+	bnet_coll_host_close(&coll->host, coll->error);
 	close_connections(coll);
 	coll->failed = rc;
 	return rc;

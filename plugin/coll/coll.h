@@ -6,20 +6,28 @@
  * The files of this folder, lowest first; each includes only files before it:
  *
  *   size.h            arithmetic on sizes
+ *   blocks.h          a buffer of one block for each rank
+ *   call.{c,h}        what a rank believes the group to be doing
+ *   host.{c,h}        the ranks of this host, and the memory that they share
  *   log.{c,h}         the logger that a network is given, and the warnings it has logged
  *   reduce.{c,h}      element-wise reductions
  *   coll.{c,h}        the group: create, listen, destroy; begin and end of an operation; checks of arguments
  *   wait.{c,h}        polling without result: yield, nap, time out, abort
+ *   round.{c,h}       rounds among the ranks of one host, through shared memory
+ *   local.{c,h}       the collectives as rounds
  *   connect.{c,h}     one connection to and one from every peer
+ *   check.{c,h}       comparison of calls before the payload
  *   pipe.{c,h}        messages in flight: the only caller of isend, irecv and test among the collectives
  *   flat.{c,h}        a pipe that moves one buffer each way
  *   ring.{c,h}        allreduce, reduce-scatter and all-gather around a ring
- *   allreduce.c       the choice of an algorithm, and allreduce in few steps
- *   broadcast.c       tree and chain
- *   root.c            reduce, gather and scatter: one rank has or gets everything
- *   p2p.c             send, receive, all-to-all, barrier
+ *   allreduce.{c,h}   the choice of an algorithm, and allreduce in few steps
+ *   broadcast.{c,h}   tree and chain
+ *   root.{c,h}        reduce, gather and scatter: one rank has or gets everything
+ *   all_to_all.{c,h}  all-to-all, barrier
+ *   p2p.c             send and receive: public functions
+ *   operation.c       every other public operation: checks, and the course that it takes
  *
- * The header of the last four is bagua_net.h: all their functions are public. Tagged messages (tagged/) use the group
+ * Tagged messages (tagged/) use the group
  * and its connections, but no pipes.
  */
 #ifndef BNET_COLL_H
@@ -30,6 +38,8 @@
 #include <stdint.h>
 
 #include "bagua_net.h"
+#include "coll/call.h"
+#include "coll/host.h"
 #include "nccl/client.h"
 
 /* Messages in flight per connection and direction: as many as NCCL keeps (NCCL_STEPS), so every network takes them. */
@@ -42,7 +52,13 @@
 
 /* The memory that an operation reads and writes. A region is registered with a connection when the connection first
  * carries a part of it. */
-enum { BNET_COLL_REGION_SCRATCH, BNET_COLL_REGION_SEND, BNET_COLL_REGION_RECV, BNET_COLL_REGIONS };
+enum {
+	BNET_COLL_REGION_CALLS,
+	BNET_COLL_REGION_SCRATCH,
+	BNET_COLL_REGION_SEND,
+	BNET_COLL_REGION_RECV,
+	BNET_COLL_REGIONS
+};
 
 struct bnet_coll_region {
 	char *base;
@@ -54,6 +70,9 @@ struct bnet_coll_link {
 	void *comm;
 	void *mhandles[BNET_COLL_REGIONS];
 	bool registered[BNET_COLL_REGIONS];
+	uint64_t checked;           /* number of the last operation whose call was posted */
+	void *request;              /* of that call, as long as it is under way */
+	struct bnet_coll_call call; /* sent or received */
 };
 
 struct bnet_coll_peer {
@@ -66,14 +85,18 @@ struct bnet_coll_peer {
 struct bnet_coll {
 	struct bnet_client client;
 	int dev;
+	bool checks; /* the call of every operation, with every peer that it exchanges payload with */
 	int rank;
 	int nranks;
 	bool connected;
 	atomic_bool aborted;
-	int failed;            /* 0, or the result of the operation that broke the group */
-	int64_t timeout_ns;    /* 0: none */
-	int64_t usual_wait_ns; /* for a peer's message: usual_ns of struct bnet_coll_wait */
+	int (*interrupted)(void); /* NULL, or asked a few times a second by an operation that waits: not 0 ends it */
+	int failed;               /* 0, or the result of the operation that broke the group */
+	int64_t timeout_ns;       /* 0: none */
+	int64_t usual_wait_ns;    /* for a peer's message: usual_ns of struct bnet_coll_wait */
 	const char *operation;
+	struct bnet_coll_call call; /* the last one that began */
+	struct bnet_coll_host host;
 	unsigned warnings; /* bnet_coll_warnings() when the operation began */
 	struct bnet_coll_region regions[BNET_COLL_REGIONS];
 	struct bnet_coll_peer *peers;
@@ -86,6 +109,9 @@ static inline int bnet_coll_ring_rank(const struct bnet_coll *coll, int step)
 	return (coll->rank + step + coll->nranks) % coll->nranks;
 }
 
+/* Between two questions to `interrupted`. */
+#define BNET_COLL_ASK_NS 100000000
+
 /* ---- errors ---- */
 
 /* Sets the group's error text; returns rc. */
@@ -95,14 +121,24 @@ int bnet_coll_net_fail(struct bnet_coll *coll, ncclResult_t result, int peer, co
 
 /* ---- around an operation ---- */
 
-/* Refuses a group that is unusable; names the operation and its buffers (NULL, 0: none). */
-int bnet_coll_begin(struct bnet_coll *coll, const char *operation, const void *send, size_t send_bytes, void *recv,
-		    size_t recv_bytes);
+/* Do all ranks share one host's memory? */
+static inline bool bnet_coll_is_local(const struct bnet_coll *coll)
+{
+	return coll->host.shared && coll->host.count == coll->nranks;
+}
+
+/* Refuses a group that is unusable; names the operation, which gets its number here, and its buffers (NULL, 0: none). */
+int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct bnet_coll_region send,
+		    struct bnet_coll_region recv);
 /* Takes the operation's result, deregisters its buffers and returns rc. After an error it closes every connection: the
  * networks stop touching the buffers, and the peers notice. */
 int bnet_coll_end(struct bnet_coll *coll, int rc);
 /* At least `bytes` bytes until the end of the current operation, aligned to a page. NULL: see the group's error. */
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes);
+/* The handle of memory within one of the group's regions, which is registered with the connection when that first carries
+ * a part of it. An error is the network's. */
+ncclResult_t bnet_coll_mhandle(struct bnet_coll *coll, struct bnet_coll_link *link, const char *data, size_t bytes,
+			       void **mhandle);
 /* Closes the connections with one peer, or only the one to it. Nothing may be registered with them any more. */
 void bnet_coll_close_peer(struct bnet_coll *coll, int rank);
 void bnet_coll_close_send(struct bnet_coll *coll, int rank);

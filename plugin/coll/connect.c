@@ -80,8 +80,8 @@ static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 {
 	char to[96], from[96];
 
-	if (rc == -ECANCELED)
-		return bnet_coll_fail(coll, rc, "connect: aborted");
+	if (rc == -ECANCELED || rc == -EINTR)
+		return bnet_coll_fail(coll, rc, "connect: %s", rc == -EINTR ? "interrupted" : "aborted");
 	list_missing(coll, " to rank ", true, to, sizeof(to));
 	list_missing(coll, to[0] != '\0' ? " and from rank " : " from rank ", false, from, sizeof(from));
 	return bnet_coll_fail(coll, rc,
@@ -94,26 +94,31 @@ static int connect_all(struct bnet_coll *coll, double timeout_s)
 {
 	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
 	struct bnet_coll_wait wait = {.nap_after = SPINS};
+	int rc = 0;
 
-	while (missing(coll) > 0) {
-		bool progress = false;
+	for (;;) {
+		bool progress = false, more = coll->host.wanted && bnet_coll_host_step(&coll->host);
 
 		for (int step = 1; step < coll->nranks; step++) {
-			int rc = bnet_coll_try_connect(coll, bnet_coll_ring_rank(coll, step), &progress);
+			rc = bnet_coll_try_connect(coll, bnet_coll_ring_rank(coll, step), &progress);
 
 			if (rc == 0)
 				rc = bnet_coll_try_accept(coll, bnet_coll_ring_rank(coll, -step), &progress);
 			if (rc != 0)
 				return rc;
 		}
+		more |= missing(coll) > 0;
+		if (!more)
+			return 0;
 		if (progress)
 			bnet_coll_wait_reset(&wait);
-		else if (bnet_coll_wait_idle(coll, &wait) != 0)
-			return connect_failed(coll, -ECANCELED, timeout_s);
-		if (missing(coll) > 0 && bnet_coll_now() > deadline)
+		else
+			rc = bnet_coll_wait_idle(coll, &wait);
+		if (rc != 0)
+			return connect_failed(coll, rc, timeout_s);
+		if (bnet_coll_now() > deadline)
 			return connect_failed(coll, -ETIMEDOUT, timeout_s);
 	}
-	return 0;
 }
 
 int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
@@ -133,7 +138,28 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 		       NCCL_NET_HANDLE_MAXSIZE);
 	}
 	coll->connected = true;
+	if (!coll->host.wanted)
+		return 0;
+	if (bnet_coll_host_meet(&coll->host, rows, row + NCCL_NET_HANDLE_MAXSIZE, coll->rank, coll->nranks) != 0)
+		return bnet_coll_fail(coll, -ENOMEM, "connect: out of memory");
 	return 0;
+}
+
+/* An operation takes the same course on all ranks, so all use shared memory or none does. */
+static int agree(struct bnet_coll *coll)
+{
+	int32_t able = bnet_coll_host_able(&coll->host);
+	int rc;
+
+	if (!coll->host.anywhere) {
+		bnet_coll_host_agreed(&coll->host, false);
+		return 0;
+	}
+	coll->call.number = UINT64_MAX; /* this one becomes number 0, and the caller's first is 1 */
+	rc = bnet_coll_allreduce(coll, &able, &able, 1, BNET_INT32, BNET_MIN, BNET_ALGO_DIRECT);
+	if (rc == 0)
+		bnet_coll_host_agreed(&coll->host, able != 0);
+	return rc;
 }
 
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
@@ -146,8 +172,9 @@ int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 	if (rc != 0)
 		return rc;
 	/* begin and end treat connecting as an operation. */
-	rc = bnet_coll_begin(coll, "connect", NULL, 0, NULL, 0);
+	rc = bnet_coll_begin(coll, bnet_coll_copy(BNET_COLL_CONNECT, 0, BNET_COLL_ANY), (struct bnet_coll_region){0},
+			     (struct bnet_coll_region){0});
 	if (rc == 0)
 		rc = bnet_coll_end(coll, connect_all(coll, timeout_s));
-	return rc;
+	return rc == 0 && coll->host.wanted ? agree(coll) : rc;
 }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 
+#include "coll/check.h"
 #include "coll/wait.h"
 
 /* Fruitless polls before the first nap. A peer that communicates has answered by then; a wait for one that computes for
@@ -14,37 +15,13 @@
  * processors, except where they usually wait for a millisecond or more: see wait.c. */
 #define PATIENCE 2000
 
-/* A piece lies in the send buffer, the receive buffer or the scratch. An error is the network's. */
-static ncclResult_t find_mhandle(struct bnet_coll *coll, struct bnet_coll_link *link, struct bnet_coll_piece piece,
-				 void **mhandle)
-{
-	*mhandle = NULL;
-	for (int i = 0; i < BNET_COLL_REGIONS; i++) {
-		const struct bnet_coll_region *region = &coll->regions[i];
-		ncclResult_t result = ncclSuccess;
-
-		if (region->base == NULL || piece.data < region->base ||
-		    piece.data + piece.bytes > region->base + region->bytes)
-			continue;
-		if (!link->registered[i])
-			result = bnet_client_reg(&coll->client, link->comm, region->base, region->bytes, NCCL_PTR_HOST,
-						 &link->mhandles[i]);
-		if (result != ncclSuccess)
-			return result;
-		link->registered[i] = true;
-		*mhandle = link->mhandles[i];
-		return ncclSuccess;
-	}
-	return ncclInternalError;
-}
-
 static ncclResult_t post(struct bnet_coll *coll, const struct bnet_coll_half *half, bool sends,
 			 struct bnet_coll_piece piece, void **request)
 {
 	struct bnet_coll_peer *peer = &coll->peers[half->peer];
 	struct bnet_coll_link *link = sends ? &peer->send : &peer->recv;
 	void *mhandle;
-	ncclResult_t result = find_mhandle(coll, link, piece, &mhandle);
+	ncclResult_t result = bnet_coll_mhandle(coll, link, piece.data, piece.bytes, &mhandle);
 
 	if (result != ncclSuccess)
 		return result;
@@ -66,7 +43,12 @@ static int post_some(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct
 			return 0;
 		piece = half->piece(pipe, half->posted);
 		if (piece.bytes > 0) {
-			ncclResult_t result = post(coll, half, sends, piece, &request);
+			ncclResult_t result;
+			int rc = bnet_coll_check_post(coll, half->peer, sends, progress);
+
+			if (rc != 0)
+				return rc == -EAGAIN ? 0 : rc;
+			result = post(coll, half, sends, piece, &request);
 
 			if (result != ncclSuccess)
 				return bnet_coll_net_fail(coll, result, half->peer, sends ? "isend" : "irecv");
@@ -87,10 +69,13 @@ static int test_oldest(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, stru
 {
 	const bool sends = half == &pipe->send;
 	const size_t slot = half->done % BNET_COLL_DEPTH;
-	int done = 1, bytes = 0;
+	int done = 1, bytes = 0, rc;
 
 	if (half->done == half->posted)
 		return 0;
+	rc = bnet_coll_check_test(coll, half->peer, sends, progress);
+	if (rc != 0)
+		return rc == -EAGAIN ? 0 : rc;
 	if (half->flight[slot].request != NULL) {
 		ncclResult_t result = bnet_client_test(&coll->client, half->flight[slot].request, &done, &bytes);
 
@@ -134,8 +119,8 @@ static int stalled(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, 
 	const struct bnet_coll_half *half = NULL;
 	bool sends = false;
 
-	if (rc == -ECANCELED)
-		return bnet_coll_fail(coll, rc, "%s: aborted", coll->operation);
+	if (rc == -ECANCELED || rc == -EINTR)
+		return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
 	for (int i = 0; i < npipes && half == NULL; i++) {
 		sends = !unfinished(&pipes[i]->recv);
 		if (!sends || unfinished(&pipes[i]->send))

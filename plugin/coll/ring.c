@@ -13,6 +13,7 @@
 #include "coll/ring.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "coll/pipe.h"
@@ -28,11 +29,10 @@
 struct ring {
 	int rank;
 	int nranks;
-	const char *send;
-	char *recv;
+	struct bnet_coll_blocks from; /* what is reduced, or NULL */
+	struct bnet_coll_blocks to;   /* what is gathered, or NULL */
+	char *recv;                   /* reduce-scatter: this rank's block */
 	char *scratch;
-	size_t total; /* bytes of all blocks; the last ones may be shorter than the others, or empty */
-	size_t block; /* bytes from one block to the next */
 	size_t chunk; /* bytes */
 	size_t width; /* chunks */
 	size_t steps;
@@ -42,27 +42,42 @@ struct ring {
 	size_t element;
 };
 
+/* A chunk of a block. */
+struct place {
+	int block;
+	size_t at; /* offset in the block */
+	size_t bytes;
+};
+
 static size_t step_of(const struct ring *ring, size_t i)
 {
 	return i / ring->width % ring->steps;
 }
 
-/* Offset in the buffer and length of the chunk that message i carries; delay 0: sent, 1: received. */
-static void locate(const struct ring *ring, size_t i, size_t delay, size_t *at, size_t *bytes)
+/* The chunk that message i carries. */
+static struct place locate(const struct ring *ring, size_t i, bool received)
 {
-	const size_t nranks = (size_t)ring->nranks;
-	const size_t back = (size_t)ring->shift + step_of(ring, i) + delay;
-	const size_t block = ((size_t)ring->rank + 2 * nranks - back % nranks) % nranks;
+	const struct bnet_coll_blocks *blocks = ring->from.bytes > 0 ? &ring->from : &ring->to;
+	const int nranks = ring->nranks;
+	const int back = (int)(((size_t)ring->shift + step_of(ring, i) + received) % (size_t)nranks);
 	const size_t chunk = i / ring->width / ring->steps * ring->width + i % ring->width;
-	const size_t end = bnet_coll_min((block + 1) * ring->block, ring->total);
+	struct place place = {.block = (ring->rank - back + nranks) % nranks, .at = chunk * ring->chunk};
+	const size_t block = bnet_coll_block_bytes(blocks, place.block);
 
-	*at = block * ring->block + chunk * ring->chunk;
-	*bytes = *at < end ? bnet_coll_min(ring->chunk, end - *at) : 0;
+	place.bytes = place.at < block ? bnet_coll_min(ring->chunk, block - place.at) : 0;
+	return place;
 }
 
-static struct bnet_coll_piece piece_in(const char *base, size_t at, size_t bytes)
+static char *in(const struct bnet_coll_blocks *blocks, struct place place)
 {
-	return (struct bnet_coll_piece){(char *)(uintptr_t)base + at, bytes};
+	return bnet_coll_block_at(blocks, place.block) + place.at;
+}
+
+static struct bnet_coll_piece piece_in(const struct bnet_coll_blocks *blocks, struct place place)
+{
+	if (place.bytes == 0)
+		return (struct bnet_coll_piece){NULL, 0};
+	return (struct bnet_coll_piece){in(blocks, place), place.bytes};
 }
 
 static void reduce(const struct ring *ring, char *dst, const char *a, const char *b, size_t bytes, bool last)
@@ -82,9 +97,9 @@ static bool may_send(const struct bnet_coll_pipe *pipe, size_t i)
 	return step_of(ring, i) == 0 || pipe->recv.done > i - ring->width;
 }
 
-static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct ring *ring)
+static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct ring *ring, size_t block)
 {
-	const size_t chunks = bnet_coll_chunks(ring->block, ring->chunk);
+	const size_t chunks = bnet_coll_chunks(block, ring->chunk);
 	const size_t rounds = bnet_coll_chunks(chunks, ring->width);
 
 	pipe->op = ring;
@@ -97,15 +112,14 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct
 }
 
 /* Chunks are multiples of 4 KiB, and therefore of every element. */
-static void ring_init(struct ring *ring, const struct bnet_coll *coll, const void *send, void *recv, size_t block)
+static struct ring ring_of(const struct bnet_coll *coll, size_t block)
 {
 	const size_t chunk = bnet_coll_round_up(bnet_coll_chunks(block, WIDTH), 4096);
+	struct ring ring = {.rank = coll->rank, .nranks = coll->nranks, .steps = (size_t)coll->nranks - 1};
 
-	*ring = (struct ring){.rank = coll->rank, .nranks = coll->nranks, .send = send, .recv = recv, .block = block};
-	ring->total = block * (size_t)coll->nranks;
-	ring->chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), BNET_COLL_CHUNK);
-	ring->width = bnet_coll_min(WIDTH, bnet_coll_chunks(block, ring->chunk));
-	ring->steps = (size_t)coll->nranks - 1;
+	ring.chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), BNET_COLL_CHUNK);
+	ring.width = bnet_coll_min(WIDTH, bnet_coll_chunks(block, ring.chunk));
+	return ring;
 }
 
 /* ---- allreduce: reduce-scatter, then all-gather of the reduced blocks: 2 (nranks - 1) steps ---- */
@@ -118,10 +132,8 @@ static bool gathers(const struct ring *ring, size_t i)
 static struct bnet_coll_piece allreduce_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
 
-	locate(ring, i, 0, &at, &bytes);
-	return piece_in(step_of(ring, i) == 0 ? ring->send : ring->recv, at, bytes);
+	return piece_in(step_of(ring, i) == 0 ? &ring->from : &ring->to, locate(ring, i, false));
 }
 
 /* A chunk is received into the slot of its number and reduced from there: at most BNET_COLL_DEPTH are in flight. */
@@ -133,10 +145,9 @@ static char *slot(const struct ring *ring, size_t i)
 static struct bnet_coll_piece allreduce_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
+	const struct place place = locate(ring, i, true);
 
-	locate(ring, i, 1, &at, &bytes);
-	return gathers(ring, i) ? piece_in(ring->recv, at, bytes) : piece_in(slot(ring, i), 0, bytes);
+	return gathers(ring, i) ? piece_in(&ring->to, place) : (struct bnet_coll_piece){slot(ring, i), place.bytes};
 }
 
 /* A gathered block is received where this rank's partial sum lay: that was sent nranks - 1 steps ago. */
@@ -150,16 +161,14 @@ static bool allreduce_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 static void allreduce_received(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
+	const struct place place = locate(ring, i, true);
 
-	if (gathers(ring, i))
-		return;
-	locate(ring, i, 1, &at, &bytes);
-	reduce(ring, ring->recv + at, ring->send + at, slot(ring, i), bytes,
-	       step_of(ring, i) == (size_t)ring->nranks - 2);
+	if (!gathers(ring, i))
+		reduce(ring, in(&ring->to, place), in(&ring->from, place), slot(ring, i), place.bytes,
+		       step_of(ring, i) == (size_t)ring->nranks - 2);
 }
 
-int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op)
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype, int op)
 {
 	const size_t element = bnet_coll_dtype_size(dtype), nranks = (size_t)coll->nranks;
 	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, nranks) * element, 64);
@@ -167,16 +176,17 @@ int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *rec
 				      .recv.piece = allreduce_recv,
 				      .recv.may_post = allreduce_may_recv,
 				      .received = allreduce_received};
-	struct ring ring;
+	struct ring ring = ring_of(coll, block);
 
-	ring_init(&ring, coll, send, recv, block);
-	ring.total = count * element;
+	ring.from =
+		(struct bnet_coll_blocks){.base = (char *)(uintptr_t)send, .bytes = block, .total = count * element};
+	ring.to = (struct bnet_coll_blocks){.base = recv, .bytes = block, .total = count * element};
 	ring.steps *= 2;
 	ring.dtype = dtype;
 	ring.op = op;
 	ring.element = element;
 	ring.scratch = bnet_coll_scratch(coll, BNET_COLL_DEPTH * ring.chunk);
-	return ring.scratch != NULL ? run(coll, &pipe, &ring) : -ENOMEM;
+	return ring.scratch != NULL ? run(coll, &pipe, &ring, block) : -ENOMEM;
 }
 
 /* ---- reduce-scatter: a partial sum stays in the slot that it was received into until it is sent on ---- */
@@ -189,21 +199,18 @@ static bool ends_here(const struct ring *ring, size_t i)
 static struct bnet_coll_piece scatter_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
+	const struct place place = locate(ring, i, false);
 
-	locate(ring, i, 0, &at, &bytes);
 	if (step_of(ring, i) == 0)
-		return piece_in(ring->send, at, bytes);
-	return piece_in(slot(ring, i - ring->width), 0, bytes);
+		return piece_in(&ring->from, place);
+	return (struct bnet_coll_piece){slot(ring, i - ring->width), place.bytes};
 }
 
 static struct bnet_coll_piece scatter_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
 
-	locate(ring, i, 1, &at, &bytes);
-	return piece_in(slot(ring, i), 0, bytes);
+	return (struct bnet_coll_piece){slot(ring, i), locate(ring, i, true).bytes};
 }
 
 /* The slot is free once its last content was sent on as message (i - BNET_COLL_DEPTH) + width. That is before i,
@@ -219,49 +226,29 @@ static bool scatter_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 static void scatter_received(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
-	char *dst;
+	const struct place place = locate(ring, i, true);
+	char *dst = ends_here(ring, i) ? ring->recv + place.at : slot(ring, i);
 
-	locate(ring, i, 1, &at, &bytes);
-	dst = ends_here(ring, i) ? ring->recv + (at - (size_t)ring->rank * ring->block) : slot(ring, i);
-	reduce(ring, dst, ring->send + at, slot(ring, i), bytes, ends_here(ring, i));
+	reduce(ring, dst, in(&ring->from, place), slot(ring, i), place.bytes, ends_here(ring, i));
 }
 
-static int ring_reduce_scatter(struct bnet_coll *coll, const void *send, void *recv, size_t block, int dtype, int op)
+int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, int dtype,
+				  int op)
 {
 	struct bnet_coll_pipe pipe = {.send.piece = scatter_send,
 				      .recv.piece = scatter_recv,
 				      .recv.may_post = scatter_may_recv,
 				      .received = scatter_received};
-	struct ring ring;
+	struct ring ring = ring_of(coll, from->bytes);
 
-	ring_init(&ring, coll, send, recv, block);
+	ring.from = *from;
+	ring.recv = recv;
 	ring.shift = 1; /* so that the last block received is this rank's own */
 	ring.dtype = dtype;
 	ring.op = op;
 	ring.element = bnet_coll_dtype_size(dtype);
 	ring.scratch = bnet_coll_scratch(coll, BNET_COLL_DEPTH * ring.chunk);
-	return ring.scratch != NULL ? run(coll, &pipe, &ring) : -ENOMEM;
-}
-
-int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op)
-{
-	int rc = bnet_coll_check_count(coll, count_per_rank, dtype);
-	size_t block;
-
-	if (rc == 0)
-		rc = bnet_coll_check_op(coll, dtype, op);
-	if (rc != 0)
-		return rc;
-	block = count_per_rank * bnet_coll_dtype_size(dtype);
-	rc = bnet_coll_begin(coll, "reduce_scatter", send, block * (size_t)coll->nranks, recv, block);
-	if (rc != 0)
-		return rc;
-	if (coll->nranks == 1 && block > 0)
-		memmove(recv, send, block);
-	else if (block > 0)
-		rc = ring_reduce_scatter(coll, send, recv, block, dtype, op);
-	return bnet_coll_end(coll, rc);
+	return ring.scratch != NULL ? run(coll, &pipe, &ring, from->bytes) : -ENOMEM;
 }
 
 /* ---- all-gather: every block is received at its final place ---- */
@@ -269,39 +256,23 @@ int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, si
 static struct bnet_coll_piece gather_send(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
 
-	locate(ring, i, 0, &at, &bytes);
-	return piece_in(ring->recv, at, bytes);
+	return piece_in(&ring->to, locate(ring, i, false));
 }
 
 static struct bnet_coll_piece gather_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
-	size_t at, bytes;
 
-	locate(ring, i, 1, &at, &bytes);
-	return piece_in(ring->recv, at, bytes);
+	return piece_in(&ring->to, locate(ring, i, true));
 }
 
-int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)
+int bnet_coll_ring_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to)
 {
 	struct bnet_coll_pipe pipe = {.send.piece = gather_send, .recv.piece = gather_recv};
-	int rc = bnet_coll_check_count(coll, count_per_rank, dtype);
-	struct ring ring;
-	size_t block;
+	struct ring ring = ring_of(coll, to->bytes);
 
-	if (rc != 0)
-		return rc;
-	block = count_per_rank * bnet_coll_dtype_size(dtype);
-	rc = bnet_coll_begin(coll, "all_gather", send, block, recv, block * (size_t)coll->nranks);
-	if (rc != 0)
-		return rc;
-	if (block > 0)
-		memmove((char *)recv + (size_t)coll->rank * block, send, block);
-	if (block > 0 && coll->nranks > 1) {
-		ring_init(&ring, coll, send, recv, block);
-		rc = run(coll, &pipe, &ring);
-	}
-	return bnet_coll_end(coll, rc);
+	ring.to = *to;
+	memmove(bnet_coll_block_at(to, coll->rank), send, to->bytes);
+	return run(coll, &pipe, &ring, to->bytes);
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ring's allreduce, for large messages. The group's own thread. The ring's other operations are public.
+ * The ring: allreduce of large messages, reduce-scatter and all-gather. The group's own thread.
  */
 #ifndef BNET_COLL_RING_H
 #define BNET_COLL_RING_H
 
+#include "coll/blocks.h"
 #include "coll/coll.h"
 
-/* Between bnet_coll_begin and bnet_coll_end. count > 0, nranks > 1. */
-int bnet_coll_ring_allreduce(struct bnet_coll *coll, const void *send, void *recv, size_t count, int dtype, int op);
+/* Between bnet_coll_begin and bnet_coll_end. nranks > 1, and nothing is empty. */
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype, int op);
+int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, int dtype,
+				  int op);
+int bnet_coll_ring_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to);
 
 #endif

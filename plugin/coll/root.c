@@ -5,6 +5,8 @@
  *
  * A place is a rank counted from the root.
  */
+#include "coll/root.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -157,40 +159,28 @@ static int down_chain(struct bnet_coll *coll, const struct reduction *red)
 	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&pipe}, 1);
 }
 
-int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root)
+int bnet_coll_net_reduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op,
+			 int root)
 {
-	int rc = bnet_coll_check_count(coll, count, dtype);
-	struct reduction red;
+	const struct reduction red = {.send = send,
+				      .recv = coll->rank == root ? recv : NULL,
+				      .bytes = bytes,
+				      .element = bnet_coll_dtype_size(dtype),
+				      .dtype = dtype,
+				      .op = op,
+				      .nranks = coll->nranks,
+				      .place = place_of(coll, root)};
 
-	if (rc == 0)
-		rc = bnet_coll_check_op(coll, dtype, op);
-	if (rc == 0)
-		rc = bnet_coll_check_root(coll, "reduce", root);
-	if (rc != 0)
-		return rc;
-	red = (struct reduction){.send = send, .element = bnet_coll_dtype_size(dtype), .dtype = dtype, .op = op};
-	red.recv = coll->rank == root ? recv : NULL;
-	red.bytes = count * red.element;
-	red.nranks = coll->nranks;
-	red.place = place_of(coll, root);
-	rc = bnet_coll_begin(coll, "reduce", send, red.bytes, red.recv, red.recv != NULL ? red.bytes : 0);
-	if (rc != 0)
-		return rc;
-	if (coll->nranks == 1 && red.bytes > 0)
-		memmove(recv, send, red.bytes);
-	else if (red.bytes > 0)
-		rc = red.bytes <= TREE_MAX ? up_tree(coll, &red, root) : down_chain(coll, &red);
-	return bnet_coll_end(coll, rc);
+	return bytes <= TREE_MAX ? up_tree(coll, &red, root) : down_chain(coll, &red);
 }
 
-/* ---- gather and scatter: the root has one block per rank, in rank order ---- */
+/* ---- gather and scatter: the root has one block for each rank ---- */
 
-/* The root's side. Blocks are sent from `buf` or received into it, except for the root's own. */
+/* The root's side. Blocks are sent or received, except for the root's own. */
 struct everyone {
 	const struct bnet_coll *coll;
+	const struct bnet_coll_blocks *blocks;
 	struct bnet_coll_flat flats[PEERS_AT_ONCE];
-	char *buf;
-	size_t block;
 	bool sends;
 	int step; /* to the next peer around the ring */
 };
@@ -205,17 +195,17 @@ static bool next_peer(void *op, int place)
 	if (all->step == all->coll->nranks)
 		return false;
 	peer = bnet_coll_ring_rank(all->coll, all->step++);
-	at = all->buf + (size_t)peer * all->block;
+	at = bnet_coll_block_at(all->blocks, peer);
 	if (all->sends)
-		bnet_coll_flat_init(flat, at, all->block, peer, NULL, 0, -1, NULL);
+		bnet_coll_flat_init(flat, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
 	else
-		bnet_coll_flat_init(flat, NULL, 0, -1, at, all->block, peer, NULL);
+		bnet_coll_flat_init(flat, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
 	return true;
 }
 
-static int with_everyone(struct bnet_coll *coll, char *buf, size_t block, bool sends)
+static int with_everyone(struct bnet_coll *coll, const struct bnet_coll_blocks *blocks, bool sends)
 {
-	struct everyone all = {.coll = coll, .buf = buf, .block = block, .sends = sends, .step = 1};
+	struct everyone all = {.coll = coll, .blocks = blocks, .sends = sends, .step = 1};
 	struct bnet_coll_pipe *pipes[PEERS_AT_ONCE];
 
 	for (int i = 0; i < PEERS_AT_ONCE; i++)
@@ -223,53 +213,20 @@ static int with_everyone(struct bnet_coll *coll, char *buf, size_t block, bool s
 	return bnet_coll_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
 }
 
-static int check_rooted(struct bnet_coll *coll, const char *operation, size_t count, int dtype, int root)
+int bnet_coll_net_gather(struct bnet_coll *coll, const char *send, size_t bytes, const struct bnet_coll_blocks *to,
+			 int root)
 {
-	int rc = bnet_coll_check_count(coll, count, dtype);
-
-	return rc != 0 ? rc : bnet_coll_check_root(coll, operation, root);
+	if (coll->rank != root)
+		return bnet_coll_exchange(coll, send, bytes, root, NULL, 0, -1);
+	memmove(bnet_coll_block_at(to, root), send, bytes);
+	return with_everyone(coll, to, false);
 }
 
-int bnet_coll_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root)
+int bnet_coll_net_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
+			  int root)
 {
-	const size_t block = count_per_rank * bnet_coll_dtype_size(dtype);
-	int rc = check_rooted(coll, "gather", count_per_rank, dtype, root);
-	bool is_root;
-
-	if (rc != 0)
-		return rc;
-	is_root = coll->rank == root;
-	rc = bnet_coll_begin(coll, "gather", send, block, is_root ? recv : NULL,
-			     is_root ? block * (size_t)coll->nranks : 0);
-	if (rc != 0)
-		return rc;
-	if (block > 0 && is_root) {
-		memmove((char *)recv + (size_t)root * block, send, block);
-		rc = with_everyone(coll, recv, block, false);
-	} else if (block > 0) {
-		rc = bnet_coll_exchange(coll, send, block, root, NULL, 0, -1);
-	}
-	return bnet_coll_end(coll, rc);
-}
-
-int bnet_coll_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root)
-{
-	const size_t block = count_per_rank * bnet_coll_dtype_size(dtype);
-	int rc = check_rooted(coll, "scatter", count_per_rank, dtype, root);
-	bool is_root;
-
-	if (rc != 0)
-		return rc;
-	is_root = coll->rank == root;
-	rc = bnet_coll_begin(coll, "scatter", is_root ? send : NULL, is_root ? block * (size_t)coll->nranks : 0, recv,
-			     block);
-	if (rc != 0)
-		return rc;
-	if (block > 0 && is_root) {
-		memmove(recv, (const char *)send + (size_t)root * block, block);
-		rc = with_everyone(coll, (char *)(uintptr_t)send, block, true);
-	} else if (block > 0) {
-		rc = bnet_coll_exchange(coll, NULL, 0, -1, recv, block, root);
-	}
-	return bnet_coll_end(coll, rc);
+	if (coll->rank != root)
+		return bnet_coll_exchange(coll, NULL, 0, -1, recv, bytes, root);
+	memmove(recv, bnet_coll_block_at(from, root), bytes);
+	return with_everyone(coll, from, true);
 }

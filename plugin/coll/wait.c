@@ -17,9 +17,12 @@
 /* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
 #define MOST_WAIT_NS (4 * LONG_WAIT_NS)
-/* Each nap is longer than the last by a tenth of the first one, so no nap is a large part of the wait. */
+/* Each nap is longer than the last by a tenth of the first one, up to a sixteenth of the wait so far: no nap is a large
+ * part of the wait, and a wait of seconds costs a few thousandths of a processor. */
 #define NAP_NS 50000
-#define LONGEST_NAP_NS 500000
+#define SOON_LONGEST_NAP_NS 500000
+#define NAP_SHARE 16
+#define LONGEST_NAP_NS 10000000
 
 int64_t bnet_coll_now(void)
 {
@@ -43,6 +46,26 @@ void bnet_coll_wait_reset(struct bnet_coll_wait *wait)
 	wait->since = 0;
 }
 
+static long long_nap(const struct bnet_coll_wait *wait)
+{
+	const int64_t share = (bnet_coll_now() - wait->since) / NAP_SHARE;
+
+	if (share > LONGEST_NAP_NS)
+		return LONGEST_NAP_NS;
+	return share > SOON_LONGEST_NAP_NS ? (long)share : SOON_LONGEST_NAP_NS;
+}
+
+/* The caller may want to end the wait: asked a few times a second. */
+static bool is_interrupted(struct bnet_coll *coll, struct bnet_coll_wait *wait)
+{
+	const int64_t now = coll->interrupted != NULL ? bnet_coll_now() : 0;
+
+	if (coll->interrupted == NULL || now - wait->asked < BNET_COLL_ASK_NS)
+		return false;
+	wait->asked = now;
+	return now - wait->since >= BNET_COLL_ASK_NS && coll->interrupted() != 0;
+}
+
 long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 {
 	wait->idle++;
@@ -51,8 +74,8 @@ long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 	if (wait->nap_after == 0 || wait->idle < (wait->usual_ns > LONG_WAIT_NS ? CLOCK_EVERY : wait->nap_after))
 		return 0;
 	wait->nap_ns = wait->nap_ns == 0 ? NAP_NS : wait->nap_ns + NAP_NS / 10;
-	if (wait->nap_ns > LONGEST_NAP_NS)
-		wait->nap_ns = LONGEST_NAP_NS;
+	if (wait->nap_ns > SOON_LONGEST_NAP_NS)
+		wait->nap_ns = long_nap(wait);
 	return wait->nap_ns;
 }
 
@@ -69,7 +92,9 @@ int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 		nanosleep(&nap, NULL);
 	else
 		sched_yield();
-	if (wait->timeout_ns == 0 || wait->idle % CLOCK_EVERY != 0)
+	if (nap.tv_nsec == 0 && wait->idle % CLOCK_EVERY != 0)
 		return 0;
-	return bnet_coll_now() - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
+	if (is_interrupted(coll, wait))
+		return -EINTR;
+	return wait->timeout_ns > 0 && bnet_coll_now() - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
 }

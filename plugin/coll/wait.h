@@ -14,6 +14,7 @@ struct bnet_coll_wait {
 	unsigned idle;      /* fruitless polls in a row */
 	long nap_ns;        /* the last nap in that row; 0: none yet */
 	int64_t since;      /* when the clock was first read in that row; 0: not yet */
+	int64_t asked;      /* when the caller was last asked whether it still waits */
 	int64_t timeout_ns; /* 0: none */
 	unsigned nap_after; /* fruitless polls before the first nap, where waits are short; 0: never, yield only */
 	int64_t usual_ns;   /* running mean of the waits for a peer, except those over before a clock reading */
@@ -28,7 +29,7 @@ void bnet_coll_wait_over(struct bnet_coll_wait *wait);
 /* After a poll that moved nothing: ns to nap, or 0 to yield only. Naps grow, and begin sooner where waits are usually
  * long. */
 long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait);
-/* The same, and yields or naps: 0, -ETIMEDOUT or -ECANCELED. */
+/* The same, and yields or naps: 0, -ETIMEDOUT, -ECANCELED or -EINTR. */
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait);
 
 #endif

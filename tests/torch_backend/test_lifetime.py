@@ -104,18 +104,18 @@ class _Heard(logging.Handler):
 
 def sends_that_nobody_receives(here: Here) -> tuple[list[str], str]:
     """As if rank 0 had raised: it destroys its group on the way out while the others are elsewhere."""
-    from bagua_net.torch import _network
+    from bagua_net.torch import _messages
 
     group = dist.new_group(timeout=timedelta(seconds=300))
     dist.barrier(group)
     heard, told = _Heard(), ""
     if here.rank == 0:
-        logger, before = logging.getLogger("bagua_net.torch"), _network.GIVE_UP_S
+        logger, before = logging.getLogger("bagua_net.torch"), _messages.GIVE_UP_S
         logger.addHandler(heard)
-        _network.GIVE_UP_S = 1.0
+        _messages.GIVE_UP_S = 1.0
         works = [dist.isend(torch.ones(1_000_000), 1, group=group) for _ in range(2)]
         dist.destroy_process_group(group)
-        _network.GIVE_UP_S = before
+        _messages.GIVE_UP_S = before
         logger.removeHandler(heard)
         with pytest.raises(dist.DistBackendError) as caught:
             works[0].wait()

@@ -27,6 +27,8 @@ struct rank {
 struct group {
 	int version;
 	int nranks;
+	bool shares;                        /* memory, as ranks of one host */
+	bool checks;                        /* every call */
 	void (*prepare)(struct rank *rank); /* NULL, or called by every rank before the body */
 	void (*body)(struct rank *rank);
 	pthread_barrier_t barrier;
@@ -51,6 +53,10 @@ static inline void *rank_main(void *arg)
 	check_int(rc, 0);
 	row = bnet_coll_handle_size(rank->coll);
 	check_int(row, 128 * rank->nranks);
+	if (group->shares)
+		bnet_coll_share(rank->coll);
+	if (group->checks)
+		bnet_coll_check_calls(rank->coll);
 	check_int(bnet_coll_listen(rank->coll, group->rows + (size_t)rank->rank * row), 0);
 	pthread_barrier_wait(&group->barrier);
 	if (group->prepare != NULL)

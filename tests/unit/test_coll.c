@@ -380,7 +380,7 @@ static void identical(struct rank *rank)
 		send[i] = (float)(int32_t)seed * (seed & 0x100 ? 1e-6F : 1e3F);
 	}
 	group->shared[rank->rank] = (char *)recv;
-	for (int algo = BNET_ALGO_RING; algo <= BNET_ALGO_DIRECT; algo++) {
+	for (int algo = BNET_ALGO_AUTO; algo <= BNET_ALGO_DIRECT; algo++) {
 		check_ok(rank, bnet_coll_allreduce(rank->coll, send, recv, COUNT, BNET_FLOAT32, BNET_SUM, algo));
 		pthread_barrier_wait(&group->barrier);
 		check(memcmp(recv, group->shared[0], COUNT * sizeof(float)) == 0);
@@ -551,6 +551,8 @@ int main(void)
 	alarm(DEADLINE_S);
 	refused_create();
 	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
+		struct group checking = {.prepare = connect_rank, .checks = true};
+		struct group sharing = {.prepare = connect_rank, .shares = true};
 		static void (*const failures[])(struct rank *) = {aborted, timed_out, peer_disagrees};
 
 		for (int nranks = 1; nranks <= MOST_RANKS; nranks++) {
@@ -558,6 +560,13 @@ int main(void)
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, collectives);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, barrier);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, identical);
+		}
+		for (int nranks = 2; nranks <= MOST_RANKS; nranks++) {
+			run_group(&checking, versions[v], nranks, collectives);
+			run_group(&sharing, versions[v], nranks, bad_arguments);
+			run_group(&sharing, versions[v], nranks, collectives);
+			run_group(&sharing, versions[v], nranks, barrier);
+			run_group(&sharing, versions[v], nranks, identical);
 		}
 		for (size_t i = 0; i < sizeof(failures) / sizeof(failures[0]); i++)
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, failures[i]);

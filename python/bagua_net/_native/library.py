@@ -15,7 +15,7 @@ from .._errors import LibraryNotFound, LibraryUnusable
 from .plugin import header_path, plugin_path
 
 #: The required result of ``bnet_abi_version()``; the header says when it is raised.
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 #: Allocates and reads C data. :func:`load` adds the declarations.
 ffi = cffi.FFI()

@@ -1,35 +1,51 @@
 # SPDX-License-Identifier: MIT
 """The threads that run callbacks of futures. A callback may start the group's next operation and wait for it, as
-PowerSGD's hook does, so it must not run on a thread that the next operation needs.
+PowerSGD's hook does, or for the callback of another future: so one that waits must not stop the others for good.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 Task = Callable[[], None]
 
+#: Tasks that run at a time …
+_FEW = 4
+#: … unless none has begun or ended for so many seconds: they may wait for one that is queued.
+_STUCK_S = 0.1
+#: Seconds after which an idle thread ends.
+_IDLE_S = 5.0
+
 
 class Callbacks:
-    """Runs each task at once, even while others wait: there are as many threads as simultaneous tasks."""
+    """Runs tasks in the order of their arrival, a few at a time, and more only while none of them ends."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._changed = threading.Condition()
         self._queue: deque[Task] = deque()
-        self._idle = 0
+        self._running = 0
+        self._moved = 0.0  # when a task last began or ended
         self._closed = False
-        self._threads: list[threading.Thread] = []
+        self._threads: set[threading.Thread] = set()
 
     def run(self, task: Task) -> None:
+        """Queues it, or runs it here where no thread can start or the group has ended."""
         with self._changed:
-            if not self._closed and (len(self._queue) < self._idle or self._start()):
+            if not self._closed:
                 self._queue.append(task)
-                self._changed.notify()
-                return
+                if self._spare() or self._start():
+                    self._changed.notify()
+                    return
+                self._queue.pop()
         task()
+
+    def _spare(self) -> bool:
+        """Is there a thread that can take a task, now or when the others are stuck?"""
+        return len(self._threads) > self._running
 
     def _start(self) -> bool:
         """Starts one more thread. False: the system refuses."""
@@ -37,22 +53,41 @@ class Callbacks:
         try:
             thread.start()
         except RuntimeError:
-            return False
-        self._threads.append(thread)
+            return bool(self._threads)
+        self._threads.add(thread)
         return True
 
     def _serve(self) -> None:
-        while True:
-            with self._changed:
-                self._idle += 1
-                while not self._queue and not self._closed:
-                    self._changed.wait()
-                self._idle -= 1
-                if not self._queue:
-                    return
-                task = self._queue.popleft()
+        while (task := self._take()) is not None:
             task()
             del task  # it holds tensors
+            with self._changed:
+                self._running -= 1
+                self._moved = time.monotonic()
+                self._changed.notify()
+
+    def _take(self) -> Task | None:
+        """The next task; None: this thread ends."""
+        idle_since = time.monotonic()
+        with self._changed:
+            while not (self._queue and (left := self._stuck_in()) <= 0):
+                now = time.monotonic()
+                if not self._queue and (self._closed or now - idle_since >= _IDLE_S):
+                    self._threads.discard(threading.current_thread())
+                    return None
+                self._changed.wait(left if self._queue else _IDLE_S)
+            self._running += 1
+            self._moved = time.monotonic()
+            task = self._queue.popleft()
+            if self._queue and not self._spare():
+                self._start()
+            return task
+
+    def _stuck_in(self) -> float:
+        """Seconds until one more task may begin."""
+        if self._running < _FEW:
+            return 0.0
+        return self._moved + _STUCK_S - time.monotonic()
 
     def close(self) -> None:
         """Returns when all tasks have ended; later ones run on their caller's thread. Repeated calls do nothing.
@@ -62,7 +97,8 @@ class Callbacks:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if threading.current_thread() in self._threads:
+            threads = list(self._threads)
+        if threading.current_thread() in threads:
             return
-        for thread in self._threads:
+        for thread in threads:
             thread.join()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -138,15 +138,31 @@ def store(values: torch.Tensor, tensor: torch.Tensor) -> None:
         tensor.detach().copy_(values)
 
 
-def with_contiguous(tensor: torch.Tensor, work: Callable[[torch.Tensor], None], *, reads: bool) -> None:
-    """Calls ``work`` with contiguous memory, filled with the tensor's values if ``reads``, and stores the result."""
-    if is_plain(tensor):
-        work(tensor)
-        return
+class Places:
+    """Where an operation writes: the tensors themselves, or contiguous memory in place of those that are not."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *, reads: bool = False) -> None:
+        """``reads``: the operation also reads their values."""
+        self._tensors = tensors
+        self.plain = [tensor if is_plain(tensor) else _staged(tensor, reads) for tensor in tensors]
+        staged = any(plain is not tensor for plain, tensor in zip(self.plain, tensors, strict=True))
+        #: What remains to be done when the operation is over; None: nothing.
+        self.store = self._store if staged else None
+
+    def _store(self) -> None:
+        for plain, tensor in zip(self.plain, self._tensors, strict=True):
+            if plain is not tensor:
+                store(plain, tensor)
+
+
+def _staged(tensor: torch.Tensor, reads: bool) -> torch.Tensor:
     plain = tensor.detach()
-    staged = contiguous(plain) if reads else room(plain.shape, plain.dtype)
-    work(staged)
-    store(staged, tensor)
+    return contiguous(plain) if reads else room(plain.shape, plain.dtype)
+
+
+def addresses(tensors: Sequence[torch.Tensor]) -> Any:
+    """A C array of pointers to the first elements of contiguous tensors: ``void *[]``."""
+    return library.ffi.new("void *[]", [address(tensor) for tensor in tensors])
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

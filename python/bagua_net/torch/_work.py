@@ -4,48 +4,113 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
 from torch.futures import Future, collect_all
 
 from ._callbacks import Callbacks
+from ._rendezvous import failed
+from ._reporter import Reporter
+from ._tickets import Result, Ticket
 
 _NO_TIME = timedelta(0)
+#: Old operations that each new one looks at: more than one, so that those that have ended are forgotten.
+_LOOKS = 2
+
+
+class Flights:
+    """A group's operations that nobody has seen end. A caller may drop a work at once: its memory is in use until then.
+
+    Any thread: each step is one operation on a dict.
+    """
+
+    def __init__(self) -> None:
+        self._works: dict[int, Work] = {}
+
+    def began(self, work: Work) -> None:
+        self._works[id(work)] = work
+        for old in list(islice(self._works.values(), _LOOKS)):
+            old.is_completed()
+
+    def landed(self, work: Work) -> None:
+        self._works.pop(id(work), None)
+
+    def settle(self) -> None:
+        """Forgets all that are over."""
+        for work in list(self._works.values()):
+            work.is_completed()
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """An operation in progress or finished. One thread makes it, one finishes it, any may query it.
+    """An operation in progress or finished; any thread may use it.
 
-    It keeps the tensors alive until it is finished, so that the caller need not.
+    It keeps the tensors alive until the operation is over, so that the caller need not. The library ends operations
+    without Python: the first thread that looks stores what was received for tensors that are not contiguous.
     """
 
-    def __init__(self, tensors: list[Any], callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        group: str,
+        tickets: Sequence[Ticket],
+        result: list[Any],
+        held: Any,
+        store: Callable[[], None] | None,
+        reports: tuple[Reporter, Callbacks],
+        flights: Flights,
+    ) -> None:
+        """
+        Args:
+            group: its name in errors.
+            tickets: of its parts, in the order of their ends.
+            held: what must live until then.
+            store: what remains to be done then; None: nothing.
+        """
         super().__init__()
-        self._tensors = tensors
-        self._callbacks = callbacks
+        self._group = group
+        self._tickets = tickets
+        self._tensors = result
+        self._held = held
+        self._store = store
+        self._reporter, self._callbacks = reports
+        self._landed = flights.landed
         self._lock = threading.Lock()
         self._over = False
-        self._gate = threading.Lock()  # held until it has finished: an Event costs three times as much
-        self._gate.acquire()
         self._error: BaseException | None = None
+        self._reported = False  # to the future
         self._fulfilled: Any = None  # torch's future of the end
         self._future: Any = None  # and the one of the result
         self._source = -1
+        flights.began(self)
 
-    # ---- for the thread that runs it ----
+    # ---- the end ----
 
-    def finish(self, error: BaseException | None = None, source: int = -1) -> None:
-        """Ends the operation. ``source``: the sender of a message received from any rank."""
-        self._source = source
+    def _settle(self) -> None:
+        """Once all parts are over."""
         with self._lock:
-            self._error = error
+            if self._over:
+                return
+            results = [ticket.result() for ticket in self._tickets]
+            self._error = self._error_of(results)
+            self._source = results[-1].peer if results else -1
+            if self._error is None and self._store is not None:
+                try:
+                    self._store()
+                except BaseException as refused:  # for example a tensor whose elements share memory
+                    self._error = refused
+            self._held = self._store = None
             self._over = True
-            fulfilled = self._fulfilled
-        self._gate.release()
-        if fulfilled is not None:
-            self._callbacks.run(lambda: fulfilled.set_result(None))
+        self._landed(self)
+
+    def _error_of(self, results: list[Result]) -> BaseException | None:
+        for result in results:
+            if result.rc != 0:
+                return failed(self._group, result.reason, result.rc)
+        return None
 
     def _outcome(self) -> list[Any]:
         if self._error is not None:
@@ -56,18 +121,19 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Returns once the operation has ended. Raises its error, or DistBackendError after ``timeout`` (0: none)."""
-        if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else -1):
+        if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else None):
             raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
         if self._error is not None:
             raise self._error
         return True
 
-    def _ends_within(self, seconds: float) -> bool:
-        """Waits for the end, at most this long; -1: without a limit."""
+    def _ends_within(self, seconds: float | None) -> bool:
+        """Waits for the end, at most this long; None: without a limit."""
         if not self._over:
-            if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            deadline = None if seconds is None else time.monotonic() + seconds
+            if not all(ticket.wait(deadline) for ticket in self._tickets):
                 return False
-            self._gate.release()
+            self._settle()
         return True
 
     def get_future(self) -> Any:
@@ -81,19 +147,36 @@ class Work(dist.Work):  # type: ignore[misc]
                 return self._future
             fulfilled = self._fulfilled = Future()
             self._future = fulfilled.then(lambda _: self._outcome())
-            over = self._over
-        if over:
-            fulfilled.set_result(None)
+        if not self.is_completed():
+            try:
+                self._reporter.add(self)
+                self.report()  # the operation may have ended before the reporter knew of it
+                return self._future
+            except RuntimeError:  # no thread can start: then the future is late rather than lost
+                self._ends_within(None)
+        fulfilled.set_result(None)
         return self._future
 
+    def report(self) -> bool:
+        """For the reporter. Callbacks of the future run elsewhere: they may wait for the next operation."""
+        if not self.is_completed():
+            return False
+        with self._lock:
+            reported, self._reported = self._reported, True
+        if not reported:
+            self._callbacks.run(lambda: self._fulfilled.set_result(None))
+        return True
+
     def is_completed(self) -> bool:
+        if not self._over and all(ticket.over() for ticket in self._tickets):
+            self._settle()
         return self._over
 
     def is_success(self) -> bool:
-        return self._over and self._error is None
+        return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        return self._error
+        return self._error if self.is_completed() else None
 
     def result(self) -> list[Any]:
         return self._tensors
@@ -112,23 +195,21 @@ class Message(Work):
     may be waited for again after a wait that timed out.
     """
 
-    def __init__(self, tensors: list[Any], callbacks: Callbacks, limit_s: float, late: str) -> None:
-        """``limit_s``: the limit of a wait without a timeout (0: none). ``late``: the text of the error then."""
-        super().__init__(tensors, callbacks)
-        self._limit_s = limit_s if limit_s > 0 else -1
-        self._late = late
+    #: The limit of a wait without a timeout (None: none), and the text of the error then.
+    limit_s: float | None = None
+    late = ""
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
-        if timeout <= _NO_TIME and not self._ends_within(self._limit_s):
-            raise dist.DistBackendError(self._late)
+        if timeout <= _NO_TIME and not self._ends_within(self.limit_s):
+            raise dist.DistBackendError(self.late)
         return super().wait(timeout)
 
 
-class Joint(Work):
+class Joint(dist.Work):  # type: ignore[misc]
     """Several operations as one: finished when the last of them is."""
 
-    def __init__(self, parts: list[Work], callbacks: Callbacks) -> None:
-        super().__init__([tensor for part in parts for tensor in part.result()], callbacks)
+    def __init__(self, parts: list[Work]) -> None:
+        super().__init__()
         self._parts = parts
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
@@ -137,12 +218,11 @@ class Joint(Work):
         return True
 
     def get_future(self) -> Any:
-        return collect_all([part.get_future() for part in self._parts]).then(lambda _: self._whole())
+        return collect_all([part.get_future() for part in self._parts]).then(lambda _: self._outcome())
 
-    def _whole(self) -> list[Any]:
-        for part in self._parts:
-            part.wait()  # raises the error of the first that failed
-        return self._tensors
+    def _outcome(self) -> list[Any]:
+        self.wait()  # raises the error of the first that failed
+        return self.result()
 
     def is_completed(self) -> bool:
         return all(part.is_completed() for part in self._parts)
@@ -152,3 +232,9 @@ class Joint(Work):
 
     def exception(self) -> BaseException | None:
         return next((error for part in self._parts if (error := part.exception()) is not None), None)
+
+    def result(self) -> list[Any]:
+        return [tensor for part in self._parts for tensor in part.result()]
+
+    def synchronize(self) -> None:
+        """Host memory needs nothing after :meth:`wait`."""

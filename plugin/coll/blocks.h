@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A buffer with one block for each rank: contiguous in rank order, or anywhere. Pure.
+ */
+#ifndef BNET_COLL_BLOCKS_H
+#define BNET_COLL_BLOCKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct bnet_coll_blocks {
+	char *base;           /* the first block, or NULL with… */
+	void *const *each;    /* … the address of each block */
+	size_t bytes;         /* of every block, unless… */
+	const size_t *counts; /* … NULL: of each block, in units of… */
+	size_t unit;          /* … so many bytes, or… */
+	size_t total;         /* … 0: of all blocks, of which the last ones may be shorter, or empty */
+};
+
+static inline size_t bnet_coll_block_bytes(const struct bnet_coll_blocks *blocks, int rank)
+{
+	const size_t at = (size_t)rank * blocks->bytes;
+
+	if (blocks->counts != NULL)
+		return blocks->counts[rank] * blocks->unit;
+	if (blocks->total == 0 || at + blocks->bytes <= blocks->total)
+		return blocks->bytes;
+	return at < blocks->total ? blocks->total - at : 0;
+}
+
+static inline char *bnet_coll_block_at(const struct bnet_coll_blocks *blocks, int rank)
+{
+	size_t at = 0;
+
+	if (blocks->each != NULL)
+		return blocks->each[rank];
+	if (blocks->counts == NULL)
+		at = (size_t)rank * blocks->bytes;
+	for (int before = 0; before < rank && blocks->counts != NULL; before++)
+		at += blocks->counts[before] * blocks->unit;
+	/* An empty buffer may have no address, which C does not let one add to. */
+	return (char *)((uintptr_t)blocks->base + at);
+}
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See host.h.
+ */
+#include "coll/host.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+void bnet_coll_host_init(struct bnet_coll_host *host)
+{
+	*host = (struct bnet_coll_host){.segment = BNET_SEGMENT_NONE, .passing = BNET_PASSING_NONE};
+}
+
+void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_shared_card *card)
+{
+	bnet_passing_open(&host->passing);
+	*card = host->passing.card;
+}
+
+/* ---- who is here ---- */
+
+static struct bnet_shared_card card_at(const char *cards, size_t stride, int rank)
+{
+	struct bnet_shared_card card;
+
+	memcpy(&card, cards + (size_t)rank * stride, sizeof(card));
+	return card;
+}
+
+/* The first rank on the same host: the rank itself if it shares no memory. */
+static int first_of(const char *cards, size_t stride, int rank)
+{
+	const struct bnet_shared_card card = card_at(cards, stride, rank);
+
+	for (int other = 0; other < rank; other++) {
+		const struct bnet_shared_card there = card_at(cards, stride, other);
+
+		if (bnet_shared_card_same_host(&there, &card))
+			return other;
+	}
+	return rank;
+}
+
+static bool processors_suffice(int ranks)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) == 0 && ranks <= CPU_COUNT(&set);
+}
+
+int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks)
+{
+	const int first = first_of(cards, stride, rank);
+
+	host->ranks = calloc((size_t)nranks, sizeof(host->ranks[0]));
+	if (host->ranks == NULL)
+		return -ENOMEM;
+	for (int other = 0; other < nranks; other++) {
+		const int head = first_of(cards, stride, other);
+
+		host->anywhere |= head != other;
+		if (head != first)
+			continue;
+		if (other == rank)
+			host->index = host->count;
+		host->ranks[host->count++] = other;
+	}
+	host->first = card_at(cards, stride, first);
+	host->spins = processors_suffice(host->count);
+	host->settled = host->count == 1;
+	return 0;
+}
+
+/* ---- the memory ---- */
+
+static int give_or_take(struct bnet_coll_host *host)
+{
+	int rc = 0;
+
+	if (host->index != 0)
+		return bnet_passing_take(&host->passing, &host->first, host->count, host->index, &host->segment);
+	if (host->segment.fd < 0)
+		rc = bnet_segment_create(&host->segment, host->count);
+	return rc != 0 ? rc : bnet_passing_give(&host->passing, &host->segment);
+}
+
+bool bnet_coll_host_step(struct bnet_coll_host *host)
+{
+	int rc;
+
+	if (host->settled)
+		return false;
+	rc = give_or_take(host);
+	if (rc == -EAGAIN)
+		return true;
+	host->settled = true;
+	host->failed = rc;
+	bnet_passing_close(&host->passing); /* those that have not asked yet learn that it is in vain */
+	return false;
+}
+
+bool bnet_coll_host_able(const struct bnet_coll_host *host)
+{
+	return host->settled && host->failed == 0;
+}
+
+void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared)
+{
+	host->shared = shared && host->count > 1;
+	bnet_passing_close(&host->passing);
+	if (!host->shared)
+		bnet_segment_leave(&host->segment, "");
+}
+
+void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason)
+{
+	host->shared = false;
+	bnet_passing_close(&host->passing);
+	bnet_segment_leave(&host->segment, reason);
+	free(host->ranks);
+	host->ranks = NULL;
+	host->count = 0;
+}

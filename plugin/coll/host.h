@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The ranks of this host, and the memory that they share. Every rank puts its card into its row of what all ranks
+ * exchange, so the rows tell who is on which host. The first rank of a host makes the memory, and the others ask it for
+ * the memory. The group's own thread.
+ */
+#ifndef BNET_COLL_HOST_H
+#define BNET_COLL_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "shared/passing.h"
+
+/* Members are the ranks of the host, counted in the order of their ranks. */
+struct bnet_coll_host {
+	bool wanted;   /* by the caller: before the group listens */
+	bool anywhere; /* ranks of the group share a host, be it this one or another */
+	bool shared;   /* all ranks of the group have agreed to use the memory */
+	bool spins;    /* a wait polls before it sleeps: there are processors enough */
+	bool settled;  /* this rank has the memory, and has given it to the others, or never will */
+	int failed;    /* 0, or why not */
+	int count;
+	int index;  /* this rank's */
+	int *ranks; /* count of them */
+	uint32_t round;
+	struct bnet_segment segment;
+	struct bnet_passing passing;
+	struct bnet_shared_card first; /* of member 0 */
+};
+
+/* Any group has one, wanted or not. */
+void bnet_coll_host_init(struct bnet_coll_host *host);
+/* Writes this rank's card. */
+void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_shared_card *card);
+/* The card of rank r is `stride` bytes after that of rank r - 1. 0 or -ENOMEM. */
+int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks);
+/* A step towards the memory. False: there is none left, for better or worse. */
+bool bnet_coll_host_step(struct bnet_coll_host *host);
+/* Can this rank use shared memory, or does it need none? */
+bool bnet_coll_host_able(const struct bnet_coll_host *host);
+/* What all ranks have agreed on. */
+void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared);
+/* Leaves the other members, who see the reason. Repeated calls do nothing. */
+void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason);
+
+/* The member `step` places after this one, around the host. */
+static inline int bnet_coll_host_member(const struct bnet_coll_host *host, int step)
+{
+	return (host->index + step) % host->count;
+}
+
+#endif

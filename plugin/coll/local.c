@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See local.h.
+ */
+#include "coll/local.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "coll/reduce.h"
+#include "coll/round.h"
+#include "coll/size.h"
+
+/* Up to here every rank reduces all of the message for itself: that is more work than a share each, but one wait less.
+ */
+#define WHOLE_MAX ((size_t)16 * 1024)
+/* Shares begin at cache lines, and therefore at elements. */
+#define LINE ((size_t)64)
+
+static void copy(char *to, const char *from, size_t bytes)
+{
+	if (bytes > 0 && to != from)
+		memcpy(to, from, bytes);
+}
+
+/* What is left of `total` from `at` on, at most `most`. */
+static size_t left(size_t total, size_t at, size_t most)
+{
+	return at < total ? bnet_coll_min(most, total - at) : 0;
+}
+
+/* ---- an operation: what a rank puts into its bank in a round, and what it takes out of the others' ---- */
+
+#define EVERYONE (-1)
+
+/* A piece of every block. */
+struct part {
+	size_t at;
+	size_t bytes; /* less where the block ends before */
+	size_t share; /* in a bank, from one member's piece to the next one's */
+};
+
+struct operation {
+	struct bnet_coll *coll;
+	/* NULL: this rank puts nothing. */
+	void (*put)(const struct operation *operation, const struct part *part, char *bank);
+	/* NULL: this rank takes nothing. */
+	void (*take)(const struct operation *operation, const struct part *part, int member, const char *bank);
+	int source; /* the only member to take from, or EVERYONE */
+	const char *send;
+	char *recv;
+	const struct bnet_coll_blocks *from;
+	const struct bnet_coll_blocks *to;
+	int dtype;
+	int op;
+};
+
+static int take_all(const struct operation *operation, const struct part *part)
+{
+	const struct bnet_coll_host *host = &operation->coll->host;
+
+	for (int step = 1; step < host->count; step++) {
+		const int member = bnet_coll_host_member(host, step);
+		const char *bank;
+		int rc;
+
+		if (operation->source != EVERYONE && operation->source != member)
+			continue;
+		rc = bnet_coll_round_from(operation->coll, member, &bank);
+		if (rc != 0)
+			return rc;
+		operation->take(operation, part, member, bank);
+	}
+	return 0;
+}
+
+static int run_round(const struct operation *operation, const struct part *part)
+{
+	char *bank;
+	int rc = bnet_coll_round_begin(operation->coll, &bank);
+
+	if (rc != 0)
+		return rc;
+	if (operation->put != NULL)
+		operation->put(operation, part, bank);
+	bnet_coll_round_put(operation->coll);
+	if (operation->take != NULL)
+		rc = take_all(operation, part);
+	if (rc == 0)
+		bnet_coll_round_end(operation->coll);
+	return rc;
+}
+
+/* As many rounds as blocks of so many bytes need, if a bank has room for `most` bytes of each. */
+static int run(const struct operation *operation, size_t bytes, size_t most)
+{
+	for (size_t at = 0; at < bytes; at += most) {
+		const struct part part = {.at = at, .bytes = bnet_coll_min(most, bytes - at), .share = most};
+		int rc = run_round(operation, &part);
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+static size_t bank_of(const struct bnet_coll *coll)
+{
+	return coll->host.segment.bank_bytes;
+}
+
+/* The room in a bank for each member, in whole cache lines and therefore in whole elements. */
+static size_t share_of(const struct bnet_coll *coll)
+{
+	return bank_of(coll) / (size_t)coll->host.count / LINE * LINE;
+}
+
+/* ---- what is put ---- */
+
+static void put_buffer(const struct operation *operation, const struct part *part, char *bank)
+{
+	copy(bank, operation->send + part->at, part->bytes);
+}
+
+/* This rank's block. */
+static void put_own(const struct operation *operation, const struct part *part, char *bank)
+{
+	const int index = operation->coll->host.index;
+
+	copy(bank, bnet_coll_block_at(operation->to, index) + part->at,
+	     left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
+}
+
+/* The blocks for the others. */
+static void put_blocks(const struct operation *operation, const struct part *part, char *bank)
+{
+	const struct bnet_coll_host *host = &operation->coll->host;
+
+	for (int step = 1; step < host->count; step++) {
+		const int member = bnet_coll_host_member(host, step);
+
+		copy(bank + (size_t)member * part->share, bnet_coll_block_at(operation->from, member) + part->at,
+		     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
+	}
+}
+
+/* ---- what is taken ---- */
+
+static void take_buffer(const struct operation *operation, const struct part *part, int member, const char *bank)
+{
+	(void)member;
+	copy(operation->recv + part->at, bank, part->bytes);
+}
+
+/* That member's block, which is all that it has put. */
+static void take_block(const struct operation *operation, const struct part *part, int member, const char *bank)
+{
+	copy(bnet_coll_block_at(operation->to, member) + part->at, bank,
+	     left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
+}
+
+/* The block for this rank. */
+static void take_piece(const struct operation *operation, const struct part *part, int member, const char *bank)
+{
+	(void)member;
+	take_buffer(operation, part, member, bank + (size_t)operation->coll->host.index * part->share);
+}
+
+/* recv = own + others. own may be the same memory: it is read first. */
+static void reduce(const struct operation *operation, const char *own, size_t at, size_t bytes, int member,
+		   const char *other)
+{
+	const struct bnet_coll_host *host = &operation->coll->host;
+	const size_t count = bytes / bnet_coll_dtype_size(operation->dtype);
+	char *to = operation->recv + at;
+
+	bnet_coll_reduce_local(to, member == bnet_coll_host_member(host, 1) ? own + at : to, other, count,
+			       operation->dtype, operation->op);
+	if (member == bnet_coll_host_member(host, host->count - 1))
+		bnet_coll_average(to, count, operation->dtype, operation->op, operation->coll->nranks);
+}
+
+static void reduce_buffer(const struct operation *operation, const struct part *part, int member, const char *bank)
+{
+	reduce(operation, operation->send, part->at, part->bytes, member, bank);
+}
+
+static void reduce_piece(const struct operation *operation, const struct part *part, int member, const char *bank)
+{
+	const int index = operation->coll->host.index;
+
+	reduce(operation, bnet_coll_block_at(operation->from, index), part->at,
+	       left(bnet_coll_block_bytes(operation->from, index), part->at, part->bytes), member,
+	       bank + (size_t)index * part->share);
+}
+
+/* ---- reductions ---- */
+
+int bnet_coll_local_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, int dtype,
+				   int op)
+{
+	const struct operation operation = {.coll = coll,
+					    .put = put_blocks,
+					    .take = reduce_piece,
+					    .source = EVERYONE,
+					    .recv = recv,
+					    .from = from,
+					    .dtype = dtype,
+					    .op = op};
+
+	return run(&operation, from->bytes, share_of(coll));
+}
+
+int bnet_coll_local_reduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op,
+			   int root)
+{
+	const bool is_root = coll->host.index == root;
+	const struct operation operation = {.coll = coll,
+					    .put = is_root ? NULL : put_buffer,
+					    .take = is_root ? reduce_buffer : NULL,
+					    .source = EVERYONE,
+					    .send = send,
+					    .recv = recv,
+					    .dtype = dtype,
+					    .op = op};
+
+	return run(&operation, bytes, bank_of(coll));
+}
+
+/* Every rank reduces everything, in the order of the ranks, so that all get the same bits. */
+static int allreduce_whole(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
+{
+	const struct bnet_coll_host *host = &coll->host;
+	const size_t count = bytes / bnet_coll_dtype_size(dtype);
+	const char *first = NULL, *other = NULL;
+	char *bank;
+	int rc = bnet_coll_round_begin(coll, &bank);
+
+	if (rc != 0)
+		return rc;
+	copy(bank, send, bytes);
+	bnet_coll_round_put(coll);
+	for (int member = 0; member < host->count; member++) {
+		if (member == host->index)
+			other = bank;
+		else
+			rc = bnet_coll_round_from(coll, member, &other);
+		if (rc != 0)
+			return rc;
+		if (member == 0)
+			first = other;
+		else
+			bnet_coll_reduce_local(recv, member == 1 ? first : recv, other, count, dtype, op);
+	}
+	bnet_coll_average(recv, count, dtype, op, coll->nranks);
+	bnet_coll_round_end(coll);
+	return 0;
+}
+
+/* Each member reduces its share, in one round, and gives the others the result in the next. */
+static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
+{
+	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), LINE);
+	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
+	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
+	const struct operation scatter = {.coll = coll,
+					  .put = put_blocks,
+					  .take = reduce_piece,
+					  .source = EVERYONE,
+					  .recv = bnet_coll_block_at(&to, coll->host.index),
+					  .from = &from,
+					  .dtype = dtype,
+					  .op = op};
+	const struct operation gather = {.coll = coll,
+					 .put = put_own,
+					 .take = take_block,
+					 .source = EVERYONE,
+					 .to = &to};
+	const struct part part = {.at = 0, .bytes = share, .share = share};
+	int rc = run_round(&scatter, &part);
+
+	return rc != 0 ? rc : run_round(&gather, &part);
+}
+
+int bnet_coll_local_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
+{
+	const size_t most = share_of(coll) * (size_t)coll->host.count;
+
+	if (bytes <= WHOLE_MAX)
+		return allreduce_whole(coll, send, recv, bytes, dtype, op);
+	for (size_t at = 0; at < bytes; at += most) {
+		int rc = allreduce_window(coll, send + at, recv + at, bnet_coll_min(most, bytes - at), dtype, op);
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* ---- copies ---- */
+
+int bnet_coll_local_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to)
+{
+	const struct operation operation = {.coll = coll,
+					    .put = put_own,
+					    .take = take_block,
+					    .source = EVERYONE,
+					    .to = to};
+
+	copy(bnet_coll_block_at(to, coll->host.index), send, to->bytes);
+	return run(&operation, to->bytes, bank_of(coll));
+}
+
+int bnet_coll_local_broadcast(struct bnet_coll *coll, char *buf, size_t bytes, int root)
+{
+	const bool is_root = coll->host.index == root;
+	const struct operation operation = {.coll = coll,
+					    .put = is_root ? put_buffer : NULL,
+					    .take = is_root ? NULL : take_buffer,
+					    .source = root,
+					    .send = buf,
+					    .recv = buf};
+
+	return run(&operation, bytes, bank_of(coll));
+}
+
+int bnet_coll_local_gather(struct bnet_coll *coll, const char *send, size_t bytes, const struct bnet_coll_blocks *to,
+			   int root)
+{
+	const bool is_root = coll->host.index == root;
+	const struct operation operation = {.coll = coll,
+					    .put = is_root ? NULL : put_buffer,
+					    .take = is_root ? take_block : NULL,
+					    .source = EVERYONE,
+					    .send = send,
+					    .to = to};
+
+	if (is_root)
+		copy(bnet_coll_block_at(to, root), send, bytes);
+	return run(&operation, bytes, bank_of(coll));
+}
+
+int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
+			    int root)
+{
+	const bool is_root = coll->host.index == root;
+	const struct operation operation = {.coll = coll,
+					    .put = is_root ? put_blocks : NULL,
+					    .take = is_root ? NULL : take_piece,
+					    .source = root,
+					    .recv = recv,
+					    .from = from};
+
+	if (is_root)
+		copy(recv, bnet_coll_block_at(from, root), bytes);
+	return run(&operation, bytes, share_of(coll));
+}
+
+static void take_nothing(const struct operation *operation, const struct part *part, int member, const char *bank)
+{
+	(void)operation, (void)part, (void)member, (void)bank;
+}
+
+int bnet_coll_local_barrier(struct bnet_coll *coll)
+{
+	const struct operation operation = {.coll = coll, .take = take_nothing, .source = EVERYONE};
+	const struct part part = {.bytes = 0};
+
+	return run_round(&operation, &part);
+}
+
+/* ---- all-to-all: only the two members know the size of a block. The bank begins with the sizes, so that all know how
+ * many rounds there are ---- */
+
+struct exchange {
+	const struct bnet_coll_blocks *send;
+	const struct bnet_coll_blocks *recv;
+	size_t sizes;   /* bytes of the sizes */
+	size_t most;    /* bytes of a block in one round */
+	size_t largest; /* block of any two members, as far as known */
+};
+
+static void exchange_put(const struct bnet_coll_host *host, const struct exchange *exchange, size_t at, char *bank)
+{
+	uint64_t *sizes = (uint64_t *)(void *)bank;
+
+	for (int member = 0; member < host->count; member++) {
+		sizes[member] = bnet_coll_block_bytes(exchange->send, member);
+		if (member != host->index)
+			copy(bank + exchange->sizes + (size_t)member * exchange->most,
+			     bnet_coll_block_at(exchange->send, member) + at, left(sizes[member], at, exchange->most));
+	}
+}
+
+static int exchange_take(struct bnet_coll *coll, struct exchange *exchange, size_t at, int member)
+{
+	const struct bnet_coll_host *host = &coll->host;
+	const size_t bytes = bnet_coll_block_bytes(exchange->recv, member);
+	const uint64_t *sizes;
+	const char *bank;
+	int rc = bnet_coll_round_from(coll, member, &bank);
+
+	if (rc != 0)
+		return rc;
+	sizes = (const uint64_t *)(const void *)bank;
+	if (sizes[host->index] != bytes)
+		return bnet_coll_fail(coll, -EMSGSIZE,
+				      "%s: rank %d expected %zu bytes from rank %d but got %zu; do all ranks call the "
+				      "same operation with the same arguments?",
+				      coll->operation, coll->rank, bytes, host->ranks[member],
+				      (size_t)sizes[host->index]);
+	for (int i = 0; i < host->count; i++)
+		exchange->largest = bnet_coll_max(exchange->largest, (size_t)sizes[i]);
+	copy(bnet_coll_block_at(exchange->recv, member) + at,
+	     bank + exchange->sizes + (size_t)host->index * exchange->most, left(bytes, at, exchange->most));
+	return 0;
+}
+
+static int exchange_round(struct bnet_coll *coll, struct exchange *exchange, size_t at)
+{
+	char *bank;
+	int rc = bnet_coll_round_begin(coll, &bank);
+
+	if (rc != 0)
+		return rc;
+	exchange_put(&coll->host, exchange, at, bank);
+	bnet_coll_round_put(coll);
+	for (int step = 1; step < coll->host.count && rc == 0; step++)
+		rc = exchange_take(coll, exchange, at, bnet_coll_host_member(&coll->host, step));
+	if (rc == 0)
+		bnet_coll_round_end(coll);
+	return rc;
+}
+
+int bnet_coll_local_all_to_all(struct bnet_coll *coll, const struct bnet_coll_blocks *send,
+			       const struct bnet_coll_blocks *recv)
+{
+	const struct bnet_coll_host *host = &coll->host;
+	struct exchange exchange = {.send = send, .recv = recv};
+	size_t at = 0;
+
+	exchange.sizes = bnet_coll_round_up((size_t)host->count * sizeof(uint64_t), LINE);
+	exchange.most = (bank_of(coll) - exchange.sizes) / (size_t)host->count / LINE * LINE;
+	for (int member = 0; member < host->count; member++)
+		exchange.largest = bnet_coll_max(exchange.largest, bnet_coll_block_bytes(send, member));
+	copy(bnet_coll_block_at(recv, host->index), bnet_coll_block_at(send, host->index),
+	     bnet_coll_block_bytes(send, host->index));
+	do {
+		int rc = exchange_round(coll, &exchange, at);
+
+		if (rc != 0)
+			return rc;
+		at += exchange.most;
+	} while (at < exchange.largest);
+	return 0;
+}

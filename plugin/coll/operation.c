@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The collectives: what is checked first, and which course an operation takes, through this host's memory or over the
+ * network. All functions here are public. The group's own thread.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "coll/all_to_all.h"
+#include "coll/allreduce.h"
+#include "coll/blocks.h"
+#include "coll/broadcast.h"
+#include "coll/coll.h"
+#include "coll/local.h"
+#include "coll/ring.h"
+#include "coll/root.h"
+
+/* An operation in bytes. */
+struct course {
+	const bnet_op_t *op;
+	const char *send;
+	char *recv;
+	struct bnet_coll_blocks from; /* the buffer of blocks that is sent, and … */
+	struct bnet_coll_blocks to;   /* … the one that is received */
+	size_t bytes;                 /* of the smaller buffer; 0 where blocks differ */
+	bool is_root;
+};
+
+/* ---- arguments ---- */
+
+static bool is_reduction(int kind)
+{
+	return kind == BNET_COLL_ALLREDUCE || kind == BNET_COLL_REDUCE_SCATTER || kind == BNET_COLL_REDUCE;
+}
+
+static bool has_root(int kind)
+{
+	return kind == BNET_COLL_BROADCAST || kind == BNET_COLL_REDUCE || kind == BNET_COLL_GATHER ||
+	       kind == BNET_COLL_SCATTER;
+}
+
+/* 0, or -EINVAL: a count, or the sum of all, is too large. */
+static int check_counts(struct bnet_coll *coll, const size_t *counts, int dtype)
+{
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		int rc = bnet_coll_check_count(coll, counts[rank], dtype);
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int check_all_to_allv(struct bnet_coll *coll, const bnet_op_t *op)
+{
+	int rc = check_counts(coll, op->send_counts, op->dtype);
+
+	if (rc == 0)
+		rc = check_counts(coll, op->recv_counts, op->dtype);
+	if (rc == 0 && op->send == op->recv && op->send != NULL)
+		rc = bnet_coll_fail(coll, -EINVAL,
+				    "all_to_allv: blocks of different sizes cannot be exchanged in place");
+	if (rc == 0 && op->send_counts[coll->rank] != op->recv_counts[coll->rank])
+		rc = bnet_coll_fail(coll, -EINVAL, "all_to_allv: rank %d sends %zu elements to itself and expects %zu",
+				    coll->rank, op->send_counts[coll->rank], op->recv_counts[coll->rank]);
+	return rc;
+}
+
+static int check(struct bnet_coll *coll, const bnet_op_t *op)
+{
+	int rc;
+
+	if (coll == NULL || op == NULL)
+		return -EINVAL;
+	if (!bnet_coll_is_collective(op->kind))
+		return bnet_coll_fail(coll, -EINVAL, "unknown operation %d", op->kind);
+	rc = bnet_coll_check_count(coll, op->count, op->dtype);
+	if (rc == 0 && is_reduction(op->kind))
+		rc = bnet_coll_check_op(coll, op->dtype, op->op);
+	if (rc == 0 && op->kind == BNET_COLL_ALLREDUCE && (op->algo < BNET_ALGO_AUTO || op->algo > BNET_ALGO_DIRECT))
+		rc = bnet_coll_fail(coll, -EINVAL, "unknown allreduce algorithm %d", op->algo);
+	if (rc == 0 && has_root(op->kind))
+		rc = bnet_coll_check_root(coll, bnet_coll_kind_name(op->kind), op->root);
+	if (rc == 0 && op->kind == BNET_COLL_ALL_TO_ALLV)
+		rc = check_all_to_allv(coll, op);
+	return rc;
+}
+
+static struct course course_of(const struct bnet_coll *coll, const bnet_op_t *op)
+{
+	const size_t element = bnet_coll_dtype_size(op->dtype), bytes = op->count * element;
+	char *send = (char *)(uintptr_t)op->send;
+
+	return (struct course){
+		.op = op,
+		.send = send,
+		.recv = op->recv,
+		.from = {.base = send, .each = op->sends, .bytes = bytes, .counts = op->send_counts, .unit = element},
+		.to = {.base = op->recv, .each = op->recvs, .bytes = bytes, .counts = op->recv_counts, .unit = element},
+		.bytes = op->kind == BNET_COLL_ALL_TO_ALLV ? 0 : bytes,
+		.is_root = has_root(op->kind) && op->root == coll->rank,
+	};
+}
+
+/* ---- the memory of an operation: connections register it ---- */
+
+static struct bnet_coll_region whole(const void *base, size_t bytes)
+{
+	return (struct bnet_coll_region){(char *)(uintptr_t)base, bytes};
+}
+
+/* From the first byte of any block to the last one: with other memory in between, which nobody touches. */
+static struct bnet_coll_region span(const struct bnet_coll_blocks *blocks, int nranks)
+{
+	uintptr_t first = UINTPTR_MAX, last = 0;
+
+	for (int rank = 0; rank < nranks; rank++) {
+		const uintptr_t at = (uintptr_t)bnet_coll_block_at(blocks, rank);
+		const size_t bytes = bnet_coll_block_bytes(blocks, rank);
+
+		if (bytes == 0)
+			continue;
+		first = at < first ? at : first;
+		last = at + bytes > last ? at + bytes : last;
+	}
+	return last == 0 ? whole(NULL, 0) : whole((void *)first, last - first);
+}
+
+static struct bnet_coll_region send_region(const struct bnet_coll *coll, const struct course *course)
+{
+	switch (course->op->kind) {
+	case BNET_COLL_REDUCE_SCATTER:
+	case BNET_COLL_ALL_TO_ALL:
+	case BNET_COLL_ALL_TO_ALLV:
+		return span(&course->from, coll->nranks);
+	case BNET_COLL_SCATTER:
+		return course->is_root ? span(&course->from, coll->nranks) : whole(NULL, 0);
+	default:
+		return whole(course->send, course->bytes);
+	}
+}
+
+static struct bnet_coll_region recv_region(const struct bnet_coll *coll, const struct course *course)
+{
+	switch (course->op->kind) {
+	case BNET_COLL_ALL_GATHER:
+	case BNET_COLL_ALL_TO_ALL:
+	case BNET_COLL_ALL_TO_ALLV:
+		return span(&course->to, coll->nranks);
+	case BNET_COLL_GATHER:
+		return course->is_root ? span(&course->to, coll->nranks) : whole(NULL, 0);
+	case BNET_COLL_REDUCE:
+		return course->is_root ? whole(course->recv, course->bytes) : whole(NULL, 0);
+	default:
+		return whole(course->recv, course->bytes);
+	}
+}
+
+static struct bnet_coll_call call_of(const struct course *course)
+{
+	const bnet_op_t *op = course->op;
+	const int root = has_root(op->kind) ? op->root : BNET_COLL_ANY;
+
+	if (is_reduction(op->kind))
+		return bnet_coll_reduction(op->kind, course->bytes, root, op->dtype, op->op);
+	return bnet_coll_copy(op->kind, course->bytes, root);
+}
+
+/* ---- the courses ---- */
+
+static int alone(const struct course *course)
+{
+	const bool from_blocks = course->op->kind == BNET_COLL_REDUCE_SCATTER || course->op->kind == BNET_COLL_SCATTER;
+	const bool to_blocks = course->op->kind == BNET_COLL_ALL_GATHER || course->op->kind == BNET_COLL_GATHER;
+	const bool exchange = course->op->kind == BNET_COLL_ALL_TO_ALL || course->op->kind == BNET_COLL_ALL_TO_ALLV;
+	const char *from = from_blocks || exchange ? bnet_coll_block_at(&course->from, 0) : course->send;
+	char *to = to_blocks || exchange ? bnet_coll_block_at(&course->to, 0) : course->recv;
+	const size_t bytes = bnet_coll_block_bytes(&course->from, 0);
+
+	if (course->op->kind != BNET_COLL_BROADCAST && bytes > 0 && from != to)
+		memmove(to, from, bytes);
+	return 0;
+}
+
+static int on_host(struct bnet_coll *coll, const struct course *course)
+{
+	const bnet_op_t *op = course->op;
+	const char *send = course->send;
+	char *recv = course->recv;
+
+	switch (op->kind) {
+	case BNET_COLL_ALLREDUCE:
+		return bnet_coll_local_allreduce(coll, send, recv, course->bytes, op->dtype, op->op);
+	case BNET_COLL_REDUCE_SCATTER:
+		return bnet_coll_local_reduce_scatter(coll, &course->from, recv, op->dtype, op->op);
+	case BNET_COLL_ALL_GATHER:
+		return bnet_coll_local_all_gather(coll, send, &course->to);
+	case BNET_COLL_BROADCAST:
+		return bnet_coll_local_broadcast(coll, recv, course->bytes, op->root);
+	case BNET_COLL_REDUCE:
+		return bnet_coll_local_reduce(coll, send, recv, course->bytes, op->dtype, op->op, op->root);
+	case BNET_COLL_GATHER:
+		return bnet_coll_local_gather(coll, send, course->bytes, &course->to, op->root);
+	case BNET_COLL_SCATTER:
+		return bnet_coll_local_scatter(coll, &course->from, recv, course->bytes, op->root);
+	case BNET_COLL_BARRIER:
+		return bnet_coll_local_barrier(coll);
+	default:
+		return bnet_coll_local_all_to_all(coll, &course->from, &course->to);
+	}
+}
+
+static int over_network(struct bnet_coll *coll, const struct course *course)
+{
+	const bnet_op_t *op = course->op;
+	const char *send = course->send;
+	char *recv = course->recv;
+
+	switch (op->kind) {
+	case BNET_COLL_ALLREDUCE:
+		return bnet_coll_net_allreduce(coll, send, recv, op->count, op->dtype, op->op, op->algo);
+	case BNET_COLL_REDUCE_SCATTER:
+		return bnet_coll_ring_reduce_scatter(coll, &course->from, recv, op->dtype, op->op);
+	case BNET_COLL_ALL_GATHER:
+		return bnet_coll_ring_all_gather(coll, send, &course->to);
+	case BNET_COLL_BROADCAST:
+		return bnet_coll_net_broadcast(coll, recv, course->bytes, op->root);
+	case BNET_COLL_REDUCE:
+		return bnet_coll_net_reduce(coll, send, recv, course->bytes, op->dtype, op->op, op->root);
+	case BNET_COLL_GATHER:
+		return bnet_coll_net_gather(coll, send, course->bytes, &course->to, op->root);
+	case BNET_COLL_SCATTER:
+		return bnet_coll_net_scatter(coll, &course->from, recv, course->bytes, op->root);
+	case BNET_COLL_BARRIER:
+		return bnet_coll_net_barrier(coll);
+	default:
+		return bnet_coll_net_all_to_all(coll, &course->from, &course->to);
+	}
+}
+
+/* Only these do something although no rank has anything to send. */
+static bool may_be_empty(int kind)
+{
+	return kind == BNET_COLL_BARRIER || kind == BNET_COLL_ALL_TO_ALLV;
+}
+
+static int run(struct bnet_coll *coll, const struct course *course)
+{
+	if (course->bytes == 0 && !may_be_empty(course->op->kind))
+		return 0;
+	if (coll->nranks == 1)
+		return alone(course);
+	/* Who names an algorithm wants to see that one. */
+	if (bnet_coll_is_local(coll) && course->op->algo == BNET_ALGO_AUTO)
+		return on_host(coll, course);
+	return over_network(coll, course);
+}
+
+int bnet_coll_run(bnet_coll_t *coll, const bnet_op_t *op)
+{
+	struct bnet_coll_region send, recv;
+	struct course course;
+	int rc = check(coll, op);
+
+	if (rc != 0)
+		return rc;
+	course = course_of(coll, op);
+	send = send_region(coll, &course);
+	recv = recv_region(coll, &course);
+	rc = bnet_coll_begin(coll, call_of(&course), send, recv);
+	return rc != 0 ? rc : bnet_coll_end(coll, run(coll, &course));
+}
+
+/* ---- each operation by its name ---- */
+
+int bnet_coll_allreduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int algo)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_ALLREDUCE,
+						.send = send,
+						.recv = recv,
+						.count = count,
+						.dtype = dtype,
+						.op = op,
+						.algo = algo});
+}
+
+int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int op)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_REDUCE_SCATTER,
+						.send = send,
+						.recv = recv,
+						.count = count_per_rank,
+						.dtype = dtype,
+						.op = op});
+}
+
+int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_ALL_GATHER,
+						.send = send,
+						.recv = recv,
+						.count = count_per_rank,
+						.dtype = dtype});
+}
+
+int bnet_coll_broadcast(bnet_coll_t *coll, void *buf, size_t count, int dtype, int root)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_BROADCAST,
+						.send = buf,
+						.recv = buf,
+						.count = count,
+						.dtype = dtype,
+						.root = root});
+}
+
+int bnet_coll_all_to_all(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_ALL_TO_ALL,
+						.send = send,
+						.recv = recv,
+						.count = count_per_rank,
+						.dtype = dtype});
+}
+
+int bnet_coll_all_to_allv(bnet_coll_t *coll, const void *send, const size_t *send_counts, void *recv,
+			  const size_t *recv_counts, int dtype)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_ALL_TO_ALLV,
+						.send = send,
+						.recv = recv,
+						.send_counts = send_counts,
+						.recv_counts = recv_counts,
+						.dtype = dtype});
+}
+
+int bnet_coll_reduce(bnet_coll_t *coll, const void *send, void *recv, size_t count, int dtype, int op, int root)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_REDUCE,
+						.send = send,
+						.recv = recv,
+						.count = count,
+						.dtype = dtype,
+						.op = op,
+						.root = root});
+}
+
+int bnet_coll_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_GATHER,
+						.send = send,
+						.recv = recv,
+						.count = count_per_rank,
+						.dtype = dtype,
+						.root = root});
+}
+
+int bnet_coll_scatter(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype, int root)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_SCATTER,
+						.send = send,
+						.recv = recv,
+						.count = count_per_rank,
+						.dtype = dtype,
+						.root = root});
+}
+
+int bnet_coll_barrier(bnet_coll_t *coll)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_BARRIER});
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See round.h.
+ */
+#include "coll/round.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coll/check.h"
+#include "shared/wait.h"
+
+/* Longer than a change of thread on another processor takes. Where the ranks outnumber the processors, the one that is
+ * waited for may need this very processor. */
+#define SPIN_NS 20000
+
+static struct bnet_shared_patience patience_of(const struct bnet_coll *coll)
+{
+	return (struct bnet_shared_patience){.timeout_ns = coll->timeout_ns,
+					     .spin_ns = coll->host.spins ? SPIN_NS : 0,
+					     .aborted = &coll->aborted,
+					     .interrupted = coll->interrupted};
+}
+
+/* ---- errors ---- */
+
+static int has_left(struct bnet_coll *coll, int member)
+{
+	const struct bnet_shared_line *line = bnet_segment_line(&coll->host.segment, member);
+	const int rank = coll->host.ranks[member];
+
+	if (atomic_load(&line->state) != BNET_SHARED_LEFT)
+		return bnet_coll_fail(coll, -ECONNRESET, "%s: the process of rank %d, on this host, has ended",
+				      coll->operation, rank);
+	return bnet_coll_fail(coll, -ECONNRESET, "%s: rank %d, on this host, has left the group: %.*s", coll->operation,
+			      rank, BNET_SHARED_REASON - 1, line->reason);
+}
+
+static int wait_failed(struct bnet_coll *coll, int member, int rc)
+{
+	if (rc == -ECONNRESET)
+		return has_left(coll, member);
+	if (rc == -ECANCELED || rc == -EINTR)
+		return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
+	return bnet_coll_fail(coll, rc,
+			      "%s: rank %d waited %.3g s for rank %d, on this host; is that process running, and does "
+			      "it call the same operations in the same order?",
+			      coll->operation, coll->rank, (double)coll->timeout_ns / 1e9, coll->host.ranks[member]);
+}
+
+_Static_assert(sizeof(struct bnet_shared_note) == sizeof(struct bnet_coll_call), "a note is a call");
+
+static int differs(struct bnet_coll *coll, const struct bnet_shared_note *note, int rank)
+{
+	struct bnet_coll_call call;
+
+	memcpy(&call, note, sizeof(call));
+	return bnet_coll_check_differs(coll, &call, rank);
+}
+
+/* ---- a round ---- */
+
+int bnet_coll_round_begin(struct bnet_coll *coll, char **bank)
+{
+	struct bnet_coll_host *host = &coll->host;
+	const uint32_t round = ++host->round;
+	const struct bnet_shared_patience patience = patience_of(coll);
+
+	for (int step = 1; step < host->count; step++) {
+		const int member = bnet_coll_host_member(host, step);
+		int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_GOT, round - BNET_SHARED_BANKS,
+					   &patience);
+
+		if (rc != 0)
+			return wait_failed(coll, member, rc);
+	}
+	memcpy(&bnet_segment_line(&host->segment, host->index)->notes[round % BNET_SHARED_BANKS], &coll->call,
+	       sizeof(coll->call));
+	*bank = bnet_segment_bank(&host->segment, host->index, round);
+	return 0;
+}
+
+void bnet_coll_round_put(struct bnet_coll *coll)
+{
+	bnet_shared_publish(&coll->host.segment, BNET_SHARED_PUT, coll->host.round);
+}
+
+int bnet_coll_round_from(struct bnet_coll *coll, int member, const char **bank)
+{
+	const struct bnet_coll_host *host = &coll->host;
+	const struct bnet_shared_patience patience = patience_of(coll);
+	const struct bnet_shared_note *note;
+	int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_PUT, host->round, &patience);
+
+	if (rc != 0)
+		return wait_failed(coll, member, rc);
+	note = &bnet_segment_line(&host->segment, member)->notes[host->round % BNET_SHARED_BANKS];
+	if (memcmp(note, &coll->call, sizeof(coll->call)) != 0)
+		return differs(coll, note, host->ranks[member]);
+	*bank = bnet_segment_bank(&host->segment, member, host->round);
+	return 0;
+}
+
+void bnet_coll_round_end(struct bnet_coll *coll)
+{
+	bnet_shared_publish(&coll->host.segment, BNET_SHARED_GOT, coll->host.round);
+}

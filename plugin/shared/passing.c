@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See passing.h.
+ */
+#include "shared/passing.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/descriptors.h"
+#include "base/socket.h"
+
+/* A host has fewer ranks in a group than this; those beyond it ask again. */
+#define BACKLOG 256
+/* Who is slower than this is no rank. */
+#define SECRET_MS 1000
+
+union control {
+	struct cmsghdr header;
+	char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+static int open_socket(void)
+{
+	return bnet_fd_opened(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+void bnet_passing_close(struct bnet_passing *passing)
+{
+	if (passing->listener >= 0)
+		bnet_socket_close(passing->listener);
+	if (passing->answer_fd >= 0)
+		bnet_socket_close(passing->answer_fd);
+	passing->listener = passing->answer_fd = -1;
+}
+
+/* Bound without a name, a socket gets an abstract one from the kernel. */
+static bool listen_somewhere(struct bnet_passing *passing)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	socklen_t size = sizeof(name);
+
+	passing->listener = open_socket();
+	if (passing->listener < 0 || bind(passing->listener, (struct sockaddr *)&name, sizeof(sa_family_t)) != 0 ||
+	    listen(passing->listener, BACKLOG) != 0 ||
+	    getsockname(passing->listener, (struct sockaddr *)&name, &size) != 0 ||
+	    size != offsetof(struct sockaddr_un, sun_path) + BNET_SHARED_NAME)
+		return false;
+	memcpy(passing->card.name, name.sun_path, BNET_SHARED_NAME);
+	return true;
+}
+
+void bnet_passing_open(struct bnet_passing *passing)
+{
+	*passing = BNET_PASSING_NONE;
+	if (bnet_shared_card_fill(&passing->card) && listen_somewhere(passing))
+		return;
+	bnet_passing_close(passing);
+	passing->card.layout = 0;
+}
+
+static bool same_user(int fd)
+{
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+/* ---- the first rank ---- */
+
+static bool send_descriptor(int to, int fd)
+{
+	char byte = 0;
+	struct iovec part = {.iov_base = &byte, .iov_len = 1};
+	union control control = {.bytes = {0}};
+	struct msghdr message = {.msg_iov = &part,
+				 .msg_iovlen = 1,
+				 .msg_control = control.bytes,
+				 .msg_controllen = sizeof(control.bytes)};
+
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
+	return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
+}
+
+/* The others send the secret right after they connect. */
+static bool knows_secret(int fd, const struct bnet_shared_card *card)
+{
+	struct pollfd waits = {.fd = fd, .events = POLLIN};
+	uint64_t said[2];
+
+	return poll(&waits, 1, SECRET_MS) == 1 && recv(fd, said, sizeof(said), 0) == sizeof(said) &&
+	       memcmp(said, card->secret, sizeof(said)) == 0;
+}
+
+int bnet_passing_give(struct bnet_passing *passing, const struct bnet_segment *segment)
+{
+	while (passing->given < segment->count - 1) {
+		int fd = bnet_fd_opened(accept4(passing->listener, NULL, NULL, SOCK_CLOEXEC));
+
+		if (fd < 0)
+			return -EAGAIN;
+		if (same_user(fd) && knows_secret(fd, &passing->card) && send_descriptor(fd, segment->fd))
+			passing->given++;
+		bnet_socket_close(fd);
+	}
+	return 0;
+}
+
+/* ---- the others ---- */
+
+static int ask(struct bnet_passing *passing, const struct bnet_shared_card *first)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	const socklen_t size = offsetof(struct sockaddr_un, sun_path) + BNET_SHARED_NAME;
+	int rc;
+
+	memcpy(name.sun_path, first->name, BNET_SHARED_NAME);
+	passing->answer_fd = open_socket();
+	if (passing->answer_fd < 0)
+		return passing->answer_fd;
+	rc = connect(passing->answer_fd, (struct sockaddr *)&name, size) == 0 ? 0 : -errno;
+	if (rc == 0 && !same_user(passing->answer_fd))
+		rc = -EACCES;
+	if (rc == 0 && send(passing->answer_fd, first->secret, sizeof(first->secret), MSG_NOSIGNAL) < 0)
+		rc = -errno;
+	if (rc != 0) {
+		bnet_socket_close(passing->answer_fd);
+		passing->answer_fd = -1;
+	}
+	return rc;
+}
+
+/* The descriptor, or -errno. -EPROTO: there was none in the answer, or the first rank has closed the connection. */
+static int receive_descriptor(int from)
+{
+	char byte;
+	struct iovec part = {.iov_base = &byte, .iov_len = 1};
+	union control control;
+	struct msghdr message = {.msg_iov = &part,
+				 .msg_iovlen = 1,
+				 .msg_control = control.bytes,
+				 .msg_controllen = sizeof(control.bytes)};
+	const struct cmsghdr *header;
+	int fd;
+
+	if (recvmsg(from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+		return -errno;
+	header = CMSG_FIRSTHDR(&message);
+	if (header == NULL || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -EPROTO;
+	memcpy(&fd, CMSG_DATA(header), sizeof(int));
+	return bnet_fd_opened(fd);
+}
+
+int bnet_passing_take(struct bnet_passing *passing, const struct bnet_shared_card *first, int count, int index,
+		      struct bnet_segment *segment)
+{
+	int fd, rc = 0;
+
+	if (passing->answer_fd < 0)
+		rc = ask(passing, first);
+	if (rc != 0)
+		return rc;
+	fd = receive_descriptor(passing->answer_fd);
+	return fd < 0 ? fd : bnet_segment_attach(segment, fd, count, index);
+}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""A group's collectives: the library's queue runs them one at a time, in the order of the calls."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import Any
+
+from .._native import library
+from . import _interrupt
+from ._handle import Handle
+from ._rendezvous import Endpoint, RankMissing, Rendezvous, failed
+from ._reporter import Reporter
+from ._tickets import Ticket
+
+#: Seconds between two looks for signals while a thread waits in the library.
+_SLICE_S = 0.1
+
+
+class Collectives:
+    """All methods may be called from any thread."""
+
+    def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
+        self._lib = library.load()
+        self._label = label
+        self._endpoint = Endpoint("collectives", label, rendezvous, rank, nranks, collective=True)
+        self._coll = self._endpoint.coll
+        out = library.ffi.new("bnet_queue_t **")
+        rc = self._lib.bnet_queue_create(out, self._coll)
+        if rc != 0:
+            self._lib.bnet_coll_destroy(self._coll)
+            raise MemoryError(f"bagua_net, {label}: out of memory")
+        self._queue = out[0]
+        self._handle = Handle(self._queue, self._lib.bnet_queue_destroy)
+        self.reporter = Reporter(f"{label} futures", lambda seen: self._lib.bnet_queue_ended(self._queue, seen))
+        self._joining = threading.Lock()
+        self._joined = False
+        self._missing = ""  # why the other ranks were not found
+        self._ended = f"bagua_net {label} was shut down; make a new group"
+        self._inline: int | None = None  # the thread that runs its own operation
+        self.timeout_s = timeout_s
+
+    # ---- operations ----
+
+    def run(self, operation: Any, limit_s: float | None, *, now: bool) -> Ticket:
+        """Posts an operation (``bnet_op_t *``), which with its arrays must live until the ticket is over.
+
+        Args:
+            limit_s: seconds without any progress after which it fails; None: the group's.
+            now: the caller waits for it: it may run on the caller's thread, and be over on return.
+
+        Raises:
+            RuntimeError: the group was shut down or belongs to the parent process, or no thread can start.
+        """
+        limit = self.timeout_s if limit_s is None else limit_s
+        out = library.ffi.new("bnet_ticket_t **")
+        with self._handle as queue:
+            if not self._joined:
+                self._join(queue, limit, now=now)
+            if now:
+                rc = self._run_here(queue, operation, limit, out)
+            else:
+                rc = self._lib.bnet_queue_post(queue, operation, limit, out)
+        if rc != 0:
+            raise self._refused(rc)
+        interrupted = _interrupt.raised() if now else None
+        if interrupted is not None:
+            raise interrupted
+        return Ticket(out[0])
+
+    def _refused(self, rc: int) -> Exception:
+        if rc != -errno.ESHUTDOWN:
+            return RuntimeError(f"bagua_net, {self._label}: no operation can start: error {-rc}")
+        if self._missing:  # the group was ended while this operation looked for the others
+            return failed(self._label, self._missing, 0)
+        return RuntimeError(self._ended)
+
+    def _run_here(self, queue: Any, operation: Any, limit: float, out: Any) -> int:
+        before, self._inline = self._inline, threading.get_ident()
+        try:
+            return int(self._lib.bnet_queue_run(queue, operation, limit, _interrupt.callback(), out))
+        finally:
+            self._inline = before
+
+    # ---- the other ranks ----
+
+    def _join(self, queue: Any, limit: float, *, now: bool) -> None:
+        """Finds the other ranks: here, or on a thread where the caller does not wait."""
+        with self._joining:
+            if self._joined:
+                return
+            if now:
+                self._find(queue, limit)
+            else:
+                thread = threading.Thread(target=self._find_for, args=(limit,), name=f"{self._label} rendezvous")
+                thread.daemon = True
+                thread.start()
+            self._joined = True
+
+    def _find_for(self, limit: float) -> None:
+        try:
+            with self._handle as queue:
+                self._find(queue, limit)
+        except RuntimeError:  # the group ends already, without its operations
+            with self._handle.held() as queue:
+                if queue is not None:
+                    self._lib.bnet_queue_fail(queue, b"the group was shut down before its ranks had met")
+
+    def _find(self, queue: Any, limit: float) -> None:
+        try:
+            rows = self._endpoint.rows(limit)
+        except RankMissing as missing:
+            self._missing = str(missing)
+            self._lib.bnet_queue_fail(queue, self._missing.encode())
+        except RuntimeError as unreachable:  # torch's store errors
+            self._lib.bnet_queue_fail(queue, f"the store cannot be reached: {unreachable}".encode())
+        else:
+            if self._lib.bnet_queue_connect(queue, rows, len(rows), limit) != 0:
+                self._lib.bnet_queue_fail(queue, b"out of memory")
+
+    # ---- the end ----
+
+    def abort(self) -> None:
+        """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
+        self._endpoint.give_up()
+        with self._handle.held() as queue:
+            if queue is not None:
+                self._lib.bnet_coll_abort(self._coll)
+
+    def close(self) -> None:
+        """Waits for the operations in progress, and releases everything. Repeated calls do nothing.
+
+        An operation of the calling thread itself, interrupted by a signal handler, goes on after the handler, and
+        everything is released when it ends.
+        """
+        self._handle.refuse(self._ended)
+        with self._handle.held() as queue:
+            if queue is not None:
+                self._lib.bnet_queue_close(queue)
+            if queue is not None and self._inline != threading.get_ident():
+                while self._lib.bnet_queue_drain(queue, _SLICE_S) != 0:
+                    pass
+                self.reporter.close()
+        self._handle.close()
+
+    def leave_to_parent(self, refusal: str) -> None:
+        """In a child of fork(): touches nothing of the library."""
+        self._handle.leave_to_parent(refusal)
+        self.reporter.leave_to_parent()
+        self._joining = threading.Lock()

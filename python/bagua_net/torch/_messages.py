@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""A group's point-to-point messages: tagged, between any two ranks, independent of the collectives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from .._native import library
+from ._handle import Handle
+from ._rendezvous import Endpoint, RankMissing, Rendezvous, failed
+from ._reporter import Reporter
+from ._tickets import Ticket
+
+#: Seconds without progress after which a group ends although sends are pending.
+GIVE_UP_S = 30.0
+#: struct bnet_tagged_frame of plugin/tagged/frame.h.
+_FRAME_BYTES = 40
+#: Seconds between two checks for progress.
+_LOOK_S = 1.0
+
+_log = logging.getLogger("bagua_net.torch")
+
+
+class Messages:
+    """All methods may be called from any thread.
+
+    A thread of the library moves the data; it starts with the first message and sleeps while there is nothing to do.
+    Messages have no deadline: in the library, one that expires would end all of them. The ranks must meet within the
+    group's timeout.
+    """
+
+    def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
+        self._lib = library.load()
+        self._label = label
+        self._endpoint = Endpoint("messages", label, rendezvous, rank, nranks, collective=False)
+        self._handle: Handle | None = None  # once the first message was posted
+        self._starting = threading.RLock()  # a signal handler may abort at any point
+        self._refusal = ""  # why no message is accepted any more; "": they are
+        self.reporter = Reporter(f"{label} message futures", self._wait_for_ends)
+        self.timeout_s = timeout_s
+
+    # ---- messages ----
+
+    def send(self, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
+        """Sends the bytes: they may be reused when the ticket is over.
+
+        Raises:
+            RuntimeError: the group was shut down or belongs to the parent process.
+            DistBackendError: that peer cannot be sent to.
+        """
+        return self._post(self._lib.bnet_messages_send, buffer, nbytes, peer, tag)
+
+    def receive(self, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
+        """Receives a message from ``peer``, or from any rank (-1). The ticket's result names the sender."""
+        return self._post(self._lib.bnet_messages_recv, buffer, nbytes, peer, tag)
+
+    def _post(self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
+        handle = self._handle or self._start()
+        out = library.ffi.new("bnet_ticket_t **")
+        with handle as messages:
+            rc = function(messages, buffer, nbytes, peer, tag, out)
+        if rc != 0:
+            raise failed(self._label, f"no message can be exchanged with rank {peer}", rc)
+        return Ticket(out[0])
+
+    def _start(self) -> Handle:
+        with self._starting:
+            if self._handle is None:
+                self._refuse_if_ended()
+                rows = self._rows()
+                self._refuse_if_ended()  # a signal handler has ended the group meanwhile
+                self._handle = Handle(self._create(rows), self._lib.bnet_messages_destroy)
+                if self._refusal:
+                    self._handle.refuse(self._refusal)
+                    self._handle.close()
+            return self._handle
+
+    def _refuse_if_ended(self) -> None:
+        if self._refusal:
+            raise RuntimeError(self._refusal)
+
+    def _rows(self) -> bytes:
+        try:
+            return self._endpoint.rows(self.timeout_s)
+        except RankMissing as missing:
+            raise failed(self._label, str(missing), 0) from None
+
+    def _create(self, rows: bytes) -> Any:
+        """The library's object for messages. It takes the group over, which nobody else ends from here on."""
+        coll, self._endpoint.coll = self._endpoint.coll, library.ffi.NULL
+        if coll == library.ffi.NULL:
+            raise RuntimeError(self._refusal)
+        out = library.ffi.new("bnet_tagged_t **")
+        rc = self._lib.bnet_tagged_create(out, coll, rows)
+        if rc != 0:
+            error = failed(self._label, library.text(self._lib.bnet_coll_error(coll)), rc)
+            self._lib.bnet_coll_destroy(coll)
+            raise self._useless(error)
+        tagged, out = out[0], library.ffi.new("bnet_messages_t **")
+        rc = self._lib.bnet_messages_create(out, tagged)
+        if rc != 0:
+            self._lib.bnet_tagged_destroy(tagged)
+            raise self._useless(failed(self._label, "no thread can start for messages", rc))
+        return out[0]
+
+    def _useless(self, error: Exception) -> Exception:
+        self._refusal = str(error)
+        return error
+
+    def _wait_for_ends(self, seen: int) -> int:
+        assert self._handle is not None
+        with self._handle.held() as messages:
+            return seen if messages is None else int(self._lib.bnet_messages_ended(messages, seen))
+
+    # ---- the end ----
+
+    def finish_sends(self) -> None:
+        """Returns when all sends are done; accepts no more.
+
+        It also returns after :data:`GIVE_UP_S` without progress: otherwise, a program that fails and destroys the group
+        on its way out while its peers wait elsewhere would never show its error. Seconds are counted one at a time,
+        because this process and its peers may have been stopped in between.
+        """
+        self._refuse()
+        if self._handle is None:
+            return
+        with self._handle.held() as messages:
+            if messages is not None:
+                self._finish_sends(messages)
+
+    def _finish_sends(self, messages: Any) -> None:
+        left, moved, idle_s = self._lib.bnet_messages_sends(messages), self._moved(), 0.0
+        while self._lib.bnet_messages_drain(messages, _LOOK_S) != 0 and idle_s < GIVE_UP_S:
+            before = (left, moved)
+            left, moved = self._lib.bnet_messages_sends(messages), self._moved()
+            idle_s = 0.0 if (left, moved) != before else idle_s + _LOOK_S
+        left = self._lib.bnet_messages_sends(messages)
+        if left:
+            text = "%s ends with %d sends that nobody has received, and nothing has moved for %g s"
+            _log.warning(text, self._label, left, idle_s)
+
+    def _moved(self) -> int:
+        """Bytes that this process has sent, in any group, without the frames: each second, a waiting send asks by an
+        empty frame whether its peer is alive.
+        """
+        counters = library.ffi.new("bnet_counters_t *")
+        self._lib.bnet_counters(counters)
+        return int(counters.bytes_sent - _FRAME_BYTES * counters.messages_sent)
+
+    def _refuse(self) -> None:
+        self._refusal = self._refusal or f"{self._label} was shut down; make a new group"
+        if self._handle is not None:
+            self._handle.refuse(self._refusal)
+
+    def abort(self) -> None:
+        """Makes all pending messages fail. From any thread, at any time."""
+        self._refuse()
+        self._endpoint.give_up()
+        if self._handle is not None:
+            with self._handle.held() as messages:
+                if messages is not None:
+                    self._lib.bnet_messages_stop(messages)
+
+    def close(self) -> None:
+        """Releases everything; pending messages fail. Repeated calls do nothing."""
+        self.abort()
+        with self._starting:
+            self._refuse()
+            if self._handle is not None:
+                self.abort()  # it may have started just now
+                self.reporter.close()
+                self._handle.close()
+            self._endpoint.close()
+
+    def leave_to_parent(self, refusal: str) -> None:
+        """In a child of fork(): touches nothing of the library."""
+        self._starting = threading.RLock()
+        self._refusal = refusal
+        self._endpoint.coll = library.ffi.NULL
+        if self._handle is not None:
+            self._handle.leave_to_parent(refusal)
+        self.reporter.leave_to_parent()

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: MIT
+"""torch's operations in terms of the library's: what each is given is checked and described here.
+
+C++ (DDP's reducer, functional collectives) calls the methods through torch's trampolines, Python calls them by name;
+methods that torch 2.13 renamed have their old names as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .._native import library
+from . import _tensors as tensors
+from ._callbacks import Callbacks
+from ._collectives import Collectives
+from ._messages import Messages
+from ._work import Flights, Joint, Message, Work
+
+_NO_TIME = timedelta(0)
+
+
+def _seconds(timeout: timedelta | None) -> float | None:
+    """The timeout in an operation's options. None: the group's, which torch expresses by any value not positive."""
+    return timeout.total_seconds() if timeout is not None and timeout > _NO_TIME else None
+
+
+class Block(threading.local):
+    """The operations that this thread has started since it began to coalesce; None: it does not coalesce."""
+
+    works: list[Work] | None = None
+
+
+class Operations:
+    """For a class that has a rank, a size, collectives and messages. Every method returns a work."""
+
+    _rank: int
+    _size: int
+    _label: str
+    _timeout_s: float
+    _collectives: Collectives
+    _messages: Messages
+    _callbacks: Callbacks
+    _coalescing: Block
+    _flights: Flights
+
+    def _check_use(self) -> None:
+        """Raises ValueError where the group must not be used as it was made."""
+
+    # ---- running a collective ----
+
+    def _run(
+        self,
+        calls: Sequence[dict[str, Any]],
+        result: list[Any],
+        opts: Any,
+        *,
+        held: Any = None,
+        store: Callable[[], None] | None = None,
+    ) -> Work:
+        """Posts one operation after the other, each given by the fields of ``bnet_op_t``.
+
+        Args:
+            result: the tensors of the future.
+            held: what must live until the end, besides the fields themselves.
+            store: what remains to be done then.
+        """
+        self._check_use()
+        lib, limit = library.load(), _seconds(getattr(opts, "timeout", None))
+        now = not getattr(opts, "asyncOp", True)
+        operations = [library.ffi.new("bnet_op_t *", call | {"kind": getattr(lib, call["kind"])}) for call in calls]
+        run = self._collectives.run
+        tickets = [run(operation, limit, now=now) for operation in operations]
+        reports = (self._collectives.reporter, self._callbacks)
+        return self._began(Work(self._label, tickets, result, (operations, calls, held), store, reports, self._flights))
+
+    def _began(self, work: Work) -> Work:
+        if self._coalescing.works is not None:
+            self._coalescing.works.append(work)
+        return work
+
+    # ---- from one rank or to one rank ----
+
+    def broadcast(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        tensor = tensors.only(tensor_list, "broadcast")
+        tensors.check(tensor, "broadcast")
+        root = opts.rootRank if opts is not None else 0
+        places = tensors.Places([tensor], reads=root == self._rank)
+        call = _copy("BNET_COLL_BROADCAST", places.plain[0], root=root)
+        return self._run([call], [tensor], opts, held=places, store=places.store)
+
+    def reduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        tensor = tensors.only(tensor_list, "reduce")
+        tensors.check(tensor, "reduce")
+        opts = opts if opts is not None else dist.ReduceOptions()
+        is_root = opts.rootRank == self._rank
+        places = tensors.Places([tensor], reads=True)
+        call = _reduction("BNET_COLL_REDUCE", places.plain[0], opts.reduceOp) | {"root": opts.rootRank}
+        call["recv"] = call["send"] if is_root else library.ffi.NULL
+        return self._run([call], [tensor], opts, held=places, store=places.store if is_root else None)
+
+    def gather(
+        self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        tensor = tensors.only(input_tensors, "gather")
+        tensors.check(tensor, "gather")
+        root = opts.rootRank if opts is not None else 0
+        outputs = list(tensors.only(output_tensors, "gather")) if root == self._rank else []
+        if root == self._rank:
+            self._one_each(outputs, "gather")
+            tensors.same(outputs, tensor, "gather")
+        places, send = tensors.Places(outputs), tensors.contiguous(tensor)
+        call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": library.ffi.NULL}
+        if root == self._rank:
+            call["recvs"] = tensors.addresses(places.plain)
+        return self._run([call], outputs, opts, held=(places, send), store=places.store)
+
+    def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        """Only the root has an ``output``; torch passes an empty tensor on the others."""
+        root = opts.rootRank if opts is not None else 0
+        tensors.check(tensor, "gather_single")
+        if root == self._rank:
+            self._check_share(output, tensor, "gather_single")
+        places, send = tensors.Places([output]), tensors.contiguous(tensor)
+        call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": tensors.address(places.plain[0])}
+        return self._run([call], [output], opts, held=(places, send), store=places.store)
+
+    def scatter(
+        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        tensor = tensors.only(output_tensors, "scatter")
+        tensors.check(tensor, "scatter")
+        root = opts.rootRank if opts is not None else 0
+        inputs = list(tensors.only(input_tensors, "scatter")) if root == self._rank else []
+        if root == self._rank:
+            self._one_each(inputs, "scatter")
+            tensors.same(inputs, tensor, "scatter")
+        places, sends = tensors.Places([tensor]), [tensors.contiguous(one) for one in inputs]
+        call = _copy("BNET_COLL_SCATTER", places.plain[0], root=root) | {"send": library.ffi.NULL}
+        if root == self._rank:
+            call["sends"] = tensors.addresses(sends)
+        return self._run([call], [tensor], opts, held=(places, sends), store=places.store)
+
+    # ---- from all ranks to all ----
+
+    def allreduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        tensor = tensors.only(tensor_list, "allreduce")
+        tensors.check(tensor, "allreduce")
+        opts = opts if opts is not None else dist.AllreduceOptions()
+        places = tensors.Places([tensor], reads=True)
+        call = _reduction("BNET_COLL_ALLREDUCE", places.plain[0], opts.reduceOp)
+        return self._run([call], [tensor], opts, held=places, store=places.store)
+
+    def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
+        alike: dict[torch.dtype, list[torch.Tensor]] = {}
+        for tensor in tensor_list:
+            tensors.check(tensor, "allreduce_coalesced")
+            tensors.reduction(tensor.dtype, opts.reduceOp)
+            alike.setdefault(tensor.dtype, []).append(tensor)
+        joined = {dtype: tensors.joined(group) for dtype, group in alike.items()}
+        calls = [_reduction("BNET_COLL_ALLREDUCE", values, opts.reduceOp) for values in joined.values()]
+
+        def store() -> None:
+            for dtype, group in alike.items():
+                tensors.split(joined[dtype], group)
+
+        return self._run(calls, list(tensor_list), opts, held=joined, store=store)
+
+    def allgather(
+        self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        return self.allgather_coalesced(
+            [[output] for output in tensors.only(output_tensors, "allgather")],
+            [tensors.only(input_tensors, "allgather")],
+            opts,
+            result=[list(output_tensors[0])],
+        )
+
+    def allgather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[torch.Tensor]],
+        input_list: Sequence[torch.Tensor],
+        opts: Any = None,
+        *,
+        result: list[Any] | None = None,
+    ) -> Work:
+        """``output_lists[rank][i]`` gets that rank's ``input_list[i]``."""
+        self._one_each(output_lists, "allgather")
+        calls, held, stores = [], [], []
+        for i, tensor in enumerate(input_list):
+            tensors.check(tensor, "allgather")
+            outputs = [row[i] for row in output_lists]
+            tensors.same(outputs, tensor, "allgather")
+            places, send = tensors.Places(outputs), tensors.contiguous(tensor)
+            calls.append(_copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(places.plain)})
+            held.append((places, send))
+            stores.append(places.store)
+        return self._run(calls, result or list(output_lists), opts, held=held, store=_all_of(stores))
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_share(output, tensor, "all_gather")
+        places, sends = tensors.Places(outputs), [tensors.contiguous(tensor) for tensor in inputs]
+        calls = [
+            _copy("BNET_COLL_ALL_GATHER", send) | {"recv": tensors.address(plain)}
+            for send, plain in zip(sends, places.plain, strict=True)
+        ]
+        return self._run(calls, list(outputs), opts, held=(places, sends), store=places.store)
+
+    def reduce_scatter(
+        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
+    ) -> Work:
+        output = tensors.only(output_tensors, "reduce_scatter")
+        inputs = list(tensors.only(input_tensors, "reduce_scatter"))
+        tensors.check(output, "reduce_scatter")
+        self._one_each(inputs, "reduce_scatter")
+        tensors.same(inputs, output, "reduce_scatter")
+        opts = opts if opts is not None else dist.ReduceScatterOptions()
+        places, sends = tensors.Places([output]), [tensors.contiguous(tensor) for tensor in inputs]
+        call = _reduction("BNET_COLL_REDUCE_SCATTER", places.plain[0], opts.reduceOp)
+        call |= {"send": library.ffi.NULL, "sends": tensors.addresses(sends)}
+        return self._run([call], [output], opts, held=(places, sends), store=places.store)
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        opts = opts if opts is not None else dist.ReduceScatterOptions()
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_share(tensor, output, "reduce_scatter")
+        places, sends = tensors.Places(outputs), [tensors.contiguous(tensor) for tensor in inputs]
+        calls = [
+            _reduction("BNET_COLL_REDUCE_SCATTER", plain, opts.reduceOp) | {"send": tensors.address(send)}
+            for send, plain in zip(sends, places.plain, strict=True)
+        ]
+        return self._run(calls, list(outputs), opts, held=(places, sends), store=places.store)
+
+    # ---- all to all ----
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> Work:
+        tensors.check(output, "all_to_all")
+        tensors.check(tensor, "all_to_all")
+        tensors.one_type([output, tensor], "all_to_all")
+        width = tensor.element_size()
+        recv_counts = [count * width for count in tensors.elements(output, output_splits, self._size)]
+        send_counts = [count * width for count in tensors.elements(tensor, input_splits, self._size)]
+        places, send = tensors.Places([output]), tensors.contiguous(tensor)
+        if send.data_ptr() == output.data_ptr():
+            send = send.clone()
+        call = _exchange(send_counts, recv_counts)
+        call |= {"send": tensors.address(send), "recv": tensors.address(places.plain[0])}
+        return self._run([call], [output], opts, held=(places, send), store=places.store)
+
+    def alltoall(
+        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        self._one_each(output_tensors, "all_to_all")
+        self._one_each(input_tensors, "all_to_all")
+        for tensor in (*output_tensors, *input_tensors):
+            tensors.check(tensor, "all_to_all")
+        tensors.one_type([*output_tensors, *input_tensors], "all_to_all")
+        places, sends = tensors.Places(output_tensors), [tensors.contiguous(tensor) for tensor in input_tensors]
+        call = _exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in places.plain])
+        call |= {"sends": tensors.addresses(sends), "recvs": tensors.addresses(places.plain)}
+        return self._run([call], list(output_tensors), opts, held=(places, sends), store=places.store)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._run([{"kind": "BNET_COLL_BARRIER"}], [], opts)
+
+    # ---- point to point ----
+
+    def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
+        tensor = tensors.only(tensor_list, "send")
+        tensors.check(tensor, "send")
+        self._check_peer(peer, "send")
+        plain = tensors.contiguous(tensor)
+        ticket = self._messages.send(tensors.address(plain), tensors.size_of(plain), peer, tag)
+        work = Message(
+            self._label, [ticket], [tensor], plain, None, (self._messages.reporter, self._callbacks), self._flights
+        )
+        return self._message(work, f"for rank {peer}", f"does it receive with this tag, {tag}?")
+
+    def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
+        tensor = tensors.only(tensor_list, "recv")
+        tensors.check(tensor, "recv")
+        self._check_peer(peer, "recv")
+        places = tensors.Places([tensor])
+        plain = places.plain[0]
+        ticket = self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag)
+        reports = (self._messages.reporter, self._callbacks)
+        work = Message(self._label, [ticket], [tensor], places, places.store, reports, self._flights)
+        whom, who = ("for any rank", "any") if peer < 0 else (f"for rank {peer}", "it")
+        return self._message(work, whom, f"does {who} send with this tag, {tag}?")
+
+    def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
+        return self.recv(tensor_list, -1, tag)
+
+    def _check_peer(self, peer: int, what: str) -> None:
+        self._check_use()
+        if peer == self._rank:
+            raise ValueError(f"bagua_net, {self._label}: {what}: rank {peer} cannot exchange messages with itself")
+
+    def _message(self, work: Message, whom: str, question: str) -> Work:
+        work.limit_s = self._timeout_s if self._timeout_s > 0 else None
+        late = f"rank {self._rank} waited {self._timeout_s:g} s in vain {whom}; {question}"
+        work.late = f"bagua_net, {self._label}: {late}"
+        return self._began(work)
+
+    # ---- coalescing ----
+
+    def _start_coalescing(self, device: Any) -> None:
+        self._coalescing.works = []
+
+    def _end_coalescing(self, device: Any) -> Joint:
+        parts, self._coalescing.works = self._coalescing.works or [], None
+        return Joint(parts)
+
+    # ---- checks ----
+
+    def _one_each(self, given: Sequence[Any], what: str) -> None:
+        if len(given) != self._size:
+            raise ValueError(f"{what}: {self._size} tensors are needed, one for each rank, not {len(given)}")
+
+    def _check_share(self, whole: torch.Tensor, share: torch.Tensor, what: str) -> None:
+        tensors.check(whole, what)
+        tensors.check(share, what)
+        if whole.dtype != share.dtype or whole.numel() != share.numel() * self._size:
+            raise ValueError(
+                f"{what}: the larger tensor must have {self._size} × the elements of the smaller one, of the same "
+                f"type; they have {whole.numel()} of {whole.dtype} and {share.numel()} of {share.dtype}"
+            )
+
+    # The names in torch up to 2.12.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+# ---- fields of bnet_op_t ----
+
+
+def _copy(kind: str, plain: torch.Tensor, *, root: int = 0) -> dict[str, Any]:
+    """The bytes of a contiguous tensor, both sent and received."""
+    at = tensors.address(plain)
+    fields = {"kind": kind, "dtype": tensors.BYTES, "count": tensors.size_of(plain), "root": root}
+    return fields | {"send": at, "recv": at}
+
+
+def _reduction(kind: str, plain: torch.Tensor, op: Any) -> dict[str, Any]:
+    """The elements of a contiguous tensor, both sent and received."""
+    dtype, number = tensors.reduction(plain.dtype, op)
+    at = tensors.address(plain)
+    return {"kind": kind, "dtype": dtype, "op": number, "count": plain.numel(), "send": at, "recv": at}
+
+
+def _exchange(send_counts: Sequence[int], recv_counts: Sequence[int]) -> dict[str, Any]:
+    """Blocks of so many bytes."""
+    counts = {
+        "send_counts": library.ffi.new("size_t[]", list(send_counts)),
+        "recv_counts": library.ffi.new("size_t[]", list(recv_counts)),
+    }
+    return {"kind": "BNET_COLL_ALL_TO_ALLV", "dtype": tensors.BYTES} | counts
+
+
+def _all_of(stores: Sequence[Callable[[], None] | None]) -> Callable[[], None] | None:
+    steps = [store for store in stores if store is not None]
+    if not steps:
+        return None
+
+    def store() -> None:
+        for step in steps:
+            step()
+
+    return store

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""How the ranks of a group find each other: rows of bytes in torch's store, and the library's objects that listen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from .._native import library
+from ._store import appears
+
+#: The version of the network table that is used: the newest.
+_API = 12
+_DEVICE = 0
+
+
+def failed(group: str, reason: str | None, rc: int) -> Exception:
+    """The exception of a failed operation."""
+    error: Exception = dist.DistBackendError(f"bagua_net, {group}: {reason or f'error {-rc}'}")
+    return error
+
+
+class RankMissing(Exception):
+    """A rank has not published its row in time, or the wait was aborted."""
+
+
+class Rendezvous:
+    """Rows of bytes that every rank of a group publishes in torch's store."""
+
+    def __init__(self, store: Any, rank: int, nranks: int) -> None:
+        self._store = store
+        self._nranks = nranks
+        # A store may outlive a group, and another group of the same name may follow. Each rank counts the groups that
+        # it has made in this store, separately for each size: a trainer may restart with fewer ranks and later with all
+        # of them again, so that some ranks have made fewer groups in total, but all have made as many of this size.
+        self.generation = f"{nranks}/{store.add(f'made/{nranks}/{rank}', 1)}"
+
+    def publish(self, kind: str, rank: int, row: bytes) -> None:
+        self._store.set(f"{self.generation}/{kind}/{rank}", row)
+
+    def collect(self, kind: str, timeout_s: float, given_up: threading.Event) -> list[bytes]:
+        """All ranks' rows, once published. Raises RankMissing, or the store's own error where it is unreachable."""
+        deadline, rows = time.monotonic() + timeout_s, []
+        for rank in range(self._nranks):
+            key = f"{self.generation}/{kind}/{rank}"
+            if appears(self._store, key, deadline, given_up):
+                rows.append(bytes(self._store.get(key)))
+            elif given_up.is_set():
+                raise RankMissing(f"aborted while rank {rank} had not made this group")
+            else:
+                raise RankMissing(
+                    f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
+                    "and does it make the same groups in the same order, with the same backend?"
+                )
+        return rows
+
+
+class Endpoint:
+    """The library's group object: it listens from the start and connects on first use."""
+
+    def __init__(
+        self, kind: str, group: str, rendezvous: Rendezvous, rank: int, nranks: int, *, collective: bool
+    ) -> None:
+        """``collective``: it shares memory with the ranks of this host, and ranks compare what they call."""
+        self._lib = library.load()
+        self._kind = kind
+        self._group = group
+        self._rendezvous = rendezvous
+        self._given_up = threading.Event()
+        out = library.ffi.new("bnet_coll_t **")
+        table = self._lib.bnet_net_table(_API)
+        self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
+        self.coll = out[0]
+        try:
+            if collective:
+                self._lib.bnet_coll_share(self.coll)
+                self._lib.bnet_coll_check_calls(self.coll)
+            row = library.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
+            self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
+            rendezvous.publish(kind, rank, bytes(library.ffi.buffer(row)))
+        except BaseException:
+            self._lib.bnet_coll_destroy(self.coll)
+            raise
+
+    def check(self, coll: Any, rc: int) -> None:
+        if rc != 0:
+            raise failed(self._group, library.text(self._lib.bnet_coll_error(coll)), rc)
+
+    def rows(self, timeout_s: float) -> bytes:
+        """All ranks' rows. Raises RankMissing, or the store's own error where it is unreachable."""
+        return b"".join(self._rendezvous.collect(self._kind, timeout_s, self._given_up))
+
+    def give_up(self) -> None:
+        """Aborts the wait for other ranks' rows. From any thread."""
+        self._given_up.set()
+
+    def close(self) -> None:
+        """Closes the sockets, unless another object has taken them over. Repeated calls do nothing."""
+        coll, self.coll = self.coll, library.ffi.NULL
+        self._lib.bnet_coll_destroy(coll)
