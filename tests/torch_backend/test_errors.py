@@ -52,6 +52,34 @@ def test_a_receive_of_another_size(ranks: Ranks) -> None:
     assert re.search("DistBackendError: .*rank 1 expects 396 bytes .*rank 0 sent 400", told[1])
 
 
+def diverged(here: Here, kind: str) -> list[str]:
+    """Rank 0 calls something else than the others, of the same size; all call two more operations."""
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    dist.barrier(group)
+    tensor = torch.ones(1000)
+    differs: dict[str, Callable[[], Any]] = {
+        "broadcast": lambda: dist.broadcast(tensor, src=1, group=group),
+        "maximum": lambda: dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group),
+        "float64": lambda: dist.all_reduce(torch.ones(500, dtype=torch.float64), group=group),
+    }
+    calls = [differs[kind] if here.rank == 0 else lambda: dist.all_reduce(tensor, group=group)]
+    told = [refusal(call) for call in calls + [lambda: dist.all_reduce(tensor, group=group)] * 2]
+    group.abort()
+    dist.destroy_process_group(group)
+    return told
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "maximum", "float64"])
+def test_ranks_that_call_different_operations(ranks: Ranks, kind: str) -> None:
+    """Each rank has an error by the next operation at the latest, which names both calls. None has a wrong result."""
+    for told in ranks.run(diverged, kind, seconds=60):
+        assert told[0] == "accepted" or told[0] == told[1], told
+        assert told[1] == told[2], told
+        assert told[1].startswith("DistBackendError: bagua_net, group "), told
+        assert kind in told[1], told
+        assert "sum of float32" in told[1], told
+
+
 def one_leaves(here: Here) -> str:
     """Rank 0 is done and its group is destroyed. The others go on without it."""
     group = dist.new_group()

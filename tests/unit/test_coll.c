@@ -501,6 +501,33 @@ static void peer_disagrees(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* Both ranks learn what the other one calls, whichever notices first. */
+static void calls_differ(struct rank *rank)
+{
+	float buf[100] = {0};
+	int rc = 0;
+
+	check_ok(rank, bnet_coll_barrier(rank->coll));
+	if (rank->rank == 0)
+		rc = bnet_coll_allreduce(rank->coll, buf, buf, 100, BNET_FLOAT32, BNET_SUM, BNET_ALGO_AUTO);
+	else
+		rc = bnet_coll_broadcast(rank->coll, buf, 400, BNET_UINT8, 0);
+	check_error(rank, rc, -EPROTO, "allreduce (operation 2 of the group, 400 bytes, sum of float32)");
+	check_error(rank, rc, -EPROTO, "broadcast (operation 2 of the group, 400 bytes, root 0)");
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void reductions_differ(struct rank *rank)
+{
+	float buf[100000] = {0};
+	const int op = rank->rank == 0 ? BNET_SUM : BNET_MAX;
+	int rc = bnet_coll_allreduce(rank->coll, buf, buf, 100000, BNET_FLOAT32, op, BNET_ALGO_RING);
+
+	check_error(rank, rc, -EPROTO, "sum of float32");
+	check_error(rank, rc, -EPROTO, "maximum of float32");
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
 static void peer_never_connects(struct rank *rank)
 {
 	int32_t x = 0;
@@ -570,6 +597,8 @@ int main(void)
 		}
 		for (size_t i = 0; i < sizeof(failures) / sizeof(failures[0]); i++)
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, failures[i]);
+		run_group(&checking, versions[v], 2, calls_differ);
+		run_group(&checking, versions[v], 2, reductions_differ);
 		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
 		for (int nranks = 2; nranks <= 4; nranks++)
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
