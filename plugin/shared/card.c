@@ -5,6 +5,7 @@
 #include "shared/card.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,8 +29,19 @@ static bool read_boot(char boot[40])
 	return n == 36;
 }
 
+/* FNV-1a. */
+static uint64_t hash(const char *text)
+{
+	uint64_t value = 0xcbf29ce484222325;
+
+	for (; *text != '\0'; text++)
+		value = (value ^ (unsigned char)*text) * 0x100000001b3;
+	return value;
+}
+
 bool bnet_shared_card_fill(struct bnet_shared_card *card)
 {
+	const char *host_id = getenv("NCCL_HOSTID");
 	struct stat net;
 
 	*card = (struct bnet_shared_card){.layout = 0};
@@ -37,6 +49,7 @@ bool bnet_shared_card_fill(struct bnet_shared_card *card)
 		return false;
 	card->net_device = (uint64_t)net.st_dev;
 	card->net_inode = (uint64_t)net.st_ino;
+	card->host_id = hash(host_id != NULL ? host_id : "");
 	card->user = (uint32_t)geteuid();
 	card->secret[0] = bnet_random();
 	card->secret[1] = bnet_random();
@@ -47,5 +60,6 @@ bool bnet_shared_card_fill(struct bnet_shared_card *card)
 bool bnet_shared_card_same_host(const struct bnet_shared_card *a, const struct bnet_shared_card *b)
 {
 	return a->layout == LAYOUT && b->layout == LAYOUT && a->net_device == b->net_device &&
-	       a->net_inode == b->net_inode && a->user == b->user && memcmp(a->boot, b->boot, sizeof(a->boot)) == 0;
+	       a->net_inode == b->net_inode && a->host_id == b->host_id && a->user == b->user &&
+	       memcmp(a->boot, b->boot, sizeof(a->boot)) == 0;
 }

@@ -16,15 +16,16 @@ struct bnet_shared_card {
 	uint64_t layout; /* of the shared memory, with the library's version; 0: this rank shares none */
 	uint64_t secret[2];
 	/* Equal on the ranks that can share memory: one boot of one machine, one network namespace (the names of
-	 * abstract sockets end there), one user. */
+	 * abstract sockets end there), one user, and one NCCL_HOSTID, by which NCCL's users divide a machine. */
 	uint64_t net_device;
 	uint64_t net_inode;
+	uint64_t host_id; /* a hash of NCCL_HOSTID */
 	uint32_t user;
 	char boot[40];
 	unsigned char name[BNET_SHARED_NAME];
 	char reserved[6];
 };
-_Static_assert(sizeof(struct bnet_shared_card) == 96, "a card is part of what ranks exchange");
+_Static_assert(sizeof(struct bnet_shared_card) == 104, "a card is part of what ranks exchange");
 
 /* Fills in all but the name. False where the kernel does not say where the process is: then the layout is 0. */
 bool bnet_shared_card_fill(struct bnet_shared_card *card);

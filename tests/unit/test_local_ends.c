@@ -45,9 +45,6 @@ static bnet_coll_t *join(int rank)
 	check_int(bnet_coll_listen(coll, board->rows[rank]), 0);
 	reach(&board->written, RANKS);
 	check_int(bnet_coll_connect(coll, board->rows, TIMEOUT_S), 0);
-	check(coll->host.shared);
-	check_int(coll->host.count, RANKS);
-	check_int(coll->host.index, rank);
 	return coll;
 }
 
@@ -135,6 +132,13 @@ static void late(bnet_coll_t *coll, float *buf)
 	atomic_store(&board->done, 1);
 }
 
+/* NCCL_HOSTID divides the machine: rank 2 is alone, and then all use the network. */
+static void divided(bnet_coll_t *coll, float *buf)
+{
+	check(!bnet_coll_is_local(coll));
+	check_int(allreduce(coll, buf, 1000), 0);
+}
+
 /* ---- processes ---- */
 
 static int descriptors(void)
@@ -149,9 +153,17 @@ static int descriptors(void)
 static void rank_main(int rank, void (*body)(bnet_coll_t *, float *))
 {
 	float *buf = calloc(100000, sizeof(float));
-	bnet_coll_t *coll = join(rank);
+	bnet_coll_t *coll;
 
 	check(buf != NULL);
+	if (body == divided && rank == 2)
+		setenv("NCCL_HOSTID", "another", 1);
+	coll = join(rank);
+	if (body != divided) {
+		check(coll->host.shared);
+		check_int(coll->host.count, RANKS);
+		check_int(coll->host.index, rank);
+	}
 	body(coll, buf);
 	bnet_coll_destroy(coll);
 	free(buf);
@@ -189,5 +201,6 @@ int main(void)
 	run(differ, -1);
 	run(differ_in_type, -1);
 	run(late, -1);
+	run(divided, -1);
 	return 0;
 }
