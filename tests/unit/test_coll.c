@@ -588,8 +588,10 @@ int main(void)
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, barrier);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, identical);
 		}
-		for (int nranks = 2; nranks <= MOST_RANKS; nranks++) {
-			run_group(&checking, versions[v], nranks, collectives);
+		/* Neither depends on the version of the table. */
+		if (versions[v] == 12)
+			run_group(&checking, versions[v], MOST_RANKS, collectives);
+		for (int nranks = 2; nranks <= MOST_RANKS && versions[v] == 12; nranks++) {
 			run_group(&sharing, versions[v], nranks, bad_arguments);
 			run_group(&sharing, versions[v], nranks, collectives);
 			run_group(&sharing, versions[v], nranks, barrier);
