@@ -35,7 +35,7 @@ void bnet_coll_host_init(struct bnet_coll_host *host);
 void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_shared_card *card);
 /* The card of rank r is `stride` bytes after that of rank r - 1. 0 or -ENOMEM. */
 int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks);
-/* A step towards the memory. False: there is none left, for better or worse. */
+/* Goes on with making, giving or getting the memory. False: that is over, or has failed. */
 bool bnet_coll_host_step(struct bnet_coll_host *host);
 /* Can this rank use shared memory, or does it need none? */
 bool bnet_coll_host_able(const struct bnet_coll_host *host);

@@ -24,7 +24,7 @@ static void copy(char *to, const char *from, size_t bytes)
 		memcpy(to, from, bytes);
 }
 
-/* What is left of `total` from `at` on, at most `most`. */
+/* Bytes from offset `at` to the end of a block of `total` bytes, at most `most`. */
 static size_t left(size_t total, size_t at, size_t most)
 {
 	return at < total ? bnet_coll_min(most, total - at) : 0;

@@ -17,7 +17,7 @@
 
 /* A host has fewer ranks in a group than this; those beyond it ask again. */
 #define BACKLOG 256
-/* Who is slower than this is no rank. */
+/* How long a process that has connected may take to send the secret. */
 #define SECRET_MS 1000
 
 union control {
