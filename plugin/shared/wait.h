@@ -21,8 +21,8 @@ struct bnet_shared_patience {
 	int (*interrupted)(void);   /* NULL, or asked a few times a second: not 0 ends the wait */
 };
 
-/* Returns once the rank has published that round, or a later one: 0; -ECONNRESET: it has left, or its process is gone;
- * -ETIMEDOUT; -ECANCELED; -EINTR. What it wrote before is visible then. */
+/* Waits until the rank has published that round or a later one. 0: it has, and everything that it wrote before is
+ * visible. -ECONNRESET: it has left, or its process is gone. -ETIMEDOUT, -ECANCELED, -EINTR: this rank gives up. */
 int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_shared_word word, uint32_t round,
 		      const struct bnet_shared_patience *patience);
 /* Publishes this rank's round; everything written before becomes visible to those that wait for it. */
