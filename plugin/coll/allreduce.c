@@ -36,6 +36,7 @@
 #define SEGMENT ((size_t)1024 * 1024)
 
 struct operands {
+	const struct bnet_coll_circle *circle;
 	size_t count;
 	size_t bytes;
 	int dtype;
@@ -51,22 +52,24 @@ static void reduce(void *dst, const void *a, const void *b, const struct operand
 
 static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
+	const struct bnet_coll_circle *circle = operands->circle;
 	struct bnet_coll_flat flats[ALL_TO_ALL_RANKS - 1];
 	struct bnet_coll_pipe *pipes[ALL_TO_ALL_RANKS - 1];
 	const char *inputs[ALL_TO_ALL_RANKS];
-	char *scratch = bnet_coll_scratch(coll, (size_t)coll->nranks * operands->bytes);
+	char *scratch = bnet_coll_scratch(coll, (size_t)circle->count * operands->bytes);
 	int npipes = 0, rc;
 	char *sum;
 
 	if (scratch == NULL)
 		return -ENOMEM;
-	for (int rank = 0; rank < coll->nranks; rank++) {
-		char *slot = scratch + (size_t)rank * operands->bytes;
+	for (int place = 0; place < circle->count; place++) {
+		const int peer = bnet_coll_circle_rank(circle, place);
+		char *slot = scratch + (size_t)place * operands->bytes;
 
-		inputs[rank] = rank == coll->rank ? send : slot;
-		if (rank == coll->rank)
+		inputs[place] = place == circle->at ? send : slot;
+		if (place == circle->at)
 			continue;
-		bnet_coll_flat_init(&flats[npipes], send, operands->bytes, rank, slot, operands->bytes, rank, NULL);
+		bnet_coll_flat_init(&flats[npipes], send, operands->bytes, peer, slot, operands->bytes, peer, NULL);
 		pipes[npipes] = &flats[npipes].pipe;
 		npipes++;
 	}
@@ -74,9 +77,9 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 	if (rc != 0)
 		return rc;
 	/* Only the last step writes to recv, which may be this rank's input. */
-	sum = scratch + (size_t)coll->rank * operands->bytes;
-	for (int rank = 1; rank < coll->nranks; rank++)
-		reduce(rank == coll->nranks - 1 ? recv : sum, rank == 1 ? inputs[0] : sum, inputs[rank], operands);
+	sum = scratch + (size_t)circle->at * operands->bytes;
+	for (int place = 1; place < circle->count; place++)
+		reduce(place == circle->count - 1 ? recv : sum, place == 1 ? inputs[0] : sum, inputs[place], operands);
 	return 0;
 }
 
@@ -85,13 +88,15 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 
 static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, const struct operands *operands)
 {
+	const struct bnet_coll_circle *circle = operands->circle;
+
 	for (int distance = 1; distance < power; distance *= 2) {
-		const int peer = coll->rank ^ distance;
+		const int place = circle->at ^ distance, peer = bnet_coll_circle_rank(circle, place);
 		int rc = bnet_coll_exchange(coll, sum, operands->bytes, peer, other, operands->bytes, peer);
 
 		if (rc != 0)
 			return rc;
-		if (coll->rank < peer)
+		if (circle->at < place)
 			reduce(sum, sum, other, operands);
 		else
 			reduce(sum, other, sum, operands);
@@ -101,43 +106,49 @@ static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, 
 
 static int recursive_doubling(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
+	const struct bnet_coll_circle *circle = operands->circle;
 	const size_t bytes = operands->bytes;
 	char *other = bnet_coll_scratch(coll, bytes);
-	int power = 1, rc = 0;
+	int power = 1, peer, rc = 0;
 
 	if (other == NULL)
 		return -ENOMEM;
-	while (2 * power <= coll->nranks)
+	while (2 * power <= circle->count)
 		power *= 2;
-	if (coll->rank >= power) {
-		rc = bnet_coll_exchange(coll, send, bytes, coll->rank - power, NULL, 0, -1);
-		return rc != 0 ? rc : bnet_coll_exchange(coll, NULL, 0, -1, recv, bytes, coll->rank - power);
+	if (circle->at >= power) {
+		peer = bnet_coll_circle_rank(circle, circle->at - power);
+		rc = bnet_coll_exchange(coll, send, bytes, peer, NULL, 0, -1);
+		return rc != 0 ? rc : bnet_coll_exchange(coll, NULL, 0, -1, recv, bytes, peer);
 	}
 	if (recv != send)
 		memcpy(recv, send, bytes);
-	if (coll->rank + power < coll->nranks) {
-		rc = bnet_coll_exchange(coll, NULL, 0, -1, other, bytes, coll->rank + power);
-		if (rc != 0)
-			return rc;
-		reduce(recv, recv, other, operands);
-	}
+	if (circle->at + power >= circle->count)
+		return double_up(coll, recv, other, power, operands);
+	peer = bnet_coll_circle_rank(circle, circle->at + power);
+	rc = bnet_coll_exchange(coll, NULL, 0, -1, other, bytes, peer);
+	if (rc != 0)
+		return rc;
+	reduce(recv, recv, other, operands);
 	rc = double_up(coll, recv, other, power, operands);
-	if (rc == 0 && coll->rank + power < coll->nranks)
-		rc = bnet_coll_exchange(coll, recv, bytes, coll->rank + power, NULL, 0, -1);
-	return rc;
+	return rc != 0 ? rc : bnet_coll_exchange(coll, recv, bytes, peer, NULL, 0, -1);
 }
 
-static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype, int op)
+static int direct(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send, char *recv,
+		  size_t count, int dtype, int op)
 {
 	const size_t element = bnet_coll_dtype_size(dtype);
 
 	for (size_t at = 0; at < count; at += SEGMENT / element) {
 		const size_t n = bnet_coll_min(SEGMENT / element, count - at);
-		const struct operands operands = {.count = n, .bytes = n * element, .dtype = dtype, .op = op};
+		const struct operands operands = {.circle = circle,
+						  .count = n,
+						  .bytes = n * element,
+						  .dtype = dtype,
+						  .op = op};
 		const char *from = send + at * element;
 		char *to = recv + at * element;
-		int rc = coll->nranks <= ALL_TO_ALL_RANKS ? all_to_all(coll, from, to, &operands)
-							  : recursive_doubling(coll, from, to, &operands);
+		int rc = circle->count <= ALL_TO_ALL_RANKS ? all_to_all(coll, from, to, &operands)
+							   : recursive_doubling(coll, from, to, &operands);
 
 		if (rc != 0)
 			return rc;
@@ -146,20 +157,19 @@ static int direct(struct bnet_coll *coll, const char *send, char *recv, size_t c
 	return 0;
 }
 
-/* The largest message for which few steps beat few bytes. */
-static size_t direct_max(int nranks)
+bool bnet_coll_is_small(size_t bytes, int nranks)
 {
 	if (nranks == 2)
-		return DIRECT_MAX_PAIR;
-	return nranks <= ALL_TO_ALL_RANKS ? DIRECT_MAX_ALL_TO_ALL : DIRECT_MAX_DOUBLING;
+		return bytes <= DIRECT_MAX_PAIR;
+	return bytes <= (nranks <= ALL_TO_ALL_RANKS ? DIRECT_MAX_ALL_TO_ALL : DIRECT_MAX_DOUBLING);
 }
 
-int bnet_coll_net_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype, int op,
-			    int algo)
+int bnet_coll_net_allreduce(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send, char *recv,
+			    size_t count, int dtype, int op, int algo)
 {
-	const size_t bytes = count * bnet_coll_dtype_size(dtype);
+	const bool small = bnet_coll_is_small(count * bnet_coll_dtype_size(dtype), circle->count);
 
-	if (algo == BNET_ALGO_DIRECT || (algo == BNET_ALGO_AUTO && bytes <= direct_max(coll->nranks)))
-		return direct(coll, send, recv, count, dtype, op);
-	return bnet_coll_ring_allreduce(coll, send, recv, count, dtype, op);
+	if (algo == BNET_ALGO_DIRECT || (algo == BNET_ALGO_AUTO && small))
+		return direct(coll, circle, send, recv, count, dtype, op);
+	return bnet_coll_ring_allreduce(coll, circle, send, recv, count, dtype, op);
 }

@@ -7,6 +7,7 @@
  *
  *   size.h            arithmetic on sizes
  *   blocks.h          a buffer of one block for each rank
+ *   circle.h          the ranks among which data moves
  *   call.{c,h}        what a rank believes the group to be doing
  *   host.{c,h}        the ranks of this host, and the memory that they share
  *   log.{c,h}         the logger that a network is given, and the warnings it has logged
@@ -25,6 +26,7 @@
  *   root.{c,h}        reduce, gather and scatter: one rank has or gets everything
  *   all_to_all.{c,h}  all-to-all, barrier
  *   p2p.c             send and receive: public functions
+ *   hierarchy.{c,h}   allreduce, reduce-scatter and all-gather through shared memory and between hosts
  *   operation.c       every other public operation: checks, and the course that it takes
  *
  * Tagged messages (tagged/) use the group
@@ -39,6 +41,7 @@
 
 #include "bagua_net.h"
 #include "coll/call.h"
+#include "coll/circle.h"
 #include "coll/host.h"
 #include "nccl/client.h"
 
@@ -109,6 +112,11 @@ static inline int bnet_coll_ring_rank(const struct bnet_coll *coll, int step)
 	return (coll->rank + step + coll->nranks) % coll->nranks;
 }
 
+static inline struct bnet_coll_circle bnet_coll_everyone(const struct bnet_coll *coll)
+{
+	return (struct bnet_coll_circle){.at = coll->rank, .count = coll->nranks};
+}
+
 /* Between two questions to `interrupted`. */
 #define BNET_COLL_ASK_NS 100000000
 
@@ -133,7 +141,8 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 /* Takes the operation's result, deregisters its buffers and returns rc. After an error it closes every connection: the
  * networks stop touching the buffers, and the peers notice. */
 int bnet_coll_end(struct bnet_coll *coll, int rc);
-/* At least `bytes` bytes until the end of the current operation, aligned to a page. NULL: see the group's error. */
+/* At least `bytes` bytes until the end of the current operation, aligned to a page. Every call gives the same memory,
+ * unless it asks for more than the calls before. NULL: see the group's error. */
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes);
 /* The handle of memory within one of the group's regions, which is registered with the connection when that first carries
  * a part of it. An error is the network's. */

@@ -51,26 +51,65 @@ static bool processors_suffice(int ranks)
 	return sched_getaffinity(0, sizeof(set), &set) == 0 && ranks <= CPU_COUNT(&set);
 }
 
+/* The number of each rank's host, in the order of their first ranks; returns how many there are. */
+static int number_hosts(const char *cards, size_t stride, int nranks, int *numbers)
+{
+	int hosts = 0;
+
+	for (int rank = 0; rank < nranks; rank++) {
+		const int first = first_of(cards, stride, rank);
+
+		numbers[rank] = first == rank ? hosts++ : numbers[first];
+	}
+	return hosts;
+}
+
+/* Returns false where hosts have different numbers of members. */
+static bool fill_grid(struct bnet_coll_host *host, const int *numbers, int hosts, int nranks)
+{
+	if (hosts * host->count != nranks)
+		return false;
+	for (int at = 0; at < hosts; at++) {
+		int members = 0;
+
+		for (int rank = 0; rank < nranks; rank++) {
+			if (numbers[rank] != at)
+				continue;
+			if (members == host->count)
+				return false;
+			host->grid[members++ * hosts + at] = rank;
+		}
+	}
+	return true;
+}
+
 int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks)
 {
-	const int first = first_of(cards, stride, rank);
+	int *numbers = calloc((size_t)nranks, sizeof(numbers[0]));
+	int hosts;
 
 	host->ranks = calloc((size_t)nranks, sizeof(host->ranks[0]));
-	if (host->ranks == NULL)
+	host->grid = calloc((size_t)nranks, sizeof(host->grid[0]));
+	host->places = calloc((size_t)nranks, sizeof(host->places[0]));
+	if (numbers == NULL || host->ranks == NULL || host->grid == NULL || host->places == NULL) {
+		free(numbers);
 		return -ENOMEM;
+	}
+	hosts = number_hosts(cards, stride, nranks, numbers);
+	host->anywhere = hosts < nranks;
+	host->here = numbers[rank];
 	for (int other = 0; other < nranks; other++) {
-		const int head = first_of(cards, stride, other);
-
-		host->anywhere |= head != other;
-		if (head != first)
+		if (numbers[other] != host->here)
 			continue;
 		if (other == rank)
 			host->index = host->count;
 		host->ranks[host->count++] = other;
 	}
-	host->first = card_at(cards, stride, first);
+	host->hosts = fill_grid(host, numbers, hosts, nranks) ? hosts : 0;
+	host->first = card_at(cards, stride, host->ranks[0]);
 	host->spins = processors_suffice(host->count);
 	host->settled = host->count == 1;
+	free(numbers);
 	return 0;
 }
 
@@ -121,6 +160,9 @@ void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason)
 	bnet_passing_close(&host->passing);
 	bnet_segment_leave(&host->segment, reason);
 	free(host->ranks);
-	host->ranks = NULL;
-	host->count = 0;
+	free(host->grid);
+	free(host->places);
+	host->ranks = host->grid = NULL;
+	host->places = NULL;
+	host->count = host->hosts = 0;
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "coll/circle.h"
 #include "shared/passing.h"
 
 /* Members are the ranks of the host, counted in the order of their ranks. */
@@ -23,6 +24,12 @@ struct bnet_coll_host {
 	int count;
 	int index;  /* this rank's */
 	int *ranks; /* count of them */
+	/* Where every host has as many members as this one: the ranks by member and host, those of member 0 first, and
+	 * hosts in the order of their first ranks. Else hosts is 0. */
+	int hosts;
+	int here; /* this host */
+	int *grid;
+	void **places; /* one for each rank of the group: for arrays of addresses */
 	uint32_t round;
 	struct bnet_segment segment;
 	struct bnet_passing passing;
@@ -43,6 +50,19 @@ bool bnet_coll_host_able(const struct bnet_coll_host *host);
 void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared);
 /* Leaves the other members, who see the reason. Repeated calls do nothing. */
 void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason);
+
+static inline int bnet_coll_host_rank(const struct bnet_coll_host *host, int here, int member)
+{
+	return host->grid[member * host->hosts + here];
+}
+
+/* The ranks with this rank's index, one on each host. */
+static inline struct bnet_coll_circle bnet_coll_host_counterparts(const struct bnet_coll_host *host)
+{
+	return (struct bnet_coll_circle){.at = host->here,
+					 .count = host->hosts,
+					 .ranks = &host->grid[host->index * host->hosts]};
+}
 
 /* The member `step` places after this one, around the host. */
 static inline int bnet_coll_host_member(const struct bnet_coll_host *host, int step)

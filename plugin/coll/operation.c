@@ -12,6 +12,7 @@
 #include "coll/blocks.h"
 #include "coll/broadcast.h"
 #include "coll/coll.h"
+#include "coll/hierarchy.h"
 #include "coll/local.h"
 #include "coll/ring.h"
 #include "coll/root.h"
@@ -213,17 +214,18 @@ static int on_host(struct bnet_coll *coll, const struct course *course)
 
 static int over_network(struct bnet_coll *coll, const struct course *course)
 {
+	const struct bnet_coll_circle everyone = bnet_coll_everyone(coll);
 	const bnet_op_t *op = course->op;
 	const char *send = course->send;
 	char *recv = course->recv;
 
 	switch (op->kind) {
 	case BNET_COLL_ALLREDUCE:
-		return bnet_coll_net_allreduce(coll, send, recv, op->count, op->dtype, op->op, op->algo);
+		return bnet_coll_net_allreduce(coll, &everyone, send, recv, op->count, op->dtype, op->op, op->algo);
 	case BNET_COLL_REDUCE_SCATTER:
-		return bnet_coll_ring_reduce_scatter(coll, &course->from, recv, op->dtype, op->op);
+		return bnet_coll_ring_reduce_scatter(coll, &everyone, &course->from, recv, op->dtype, op->op);
 	case BNET_COLL_ALL_GATHER:
-		return bnet_coll_ring_all_gather(coll, send, &course->to);
+		return bnet_coll_ring_all_gather(coll, &everyone, send, &course->to);
 	case BNET_COLL_BROADCAST:
 		return bnet_coll_net_broadcast(coll, recv, course->bytes, op->root);
 	case BNET_COLL_REDUCE:
@@ -239,6 +241,28 @@ static int over_network(struct bnet_coll *coll, const struct course *course)
 	}
 }
 
+/* Through both. False: this operation does not gain by it. */
+static bool across_hosts(struct bnet_coll *coll, const struct course *course, int *rc)
+{
+	const bnet_op_t *op = course->op;
+
+	switch (op->kind) {
+	case BNET_COLL_ALLREDUCE:
+		if (bnet_coll_is_small(course->bytes, coll->nranks))
+			return false;
+		*rc = bnet_coll_hierarchical_allreduce(coll, course->send, course->recv, op->count, op->dtype, op->op);
+		return true;
+	case BNET_COLL_REDUCE_SCATTER:
+		*rc = bnet_coll_hierarchical_reduce_scatter(coll, &course->from, course->recv, op->dtype, op->op);
+		return true;
+	case BNET_COLL_ALL_GATHER:
+		*rc = bnet_coll_hierarchical_all_gather(coll, course->send, &course->to);
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* Only these do something although no rank has anything to send. */
 static bool may_be_empty(int kind)
 {
@@ -247,13 +271,18 @@ static bool may_be_empty(int kind)
 
 static int run(struct bnet_coll *coll, const struct course *course)
 {
+	int rc = 0;
+
 	if (course->bytes == 0 && !may_be_empty(course->op->kind))
 		return 0;
 	if (coll->nranks == 1)
 		return alone(course);
-	/* Who names an algorithm wants to see that one. */
-	if (bnet_coll_is_local(coll) && course->op->algo == BNET_ALGO_AUTO)
+	if (course->op->algo != BNET_ALGO_AUTO) /* who names an algorithm wants to see that one */
+		return over_network(coll, course);
+	if (bnet_coll_is_local(coll))
 		return on_host(coll, course);
+	if (bnet_coll_is_hierarchical(coll) && across_hosts(coll, course, &rc))
+		return rc;
 	return over_network(coll, course);
 }
 

@@ -8,10 +8,16 @@
 #include "coll/blocks.h"
 #include "coll/coll.h"
 
-/* Between bnet_coll_begin and bnet_coll_end. nranks > 1, and nothing is empty. */
-int bnet_coll_ring_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype, int op);
-int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, int dtype,
-				  int op);
-int bnet_coll_ring_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to);
+/* What these use of the group's scratch, from its beginning. */
+#define BNET_COLL_RING_SCRATCH (BNET_COLL_DEPTH * BNET_COLL_CHUNK)
+
+/* Between bnet_coll_begin and bnet_coll_end, around a circle of more than one rank. Blocks are those of its places.
+ * Nothing is empty. An average is that of all ranks of the group. */
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+			     char *recv, size_t count, int dtype, int op);
+int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_circle *circle,
+				  const struct bnet_coll_blocks *from, char *recv, int dtype, int op);
+int bnet_coll_ring_all_gather(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+			      const struct bnet_coll_blocks *to);
 
 #endif

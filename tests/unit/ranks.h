@@ -11,6 +11,7 @@
 
 #include "bagua_net.h"
 #include "check.h"
+#include "shared/card.h"
 
 #define MAX_RANKS 6
 
@@ -27,7 +28,8 @@ struct rank {
 struct group {
 	int version;
 	int nranks;
-	bool shares;                        /* memory, as ranks of one host */
+	bool shares;                        /* memory, as ranks of one host, or … */
+	int (*host_of)(int rank);           /* … not NULL: of several */
 	bool checks;                        /* every call */
 	void (*prepare)(struct rank *rank); /* NULL, or called by every rank before the body */
 	void (*body)(struct rank *rank);
@@ -37,6 +39,37 @@ struct group {
 	atomic_bool flag;
 	char *shared[MAX_RANKS];
 };
+
+#define CONNECT_TIMEOUT_S 60
+
+/* ---- for bodies ---- */
+
+static inline void connect_rank(struct rank *rank)
+{
+	int rc = bnet_coll_connect(rank->coll, rank->group->rows, CONNECT_TIMEOUT_S);
+
+	if (rc != 0)
+		fprintf(stderr, "%s\n", bnet_coll_error(rank->coll));
+	check_int(rc, 0);
+}
+
+static inline void check_ok(struct rank *rank, int rc)
+{
+	if (rc != 0)
+		fprintf(stderr, "rank %d of %d, v%d: %s\n", rank->rank, rank->nranks, rank->group->version,
+			bnet_coll_error(rank->coll));
+	check_int(rc, 0);
+}
+
+/* Makes the others believe that it is on another host. */
+static inline void move_to_host(struct rank *rank, char *row)
+{
+	struct bnet_shared_card card;
+
+	memcpy(&card, row, sizeof(card));
+	card.host_id = (uint64_t)rank->group->host_of(rank->rank) + 1;
+	memcpy(row, &card, sizeof(card));
+}
 
 static inline void *rank_main(void *arg)
 {
@@ -58,6 +91,8 @@ static inline void *rank_main(void *arg)
 	if (group->checks)
 		bnet_coll_check_calls(rank->coll);
 	check_int(bnet_coll_listen(rank->coll, group->rows + (size_t)rank->rank * row), 0);
+	if (group->host_of != NULL)
+		move_to_host(rank, group->rows + (size_t)rank->rank * (row + 128));
 	pthread_barrier_wait(&group->barrier);
 	if (group->prepare != NULL)
 		group->prepare(rank);

@@ -11,6 +11,7 @@
 
 #include "bagua_net.h"
 #include "check.h"
+#include "elements.h"
 #include "ranks.h"
 #include "../sanitize.h"
 
@@ -20,130 +21,11 @@
 #else
 #define MOST_RANKS 5
 #endif
-#define CONNECT_TIMEOUT_S 60
 #define DEADLINE_S 250 /* of the whole program */
 
 /* Elements: none, one, odd numbers; the large ones exceed a chunk, all chunks in flight, and a round. */
 static const size_t small_counts[] = {0, 1, 3, 1021};
 static const size_t large_counts[] = {65537, 1400003};
-
-/* ---- a group of threads ---- */
-
-static void connect_rank(struct rank *rank)
-{
-	int rc = bnet_coll_connect(rank->coll, rank->group->rows, CONNECT_TIMEOUT_S);
-
-	if (rc != 0)
-		fprintf(stderr, "%s\n", bnet_coll_error(rank->coll));
-	check_int(rc, 0);
-}
-
-static void check_ok(struct rank *rank, int rc)
-{
-	if (rc != 0)
-		fprintf(stderr, "rank %d of %d, v%d: %s\n", rank->rank, rank->nranks, rank->group->version,
-			bnet_coll_error(rank->coll));
-	check_int(rc, 0);
-}
-
-/* ---- elements: small whole numbers, exact in every type ---- */
-
-static void store(void *buf, size_t i, int dtype, int value)
-{
-	const float single = (float)value;
-	uint32_t bits;
-	int exponent = 0;
-
-	switch (dtype) {
-	case BNET_INT8:
-	case BNET_UINT8:
-		((uint8_t *)buf)[i] = (uint8_t)value;
-		return;
-	case BNET_INT32:
-		((int32_t *)buf)[i] = value;
-		return;
-	case BNET_INT64:
-		((int64_t *)buf)[i] = value;
-		return;
-	case BNET_FLOAT16:
-		while (value >> (exponent + 1) != 0)
-			exponent++;
-		((uint16_t *)buf)[i] =
-			(uint16_t)(value == 0 ? 0 : (exponent + 15) << 10 | ((value << 10 >> exponent) & 0x3ff));
-		return;
-	case BNET_BFLOAT16:
-		memcpy(&bits, &single, sizeof(bits));
-		((uint16_t *)buf)[i] = (uint16_t)(bits >> 16);
-		return;
-	case BNET_FLOAT32:
-		((float *)buf)[i] = single;
-		return;
-	default:
-		((double *)buf)[i] = value;
-	}
-}
-
-/* A rank's element i: 0 … 10; 1 or 2 for products. */
-static int input(int rank, size_t i, int op)
-{
-	const int value = (int)((i * 7 + i / 251 + (size_t)rank * 3) % 11);
-
-	return op == BNET_PROD ? 1 + value % 2 : value;
-}
-
-static int reduced(int nranks, size_t i, int op)
-{
-	int result = input(0, i, op);
-
-	for (int rank = 1; rank < nranks; rank++) {
-		const int value = input(rank, i, op);
-
-		if (op == BNET_PROD)
-			result *= value;
-		else if (op == BNET_MIN || op == BNET_MAX)
-			result = (op == BNET_MIN) == (value < result) ? value : result;
-		else
-			result += value;
-	}
-	return result;
-}
-
-static char *new_buffer(size_t count, int dtype)
-{
-	char *buf = malloc(count * bnet_coll_dtype_size(dtype) + 1);
-
-	check(buf != NULL);
-	memset(buf, 0x77, count * bnet_coll_dtype_size(dtype) + 1);
-	return buf;
-}
-
-static void fill(void *buf, int rank, size_t first, size_t count, int dtype, int op)
-{
-	for (size_t i = 0; i < count; i++)
-		store(buf, i, dtype, input(rank, first + i, op));
-}
-
-/* buf holds the reduction of elements first … first+count-1. */
-static void check_reduced(const char *buf, int nranks, size_t first, size_t count, int dtype, int op)
-{
-	char *expected = new_buffer(count, dtype);
-
-	for (size_t i = 0; i < count; i++)
-		store(expected, i, dtype, reduced(nranks, first + i, op));
-	if (op == BNET_AVG)
-		check_int(bnet_coll_scale_local(expected, count, dtype, nranks), 0);
-	check(memcmp(buf, expected, count * bnet_coll_dtype_size(dtype)) == 0);
-	free(expected);
-}
-
-static void check_input(const char *buf, int rank, size_t first, size_t count, int dtype)
-{
-	char *expected = new_buffer(count, dtype);
-
-	fill(expected, rank, first, count, dtype, BNET_SUM);
-	check(memcmp(buf, expected, count * bnet_coll_dtype_size(dtype)) == 0);
-	free(expected);
-}
 
 /* ---- every collective ---- */
 
@@ -390,154 +272,6 @@ static void identical(struct rank *rank)
 	free(recv);
 }
 
-/* ---- failures ---- */
-
-static void check_error(struct rank *rank, int rc, int expected, const char *word)
-{
-	const char *text = bnet_coll_error(rank->coll);
-
-	if (rc != expected || strstr(text, word) == NULL)
-		fprintf(stderr, "rank %d: %d, expected %d and \"%s\": %s\n", rank->rank, rc, expected, word, text);
-	check_int(rc, expected);
-	check(strstr(text, word) != NULL);
-}
-
-static void bad_arguments(struct rank *rank)
-{
-	bnet_coll_t *coll = rank->coll;
-	int32_t x = 1, y = 0;
-
-	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, 99, BNET_SUM, BNET_ALGO_AUTO), -EINVAL, "99");
-	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, 77, BNET_ALGO_AUTO), -EINVAL, "77");
-	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, 55), -EINVAL, "55");
-	check_error(rank, bnet_coll_allreduce(coll, &x, &y, SIZE_MAX / 2, BNET_INT32, BNET_SUM, 0), -EINVAL,
-		    "too many");
-	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_FLOAT32, BNET_BOR, 0), -EINVAL, "bitwise");
-	check_error(rank, bnet_coll_broadcast(coll, &x, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
-	check_error(rank, bnet_coll_reduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, -1), -EINVAL, "root");
-	check_error(rank, bnet_coll_gather(coll, &x, &y, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
-	check_error(rank, bnet_coll_scatter(coll, &x, &y, 1, BNET_INT32, -1), -EINVAL, "root");
-	check_error(rank, bnet_coll_send(coll, &x, 1, BNET_INT32, rank->rank), -EINVAL, "exchange");
-	check_error(rank, bnet_coll_recv(coll, &x, 1, BNET_INT32, -1), -EINVAL, "exchange");
-	check_error(rank, bnet_coll_sendrecv(coll, &x, 1, rank->nranks, &y, 1, -1, BNET_INT32), -EINVAL, "exchange");
-	check_error(rank, bnet_coll_connect(coll, rank->group->rows, 1), -EINVAL, "before");
-	check_ok(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, BNET_ALGO_AUTO)); /* still usable */
-	check_int(y, rank->nranks);
-}
-
-static void *abort_thread(void *arg)
-{
-	struct rank *rank = arg;
-
-	while (!atomic_load(&rank->group->flag))
-		sched_yield();
-	bnet_coll_abort(rank->coll);
-	return NULL;
-}
-
-/* Rank 0 waits for a message that is never sent. */
-static void aborted(struct rank *rank)
-{
-	pthread_t thread;
-	int32_t x = 0;
-
-	if (rank->rank == 0) {
-		check_int(pthread_create(&thread, NULL, abort_thread, rank), 0);
-		atomic_store(&rank->group->flag, true);
-		check_error(rank, bnet_coll_recv(rank->coll, &x, 1, BNET_INT32, 1), -ECANCELED, "abort");
-		check_int(pthread_join(thread, NULL), 0);
-		check_int(bnet_coll_barrier(rank->coll), -ECANCELED);
-	}
-	pthread_barrier_wait(&rank->group->barrier);
-}
-
-static void timed_out(struct rank *rank)
-{
-	int32_t x = 0;
-
-	if (rank->rank == 0) {
-		bnet_coll_set_timeout(rank->coll, 0.2);
-		check_error(rank, bnet_coll_recv(rank->coll, &x, 1, BNET_INT32, 1), -ETIMEDOUT, "waits for rank 1");
-		check_int(bnet_coll_barrier(rank->coll), -ETIMEDOUT); /* unusable from here on */
-	}
-	pthread_barrier_wait(&rank->group->barrier);
-}
-
-/* The last rank leaves in the middle; all others fail, including those that exchange nothing with it. */
-static void peer_dies(struct rank *rank)
-{
-	enum { COUNT = 100000 };
-	float *buf = calloc(COUNT, sizeof(float));
-	int rc = 0;
-
-	check(buf != NULL);
-	check_ok(rank, bnet_coll_barrier(rank->coll));
-	if (rank->rank == rank->nranks - 1) {
-		bnet_coll_destroy(rank->coll);
-		rank->coll = NULL;
-	} else {
-		bnet_coll_set_timeout(rank->coll, 100); /* ends a hang, with another error */
-		for (int i = 0; i < 1000 && rc == 0; i++)
-			rc = bnet_coll_allreduce(rank->coll, buf, buf, COUNT, BNET_FLOAT32, BNET_SUM, BNET_ALGO_RING);
-		if (rc != -EREMOTEIO && rc != -EIO)
-			fprintf(stderr, "rank %d: %d: %s\n", rank->rank, rc, bnet_coll_error(rank->coll));
-		check(rc == -EREMOTEIO || rc == -EIO);
-		check(strstr(bnet_coll_error(rank->coll), "allreduce") != NULL);
-		check(strstr(bnet_coll_error(rank->coll), "lost rank") != NULL);
-		check_int(bnet_coll_barrier(rank->coll), rc);
-	}
-	pthread_barrier_wait(&rank->group->barrier);
-	free(buf);
-}
-
-static void peer_disagrees(struct rank *rank)
-{
-	int32_t buf[100] = {0};
-
-	if (rank->rank == 0)
-		check_error(rank, bnet_coll_recv(rank->coll, buf, 100, BNET_INT32, 1), -EMSGSIZE, "got 200");
-	else
-		check_ok(rank, bnet_coll_send(rank->coll, buf, 50, BNET_INT32, 0));
-	pthread_barrier_wait(&rank->group->barrier);
-}
-
-/* Both ranks learn what the other one calls, whichever notices first. */
-static void calls_differ(struct rank *rank)
-{
-	float buf[100] = {0};
-	int rc = 0;
-
-	check_ok(rank, bnet_coll_barrier(rank->coll));
-	if (rank->rank == 0)
-		rc = bnet_coll_allreduce(rank->coll, buf, buf, 100, BNET_FLOAT32, BNET_SUM, BNET_ALGO_AUTO);
-	else
-		rc = bnet_coll_broadcast(rank->coll, buf, 400, BNET_UINT8, 0);
-	check_error(rank, rc, -EPROTO, "allreduce (operation 2 of the group, 400 bytes, sum of float32)");
-	check_error(rank, rc, -EPROTO, "broadcast (operation 2 of the group, 400 bytes, root 0)");
-	pthread_barrier_wait(&rank->group->barrier);
-}
-
-static void reductions_differ(struct rank *rank)
-{
-	float buf[100000] = {0};
-	const int op = rank->rank == 0 ? BNET_SUM : BNET_MAX;
-	int rc = bnet_coll_allreduce(rank->coll, buf, buf, 100000, BNET_FLOAT32, op, BNET_ALGO_RING);
-
-	check_error(rank, rc, -EPROTO, "sum of float32");
-	check_error(rank, rc, -EPROTO, "maximum of float32");
-	pthread_barrier_wait(&rank->group->barrier);
-}
-
-static void peer_never_connects(struct rank *rank)
-{
-	int32_t x = 0;
-
-	check_error(rank, bnet_coll_send(rank->coll, &x, 1, BNET_INT32, 1 - rank->rank), -ENOTCONN, "connect");
-	if (rank->rank == 0)
-		check_error(rank, bnet_coll_connect(rank->coll, rank->group->rows, 0.3), -ETIMEDOUT, "from rank 1");
-	pthread_barrier_wait(&rank->group->barrier);
-}
-
 /* Rank 1 sends nothing before rank 5 is done, which is not among the first peers of the root. */
 static void one_is_slow(struct rank *rank)
 {
@@ -555,19 +289,71 @@ static void one_is_slow(struct rank *rank)
 	free(recv);
 }
 
-static void refused_create(void)
-{
-	bnet_coll_t *coll = NULL;
-	const void *table = bnet_net_table(12);
+/* ---- several hosts ---- */
 
-	check_int(bnet_coll_create(&coll, table, 7, 0, 0, 2), -EINVAL);
-	check_int(bnet_coll_create(&coll, table, 12, 0, 2, 2), -EINVAL);
-	check_int(bnet_coll_create(&coll, NULL, 12, 0, 0, 2), -EINVAL);
-	check_int(bnet_coll_create(&coll, table, 12, 99, 0, 2), -ENODEV);
-	check(coll == NULL);
-	check(strstr(bnet_coll_error(NULL), "device") != NULL);
-	bnet_coll_destroy(NULL);
-	bnet_coll_abort(NULL);
+static int halves(int rank)
+{
+	return rank / 2;
+}
+
+static int in_turn(int rank)
+{
+	return rank % 2;
+}
+
+static int one_apart(int rank)
+{
+	return rank == 0;
+}
+
+enum { MOVED = 4 * 1024 * 1024 }; /* bytes of each rank's input */
+
+/* How many bytes all ranks together send meanwhile. */
+static uint64_t sent_by(struct rank *rank, int kind)
+{
+	char *send = calloc((size_t)rank->nranks, MOVED), *recv = calloc((size_t)rank->nranks, MOVED);
+	const bool whole = kind == BNET_COLL_ALLREDUCE;
+	const size_t count = MOVED / (whole ? 1 : (size_t)rank->nranks) / sizeof(float);
+	const bnet_op_t op = {.kind = kind, .send = send, .recv = recv, .count = count, .dtype = BNET_FLOAT32};
+	bnet_counters_t before, after;
+
+	check(send != NULL && recv != NULL);
+	pthread_barrier_wait(&rank->group->barrier);
+	bnet_counters(&before);
+	pthread_barrier_wait(&rank->group->barrier);
+	check_ok(rank, bnet_coll_run(rank->coll, &op));
+	pthread_barrier_wait(&rank->group->barrier);
+	bnet_counters(&after);
+	pthread_barrier_wait(&rank->group->barrier);
+	free(send);
+	free(recv);
+	return after.bytes_sent - before.bytes_sent;
+}
+
+/* Two hosts of two ranks: the network carries no more than each host's sum, or its blocks, to the other. */
+static void crosses_rarely(struct rank *rank)
+{
+	const uint64_t frames = 16 * 1024;
+
+	check(sent_by(rank, BNET_COLL_ALLREDUCE) <= 2 * MOVED + frames);
+	check(sent_by(rank, BNET_COLL_REDUCE_SCATTER) <= MOVED + frames);
+	check(sent_by(rank, BNET_COLL_ALL_GATHER) <= MOVED + frames);
+}
+
+static void on_several_hosts(void)
+{
+	static int (*const layouts[])(int) = {halves, in_turn, one_apart};
+
+	for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+		struct group group = {.prepare = connect_rank, .shares = true, .checks = true, .host_of = layouts[i]};
+
+		run_group(&group, 12, 4, collectives);
+		run_group(&group, 12, 4, identical);
+		if (layouts[i] != one_apart)
+			run_group(&group, 12, 4, crosses_rarely);
+		if (MOST_RANKS > 4)
+			run_group(&group, 12, 6, collectives); /* three hosts of two ranks, two of three */
+	}
 }
 
 int main(void)
@@ -576,35 +362,25 @@ int main(void)
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
-	refused_create();
 	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
 		struct group checking = {.prepare = connect_rank, .checks = true};
 		struct group sharing = {.prepare = connect_rank, .shares = true};
-		static void (*const failures[])(struct rank *) = {aborted, timed_out, peer_disagrees};
 
 		for (int nranks = 1; nranks <= MOST_RANKS; nranks++) {
-			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, bad_arguments);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, collectives);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, barrier);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, identical);
 		}
+		run_group(&(struct group){.prepare = connect_rank}, versions[v], 6, one_is_slow);
 		/* Neither depends on the version of the table. */
 		if (versions[v] == 12)
 			run_group(&checking, versions[v], MOST_RANKS, collectives);
 		for (int nranks = 2; nranks <= MOST_RANKS && versions[v] == 12; nranks++) {
-			run_group(&sharing, versions[v], nranks, bad_arguments);
 			run_group(&sharing, versions[v], nranks, collectives);
 			run_group(&sharing, versions[v], nranks, barrier);
 			run_group(&sharing, versions[v], nranks, identical);
 		}
-		for (size_t i = 0; i < sizeof(failures) / sizeof(failures[0]); i++)
-			run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, failures[i]);
-		run_group(&checking, versions[v], 2, calls_differ);
-		run_group(&checking, versions[v], 2, reductions_differ);
-		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
-		for (int nranks = 2; nranks <= 4; nranks++)
-			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
-		run_group(&(struct group){.prepare = connect_rank}, versions[v], 6, one_is_slow);
 	}
+	on_several_hosts();
 	return 0;
 }

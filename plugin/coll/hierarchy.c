@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See hierarchy.h.
+ */
+#include "coll/hierarchy.h"
+
+#include <errno.h>
+
+#include "coll/allreduce.h"
+#include "coll/local.h"
+#include "coll/reduce.h"
+#include "coll/ring.h"
+#include "coll/size.h"
+
+/* Shares begin at cache lines, and therefore at elements. */
+#define LINE ((size_t)64)
+/* A reduce-scatter keeps its host's sums of one segment of the blocks: they are reduced further while they are in the
+ * cache, and the memory for them is bounded. */
+#define SUMS ((size_t)2 * 1024 * 1024)
+
+/* The average is taken once, after the last step. */
+static int op_within(int op)
+{
+	return op == BNET_AVG ? BNET_SUM : op;
+}
+
+/* Each member reduces its share with the other members, then with its counterparts; then all members exchange shares. */
+int bnet_coll_hierarchical_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype,
+				     int op)
+{
+	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const size_t element = bnet_coll_dtype_size(dtype), bytes = count * element;
+	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), LINE);
+	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
+	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
+	const size_t own = bnet_coll_block_bytes(&to, coll->host.index);
+	char *sum = bnet_coll_block_at(&to, coll->host.index);
+	int rc = bnet_coll_local_reduce_scatter(coll, &from, sum, dtype, op_within(op));
+
+	if (rc == 0 && own > 0)
+		rc = bnet_coll_net_allreduce(coll, &counterparts, sum, sum, own / element, dtype, op, BNET_ALGO_AUTO);
+	return rc != 0 ? rc : bnet_coll_local_all_gather(coll, sum, &to);
+}
+
+/* ---- blocks of all ranks, host by host ---- */
+
+/* `bytes` bytes of the blocks of a host's ranks, from offset `at` on. */
+static struct bnet_coll_blocks blocks_of(struct bnet_coll *coll, const struct bnet_coll_blocks *all, int host,
+					 size_t at, size_t bytes)
+{
+	for (int member = 0; member < coll->host.count; member++)
+		coll->host.places[member] =
+			bnet_coll_block_at(all, bnet_coll_host_rank(&coll->host, host, member)) + at;
+	return (struct bnet_coll_blocks){.each = coll->host.places, .bytes = bytes};
+}
+
+/* For each host, this rank reduces the block of its counterpart there with the other members; then all counterparts
+ * reduce these sums. */
+static int scatter_segment(struct bnet_coll *coll, const struct bnet_coll_blocks *from, size_t at, size_t bytes,
+			   char *sums, char *recv, int dtype, int op)
+{
+	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const struct bnet_coll_blocks reduced = {.base = sums, .bytes = bytes};
+
+	for (int host = 0; host < coll->host.hosts; host++) {
+		const struct bnet_coll_blocks blocks = blocks_of(coll, from, host, at, bytes);
+		int rc = bnet_coll_local_reduce_scatter(coll, &blocks, bnet_coll_block_at(&reduced, host), dtype,
+							op_within(op));
+
+		if (rc != 0)
+			return rc;
+	}
+	return bnet_coll_ring_reduce_scatter(coll, &counterparts, &reduced, recv + at, dtype, op);
+}
+
+int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv,
+					  int dtype, int op)
+{
+	const size_t hosts = (size_t)coll->host.hosts, block = from->bytes;
+	const size_t segment = bnet_coll_min(block, bnet_coll_round_up(bnet_coll_chunks(SUMS, hosts), LINE));
+	char *scratch = bnet_coll_scratch(coll, BNET_COLL_RING_SCRATCH + hosts * segment);
+
+	if (scratch == NULL)
+		return -ENOMEM;
+	for (size_t at = 0; at < block; at += segment) {
+		int rc = scatter_segment(coll, from, at, bnet_coll_min(segment, block - at),
+					 scratch + BNET_COLL_RING_SCRATCH, recv, dtype, op);
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* Each rank gets its counterparts' blocks, and then all members exchange what they have, host by host. */
+int bnet_coll_hierarchical_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to)
+{
+	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	struct bnet_coll_blocks blocks = {.each = coll->host.places, .bytes = to->bytes};
+	int rc;
+
+	for (int host = 0; host < counterparts.count; host++)
+		coll->host.places[host] = bnet_coll_block_at(to, counterparts.ranks[host]);
+	rc = bnet_coll_ring_all_gather(coll, &counterparts, send, &blocks);
+	for (int host = 0; host < counterparts.count && rc == 0; host++) {
+		blocks = blocks_of(coll, to, host, 0, to->bytes);
+		rc = bnet_coll_local_all_gather(coll, bnet_coll_block_at(&blocks, coll->host.index), &blocks);
+	}
+	return rc;
+}

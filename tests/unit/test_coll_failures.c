@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the host-memory collectives refuse, and how they fail: threads as ranks, real sockets on the loopback interface.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "check.h"
+#include "ranks.h"
+
+#define DEADLINE_S 120 /* of the whole program */
+
+static void check_error(struct rank *rank, int rc, int expected, const char *word)
+{
+	const char *text = bnet_coll_error(rank->coll);
+
+	if (rc != expected || strstr(text, word) == NULL)
+		fprintf(stderr, "rank %d: %d, expected %d and \"%s\": %s\n", rank->rank, rc, expected, word, text);
+	check_int(rc, expected);
+	check(strstr(text, word) != NULL);
+}
+
+static void bad_arguments(struct rank *rank)
+{
+	bnet_coll_t *coll = rank->coll;
+	int32_t x = 1, y = 0;
+
+	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, 99, BNET_SUM, BNET_ALGO_AUTO), -EINVAL, "99");
+	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, 77, BNET_ALGO_AUTO), -EINVAL, "77");
+	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, 55), -EINVAL, "55");
+	check_error(rank, bnet_coll_allreduce(coll, &x, &y, SIZE_MAX / 2, BNET_INT32, BNET_SUM, 0), -EINVAL,
+		    "too many");
+	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_FLOAT32, BNET_BOR, 0), -EINVAL, "bitwise");
+	check_error(rank, bnet_coll_broadcast(coll, &x, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
+	check_error(rank, bnet_coll_reduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, -1), -EINVAL, "root");
+	check_error(rank, bnet_coll_gather(coll, &x, &y, 1, BNET_INT32, rank->nranks), -EINVAL, "root");
+	check_error(rank, bnet_coll_scatter(coll, &x, &y, 1, BNET_INT32, -1), -EINVAL, "root");
+	check_error(rank, bnet_coll_send(coll, &x, 1, BNET_INT32, rank->rank), -EINVAL, "exchange");
+	check_error(rank, bnet_coll_recv(coll, &x, 1, BNET_INT32, -1), -EINVAL, "exchange");
+	check_error(rank, bnet_coll_sendrecv(coll, &x, 1, rank->nranks, &y, 1, -1, BNET_INT32), -EINVAL, "exchange");
+	check_error(rank, bnet_coll_connect(coll, rank->group->rows, 1), -EINVAL, "before");
+	check_ok(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, BNET_ALGO_AUTO)); /* still usable */
+	check_int(y, rank->nranks);
+}
+
+static void *abort_thread(void *arg)
+{
+	struct rank *rank = arg;
+
+	while (!atomic_load(&rank->group->flag))
+		sched_yield();
+	bnet_coll_abort(rank->coll);
+	return NULL;
+}
+
+/* Rank 0 waits for a message that is never sent. */
+static void aborted(struct rank *rank)
+{
+	pthread_t thread;
+	int32_t x = 0;
+
+	if (rank->rank == 0) {
+		check_int(pthread_create(&thread, NULL, abort_thread, rank), 0);
+		atomic_store(&rank->group->flag, true);
+		check_error(rank, bnet_coll_recv(rank->coll, &x, 1, BNET_INT32, 1), -ECANCELED, "abort");
+		check_int(pthread_join(thread, NULL), 0);
+		check_int(bnet_coll_barrier(rank->coll), -ECANCELED);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void timed_out(struct rank *rank)
+{
+	int32_t x = 0;
+
+	if (rank->rank == 0) {
+		bnet_coll_set_timeout(rank->coll, 0.2);
+		check_error(rank, bnet_coll_recv(rank->coll, &x, 1, BNET_INT32, 1), -ETIMEDOUT, "waits for rank 1");
+		check_int(bnet_coll_barrier(rank->coll), -ETIMEDOUT); /* unusable from here on */
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* The last rank leaves in the middle; all others fail, including those that exchange nothing with it. */
+static void peer_dies(struct rank *rank)
+{
+	enum { COUNT = 100000 };
+	float *buf = calloc(COUNT, sizeof(float));
+	int rc = 0;
+
+	check(buf != NULL);
+	check_ok(rank, bnet_coll_barrier(rank->coll));
+	if (rank->rank == rank->nranks - 1) {
+		bnet_coll_destroy(rank->coll);
+		rank->coll = NULL;
+	} else {
+		bnet_coll_set_timeout(rank->coll, 100); /* ends a hang, with another error */
+		for (int i = 0; i < 1000 && rc == 0; i++)
+			rc = bnet_coll_allreduce(rank->coll, buf, buf, COUNT, BNET_FLOAT32, BNET_SUM, BNET_ALGO_RING);
+		if (rc != -EREMOTEIO && rc != -EIO)
+			fprintf(stderr, "rank %d: %d: %s\n", rank->rank, rc, bnet_coll_error(rank->coll));
+		check(rc == -EREMOTEIO || rc == -EIO);
+		check(strstr(bnet_coll_error(rank->coll), "allreduce") != NULL);
+		check(strstr(bnet_coll_error(rank->coll), "lost rank") != NULL);
+		check_int(bnet_coll_barrier(rank->coll), rc);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free(buf);
+}
+
+static void peer_disagrees(struct rank *rank)
+{
+	int32_t buf[100] = {0};
+
+	if (rank->rank == 0)
+		check_error(rank, bnet_coll_recv(rank->coll, buf, 100, BNET_INT32, 1), -EMSGSIZE, "got 200");
+	else
+		check_ok(rank, bnet_coll_send(rank->coll, buf, 50, BNET_INT32, 0));
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* Both ranks learn what the other one calls, whichever notices first. */
+static void calls_differ(struct rank *rank)
+{
+	float buf[100] = {0};
+	int rc = 0;
+
+	check_ok(rank, bnet_coll_barrier(rank->coll));
+	if (rank->rank == 0)
+		rc = bnet_coll_allreduce(rank->coll, buf, buf, 100, BNET_FLOAT32, BNET_SUM, BNET_ALGO_AUTO);
+	else
+		rc = bnet_coll_broadcast(rank->coll, buf, 400, BNET_UINT8, 0);
+	check_error(rank, rc, -EPROTO, "allreduce (operation 2 of the group, 400 bytes, sum of float32)");
+	check_error(rank, rc, -EPROTO, "broadcast (operation 2 of the group, 400 bytes, root 0)");
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void reductions_differ(struct rank *rank)
+{
+	float buf[100000] = {0};
+	const int op = rank->rank == 0 ? BNET_SUM : BNET_MAX;
+	int rc = bnet_coll_allreduce(rank->coll, buf, buf, 100000, BNET_FLOAT32, op, BNET_ALGO_RING);
+
+	check_error(rank, rc, -EPROTO, "sum of float32");
+	check_error(rank, rc, -EPROTO, "maximum of float32");
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void peer_never_connects(struct rank *rank)
+{
+	int32_t x = 0;
+
+	check_error(rank, bnet_coll_send(rank->coll, &x, 1, BNET_INT32, 1 - rank->rank), -ENOTCONN, "connect");
+	if (rank->rank == 0)
+		check_error(rank, bnet_coll_connect(rank->coll, rank->group->rows, 0.3), -ETIMEDOUT, "from rank 1");
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void refused_create(void)
+{
+	bnet_coll_t *coll = NULL;
+	const void *table = bnet_net_table(12);
+
+	check_int(bnet_coll_create(&coll, table, 7, 0, 0, 2), -EINVAL);
+	check_int(bnet_coll_create(&coll, table, 12, 0, 2, 2), -EINVAL);
+	check_int(bnet_coll_create(&coll, NULL, 12, 0, 0, 2), -EINVAL);
+	check_int(bnet_coll_create(&coll, table, 12, 99, 0, 2), -ENODEV);
+	check(coll == NULL);
+	check(strstr(bnet_coll_error(NULL), "device") != NULL);
+	bnet_coll_destroy(NULL);
+	bnet_coll_abort(NULL);
+}
+
+int main(void)
+{
+	static const int versions[] = {8, 12};
+	static void (*const failures[])(struct rank *) = {aborted, timed_out, peer_disagrees};
+
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	refused_create();
+	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
+		struct group checking = {.prepare = connect_rank, .checks = true};
+
+		for (int nranks = 1; nranks <= 3; nranks++)
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, bad_arguments);
+		run_group(&(struct group){.prepare = connect_rank, .shares = true}, versions[v], 2, bad_arguments);
+		for (size_t i = 0; i < sizeof(failures) / sizeof(failures[0]); i++)
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, failures[i]);
+		run_group(&checking, versions[v], 2, calls_differ);
+		run_group(&checking, versions[v], 2, reductions_differ);
+		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
+		for (int nranks = 2; nranks <= 4; nranks++)
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
+	}
+	return 0;
+}
