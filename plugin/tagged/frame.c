@@ -8,12 +8,12 @@
 
 size_t bnet_tagged_frame_encode(char *slot, const struct bnet_tagged_frame *frame, const void *payload)
 {
+	const size_t bytes = bnet_tagged_frame_payload(frame);
+
 	memcpy(slot, frame, sizeof(*frame));
-	if (frame->kind != BNET_TAGGED_EAGER)
-		return sizeof(*frame);
-	if (frame->bytes > 0)
-		memcpy(slot + sizeof(*frame), payload, frame->bytes);
-	return sizeof(*frame) + frame->bytes;
+	if (bytes > 0)
+		memcpy(slot + sizeof(*frame), payload, bytes);
+	return sizeof(*frame) + bytes;
 }
 
 const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet_tagged_frame *out)
@@ -21,9 +21,7 @@ const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet
 	if (bytes < sizeof(*out))
 		return NULL;
 	memcpy(out, slot, sizeof(*out));
-	if (out->kind == BNET_TAGGED_EAGER ? out->bytes != bytes - sizeof(*out) : bytes != sizeof(*out))
+	if (out->kind < BNET_TAGGED_EAGER || out->kind > BNET_TAGGED_READ)
 		return NULL;
-	if (out->kind < BNET_TAGGED_EAGER || out->kind > BNET_TAGGED_CREDIT)
-		return NULL;
-	return slot + sizeof(*out);
+	return bnet_tagged_frame_payload(out) == bytes - sizeof(*out) ? slot + sizeof(*out) : NULL;
 }

@@ -9,6 +9,8 @@
  *           receive's buffer is ready. An empty message is complete with it
  *   DATA    the payload follows, in chunks, into that buffer
  *   CREDIT  no content besides the header
+ *   OFFER   an RTS with the address of the payload, to a rank of the same host, which may read it there
+ *   READ   the answer to it: the payload was read
  *
  * Every frame returns credit: the receiver of eager messages tells their sender how many bytes were handed on. Frames
  * are in the machine's byte order, as the elements are.
@@ -20,14 +22,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BNET_TAGGED_EAGER = 1, BNET_TAGGED_RTS, BNET_TAGGED_CTS, BNET_TAGGED_DATA, BNET_TAGGED_CREDIT };
+enum {
+	BNET_TAGGED_EAGER = 1,
+	BNET_TAGGED_RTS,
+	BNET_TAGGED_CTS,
+	BNET_TAGGED_DATA,
+	BNET_TAGGED_CREDIT,
+	BNET_TAGGED_OFFER,
+	BNET_TAGGED_READ,
+};
 
 struct bnet_tagged_frame {
 	uint64_t kind;
-	uint64_t key; /* RTS, CTS, DATA: names the message; chosen by its sender */
+	uint64_t key; /* all but EAGER and CREDIT: names the message; chosen by its sender */
 	int64_t tag;
 	uint64_t bytes;  /* of the message; CTS: of the receive */
 	uint64_t credit; /* bytes of eager messages handed on since the last frame */
+};
+
+/* The payload of an OFFER: where its sender has the message. */
+struct bnet_tagged_offer {
+	int64_t process;
+	uint64_t buffer;
+	uint64_t token_at; /* as long as the message may be read, this memory holds … */
+	uint64_t token;    /* … this value, which the process uses for no other message */
 };
 
 /* The largest payload of an EAGER. */
@@ -43,9 +61,17 @@ static inline uint64_t bnet_tagged_frame_cost(const struct bnet_tagged_frame *ea
 	return sizeof(*eager) + eager->bytes;
 }
 
-/* Writes a frame into a slot; payload: an EAGER's. Returns the frame's bytes. */
+/* Bytes that follow the header within the frame. */
+static inline size_t bnet_tagged_frame_payload(const struct bnet_tagged_frame *frame)
+{
+	if (frame->kind == BNET_TAGGED_OFFER)
+		return sizeof(struct bnet_tagged_offer);
+	return frame->kind == BNET_TAGGED_EAGER ? frame->bytes : 0;
+}
+
+/* Writes a frame into a slot, with its payload. Returns the frame's bytes. */
 size_t bnet_tagged_frame_encode(char *slot, const struct bnet_tagged_frame *frame, const void *payload);
-/* Reads a frame of that many bytes; returns an EAGER's payload, or the frame's end. NULL: malformed. */
+/* Reads a frame of that many bytes; returns its payload. NULL: malformed. */
 const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet_tagged_frame *out);
 
 #endif

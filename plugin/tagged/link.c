@@ -143,19 +143,19 @@ static int post_header(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer
 {
 	struct bnet_tagged_op *op = outgoing->op;
 	char *slot = peer->slots + peer->out_posted % BNET_COLL_DEPTH * BNET_TAGGED_SLOT;
-	const bool eager = outgoing->frame.kind == BNET_TAGGED_EAGER;
+	const bool eager = outgoing->frame.kind == BNET_TAGGED_EAGER, data = outgoing->frame.kind == BNET_TAGGED_DATA;
 	const uint64_t credit = peer->credit_due;
 	size_t bytes;
 	int rc;
 
 	outgoing->frame.credit = credit;
-	bytes = bnet_tagged_frame_encode(slot, &outgoing->frame, eager ? op->buf : NULL);
-	rc = post_send(tagged, peer, slot, bytes, peer->out_mhandle, eager ? op : NULL);
+	bytes = bnet_tagged_frame_encode(slot, &outgoing->frame, eager ? op->buf : (void *)&outgoing->offer);
+	rc = post_send(tagged, peer, slot, bytes, peer->out_mhandle, data ? NULL : op);
 	if (rc <= 0)
 		return rc;
 	peer->credit_due -= credit;
 	peer->header_sent = true;
-	if (outgoing->frame.kind != BNET_TAGGED_DATA)
+	if (!data)
 		end_frame(peer, outgoing);
 	return 1;
 }
@@ -244,20 +244,25 @@ int bnet_tagged_move_out(struct bnet_tagged *tagged, struct bnet_tagged_peer *pe
 	return rc;
 }
 
+static bool has_payload(const struct bnet_tagged_op *op)
+{
+	return op != NULL && op->sends;
+}
+
 /* False if payload to this peer is queued or in flight: answers behind it are given up with it. */
 static bool owes_answer(const struct bnet_tagged_peer *peer)
 {
 	bool answer = peer->out_done < peer->out_posted;
 
 	for (size_t i = peer->out_done; i < peer->out_posted; i++)
-		if (peer->out_flight[i % BNET_COLL_DEPTH].op != NULL)
+		if (has_payload(peer->out_flight[i % BNET_COLL_DEPTH].op))
 			return false;
 	bnet_list_each(node, &peer->out) {
 		const struct bnet_tagged_outgoing *outgoing = bnet_entry(node, struct bnet_tagged_outgoing, node);
 
-		if (outgoing->op != NULL)
+		if (has_payload(outgoing->op))
 			return false;
-		answer |= outgoing->frame.kind == BNET_TAGGED_CTS;
+		answer |= outgoing->frame.kind == BNET_TAGGED_CTS || outgoing->frame.kind == BNET_TAGGED_READ;
 	}
 	return answer;
 }

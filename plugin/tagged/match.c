@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tagged/pull.h"
+
 /* ---- receives and messages ---- */
 
 static int wrong_size(struct bnet_tagged *tagged, const struct bnet_tagged_op *op,
@@ -20,6 +22,38 @@ static int wrong_size(struct bnet_tagged *tagged, const struct bnet_tagged_op *o
 			      (unsigned long long)frame->bytes);
 }
 
+/* Read where the message is? */
+static bool pulled(struct bnet_tagged_peer *peer, const struct bnet_tagged_op *op,
+		   const struct bnet_tagged_frame *frame, const char *payload)
+{
+	struct bnet_tagged_offer offer;
+	int rc;
+
+	if (frame->kind != BNET_TAGGED_OFFER || peer->unreadable)
+		return false;
+	memcpy(&offer, payload, sizeof(offer));
+	rc = bnet_tagged_pull(&offer, op->buf, op->bytes);
+	peer->unreadable = rc != 0 && rc != -ESTALE;
+	return rc == 0;
+}
+
+/* The receive is complete with its answer: its caller may not call progress again for a while, and the sender waits. */
+static int answer_read(struct bnet_tagged *tagged, struct bnet_tagged_op *op, const struct bnet_tagged_frame *offer)
+{
+	const struct bnet_tagged_frame answer = {.kind = BNET_TAGGED_READ,
+						 .key = offer->key,
+						 .tag = offer->tag,
+						 .bytes = offer->bytes};
+	struct bnet_tagged_peer *peer = &tagged->peers[op->peer];
+
+	if (peer->out_lost != 0) {
+		bnet_tagged_finish(tagged, op, 0);
+		return 0;
+	}
+	bnet_tagged_enlist(&tagged->sending, op);
+	return bnet_tagged_queue(tagged, peer, &answer, op);
+}
+
 /* A receive and a message match. CTS tells the sender of a large message the receive's size, so if the sizes differ,
  * both ends fail this message and nothing else. */
 static int deliver(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int from,
@@ -29,12 +63,14 @@ static int deliver(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int fr
 					      .key = frame->key,
 					      .tag = frame->tag,
 					      .bytes = op->bytes};
-	const bool requested = frame->kind == BNET_TAGGED_RTS;
+	const bool requested = frame->kind != BNET_TAGGED_EAGER;
 
 	bnet_tagged_await(tagged, op, false);
 	op->peer = from;
 	if (frame->bytes != op->bytes) {
 		bnet_tagged_finish(tagged, op, wrong_size(tagged, op, frame, from));
+	} else if (pulled(&tagged->peers[from], op, frame, payload)) {
+		return answer_read(tagged, op, frame);
 	} else if (requested && op->bytes > 0) {
 		op->key = frame->key;
 		bnet_tagged_await(tagged, op, true);
@@ -68,7 +104,7 @@ static int over_window(struct bnet_tagged *tagged, const struct bnet_tagged_peer
 static int keep_unexpected(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
 			   const struct bnet_tagged_frame *frame, const char *payload)
 {
-	const size_t bytes = frame->kind == BNET_TAGGED_EAGER ? frame->bytes : 0;
+	const size_t bytes = bnet_tagged_frame_payload(frame);
 	struct bnet_tagged_unexpected *unexpected = malloc(sizeof(*unexpected) + bytes);
 
 	if (unexpected == NULL)
@@ -176,6 +212,17 @@ static int cts_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer
 	return bnet_tagged_queue(tagged, peer, &data, op);
 }
 
+static int read_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
+			const struct bnet_tagged_frame *frame)
+{
+	struct bnet_tagged_op *op = find(&tagged->requested, peer->rank, frame->key);
+
+	if (op == NULL)
+		return peer->out_lost != 0 ? 0 : unknown_key(tagged, peer);
+	bnet_tagged_finish(tagged, op, 0);
+	return 0;
+}
+
 static int data_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *data)
 {
 	struct bnet_tagged_op *op = find(&tagged->granted, peer->rank, data->key);
@@ -194,6 +241,8 @@ int bnet_tagged_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *pee
 		return cts_arrived(tagged, peer, frame);
 	case BNET_TAGGED_DATA:
 		return data_arrived(tagged, peer, frame);
+	case BNET_TAGGED_READ:
+		return read_arrived(tagged, peer, frame);
 	case BNET_TAGGED_CREDIT:
 		return 0;
 	default:

@@ -7,7 +7,7 @@
 
 #include "tagged/tagged.h"
 
-/* Handles a frame from a peer; payload: an EAGER's. After a DATA, peer->into is its receive. 0, or -errno with the
+/* Handles a frame from a peer, with its payload. After a DATA, peer->into is its receive. 0, or -errno with the
  * group's error set. */
 int bnet_tagged_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
 			const struct bnet_tagged_frame *frame, const char *payload);

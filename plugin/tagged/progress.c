@@ -75,7 +75,7 @@ static void lose(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, int 
 	bnet_list_each(node, &tagged->unexpected) {
 		struct bnet_tagged_unexpected *unexpected = bnet_entry(node, struct bnet_tagged_unexpected, node);
 
-		if (unexpected->peer == peer->rank && unexpected->frame.kind == BNET_TAGGED_RTS)
+		if (unexpected->peer == peer->rank && unexpected->frame.kind != BNET_TAGGED_EAGER)
 			bnet_tagged_drop(unexpected);
 	}
 	tagged->coll->warnings = bnet_coll_warnings();
@@ -111,6 +111,8 @@ static int begin_send(struct bnet_tagged *tagged, struct bnet_tagged_op *op)
 	frame.key = op->key = ++tagged->next_key;
 	bnet_tagged_await(tagged, op, true);
 	bnet_tagged_enlist(&tagged->requested, op);
+	if (peer->near && op->bytes > 0)
+		return bnet_tagged_queue_offer(tagged, peer, op);
 	return bnet_tagged_queue(tagged, peer, &frame, NULL);
 }
 

@@ -8,12 +8,24 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "coll/connect.h"
 #include "coll/wait.h"
 
 /* ---- create ---- */
+
+/* Ranks of this host read each other's memory; they share none. */
+static void meet_neighbours(struct bnet_tagged *tagged)
+{
+	struct bnet_coll_host *host = &tagged->coll->host;
+
+	for (int member = 0; member < host->count; member++)
+		tagged->peers[host->ranks[member]].near = true;
+	bnet_coll_host_agreed(host, false);
+}
 
 int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 {
@@ -53,6 +65,8 @@ int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 		tagged->peers[rank].rank = rank;
 		bnet_list_init(&tagged->peers[rank].out);
 	}
+	if (getrandom(&tagged->secret, sizeof(tagged->secret), 0) == (ssize_t)sizeof(tagged->secret))
+		meet_neighbours(tagged);
 	*out = tagged;
 	return 0;
 }
@@ -125,8 +139,7 @@ void bnet_tagged_await(struct bnet_tagged *tagged, struct bnet_tagged_op *op, bo
 	*count += awaits ? 1U : -1U;
 }
 
-int bnet_tagged_queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *frame,
-		      struct bnet_tagged_op *op)
+static int queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_outgoing *frame)
 {
 	struct bnet_tagged_outgoing *outgoing;
 
@@ -135,13 +148,35 @@ int bnet_tagged_queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
 	outgoing = malloc(sizeof(*outgoing));
 	if (outgoing == NULL)
 		return bnet_coll_fail(tagged->coll, -ENOMEM, "messages: out of memory");
-	*outgoing = (struct bnet_tagged_outgoing){.frame = *frame, .op = op};
+	*outgoing = *frame;
 	bnet_list_add(&peer->out, &outgoing->node);
 	return 0;
 }
 
+int bnet_tagged_queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *frame,
+		      struct bnet_tagged_op *op)
+{
+	return queue(tagged, peer, &(struct bnet_tagged_outgoing){.frame = *frame, .op = op});
+}
+
+int bnet_tagged_queue_offer(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, struct bnet_tagged_op *op)
+{
+	const uint64_t token = tagged->secret ^ op->key;
+	const struct bnet_tagged_outgoing outgoing = {
+		.frame = {.kind = BNET_TAGGED_OFFER, .key = op->key, .tag = op->tag, .bytes = op->bytes},
+		.offer = {.process = getpid(),
+			  .buffer = (uintptr_t)op->buf,
+			  .token_at = (uintptr_t)&op->token,
+			  .token = token},
+	};
+
+	atomic_store(&op->token, token);
+	return queue(tagged, peer, &outgoing);
+}
+
 void bnet_tagged_finish(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int rc)
 {
+	atomic_store(&op->token, 0); /* before anyone is told, and may use the buffer */
 	bnet_tagged_await(tagged, op, false);
 	bnet_list_remove(&op->node);
 	bnet_list_add(&tagged->finished, &op->node);

@@ -6,6 +6,7 @@
  * The files of this folder, lowest first; each includes only files before it:
  *
  *   frame.{c,h}   the frame codec
+ *   pull.{c,h}    a message read out of another process's memory
  *   tagged.{c,h}  the object and its peers; operations: posted by any thread, queued, finished
  *   match.{c,h}   which receive an arriving message belongs to
  *   link.{c,h}    frames to and from one peer
@@ -25,6 +26,7 @@
 #define BNET_TAGGED_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -42,9 +44,10 @@ struct bnet_tagged_op {
 	size_t bytes;
 	int peer; /* -1: any, until it is matched */
 	int64_t tag;
-	int64_t deadline; /* ns of bnet_coll_now; 0: none */
-	uint64_t key;     /* of its RTS */
-	void *mhandle;    /* of buf, while DATA moves */
+	int64_t deadline;       /* ns of bnet_coll_now; 0: none */
+	uint64_t key;           /* of its RTS or OFFER */
+	_Atomic uint64_t token; /* of its OFFER; 0: the buffer must not be read */
+	void *mhandle;          /* of buf, while DATA moves */
 	bool registered;
 	bool awaits; /* it needs a frame from its peer, and counts in the peer's `awaited` or in `any` */
 	int rc;
@@ -55,15 +58,16 @@ struct bnet_tagged_op {
 struct bnet_tagged_outgoing {
 	struct bnet_node node;
 	struct bnet_tagged_frame frame;
-	struct bnet_tagged_op *op; /* EAGER, DATA: the send */
+	struct bnet_tagged_op *op; /* EAGER, DATA: the send; READ: the receive; both end with this frame */
+	struct bnet_tagged_offer offer;
 };
 
 /* An unexpected message. */
 struct bnet_tagged_unexpected {
 	struct bnet_node node;
 	int peer;
-	struct bnet_tagged_frame frame; /* EAGER or RTS */
-	char payload[];                 /* EAGER */
+	struct bnet_tagged_frame frame; /* EAGER, RTS or OFFER */
+	char payload[];
 };
 
 /* An ncclNet message in flight. */
@@ -76,6 +80,8 @@ struct bnet_tagged_flight {
 /* The queue of frames to one peer, and the state of both connections with it. */
 struct bnet_tagged_peer {
 	int rank;
+	bool near;           /* on this host: it may be able to read this process's memory, and … */
+	bool unreadable;     /* … this process not its: the kernel has refused */
 	int lost;            /* 0, or why nothing can be received from it any more: -errno */
 	int out_lost;        /* 0, or the error that ended sending to it; its own messages may still arrive */
 	int64_t grace_until; /* with out_lost: until when a connection from it may still appear */
@@ -113,13 +119,14 @@ struct bnet_tagged {
 	struct bnet_node receives;   /* not matched, oldest first */
 	struct bnet_node granted;    /* receives whose CTS is queued or sent */
 	struct bnet_node requested;  /* sends whose RTS is queued or sent */
-	struct bnet_node sending;    /* sends whose bytes are queued or in flight */
+	struct bnet_node sending;    /* what ends with its last frame, queued or in flight */
 	struct bnet_node unexpected; /* messages, in order of arrival */
 	struct bnet_node finished;
 	struct bnet_node reported; /* the caller may still read their error texts */
 	size_t outstanding;        /* operations seen and not finished */
 	unsigned any;              /* receives from any source, not matched */
 	uint64_t next_key;
+	uint64_t secret; /* tokens differ from what memory happens to hold */
 	unsigned passes;
 	bool begun; /* progress was called */
 	int failed;
@@ -138,6 +145,8 @@ void bnet_tagged_await(struct bnet_tagged *tagged, struct bnet_tagged_op *op, bo
 /* Puts a frame at the end of this peer's queue; drops it if nothing can be sent there any more. 0 or -ENOMEM. */
 int bnet_tagged_queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, const struct bnet_tagged_frame *frame,
 		      struct bnet_tagged_op *op);
+/* The same for the OFFER of a send. */
+int bnet_tagged_queue_offer(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, struct bnet_tagged_op *op);
 /* Ends the operation; no connection may touch its buffer any more. rc: 0, or that of the group's error. */
 void bnet_tagged_finish(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int rc);
 

@@ -251,6 +251,8 @@ int main(void)
 		for (int nranks = 2; nranks <= 4; nranks++) {
 			run_group(&(struct group){0}, versions[v], nranks, any_order);
 			run_group(&(struct group){0}, versions[v], nranks, any_source);
+			run_group(&(struct group){.shares = true}, versions[v], nranks, any_order);
+			run_group(&(struct group){.shares = true}, versions[v], nranks, any_source);
 		}
 		for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
 			run_group(&(struct group){0}, versions[v], 2, pairs[i]);

@@ -64,7 +64,7 @@ class Endpoint:
     def __init__(
         self, kind: str, group: str, rendezvous: Rendezvous, rank: int, nranks: int, *, collective: bool
     ) -> None:
-        """``collective``: it shares memory with the ranks of this host, and ranks compare what they call."""
+        """``collective``: ranks compare what they call."""
         self._lib = library.load()
         self._kind = kind
         self._group = group
@@ -75,8 +75,8 @@ class Endpoint:
         self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
         self.coll = out[0]
         try:
+            self._lib.bnet_coll_share(self.coll)
             if collective:
-                self._lib.bnet_coll_share(self.coll)
                 self._lib.bnet_coll_check_calls(self.coll)
             row = library.ffi.new("char[]", self._lib.bnet_coll_handle_size(self.coll))
             self.check(self.coll, self._lib.bnet_coll_listen(self.coll, row))
