@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__cplusplus)
+extern "C" {
+#endif
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
 #endif
@@ -135,8 +138,8 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 size_t bnet_coll_handle_size(const bnet_coll_t *coll);
 int bnet_coll_listen(bnet_coll_t *coll, void *row);
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s);
-/* Before listen, on all ranks or none: collectives among ranks of one host go through memory that they share, where the
- * host permits it. Where only some ranks are on one host, all of the group's collectives use the network. */
+/* Before listen, on all ranks or none: ranks of one host share memory for collectives, and read tagged messages out of
+ * each other's memory, where the host permits it. */
 void bnet_coll_share(bnet_coll_t *coll);
 /* The same: before the first payload of an operation, every two ranks that exchange some compare what they call. Where
  * they differ it ends with -EPROTO, and the reason names both calls. Shared memory always does. */
@@ -311,6 +314,9 @@ void bnet_messages_destroy(bnet_messages_t *messages);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop
+#endif
+#if defined(__cplusplus)
+}
 #endif
 
 #endif
