@@ -67,8 +67,10 @@ class _Process:
 class Ranks:
     """Ranks 0 to size - 1. They start with the first call, and again with the first one after a failure."""
 
-    def __init__(self, size: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, size: int, settings: Mapping[str, str] | None = None, hosts: int = 1) -> None:
+        """``hosts``: as many as the ranks believe that they are on; only ranks of one host share memory."""
         self.size = size
+        self._hosts = hosts
         self._settings = dict(settings or {})
         self._processes: dict[int, _Process] = {}
         self._directory = tempfile.TemporaryDirectory(prefix="bagua-net-ranks-")
@@ -144,6 +146,9 @@ class Ranks:
 
     # ---- processes ----
 
+    def process(self, rank: int) -> subprocess.Popen[bytes]:
+        return self._processes[rank].popen
+
     def _start(self) -> None:
         if self._processes:
             return
@@ -167,7 +172,11 @@ class Ranks:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=environment(self._settings | {"RANK": str(rank), "WORLD_SIZE": str(self.size)}),
+                env=environment(
+                    self._settings
+                    | {"RANK": str(rank), "WORLD_SIZE": str(self.size)}
+                    | ({"NCCL_HOSTID": str(rank * self._hosts // self.size)} if self._hosts > 1 else {})
+                ),
             )
         return _Process(popen, ours, stdout, stderr)
 

@@ -84,6 +84,22 @@ def test_many_chunks_from_and_to_everyone(ranks: Ranks, name: str) -> None:
         assert ranks.run(cases.compare, case) == [[]] * ranks.size, case
 
 
+@pytest.fixture(scope="module")
+def two_hosts() -> Iterator[Ranks]:
+    with Ranks(4, hosts=2) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", cases.COLLECTIVES)
+def test_ranks_of_two_hosts(two_hosts: Ranks, name: str) -> None:
+    """Through shared memory and the network, and, for what is small, the network alone."""
+    for count in (1, 1001, 1_300_003):
+        assert two_hosts.run(cases.compare, Case(name, torch.float32, (count,), root=1, seed=count)) == [[]] * 4
+    if cases.COLLECTIVES[name].reduces:
+        for reduction, dtype in (("AVG", torch.int32), ("AVG", torch.bfloat16), ("PRODUCT", torch.float64)):
+            assert two_hosts.run(cases.compare, Case(name, dtype, (100_003,), reduction, seed=5)) == [[]] * 4
+
+
 _SETTINGS = [
     {"BAGUA_NET_MIN_NSTREAMS": "4", "BAGUA_NET_NSTREAMS": "4", "BAGUA_NET_MIN_CHUNKSIZE": "4K"},
     {"BAGUA_NET_THREADS": "0"},

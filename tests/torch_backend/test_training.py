@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training over a group: DDP and its hooks, FSDP2, checkpoints, and torch.compile."""
+"""Training over a group: DDP and its hooks, FSDP2, and checkpoints."""
 
 from __future__ import annotations
 
@@ -119,47 +119,3 @@ def fully_sharded(here: Here) -> None:
 
 def test_fully_sharded_training(ranks: Ranks) -> None:
     ranks.run(fully_sharded)
-
-
-# ---- torch.compile ----
-
-
-def compiled(here: Here, kind: str) -> None:
-    """Its graphs contain the collectives; the code generated for the CPU is not the subject."""
-    layers = torch.nn.Linear(30, 10)
-    torch.nn.init.ones_(layers.weight)
-    if kind == "ddp":
-        model = torch.nn.parallel.DistributedDataParallel(layers)
-    else:
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (here.size,))
-        model = torch.distributed.fsdp.fully_shard(layers, mesh=mesh)
-    torch.compile(model, backend="aot_eager")(torch.full((2, 30), float(here.rank))).sum().backward()
-    gradient = layers.weight.grad if kind == "ddp" else layers.weight.grad.full_tensor()
-    torch.testing.assert_close(gradient, torch.full((10, 30), sum(2.0 * rank for rank in range(here.size)) / here.size))
-
-
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-@pytest.mark.parametrize("ranks", [2], indirect=True)
-def test_compiled_training(ranks: Ranks, kind: str) -> None:
-    ranks.run(compiled, kind)
-
-
-def gathered_in_place(here: Here) -> str:
-    """Inductor's form of a gather whose output exists already."""
-    output = torch.zeros(2 * here.size)
-    name = dist.group.WORLD.group_name
-    try:
-        torch.ops._c10d_functional.all_gather_into_tensor_out(
-            torch.full((2,), float(here.rank)), here.size, name, out=output
-        )
-        torch.ops._c10d_functional.wait_tensor(output)
-    except RuntimeError as error:
-        return str(error)
-    assert output.tolist() == [float(rank) for rank in range(here.size) for _ in range(2)]
-    return ""
-
-
-def test_a_gather_that_torch_does_not_hand_to_python(ranks: Ranks) -> None:
-    """torch refuses it, or the result is right."""
-    for told in ranks.run(gathered_in_place):
-        assert not told or "No backend type associated with device type cpu" in told

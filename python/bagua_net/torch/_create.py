@@ -8,10 +8,12 @@ import logging
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .._settings import parameters
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
+from ._mixed import MixedGroup, make_others, requested
 
 #: The torch versions that were tested: groups in Python are new, and their interface changes between versions.
 TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
@@ -34,19 +36,29 @@ def _check_parameters() -> None:
         _log.warning("%s", sentence)
 
 
-def create(options: Any, backend_options: Any) -> ProcessGroupBaguaNet:
+def create(options: Any, backend_options: Any) -> Any:
     """Called by torch for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
 
     Raises:
-        ValueError: options for the backend were given; it has none, its parameters are ``BAGUA_NET_*``.
+        ValueError: options for the backend were given; it has none, its parameters are ``BAGUA_NET_*``. Or it was asked
+            for to serve other devices than the CPU.
         ParameterInvalid: one of these has a bad value. A name that is not a parameter is only logged.
         LibraryNotFound, LibraryUnusable: see their documentation.
         DistBackendError: no network to listen on.
     """
     _check_version()
     _check_parameters()
-    if backend_options is not None:
+    request = requested()
+    mixed = bool(request.others())
+    if backend_options is not None and not mixed:
         raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
-    return ProcessGroupBaguaNet(
-        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
-    )
+    arguments = (options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+    if mixed:
+        group: ProcessGroupBaguaNet = MixedGroup(*arguments, make_others(request, options, backend_options))
+    else:
+        group = ProcessGroupBaguaNet(*arguments)
+    if request.device is not None:
+        group.bound_device_id = request.device
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        group.compare_calls()
+    return group

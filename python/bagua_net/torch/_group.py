@@ -1,168 +1,111 @@
 # SPDX-License-Identifier: MIT
 """The process group: torch's operations, in terms of the library's collectives.
 
-torch lets Python subclass ``ProcessGroup``. Such a group serves all devices, and torch creates no other backend for it,
-so "cpu:bagua_net,cuda:nccl" is refused. C++ (DDP's reducer, functional collectives) calls the methods through torch's
-trampolines, Python calls them by name; methods that 2.13 renamed have their old names as well. From 2.14 on, Python can
-also subclass ``Backend``, a part of a group; this package uses one way for all versions.
+torch lets Python subclass ``ProcessGroup``, a whole group. Python calls its methods by name and C++ (DDP's reducer,
+functional collectives) through torch's trampolines; methods that 2.13 renamed have their old names as well. What
+torch's dispatcher does for its own backends, namely splitting, tools and other devices, is done here, in
+``_observers.py`` and in ``_mixed.py``.
+
+From 2.14 on, Python can also subclass ``Backend``, a group's part for one type of device. This package does not: torch
+hands the work of such a backend to the caller in a wrapper that only waits, so that ``is_completed`` is never true and
+a receive from any source has no source. An extension in C++ is bound to one version of torch, and would need a compiler
+wherever the package is installed.
 """
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 import torch.distributed as dist
 
-from .._torch_backend import NAME
-from ._callbacks import Callbacks
-from ._collectives import Collectives
-from ._identity import Identity
-from ._messages import Messages
-from ._operations import Block, Operations
-from ._rendezvous import Rendezvous
-from ._roll_call import RollCall
-from ._work import Flights
+from ._identity import CPU, Identity
+from ._member import Member
 
+_G = TypeVar("_G", bound="ProcessGroupBaguaNet")
 _NO_TIME = timedelta(0)
 
-#: Groups that were not ended: the library uses their memory, and must not when the interpreter ends.
-_open: set[ProcessGroupBaguaNet] = set()
+
+class Part(NamedTuple):
+    """The arguments of a group that is made of another."""
+
+    store: Any
+    rank: int
+    size: int
+    timeout: timedelta
+    name: str
 
 
-def _backends(group: Any) -> list[str]:
-    """The requested backends, such as "cpu:bagua_net". Empty as long as torch does not know the group."""
-    config = str(dist.distributed_c10d._world.pg_backend_config.get(group, ""))
-    return [part for part in config.split(",") if part]
-
-
-class ProcessGroupBaguaNet(Operations, Identity):
-    """A group of ranks, made by ``init_process_group("bagua_net")`` and ``new_group``.
-
-    Collectives run one at a time, in the order of their calls; point-to-point messages run independently. A collective
-    that fails (a peer is gone, or nothing moved for the timeout) raises ``torch.distributed.DistBackendError`` in its
-    wait, and so does every later one: make a new group. A message may be posted long before its peer posts its side. A
-    wait for it that exceeds the group's timeout raises as well, but has no other effect.
-    """
+class ProcessGroupBaguaNet(Member, Identity):
+    """A group of ranks, made by ``init_process_group("bagua_net")`` and ``new_group``."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
-        super().__init__(store, rank, size, name)
-        self._label = f"group {name}" if name else "group"
-        self._timeout_s = timeout.total_seconds()
-        rendezvous = Rendezvous(store, rank, size)
-        self._generation = rendezvous.generation
-        self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
-        try:
-            self._messages = Messages(self._label, rendezvous, rank, size, self._timeout_s)
-        except BaseException:
-            self._collectives.close()
-            raise
-        self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
-        self._coalescing = Block()
-        self._flights = Flights()
-        self._barriers = 0
-        self._alone = False  # no other backend is requested; checked once torch knows the group
-        self._ending = threading.RLock()
-        self._ended = False
-        _open.add(self)
+        Identity.__init__(self, store, rank, size, name)
+        Member.__init__(self, store, rank, size, timeout, name)
+        self._splits = 0
 
-    # ---- timeout ----
+    # ---- groups made of this one; torch's names and arguments ----
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout_s = self._collectives.timeout_s = self._messages.timeout_s = timeout.total_seconds()
-
-    _set_default_timeout = set_timeout
-
-    # ---- end ----
-
-    def shutdown(self) -> None:
-        """Waits for the collectives and sends in progress, then closes all connections.
-
-        It may wait in vain for other ranks: for collectives up to the group's timeout; sends fail after half a minute
-        without progress. :meth:`abort` from another thread ends the wait.
-        """
-        with self._ending:
-            if not self._ended:
-                self._collectives.close()
-                self._messages.finish_sends()
-                self._close()
-        self._callbacks.close()  # outside the lock: a callback may itself end the group, or wait for a thread that does
-
-    def abort(self) -> None:
-        """Makes all pending operations fail, then closes all connections. From any thread."""
-        if self._ended:
-            return
-        self._collectives.abort()
-        self._messages.abort()
-        with self._ending:
-            if not self._ended:
-                self._close()
-        self._callbacks.close()
-
-    def _check_use(self) -> None:
-        if self._alone:
-            return
-        asked = _backends(self)
-        if any(part != f"cpu:{NAME}" for part in asked):
-            raise ValueError(
-                f"bagua_net, {self._label}: its backends are {','.join(asked)}, and {NAME} serves CPU tensors and "
-                f'shares a group with no other; use "{NAME}" alone, and new_group(backend=…) for the other'
-            )
-        self._alone = bool(asked)
-
-    def _close(self) -> None:
-        self._collectives.close()
-        self._messages.close()
-        self._flights.settle()
-        self._ended = True
-        _open.discard(self)
-
-    def leave_to_parent(self) -> None:
-        """In a child of fork(): the connections belong to its parent, and it has none of the threads."""
-        refusal = f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
-        self._collectives.leave_to_parent(refusal)
-        self._messages.leave_to_parent(refusal)
-        self._ending = threading.RLock()
-        self._ended = True
-
-    # ---- monitored barrier ----
-
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the missing ranks. It uses only the store, so it works when the network does not.
-
-        Up to torch 2.13, ``torch.distributed.monitored_barrier`` works only with groups of gloo: call this method, for
-        the default group as ``torch.distributed.group.WORLD.monitored_barrier()``.
-
-        Args:
-            timeout: how long the others may take; the group's by default.
-            wait_all_ranks: name all missing ranks, not only the first.
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Sequence[torch.device] | None = None,
+    ) -> ProcessGroupBaguaNet | None:
+        """A group of these ranks of this group, which all of them call; None on the other ranks.
 
         Raises:
-            DistBackendError: on rank 0, ranks are missing; on the others, rank 0 did not report that all are here.
-            DistNetworkError: the store cannot be reached.
+            ValueError: ``new_ranks`` is empty, has a rank twice, or one that this group does not have; or a device is
+                not the CPU.
         """
-        limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
-        self._barriers += 1
-        roll_call = RollCall(self._store, f"{self._generation}/barrier/{self._barriers}", self._rank, self._size)
-        problem = roll_call.hold(limit, wait_all_ranks)
-        if problem:
-            raise dist.DistBackendError(f"{self._label}: {problem}")
+        for device in map(torch.device, device_types or []):
+            if device.type != CPU.type:
+                raise ValueError(f"bagua_net, {self._label}: split_group: it has no backend for {device}")
+        part = self._part(new_ranks, timeout, group_name)
+        return None if part is None else self._described(ProcessGroupBaguaNet(*part), group_desc)
 
+    def _part(self, new_ranks: Sequence[int], timeout: timedelta | None, name: str | None) -> Part | None:
+        self._splits += 1
+        ranks = sorted(new_ranks)
+        if not ranks or len(set(ranks)) != len(ranks) or ranks[0] < 0 or ranks[-1] >= self._size:
+            raise ValueError(
+                f"bagua_net, {self._label}: split_group: {list(new_ranks)} must be different ranks of this group, "
+                f"which has the ranks 0 to {self._size - 1}"
+            )
+        if self._rank not in ranks:
+            return None
+        name = name or f"{self._name}:split:{ranks}"
+        store = dist.PrefixStore(f"{name}/", self._store)
+        return Part(store, ranks.index(self._rank), len(ranks), self._limit(timeout), name)
 
-@atexit.register
-def _abort_open() -> None:
-    """The interpreter does not wait for daemon threads: none may be in the middle of a message when it exits."""
-    for group in list(_open):
-        group.abort()
+    def _described(self, part: _G, desc: str | None) -> _G:
+        part._is_part = True
+        part._set_group_desc(desc or f"{self._description}:split:{self._splits}")
+        if self._fingerprints is not None:
+            part.compare_calls()
+        return part
 
+    def merge_remote_group(
+        self,
+        store: Any,
+        size: int,
+        timeout: timedelta | None = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> ProcessGroupBaguaNet:
+        """One group of all ``size`` ranks, of this group and others, that call this with the same store."""
+        rank = store.add("mergeGroupRank", 1) - 1  # torch's name: ranks with its own backends may count here as well
+        name = group_name or f"{self._name}:merge"
+        merged = ProcessGroupBaguaNet(store, rank, size, self._limit(timeout), name)
+        return self._described(merged, group_desc or f"{self._description}:merge")
 
-def _leave_to_parent() -> None:
-    for group in list(_open):
-        group.leave_to_parent()
-    _open.clear()
+    def _limit(self, timeout: timedelta | None) -> timedelta:
+        return timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
 
-
-os.register_at_fork(after_in_child=_leave_to_parent)
+    # C++'s name.
+    splitGroup = split_group  # noqa: N815

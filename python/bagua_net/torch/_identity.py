@@ -10,18 +10,19 @@ import torch.distributed as dist
 
 from .._torch_backend import NAME
 
-_CPU = torch.device("cpu")
+CPU = torch.device("cpu")
 
 
 class Identity(dist.ProcessGroup):  # type: ignore[misc]
     """A group with a name and one backend: the group itself."""
 
     def __init__(self, store: Any, rank: int, size: int, name: str) -> None:
-        super().__init__(rank, size)
+        dist.ProcessGroup.__init__(self, rank, size)
         self._store = store
         self._rank = rank
         self._size = size
         self._name, self._description = name, ""
+        self._is_part = False  # made of another group, not by torch
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
         return NAME
@@ -58,12 +59,15 @@ class Identity(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Empty while torch makes the group, or else torch 2.15 would attach its flight recorder, which fails here."""
-        return [_CPU] if self in dist.distributed_c10d._world.pg_map else []
+        return [CPU] if self._is_complete() else []
+
+    def _is_complete(self) -> bool:
+        """False while torch makes the group: torch 2.15 would attach its flight recorder, which fails here."""
+        return self._is_part or self in dist.distributed_c10d._world.pg_map
 
     def _get_backend(self, device: torch.device) -> Identity:
         """Raises RuntimeError for any device but the CPU, as torch's own method does and its callers expect."""
-        if torch.device(device).type != _CPU.type:
+        if torch.device(device).type != CPU.type:
             raise RuntimeError(f"the group {self._name} has no backend for {device}: {NAME} serves only CPU tensors")
         return self
 

@@ -8,20 +8,23 @@ methods that torch 2.13 renamed have their old names as well.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from .._native import library
+from . import _observers as observers
 from . import _tensors as tensors
 from ._callbacks import Callbacks
 from ._collectives import Collectives
+from ._fingerprints import Fingerprints, describe
 from ._messages import Messages
 from ._work import Flights, Joint, Message, Work
 
+_W = TypeVar("_W", bound=dist.Work)
 _NO_TIME = timedelta(0)
 
 
@@ -48,14 +51,17 @@ class Operations:
     _callbacks: Callbacks
     _coalescing: Block
     _flights: Flights
-
-    def _check_use(self) -> None:
-        """Raises ValueError where the group must not be used as it was made."""
+    _numbers: Iterator[int]  # of the collectives, from 1
+    _sequence: int  # the last one
+    _fingerprints: Fingerprints | None
+    _order: threading.RLock  # with fingerprints: collectives start in the order of their comparison
 
     # ---- running a collective ----
 
     def _run(
         self,
+        name: str,
+        alike: Sequence[torch.Tensor],
         calls: Sequence[dict[str, Any]],
         result: list[Any],
         opts: Any,
@@ -66,11 +72,38 @@ class Operations:
         """Posts one operation after the other, each given by the fields of ``bnet_op_t``.
 
         Args:
+            name: torch.distributed's.
+            alike: tensors whose type and shape are the same on all ranks.
             result: the tensors of the future.
             held: what must live until the end, besides the fields themselves.
             store: what remains to be done then.
         """
-        self._check_use()
+
+        def start() -> Work:
+            return self._post(calls, result, opts, held, store)
+
+        if self._fingerprints is None:
+            self._sequence = next(self._numbers)
+            return self._seen(name, start)
+        with self._order:
+            self._sequence = next(self._numbers)
+            limit = _seconds(getattr(opts, "timeout", None)) or self._timeout_s
+            problem = self._fingerprints.compare(self._sequence, describe(name, alike, opts), limit)
+            if problem:
+                raise dist.DistBackendError(f"bagua_net, {self._label}: {problem}")
+            return self._seen(name, start)
+
+    def _seen(self, name: str, start: Callable[[], _W]) -> _W:
+        return observers.observed(name, start) if observers.present() else start()
+
+    def _post(
+        self,
+        calls: Sequence[dict[str, Any]],
+        result: list[Any],
+        opts: Any,
+        held: Any,
+        store: Callable[[], None] | None,
+    ) -> Work:
         lib, limit = library.load(), _seconds(getattr(opts, "timeout", None))
         now = not getattr(opts, "asyncOp", True)
         operations = [library.ffi.new("bnet_op_t *", call | {"kind": getattr(lib, call["kind"])}) for call in calls]
@@ -92,7 +125,7 @@ class Operations:
         root = opts.rootRank if opts is not None else 0
         places = tensors.Places([tensor], reads=root == self._rank)
         call = _copy("BNET_COLL_BROADCAST", places.plain[0], root=root)
-        return self._run([call], [tensor], opts, held=places, store=places.store)
+        return self._run("broadcast", [tensor], [call], [tensor], opts, held=places, store=places.store)
 
     def reduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         tensor = tensors.only(tensor_list, "reduce")
@@ -102,7 +135,9 @@ class Operations:
         places = tensors.Places([tensor], reads=True)
         call = _reduction("BNET_COLL_REDUCE", places.plain[0], opts.reduceOp) | {"root": opts.rootRank}
         call["recv"] = call["send"] if is_root else library.ffi.NULL
-        return self._run([call], [tensor], opts, held=places, store=places.store if is_root else None)
+        return self._run(
+            "reduce", [tensor], [call], [tensor], opts, held=places, store=places.store if is_root else None
+        )
 
     def gather(
         self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
@@ -118,7 +153,7 @@ class Operations:
         call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": library.ffi.NULL}
         if root == self._rank:
             call["recvs"] = tensors.addresses(places.plain)
-        return self._run([call], outputs, opts, held=(places, send), store=places.store)
+        return self._run("gather", [tensor], [call], outputs, opts, held=(places, send), store=places.store)
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Only the root has an ``output``; torch passes an empty tensor on the others."""
@@ -128,7 +163,7 @@ class Operations:
             self._check_share(output, tensor, "gather_single")
         places, send = tensors.Places([output]), tensors.contiguous(tensor)
         call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": tensors.address(places.plain[0])}
-        return self._run([call], [output], opts, held=(places, send), store=places.store)
+        return self._run("gather_single", [tensor], [call], [output], opts, held=(places, send), store=places.store)
 
     def scatter(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
@@ -144,7 +179,7 @@ class Operations:
         call = _copy("BNET_COLL_SCATTER", places.plain[0], root=root) | {"send": library.ffi.NULL}
         if root == self._rank:
             call["sends"] = tensors.addresses(sends)
-        return self._run([call], [tensor], opts, held=(places, sends), store=places.store)
+        return self._run("scatter", [tensor], [call], [tensor], opts, held=(places, sends), store=places.store)
 
     # ---- from all ranks to all ----
 
@@ -154,7 +189,7 @@ class Operations:
         opts = opts if opts is not None else dist.AllreduceOptions()
         places = tensors.Places([tensor], reads=True)
         call = _reduction("BNET_COLL_ALLREDUCE", places.plain[0], opts.reduceOp)
-        return self._run([call], [tensor], opts, held=places, store=places.store)
+        return self._run("all_reduce", [tensor], [call], [tensor], opts, held=places, store=places.store)
 
     def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
@@ -170,7 +205,7 @@ class Operations:
             for dtype, group in alike.items():
                 tensors.split(joined[dtype], group)
 
-        return self._run(calls, list(tensor_list), opts, held=joined, store=store)
+        return self._run("all_reduce_coalesced", tensor_list, calls, list(tensor_list), opts, held=joined, store=store)
 
     def allgather(
         self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
@@ -201,7 +236,9 @@ class Operations:
             calls.append(_copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(places.plain)})
             held.append((places, send))
             stores.append(places.store)
-        return self._run(calls, result or list(output_lists), opts, held=held, store=_all_of(stores))
+        return self._run(
+            "all_gather", input_list, calls, result or list(output_lists), opts, held=held, store=_all_of(stores)
+        )
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -216,7 +253,9 @@ class Operations:
             _copy("BNET_COLL_ALL_GATHER", send) | {"recv": tensors.address(plain)}
             for send, plain in zip(sends, places.plain, strict=True)
         ]
-        return self._run(calls, list(outputs), opts, held=(places, sends), store=places.store)
+        return self._run(
+            "all_gather_single", inputs, calls, list(outputs), opts, held=(places, sends), store=places.store
+        )
 
     def reduce_scatter(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
@@ -230,7 +269,7 @@ class Operations:
         places, sends = tensors.Places([output]), [tensors.contiguous(tensor) for tensor in inputs]
         call = _reduction("BNET_COLL_REDUCE_SCATTER", places.plain[0], opts.reduceOp)
         call |= {"send": library.ffi.NULL, "sends": tensors.addresses(sends)}
-        return self._run([call], [output], opts, held=(places, sends), store=places.store)
+        return self._run("reduce_scatter", [output], [call], [output], opts, held=(places, sends), store=places.store)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -246,7 +285,9 @@ class Operations:
             _reduction("BNET_COLL_REDUCE_SCATTER", plain, opts.reduceOp) | {"send": tensors.address(send)}
             for send, plain in zip(sends, places.plain, strict=True)
         ]
-        return self._run(calls, list(outputs), opts, held=(places, sends), store=places.store)
+        return self._run(
+            "reduce_scatter_single", outputs, calls, list(outputs), opts, held=(places, sends), store=places.store
+        )
 
     # ---- all to all ----
 
@@ -269,7 +310,7 @@ class Operations:
             send = send.clone()
         call = _exchange(send_counts, recv_counts)
         call |= {"send": tensors.address(send), "recv": tensors.address(places.plain[0])}
-        return self._run([call], [output], opts, held=(places, send), store=places.store)
+        return self._run("all_to_all_single", [], [call], [output], opts, held=(places, send), store=places.store)
 
     def alltoall(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
@@ -282,10 +323,10 @@ class Operations:
         places, sends = tensors.Places(output_tensors), [tensors.contiguous(tensor) for tensor in input_tensors]
         call = _exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in places.plain])
         call |= {"sends": tensors.addresses(sends), "recvs": tensors.addresses(places.plain)}
-        return self._run([call], list(output_tensors), opts, held=(places, sends), store=places.store)
+        return self._run("all_to_all", [], [call], list(output_tensors), opts, held=(places, sends), store=places.store)
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._run([{"kind": "BNET_COLL_BARRIER"}], [], opts)
+        return self._run("barrier", [], [{"kind": "BNET_COLL_BARRIER"}], [], opts)
 
     # ---- point to point ----
 
@@ -294,11 +335,13 @@ class Operations:
         tensors.check(tensor, "send")
         self._check_peer(peer, "send")
         plain = tensors.contiguous(tensor)
-        ticket = self._messages.send(tensors.address(plain), tensors.size_of(plain), peer, tag)
-        work = Message(
-            self._label, [ticket], [tensor], plain, None, (self._messages.reporter, self._callbacks), self._flights
-        )
-        return self._message(work, f"for rank {peer}", f"does it receive with this tag, {tag}?")
+
+        def start() -> Message:
+            ticket = self._messages.send(tensors.address(plain), tensors.size_of(plain), peer, tag)
+            reports = (self._messages.reporter, self._callbacks)
+            return Message(self._label, [ticket], [tensor], plain, None, reports, self._flights)
+
+        return self._message(self._seen("send", start), f"for rank {peer}", f"does it receive with this tag, {tag}?")
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "recv")
@@ -306,17 +349,19 @@ class Operations:
         self._check_peer(peer, "recv")
         places = tensors.Places([tensor])
         plain = places.plain[0]
-        ticket = self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag)
-        reports = (self._messages.reporter, self._callbacks)
-        work = Message(self._label, [ticket], [tensor], places, places.store, reports, self._flights)
+
+        def start() -> Message:
+            ticket = self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag)
+            reports = (self._messages.reporter, self._callbacks)
+            return Message(self._label, [ticket], [tensor], places, places.store, reports, self._flights)
+
         whom, who = ("for any rank", "any") if peer < 0 else (f"for rank {peer}", "it")
-        return self._message(work, whom, f"does {who} send with this tag, {tag}?")
+        return self._message(self._seen("recv", start), whom, f"does {who} send with this tag, {tag}?")
 
     def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
         return self.recv(tensor_list, -1, tag)
 
     def _check_peer(self, peer: int, what: str) -> None:
-        self._check_use()
         if peer == self._rank:
             raise ValueError(f"bagua_net, {self._label}: {what}: rank {peer} cannot exchange messages with itself")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -52,6 +53,9 @@ class Work(dist.Work):  # type: ignore[misc]
     It keeps the tensors alive until the operation is over, so that the caller need not. The library ends operations
     without Python: the first thread that looks stores what was received for tensors that are not contiguous.
     """
+
+    #: What a wait happens in, for those who watch it.
+    around_wait: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def __init__(
         self,
@@ -129,12 +133,14 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _ends_within(self, seconds: float | None) -> bool:
         """Waits for the end, at most this long; None: without a limit."""
-        if not self._over:
-            deadline = None if seconds is None else time.monotonic() + seconds
-            if not all(ticket.wait(deadline) for ticket in self._tickets):
-                return False
+        if self._over:
+            return True
+        deadline = None if seconds is None else time.monotonic() + seconds
+        with self.around_wait():
+            ended = all(ticket.wait(deadline) for ticket in self._tickets)
+        if ended:
             self._settle()
-        return True
+        return ended
 
     def get_future(self) -> Any:
         """The future of the tensors. An error is raised as RuntimeError with the same text, in C++ as well.

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""A rank's part in a group, whatever torch takes it for: its collectives and messages, their timeout, their end."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from ._callbacks import Callbacks
+from ._collectives import Collectives
+from ._fingerprints import Fingerprints
+from ._messages import Messages
+from ._operations import Block, Operations
+from ._rendezvous import Rendezvous
+from ._roll_call import RollCall
+from ._work import Flights
+
+_NO_TIME = timedelta(0)
+
+#: Those that were not ended: the library uses their memory, and must not when the interpreter ends.
+_open: set[Member] = set()
+
+
+class Member(Operations):
+    """Collectives run one at a time, in the order of their calls; point-to-point messages run independently. A
+    collective that fails (a peer is gone, or nothing moved for the timeout) raises
+    ``torch.distributed.DistBackendError`` in its wait, and so does every later one: make a new group. A message may be
+    posted long before its peer posts its side. A wait for it that exceeds the group's timeout raises as well, but has
+    no other effect.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._label = f"group {name}" if name else "group"
+        self._timeout_s = timeout.total_seconds()
+        rendezvous = Rendezvous(store, rank, size)
+        self._generation = rendezvous.generation
+        self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
+        try:
+            self._messages = Messages(self._label, rendezvous, rank, size, self._timeout_s)
+        except BaseException:
+            self._collectives.close()
+            raise
+        self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
+        self._coalescing = Block()
+        self._flights = Flights()
+        self._numbers, self._sequence = itertools.count(1), 0
+        self._fingerprints: Fingerprints | None = None
+        self._order = threading.RLock()
+        self._barriers = 0
+        self._ending = threading.RLock()
+        self._ended = False
+        _open.add(self)
+
+    def compare_calls(self) -> None:
+        """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+        self._fingerprints = Fingerprints(self._store, f"{self._generation}/calls", self._rank, self._size)
+
+    # ---- timeout ----
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout_s = self._collectives.timeout_s = self._messages.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # ---- sequence numbers ----
+
+    def _set_sequence_number_for_group(self) -> None:
+        """All ranks count their collectives from 1 without having agreed on it."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives this rank has started."""
+        return self._sequence
+
+    # ---- end ----
+
+    def shutdown(self) -> None:
+        """Waits for the collectives and sends in progress, then closes all connections.
+
+        It may wait in vain for other ranks: for collectives up to the group's timeout; sends fail after half a minute
+        without progress. :meth:`abort` from another thread ends the wait.
+        """
+        with self._ending:
+            if not self._ended:
+                self._collectives.close()
+                self._messages.finish_sends()
+                self._close()
+        self._callbacks.close()  # outside the lock: a callback may itself end the group, or wait for a thread that does
+
+    def abort(self) -> None:
+        """Makes all pending operations fail, then closes all connections. From any thread."""
+        if self._ended:
+            return
+        self._collectives.abort()
+        self._messages.abort()
+        if self._fingerprints is not None:
+            self._fingerprints.give_up()
+        with self._ending:
+            if not self._ended:
+                self._close()
+        self._callbacks.close()
+
+    def _close(self) -> None:
+        self._collectives.close()
+        self._messages.close()
+        self._flights.settle()
+        self._ended = True
+        _open.discard(self)
+
+    def leave_to_parent(self) -> None:
+        """In a child of fork(): the connections belong to its parent, and it has none of the threads."""
+        refusal = f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
+        self._collectives.leave_to_parent(refusal)
+        self._messages.leave_to_parent(refusal)
+        self._ending = threading.RLock()
+        self._ended = True
+
+    # ---- monitored barrier ----
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that names the missing ranks. It uses only the store, so it works when the network does not.
+
+        Up to torch 2.13, ``torch.distributed.monitored_barrier`` works only with groups of gloo: call this method, for
+        the default group as ``torch.distributed.group.WORLD.monitored_barrier()``.
+
+        Args:
+            timeout: how long the others may take; the group's by default.
+            wait_all_ranks: name all missing ranks, not only the first.
+
+        Raises:
+            DistBackendError: on rank 0, ranks are missing; on the others, rank 0 did not report that all are here.
+            DistNetworkError: the store cannot be reached.
+        """
+        limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
+        self._barriers += 1
+        roll_call = RollCall(self._store, f"{self._generation}/barrier/{self._barriers}", self._rank, self._size)
+        problem = roll_call.hold(limit, wait_all_ranks)
+        if problem:
+            raise dist.DistBackendError(f"{self._label}: {problem}")
+
+
+@atexit.register
+def _abort_open() -> None:
+    """The interpreter does not wait for daemon threads: none may be in the middle of a message when it exits."""
+    for member in list(_open):
+        member.abort()
+
+
+def _leave_to_parent() -> None:
+    for member in list(_open):
+        member.leave_to_parent()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

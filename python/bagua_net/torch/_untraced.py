@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""torch.compile must not trace this package: its operations hand addresses of tensors to the library."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+
+def exclude(package: str) -> None:
+    """Tells dynamo to run each function of the loaded modules of ``package`` as it is, with all that it calls.
+
+    dynamo asks once per code object, so that a call costs nothing more than before. Nothing happens where torch was
+    built without dynamo.
+    """
+    try:
+        from torch._C._dynamo import eval_frame
+    except ImportError:
+        return
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for code in codes(package):
+        eval_frame.set_code_exec_strategy(code, skip)
+
+
+def codes(package: str) -> Iterator[CodeType]:
+    """The code of all functions and methods that were defined in the package."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and f"{name}.".startswith(f"{package}."):
+            for value in list(vars(module).values()):
+                yield from _of(value, package)
+
+
+def _of(value: Any, package: str) -> Iterator[CodeType]:
+    """Of a function, however it is decorated, or of a class. What is only imported from elsewhere is left alone."""
+    if isinstance(value, property):
+        for part in (value.fget, value.fset, value.fdel):
+            yield from _of(part, package)
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield from _of(value.__func__, package)
+    elif isinstance(value, functools.cached_property):
+        yield from _of(value.func, package)
+    elif hasattr(value, "__wrapped__"):
+        yield from _of(inspect.unwrap(value), package)
+    elif isinstance(value, FunctionType) and value.__module__.startswith(package):
+        yield from _with_inner(value.__code__)
+    elif isinstance(value, type) and value.__module__.startswith(package):
+        for member in list(vars(value).values()):
+            yield from _of(member, package)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """And that of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

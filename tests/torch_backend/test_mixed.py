@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""Groups with another backend for other devices, and groups that are made of a group."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint
+from ranks import Ranks, refusal
+
+if TYPE_CHECKING:
+    from rank import Here
+
+_CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
+#: gloo serves CPU tensors under any name, so that it can stand for a GPU's backend here.
+_FORMS = ["cpu:bagua_net,cuda:gloo", "cuda:gloo,cpu:bagua_net"]
+_TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
+
+
+def _total(group: Any, rank: int) -> float:
+    tensor = torch.full((3,), float(rank))
+    group.allreduce([tensor]).wait()
+    return tensor[0].item()
+
+
+# ---- other backends ----
+
+
+def mixed(here: Here, backend: str) -> None:
+    group = dist.new_group(backend=backend)
+    wanted = sum(range(here.size))
+    assert {device.type for device in group._device_types} == {"cpu", "cuda"}
+    assert isinstance(group._get_backend(_CUDA), dist.ProcessGroupGloo)
+    assert not isinstance(group._get_backend(_CPU), dist.ProcessGroupGloo)
+
+    tensor = torch.full((3,), float(here.rank))
+    dist.all_reduce(tensor, group=group)
+    assert tensor[0].item() == wanted == _total(group._get_backend(_CUDA), here.rank)
+    said: list[Any] = [None] * here.size
+    dist.all_gather_object(said, {"of": here.rank}, group=group)
+    assert said == [{"of": rank} for rank in range(here.size)]
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    assert refusal(lambda: dist.all_reduce(tensor, group=group)) != "accepted"
+
+
+@pytest.mark.parametrize("backend", _FORMS)
+def test_another_backend_for_another_device(ranks: Ranks, backend: str) -> None:
+    ranks.run(mixed, backend)
+
+
+def default_mixed(here: Here, directory: str) -> None:
+    """As torch's own default, "cpu:gloo,cuda:nccl": DDP, an asynchronous checkpoint, the end of everything."""
+    dist.destroy_process_group()
+    store = dist.PrefixStore("mixed", here.store)
+    dist.init_process_group(_FORMS[0], store=store, rank=here.rank, world_size=here.size, timeout=here.timeout)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.full((4,), float(here.rank))).sum().backward()
+    torch.testing.assert_close(model.module.weight.grad, torch.full((4, 4), sum(range(here.size)) / here.size))
+    name = f"of {here.rank}"
+    torch.distributed.checkpoint.async_save({name: torch.ones(9)}, checkpoint_id=directory).result()
+    assert len(dist.distributed_c10d._world.pg_map) == len(dist.distributed_c10d._world.pg_names) >= 1
+    dist.destroy_process_group()
+    here.join()
+
+
+@_TWO
+def test_a_mixed_default_group(ranks: Ranks, tmp_path: Any) -> None:
+    ranks.run(default_mixed, str(tmp_path))
+
+
+def handed_on(here: Here, backend: str) -> dict[str, str]:
+    """What becomes of tensors that are on no device that a backend here can read."""
+    group = dist.new_group(backend=backend)
+    meta = torch.empty(3 * here.size, device="meta")
+    parts = list(meta.chunk(here.size))
+    told = {
+        "allreduce": refusal(lambda: group.allreduce([meta])),
+        "broadcast": refusal(lambda: group.broadcast([meta])),
+        "allgather": refusal(lambda: group.allgather([parts], [parts[0]])),
+        "scatter": refusal(lambda: group.scatter([parts[0]], [parts])),
+        "alltoall": refusal(lambda: group.alltoall(parts, parts)),
+        "send": refusal(lambda: group.send([meta], (here.rank + 1) % here.size, 0)),
+    }
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    return told
+
+
+@_TWO
+def test_tensors_of_other_devices_go_to_the_other_backend(ranks: Ranks) -> None:
+    """torch answers as it does without this backend: to some calls that gloo cannot do them, to others with nothing."""
+    mixed, native = (ranks.run(handed_on, backend) for backend in ("cpu:bagua_net,meta:gloo", "cpu:gloo,meta:gloo"))
+    assert mixed == native
+
+
+def asked(here: Here, backend: str) -> str:
+    told = refusal(lambda: dist.new_group(backend=backend))
+    dist.barrier()
+    return told
+
+
+@_TWO
+def test_a_backend_that_this_torch_does_not_have(ranks: Ranks) -> None:
+    """With a GPU and NCCL the group is made; without them torch says what it lacks."""
+    for told in ranks.run(asked, "cpu:bagua_net,cuda:nccl"):
+        assert told == "accepted" or re.search(r"NCCL built in|no GPUs? found", told), told
+
+
+@_TWO
+def test_it_does_not_serve_other_devices(ranks: Ranks) -> None:
+    for told in ranks.run(asked, "cuda:bagua_net"):
+        assert re.search(r'ValueError: bagua_net: it serves CPU tensors .* to serve cuda; use "cpu:bagua_net"', told)
+
+
+@_TWO
+def test_the_cpu_may_be_named(ranks: Ranks) -> None:
+    ranks.run(named)
+
+
+def named(here: Here) -> None:
+    group = dist.new_group(backend="cpu:bagua_net")
+    assert _total(group, here.rank) == sum(range(here.size))
+    dist.destroy_process_group(group)
+
+
+# ---- parts, and wholes ----
+
+
+def split(here: Here, backend: str | None) -> None:
+    parent = dist.new_group(backend=backend)
+    group = parent.split_group([here.size - 1, 0], timeout=timedelta(seconds=30), group_desc="ends")
+    if here.rank in (0, here.size - 1):
+        assert (group.rank(), group.size()) == (0 if here.rank == 0 else 1, 2)
+        assert group.group_desc == "ends"
+        assert _total(group, here.rank) == here.size - 1
+        if backend:
+            assert _total(group._get_backend(_CUDA), here.rank) == here.size - 1
+        again = group.split_group([0, 1])  # a part of the part, under the name that torch would give it
+        assert again.group_name == f"{group.group_name}:split:[0, 1]"
+        assert _total(again, 1) == 2
+        again.shutdown()
+        group.shutdown()
+    else:
+        assert group is None
+    assert _total(parent, here.rank) == sum(range(here.size))
+    dist.destroy_process_group(parent)
+
+
+@pytest.mark.parametrize("backend", [None, _FORMS[0]])
+def test_a_part_of_a_group(ranks: Ranks, backend: str | None) -> None:
+    ranks.run(split, backend)
+
+
+def split_wrongly(here: Here) -> list[str]:
+    group = dist.group.WORLD
+    lists = ([], [0, 0], [0, here.size], [-1, 0])
+    return [refusal(lambda chosen=chosen: group.split_group(chosen)) for chosen in lists]
+
+
+@_TWO
+def test_ranks_that_cannot_be_split_off(ranks: Ranks) -> None:
+    for told in ranks.run(split_wrongly):
+        for text in told:
+            assert re.search("must be different ranks of this group|cannot be empty|duplicates|rank", text), text
+            assert text != "accepted"
+
+
+def merged(here: Here) -> None:
+    """Each rank alone, and then all together."""
+    groups = [dist.new_group([rank]) for rank in range(here.size)]
+    store = dist.PrefixStore("merged", here.board)
+    group = groups[here.rank].merge_remote_group(store, here.size, timeout=timedelta(seconds=30), group_name="all")
+    assert (group.size(), group.group_name) == (here.size, "all")
+    ranks = torch.zeros(here.size)
+    ranks[group.rank()] = 1.0
+    group.allreduce([ranks]).wait()
+    assert ranks.tolist() == [1.0] * here.size
+    group.shutdown()
+    dist.destroy_process_group(groups[here.rank])
+
+
+def test_groups_merge(ranks: Ranks) -> None:
+    ranks.run(merged)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: MIT
+"""What torch's tools see: the profiler, CommDebugMode, sequence numbers, and TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import names
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks, refusal
+
+if TYPE_CHECKING:
+    from rank import Here
+
+_TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
+
+
+def _each(here: Here) -> None:
+    """One of each collective."""
+    three, rank, size = torch.ones(3), here.rank, here.size
+    parts = [torch.empty(3) for _ in range(size)]
+    dist.all_reduce(three)
+    dist.broadcast(three, src=0)
+    dist.reduce(three, dst=0)
+    dist.all_gather(parts, three)
+    dist.gather(three, parts if rank == 0 else None, dst=0)
+    dist.scatter(three, parts if rank == 0 else None, src=0)
+    dist.reduce_scatter(three, parts)
+    dist.all_to_all(list(torch.empty(size, 3)), parts)
+    dist.all_to_all_single(torch.empty(size), torch.ones(size))
+    names.all_gather_single(torch.empty(3 * size), three)
+    names.reduce_scatter_single(three, torch.ones(3 * size))
+    dist.barrier()
+
+
+_NAMES = {
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_single",
+    "all_gather_single",
+    "reduce_scatter_single",
+    "barrier",
+}
+
+
+# ---- the profiler ----
+
+
+def profiled(here: Here) -> dict[str, int]:
+    """The number of spans by name, without the waits: an operation may be over before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        _each(here)
+        message = torch.ones(3)
+        if here.rank == 0:
+            dist.send(message, 1)
+        elif here.rank == 1:
+            dist.recv(message, 0)
+    spans = {event.key: event.count for event in profile.key_averages()}
+    return {key: count for key, count in spans.items() if key.startswith("bagua_net:") and not key.endswith(" wait")}
+
+
+def test_the_profiler_shows_each_operation_once(ranks: Ranks) -> None:
+    for rank, spans in enumerate(ranks.run(profiled)):
+        message = {0: {"send"}, 1: {"recv"}}.get(rank, set())
+        assert spans == {f"bagua_net:{name}": 1 for name in _NAMES | message}
+
+
+def spans_of_waits(here: Here) -> list[str]:
+    """The spans of rank 0 in an asynchronous operation, in their order; the wait outlives what the peer does first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        if here.rank == 0:
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            with torch.profiler.record_function("meanwhile"):
+                here.say("posted")
+            work.wait()
+        else:
+            here.hear("posted")
+            dist.all_reduce(torch.ones(3))
+    events = sorted(profile.events(), key=lambda event: event.time_range.start)
+    return [event.name for event in events if event.name.startswith(("bagua_net:", "meanwhile"))]
+
+
+@_TWO
+def test_an_asynchronous_operation_has_two_spans(ranks: Ranks) -> None:
+    of_the_first, of_the_second = ranks.run(spans_of_waits)
+    assert of_the_first in (
+        ["bagua_net:all_reduce", "meanwhile", "bagua_net:all_reduce wait"],
+        ["bagua_net:all_reduce", "meanwhile"],  # it was over when this rank waited
+    )
+    assert of_the_second == ["bagua_net:all_reduce"]
+
+
+def waited_later(here: Here) -> None:
+    """An operation that ends after the profiler, and one that ends under another."""
+    for again in (False, True):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            work = dist.all_reduce(torch.ones(3), async_op=True) if here.rank == 0 else None
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) if again else nullcontext():
+            here.meet(f"profiled {again}")
+            (work or dist.all_reduce(torch.ones(3), async_op=True)).wait()
+
+
+@_TWO
+def test_an_operation_may_end_after_the_profiler(ranks: Ranks) -> None:
+    ranks.run(waited_later)
+
+
+def failed_span(here: Here) -> str:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        told = refusal(lambda: dist.all_reduce(torch.ones(3), group=group)) if here.rank == 0 else ""
+    here.meet("failed")
+    dist.destroy_process_group(group)
+    return told
+
+
+@_TWO
+def test_a_span_of_an_operation_that_fails(ranks: Ranks) -> None:
+    assert ranks.run(failed_span)[0].startswith("DistBackendError: ")
+
+
+# ---- CommDebugMode ----
+
+
+def counted(here: Here) -> dict[str, int]:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode() as mode:
+        _each(here)
+    dist.all_reduce(torch.ones(3))  # nobody counts any more
+    return {str(operator): count for operator, count in mode.get_comm_counts().items()}
+
+
+def test_comm_debug_mode_counts(ranks: Ranks) -> None:
+    """As with gloo, which torch counts itself."""
+    for counts in ranks.run(counted):
+        assert len(counts) == len(_NAMES) - 1, counts  # it does not count barriers
+        assert set(counts.values()) == {1}
+
+
+# ---- sequence numbers ----
+
+
+def numbered(here: Here) -> tuple[int, int]:
+    group = dist.new_group()
+    group._set_sequence_number_for_group()
+    before = group._get_sequence_number_for_group()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1), group=group)
+    dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
+    after = group._get_sequence_number_for_group()
+    dist.destroy_process_group(group)
+    return before, after
+
+
+def test_collectives_are_numbered(ranks: Ranks) -> None:
+    assert ranks.run(numbered) == [(0, 4)] * ranks.size
+
+
+# ---- TORCH_DISTRIBUTED_DEBUG=DETAIL ----
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Ranks]:
+    with Ranks(3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) as ranks:
+        yield ranks
+
+
+def agreed(here: Here) -> None:
+    for _ in range(2):
+        _each(here)
+    works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+
+
+def test_detail_lets_equal_calls_pass(watched: Ranks) -> None:
+    watched.run(agreed)
+
+
+def of_different_shapes(here: Here) -> list[str]:
+    """Calls that move equally many bytes."""
+    shape = (2, 3) if here.rank == 1 else (3, 2)
+    told = [refusal(lambda: dist.all_reduce(torch.ones(shape)))]
+    kind = torch.int32 if here.rank == 2 else torch.float32
+    told.append(refusal(lambda: dist.broadcast(torch.ones(4, dtype=kind), src=0)))
+    dist.barrier()
+    return told
+
+
+def test_detail_names_different_calls(watched: Ranks) -> None:
+    for shapes, types in watched.run(of_different_shapes):
+        for text, parts in ((shapes, (r"\[3, 2\]", r"\[2, 3\]")), (types, ("[Ff]loat", "[Ii]nt"))):
+            assert text != "accepted"
+            for part in parts:
+                assert re.search(part, text), text
+
+
+def one_is_missing(here: Here) -> str:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    told = "" if here.rank == 2 else refusal(lambda: dist.all_reduce(torch.ones(3), group=group))
+    here.meet("told")
+    group.abort()
+    dist.destroy_process_group(group)
+    return told
+
+
+def test_detail_names_who_is_missing(watched: Ranks) -> None:
+    told = watched.run(one_is_missing)
+    assert re.search(r"rank 2 .*did not|[Rr]anks? 2 failed", told[0]), told[0]
