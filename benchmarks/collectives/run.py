@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""The command: places, processes, the file of readings."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import bagua_net
+from benchmarks import ROOT
+from benchmarks.collectives import report
+from benchmarks.collectives.rank import Spec
+from benchmarks.loads.ipc import encode
+from benchmarks.loads.processes import Placement, RankFailed, place, running
+from benchmarks.networks import namespaces
+from benchmarks.report import machine
+
+_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+_PORT = 29511
+#: Longer than any reading.
+_ANSWER_S = 600.0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="torch_collectives.py", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5, help="readings of each row: %(default)s")
+    parser.add_argument("--hosts", default="1,2", help="%(default)s")
+    parser.add_argument("--ranks", default="2,4,8", help="%(default)s")
+    parser.add_argument("--sizes", default=",".join(map(str, _SIZES)), help="bytes: %(default)s")
+    parser.add_argument("--parts", default="calls,busy,waits,training", help="%(default)s; training: of 2 ranks only")
+    parser.add_argument("--output", type=Path, help="the file of readings: results/torch-collectives/DATE.jsonl")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
+    return parser.parse_args(argv)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _network(hosts: int) -> AbstractContextManager[namespaces.Hosts]:
+    congestion = machine.congestion_control()
+    return namespaces.loopback(congestion) if hosts == 1 else namespaces.veth(congestion)
+
+
+def _read(hosts: int, ranks: int, arguments: argparse.Namespace, keep: Any) -> None:
+    parts = [part for part in arguments.parts.split(",") if part != "training" or ranks == 2]
+    with _network(hosts) as ends:
+        places = place(ends, ranks)
+        library_path = {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+        placements = [Placement(rank, host, library_path) for rank, host in enumerate(places)]
+        with running("benchmarks.collectives.rank", placements) as processes:
+            for rank, process in enumerate(processes):
+                sizes = _numbers(arguments.sizes)
+                spec = Spec(rank, ranks, places[0].address, _PORT, arguments.pairs, sizes, tuple(parts))
+                process.send(encode(spec))
+            while (line := processes[0].receive(_ANSWER_S)).get("event") != "end":
+                keep({"hosts": hosts, "ranks": ranks, **line})
+
+
+def _head(arguments: argparse.Namespace) -> dict[str, Any]:
+    library = ROOT / "python" / "bagua_net" / "lib" / "libnccl-net-bagua.so"
+    return {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["benchmarks/torch_collectives.py", *sys.argv[1:]]),
+        "machine": machine.describe(),
+        "settings": {
+            "torch": machine.torch_version(),
+            "bagua_net": bagua_net.__version__,
+            "plugin_sha256": machine.digest(library),
+            "pairs": arguments.pairs,
+        },
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    if arguments.report:
+        print(report.render(*report.load(arguments.report)), end="")
+        return 0
+    date = datetime.date.today().isoformat()
+    output = arguments.output or ROOT / "benchmarks" / "results" / "torch-collectives" / f"{date}.jsonl"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    namespaces.remove_stale()
+    head, readings = _head(arguments), []
+
+    def keep(reading: dict[str, Any]) -> None:
+        readings.append(report.rounded(reading))
+        output.write_text(report.lines(head, readings))
+        ratio = report.ratio(reading)
+        factor = "" if ratio is None else f"{ratio:.2f} × gloo"
+        where = f"{reading['ranks']} ranks, {reading['hosts']} hosts"
+        print(f"{where}: {reading['name']}, {reading['bytes']} bytes: {factor}", file=sys.stderr)
+
+    try:
+        for hosts in _numbers(arguments.hosts):
+            for ranks in _numbers(arguments.ranks):
+                _read(hosts, ranks, arguments, keep)
+    except (RankFailed, namespaces.NetworkSetupError) as error:
+        print(f"torch_collectives: {error}", file=sys.stderr)
+        return 1
+    output.with_suffix(".md").write_text(report.render(head, readings))
+    return 0

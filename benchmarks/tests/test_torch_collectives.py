@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""The benchmark of torch.distributed's operations: a small run, its report, the stored results."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ROOT
+from benchmarks.collectives import report
+from benchmarks.tests.support import needs_namespaces
+
+STORED = sorted((ROOT / "benchmarks" / "results" / "torch-collectives").glob("*.jsonl"))
+
+
+@needs_namespaces
+def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
+    pytest.importorskip("torch")
+    output = tmp_path / "small.jsonl"
+    command = [sys.executable, str(ROOT / "benchmarks" / "torch_collectives.py"), "--pairs", "1", "--ranks", "2"]
+    command += ["--hosts", "2", "--sizes", "4096", "--parts", "calls,busy", "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    head, readings = report.load(output)
+    names = {reading["name"] for reading in readings}
+    assert {"all_reduce", "scatter, list", "isend and irecv around", "barrier"} <= names
+    assert all(report.OURS in reading["sides"] for reading in readings), "every operation works here"
+    assert sum(report.THEIRS in reading["sides"] for reading in readings) > len(readings) / 2
+    assert output.with_suffix(".md").read_text() == report.render(head, readings)
+
+
+def _reading(ours: list[float], theirs: list[float]) -> report.Reading:
+    return {
+        "hosts": 1,
+        "ranks": 2,
+        "name": "all_reduce",
+        "bytes": 1 << 20,
+        "sides": {"bagua_net": ours, "gloo": theirs},
+    }
+
+
+def test_ratios_are_taken_within_pairs() -> None:
+    assert report.ratio(_reading([1.0, 2.0, 4.0], [2.0, 2.0, 16.0])) == 2.0
+    assert report.ratio(_reading([1.0], [])) is None
+
+
+def test_a_loss_is_bold() -> None:
+    head = {
+        "started": "",
+        "command": "",
+        "machine": {"cpu": "", "cores": 2, "kernel": ""},
+        "settings": {"torch": "", "bagua_net": "", "pairs": 1},
+    }
+    assert "| all_reduce | **0.50** (2) |" in report.render(head, [_reading([2.0], [1.0])])
+    assert "0 of 1 rows" in report.render(head, [_reading([2.0], [1.0])])
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_the_tables_are_those_of_the_readings(path: Path) -> None:
+    head, readings = report.load(path)
+    assert path.with_suffix(".md").read_text() == report.render(head, readings)
+    assert report.lines(head, readings) == path.read_text()

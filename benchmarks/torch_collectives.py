@@ -1,0 +1,17 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Times every operation of torch.distributed over bagua_net and over gloo. README.md in this folder tells more."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run by its path: this folder is on sys.path, and the package is not
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path.insert(1, str(Path(sys.path[0]) / "python"))
+
+from benchmarks.collectives.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())
