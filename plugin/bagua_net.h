@@ -239,7 +239,9 @@ int bnet_queue_post(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, 
  * it the group. */
 int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, int (*interrupted)(void),
 		   bnet_ticket_t **ticket);
-/* Waits until the operation is over, at most so many seconds. 0, or -ETIMEDOUT: it is not. */
+/* 1: the operation is over, 0: it is not. */
+int bnet_ticket_over(bnet_ticket_t *ticket);
+/* Waits until it is, at most so many seconds. 0, or -ETIMEDOUT: it is not. */
 int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds);
 /* The operation's result. 0, or -EINPROGRESS: it is not over. */
 int bnet_ticket_result(bnet_ticket_t *ticket, bnet_result_t *out);

@@ -163,6 +163,18 @@ int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds)
 	return over ? 0 : -ETIMEDOUT;
 }
 
+int bnet_ticket_over(bnet_ticket_t *ticket)
+{
+	bool over;
+
+	if (is_forked(ticket))
+		return 1;
+	bnet_board_lock(ticket->board);
+	over = ticket->over;
+	bnet_board_unlock(ticket->board);
+	return over;
+}
+
 int bnet_ticket_result(bnet_ticket_t *ticket, bnet_result_t *out)
 {
 	bool over;

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The library, called through cffi in ABI mode. The declarations come from its public header."""
+"""The library, called through cffi in ABI mode. The declarations come from its public header.
+
+cffi releases the GIL in every call. Where another thread runs Python, the caller gets it back some milliseconds later
+(``sys.getswitchinterval``). Calls that never wait and are made for each operation keep it, by ctypes: :func:`quick`.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +26,8 @@ ABI_VERSION = 4
 ffi = cffi.FFI()
 
 _chosen: Path | None = None
+
+_P = ctypes.c_void_p
 
 _REGION = re.compile(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", re.DOTALL)
 
@@ -42,6 +49,33 @@ def use(library: Path) -> None:
     """
     global _chosen
     _chosen = library
+
+
+#: Of :func:`quick`: the type of the result, and of the parameters. Pointers are addresses.
+QUICK: dict[str, tuple[Any, ...]] = {
+    "bnet_messages_recv": (ctypes.c_int, _P, _P, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64, _P),
+    "bnet_messages_send": (ctypes.c_int, _P, _P, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64, _P),
+    "bnet_queue_post": (ctypes.c_int, _P, _P, ctypes.c_double, _P),
+    "bnet_ticket_over": (ctypes.c_int, _P),
+    "bnet_ticket_release": (None, _P),
+    "bnet_ticket_result": (ctypes.c_int, _P, _P),
+}
+
+
+@functools.cache
+def quick() -> Any:
+    """Functions of the library that never wait, as attributes. They keep the GIL; pointers are :func:`address`."""
+    load()
+    library = ctypes.PyDLL(str(_chosen or plugin_path()))
+    for name, (result, *parameters) in QUICK.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, parameters
+    return library
+
+
+def address(pointer: Any) -> int:
+    """Of a cffi pointer."""
+    return int(ffi.cast("uintptr_t", pointer))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ class Collectives:
     """All methods may be called from any thread."""
 
     def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib = library.load()
+        self._lib, self._quick = library.load(), library.quick()
         self._label = label
         self._endpoint = Endpoint("collectives", label, rendezvous, rank, nranks, collective=True)
         self._coll = self._endpoint.coll
@@ -54,14 +54,14 @@ class Collectives:
             RuntimeError: the group was shut down or belongs to the parent process, or no thread can start.
         """
         limit = self.timeout_s if limit_s is None else limit_s
-        out = library.ffi.new("bnet_ticket_t **")
+        out, address = library.ffi.new("bnet_ticket_t **"), library.address
         with self._handle as queue:
             if not self._joined:
                 self._join(queue, limit, now=now)
             if now:
                 rc = self._run_here(queue, operation, limit, out)
             else:
-                rc = self._lib.bnet_queue_post(queue, operation, limit, out)
+                rc = self._quick.bnet_queue_post(address(queue), address(operation), limit, address(out))
         if rc != 0:
             raise self._refused(rc)
         interrupted = _interrupt.raised() if now else None

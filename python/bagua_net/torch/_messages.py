@@ -32,7 +32,7 @@ class Messages:
     """
 
     def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib = library.load()
+        self._lib, self._quick = library.load(), library.quick()
         self._label = label
         self._endpoint = Endpoint("messages", label, rendezvous, rank, nranks, collective=False)
         self._handle: Handle | None = None  # once the first message was posted
@@ -50,17 +50,17 @@ class Messages:
             RuntimeError: the group was shut down or belongs to the parent process.
             DistBackendError: that peer cannot be sent to.
         """
-        return self._post(self._lib.bnet_messages_send, buffer, nbytes, peer, tag)
+        return self._post(self._quick.bnet_messages_send, buffer, nbytes, peer, tag)
 
     def receive(self, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
         """Receives a message from ``peer``, or from any rank (-1). The ticket's result names the sender."""
-        return self._post(self._lib.bnet_messages_recv, buffer, nbytes, peer, tag)
+        return self._post(self._quick.bnet_messages_recv, buffer, nbytes, peer, tag)
 
     def _post(self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
         handle = self._handle or self._start()
-        out = library.ffi.new("bnet_ticket_t **")
+        out, address = library.ffi.new("bnet_ticket_t **"), library.address
         with handle as messages:
-            rc = function(messages, buffer, nbytes, peer, tag, out)
+            rc = function(address(messages), address(buffer), nbytes, peer, tag, address(out))
         if rc != 0:
             raise failed(self._label, f"no message can be exchanged with rank {peer}", rc)
         return Ticket(out[0])

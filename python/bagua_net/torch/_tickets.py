@@ -23,26 +23,31 @@ class Result(NamedTuple):
 class Ticket:
     """An operation in progress or over. Any thread."""
 
-    __slots__ = ("_pointer",)
+    __slots__ = ("_address", "_quick")
 
     def __init__(self, pointer: Any) -> None:
-        self._pointer = library.ffi.gc(pointer, library.load().bnet_ticket_release)
+        self._quick = library.quick()
+        self._address = library.address(pointer)
+
+    def __del__(self) -> None:
+        self._quick.bnet_ticket_release(self._address)
 
     def over(self) -> bool:
-        return bool(library.load().bnet_ticket_wait(self._pointer, 0) == 0)
+        return bool(self._quick.bnet_ticket_over(self._address))
 
     def wait(self, deadline: float | None) -> bool:
         """Waits for the end, until a time of time.monotonic(). Without the GIL, but handlers of signals run."""
-        lib = library.load()
-        while lib.bnet_ticket_wait(self._pointer, _slice(deadline)) != 0:
+        lib, pointer = library.load(), library.ffi.cast("bnet_ticket_t *", self._address)
+        while not self.over():
             if deadline is not None and time.monotonic() >= deadline:
-                return self.over()
+                return False
+            lib.bnet_ticket_wait(pointer, _slice(deadline))
         return True
 
     def result(self) -> Result:
         """Of an operation that is over."""
         out = library.ffi.new("bnet_result_t *")
-        library.load().bnet_ticket_result(self._pointer, out)
+        self._quick.bnet_ticket_result(self._address, library.address(out))
         return Result(out.rc, out.peer, library.text(out.error))
 
 
