@@ -9,7 +9,6 @@ from pathlib import Path
 
 if not __package__:  # run by its path: this folder is on sys.path, and the package is not
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    sys.path.insert(1, str(Path(sys.path[0]) / "python"))
 
 from benchmarks.collectives.run import main
 

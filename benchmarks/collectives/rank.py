@@ -43,6 +43,8 @@ class Spec:
     sizes: tuple[int, ...]
     parts: tuple[str, ...]
     """Of "calls", "busy", "waits", "training"."""
+    calls: tuple[str, ...]
+    """Parts of names; "": all."""
 
 
 class Rank:
@@ -99,7 +101,7 @@ class Rank:
         self._say({"name": name, "bytes": nbytes, "sides": found})
 
     def _calls(self) -> None:
-        for call in CALLS:
+        for call in (call for call in CALLS if any(part in call.name for part in self._spec.calls)):
             for nbytes in self._spec.sizes if call.sized else (0,):
                 steps = {side: call.make(place, nbytes) for side, place in self._places.items()}
                 self._read(call.name, nbytes, {side: step for side, step in steps.items() if self._works(step)})
@@ -203,7 +205,7 @@ def _training_step(name: str, kind: str, place: Place) -> Step:
 
 def _take_part(out: TextIO) -> None:
     fields = json.loads(sys.stdin.readline())
-    spec = Spec(**fields | {"sizes": tuple(fields["sizes"]), "parts": tuple(fields["parts"])})
+    spec = Spec(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
     torch.set_num_threads(1)
     store = dist.TCPStore(spec.address, spec.port, is_master=spec.rank == 0, timeout=_TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=spec.rank, world_size=spec.ranks, timeout=_TIMEOUT)

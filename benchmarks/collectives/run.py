@@ -33,6 +33,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", default="2,4,8", help="%(default)s")
     parser.add_argument("--sizes", default=",".join(map(str, _SIZES)), help="bytes: %(default)s")
     parser.add_argument("--parts", default="calls,busy,waits,training", help="%(default)s; training: of 2 ranks only")
+    parser.add_argument("--calls", default="", help="only those whose name contains one of these, separated by commas")
     parser.add_argument("--output", type=Path, help="the file of readings: results/torch-collectives/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
     return parser.parse_args(argv)
@@ -51,19 +52,26 @@ def _read(hosts: int, ranks: int, arguments: argparse.Namespace, keep: Any) -> N
     parts = [part for part in arguments.parts.split(",") if part != "training" or ranks == 2]
     with _network(hosts) as ends:
         places = place(ends, ranks)
-        library_path = {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
-        placements = [Placement(rank, host, library_path) for rank, host in enumerate(places)]
+        placements = [Placement(rank, host, {"OMP_NUM_THREADS": "1"}) for rank, host in enumerate(places)]
         with running("benchmarks.collectives.rank", placements) as processes:
             for rank, process in enumerate(processes):
                 sizes = _numbers(arguments.sizes)
-                spec = Spec(rank, ranks, places[0].address, _PORT, arguments.pairs, sizes, tuple(parts))
+                spec = Spec(
+                    rank,
+                    ranks,
+                    places[0].address,
+                    _PORT,
+                    arguments.pairs,
+                    sizes,
+                    tuple(parts),
+                    tuple(arguments.calls.split(",")),
+                )
                 process.send(encode(spec))
             while (line := processes[0].receive(_ANSWER_S)).get("event") != "end":
                 keep({"hosts": hosts, "ranks": ranks, **line})
 
 
 def _head(arguments: argparse.Namespace) -> dict[str, Any]:
-    library = ROOT / "python" / "bagua_net" / "lib" / "libnccl-net-bagua.so"
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(["benchmarks/torch_collectives.py", *sys.argv[1:]]),
@@ -71,7 +79,7 @@ def _head(arguments: argparse.Namespace) -> dict[str, Any]:
         "settings": {
             "torch": machine.torch_version(),
             "bagua_net": bagua_net.__version__,
-            "plugin_sha256": machine.digest(library),
+            "plugin_sha256": machine.digest(bagua_net.plugin_path()),
             "pairs": arguments.pairs,
         },
     }
