@@ -239,7 +239,7 @@ int bnet_queue_post(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, 
  * it the group. */
 int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, int (*interrupted)(void),
 		   bnet_ticket_t **ticket);
-/* 1: the operation is over, 0: it is not. */
+/* 0: the operation is not over. 1: it is, and has succeeded; -1: it has failed. */
 int bnet_ticket_over(bnet_ticket_t *ticket);
 /* Waits until it is, at most so many seconds. 0, or -ETIMEDOUT: it is not. */
 int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds);

@@ -22,7 +22,7 @@
 #define NAP_NS 50000
 #define SOON_LONGEST_NAP_NS 500000
 #define NAP_SHARE 16
-#define LONGEST_NAP_NS 10000000
+#define LONGEST_NAP_NS 40000000
 
 int64_t bnet_coll_now(void)
 {

@@ -5,40 +5,142 @@
 #include "queue/messages.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "queue/thread.h"
+#include "tagged/tagged.h"
 
 /* Ends that are reported at a time. */
 #define REPORTS 64
 
-/* ---- the thread ---- */
+/* ---- driving ---- */
 
 static void report(struct bnet_messages *messages, const bnet_tagged_done_t *done, int count)
 {
-	bnet_board_lock(messages->board);
 	for (int i = 0; i < count; i++) {
 		struct bnet_message *message = (struct bnet_message *)(uintptr_t)done[i].id;
 
 		messages->sends -= message->sends;
 		bnet_ticket_finish(&message->ticket, done[i].rc, done[i].peer, done[i].error);
 	}
+}
+
+/* A pass by who drives. False: it has moved nothing. */
+static bool drive(struct bnet_messages *messages)
+{
+	bnet_tagged_done_t done[REPORTS];
+	bool moved;
+	int count;
+
 	bnet_board_unlock(messages->board);
+	count = bnet_tagged_pass(messages->tagged, done, REPORTS, &moved);
+	bnet_board_lock(messages->board);
+	report(messages, done, count);
+	messages->stopped = count < 0;
+	messages->idle = !messages->stopped && bnet_tagged_idle(messages->tagged);
+	if (messages->stopped)
+		bnet_board_wake(messages->board);
+	if (moved || count > 0)
+		bnet_coll_wait_reset(&messages->wait);
+	return moved || count > 0;
+}
+
+/* After a pass that has moved nothing. */
+static void rest(struct bnet_messages *messages)
+{
+	const long ns = bnet_coll_wait_fruitless(&messages->wait);
+
+	if (ns == 0) {
+		bnet_board_unlock(messages->board);
+		sched_yield();
+		bnet_board_lock(messages->board);
+	} else {
+		const struct timespec until = bnet_board_after((double)ns / 1e9);
+
+		pthread_cond_timedwait(&messages->work, &messages->board->lock, &until);
+	}
+}
+
+/* To whoever waits for it: another helper or, for the last one, who destroys the messages; the thread. */
+static void give_way(struct bnet_messages *messages)
+{
+	if (messages->driven)
+		return;
+	if (messages->helpers > 0 || messages->board->help == NULL)
+		bnet_board_wake(messages->board);
+	else if (!messages->idle)
+		pthread_cond_broadcast(&messages->work);
+	if (messages->stopped)
+		pthread_cond_broadcast(&messages->work);
+}
+
+static bool help(void *owner, const struct bnet_ticket *ticket, const struct timespec *until)
+{
+	struct bnet_messages *messages = owner;
+
+	if (messages->stopped)
+		return false;
+	messages->helpers++;
+	while (messages->driven && !ticket->over && bnet_board_wait_until(messages->board, until))
+		;
+	if (!messages->driven) {
+		messages->driven = true;
+		while (!ticket->over && !messages->stopped && !bnet_board_passed(until))
+			if (!drive(messages) && !ticket->over)
+				rest(messages);
+		messages->driven = false;
+	}
+	messages->helpers--;
+	give_way(messages);
+	return true;
 }
 
 static void *serve(void *arg)
 {
 	struct bnet_messages *messages = arg;
-	bnet_tagged_done_t done[REPORTS];
-	int count;
 
-	while ((count = bnet_tagged_progress(messages->tagged, done, REPORTS)) > 0)
-		report(messages, done, count);
 	bnet_board_lock(messages->board);
-	messages->stopped = true;
-	bnet_board_wake(messages->board);
+	while (!messages->stopped) {
+		bool moved;
+
+		if (messages->driven || messages->helpers > 0 || messages->idle) {
+			pthread_cond_wait(&messages->work, &messages->board->lock);
+			continue;
+		}
+		messages->driven = true;
+		moved = drive(messages);
+		messages->driven = false;
+		if (messages->helpers > 0)
+			give_way(messages);
+		else if (!moved && !messages->idle && !messages->stopped)
+			rest(messages);
+	}
 	bnet_board_unlock(messages->board);
 	return NULL;
+}
+
+/* ---- the object ---- */
+
+static void free_messages(struct bnet_messages *messages)
+{
+	if (messages->board != NULL)
+		bnet_board_release(messages->board);
+	pthread_cond_destroy(&messages->work);
+	free(messages);
+}
+
+static int init_work(pthread_cond_t *work)
+{
+	pthread_condattr_t attributes;
+	int rc = pthread_condattr_init(&attributes);
+
+	if (rc != 0)
+		return -rc;
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	rc = pthread_cond_init(work, &attributes);
+	pthread_condattr_destroy(&attributes);
+	return -rc;
 }
 
 int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged)
@@ -49,17 +151,26 @@ int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged)
 	*out = NULL;
 	if (messages == NULL)
 		return -ENOMEM;
+	rc = init_work(&messages->work);
+	if (rc != 0) {
+		free(messages);
+		return rc;
+	}
 	messages->tagged = tagged;
+	messages->idle = true;
+	messages->wait.nap_after = BNET_TAGGED_PASSES;
 	messages->board = bnet_board_new();
 	rc = messages->board != NULL ? bnet_thread_start(&messages->thread, serve, messages) : -ENOMEM;
-	if (rc == 0) {
-		*out = messages;
-		return 0;
+	if (rc != 0) {
+		free_messages(messages);
+		return rc;
 	}
-	if (messages->board != NULL)
-		bnet_board_release(messages->board);
-	free(messages);
-	return rc;
+	bnet_board_lock(messages->board);
+	messages->board->owner = messages;
+	messages->board->help = help;
+	bnet_board_unlock(messages->board);
+	*out = messages;
+	return 0;
 }
 
 /* ---- posting ---- */
@@ -83,6 +194,9 @@ static int post(struct bnet_messages *messages, bool sends, void *buf, size_t by
 		rc = bnet_tagged_recv(messages->tagged, buf, bytes, peer, tag, 0, (uintptr_t)message);
 	if (rc == 0) {
 		messages->sends += message->sends;
+		messages->idle = false;
+		bnet_coll_wait_reset(&messages->wait);
+		pthread_cond_broadcast(&messages->work);
 		*out = &message->ticket;
 	} else {
 		bnet_ticket_cancel(&message->ticket);
@@ -142,16 +256,30 @@ uint64_t bnet_messages_sends(bnet_messages_t *messages)
 
 void bnet_messages_stop(bnet_messages_t *messages)
 {
+	bnet_board_lock(messages->board);
 	bnet_tagged_stop(messages->tagged);
+	messages->idle = false;
+	pthread_cond_broadcast(&messages->work);
+	bnet_board_unlock(messages->board);
+}
+
+/* Tickets, and those who wait for them, may outlive the messages, but not touch them. */
+static void await_helpers(struct bnet_messages *messages)
+{
+	bnet_board_lock(messages->board);
+	messages->board->help = NULL;
+	while (messages->helpers > 0)
+		bnet_board_wait(messages->board);
+	bnet_board_unlock(messages->board);
 }
 
 void bnet_messages_destroy(bnet_messages_t *messages)
 {
 	if (messages == NULL)
 		return;
-	bnet_tagged_stop(messages->tagged);
+	bnet_messages_stop(messages);
 	pthread_join(messages->thread, NULL);
+	await_helpers(messages);
 	bnet_tagged_destroy(messages->tagged);
-	bnet_board_release(messages->board);
-	free(messages);
+	free_messages(messages);
 }

@@ -79,6 +79,14 @@ void bnet_board_wake(struct bnet_board *board)
 	pthread_cond_broadcast(&board->changed);
 }
 
+bool bnet_board_passed(const struct timespec *until)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec != until->tv_sec ? now.tv_sec > until->tv_sec : now.tv_nsec >= until->tv_nsec;
+}
+
 void bnet_board_wait(struct bnet_board *board)
 {
 	pthread_cond_wait(&board->changed, &board->lock);
@@ -156,8 +164,9 @@ int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds)
 	if (is_forked(ticket))
 		return 0;
 	bnet_board_lock(ticket->board);
-	while (!ticket->over && bnet_board_wait_until(ticket->board, &until))
-		;
+	while (!ticket->over && !bnet_board_passed(&until))
+		if (ticket->board->help == NULL || !ticket->board->help(ticket->board->owner, ticket, &until))
+			bnet_board_wait_until(ticket->board, &until);
 	over = ticket->over;
 	bnet_board_unlock(ticket->board);
 	return over ? 0 : -ETIMEDOUT;
@@ -165,12 +174,13 @@ int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds)
 
 int bnet_ticket_over(bnet_ticket_t *ticket)
 {
-	bool over;
+	int over = 0;
 
 	if (is_forked(ticket))
-		return 1;
+		return -1;
 	bnet_board_lock(ticket->board);
-	over = ticket->over;
+	if (ticket->over)
+		over = ticket->rc == 0 ? 1 : -1;
 	bnet_board_unlock(ticket->board);
 	return over;
 }

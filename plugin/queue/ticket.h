@@ -17,12 +17,20 @@
 
 #include "bagua_net.h"
 
+struct bnet_ticket;
+
+/* Does the work that a waiter waits for, on its thread. Under the lock, which it may leave for a while. Returns when the
+ * ticket is over or that time has come; false at once if somebody else does the work. */
+typedef bool bnet_board_help(void *owner, const struct bnet_ticket *ticket, const struct timespec *until);
+
 struct bnet_board {
 	pthread_mutex_t lock; /* also guards what its owner keeps beside it */
 	pthread_cond_t changed;
 	uint64_t ended; /* tickets that are over */
 	pid_t process;  /* in a child of fork() the lock may be held for ever, and nobody carries out anything */
 	int holders;
+	bnet_board_help *help; /* NULL: waiters only wait */
+	void *owner;
 };
 
 struct bnet_ticket {
@@ -43,6 +51,7 @@ void bnet_board_release(struct bnet_board *board);
 
 /* So many seconds from now. */
 struct timespec bnet_board_after(double seconds);
+bool bnet_board_passed(const struct timespec *until);
 
 /* The following are called under the lock. */
 

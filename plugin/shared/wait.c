@@ -17,6 +17,9 @@
 /* Where ranks outnumber processors, the one that is waited for may need this one. A yield costs less than a sleep if it
  * is soon done: four ranks on two processors, 1 KiB and 64 KiB: 0.6 to 1.0 of the time. */
 #define YIELDS 20
+/* A yield that took longer gave the processor to a thread that computes. Another one would again; who sleeps is woken
+ * before such a thread has used up its time. */
+#define LONG_YIELD_NS 500000
 
 #if defined(__x86_64__) || defined(__i386__)
 #define pause_processor() __builtin_ia32_pause()
@@ -53,10 +56,18 @@ static bool spin(_Atomic uint32_t *word, uint32_t round, int64_t ns)
 
 static bool yield(_Atomic uint32_t *word, uint32_t round)
 {
+	uint64_t before = bnet_now_ns();
+
 	for (int i = 0; i < YIELDS; i++) {
+		uint64_t after;
+
 		sched_yield();
 		if (reached(word, round))
 			return true;
+		after = bnet_now_ns();
+		if (after - before > LONG_YIELD_NS)
+			return false;
+		before = after;
 	}
 	return false;
 }

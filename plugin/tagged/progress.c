@@ -14,8 +14,6 @@
 #include "tagged/match.h"
 #include "tagged/tagged.h"
 
-/* Fruitless passes before the first nap: some hundred microseconds, within which an active peer answers. */
-#define PASSES 256
 /* Passes between two checks of the deadlines, whether or not anything moves in them. */
 #define DEADLINE_EVERY 64
 /* The connections stay open at most this long for answers that peers wait for. */
@@ -161,26 +159,12 @@ static int begin(struct bnet_tagged *tagged, struct bnet_tagged_op *op)
 	return rc;
 }
 
-/* Is there nothing to move and nothing to report? The answer to an RTS may outlive its receive. */
-static bool idle(const struct bnet_tagged *tagged)
-{
-	if (tagged->outstanding > 0 || !bnet_list_empty(&tagged->finished))
-		return false;
-	for (int rank = 0; rank < tagged->coll->nranks; rank++)
-		if (bnet_tagged_has_frames(&tagged->peers[rank]))
-			return false;
-	return true;
-}
-
-/* Takes the posted operations; sleeps until there is one if there is nothing else to do. False: stopped. */
+/* Takes the posted operations. False: stopped. */
 static bool take_incoming(struct bnet_tagged *tagged, struct bnet_node *batch)
 {
-	const bool sleeps = idle(tagged);
 	bool stopped;
 
 	pthread_mutex_lock(&tagged->lock);
-	while (sleeps && bnet_list_empty(&tagged->incoming) && !tagged->stopped)
-		pthread_cond_wait(&tagged->posted, &tagged->lock);
 	bnet_list_each(node, &tagged->incoming) {
 		bnet_list_remove(node);
 		bnet_list_add(batch, node);
@@ -247,28 +231,11 @@ static int begin_all(struct bnet_tagged *tagged, struct bnet_node *batch)
 	return rc;
 }
 
-/* A nap that ends when something is posted. */
-static void nap(struct bnet_tagged *tagged, struct bnet_coll_wait *wait)
-{
-	const long nap_ns = bnet_coll_wait_fruitless(wait);
-	const int64_t until = bnet_coll_now() + nap_ns;
-	const struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-
-	if (nap_ns == 0) {
-		sched_yield();
-		return;
-	}
-	pthread_mutex_lock(&tagged->lock);
-	if (bnet_list_empty(&tagged->incoming) && !tagged->stopped)
-		pthread_cond_timedwait(&tagged->posted, &tagged->lock, &time);
-	pthread_mutex_unlock(&tagged->lock);
-}
-
 /* A peer whose RTS stays without an answer would wait until its deadline. */
 static void flush_answers(struct bnet_tagged *tagged)
 {
 	const int64_t until = bnet_coll_now() + FLUSH_NS;
-	struct bnet_coll_wait wait = {.nap_after = PASSES};
+	struct bnet_coll_wait wait = {.nap_after = BNET_TAGGED_PASSES};
 
 	for (;;) {
 		bool more = false;
@@ -312,41 +279,92 @@ static int report(struct bnet_tagged *tagged, bnet_tagged_done_t *done, int max)
 	return count;
 }
 
+/* Warnings are counted per thread: those of another one must not explain a failure of this one. */
+static void enter(struct bnet_tagged *tagged)
+{
+	if (tagged->begun && pthread_equal(tagged->thread, pthread_self()))
+		return;
+	tagged->begun = true;
+	tagged->thread = pthread_self();
+	tagged->coll->warnings = bnet_coll_warnings();
+}
+
+int bnet_tagged_pass(struct bnet_tagged *tagged, bnet_tagged_done_t *done, int max, bool *moved)
+{
+	struct bnet_node batch;
+	bool running;
+	int rc;
+
+	enter(tagged);
+	free_operations(&tagged->reported);
+	bnet_list_init(&batch);
+	running = take_incoming(tagged, &batch);
+	*moved = !bnet_list_empty(&batch);
+	rc = begin_all(tagged, &batch);
+	if (rc == 0 && tagged->failed == 0 && !running)
+		rc = stop(tagged);
+	if (rc == 0 && tagged->failed == 0)
+		rc = move_all(tagged, moved);
+	if (rc == 0 && tagged->failed == 0 && ++tagged->passes % DEADLINE_EVERY == 0)
+		rc = expired(tagged);
+	if (rc != 0 && tagged->failed == 0)
+		fail(tagged, rc);
+	rc = report(tagged, done, max);
+	return rc == 0 && !running ? -ESHUTDOWN : rc;
+}
+
+/* The answer to an RTS may outlive its receive. */
+bool bnet_tagged_idle(struct bnet_tagged *tagged)
+{
+	bool posted;
+
+	if (tagged->outstanding > 0 || !bnet_list_empty(&tagged->finished))
+		return false;
+	for (int rank = 0; rank < tagged->coll->nranks; rank++)
+		if (bnet_tagged_has_frames(&tagged->peers[rank]))
+			return false;
+	pthread_mutex_lock(&tagged->lock);
+	posted = !bnet_list_empty(&tagged->incoming) || tagged->stopped;
+	pthread_mutex_unlock(&tagged->lock);
+	return !posted;
+}
+
+/* A nap that ends when something is posted; ns 0: until then. */
+static void sleep_until_posted(struct bnet_tagged *tagged, long ns)
+{
+	const int64_t until = bnet_coll_now() + ns;
+	const struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+
+	pthread_mutex_lock(&tagged->lock);
+	while (ns == 0 && bnet_list_empty(&tagged->incoming) && !tagged->stopped)
+		pthread_cond_wait(&tagged->posted, &tagged->lock);
+	if (bnet_list_empty(&tagged->incoming) && !tagged->stopped)
+		pthread_cond_timedwait(&tagged->posted, &tagged->lock, &time);
+	pthread_mutex_unlock(&tagged->lock);
+}
+
 int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int max)
 {
-	struct bnet_coll_wait wait = {.nap_after = PASSES};
+	struct bnet_coll_wait wait = {.nap_after = BNET_TAGGED_PASSES};
 
 	if (max < 1)
 		return -EINVAL;
-	if (!tagged->begun)
-		tagged->coll->warnings = bnet_coll_warnings(); /* warnings are counted per thread */
-	tagged->begun = true;
-	free_operations(&tagged->reported);
 	for (;;) {
-		struct bnet_node batch;
-		bool progress = false, running;
-		int rc;
+		bool moved;
+		long nap_ns;
+		int count = bnet_tagged_pass(tagged, done, max, &moved);
 
-		bnet_list_init(&batch);
-		running = take_incoming(tagged, &batch);
-		progress = !bnet_list_empty(&batch);
-		rc = begin_all(tagged, &batch);
-		if (rc == 0 && tagged->failed == 0 && !running)
-			rc = stop(tagged);
-		if (rc == 0 && tagged->failed == 0)
-			rc = move_all(tagged, &progress);
-		if (rc == 0 && tagged->failed == 0 && ++tagged->passes % DEADLINE_EVERY == 0)
-			rc = expired(tagged);
-		if (rc != 0 && tagged->failed == 0)
-			fail(tagged, rc);
-		if (!bnet_list_empty(&tagged->finished))
-			return report(tagged, done, max);
-		if (!running)
-			return 0;
-		if (progress)
+		if (count != 0)
+			return count > 0 ? count : 0;
+		if (moved) {
 			bnet_coll_wait_reset(&wait);
+			continue;
+		}
+		nap_ns = bnet_tagged_idle(tagged) ? 0 : bnet_coll_wait_fruitless(&wait);
+		if (nap_ns == 0 && !bnet_tagged_idle(tagged))
+			sched_yield();
 		else
-			nap(tagged, &wait);
+			sleep_until_posted(tagged, nap_ns);
 	}
 }
 

@@ -128,7 +128,8 @@ struct bnet_tagged {
 	uint64_t next_key;
 	uint64_t secret; /* tokens differ from what memory happens to hold */
 	unsigned passes;
-	bool begun; /* progress was called */
+	bool begun; /* a pass was made, the last one by this thread: */
+	pthread_t thread;
 	int failed;
 	struct bnet_tagged_peer *peers;
 };
@@ -147,6 +148,13 @@ int bnet_tagged_queue(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
 		      struct bnet_tagged_op *op);
 /* The same for the OFFER of a send. */
 int bnet_tagged_queue_offer(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, struct bnet_tagged_op *op);
+/* Fruitless passes before the first nap: some hundred microseconds, within which an active peer answers. */
+#define BNET_TAGGED_PASSES 256
+/* By one thread at a time. Begins what was posted and moves what can be moved, without sleeping. Returns how many ends
+ * it has written to `done`, or -ESHUTDOWN: stopped, and all are reported. *moved: another pass may move more. */
+int bnet_tagged_pass(struct bnet_tagged *tagged, bnet_tagged_done_t *done, int max, bool *moved);
+/* By that thread: nothing to move, nothing to report and nothing posted? */
+bool bnet_tagged_idle(struct bnet_tagged *tagged);
 /* Ends the operation; no connection may touch its buffer any more. rc: 0, or that of the group's error. */
 void bnet_tagged_finish(struct bnet_tagged *tagged, struct bnet_tagged_op *op, int rc);
 

@@ -19,7 +19,7 @@ from ._messages import Messages
 from ._operations import Block, Operations
 from ._rendezvous import Rendezvous
 from ._roll_call import RollCall
-from ._work import Flights
+from ._work import Flights, Reports
 
 _NO_TIME = timedelta(0)
 
@@ -50,6 +50,8 @@ class Member(Operations):
             self._collectives.close()
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
+        self._reports = Reports(self._collectives.reporter, self._callbacks)
+        self._message_reports = Reports(self._messages.reporter, self._callbacks)
         self._coalescing = Block()
         self._flights = Flights()
         self._numbers, self._sequence = itertools.count(1), 0

@@ -18,11 +18,10 @@ import torch.distributed as dist
 from .._native import library
 from . import _observers as observers
 from . import _tensors as tensors
-from ._callbacks import Callbacks
 from ._collectives import Collectives
 from ._fingerprints import Fingerprints, describe
 from ._messages import Messages
-from ._work import Flights, Joint, Message, Work
+from ._work import Flights, Joint, Message, Move, Reports, Work
 
 _W = TypeVar("_W", bound=dist.Work)
 _NO_TIME = timedelta(0)
@@ -48,9 +47,10 @@ class Operations:
     _timeout_s: float
     _collectives: Collectives
     _messages: Messages
-    _callbacks: Callbacks
     _coalescing: Block
     _flights: Flights
+    _reports: Reports  # of collectives, and …
+    _message_reports: Reports
     _numbers: Iterator[int]  # of the collectives, from 1
     _sequence: int  # the last one
     _fingerprints: Fingerprints | None
@@ -109,8 +109,8 @@ class Operations:
         operations = [library.ffi.new("bnet_op_t *", call | {"kind": getattr(lib, call["kind"])}) for call in calls]
         run = self._collectives.run
         tickets = [run(operation, limit, now=now) for operation in operations]
-        reports = (self._collectives.reporter, self._callbacks)
-        return self._began(Work(self._label, tickets, result, (operations, calls, held), store, reports, self._flights))
+        held = (operations, calls, held)
+        return self._began(Work(self._label, tickets, result, held, store, self._reports, self._flights))
 
     def _began(self, work: Work) -> Work:
         if self._coalescing.works is not None:
@@ -330,6 +330,8 @@ class Operations:
 
     # ---- point to point ----
 
+    # Thousands may be in flight: what each keeps is little, for the sake of Python's garbage collector.
+
     def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "send")
         tensors.check(tensor, "send")
@@ -338,25 +340,22 @@ class Operations:
 
         def start() -> Message:
             ticket = self._messages.send(tensors.address(plain), tensors.size_of(plain), peer, tag)
-            reports = (self._messages.reporter, self._callbacks)
-            return Message(self._label, [ticket], [tensor], plain, None, reports, self._flights)
+            return Message(self._label, (ticket,), tensor_list, plain, None, self._message_reports, self._flights)
 
-        return self._message(self._seen("send", start), f"for rank {peer}", f"does it receive with this tag, {tag}?")
+        return self._message(self._seen("send", start), Move(True, self._rank, peer, tag))
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         tensor = tensors.only(tensor_list, "recv")
         tensors.check(tensor, "recv")
         self._check_peer(peer, "recv")
         places = tensors.Places([tensor])
-        plain = places.plain[0]
+        plain, store = places.plain[0], places.store
 
         def start() -> Message:
             ticket = self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag)
-            reports = (self._messages.reporter, self._callbacks)
-            return Message(self._label, [ticket], [tensor], places, places.store, reports, self._flights)
+            return Message(self._label, (ticket,), tensor_list, plain, store, self._message_reports, self._flights)
 
-        whom, who = ("for any rank", "any") if peer < 0 else (f"for rank {peer}", "it")
-        return self._message(self._seen("recv", start), whom, f"does {who} send with this tag, {tag}?")
+        return self._message(self._seen("recv", start), Move(False, self._rank, peer, tag))
 
     def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
         return self.recv(tensor_list, -1, tag)
@@ -365,10 +364,8 @@ class Operations:
         if peer == self._rank:
             raise ValueError(f"bagua_net, {self._label}: {what}: rank {peer} cannot exchange messages with itself")
 
-    def _message(self, work: Message, whom: str, question: str) -> Work:
-        work.limit_s = self._timeout_s if self._timeout_s > 0 else None
-        late = f"rank {self._rank} waited {self._timeout_s:g} s in vain {whom}; {question}"
-        work.late = f"bagua_net, {self._label}: {late}"
+    def _message(self, work: Message, move: Move) -> Work:
+        work.limit_s, work.move = self._timeout_s if self._timeout_s > 0 else None, move
         return self._began(work)
 
     # ---- coalescing ----

@@ -129,6 +129,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in contiguous memory: the tensor itself, or a copy."""
+    if type(tensor) is torch.Tensor and is_plain(tensor):
+        return tensor
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 

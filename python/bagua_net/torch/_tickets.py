@@ -32,13 +32,16 @@ class Ticket:
     def __del__(self) -> None:
         self._quick.bnet_ticket_release(self._address)
 
-    def over(self) -> bool:
-        return bool(self._quick.bnet_ticket_over(self._address))
+    def state(self) -> int:
+        """0: in progress, 1: done, -1: failed."""
+        return int(self._quick.bnet_ticket_over(self._address))
 
     def wait(self, deadline: float | None) -> bool:
         """Waits for the end, until a time of time.monotonic(). Without the GIL, but handlers of signals run."""
+        if self.state():
+            return True
         lib, pointer = library.load(), library.ffi.cast("bnet_ticket_t *", self._address)
-        while not self.over():
+        while not self.state():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             lib.bnet_ticket_wait(pointer, _slice(deadline))

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.futures import Future, collect_all
@@ -17,11 +17,11 @@ from torch.futures import Future, collect_all
 from ._callbacks import Callbacks
 from ._rendezvous import failed
 from ._reporter import Reporter
-from ._tickets import Result, Ticket
+from ._tickets import Ticket
 
 _NO_TIME = timedelta(0)
-#: Old operations that each new one looks at: more than one, so that those that have ended are forgotten.
-_LOOKS = 2
+#: Every so many operations, so many old ones are looked at: more than were added, so that all that end are forgotten.
+_EVERY, _LOOKS = 8, 12
 
 
 class Flights:
@@ -32,10 +32,13 @@ class Flights:
 
     def __init__(self) -> None:
         self._works: dict[int, Work] = {}
+        self._added = itertools.count(1)
 
     def began(self, work: Work) -> None:
         self._works[id(work)] = work
-        for old in list(islice(self._works.values(), _LOOKS)):
+        if next(self._added) % _EVERY:
+            return
+        for old in list(itertools.islice(self._works.values(), _LOOKS)):
             old.is_completed()
 
     def landed(self, work: Work) -> None:
@@ -45,6 +48,22 @@ class Flights:
         """Forgets all that are over."""
         for work in list(self._works.values()):
             work.is_completed()
+
+
+class Reports(NamedTuple):
+    """Who fulfils the futures of a group's operations, and runs their callbacks."""
+
+    reporter: Reporter
+    callbacks: Callbacks
+
+
+class Move(NamedTuple):
+    """What a message is about."""
+
+    sends: bool
+    rank: int
+    peer: int
+    tag: int
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -61,16 +80,17 @@ class Work(dist.Work):  # type: ignore[misc]
         self,
         group: str,
         tickets: Sequence[Ticket],
-        result: list[Any],
+        result: Any,
         held: Any,
         store: Callable[[], None] | None,
-        reports: tuple[Reporter, Callbacks],
+        reports: Reports,
         flights: Flights,
     ) -> None:
         """
         Args:
             group: its name in errors.
             tickets: of its parts, in the order of their ends.
+            result: the tensors, a list.
             held: what must live until then.
             store: what remains to be done then; None: nothing.
         """
@@ -88,7 +108,6 @@ class Work(dist.Work):  # type: ignore[misc]
         self._reported = False  # to the future
         self._fulfilled: Any = None  # torch's future of the end
         self._future: Any = None  # and the one of the result
-        self._source = -1
         flights.began(self)
 
     # ---- the end ----
@@ -98,9 +117,7 @@ class Work(dist.Work):  # type: ignore[misc]
         with self._lock:
             if self._over:
                 return
-            results = [ticket.result() for ticket in self._tickets]
-            self._error = self._error_of(results)
-            self._source = results[-1].peer if results else -1
+            self._error = next((self._error_of(ticket) for ticket in self._tickets if ticket.state() < 0), None)
             if self._error is None and self._store is not None:
                 try:
                     self._store()
@@ -110,16 +127,14 @@ class Work(dist.Work):  # type: ignore[misc]
             self._over = True
         self._landed(self)
 
-    def _error_of(self, results: list[Result]) -> BaseException | None:
-        for result in results:
-            if result.rc != 0:
-                return failed(self._group, result.reason, result.rc)
-        return None
+    def _error_of(self, ticket: Ticket) -> BaseException:
+        result = ticket.result()
+        return failed(self._group, result.reason, result.rc)
 
     def _outcome(self) -> list[Any]:
         if self._error is not None:
             raise self._error
-        return self._tensors
+        return list(self._tensors)
 
     # ---- for the caller; torch's names ----
 
@@ -133,7 +148,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _ends_within(self, seconds: float | None) -> bool:
         """Waits for the end, at most this long; None: without a limit."""
-        if self._over:
+        if self.is_completed():
             return True
         deadline = None if seconds is None else time.monotonic() + seconds
         with self.around_wait():
@@ -174,9 +189,12 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        if not self._over and all(ticket.over() for ticket in self._tickets):
+        if not self._over:
+            for ticket in self._tickets:
+                if not ticket.state():
+                    return False
             self._settle()
-        return self._over
+        return True
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -185,13 +203,13 @@ class Work(dist.Work):  # type: ignore[misc]
         return self._error if self.is_completed() else None
 
     def result(self) -> list[Any]:
-        return self._tensors
+        return list(self._tensors)
 
     def synchronize(self) -> None:
         """Host memory needs nothing after :meth:`wait`."""
 
     def source_rank(self) -> int:
-        return self._source
+        return self._tickets[-1].result().peer if self.is_completed() else -1
 
     _source_rank = source_rank
 
@@ -201,14 +219,20 @@ class Message(Work):
     may be waited for again after a wait that timed out.
     """
 
-    #: The limit of a wait without a timeout (None: none), and the text of the error then.
+    #: The limit of a wait without a timeout; None: none.
     limit_s: float | None = None
-    late = ""
+    move: Move
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         if timeout <= _NO_TIME and not self._ends_within(self.limit_s):
-            raise dist.DistBackendError(self.late)
+            raise dist.DistBackendError(self._late())
         return super().wait(timeout)
+
+    def _late(self) -> str:
+        sends, rank, peer, tag = self.move
+        whom, who = ("any rank", "any") if peer < 0 else (f"rank {peer}", "it")
+        asks = f"does {who} {'receive' if sends else 'send'} with this tag, {tag}?"
+        return f"bagua_net, {self._group}: rank {rank} waited {self.limit_s:g} s in vain for {whom}; {asks}"
 
 
 class Joint(dist.Work):  # type: ignore[misc]
