@@ -67,8 +67,7 @@ static int test(struct bnet_coll *coll, struct bnet_coll_link *link, int peer, b
 	return 0;
 }
 
-/* The peer may be waiting for this rank's call, and would otherwise learn only that the connection has ended. */
-static void tell(struct bnet_coll *coll, int peer)
+void bnet_coll_check_tell(struct bnet_coll *coll, int peer)
 {
 	const int64_t until = bnet_coll_now() + TELL_NS;
 	struct bnet_coll_wait wait = {.nap_after = 1};
@@ -98,6 +97,6 @@ int bnet_coll_check_test(struct bnet_coll *coll, int peer, bool sends, bool *pro
 	*progress = true;
 	if (sends || memcmp(&link->call, &coll->call, sizeof(link->call)) == 0)
 		return 0;
-	tell(coll, peer);
+	bnet_coll_check_tell(coll, peer);
 	return bnet_coll_check_differs(coll, &link->call, peer);
 }

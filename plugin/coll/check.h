@@ -12,6 +12,9 @@
 int bnet_coll_check_post(struct bnet_coll *coll, int peer, bool sends, bool *progress);
 /* -EAGAIN: the call is under way, and what follows it must not be tested. -EPROTO: the ranks differ. */
 int bnet_coll_check_test(struct bnet_coll *coll, int peer, bool sends, bool *progress);
+/* Sends this rank's call to a peer that differs: it may be waiting for it, and would otherwise learn only that the
+ * connection has ended. */
+void bnet_coll_check_tell(struct bnet_coll *coll, int peer);
 /* What two ranks differ in becomes the group's error. -EPROTO. */
 int bnet_coll_check_differs(struct bnet_coll *coll, const struct bnet_coll_call *call, int peer);
 

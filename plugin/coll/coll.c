@@ -14,6 +14,7 @@
 #include "coll/log.h"
 #include "coll/reduce.h"
 #include "coll/size.h"
+#include "shared/wait.h"
 
 #define DEFAULT_TIMEOUT_S 300.0
 #define PAGE 4096
@@ -272,6 +273,16 @@ void bnet_coll_abort(bnet_coll_t *coll)
 		atomic_store_explicit(&coll->aborted, true, memory_order_relaxed);
 }
 
+/* Members of the host that wait for this rank see whether it does the same as they do. */
+static void tell_host(const struct bnet_coll *coll)
+{
+	struct bnet_shared_note note;
+
+	_Static_assert(sizeof(note) == sizeof(coll->call), "a note is a call");
+	memcpy(&note, &coll->call, sizeof(note));
+	bnet_shared_begin(&coll->host.segment, &note);
+}
+
 int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct bnet_coll_region send,
 		    struct bnet_coll_region recv)
 {
@@ -284,6 +295,8 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	coll->operation = operation;
 	call.number = coll->call.number + (bnet_coll_is_collective(call.kind) ? 1 : 0);
 	coll->call = call;
+	if (coll->host.shared && bnet_coll_is_collective(call.kind))
+		tell_host(coll);
 	coll->warnings = bnet_coll_warnings();
 	coll->regions[BNET_COLL_REGION_SEND] = send;
 	coll->regions[BNET_COLL_REGION_RECV] = recv;

@@ -15,7 +15,9 @@
  *   coll.{c,h}        the group: create, listen, destroy; begin and end of an operation; checks of arguments
  *   wait.{c,h}        polling without result: yield, nap, time out, abort
  *   round.{c,h}       rounds among the ranks of one host, through shared memory
+ *   direct.{c,h}      blocks read out of another rank's memory
  *   local.{c,h}       the collectives as rounds
+ *   exchange.{c,h}    all-to-all in rounds
  *   connect.{c,h}     one connection to and one from every peer
  *   check.{c,h}       comparison of calls before the payload
  *   pipe.{c,h}        messages in flight: the only caller of isend, irecv and test among the collectives
@@ -29,8 +31,7 @@
  *   hierarchy.{c,h}   allreduce, reduce-scatter and all-gather through shared memory and between hosts
  *   operation.c       every other public operation: checks, and the course that it takes
  *
- * Tagged messages (tagged/) use the group
- * and its connections, but no pipes.
+ * Tagged messages (tagged/) use the group and its connections, but no pipes.
  */
 #ifndef BNET_COLL_H
 #define BNET_COLL_H

@@ -83,28 +83,43 @@ static bool fill_grid(struct bnet_coll_host *host, const int *numbers, int hosts
 	return true;
 }
 
+/* Everything that has one element for each rank. */
+static bool allocate(struct bnet_coll_host *host, size_t nranks)
+{
+	host->ranks = calloc(nranks, sizeof(host->ranks[0]));
+	host->grid = calloc(nranks, sizeof(host->grid[0]));
+	host->places = calloc(nranks, sizeof(host->places[0]));
+	host->in_sight = calloc(nranks, sizeof(host->in_sight[0]));
+	host->processes = calloc(nranks, sizeof(host->processes[0]));
+	return host->ranks != NULL && host->grid != NULL && host->places != NULL && host->in_sight != NULL &&
+	       host->processes != NULL;
+}
+
+static void add_member(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int other)
+{
+	const struct bnet_shared_card own = card_at(cards, stride, rank), card = card_at(cards, stride, other);
+
+	if (other == rank)
+		host->index = host->count;
+	host->in_sight[host->count] = bnet_shared_card_same_processes(&own, &card);
+	host->ranks[host->count++] = other;
+}
+
 int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks)
 {
 	int *numbers = calloc((size_t)nranks, sizeof(numbers[0]));
 	int hosts;
 
-	host->ranks = calloc((size_t)nranks, sizeof(host->ranks[0]));
-	host->grid = calloc((size_t)nranks, sizeof(host->grid[0]));
-	host->places = calloc((size_t)nranks, sizeof(host->places[0]));
-	if (numbers == NULL || host->ranks == NULL || host->grid == NULL || host->places == NULL) {
+	if (numbers == NULL || !allocate(host, (size_t)nranks)) {
 		free(numbers);
 		return -ENOMEM;
 	}
 	hosts = number_hosts(cards, stride, nranks, numbers);
 	host->anywhere = hosts < nranks;
 	host->here = numbers[rank];
-	for (int other = 0; other < nranks; other++) {
-		if (numbers[other] != host->here)
-			continue;
-		if (other == rank)
-			host->index = host->count;
-		host->ranks[host->count++] = other;
-	}
+	for (int other = 0; other < nranks; other++)
+		if (numbers[other] == host->here)
+			add_member(host, cards, stride, rank, other);
 	host->hosts = fill_grid(host, numbers, hosts, nranks) ? hosts : 0;
 	host->first = card_at(cards, stride, host->ranks[0]);
 	host->spins = processors_suffice(host->count);
@@ -162,7 +177,11 @@ void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason)
 	free(host->ranks);
 	free(host->grid);
 	free(host->places);
+	free(host->in_sight);
+	free(host->processes);
 	host->ranks = host->grid = NULL;
 	host->places = NULL;
+	host->in_sight = NULL;
+	host->processes = NULL;
 	host->count = host->hosts = 0;
 }

@@ -9,9 +9,12 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "coll/circle.h"
 #include "shared/passing.h"
+
+enum bnet_coll_direct { BNET_COLL_DIRECT_UNTRIED, BNET_COLL_DIRECT_ABLE, BNET_COLL_DIRECT_UNABLE };
 
 /* Members are the ranks of the host, counted in the order of their ranks. */
 struct bnet_coll_host {
@@ -29,7 +32,12 @@ struct bnet_coll_host {
 	int hosts;
 	int here; /* this host */
 	int *grid;
-	void **places; /* one for each rank of the group: for arrays of addresses */
+	void **places;  /* one for each rank of the group: for arrays of addresses */
+	bool *in_sight; /* of each member: is it in this rank's PID namespace? */
+	/* Reading other members' memory, see direct.h. */
+	enum bnet_coll_direct direct;
+	pid_t *processes; /* of the members */
+	uint64_t token;   /* a member that reads this value here can read this process's memory */
 	uint32_t round;
 	struct bnet_segment segment;
 	struct bnet_passing passing;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "coll/direct.h"
 #include "coll/reduce.h"
 #include "coll/round.h"
 #include "coll/size.h"
@@ -341,6 +342,33 @@ int bnet_coll_local_gather(struct bnet_coll *coll, const char *send, size_t byte
 	return run(&operation, bytes, bank_of(coll));
 }
 
+/* In a round the root says where the blocks are. */
+static int scatter_directly(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
+			    int root)
+{
+	const struct bnet_coll_host *host = &coll->host;
+	const bool is_root = host->index == root;
+	char *bank;
+	int rc = bnet_coll_round_begin(coll, &bank);
+
+	for (int member = 0; member < host->count && is_root && rc == 0; member++)
+		((uint64_t *)(void *)bank)[member] = (uintptr_t)bnet_coll_block_at(from, member);
+	if (rc == 0)
+		bnet_coll_round_put(coll);
+	if (rc == 0 && !is_root) {
+		const char *places;
+
+		rc = bnet_coll_round_from(coll, root, &places);
+		if (rc == 0)
+			rc = bnet_coll_direct_read(coll, root, ((const uint64_t *)(const void *)places)[host->index],
+						   recv, bytes);
+	}
+	if (rc != 0)
+		return rc;
+	bnet_coll_round_end(coll);
+	return is_root ? bnet_coll_round_taken(coll) : 0;
+}
+
 int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
 			    int root)
 {
@@ -351,9 +379,15 @@ int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_block
 					    .source = root,
 					    .recv = recv,
 					    .from = from};
+	bool direct = false;
+	int rc = bytes >= BNET_COLL_DIRECT_MIN ? bnet_coll_direct_able(coll, &direct) : 0;
 
+	if (rc != 0)
+		return rc;
 	if (is_root)
 		copy(recv, bnet_coll_block_at(from, root), bytes);
+	if (direct)
+		return scatter_directly(coll, from, recv, bytes, root);
 	return run(&operation, bytes, share_of(coll));
 }
 
@@ -368,90 +402,4 @@ int bnet_coll_local_barrier(struct bnet_coll *coll)
 	const struct part part = {.bytes = 0};
 
 	return run_round(&operation, &part);
-}
-
-/* ---- all-to-all: only the two members know the size of a block. The bank begins with the sizes, so that all know how
- * many rounds there are ---- */
-
-struct exchange {
-	const struct bnet_coll_blocks *send;
-	const struct bnet_coll_blocks *recv;
-	size_t sizes;   /* bytes of the sizes */
-	size_t most;    /* bytes of a block in one round */
-	size_t largest; /* block of any two members, as far as known */
-};
-
-static void exchange_put(const struct bnet_coll_host *host, const struct exchange *exchange, size_t at, char *bank)
-{
-	uint64_t *sizes = (uint64_t *)(void *)bank;
-
-	for (int member = 0; member < host->count; member++) {
-		sizes[member] = bnet_coll_block_bytes(exchange->send, member);
-		if (member != host->index)
-			copy(bank + exchange->sizes + (size_t)member * exchange->most,
-			     bnet_coll_block_at(exchange->send, member) + at, left(sizes[member], at, exchange->most));
-	}
-}
-
-static int exchange_take(struct bnet_coll *coll, struct exchange *exchange, size_t at, int member)
-{
-	const struct bnet_coll_host *host = &coll->host;
-	const size_t bytes = bnet_coll_block_bytes(exchange->recv, member);
-	const uint64_t *sizes;
-	const char *bank;
-	int rc = bnet_coll_round_from(coll, member, &bank);
-
-	if (rc != 0)
-		return rc;
-	sizes = (const uint64_t *)(const void *)bank;
-	if (sizes[host->index] != bytes)
-		return bnet_coll_fail(coll, -EMSGSIZE,
-				      "%s: rank %d expected %zu bytes from rank %d but got %zu; do all ranks call the "
-				      "same operation with the same arguments?",
-				      coll->operation, coll->rank, bytes, host->ranks[member],
-				      (size_t)sizes[host->index]);
-	for (int i = 0; i < host->count; i++)
-		exchange->largest = bnet_coll_max(exchange->largest, (size_t)sizes[i]);
-	copy(bnet_coll_block_at(exchange->recv, member) + at,
-	     bank + exchange->sizes + (size_t)host->index * exchange->most, left(bytes, at, exchange->most));
-	return 0;
-}
-
-static int exchange_round(struct bnet_coll *coll, struct exchange *exchange, size_t at)
-{
-	char *bank;
-	int rc = bnet_coll_round_begin(coll, &bank);
-
-	if (rc != 0)
-		return rc;
-	exchange_put(&coll->host, exchange, at, bank);
-	bnet_coll_round_put(coll);
-	for (int step = 1; step < coll->host.count && rc == 0; step++)
-		rc = exchange_take(coll, exchange, at, bnet_coll_host_member(&coll->host, step));
-	if (rc == 0)
-		bnet_coll_round_end(coll);
-	return rc;
-}
-
-int bnet_coll_local_all_to_all(struct bnet_coll *coll, const struct bnet_coll_blocks *send,
-			       const struct bnet_coll_blocks *recv)
-{
-	const struct bnet_coll_host *host = &coll->host;
-	struct exchange exchange = {.send = send, .recv = recv};
-	size_t at = 0;
-
-	exchange.sizes = bnet_coll_round_up((size_t)host->count * sizeof(uint64_t), LINE);
-	exchange.most = (bank_of(coll) - exchange.sizes) / (size_t)host->count / LINE * LINE;
-	for (int member = 0; member < host->count; member++)
-		exchange.largest = bnet_coll_max(exchange.largest, bnet_coll_block_bytes(send, member));
-	copy(bnet_coll_block_at(recv, host->index), bnet_coll_block_at(send, host->index),
-	     bnet_coll_block_bytes(send, host->index));
-	do {
-		int rc = exchange_round(coll, &exchange, at);
-
-		if (rc != 0)
-			return rc;
-		at += exchange.most;
-	} while (at < exchange.largest);
-	return 0;
 }

@@ -23,9 +23,6 @@ int bnet_coll_local_gather(struct bnet_coll *coll, const char *send, size_t byte
 			   int root);
 int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
 			    int root);
-/* Only the sender and the receiver of a block know its size. */
-int bnet_coll_local_all_to_all(struct bnet_coll *coll, const struct bnet_coll_blocks *send,
-			       const struct bnet_coll_blocks *recv);
 int bnet_coll_local_barrier(struct bnet_coll *coll);
 
 #endif

@@ -12,6 +12,7 @@
 #include "coll/blocks.h"
 #include "coll/broadcast.h"
 #include "coll/coll.h"
+#include "coll/exchange.h"
 #include "coll/hierarchy.h"
 #include "coll/local.h"
 #include "coll/ring.h"

@@ -9,6 +9,7 @@
 
 #include "coll/check.h"
 #include "coll/wait.h"
+#include "shared/wait.h"
 
 /* Fruitless polls before the first nap. A peer that communicates has answered by then; a wait for one that computes for
  * long, as in a training step, must not keep a processor busy. A lower number slows down ranks that outnumber the
@@ -164,6 +165,8 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int 
 			return 0;
 		if (progress) {
 			bnet_coll_wait_over(wait);
+			if (coll->host.shared)
+				bnet_shared_moved(&coll->host.segment);
 			continue;
 		}
 		rc = bnet_coll_wait_idle(coll, wait);

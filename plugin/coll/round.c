@@ -37,18 +37,6 @@ static int has_left(struct bnet_coll *coll, int member)
 			      rank, BNET_SHARED_REASON - 1, line->reason);
 }
 
-static int wait_failed(struct bnet_coll *coll, int member, int rc)
-{
-	if (rc == -ECONNRESET)
-		return has_left(coll, member);
-	if (rc == -ECANCELED || rc == -EINTR)
-		return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
-	return bnet_coll_fail(coll, rc,
-			      "%s: rank %d waited %.3g s for rank %d, on this host; is that process running, and does "
-			      "it call the same operations in the same order?",
-			      coll->operation, coll->rank, (double)coll->timeout_ns / 1e9, coll->host.ranks[member]);
-}
-
 _Static_assert(sizeof(struct bnet_shared_note) == sizeof(struct bnet_coll_call), "a note is a call");
 
 static int differs(struct bnet_coll *coll, const struct bnet_shared_note *note, int rank)
@@ -59,22 +47,57 @@ static int differs(struct bnet_coll *coll, const struct bnet_shared_note *note, 
 	return bnet_coll_check_differs(coll, &call, rank);
 }
 
+/* It does not come to this round, and may be waiting for this rank's call in the network. */
+static int does_something_else(struct bnet_coll *coll, int member)
+{
+	const int rank = coll->host.ranks[member];
+	struct bnet_shared_note note;
+
+	if (!bnet_shared_current(&coll->host.segment, member, &note))
+		return bnet_coll_fail(coll, -EPROTO, "%s: rank %d calls another operation", coll->operation, rank);
+	bnet_coll_check_tell(coll, rank);
+	return differs(coll, &note, rank);
+}
+
+static int wait_failed(struct bnet_coll *coll, int member, int rc)
+{
+	if (rc == -ECONNRESET)
+		return has_left(coll, member);
+	if (rc == -EPROTO)
+		return does_something_else(coll, member);
+	if (rc == -ECANCELED || rc == -EINTR)
+		return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
+	return bnet_coll_fail(coll, rc,
+			      "%s: rank %d waited %.3g s for rank %d, on this host; is that process running, and does "
+			      "it call the same operations in the same order?",
+			      coll->operation, coll->rank, (double)coll->timeout_ns / 1e9, coll->host.ranks[member]);
+}
+
 /* ---- a round ---- */
+
+static int await_all(struct bnet_coll *coll, uint32_t round)
+{
+	struct bnet_coll_host *host = &coll->host;
+	const struct bnet_shared_patience patience = patience_of(coll);
+
+	for (int step = 1; step < host->count; step++) {
+		const int member = bnet_coll_host_member(host, step);
+		int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_GOT, round, &patience);
+
+		if (rc != 0)
+			return wait_failed(coll, member, rc);
+	}
+	return 0;
+}
 
 int bnet_coll_round_begin(struct bnet_coll *coll, char **bank)
 {
 	struct bnet_coll_host *host = &coll->host;
 	const uint32_t round = ++host->round;
-	const struct bnet_shared_patience patience = patience_of(coll);
+	int rc = await_all(coll, round - BNET_SHARED_BANKS);
 
-	for (int step = 1; step < host->count; step++) {
-		const int member = bnet_coll_host_member(host, step);
-		int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_GOT, round - BNET_SHARED_BANKS,
-					   &patience);
-
-		if (rc != 0)
-			return wait_failed(coll, member, rc);
-	}
+	if (rc != 0)
+		return rc;
 	memcpy(&bnet_segment_line(&host->segment, host->index)->notes[round % BNET_SHARED_BANKS], &coll->call,
 	       sizeof(coll->call));
 	*bank = bnet_segment_bank(&host->segment, host->index, round);
@@ -105,4 +128,21 @@ int bnet_coll_round_from(struct bnet_coll *coll, int member, const char **bank)
 void bnet_coll_round_end(struct bnet_coll *coll)
 {
 	bnet_shared_publish(&coll->host.segment, BNET_SHARED_GOT, coll->host.round);
+}
+
+int bnet_coll_round_taken(struct bnet_coll *coll)
+{
+	return await_all(coll, coll->host.round);
+}
+
+int bnet_coll_round_present(struct bnet_coll *coll, int member)
+{
+	const struct bnet_segment *segment = &coll->host.segment;
+
+	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
+		return wait_failed(coll, member, -ECANCELED);
+	if (atomic_load(&bnet_segment_line(segment, member)->state) == BNET_SHARED_LEFT ||
+	    bnet_segment_process_gone(segment, member))
+		return has_left(coll, member);
+	return 0;
 }

@@ -12,8 +12,9 @@
 
 #include "base/clock.h"
 
-/* Changes with struct bnet_shared_line, the header or the order of the rounds: processes may have loaded two builds. */
-#define LAYOUT 0x62616775612d0001
+/* Changes with struct bnet_shared_line, the header, the rounds of an operation or the frames of messages: processes may
+ * have loaded two builds. */
+#define LAYOUT 0x62616775612d0002
 
 /* The boot's UUID, which containers on one kernel have in common. */
 static bool read_boot(char boot[40])
@@ -42,7 +43,7 @@ static uint64_t hash(const char *text)
 bool bnet_shared_card_fill(struct bnet_shared_card *card)
 {
 	const char *host_id = getenv("NCCL_HOSTID");
-	struct stat net;
+	struct stat net, processes;
 
 	*card = (struct bnet_shared_card){.layout = 0};
 	if (!read_boot(card->boot) || stat("/proc/self/ns/net", &net) != 0)
@@ -50,6 +51,8 @@ bool bnet_shared_card_fill(struct bnet_shared_card *card)
 	card->net_device = (uint64_t)net.st_dev;
 	card->net_inode = (uint64_t)net.st_ino;
 	card->host_id = hash(host_id != NULL ? host_id : "");
+	if (stat("/proc/self/ns/pid", &processes) == 0)
+		card->processes = (uint64_t)processes.st_ino;
 	card->user = (uint32_t)geteuid();
 	card->secret[0] = bnet_random();
 	card->secret[1] = bnet_random();
@@ -62,4 +65,9 @@ bool bnet_shared_card_same_host(const struct bnet_shared_card *a, const struct b
 	return a->layout == LAYOUT && b->layout == LAYOUT && a->net_device == b->net_device &&
 	       a->net_inode == b->net_inode && a->host_id == b->host_id && a->user == b->user &&
 	       memcmp(a->boot, b->boot, sizeof(a->boot)) == 0;
+}
+
+bool bnet_shared_card_same_processes(const struct bnet_shared_card *a, const struct bnet_shared_card *b)
+{
+	return a->processes != 0 && a->processes == b->processes;
 }

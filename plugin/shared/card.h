@@ -19,16 +19,19 @@ struct bnet_shared_card {
 	 * abstract sockets end there), one user, and one NCCL_HOSTID, by which NCCL's users divide a machine. */
 	uint64_t net_device;
 	uint64_t net_inode;
-	uint64_t host_id; /* a hash of NCCL_HOSTID */
+	uint64_t host_id;   /* a hash of NCCL_HOSTID */
+	uint64_t processes; /* the PID namespace, in which a process's number means something */
 	uint32_t user;
 	char boot[40];
 	unsigned char name[BNET_SHARED_NAME];
 	char reserved[6];
 };
-_Static_assert(sizeof(struct bnet_shared_card) == 104, "a card is part of what ranks exchange");
+_Static_assert(sizeof(struct bnet_shared_card) == 112, "a card is part of what ranks exchange");
 
 /* Fills in all but the name. False where the kernel does not say where the process is: then the layout is 0. */
 bool bnet_shared_card_fill(struct bnet_shared_card *card);
 bool bnet_shared_card_same_host(const struct bnet_shared_card *a, const struct bnet_shared_card *b);
+/* Of ranks on one host: does a process's number mean the same to both? */
+bool bnet_shared_card_same_processes(const struct bnet_shared_card *a, const struct bnet_shared_card *b);
 
 #endif

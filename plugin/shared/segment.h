@@ -29,7 +29,9 @@ struct bnet_shared_line {
 	_Atomic uint32_t got;              /* rounds whose payload was taken out of the others' banks */
 	_Atomic uint32_t state;
 	_Atomic uint32_t sleepers; /* threads that may be asleep on put or got */
+	_Atomic uint32_t moved;    /* changes while the rank's part of an operation goes on elsewhere, in the network */
 	uint64_t process;          /* a random number of the process */
+	_Atomic uint64_t call[3];  /* a note: what the rank is doing; the first word is 0 while the others change */
 	_Alignas(64) struct bnet_shared_note notes[BNET_SHARED_BANKS];
 	_Alignas(64) char reason[BNET_SHARED_REASON]; /* why the rank left; valid once the state says that it has */
 };

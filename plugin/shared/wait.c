@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "shared/futex.h"
@@ -84,6 +85,55 @@ static void sleep_once(struct bnet_shared_line *line, _Atomic uint32_t *word, ui
 	atomic_fetch_sub(&line->sleepers, 1);
 }
 
+/* ---- what the others do ---- */
+
+static uint64_t word_at(const struct bnet_shared_line *line, int i)
+{
+	return atomic_load_explicit(&line->call[i], memory_order_acquire);
+}
+
+void bnet_shared_begin(const struct bnet_segment *segment, const struct bnet_shared_note *note)
+{
+	struct bnet_shared_line *line = bnet_segment_line(segment, segment->index);
+
+	atomic_store_explicit(&line->call[0], 0, memory_order_relaxed);
+	for (int i = 1; i < 3; i++)
+		atomic_store_explicit(&line->call[i], note->words[i], memory_order_release);
+	atomic_store_explicit(&line->call[0], note->words[0], memory_order_release);
+}
+
+bool bnet_shared_current(const struct bnet_segment *segment, int index, struct bnet_shared_note *note)
+{
+	const struct bnet_shared_line *line = bnet_segment_line(segment, index);
+
+	for (int i = 0; i < 3; i++)
+		note->words[i] = word_at(line, i);
+	return note->words[0] != 0 && word_at(line, 0) == note->words[0];
+}
+
+static bool does_something_else(const struct bnet_segment *segment, int index)
+{
+	struct bnet_shared_note own, theirs;
+
+	return bnet_shared_current(segment, segment->index, &own) && bnet_shared_current(segment, index, &theirs) &&
+	       own.words[0] == theirs.words[0] && memcmp(&own, &theirs, sizeof(own)) != 0;
+}
+
+void bnet_shared_moved(const struct bnet_segment *segment)
+{
+	atomic_fetch_add_explicit(&bnet_segment_line(segment, segment->index)->moved, 1, memory_order_relaxed);
+}
+
+/* Of any rank of the host: the one that is waited for may itself wait for that one. */
+static uint32_t moves(const struct bnet_segment *segment)
+{
+	uint32_t sum = 0;
+
+	for (int i = 0; i < segment->count; i++)
+		sum += atomic_load_explicit(&bnet_segment_line(segment, i)->moved, memory_order_relaxed);
+	return sum;
+}
+
 static int look(const struct bnet_segment *segment, int index, const struct bnet_shared_patience *patience,
 		uint64_t since)
 {
@@ -94,6 +144,8 @@ static int look(const struct bnet_segment *segment, int index, const struct bnet
 	if (atomic_load(&bnet_segment_line(segment, index)->state) == BNET_SHARED_LEFT ||
 	    bnet_segment_process_gone(segment, index))
 		return -ECONNRESET;
+	if (does_something_else(segment, index))
+		return -EPROTO;
 	if (patience->timeout_ns > 0 && bnet_now_ns() - since > (uint64_t)patience->timeout_ns)
 		return -ETIMEDOUT;
 	return 0;
@@ -105,15 +157,20 @@ int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_s
 	struct bnet_shared_line *line = bnet_segment_line(segment, index);
 	_Atomic uint32_t *at = word_of(line, word);
 	uint64_t since;
+	uint32_t moved;
 	int rc = 0;
 
 	if (reached(at, round) || (patience->spin_ns > 0 ? spin(at, round, patience->spin_ns) : yield(at, round)))
 		return 0;
 	since = bnet_now_ns();
+	moved = moves(segment);
 	while (!reached(at, round)) {
 		sleep_once(line, at, round);
 		if (reached(at, round))
 			return 0;
+		if (moves(segment) != moved)
+			since = bnet_now_ns();
+		moved = moves(segment);
 		rc = look(segment, index, patience, since);
 		/* It may have published before it left. */
 		if (rc != 0)

@@ -21,8 +21,16 @@ struct bnet_shared_patience {
 	int (*interrupted)(void);   /* NULL, or asked a few times a second: not 0 ends the wait */
 };
 
+/* Tells the others what this rank does from here on; notes with the same first word should be the same. */
+void bnet_shared_begin(const struct bnet_segment *segment, const struct bnet_shared_note *note);
+/* What that rank does, if it could be read. */
+bool bnet_shared_current(const struct bnet_segment *segment, int index, struct bnet_shared_note *note);
+/* Something has moved elsewhere: those that wait for this rank begin to count their timeout again. */
+void bnet_shared_moved(const struct bnet_segment *segment);
+
 /* Waits until the rank has published that round or a later one. 0: it has, and everything that it wrote before is
- * visible. -ECONNRESET: it has left, or its process is gone. -ETIMEDOUT, -ECANCELED, -EINTR: this rank gives up. */
+ * visible. -ECONNRESET: it has left, or its process is gone. -EPROTO: it does something else. -ETIMEDOUT (nothing has
+ * moved), -ECANCELED, -EINTR: this rank gives up. */
 int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_shared_word word, uint32_t round,
 		      const struct bnet_shared_patience *patience);
 /* Publishes this rank's round; everything written before becomes visible to those that wait for it. */

@@ -23,7 +23,7 @@ static void meet_neighbours(struct bnet_tagged *tagged)
 	struct bnet_coll_host *host = &tagged->coll->host;
 
 	for (int member = 0; member < host->count; member++)
-		tagged->peers[host->ranks[member]].near = true;
+		tagged->peers[host->ranks[member]].near = host->in_sight[member];
 	bnet_coll_host_agreed(host, false);
 }
 

@@ -151,6 +151,30 @@ static void reductions_differ(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+static int halves(int rank)
+{
+	return rank / 2;
+}
+
+/* On two hosts of two ranks: rank 0 goes through its host's memory, the others go over the network. */
+static void courses_differ(struct rank *rank)
+{
+	enum { LARGE = 1 << 18, SMALL = 1 << 10 };
+	float *buf = calloc(LARGE, sizeof(float));
+	const size_t count = rank->rank == 0 ? LARGE : SMALL;
+	int rc;
+
+	check(buf != NULL);
+	rc = bnet_coll_allreduce(rank->coll, buf, buf, count, BNET_FLOAT32, BNET_SUM, BNET_ALGO_AUTO);
+	check(rc != 0 && rc != -ETIMEDOUT);
+	if (rank->rank < 2) {
+		check_error(rank, rc, -EPROTO, "4096 bytes");
+		check_error(rank, rc, -EPROTO, "1048576 bytes");
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free(buf);
+}
+
 static void peer_never_connects(struct rank *rank)
 {
 	int32_t x = 0;
@@ -184,6 +208,8 @@ int main(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
 	refused_create();
+	run_group(&(struct group){.prepare = connect_rank, .shares = true, .checks = true, .host_of = halves}, 12, 4,
+		  courses_differ);
 	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
 		struct group checking = {.prepare = connect_rank, .checks = true};
 

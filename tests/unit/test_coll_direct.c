@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Blocks that ranks of one host read out of each other's memory: threads as ranks.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "check.h"
+#include "coll/direct.h"
+#include "copies.h"
+
+#define DEADLINE_S 200
+
+/* As if one rank were in a container with process numbers of its own. */
+static void connect_blindly(struct rank *rank)
+{
+	connect_rank(rank);
+	if (rank->rank == 0)
+		memset(rank->coll->host.in_sight, 0, (size_t)rank->nranks);
+}
+
+/* Large blocks do not go through the banks: an operation takes one round, however large they are. */
+static void reads_large_blocks(struct rank *rank)
+{
+	enum { COUNT = 1 << 20 };
+	const struct bnet_coll_host *host = &rank->coll->host;
+	uint32_t before;
+
+	one_all_to_all(rank, 1, BNET_UINT8, false); /* the first one finds out */
+	if (host->direct != BNET_COLL_DIRECT_ABLE) {
+		fprintf(stderr, "the kernel lets no process read another one's memory here\n");
+		return;
+	}
+	before = host->round;
+	one_all_to_all(rank, COUNT, BNET_INT32, false);
+	check_int(host->round, before + 1);
+	one_all_to_all(rank, COUNT, BNET_INT32, true); /* in place: what is read would be overwritten */
+	check(host->round > before + 2);
+	before = host->round;
+	for (int root = 0; root < rank->nranks; root++) {
+		one_gather_and_scatter(rank, COUNT, BNET_INT32, root);
+		one_all_to_allv(rank, COUNT, BNET_FLOAT64);
+	}
+	check(host->round - before <=
+	      (uint32_t)rank->nranks * (2 + (COUNT * sizeof(int32_t)) / host->segment.bank_bytes));
+}
+
+static void goes_through_banks(struct rank *rank)
+{
+	for (size_t count = 1; count < 1000000; count *= 99) {
+		one_all_to_all(rank, count, BNET_INT32, count == 99);
+		one_all_to_allv(rank, count, BNET_FLOAT64);
+		one_gather_and_scatter(rank, count, BNET_INT32, 1);
+	}
+	check_int(rank->coll->host.direct, BNET_COLL_DIRECT_UNABLE);
+}
+
+/* Rank 1 leaves, and its buffer stays: what was read after that is not what it gave. */
+static void reads_after_the_end(struct rank *rank)
+{
+	char buf[64] = {0}, got[64];
+	bool able;
+
+	check_ok(rank, bnet_coll_direct_able(rank->coll, &able));
+	rank->group->shared[rank->rank] = buf;
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 0 && able) {
+		const uint64_t from = (uintptr_t)rank->group->shared[1];
+
+		check_ok(rank, bnet_coll_direct_read(rank->coll, 1, from, got, sizeof(got)));
+		check_int(bnet_coll_direct_read(rank->coll, 1, 64, got, sizeof(got)), -EFAULT);
+		check(strstr(bnet_coll_error(rank->coll), "cannot read the memory of rank 1") != NULL);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 1)
+		bnet_coll_destroy(rank->coll);
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 0 && able) {
+		const uint64_t from = (uintptr_t)rank->group->shared[1];
+
+		check_int(bnet_coll_direct_read(rank->coll, 1, from, got, sizeof(got)), -ECONNRESET);
+		check(strstr(bnet_coll_error(rank->coll), "rank 1, on this host, has left") != NULL);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 1)
+		rank->coll = NULL;
+}
+
+int main(void)
+{
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	for (int nranks = 2; nranks <= 4; nranks++)
+		run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, nranks, reads_large_blocks);
+	run_group(&(struct group){.prepare = connect_blindly, .shares = true}, 12, 3, goes_through_banks);
+	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, reads_after_the_end);
+	return 0;
+}
