@@ -293,7 +293,7 @@ void bnet_tagged_destroy(bnet_tagged_t *tagged);
 
 typedef struct bnet_messages bnet_messages_t;
 
-/* Tagged messages whose progress a thread of the library makes. Takes over an object without operations. Any thread may
+/* Tagged messages that callers which wait, or else a thread of the library, move. Takes over an object without operations. Any thread may
  * call the following. */
 int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged);
 /* As bnet_tagged_send and bnet_tagged_recv, without a deadline. */

@@ -17,11 +17,10 @@
 /* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
 #define MOST_WAIT_NS (4 * LONG_WAIT_NS)
-/* Each nap is longer than the last by a tenth of the first one, up to a sixteenth of the wait so far: no nap is a large
- * part of the wait, and a wait of seconds costs a few thousandths of a processor. */
-#define NAP_NS 50000
-#define SOON_LONGEST_NAP_NS 500000
+/* A nap lasts a sixteenth of the wait so far: it is no large part of the wait, and one of seconds costs a few
+ * thousandths of a processor. */
 #define NAP_SHARE 16
+#define SHORTEST_NAP_NS 50000
 #define LONGEST_NAP_NS 40000000
 
 int64_t bnet_coll_now(void)
@@ -42,17 +41,16 @@ void bnet_coll_wait_over(struct bnet_coll_wait *wait)
 void bnet_coll_wait_reset(struct bnet_coll_wait *wait)
 {
 	wait->idle = 0;
-	wait->nap_ns = 0;
 	wait->since = 0;
 }
 
-static long long_nap(const struct bnet_coll_wait *wait)
+static long nap_of(const struct bnet_coll_wait *wait)
 {
 	const int64_t share = (bnet_coll_now() - wait->since) / NAP_SHARE;
 
 	if (share > LONGEST_NAP_NS)
 		return LONGEST_NAP_NS;
-	return share > SOON_LONGEST_NAP_NS ? (long)share : SOON_LONGEST_NAP_NS;
+	return share > SHORTEST_NAP_NS ? (long)share : SHORTEST_NAP_NS;
 }
 
 /* The caller may want to end the wait: asked a few times a second. */
@@ -68,15 +66,14 @@ static bool is_interrupted(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 
 long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 {
+	const unsigned nap_after = wait->usual_ns > LONG_WAIT_NS ? CLOCK_EVERY : wait->nap_after;
+	bool naps;
+
 	wait->idle++;
-	if (wait->since == 0 && wait->idle >= CLOCK_EVERY)
+	naps = wait->nap_after != 0 && wait->idle >= nap_after;
+	if (wait->since == 0 && (naps || wait->idle >= CLOCK_EVERY))
 		wait->since = bnet_coll_now();
-	if (wait->nap_after == 0 || wait->idle < (wait->usual_ns > LONG_WAIT_NS ? CLOCK_EVERY : wait->nap_after))
-		return 0;
-	wait->nap_ns = wait->nap_ns == 0 ? NAP_NS : wait->nap_ns + NAP_NS / 10;
-	if (wait->nap_ns > SOON_LONGEST_NAP_NS)
-		wait->nap_ns = long_nap(wait);
-	return wait->nap_ns;
+	return naps ? nap_of(wait) : 0;
 }
 
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)

@@ -12,7 +12,6 @@
 
 struct bnet_coll_wait {
 	unsigned idle;      /* fruitless polls in a row */
-	long nap_ns;        /* the last nap in that row; 0: none yet */
 	int64_t since;      /* when the clock was first read in that row; 0: not yet */
 	int64_t asked;      /* when the caller was last asked whether it still waits */
 	int64_t timeout_ns; /* 0: none */

@@ -13,6 +13,8 @@
 
 /* Ends that are reported at a time. */
 #define REPORTS 64
+/* Of the thread. Some small messages are posted in that time, and a packet of them costs as much as one. */
+#define SHORT_NAP_NS 100000
 
 /* ---- driving ---- */
 
@@ -24,6 +26,12 @@ static void report(struct bnet_messages *messages, const bnet_tagged_done_t *don
 		messages->sends -= message->sends;
 		bnet_ticket_finish(&message->ticket, done[i].rc, done[i].peer, done[i].error);
 	}
+}
+
+static void reset_waits(struct bnet_messages *messages)
+{
+	bnet_coll_wait_reset(&messages->wait);
+	bnet_coll_wait_reset(&messages->unwatched);
 }
 
 /* A pass by who drives. False: it has moved nothing. */
@@ -42,27 +50,54 @@ static bool drive(struct bnet_messages *messages)
 	if (messages->stopped)
 		bnet_board_wake(messages->board);
 	if (moved || count > 0)
-		bnet_coll_wait_reset(&messages->wait);
+		reset_waits(messages);
 	return moved || count > 0;
 }
 
-/* After a pass that has moved nothing. */
-static void rest(struct bnet_messages *messages)
+/* ---- after a pass that has moved nothing ---- */
+
+static void nap(struct bnet_messages *messages, long ns)
+{
+	const struct timespec until = bnet_board_after((double)ns / 1e9);
+	const bool is_long = ns > SHORT_NAP_NS;
+
+	messages->long_naps += is_long;
+	pthread_cond_timedwait(&messages->work, &messages->board->lock, &until);
+	messages->long_naps -= is_long;
+}
+
+static void rest_as_caller(struct bnet_messages *messages)
 {
 	const long ns = bnet_coll_wait_fruitless(&messages->wait);
 
-	if (ns == 0) {
-		bnet_board_unlock(messages->board);
-		sched_yield();
-		bnet_board_lock(messages->board);
-	} else {
-		const struct timespec until = bnet_board_after((double)ns / 1e9);
-
-		pthread_cond_timedwait(&messages->work, &messages->board->lock, &until);
+	if (ns > 0) {
+		nap(messages, ns);
+		return;
 	}
+	bnet_board_unlock(messages->board);
+	sched_yield();
+	bnet_board_lock(messages->board);
 }
 
-/* To whoever waits for it: another helper or, for the last one, who destroys the messages; the thread. */
+static void rest_as_thread(struct bnet_messages *messages)
+{
+	const long ns = bnet_coll_wait_fruitless(&messages->unwatched);
+
+	nap(messages, ns > SHORT_NAP_NS ? ns : SHORT_NAP_NS);
+}
+
+/* Something was posted. A short nap ends soon enough by itself. */
+static void wake(struct bnet_messages *messages)
+{
+	if (messages->idle || messages->long_naps > 0)
+		pthread_cond_broadcast(&messages->work);
+	messages->idle = false;
+	reset_waits(messages);
+}
+
+/* ---- who drives ---- */
+
+/* Hands driving on: to another helper; after the last one to the thread, or to destroy if that waits. */
 static void give_way(struct bnet_messages *messages)
 {
 	if (messages->driven)
@@ -88,7 +123,7 @@ static bool help(void *owner, const struct bnet_ticket *ticket, const struct tim
 		messages->driven = true;
 		while (!ticket->over && !messages->stopped && !bnet_board_passed(until))
 			if (!drive(messages) && !ticket->over)
-				rest(messages);
+				rest_as_caller(messages);
 		messages->driven = false;
 	}
 	messages->helpers--;
@@ -114,7 +149,7 @@ static void *serve(void *arg)
 		if (messages->helpers > 0)
 			give_way(messages);
 		else if (!moved && !messages->idle && !messages->stopped)
-			rest(messages);
+			rest_as_thread(messages);
 	}
 	bnet_board_unlock(messages->board);
 	return NULL;
@@ -159,6 +194,7 @@ int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged)
 	messages->tagged = tagged;
 	messages->idle = true;
 	messages->wait.nap_after = BNET_TAGGED_PASSES;
+	messages->unwatched.nap_after = 1;
 	messages->board = bnet_board_new();
 	rc = messages->board != NULL ? bnet_thread_start(&messages->thread, serve, messages) : -ENOMEM;
 	if (rc != 0) {
@@ -194,9 +230,7 @@ static int post(struct bnet_messages *messages, bool sends, void *buf, size_t by
 		rc = bnet_tagged_recv(messages->tagged, buf, bytes, peer, tag, 0, (uintptr_t)message);
 	if (rc == 0) {
 		messages->sends += message->sends;
-		messages->idle = false;
-		bnet_coll_wait_reset(&messages->wait);
-		pthread_cond_broadcast(&messages->work);
+		wake(messages);
 		*out = &message->ticket;
 	} else {
 		bnet_ticket_cancel(&message->ticket);

@@ -23,5 +23,5 @@ const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet
 	memcpy(out, slot, sizeof(*out));
 	if (out->kind < BNET_TAGGED_EAGER || out->kind > BNET_TAGGED_READ)
 		return NULL;
-	return bnet_tagged_frame_payload(out) == bytes - sizeof(*out) ? slot + sizeof(*out) : NULL;
+	return bnet_tagged_frame_payload(out) <= bytes - sizeof(*out) ? slot + sizeof(*out) : NULL;
 }

@@ -10,7 +10,9 @@
  *   DATA    the payload follows, in chunks, into that buffer
  *   CREDIT  no content besides the header
  *   OFFER   an RTS with the address of the payload, to a rank of the same host, which may read it there
- *   READ   the answer to it: the payload was read
+ *   READ    the answer to it: the payload was read
+ *
+ * A message of the network carries one frame, or as many as fit into a slot. A DATA is the last one of its message.
  *
  * Every frame returns credit: the receiver of eager messages tells their sender how many bytes were handed on. Frames
  * are in the machine's byte order, as the elements are.
@@ -52,7 +54,7 @@ struct bnet_tagged_offer {
 #define BNET_TAGGED_EAGER_MAX ((size_t)8 * 1024)
 /* Bytes of eager messages that a sender may have outstanding: sent, and not yet returned as credit. */
 #define BNET_TAGGED_WINDOW ((uint64_t)256 * 1024)
-/* The largest frame. */
+/* The largest frame, and the largest message of frames. */
 #define BNET_TAGGED_SLOT (sizeof(struct bnet_tagged_frame) + BNET_TAGGED_EAGER_MAX)
 
 /* An eager message's share of the window. The header counts as well, which bounds the number of empty messages. */
@@ -71,7 +73,7 @@ static inline size_t bnet_tagged_frame_payload(const struct bnet_tagged_frame *f
 
 /* Writes a frame into a slot, with its payload. Returns the frame's bytes. */
 size_t bnet_tagged_frame_encode(char *slot, const struct bnet_tagged_frame *frame, const void *payload);
-/* Reads a frame of that many bytes; returns its payload. NULL: malformed. */
+/* Reads the first frame of that many bytes; returns its payload, behind which the next frame begins. NULL: malformed. */
 const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet_tagged_frame *out);
 
 #endif

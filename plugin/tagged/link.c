@@ -122,7 +122,7 @@ static void end_frame(struct bnet_tagged_peer *peer, struct bnet_tagged_outgoing
 	peer->out_sent = 0;
 }
 
-/* 1: posted, 0: no room now. */
+/* 1: posted, 0: no room now. op: the first of those that end with this message. */
 static int post_send(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, char *data, size_t bytes, void *mhandle,
 		     struct bnet_tagged_op *op)
 {
@@ -139,24 +139,70 @@ static int post_send(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, 
 	return 1;
 }
 
-static int post_header(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, struct bnet_tagged_outgoing *outgoing)
+static struct bnet_tagged_outgoing *first_out(const struct bnet_tagged_peer *peer)
+{
+	return bnet_entry(peer->out.next, struct bnet_tagged_outgoing, node);
+}
+
+/* The frames that one slot has room for, encoded. Thousands of small messages cost few system calls this way. */
+struct packet {
+	char *slot;
+	size_t bytes;
+	size_t ends; /* frames that are complete with it; a DATA behind them is not */
+	bool has_data;
+	struct bnet_tagged_op *first; /* of the operations that end with it, and … */
+	struct bnet_tagged_op **last; /* … where the next one is entered */
+};
+
+static void pack_frame(struct packet *packet, const struct bnet_tagged_outgoing *outgoing)
 {
 	struct bnet_tagged_op *op = outgoing->op;
-	char *slot = peer->slots + peer->out_posted % BNET_COLL_DEPTH * BNET_TAGGED_SLOT;
-	const bool eager = outgoing->frame.kind == BNET_TAGGED_EAGER, data = outgoing->frame.kind == BNET_TAGGED_DATA;
-	const uint64_t credit = peer->credit_due;
-	size_t bytes;
+	const bool eager = outgoing->frame.kind == BNET_TAGGED_EAGER;
+
+	packet->bytes += bnet_tagged_frame_encode(packet->slot + packet->bytes, &outgoing->frame,
+						  eager ? op->buf : (const void *)&outgoing->offer);
+	packet->has_data = outgoing->frame.kind == BNET_TAGGED_DATA;
+	if (packet->has_data)
+		return;
+	packet->ends++;
+	if (op == NULL)
+		return;
+	op->with = NULL;
+	*packet->last = op;
+	packet->last = &op->with;
+}
+
+static void pack(struct packet *packet, const struct bnet_tagged_peer *peer)
+{
+	uint64_t credit = peer->credit_due;
+
+	*packet = (struct packet){.slot = peer->slots + peer->out_posted % BNET_COLL_DEPTH * BNET_TAGGED_SLOT};
+	packet->last = &packet->first;
+	bnet_list_each(node, &peer->out) {
+		struct bnet_tagged_outgoing *outgoing = bnet_entry(node, struct bnet_tagged_outgoing, node);
+		const size_t bytes = sizeof(outgoing->frame) + bnet_tagged_frame_payload(&outgoing->frame);
+
+		if (packet->has_data || packet->bytes + bytes > BNET_TAGGED_SLOT)
+			return;
+		outgoing->frame.credit = credit;
+		credit = 0;
+		pack_frame(packet, outgoing);
+	}
+}
+
+static int post_frames(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer)
+{
+	struct packet packet;
 	int rc;
 
-	outgoing->frame.credit = credit;
-	bytes = bnet_tagged_frame_encode(slot, &outgoing->frame, eager ? op->buf : (void *)&outgoing->offer);
-	rc = post_send(tagged, peer, slot, bytes, peer->out_mhandle, data ? NULL : op);
+	pack(&packet, peer);
+	rc = post_send(tagged, peer, packet.slot, packet.bytes, peer->out_mhandle, packet.first);
 	if (rc <= 0)
 		return rc;
-	peer->credit_due -= credit;
-	peer->header_sent = true;
-	if (!data)
-		end_frame(peer, outgoing);
+	peer->credit_due = 0;
+	for (size_t i = 0; i < packet.ends; i++)
+		end_frame(peer, first_out(peer));
+	peer->header_sent = packet.has_data;
 	return 1;
 }
 
@@ -167,6 +213,7 @@ static int post_chunk(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
 	const bool last = peer->out_sent + bytes == op->bytes;
 	int rc = op->registered ? 0 : register_buffer(tagged, peer, op);
 
+	op->with = NULL;
 	if (rc == 0)
 		rc = post_send(tagged, peer, op->buf + peer->out_sent, bytes, op->mhandle, last ? op : NULL);
 	if (rc <= 0)
@@ -180,8 +227,7 @@ static int post_chunk(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer,
 static int post_out(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, bool *progress)
 {
 	while (!bnet_list_empty(&peer->out) && peer->out_posted - peer->out_done < BNET_COLL_DEPTH) {
-		struct bnet_tagged_outgoing *first = bnet_entry(peer->out.next, struct bnet_tagged_outgoing, node);
-		int rc = peer->header_sent ? post_chunk(tagged, peer, first) : post_header(tagged, peer, first);
+		int rc = peer->header_sent ? post_chunk(tagged, peer, first_out(peer)) : post_frames(tagged, peer);
 
 		if (rc <= 0)
 			return rc;
@@ -200,10 +246,10 @@ static int complete_out(struct bnet_tagged *tagged, struct bnet_tagged_peer *pee
 			return rc;
 		peer->out_done++;
 		*progress = true;
-		if (oldest.op == NULL)
-			continue;
-		deregister_buffer(tagged, peer, oldest.op);
-		bnet_tagged_finish(tagged, oldest.op, 0);
+		for (struct bnet_tagged_op *op = oldest.op; op != NULL; op = op->with) {
+			deregister_buffer(tagged, peer, op);
+			bnet_tagged_finish(tagged, op, 0);
+		}
 	}
 	return 0;
 }
@@ -244,9 +290,13 @@ int bnet_tagged_move_out(struct bnet_tagged *tagged, struct bnet_tagged_peer *pe
 	return rc;
 }
 
+/* Of any of the operations that end together? */
 static bool has_payload(const struct bnet_tagged_op *op)
 {
-	return op != NULL && op->sends;
+	for (; op != NULL; op = op->with)
+		if (op->sends)
+			return true;
+	return false;
 }
 
 /* False if payload to this peer is queued or in flight: answers behind it are given up with it. */
@@ -260,7 +310,7 @@ static bool owes_answer(const struct bnet_tagged_peer *peer)
 	bnet_list_each(node, &peer->out) {
 		const struct bnet_tagged_outgoing *outgoing = bnet_entry(node, struct bnet_tagged_outgoing, node);
 
-		if (has_payload(outgoing->op))
+		if (outgoing->op != NULL && outgoing->op->sends)
 			return false;
 		answer |= outgoing->frame.kind == BNET_TAGGED_CTS || outgoing->frame.kind == BNET_TAGGED_READ;
 	}
@@ -329,16 +379,21 @@ static int malformed(struct bnet_tagged *tagged, const struct bnet_tagged_peer *
 			      tagged->coll->rank);
 }
 
-static int frame_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, size_t bytes)
+static int frames_arrived(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer, size_t bytes)
 {
-	struct bnet_tagged_frame frame;
-	const char *payload = bnet_tagged_frame_decode(in_slot(peer), bytes, &frame);
-	int rc;
+	const char *at = in_slot(peer), *const end = at + bytes;
+	int rc = 0;
 
-	if (payload == NULL || frame.credit > peer->uncredited)
-		return malformed(tagged, peer);
-	peer->uncredited -= frame.credit;
-	rc = bnet_tagged_arrived(tagged, peer, &frame, payload);
+	do {
+		struct bnet_tagged_frame frame;
+		const char *payload = bnet_tagged_frame_decode(at, (size_t)(end - at), &frame);
+
+		if (payload == NULL || frame.credit > peer->uncredited || peer->into != NULL)
+			return malformed(tagged, peer);
+		peer->uncredited -= frame.credit;
+		rc = bnet_tagged_arrived(tagged, peer, &frame, payload);
+		at = payload + bnet_tagged_frame_payload(&frame);
+	} while (rc == 0 && at < end);
 	if (rc == 0 && peer->into != NULL) {
 		peer->in_bytes = 0;
 		rc = register_buffer(tagged, peer, peer->into);
@@ -371,7 +426,7 @@ static int complete_in(struct bnet_tagged *tagged, struct bnet_tagged_peer *peer
 		peer->in_done++;
 		*progress = true;
 		rc = peer->into != NULL ? chunk_arrived(tagged, peer, (size_t)bytes, oldest.bytes)
-					: frame_arrived(tagged, peer, (size_t)bytes);
+					: frames_arrived(tagged, peer, (size_t)bytes);
 		if (rc != 0)
 			return rc;
 	}
@@ -422,8 +477,8 @@ void bnet_tagged_release_out(struct bnet_tagged *tagged, struct bnet_tagged_peer
 	if (peer->out_ready)
 		bnet_client_dereg(&tagged->coll->client, tagged->coll->peers[peer->rank].send.comm, peer->out_mhandle);
 	for (size_t i = peer->out_done; i < peer->out_posted; i++)
-		if (peer->out_flight[i % BNET_COLL_DEPTH].op != NULL)
-			deregister_buffer(tagged, peer, peer->out_flight[i % BNET_COLL_DEPTH].op);
+		for (struct bnet_tagged_op *op = peer->out_flight[i % BNET_COLL_DEPTH].op; op != NULL; op = op->with)
+			deregister_buffer(tagged, peer, op);
 	bnet_list_each(node, &peer->out) {
 		struct bnet_tagged_outgoing *outgoing = bnet_entry(node, struct bnet_tagged_outgoing, node);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * See pull.h. A sender that ends its operation takes the token away before its caller may use the buffer again. So a
- * piece is the message's if the token, which the same call reads after it, is still there. The token also tells another
- * process apart that has got the number of one that has ended.
+ * piece is the message's if the token, which the same call reads after it, is still there. The token also exposes a
+ * process ID that another process has got meanwhile.
  */
 #include "tagged/pull.h"
 

@@ -20,7 +20,8 @@
  * A message that arrives before its receive is unexpected. The window bounds the unexpected EAGER, whose payload the
  * receiver keeps. Unexpected RTS are not bounded: each takes some hundred bytes at the receiver.
  *
- * Any thread may post and stop. The progress thread, which calls bnet_tagged_progress, owns everything else.
+ * Any thread may post and stop. Whoever makes a pass, one thread at a time, owns everything else and is called the
+ * progress thread here.
  */
 #ifndef BNET_TAGGED_H
 #define BNET_TAGGED_H
@@ -50,6 +51,7 @@ struct bnet_tagged_op {
 	void *mhandle;          /* of buf, while DATA moves */
 	bool registered;
 	bool awaits; /* it needs a frame from its peer, and counts in the peer's `awaited` or in `any` */
+	struct bnet_tagged_op *with; /* NULL, or the next one that ends with the same ncclNet message */
 	int rc;
 	char *error; /* NULL, or the reason of the failure */
 };
@@ -73,7 +75,7 @@ struct bnet_tagged_unexpected {
 /* An ncclNet message in flight. */
 struct bnet_tagged_flight {
 	void *request;
-	struct bnet_tagged_op *op; /* complete with this message; NULL: with a later one, or there is no operation */
+	struct bnet_tagged_op *op; /* the first that is complete with this message; NULL: none is */
 	size_t bytes;              /* expected */
 };
 

@@ -109,6 +109,8 @@ struct raw {
 	struct rank *rank;
 	struct bnet_coll *coll;
 	void *out_mhandle, *in_mhandle;
+	size_t messages;   /* received */
+	size_t at, in_end; /* the frames of the last one that are not taken yet */
 	char out[BNET_COLL_CHUNK], in[BNET_COLL_CHUNK];
 };
 
@@ -193,10 +195,9 @@ static void send_frame(struct raw *raw, struct bnet_tagged_frame frame)
 	send_raw(raw, sizeof(frame) + (frame.kind == BNET_TAGGED_EAGER ? frame.bytes : 0));
 }
 
-static struct bnet_tagged_frame receive_frame(struct raw *raw)
+static void receive_message(struct raw *raw)
 {
 	const struct bnet_client *client = &raw->coll->client;
-	struct bnet_tagged_frame frame;
 	void *request = NULL;
 	int done = 0, bytes = 0;
 
@@ -206,8 +207,22 @@ static struct bnet_tagged_frame receive_frame(struct raw *raw)
 			  ncclSuccess);
 	for (; !done; sched_yield())
 		check_int(bnet_client_test(client, request, &done, &bytes), ncclSuccess);
-	memcpy(&frame, raw->in, sizeof(frame));
-	check_int(bytes, sizeof(frame) + (frame.kind == BNET_TAGGED_EAGER ? frame.bytes : 0));
+	raw->messages++;
+	raw->at = 0;
+	raw->in_end = (size_t)bytes;
+}
+
+/* The next one of a message, which holds at least one, and nothing else. */
+static struct bnet_tagged_frame receive_frame(struct raw *raw)
+{
+	struct bnet_tagged_frame frame;
+
+	if (raw->at == raw->in_end)
+		receive_message(raw);
+	check(raw->in_end - raw->at >= sizeof(frame));
+	memcpy(&frame, raw->in + raw->at, sizeof(frame));
+	raw->at += sizeof(frame) + (frame.kind == BNET_TAGGED_EAGER ? frame.bytes : 0);
+	check(raw->at <= raw->in_end);
 	return frame;
 }
 
@@ -240,6 +255,7 @@ static void window_raw(struct raw *raw)
 							   .bytes = EAGER + 1,
 							   .credit = i == room ? room * COST : 0});
 	}
+	check(raw->messages < room + (MANY - room) / 2); /* requests travel together */
 	receive_kind(raw, BNET_TAGGED_EAGER);
 }
 
@@ -366,6 +382,17 @@ static void data_of_another_size_raw(struct raw *raw)
 	send_frame(raw, (struct bnet_tagged_frame){.kind = BNET_TAGGED_DATA, .key = 5, .bytes = LARGE - 1});
 }
 
+/* Chunks follow a DATA, not another frame. */
+static void frame_after_data_raw(struct raw *raw)
+{
+	const struct bnet_tagged_frame frames[] = {{.kind = BNET_TAGGED_DATA, .key = 5, .bytes = LARGE},
+						   {.kind = BNET_TAGGED_CREDIT}};
+
+	granting_raw(raw);
+	memcpy(raw->out, frames, sizeof(frames));
+	send_raw(raw, sizeof(frames));
+}
+
 static void short_chunk_raw(struct raw *raw)
 {
 	begin_data(raw);
@@ -460,6 +487,7 @@ static const struct scene {
 	{unknown_cts_raw, receive_large, -EPROTO, NULL},
 	{unknown_data_raw, receive_large, -EPROTO, NULL},
 	{data_of_another_size_raw, receive_large, -EPROTO, NULL},
+	{frame_after_data_raw, receive_large, -EPROTO, NULL},
 	{short_chunk_raw, receive_large, -EPROTO, NULL},
 	{granting_raw, receive_large, -EREMOTEIO, NULL},
 	{granting_raw, receive_large, -ETIMEDOUT, expire},
