@@ -3,6 +3,7 @@
  * Blocks that ranks of one host read out of each other's memory: threads as ranks.
  */
 #include <errno.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
@@ -87,6 +88,40 @@ static void reads_after_the_end(struct rank *rank)
 		rank->coll = NULL;
 }
 
+/* A root that did not wait would be back long before this many yields. */
+#define YIELDS 20000
+
+/* The root overwrites its buffer as soon as it has it back; rank 1 reads late, though the root has begun. */
+static void keeps_what_is_read(struct rank *rank)
+{
+	enum { BYTES = 1 << 20 };
+	char *all = malloc((size_t)rank->nranks * BYTES), *own = malloc(BYTES);
+	struct group *group = rank->group;
+	bool able;
+
+	check(all != NULL && own != NULL);
+	memset(all, 1, (size_t)rank->nranks * BYTES);
+	check_ok(rank, bnet_coll_direct_able(rank->coll, &able));
+	if (rank->rank == 1) {
+		const struct bnet_segment *segment = &rank->coll->host.segment;
+
+		while (atomic_load(&bnet_segment_line(segment, 0)->put) <= rank->coll->host.round)
+			sched_yield();
+		for (int i = 0; i < YIELDS && !atomic_load(&group->flag); i++)
+			sched_yield();
+	}
+	check_ok(rank, bnet_coll_scatter(rank->coll, all, own, BYTES, BNET_UINT8, 0));
+	if (rank->rank == 0) {
+		memset(all, 2, (size_t)rank->nranks * BYTES);
+		atomic_store(&group->flag, true);
+	}
+	for (size_t i = 0; i < BYTES && rank->rank != 0; i++)
+		check_int(own[i], 1);
+	pthread_barrier_wait(&group->barrier);
+	free(all);
+	free(own);
+}
+
 int main(void)
 {
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
@@ -95,5 +130,6 @@ int main(void)
 		run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, nranks, reads_large_blocks);
 	run_group(&(struct group){.prepare = connect_blindly, .shares = true}, 12, 3, goes_through_banks);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, reads_after_the_end);
+	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, keeps_what_is_read);
 	return 0;
 }
