@@ -5,14 +5,34 @@
 #include "queue/ticket.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define NS_PER_S 1000000000L
 /* Longer than any job, and short enough for every clock. */
 #define MOST_SECONDS 1e8
+
+/* ---- processes: getpid() is a system call, and every look at a ticket asks ---- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_uint forks; /* since this code was loaded, in the line of this process's ancestors */
+
+static void count_fork(void)
+{
+	atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, count_fork);
+}
+
+static unsigned this_process(void)
+{
+	return atomic_load_explicit(&forks, memory_order_relaxed);
+}
 
 /* ---- boards ---- */
 
@@ -33,6 +53,7 @@ struct bnet_board *bnet_board_new(void)
 {
 	struct bnet_board *board = calloc(1, sizeof(*board));
 
+	pthread_once(&once, watch_forks);
 	if (board != NULL && !init_locks(board)) {
 		free(board);
 		return NULL;
@@ -40,7 +61,7 @@ struct bnet_board *bnet_board_new(void)
 	if (board == NULL)
 		return NULL;
 	board->holders = 1;
-	board->process = getpid();
+	board->process = this_process();
 	return board;
 }
 
@@ -143,7 +164,7 @@ void bnet_ticket_finish(struct bnet_ticket *ticket, int rc, int peer, const char
 	ticket->rc = rc;
 	ticket->peer = peer;
 	ticket->error = error != NULL ? strdup(error) : NULL;
-	ticket->over = true;
+	atomic_store_explicit(&ticket->over, true, memory_order_release);
 	board->ended++;
 	let_go(ticket, 1);
 	bnet_board_wake(board);
@@ -153,7 +174,7 @@ void bnet_ticket_finish(struct bnet_ticket *ticket, int rc, int peer, const char
 
 static bool is_forked(const bnet_ticket_t *ticket)
 {
-	return ticket->board->process != getpid();
+	return ticket->board->process != this_process();
 }
 
 int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds)
@@ -174,15 +195,11 @@ int bnet_ticket_wait(bnet_ticket_t *ticket, double seconds)
 
 int bnet_ticket_over(bnet_ticket_t *ticket)
 {
-	int over = 0;
-
 	if (is_forked(ticket))
 		return -1;
-	bnet_board_lock(ticket->board);
-	if (ticket->over)
-		over = ticket->rc == 0 ? 1 : -1;
-	bnet_board_unlock(ticket->board);
-	return over;
+	if (!atomic_load_explicit(&ticket->over, memory_order_acquire))
+		return 0;
+	return ticket->rc == 0 ? 1 : -1;
 }
 
 int bnet_ticket_result(bnet_ticket_t *ticket, bnet_result_t *out)

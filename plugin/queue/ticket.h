@@ -10,9 +10,9 @@
 #define BNET_TICKET_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 #include <time.h>
 
 #include "bagua_net.h"
@@ -26,8 +26,8 @@ typedef bool bnet_board_help(void *owner, const struct bnet_ticket *ticket, cons
 struct bnet_board {
 	pthread_mutex_t lock; /* also guards what its owner keeps beside it */
 	pthread_cond_t changed;
-	uint64_t ended; /* tickets that are over */
-	pid_t process;  /* in a child of fork() the lock may be held for ever, and nobody carries out anything */
+	uint64_t ended;   /* tickets that are over */
+	unsigned process; /* in a child of fork() the lock may be held for ever, and nobody carries out anything */
 	int holders;
 	bnet_board_help *help; /* NULL: waiters only wait */
 	void *owner;
@@ -36,7 +36,7 @@ struct bnet_board {
 struct bnet_ticket {
 	struct bnet_board *board;
 	int holders;
-	bool over;
+	atomic_bool over; /* set under the lock, after the result */
 	int rc;
 	int peer;    /* of a message; else -1 */
 	char *error; /* NULL, or the reason */
