@@ -158,10 +158,23 @@ def _in_the_library(thread: int) -> bool:
     return frame.f_code.co_name == "_run_here" and "bnet_queue_run" in line
 
 
-def ended_by_a_signal(here: Here) -> bool:
+def _reporter(here: Here, group: Any) -> threading.Thread | None:
+    """The thread that waits for the ends of asynchronous operations, on rank 0, once there is one."""
+    if here.rank != 0:
+        here.hear("asked")
+        dist.barrier(group)
+        return None
+    future = dist.barrier(group, async_op=True).get_future()
+    here.say("asked")
+    future.wait()
+    return next(thread for thread in threading.enumerate() if thread.name == f"group {group.group_name} futures")
+
+
+def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
     """The handler interrupts an operation of its own thread and destroys the group."""
     group = dist.new_group()
     dist.barrier(group)
+    reporter = _reporter(here, group) if with_futures else None
     main, handled = threading.get_ident(), threading.Event()
 
     def end(*_: Any) -> None:
@@ -185,12 +198,25 @@ def ended_by_a_signal(here: Here) -> bool:
     refusal(lambda: dist.barrier(group))
     thread.join()
     signal.signal(signal.SIGUSR1, before)
+    if reporter is not None:
+        reporter.join(30)
+        assert not reporter.is_alive()
     return handled.is_set()
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_handler_of_a_signal_destroys_the_group(ranks: Ranks) -> None:
-    assert ranks.run(ended_by_a_signal, seconds=40) == [True, True]
+    assert ranks.run(ended_by_a_signal, False, seconds=40) == [True, True]
+
+
+def test_a_handler_destroys_the_group_while_a_thread_waits_for_ends() -> None:
+    with _perturbed() as ranks:
+        assert ranks.run(ended_by_a_signal, True, seconds=60) == [True, True]
+
+
+def _perturbed() -> Ranks:
+    """Freed memory is filled with "Z"."""
+    return Ranks(2, {"MALLOC_PERTURB_": "90", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"})
 
 
 # ---- a fork ----
@@ -264,8 +290,7 @@ def ended_by_a_signal_as_it_fails(here: Here) -> str:
 
 
 def test_what_fails_after_a_handler_has_destroyed_the_group_says_why() -> None:
-    """Freed memory is filled with "Z"."""
-    with Ranks(2, {"MALLOC_PERTURB_": "90", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}) as ranks:
+    with _perturbed() as ranks:
         assert "rank 1, on this host, has left the group" in ranks.run(ended_by_a_signal_as_it_fails, seconds=40)[0]
 
 

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Ctrl-C in the middle of a wait, and operations that callbacks start."""
+"""Ctrl-C and other signals in the middle of an operation, and operations that callbacks start."""
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
+import threading
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
@@ -63,6 +68,160 @@ def test_ctrl_c_ends_a_wait(ranks: Ranks, what: str) -> None:
     process.send_signal(signal.SIGINT)
     outcomes = ranks.collect(seconds=30)
     assert [outcomes[rank].value for rank in (0, 1)] == ["interrupted", ""], outcomes
+
+
+# ---- signals at other moments ----
+
+
+class Receiver(torch.Tensor):
+    """Something happens, once, before what was received is stored in it."""
+
+    events: ClassVar[list[Callable[[], None]]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.copy_ and cls.events:
+            cls.events.pop()()
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _receiver(event: Callable[[], None]) -> torch.Tensor:
+    """Eight numbers that are not contiguous, so that what is received for them has to be stored."""
+    Receiver.events.append(event)
+    return torch.zeros(16)[::2].as_subclass(Receiver)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted_as_it_stores(here: Here) -> str:
+    if here.rank == 0:
+        dist.send(torch.full((8,), 3.0), 1)
+        return ""
+    tensor = _receiver(_interrupt)
+    work = dist.group.WORLD.recv([tensor], 0, 0)
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    assert work.wait()
+    assert work.is_success()
+    return str(tensor.tolist())
+
+
+@_TWO
+def test_ctrl_c_does_not_end_an_operation_that_is_over(ranks: Ranks) -> None:
+    """What was received is there after the next wait."""
+    assert ranks.run(interrupted_as_it_stores, seconds=40)[1] == str([3.0] * 8)
+
+
+def ended_as_it_stores(here: Here) -> list[list[float]]:
+    """A handler destroys the group; the thread that fulfils the future looks at the operation at that moment."""
+    from bagua_net.torch._work import Work
+
+    group = dist.new_group()
+    if here.rank == 1:
+        here.hear("asked")
+        dist.send(torch.full((8,), 3.0), 0, group=group)
+        dist.destroy_process_group(group)
+        return []
+    stores, reports, main, report = threading.Event(), threading.Event(), threading.get_ident(), Work.report
+
+    def report_meanwhile(work: Any) -> bool:
+        if threading.get_ident() != main:
+            assert stores.wait(30)
+            reports.set()
+        return bool(report(work))
+
+    def signal_meanwhile() -> None:
+        stores.set()
+        assert reports.wait(30)
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
+    Work.report = report_meanwhile
+    try:
+        tensor = _receiver(signal_meanwhile)
+        work = group.recv([tensor], 1, 0)
+        future = work.get_future()
+        here.say("asked")
+        assert work.wait()
+        return [tensor.tolist(), future.wait()[0].tolist()]
+    finally:
+        Work.report = report
+        signal.signal(signal.SIGUSR1, before)
+
+
+@_TWO
+def test_a_handler_ends_the_group_while_a_message_is_stored(ranks: Ranks) -> None:
+    assert ranks.run(ended_as_it_stores, seconds=60)[0] == [[3.0] * 8] * 2
+
+
+def _interrupted_send(group: Any) -> weakref.ref[Any]:
+    """The tensor of a send that Ctrl-C interrupts right after it was posted: the caller gets no work."""
+
+    def interrupt(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "return" and code.co_filename.endswith("_messages.py") and code.co_name.endswith("post"):
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    tensor = torch.full((300_000,), 5.0)
+    sys.setprofile(interrupt)
+    try:
+        dist.isend(tensor, 1, group=group)
+    except KeyboardInterrupt:
+        return weakref.ref(tensor)
+    finally:
+        sys.setprofile(None)
+    raise AssertionError("it was not interrupted")
+
+
+def _interrupted_gather(group: Any) -> weakref.ref[Any]:
+    """What the first of two operations sends, where the second one is not posted."""
+    tensors, outputs = list(torch.full((2, 100_000), 5.0)), list(torch.empty(2, 200_000))
+    run, calls = group._collectives.run, iter((True, False))
+
+    def run_once(*arguments: Any, **named: Any) -> Any:
+        if next(calls):
+            return run(*arguments, **named)
+        raise KeyboardInterrupt
+
+    group._collectives.run = run_once
+    try:
+        group.all_gather_single_coalesced(outputs, tensors)
+    except KeyboardInterrupt:
+        return weakref.ref(tensors[0])
+    finally:
+        group._collectives.run = run
+    raise AssertionError("it was not interrupted")
+
+
+def interrupted_as_it_posts(here: Here, what: str) -> None:
+    """The library uses the memory until rank 1 comes."""
+    group = dist.new_group()
+    dist.barrier(group)
+    if here.rank == 1:
+        here.hear("posted")
+        got = torch.empty(300_000 if what == "send" else 200_000)
+        if what == "send":
+            dist.recv(got, 0, group=group)
+        else:
+            group.all_gather_single_coalesced([got], [torch.full((100_000,), 5.0)]).wait()
+        assert got.unique().tolist() == [5.0]
+        dist.destroy_process_group(group)
+        return
+    tensor = _interrupted_send(group) if what == "send" else _interrupted_gather(group)
+    gc.collect()
+    assert tensor() is not None
+    here.say("posted")
+    dist.destroy_process_group(group)
+    assert tensor() is None
+
+
+@pytest.mark.parametrize("what", ["send", "gather"])
+@_TWO
+def test_what_was_posted_keeps_its_memory_though_ctrl_c_follows(ranks: Ranks, what: str) -> None:
+    ranks.run(interrupted_as_it_posts, what, seconds=40)
 
 
 # ---- operations that callbacks start ----

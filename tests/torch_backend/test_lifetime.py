@@ -295,6 +295,49 @@ def test_a_destroyed_group_is_not_kept(ranks: Ranks) -> None:
     assert ranks.run(collected) == [True] * ranks.size
 
 
+def dropped_behind_others(here: Here) -> list[bool]:
+    """Receives that wait for long are asked for first; then sends whose works are dropped. Are their tensors kept?"""
+    peer, waiting = 1 - here.rank, torch.zeros(30, 4)
+    early = [dist.irecv(tensor, peer, tag=1) for tensor in waiting]
+    dropped = []
+    for number in range(50):
+        tensor = torch.full((100,), float(number))
+        dropped.append(weakref.ref(tensor))
+        dist.isend(tensor, peer, tag=2)
+    del tensor
+    for _ in range(50):
+        dist.recv(torch.empty(100), peer, tag=2)
+    here.meet("all are sent")
+    for _ in range(200):  # the group looks at those in flight when it begins others
+        dist.send(torch.ones(1), peer, tag=3)
+        dist.recv(torch.ones(1), peer, tag=3)
+    kept = [tensor() is not None for tensor in dropped]
+    for _ in early:
+        dist.send(torch.ones(4), peer, tag=1)
+    for work in early:
+        work.wait()
+    return kept
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_dropped_works_are_forgotten_though_older_ones_wait(ranks: Ranks) -> None:
+    assert ranks.run(dropped_behind_others, seconds=60) == [[False] * 50] * 2
+
+
+def test_staged_copies_do_not_wait_for_the_garbage_collector() -> None:
+    from bagua_net.torch._tensors import Places
+
+    places = Places([torch.zeros(4, 4).t()])
+    assert places.store is not None
+    copy = weakref.ref(places.plain[0])
+    gc.disable()
+    try:
+        del places
+        assert copy() is None
+    finally:
+        gc.enable()
+
+
 # ---- children ----
 
 

@@ -130,6 +130,44 @@ def test_sizes_that_do_not_fit(ranks: Ranks) -> None:
             assert "the tensors are of torch.float32 and torch.float64; give all one type" in told[name]
 
 
+def refused_numbers(here: Here) -> dict[str, str]:
+    """C would take the lowest bits of each."""
+    group, one, other = dist.group.WORLD, torch.ones(1), (here.rank + 1) % here.size
+    told = {
+        "peer sent": refusal(lambda: group.send([one], 2**32 + other, 0)),
+        "peer received": refusal(lambda: group.recv([one], 2**32 + other, 0)),
+        "peer one too large": refusal(lambda: group.send([one], here.size, 0)),
+        "peer negative": refusal(lambda: group.recv([one], -1, 0)),
+        "tag sent": refusal(lambda: dist.send(one, other, tag=2**64 + 5)),
+        "tag received": refusal(lambda: dist.recv(one, other, tag=2**63)),
+        "tag of any": refusal(lambda: dist.recv(one, tag=-(2**63) - 1)),
+    }
+    works = []
+    for tag in (2**63 - 1, -(2**63)):
+        works.append(dist.isend(torch.full((1,), float(here.rank)), other, tag=tag))
+        dist.recv(one, (here.rank - 1) % here.size, tag=tag)
+        assert one.tolist() == [float((here.rank - 1) % here.size)]
+    for work in works:
+        work.wait()
+    return told
+
+
+def test_peers_and_tags_that_there_are_not(ranks: Ranks) -> None:
+    for rank, told in enumerate(ranks.run(refused_numbers)):
+        peers = {
+            "peer sent": 2**32 + (rank + 1) % ranks.size,
+            "peer received": 2**32 + (rank + 1) % ranks.size,
+            "peer one too large": ranks.size,
+            "peer negative": -1,
+        }
+        for name, peer in peers.items():
+            assert re.match("ValueError: bagua_net, group.*: (send|recv): ", told[name]), told
+            assert f": {peer} is no rank of this group, which has 0 to {ranks.size - 1}" in told[name]
+        for name, tag in {"tag sent": 2**64 + 5, "tag received": 2**63, "tag of any": -(2**63) - 1}.items():
+            assert told[name].startswith("ValueError: bagua_net, group")
+            assert f"the tag {tag} has more than 64 bits: use {-(2**63)} to {2**63 - 1}" in told[name]
+
+
 def options(here: Here) -> str:
     return refusal(lambda: dist.new_group(pg_options=object()))
 

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -18,6 +23,9 @@ from ranks import Ranks, refusal
 if TYPE_CHECKING:
     from rank import Here
 
+_LONG = timedelta(seconds=300)
+#: Seconds between two polls of another thread's progress: that thread needs the GIL.
+_PAUSE = 0.001
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 
 
@@ -220,3 +228,88 @@ def one_is_missing(here: Here) -> str:
 def test_detail_names_who_is_missing(watched: Ranks) -> None:
     told = watched.run(one_is_missing)
     assert re.search(r"rank 2 .*did not|[Rr]anks? 2 failed", told[0]), told[0]
+
+
+def called_after_the_end(here: Here) -> str:
+    """Rank 0's group has ended, and nobody else calls."""
+    group = dist.new_group(timeout=_LONG)
+    told = ""
+    if here.rank == 0:
+        group.shutdown()
+        told = refusal(lambda: dist.all_reduce(torch.ones(3), group=group))
+    here.meet("told")
+    dist.destroy_process_group(group)
+    return told
+
+
+def test_detail_does_not_ask_others_about_a_group_that_has_ended(watched: Ranks) -> None:
+    told = watched.run(called_after_the_end, seconds=40)[0]
+    assert re.match("RuntimeError: bagua_net group .* was shut down; make a new group", told), told
+
+
+def ended_as_it_compares(here: Here) -> str:
+    """A thread of rank 0 waits for the others' calls, which would take minutes."""
+    group = dist.new_group(timeout=_LONG)
+    told: list[str] = []
+    if here.rank == 0:
+        thread = threading.Thread(target=lambda: told.append(refusal(lambda: group.allreduce([torch.ones(3)]))))
+        thread.start()
+        while "calls" not in _waits_for(thread):
+            time.sleep(_PAUSE)
+        group.shutdown()
+        thread.join()
+    here.meet("told")
+    dist.destroy_process_group(group)
+    return "".join(told)
+
+
+def _waits_for(thread: threading.Thread) -> str:
+    """The key that the thread waits for."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != "appears":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_locals.get("key"))
+
+
+def test_detail_s_wait_ends_with_the_group(watched: Ranks) -> None:
+    told = watched.run(ended_as_it_compares, seconds=40)[0]
+    assert "aborted while other ranks had not called it" in told, told
+
+
+def called_in_a_child(here: Here) -> list[str]:
+    """A child of fork(), which shares its parent's connection to the store, and none of its threads."""
+    group = dist.new_group()
+    dist.barrier(group)
+    holds, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with group._callbacks._changed:
+            holds.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # otherwise a hang would outlive the test
+        calls = (lambda: dist.all_reduce(torch.ones(1), group=group), group.shutdown, group.abort)
+        os.write(writer, "\n".join(map(refusal, calls)).encode())
+        os._exit(0)
+    forked.set()
+    thread.join()
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        said = pipe.read().splitlines()
+    os.waitpid(child, 0)
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    return said
+
+
+def test_detail_in_a_forked_child(watched: Ranks) -> None:
+    for said in watched.run(called_in_a_child, seconds=60):
+        assert len(said) == 3, said
+        assert "belongs to the process that forked this one; make a group here" in said[0]
+        assert said[1:] == ["accepted", "accepted"]

@@ -3,6 +3,7 @@
 
 cffi releases the GIL in every call. Where another thread runs Python, the caller gets it back some milliseconds later
 (``sys.getswitchinterval``). Calls that never wait and are made for each operation keep it, by ctypes: :func:`quick`.
+ctypes takes any integer and passes on its lowest bits, so who calls it checks what users give.
 """
 
 from __future__ import annotations
@@ -60,14 +61,27 @@ QUICK: dict[str, tuple[Any, ...]] = {
     "bnet_ticket_release": (None, _P),
     "bnet_ticket_result": (ctypes.c_int, _P, _P),
 }
+#: Of :func:`patient`.
+PATIENT: dict[str, tuple[Any, ...]] = {"bnet_ticket_wait": (ctypes.c_int, _P, ctypes.c_double)}
 
 
 @functools.cache
 def quick() -> Any:
     """Functions of the library that never wait, as attributes. They keep the GIL; pointers are :func:`address`."""
+    patient()  # from the same file, which an installation may replace later
+    return _typed(ctypes.PyDLL, QUICK)
+
+
+@functools.cache
+def patient() -> Any:
+    """Functions that wait, and release the GIL. They are those that ctypes calls at less cost than cffi."""
+    return _typed(ctypes.CDLL, PATIENT)
+
+
+def _typed(kind: type[ctypes.CDLL], functions: dict[str, tuple[Any, ...]]) -> Any:
     load()
-    library = ctypes.PyDLL(str(_chosen or plugin_path()))
-    for name, (result, *parameters) in QUICK.items():
+    library = kind(str(_chosen or plugin_path()))
+    for name, (result, *parameters) in functions.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, parameters
     return library

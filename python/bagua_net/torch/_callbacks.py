@@ -102,3 +102,11 @@ class Callbacks:
             return
         for thread in threads:
             thread.join()
+
+    def leave_to_parent(self) -> None:
+        """In a child of fork(), which has none of the threads: later tasks run on their caller's thread."""
+        self._changed = threading.Condition()
+        self._queue = deque()
+        self._threads = set()
+        self._running = 0
+        self._closed = True

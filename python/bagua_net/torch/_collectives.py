@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import threading
 from typing import Any
@@ -31,9 +32,8 @@ class Collectives:
         if rc != 0:
             self._lib.bnet_coll_destroy(self._coll)
             raise MemoryError(f"bagua_net, {label}: out of memory")
-        self._queue = out[0]
-        self._handle = Handle(self._queue, self._lib.bnet_queue_destroy)
-        self.reporter = Reporter(f"{label} futures", lambda seen: self._lib.bnet_queue_ended(self._queue, seen))
+        self._handle = Handle(out[0], self._lib.bnet_queue_destroy)
+        self.reporter = Reporter(f"{label} futures", self._wait_for_ends)
         self._joining = threading.Lock()
         self._joined = False
         self._missing = ""  # why the other ranks were not found
@@ -43,10 +43,11 @@ class Collectives:
 
     # ---- operations ----
 
-    def run(self, operation: Any, limit_s: float | None, *, now: bool) -> Ticket:
+    def run(self, operation: Any, ticket: Ticket, limit_s: float | None, *, now: bool) -> None:
         """Posts an operation (``bnet_op_t *``), which with its arrays must live until the ticket is over.
 
         Args:
+            ticket: a new one. What was posted has begun, even where an exception is raised.
             limit_s: seconds without any progress after which it fails; None: the group's.
             now: the caller waits for it: it may run on the caller's thread, and be over on return.
 
@@ -54,20 +55,23 @@ class Collectives:
             RuntimeError: the group was shut down or belongs to the parent process, or no thread can start.
         """
         limit = self.timeout_s if limit_s is None else limit_s
-        out, address = library.ffi.new("bnet_ticket_t **"), library.address
         with self._handle as queue:
             if not self._joined:
                 self._join(queue, limit, now=now)
             if now:
-                rc = self._run_here(queue, operation, limit, out)
+                rc = self._run_here(queue, operation, limit, ticket)
             else:
-                rc = self._quick.bnet_queue_post(address(queue), address(operation), limit, address(out))
+                at = library.address
+                rc = self._quick.bnet_queue_post(at(queue), at(operation), limit, ctypes.byref(ticket))
         if rc != 0:
             raise self._refused(rc)
         interrupted = _interrupt.raised() if now else None
         if interrupted is not None:
             raise interrupted
-        return Ticket(out[0])
+
+    def refuse_if_ended(self) -> None:
+        """Raises the RuntimeError of :meth:`run` where the group was shut down or belongs to the parent process."""
+        self._handle.check()
 
     def _refused(self, rc: int) -> Exception:
         if rc != -errno.ESHUTDOWN:
@@ -76,12 +80,17 @@ class Collectives:
             return failed(self._label, self._missing, 0)
         return RuntimeError(self._ended)
 
-    def _run_here(self, queue: Any, operation: Any, limit: float, out: Any) -> int:
+    def _run_here(self, queue: Any, operation: Any, limit: float, ticket: Ticket) -> int:
         before, self._inline = self._inline, threading.get_ident()
+        out = library.ffi.cast("bnet_ticket_t **", ctypes.addressof(ticket))
         try:
             return int(self._lib.bnet_queue_run(queue, operation, limit, _interrupt.callback(), out))
         finally:
             self._inline = before
+
+    def _wait_for_ends(self, seen: int) -> int:
+        with self._handle.held() as queue:
+            return seen if queue is None else int(self._lib.bnet_queue_ended(queue, seen))
 
     # ---- the other ranks ----
 
@@ -132,7 +141,7 @@ class Collectives:
         """Waits for the operations in progress, and releases everything. Repeated calls do nothing.
 
         An operation of the calling thread itself, interrupted by a signal handler, goes on after the handler, and
-        everything is released when it ends.
+        everything is released when it ends. The reporter uses the queue until then, and ends as well.
         """
         self._handle.refuse(self._ended)
         with self._handle.held() as queue:

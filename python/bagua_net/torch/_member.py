@@ -18,8 +18,9 @@ from ._fingerprints import Fingerprints
 from ._messages import Messages
 from ._operations import Block, Operations
 from ._rendezvous import Rendezvous
+from ._reporter import Reporter
 from ._roll_call import RollCall
-from ._work import Flights, Reports
+from ._work import Context, Flights
 
 _NO_TIME = timedelta(0)
 
@@ -50,10 +51,10 @@ class Member(Operations):
             self._collectives.close()
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
-        self._reports = Reports(self._collectives.reporter, self._callbacks)
-        self._message_reports = Reports(self._messages.reporter, self._callbacks)
         self._coalescing = Block()
         self._flights = Flights()
+        self._context = self._shared(self._collectives.reporter)
+        self._message_context = self._shared(self._messages.reporter)
         self._numbers, self._sequence = itertools.count(1), 0
         self._fingerprints: Fingerprints | None = None
         self._order = threading.RLock()
@@ -61,6 +62,9 @@ class Member(Operations):
         self._ending = threading.RLock()
         self._ended = False
         _open.add(self)
+
+    def _shared(self, reporter: Reporter) -> Context:
+        return Context(self._label, self._rank, reporter, self._callbacks, self._flights)
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
@@ -88,8 +92,10 @@ class Member(Operations):
         """Waits for the collectives and sends in progress, then closes all connections.
 
         It may wait in vain for other ranks: for collectives up to the group's timeout; sends fail after half a minute
-        without progress. :meth:`abort` from another thread ends the wait.
+        without progress. :meth:`abort` from another thread ends the wait. A collective that still waits for the ranks
+        to compare their calls fails.
         """
+        self._end_comparison()
         with self._ending:
             if not self._ended:
                 self._collectives.close()
@@ -103,12 +109,15 @@ class Member(Operations):
             return
         self._collectives.abort()
         self._messages.abort()
-        if self._fingerprints is not None:
-            self._fingerprints.give_up()
+        self._end_comparison()
         with self._ending:
             if not self._ended:
                 self._close()
         self._callbacks.close()
+
+    def _end_comparison(self) -> None:
+        if self._fingerprints is not None:
+            self._fingerprints.give_up()
 
     def _close(self) -> None:
         self._collectives.close()
@@ -122,6 +131,10 @@ class Member(Operations):
         refusal = f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
         self._collectives.leave_to_parent(refusal)
         self._messages.leave_to_parent(refusal)
+        self._callbacks.leave_to_parent()
+        self._flights.leave_to_parent()
+        self._fingerprints = None  # the connection to the store is the parent's as well
+        self._order = threading.RLock()
         self._ending = threading.RLock()
         self._ended = True
 

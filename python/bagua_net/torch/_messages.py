@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 from typing import Any
@@ -32,7 +33,8 @@ class Messages:
     """
 
     def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib, self._quick = library.load(), library.quick()
+        self._lib, quick = library.load(), library.quick()
+        self._send, self._recv = quick.bnet_messages_send, quick.bnet_messages_recv
         self._label = label
         self._endpoint = Endpoint("messages", label, rendezvous, rank, nranks, collective=False)
         self._handle: Handle | None = None  # once the first message was posted
@@ -43,27 +45,23 @@ class Messages:
 
     # ---- messages ----
 
-    def send(self, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
-        """Sends the bytes: they may be reused when the ticket is over.
+    def post(self, sends: bool, ticket: Ticket, address: int, nbytes: int, peer: int, tag: int) -> None:
+        """Sends the bytes there, or receives them, from ``peer`` or any rank (-1): the ticket's result names it.
+
+        They must live, and those sent may not change, until the ticket is over.
+
+        Args:
+            ticket: a new one. What was posted has begun, even where an exception is raised.
+            peer, tag: of the group's ranks, and of 64 bits: others are not noticed.
 
         Raises:
             RuntimeError: the group was shut down or belongs to the parent process.
             DistBackendError: that peer cannot be sent to.
         """
-        return self._post(self._quick.bnet_messages_send, buffer, nbytes, peer, tag)
-
-    def receive(self, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
-        """Receives a message from ``peer``, or from any rank (-1). The ticket's result names the sender."""
-        return self._post(self._quick.bnet_messages_recv, buffer, nbytes, peer, tag)
-
-    def _post(self, function: Any, buffer: Any, nbytes: int, peer: int, tag: int) -> Ticket:
         handle = self._handle or self._start()
-        out, address = library.ffi.new("bnet_ticket_t **"), library.address
-        with handle as messages:
-            rc = function(address(messages), address(buffer), nbytes, peer, tag, address(out))
+        rc = handle.call(self._send if sends else self._recv, address, nbytes, peer, tag, ctypes.byref(ticket))
         if rc != 0:
             raise failed(self._label, f"no message can be exchanged with rank {peer}", rc)
-        return Ticket(out[0])
 
     def _start(self) -> Handle:
         with self._starting:

@@ -21,10 +21,15 @@ from . import _tensors as tensors
 from ._collectives import Collectives
 from ._fingerprints import Fingerprints, describe
 from ._messages import Messages
-from ._work import Flights, Joint, Message, Move, Reports, Work
+from ._tickets import Ticket
+from ._work import Context, Flights, Joint, Message, Work
 
 _W = TypeVar("_W", bound=dist.Work)
 _NO_TIME = timedelta(0)
+#: Bytes from which on a coalesced tensor is reduced where it is: copying it there and back takes longer than a further
+#: operation.
+_LARGE = 64 * 1024
+_LEAST_TAG, _LARGEST_TAG = -(2**63), 2**63 - 1
 
 
 def _seconds(timeout: timedelta | None) -> float | None:
@@ -49,8 +54,8 @@ class Operations:
     _messages: Messages
     _coalescing: Block
     _flights: Flights
-    _reports: Reports  # of collectives, and …
-    _message_reports: Reports
+    _context: Context  # of collectives, and …
+    _message_context: Context
     _numbers: Iterator[int]  # of the collectives, from 1
     _sequence: int  # the last one
     _fingerprints: Fingerprints | None
@@ -86,6 +91,7 @@ class Operations:
             self._sequence = next(self._numbers)
             return self._seen(name, start)
         with self._order:
+            self._collectives.refuse_if_ended()
             self._sequence = next(self._numbers)
             limit = _seconds(getattr(opts, "timeout", None)) or self._timeout_s
             problem = self._fingerprints.compare(self._sequence, describe(name, alike, opts), limit)
@@ -107,12 +113,18 @@ class Operations:
         lib, limit = library.load(), _seconds(getattr(opts, "timeout", None))
         now = not getattr(opts, "asyncOp", True)
         operations = [library.ffi.new("bnet_op_t *", call | {"kind": getattr(lib, call["kind"])}) for call in calls]
-        run = self._collectives.run
-        tickets = [run(operation, limit, now=now) for operation in operations]
-        held = (operations, calls, held)
-        return self._began(Work(self._label, tickets, result, held, store, self._reports, self._flights))
+        tickets = [Ticket() for _ in operations]
+        work = Work(self._context, tickets, result, (operations, calls, held), store)
+        try:
+            self._flights.began(work)
+            for operation, ticket in zip(operations, tickets, strict=True):
+                self._collectives.run(operation, ticket, limit, now=now)
+        except BaseException:
+            work.abandon()
+            raise
+        return self._began(work)
 
-    def _began(self, work: Work) -> Work:
+    def _began(self, work: _W) -> _W:
         if self._coalescing.works is not None:
             self._coalescing.works.append(work)
         return work
@@ -193,19 +205,26 @@ class Operations:
 
     def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
-        alike: dict[torch.dtype, list[torch.Tensor]] = {}
+        large: list[torch.Tensor] = []
+        small: dict[torch.dtype, list[torch.Tensor]] = {}
         for tensor in tensor_list:
             tensors.check(tensor, "allreduce_coalesced")
             tensors.reduction(tensor.dtype, opts.reduceOp)
-            alike.setdefault(tensor.dtype, []).append(tensor)
-        joined = {dtype: tensors.joined(group) for dtype, group in alike.items()}
-        calls = [_reduction("BNET_COLL_ALLREDUCE", values, opts.reduceOp) for values in joined.values()]
+            group = large if tensor.nbytes >= _LARGE else small.setdefault(tensor.dtype, [])
+            group.append(tensor)
+        joined = {dtype: tensors.joined(group) for dtype, group in small.items()}
+        places = tensors.Places(large, reads=True)
+        calls = [_reduction("BNET_COLL_ALLREDUCE", each, opts.reduceOp) for each in [*places.plain, *joined.values()]]
 
         def store() -> None:
-            for dtype, group in alike.items():
+            if places.store is not None:
+                places.store()
+            for dtype, group in small.items():
                 tensors.split(joined[dtype], group)
 
-        return self._run("all_reduce_coalesced", tensor_list, calls, list(tensor_list), opts, held=joined, store=store)
+        return self._run(
+            "all_reduce_coalesced", tensor_list, calls, list(tensor_list), opts, held=(places, joined), store=store
+        )
 
     def allgather(
         self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
@@ -333,40 +352,69 @@ class Operations:
     # Thousands may be in flight: what each keeps is little, for the sake of Python's garbage collector.
 
     def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
-        tensor = tensors.only(tensor_list, "send")
-        tensors.check(tensor, "send")
-        self._check_peer(peer, "send")
-        plain = tensors.contiguous(tensor)
-
-        def start() -> Message:
-            ticket = self._messages.send(tensors.address(plain), tensors.size_of(plain), peer, tag)
-            return Message(self._label, (ticket,), tensor_list, plain, None, self._message_reports, self._flights)
-
-        return self._message(self._seen("send", start), Move(True, self._rank, peer, tag))
+        plain = tensors.only(tensor_list, "send")
+        self._check_peer("send", peer)
+        if not tensors.is_ordinary(plain):
+            tensors.check(plain, "send")
+            plain = tensors.contiguous(plain)
+        return self._message(True, tensor_list, plain, None, peer, tag)
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
-        tensor = tensors.only(tensor_list, "recv")
-        tensors.check(tensor, "recv")
-        self._check_peer(peer, "recv")
-        places = tensors.Places([tensor])
-        plain, store = places.plain[0], places.store
-
-        def start() -> Message:
-            ticket = self._messages.receive(tensors.address(plain), tensors.size_of(plain), peer, tag)
-            return Message(self._label, (ticket,), tensor_list, plain, store, self._message_reports, self._flights)
-
-        return self._message(self._seen("recv", start), Move(False, self._rank, peer, tag))
+        self._check_peer("recv", peer)
+        return self._receive(tensor_list, peer, tag)
 
     def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
-        return self.recv(tensor_list, -1, tag)
+        return self._receive(tensor_list, -1, tag)
 
-    def _check_peer(self, peer: int, what: str) -> None:
+    def _receive(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
+        plain, store = tensors.only(tensor_list, "recv"), None
+        if not tensors.is_ordinary(plain):
+            tensors.check(plain, "recv")
+            places = tensors.Places([plain])
+            plain, store = places.plain[0], places.store
+        return self._message(False, tensor_list, plain, store, peer, tag)
+
+    def _check_peer(self, what: str, peer: int) -> None:
+        if not 0 <= peer < self._size:
+            raise ValueError(
+                f"bagua_net, {self._label}: {what}: {peer} is no rank of this group, which has 0 to {self._size - 1}"
+            )
         if peer == self._rank:
             raise ValueError(f"bagua_net, {self._label}: {what}: rank {peer} cannot exchange messages with itself")
 
-    def _message(self, work: Message, move: Move) -> Work:
-        work.limit_s, work.move = self._timeout_s if self._timeout_s > 0 else None, move
-        return self._began(work)
+    def _message(
+        self,
+        sends: bool,
+        tensor_list: Sequence[torch.Tensor],
+        plain: torch.Tensor,
+        store: Callable[[], None] | None,
+        peer: int,
+        tag: int,
+    ) -> Work:
+        """Posts it; ``plain`` and ``store``: see :class:`tensors.Places`."""
+        if not _LEAST_TAG <= tag <= _LARGEST_TAG:
+            raise ValueError(
+                f"bagua_net, {self._label}: the tag {tag} has more than 64 bits: use {_LEAST_TAG} to {_LARGEST_TAG}"
+            )
+        ticket = Ticket()
+        work = Message(self._message_context, (ticket,), tensor_list, plain, store)
+        work.about = (sends, peer, tag)
+        work.limit_s = self._timeout_s if self._timeout_s > 0 else None
+        try:
+            self._flights.began(work)
+            if observers.present():
+                arguments = (sends, ticket, plain.data_ptr(), plain.nbytes, peer, tag)
+                observers.observed("send" if sends else "recv", lambda: self._posted(work, arguments))
+            else:
+                self._messages.post(sends, ticket, plain.data_ptr(), plain.nbytes, peer, tag)
+        except BaseException:
+            work.abandon()
+            raise
+        return work if self._coalescing.works is None else self._began(work)
+
+    def _posted(self, work: Message, arguments: tuple[Any, ...]) -> Message:
+        self._messages.post(*arguments)
+        return work
 
     # ---- coalescing ----
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,6 +127,18 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def is_ordinary(tensor: Any) -> bool:
+    """Is it a tensor that :func:`check` accepts and the library can use as it is? Most are: all in one, for speed."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in contiguous memory: the tensor itself, or a copy."""
     if type(tensor) is torch.Tensor and is_plain(tensor):
@@ -147,9 +159,15 @@ class Places:
         """``reads``: the operation also reads their values."""
         self._tensors = tensors
         self.plain = [tensor if is_plain(tensor) else _staged(tensor, reads) for tensor in tensors]
-        staged = any(plain is not tensor for plain, tensor in zip(self.plain, tensors, strict=True))
-        #: What remains to be done when the operation is over; None: nothing.
-        self.store = self._store if staged else None
+        self._staged = any(plain is not tensor for plain, tensor in zip(self.plain, tensors, strict=True))
+
+    @property
+    def store(self) -> Callable[[], None] | None:
+        """What remains to be done when the operation is over; None: nothing.
+
+        It refers to this object, which must not keep it: only the garbage collector would free the copies.
+        """
+        return self._store if self._staged else None
 
     def _store(self) -> None:
         for plain, tensor in zip(self.plain, self._tensors, strict=True):

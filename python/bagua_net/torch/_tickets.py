@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._native import library
 
 #: Seconds between two looks for signals while a thread waits in the library.
-_SLICE_S = 0.1
+_SLICE_S = 0.2
 
 
 class Result(NamedTuple):
@@ -20,39 +22,37 @@ class Result(NamedTuple):
     reason: str | None
 
 
-class Ticket:
-    """An operation in progress or over. Any thread."""
+class Ticket(ctypes.c_void_p):
+    """An operation in progress or over. Any thread.
 
-    __slots__ = ("_address", "_quick")
+    It is the very pointer that the library fills in when it accepts the operation, and false until then: an exception
+    that a signal handler raises right after the post cannot lose the ticket of an operation that has begun.
+    """
 
-    def __init__(self, pointer: Any) -> None:
-        self._quick = library.quick()
-        self._address = library.address(pointer)
+    __slots__ = ()
 
-    def __del__(self) -> None:
-        self._quick.bnet_ticket_release(self._address)
+    # When the interpreter ends, the default value outlives this module's names.
+    def __del__(self, quick: Callable[[], Any] = library.quick) -> None:
+        if self:
+            quick().bnet_ticket_release(self)
 
     def state(self) -> int:
-        """0: in progress, 1: done, -1: failed."""
-        return int(self._quick.bnet_ticket_over(self._address))
+        """0: in progress, or not posted; 1: done, -1: failed."""
+        return library.quick().bnet_ticket_over(self) if self else 0
 
     def wait(self, deadline: float | None) -> bool:
         """Waits for the end, until a time of time.monotonic(). Without the GIL, but handlers of signals run."""
-        if self.state():
-            return True
-        lib, pointer = library.load(), library.ffi.cast("bnet_ticket_t *", self._address)
+        wait = library.patient().bnet_ticket_wait
         while not self.state():
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is None:
+                left = _SLICE_S
+            elif (left := deadline - time.monotonic()) <= 0:
                 return False
-            lib.bnet_ticket_wait(pointer, _slice(deadline))
+            wait(self, min(left, _SLICE_S))
         return True
 
     def result(self) -> Result:
         """Of an operation that is over."""
         out = library.ffi.new("bnet_result_t *")
-        self._quick.bnet_ticket_result(self._address, library.address(out))
+        library.quick().bnet_ticket_result(self, library.address(out))
         return Result(out.rc, out.peer, library.text(out.error))
-
-
-def _slice(deadline: float | None) -> float:
-    return _SLICE_S if deadline is None else max(0.0, min(_SLICE_S, deadline - time.monotonic()))

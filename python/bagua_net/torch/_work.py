@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.futures import Future, collect_all
 
+from .._native import library
 from ._callbacks import Callbacks
 from ._rendezvous import failed
 from ._reporter import Reporter
@@ -22,6 +24,17 @@ from ._tickets import Ticket
 _NO_TIME = timedelta(0)
 #: Every so many operations, so many old ones are looked at: more than were added, so that all that end are forgotten.
 _EVERY, _LOOKS = 8, 12
+#: The same after a look that has found none that is over: thousands of receives may be posted before the first send.
+_SELDOM = 16
+#: Seconds between two looks whether the thread that ends an operation was interrupted by a handler that has ended it.
+_SLICE_S = 0.1
+
+_NONE: list[Any] = []
+
+_init = dist.Work.__init__
+_RLock: Any = type(threading.RLock())
+#: For the step that makes a future known.
+_step = threading.RLock()
 
 
 class Flights:
@@ -31,15 +44,29 @@ class Flights:
     """
 
     def __init__(self) -> None:
-        self._works: dict[int, Work] = {}
+        self._works: OrderedDict[int, Work] = OrderedDict()
         self._added = itertools.count(1)
+        self._due = _EVERY
 
     def began(self, work: Work) -> None:
+        """Before the library knows of it."""
         self._works[id(work)] = work
-        if next(self._added) % _EVERY:
-            return
+        added = next(self._added)
+        if added >= self._due:
+            self._due = added + (_EVERY if self._look() else _SELDOM)
+
+    def _look(self) -> bool:
+        """At the oldest; those in progress move to the end, so that the others have their turn. Was any over?"""
+        found = False
         for old in list(itertools.islice(self._works.values(), _LOOKS)):
-            old.is_completed()
+            if old.look():
+                found = True
+                continue
+            try:
+                self._works.move_to_end(id(old))
+            except KeyError:  # another thread has seen its end just now
+                found = True
+        return found
 
     def landed(self, work: Work) -> None:
         self._works.pop(id(work), None)
@@ -49,113 +76,178 @@ class Flights:
         for work in list(self._works.values()):
             work.is_completed()
 
+    def leave_to_parent(self) -> None:
+        """In a child of fork(): no memory is in use."""
+        works, self._works = self._works, OrderedDict()
+        for work in works.values():
+            work.leave_to_parent()
 
-class Reports(NamedTuple):
-    """Who fulfils the futures of a group's operations, and runs their callbacks."""
 
-    reporter: Reporter
-    callbacks: Callbacks
+class Context(NamedTuple):
+    """What the works of a group share. Its collectives have one, and its messages."""
 
-
-class Move(NamedTuple):
-    """What a message is about."""
-
-    sends: bool
+    label: str  # the group in errors
     rank: int
-    peer: int
-    tag: int
+    reporter: Reporter  # fulfils futures, …
+    callbacks: Callbacks  # whose callbacks run here
+    flights: Flights
 
 
 class Work(dist.Work):  # type: ignore[misc]
     """An operation in progress or finished; any thread may use it.
 
-    It keeps the tensors alive until the operation is over, so that the caller need not. The library ends operations
-    without Python: the first thread that looks stores what was received for tensors that are not contiguous.
+    It exists before the operation is posted, and keeps the tensors alive until that is over, whatever happens to the
+    caller meanwhile. The library ends operations without Python: the first thread that looks stores what was received
+    for tensors that are not contiguous.
     """
 
+    __slots__ = (
+        "_context",
+        "_ending",
+        "_error",
+        "_future",
+        "_held",
+        "_over",
+        "_store",
+        "_tensors",
+        "_tickets",
+        "_unfulfilled",
+        "around_wait",
+    )
+
+    _context: Context
+    _tickets: Sequence[Ticket]
+    _error: Exception | None
     #: What a wait happens in, for those who watch it.
-    around_wait: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around_wait: Callable[[], contextlib.AbstractContextManager[Any]] | None
 
     def __init__(
         self,
-        group: str,
+        context: Context,
         tickets: Sequence[Ticket],
         result: Any,
         held: Any,
         store: Callable[[], None] | None,
-        reports: Reports,
-        flights: Flights,
     ) -> None:
         """
         Args:
-            group: its name in errors.
-            tickets: of its parts, in the order of their ends.
+            tickets: of its parts, in the order of their ends; they may not have been posted yet.
             result: the tensors, a list.
             held: what must live until then.
-            store: what remains to be done then; None: nothing.
+            store: what remains to be done then; None: nothing. May run more than once.
         """
-        super().__init__()
-        self._group = group
+        _init(self)
+        self._context = context
         self._tickets = tickets
         self._tensors = result
         self._held = held
         self._store = store
-        self._reporter, self._callbacks = reports
-        self._landed = flights.landed
-        self._lock = threading.Lock()
+        self._ending = _RLock()
         self._over = False
-        self._error: BaseException | None = None
-        self._reported = False  # to the future
-        self._fulfilled: Any = None  # torch's future of the end
-        self._future: Any = None  # and the one of the result
-        flights.began(self)
+        self._error = None
+        self._future: Any = None  # torch's future of the result
+        self._unfulfilled: list[Any] = _NONE  # and the one of the end: who takes it fulfils it
+        self.around_wait = None
+
+    def abandon(self) -> None:
+        """Not all parts were posted: what was keeps its memory until it is over, and nothing is stored."""
+        self._store = None
+        self._tickets = [ticket for ticket in self._tickets if ticket]
+        self.look()
 
     # ---- the end ----
 
-    def _settle(self) -> None:
-        """Once all parts are over."""
-        with self._lock:
-            if self._over:
-                return
-            self._error = next((self._error_of(ticket) for ticket in self._tickets if ticket.state() < 0), None)
-            if self._error is None and self._store is not None:
-                try:
-                    self._store()
-                except BaseException as refused:  # for example a tensor whose elements share memory
-                    self._error = refused
-            self._held = self._store = None
+    def look(self) -> bool:
+        """Ends it where its parts are over, unless another thread is doing so. False: it is in progress.
+
+        For who must not wait for another thread: that one may have been interrupted by a handler that waits for this.
+        """
+        if not self._over:
+            state = self._state()
+            if not state:
+                return False
+            if self._ending.acquire(blocking=False):
+                self._settle(state)
+        return True
+
+    def is_completed(self) -> bool:
+        if not self._over:
+            state = self._state()
+            if not state:
+                return False
+            while not self._over:
+                if self._ending.acquire(timeout=_SLICE_S):
+                    self._settle(state)
+        return True
+
+    def _state(self) -> int:
+        """0: not all parts are over; 1: they are, -1: and one has failed."""
+        over, result = library.quick().bnet_ticket_over, 1
+        for ticket in self._tickets:
+            state = over(ticket) if ticket else 0
+            if not state:
+                return 0
+            if state < 0:
+                result = -1
+        return result
+
+    def _settle(self, state: int) -> None:
+        """Once all parts are over, with the lock, which it releases.
+
+        A signal handler may call it in the middle of itself. So may a later caller where a handler has raised: nothing
+        has changed then.
+        """
+        try:
+            if not self._over:
+                error = None
+                if state < 0:
+                    error = next(self._error_of(ticket) for ticket in self._tickets if ticket.state() < 0)
+                elif self._store is not None:
+                    error = _refused(self._store)
+                self._ended(error)
+        finally:
+            self._ending.release()
+        self._context.flights.landed(self)
+        if self._future is not None:
+            self._fulfil()
+
+    def _ended(self, error: Exception | None) -> None:
+        if not self._over:  # a handler was faster
+            self._error = error
             self._over = True
-        self._landed(self)
+            self._held = self._store = None
 
-    def _error_of(self, ticket: Ticket) -> BaseException:
+    def _error_of(self, ticket: Ticket) -> Exception:
         result = ticket.result()
-        return failed(self._group, result.reason, result.rc)
+        return failed(self._context.label, result.reason, result.rc)
 
-    def _outcome(self) -> list[Any]:
-        if self._error is not None:
-            raise self._error
-        return list(self._tensors)
+    def leave_to_parent(self) -> None:
+        """In a child of fork(): another thread may have held the lock."""
+        self._ending = _RLock()
 
     # ---- for the caller; torch's names ----
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Returns once the operation has ended. Raises its error, or DistBackendError after ``timeout`` (0: none)."""
-        if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else None):
-            raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
+        if not self._over and not self.is_completed():
+            self._await(timeout)
         if self._error is not None:
             raise self._error
         return True
 
+    def _await(self, timeout: timedelta) -> None:
+        if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else None):
+            raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
+
     def _ends_within(self, seconds: float | None) -> bool:
         """Waits for the end, at most this long; None: without a limit."""
-        if self.is_completed():
-            return True
         deadline = None if seconds is None else time.monotonic() + seconds
-        with self.around_wait():
+        if self.around_wait is None:
             ended = all(ticket.wait(deadline) for ticket in self._tickets)
-        if ended:
-            self._settle()
-        return ended
+        else:
+            with self.around_wait():
+                ended = all(ticket.wait(deadline) for ticket in self._tickets)
+        return ended and self.is_completed()
 
     def get_future(self) -> Any:
         """The future of the tensors. An error is raised as RuntimeError with the same text, in C++ as well.
@@ -163,38 +255,60 @@ class Work(dist.Work):  # type: ignore[misc]
         Only Python sees torch's Future.set_exception: C++, such as DDP's reducer, would take the exception for the
         result. Both see an exception that a callback raises.
         """
-        with self._lock:
-            if self._future is not None:
-                return self._future
-            fulfilled = self._fulfilled = Future()
-            self._future = fulfilled.then(lambda _: self._outcome())
-        if not self.is_completed():
-            try:
-                self._reporter.add(self)
-                self.report()  # the operation may have ended before the reporter knew of it
-                return self._future
-            except RuntimeError:  # no thread can start: then the future is late rather than lost
-                self._ends_within(None)
-        fulfilled.set_result(None)
+        if self._future is None:
+            over = self.is_completed()
+            if self._make_future() and (over or not self._report_later()):
+                fulfilled = self._take_unfulfilled()
+                if fulfilled is not None:
+                    fulfilled.set_result(None)
         return self._future
 
-    def report(self) -> bool:
-        """For the reporter. Callbacks of the future run elsewhere: they may wait for the next operation."""
-        if not self.is_completed():
-            return False
-        with self._lock:
-            reported, self._reported = self._reported, True
-        if not reported:
-            self._callbacks.run(lambda: self._fulfilled.set_result(None))
+    def _make_future(self) -> bool:
+        """False: another thread, or a signal handler, has made it meanwhile."""
+        fulfilled = Future()
+        future = fulfilled.then(lambda _: self._outcome())
+        with _step:
+            if self._future is not None:
+                return False
+            self._unfulfilled = [fulfilled]
+            self._future = future
         return True
 
-    def is_completed(self) -> bool:
-        if not self._over:
-            for ticket in self._tickets:
-                if not ticket.state():
-                    return False
-            self._settle()
+    def _report_later(self) -> bool:
+        """False: no thread can start; then the future is late rather than lost, and the operation is over."""
+        try:
+            self._context.reporter.add(self)
+        except RuntimeError:
+            self._ends_within(None)
+            return False
+        self.report()
         return True
+
+    def _outcome(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return list(self._tensors)
+
+    def report(self) -> bool:
+        """For the reporter. Where another thread ends the operation just now, that one fulfils the future."""
+        if not self.look():
+            return False
+        if self._over:
+            self._fulfil()
+        return True
+
+    def _fulfil(self) -> None:
+        """Callbacks of the future run elsewhere: they may wait for the next operation."""
+        fulfilled = self._take_unfulfilled()
+        if fulfilled is not None:
+            self._context.callbacks.run(lambda: fulfilled.set_result(None))
+
+    def _take_unfulfilled(self) -> Any:
+        """Not None once, whichever threads and handlers ask."""
+        try:
+            return self._unfulfilled.pop()
+        except IndexError:
+            return None
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -214,25 +328,37 @@ class Work(dist.Work):  # type: ignore[misc]
     _source_rank = source_rank
 
 
+def _refused(store: Callable[[], None]) -> Exception | None:
+    try:
+        store()
+    except Exception as refused:  # for example a tensor whose elements share memory
+        return refused
+    return None
+
+
 class Message(Work):
     """A send or a receive. Its timeout starts with the wait: a message may be posted long before its peer's side. It
     may be waited for again after a wait that timed out.
     """
 
-    #: The limit of a wait without a timeout; None: none.
-    limit_s: float | None = None
-    move: Move
+    __slots__ = ("about", "limit_s")
 
-    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
-        if timeout <= _NO_TIME and not self._ends_within(self.limit_s):
+    #: Whether it sends, the peer (-1: any), the tag.
+    about: tuple[bool, int, int]
+    #: The limit of a wait without a timeout; None: none.
+    limit_s: float | None
+
+    def _await(self, timeout: timedelta) -> None:
+        if timeout > _NO_TIME:
+            super()._await(timeout)
+        elif not self._ends_within(self.limit_s):
             raise dist.DistBackendError(self._late())
-        return super().wait(timeout)
 
     def _late(self) -> str:
-        sends, rank, peer, tag = self.move
+        (sends, peer, tag), (label, rank) = self.about, self._context[:2]
         whom, who = ("any rank", "any") if peer < 0 else (f"rank {peer}", "it")
         asks = f"does {who} {'receive' if sends else 'send'} with this tag, {tag}?"
-        return f"bagua_net, {self._group}: rank {rank} waited {self.limit_s:g} s in vain for {whom}; {asks}"
+        return f"bagua_net, {label}: rank {rank} waited {self.limit_s:g} s in vain for {whom}; {asks}"
 
 
 class Joint(dist.Work):  # type: ignore[misc]
