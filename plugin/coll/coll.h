@@ -98,6 +98,7 @@ struct bnet_coll {
 	int failed;               /* 0, or the result of the operation that broke the group */
 	int64_t timeout_ns;       /* 0: none */
 	int64_t usual_wait_ns;    /* for a peer's message: usual_ns of struct bnet_coll_wait */
+	int64_t crowded_until;    /* other threads compute on this one's processor: see wait.c */
 	const char *operation;
 	struct bnet_coll_call call; /* the last one that began */
 	struct bnet_coll_host host;

@@ -23,6 +23,11 @@
 #define SHORTEST_NAP_NS 50000
 #define LONGEST_NAP_NS 40000000
 
+/* A yield of this length gave the processor to a thread that computes. Another one would again, while a thread that
+ * naps gets it back when its timer fires. So for some time every yield is a nap. */
+#define LONG_YIELD_NS 1000000
+#define CROWDED_NS 20000000
+
 int64_t bnet_coll_now(void)
 {
 	return (int64_t)bnet_now_ns();
@@ -76,6 +81,24 @@ long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 	return naps ? nap_of(wait) : 0;
 }
 
+/* Yields from the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this one;
+ * elsewhere a yield is one more system call among others. */
+static void yield(struct bnet_coll *coll)
+{
+	const int64_t before = bnet_coll_now();
+	const struct timespec nap = {.tv_nsec = SHORTEST_NAP_NS};
+	int64_t after;
+
+	if (before < coll->crowded_until) {
+		nanosleep(&nap, NULL);
+		return;
+	}
+	sched_yield();
+	after = bnet_coll_now();
+	if (after - before > LONG_YIELD_NS)
+		coll->crowded_until = after + CROWDED_NS;
+}
+
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 {
 	struct timespec nap;
@@ -83,12 +106,10 @@ int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
 		return -ECANCELED;
 	nap = (struct timespec){.tv_nsec = bnet_coll_wait_fruitless(wait)};
-	/* Yield from the first fruitless poll on: where ranks outnumber processors, the peer may be waiting for this
-	 * one; elsewhere a yield is one more system call among others. */
 	if (nap.tv_nsec > 0)
 		nanosleep(&nap, NULL);
 	else
-		sched_yield();
+		yield(coll);
 	if (nap.tv_nsec == 0 && wait->idle % CLOCK_EVERY != 0)
 		return 0;
 	if (is_interrupted(coll, wait))

@@ -76,7 +76,7 @@ def test_all_reduce_coalesced_of_several_types(ranks: Ranks) -> None:
 
 def all_reduce_coalesced_sizes(here: Here) -> None:
     """Large tensors are reduced where they are, small ones together, also where their elements are not contiguous."""
-    square = torch.arange(400 * 400, dtype=torch.float32).view(400, 400)
+    square = torch.arange(600 * 600, dtype=torch.float32).view(600, 600)
     tensors = [square.t() * 1, square[:, ::2], torch.ones(3), square.t()[:9], torch.ones(200_000)]
     expected = [tensor * sum(range(1, here.size + 1)) for tensor in tensors]
     mine = [torch.empty_strided(tensor.shape, tensor.stride()).copy_(tensor * (here.rank + 1)) for tensor in tensors]

@@ -28,7 +28,7 @@ _W = TypeVar("_W", bound=dist.Work)
 _NO_TIME = timedelta(0)
 #: Bytes from which on a coalesced tensor is reduced where it is: copying it there and back takes longer than a further
 #: operation.
-_LARGE = 64 * 1024
+_LARGE = 256 * 1024
 _LEAST_TAG, _LARGEST_TAG = -(2**63), 2**63 - 1
 
 
