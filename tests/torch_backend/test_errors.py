@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ranks import Outcome, Ranks, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rank import Here
 
@@ -78,6 +78,52 @@ def test_ranks_that_call_different_operations(ranks: Ranks, kind: str) -> None:
         assert told[1].startswith("DistBackendError: bagua_net, group "), told
         assert kind in told[1], told
         assert "sum of float32" in told[1], told
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-host", "two-hosts"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    """Two ranks, which share memory or have only the network."""
+    with Ranks(2, hosts=request.param) as ranks:
+        yield ranks
+
+
+def one_more(here: Here, count: int, root: int, later: bool) -> list[str]:
+    """Rank 1 broadcasts first; then both reduce twice. What each call told, and the wrong results of those that ended.
+
+    A reduction's right result is that of the same reduction on both ranks, counted without the broadcast.
+    """
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    dist.barrier(group)
+    sums = [torch.full((count,), 10.0**n * (here.rank + 1)) for n in range(2)]
+    calls: list[tuple[torch.Tensor, float | None, Any]] = [
+        (tensor, 3 * 10.0**n, lambda tensor=tensor: dist.all_reduce(tensor, group=group, async_op=later))
+        for n, tensor in enumerate(sums)
+    ]
+    if here.rank == 1:
+        source, wanted = torch.full((count,), 7.0), 7.0 if root == 1 else None  # nobody sends what root 0 should
+        calls.insert(0, (source, wanted, lambda: dist.broadcast(source, root, group=group, async_op=later)))
+    ends = [start().wait for _, _, start in calls] if later else [start for _, _, start in calls]
+    told = [refusal(end) for end in ends]
+    wrong = [
+        f"wrong: {tensor.unique().tolist()[:3]} and not {wanted}"
+        for text, (tensor, wanted, _) in zip(told, calls, strict=True)
+        if text == "accepted" and tensor.unique().tolist() != [wanted]
+    ]
+    group.abort()
+    dist.destroy_process_group(group)
+    return told + wrong
+
+
+@pytest.mark.parametrize("count", [1000, 200_000])
+@pytest.mark.parametrize("root", [0, 1])
+@pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
+def test_a_rank_that_calls_one_operation_more(pair: Ranks, count: int, root: int, later: bool) -> None:
+    """Calls of one size, so that the data of one could pass for that of another."""
+    told = pair.run(one_more, count, root, later, seconds=60)
+    assert [len(of_one) for of_one in told] == [2, 3], told  # none is wrong
+    errors = [text for of_one in told for text in of_one if text != "accepted"]
+    assert all(text.startswith("DistBackendError: bagua_net, group ") for text in errors), told
+    assert any("broadcast" in text and "sum of float32" in text for text in errors), told
 
 
 def one_leaves(here: Here) -> str:

@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import random
 import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cases
@@ -22,6 +30,12 @@ if TYPE_CHECKING:
     from rank import Here
 
 _LONG = timedelta(seconds=60)
+#: Longer than any test.
+_NEVER_S = 3600.0
+#: Between two steps of a thread that shows whether it can run.
+_TICK_S = 0.001
+#: The byte that says that something has happened.
+_SET = 1
 #: Elements of float32: none, one, the most that travels with its header (8 KiB), one more, a chunk (512 KiB), one more.
 SIZES = (0, 1, 2048, 2049, 131_072, 131_073, 700_001)
 
@@ -262,6 +276,54 @@ def test_messages_beside_collectives(ranks: Ranks) -> None:
     ranks.run(beside_collectives)
 
 
+#: More than a signed integer of 32 bits counts.
+_HUGE = 2**31 + 8
+_PERIOD = 251  # a prime: no shift by a power of two leaves the pattern as it is
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes as rows of the pattern, without the last ones, which are no whole row."""
+    return tensor[: tensor.numel() // _PERIOD * _PERIOD].view(-1, _PERIOD)
+
+
+def _add_pattern(tensor: torch.Tensor, factor: int) -> None:
+    """In place, and without any other tensor of that size."""
+    pattern = torch.arange(_PERIOD, dtype=torch.uint8) % 100
+    for part in (_rows(tensor), tensor[_rows(tensor).numel() :]):
+        part.add_(pattern[: part.shape[-1]], alpha=factor)
+
+
+def huge(here: Here) -> list[int]:
+    """How many bytes are wrong, on rank 1 after a message, and on both after a sum."""
+    wrong = []
+    tensor = torch.zeros(_HUGE, dtype=torch.uint8)
+    if here.rank == 0:
+        _add_pattern(tensor, 1)
+        dist.send(tensor, 1)
+    else:
+        dist.recv(tensor, 0)
+        _add_pattern(tensor, -1)
+        wrong.append(int(tensor.count_nonzero()))
+        _add_pattern(tensor, 1)
+    dist.all_reduce(tensor)
+    _add_pattern(tensor, -2)
+    return [*wrong, int(tensor.count_nonzero())]
+
+
+def _available_gib() -> float:
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) / 2**20
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_more_bytes_than_31_bits_count(hosts: int) -> None:
+    """Through shared memory, and through the network."""
+    if _available_gib() < 12:
+        pytest.skip("less than 12 GiB of memory is available")
+    with Ranks(2, hosts=hosts) as ranks:
+        assert ranks.run(huge, seconds=300) == [[0], [0, 0]]
+
+
 # ---- several at once ----
 
 
@@ -394,3 +456,73 @@ def python_goes_on(here: Here, beginning: str) -> None:
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_waiting_for_a_peer_leaves_python_to_others(ranks: Ranks, beginning: str) -> None:
     ranks.run(python_goes_on, beginning)
+
+
+# ---- a thread that keeps the interpreter ----
+
+
+@contextmanager
+def _alone() -> Iterator[list[int]]:
+    """No other Python thread runs in the block, unless the block itself lets it. Gives the steps of one that tries."""
+    steps, over, interval = [0], threading.Event(), sys.getswitchinterval()
+
+    def step() -> None:
+        while not over.is_set():
+            steps[0] += 1
+            time.sleep(_TICK_S)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    sys.setswitchinterval(_NEVER_S)
+    before = steps[0]
+    while steps[0] < before + 2:  # from its second step on, its waits for the interpreter are that long
+        time.sleep(_TICK_S)
+    try:
+        yield steps
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+
+
+def _keep_the_interpreter_until(flag: mmap.mmap, seconds: int) -> bool:
+    """Neither a byte of a mapping nor this sleep makes Python let another thread run. False: the flag was not set."""
+    nap = ctypes.PyDLL(None).usleep
+    for _ in range(seconds * 1000):
+        if flag[0] == _SET:
+            return True
+        nap(1000)
+    return False
+
+
+def kept_from_python(here: Here, beginning: str, path: str) -> None:
+    """Rank 1 says in a file that all has ended, which the main thread of rank 0 waits for with the interpreter."""
+    data = [torch.full((200_000,), float(here.rank + n)) for n in range(5)]
+    assert BEGINNINGS[beginning](here, data[0].clone()).wait(_LONG)  # the first one connects
+    with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), 1) as flag:
+        if here.rank == 0:
+            with _alone() as steps:
+                works = [BEGINNINGS[beginning](here, tensor) for tensor in data]
+                before = steps[0]
+                ended = _keep_the_interpreter_until(flag, 40)
+                after = steps[0]
+            assert before == after
+            assert ended
+        else:
+            works = [BEGINNINGS[beginning](here, tensor) for tensor in data]
+            for work in works:
+                assert work.wait(_LONG)
+            flag[0] = _SET
+        for work in works:
+            assert work.wait(_LONG)
+    wanted = [1.0 + 2 * n if beginning == "all_reduce" else 1.0 + n for n in range(5)]
+    assert [tensor.unique().tolist() for tensor in data] == [[value] for value in wanted]
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_operations_end_without_python(ranks: Ranks, beginning: str, tmp_path: Path) -> None:
+    """What was posted is carried out while a thread of its process computes and keeps the interpreter."""
+    flag = tmp_path / "flag"
+    flag.write_bytes(b"\0")
+    ranks.run(kept_from_python, beginning, str(flag))

@@ -130,6 +130,27 @@ def test_sizes_that_do_not_fit(ranks: Ranks) -> None:
             assert "the tensors are of torch.float32 and torch.float64; give all one type" in told[name]
 
 
+def refused_to_oneself(here: Here) -> list[str]:
+    """torch itself refuses only a send and a receive that wait."""
+    group, one = dist.group.WORLD, torch.ones(1)
+    calls = (
+        lambda: dist.isend(one, here.rank),
+        lambda: dist.irecv(one, here.rank),
+        lambda: group.send([one], here.rank, 0),
+        lambda: group.recv([one], here.rank, 0),
+    )
+    told = [refusal(call) for call in calls]
+    dist.barrier()
+    return told
+
+
+def test_messages_to_oneself(ranks: Ranks) -> None:
+    for rank, told in enumerate(ranks.run(refused_to_oneself)):
+        for what, text in zip(("send", "recv", "send", "recv"), told, strict=True):
+            assert re.match(f"ValueError: bagua_net, group.*: {what}: ", text), text
+            assert text.endswith(f"rank {rank} cannot exchange messages with itself"), text
+
+
 def refused_numbers(here: Here) -> dict[str, str]:
     """C would take the lowest bits of each."""
     group, one, other = dist.group.WORLD, torch.ones(1), (here.rank + 1) % here.size

@@ -9,16 +9,20 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import names
 import pytest
 import torch
 import torch.distributed as dist
+from cases import NOT_OF_GLOO
 from ranks import Ranks, refusal
+
+from bagua_net.torch._tickets import Ticket
 
 if TYPE_CHECKING:
     from rank import Here
@@ -29,22 +33,22 @@ _PAUSE = 0.001
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 
 
-def _each(here: Here) -> None:
-    """One of each collective."""
+def _each(here: Here, group: Any = None) -> None:
+    """One of each collective, over all ranks."""
     three, rank, size = torch.ones(3), here.rank, here.size
     parts = [torch.empty(3) for _ in range(size)]
-    dist.all_reduce(three)
-    dist.broadcast(three, src=0)
-    dist.reduce(three, dst=0)
-    dist.all_gather(parts, three)
-    dist.gather(three, parts if rank == 0 else None, dst=0)
-    dist.scatter(three, parts if rank == 0 else None, src=0)
-    dist.reduce_scatter(three, parts)
-    dist.all_to_all(list(torch.empty(size, 3)), parts)
-    dist.all_to_all_single(torch.empty(size), torch.ones(size))
-    names.all_gather_single(torch.empty(3 * size), three)
-    names.reduce_scatter_single(three, torch.ones(3 * size))
-    dist.barrier()
+    dist.all_reduce(three, group=group)
+    dist.broadcast(three, src=0, group=group)
+    dist.reduce(three, dst=0, group=group)
+    dist.all_gather(parts, three, group=group)
+    dist.gather(three, parts if rank == 0 else None, dst=0, group=group)
+    dist.scatter(three, parts if rank == 0 else None, src=0, group=group)
+    dist.reduce_scatter(three, parts, group=group)
+    dist.all_to_all(list(torch.empty(size, 3)), parts, group=group)
+    dist.all_to_all_single(torch.empty(size), torch.ones(size), group=group)
+    names.all_gather_single(torch.empty(3 * size), three, group=group)
+    names.reduce_scatter_single(three, torch.ones(3 * size), group=group)
+    dist.barrier(group)
 
 
 _NAMES = {
@@ -85,28 +89,41 @@ def test_the_profiler_shows_each_operation_once(ranks: Ranks) -> None:
         assert spans == {f"bagua_net:{name}": 1 for name in _NAMES | message}
 
 
-def spans_of_waits(here: Here) -> list[str]:
-    """The spans of rank 0 in an asynchronous operation, in their order; the wait outlives what the peer does first."""
+def spans_of_a_wait(here: Here) -> list[str]:
+    """The spans of rank 0 in an asynchronous operation, in their order. Rank 1 joins once rank 0 is in its wait."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         if here.rank == 0:
             work = dist.all_reduce(torch.ones(3), async_op=True)
             with torch.profiler.record_function("meanwhile"):
-                here.say("posted")
+                thread = threading.Thread(target=_say_once_it_waits, args=(here, threading.get_ident()))
+                thread.start()
             work.wait()
+            thread.join()
         else:
-            here.hear("posted")
+            here.hear("waits")
             dist.all_reduce(torch.ones(3))
     events = sorted(profile.events(), key=lambda event: event.time_range.start)
     return [event.name for event in events if event.name.startswith(("bagua_net:", "meanwhile"))]
 
 
+def _say_once_it_waits(here: Here, waiting: int) -> None:
+    """Polls until that thread waits for an operation of the library."""
+    while not any(frame.f_code is Ticket.wait.__code__ for frame in _frames(waiting)):
+        time.sleep(_PAUSE)
+    here.say("waits")
+
+
+def _frames(thread: int) -> Iterator[Any]:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 @_TWO
 def test_an_asynchronous_operation_has_two_spans(ranks: Ranks) -> None:
-    of_the_first, of_the_second = ranks.run(spans_of_waits)
-    assert of_the_first in (
-        ["bagua_net:all_reduce", "meanwhile", "bagua_net:all_reduce wait"],
-        ["bagua_net:all_reduce", "meanwhile"],  # it was over when this rank waited
-    )
+    of_the_first, of_the_second = ranks.run(spans_of_a_wait, seconds=40)
+    assert of_the_first == ["bagua_net:all_reduce", "meanwhile", "bagua_net:all_reduce wait"]
     assert of_the_second == ["bagua_net:all_reduce"]
 
 
@@ -142,20 +159,27 @@ def test_a_span_of_an_operation_that_fails(ranks: Ranks) -> None:
 # ---- CommDebugMode ----
 
 
-def counted(here: Here) -> dict[str, int]:
+def counted(here: Here) -> list[dict[str, int]]:
+    """Its counts of the same calls over this group and over gloo's."""
     from torch.distributed.tensor.debug import CommDebugMode
 
-    with CommDebugMode() as mode:
-        _each(here)
-    dist.all_reduce(torch.ones(3))  # nobody counts any more
-    return {str(operator): count for operator, count in mode.get_comm_counts().items()}
+    counts = []
+    for group in (None, here.gloo):
+        with CommDebugMode() as mode:
+            _each(here, group)
+            dist.all_reduce(torch.ones(3), group=group, async_op=True).wait()
+            dist.all_reduce_coalesced([torch.ones(3), torch.ones(4)], group=group)
+        dist.all_reduce(torch.ones(3), group=group)  # nobody counts any more
+        counts.append({str(operator): count for operator, count in mode.get_comm_counts().items()})
+    return counts
 
 
+@pytest.mark.skipif("all_to_all" in NOT_OF_GLOO, reason=f"gloo of torch {torch.__version__} has no all_to_all")
 def test_comm_debug_mode_counts(ranks: Ranks) -> None:
-    """As with gloo, which torch counts itself."""
-    for counts in ranks.run(counted):
-        assert len(counts) == len(_NAMES) - 1, counts  # it does not count barriers
-        assert set(counts.values()) == {1}
+    """As with gloo, whose calls torch counts itself: all but the barrier."""
+    for ours, theirs in ranks.run(counted):
+        assert ours == theirs
+        assert sum(ours.values()) == len(_NAMES) - 1 + 2
 
 
 # ---- sequence numbers ----
@@ -175,6 +199,39 @@ def numbered(here: Here) -> tuple[int, int]:
 
 def test_collectives_are_numbered(ranks: Ranks) -> None:
     assert ranks.run(numbered) == [(0, 4)] * ranks.size
+
+
+# ---- torch's own way to set a timeout ----
+
+
+def timeout_set_by_torch(here: Here) -> tuple[list[str], str]:
+    """The warnings, and what rank 0 is told, which waits for a rank that does not come: two seconds where one was
+    warned that the timeout is as before.
+    """
+    group = dist.new_group(timeout=_LONG)
+    dist.barrier(group)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    told = ""
+    if here.rank == 0:
+        work, limit = dist.barrier(group, async_op=True), timedelta(seconds=2 if caught else 0)
+        told = refusal(lambda: work.wait(limit))
+    here.meet("told")
+    group.abort()
+    dist.destroy_process_group(group)
+    return [str(warning.message) for warning in caught], told
+
+
+@_TWO
+def test_torch_sets_the_timeout_or_says_that_it_does_not(ranks: Ranks) -> None:
+    """torch 2.13 sets it for gloo and NCCL only; the group's own set_timeout does it there."""
+    warned, told = ranks.run(timeout_set_by_torch, seconds=60)[0]
+    if any("only supported for either nccl or gloo" in text for text in warned):
+        assert "not over after 2 s" in told
+    else:
+        assert told.startswith("DistBackendError: bagua_net, group "), told
+        assert "not over" not in told
 
 
 # ---- TORCH_DISTRIBUTED_DEBUG=DETAIL ----
@@ -230,6 +287,32 @@ def test_detail_names_who_is_missing(watched: Ranks) -> None:
     assert re.search(r"rank 2 .*did not|[Rr]anks? 2 failed", told[0]), told[0]
 
 
+def split_and_different(here: Here) -> list[str]:
+    """Ranks 0 and 2 are ranks 0 and 1 of a part of the group; the calls compared are the part's own."""
+    part = dist.group.WORLD.split_group([0, 2], timeout=timedelta(seconds=20))
+    told = []
+    if part is not None:
+        total = torch.ones(3)
+        told.append(refusal(lambda: part.allreduce([total])))
+        assert total.tolist() == [2.0] * 3
+        shape = (2, 3) if here.rank == 2 else (3, 2)
+        told.append(refusal(lambda: part.allreduce([torch.ones(shape)])))
+        told.append(refusal(lambda: part.barrier()))
+        part.shutdown()
+    dist.barrier()
+    return told
+
+
+def test_detail_of_a_part_of_a_group(watched: Ranks) -> None:
+    told = watched.run(split_and_different, seconds=60)
+    assert told[1] == []
+    for equal, different, after in (told[0], told[2]):
+        assert equal == "accepted"
+        assert re.search(r"collective 2 differs between the ranks: .*rank 0 calls .*[3, 2]", different), different
+        assert re.search(r"rank 1 calls .*[2, 3]", different), different
+        assert after == "accepted"  # nothing has been moved that the ranks would disagree about
+
+
 def called_after_the_end(here: Here) -> str:
     """Rank 0's group has ended, and nobody else calls."""
     group = dist.new_group(timeout=_LONG)
@@ -265,10 +348,8 @@ def ended_as_it_compares(here: Here) -> str:
 
 def _waits_for(thread: threading.Thread) -> str:
     """The key that the thread waits for."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_code.co_name != "appears":
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_locals.get("key"))
+    frames = (frame for frame in _frames(thread.ident or 0) if frame.f_code.co_name == "appears")
+    return "".join(str(frame.f_locals.get("key")) for frame in frames)
 
 
 def test_detail_s_wait_ends_with_the_group(watched: Ranks) -> None:

@@ -97,11 +97,16 @@ class Callbacks:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            threads = list(self._threads)
-        if threading.current_thread() in threads:
-            return
-        for thread in threads:
-            thread.join()
+        while threads := self._others():  # those that run now may yet start another
+            for thread in threads:
+                thread.join()
+
+    def _others(self) -> list[threading.Thread]:
+        """Its threads. None for a caller that is one of them."""
+        with self._changed:
+            if threading.current_thread() in self._threads:
+                return []
+            return [thread for thread in self._threads if thread.is_alive()]
 
     def leave_to_parent(self) -> None:
         """In a child of fork(), which has none of the threads: later tasks run on their caller's thread."""
