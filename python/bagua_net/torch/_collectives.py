@@ -47,7 +47,7 @@ class Collectives:
         """Posts an operation (``bnet_op_t *``), which with its arrays must live until the ticket is over.
 
         Args:
-            ticket: a new one. What was posted has begun, even where an exception is raised.
+            ticket: an empty one, filled in by the post: an exception that follows cannot lose it.
             limit_s: seconds without any progress after which it fails; None: the group's.
             now: the caller waits for it: it may run on the caller's thread, and be over on return.
 

@@ -51,7 +51,7 @@ class Messages:
         They must live, and those sent may not change, until the ticket is over.
 
         Args:
-            ticket: a new one. What was posted has begun, even where an exception is raised.
+            ticket: an empty one, filled in by the post: an exception that follows cannot lose it.
             peer, tag: of the group's ranks, and of 64 bits: others are not noticed.
 
         Raises:
