@@ -213,6 +213,22 @@ int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, i
 		       size_t recv_count, int recv_peer, int dtype);
 int bnet_coll_barrier(bnet_coll_t *coll);
 
+/* ---- codecs of float32: a code for each element, and a range for each block of them. Any thread ---- */
+
+enum {
+	BNET_CODEC_U8 = 1, /* a byte for each element */
+	BNET_CODEC_U4 = 2  /* half a byte */
+};
+
+/* Bytes of so many encoded elements. block: elements, a multiple of 32 up to 4096. 0: unknown codec or wrong block. */
+size_t bnet_codec_bytes(int codec, size_t block, size_t count);
+/* A decoded element differs from x by half a step at most, besides the rounding of float32; a step is the range of the
+ * block by 255 or by 15. A block with an element that is not finite decodes to NaN. The decoded bits are the same on
+ * every machine. */
+void bnet_codec_encode(int codec, size_t block, const float *x, size_t count, void *encoded);
+/* 0, -EINVAL: unknown codec or wrong block, or -EMSGSIZE: other bytes than those of so many elements. */
+int bnet_codec_decode(int codec, size_t block, const void *encoded, size_t bytes, float *x, size_t count);
+
 /* ---- a queue of collectives: a thread of the library runs them in the order of the posts. Any thread may call these
  * functions ---- */
 

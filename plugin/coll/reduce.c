@@ -15,47 +15,24 @@
 #include <immintrin.h>
 #endif
 
-/* One copy of each loop per instruction set; the loader chooses. The choice runs before a sanitizer's runtime is
- * initialized, so sanitized builds keep the baseline. */
-#if defined(__has_feature)
-#define HAS_FEATURE(x) __has_feature(x)
-#else
-#define HAS_FEATURE(x) 0
-#endif
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
-	!HAS_FEATURE(address_sanitizer) && !HAS_FEATURE(thread_sanitizer) && !HAS_FEATURE(memory_sanitizer)
-#define CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define CLONES
-#endif
-
-/* dst may equal an operand. A run-time check for overlap would then choose the scalar path, although no iteration
- * depends on another. gcc vectorizes such loops only at -O3, and selections between computed floats only if it may
- * assume that the exception flags are not read. */
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#pragma clang diagnostic ignored "-Wpass-failed" /* unoptimized and sanitized builds may not vectorize */
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#pragma GCC optimize("O3", "no-trapping-math")
-#endif
+#include "base/clones.h"
 
 typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t count);
 
 /* ---- types that the machine has instructions for ---- */
 
-#define REDUCE(name, type, expression)                                                     \
-	CLONES static void name(void *dst, const void *lhs, const void *rhs, size_t count) \
-	{                                                                                  \
-		type *out = dst;                                                           \
-		const type *left = lhs, *right = rhs;                                      \
-                                                                                           \
-		INDEPENDENT                                                                \
-		for (size_t i = 0; i < count; i++) {                                       \
-			const type a = left[i], b = right[i];                              \
-                                                                                           \
-			out[i] = (type)(expression);                                       \
-		}                                                                          \
+#define REDUCE(name, type, expression)                                                          \
+	BNET_CLONES static void name(void *dst, const void *lhs, const void *rhs, size_t count) \
+	{                                                                                       \
+		type *out = dst;                                                                \
+		const type *left = lhs, *right = rhs;                                           \
+                                                                                                \
+		BNET_INDEPENDENT                                                                \
+		for (size_t i = 0; i < count; i++) {                                            \
+			const type a = left[i], b = right[i];                                   \
+                                                                                                \
+			out[i] = (type)(expression);                                            \
+		}                                                                               \
 	}
 
 /* The formatter would take the operators for pointers. */
@@ -86,15 +63,15 @@ REDUCE_INTEGER(int64, int64_t, uint64_t)
 REDUCE_FLOAT(float32, float)
 REDUCE_FLOAT(float64, double)
 
-#define SCALE(name, type, divisor)                              \
-	CLONES static void name(void *buf, size_t count, int n) \
-	{                                                       \
-		type *out = buf;                                \
-		const divisor by = (divisor)n;                  \
-                                                                \
-		INDEPENDENT                                     \
-		for (size_t i = 0; i < count; i++)              \
-			out[i] = (type)(out[i] / by);           \
+#define SCALE(name, type, divisor)                                   \
+	BNET_CLONES static void name(void *buf, size_t count, int n) \
+	{                                                            \
+		type *out = buf;                                     \
+		const divisor by = (divisor)n;                       \
+                                                                     \
+		BNET_INDEPENDENT                                     \
+		for (size_t i = 0; i < count; i++)                   \
+			out[i] = (type)(out[i] / by);                \
 	}
 
 SCALE(int8_scale, int8_t, int)
@@ -175,12 +152,12 @@ static inline uint16_t float_to_float16(float value)
 	return (uint16_t)(half | sign);
 }
 
-#define CONVERT(name, to, from, function)                               \
-	CLONES static void name(to *dst, const from *src, size_t count) \
-	{                                                               \
-		INDEPENDENT                                             \
-		for (size_t i = 0; i < count; i++)                      \
-			dst[i] = function(src[i]);                      \
+#define CONVERT(name, to, from, function)                                    \
+	BNET_CLONES static void name(to *dst, const from *src, size_t count) \
+	{                                                                    \
+		BNET_INDEPENDENT                                             \
+		for (size_t i = 0; i < count; i++)                           \
+			dst[i] = function(src[i]);                           \
 	}
 
 CONVERT(bfloat16_widen, float, uint16_t, bfloat16_to_float)
