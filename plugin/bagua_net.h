@@ -165,9 +165,11 @@ enum { /* operations */
        BNET_COLL_GATHER = 8,
        BNET_COLL_SCATTER = 9,
        BNET_COLL_BARRIER = 10,
-       BNET_COLL_SEND = 11, /* from here on: not for bnet_coll_run */
-       BNET_COLL_RECV = 12,
-       BNET_COLL_SENDRECV = 13
+       BNET_COLL_ALLREDUCE_Q = 11,
+       BNET_COLL_REDUCE_SCATTER_Q = 12,
+       BNET_COLL_SEND = 13, /* from here on: not for bnet_coll_run */
+       BNET_COLL_RECV = 14,
+       BNET_COLL_SENDRECV = 15
 };
 
 /* One operation. A buffer of one block for each rank is contiguous, or `sends` or `recvs` have the address of each block
@@ -185,6 +187,9 @@ typedef struct {
 	void *const *recvs;
 	const size_t *send_counts; /* BNET_COLL_ALL_TO_ALLV: elements of each block */
 	const size_t *recv_counts;
+	int codec;       /* compressed reductions: BNET_CODEC_… */
+	size_t block;    /* the same: elements with a range of their own */
+	float *residual; /* the same: NULL, or as many elements as this rank gives */
 } bnet_op_t;
 
 /* Runs any operation of the following, by its description. */
@@ -213,6 +218,29 @@ int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, i
 		       size_t recv_count, int recv_peer, int dtype);
 int bnet_coll_barrier(bnet_coll_t *coll);
 
+/* Compressed reductions of float32, BNET_SUM or BNET_AVG: what crosses the network is encoded (see the codecs below).
+ * Each rank owns a share of the elements. All ranks encode their inputs, each share for its owner, which decodes and
+ * adds them in the order of the ranks. In an allreduce the owner encodes the result once more, and every rank decodes
+ * these bytes: all get the same bits. The error of an average is at most half a step of the inputs, in the mean of the
+ * ranks, and in an allreduce half a step of the result besides; that of a sum, half a step of each input, and the same.
+ * float32 rounds as well. A block that is not finite on any rank, or whose result is not, is NaN on all ranks.
+ *
+ * residual: NULL, or as many elements as this rank gives (reduce_scatter_q: a block for each rank, in rank order), zeros
+ * before the first call, and kept by this rank from call to call. It is added to the input; afterwards it holds what
+ * the codes have lost: of this rank's input, and in its own share of an allreduce also of the result. Over any number of
+ * calls, the results and the residuals that are left, reduced as the inputs are, are together what exact reductions
+ * would have given. A block that is not finite keeps its residual.
+ *
+ * Ranks of one host that share memory add their inputs there, exactly. Between hosts travel codes of these sums, each
+ * rank's of some of the elements; the residual of these is in that rank's buffer, of which the rest is not used. A group
+ * of one rank, or of one host whose ranks share memory, encodes nothing and does not use the residual.
+ *
+ * codec and block: see bnet_codec_bytes; the same on all ranks. residual overlaps no other buffer. */
+int bnet_coll_allreduce_q(bnet_coll_t *coll, const void *send, void *recv, size_t count, int op, int codec,
+			  size_t block, float *residual);
+int bnet_coll_reduce_scatter_q(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int op,
+			       int codec, size_t block, float *residual);
+
 /* ---- codecs of float32: a code for each element, and a range for each block of them. Any thread ---- */
 
 enum {
@@ -228,6 +256,8 @@ size_t bnet_codec_bytes(int codec, size_t block, size_t count);
 void bnet_codec_encode(int codec, size_t block, const float *x, size_t count, void *encoded);
 /* 0, -EINVAL: unknown codec or wrong block, or -EMSGSIZE: other bytes than those of so many elements. */
 int bnet_codec_decode(int codec, size_t block, const void *encoded, size_t bytes, float *x, size_t count);
+/* The same, but x[i] += the decoded element. */
+int bnet_codec_decode_add(int codec, size_t block, const void *encoded, size_t bytes, float *x, size_t count);
 
 /* ---- a queue of collectives: a thread of the library runs them in the order of the posts. Any thread may call these
  * functions ---- */
@@ -255,6 +285,13 @@ int bnet_queue_post(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, 
  * it the group. */
 int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, int (*interrupted)(void),
 		   bnet_ticket_t **ticket);
+/* The operation gets a turn: once it is over, nothing that others have posted runs until bnet_queue_leave, and until all
+ * is over that the thread of bnet_queue_enter has posted between the two. So the place of what callbacks post does not
+ * depend on when they run. A turn ends after ten seconds in which nothing ends, so that callbacks may wait for others'
+ * operations. 1, or 0: the operation is over already, or out of memory. */
+int bnet_queue_hold(bnet_queue_t *queue, bnet_ticket_t *ticket);
+void bnet_queue_enter(bnet_queue_t *queue, bnet_ticket_t *ticket);
+void bnet_queue_leave(bnet_queue_t *queue, bnet_ticket_t *ticket);
 /* 0: the operation is not over. 1: it is, and has succeeded; -1: it has failed. */
 int bnet_ticket_over(bnet_ticket_t *ticket);
 /* Waits until it is, at most so many seconds. 0, or -ETIMEDOUT: it is not. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABI_VERSION 4
+#define ABI_VERSION 5
 
 enum {
 	ROWS = 0

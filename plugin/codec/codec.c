@@ -149,37 +149,121 @@ BNET_CLONES static void add_values_of(const uint8_t *codes, size_t count, struct
 		x[i] = x[i] + (middle + ((float)codes[i] - half) * step);
 }
 
-/* ---- all blocks ---- */
+BNET_CLONES static void sum_of(const float *a, const float *b, size_t count, float *sum)
+{
+	BNET_INDEPENDENT
+	for (size_t i = 0; i < count; i++)
+		sum[i] = a[i] + b[i];
+}
+
+BNET_CLONES static void add_loss_of(const uint8_t *codes, size_t count, struct bnet_codec_head head, float half,
+				    const float *x, float factor, float *residual)
+{
+	const float middle = head.middle, step = head.step;
+
+	BNET_INDEPENDENT
+	for (size_t i = 0; i < count; i++) {
+		const float lost = x[i] - (middle + ((float)codes[i] - half) * step);
+
+		residual[i] = residual[i] + lost * factor;
+	}
+}
+
+/* ---- one block ---- */
 
 static float half_of(int codec)
 {
 	return codec == BNET_CODEC_U8 ? 127.5F : 7.5F;
 }
 
+static struct bnet_codec_head encode_block(int codec, const float *x, size_t count, char *head_at, uint8_t *codes)
+{
+	const float half = half_of(codec);
+	const struct bnet_codec_head head = head_of(x, count, half);
+	uint8_t wide[MOST_BLOCK];
+
+	memcpy(head_at, &head, sizeof(head));
+	if (isnan(head.step)) {
+		memset(codes, 0, code_bytes(codec, count));
+		return head;
+	}
+	codes_of(x, count, head, half, codec == BNET_CODEC_U4 ? wide : codes);
+	if (codec == BNET_CODEC_U4)
+		pack(wide, count, codes);
+	return head;
+}
+
+/* The codes of a block, one in each byte: where they are, or in `wide`. */
+static const uint8_t *codes_at(int codec, const uint8_t *codes, size_t count, uint8_t wide[MOST_BLOCK])
+{
+	if (codec == BNET_CODEC_U8)
+		return codes;
+	unpack(codes, count, wide);
+	return wide;
+}
+
+/* ---- all blocks ---- */
+
 static size_t rest(size_t count, size_t at, size_t block)
 {
 	return count - at < block ? count - at : block;
 }
 
+static uint8_t *codes_after_heads(const void *encoded, size_t block, size_t count)
+{
+	return (uint8_t *)(uintptr_t)encoded + blocks_of(block, count) * sizeof(struct bnet_codec_head);
+}
+
 void bnet_codec_encode(int codec, size_t block, const float *x, size_t count, void *encoded)
 {
-	const float half = half_of(codec);
 	char *head_at = encoded;
-	uint8_t *codes = (uint8_t *)encoded + blocks_of(block, count) * sizeof(struct bnet_codec_head);
+	uint8_t *codes = codes_after_heads(encoded, block, count);
+
+	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
+		const size_t here = rest(count, at, block);
+
+		encode_block(codec, x + at, here, head_at, codes);
+		codes += code_bytes(codec, here);
+	}
+}
+
+void bnet_codec_encode_keeping(int codec, size_t block, const float *x, float *residual, size_t count, void *encoded)
+{
+	char *head_at = encoded;
+	uint8_t *codes = codes_after_heads(encoded, block, count);
+	uint8_t wide[MOST_BLOCK];
+	float sum[MOST_BLOCK];
+
+	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
+		const size_t here = rest(count, at, block);
+		struct bnet_codec_head head;
+
+		sum_of(x + at, residual + at, here, sum);
+		head = encode_block(codec, sum, here, head_at, codes);
+		if (!isnan(head.step)) {
+			memset(residual + at, 0, here * sizeof(*residual));
+			add_loss_of(codes_at(codec, codes, here, wide), here, head, half_of(codec), sum, 1,
+				    residual + at);
+		}
+		codes += code_bytes(codec, here);
+	}
+}
+
+void bnet_codec_add_loss(int codec, size_t block, const void *encoded, const float *x, size_t count, float factor,
+			 float *residual)
+{
+	const char *head_at = encoded;
+	const uint8_t *codes = codes_after_heads(encoded, block, count);
 	uint8_t wide[MOST_BLOCK];
 
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
 		const size_t here = rest(count, at, block);
-		const struct bnet_codec_head head = head_of(x + at, here, half);
-		const bool packs = codec == BNET_CODEC_U4;
+		struct bnet_codec_head head;
 
-		memcpy(head_at, &head, sizeof(head));
-		if (isnan(head.step))
-			memset(codes, 0, code_bytes(codec, here));
-		else
-			codes_of(x + at, here, head, half, packs ? wide : codes);
-		if (packs && !isnan(head.step))
-			pack(wide, here, codes);
+		memcpy(&head, head_at, sizeof(head));
+		if (!isnan(head.step))
+			add_loss_of(codes_at(codec, codes, here, wide), here, head, half_of(codec), x + at, factor,
+				    residual + at);
 		codes += code_bytes(codec, here);
 	}
 }
@@ -195,17 +279,13 @@ static int decode(int codec, size_t block, const void *encoded, size_t bytes, fl
 		return -EINVAL;
 	if (bytes != bnet_codec_bytes(codec, block, count))
 		return -EMSGSIZE;
-	codes = (const uint8_t *)encoded + blocks_of(block, count) * sizeof(struct bnet_codec_head);
+	codes = codes_after_heads(encoded, block, count);
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
 		const size_t here = rest(count, at, block);
-		const uint8_t *from = codes;
+		const uint8_t *from = codes_at(codec, codes, here, wide);
 		struct bnet_codec_head head;
 
 		memcpy(&head, head_at, sizeof(head));
-		if (codec == BNET_CODEC_U4) {
-			unpack(codes, here, wide);
-			from = wide;
-		}
 		if (adds)
 			add_values_of(from, here, head, half, x + at);
 		else

@@ -22,7 +22,11 @@ struct bnet_codec_head {
 };
 
 bool bnet_codec_is_valid(int codec, size_t block);
-/* x[i] += the decoded element, instead of x[i] = it. The same arguments and results as bnet_codec_decode. */
-int bnet_codec_decode_add(int codec, size_t block, const void *encoded, size_t bytes, float *x, size_t count);
+/* Encodes x + residual; residual becomes what the code has lost of this sum. A block of it with an element that is not
+ * finite leaves its residual as it was. */
+void bnet_codec_encode_keeping(int codec, size_t block, const float *x, float *residual, size_t count, void *encoded);
+/* residual += factor * what the code of x has lost, except where a block decodes to NaN. */
+void bnet_codec_add_loss(int codec, size_t block, const void *encoded, const float *x, size_t count, float factor,
+			 float *residual);
 
 #endif

@@ -28,6 +28,8 @@ const char *bnet_coll_kind_name(int kind)
 		[BNET_COLL_GATHER] = "gather",
 		[BNET_COLL_SCATTER] = "scatter",
 		[BNET_COLL_BARRIER] = "barrier",
+		[BNET_COLL_ALLREDUCE_Q] = "allreduce_q",
+		[BNET_COLL_REDUCE_SCATTER_Q] = "reduce_scatter_q",
 		[BNET_COLL_SEND] = "send",
 		[BNET_COLL_RECV] = "recv",
 		[BNET_COLL_SENDRECV] = "sendrecv",
@@ -52,14 +54,23 @@ static const char *op_name(int op)
 	return NAME_IN(names, op);
 }
 
+static const char *codec_name(int codec)
+{
+	static const char *const names[] = {[BNET_CODEC_U8] = "8", [BNET_CODEC_U4] = "4"};
+
+	return NAME_IN(names, codec);
+}
+
 void bnet_coll_call_text(const struct bnet_coll_call *call, char text[BNET_COLL_CALL_TEXT])
 {
-	char root[32] = "", reduction[64] = "";
+	char root[32] = "", reduction[64] = "", codec[64] = "";
 
 	if (call->root != BNET_COLL_ANY)
 		snprintf(root, sizeof(root), ", root %" PRId32, call->root);
 	if (call->op != BNET_COLL_ANY)
 		snprintf(reduction, sizeof(reduction), ", %s of %s", op_name(call->op), dtype_name(call->dtype));
-	snprintf(text, BNET_COLL_CALL_TEXT, "%s (operation %" PRIu64 " of the group, %" PRIu64 " bytes%s%s)",
-		 bnet_coll_kind_name(call->kind), call->number, call->bytes, reduction, root);
+	if (call->codec != 0)
+		snprintf(codec, sizeof(codec), " in %s bits, blocks of %" PRId32, codec_name(call->codec), call->block);
+	snprintf(text, BNET_COLL_CALL_TEXT, "%s (operation %" PRIu64 " of the group, %" PRIu64 " bytes%s%s%s)",
+		 bnet_coll_kind_name(call->kind), call->number, call->bytes, reduction, codec, root);
 }

@@ -9,7 +9,8 @@
 
 #include "coll/wait.h"
 
-/* How long a rank that has found a difference tries to tell the peer, before it closes the connections. */
+/* How long a rank that has found a difference tries to tell the peer, before it closes the connections, and how long the
+ * peer listens. */
 #define TELL_NS 1000000000
 
 static struct bnet_coll_link *link_of(struct bnet_coll *coll, int peer, bool sends)
@@ -59,12 +60,10 @@ static int test(struct bnet_coll *coll, struct bnet_coll_link *link, int peer, b
 	int done = 0;
 	ncclResult_t result = bnet_client_test(&coll->client, link->request, &done, bytes);
 
-	if (result != ncclSuccess)
-		return bnet_coll_net_fail(coll, result, peer, sends ? "a send" : "a receive");
-	if (!done)
+	if (result == ncclSuccess && !done)
 		return -EAGAIN;
-	link->request = NULL;
-	return 0;
+	link->request = NULL; /* a request that has failed must not be tested again */
+	return result == ncclSuccess ? 0 : bnet_coll_net_fail(coll, result, peer, sends ? "a send" : "a receive");
 }
 
 void bnet_coll_check_tell(struct bnet_coll *coll, int peer)
@@ -99,4 +98,35 @@ int bnet_coll_check_test(struct bnet_coll *coll, int peer, bool sends, bool *pro
 		return 0;
 	bnet_coll_check_tell(coll, peer);
 	return bnet_coll_check_differs(coll, &link->call, peer);
+}
+
+/* The peer's call for the operation in progress, unless it has come. */
+static int hear(struct bnet_coll *coll, int peer)
+{
+	const int64_t until = bnet_coll_now() + TELL_NS;
+	struct bnet_coll_wait wait = {.nap_after = 1};
+	bool progress;
+	int rc;
+
+	do {
+		rc = bnet_coll_check_post(coll, peer, false, &progress);
+		if (rc == 0)
+			rc = bnet_coll_check_test(coll, peer, false, &progress);
+		if (rc == -EAGAIN && bnet_coll_wait_idle(coll, &wait) != 0)
+			return rc;
+	} while (rc == -EAGAIN && bnet_coll_now() < until);
+	return rc;
+}
+
+int bnet_coll_check_lost(struct bnet_coll *coll, int peer, int rc)
+{
+	char reason[sizeof(coll->error)];
+
+	if (!coll->checks || !bnet_coll_is_collective(coll->call.kind) || (rc != -EREMOTEIO && rc != -EIO))
+		return rc;
+	memcpy(reason, coll->error, sizeof(reason));
+	if (hear(coll, peer) == -EPROTO)
+		return -EPROTO;
+	memcpy(coll->error, reason, sizeof(reason));
+	return rc;
 }

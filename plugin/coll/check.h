@@ -15,6 +15,9 @@ int bnet_coll_check_test(struct bnet_coll *coll, int peer, bool sends, bool *pro
 /* Sends this rank's call to a peer that differs: it may be waiting for it, and would otherwise learn only that the
  * connection has ended. */
 void bnet_coll_check_tell(struct bnet_coll *coll, int peer);
+/* A connection with the peer has failed with rc. A peer that has found a difference tells it before it closes its
+ * connections, and the end of one may be noticed before the call that another one brings. -EPROTO if so, or rc. */
+int bnet_coll_check_lost(struct bnet_coll *coll, int peer, int rc);
 /* What two ranks differ in becomes the group's error. -EPROTO. */
 int bnet_coll_check_differs(struct bnet_coll *coll, const struct bnet_coll_call *call, int peer);
 

@@ -28,6 +28,7 @@
  *   root.{c,h}        reduce, gather and scatter: one rank has or gets everything
  *   all_to_all.{c,h}  all-to-all, barrier
  *   p2p.c             send and receive: public functions
+ *   quantized.{c,h}   allreduce and reduce-scatter of codes
  *   hierarchy.{c,h}   allreduce, reduce-scatter and all-gather through shared memory and between hosts
  *   operation.c       every other public operation: checks, and the course that it takes
  *

@@ -9,6 +9,7 @@
 
 #include "coll/blocks.h"
 #include "coll/coll.h"
+#include "coll/quantized.h"
 
 static inline bool bnet_coll_is_hierarchical(const struct bnet_coll *coll)
 {
@@ -22,5 +23,10 @@ int bnet_coll_hierarchical_allreduce(struct bnet_coll *coll, const char *send, c
 int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv,
 					  int dtype, int op);
 int bnet_coll_hierarchical_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to);
+/* Only what counterparts exchange is encoded. residual: NULL, or as long as the input. */
+int bnet_coll_hierarchical_allreduce_q(struct bnet_coll *coll, const char *send, char *recv, size_t count,
+				       const struct bnet_coll_quantization *how, char *residual);
+int bnet_coll_hierarchical_reduce_scatter_q(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv,
+					    const struct bnet_coll_quantization *how, char *residual);
 
 #endif

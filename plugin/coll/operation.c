@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "codec/codec.h"
 #include "coll/all_to_all.h"
 #include "coll/allreduce.h"
 #include "coll/blocks.h"
@@ -15,6 +16,7 @@
 #include "coll/exchange.h"
 #include "coll/hierarchy.h"
 #include "coll/local.h"
+#include "coll/quantized.h"
 #include "coll/ring.h"
 #include "coll/root.h"
 
@@ -31,9 +33,15 @@ struct course {
 
 /* ---- arguments ---- */
 
+static bool is_compressed(int kind)
+{
+	return kind == BNET_COLL_ALLREDUCE_Q || kind == BNET_COLL_REDUCE_SCATTER_Q;
+}
+
 static bool is_reduction(int kind)
 {
-	return kind == BNET_COLL_ALLREDUCE || kind == BNET_COLL_REDUCE_SCATTER || kind == BNET_COLL_REDUCE;
+	return kind == BNET_COLL_ALLREDUCE || kind == BNET_COLL_REDUCE_SCATTER || kind == BNET_COLL_REDUCE ||
+	       is_compressed(kind);
 }
 
 static bool has_root(int kind)
@@ -69,6 +77,22 @@ static int check_all_to_allv(struct bnet_coll *coll, const bnet_op_t *op)
 	return rc;
 }
 
+static int check_compressed(struct bnet_coll *coll, const bnet_op_t *op)
+{
+	const char *name = bnet_coll_kind_name(op->kind);
+
+	if (op->dtype != BNET_FLOAT32)
+		return bnet_coll_fail(coll, -EINVAL, "%s: only float32 can be compressed", name);
+	if (op->op != BNET_SUM && op->op != BNET_AVG)
+		return bnet_coll_fail(coll, -EINVAL, "%s: only sums and averages can be compressed", name);
+	if (!bnet_codec_is_valid(op->codec, op->block))
+		return bnet_coll_fail(coll, -EINVAL,
+				      "%s: codec %d with blocks of %zu: take codec 1 or 2, and a multiple of 32 up to "
+				      "4096",
+				      name, op->codec, op->block);
+	return 0;
+}
+
 static int check(struct bnet_coll *coll, const bnet_op_t *op)
 {
 	int rc;
@@ -80,6 +104,8 @@ static int check(struct bnet_coll *coll, const bnet_op_t *op)
 	rc = bnet_coll_check_count(coll, op->count, op->dtype);
 	if (rc == 0 && is_reduction(op->kind))
 		rc = bnet_coll_check_op(coll, op->dtype, op->op);
+	if (rc == 0 && is_compressed(op->kind))
+		rc = check_compressed(coll, op);
 	if (rc == 0 && op->kind == BNET_COLL_ALLREDUCE && (op->algo < BNET_ALGO_AUTO || op->algo > BNET_ALGO_DIRECT))
 		rc = bnet_coll_fail(coll, -EINVAL, "unknown allreduce algorithm %d", op->algo);
 	if (rc == 0 && has_root(op->kind))
@@ -132,6 +158,9 @@ static struct bnet_coll_region span(const struct bnet_coll_blocks *blocks, int n
 static struct bnet_coll_region send_region(const struct bnet_coll *coll, const struct course *course)
 {
 	switch (course->op->kind) {
+	case BNET_COLL_ALLREDUCE_Q: /* codes are sent and received elsewhere */
+	case BNET_COLL_REDUCE_SCATTER_Q:
+		return whole(NULL, 0);
 	case BNET_COLL_REDUCE_SCATTER:
 	case BNET_COLL_ALL_TO_ALL:
 	case BNET_COLL_ALL_TO_ALLV:
@@ -146,6 +175,9 @@ static struct bnet_coll_region send_region(const struct bnet_coll *coll, const s
 static struct bnet_coll_region recv_region(const struct bnet_coll *coll, const struct course *course)
 {
 	switch (course->op->kind) {
+	case BNET_COLL_ALLREDUCE_Q:
+	case BNET_COLL_REDUCE_SCATTER_Q:
+		return whole(NULL, 0);
 	case BNET_COLL_ALL_GATHER:
 	case BNET_COLL_ALL_TO_ALL:
 	case BNET_COLL_ALL_TO_ALLV:
@@ -163,24 +195,37 @@ static struct bnet_coll_call call_of(const struct course *course)
 {
 	const bnet_op_t *op = course->op;
 	const int root = has_root(op->kind) ? op->root : BNET_COLL_ANY;
+	struct bnet_coll_call call;
 
-	if (is_reduction(op->kind))
-		return bnet_coll_reduction(op->kind, course->bytes, root, op->dtype, op->op);
-	return bnet_coll_copy(op->kind, course->bytes, root);
+	if (!is_reduction(op->kind))
+		return bnet_coll_copy(op->kind, course->bytes, root);
+	call = bnet_coll_reduction(op->kind, course->bytes, root, op->dtype, op->op);
+	if (is_compressed(op->kind)) {
+		call.codec = op->codec;
+		call.block = (int32_t)op->block;
+	}
+	return call;
+}
+
+static struct bnet_coll_quantization quantization_of(const bnet_op_t *op)
+{
+	return (struct bnet_coll_quantization){.codec = op->codec, .block = op->block, .op = op->op};
 }
 
 /* ---- the courses ---- */
 
 static int alone(const struct course *course)
 {
-	const bool from_blocks = course->op->kind == BNET_COLL_REDUCE_SCATTER || course->op->kind == BNET_COLL_SCATTER;
-	const bool to_blocks = course->op->kind == BNET_COLL_ALL_GATHER || course->op->kind == BNET_COLL_GATHER;
-	const bool exchange = course->op->kind == BNET_COLL_ALL_TO_ALL || course->op->kind == BNET_COLL_ALL_TO_ALLV;
+	const int kind = course->op->kind;
+	const bool from_blocks = kind == BNET_COLL_REDUCE_SCATTER || kind == BNET_COLL_REDUCE_SCATTER_Q ||
+				 kind == BNET_COLL_SCATTER;
+	const bool to_blocks = kind == BNET_COLL_ALL_GATHER || kind == BNET_COLL_GATHER;
+	const bool exchange = kind == BNET_COLL_ALL_TO_ALL || kind == BNET_COLL_ALL_TO_ALLV;
 	const char *from = from_blocks || exchange ? bnet_coll_block_at(&course->from, 0) : course->send;
 	char *to = to_blocks || exchange ? bnet_coll_block_at(&course->to, 0) : course->recv;
 	const size_t bytes = bnet_coll_block_bytes(&course->from, 0);
 
-	if (course->op->kind != BNET_COLL_BROADCAST && bytes > 0 && from != to)
+	if (kind != BNET_COLL_BROADCAST && bytes > 0 && from != to)
 		memmove(to, from, bytes);
 	return 0;
 }
@@ -193,8 +238,10 @@ static int on_host(struct bnet_coll *coll, const struct course *course)
 
 	switch (op->kind) {
 	case BNET_COLL_ALLREDUCE:
+	case BNET_COLL_ALLREDUCE_Q: /* nothing crosses the network */
 		return bnet_coll_local_allreduce(coll, send, recv, course->bytes, op->dtype, op->op);
 	case BNET_COLL_REDUCE_SCATTER:
+	case BNET_COLL_REDUCE_SCATTER_Q:
 		return bnet_coll_local_reduce_scatter(coll, &course->from, recv, op->dtype, op->op);
 	case BNET_COLL_ALL_GATHER:
 		return bnet_coll_local_all_gather(coll, send, &course->to);
@@ -217,6 +264,8 @@ static int over_network(struct bnet_coll *coll, const struct course *course)
 {
 	const struct bnet_coll_circle everyone = bnet_coll_everyone(coll);
 	const bnet_op_t *op = course->op;
+	const struct bnet_coll_quantization how = quantization_of(op);
+	const struct bnet_coll_blocks residual = {.base = (char *)op->residual, .bytes = course->bytes};
 	const char *send = course->send;
 	char *recv = course->recv;
 
@@ -225,6 +274,11 @@ static int over_network(struct bnet_coll *coll, const struct course *course)
 		return bnet_coll_net_allreduce(coll, &everyone, send, recv, op->count, op->dtype, op->op, op->algo);
 	case BNET_COLL_REDUCE_SCATTER:
 		return bnet_coll_ring_reduce_scatter(coll, &everyone, &course->from, recv, op->dtype, op->op);
+	case BNET_COLL_ALLREDUCE_Q:
+		return bnet_coll_quantized_allreduce(coll, &everyone, send, recv, op->count, &how, residual.base);
+	case BNET_COLL_REDUCE_SCATTER_Q:
+		return bnet_coll_quantized_reduce_scatter(coll, &everyone, &course->from, recv, &how,
+							  op->residual != NULL ? &residual : NULL);
 	case BNET_COLL_ALL_GATHER:
 		return bnet_coll_ring_all_gather(coll, &everyone, send, &course->to);
 	case BNET_COLL_BROADCAST:
@@ -246,6 +300,7 @@ static int over_network(struct bnet_coll *coll, const struct course *course)
 static bool across_hosts(struct bnet_coll *coll, const struct course *course, int *rc)
 {
 	const bnet_op_t *op = course->op;
+	const struct bnet_coll_quantization how = quantization_of(op);
 
 	switch (op->kind) {
 	case BNET_COLL_ALLREDUCE:
@@ -258,6 +313,14 @@ static bool across_hosts(struct bnet_coll *coll, const struct course *course, in
 		return true;
 	case BNET_COLL_ALL_GATHER:
 		*rc = bnet_coll_hierarchical_all_gather(coll, course->send, &course->to);
+		return true;
+	case BNET_COLL_ALLREDUCE_Q:
+		*rc = bnet_coll_hierarchical_allreduce_q(coll, course->send, course->recv, op->count, &how,
+							 (char *)op->residual);
+		return true;
+	case BNET_COLL_REDUCE_SCATTER_Q:
+		*rc = bnet_coll_hierarchical_reduce_scatter_q(coll, &course->from, course->recv, &how,
+							      (char *)op->residual);
 		return true;
 	default:
 		return false;
@@ -323,6 +386,34 @@ int bnet_coll_reduce_scatter(bnet_coll_t *coll, const void *send, void *recv, si
 						.count = count_per_rank,
 						.dtype = dtype,
 						.op = op});
+}
+
+int bnet_coll_allreduce_q(bnet_coll_t *coll, const void *send, void *recv, size_t count, int op, int codec,
+			  size_t block, float *residual)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_ALLREDUCE_Q,
+						.send = send,
+						.recv = recv,
+						.count = count,
+						.dtype = BNET_FLOAT32,
+						.op = op,
+						.codec = codec,
+						.block = block,
+						.residual = residual});
+}
+
+int bnet_coll_reduce_scatter_q(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int op,
+			       int codec, size_t block, float *residual)
+{
+	return bnet_coll_run(coll, &(bnet_op_t){.kind = BNET_COLL_REDUCE_SCATTER_Q,
+						.send = send,
+						.recv = recv,
+						.count = count_per_rank,
+						.dtype = BNET_FLOAT32,
+						.op = op,
+						.codec = codec,
+						.block = block,
+						.residual = residual});
 }
 
 int bnet_coll_all_gather(bnet_coll_t *coll, const void *send, void *recv, size_t count_per_rank, int dtype)

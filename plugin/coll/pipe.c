@@ -97,16 +97,25 @@ static int test_oldest(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, stru
 	return 0;
 }
 
+static int advance_half(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, struct bnet_coll_half *half,
+			int (*stage)(struct bnet_coll *, struct bnet_coll_pipe *, struct bnet_coll_half *, bool *),
+			bool *progress)
+{
+	int rc = stage(coll, pipe, half, progress);
+
+	return rc == 0 ? 0 : bnet_coll_check_lost(coll, half->peer, rc);
+}
+
 static int advance(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, bool *progress)
 {
-	int rc = post_some(coll, pipe, &pipe->recv, progress);
+	int rc = advance_half(coll, pipe, &pipe->recv, post_some, progress);
 
 	if (rc == 0)
-		rc = post_some(coll, pipe, &pipe->send, progress);
+		rc = advance_half(coll, pipe, &pipe->send, post_some, progress);
 	if (rc == 0)
-		rc = test_oldest(coll, pipe, &pipe->send, progress);
+		rc = advance_half(coll, pipe, &pipe->send, test_oldest, progress);
 	if (rc == 0)
-		rc = test_oldest(coll, pipe, &pipe->recv, progress);
+		rc = advance_half(coll, pipe, &pipe->recv, test_oldest, progress);
 	return rc;
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/counters.h"
 #include "base/socket.h"
 #include "control/active.h"
 #include "control/lifecycle.h"
@@ -34,6 +35,10 @@
 #define ATTEMPTS_TICK_MS 10000
 /* … and how often the streams of senders are read. */
 #define PATH_TICK_MS 20
+/* Active connections are looked at and read less often, once in the second time, after the first one in which none of
+ * them has moved anything: a rank that waits for a late one would spend most of its processor time on that. */
+#define QUIET_AFTER_MS 200
+#define QUIET_TICK_MS 40
 /* Handled at a time, each in some ten µs: those who need the lock wait meanwhile. */
 #define EVENTS 32
 
@@ -175,20 +180,54 @@ struct watch_state {
 	uint64_t look_at_ms; /* of MODE_WATCHING: when the next round over the active connections is due */
 	int left;            /* … and how many the present one has not looked at yet */
 	uint64_t tick_ms;
+	uint64_t moves;    /* of the process, at the last round */
+	uint64_t moved_ms; /* the last round that found others */
+	bool rare;         /* of MODE_WATCHING: nothing has moved for some time */
 };
+
+/* Calls that have sent or received something. */
+static uint64_t moves(void)
+{
+	uint64_t calls = atomic_load_explicit(&bnet_counts.send_calls, memory_order_relaxed) +
+			 atomic_load_explicit(&bnet_counts.receive_calls, memory_order_relaxed);
+
+	return calls - atomic_load_explicit(&bnet_counts.send_again, memory_order_relaxed) -
+	       atomic_load_explicit(&bnet_counts.receive_again, memory_order_relaxed);
+}
+
+static bool is_quiet(const struct watch_state *state, uint64_t now)
+{
+	return now - state->moved_ms >= QUIET_AFTER_MS && state->tick_ms < QUIET_TICK_MS;
+}
+
+static void plan_look(struct watch_state *state, uint64_t now)
+{
+	const uint64_t before = state->moves;
+
+	state->moves = moves();
+	if (state->moves != before)
+		state->moved_ms = now;
+	state->rare = is_quiet(state, now);
+	state->look_at_ms = now + (state->rare ? QUIET_TICK_MS : state->tick_ms);
+	/* A post on an idle connection ends a rare tick, as it ends a doze, unless it comes while this thread is awake:
+	 * then it may wait for the tick. */
+	atomic_store(&bnet_engine_dozing, state->rare);
+}
 
 static void watch_from(struct watch_state *state, uint64_t now)
 {
 	state->mode = MODE_WATCHING;
-	state->look_at_ms = now + state->tick_ms;
-	atomic_store(&bnet_engine_dozing, false);
+	state->moved_ms = now;
+	plan_look(state, now);
 }
 
 static void try_to_doze(struct watch_state *state, uint64_t now)
 {
+	const bool watched = state->mode == MODE_WATCHING;
+
 	state->mode = MODE_DOZING;
 	/* A post takes the announcement back. */
-	if (!atomic_exchange(&bnet_engine_dozing, true))
+	if (!atomic_exchange(&bnet_engine_dozing, true) || watched)
 		state->undelivered = true;
 	if (bnet_active_any())
 		watch_from(state, now);
@@ -201,7 +240,7 @@ static void look_or_doze(struct watch_state *state, uint64_t now)
 		if (state->left == 0 && now < state->look_at_ms)
 			return;
 		bnet_active_look_after(&state->left);
-		watch_from(state, now);
+		plan_look(state, now);
 	}
 	if (state->left == 0 && !bnet_active_any())
 		try_to_doze(state, now);
@@ -222,10 +261,10 @@ static void wake_up(struct watch_state *state, uint64_t slept_from)
 {
 	uint64_t now;
 
-	if (state->mode == MODE_WATCHING)
+	if (state->mode == MODE_WATCHING && !state->rare)
 		return;
 	now = bnet_now_ms();
-	if (now - slept_from >= PATH_TICK_MS)
+	if (state->mode == MODE_DOZING && now - slept_from >= PATH_TICK_MS)
 		bnet_engine.dozed_us = bnet_now_us();
 	if (!atomic_load(&bnet_engine_dozing))
 		watch_from(state, now);
@@ -248,7 +287,8 @@ static int sleep_ms(const struct watch_state *state, const struct ticks *ticks, 
 		return ms;
 	if (state->left)
 		return 0;
-	look = look < read ? look : read;
+	if (!state->rare && read < look)
+		look = read;
 	return ms < 0 || look < ms ? look : ms;
 }
 
@@ -294,7 +334,9 @@ static void wait_and_handle(int ms)
 
 static void *run(void *unused)
 {
-	struct watch_state state = {.mode = MODE_WATCHING, .tick_ms = (uint64_t)bnet_engine.config.control_tick};
+	struct watch_state state = {.mode = MODE_WATCHING,
+				    .tick_ms = (uint64_t)bnet_engine.config.control_tick,
+				    .moved_ms = bnet_now_ms()};
 	struct ticks ticks = {.house_ms = 0};
 
 	(void)unused;

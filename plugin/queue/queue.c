@@ -11,6 +11,34 @@
 #include "coll/coll.h"
 #include "queue/thread.h"
 
+/* Seconds for which callbacks may keep others' operations from running while none of their own ends. */
+#define TURN_S 10.0
+
+/* ---- lists ---- */
+
+static void empty(struct bnet_list *list)
+{
+	*list = (struct bnet_list){.last = &list->first};
+}
+
+static void append_to(struct bnet_list *list, struct bnet_posted *posted)
+{
+	*list->last = posted;
+	list->last = &posted->next;
+}
+
+static struct bnet_posted *take_first(struct bnet_list *list)
+{
+	struct bnet_posted *posted = list->first;
+
+	list->first = posted->next;
+	if (list->first == NULL)
+		list->last = &list->first;
+	return posted;
+}
+
+/* ---- the beginning ---- */
+
 int bnet_queue_create(bnet_queue_t **out, bnet_coll_t *coll)
 {
 	struct bnet_queue *queue = calloc(1, sizeof(*queue));
@@ -24,9 +52,103 @@ int bnet_queue_create(bnet_queue_t **out, bnet_coll_t *coll)
 		return -ENOMEM;
 	}
 	queue->coll = coll;
-	queue->last = &queue->first;
+	empty(&queue->posts);
 	*out = queue;
 	return 0;
+}
+
+/* ---- turns, under the lock ---- */
+
+static void begin_turn(struct bnet_queue *queue, struct bnet_posted *posted)
+{
+	struct bnet_turn *turn = posted->turn;
+
+	posted->turn = NULL;
+	turn->until = bnet_board_after(TURN_S);
+	turn->below = queue->turn;
+	queue->turn = turn;
+}
+
+/* NULL: the operation has no turn, or not any more. */
+static struct bnet_turn *turn_of(const struct bnet_queue *queue, const bnet_ticket_t *ticket)
+{
+	struct bnet_turn *turn = queue->turn;
+
+	while (turn != NULL && turn->ticket != ticket)
+		turn = turn->below;
+	return turn;
+}
+
+/* Where the calling thread's posts go. */
+static struct bnet_list *own_list(struct bnet_queue *queue)
+{
+	for (struct bnet_turn *turn = queue->turn; turn != NULL; turn = turn->below)
+		if (turn->entered && !turn->left && pthread_equal(turn->thread, pthread_self()))
+			return &turn->posts;
+	return &queue->posts;
+}
+
+static bool may_end(const struct bnet_queue *queue, const struct bnet_turn *turn)
+{
+	return turn->posts.first == NULL && (turn->left || queue->closing || bnet_board_passed(&turn->until));
+}
+
+/* What runs next comes from this list. */
+static struct bnet_list *list_in_turn(struct bnet_queue *queue)
+{
+	while (queue->turn != NULL && may_end(queue, queue->turn)) {
+		struct bnet_turn *turn = queue->turn;
+
+		queue->turn = turn->below;
+		free(turn);
+		bnet_board_wake(queue->board);
+	}
+	return queue->turn != NULL ? &queue->turn->posts : &queue->posts;
+}
+
+int bnet_queue_hold(bnet_queue_t *queue, bnet_ticket_t *ticket)
+{
+	struct bnet_posted *posted = (struct bnet_posted *)(void *)ticket;
+	struct bnet_turn *turn = calloc(1, sizeof(*turn));
+	bool held;
+
+	if (turn == NULL)
+		return 0;
+	turn->ticket = ticket;
+	empty(&turn->posts);
+	bnet_board_lock(queue->board);
+	held = !ticket->over && posted->turn == NULL;
+	if (held)
+		posted->turn = turn;
+	bnet_board_unlock(queue->board);
+	if (!held)
+		free(turn);
+	return held;
+}
+
+void bnet_queue_enter(bnet_queue_t *queue, bnet_ticket_t *ticket)
+{
+	struct bnet_turn *turn;
+
+	bnet_board_lock(queue->board);
+	turn = turn_of(queue, ticket);
+	if (turn != NULL) {
+		turn->entered = true;
+		turn->thread = pthread_self();
+	}
+	bnet_board_unlock(queue->board);
+}
+
+void bnet_queue_leave(bnet_queue_t *queue, bnet_ticket_t *ticket)
+{
+	struct bnet_turn *turn;
+
+	bnet_board_lock(queue->board);
+	turn = turn_of(queue, ticket);
+	if (turn != NULL)
+		turn->left = true;
+	bnet_board_wake(queue->board);
+	bnet_board_unlock(queue->board);
 }
 
 /* ---- one operation ---- */
@@ -69,7 +191,16 @@ static void run_unlocked(struct bnet_queue *queue, struct bnet_posted *posted)
 	rc = run(queue, posted, &error);
 	bnet_board_lock(queue->board);
 	queue->busy = false;
+	for (struct bnet_turn *turn = queue->turn; turn != NULL; turn = turn->below)
+		turn->until = bnet_board_after(TURN_S);
+	if (posted->turn != NULL)
+		begin_turn(queue, posted);
 	bnet_ticket_finish(&posted->ticket, rc, -1, error);
+}
+
+static bool over(const struct bnet_queue *queue)
+{
+	return queue->closing && queue->turn == NULL && queue->posts.first == NULL && !queue->busy;
 }
 
 static bool can_run(const struct bnet_queue *queue)
@@ -79,14 +210,13 @@ static bool can_run(const struct bnet_queue *queue)
 
 /* ---- the thread ---- */
 
-static struct bnet_posted *take_first(struct bnet_queue *queue)
+/* Until something changes, or the turn at the top has lasted too long. */
+static void wait_for_change(struct bnet_queue *queue)
 {
-	struct bnet_posted *posted = queue->first;
-
-	queue->first = posted->next;
-	if (queue->first == NULL)
-		queue->last = &queue->first;
-	return posted;
+	if (queue->turn != NULL && queue->turn->posts.first == NULL)
+		bnet_board_wait_until(queue->board, &queue->turn->until);
+	else
+		bnet_board_wait(queue->board);
 }
 
 static void *serve(void *arg)
@@ -95,11 +225,14 @@ static void *serve(void *arg)
 
 	bnet_board_lock(queue->board);
 	for (;;) {
-		while (queue->first != NULL ? !can_run(queue) : !queue->closing)
-			bnet_board_wait(queue->board);
-		if (queue->first == NULL)
+		struct bnet_list *list = list_in_turn(queue);
+
+		if (list->first != NULL && can_run(queue))
+			run_unlocked(queue, take_first(list));
+		else if (over(queue))
 			break;
-		run_unlocked(queue, take_first(queue));
+		else
+			wait_for_change(queue);
 	}
 	bnet_board_unlock(queue->board);
 	return NULL;
@@ -126,14 +259,14 @@ static int append(struct bnet_queue *queue, struct bnet_posted *posted)
 	if (rc != 0)
 		return rc;
 	posted->interrupted = NULL; /* its caller can stop waiting without that */
-	*queue->last = posted;
-	queue->last = &posted->next;
+	append_to(own_list(queue), posted);
 	bnet_board_wake(queue->board);
 	return 0;
 }
 
 static int post(struct bnet_queue *queue, struct bnet_posted *posted, bool now, bnet_ticket_t **out)
 {
+	struct bnet_list *list;
 	int rc = 0;
 
 	*out = NULL;
@@ -141,9 +274,10 @@ static int post(struct bnet_queue *queue, struct bnet_posted *posted, bool now, 
 		return -ENOMEM;
 	bnet_board_lock(queue->board);
 	bnet_ticket_begin(&posted->ticket, queue->board);
+	list = list_in_turn(queue);
 	if (queue->closing)
 		rc = -ESHUTDOWN;
-	else if (now && queue->first == NULL && can_run(queue))
+	else if (now && list->first == NULL && list == own_list(queue) && can_run(queue))
 		run_unlocked(queue, posted);
 	else
 		rc = append(queue, posted);
@@ -174,11 +308,6 @@ int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, i
 		   bnet_ticket_t **ticket)
 {
 	return post(queue, new_posted(op, timeout_s, interrupted), true, ticket);
-}
-
-static bool over(const struct bnet_queue *queue)
-{
-	return queue->closing && queue->first == NULL && !queue->busy;
 }
 
 uint64_t bnet_queue_ended(bnet_queue_t *queue, uint64_t seen)

@@ -5,6 +5,11 @@
  *
  * The group belongs to whoever has made the queue busy: its thread, or a caller that runs its own operation because
  * none is in progress. Everything else is guarded by the board's lock.
+ *
+ * Callbacks of an operation may post others. Their place must not depend on when the callbacks run, or the ranks would
+ * call operations in different orders. So an operation may have a turn: until its callbacks have returned, and all that
+ * they post is over, nothing runs that others have posted. Turns are a stack, since what callbacks post may have turns
+ * of its own.
  */
 #ifndef BNET_QUEUE_H
 #define BNET_QUEUE_H
@@ -15,9 +20,26 @@
 
 #include "queue/ticket.h"
 
+struct bnet_list {
+	struct bnet_posted *first;
+	struct bnet_posted **last;
+};
+
+/* The callbacks of an operation that is over, and what they have posted. */
+struct bnet_turn {
+	const struct bnet_ticket *ticket;
+	struct bnet_turn *below;
+	struct bnet_list posts;
+	bool entered; /* this thread runs the callbacks: */
+	pthread_t thread;
+	bool left;
+	struct timespec until; /* callbacks that take longer may wait for others' operations */
+};
+
 struct bnet_posted {
 	struct bnet_ticket ticket; /* first: what the caller gets */
 	struct bnet_posted *next;
+	struct bnet_turn *turn; /* NULL, or the one that begins when it is over */
 	bnet_op_t op;
 	double timeout_s;
 	int (*interrupted)(void);
@@ -35,8 +57,8 @@ struct bnet_queue {
 	bool closing; /* no more posts */
 	bool has_thread;
 	pthread_t thread;
-	struct bnet_posted *first;
-	struct bnet_posted **last;
+	struct bnet_list posts;
+	struct bnet_turn *turn; /* the top of the stack */
 };
 
 #endif

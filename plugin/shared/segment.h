@@ -20,8 +20,10 @@
 enum { BNET_SHARED_PRESENT = 1, BNET_SHARED_LEFT };
 
 /* What the payload of a bank belongs to, in its owner's terms. */
+#define BNET_SHARED_WORDS 4
+
 struct bnet_shared_note {
-	uint64_t words[3];
+	uint64_t words[BNET_SHARED_WORDS];
 };
 
 struct bnet_shared_line {
@@ -31,7 +33,8 @@ struct bnet_shared_line {
 	_Atomic uint32_t sleepers; /* threads that may be asleep on put or got */
 	_Atomic uint32_t moved;    /* changes while the rank's part of an operation goes on elsewhere, in the network */
 	uint64_t process;          /* a random number of the process */
-	_Atomic uint64_t call[3];  /* a note: what the rank is doing; the first word is 0 while the others change */
+	/* A note: what the rank is doing. The first word is 0 while the others change. */
+	_Atomic uint64_t call[BNET_SHARED_WORDS];
 	_Alignas(64) struct bnet_shared_note notes[BNET_SHARED_BANKS];
 	_Alignas(64) char reason[BNET_SHARED_REASON]; /* why the rank left; valid once the state says that it has */
 };

@@ -97,7 +97,7 @@ void bnet_shared_begin(const struct bnet_segment *segment, const struct bnet_sha
 	struct bnet_shared_line *line = bnet_segment_line(segment, segment->index);
 
 	atomic_store_explicit(&line->call[0], 0, memory_order_relaxed);
-	for (int i = 1; i < 3; i++)
+	for (int i = 1; i < BNET_SHARED_WORDS; i++)
 		atomic_store_explicit(&line->call[i], note->words[i], memory_order_release);
 	atomic_store_explicit(&line->call[0], note->words[0], memory_order_release);
 }
@@ -106,7 +106,7 @@ bool bnet_shared_current(const struct bnet_segment *segment, int index, struct b
 {
 	const struct bnet_shared_line *line = bnet_segment_line(segment, index);
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < BNET_SHARED_WORDS; i++)
 		note->words[i] = word_at(line, i);
 	return note->words[0] != 0 && word_at(line, 0) == note->words[0];
 }

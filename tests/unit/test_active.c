@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The control thread looks only at connections on which something was posted lately, sleeps without a timer when there
- * is none, and overlooks no post.
+ * The control thread looks only at connections with a recent post, and less often while nothing moves on them. Without
+ * such connections it sleeps without a timer. It misses no post.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -27,17 +27,29 @@ static char from[BYTES], into[BYTES];
 
 static pthread_t main_thread;
 static _Atomic bool sleeps_without_timer;
+static _Atomic int timer_ms; /* of its last sleep */
+static _Atomic int woken;    /* its sleeps with a long timer that something else has ended */
+
+/* The timer of rounds while nothing moves, and not that of a doze in which bytes may be undelivered. */
+static bool is_rare(int timer)
+{
+	return timer > 2 * bnet_engine.config.control_tick && timer < 100;
+}
 
 int epoll_wait(int fd, struct epoll_event *events, int count, int timeout_ms)
 {
 	bool control = !pthread_equal(pthread_self(), main_thread);
 	int n;
 
-	if (control)
+	if (control) {
 		atomic_store(&sleeps_without_timer, timeout_ms < 0);
+		atomic_store(&timer_ms, timeout_ms);
+	}
 	n = (int)syscall(SYS_epoll_pwait, fd, events, count, timeout_ms, NULL, 8);
-	if (control)
+	if (control) {
 		atomic_store(&sleeps_without_timer, false);
+		atomic_fetch_add(&woken, n > 0 && is_rare(timeout_ms));
+	}
 	return n;
 }
 
@@ -106,6 +118,52 @@ static int active(void)
 
 /* ---- the tests ---- */
 
+static void await_timer(bool rare)
+{
+	while (is_rare(atomic_load(&timer_ms)) != rare)
+		sched_yield();
+}
+
+/* A receive is outstanding all the time. */
+static void it_looks_rarely_while_nothing_moves(void)
+{
+	struct pair pair = open_pair();
+	void *receiving[2], *sending;
+
+	for (int i = 0; i < 2; i++)
+		check_int(bnet_client_irecv(&client, pair.ends.recv, into, BYTES, 0, pair.recv_mr, &receiving[i]),
+			  ncclSuccess);
+	for (int i = 0; i < 2; i++) {
+		await_timer(true);
+		check_int(bnet_client_isend(&client, pair.ends.send, from, BYTES, 0, pair.send_mr, &sending),
+			  ncclSuccess);
+		finish(sending);
+		finish(receiving[i]);
+		if (i == 0)
+			await_timer(false);
+	}
+	close_pair(&pair);
+}
+
+/* A post on another connection does not wait for the rare round. */
+static void a_post_ends_the_rare_rounds(void)
+{
+	struct pair quiet = open_pair(), other = open_pair();
+	int before = atomic_load(&woken);
+	void *waiting, *sending;
+
+	check_int(bnet_client_irecv(&client, quiet.ends.recv, into, BYTES, 0, quiet.recv_mr, &waiting), ncclSuccess);
+	while (atomic_load(&woken) == before) {
+		exchange(&other);
+		await_timer(true);
+	}
+	check_int(bnet_client_isend(&client, quiet.ends.send, from, BYTES, 0, quiet.send_mr, &sending), ncclSuccess);
+	finish(sending);
+	finish(waiting);
+	close_pair(&quiet);
+	close_pair(&other);
+}
+
 static void it_sleeps_without_a_timer_when_all_are_idle(void)
 {
 	struct pair pair = open_pair();
@@ -170,6 +228,8 @@ int main(void)
 	alarm(DEADLINE_S);
 	main_thread = pthread_self();
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	it_looks_rarely_while_nothing_moves();
+	a_post_ends_the_rare_rounds();
 	it_sleeps_without_a_timer_when_all_are_idle();
 	idle_connections_are_not_looked_at_beside_one_that_moves();
 	no_post_is_overlooked();

@@ -127,6 +127,34 @@ static void adds(void)
 	}
 }
 
+/* The residual is added first, and is then what the code lacks; another code's loss can be added to it. */
+static void residuals(void)
+{
+	enum { COUNT = 1000 };
+	float residual[COUNT], sum[COUNT];
+
+	for (size_t c = 0; c < 2; c++) {
+		const size_t bytes = bnet_codec_bytes(codecs[c], 64, COUNT);
+
+		fill(COUNT);
+		x[70] = INFINITY;
+		for (size_t i = 0; i < COUNT; i++) {
+			residual[i] = uniform();
+			sum[i] = x[i] + residual[i];
+		}
+		residual[71] = 5;
+		bnet_codec_encode_keeping(codecs[c], 64, x, residual, COUNT, encoded);
+		check_int(bnet_codec_decode(codecs[c], 64, encoded, bytes, y, COUNT), 0);
+		for (size_t i = 0; i < COUNT; i++)
+			check(i / 64 == 1 ? isnan(y[i]) : residual[i] == sum[i] - y[i]);
+		check(residual[71] == 5);
+		bnet_codec_add_loss(codecs[c], 64, encoded, sum, COUNT, 2, residual);
+		for (size_t i = 0; i < COUNT; i++)
+			check(i / 64 == 1 || residual[i] == 3 * (sum[i] - y[i]));
+		check(residual[71] == 5);
+	}
+}
+
 /* Who looks for an overflow, as a gradient scaler does, finds it on every rank; other blocks are not touched by it. */
 static void not_finite(void)
 {
@@ -165,6 +193,7 @@ int main(void)
 	bounds();
 	bits();
 	adds();
+	residuals();
 	not_finite();
 	extremes();
 	return 0;

@@ -28,8 +28,20 @@ static void check_error(struct rank *rank, int rc, int expected, const char *wor
 static void bad_arguments(struct rank *rank)
 {
 	bnet_coll_t *coll = rank->coll;
+	const bnet_op_t integers = {.kind = BNET_COLL_ALLREDUCE_Q,
+				    .dtype = BNET_INT32,
+				    .codec = BNET_CODEC_U8,
+				    .block = 32};
 	int32_t x = 1, y = 0;
 
+	check_error(rank, bnet_coll_run(coll, &integers), -EINVAL, "only float32");
+	check_error(rank, bnet_coll_allreduce_q(coll, &x, &y, 1, BNET_MAX, BNET_CODEC_U8, 32, NULL), -EINVAL,
+		    "allreduce_q: only sums and averages");
+	check_error(rank, bnet_coll_allreduce_q(coll, &x, &y, 1, BNET_SUM, 3, 32, NULL), -EINVAL, "codec 3");
+	check_error(rank, bnet_coll_reduce_scatter_q(coll, &x, &y, 1, BNET_SUM, BNET_CODEC_U4, 48, NULL), -EINVAL,
+		    "reduce_scatter_q: codec 2 with blocks of 48");
+	check_error(rank, bnet_coll_allreduce_q(coll, &x, &y, SIZE_MAX / 2, BNET_SUM, BNET_CODEC_U8, 32, NULL), -EINVAL,
+		    "too many");
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, 99, BNET_SUM, BNET_ALGO_AUTO), -EINVAL, "99");
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, 77, BNET_ALGO_AUTO), -EINVAL, "77");
 	check_error(rank, bnet_coll_allreduce(coll, &x, &y, 1, BNET_INT32, BNET_SUM, 55), -EINVAL, "55");
@@ -86,10 +98,21 @@ static void timed_out(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
-/* The last rank leaves in the middle; all others fail, including those that exchange nothing with it. */
-static void peer_dies(struct rank *rank)
+enum { COUNT = 100000 };
+
+static int allreduce(struct rank *rank, float *buf)
 {
-	enum { COUNT = 100000 };
+	return bnet_coll_allreduce(rank->coll, buf, buf, COUNT, BNET_FLOAT32, BNET_SUM, BNET_ALGO_RING);
+}
+
+static int compressed(struct rank *rank, float *buf)
+{
+	return bnet_coll_allreduce_q(rank->coll, buf, buf, COUNT, BNET_SUM, BNET_CODEC_U4, 64, NULL);
+}
+
+/* The last rank leaves in the middle; all others fail, including those that exchange nothing with it. */
+static void dies_in(struct rank *rank, int (*reduce)(struct rank *rank, float *buf))
+{
 	float *buf = calloc(COUNT, sizeof(float));
 	int rc = 0;
 
@@ -101,13 +124,42 @@ static void peer_dies(struct rank *rank)
 	} else {
 		bnet_coll_set_timeout(rank->coll, 100); /* ends a hang, with another error */
 		for (int i = 0; i < 1000 && rc == 0; i++)
-			rc = bnet_coll_allreduce(rank->coll, buf, buf, COUNT, BNET_FLOAT32, BNET_SUM, BNET_ALGO_RING);
+			rc = reduce(rank, buf);
 		if (rc != -EREMOTEIO && rc != -EIO)
 			fprintf(stderr, "rank %d: %d: %s\n", rank->rank, rc, bnet_coll_error(rank->coll));
 		check(rc == -EREMOTEIO || rc == -EIO);
 		check(strstr(bnet_coll_error(rank->coll), "allreduce") != NULL);
 		check(strstr(bnet_coll_error(rank->coll), "lost rank") != NULL);
 		check_int(bnet_coll_barrier(rank->coll), rc);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free(buf);
+}
+
+static void peer_dies(struct rank *rank)
+{
+	dies_in(rank, allreduce);
+}
+
+static void peer_dies_compressed(struct rank *rank)
+{
+	dies_in(rank, compressed);
+}
+
+/* Rank 1 takes no part. */
+static void compressed_alone(struct rank *rank)
+{
+	float *buf = calloc(COUNT, sizeof(float));
+	pthread_t thread;
+
+	check(buf != NULL);
+	if (rank->rank == 0 && atomic_load(&rank->group->flag)) {
+		check_int(pthread_create(&thread, NULL, abort_thread, rank), 0);
+		check_error(rank, compressed(rank, buf), -ECANCELED, "allreduce_q: aborted");
+		check_int(pthread_join(thread, NULL), 0);
+	} else if (rank->rank == 0) {
+		bnet_coll_set_timeout(rank->coll, 0.2);
+		check_error(rank, compressed(rank, buf), -ETIMEDOUT, "waits for rank 1");
 	}
 	pthread_barrier_wait(&rank->group->barrier);
 	free(buf);
@@ -148,6 +200,31 @@ static void reductions_differ(struct rank *rank)
 
 	check_error(rank, rc, -EPROTO, "sum of float32");
 	check_error(rank, rc, -EPROTO, "maximum of float32");
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+static void codecs_differ(struct rank *rank)
+{
+	float *buf = calloc(COUNT, sizeof(float));
+	const int codec = rank->rank == 0 ? BNET_CODEC_U8 : BNET_CODEC_U4;
+	int rc;
+
+	check(buf != NULL);
+	rc = bnet_coll_allreduce_q(rank->coll, buf, buf, COUNT, BNET_AVG, codec, 512, NULL);
+	check_error(rank, rc, -EPROTO, "average of float32 in 8 bits, blocks of 512");
+	check_error(rank, rc, -EPROTO, "average of float32 in 4 bits, blocks of 512");
+	pthread_barrier_wait(&rank->group->barrier);
+	free(buf);
+}
+
+static void blocks_differ(struct rank *rank)
+{
+	float buf[200] = {0};
+	const size_t block = rank->rank == 0 ? 32 : 64;
+	int rc = bnet_coll_reduce_scatter_q(rank->coll, buf, buf, 100, BNET_SUM, BNET_CODEC_U8, block, NULL);
+
+	check_error(rank, rc, -EPROTO, "blocks of 32");
+	check_error(rank, rc, -EPROTO, "blocks of 64");
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
@@ -220,9 +297,15 @@ int main(void)
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, failures[i]);
 		run_group(&checking, versions[v], 2, calls_differ);
 		run_group(&checking, versions[v], 2, reductions_differ);
+		run_group(&checking, versions[v], 2, codecs_differ);
+		run_group(&checking, versions[v], 2, blocks_differ);
+		run_group(&(struct group){.prepare = connect_rank, .flag = true}, versions[v], 2, compressed_alone);
+		run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, compressed_alone);
 		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
-		for (int nranks = 2; nranks <= 4; nranks++)
+		for (int nranks = 2; nranks <= 4; nranks++) {
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
+			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies_compressed);
+		}
 	}
 	return 0;
 }

@@ -108,6 +108,54 @@ static void in_order(struct rank *rank)
 	free(value);
 }
 
+/* What callbacks post, while their operation has its turn, runs before what was posted earlier by others. */
+struct callbacks {
+	bnet_queue_t *queue;
+	bnet_ticket_t *of;
+	float *value;
+	bnet_ticket_t *child;
+};
+
+static void *call_back(void *arg)
+{
+	struct callbacks *callbacks = arg;
+	bnet_op_t op = sum(callbacks->value, callbacks->value, 1);
+
+	check_int(bnet_ticket_wait(callbacks->of, TIMEOUT_S), 0);
+	bnet_queue_enter(callbacks->queue, callbacks->of);
+	check_int(bnet_queue_post(callbacks->queue, &op, TIMEOUT_S, &callbacks->child), 0);
+	bnet_queue_leave(callbacks->queue, callbacks->of);
+	return NULL;
+}
+
+static void turns(struct rank *rank)
+{
+	bnet_queue_t *queue = queue_of(rank);
+	bnet_ticket_t *first, *later;
+	float value = 1, other = 1;
+	bnet_op_t op = sum(&value, &value, 1), after = sum(&other, &other, 1);
+	struct callbacks callbacks = {.queue = queue, .value = &value};
+	pthread_t thread;
+
+	check_int(bnet_queue_post(queue, &op, TIMEOUT_S, &first), 0);
+	check_int(bnet_queue_hold(queue, first), 1); /* no rows yet: it cannot be over */
+	check_int(bnet_queue_hold(queue, first), 0);
+	check_int(bnet_queue_post(queue, &after, TIMEOUT_S, &later), 0);
+	callbacks.of = first;
+	connect_queue(rank, queue);
+	check_int(bnet_ticket_wait(first, TIMEOUT_S), 0);
+	check_int(bnet_ticket_over(later), 0); /* the turn */
+	check_int(pthread_create(&thread, NULL, call_back, &callbacks), 0);
+	check_int(pthread_join(thread, NULL), 0);
+	check_int(bnet_ticket_wait(later, TIMEOUT_S), 0);
+	check_int(bnet_ticket_over(callbacks.child), 1); /* it was first */
+	check_int(bnet_queue_hold(queue, later), 0);     /* over */
+	bnet_ticket_release(first);
+	bnet_ticket_release(later);
+	bnet_ticket_release(callbacks.child);
+	end(rank, queue);
+}
+
 static void without_rows(struct rank *rank)
 {
 	bnet_queue_t *queue = queue_of(rank);
@@ -229,6 +277,7 @@ int main(void)
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
+	run_group(&(struct group){0}, 12, 2, turns);
 	run_group(&(struct group){0}, 12, 1, without_rows);
 	for (int shares = 0; shares < 2; shares++)
 		for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++)
