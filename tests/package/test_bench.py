@@ -133,6 +133,32 @@ def test_the_backend_takes_turns_with_gloo_in_processes_of_its_own(tmp_path: Pat
     assert any(line.startswith("torch+bagua against gloo: ") for line in record["summary"])
 
 
+@pytest.mark.parametrize("codec", ["u8", "u4"])
+def test_codes_take_turns_with_elements(tmp_path: Path, codec: str) -> None:
+    options = ["--codec", codec, "--block", "64", "--redop", "avg", "--ranks", "3", "--min", "12", "--max", "800K"]
+    record = results(tmp_path, *options, "--factor", "256", *QUICK)
+    name, bits = f"bagua+{codec}", codec[1:]
+    assert [row["transport"] for row in record["results"]] == ["bagua", name] * 3
+    assert record["transports"][name].endswith(f", {bits} bits for each element, a range for each 64 of them")
+    assert record["config"]["block"] == 64
+    assert any(line.startswith(f"{name} against bagua: ") for line in record["summary"])
+
+
+def test_what_the_figures_of_codes_mean_is_said() -> None:
+    run = bench("--codec", "u8", "--transport", "bagua+u4", "--max", "4", *QUICK)
+    assert run.returncode == 0, run.stderr
+    told = next(line for line in run.stdout.splitlines() if "the codec's bound" in line)
+    assert told.startswith("# bagua+u8 and bagua+u4: ")
+    assert "bandwidths count the bytes of the elements, as nccl-tests does" in told
+
+
+def test_only_an_allreduce_of_float32_is_compressed() -> None:
+    for options in (["--op", "broadcast"], ["--dtype", "float16"], ["--redop", "max"]):
+        run = bench("--codec", "u8", *options, "--max", "4", *QUICK)
+        assert run.returncode == 1
+        assert "bagua+u8 cannot be measured: only an allreduce of float32, sum or avg, can be compressed" in run.stderr
+
+
 def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
     record = results(
         tmp_path, "--model", "resnet50", "--dtype", "float16", "--transport", "bagua", "--iters", "1", "--rounds", "1"
@@ -243,8 +269,8 @@ def test_a_rank_that_never_comes_is_named() -> None:
         (["--dtype", "float8"], "not one of int8"),
         (
             ["--transport", "bagua,ucx"],
-            "'ucx' is not a network to compare; with --device cpu: bagua, nccl-socket, gloo, torch+bagua; "
-            "with --device cuda: nccl+bagua, nccl",
+            "'ucx' is not a network to compare; with --device cpu: bagua, bagua+u8, bagua+u4, nccl-socket, gloo, "
+            "torch+bagua; with --device cuda: nccl+bagua, nccl",
         ),
         (["--min", "64", "--max", "4"], "below the smallest"),
         (["--min", "lots"], "is not a size"),
@@ -253,6 +279,9 @@ def test_a_rank_that_never_comes_is_named() -> None:
         (["--ranks", "1"], "nothing travels between fewer than 2 ranks, and 1 was asked for"),
         (["--ranks", "121"], "up to 120 ranks"),
         (["--rank", "1"], "--rendezvous"),
+        (["--codec", "u16"], "not one of u8, u4"),
+        (["--codec", "u8", "--device", "cuda"], "--codec goes with --device cpu"),
+        (["--codec", "u8", "--block", "100"], "100 is no multiple of 32"),
     ],
 )
 def test_wrong_usage_ends_with_status_2_and_the_reason(arguments: list[str], reason: str) -> None:

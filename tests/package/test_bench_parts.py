@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import struct
@@ -154,6 +155,25 @@ def test_data_in_the_wrong_place_does_not_pass(dtype: str, pages: int) -> None:
         memory = memoryview(bytearray(4096))
         stream.fill(memory, pages * count, count)
         assert stream.wrong(memory, 0, count) > count // 10
+
+
+@pytest.mark.parametrize(("change", "beyond"), [(0, 0), (0.99, 0), (-0.99, 0), (1.01, 1), (-1.01, 1), (math.nan, 1)])
+def test_what_codes_may_lose_is_not_wrong(change: float, beyond: int) -> None:
+    element = elements.TYPES["float32"]
+    stream, most = elements.reduced(element, "sum", 2), elements.tolerance(element, "sum", 2, 15)
+    memory = memoryview(bytearray(400_000 * element.size))
+    stream.fill(memory, 7, 400_000)
+    numbers = memory.cast("f")
+    numbers[300_000] += change * most
+    assert stream.beyond(memory, 7, 400_000, most) == beyond
+
+
+@pytest.mark.parametrize("redop", ["sum", "avg"])
+@pytest.mark.parametrize("nranks", [2, 3, 16])
+def test_codes_lose_little_of_the_data(redop: str, nranks: int) -> None:
+    """Elements are up to 15: eight bits must not let a wrong average pass."""
+    most = elements.tolerance(elements.TYPES["float32"], redop, nranks, 255)
+    assert 0 < most < (0.1 if redop == "avg" else 0.1 * nranks)
 
 
 # ---- figures ----

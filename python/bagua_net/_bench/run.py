@@ -124,6 +124,12 @@ class _Listener:
 
 def _note(config: Config) -> str:
     """What the figures are not; "" where they are what the columns say."""
+    compressed = [name for name in config.transports if name.startswith("bagua+u")]
+    if compressed:
+        return (
+            f"{' and '.join(compressed)}: results are checked against the codec's bound; bandwidths count the bytes of "
+            "the elements, as nccl-tests does, not those of the codes"
+        )
     if config.device != "emulated":
         return ""
     from .transports import emulated  # only where it is measured

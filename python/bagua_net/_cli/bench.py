@@ -21,7 +21,7 @@ from .optional_value import OptionalValueCommand
 _EMULATED = "emulated"
 _OTHER = "nccl+other"
 _TRANSPORTS = {
-    "cpu": ("bagua", "nccl-socket", "gloo", "torch+bagua"),
+    "cpu": ("bagua", "bagua+u8", "bagua+u4", "nccl-socket", "gloo", "torch+bagua"),
     "cuda": ("nccl+bagua", "nccl"),
     _EMULATED: ("nccl+bagua", "nccl", _OTHER),
 }
@@ -55,6 +55,21 @@ def _transports(text: str, device: str) -> tuple[str, ...]:
             known = "; ".join(f"with {_OPTIONS[kind]}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
             raise typer.BadParameter(f"{name!r} is not a network to compare; {known}")
     return names
+
+
+def _with_codec(names: tuple[str, ...], codec: str, device: str) -> tuple[str, ...]:
+    """The compressed allreduce beside the networks that are named, or beside the same network uncompressed."""
+    if not codec:
+        return names
+    if device != "cpu":
+        raise typer.BadParameter("codes are sent by the library's own collectives: --codec goes with --device cpu")
+    return tuple(dict.fromkeys((f"bagua+{codec}", *(names or ("bagua",)))))
+
+
+def _block(block: int) -> int:
+    if block % 32:
+        raise typer.BadParameter(f"{block} is no multiple of 32")
+    return block
 
 
 def _emulated_transports(names: tuple[str, ...], net_plugin: str) -> tuple[str, ...]:
@@ -133,7 +148,7 @@ Transport = Annotated[
     typer.Option(
         help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
         f"(with --device cuda: {', '.join(_TRANSPORTS['cuda'])}; with --nccl: {', '.join(_TRANSPORTS[_EMULATED])}); "
-        "default: all that are available except torch+bagua."
+        "default: all that are available except torch+bagua and those of --codec."
     ),
 ]
 Device = Annotated[
@@ -150,6 +165,18 @@ NcclOption = Annotated[
 ]
 NetPlugin = Annotated[
     str, typer.Option(metavar="PATH", help="With --nccl: one more network, that of any other plugin for NCCL.")
+]
+Codec = Annotated[
+    str,
+    typer.Option(
+        callback=_one_of(("u8", "u4")),
+        help="An allreduce of float32 (sum or avg) that sends codes, u8: of 8 bits for each element, or u4: of 4. It "
+        "is measured beside bagua, or what --transport names.",
+    ),
+]
+BlockSize = Annotated[
+    int,
+    typer.Option("--block", min=32, max=4096, callback=_block, help="Elements with a range of their own, in codes."),
 ]
 Iters = Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")]
 Warmup = Annotated[int, typer.Option(min=1, help="Calls before the first round.")]
@@ -180,6 +207,8 @@ def bench(
     device: Device = "cpu",
     nccl: NcclOption = "",
     net_plugin: NetPlugin = "",
+    codec: Codec = "",
+    block: BlockSize = 512,
     iters: Iters = 0,
     warmup: Warmup = 1,
     rounds: Rounds = 5,
@@ -202,7 +231,7 @@ def bench(
         raise typer.BadParameter("a model's gradients are reduced: --model goes with --op allreduce only")
     placement = _place(ranks, rank, rendezvous)
     device = _device(device, nccl, net_plugin, dev)
-    names = _transports(transport, device)
+    names = _with_codec(_transports(transport, device), codec, device)
     if device == _EMULATED:
         names = _emulated_transports(names, net_plugin)
         _check_average(redop, op, dtype, placement.nranks)
@@ -218,6 +247,7 @@ def bench(
         nccl=nccl,
         net_plugin=net_plugin,
         dev=dev,
+        block=block,
         iters=iters,
         warmup=warmup,
         rounds=rounds,

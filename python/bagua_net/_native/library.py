@@ -21,7 +21,7 @@ from .._errors import LibraryNotFound, LibraryUnusable
 from .plugin import header_path, plugin_path
 
 #: The required result of ``bnet_abi_version()``; the header says when it is raised.
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 #: Allocates and reads C data. :func:`load` adds the declarations.
 ffi = cffi.FFI()
@@ -56,6 +56,9 @@ def use(library: Path) -> None:
 QUICK: dict[str, tuple[Any, ...]] = {
     "bnet_messages_recv": (ctypes.c_int, _P, _P, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64, _P),
     "bnet_messages_send": (ctypes.c_int, _P, _P, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64, _P),
+    "bnet_queue_enter": (None, _P, _P),
+    "bnet_queue_hold": (ctypes.c_int, _P, _P),
+    "bnet_queue_leave": (None, _P, _P),
     "bnet_queue_post": (ctypes.c_int, _P, _P, ctypes.c_double, _P),
     "bnet_ticket_over": (ctypes.c_int, _P),
     "bnet_ticket_release": (None, _P),

@@ -16,7 +16,7 @@ from ... import _sizes
 from ..workload.result import Row
 
 #: The first of these in a run is compared with each other transport.
-_LEADING = ("bagua", "nccl+bagua", "torch+bagua", "nccl+other")
+_LEADING = ("bagua+u8", "bagua+u4", "bagua", "nccl+bagua", "torch+bagua", "nccl+other")
 
 _NOISE = 0.02
 _FEWEST_PAIRS = 3

@@ -141,7 +141,7 @@ class Bench:
     # ---- one turn ----
 
     def _checked(self, name: str, jobs: list[Job], calls: list[Bound]) -> int:
-        """Does every job once on known data; returns the number of wrong elements."""
+        """Does every job once on known data; returns the number of elements that are wrong, or too far from right."""
         op, nranks = self._config.operation, self._config.nranks
         for job in jobs:
             if not op.in_place:
@@ -156,7 +156,11 @@ class Bench:
             at = 0
             for part in op.result(self._rank, nranks, job.count):
                 found = job.receive[at : at + part.count * self._config.element.size]
-                wrong += self._streams.source(part.source).wrong(found, part.start, part.count)
+                expected = self._streams.source(part.source)
+                if bound.tolerance:
+                    wrong += expected.beyond(found, part.start, part.count, bound.tolerance)
+                else:
+                    wrong += expected.wrong(found, part.start, part.count)
                 at += len(found)
         return wrong
 

@@ -59,6 +59,8 @@ class Bound:
     """Copies the job's buffers to the memory that the network uses."""
     pull: Call = _nothing
     """Copies the result back into the job's buffers."""
+    tolerance: float = 0
+    """How far an element of the result may be from the exact one."""
     chosen: Callable[[], str] = _no_choice
     """What the network chose for the calls since the binding, such as an algorithm; "": it does not say."""
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Networks with NCCL's plugin interface, driven by the library's collectives: ours, and NCCL's own sockets."""
+"""Networks with NCCL's plugin interface, driven by the library's collectives: ours, and NCCL's own sockets.
+
+Over ours the library also sends codes instead of elements: its compressed allreduce.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from ..._native import library
 from ..._nccl import socket_network
 from ..workload.config import Config
-from ..workload.elements import REDUCTIONS, TYPES
+from ..workload.elements import REDUCTIONS, TYPES, tolerance
 from .base import Bound, Job, Kind, NetworkFailed, Place, Unavailable
 
 #: The version of our own table that is measured: the newest.
@@ -93,6 +96,38 @@ class NetTransport:
         self._coll = self._ffi.NULL
 
 
+@dataclass(frozen=True)
+class Codec:
+    """A codec of float32."""
+
+    code: int
+    """BNET_CODEC_… of bagua_net.h."""
+    bits: int
+
+
+class CompressedTransport(NetTransport):
+    """The library's compressed allreduce over one table."""
+
+    def __init__(self, name: str, table: Table, config: Config, place: Place, codec: Codec) -> None:
+        super().__init__(name, table, config, place)
+        self._codec = codec
+        self._block = config.block
+
+    def bind(self, job: Job) -> Bound:
+        function, coll, check = self._lib.bnet_coll_allreduce_q, self._coll, self._check
+        send, receive = self._ffi.from_buffer(job.send), self._ffi.from_buffer(job.receive)
+        redop, code, block = REDUCTIONS[job.redop], self._codec.code, self._block
+        no_residual = self._ffi.NULL
+
+        def call() -> None:
+            rc = function(coll, send, receive, job.count, redop, code, block, no_residual)
+            if rc != 0:
+                check(rc)
+
+        most = tolerance(TYPES[job.dtype], job.redop, self._nranks, 2**self._codec.bits - 1)
+        return Bound(call, tolerance=most)
+
+
 # ---- ours ----
 
 
@@ -150,5 +185,23 @@ def _opener(name: str, table: Callable[[], Table]) -> Callable[[Config, Place], 
     return lambda config, place: NetTransport(name, table(), config, place)
 
 
+def _compressed(name: str, codec: Codec) -> Kind:
+    def describe(config: Config) -> str:
+        if config.op != "allreduce" or config.dtype != "float32" or config.redop not in ("sum", "avg"):
+            raise Unavailable("only an allreduce of float32, sum or avg, can be compressed")
+        return f"{_describe_bagua(config)}, {codec.bits} bits for each element, a range for each {config.block} of them"
+
+    return Kind(
+        name,
+        describe,
+        lambda config, place: CompressedTransport(name, _bagua_table(), config, place, codec),
+        on_request=True,
+    )
+
+
+#: By the names of --codec.
+CODECS = {"u8": Codec(1, 8), "u4": Codec(2, 4)}
+
 BAGUA = Kind("bagua", _describe_bagua, _opener("bagua", _bagua_table))
 NCCL_SOCKET = Kind("nccl-socket", _describe_socket, _opener("nccl-socket", _socket_table))
+COMPRESSED = tuple(_compressed(f"bagua+{name}", codec) for name, codec in CODECS.items())

@@ -23,7 +23,7 @@ def kinds(device: str) -> dict[str, Kind]:
     else:
         from . import gloo, nccl_net, torch_bagua
 
-        rows = (nccl_net.BAGUA, nccl_net.NCCL_SOCKET, gloo.GLOO, torch_bagua.TORCH_BAGUA)
+        rows = (nccl_net.BAGUA, *nccl_net.COMPRESSED, nccl_net.NCCL_SOCKET, gloo.GLOO, torch_bagua.TORCH_BAGUA)
     return {row.name: row for row in rows}
 
 

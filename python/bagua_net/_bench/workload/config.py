@@ -40,6 +40,8 @@ class Config:
     """The plugin of the network nccl+other."""
     dev: int = 0
     """The network's device."""
+    block: int = 512
+    """Elements with a range of their own, where codes are sent."""
     iters: int = 0
     """Calls per round; 0: as many as fit in ``seconds``."""
     warmup: int = 1

@@ -4,6 +4,7 @@
 A rank's data is an endless stream of small whole numbers, drawn from a generator seeded by the rank, that repeats
 after :data:`PERIOD` elements: a prime, so that no block of a power of two looks like another. Sums, products and
 averages over all ranks stay within the range that the type represents exactly: a result is right or wrong, never close.
+Only what was sent as codes may be close: :func:`tolerance`.
 """
 
 from __future__ import annotations
@@ -134,6 +135,17 @@ class Stream:
                 wrong += sum(map(operator.ne, *pair))
         return wrong
 
+    def beyond(self, found: memoryview, start: int, count: int, most: float) -> int:
+        """The number of elements, of float32, that differ from those by more than ``most``."""
+        beyond = 0
+        for position, expected in self.chunks(start, count):
+            chunk = found[position : position + len(expected)]
+            if chunk != expected:
+                pair = (memoryview(data).cast("B").cast("f") for data in (chunk, expected))
+                near = map(float(most).__ge__, map(abs, map(operator.sub, *pair)))  # NaN is not near
+                beyond += len(expected) // self.element.size - sum(near)
+        return beyond
+
 
 def inputs(element: ElementType, redop: str, nranks: int) -> list[Stream]:
     """Each rank's stream."""
@@ -145,3 +157,17 @@ def reduced(element: ElementType, redop: str, nranks: int) -> Stream:
     """The stream that reducing all ranks' streams must give."""
     columns = zip(*(_INPUTS[redop](rank, nranks, element.largest) for rank in range(nranks)), strict=True)
     return Stream(element.encode([_REDUCE[redop](list(column)) for column in columns]), element)
+
+
+def tolerance(element: ElementType, redop: str, nranks: int, largest: int) -> float:
+    """How far an element of a compressed allreduce may be from the exact one: half a step of each rank's code, and half
+    a step of the result's (``bnet_coll_allreduce_q`` in bagua_net.h). A step is the range of all data by ``largest``,
+    the largest code, which is no less than that of a block. A thousandth more for what float32 rounds.
+    """
+    columns = [_INPUTS[redop](rank, nranks, element.largest) for rank in range(nranks)]
+    lost = sum(max(column) - min(column) for column in columns) / largest / 2
+    if redop == "avg":
+        lost /= nranks
+    results = [_REDUCE[redop](list(row)) for row in zip(*columns, strict=True)]
+    again = (max(results) - min(results) + 2 * lost) / largest / 2
+    return (lost + again) * 1.001

@@ -29,7 +29,7 @@ class Row:
     iters: int
     """Calls in a round."""
     wrong: int
-    """Elements that differ from the exact result, over all ranks and checks."""
+    """Elements that differ from the exact result, by more than a codec may lose, over all ranks and checks."""
     used: list[float]
     """Processor seconds per call of each round: of all threads of a rank's process, the mean of the ranks."""
     chosen: str = ""
