@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "drivers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 
 import torch
 import torch.distributed as dist

@@ -163,10 +163,12 @@ def _reporter(here: Here, group: Any) -> threading.Thread | None:
     if here.rank != 0:
         here.hear("asked")
         dist.barrier(group)
+        dist.barrier(group)
         return None
     future = dist.barrier(group, async_op=True).get_future()
     here.say("asked")
     future.wait()
+    dist.barrier(group)  # which comes after the future's callbacks: the next one finds nothing before it
     return next(thread for thread in threading.enumerate() if thread.name == f"group {group.group_name} futures")
 
 

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -99,6 +103,81 @@ def test_tensors_of_other_devices_go_to_the_other_backend(ranks: Ranks) -> None:
     assert mixed == native
 
 
+class Stranger(dist.ProcessGroupGloo):  # type: ignore[misc]
+    """A backend that torch does not know, for GPUs. It tells which one torch gave it; its operations are gloo's."""
+
+    supports_splitting = True  # torch connects only such backends in advance
+    made: ClassVar[list[Stranger]] = []
+
+    def __init__(self, options: Any, _: Any) -> None:
+        super().__init__(options.store, options.group_rank, options.group_size, options.timeout)
+        group = getattr(options, "process_group", None)  # torch >= 2.14
+        self.told = [] if group is None else [f"made for {group.bound_device_id}"]
+        self.made.append(self)
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self.told.append(f"connected to {device}")
+
+
+def _with_stranger(cpu: str) -> str:
+    if not hasattr(dist.Backend, "STRANGER"):
+        dist.Backend.register_backend("stranger", Stranger, extended_api=True, devices=["cuda"])
+    return f"cpu:{cpu},cuda:stranger"
+
+
+def bound(here: Here, cpu: str) -> list[str]:
+    """What the backend of a group that is bound to a GPU was told."""
+    group = dist.new_group(backend=_with_stranger(cpu), device_id=torch.device("cuda:1"))
+    told = Stranger.made.pop().told
+    dist.barrier()  # the group's own would be on its device
+    dist.destroy_process_group(group)
+    return told
+
+
+@_TWO
+def test_the_other_backend_learns_of_the_groups_device(ranks: Ranks) -> None:
+    """It is made for it and connected to it once, as beside torch's own backends."""
+    ours, native = ranks.run(bound, "bagua_net"), ranks.run(bound, "gloo")
+    assert ours == native
+    assert all(told[-1:] == ["connected to cuda:1"] for told in ours)
+
+
+def _registered() -> dict[str, int]:
+    """How much is in each of torch's registers of groups."""
+    world = dist.distributed_c10d._world
+    return {name: len(getattr(world, name)) for name in dir(world) if name.startswith("pg_")}
+
+
+def forgotten(here: Here) -> list[list[bool]]:
+    """Whether torch's flight recorders of the other backends (torch >= 2.15) live: with the group, and after it."""
+    before, recorders = _registered(), []
+    hook = getattr(dist.distributed_c10d, "FlightRecorderHook", None)
+
+    def attach(*arguments: Any) -> Any:
+        made = hook.attach(*arguments)
+        recorders.append(weakref.ref(made))
+        return made
+
+    with mock.patch.object(dist.distributed_c10d, "FlightRecorderHook", SimpleNamespace(attach=attach), create=True):
+        group = dist.new_group(backend=_with_stranger("bagua_net"))
+    Stranger.made.clear()
+    gc.collect()
+    living = [[recorder() is not None for recorder in recorders]]
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert _registered() == before
+    return [*living, [recorder() is not None for recorder in recorders]]
+
+
+@_TWO
+def test_torch_keeps_nothing_of_a_destroyed_mixed_group(ranks: Ranks) -> None:
+    for living, left in ranks.run(forgotten):
+        assert all(living)
+        assert not any(left)
+
+
 def asked(here: Here, backend: str) -> str:
     told = refusal(lambda: dist.new_group(backend=backend))
     dist.barrier()
@@ -107,9 +186,37 @@ def asked(here: Here, backend: str) -> str:
 
 @_TWO
 def test_a_backend_that_this_torch_does_not_have(ranks: Ranks) -> None:
-    """With a GPU and NCCL the group is made; without them torch says what it lacks."""
-    for told in ranks.run(asked, "cpu:bagua_net,cuda:nccl"):
-        assert told == "accepted" or re.search(r"NCCL built in|no GPUs? found", told), told
+    """With a GPU and NCCL the group is made; without them torch says what it lacks, as beside gloo."""
+    ours, native = (ranks.run(asked, f"cuda:nccl,cpu:{cpu}") for cpu in ("bagua_net", "gloo"))
+    assert ours == native
+
+
+def governed(here: Here, backend: str) -> tuple[str, str]:
+    """What concerns the whole group: timeout, number of collectives, abort. Two refusals."""
+    group = dist.new_group(backend=backend)
+    group.set_timeout(timedelta(seconds=7))
+    assert group._get_backend(_CUDA).options._timeout == timedelta(seconds=7)
+
+    before = group._get_sequence_number_for_group()
+    assert [_total(group, here.rank) for _ in range(3)] == [sum(range(here.size))] * 3
+    _total(group._get_backend(_CUDA), here.rank)  # that one counts for itself
+    assert group._get_sequence_number_for_group() == before + 3
+    merging = refusal(lambda: group.merge_remote_group(here.board, here.size))
+
+    work = group.recv([torch.zeros(3)], (here.rank + 1) % here.size, 0)
+    here.meet("nobody sends")
+    group.abort()
+    waiting = refusal(work.wait)
+    dist.destroy_process_group(group)
+    return merging, waiting
+
+
+@pytest.mark.parametrize("backend", _FORMS)
+@_TWO
+def test_a_mixed_group_is_governed_as_one(ranks: Ranks, backend: str) -> None:
+    for merging, waiting in ranks.run(governed, backend):
+        assert "a group with several backends cannot merge" in merging
+        assert waiting.startswith("DistBackendError: bagua_net, group ")
 
 
 @_TWO

@@ -360,11 +360,11 @@ def test_detail_s_wait_ends_with_the_group(watched: Ranks) -> None:
 def called_in_a_child(here: Here) -> list[str]:
     """A child of fork(), which shares its parent's connection to the store, and none of its threads."""
     group = dist.new_group()
-    dist.barrier(group)
+    dist.barrier(group, async_op=True).get_future().wait()
     holds, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with group._callbacks._changed:
+        with group._ending:
             holds.set()
             forked.wait()
 

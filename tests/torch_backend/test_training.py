@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -119,3 +120,36 @@ def fully_sharded(here: Here) -> None:
 
 def test_fully_sharded_training(ranks: Ranks) -> None:
     ranks.run(fully_sharded)
+
+
+def _trained(model: torch.nn.Module, seeds: Callable[[int], list[int]]) -> list[torch.Tensor]:
+    """seeds: of a step's batches, whose mean loss it is."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        losses = [model(values(torch.float32, (8, 20), seed)).square().mean() for seed in seeds(step)]
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return list(model.parameters())
+
+
+def _three_layers() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 10))
+
+
+def offloaded(here: Here) -> None:
+    """Parameters that live on the CPU are gathered, trained and stored there as by one process with all batches."""
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (here.size,))
+    model = _three_layers()
+    policy = torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=False)
+    for layer in (model[0], model[2], model):
+        torch.distributed.fsdp.fully_shard(layer, mesh=mesh, offload_policy=policy)
+    sharded: list[Any] = _trained(model, lambda step: [10 * step + here.rank])
+    whole = _trained(_three_layers(), lambda step: [10 * step + rank for rank in range(here.size)])
+    assert {each.device.type for each in sharded} == {"cpu"}
+    torch.testing.assert_close([each.full_tensor() for each in sharded], [each.detach() for each in whole])
+
+
+def test_fully_sharded_training_with_offloaded_parameters(ranks: Ranks) -> None:
+    ranks.run(offloaded)

@@ -6,9 +6,10 @@
 >>> dist.init_process_group("bagua_net")         # doctest: +SKIP
 
 It has all collectives of torch.distributed, point-to-point messages with tags and any source, object collectives and
-sub-groups. It takes CPU tensors; ``"cpu:bagua_net,cuda:nccl"`` adds another backend for CUDA tensors to the group. Up
-to torch 2.13, torch.distributed.monitored_barrier works with gloo only and set_timeout does not exist; use the group's
-own :meth:`ProcessGroupBaguaNet.monitored_barrier` and ``set_timeout``.
+sub-groups; besides, :func:`all_reduce_quantized` and :func:`reduce_scatter_quantized`, which send less. It takes CPU
+tensors; ``"cpu:bagua_net,cuda:nccl"`` adds another backend for CUDA tensors to the group. Up to torch 2.13,
+torch.distributed.monitored_barrier works with gloo only and set_timeout does not exist; use the group's own
+:meth:`ProcessGroupBaguaNet.monitored_barrier` and ``set_timeout``.
 
 Every rank needs an address that the others can reach. As for NCCL, ``NCCL_SOCKET_IFNAME`` chooses the interface and the
 ``BAGUA_NET_*`` parameters apply.
@@ -42,7 +43,8 @@ register()
 # Registered even where this raises. _create loads every module, before dynamo is told of their functions.
 from . import _create, _untraced  # noqa: E402, F401
 from ._group import ProcessGroupBaguaNet  # noqa: E402
+from ._quantized import all_reduce_quantized, reduce_scatter_quantized  # noqa: E402
 
 _untraced.exclude(__name__)
 
-__all__ = ["NAME", "ProcessGroupBaguaNet", "register"]
+__all__ = ["NAME", "ProcessGroupBaguaNet", "all_reduce_quantized", "reduce_scatter_quantized", "register"]

@@ -54,53 +54,71 @@ class Collectives:
         Raises:
             RuntimeError: the group was shut down or belongs to the parent process, or no thread can start.
         """
+        self._handle.check()
         limit = self.timeout_s if limit_s is None else limit_s
-        with self._handle as queue:
-            if not self._joined:
-                self._join(queue, limit, now=now)
-            if now:
-                rc = self._run_here(queue, operation, limit, ticket)
-            else:
-                at = library.address
-                rc = self._quick.bnet_queue_post(at(queue), at(operation), limit, ctypes.byref(ticket))
+        if not self._joined:
+            self._join(limit, now=now)
+        if now:
+            rc = self._handle.use(self._run_here, operation, limit, ticket)
+        else:
+            at = library.address(operation)
+            rc = self._handle.call(self._quick.bnet_queue_post, at, limit, ctypes.byref(ticket))
         if rc != 0:
             raise self._refused(rc)
         interrupted = _interrupt.raised() if now else None
         if interrupted is not None:
             raise interrupted
 
+    # ---- what callbacks post ----
+
+    def hold(self, ticket: Ticket) -> bool:
+        """Once this operation is over, none of another thread runs until :meth:`leave`: what its callbacks post comes
+        first, whenever they run. False: it is over already."""
+        return bool(self._handle.use(lambda queue: self._quick.bnet_queue_hold(library.address(queue), ticket)))
+
+    def enter(self, ticket: Ticket) -> None:
+        """This thread runs the callbacks of an operation that was held."""
+        self._handle.use(lambda queue: self._quick.bnet_queue_enter(library.address(queue), ticket))
+
+    def leave(self, ticket: Ticket) -> None:
+        """They have returned."""
+        self._handle.use(lambda queue: self._quick.bnet_queue_leave(library.address(queue), ticket))
+
     def refuse_if_ended(self) -> None:
         """Raises the RuntimeError of :meth:`run` where the group was shut down or belongs to the parent process."""
         self._handle.check()
 
-    def _refused(self, rc: int) -> Exception:
-        if rc != -errno.ESHUTDOWN:
+    def _refused(self, rc: int | None) -> Exception:
+        """``rc``: None where the queue is destroyed, or is the parent process's."""
+        if rc is not None and rc != -errno.ESHUTDOWN:
             return RuntimeError(f"bagua_net, {self._label}: no operation can start: error {-rc}")
         if self._missing:  # the group was ended while this operation looked for the others
             return failed(self._label, self._missing, 0)
+        self._handle.check()
         return RuntimeError(self._ended)
 
     def _run_here(self, queue: Any, operation: Any, limit: float, ticket: Ticket) -> int:
-        before, self._inline = self._inline, threading.get_ident()
-        out = library.ffi.cast("bnet_ticket_t **", ctypes.addressof(ticket))
+        before, out = self._inline, library.ffi.cast("bnet_ticket_t **", ctypes.addressof(ticket))
         try:
+            self._inline = threading.get_ident()
             return int(self._lib.bnet_queue_run(queue, operation, limit, _interrupt.callback(), out))
         finally:
             self._inline = before
 
     def _wait_for_ends(self, seen: int) -> int:
-        with self._handle.held() as queue:
-            return seen if queue is None else int(self._lib.bnet_queue_ended(queue, seen))
+        ended = self._handle.use(self._lib.bnet_queue_ended, seen)
+        return seen if ended is None else ended
 
     # ---- the other ranks ----
 
-    def _join(self, queue: Any, limit: float, *, now: bool) -> None:
-        """Finds the other ranks: here, or on a thread where the caller does not wait."""
+    def _join(self, limit: float, *, now: bool) -> None:
+        """Finds the other ranks: here, or on a thread where the caller does not wait. Interrupted, it may run again."""
+        self._handle.check()
         with self._joining:
             if self._joined:
                 return
             if now:
-                self._find(queue, limit)
+                self._handle.use(self._find, limit)
             else:
                 thread = threading.Thread(target=self._find_for, args=(limit,), name=f"{self._label} rendezvous")
                 thread.daemon = True
@@ -109,12 +127,11 @@ class Collectives:
 
     def _find_for(self, limit: float) -> None:
         try:
-            with self._handle as queue:
-                self._find(queue, limit)
+            self._handle.check()
         except RuntimeError:  # the group ends already, without its operations
-            with self._handle.held() as queue:
-                if queue is not None:
-                    self._lib.bnet_queue_fail(queue, b"the group was shut down before its ranks had met")
+            self._handle.use(self._lib.bnet_queue_fail, b"the group was shut down before its ranks had met")
+        else:
+            self._handle.use(self._find, limit)
 
     def _find(self, queue: Any, limit: float) -> None:
         try:
@@ -133,9 +150,7 @@ class Collectives:
     def abort(self) -> None:
         """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
         self._endpoint.give_up()
-        with self._handle.held() as queue:
-            if queue is not None:
-                self._lib.bnet_coll_abort(self._coll)
+        self._handle.use(lambda _: self._lib.bnet_coll_abort(self._coll))
 
     def close(self) -> None:
         """Waits for the operations in progress, and releases everything. Repeated calls do nothing.
@@ -144,14 +159,15 @@ class Collectives:
         everything is released when it ends. The reporter uses the queue until then, and ends as well.
         """
         self._handle.refuse(self._ended)
-        with self._handle.held() as queue:
-            if queue is not None:
-                self._lib.bnet_queue_close(queue)
-            if queue is not None and self._inline != threading.get_ident():
-                while self._lib.bnet_queue_drain(queue, _SLICE_S) != 0:
-                    pass
-                self.reporter.close()
+        self._handle.use(self._drain)
         self._handle.close()
+
+    def _drain(self, queue: Any) -> None:
+        self._lib.bnet_queue_close(queue)
+        if self._inline != threading.get_ident():
+            while self._lib.bnet_queue_drain(queue, _SLICE_S) != 0:
+                pass
+            self.reporter.close()
 
     def leave_to_parent(self, refusal: str) -> None:
         """In a child of fork(): touches nothing of the library."""

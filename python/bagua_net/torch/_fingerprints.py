@@ -24,6 +24,8 @@ def describe(name: str, tensors: Sequence[torch.Tensor], opts: Any) -> str:
         parts.append(str(getattr(opts.reduceOp, "op", opts.reduceOp)).rpartition(".")[2])
     if hasattr(opts, "rootRank"):
         parts.append(f"root {opts.rootRank}")
+    if hasattr(opts, "bits"):
+        parts.append(f"{opts.bits} bits, blocks of {opts.block}")
     return f"{name}({', '.join(parts)})"
 
 

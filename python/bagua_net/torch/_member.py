@@ -20,7 +20,7 @@ from ._operations import Block, Operations
 from ._rendezvous import Rendezvous
 from ._reporter import Reporter
 from ._roll_call import RollCall
-from ._work import Context, Flights
+from ._work import Context, Flights, Turns
 
 _NO_TIME = timedelta(0)
 
@@ -53,8 +53,8 @@ class Member(Operations):
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
         self._flights = Flights()
-        self._context = self._shared(self._collectives.reporter)
-        self._message_context = self._shared(self._messages.reporter)
+        self._context = self._shared(self._collectives.reporter, self._collectives)
+        self._message_context = self._shared(self._messages.reporter, None)
         self._numbers, self._sequence = itertools.count(1), 0
         self._fingerprints: Fingerprints | None = None
         self._order = threading.RLock()
@@ -63,8 +63,8 @@ class Member(Operations):
         self._ended = False
         _open.add(self)
 
-    def _shared(self, reporter: Reporter) -> Context:
-        return Context(self._label, self._rank, reporter, self._callbacks, self._flights)
+    def _shared(self, reporter: Reporter, turns: Turns | None) -> Context:
+        return Context(self._label, self._rank, turns, reporter, self._callbacks, self._flights)
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""

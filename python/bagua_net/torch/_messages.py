@@ -65,15 +65,16 @@ class Messages:
 
     def _start(self) -> Handle:
         with self._starting:
-            if self._handle is None:
-                self._refuse_if_ended()
-                rows = self._rows()
-                self._refuse_if_ended()  # a signal handler has ended the group meanwhile
-                self._handle = Handle(self._create(rows), self._lib.bnet_messages_destroy)
-                if self._refusal:
-                    self._handle.refuse(self._refusal)
-                    self._handle.close()
-            return self._handle
+            if self._handle is not None:
+                return self._handle
+            self._refuse_if_ended()
+            rows = self._rows()
+            self._refuse_if_ended()  # a signal handler has ended the group meanwhile
+            handle = self._create(rows)
+            if self._refusal:
+                handle.refuse(self._refusal)
+                handle.close()
+            return handle
 
     def _refuse_if_ended(self) -> None:
         if self._refusal:
@@ -85,32 +86,40 @@ class Messages:
         except RankMissing as missing:
             raise failed(self._label, str(missing), 0) from None
 
-    def _create(self, rows: bytes) -> Any:
+    def _create(self, rows: bytes) -> Handle:
         """The library's object for messages. It takes the group over, which nobody else ends from here on."""
+        tagged, messages = library.ffi.new("bnet_tagged_t **"), library.ffi.new("bnet_messages_t **")
         coll, self._endpoint.coll = self._endpoint.coll, library.ffi.NULL
-        if coll == library.ffi.NULL:
-            raise RuntimeError(self._refusal)
-        out = library.ffi.new("bnet_tagged_t **")
-        rc = self._lib.bnet_tagged_create(out, coll, rows)
-        if rc != 0:
-            error = failed(self._label, library.text(self._lib.bnet_coll_error(coll)), rc)
-            self._lib.bnet_coll_destroy(coll)
-            raise self._useless(error)
-        tagged, out = out[0], library.ffi.new("bnet_messages_t **")
-        rc = self._lib.bnet_messages_create(out, tagged)
-        if rc != 0:
-            self._lib.bnet_tagged_destroy(tagged)
-            raise self._useless(failed(self._label, "no thread can start for messages", rc))
-        return out[0]
+        try:
+            if coll == library.ffi.NULL:
+                raise RuntimeError(self._refusal)
+            rc = self._lib.bnet_tagged_create(tagged, coll, rows)
+            if rc != 0:
+                raise failed(self._label, library.text(self._lib.bnet_coll_error(coll)), rc)
+            rc = self._lib.bnet_messages_create(messages, tagged[0])
+            if rc != 0:
+                raise failed(self._label, "no thread can start for messages", rc)
+            self._handle = Handle(messages[0], self._lib.bnet_messages_destroy)
+        except BaseException as error:  # also of a signal handler, after any step
+            if self._handle is None:
+                self._refusal = self._refusal or str(error) or f"{self._label} was interrupted; make a new group"
+                self._destroy(coll, tagged[0], messages[0])
+            raise
+        return self._handle
 
-    def _useless(self, error: Exception) -> Exception:
-        self._refusal = str(error)
-        return error
+    def _destroy(self, coll: Any, tagged: Any, messages: Any) -> None:
+        """Each owns the one before it."""
+        if messages != library.ffi.NULL:
+            self._lib.bnet_messages_destroy(messages)
+        elif tagged != library.ffi.NULL:
+            self._lib.bnet_tagged_destroy(tagged)
+        else:
+            self._lib.bnet_coll_destroy(coll)
 
     def _wait_for_ends(self, seen: int) -> int:
         assert self._handle is not None
-        with self._handle.held() as messages:
-            return seen if messages is None else int(self._lib.bnet_messages_ended(messages, seen))
+        ended = self._handle.use(self._lib.bnet_messages_ended, seen)
+        return seen if ended is None else ended
 
     # ---- the end ----
 
@@ -122,11 +131,8 @@ class Messages:
         because this process and its peers may have been stopped in between.
         """
         self._refuse()
-        if self._handle is None:
-            return
-        with self._handle.held() as messages:
-            if messages is not None:
-                self._finish_sends(messages)
+        if self._handle is not None:
+            self._handle.use(self._finish_sends)
 
     def _finish_sends(self, messages: Any) -> None:
         left, moved, idle_s = self._lib.bnet_messages_sends(messages), self._moved(), 0.0
@@ -157,9 +163,7 @@ class Messages:
         self._refuse()
         self._endpoint.give_up()
         if self._handle is not None:
-            with self._handle.held() as messages:
-                if messages is not None:
-                    self._lib.bnet_messages_stop(messages)
+            self._handle.use(self._lib.bnet_messages_stop)
 
     def close(self) -> None:
         """Releases everything; pending messages fail. Repeated calls do nothing."""

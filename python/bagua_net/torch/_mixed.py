@@ -29,6 +29,16 @@ class Request(NamedTuple):
     def others(self) -> dict[str, str]:
         return {device: name for device, name in self.backends.items() if device != CPU.type}
 
+    def device_of_others(self) -> torch.device | None:
+        return self.device if self.device is not None and self.device.type in self.others() else None
+
+
+class Others(NamedTuple):
+    """torch's own group of the other backends, and torch's flight recorder of it, which records while it is held."""
+
+    group: Any
+    recorder: Any = None
+
 
 def requested() -> Request:
     """The request for the group that torch is making now.
@@ -54,8 +64,8 @@ def requested() -> Request:
     return Request(backends, frame.f_locals.get("device_id"))
 
 
-def make_others(request: Request, options: Any, backend_options: Any) -> Any:
-    """torch's own group of the other backends, which torch forgets again: its owner ends it."""
+def make_others(request: Request, options: Any, backend_options: Any) -> Others:
+    """Made by torch, which then forgets them: their owner ends them."""
     name, others = f"{options.group_id}:others", request.others()
     group, _ = c10d._new_process_group_helper(
         options.group_size,
@@ -66,6 +76,7 @@ def make_others(request: Request, options: Any, backend_options: Any) -> Any:
         name,
         backend_options,
         timeout=options.timeout,
+        device_id=request.device_of_others(),
         group_desc=name,
     )
     world = c10d._world
@@ -73,27 +84,31 @@ def make_others(request: Request, options: Any, backend_options: Any) -> Any:
         register.pop(group, None)
     for groups in world.tags_to_pg.values():
         groups[:] = [known for known in groups if known is not group]
+    recorder = getattr(world, "pg_flight_recorder_hooks", {}).pop(group, None)  # torch >= 2.15
     c10d._unregister_process_group(name)
     first = c10d.Backend.backend_type_map.get(next(iter(others.values())))
     if first is not None:  # beside a backend that it does not know, torch has chosen none, and would warn at the end
         group._set_default_backend(first)
-    return group
+    return Others(group, recorder)
 
 
 class MixedGroup(ProcessGroupBaguaNet):
     """A group with other backends for other devices."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str, others: Any) -> None:
-        """``others``: torch's own group of the same ranks, which ends with this one."""
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str, others: Others) -> None:
+        """``others``: of the same ranks; they end with this group."""
         super().__init__(store, rank, size, timeout, name)
-        self._others = others
+        self._others, self._recorder = others
 
     @property
     def _device_types(self) -> list[torch.device]:
         return [CPU, *self._others._device_types] if self._is_complete() else []
 
     def _get_backend(self, device: torch.device) -> Any:
-        return self if _is_cpu(device) else self._others._get_backend(device)
+        """torch connects a group's backend to its device when it has made the group. The other backend is connected
+        already, and a second time NCCL would make another communicator: while torch makes this group, it has none.
+        """
+        return self if _is_cpu(device) or not self._is_complete() else self._others._get_backend(device)
 
     # ---- operations ----
 
@@ -131,7 +146,7 @@ class MixedGroup(ProcessGroupBaguaNet):
         if len(others) == len(wanted):
             return rest
         part = self._part(new_ranks, timeout, group_name)
-        return None if part is None else self._described(MixedGroup(*part, rest), group_desc)
+        return None if part is None else self._described(MixedGroup(*part, Others(rest)), group_desc)
 
     splitGroup = split_group  # noqa: N815  (C++'s name)
 

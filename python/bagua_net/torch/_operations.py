@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from .._native import library
+from . import _joins as joins
 from . import _observers as observers
 from . import _tensors as tensors
 from ._collectives import Collectives
@@ -195,13 +196,17 @@ class Operations:
 
     # ---- from all ranks to all ----
 
-    def allreduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
-        tensor = tensors.only(tensor_list, "allreduce")
+    def allreduce(self, tensor_list: Sequence[torch.Tensor] | torch.Tensor, opts: Any = None) -> Work:
+        """DDP gives one tensor by itself where it has unused parameters."""
+        tensor = tensor_list if isinstance(tensor_list, torch.Tensor) else tensors.only(tensor_list, "allreduce")
         tensors.check(tensor, "allreduce")
         opts = opts if opts is not None else dist.AllreduceOptions()
         places = tensors.Places([tensor], reads=True)
         call = _reduction("BNET_COLL_ALLREDUCE", places.plain[0], opts.reduceOp)
-        return self._run("all_reduce", [tensor], [call], [tensor], opts, held=places, store=places.store)
+        work = self._run("all_reduce", [tensor], [call], [tensor], opts, held=places, store=places.store)
+        if tensor.numel() == 1 and getattr(opts, "asyncOp", True):
+            joins.keep(work)
+        return work
 
     def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         opts = opts if opts is not None else dist.AllreduceCoalescedOptions()
@@ -307,6 +312,20 @@ class Operations:
         return self._run(
             "reduce_scatter_single", outputs, calls, list(outputs), opts, held=(places, sends), store=places.store
         )
+
+    # ---- compressed: opts are those of _quantized.py, which has checked everything else ----
+
+    def allreduce_quantized(self, tensor: torch.Tensor, residual: torch.Tensor | None, opts: Any) -> Work:
+        call = _reduction("BNET_COLL_ALLREDUCE_Q", tensor, opts.reduceOp) | opts.fields() | _kept(residual)
+        return self._run("all_reduce_quantized", [tensor], [call], [tensor], opts, held=(tensor, residual))
+
+    def reduce_scatter_quantized(
+        self, output: torch.Tensor, tensor: torch.Tensor, residual: torch.Tensor | None, opts: Any
+    ) -> Work:
+        self._check_share(tensor, output, "reduce_scatter_quantized")
+        call = _reduction("BNET_COLL_REDUCE_SCATTER_Q", output, opts.reduceOp) | opts.fields() | _kept(residual)
+        call["send"] = tensors.address(tensor)
+        return self._run("reduce_scatter_quantized", [output], [call], [output], opts, held=(output, tensor, residual))
 
     # ---- all to all ----
 
@@ -463,6 +482,10 @@ def _reduction(kind: str, plain: torch.Tensor, op: Any) -> dict[str, Any]:
     dtype, number = tensors.reduction(plain.dtype, op)
     at = tensors.address(plain)
     return {"kind": kind, "dtype": dtype, "op": number, "count": plain.numel(), "send": at, "recv": at}
+
+
+def _kept(residual: torch.Tensor | None) -> dict[str, Any]:
+    return {} if residual is None else {"residual": library.ffi.cast("float *", residual.data_ptr())}
 
 
 def _exchange(send_counts: Sequence[int], recv_counts: Sequence[int]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
 from torch.futures import Future, collect_all
@@ -26,13 +27,13 @@ _NO_TIME = timedelta(0)
 _EVERY, _LOOKS = 8, 12
 #: The same after a look that has found none that is over: thousands of receives may be posted before the first send.
 _SELDOM = 16
-#: Seconds between two looks whether the thread that ends an operation was interrupted by a handler that has ended it.
-_SLICE_S = 0.1
+#: Seconds between two looks whether another thread has stored what was received.
+_PAUSE_S = 0.001
 
 _NONE: list[Any] = []
+_NOBODY: dict[Any, None] = {}
 
 _init = dist.Work.__init__
-_RLock: Any = type(threading.RLock())
 #: For the step that makes a future known.
 _step = threading.RLock()
 
@@ -83,11 +84,22 @@ class Flights:
             work.leave_to_parent()
 
 
+class Turns(Protocol):
+    """See ``Collectives``."""
+
+    def hold(self, ticket: Ticket) -> bool: ...
+
+    def enter(self, ticket: Ticket) -> None: ...
+
+    def leave(self, ticket: Ticket) -> None: ...
+
+
 class Context(NamedTuple):
     """What the works of a group share. Its collectives have one, and its messages."""
 
     label: str  # the group in errors
     rank: int
+    turns: Turns | None  # keep the order of what callbacks post; None: messages have none
     reporter: Reporter  # fulfils futures, …
     callbacks: Callbacks  # whose callbacks run here
     flights: Flights
@@ -103,14 +115,16 @@ class Work(dist.Work):  # type: ignore[misc]
 
     __slots__ = (
         "_context",
-        "_ending",
         "_error",
         "_future",
         "_held",
         "_over",
+        "_queued",
         "_store",
+        "_storing",
         "_tensors",
         "_tickets",
+        "_turn",
         "_unfulfilled",
         "around_wait",
     )
@@ -142,11 +156,13 @@ class Work(dist.Work):  # type: ignore[misc]
         self._tensors = result
         self._held = held
         self._store = store
-        self._ending = _RLock()
+        self._storing: dict[tuple[int, object], None] = {} if store is not None else _NOBODY
         self._over = False
         self._error = None
         self._future: Any = None  # torch's future of the result
         self._unfulfilled: list[Any] = _NONE  # and the one of the end: who takes it fulfils it
+        self._queued = False  # its callbacks run, or will
+        self._turn = False  # they have one
         self.around_wait = None
 
     def abandon(self) -> None:
@@ -166,8 +182,7 @@ class Work(dist.Work):  # type: ignore[misc]
             state = self._state()
             if not state:
                 return False
-            if self._ending.acquire(blocking=False):
-                self._settle(state)
+            self._settle(state)
         return True
 
     def is_completed(self) -> bool:
@@ -175,9 +190,10 @@ class Work(dist.Work):  # type: ignore[misc]
             state = self._state()
             if not state:
                 return False
+            self._settle(state)
             while not self._over:
-                if self._ending.acquire(timeout=_SLICE_S):
-                    self._settle(state)
+                time.sleep(_PAUSE_S)
+                self._settle(state)
         return True
 
     def _state(self) -> int:
@@ -192,24 +208,40 @@ class Work(dist.Work):  # type: ignore[misc]
         return result
 
     def _settle(self, state: int) -> None:
-        """Once all parts are over, with the lock, which it releases.
-
-        A signal handler may call it in the middle of itself. So may a later caller where a handler has raised: nothing
-        has changed then.
-        """
+        """Once all parts are over: ends it, unless another thread is storing what was received."""
         try:
-            if not self._over:
-                error = None
-                if state < 0:
-                    error = next(self._error_of(ticket) for ticket in self._tickets if ticket.state() < 0)
-                elif self._store is not None:
-                    error = _refused(self._store)
-                self._ended(error)
+            self._try_to_settle(state)
+        except BaseException:  # of a signal handler: the reporter may have left the future to this thread
+            self._try_to_settle(state)
+            raise
+
+    def _try_to_settle(self, state: int) -> None:
+        if not self._over:
+            if state < 0:
+                self._ended(next(self._error_of(ticket) for ticket in self._tickets if ticket.state() < 0))
+            elif (store := self._store) is None:
+                self._ended(None)
+            else:
+                self._store_alone(store)
+        if self._over:
+            self._context.flights.landed(self)
+            if self._future is not None:
+                self._fulfil()
+
+    def _store_alone(self, store: Callable[[], None]) -> None:
+        """Unless another thread does; this thread may, in a handler that has interrupted it there.
+
+        This is not a lock: a signal handler that raises could leave a lock taken. Each thread enters a claim before it
+        stores, the first claim wins, and each thread removes its own.
+        """
+        storing, me = self._storing, (threading.get_ident(), object())
+        try:
+            storing[me] = None
+            (first, _), *_ = list(storing)  # in one step: the dict may change
+            if first == me[0] and not self._over:
+                self._ended(_refused(store))
         finally:
-            self._ending.release()
-        self._context.flights.landed(self)
-        if self._future is not None:
-            self._fulfil()
+            storing.pop(me, None)
 
     def _ended(self, error: Exception | None) -> None:
         if not self._over:  # a handler was faster
@@ -222,8 +254,8 @@ class Work(dist.Work):  # type: ignore[misc]
         return failed(self._context.label, result.reason, result.rc)
 
     def leave_to_parent(self) -> None:
-        """In a child of fork(): another thread may have held the lock."""
-        self._ending = _RLock()
+        """In a child of fork(), which lacks the thread that may have been storing."""
+        self._storing = {}
 
     # ---- for the caller; torch's names ----
 
@@ -256,23 +288,49 @@ class Work(dist.Work):  # type: ignore[misc]
         result. Both see an exception that a callback raises.
         """
         if self._future is None:
-            over = self.is_completed()
-            if self._make_future() and (over or not self._report_later()):
-                fulfilled = self._take_unfulfilled()
-                if fulfilled is not None:
-                    fulfilled.set_result(None)
+            try:
+                self._begin_future()
+            except BaseException:  # of a signal handler: what waits for the callbacks, as a turn does, must not wait
+                self._begin_future()  # for a future that nobody has
+                raise
         return self._future
 
-    def _make_future(self) -> bool:
-        """False: another thread, or a signal handler, has made it meanwhile."""
-        fulfilled = Future()
-        future = fulfilled.then(lambda _: self._outcome())
+    def _begin_future(self) -> None:
+        """May run again after any of its steps."""
+        over = (not self._turn and self.is_completed()) or (not self._gets_turn() and self.is_completed())
+        if over:
+            self._publish(self._fulfilled(), _NONE)
+        else:
+            fulfilled = Future()
+            self._publish(fulfilled.then(lambda _: self._outcome()), [fulfilled])
+        if self._unfulfilled and not self._report_later():
+            self._tell()
+
+    def _gets_turn(self) -> bool:
+        """Before there is a future. Where the operation is over already, callbacks run on the thread that adds them, in
+        the order of its calls."""
+        turns = self._context.turns
+        if not self._turn and turns is not None and not _asked_by_the_reducer():
+            self._turn = True  # to leave a turn that it does not have does no harm, and a handler may raise meanwhile
+            self._turn = turns.hold(self._tickets[-1])
+        return self._turn
+
+    def _publish(self, future: Any, unfulfilled: list[Any]) -> None:
+        """Unless another thread, or a signal handler, has done so meanwhile."""
         with _step:
-            if self._future is not None:
-                return False
-            self._unfulfilled = [fulfilled]
-            self._future = future
-        return True
+            if self._future is None:
+                self._unfulfilled = unfulfilled
+                self._future = future
+
+    def _fulfilled(self) -> Any:
+        """The future of an operation that is over. No Python runs in it where that has succeeded: torch would take what
+        a signal handler raises there for the operation's error."""
+        future = Future()
+        if self._error is None:
+            future.set_result(list(self._tensors))
+            return future
+        future.set_result(None)
+        return future.then(lambda _: self._outcome())
 
     def _report_later(self) -> bool:
         """False: no thread can start; then the future is late rather than lost, and the operation is over."""
@@ -299,16 +357,30 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _fulfil(self) -> None:
         """Callbacks of the future run elsewhere: they may wait for the next operation."""
-        fulfilled = self._take_unfulfilled()
-        if fulfilled is not None:
-            self._context.callbacks.run(lambda: fulfilled.set_result(None))
+        if self._unfulfilled and not self._queued:
+            self._queued = True
+            try:
+                self._context.callbacks.run(self._tell)
+            except BaseException:  # of a signal handler
+                self._queued = False
+                raise
 
-    def _take_unfulfilled(self) -> Any:
-        """Not None once, whichever threads and handlers ask."""
+    def _tell(self) -> None:
+        """Runs the callbacks, once. What they post comes before what others have posted meanwhile, on all ranks."""
         try:
-            return self._unfulfilled.pop()
+            fulfilled = self._unfulfilled.pop()
         except IndexError:
-            return None
+            return
+        turns = self._context.turns
+        if not self._turn or turns is None:
+            fulfilled.set_result(None)
+            return
+        ticket = self._tickets[-1]
+        turns.enter(ticket)
+        try:
+            fulfilled.set_result(None)
+        finally:
+            turns.leave(ticket)
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -394,3 +466,11 @@ class Joint(dist.Work):  # type: ignore[misc]
 
     def synchronize(self) -> None:
         """Host memory needs nothing after :meth:`wait`."""
+
+
+def _asked_by_the_reducer() -> bool:
+    """C++ asks for the future of a bucket, which has no callbacks: a turn would only make the next bucket wait for a
+    thread of Python."""
+    asking = sys._getframe(3)  # get_future
+    frame = asking.f_back
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
