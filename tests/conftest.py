@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 #: Directories with modules that tests of other directories import. A module's name is unique among all of them.
-HELPERS = ("package", "drivers", "netns", "gpu")
+HELPERS = ("package", "drivers", "netns", "gpu", "torch_backend")
 sys.path[:0] = [str(Path(__file__).parent / directory) for directory in HELPERS]
 
 import installed  # noqa: E402

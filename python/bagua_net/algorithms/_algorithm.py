@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What an algorithm is to :func:`attach`: its settings, and the part that runs on one model.
+
+Data flow with DistributedDataParallel: backward fills a bucket of gradients; DDP calls the switchboard, its only hook
+ever; the switchboard passes the bucket to :meth:`Running.reduce` of the algorithm in force; the future that it returns
+carries the averaged bucket. Collectives of an algorithm run on its own group, in the order of the posts, on one thread
+(``_worker.py``) or, for CUDA, on one stream: a hook that starts a second collective from a future's callback would
+start it at another place in the order on each rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+if TYPE_CHECKING:
+    from ._job import Job, Training
+
+
+class Algorithm(ABC):
+    """The settings of an algorithm: a frozen dataclass. All ranks use equal ones; :func:`attach` compares them."""
+
+    #: As :func:`attach` and log lines name it.
+    name: ClassVar[str]
+
+    #: What the ranks average. With "momentum" one optimizer owns the gradients, and nobody may clip them. With
+    #: "weights" the ranks train apart in between: DistributedDataParallel must not send buffers from rank 0, and a
+    #: checkpoint needs the weights and the optimizer of every rank.
+    averages: ClassVar[Literal["gradients", "momentum", "weights"]] = "gradients"
+
+    def settings(self) -> dict[str, Any]:
+        """Plain values by name."""
+        return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
+
+    def check(self, training: Training) -> Mapping[str, Any]:
+        """Before :meth:`start`, and without a message to any rank: what else all ranks must have in common, as plain
+        values by what they are called in a message.
+
+        Raises:
+            ValueError: the model, or the optimizer, is nothing for this algorithm. All ranks learn about it: a rank
+                that raises later, in :meth:`start`, lets the others wait.
+        """
+        return {}
+
+    @abstractmethod
+    def start(self, job: Job) -> Running:
+        """The algorithm at work on the job's DistributedDataParallel. Every rank calls it, after all have passed
+        :meth:`check` and the settings were compared. Where it raises, it leaves no hook on the optimizer or the model
+        but the switchboard, whose target :func:`attach` resets."""
+
+    def start_sharded(self, job: Job, has_replicas: bool) -> Running:
+        """The same with fully_shard. The job's group is that of the shards or, if there are some, of the replicas."""
+        raise ValueError(f"bagua_net.algorithms: {self.name} works on DistributedDataParallel, not on fully_shard")
+
+
+class Running:
+    """An algorithm at work on one model. The thread that runs backward calls :meth:`reduce`; the training loop's, the
+    rest."""
+
+    #: A collective beside the job's runner has failed: the group is not used again.
+    failed: bool = False
+
+    @contextlib.contextmanager
+    def beside_runner(self) -> Iterator[None]:
+        """Around collectives of the job's own group that are not on its runner."""
+        try:
+            yield
+        except BaseException:
+            self.failed = True
+            raise
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """The gradients of a ``torch.distributed.GradBucket``, averaged over the ranks, in its own buffer."""
+        raise NotImplementedError
+
+    def stats(self) -> dict[str, float]:
+        """Counters since :func:`attach`, of this rank: ``elements`` that it contributed, ``bytes`` that it sent."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training needs to go on as if it had not been interrupted. Tensors are by the parameter's name."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` gave. The shapes and names were compared before."""
+
+    def pause(self) -> None:
+        """From now on, gradients are averaged exactly. All ranks call it at the same step."""
+
+    def resume(self) -> None:
+        """The opposite of :meth:`pause`."""
+
+    def stop(self) -> None:
+        """Ends it: no hook of its own remains on the model or the optimizer."""

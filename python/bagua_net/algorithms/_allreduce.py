@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""Gradient all-reduce: exact averages, flat or by nodes, or averages of 16-bit floats."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+
+from ._algorithm import Algorithm, Running
+from ._job import Job
+from ._names import all_gather_single, reduce_scatter_single
+from ._nodes import Nodes, nodes_of
+from ._settings import check_whole
+from ._switchboard import switchboard_of
+
+_WIRE = {"": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class GradientAllReduce(Algorithm):
+    """Averages gradients exactly, or with ``wire="bfloat16"`` or ``"float16"`` as sums of such floats: half the bytes.
+
+    ``hierarchical``: a reduce-scatter between the ranks of a node, an all-reduce between
+    equal ranks of all nodes, and an all-gather on the node, so that a node sends as many bytes as a single rank would.
+    Groups of ``bagua_net`` do that by themselves where ranks share memory, and NCCL by its own topology.
+
+    ``ranks_per_node``: 0 for the launcher's ``LOCAL_WORLD_SIZE``.
+
+    Raises:
+        ValueError: another ``wire``, or one together with ``hierarchical``; a negative ``ranks_per_node``.
+    """
+
+    hierarchical: bool = False
+    ranks_per_node: int = 0
+    wire: str = ""
+
+    name: ClassVar[str] = "allreduce"
+
+    def __post_init__(self) -> None:
+        if self.wire not in _WIRE:
+            raise ValueError(f'bagua_net.algorithms: wire={self.wire!r} is not possible; "bfloat16" and "float16" are')
+        check_whole(self.name, 0, ranks_per_node=self.ranks_per_node)
+        if self.wire and self.hierarchical:
+            raise ValueError("bagua_net.algorithms: wire and hierarchical do not go together; leave one out")
+
+    def settings(self) -> dict[str, Any]:
+        return {"hierarchical": self.hierarchical, "ranks_per_node": self._ranks_per_node(), "wire": self.wire}
+
+    def _ranks_per_node(self) -> int:
+        if not self.hierarchical:
+            return 0
+        return self.ranks_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def start(self, job: Job) -> Running:
+        nodes = nodes_of(job, self._ranks_per_node()) if self.hierarchical else None
+        return _OnBuckets(job, nodes, _WIRE[self.wire])
+
+
+class _OnBuckets(Running):
+    def __init__(self, job: Job, nodes: Nodes | None, wire: torch.dtype | None) -> None:
+        self._job = job
+        self._nodes = nodes
+        self._wire = wire
+        self._counted = {"elements": 0.0, "bytes": 0.0, "buckets": 0.0}
+        self._switchboard = switchboard_of(job.wrapper())
+        self.resume()
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        self._counted["elements"] += buffer.numel()
+        self._counted["buckets"] += 1
+        if self._nodes is not None:
+            return self._job.runner.post(partial(self._average_by_nodes, buffer, self._nodes))
+        if self._wire is not None:
+            return self._job.runner.post(partial(self._average_rounded, buffer, self._wire))
+        self._count_ring(buffer)
+        return self._switchboard.plain(bucket)
+
+    def _count_ring(self, x: torch.Tensor) -> None:
+        size = self._job.size
+        self._counted["bytes"] += 2 * (size - 1) / size * x.numel() * x.element_size()
+
+    def _average_rounded(self, buffer: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
+        x = buffer.div(self._job.size).to(wire)
+        dist.all_reduce(x, group=self._job.own)
+        self._count_ring(x)
+        return buffer.copy_(x)
+
+    def _average_by_nodes(self, buffer: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        here = nodes.inside.size()
+        whole = buffer.new_zeros(-(-buffer.numel() // here) * here)
+        torch.div(buffer, self._job.size, out=whole[: buffer.numel()])
+        share = whole.chunk(here)[nodes.inside.rank()].clone()
+        reduce_scatter_single(share, whole, group=nodes.inside)
+        dist.all_reduce(share, group=nodes.between)
+        all_gather_single(whole, share, group=nodes.inside)
+        between = nodes.between.size()
+        sent = 2 * (here - 1) + 2 * (between - 1) / between
+        self._counted["bytes"] += sent * share.numel() * share.element_size()
+        return buffer.copy_(whole[: buffer.numel()])
+
+    def stats(self) -> dict[str, float]:
+        return dict(self._counted)
+
+    def pause(self) -> None:
+        self._switchboard.target(None)
+
+    def resume(self) -> None:
+        self._switchboard.target(self.reduce)
+
+    def stop(self) -> None:
+        self.pause()

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: MIT
+"""attach: an algorithm begins to work on a model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from ._agreement import Description, agreed, description
+from ._algorithm import Algorithm, Running
+from ._groups import Groups
+from ._job import Job, Training, one_device, runner_for, trained_parameters
+from ._registry import algorithm_of
+from ._sharded import shard_group_of
+from ._switchboard import refuse_other_hooks, release
+
+_VERSION = 1
+
+#: Models that an algorithm works on.
+_attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+class Attachment:
+    """An algorithm at work on a model: what :func:`attach` returns. The training loop's thread calls its methods, all
+    ranks the same ones at the same step."""
+
+    def __init__(self, algorithm: Algorithm, job: Job, running: Running) -> None:
+        self._algorithm = algorithm
+        self._job = job
+        self._running: Running | None = running
+
+    def __repr__(self) -> str:
+        state = "" if self._running is not None else ", detached"
+        return f"<bagua_net.algorithms {self._algorithm!r} on {self._job.size} ranks{state}>"
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The settings in force."""
+        return self._algorithm
+
+    @property
+    def job(self) -> Job:
+        """The model, its optimizer, and the ranks that train it."""
+        return self._job
+
+    def stats(self) -> dict[str, float]:
+        """Counters of this rank since the attach: ``elements`` of gradients or parameters that it contributed,
+        ``bytes`` that it sent for them, also counted where ranks of one host share memory and send none, and what the
+        algorithm counts besides."""
+        return self._alive().stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, of this rank: residuals are its own, so every rank keeps its own dictionary. Plain
+        values and tensors: ``torch.load(weights_only=True)`` reads them."""
+        return {
+            "version": _VERSION,
+            "algorithm": self._algorithm.name,
+            "rank": self._job.rank,
+            "ranks": self._job.size,
+            "state": self._alive().state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state_dict` of the same algorithm, on the same rank of as many ranks.
+
+        Raises:
+            ValueError: it is of another algorithm, rank or number of ranks, or names other parameters.
+        """
+        here = {"version": _VERSION, "algorithm": self._algorithm.name, "rank": self._job.rank, "ranks": self._job.size}
+        for what, value in here.items():
+            if state.get(what) != value:
+                raise ValueError(
+                    f"bagua_net.algorithms: load_state_dict: the state's {what} is {state.get(what)!r}, and here it is "
+                    f"{value!r}; with another number of ranks, or another algorithm, begin without the state"
+                )
+        self._alive().load_state_dict(state["state"])
+
+    def abort(self) -> None:
+        """Pauses the algorithm: from the next step on, gradients are averaged exactly, as by DDP. Upstream's name."""
+        self._alive().pause()
+
+    def resume(self) -> None:
+        """Ends the pause of :meth:`abort`."""
+        self._alive().resume()
+
+    def detach(self) -> None:
+        """Ends the algorithm: the model trains as it did before :func:`attach`, and another one may be attached. A
+        second call does nothing."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            running.stop()
+        finally:
+            self._job.runner.stop()
+            if not (self._job.runner.failed or running.failed):
+                self._job.groups.give_back()
+            model = self._job.wrapper()
+            if model is not None:
+                release(model)
+                _attached.discard(model)
+
+    def _alive(self) -> Running:
+        if self._running is None:
+            raise RuntimeError("bagua_net.algorithms: this algorithm was detached")
+        return self._running
+
+
+def attach(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: str | Algorithm,
+    *,
+    replicate: DeviceMesh | None = None,
+    scaler: Any = None,
+) -> Attachment:
+    """Lets an algorithm average the gradients, or the parameters, of a model. Every rank of the model's group calls it
+    after the model is wrapped and before the first step, with the same settings.
+
+    Args:
+        model: a ``DistributedDataParallel``, or a module after ``fully_shard``.
+        optimizer: the one that trains it.
+        algorithm: settings such as ``ByteGrad(bits=4)``, or a name for the settings' defaults: "bytegrad".
+        replicate: with ``fully_shard`` on one dimension of a mesh, its other dimension: the mesh of this rank's
+            replicas. Between them the algorithm averages, and FSDP2's reduce-scatter stays as it is.
+        scaler: the ``torch.amp.GradScaler`` in use, so that what is kept from step to step follows its scale.
+
+    Raises:
+        ValueError: the model or the optimizer is nothing for this algorithm, or the ranks differ. One line says what.
+            Where one rank refuses, all raise, and the others name it; but a rank whose model is not wrapped has no
+            group to tell the others, which wait for the group's timeout.
+    """
+    group = _group_of(model, replicate)
+    of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
+    prepare = partial(_prepared, model, optimizer, algorithm, scaler, group)
+    chosen, training = agreed(prepare, of_mesh)
+    made = Groups()
+    job = Job(
+        **vars(training),
+        own=made.like(group),
+        groups=made,
+        runner=runner_for(training.device, f"bagua_net {chosen.name}"),
+    )
+    running = _started(chosen, job, replicate is not None)
+    weakref.finalize(model, job.runner.close)
+    _attached.add(model)
+    return Attachment(chosen, job, running)
+
+
+def _started(chosen: Algorithm, job: Job, has_replicas: bool) -> Running:
+    """Where it fails, the model trains as before. The job's groups are not used again: another rank may be in one."""
+    model = job.wrapper()
+    try:
+        if isinstance(model, DistributedDataParallel):
+            return chosen.start(job)
+        return chosen.start_sharded(job, has_replicas)
+    except BaseException:
+        job.runner.close()
+        release(model)
+        raise
+
+
+def _group_of(model: nn.Module, replicate: DeviceMesh | None) -> dist.ProcessGroup:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"bagua_net.algorithms: attach takes a model, not a {type(model).__name__}")
+    if isinstance(model, FSDPModule):
+        shards = shard_group_of(model)
+        return shards if replicate is None else replicate.get_group()
+    if replicate is not None:
+        raise ValueError(f"bagua_net.algorithms: attach: replicate is for fully_shard, not for {type(model).__name__}")
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group
+    raise ValueError(
+        f"bagua_net.algorithms: attach: {type(model).__name__} is not distributed; wrap it first: "
+        "DistributedDataParallel(model)"
+    )
+
+
+def _prepared(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: str | Algorithm,
+    scaler: Any,
+    group: dist.ProcessGroup,
+) -> tuple[tuple[Algorithm, Training], Description]:
+    """Without a message to any rank, and without a change of the model. Then what the ranks compare."""
+    chosen = algorithm_of(algorithm)
+    optimizer, scaler = _unwrapped(optimizer), _enabled(scaler)
+    if model in _attached:
+        raise ValueError("bagua_net.algorithms: attach: an algorithm works on this model already; detach it first")
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    parameters = trained_parameters(module)
+    device = one_device(parameters)
+    _refuse_sparse_and_complex(module, parameters)
+    training = Training(module, weakref.ref(model), optimizer, scaler, parameters, device, group)
+    compared = description(chosen.name, chosen.settings(), parameters)
+    compared["scaler"] = "none" if training.scaler is None else "a GradScaler"
+    if isinstance(model, DistributedDataParallel):
+        refuse_other_hooks(model)
+        compared |= chosen.check(training)
+    return (chosen, training), compared
+
+
+def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
+    """accelerate's wrapper has the user's, which takes hooks. Raises TypeError: it is no optimizer."""
+    inside = getattr(optimizer, "optimizer", optimizer)
+    if not isinstance(inside, torch.optim.Optimizer):
+        raise TypeError(
+            f"bagua_net.algorithms: attach takes the torch.optim.Optimizer of the model, not a {type(inside).__name__}"
+        )
+    return inside
+
+
+def _enabled(scaler: Any) -> Any:
+    """The GradScaler; None in the place of one that is there and does nothing."""
+    return scaler if scaler is not None and scaler.is_enabled() else None
+
+
+def _refuse_sparse_and_complex(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    for name, each in module.named_modules():
+        if getattr(each, "sparse", False) is True:
+            raise ValueError(
+                f"bagua_net.algorithms: attach: {name or type(module).__name__} has sparse gradients, which cannot be "
+                "compressed; use sparse=False"
+            )
+    for name, parameter in parameters.items():
+        if parameter.is_complex():
+            raise ValueError(
+                f"bagua_net.algorithms: attach: the parameter {name} is complex; keep its real and imaginary parts as "
+                "two real parameters (torch.view_as_real)"
+            )

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""auto: the fastest of the ways that leave the optimization as it is, found on the job itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+
+from ._algorithm import Algorithm, Running
+from ._allreduce import GradientAllReduce
+from ._bytegrad import ByteGrad
+from ._codec import Codec
+from ._job import Job
+from ._probe import probe
+from ._settings import check_whole
+from ._switchboard import switchboard_of
+
+_log = logging.getLogger("bagua_net.algorithms")
+
+#: What may be chosen. The first one is kept unless another is faster by the margin.
+_CANDIDATES: dict[str, Algorithm] = {
+    "allreduce": GradientAllReduce(),
+    "bf16": GradientAllReduce(wire="bfloat16"),
+    "uint8": ByteGrad(bits=8, error_feedback=True),
+}
+_MARGIN = 0.1
+#: A candidate that is predicted to be slower than the first one by this factor is not tried.
+_HOPELESS = 1.5
+#: DDP cuts its buckets anew after its first step, and a step after a change may still pay for it.
+_IGNORED_STEPS = 2
+#: DDP's advice for buckets of slow networks: fewer, larger messages. See ``bucket_cap_mb``.
+_LARGE_BUCKET_MB = 100
+
+
+@dataclass(frozen=True)
+class Auto(Algorithm):
+    """Tries exact all-reduce, all-reduce of bfloat16, and ByteGrad (8 bits, error feedback) for ``trial_steps`` steps
+    each, and goes on with the fastest; with exact all-reduce unless another one makes a step faster by a tenth.
+
+    A step is timed from one backward pass to the next, on the slowest rank, so that what backward hides does not count.
+    Candidates that the measured latency, bandwidth and codec speed rule out are not tried. One line in the log of
+    ``bagua_net.algorithms`` says what was chosen and why, and what else might help: algorithms that change the
+    optimization are recommended there, and never chosen.
+    """
+
+    trial_steps: int = 5
+
+    name: ClassVar[str] = "auto"
+
+    def __post_init__(self) -> None:
+        check_whole(self.name, 1, trial_steps=self.trial_steps)
+
+    def start(self, job: Job) -> Running:
+        return _Trying(self, job)
+
+
+class _Trying(Running):
+    """Backward's thread times the steps and, between two of them, agrees with the other ranks."""
+
+    def __init__(self, settings: Auto, job: Job) -> None:
+        self._settings = settings
+        self._job = job
+        self._all = {name: algorithm.start(job) for name, algorithm in _CANDIDATES.items()}
+        self._costs = probe(job.own, job.device)
+        self._untried = list(_CANDIDATES)
+        self._seconds: dict[str, float] = {}  # of a step, by candidate
+        self._chosen = ""
+        self._counted: dict[str, float] = {}  # by candidates that were begun anew
+        self._paused = False
+        self._now = self._untried.pop(0)
+        self._marks: list[float] = []  # when the steps with the present candidate began
+        self._switchboard = switchboard_of(job.wrapper())
+        self.resume()
+
+    # ---- steps ----
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if not self._chosen and bucket.index() == 0:
+            self._begin_step()
+        return self._all[self._now].reduce(bucket)
+
+    def _begin_step(self) -> None:
+        self._marks.append(time.perf_counter())
+        if len(self._marks) <= _IGNORED_STEPS + self._settings.trial_steps:
+            return
+        times = [later - earlier for earlier, later in zip(self._marks, self._marks[1:], strict=False)]
+        self._seconds[self._now] = self._slowest(median(times[_IGNORED_STEPS:]))
+        if len(self._seconds) == 1:
+            self._untried = [name for name in self._untried if self._may_win(name)]
+        self._marks = [self._marks[-1]]
+        if self._untried:
+            self._now = self._untried.pop(0)
+        else:
+            self._choose()
+
+    def _slowest(self, seconds: float) -> float:
+        """Over the ranks. All earlier buckets are over, and this one is not posted: nothing else is under way."""
+        slowest = torch.tensor([seconds], dtype=torch.float64, device=self._job.device)
+        with self.beside_runner():
+            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._job.own)
+        return float(slowest.item())
+
+    # ---- decisions: of figures that are equal on all ranks ----
+
+    def _elements(self) -> int:
+        return sum(parameter.numel() for parameter in self._job.parameters.values())
+
+    def _predicted(self, name: str) -> float:
+        """Seconds of the collectives of a step, if all gradients were one bucket."""
+        costs, size, elements = self._costs, self._job.size, self._elements()
+        if name == "uint8":
+            return costs.compressed(elements, Codec(), size)
+        return costs.ring(elements * (4 if name == "allreduce" else 2), size)
+
+    def _may_win(self, name: str) -> bool:
+        return self._predicted(name) < _HOPELESS * self._predicted("allreduce")
+
+    def _choose(self) -> None:
+        plain = self._seconds["allreduce"]
+        best = min(self._seconds, key=self._seconds.__getitem__)
+        self._settle(best if self._seconds[best] < (1 - _MARGIN) * plain else "allreduce")
+        if self._job.rank == 0:
+            _log.info("%s", self._reasons())
+
+    def _settle(self, chosen: str) -> None:
+        """The others begin anew: without the residuals of the trial, which are as large as the gradients."""
+        self._now = self._chosen = chosen
+        for name, algorithm in _CANDIDATES.items():
+            if name != chosen:
+                self._counted = _sum(self._counted, self._all[name].stats())
+                self._all[name] = algorithm.start(self._job)
+        self._take_target()
+
+    def _take_target(self) -> None:
+        self._switchboard.target(None if self._paused else self.reduce)
+
+    def _reasons(self) -> str:
+        elements = self._elements()
+        tried = ", ".join(
+            f"{name} {1000 * self._seconds[name]:.1f} ms" if name in self._seconds else f"{name} not tried"
+            for name in _CANDIDATES
+        )
+        line = (
+            f"bagua_net: auto chooses {self._chosen}: a step takes {tried}. {elements / 1e6:.1f} million elements, "
+            f"{self._job.size} ranks, latency {1e6 * self._costs.latency_s:.0f} us, "
+            f"{self._costs.bytes_per_s / 1e9:.2f} GB/s sent, codec {4e-9 / self._costs.codec_s:.1f} GB/s."
+        )
+        return line + self._advice(elements)
+
+    def _advice(self, elements: int) -> str:
+        step, on_wire = self._seconds[self._chosen], self._predicted(self._chosen)
+        advice = ""
+        cap = getattr(self._job.wrapper(), "bucket_bytes_cap", 0)
+        if self._chosen == "uint8" and cap < _LARGE_BUCKET_MB << 20 and elements * 4 > cap:
+            advice += f" DistributedDataParallel(bucket_cap_mb={_LARGE_BUCKET_MB}) may save more."
+        if on_wire > step / 2:
+            advice += (
+                f" The network still takes {1000 * on_wire:.0f} ms of it: ByteGrad(bits=4) would send half, DiLoCo a "
+                "small part; they change the optimization, so they are not chosen for you."
+            )
+        return advice
+
+    # ---- the rest ----
+
+    def stats(self) -> dict[str, float]:
+        """The sums over all candidates, and ``chosen``: the number of the one in force, -1 during the trial."""
+        counted = self._counted
+        for running in self._all.values():
+            counted = _sum(counted, running.stats())
+        return counted | {"chosen": float(list(_CANDIDATES).index(self._chosen)) if self._chosen else -1.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {name: running.state_dict() for name, running in self._all.items()}
+        return {"chosen": self._chosen, "seconds": dict(self._seconds), "states": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A choice stays; a trial that was under way begins again."""
+        if state["chosen"]:
+            self._seconds = dict(state["seconds"])
+            self._settle(state["chosen"])
+        for name in [self._chosen] if self._chosen else self._all:
+            self._all[name].load_state_dict(state["states"][name])
+
+    def pause(self) -> None:
+        self._paused = True
+        self._take_target()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._marks.clear()
+        self._take_target()
+
+    def stop(self) -> None:
+        self._switchboard.target(None)
+
+
+def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in [*one, *other]}

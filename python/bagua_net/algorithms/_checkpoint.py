@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""The states of all ranks in one, for frameworks that save a checkpoint on rank 0 alone.
+
+Residuals and replicas differ from rank to rank. So do weights and the optimizer's state, where the ranks average
+weights and train apart in between; those are in the state too, and in no other part of such a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from ._attach import Attachment
+from ._flat import difference
+from ._job import Job
+
+_State = dict[str, Any]
+
+
+class StateOfAllRanks:
+    """What a checkpoint of all ranks holds of an algorithm. All ranks call both methods, at the same step.
+
+    >>> accelerator.register_for_checkpointing(StateOfAllRanks(comm))      # doctest: +SKIP
+
+    Raises:
+        ValueError: the model is one of ``fully_shard``, whose checkpoints are not rank 0's either.
+    """
+
+    def __init__(self, comm: Attachment) -> None:
+        if isinstance(comm.job.module, FSDPModule):
+            raise ValueError(
+                "bagua_net.algorithms: StateOfAllRanks is for DistributedDataParallel; with fully_shard every rank "
+                "saves its own shards, and comm.state_dict() with them"
+            )
+        self._comm = comm
+
+    def state_dict(self) -> _State:
+        """On rank 0 the states of all ranks, in the memory of the host; on the others nothing. Plain values and
+        tensors: ``torch.load(weights_only=True)`` reads them."""
+        return gathered(self._comm.job.group, of_this_rank(self._comm))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes this rank's part.
+
+        Raises:
+            ValueError: it is of another algorithm or number of ranks, or of other parameters.
+        """
+        reason = mismatch(self._comm, state)
+        if reason:
+            raise ValueError(f"bagua_net.algorithms: load_state_dict: {reason}; begin without the state")
+        load(self._comm, state)
+
+
+def of_this_rank(comm: Attachment) -> _State:
+    """In the memory of the host."""
+    state: _State = {"algorithm": comm.algorithm.name, "state": comm.state_dict()}
+    if comm.algorithm.averages == "weights":
+        state |= {"weights": _weights(comm.job), "optimizer": comm.job.optimizer.state_dict()}
+    on_host: _State = _on_host(state)
+    return on_host
+
+
+def gathered(group: dist.ProcessGroup, own: _State) -> _State:
+    """On rank 0 those of all ranks, by rank; nothing on the others. All ranks of the model's group call it. They come
+    one after the other, since NCCL moves them through the memory of the devices."""
+    if group.rank() != 0:
+        dist.send_object_list([own], group=group, group_dst=0)
+        return {}
+    return {"ranks": [own, *(_received(group, rank) for rank in range(1, group.size()))]}
+
+
+def _received(group: dist.ProcessGroup, rank: int) -> Any:
+    objects = [None]
+    dist.recv_object_list(objects, group=group, group_src=rank)
+    return objects[0]
+
+
+def mismatch(comm: Attachment, state: Mapping[str, Any]) -> str:
+    """Why this state, of :func:`gathered`, is not for this algorithm and these ranks; empty if it is."""
+    ranks = state["ranks"]
+    if ranks[0]["algorithm"] != comm.algorithm.name:
+        return f"the state is of the algorithm {ranks[0]['algorithm']!r}, and here {comm.algorithm.name!r} is at work"
+    if len(ranks) != comm.job.size:
+        return f"the state is of {len(ranks)} ranks, and here are {comm.job.size}"
+    differences = (difference(each["weights"], _weights(comm.job)) for each in ranks if "weights" in each)
+    return next(filter(None, differences), "")
+
+
+def load(comm: Attachment, state: Mapping[str, Any]) -> None:
+    """This rank's part of what :func:`gathered` gave."""
+    own = state["ranks"][comm.job.rank]
+    comm.load_state_dict(own["state"])  # first: it ends what would still change the weights
+    if "weights" in own:
+        _load_weights(comm.job, own["weights"])
+        comm.job.optimizer.load_state_dict(own["optimizer"])
+
+
+def _weights(job: Job) -> dict[str, torch.Tensor]:
+    """Of the parameters that are trained, and the buffers, which DistributedDataParallel does not send then."""
+    return {**job.parameters, **dict(job.module.named_buffers())}
+
+
+def _load_weights(job: Job, weights: Mapping[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in _weights(job).items():
+            tensor.copy_(weights[name])
+
+
+def _on_host(value: Any) -> Any:
+    """A copy without any tensor of a device, or of one that training goes on to change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _on_host(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_on_host(each) for each in value)
+    return value

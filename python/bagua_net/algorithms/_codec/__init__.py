@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: MIT
+"""Tensors of floats in 8 or 4 bits for each element, and back."""
+
+from __future__ import annotations
+
+from .codec import Codec
+
+__all__ = ["Codec"]

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Averages and reduce-scatters of codes instead of floats, over any group.
+
+Each rank cuts its elements into a share for each rank and sends the encoded shares to their owners. An owner decodes
+and adds the shares in rank order, its own from its code as well, and encodes the mean once. All ranks get that code
+verbatim and decode it: two quantizations whatever the number of ranks, and the same bits everywhere. The bound for an
+element is half of the mean of the ranks' steps, plus half of the mean's step.
+
+With a residual, what a rank's encoding loses is added to its next contribution. The owner's loss goes into its own
+residual, times the number of ranks, since the next mean divides by it.
+
+Groups of ``bagua_net`` do all this inside the library (docs/collectives.md); others, here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ._codec import Codec
+from ._names import all_gather_single
+
+
+class Compression(NamedTuple):
+    """How gradients are compressed."""
+
+    codec: Codec
+    error_feedback: bool
+    exact_one_dimensional: bool
+
+
+class Compressed(Protocol):
+    """Collectives of codes over one group, on contiguous float32 tensors. The results are bytes that this rank sends,
+    by the algorithm; ranks of ``bagua_net`` that share memory send less."""
+
+    def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        """x (elements): in place, the mean over the ranks. residual: as many float32, updated."""
+
+    def reduce_scatter_average(self, output: torch.Tensor, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        """output (elements) is this rank's part of the mean of x (ranks × elements)."""
+
+
+def compressed(group: dist.ProcessGroup, codec: Codec, device: torch.device) -> Compressed:
+    """Those of a group: by the library where it can."""
+    if device.type == "cpu":
+        from ..torch import ProcessGroupBaguaNet
+
+        if isinstance(group, ProcessGroupBaguaNet):
+            return _InLibrary(group, codec)
+    return _OverGroup(group, codec)
+
+
+def sent_by_average(codec: Codec, elements: int, size: int) -> int:
+    """Bytes that a rank sends: a share's code to each other rank, and the code of its own share to each other rank."""
+    return 2 * (size - 1) * codec.nbytes(_share(elements, size, codec.block))
+
+
+def _share(elements: int, size: int, block: int) -> int:
+    """Elements of each share but the last ones: whole blocks."""
+    return -(-elements // (size * block)) * block
+
+
+class _InLibrary:
+    def __init__(self, group: dist.ProcessGroup, codec: Codec) -> None:
+        self._group = group
+        self._codec = codec
+
+    def _arguments(self, residual: torch.Tensor | None) -> dict[str, Any]:
+        return {"bits": self._codec.bits, "block": self._codec.block, "residual": residual, "group": self._group}
+
+    def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        from ..torch import all_reduce_quantized
+
+        all_reduce_quantized(x, dist.ReduceOp.AVG, **self._arguments(residual))
+        return sent_by_average(self._codec, x.numel(), self._group.size())
+
+    def reduce_scatter_average(self, output: torch.Tensor, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        from ..torch import reduce_scatter_quantized
+
+        reduce_scatter_quantized(output, x, dist.ReduceOp.AVG, **self._arguments(residual))
+        return int(self._group.size() - 1) * self._codec.nbytes(output.numel())
+
+
+class _Rooms:
+    """Memory that is kept from call to call: new pages at each step cost the processor more than the codec does."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, torch.Tensor] = {}
+
+    def take(self, name: str, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """So many elements, with what the last call has left there. A name has one type and device."""
+        room = self._rooms.get(name)
+        if room is None or room.numel() < count:
+            room = self._rooms[name] = torch.empty(count, dtype=dtype, device=device)
+        return room[:count]
+
+
+class _OverGroup:
+    """One call after the other, on one thread or stream."""
+
+    def __init__(self, group: dist.ProcessGroup, codec: Codec) -> None:
+        self._group = group
+        self._codec = codec
+        self._rank, self._size = int(group.rank()), int(group.size())
+        self._rooms = _Rooms()
+
+    def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        share = _share(x.numel(), self._size, self._codec.block)
+        shares = x.split(share) if share else ()
+        residuals = residual.split(share) if residual is not None and share else (None,) * len(shares)
+        codes = self._exchange(shares, residuals, self._codec.nbytes(share))
+        answer = self._rooms.take("answer", codes.size(1), torch.uint8, x.device)
+        if self._rank < len(shares):
+            self._answer(codes, shares[self._rank], residuals[self._rank], answer)
+        all_gather_single(codes.view(-1), answer, group=self._group)
+        for row, each in zip(codes, shares, strict=False):
+            self._codec.decode(row[: self._codec.nbytes(each.numel())], each)
+        return sent_by_average(self._codec, x.numel(), self._size)
+
+    def reduce_scatter_average(self, output: torch.Tensor, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        each = output.numel()
+        shares = x.split(each)
+        residuals = residual.split(each) if residual is not None else (None,) * len(shares)
+        codes = self._exchange(shares, residuals, self._codec.nbytes(each))
+        self._mean(codes, output)
+        return (self._size - 1) * self._codec.nbytes(each)
+
+    def _exchange(
+        self, shares: tuple[torch.Tensor, ...], residuals: tuple[torch.Tensor | None, ...], row: int
+    ) -> torch.Tensor:
+        """Every rank's code of this rank's share: (ranks, bytes) in rank order, until the next call."""
+        sent = self._codes("sent", row, shares[0].device)
+        for share, residual, out in zip(shares, residuals, sent, strict=False):
+            code = out[: self._codec.nbytes(share.numel())]
+            if residual is None:
+                self._codec.encode(share, code)
+            else:
+                self._codec.encode_with_residual(share, residual, code)
+        received = self._codes("received", row, shares[0].device)
+        dist.all_to_all_single(received.view(-1), sent.view(-1), group=self._group)
+        return received
+
+    def _codes(self, name: str, row: int, device: torch.device) -> torch.Tensor:
+        return self._rooms.take(name, self._size * row, torch.uint8, device).view(self._size, row)
+
+    def _mean(self, codes: torch.Tensor, out: torch.Tensor) -> None:
+        self._codec.decode(codes[0], out)
+        for row in codes[1:]:
+            self._codec.decode_add(row, out)
+        out.div_(self._size)
+
+    def _answer(
+        self, codes: torch.Tensor, share: torch.Tensor, residual: torch.Tensor | None, answer: torch.Tensor
+    ) -> None:
+        """The code of the mean of this rank's share."""
+        count = share.numel()
+        code = answer[: self._codec.nbytes(count)]
+        loss = None
+        if residual is not None:  # a block that is not finite leaves its loss as it is
+            loss = self._rooms.take("loss", count, torch.float32, share.device).zero_()
+        self._codec.decode_sum_encode(
+            codes[:, : self._codec.nbytes(count)], count, code, divisor=self._size, residual=loss
+        )
+        if residual is not None and loss is not None:
+            residual.add_(loss, alpha=self._size)

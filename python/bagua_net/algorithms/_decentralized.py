@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Decentralized: weights are averaged beside forward and backward, over all ranks or with one peer a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ._algorithm import Algorithm, Running
+from ._job import Job, Training
+from ._messages import exchanged
+from ._settings import check_whole
+from ._weights import Apart, check_apart
+
+_PEERS = ("all", "shift_one")
+
+
+@dataclass(frozen=True)
+class Decentralized(Algorithm):
+    """Averages weights instead of gradients: x⁺ = mean of the ranks' x, less this rank's step, computed at its own x.
+
+    The average is on its way while forward and backward run. With ``peers="all"`` it is over all ranks; with
+    ``"shift_one"`` it is half of this rank's weights and half of another one's, which is another rank in each step,
+    and the number of ranks is even. ``interval``: average in every so many steps.
+    """
+
+    peers: Literal["all", "shift_one"] = "all"
+    interval: int = 1
+
+    name: ClassVar[str] = "decentralized"
+    averages = "weights"
+
+    def __post_init__(self) -> None:
+        if self.peers not in _PEERS:
+            raise ValueError(
+                f'bagua_net.algorithms: {self.name}: peers={self.peers!r} is not possible; "all" and "shift_one" are'
+            )
+        check_whole(self.name, 1, interval=self.interval)
+
+    def check(self, training: Training) -> Mapping[str, Any]:
+        check_apart(training, self.name)
+        if self.peers == "shift_one" and training.size % 2:
+            raise ValueError(
+                f"bagua_net.algorithms: attach: shift_one pairs the ranks, and there are {training.size}; use an even "
+                'number of ranks, or peers="all"'
+            )
+        return {}
+
+    def start(self, job: Job) -> Running:
+        return _Decentralized(self, job)
+
+
+def peer_of(rank: int, step: int, size: int) -> int:
+    """The rank that this one averages with: a rank of the other half, the next one in each step. size is even."""
+    half = size // 2
+    return (step + rank) % half + half if rank < half else (rank - half - step) % half
+
+
+class _Decentralized(Apart):
+    def __init__(self, how: Decentralized, job: Job) -> None:
+        super().__init__(job)
+        self._how = how
+        self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
+        self._in_step = False  # the average of this step is in the weights
+        model: Any = job.wrapper()
+        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+
+    def _before_forward(self, model: Any, _: Any) -> None:
+        if model.training and torch.is_grad_enabled() and not self._paused and not self._in_step:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Once in a step of the optimizer, whatever the number of forward passes."""
+        if self._average is None and self._steps % self._how.interval == 0:
+            call = self._mean if self._how.peers == "all" else partial(self._half, self._steps // self._how.interval)
+            flat = self._weights.copy()
+            self._average = self._job.runner.post(lambda: call(flat))
+
+    def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
+        (other,) = exchanged(flat, [peer_of(self._job.rank, step, self._job.size)], self._job.own)
+        self._count(flat.nbytes)
+        return flat.add_(other).div_(2)
+
+    def _on_gradients(self) -> None:
+        if self._in_step:
+            return
+        self._begin()  # without a forward pass of this model, too: the ranks count steps
+        average, self._average = self._average, None
+        self._in_step = True
+        if average is not None:
+            self._weights.set(average.wait())
+
+    def _on_step(self) -> None:
+        self._in_step = False
+
+    def _drop(self) -> None:
+        """An average of weights that are others by now."""
+        average, self._average = self._average, None
+        self._in_step = False
+        if average is not None:
+            average.wait()
+
+    def _on_pause(self) -> None:
+        self._drop()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._drop()
+        super().load_state_dict(state)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""Low-precision decentralized: ranks in a ring send their neighbours codes of how their weights have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ._algorithm import Algorithm, Running
+from ._codec import Codec
+from ._job import Job, Training
+from ._messages import exchanged
+from ._settings import check_whole
+from ._weights import Apart, check_apart
+
+
+@dataclass(frozen=True)
+class LowPrecisionDecentralized(Algorithm):
+    """Draws the weights to those of the two neighbours in a ring, by codes of 8 or 4 bits.
+
+    Each rank keeps replicas of what its neighbours' weights are as codes tell: w of its own, l and r of theirs. After
+    the optimizer has made x of w, z = x + (l + r - 5 w) / 3 is encoded; w, and the neighbours' replica of it, grow by
+    what the code decodes to, and the weights are w from then on. So replicas are the same bits on both ranks. They
+    take 12 bytes for each element. ``interval``: exchange in every so many steps.
+    """
+
+    bits: int = 8
+    block: int = 512
+    interval: int = 1
+
+    name: ClassVar[str] = "low_precision_decentralized"
+    averages = "weights"
+
+    def __post_init__(self) -> None:
+        Codec(self.bits, self.block)  # says what is wrong with them
+        check_whole(self.name, 1, interval=self.interval)
+
+    def check(self, training: Training) -> Mapping[str, Any]:
+        check_apart(training, self.name)
+        for name, parameter in training.parameters.items():
+            if parameter.dtype == torch.float64:
+                raise ValueError(
+                    f"bagua_net.algorithms: attach: {self.name} keeps replicas in float32, and the parameter {name} is "
+                    "float64; use model.float(), or decentralized"
+                )
+        return {}
+
+    def start(self, job: Job) -> Running:
+        return _Ring(self, job)
+
+
+class _Ring(Apart):
+    def __init__(self, how: LowPrecisionDecentralized, job: Job) -> None:
+        super().__init__(job)
+        self._interval = how.interval
+        self._codec = Codec(how.bits, how.block)
+        left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size
+        self._neighbours = [left, right] if job.size > 2 else [left] * (job.size - 1)
+        self._own = self._left = self._right = torch.empty(0)
+        try:
+            self._begin()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin(self) -> None:
+        """Replicas of the neighbours' weights as they are: those may differ from this rank's."""
+        self._own = self._weights.copy()
+        self._job.runner.post(self._replicas_from_neighbours).wait()
+
+    def _replicas_from_neighbours(self) -> torch.Tensor:
+        self._left, self._right = (each.clone() for each in self._from_neighbours(self._own))
+        return self._own
+
+    def _from_neighbours(self, mine: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Theirs of the left and of the right, which are one rank if there are two, and this one if it is alone."""
+        theirs = exchanged(mine, self._neighbours, self._job.own) or [mine]
+        self._count(len(self._neighbours) * mine.nbytes)
+        return theirs[0], theirs[-1]
+
+    def _on_step(self) -> None:
+        if self._steps % self._interval:
+            return
+        x = self._weights.copy()
+        self._weights.set(self._job.runner.post(lambda: self._drawn(x)).wait())
+
+    def _drawn(self, x: torch.Tensor) -> torch.Tensor:
+        change = x.add_(self._left.add(self._right).sub_(self._own, alpha=5).div_(3))
+        code = self._codec.encode(change)
+        left, right = self._from_neighbours(code)
+        # As the neighbours do it with this code: the same operations, for the same bits.
+        self._codec.decode_add(code, self._own)
+        self._codec.decode_add(left, self._left)
+        self._codec.decode_add(right, self._right)
+        return self._own
+
+    def _on_resume(self) -> None:
+        self._begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        replicas = {"own": self._own, "left": self._left, "right": self._right}
+        return {**super().state_dict(), **{name: self._weights.named(each) for name, each in replicas.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, replica in {"own": self._own, "left": self._left, "right": self._right}.items():
+            self._weights.load(replica, state[name])

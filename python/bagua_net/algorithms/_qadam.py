@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""QAdam: gradients are averaged exactly in a warm-up, and then momentum as codes of 8 bits or 1 bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from ._algorithm import Algorithm, Running
+from ._buckets import Layout, Layouts
+from ._bytegrad import _OnBuckets as _Averages
+from ._codec import Codec
+from ._compressed import Compression
+from ._job import Job, Training
+from ._one_bit import OneBit
+from ._qadam_optimizer import Group, QAdamOptimizer
+
+#: A byte's.
+_BITS = 8
+
+#: Of each parameter of a bucket: itself, its gradient there, and its group of the optimizer.
+_Local = list[tuple[torch.Tensor, torch.Tensor, Group]]
+
+
+@dataclass(frozen=True)
+class QAdam(Algorithm):
+    """Averages gradients exactly in the warm-up of a :class:`QAdamOptimizer`, and from then on momentum as codes: 8
+    bits send a quarter of the bytes of float32, 1 bit a thirtieth.
+
+    Each rank adds its gradient to its copy of the momentum, which is equal on all ranks; the mean of these is the new
+    momentum. The codes of 8 bits are those of ByteGrad. One bit is a sign, with the mean magnitude of a block of
+    ``block`` elements. With ``error_feedback``, which one bit needs, what encoding loses is added to the next momentum,
+    in float32. Parameters of one dimension (biases, norms) stay exact with ``exact_one_dimensional``.
+    """
+
+    bits: int = 8
+    block: int = 512
+    error_feedback: bool = True
+    exact_one_dimensional: bool = True
+
+    name: ClassVar[str] = "qadam"
+    averages = "momentum"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or self.bits not in (8, 1):
+            raise ValueError(f"bagua_net.algorithms: QAdam: bits={self.bits!r}; use 8 or 1")
+        if self.bits == 1 and not self.error_feedback:
+            raise ValueError(
+                "bagua_net.algorithms: QAdam: one bit loses as much as it sends, and without error_feedback for good; "
+                "leave error_feedback on, or use bits=8"
+            )
+        self._compression()  # says what is wrong with the block
+
+    def _compression(self) -> Compression:
+        """For one bit, without its codec."""
+        return Compression(Codec(_BITS, self.block), self.error_feedback, self.exact_one_dimensional)
+
+    def check(self, training: Training) -> Mapping[str, Any]:
+        return _phase(_optimizer_of(training))
+
+    def start(self, job: Job) -> Running:
+        optimizer = _optimizer_of(job)
+        return (_OneBitOnBuckets if self.bits == 1 else _OnBuckets)(self._compression(), job, optimizer)
+
+
+def _optimizer_of(training: Training) -> QAdamOptimizer:
+    """Raises ValueError: it is another one, or has not all parameters of the model; or there is a GradScaler."""
+    optimizer = training.optimizer
+    if not isinstance(optimizer, QAdamOptimizer):
+        raise ValueError(
+            f"bagua_net.algorithms: attach: qadam needs its own optimizer, not {type(optimizer).__name__}; "
+            "train with bagua_net.algorithms.QAdamOptimizer"
+        )
+    if training.scaler is not None:
+        raise ValueError(
+            "bagua_net.algorithms: attach: a GradScaler would scale momentum, which qadam has in the place of "
+            "gradients; train in bfloat16, which needs no scaler, or use bytegrad"
+        )
+    known = {each for group in optimizer.param_groups for each in group["params"]}
+    for name, parameter in training.parameters.items():
+        if parameter not in known:
+            raise ValueError(
+                f"bagua_net.algorithms: attach: the optimizer has not the parameter {name}, whose momentum qadam "
+                "averages; give it all that require a gradient"
+            )
+    return optimizer
+
+
+def _phase(optimizer: QAdamOptimizer) -> dict[str, Any]:
+    """What the ranks compare: with another phase they would wait for each other for ever."""
+    settings = ("warmup_steps", "betas", "eps", "weight_decay")
+    return {
+        "the optimizer's steps so far": optimizer.steps,
+        **{f"the optimizer's {name}": [group[name] for group in optimizer.param_groups] for name in settings},
+    }
+
+
+class _OnBuckets(_Averages):
+    """With DistributedDataParallel. What a pass averages is settled at its first bucket."""
+
+    bits: ClassVar[int] = _BITS
+
+    def __init__(self, how: Compression, job: Job, optimizer: QAdamOptimizer) -> None:
+        self._optimizer = optimizer
+        self._paused = False
+        self._is_momentum = False
+        super().__init__(how, job)
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            self._is_momentum = self._optimizer.begin_backward() and not self._paused
+        if not self._is_momentum:
+            self._count(bucket.buffer())
+            return self._switchboard.plain(bucket)
+        local = self._local_momentum(bucket)
+        return self._job.runner.post(partial(self._average_momentum, local, bucket.buffer(), self._layout(bucket)))
+
+    def _count(self, buffer: torch.Tensor) -> None:
+        size = self._job.size
+        self._counted["elements"] += buffer.numel()
+        self._counted["bytes"] += 2 * (size - 1) / size * buffer.numel() * buffer.element_size()
+        self._counted["buckets"] += 1
+
+    def _local_momentum(self, bucket: Any) -> _Local:
+        parameters = bucket.parameters()
+        groups = self._optimizer.forming(parameters)
+        return [(each, grad, groups[each]) for each, grad in zip(parameters, bucket.gradients(), strict=True)]
+
+    def _layout(self, bucket: Any) -> Layout:
+        return self._layouts.of(bucket)
+
+    def _average_momentum(self, local: _Local, buffer: torch.Tensor, layout: Layout) -> torch.Tensor:
+        idle = self._idle(buffer, layout)
+        self._optimizer.not_forming(idle)
+        for each in local:
+            self._optimizer.form(*each)
+        self._average_without(idle, buffer, layout)
+        for each in local:
+            self._optimizer.formed(*each)
+        parameter, momentum, _ = max(local, key=lambda each: each[1].numel())
+        self._optimizer.remember(parameter, momentum)
+        return buffer
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "bits": self.bits}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError: what was kept of one bit is nothing for eight, and the other way round."""
+        if state.get("bits") != self.bits:
+            raise ValueError(
+                f"bagua_net.algorithms: load_state_dict: the state is of QAdam(bits={state.get('bits')!r}), and here "
+                f"QAdam(bits={self.bits}) is at work; begin without the state"
+            )
+        super().load_state_dict(state)
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        """Also at the beginning."""
+        self._paused = False
+        super().resume()
+
+
+@dataclass(frozen=True)
+class _WithOwned(Layout):
+    """With what this rank's encoding of means has lost, of the share of the bucket that it owns."""
+
+    owned: torch.Tensor | None
+
+    @property
+    def state(self) -> tuple[torch.Tensor, ...]:
+        return super().state if self.owned is None else (*super().state, self.owned)
+
+
+class _OneBitOnBuckets(_OnBuckets):
+    bits = 1
+
+    def __init__(self, how: Compression, job: Job, optimizer: QAdamOptimizer) -> None:
+        super().__init__(how, job, optimizer)
+        self._one_bit = OneBit(job.own, how.codec.block)
+        self._owned = Layouts(job.names(), how.error_feedback, how.exact_one_dimensional)
+
+    def _layout(self, bucket: Any) -> _WithOwned:
+        layout = self._layouts.of(bucket)
+        return _WithOwned(layout.spans, layout.exact, layout.flat, self._owned.of(bucket).flat)
+
+    def _average_compressed(self, buffer: torch.Tensor, layout: Layout) -> None:
+        assert isinstance(layout, _WithOwned)
+        assert layout.flat is not None
+        assert layout.owned is not None
+        x = buffer.float()
+        self._counted["bytes"] += self._one_bit.average(x, layout.flat, layout.owned)
+        buffer.copy_(x)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "owned": self._owned.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._owned.load_state_dict(state["owned"])

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: MIT
+"""Compressed gradients with fully_shard (FSDP2): its reduce-scatter, and the average between replicas.
+
+FSDP2 calls both from backward, on the CPU inline and with CUDA on streams of its own, so no worker runs them. What it
+passes is the flat gradients of one module: for each rank of the shard group a row with its chunk of every parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from ._algorithm import Running
+from ._buckets import Span, joined
+from ._compressed import Compressed, Compression, compressed
+from ._job import Job
+from ._names import reduce_scatter_single
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that fully_shard was applied to, without those inside it that it was applied to as well."""
+
+    name: str
+    module: FSDPModule
+    parameters: tuple[nn.Parameter, ...]
+
+
+def parts_of(module: nn.Module) -> list[Part]:
+    parts = []
+    for name, each in module.named_modules():
+        if isinstance(each, FSDPModule):
+            parts.append(Part(name, each, tuple(_own_parameters(each))))
+    return parts
+
+
+def _own_parameters(module: FSDPModule) -> list[nn.Parameter]:
+    """In the order of the flat gradients."""
+    try:
+        group = module._get_fsdp_state()._fsdp_param_group
+        sharded = [each.sharded_param for each in group.fsdp_params] if group is not None else []
+    except AttributeError:  # another torch has it elsewhere
+        sharded = _children_first(module)
+    return [parameter for parameter in sharded if parameter.requires_grad]
+
+
+def _children_first(module: nn.Module) -> list[nn.Parameter]:
+    """In fully_shard's order: those of the module's children, then its own ones; a shared one where it comes first."""
+    parts = [_children_first(child) for child in module.children() if not isinstance(child, FSDPModule)]
+    return list(dict.fromkeys(chain(*parts, module.parameters(recurse=False))))
+
+
+def shard_group_of(module: nn.Module) -> dist.ProcessGroup:
+    """Raises ValueError: the module's parameters are not on one mesh of one dimension."""
+    meshes = {parameter.device_mesh for parameter in module.parameters()}
+    mesh = meshes.pop()
+    if meshes or mesh.ndim != 1:
+        raise ValueError(
+            "bagua_net.algorithms: attach: fully_shard was applied with meshes of several dimensions, whose all-reduce "
+            'it does itself; shard on mesh["shard"] alone and pass replicate=mesh["replicate"] to attach'
+        )
+    return mesh.get_group()
+
+
+def exact_spans(part: Part, ranks: int, elements: int) -> tuple[Span, ...]:
+    """Where a row of so many elements has the chunks of parameters of one dimension. A step without some parameters
+    has shorter rows: then none is known."""
+    spans, at = [], 0
+    for parameter in part.parameters:
+        chunk = _chunk(parameter, ranks)
+        if parameter.dim() < 2:
+            spans.append((at, chunk))
+        at += chunk
+    return joined(spans) if at == elements else ()
+
+
+def _chunk(parameter: nn.Parameter, ranks: int) -> int:
+    """Its elements in a row."""
+    (placement,) = parameter.placements
+    rows = parameter.shape[placement.dim]
+    chunk: int = -(-rows // ranks) * (parameter.numel() // max(1, rows))
+    return chunk
+
+
+class OnShards(Running):
+    """ByteGrad with fully_shard. Without replicas the reduce-scatter is compressed; with them, only the average between
+    the replicas is: that is what crosses the slow network.
+
+    A residual of the reduce-scatter would be as large as the gradients before sharding, on every rank. So error
+    feedback applies to the average between replicas, whose residuals have the size of a shard.
+    """
+
+    def __init__(self, how: Compression, job: Job, has_replicas: bool) -> None:
+        self._calls: dict[str, _Average | _ReduceScatter] = {}
+        self._scaler, self._scale = job.scaler, job.scaler.get_scale() if job.scaler is not None else 1.0
+        self._counted = {"elements": 0.0, "bytes": 0.0}
+        ranks = shard_group_of(job.module).size()
+        for part in parts_of(job.module):
+            if has_replicas:
+                average = _Average(self, how, job, part, ranks)
+                part.module.set_all_reduce_hook(average)
+                self._calls[part.name] = average
+            else:
+                scatter = _ReduceScatter(self, how, job, part)
+                part.module.set_custom_reduce_scatter(scatter)
+                self._calls[part.name] = scatter
+
+    def count(self, elements: int, sent: float) -> None:
+        self._counted["elements"] += elements
+        self._counted["bytes"] += sent
+
+    def follow_scale(self) -> None:
+        """Residuals are of scaled gradients."""
+        scale = self._scaler.get_scale() if self._scaler is not None else 1.0
+        if scale != self._scale:
+            for residual in self._residuals().values():
+                residual.mul_(scale / self._scale)
+            self._scale = scale
+
+    def _averages(self) -> dict[str, _Average]:
+        return {name: call for name, call in self._calls.items() if isinstance(call, _Average)}
+
+    def _residuals(self) -> dict[str, torch.Tensor]:
+        return {name: each.residual for name, each in self._averages().items() if each.residual is not None}
+
+    def stats(self) -> dict[str, float]:
+        return dict(self._counted)
+
+    def state_dict(self) -> dict[str, Any]:
+        residuals = {name: residual.clone() for name, residual in self._residuals().items()}
+        elements = {name: each.elements for name, each in self._averages().items()}
+        return {"residuals": residuals, "elements": elements, "scale": self._scale}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError: fully_shard was applied to other modules, or over another number of ranks."""
+        averages = self._averages()
+        for name, elements in state["elements"].items():
+            here = averages[name].elements if name in averages else "none"
+            if elements != here:
+                raise ValueError(
+                    f"bagua_net.algorithms: load_state_dict: the state is of a shard with {elements} elements of the "
+                    f"module {name!r}, and here it has {here}; apply fully_shard in the same way, or begin without it"
+                )
+        for name, average in averages.items():
+            average.load(state["residuals"].get(name))
+        self._scale = state["scale"]
+
+    def pause(self) -> None:
+        for call in self._calls.values():
+            call.is_exact = True
+
+    def resume(self) -> None:
+        for call in self._calls.values():
+            call.is_exact = False
+
+    def stop(self) -> None:
+        """FSDP2 cannot take a hook back. What it has goes on exactly, on its own group or, between replicas, on one
+        that stays open: without it the replicas would part."""
+        self.pause()
+        for call in self._calls.values():
+            call.leave()
+
+
+class _Average:
+    """The hook after a reduce-scatter: averages this rank's shard with its replicas."""
+
+    def __init__(self, running: OnShards, how: Compression, job: Job, part: Part, ranks: int) -> None:
+        self._running = running
+        self._group = job.own
+        self._after = job.group
+        self._part = part
+        self._ranks = ranks
+        self._how = how
+        self._compressed: Compressed | None = compressed(job.own, how.codec, job.device)
+        self.elements = sum(_chunk(each, ranks) for each in part.parameters)  # of a shard that has all
+        self.residual: torch.Tensor | None = None
+        self.is_exact = False
+
+    def load(self, residual: torch.Tensor | None) -> None:
+        """None: of zeros."""
+        self.residual = None if residual is None else residual.to(torch.float32, copy=True)
+
+    def leave(self) -> None:
+        """The hook stays, and averages exactly: it does without what compression needs."""
+        self._group = self._after
+        self._compressed = self.residual = None
+
+    def __call__(self, shard: torch.Tensor) -> None:
+        self._running.follow_scale()
+        with torch.no_grad(), self._running.beside_runner():
+            if self.is_exact:
+                self._average_exactly(shard)
+            else:
+                self._average(shard)
+
+    def _average(self, shard: torch.Tensor) -> None:
+        spans = exact_spans(self._part, self._ranks, shard.numel()) if self._how.exact_one_dimensional else ()
+        exact = _taken(shard, spans)
+        if exact is not None:
+            self._average_exactly(exact)
+        if exact is None or exact.numel() < shard.numel():
+            assert self._compressed is not None
+            x = shard if shard.dtype == torch.float32 else shard.float()
+            sent = self._compressed.average(x, self._residual_for(shard))
+            self._running.count(shard.numel(), sent)
+            if x is not shard:
+                shard.copy_(x)
+        if exact is not None:
+            _put(shard, spans, exact)
+
+    def _residual_for(self, shard: torch.Tensor) -> torch.Tensor | None:
+        if not self._how.error_feedback:
+            return None
+        if self.residual is None or self.residual.numel() != shard.numel():
+            self.residual = torch.zeros(shard.numel(), dtype=torch.float32, device=shard.device)
+        self.residual = self.residual.to(shard.device)  # a state comes from a file
+        return self.residual
+
+    def _average_exactly(self, x: torch.Tensor) -> None:
+        size = self._group.size()
+        dist.all_reduce(x.div_(size), group=self._group)
+        self._running.count(0, 2 * (size - 1) / size * x.numel() * x.element_size())
+
+
+class _ReduceScatter:
+    """FSDP2's reduce-scatter, of codes. On FSDP2's own group: it is called where FSDP2 would call its own."""
+
+    def __init__(self, running: OnShards, how: Compression, job: Job, part: Part) -> None:
+        self._running = running
+        self._how = how
+        self._part = part
+        self._device = job.device
+        self.is_exact = False
+
+    def leave(self) -> None:
+        """Its group stays FSDP2's."""
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        if self.is_exact:
+            return reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise RuntimeError(
+                "bagua_net.algorithms: fully_shard asks for a sum that is multiplied first, which set_gradient_divide_"
+                "factor causes; also call set_force_sum_reduction_for_comms(True)"
+            )
+        with torch.no_grad():
+            self._reduce_scatter(output_tensor, input_tensor, group)
+            if op == dist.ReduceOp.SUM:
+                output_tensor.mul_(group.size())
+        return None
+
+    def _reduce_scatter(self, output: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup) -> None:
+        size = group.size()
+        spans = exact_spans(self._part, size, output.numel()) if self._how.exact_one_dimensional else ()
+        rows = x.view(size, output.numel())
+        exact = _taken(rows, spans)
+        mean = output if output.dtype == torch.float32 else output.float()
+        if exact is not None:
+            own = torch.empty_like(exact[0])
+            reduce_scatter_single(own, exact.div_(size).view(-1), group=group)
+            self._running.count(0, (size - 1) * own.numel() * own.element_size())
+        if exact is None or own.numel() < output.numel():
+            codes = compressed(group, self._how.codec, self._device)
+            sent = codes.reduce_scatter_average(mean, x if x.dtype == torch.float32 else x.float(), None)
+            self._running.count(x.numel(), sent)
+        if mean is not output:
+            output.copy_(mean)
+        if exact is not None:
+            _put(output, spans, own)
+
+
+def _taken(x: torch.Tensor, spans: tuple[Span, ...]) -> torch.Tensor | None:
+    """The elements of the spans, in the last dimension. Their place becomes zero: it widens no block's range."""
+    if not spans:
+        return None
+    taken = torch.cat([x[..., start : start + count] for start, count in spans], dim=-1)
+    for start, count in spans:
+        x[..., start : start + count] = 0
+    return taken
+
+
+def _put(x: torch.Tensor, spans: tuple[Span, ...], values: torch.Tensor) -> None:
+    for (start, count), each in zip(spans, values.split([count for _, count in spans], dim=-1), strict=True):
+        x[..., start : start + count] = each

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""The one hook that a DistributedDataParallel gets from this package.
+
+DDP accepts a communication hook once, and never gives it up. The switchboard is that hook, and what it passes buckets
+to can be changed: by ``attach``, by ``detach``, by an algorithm with phases. A change takes effect with the first
+bucket of a backward pass, so that all buckets of one pass go the same way.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Target = Callable[[Any], "torch.futures.Future[torch.Tensor]"]
+
+#: A value does not hold its key: DDP holds its hook, and a model that is dropped goes with its switchboard.
+_switchboards: weakref.WeakKeyDictionary[Any, Switchboard] = weakref.WeakKeyDictionary()
+
+
+class Switchboard:
+    """Passes the buckets of one model to a target; without one, averages them as DDP does."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._plain = Average(group)
+        self._now: Target = self._plain
+        self._next: Target = self._plain
+
+    @property
+    def plain(self) -> Target:
+        """Averages a bucket exactly, on the model's own group."""
+        return self._plain
+
+    def target(self, target: Target | None) -> None:
+        """From the next backward pass on. None: :attr:`plain`."""
+        self._next = target or self._plain
+
+    def release(self) -> None:
+        """At once: no algorithm is kept. No backward pass is under way."""
+        self._now = self._next = self._plain
+
+    @property
+    def is_free(self) -> bool:
+        """No algorithm uses it."""
+        return self._next is self._plain
+
+    def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            _refuse_compiled_autograd()
+            self._now = self._next
+        return self._now(bucket)
+
+
+class Average:
+    """All-reduces a bucket and divides by the number of ranks: before the sum, as DDP does, against overflow."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer().div_(self._group.size())
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        future = work.get_future()
+        return future.then(_only_tensor)
+
+
+def _only_tensor(future: torch.futures.Future[Any]) -> torch.Tensor:
+    value = future.value()
+    return value[0] if isinstance(value, list) else value
+
+
+def switchboard_of(model: Any) -> Switchboard:
+    """The model's, registered with DDP at the first call.
+
+    Raises:
+        ValueError: the model has another hook, or its reducer takes none.
+    """
+    known = _switchboards.get(model)
+    if known is not None:
+        return known
+    refuse_other_hooks(model)
+    made = Switchboard(model.process_group)
+    model.register_comm_hook(made, _dispatch)
+    _switchboards[model] = made
+    return made
+
+
+def release(model: Any) -> None:
+    """The model's switchboard, if it has one, keeps no algorithm."""
+    known = _switchboards.get(model)
+    if known is not None:
+        known.release()
+
+
+def refuse_other_hooks(model: Any) -> None:
+    """Raises ValueError: the model has no switchboard, and takes none."""
+    if model in _switchboards:
+        return
+    if model._use_python_reducer:
+        raise ValueError(
+            'bagua_net.algorithms: DDP runs with torch._dynamo.config.optimize_ddp = "python_reducer", which traces '
+            'communication hooks; use "ddp_optimizer"'
+        )
+    if model._comm_hooks:
+        hook = model._comm_hooks[0][0]
+        raise ValueError(
+            f"bagua_net.algorithms: this DistributedDataParallel has the communication hook {hook.__qualname__}, and "
+            "accepts one only; attach before register_comm_hook, or without it"
+        )
+
+
+def _dispatch(state: Switchboard, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    return state(bucket)
+
+
+# DDP compares annotations with these types, and does not evaluate strings.
+_dispatch.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+def _refuse_compiled_autograd() -> None:
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiled is not None and getattr(compiled, "in_compiled_autograd_region", False):
+        raise RuntimeError(
+            "bagua_net.algorithms: compiled autograd traces communication hooks, and an algorithm cannot be traced; "
+            "use torch.compile without torch._dynamo.config.compiled_autograd"
+        )

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""What algorithms that average weights have in common: gradients stay local, and the weights are one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ._algorithm import Running
+from ._job import Job, Training
+from ._switchboard import switchboard_of
+
+#: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
+#: this torch has, for the old name warns there.
+_SENDS_BUFFERS = ("forward_sync_buffers", "broadcast_buffers")
+
+
+class Weights:
+    """The trained parameters as one flat vector (elements) of float32, or of float64 where a parameter is.
+
+    Values are written through ``Tensor.data``: a change between forward and backward does not count as one for
+    autograd, which would refuse the backward pass.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._sizes = [parameter.numel() for parameter in self._parameters.values()]
+        self.elements = sum(self._sizes)
+        self.dtype = reduce(torch.promote_types, (each.dtype for each in self._parameters.values()), torch.float32)
+
+    def copy(self) -> torch.Tensor:
+        return torch.cat([each.data.reshape(-1).to(self.dtype) for each in self._parameters.values()])
+
+    def set(self, flat: torch.Tensor) -> None:
+        for parameter, part in self._parts(flat):
+            parameter.data.copy_(part)
+
+    def add(self, flat: torch.Tensor) -> None:
+        for parameter, part in self._parts(flat):
+            parameter.data.add_(part.to(parameter.dtype))
+
+    def _parts(self, flat: torch.Tensor) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        parts = zip(self._parameters.values(), flat.split(self._sizes), strict=True)
+        return [(parameter, part.view_as(parameter)) for parameter, part in parts]
+
+    def named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A copy of each parameter's part."""
+        return {name: part.clone() for name, (_, part) in zip(self._parameters, self._parts(flat), strict=True)}
+
+    def load(self, flat: torch.Tensor, named: Mapping[str, torch.Tensor]) -> None:
+        """The opposite of :meth:`named`. Raises ValueError: it has other names or sizes."""
+        for name, (_, part) in zip(self._parameters, self._parts(flat), strict=True):
+            if name not in named or named[name].numel() != part.numel():
+                raise ValueError(
+                    f"bagua_net.algorithms: load_state_dict: the state has {len(named)} parameters, and for {name} not "
+                    f"the {part.numel()} elements that the model has; load the state of this model"
+                )
+            part.copy_(named[name].view_as(part))
+
+
+class Apart(Running):
+    """Ranks train with their own gradients. Subclasses exchange weights in the four methods that begin with ``_on``."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._weights = Weights(job.parameters)
+        self._counted = {"elements": 0.0, "bytes": 0.0, "exchanges": 0.0}
+        self._steps = 0  # of the optimizer
+        self._paused = False
+        self._switchboard = switchboard_of(job.wrapper())
+        self._switchboard.target(self.reduce)
+        self._hooks = [
+            job.optimizer.register_step_pre_hook(self._before_step),
+            job.optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Nothing: the bucket as it is."""
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    # ---- for subclasses ----
+
+    def _on_gradients(self) -> None:
+        """The optimizer is about to change the weights."""
+
+    def _on_closure(self) -> None:
+        """The optimizer is about to compute gradients, within its step."""
+
+    def _on_step(self) -> None:
+        """The optimizer has changed the weights: ``self._steps`` times by now."""
+
+    def _on_pause(self) -> None:
+        """Ends what is under way. The weights are averaged next, and gradients from then on."""
+
+    def _on_resume(self) -> None:
+        """Gradients are local from now on."""
+
+    # ---- hooks ----
+
+    def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """args: the optimizer, and a closure if there is one: frameworks run forward and backward within it."""
+        if self._rests:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._on_gradients()
+            return None
+        return args[:1], {**kwargs, "closure": self._followed(closure)}
+
+    def _followed(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def followed() -> Any:
+            self._on_closure()
+            loss = closure()
+            self._on_gradients()
+            return loss
+
+        return followed
+
+    def _after_step(self, *_: Any) -> None:
+        if not self._rests:
+            self._steps += 1
+            self._on_step()
+
+    @property
+    def _rests(self) -> bool:
+        """In a pause, or where the optimizer has outlived the model."""
+        return self._paused or self._job.wrapper() is None
+
+    # ---- what all of them do ----
+
+    def _count(self, sent: float) -> None:
+        self._counted["elements"] += self._weights.elements
+        self._counted["bytes"] += sent
+        self._counted["exchanges"] += 1
+
+    def _mean(self, flat: torch.Tensor) -> torch.Tensor:
+        """In place, over all ranks. On the runner."""
+        size = self._job.size
+        dist.all_reduce(flat.div_(size), group=self._job.own)
+        self._count(2 * (size - 1) / size * flat.nbytes)
+        return flat
+
+    def stats(self) -> dict[str, float]:
+        return dict(self._counted)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._steps = state["steps"]
+
+    def pause(self) -> None:
+        if self._paused:
+            return
+        self._on_pause()
+        self._paused = True
+        self._switchboard.target(None)
+        flat = self._weights.copy()
+        self._weights.set(self._job.runner.post(lambda: self._mean(flat)).wait())
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._switchboard.target(self.reduce)
+            self._on_resume()
+
+    def stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._switchboard.target(None)
+
+
+def check_apart(training: Training, name: str) -> None:
+    """Raises ValueError: this model, or its scaler, brings the ranks together, or holds one up."""
+    model = training.wrapper()
+    if getattr(model, next(each for each in _SENDS_BUFFERS if hasattr(model, each))):
+        raise ValueError(
+            f"bagua_net.algorithms: attach: with {name} the ranks train apart, and this DistributedDataParallel sends "
+            "buffers from rank 0 in every forward pass; wrap the model with broadcast_buffers=False"
+        )
+    if training.scaler is not None:
+        raise ValueError(
+            f"bagua_net.algorithms: attach: with a GradScaler, a rank could skip a step that the others take, and "
+            f"{name} would wait for it; train in bfloat16 without a scaler"
+        )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: MIT
+"""nn.Module.with_bagua and DistributedDataParallel in Bagua's form.
+
+Bagua's ``with_bagua`` returned the model itself, and scripts rely on it: they keep using the model that they had, and
+its ``state_dict`` has plain names. So the model stays what it is, and its forward goes through a
+DistributedDataParallel of itself while it is in training mode. In evaluation mode, where one rank may be alone, it
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import algorithms as ours
+from ._algorithms import settings
+from ._communication import BaguaProcessGroup
+
+
+class AlgorithmAtWork:
+    """``model.bagua_algorithm``. Bagua's methods take the model, which is known here."""
+
+    def __init__(self, comm: ours.Attachment) -> None:
+        self._comm = comm
+
+    def abort(self, model: Any = None) -> None:
+        self._comm.abort()
+
+    def resume(self, model: Any = None) -> None:
+        self._comm.resume()
+
+
+class _Inside(nn.Module):  # type: ignore[misc]
+    """A model, called by the forward that it had."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = model.forward
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self._forward(*inputs, **named)
+
+
+def with_bagua(
+    self: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    algorithm: str | ours.Algorithm,
+    process_group: Any = None,
+    do_flatten: bool = True,
+) -> nn.Module:
+    """``model.with_bagua([optimizer], algorithm)``. It returns the model."""
+    _refuse_ignored_parameters(self)
+    _end_former(self)
+    inside = _Inside(self)
+    wrapped = ours.with_bagua(
+        inside, optimizers, algorithm, torch_group(process_group), gradient_as_bucket_view=do_flatten
+    )
+    # Past nn.Module's own: the model would contain what contains it.
+    kept = {"bagua_ddp": wrapped, "bagua_algorithm": AlgorithmAtWork(wrapped.bagua), "bagua_optimizers": optimizers}
+    for name, value in kept.items():
+        object.__setattr__(self, name, value)
+    self.forward = partial(_call, self, inside, wrapped)
+    return self
+
+
+def _call(model: nn.Module, inside: nn.Module, wrapped: nn.Module, *inputs: Any, **named: Any) -> Any:
+    return (wrapped if model.training else inside)(*inputs, **named)
+
+
+def _end_former(model: nn.Module) -> None:
+    if "bagua_ddp" in model.__dict__:
+        model.bagua_ddp.bagua.detach()
+        del model.forward
+
+
+def _refuse_ignored_parameters(model: nn.Module) -> None:
+    if getattr(model, "_bagua_params_and_buffers_to_ignore", None):
+        raise ValueError(
+            "bagua_net.compat: _bagua_params_and_buffers_to_ignore is not kept; give these parameters "
+            "requires_grad_(False), or wrap only the part of the model that the ranks share"
+        )
+
+
+def torch_group(group: Any) -> dist.ProcessGroup | None:
+    return group.torch_group if isinstance(group, BaguaProcessGroup) else group
+
+
+def distributed_data_parallel(
+    module: nn.Module,
+    device_ids: Any = None,
+    output_device: Any = None,
+    dim: int = 0,
+    broadcast_buffers: bool = True,
+    process_group: Any = None,
+    bucket_cap_mb: int = 25,
+    find_unused_parameters: bool = False,
+    check_reduction: bool = False,
+    gradient_as_bucket_view: bool = True,
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+    algorithm: str | ours.Algorithm | None = None,
+) -> DistributedDataParallel:
+    """``DistributedDataParallel(model, optimizers=[optimizer], algorithm=algorithm)``: torch's own, with the algorithm.
+    Without an algorithm, gradients are averaged exactly."""
+    chosen = settings("gradient_allreduce") if algorithm is None else algorithm
+    wrapped = ours.with_bagua(
+        module,
+        optimizers or _unused(module, chosen),
+        chosen,
+        torch_group(process_group),
+        device_ids=device_ids,
+        output_device=output_device,
+        dim=dim,
+        bucket_cap_mb=bucket_cap_mb,
+        find_unused_parameters=find_unused_parameters,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        **({} if broadcast_buffers else {"broadcast_buffers": False}),
+    )
+    wrapped.bagua_algorithm = AlgorithmAtWork(wrapped.bagua)
+    wrapped.bagua_optimizers = optimizers
+    return wrapped
+
+
+def _unused(module: nn.Module, algorithm: str | ours.Algorithm) -> Sequence[torch.optim.Optimizer]:
+    """Averages of gradients concern no optimizer, and Bagua's form has a default without one."""
+    if isinstance(algorithm, ours.Algorithm) and algorithm.averages == "gradients":
+        return [torch.optim.SGD(module.parameters(), lr=0.0)]
+    return ()

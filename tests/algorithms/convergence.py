@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""Trains a task on four ranks with an algorithm, and with exact averages from the same start over the same data.
+
+A row of ``ROWS`` is what is held to a bound: an algorithm by its name, its settings, and how many points of accuracy it
+may lose against exact averages, in the mean over the seeds. The small form is test_convergence.py, the whole one
+``benchmarks/convergence.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+import torch
+from controls import CONTROLS
+from models import group_of
+from rank import Here
+from ranks import Ranks
+from tasks import TASKS, Task, judged, loss_of
+from torch.nn.parallel import DistributedDataParallel
+
+from bagua_net.algorithms import ALGORITHMS, QAdamOptimizer, attach
+
+RANKS = 4
+BACKENDS = ("bagua_net", "gloo")
+#: Megabytes of a bucket: the tasks' models have several.
+_BUCKET = 0.03
+#: The rate falls in a line to zero over this part of the steps: what is compared is where a run ends, not its jitter.
+_FALLING = 0.5
+#: QAdam warms up over this share of the steps: one in so many.
+_WARMING_UP = 4
+#: Until a run that hangs fails: longer than the longest of ``benchmarks/convergence.py``.
+_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Row:
+    """An algorithm that is trained with."""
+
+    label: str
+    algorithm: str  # a name of ALGORITHMS or of CONTROLS; "": DistributedDataParallel's own averages
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    optimizer: str = ""  # "": the task's usual one
+    points: float = 0.5  # of accuracy, that may be lost
+    equal: bool = True  # the ranks' parameters have the same bits at the end
+    small: bool = True  # in the small form as well
+
+    def exact(self) -> Row:
+        """What it is compared with."""
+        return Row("exact", "", optimizer=_COMPARED_WITH.get(self.optimizer, self.optimizer))
+
+
+#: Optimizers that belong to an algorithm, and those that exact averages are trained with instead.
+_COMPARED_WITH = {"qadam": "adam"}
+
+ROWS = (
+    Row("allreduce", "allreduce"),
+    Row("allreduce, by nodes", "allreduce", {"hierarchical": True, "ranks_per_node": 2}),
+    Row("ByteGrad, 8 bits", "bytegrad", {"error_feedback": False}),
+    Row("ByteGrad, 8 bits, error feedback", "bytegrad"),
+    Row("ByteGrad, 4 bits, error feedback", "bytegrad", {"bits": 4}, small=False),
+    Row("ByteGrad, 4 bits in blocks of 128, error feedback", "bytegrad", {"bits": 4, "block": 128}),
+    Row("QAdam, 8 bits", "qadam", optimizer="qadam"),
+    Row("QAdam, 1 bit", "qadam", {"bits": 1}, optimizer="qadam", points=1.0),
+    Row("DiLoCo, 10 steps, outer momentum 0.5", "diloco", {"steps": 10, "outer_momentum": 0.5}, points=1.0),
+    # With Adam, weights that are averaged after steps of each rank's own lag on the characters.
+    Row("decentralized", "decentralized", optimizer="sgd", points=1, equal=False),
+    Row("decentralized, shift one", "decentralized", {"peers": "shift_one"}, optimizer="sgd", points=1, equal=False),
+    Row("low-precision decentralized", "low_precision_decentralized", optimizer="sgd", points=1, equal=False),
+    # How often the thread averages in a short run depends on the machine's load, and so does where the run ends.
+    Row("async", "async", {"interval_ms": 1, "warmup_steps": 40}, "sgd", points=1, equal=False, small=False),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a row is trained on."""
+
+    task: str
+    backend: str
+    seed: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a run ended: the mean of the ranks."""
+
+    accuracy: float  # percent of what was not trained on
+    loss: float
+    megabytes: float  # that a rank sent, as the algorithm counts; 0: not counted
+    equal: bool  # all ranks have the same parameters
+
+
+def trained(ranks: Ranks, row: Row, run: Run) -> Trained:
+    ends = ranks.run(train, row, run, seconds=_SECONDS)
+    return Trained(
+        accuracy=mean(end.accuracy for end in ends),
+        loss=mean(end.loss for end in ends),
+        megabytes=mean(end.megabytes for end in ends),
+        equal=len({end.digest for end in ends}) == 1,
+    )
+
+
+# ---- on a rank ----
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended on one rank."""
+
+    accuracy: float
+    loss: float
+    megabytes: float
+    digest: str  # of the parameters
+
+
+def train(here: Here, row: Row, run: Run) -> End:
+    task = TASKS[run.task]
+    torch.manual_seed(run.seed)
+    model = DistributedDataParallel(
+        task.model(),
+        process_group=group_of(here, run.backend),
+        bucket_cap_mb=_BUCKET,
+        broadcast_buffers=False,  # the tasks' models have none; algorithms with which ranks train apart need it
+    )
+    optimizer = _optimizer(row.optimizer or task.optimizer, task, model.parameters(), run.steps)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (1 - step / run.steps) / _FALLING))
+    comm = attach(model, optimizer, (ALGORITHMS | CONTROLS)[row.algorithm](**row.settings)) if row.algorithm else None
+    data = torch.Generator().manual_seed(run.seed * RANKS + here.rank)
+    for _ in range(run.steps):
+        loss = loss_of(model, task.batch(data))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rates.step()
+    megabytes = 0.0
+    if comm is not None:
+        megabytes = comm.stats().get("bytes", 0.0) / 1e6
+        if comm.algorithm.averages == "weights":
+            comm.abort()  # what is kept of such a run is the mean of the ranks' weights
+        comm.detach()
+    accuracy, loss_at_end = judged(model.module, task.unseen())
+    return End(accuracy, loss_at_end, megabytes, _digest(model.parameters()))
+
+
+def _optimizer(kind: str, task: Task, parameters: Iterable[torch.Tensor], steps: int) -> torch.optim.Optimizer:
+    if kind == "sgd":
+        return torch.optim.SGD(parameters, task.sgd_rate, momentum=0.9)
+    if kind == "qadam":
+        return QAdamOptimizer(parameters, task.adam_rate, warmup_steps=max(1, steps // _WARMING_UP))
+    assert kind == "adam", f"no optimizer is called {kind!r}"
+    return torch.optim.Adam(parameters, task.adam_rate)
+
+
+def _digest(parameters: Iterable[torch.Tensor]) -> str:
+    whole = hashlib.sha256()
+    for parameter in parameters:
+        whole.update(parameter.detach().numpy().tobytes())
+    return whole.hexdigest()

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""Lightning starts the ranks, and trains with ByteGrad and then with auto. Both are resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import common
+import digits
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from bagua_net.algorithms import Auto
+from bagua_net.lightning import BaguaStrategy
+
+_EPOCHS, _STEPS = 3, 14
+
+
+class Classifier(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = digits.network()
+
+    def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
+        return digits.loss_of(self.network, batch)
+
+    def on_train_end(self) -> None:
+        self.counted = self.trainer.strategy.bagua.stats()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), digits.RATE, momentum=0.9)
+
+
+def fit(name: str, strategy: BaguaStrategy, directory: Path, resume: bool) -> Classifier:
+    directory = directory / name
+    pl.seed_everything(1)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy=strategy,
+        max_epochs=_EPOCHS,
+        limit_train_batches=_STEPS,
+        logger=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        callbacks=[pl.callbacks.ModelCheckpoint(directory, "{epoch}", save_top_k=-1)],
+    )
+    model = Classifier()
+    data = DataLoader(digits.images(), digits.BATCH, shuffle=True, drop_last=True)
+    trainer.fit(model, data, ckpt_path=directory / "epoch=1.ckpt" if resume else None)
+    assert dist.get_backend() == "bagua_net"
+    common.report(name, dict(model.named_parameters()))
+    return model
+
+
+def main() -> None:
+    options = common.options()
+    # find_unused_parameters: DDP keeps the buckets of its first step, and a resumed run has the same.
+    for name, algorithm in {"bytegrad": "bytegrad", "auto": Auto(trial_steps=1)}.items():
+        strategy = BaguaStrategy(algorithm, find_unused_parameters=True)
+        counted = fit(name, strategy, options.directory, options.resume).counted
+        assert counted["elements"] > 0
+        assert counted.get("chosen", 0) >= 0, "auto is still trying"
+
+
+if __name__ == "__main__":
+    main()

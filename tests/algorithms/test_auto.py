@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""auto: what it tries, how the ranks agree, what it says, what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from models import backward, ddp, exact_gradients, gradients, same_on_all_ranks
+from rank import Here
+from ranks import Ranks, refusal
+
+from bagua_net.algorithms import Attachment, Auto, _auto, attach
+from bagua_net.algorithms._codec import Codec
+from bagua_net.algorithms._probe import Costs
+
+BACKENDS = ["bagua_net", "gloo"]
+TRIAL = 2
+#: Steps that one candidate takes.
+EACH = TRIAL + _auto._IGNORED_STEPS
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def _log_lines() -> _Lines:
+    handler = _Lines()
+    logger = logging.getLogger("bagua_net.algorithms")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    return handler
+
+
+def _auto_on(here: Here, backend: str) -> tuple[torch.nn.Module, Attachment]:
+    model = ddp(here, backend)
+    return model, attach(model, torch.optim.SGD(model.parameters(), lr=0.05), Auto(trial_steps=TRIAL))
+
+
+def _tries(here: Here, backend: str, slow: str) -> tuple[float, list[str]]:
+    """All candidates but one take as long as the clock of this test says: it is what they are timed with."""
+    log = _log_lines()
+    model, comm = _auto_on(here, backend)
+    running = comm._running
+    assert isinstance(running, _auto._Trying)
+    running._may_win = lambda name: True  # type: ignore[method-assign]
+    clock = _Clock(running, slow)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_auto.time, "perf_counter", clock)
+        for step in range(3 * EACH + 3):
+            model.zero_grad()
+            backward(here, model, step)
+            assert same_on_all_ranks(here, gradients(model))
+    chosen = comm.stats()["chosen"]
+    comm.detach()
+    return chosen, log.lines
+
+
+class _Clock:
+    """Steps take 100 ms, those of a candidate 40."""
+
+    def __init__(self, running: _auto._Trying, fast: str) -> None:
+        self._running, self._fast, self._now = running, fast, 0.0
+
+    def __call__(self) -> float:
+        self._now += 0.04 if self._running._now == self._fast else 0.1
+        return self._now
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("fast", "chosen"), [("uint8", 2), ("bf16", 1), ("allreduce", 0), ("none", 0)])
+def test_the_fastest_is_chosen_and_one_line_says_so(two: Ranks, backend: str, fast: str, chosen: int) -> None:
+    (first, lines), (second, others) = two.run(_tries, backend, fast)
+    assert first == second == chosen
+    assert len(lines) == 1, lines
+    assert others == []
+    assert f"auto chooses {list(_auto._CANDIDATES)[chosen]}" in lines[0]
+    assert "GB/s sent" in lines[0]
+
+
+def _one_rank_is_slow(here: Here) -> float:
+    """ByteGrad is slow on rank 1 only, and faster than the rest on rank 0."""
+    model, comm = _auto_on(here, "bagua_net")
+    running = comm._running
+    assert isinstance(running, _auto._Trying)
+    running._may_win = lambda name: True  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_auto.time, "perf_counter", _Clock(running, "uint8" if here.rank == 0 else "none"))
+        for step in range(3 * EACH + 3):
+            model.zero_grad()
+            backward(here, model, step)
+    chosen = comm.stats()["chosen"]
+    comm.detach()
+    return chosen
+
+
+def test_the_slowest_rank_decides(two: Ranks) -> None:
+    assert two.run(_one_rank_is_slow) == [0.0, 0.0]
+
+
+def _resumes(here: Here) -> None:
+    """A choice is kept: a resumed job does not try again."""
+    model, comm = _auto_on(here, "bagua_net")
+    running = comm._running
+    assert isinstance(running, _auto._Trying)
+    running._may_win = lambda name: True  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_auto.time, "perf_counter", _Clock(running, "uint8"))
+        for step in range(3 * EACH + 2):
+            model.zero_grad()
+            backward(here, model, step)
+    state = comm.state_dict()
+    comm.detach()
+    model, comm = _auto_on(here, "bagua_net")
+    comm.load_state_dict(state)
+    assert comm.stats()["chosen"] == 2
+    model.zero_grad()
+    backward(here, model, 0)
+    exact = exact_gradients(here, model, 0)
+    assert not torch.allclose(gradients(model)["0.weight"], exact["0.weight"], rtol=1e-5, atol=1e-7)
+    comm.detach()
+
+
+def test_a_choice_is_in_the_checkpoint(two: Ranks) -> None:
+    two.run(_resumes)
+
+
+def _forgets_the_trial(here: Here) -> None:
+    model, comm = _auto_on(here, "bagua_net")
+    running = comm._running
+    assert isinstance(running, _auto._Trying)
+    running._may_win = lambda name: True  # type: ignore[method-assign]
+    had_residuals, steps = False, 3 * EACH + 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_auto.time, "perf_counter", _Clock(running, "none"))
+        for step in range(steps):
+            model.zero_grad()
+            backward(here, model, step)
+            residuals = comm.state_dict()["state"]["states"]["uint8"]["residuals"]
+            had_residuals |= bool(residuals)
+    assert comm.stats()["chosen"] == 0
+    assert had_residuals
+    assert not residuals
+    assert comm.stats()["elements"] == steps * sum(each.numel() for each in model.parameters())
+    comm.detach()
+
+
+def test_what_is_not_chosen_leaves_no_residuals_and_stays_counted(two: Ranks) -> None:
+    two.run(_forgets_the_trial)
+
+
+def _broken(*_: Any, **__: Any) -> None:
+    raise RuntimeError("no such luck")
+
+
+def _fails_between_steps(here: Here) -> None:
+    model, comm = _auto_on(here, "bagua_net")
+    running = comm._running
+    assert isinstance(running, _auto._Trying)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", _broken)
+        assert "no such luck" in refusal(lambda: running._slowest(0.1))
+    comm.detach()
+    again = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), "bytegrad")
+    assert again.job.own is not comm.job.own
+    again.detach()
+
+
+def test_a_group_whose_collective_has_failed_between_steps_is_not_used_again(two: Ranks) -> None:
+    two.run(_fails_between_steps)
+
+
+# ---- predictions ----
+
+
+def test_an_average_of_codes_takes_a_quarter_of_the_bytes_and_its_codec() -> None:
+    slow = Costs(latency_s=1e-4, bytes_per_s=1e8, codec_s=1e-9)
+    elements = 10_000_000
+    assert slow.ring(4 * elements, 2) == pytest.approx(0.4, rel=0.01)
+    assert slow.compressed(elements, Codec(), 2) == pytest.approx(0.1 * 520 / 512 + 0.01, rel=0.02)
+    fast = Costs(latency_s=1e-4, bytes_per_s=1e11, codec_s=1e-9)
+    assert fast.compressed(elements, Codec(), 2) > 5 * fast.ring(4 * elements, 2)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""ByteGrad on DistributedDataParallel: what it averages, what it keeps, what it refuses."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from models import WIDTH, backward, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
+from rank import Here
+from ranks import Ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bagua_net.algorithms import ByteGrad, attach
+
+BACKENDS = ["bagua_net", "gloo"]
+
+
+def _averages(here: Here, backend: str, bits: int) -> None:
+    model = ddp(here, backend)
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ByteGrad(bits=bits, block=64))
+    for step in range(3):
+        exact = exact_gradients(here, model, step)
+        model.zero_grad()
+        backward(here, model, step)
+        got = gradients(model)
+        assert same_on_all_ranks(here, got)
+        for name, want in exact.items():
+            if want.dim() == 1:
+                assert torch.allclose(got[name], want, rtol=1e-5, atol=1e-8), name
+                continue
+            # Ranges of whole parameters are at least those of their blocks; residuals add a step of an earlier one.
+            largest = mean_of(here, want.abs().max()) * 4
+            assert (got[name] - want).abs().max() <= 3 * largest / (2**bits - 1), name
+            assert not torch.equal(got[name], want), f"{name} was not compressed"
+    stats = comm.stats()
+    elements = sum(parameter.numel() for parameter in model.parameters())
+    assert stats["elements"] == 3 * elements
+    assert 0 < stats["bytes"] < 3 * elements * 4
+    comm.detach()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_are_averaged_within_the_codecs_steps_and_equal_on_all_ranks(
+    ranks: Ranks, backend: str, bits: int
+) -> None:
+    ranks.run(_averages, backend, bits)
+
+
+Sums = dict[str, torch.Tensor]
+
+
+def _train(here: Here, model: DistributedDataParallel, steps: range, wanted: Sums, got: Sums) -> None:
+    """Adds up what exact averages would have been, and what the model got."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in steps:
+        for name, exact in exact_gradients(here, model, step).items():
+            wanted[name] = wanted.get(name, 0) + exact.double()
+        optimizer.zero_grad()
+        backward(here, model, step)
+        for name, each in gradients(model).items():
+            got[name] = got.get(name, 0) + each.double()
+        optimizer.step()
+
+
+def _is_lost(here: Here, residuals: Sums, wanted: Sums, got: Sums) -> list[str]:
+    """Parameters for which the ranks' residuals are not what the averages lack."""
+    lost = []
+    for name in wanted:
+        if wanted[name].dim() > 1:
+            residual = mean_of(here, residuals[name].double()).view_as(wanted[name])
+            assert residual.abs().max() > 0, f"{name} has lost nothing"
+            if not torch.allclose(got[name] + residual, wanted[name], rtol=0, atol=2e-6):
+                lost.append(name)
+    return lost
+
+
+def _loses_nothing(here: Here, backend: str) -> None:
+    model = ddp(here, backend)
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), ByteGrad(bits=4, block=32))
+    wanted: Sums = {}
+    got: Sums = {}
+    _train(here, model, range(12), wanted, got)  # DDP cuts its buckets anew after the first step
+    assert _is_lost(here, comm.state_dict()["state"]["residuals"], wanted, got) == []
+    comm.detach()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_encoding_loses_comes_with_later_steps(ranks: Ranks, backend: str) -> None:
+    ranks.run(_loses_nothing, backend)
+
+
+class _Sometimes(nn.Module):
+    """Has a layer that a step may do without."""
+
+    uses = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = net(), nn.Linear(WIDTH, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.always(x)
+        return out + self.sometimes(x) if self.uses else out
+
+
+def _does_without(here: Here, arguments: dict[str, Any]) -> None:
+    model = ddp(here, "gloo", _Sometimes(), find_unused_parameters=True, **arguments)
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), ByteGrad(bits=4, block=32))
+    weight = model.module.sometimes.weight
+    wanted, got = torch.zeros_like(weight, dtype=torch.float64), torch.zeros_like(weight, dtype=torch.float64)
+    for step, users in enumerate([2, 2, 0, 0, 1, 0, 2, 0]):
+        model.module.uses = here.rank < users
+        copy = deepcopy(model.module)
+        backward(here, copy, step)
+        own = copy.sometimes.weight.grad
+        wanted += mean_of(here, torch.zeros_like(wanted) if own is None else own.double())
+        model.zero_grad(set_to_none=False)
+        backward(here, model, step)
+        assert users or not weight.grad.any()
+        got += weight.grad
+    residual = comm.state_dict()["state"]["residuals"]["sometimes.weight"].view_as(got)
+    assert residual.any()
+    assert torch.allclose(got + mean_of(here, residual.double()), wanted, rtol=0, atol=2e-6)
+    comm.detach()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"gradient_as_bucket_view": True}], ids=["copies", "bucket-views"])
+def test_a_parameter_that_no_rank_uses_keeps_its_residual(two: Ranks, arguments: dict[str, Any]) -> None:
+    two.run(_does_without, arguments)
+
+
+def _resumes(here: Here, loads: bool) -> list[str]:
+    wanted: Sums = {}
+    got: Sums = {}
+    model = ddp(here, "bagua_net")
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), ByteGrad(bits=4, block=32))
+    _train(here, model, range(3), wanted, got)
+    state, weights = io.BytesIO(), model.module.state_dict()
+    torch.save(comm.state_dict(), state)
+    comm.detach()
+    model = ddp(here, "bagua_net")
+    model.module.load_state_dict(weights)
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), ByteGrad(bits=4, block=32))
+    if loads:
+        comm.load_state_dict(torch.load(io.BytesIO(state.getvalue()), weights_only=True))
+    _train(here, model, range(3, 6), wanted, got)
+    lost = _is_lost(here, comm.state_dict()["state"]["residuals"], wanted, got)
+    comm.detach()
+    return lost
+
+
+def test_a_resumed_run_goes_on_with_its_residuals(two: Ranks) -> None:
+    assert two.run(_resumes, True) == [[], []]
+    assert all(two.run(_resumes, False)), "the residuals make no difference"
+
+
+def _within_a_host(here: Here) -> None:
+    model = ddp(here, "bagua_net")
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ByteGrad(bits=4, block=32))
+    for step in range(2):
+        model.zero_grad()
+        backward(here, model, step)
+        for name, want in exact_gradients(here, model, step).items():
+            assert torch.allclose(gradients(model)[name], want, rtol=1e-5, atol=1e-7), name
+    assert all(not each.any() for each in comm.state_dict()["state"]["residuals"].values())
+    comm.detach()
+
+
+def test_ranks_that_share_memory_send_no_codes() -> None:
+    with Ranks(2) as ranks:
+        ranks.run(_within_a_host)

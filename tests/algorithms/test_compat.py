@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: MIT
+"""bagua_net.compat: Bagua's names, its collectives and its with_bagua. A script in its style is a job of
+test_jobs_of_algorithms.py."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from apart import Apart
+from models import backward, ddp, inside, net, same_on_all_ranks
+from rank import Here
+from ranks import Ranks, refusal
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, attach
+from bagua_net.compat import _communication as communication
+from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
+from bagua_net.compat._communication import BaguaProcessGroup, CommMember, ReduceOp
+from bagua_net.compat._install import _Finder, install
+from bagua_net.compat._module import distributed_data_parallel, with_bagua
+from bagua_net.compat._names import GONE, KEPT
+
+BACKENDS = ["bagua_net", "gloo"]
+
+#: Of parts of this package that a version may lack.
+_IN_OTHER_VERSIONS = re.compile(r"^ImportError: bagua_net\.compat: bagua\.\S+ would be bagua_net\.")
+
+
+# ---- names ----
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    """A process of its own: install changes it."""
+    with Ranks(1) as ranks:
+        yield ranks
+
+
+def _only_once_installed(here: Here) -> None:
+    assert not hasattr(nn.Module, "with_bagua")
+    assert refusal(partial(importlib.import_module, "bagua")).startswith("ModuleNotFoundError: No module named 'bagua'")
+    install()
+    install()
+    assert sum(isinstance(finder, _Finder) for finder in sys.meta_path) == 1
+    assert nn.Module.with_bagua is with_bagua
+    import bagua.torch_api as bagua
+    from bagua.torch_api.algorithms import Algorithm as Bagua
+    from bagua.torch_api.algorithms import bytegrad
+
+    assert bagua.algorithms.bytegrad is bytegrad
+    assert Bagua.init("bytegrad") == bytegrad.ByteGradAlgorithm() == ByteGrad()
+    assert bagua.init_process_group is bagua.communication.init_process_group is communication.init_process_group
+    assert (bagua.get_rank(), bagua.get_world_size()) == (0, 1)
+    assert not hasattr(bagua, "no_such_name")
+
+
+def test_names_are_there_once_installed(alone: Ranks) -> None:
+    alone.run(_only_once_installed)
+
+
+def _taken(name: str) -> Any:
+    """As `from a.b import c` takes it."""
+    taken: dict[str, Any] = {}
+    module, _, last = name.rpartition(".")
+    exec(f"from {module} import {last} as taken" if module else f"import {last} as taken", taken)
+    return taken["taken"]
+
+
+def _kept_names(here: Here) -> dict[str, str]:
+    install()
+    names = [f"{module}.{name}" for module, names in KEPT.items() for name in names]
+    return {name: refusal(partial(_taken, name)) for name in [*KEPT, *names]}
+
+
+def test_every_kept_name_is_something(alone: Ranks) -> None:
+    (found,) = alone.run(_kept_names)
+    for name, said in found.items():
+        assert said == "accepted" or _IN_OTHER_VERSIONS.match(said), f"{name}: {said}"
+    assert found["bagua.torch_api.allreduce"] == "accepted"
+
+
+def _gone_names(here: Here) -> dict[str, str]:
+    install()
+    below = {"bagua.service.autotune_service": "", "bagua.torch_api.model_parallel.moe.MoE": ""}
+    return {name: refusal(partial(_taken, name)) for name in [*GONE, *below] if name != "bagua_core"}
+
+
+def test_every_other_name_of_bagua_says_what_to_use(alone: Ranks) -> None:
+    (found,) = alone.run(_gone_names)
+    for name, said in found.items():
+        assert re.match(r"(ImportError|ModuleNotFoundError): bagua_net\.compat: bagua\.[\w.]+ is not kept; ", said), (
+            f"{name}: {said}"
+        )
+        assert "\n" not in said
+
+
+def _no_such_module(here: Here) -> str:
+    install()
+    return refusal(partial(importlib.import_module, "bagua.torch_api.speed"))
+
+
+def test_a_module_that_bagua_never_had(alone: Ranks) -> None:
+    assert "no module bagua.torch_api.speed" in alone.run(_no_such_module)[0]
+
+
+def _beside_another(here: Here, folder: str) -> str:
+    finders, modules = list(sys.meta_path), {name for name in sys.modules if name.partition(".")[0] == "bagua"}
+    sys.meta_path[:] = [finder for finder in finders if not isinstance(finder, _Finder)]
+    hidden = {name: sys.modules.pop(name) for name in modules}
+    sys.path.insert(0, folder)
+    try:
+        return refusal(install)
+    finally:
+        sys.path.remove(folder)
+        sys.meta_path[:] = finders
+        sys.modules.update(hidden)
+
+
+def test_another_package_of_that_name_is_left_alone(alone: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "bagua").mkdir()
+    (tmp_path / "bagua" / "__init__.py").touch()
+    (said,) = alone.run(_beside_another, str(tmp_path))
+    assert str(tmp_path) in said
+    assert "uninstall it" in said
+
+
+# ---- settings ----
+
+
+def test_constructors_give_the_settings_of_this_package() -> None:
+    assert settings("gradient_allreduce", True) == GradientAllReduce(hierarchical=True)
+    assert settings("gradient_allreduce", hierarchical=False, average=True) == GradientAllReduce()
+    assert settings("bytegrad", hierarchical=False) == ByteGrad()
+    for name in ALGORITHMS.keys() & _CONSTRUCTORS.keys():
+        assert isinstance(settings(name), Algorithm)
+
+
+class _Derived:
+    def __init__(self) -> None:
+        from bagua_net.compat._algorithms import Algorithm as Bagua
+
+        type("Mine", (Bagua,), {})
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (partial(settings, "bytegrad", average=False), ["ValueError", "ByteGradAlgorithm(average=False)", "block"]),
+        (partial(settings, "bytegrad", bits=4), ["TypeError", "ByteGradAlgorithm", "'bits'"]),
+        (partial(settings, "bitegrad"), ["ValueError", "'bitegrad'", "bytegrad"]),
+        (_Derived, ["TypeError", "Mine", "Running"]),
+        (BaguaProcessGroup(None).get_intra_node_communicator, ["RuntimeError", "new_subgroups"]),
+    ],
+)
+def test_what_has_no_counterpart_says_so(what: Callable[[], Any], words: list[str]) -> None:
+    said = refusal(what)
+    assert "\n" not in said
+    assert all(word in said for word in words), said
+
+
+# ---- collectives ----
+
+
+def _collectives(here: Here, backend: str) -> None:
+    comm = BaguaProcessGroup(here.gloo).get_global_communicator() if backend == "gloo" else None
+    n, rank = here.size, here.rank
+    if backend == "gloo":
+        assert (comm.rank(), comm.nranks()) == (rank, n)
+    own = torch.arange(4.0) + rank
+    of_all = torch.cat([torch.arange(4.0) + each for each in range(n)])
+    total = of_all.view(n, 4).sum(0)
+    last = n - 1
+
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(tensor, -1)
+
+    got = like(own)
+    communication.allreduce(own, got, comm=comm)
+    assert torch.equal(got, total)
+    assert torch.equal(own, torch.arange(4.0) + rank)
+    got = own.clone()
+    communication.allreduce_inplace(got, ReduceOp.MAX, comm)
+    assert torch.equal(got, torch.arange(4.0) + last)
+    pair = [own.clone(), own.clone() * 2]
+    communication.allreduce_coalesced_inplace(pair, comm=comm)
+    assert torch.equal(pair[1], 2 * total)
+
+    got = like(own)
+    communication.reduce(own, got, last, comm=comm)
+    assert torch.equal(got, total if rank == last else like(own))
+    got = own.clone()
+    communication.reduce_inplace(got, last, comm=comm)
+    assert torch.equal(got, total if rank == last else own)
+
+    got = own.clone()
+    communication.broadcast(got, last, comm)
+    assert torch.equal(got, torch.arange(4.0) + last)
+    communication.broadcast_coalesced(pair, 0, comm)
+    assert communication.broadcast_object({"rank": rank}, last, comm) == {"rank": last}
+
+    got = like(of_all)
+    communication.allgather(own, got, comm)
+    assert torch.equal(got, of_all)
+    got = like(of_all)
+    got.view(n, 4)[rank] = own
+    communication.allgather_inplace(got, comm)
+    assert torch.equal(got, of_all)
+    got = like(of_all)
+    communication.gather(own, got, last, comm)
+    assert torch.equal(got, of_all if rank == last else like(of_all))
+    got = like(own)
+    communication.scatter(of_all, got, 0, comm)
+    assert torch.equal(got, own)
+
+    sent = of_all + 100 * rank
+    summed = n * of_all.view(n, 4)[rank] + 100 * sum(range(n))
+    got = like(own)
+    communication.reduce_scatter(sent, got, comm=comm)
+    assert torch.equal(got, summed)
+    got = sent.clone()
+    communication.reduce_scatter_inplace(got, comm=comm)
+    assert torch.equal(got.view(n, 4)[rank], summed)
+    assert torch.equal(got.view(n, 4)[rank - 1], sent.view(n, 4)[rank - 1])
+
+    exchanged = torch.cat([of_all.view(n, 4)[rank] + 100 * each for each in range(n)])
+    got = like(sent)
+    communication.alltoall(sent, got, comm)
+    assert torch.equal(got, exchanged)
+    got = sent.clone()
+    communication.alltoall_inplace(got, comm)
+    assert torch.equal(got, exchanged)
+    counts, displs = [3] * n, [4 * each for each in range(n)]
+    got = like(sent)
+    communication.alltoall_v(sent, counts, displs, got, counts, displs, comm)
+    assert torch.equal(got.view(n, 4)[:, :3], exchanged.view(n, 4)[:, :3])
+    assert torch.equal(got.view(n, 4)[:, 3], like(sent).view(n, 4)[:, 3]), "between the pieces"
+    got = sent.clone()
+    communication.alltoall_v_inplace(got, counts, displs, comm)
+    assert torch.equal(got.view(n, 4)[:, :3], exchanged.view(n, 4)[:, :3])
+
+    if rank == 0:
+        communication.send(own, last, comm)
+    if rank == last:
+        got = like(own)
+        communication.recv(got, 0, comm)
+        assert torch.equal(got, torch.arange(4.0))
+    communication.barrier(comm)
+    assert "no equal parts" in refusal(lambda: communication.gather(own, torch.zeros(4 * n + 1), rank, comm))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_collectives(ranks: Ranks, backend: str) -> None:
+    ranks.run(_collectives, backend)
+
+
+def _part_of_the_ranks(here: Here) -> None:
+    group = communication.new_group([1, 2])
+    comm = group.get_global_communicator()
+    tensor = torch.tensor([float(here.rank)])
+    communication.allreduce_inplace(tensor, comm=comm)
+    communication.broadcast(tensor, 1, comm)
+    assert tensor.item() == (3.0 if here.rank in (1, 2) else here.rank)
+    assert (comm is CommMember.NON_COMM_MEMBER) == (here.rank in (0, 3))
+    assert communication.from_torch_group(dist.group.WORLD).get_global_communicator().nranks() == here.size
+    assert communication.is_initialized()
+    communication.init_process_group()  # there is one
+
+
+def test_a_group_of_some_ranks(four: Ranks) -> None:
+    four.run(_part_of_the_ranks)
+
+
+# ---- with_bagua ----
+
+RATE = 0.05
+
+
+def _trained(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    for step in range(4):
+        optimizer.zero_grad()
+        backward(here, model, step)
+        optimizer.step()
+    return {name: each.detach().clone() for name, each in inside(model).named_parameters()}
+
+
+def _stays_itself(here: Here, backend: str) -> None:
+    torch.manual_seed(here.rank)
+    model = net(here.rank)
+    names = list(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    group = BaguaProcessGroup(here.gloo if backend == "gloo" else dist.group.WORLD)
+    assert with_bagua(model, [optimizer], settings("bytegrad"), group) is model
+    assert list(model.state_dict()) == names
+    got = _trained(here, model, optimizer)
+    plain = ddp(here, backend, net(0), bucket_cap_mb=25)
+    other = torch.optim.SGD(plain.parameters(), RATE)
+    attach(plain, other, "bytegrad")
+    want = _trained(here, plain, other)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    assert model.bagua_ddp.bagua.stats()["elements"] == 4 * sum(each.numel() for each in model.parameters())
+    model.bagua_algorithm.abort(model)
+    model.bagua_algorithm.resume(model)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_bagua_leaves_the_model_what_it_is(two: Ranks, backend: str) -> None:
+    two.run(_stays_itself, backend)
+
+
+def _evaluates_alone(here: Here) -> None:
+    model = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with_bagua(model, [optimizer], settings("bytegrad"))
+    _trained(here, model, optimizer)
+    model.eval()
+    if here.rank == 0:
+        model(torch.zeros(2, 24))
+    model.train()
+    _trained(here, model, optimizer)
+
+
+def test_one_rank_may_evaluate_alone(two: Ranks) -> None:
+    two.run(_evaluates_alone)
+
+
+def _again(here: Here) -> None:
+    model = net()
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with_bagua(model, [optimizer], settings("bytegrad"))
+    first = model.bagua_ddp
+    with_bagua(model, [optimizer], settings("gradient_allreduce"))
+    assert "detached" in refusal(first.bagua.stats)
+    got = _trained(here, model, optimizer)
+    assert same_on_all_ranks(here, got)
+    assert len(calls) == 4, "its hooks ran more than once a step"
+
+
+def test_with_bagua_again_takes_the_place_of_the_first(two: Ranks) -> None:
+    two.run(_again)
+
+
+def _ignores(here: Here) -> str:
+    model = net()
+    model._bagua_params_and_buffers_to_ignore = ["0.weight"]
+    return refusal(lambda: with_bagua(model, [torch.optim.SGD(model.parameters(), RATE)], settings("bytegrad")))
+
+
+def test_parameters_to_ignore_are_refused(two: Ranks) -> None:
+    for said in two.run(_ignores):
+        assert "requires_grad_(False)" in said
+
+
+def _wrapper(here: Here) -> str:
+    model = distributed_data_parallel(net(), algorithm=settings("bytegrad"))
+    assert isinstance(model, DistributedDataParallel)
+    assert model.bagua.algorithm == ByteGrad()
+    plain = distributed_data_parallel(net())
+    assert plain.bagua.algorithm == GradientAllReduce()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    assert same_on_all_ranks(here, _trained(here, model, optimizer))
+    return refusal(lambda: distributed_data_parallel(net(), algorithm=Apart()))
+
+
+def test_baguas_wrapper(two: Ranks) -> None:
+    for said in two.run(_wrapper):
+        assert "no optimizer was given" in said

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""Jobs as users start them: DDP, fully_shard, Lightning, accelerate, and a script of Bagua's time.
+
+Each of the first four saves a checkpoint on its way; a second job resumes from it and ends with the same weights, to
+the last bit.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jobs_launch
+import pytest
+from jobs_launch import HERE, Command
+
+from bagua_net.algorithms import ALGORITHMS
+from bagua_net.compat._algorithms import _CONSTRUCTORS
+
+JOBS = Path(__file__).parent / "jobs"
+#: The jobs use the examples' data and network.
+SETTINGS = {"PYTHONPATH": str(jobs_launch.EXAMPLES)}
+
+_DIGEST = re.compile(r"^(\w+) ([0-9a-f]{16})$", re.MULTILINE)
+_EPOCH = re.compile(r"^epoch (\d+) loss (\S+) accuracy (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _packages() -> None:
+    """scikit-learn contains the data set: ``pip install '.[examples]'``."""
+    jobs_launch.needs("torch", "sklearn")
+
+
+def _torchrun(ranks: int, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *arguments]
+
+
+def _by_itself(ranks: int, *arguments: str) -> list[str]:
+    return [sys.executable, *arguments]
+
+
+def _digests(command: Sequence[str]) -> dict[str, str]:
+    printed = jobs_launch.run([Command(HERE, command, SETTINGS)])
+    found = dict(_DIGEST.findall(printed))
+    assert found, printed
+    return found
+
+
+@pytest.mark.parametrize(
+    ("job", "launched", "ranks", "package"),
+    [
+        ("ddp_job.py", _torchrun, 2, "torch"),
+        ("fsdp_job.py", _torchrun, 4, "torch"),
+        ("lightning_job.py", _by_itself, 2, "lightning"),
+        ("accelerate_job.py", _torchrun, 2, "accelerate"),
+    ],
+    ids=["ddp", "fsdp", "lightning", "accelerate"],
+)
+def test_a_job_that_is_resumed_ends_as_one_that_was_not(
+    job: str, launched: Callable[..., list[str]], ranks: int, package: str, tmp_path: Path
+) -> None:
+    jobs_launch.needs(package)
+    command = launched(ranks, str(JOBS / job), str(tmp_path))
+    whole = _digests(command)
+    assert _digests([*command, "--resume"]) == whole
+
+
+@pytest.mark.parametrize("name", [name for name in _CONSTRUCTORS if name in ALGORITHMS])
+def test_a_script_in_baguas_style_runs_unchanged(name: str) -> None:
+    script = ["-m", "bagua_net.compat", str(JOBS / "old_script.py"), "--algorithm", name]
+    printed = jobs_launch.run([Command(HERE, _torchrun(2, *script))])
+    epochs = _EPOCH.findall(printed)
+    assert len(epochs) == 6, printed
+    assert float(epochs[-1][1]) < float(epochs[0][1]) / 2, printed
+    assert float(epochs[-1][2]) > 0.85, printed
+    (apart,) = re.findall(r"^apart (\S+) names first\.weight,", printed, re.MULTILINE)
+    assert float(apart) == 0 or ALGORITHMS[name]().averages == "weights"

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""A run that is saved on its way, made anew and loaded ends with the bits of one that was not interrupted.
+
+What rank 0 writes holds its own weights and optimizer, as frameworks save them, and the states of all ranks.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from models import backward, group_of, inside, net
+from rank import Here
+from ranks import Ranks
+from torch import nn
+
+from bagua_net.algorithms import (
+    AsyncModelAverage,
+    ByteGrad,
+    Decentralized,
+    DiLoCo,
+    LowPrecisionDecentralized,
+    QAdam,
+    QAdamOptimizer,
+    StateOfAllRanks,
+    with_bagua,
+)
+
+_SAVED, _END = 5, 10  # steps
+_RATE = 0.05
+
+_ALGORITHMS = {
+    "bytegrad": ByteGrad(bits=4, block=64),
+    "qadam, 8 bits": QAdam(block=64),
+    "qadam, 1 bit": QAdam(bits=1, block=64),
+    "diloco": DiLoCo(steps=4, bits=4),
+    "diloco, fragments": DiLoCo(steps=4, fragments=2),
+    "diloco, sparse": DiLoCo(steps=4, density=0.1, bits=2, block=256),
+    "decentralized": Decentralized(),
+    "decentralized, interval": Decentralized(interval=3),
+    "decentralized, shift one": Decentralized(peers="shift_one"),
+    "low precision": LowPrecisionDecentralized(block=64),
+    "low precision, interval": LowPrecisionDecentralized(bits=4, interval=3),
+}
+
+
+def _made(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """DDP keeps its first buckets with find_unused_parameters, so that a resumed run has the same."""
+    module = net()
+    if isinstance(algorithm, QAdam):
+        optimizer: torch.optim.Optimizer = QAdamOptimizer(module.parameters(), 0.01, warmup_steps=3)
+    else:
+        optimizer = torch.optim.SGD(module.parameters(), _RATE, momentum=0.9)
+    return with_bagua(module, optimizer, algorithm, group_of(here, backend), find_unused_parameters=True), optimizer
+
+
+def _trained(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> torch.Tensor:
+    for step in steps:
+        optimizer.zero_grad()
+        backward(here, model, step)
+        optimizer.step()
+    return nn.utils.parameters_to_vector(inside(model).parameters()).detach().clone()
+
+
+def _saved_by_rank_0(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
+    state = {"weights": inside(model).state_dict(), "optimizer": optimizer.state_dict()}
+    state["algorithm"] = StateOfAllRanks(model.bagua).state_dict()  # type: ignore[arg-type]
+    if here.rank == 0:
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        here.board.set("checkpoint", stream.getvalue())
+    return bytes(here.board.get("checkpoint"))
+
+
+def _resumed(here: Here, backend: str, algorithm: Any, saved: bytes, with_states: bool) -> torch.Tensor:
+    """The weights at the end."""
+    model, optimizer = _made(here, backend, algorithm)
+    state = torch.load(io.BytesIO(saved), weights_only=True)
+    inside(model).load_state_dict(state["weights"])
+    optimizer.load_state_dict(state["optimizer"])
+    if with_states:
+        StateOfAllRanks(model.bagua).load_state_dict(state["algorithm"])  # type: ignore[arg-type]
+    end = _trained(here, model, optimizer, range(_SAVED, _END))
+    model.bagua.detach()  # type: ignore[union-attr,operator]
+    return end
+
+
+def _resumes(here: Here, backend: str, algorithm: Any) -> tuple[bool, bool]:
+    """Whether it ends with the same bits: with the states of all ranks, and without them."""
+    model, optimizer = _made(here, backend, algorithm)
+    _trained(here, model, optimizer, range(_SAVED))
+    saved = _saved_by_rank_0(here, model, optimizer)
+    whole = _trained(here, model, optimizer, range(_SAVED, _END))
+    model.bagua.detach()  # type: ignore[union-attr,operator]
+    with_states, without = (_resumed(here, backend, algorithm, saved, each) for each in (True, False))
+    return torch.equal(with_states, whole), torch.equal(without, whole)
+
+
+@pytest.mark.parametrize("backend", ["bagua_net", "gloo"])
+@pytest.mark.parametrize("algorithm", _ALGORITHMS)
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(four: Ranks, algorithm: str, backend: str) -> None:
+    resumed, without_states = zip(*four.run(_resumes, backend, _ALGORITHMS[algorithm]), strict=True)
+    assert all(resumed)
+    assert not all(without_states), "the states of the ranks are for nothing"
+
+
+def test_async_resumes_with_the_same_bits_in_its_warm_up(four: Ranks) -> None:
+    """Later on, its rounds come by the clock: test_async.py has what is kept then."""
+    assert all(same for same, _ in four.run(_resumes, "gloo", AsyncModelAverage(warmup_steps=_END)))

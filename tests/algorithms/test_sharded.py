@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: MIT
+"""ByteGrad with fully_shard (FSDP2): its reduce-scatter, and the average between replicas."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from models import WIDTH, backward, batch, exact_gradients, mean_of, net
+from rank import Here
+from ranks import Ranks, refusal
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from bagua_net.algorithms import Attachment, ByteGrad, attach
+from bagua_net.algorithms._sharded import OnShards, _children_first, parts_of
+
+
+def _sharded(mesh: DeviceMesh) -> nn.Module:
+    model = net()
+    for layer in (model[0], model[3]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: each.grad.full_tensor() for name, each in model.named_parameters()}  # type: ignore[union-attr]
+
+
+def _attached(model: nn.Module, algorithm: Any, **arguments: Any) -> Attachment:
+    return attach(model, torch.optim.SGD(model.parameters(), lr=0.05), algorithm, **arguments)
+
+
+def _exact(here: Here, model: nn.Module, step: int) -> dict[str, torch.Tensor]:
+    """The mean over the ranks, of a model that was not trained since it was made."""
+    return exact_gradients(here, net(), step)
+
+
+def _is_close(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], bits: int) -> None:
+    for name, each in want.items():
+        if each.dim() == 1:
+            assert torch.allclose(got[name], each, rtol=1e-5, atol=1e-7), name
+        else:
+            assert (got[name] - each).abs().max() <= 12 * each.abs().max() / (2**bits - 1), name
+            assert not torch.allclose(got[name], each, rtol=1e-5, atol=1e-7), f"{name} was not compressed"
+
+
+def _reduce_scatters(here: Here, bits: int) -> None:
+    model = _sharded(init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",)))
+    comm = _attached(model, ByteGrad(bits=bits, block=64))
+    for step in range(2):
+        model.zero_grad()
+        backward(here, model, step)
+        _is_close(_whole_gradients(model), _exact(here, model, step), bits)
+    elements = sum(parameter.numel() for parameter in net().parameters())
+    assert 0 < comm.stats()["bytes"] < 2 * 4 * elements
+    comm.abort()
+    model.zero_grad()
+    backward(here, model, 2)
+    got = _whole_gradients(model)
+    assert all(torch.allclose(got[n], e, rtol=1e-5, atol=1e-7) for n, e in _exact(here, model, 2).items())
+    comm.resume()
+    model.zero_grad()
+    backward(here, model, 3)
+    _is_close(_whole_gradients(model), _exact(here, model, 3), bits)
+    comm.detach()
+    model.zero_grad()
+    backward(here, model, 4)
+    got = _whole_gradients(model)
+    assert all(torch.allclose(got[n], e, rtol=1e-5, atol=1e-7) for n, e in _exact(here, model, 4).items())
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_reduce_scatter_of_codes(ranks: Ranks, bits: int) -> None:
+    ranks.run(_reduce_scatters, bits)
+
+
+def _averages_between_replicas(here: Here) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    comm = _attached(model, ByteGrad(bits=4, block=32), replicate=mesh["replicate"])
+    wanted, got = torch.zeros(40, WIDTH).double(), torch.zeros(40, WIDTH).double()
+    for step in range(6):
+        model.zero_grad()
+        backward(here, model, step)
+        exact, now = _exact(here, model, step), _whole_gradients(model)
+        assert torch.allclose(now["0.bias"], exact["0.bias"], rtol=1e-5, atol=1e-7)
+        assert not torch.allclose(now["0.weight"], exact["0.weight"], rtol=1e-5, atol=1e-7)
+        wanted += exact["0.weight"]
+        got += now["0.weight"]
+    # Each rank has the residuals of its shard: rows of the weight, and then the bias's zeros.
+    residual = comm.state_dict()["state"]["residuals"]["0"][: 20 * WIDTH].view(20, WIDTH).double()
+    whole = torch.zeros_like(wanted)
+    whole[mesh["shard"].get_local_rank() * 20 :][:20] = residual
+    total = mean_of(here, whole) * 2  # two replicas of each shard
+    assert torch.allclose(got + total, wanted, rtol=0, atol=2e-6)
+    comm.detach()
+    model.zero_grad()
+    backward(here, model, 7)
+    got = _whole_gradients(model)
+    assert all(torch.allclose(got[n], e, rtol=1e-5, atol=1e-7) for n, e in _exact(here, model, 7).items())
+
+
+def test_average_of_codes_between_replicas_loses_nothing(four: Ranks) -> None:
+    four.run(_averages_between_replicas)
+
+
+def _broken(*_: Any, **__: Any) -> None:
+    raise RuntimeError("no such luck")
+
+
+def _fails_between_replicas(here: Here) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    comm = _attached(_sharded(mesh["shard"]), "bytegrad", replicate=mesh["replicate"])
+    running = comm._running
+    assert isinstance(running, OnShards)
+    comm.abort()  # to the average that is one all-reduce
+    average: Any = running._calls["0"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", _broken)
+        assert "no such luck" in refusal(lambda: average(torch.ones(4)))
+    comm.detach()
+    again = _attached(_sharded(mesh["shard"]), "bytegrad", replicate=mesh["replicate"])
+    assert again.job.own is not comm.job.own
+    again.detach()
+
+
+def test_a_group_whose_average_has_failed_is_not_used_again(four: Ranks) -> None:
+    four.run(_fails_between_replicas)
+
+
+def _keeps(here: Here) -> str:
+    """What it loads, and nothing after the end. The refusal of a state of other shards."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    comm = _attached(model, ByteGrad(bits=4, block=32), replicate=mesh["replicate"])
+    backward(here, model, 0)
+    saved = comm.state_dict()
+    residuals, elements = saved["state"]["residuals"], saved["state"]["elements"]
+    assert {name: each.numel() for name, each in residuals.items()} == elements
+    comm.load_state_dict({**saved, "state": {**saved["state"], "residuals": {"0": residuals["0"].double()}}})
+    loaded = comm.state_dict()["state"]["residuals"]
+    assert torch.equal(loaded.pop("0"), residuals["0"])
+    assert not any(each.any() for each in loaded.values())
+    backward(here, model, 1)
+    others = {**saved, "state": {**saved["state"], "elements": {**elements, "0": elements["0"] // 2}}}
+    refused = refusal(lambda: comm.load_state_dict(others))
+    held = [weakref.ref(each.residual) for each in comm._running._calls.values()]  # type: ignore[union-attr]
+    comm.detach()
+    backward(here, model, 2)
+    assert all(each() is None for each in held)
+    return refused
+
+
+def test_residuals_are_those_of_the_state_and_end_with_the_algorithm(four: Ranks) -> None:
+    for refused in four.run(_keeps):
+        assert refused.startswith("ValueError")
+        assert "of the module '0'" in refused
+
+
+class _WithPositions(nn.Module):
+    """Has a parameter of its own beside those of its children. Some are no whole number of shards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.positions = nn.Parameter(torch.randn(8, WIDTH))
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.first, self.norm, self.last = nn.Linear(WIDTH, 41), nn.LayerNorm(41), nn.Linear(41, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.first(x * self.scale + self.positions)))  # type: ignore[no-any-return]
+
+
+def _keeps_one_dimension(here: Here, replicas: int) -> None:
+    mesh = init_device_mesh("cpu", (replicas, here.size // replicas), mesh_dim_names=("replicate", "shard"))
+    model = fully_shard(_WithPositions(), mesh=mesh["shard"])
+    comm = _attached(model, ByteGrad(bits=4, block=64), replicate=mesh["replicate"] if replicas > 1 else None)
+    backward(here, model, 0)
+    got, want = _whole_gradients(model), exact_gradients(here, _WithPositions(), 0)
+    compressed = {name for name in want if not torch.allclose(got[name], want[name], rtol=1e-5, atol=1e-7)}
+    assert compressed == {"positions", "first.weight", "last.weight"}
+    comm.detach()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_parameters_of_one_dimension_are_exact_beside_those_of_children(four: Ranks, replicas: int) -> None:
+    four.run(_keeps_one_dimension, replicas)
+
+
+def _orders(here: Here) -> None:
+    model = fully_shard(_WithPositions(), mesh=init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",)))
+    (part,) = parts_of(model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert [names[each] for each in part.parameters][-2:] == ["positions", "scale"]
+    assert list(map(id, part.parameters)) == list(map(id, _children_first(model)))
+
+
+def test_the_order_of_parameters_is_fully_shards(two: Ranks) -> None:
+    two.run(_orders)
+
+
+def _trains(here: Here) -> float:
+    mesh = init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",))
+    model = _sharded(mesh)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    attach(model, optimizer, "bytegrad")
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        x, y = batch(here, 0)
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses[-1] / losses[0]
+
+
+def test_a_sharded_model_learns(two: Ranks) -> None:
+    assert max(two.run(_trains)) < 0.3
+
+
+def _hsdp(here: Here) -> str:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return refusal(lambda: _attached(_sharded(mesh), "bytegrad"))
+
+
+def _not_for_shards(here: Here) -> str:
+    return refusal(
+        lambda: _attached(_sharded(init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",))), "allreduce")
+    )
+
+
+def _multiplied_first(here: Here) -> str:
+    model = _sharded(init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",)))
+    for module in model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(3.0)
+    _attached(model, "bytegrad")
+    return refusal(lambda: backward(here, model, 0))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (_hsdp, ["ValueError", 'replicate=mesh["replicate"]']),
+        (_not_for_shards, ["ValueError", "DistributedDataParallel"]),
+        (_multiplied_first, ["set_force_sum_reduction_for_comms"]),
+    ],
+)
+def test_what_does_not_work_with_shards_says_so(four: Ranks, what: Any, words: list[str]) -> None:
+    for refused in four.run(what):
+        assert all(word in refused for word in words), refused
