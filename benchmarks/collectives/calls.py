@@ -15,6 +15,8 @@ import torch.distributed as dist
 Step = Callable[[], Any]
 #: Messages of a flood, of so many bytes.
 FLOOD, FLOOD_BYTES = 4000, 64
+#: Asynchronous operations in flight.
+PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -118,22 +120,15 @@ def _object(place: Place, nbytes: int) -> Step:
 # ---- asynchronous: several in flight ----
 
 
-def _asynchronous(start: Callable[[torch.Tensor, Place], Any], parts: int, place: Place, nbytes: int) -> Step:
-    tensors = [_floats(nbytes // parts) for _ in range(parts)]
+def _in_parts(make: Callable[[Place, int], Step], place: Place, nbytes: int) -> Step:
+    starts = [partial(make(place, nbytes // PARTS), async_op=True) for _ in range(PARTS)]
 
     def step() -> None:
-        for work in [start(tensor, place) for tensor in tensors]:
-            work.wait()
+        for work in [start() for start in starts]:
+            if work is not None:  # a rank without a part in it
+                work.wait()
 
     return step
-
-
-def _start_all_reduce(tensor: torch.Tensor, place: Place) -> Any:
-    return dist.all_reduce(tensor, group=place.group, async_op=True)
-
-
-def _start_broadcast(tensor: torch.Tensor, place: Place) -> Any:
-    return dist.broadcast(tensor, src=0, group=place.group, async_op=True)
 
 
 # ---- messages ----
@@ -189,12 +184,9 @@ class Call:
     """Does it depend on a size?"""
 
 
-CALLS: Sequence[Call] = (
+_COLLECTIVES: Sequence[Call] = (
     Call("all_reduce", _all_reduce),
-    Call("all_reduce, 8 asynchronous parts", partial(_asynchronous, _start_all_reduce, 8)),
-    Call("all_reduce, 16 coalesced parts", _coalesced),
     Call("broadcast", _broadcast),
-    Call("broadcast, 8 asynchronous parts", partial(_asynchronous, _start_broadcast, 8)),
     Call("reduce", _reduce),
     Call("all_gather, list", _all_gather),
     Call("all_gather, tensor", _all_gather_single),
@@ -204,6 +196,12 @@ CALLS: Sequence[Call] = (
     Call("reduce_scatter, tensor", _reduce_scatter_single),
     Call("all_to_all, list", _all_to_all),
     Call("all_to_all, tensor", _all_to_all_single),
+)
+
+CALLS: Sequence[Call] = (
+    *_COLLECTIVES,
+    *(Call(f"{call.name}, {PARTS} asynchronous parts", partial(_in_parts, call.make)) for call in _COLLECTIVES),
+    Call("all_reduce, 16 coalesced parts", _coalesced),
     Call("all_gather_object", _object),
     Call("barrier", _barrier, sized=False),
     Call("send and recv", _to_and_fro),

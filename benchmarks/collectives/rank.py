@@ -10,7 +10,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TextIO
@@ -118,14 +119,6 @@ class Rank:
     # ---- beside busy Python ----
 
     def _busy(self) -> None:
-        """Asynchronous operations while another thread of each rank runs pure Python."""
-        stop = threading.Event()
-
-        def spin() -> None:
-            count = 0
-            while not stop.is_set():
-                count += 1
-
         steps: dict[str, Step] = {}
         for side, place in self._places.items():
             tensors = [torch.ones(_BUSY_BYTES // 4) for _ in range(_BUSY_OPERATIONS)]
@@ -135,11 +128,8 @@ class Rank:
                     work.wait()
 
             steps[side] = step
-        thread = threading.Thread(target=spin)
-        thread.start()
-        self._read(f"{_BUSY_OPERATIONS} asynchronous all_reduce beside busy Python", _BUSY_BYTES, steps, most=1)
-        stop.set()
-        thread.join()
+        with _busy_python():
+            self._read(f"{_BUSY_OPERATIONS} asynchronous all_reduce beside busy Python", _BUSY_BYTES, steps, most=1)
 
     # ---- what a wait costs ----
 
@@ -175,7 +165,29 @@ class Rank:
             for kind in ("DDP", "FSDP2"):
                 steps = {side: _training_step(name, kind, place) for side, place in self._places.items()}
                 self._read(f"step of {name}, {kind}", 0, steps, most=_STEPS)
+                if kind == "DDP":
+                    with _busy_python():
+                        self._read(f"step of {name}, {kind}, beside busy Python", 0, steps, most=_STEPS)
                 del steps
+
+
+@contextmanager
+def _busy_python() -> Iterator[None]:
+    """Another thread of this rank runs pure Python."""
+    stop = threading.Event()
+
+    def spin() -> None:
+        count = 0
+        while not stop.is_set():
+            count += 1
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _training_step(name: str, kind: str, place: Place) -> Step:

@@ -22,6 +22,8 @@ from benchmarks.report import machine
 
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _PORT = 29511
+#: Ranks that train: eight would need the memory of sixteen models.
+_TRAINED = (2, 4)
 #: Longer than any reading.
 _ANSWER_S = 600.0
 
@@ -32,7 +34,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hosts", default="1,2", help="%(default)s")
     parser.add_argument("--ranks", default="2,4,8", help="%(default)s")
     parser.add_argument("--sizes", default=",".join(map(str, _SIZES)), help="bytes: %(default)s")
-    parser.add_argument("--parts", default="calls,busy,waits,training", help="%(default)s; training: of 2 ranks only")
+    parser.add_argument("--parts", default="calls,busy,waits,training", help="%(default)s; training: of 2 and 4 ranks")
     parser.add_argument("--calls", default="", help="only those whose name contains one of these, separated by commas")
     parser.add_argument("--output", type=Path, help="the file of readings: results/torch-collectives/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
@@ -49,7 +51,7 @@ def _network(hosts: int) -> AbstractContextManager[namespaces.Hosts]:
 
 
 def _read(hosts: int, ranks: int, arguments: argparse.Namespace, keep: Any) -> None:
-    parts = [part for part in arguments.parts.split(",") if part != "training" or ranks == 2]
+    parts = [part for part in arguments.parts.split(",") if part != "training" or ranks in _TRAINED]
     with _network(hosts) as ends:
         places = place(ends, ranks)
         placements = [Placement(rank, host, {"OMP_NUM_THREADS": "1"}) for rank, host in enumerate(places)]

@@ -67,15 +67,14 @@ def _rows(first: RankProcess, parts: Sequence[Part]) -> list[dict[str, Any]]:
     return rows
 
 
-def measure_collective(parts: Sequence[Part], hosts: Hosts) -> list[list[Reading]]:
+def collective_rows(parts: Sequence[Part], hosts: Hosts) -> list[Row]:
     """Runs one collective after the other between new processes, for one side or for several in turn.
 
     Returns:
-        For each part a reading per size: GB/s of bus bandwidth, with the time and the processor time of a call,
-        in µs.
+        A row per size and side, with the figures of every round.
 
     Raises:
-        RankFailed: a rank failed, or a result was wrong. All have ended when this returns or raises.
+        RankFailed: a rank failed. All have ended when this returns or raises.
     """
     first, _ = parts[0]
     places = place(hosts, first.rank.ranks)
@@ -97,4 +96,18 @@ def measure_collective(parts: Sequence[Part], hosts: Hosts) -> list[list[Reading
         for rank in ranks:
             while rank.receive(_SETUP_S).get("event") != "end":
                 pass
-    return [[_reading(row) for row in rows if row.transport == name] for name in transports]
+    return rows
+
+
+def measure_collective(parts: Sequence[Part], hosts: Hosts) -> list[list[Reading]]:
+    """The same in readings.
+
+    Returns:
+        For each part a reading per size: GB/s of bus bandwidth, with the time and the processor time of a call,
+        in µs.
+
+    Raises:
+        RankFailed: a rank failed, or a result was wrong. All have ended when this returns or raises.
+    """
+    rows = collective_rows(parts, hosts)
+    return [[_reading(row) for row in rows if row.transport == spec.rank.transport] for spec, _ in parts]

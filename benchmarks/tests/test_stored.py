@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The stored results are whole, and their tables are what --report prints. Run: pytest benchmarks"""
+"""The stored results are whole, cited, and their tables are what --report prints. Run: pytest benchmarks"""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from benchmarks.report import markdown, results
 
 RESULTS = ROOT / "benchmarks" / "results"
 STORED = sorted(RESULTS.glob("*.jsonl"))
-LINES = 2000
+ALL_STORED = sorted(RESULTS.rglob("*.jsonl"))
+LINES = 4000
 
 needs_results = pytest.mark.skipif(not STORED, reason="the stored results are not part of this tree")
 
@@ -40,6 +41,15 @@ def test_a_file_is_stored_as_it_is_written(path: Path) -> None:
 
 @needs_results
 def test_results_stay_small() -> None:
-    files = [file for file in RESULTS.iterdir() if file.suffix in (".jsonl", ".md", ".svg")]
+    files = [file for file in RESULTS.rglob("*") if file.suffix in (".jsonl", ".md", ".svg")]
     assert sum(len(file.read_text().splitlines()) for file in files) < LINES
-    assert {file.stem for file in files} == {file.stem for file in STORED}, "tables or a picture without readings"
+    readings = {file.with_suffix("") for file in ALL_STORED}
+    assert {file.with_suffix("") for file in files} == readings, "tables or a picture without readings"
+
+
+@needs_results
+@pytest.mark.parametrize("path", ALL_STORED, ids=lambda path: path.stem)
+def test_a_document_cites_it(path: Path) -> None:
+    documents = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+    cited = f"results/{path.relative_to(RESULTS).with_suffix('')}"
+    assert any(cited in document.read_text() for document in documents)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The compressed allreduce against the uncompressed one, and the speed of the codecs."""
