@@ -15,11 +15,16 @@ from typing import Any
 
 from bagua_net import _sizes
 
-#: Uncompressed, and compressed; names of ``bagua_net._bench.transports.registry.kinds``.
-PLAIN, COMPRESSED = "bagua", ("bagua+u8", "bagua+u4")
+#: Uncompressed, and compressed: by the library, and stage by stage (staged.py).
+PLAIN, COMPRESSED = "bagua", ("bagua+u8", "bagua+u4", "staged+u8", "staged+eager+u8")
 #: GB/s of elements that a codec should reach on one processor.
 GOAL = 3.0
-_COLUMNS = {"bagua+u8": "8 bits", "bagua+u4": "4 bits"}
+_COLUMNS = {
+    "bagua+u8": "8 bits",
+    "bagua+u4": "4 bits",
+    "staged+u8": "8 bits in stages",
+    "staged+eager+u8": "8 bits in eager torch",
+}
 
 Reading = dict[str, Any]
 
@@ -85,9 +90,10 @@ def render(head: dict[str, Any], speed: dict[str, list[float]], readings: Sequen
         f"{head['started']}, `{head['command']}`: {machine['cpu']}, {machine['cores']} processors, Linux "
         f"{machine['kernel']}, {settings['congestion_control']}, bagua_net {settings['bagua_net']}; "
         f"{settings['rounds']} rounds, blocks of {settings['block']}. Each row: the time of an uncompressed allreduce "
-        "of float32 on the slowest rank, the median of the rounds; how many times as fast the compressed one is, the "
-        "median over the rounds [lowest–highest]; and how many times the processor time it takes. All sides take turns "
-        "in every round. A loss is bold.",
+        "of float32, an average, on the slowest rank, the median of the rounds; how many times as fast the compressed "
+        "one is, the median over the rounds [lowest–highest]; and how many times the processor time it takes. In "
+        "stages: called from Python one after another, over the torch backend, with the library's codec; in eager "
+        "torch: so, with a codec of torch's operations. All sides take turns in every round. A loss is bold.",
     ]
     for place in dict.fromkeys(reading["place"] for reading in readings):
         out += ["", f"## {place}", "", *_table([each for each in readings if each["place"] == place])]

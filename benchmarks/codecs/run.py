@@ -84,6 +84,7 @@ def _spec(side: str, ranks: int, sizes: tuple[int, ...], rounds: int) -> Collect
         rounds=rounds,
         seconds=_ROUND_S,
         timeout_s=_TIMEOUT_S,
+        redop="avg",
     )
     return CollectiveSpec(rank, _SLOWEST)
 

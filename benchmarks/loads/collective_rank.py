@@ -19,8 +19,11 @@ from typing import TextIO
 
 from bagua_net._bench.ranks import process as bench_rank
 from bagua_net._bench.ranks.rendezvous import Server
+from bagua_net._bench.transports import registry
+from bagua_net._bench.transports.base import Kind
 from bagua_net._bench.workload.config import Config
 from bagua_net._native import library
+from benchmarks.codecs import staged
 from benchmarks.loads.ipc import serve
 
 
@@ -33,11 +36,11 @@ class CollectiveRankSpec:
     op: str
     """A name of ``bagua_net._bench.workload.ops.OPS``."""
     device: str
-    """"cpu" or "emulated": a key of ``bagua_net._bench.transports.registry.kinds``."""
+    """"cpu" or "emulated"."""
     nccl: str
     """Path of the NCCL of emulated GPUs."""
     transport: str
-    """This process's: a name of ``kinds(device)``."""
+    """This process's: a name of :func:`_kinds`."""
     transports: tuple[str, ...]
     """Those of the run, which take turns; each has its own processes."""
     library: str
@@ -52,6 +55,8 @@ class CollectiveRankSpec:
     seconds: float
     """Approximate length of a round of calls."""
     timeout_s: float
+    redop: str = "sum"
+    """A key of ``bagua_net._bench.workload.elements.REDUCTIONS``."""
 
 
 def _config(spec: CollectiveRankSpec) -> Config:
@@ -59,6 +64,7 @@ def _config(spec: CollectiveRankSpec) -> Config:
     return Config(
         nranks=spec.ranks,
         op=spec.op,
+        redop=spec.redop,
         device=spec.device,
         nccl=spec.nccl,
         sizes=spec.sizes,
@@ -67,6 +73,11 @@ def _config(spec: CollectiveRankSpec) -> Config:
         seconds=turns * spec.seconds,
         timeout=spec.timeout_s,
     )
+
+
+def _kinds(device: str) -> dict[str, Kind]:
+    """Those of ``bagua-net bench``, and those that are only for comparison."""
+    return {**registry.kinds(device), **(staged.KINDS if device == "cpu" else {})}
 
 
 def _number(spec: CollectiveRankSpec) -> int:
@@ -102,7 +113,7 @@ def _take_part(out: TextIO) -> None:
             server = stack.enter_context(Server(_members(spec), spec.token, spec.address, 0, spec.timeout_s))
             print(json.dumps({"port": server.port}), file=out)
         rendezvous = json.loads(sys.stdin.readline())
-        bench_rank.run(_assignment(spec, rendezvous["host"], rendezvous["port"]), spec.token, out)
+        bench_rank.run(_assignment(spec, rendezvous["host"], rendezvous["port"]), spec.token, out, _kinds)
     print(json.dumps({"event": "end"}), file=out)
 
 

@@ -35,7 +35,7 @@ def test_the_speed_of_codecs_is_measured() -> None:
 
 
 def _reading(plain: list[float], codes: list[float]) -> report.Reading:
-    us = {"bagua": plain, "bagua+u8": codes, "bagua+u4": codes}
+    us = {report.PLAIN: plain, **dict.fromkeys(report.COMPRESSED, codes)}
     return {"place": "2 ranks, loopback", "bytes": 1 << 20, "us": us, "processor_us": us}
 
 
@@ -53,7 +53,7 @@ def test_a_loss_is_bold() -> None:
         "settings": {"congestion_control": "", "bagua_net": "", "rounds": 1, "block": 512},
     }
     text = report.render(head, {"u8: encode": [2.0]}, [_reading([1.0], [2.0])])
-    assert "| 1 MiB | 1 | **0.50** [0.50–0.50] | **0.50** [0.50–0.50] | 2.00 | 2.00 |" in text
+    assert f"| 1 MiB | 1 |{' **0.50** [0.50–0.50] |' * 4}{' 2.00 |' * 4}\n" in text
     assert "| u8: encode | **2.00** [2.00–2.00] |" in text
 
 

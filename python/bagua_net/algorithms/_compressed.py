@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from ._codec import Codec
 from ._names import all_gather_single
+from ._rooms import Rooms
 
 
 class Compression(NamedTuple):
@@ -49,6 +50,11 @@ def compressed(group: dist.ProcessGroup, codec: Codec, device: torch.device) -> 
 
         if isinstance(group, ProcessGroupBaguaNet):
             return _InLibrary(group, codec)
+    return over_group(group, codec)
+
+
+def over_group(group: dist.ProcessGroup, codec: Codec) -> Compressed:
+    """Stage by stage, over a group of any backend."""
     return _OverGroup(group, codec)
 
 
@@ -83,20 +89,6 @@ class _InLibrary:
         return int(self._group.size() - 1) * self._codec.nbytes(output.numel())
 
 
-class _Rooms:
-    """Memory that is kept from call to call: new pages at each step cost the processor more than the codec does."""
-
-    def __init__(self) -> None:
-        self._rooms: dict[str, torch.Tensor] = {}
-
-    def take(self, name: str, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """So many elements, with what the last call has left there. A name has one type and device."""
-        room = self._rooms.get(name)
-        if room is None or room.numel() < count:
-            room = self._rooms[name] = torch.empty(count, dtype=dtype, device=device)
-        return room[:count]
-
-
 class _OverGroup:
     """One call after the other, on one thread or stream."""
 
@@ -104,7 +96,7 @@ class _OverGroup:
         self._group = group
         self._codec = codec
         self._rank, self._size = int(group.rank()), int(group.size())
-        self._rooms = _Rooms()
+        self._rooms = Rooms()
 
     def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
         share = _share(x.numel(), self._size, self._codec.block)

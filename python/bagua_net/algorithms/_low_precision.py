@@ -11,6 +11,7 @@ import torch
 
 from ._algorithm import Algorithm, Running
 from ._codec import Codec
+from ._codec.pieces import pieces
 from ._job import Job, Training
 from ._messages import exchanged
 from ._settings import check_whole
@@ -88,8 +89,9 @@ class _Ring(Apart):
         self._weights.set(self._job.runner.post(lambda: self._drawn(x)).wait())
 
     def _drawn(self, x: torch.Tensor) -> torch.Tensor:
-        change = x.add_(self._left.add(self._right).sub_(self._own, alpha=5).div_(3))
-        code = self._codec.encode(change)
+        for change, left, right, own in pieces(x, self._left, self._right, self._own):
+            change.add_(left.add(right).sub_(own, alpha=5).div_(3))
+        code = self._codec.encode(x)
         left, right = self._from_neighbours(code)
         # As the neighbours do it with this code: the same operations, for the same bits.
         self._codec.decode_add(code, self._own)

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.optim.adam import adam
 
+from ._codec.pieces import AT_ONCE, pieces
+
 _log = logging.getLogger("bagua_net.algorithms")
 
 Group = dict[str, Any]
@@ -136,20 +138,25 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not state:
             gradient.zero_()  # no step takes it: either all ranks have no gradient, or the step raises
             return
-        momentum = state["exp_avg"].lerp(gradient.to(state["exp_avg"].dtype), 1 - group["betas"][0])
-        gradient.copy_(momentum.div_(_root(state, group)).masked_fill_(state["exp_avg_sq"] == 0, 0))
+        weight, correction = 1 - group["betas"][0], _correction(state, group)
+        for new, old, variance in pieces(gradient, state["exp_avg"], state["exp_avg_sq"]):
+            momentum = old.lerp(new.to(old.dtype), weight)
+            new.copy_(momentum.div_(_root(variance, correction, group)).mul_(variance.sign()))  # 0 without one
 
     def formed(self, parameter: torch.Tensor, averaged: torch.Tensor, group: Group) -> None:
         """Makes of the average of what :meth:`form` gave, in place, the new momentum."""
         state = self.state.get(parameter)
-        if state:
-            averaged.copy_(_root(state, group).mul_(averaged))
+        if not state:
+            return
+        correction = _correction(state, group)
+        for momentum, variance in pieces(averaged, state["exp_avg_sq"]):
+            momentum.copy_(_root(variance, correction, group).mul_(momentum))
 
     def remember(self, parameter: torch.Tensor, momentum: torch.Tensor) -> None:
         """The greatest element of a parameter's new momentum, to see whether somebody changes it before the step."""
         if momentum.numel() == 0 or parameter not in self._momenta:
             return
-        where = torch.unravel_index(momentum.abs().argmax(), momentum.shape)
+        where = torch.unravel_index(_greatest(momentum), momentum.shape)
         self._sample = (parameter, where, momentum[where].clone())
 
     # ---- a step ----
@@ -229,21 +236,20 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     f"bagua_net.algorithms: qadam: a parameter of shape {tuple(parameter.shape)} has its first "
                     f"gradient after the warm-up of {group['warmup_steps']} steps, without a variance; use more"
                 )
-            momentum, variance = state["exp_avg"], state["exp_avg_sq"]
-            self._take_momentum(parameter, momentum, beta1)
-            if group["weight_decay"] != 0:
-                momentum.add_(parameter, alpha=(1 - beta1) * group["weight_decay"])
-            momentum.masked_fill_(variance == 0, 0)  # compression may make something of nothing
             state["step"] += 1
             rate = float(group["lr"]) / (1 - beta1 ** float(state["step"]))
-            parameter.addcdiv_(momentum, _root(state, group), value=-rate)
-
-    def _take_momentum(self, parameter: torch.Tensor, momentum: torch.Tensor, beta1: float) -> None:
-        assert parameter.grad is not None
-        if parameter in self._momenta:
-            momentum.copy_(parameter.grad)
-        else:
-            momentum.lerp_(parameter.grad, 1 - beta1)
+            correction, is_momentum = _correction(state, group), parameter in self._momenta
+            for weights, new, momentum, variance in pieces(
+                parameter.detach(), parameter.grad, state["exp_avg"], state["exp_avg_sq"]
+            ):
+                if is_momentum:
+                    momentum.copy_(new)
+                else:
+                    momentum.lerp_(new, 1 - beta1)
+                if group["weight_decay"] != 0:
+                    momentum.add_(weights, alpha=(1 - beta1) * group["weight_decay"])
+                momentum.mul_(variance.sign())  # compression may make something of nothing
+                weights.addcdiv_(momentum, _root(variance, correction, group), value=-rate)
 
     def _tell_masked(self) -> None:
         variances = [state["exp_avg_sq"] for state in self.state.values() if state]
@@ -258,12 +264,23 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             )
 
 
-def _root(state: Mapping[str, Any], group: Group) -> torch.Tensor:
-    """What a step divides momentum by, after the warm-up. The bias correction ends with the steps of the variance: it
-    would go on to shrink it."""
+def _greatest(x: torch.Tensor) -> torch.Tensor:
+    """The number of the element whose magnitude is greatest."""
+    parts = [part for (part,) in pieces(x)]
+    # Searching for a place is slow on the CPU: only one piece is searched.
+    piece = 0 if len(parts) == 1 else int(torch.stack([part.abs().max() for part in parts]).argmax())
+    return parts[piece].abs().argmax() + piece * AT_ONCE
+
+
+def _correction(state: Mapping[str, Any], group: Group) -> float:
+    """Of the variance's bias. It ends with the steps of the variance: it would go on to shrink it."""
     _, beta2 = group["betas"]
-    correction = 1 - beta2 ** state["variance_steps"]
-    return (state["exp_avg_sq"].sqrt() / correction**0.5).add_(group["eps"])
+    return float(1 - beta2 ** state["variance_steps"])
+
+
+def _root(variance: torch.Tensor, correction: float, group: Group) -> torch.Tensor:
+    """What a step divides momentum by, after the warm-up."""
+    return variance.sqrt().div_(correction**0.5).add_(group["eps"])
 
 
 def _check(group: Group) -> None:

@@ -19,7 +19,7 @@ from ..._errors import BaguaNetError
 from ..._machine import processors
 from ..._machine.parent import die_with
 from ..transports.base import NetworkFailed, Place, Transport, Unavailable
-from ..transports.registry import kinds, survey
+from ..transports.registry import Kinds, kinds, survey
 from ..workload.config import Config
 from .measure import Bench
 from .rendezvous import Client, RendezvousFailed
@@ -68,7 +68,7 @@ def _end(error: BaguaNetError) -> NoReturn:
     os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # bypasses torch, whose exit waits for its peers
 
 
-def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[str, str], dict[str, str]]:
+def _agree(config: Config, task: Assignment, rendezvous: Client, known: Kinds) -> tuple[dict[str, str], dict[str, str]]:
     """(networks that all their processes can measure, networks that one of them cannot), each with its text.
 
     Raises:
@@ -76,7 +76,7 @@ def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[s
         BaguaNetError: the ranks were started with different options.
     """
     options = hashlib.sha256(task.config.encode()).hexdigest()
-    mine = {"options": options, "survey": survey(config, list(task.names)), "rank": task.rank}
+    mine = {"options": options, "survey": survey(config, list(task.names), known), "rank": task.rank}
     rows = [json.loads(row) for row in rendezvous.all_gather(json.dumps(mine).encode())]
     if any(row["options"] != rows[0]["options"] for row in rows):
         other = next(row["rank"] for row in rows if row["options"] != rows[0]["options"])
@@ -86,7 +86,7 @@ def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[s
     for row in rows:
         for name, (there, text) in row["survey"].items():
             (usable if there else missing).setdefault(name, text)
-    usable = {name: usable[name] for name in kinds(config.device) if name in usable and name not in missing}
+    usable = {name: usable[name] for name in known(config.device) if name in usable and name not in missing}
     for name in config.transports:
         if name in missing:
             raise Unavailable(f"{name} cannot be measured: {missing[name]}")
@@ -96,12 +96,14 @@ def _agree(config: Config, task: Assignment, rendezvous: Client) -> tuple[dict[s
     return usable, missing
 
 
-def _connect(config: Config, task: Assignment, rendezvous: Client, names: list[str]) -> dict[str, Transport | None]:
+def _connect(
+    config: Config, task: Assignment, rendezvous: Client, names: list[str], known: Kinds
+) -> dict[str, Transport | None]:
     """The run's transports, connected; None for those in another process."""
     place = Place(task.rank, rendezvous.local_host, _end)
     transports: dict[str, Transport | None] = {}
     for name in names:
-        transport = kinds(config.device)[name].open(config, place) if name in task.names else None
+        transport = known(config.device)[name].open(config, place) if name in task.names else None
         mine = {"rank": task.rank, "row": transport.row.hex() if transport else None}
         rows = [json.loads(row) for row in rendezvous.all_gather(json.dumps(mine).encode())]
         if transport is not None:
@@ -121,8 +123,8 @@ def _evidence(rendezvous: Client, transports: dict[str, Transport | None]) -> di
     return found
 
 
-def run(task: Assignment, token: str, events: TextIO) -> None:
-    """Takes part in the run until its end. Member 0 reports."""
+def run(task: Assignment, token: str, events: TextIO, known: Kinds = kinds) -> None:
+    """Takes part in the run until its end. Member 0 reports. ``known``: the same on every rank."""
 
     def report(**event: Any) -> None:
         if task.member == 0:
@@ -133,9 +135,9 @@ def run(task: Assignment, token: str, events: TextIO) -> None:
         # The threads that play a kernel poll memory as a GPU does. Each rank shares its processors with its own alone.
         processors.bind(*task.share)
     with Client(task.host, task.port, token, task.member, task.members, config.timeout) as rendezvous:
-        usable, missing = _agree(config, task, rendezvous)
+        usable, missing = _agree(config, task, rendezvous, known)
         report(event="start", usable=usable, missing=missing)
-        transports = _connect(config, task, rendezvous, list(usable))
+        transports = _connect(config, task, rendezvous, list(usable), known)
         report(event="connected", evidence=_evidence(rendezvous, transports))
         for rows in Bench(config, rendezvous, task.rank, transports).run():
             report(event="rows", rows=[asdict(row) for row in rows])

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..._errors import BaguaNetError
 from ..workload.config import Config
 from .base import Kind
+
+#: The networks for memory of a device, by name.
+Kinds = Callable[[str], dict[str, Kind]]
 
 
 def kinds(device: str) -> dict[str, Kind]:
@@ -27,12 +32,12 @@ def kinds(device: str) -> dict[str, Kind]:
     return {row.name: row for row in rows}
 
 
-def survey(config: Config, names: list[str]) -> dict[str, tuple[bool, str]]:
+def survey(config: Config, names: list[str], known: Kinds = kinds) -> dict[str, tuple[bool, str]]:
     """name → (usable here, its description or the reason why not)."""
     found = {}
     for name in names:
         try:
-            found[name] = (True, kinds(config.device)[name].describe(config))
+            found[name] = (True, known(config.device)[name].describe(config))
         except BaguaNetError as error:
             found[name] = (False, str(error))
     return found

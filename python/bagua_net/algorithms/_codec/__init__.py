@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from .codec import Codec
+from .codec import Codec, EagerCodec
 
-__all__ = ["Codec"]
+__all__ = ["Codec", "EagerCodec"]

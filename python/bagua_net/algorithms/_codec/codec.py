@@ -57,7 +57,7 @@ class Codec(Format):
         """The ``nbytes(x.numel())`` bytes, in ``out`` or a new tensor."""
         x = checked(x, "x", FLOATS)
         out = self._room(out, x.numel(), x)
-        _implementation(x.device).encode(self, x, None, out)
+        self._on(x.device).encode(self, x, None, out)
         return out
 
     def encode_with_residual(
@@ -70,7 +70,7 @@ class Codec(Format):
         x = checked(x, "x", FLOATS)
         residual = self._residual(residual, x.numel(), x)
         out = self._room(out, x.numel(), x)
-        _implementation(x.device).encode(self, x, residual, out)
+        self._on(x.device).encode(self, x, residual, out)
         return out
 
     def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -106,14 +106,14 @@ class Codec(Format):
             raise ValueError(f"codec: divisor={divisor!r} is not possible; give a positive number")
         residual = None if residual is None else self._residual(residual, count, rows)
         out = self._room(out, count, rows)
-        _implementation(rows.device).decode_sum_encode(self, rows, count, float(divisor), residual, out)
+        self._on(rows.device).decode_sum_encode(self, rows, count, float(divisor), residual, out)
         return out
 
     def _decode(self, encoded: torch.Tensor, out: torch.Tensor, *, adds: bool) -> None:
         out = checked(out, "out", FLOATS)
         encoded = checked(encoded, "encoded", BYTES, out)
         check_size(encoded, "encoded", self.nbytes(out.numel()), f"an out of {out.numel()} elements with {self}")
-        _implementation(out.device).decode(self, encoded, out, adds=adds)
+        self._on(out.device).decode(self, encoded, out, adds=adds)
 
     def _room(self, out: torch.Tensor | None, count: int, like: torch.Tensor) -> torch.Tensor:
         if out is None:
@@ -126,6 +126,16 @@ class Codec(Format):
         residual = checked(residual, "residual", FLOAT32, like)
         check_size(residual, "residual", count, f"an input of {count} elements")
         return residual
+
+    def _on(self, device: torch.device) -> Implementation:
+        return _implementation(device)
+
+
+class EagerCodec(Codec):
+    """The same in operations of torch alone, on any device: for comparison."""
+
+    def _on(self, device: torch.device) -> Implementation:
+        return eager
 
 
 def _implementation(device: torch.device) -> Implementation:
