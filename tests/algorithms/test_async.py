@@ -177,6 +177,33 @@ def _pauses(here: Here) -> None:
     _step(here, model, optimizer)
 
 
+def _one_has_no_inputs(here: Here) -> None:
+    """In an epoch. The other's rounds end with one of both."""
+    model, optimizer, comm = _attached(here)
+    _train_for(here, 2, model, optimizer, comm)  # DDP cuts its buckets anew, which needs both
+    comm.abort()
+    comm.resume()
+    for _ in range(2):
+        if here.rank == 0:
+            _step(here, model, optimizer)
+        comm.abort()
+        assert same_on_all_ranks(here, {"weights": _weights(model)})
+        comm.resume()
+    if here.rank == 1:
+        _step(here, model, optimizer)
+    comm.detach()
+    assert not _threads()
+
+
+def _nobody_steps(here: Here) -> None:
+    model, _, comm = _attached(here)
+    comm.abort()
+    comm.resume()
+    comm.detach()
+    assert same_on_all_ranks(here, {"weights": _weights(model)})
+    assert not _threads()
+
+
 def _warms_up(here: Here) -> None:
     model, optimizer, comm = _attached(here, warmup_steps=2)
     for step in range(2):
@@ -403,6 +430,8 @@ def _raises_and_is_dropped(here: Here) -> None:
         _accumulates,
         _raises,
         _pauses,
+        _one_has_no_inputs,
+        _nobody_steps,
         _warms_up,
         _one_ends_first,
         _one_pauses_first,

@@ -133,6 +133,37 @@ def test_a_choice_is_in_the_checkpoint(two: Ranks) -> None:
     two.run(_resumes)
 
 
+def _begins_the_trial_again(here: Here) -> None:
+    """A state of the trial: what was timed before is another job's."""
+    model, comm = _auto_on(here, "bagua_net")
+    running = comm._running
+    assert isinstance(running, _auto._Trying)
+    running._may_win = lambda name: True  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        clock = _Clock(running, "uint8")
+        patch.setattr(_auto.time, "perf_counter", clock)
+        for step in range(EACH + 2):
+            model.zero_grad()
+            backward(here, model, step)
+        state = comm.state_dict()
+        assert state["state"]["seconds"]
+        assert not state["state"]["chosen"]
+        comm.load_state_dict(state)
+        assert not comm.state_dict()["state"]["seconds"]
+        for step in range(3 * EACH):
+            model.zero_grad()
+            backward(here, model, step)
+        assert comm.stats()["chosen"] == -1
+        model.zero_grad()
+        backward(here, model, step)
+    assert comm.stats()["chosen"] == 2
+    comm.detach()
+
+
+def test_a_trial_that_was_under_way_begins_again(two: Ranks) -> None:
+    two.run(_begins_the_trial_again)
+
+
 def _forgets_the_trial(here: Here) -> None:
     model, comm = _auto_on(here, "bagua_net")
     running = comm._running

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import WIDTH, backward, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
+from models import WIDTH, backward, batch, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
 from rank import Here
 from ranks import Ranks
 from torch import nn
@@ -153,6 +153,36 @@ def _resumes(here: Here, loads: bool) -> list[str]:
     lost = _is_lost(here, comm.state_dict()["state"]["residuals"], wanted, got)
     comm.detach()
     return lost
+
+
+def _rescales(here: Here, before: float | None, after: float | None) -> None:
+    """A run with one scale of gradients, or with none, goes on with another. They are those of a GradScaler."""
+    state: Any = None
+    wanted, got = torch.zeros(40, WIDTH).double(), torch.zeros(40, WIDTH).double()
+    for scale, steps in ((before, range(3)), (after, range(3, 6))):
+        model = ddp(here, "bagua_net")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+        comm = attach(model, optimizer, ByteGrad(bits=4, block=32), scaler=scaler)
+        if state is not None:
+            comm.load_state_dict(state)
+        for step in steps:
+            wanted += exact_gradients(here, model, step)["0.weight"]
+            optimizer.zero_grad()
+            x, y = batch(here, step)
+            scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
+            got += gradients(model)["0.weight"] / (scale or 1.0)
+        state = comm.state_dict()
+        comm.detach()
+    residual = mean_of(here, state["state"]["residuals"]["0.weight"].double()).view_as(wanted) / (after or 1.0)
+    assert torch.allclose(got + residual, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1024.0, None), (None, 1024.0), (1024.0, 64.0)])
+def test_residuals_of_a_checkpoint_have_the_scale_of_the_run(
+    two: Ranks, before: float | None, after: float | None
+) -> None:
+    two.run(_rescales, before, after)
 
 
 def test_a_resumed_run_goes_on_with_its_residuals(two: Ranks) -> None:

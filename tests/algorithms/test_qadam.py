@@ -283,6 +283,44 @@ def test_elements_without_a_gradient_stay_as_they_are(two: Ranks, bits: int) -> 
     two.run(_zeros, bits)
 
 
+def _channels_last(here: Here, bits: int, arguments: dict[str, Any]) -> None:
+    """DDP lays gradients out as the parameters are. Momentum is of the same elements as the gradients that made it."""
+    torch.manual_seed(0)
+    convolutions = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 5, 3)).to(
+        memory_format=torch.channels_last
+    )
+    model = ddp(here, "gloo", convolutions, **arguments)
+    optimizer = QAdamOptimizer(model.parameters(), lr=0.01, warmup_steps=WARM_UP)
+    comm = attach(model, optimizer, QAdam(bits=bits, block=32))
+    draw = torch.Generator().manual_seed(here.rank)
+    for _ in range(WARM_UP + 1):
+        alone = copy.deepcopy(model.module).to(memory_format=torch.channels_last)
+        alone.zero_grad()
+        optimizer.zero_grad()
+        x = torch.randn(4, 3, 7, 7, generator=draw)
+        for each in (alone, model):
+            each(x).square().mean().backward()
+        wanted = {name: mean_of(here, each.grad) for name, each in alone.named_parameters() if each.grad is not None}
+        momenta = {name: optimizer.state.get(each) for name, each in model.module.named_parameters()}
+        if all(momenta.values()):
+            wanted = {name: momenta[name]["exp_avg"].lerp(each, 1 - 0.9) for name, each in wanted.items()}
+        found = gradients(model)
+        optimizer.step()
+    root = {name: momenta[name]["exp_avg_sq"].sqrt() for name in wanted}
+    for name in ("0.weight", "2.weight"):
+        pair = torch.stack([(each[name] / root[name]).flatten() for each in (found, wanted)])
+        assert torch.corrcoef(pair)[0, 1] > (0.99 if bits == 8 else 0.6), name
+    comm.detach()
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("arguments", [{}, {"gradient_as_bucket_view": True}], ids=["copies", "bucket-views"])
+def test_momentum_is_of_the_right_elements_whatever_their_layout(
+    two: Ranks, bits: int, arguments: dict[str, Any]
+) -> None:
+    two.run(_channels_last, bits, arguments)
+
+
 class _WithUnused(nn.Module):
     """A scalar, an empty parameter, and a part that no step uses, or that is used in some of the steps alone."""
 
@@ -531,6 +569,27 @@ def test_a_copy_is_in_the_same_phase() -> None:
     optimizer = copy.deepcopy(_stepped(3, 2))
     assert optimizer.steps == 3
     assert not optimizer.is_warming_up
+
+
+def _of_several_models(here: Here) -> None:
+    models = [ddp(here, "bagua_net", net(seed)) for seed in range(2)]
+    optimizer = QAdamOptimizer([each for model in models for each in model.parameters()], lr=0.01, warmup_steps=1)
+    comms = [attach(model, optimizer, "qadam") for model in models]
+    for step in range(3):
+        optimizer.zero_grad()
+        for model in models:
+            backward(here, model, step)
+        optimizer.step()
+    for model in models:
+        assert same_on_all_ranks(here, dict(model.module.named_parameters()))
+    backward(here, models[0], 0)
+    assert "second backward pass" in refusal(lambda: backward(here, models[0], 0))
+    for comm in comms:
+        comm.detach()
+
+
+def test_one_optimizer_trains_several_models(two: Ranks) -> None:
+    two.run(_of_several_models)
 
 
 def _after_another(here: Here) -> None:

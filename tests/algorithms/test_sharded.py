@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -204,6 +205,42 @@ def test_the_order_of_parameters_is_fully_shards(two: Ranks) -> None:
     two.run(_orders)
 
 
+class _Branches(nn.Module):
+    """Of which a step may use one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
+
+    def forward(self, x: torch.Tensor, branches: Sequence[str]) -> torch.Tensor:
+        return sum(getattr(self, each)(x) for each in branches)  # type: ignore[return-value]
+
+
+def _takes_one_branch(here: Here) -> None:
+    """FSDP2 passes flat gradients of the parameters that have some: of equal size for both branches."""
+    mesh = init_device_mesh("cpu", (here.size, 1), mesh_dim_names=("replicate", "shard"))
+    model = fully_shard(_Branches(), mesh=mesh["shard"])
+    comm = _attached(model, ByteGrad(bits=4, block=32), replicate=mesh["replicate"])
+    x, _ = batch(here, 0)
+    for branch in ("one", "other"):
+        model.zero_grad()
+        model(x, [branch]).square().mean().backward()
+        assert not comm.state_dict()["state"]["residuals"]
+    model.zero_grad()
+    model(x, ["one", "other"]).square().mean().backward()
+    before = comm.state_dict()["state"]["residuals"]
+    model.zero_grad()
+    model(x, ["one"]).square().mean().backward()
+    after = comm.state_dict()["state"]["residuals"]
+    assert before
+    assert all(torch.equal(each, after[name]) for name, each in before.items())
+    comm.detach()
+
+
+def test_what_one_branch_has_lost_is_not_added_to_another(two: Ranks) -> None:
+    two.run(_takes_one_branch)
+
+
 def _trains(here: Here) -> float:
     mesh = init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",))
     model = _sharded(mesh)
@@ -244,9 +281,18 @@ def _multiplied_first(here: Here) -> str:
     return refusal(lambda: backward(here, model, 0))
 
 
+def _of_another_shard(here: Here) -> str:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    comm = _attached(_sharded(mesh["shard"]), "bytegrad", replicate=mesh["replicate"])
+    state = comm.state_dict()
+    state["state"]["shard"] = (1 - state["state"]["shard"][0], 2)
+    return refusal(lambda: comm.load_state_dict(state))
+
+
 @pytest.mark.parametrize(
     ("what", "words"),
     [
+        (_of_another_shard, ["ValueError", "the state is of shard"]),
         (_hsdp, ["ValueError", 'replicate=mesh["replicate"]']),
         (_not_for_shards, ["ValueError", "DistributedDataParallel"]),
         (_multiplied_first, ["set_force_sum_reduction_for_comms"]),

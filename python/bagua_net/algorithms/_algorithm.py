@@ -42,8 +42,8 @@ class Algorithm(ABC):
         values by what they are called in a message.
 
         Raises:
-            ValueError: the model, or the optimizer, is nothing for this algorithm. All ranks learn about it: a rank
-                that raises later, in :meth:`start`, lets the others wait.
+            ValueError: the model, or the optimizer, is nothing for this algorithm. All ranks learn about it at once: of
+                one that raises later, in :meth:`start`, they learn after their own, which may wait for it.
         """
         return {}
 
@@ -97,3 +97,7 @@ class Running:
 
     def stop(self) -> None:
         """Ends it: no hook of its own remains on the model or the optimizer."""
+
+    def abandon(self) -> None:
+        """The same before the first step, and without the other ranks, of which one could not begin."""
+        self.stop()

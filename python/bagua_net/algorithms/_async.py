@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from ._algorithm import Algorithm, Running
 from ._job import Job, Training
+from ._settings import check_whole
 from ._weights import Apart, check_apart
 
 _log = logging.getLogger("bagua_net.algorithms")
@@ -44,11 +45,7 @@ class AsyncModelAverage(Algorithm):
     averages = "weights"
 
     def __post_init__(self) -> None:
-        if self.interval_ms < 0 or self.warmup_steps < 0:
-            raise ValueError(
-                f"bagua_net.algorithms: {self.name}: interval_ms={self.interval_ms!r} and "
-                f"warmup_steps={self.warmup_steps!r} are not both possible; give 0 or more"
-            )
+        check_whole(self.name, 0, interval_ms=self.interval_ms, warmup_steps=self.warmup_steps)
 
     def check(self, training: Training) -> Mapping[str, Any]:
         check_apart(training, self.name)
@@ -68,10 +65,12 @@ class _Status(IntEnum):
 
 
 class _Async(Apart):
+    meets_in_steps = False
+
     def __init__(self, how: AsyncModelAverage, job: Job) -> None:
-        super().__init__(job)
-        self._how = how
         self._turns = _Turns(job.device)
+        super().__init__(job, how.name)
+        self._how = how
         self._adds = True  # changes that a round has found
         self._rounds: _Rounds | None = None
         model: Any = job.wrapper()
@@ -100,10 +99,12 @@ class _Async(Apart):
             self._start()
         self._turns.begin()
 
-    def _start(self) -> None:
+    def _start(self, *, stopped: bool = False) -> None:
         """With the first step, when the weights of a checkpoint are loaded."""
         self._adds = True
         self._rounds = _Rounds(self, self._job.device, self._how.interval_ms / 1e3)
+        if stopped:
+            self._rounds.stop()
         self._rounds.start()
 
     def _on_step(self) -> None:
@@ -117,7 +118,12 @@ class _Async(Apart):
         self._choose_target()
 
     def _end_rounds(self) -> None:
+        """The last round is one of all ranks. Here there may have been none, as in an epoch without a step."""
         self._turns.end()
+        if self._paused:
+            return
+        if self._rounds is None and not self._warms_up:
+            self._start(stopped=True)
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
             rounds.stop()
@@ -133,6 +139,10 @@ class _Async(Apart):
     def stop(self) -> None:
         self._at_end.detach()
         self._end_rounds()
+        super().stop()
+
+    def abandon(self) -> None:
+        self._at_end.detach()
         super().stop()
 
     def _on_end(self) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ from ._algorithm import Algorithm, Running
 from ._groups import Groups
 from ._job import Job, Training, one_device, runner_for, trained_parameters
 from ._registry import algorithm_of
-from ._sharded import shard_group_of
-from ._switchboard import refuse_other_hooks, release
+from ._sharded import refuse_other_calls, shard_group_of
+from ._switchboard import refuse_compiled_autograd, refuse_other_hooks, release
 
 _VERSION = 1
 
@@ -141,7 +141,7 @@ def attach(
     """
     group = _group_of(model, replicate)
     of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
-    prepare = partial(_prepared, model, optimizer, algorithm, scaler, group)
+    prepare = partial(_prepared, model, optimizer, algorithm, scaler, group, replicate)
     chosen, training = agreed(prepare, of_mesh)
     made = Groups()
     job = Job(
@@ -150,20 +150,28 @@ def attach(
         groups=made,
         runner=runner_for(training.device, f"bagua_net {chosen.name}"),
     )
-    running = _started(chosen, job, replicate is not None)
+    running = _started(chosen, job, of_mesh, replicate is not None)
     weakref.finalize(model, job.runner.close)
     _attached.add(model)
     return Attachment(chosen, job, running)
 
 
-def _started(chosen: Algorithm, job: Job, has_replicas: bool) -> Running:
-    """Where it fails, the model trains as before. The job's groups are not used again: another rank may be in one."""
+def _started(chosen: Algorithm, job: Job, groups: Sequence[dist.ProcessGroup], has_replicas: bool) -> Running:
+    """Where one rank cannot begin, all raise, and the model trains as before on all. The job's groups are not used
+    again: a rank may be in one."""
     model = job.wrapper()
+    started: list[Running] = []
+
+    def start() -> tuple[Running, Description]:
+        on_buckets = isinstance(model, DistributedDataParallel)
+        started.append(chosen.start(job) if on_buckets else chosen.start_sharded(job, has_replicas))
+        return started[0], {}
+
     try:
-        if isinstance(model, DistributedDataParallel):
-            return chosen.start(job)
-        return chosen.start_sharded(job, has_replicas)
+        return agreed(start, groups)
     except BaseException:
+        for running in started:
+            running.abandon()
         job.runner.close()
         release(model)
         raise
@@ -179,6 +187,11 @@ def _group_of(model: nn.Module, replicate: DeviceMesh | None) -> dist.ProcessGro
         raise ValueError(f"bagua_net.algorithms: attach: replicate is for fully_shard, not for {type(model).__name__}")
     if isinstance(model, DistributedDataParallel):
         return model.process_group
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        raise ValueError(
+            f"bagua_net.algorithms: attach: fully_shard was applied inside {type(model).__name__}, and not to it; "
+            "apply it to the whole model last"
+        )
     raise ValueError(
         f"bagua_net.algorithms: attach: {type(model).__name__} is not distributed; wrap it first: "
         "DistributedDataParallel(model)"
@@ -191,6 +204,7 @@ def _prepared(
     algorithm: str | Algorithm,
     scaler: Any,
     group: dist.ProcessGroup,
+    replicate: DeviceMesh | None,
 ) -> tuple[tuple[Algorithm, Training], Description]:
     """Without a message to any rank, and without a change of the model. Then what the ranks compare."""
     chosen = algorithm_of(algorithm)
@@ -201,13 +215,28 @@ def _prepared(
     parameters = trained_parameters(module)
     device = one_device(parameters)
     _refuse_sparse_and_complex(module, parameters)
+    refuse_compiled_autograd()
     training = Training(module, weakref.ref(model), optimizer, scaler, parameters, device, group)
     compared = description(chosen.name, chosen.settings(), parameters)
     compared["scaler"] = "none" if training.scaler is None else "a GradScaler"
     if isinstance(model, DistributedDataParallel):
         refuse_other_hooks(model)
         compared |= chosen.check(training)
+    else:
+        if replicate is not None:
+            _check_replicas(group, shard_group_of(model))
+        refuse_other_calls(model, replicate is not None)
     return (chosen, training), compared
+
+
+def _check_replicas(replicas: dist.ProcessGroup, shards: dist.ProcessGroup) -> None:
+    """Raises ValueError: some of the ranks that hold parts of one model are averaged as if they were replicas."""
+    same, parts = (dist.get_process_group_ranks(group) for group in (replicas, shards))
+    if set(same) & set(parts) != {dist.get_rank()}:
+        raise ValueError(
+            f"bagua_net.algorithms: attach: replicate is of the ranks {same}, and fully_shard shards the model over "
+            f"the ranks {parts}; pass the mesh's other dimension, whose ranks hold the same shard"
+        )
 
 
 def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
@@ -227,7 +256,8 @@ def _enabled(scaler: Any) -> Any:
 
 def _refuse_sparse_and_complex(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
     for name, each in module.named_modules():
-        if getattr(each, "sparse", False) is True:
+        trained = any(parameter.requires_grad for parameter in each.parameters(recurse=False))
+        if trained and getattr(each, "sparse", False) is True:
             raise ValueError(
                 f"bagua_net.algorithms: attach: {name or type(module).__name__} has sparse gradients, which cannot be "
                 "compressed; use sparse=False"

@@ -69,15 +69,18 @@ class _Trying(Running):
         self._job = job
         self._all = {name: algorithm.start(job) for name, algorithm in _CANDIDATES.items()}
         self._costs = probe(job.own, job.device)
+        self._counted: dict[str, float] = {}  # by candidates that were begun anew
+        self._paused = False
+        self._begin_trial()
+        self._switchboard = switchboard_of(job.wrapper())
+        self.resume()
+
+    def _begin_trial(self) -> None:
         self._untried = list(_CANDIDATES)
         self._seconds: dict[str, float] = {}  # of a step, by candidate
         self._chosen = ""
-        self._counted: dict[str, float] = {}  # by candidates that were begun anew
-        self._paused = False
         self._now = self._untried.pop(0)
         self._marks: list[float] = []  # when the steps with the present candidate began
-        self._switchboard = switchboard_of(job.wrapper())
-        self.resume()
 
     # ---- steps ----
 
@@ -87,6 +90,8 @@ class _Trying(Running):
         return self._all[self._now].reduce(bucket)
 
     def _begin_step(self) -> None:
+        if self._job.device.type == "cuda":  # its steps take the time, not their launch
+            torch.cuda.synchronize(self._job.device)
         self._marks.append(time.perf_counter())
         if len(self._marks) <= _IGNORED_STEPS + self._settings.trial_steps:
             return
@@ -185,6 +190,9 @@ class _Trying(Running):
         if state["chosen"]:
             self._seconds = dict(state["seconds"])
             self._settle(state["chosen"])
+        else:
+            self._begin_trial()
+            self._take_target()
         for name in [self._chosen] if self._chosen else self._all:
             self._all[name].load_state_dict(state["states"][name])
 

@@ -68,12 +68,12 @@ class _OnBuckets(Running):
         self.resume()
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        if bucket.index() == 0 and self._job.scaler is not None:
-            self._follow(self._job.scaler.get_scale())
+        if bucket.index() == 0:
+            self._follow(self._job.scaler.get_scale() if self._job.scaler is not None else 1.0)
         return self._job.runner.post(partial(self._average, bucket.buffer(), self._layouts.of(bucket)))
 
     def _follow(self, scale: float) -> None:
-        """Residuals are of scaled gradients."""
+        """Residuals are of scaled gradients; those of a checkpoint, of gradients with the scale that was then."""
         if scale != self._scale:
             self._layouts.scale(scale / self._scale)
             self._scale = scale

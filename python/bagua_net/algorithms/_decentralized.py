@@ -62,7 +62,7 @@ def peer_of(rank: int, step: int, size: int) -> int:
 
 class _Decentralized(Apart):
     def __init__(self, how: Decentralized, job: Job) -> None:
-        super().__init__(job)
+        super().__init__(job, how.name)
         self._how = how
         self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
         self._in_step = False  # the average of this step is in the weights

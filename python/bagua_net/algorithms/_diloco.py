@@ -26,7 +26,7 @@ from ._flat import Flat, Span
 from ._job import Job, Training
 from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
-from ._switchboard import switchboard_of
+from ._switchboard import refuse_join, switchboard_of
 
 #: Averages a vector over the ranks, in place, with its residual. The result is the bytes that this rank sends.
 _Average = Callable[[torch.Tensor, "torch.Tensor | None"], int]
@@ -143,6 +143,8 @@ class _Rounds(Running):
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The rank's own gradients, as they are."""
+        if bucket.index() == 0:
+            refuse_join(self._job.wrapper(), self._how.name)
         buffer = bucket.buffer()
         devices = [buffer.device] if buffer.device.type == "cuda" else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)

@@ -55,7 +55,7 @@ class LowPrecisionDecentralized(Algorithm):
 
 class _Ring(Apart):
     def __init__(self, how: LowPrecisionDecentralized, job: Job) -> None:
-        super().__init__(job)
+        super().__init__(job, how.name)
         self._interval = how.interval
         self._codec = Codec(how.bits, how.block)
         left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size

@@ -14,10 +14,12 @@ from ._algorithm import Algorithm, Running
 from ._buckets import Layout, Layouts
 from ._bytegrad import _OnBuckets as _Averages
 from ._codec import Codec
+from ._codec.pieces import is_dense
 from ._compressed import Compression
 from ._job import Job, Training
 from ._one_bit import OneBit
 from ._qadam_optimizer import Group, QAdamOptimizer
+from ._switchboard import refuse_join
 
 #: A byte's.
 _BITS = 8
@@ -112,7 +114,8 @@ class _OnBuckets(_Averages):
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
-            self._is_momentum = self._optimizer.begin_backward() and not self._paused
+            refuse_join(self._job.wrapper(), "qadam")
+            self._is_momentum = self._optimizer.begin_backward(self._job.parameters.values()) and not self._paused
         if not self._is_momentum:
             self._count(bucket.buffer())
             return self._switchboard.plain(bucket)
@@ -126,9 +129,10 @@ class _OnBuckets(_Averages):
         self._counted["buckets"] += 1
 
     def _local_momentum(self, bucket: Any) -> _Local:
-        parameters = bucket.parameters()
+        parameters, buffer = bucket.parameters(), bucket.buffer()
         groups = self._optimizer.forming(parameters)
-        return [(each, grad, groups[each]) for each, grad in zip(parameters, bucket.gradients(), strict=True)]
+        gradients = zip(parameters, bucket.gradients(), strict=True)
+        return [(each, _as_laid_out(buffer, each, gradient), groups[each]) for each, gradient in gradients]
 
     def _layout(self, bucket: Any) -> Layout:
         return self._layouts.of(bucket)
@@ -164,6 +168,14 @@ class _OnBuckets(_Averages):
         """Also at the beginning."""
         self._paused = False
         super().resume()
+
+
+def _as_laid_out(buffer: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient in a bucket, element by element that of its parameter. DDP lays gradients out as the parameters are,
+    for example channels_last, and ``GradBucket.gradients()`` reads them as if they were contiguous."""
+    if not is_dense(parameter):
+        return gradient
+    return buffer.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
 
 
 @dataclass(frozen=True)

@@ -108,13 +108,13 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     # ---- what an algorithm calls, in backward ----
 
-    def begin_backward(self) -> bool:
-        """Whether momentum is averaged in this backward pass, rather than gradients.
+    def begin_backward(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether momentum is averaged in this backward pass of a model, rather than gradients.
 
         Raises:
-            RuntimeError: the last pass has left momentum in ``grad``, and this one added gradients to it.
+            RuntimeError: the model's last pass has left momentum in ``grad``, and this one added gradients to it.
         """
-        if self._momenta:
+        if not self._momenta.isdisjoint(parameters):
             raise RuntimeError(
                 "bagua_net.algorithms: qadam: a second backward pass before optimizer.step() would add gradients to "
                 "momentum; accumulate under model.no_sync(), or call optimizer.zero_grad() to drop the first"
@@ -266,7 +266,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
 def _greatest(x: torch.Tensor) -> torch.Tensor:
     """The number of the element whose magnitude is greatest."""
-    parts = [part for (part,) in pieces(x)]
+    parts = [part for (part,) in pieces(x)] if x.is_contiguous() else [x]
     # Searching for a place is slow on the CPU: only one piece is searched.
     piece = 0 if len(parts) == 1 else int(torch.stack([part.abs().max() for part in parts]).argmax())
     return parts[piece].abs().argmax() + piece * AT_ONCE

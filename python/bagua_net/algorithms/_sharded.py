@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from ._algorithm import Running
 from ._buckets import Span, joined
@@ -58,8 +59,14 @@ def _children_first(module: nn.Module) -> list[nn.Parameter]:
 
 
 def shard_group_of(module: nn.Module) -> dist.ProcessGroup:
-    """Raises ValueError: the module's parameters are not on one mesh of one dimension."""
-    meshes = {parameter.device_mesh for parameter in module.parameters()}
+    """Raises ValueError: a trained parameter is not sharded, or they are not on one mesh of one dimension."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and not isinstance(parameter, DTensor):
+            raise ValueError(
+                f"bagua_net.algorithms: attach: fully_shard has left out the parameter {name}, whose gradient nobody "
+                "would average; apply fully_shard to the whole model, without ignored_params that are trained"
+            )
+    meshes = {parameter.device_mesh for parameter in module.parameters() if isinstance(parameter, DTensor)}
     mesh = meshes.pop()
     if meshes or mesh.ndim != 1:
         raise ValueError(
@@ -67,6 +74,20 @@ def shard_group_of(module: nn.Module) -> dist.ProcessGroup:
             'it does itself; shard on mesh["shard"] alone and pass replicate=mesh["replicate"] to attach'
         )
     return mesh.get_group()
+
+
+def refuse_other_calls(module: nn.Module, has_replicas: bool) -> None:
+    """Raises ValueError: a call of somebody else's is in the place that the algorithm needs."""
+    for part in parts_of(module):
+        group = getattr(part.module._get_fsdp_state(), "_fsdp_param_group", None)
+        what = "all-reduce hook" if has_replicas else "reduce-scatter"
+        call = getattr(group, "_all_reduce_hook" if has_replicas else "_reduce_scatter_comm", None)
+        if call is None or isinstance(call, (_Average, _ReduceScatter)) or type(call).__module__.startswith("torch."):
+            continue
+        raise ValueError(
+            f"bagua_net.algorithms: attach: the module {part.name!r} has the {what} {call!r}, and fully_shard takes "
+            "one only; attach without it"
+        )
 
 
 def exact_spans(part: Part, ranks: int, elements: int) -> tuple[Span, ...]:
@@ -101,7 +122,9 @@ class OnShards(Running):
         self._calls: dict[str, _Average | _ReduceScatter] = {}
         self._scaler, self._scale = job.scaler, job.scaler.get_scale() if job.scaler is not None else 1.0
         self._counted = {"elements": 0.0, "bytes": 0.0}
-        ranks = shard_group_of(job.module).size()
+        shards = shard_group_of(job.module)
+        ranks = shards.size()
+        self._shard = (int(shards.rank()), int(ranks))
         for part in parts_of(job.module):
             if has_replicas:
                 average = _Average(self, how, job, part, ranks)
@@ -136,10 +159,16 @@ class OnShards(Running):
     def state_dict(self) -> dict[str, Any]:
         residuals = {name: residual.clone() for name, residual in self._residuals().items()}
         elements = {name: each.elements for name, each in self._averages().items()}
-        return {"residuals": residuals, "elements": elements, "scale": self._scale}
+        return {"residuals": residuals, "elements": elements, "scale": self._scale, "shard": self._shard}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError: fully_shard was applied to other modules, or over another number of ranks."""
+        """Raises ValueError: it is of another shard, or fully_shard was applied to other modules."""
+        of, ranks = state["shard"]
+        if (of, ranks) != self._shard:
+            raise ValueError(
+                f"bagua_net.algorithms: load_state_dict: the state is of shard {of} of {ranks}, and this rank has "
+                f"shard {self._shard[0]} of {self._shard[1]}; load what a rank with it has saved, or begin without it"
+            )
         averages = self._averages()
         for name, elements in state["elements"].items():
             here = averages[name].elements if name in averages else "none"
@@ -193,6 +222,8 @@ class _Average:
         self._compressed = self.residual = None
 
     def __call__(self, shard: torch.Tensor) -> None:
+        if shard.is_cuda:  # FSDP2 allocates it on another stream, and may free it before this average has ended
+            shard.record_stream(torch.cuda.current_stream(shard.device))
         self._running.follow_scale()
         with torch.no_grad(), self._running.beside_runner():
             if self.is_exact:
@@ -216,9 +247,10 @@ class _Average:
             _put(shard, spans, exact)
 
     def _residual_for(self, shard: torch.Tensor) -> torch.Tensor | None:
-        if not self._how.error_feedback:
+        """None where the step has not all parameters of the module: which ones, FSDP2 does not say."""
+        if not self._how.error_feedback or shard.numel() != self.elements:
             return None
-        if self.residual is None or self.residual.numel() != shard.numel():
+        if self.residual is None:
             self.residual = torch.zeros(shard.numel(), dtype=torch.float32, device=shard.device)
         self.residual = self.residual.to(shard.device)  # a state comes from a file
         return self.residual

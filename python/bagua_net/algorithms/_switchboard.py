@@ -50,7 +50,6 @@ class Switchboard:
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
-            _refuse_compiled_autograd()
             self._now = self._next
         return self._now(bucket)
 
@@ -103,13 +102,28 @@ def refuse_other_hooks(model: Any) -> None:
     if model._use_python_reducer:
         raise ValueError(
             'bagua_net.algorithms: DDP runs with torch._dynamo.config.optimize_ddp = "python_reducer", which traces '
-            'communication hooks; use "ddp_optimizer"'
+            'communication hooks; use "ddp_optimizer", without compiled autograd'
         )
-    if model._comm_hooks:
-        hook = model._comm_hooks[0][0]
+    # Those written in C++ are in the log alone.
+    hook = model._comm_hooks[0][0].__qualname__ if model._comm_hooks else model._get_ddp_logging_data().get("comm_hook")
+    if hook:
         raise ValueError(
-            f"bagua_net.algorithms: this DistributedDataParallel has the communication hook {hook.__qualname__}, and "
-            "accepts one only; attach before register_comm_hook, or without it"
+            f"bagua_net.algorithms: this DistributedDataParallel has the communication hook {hook}, and accepts one "
+            "only; attach before register_comm_hook, or without it"
+        )
+
+
+def refuse_join(model: Any, algorithm: str) -> None:
+    """In a backward pass, of which all ranks learn: those that have no inputs left pass empty gradients.
+
+    Raises:
+        RuntimeError: the model trains under ``Join``, and a rank without inputs makes no step of the optimizer, for
+            which the others would wait.
+    """
+    if model._join_config.enable:
+        raise RuntimeError(
+            f"bagua_net.algorithms: {algorithm} cannot train under Join: a rank whose inputs have ended makes no step, "
+            "and the others would wait for it; give all ranks as many batches (bagua_net.data), or use bytegrad"
         )
 
 
@@ -121,10 +135,11 @@ def _dispatch(state: Switchboard, bucket: Any) -> torch.futures.Future[torch.Ten
 _dispatch.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
-def _refuse_compiled_autograd() -> None:
-    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
-    if compiled is not None and getattr(compiled, "in_compiled_autograd_region", False):
-        raise RuntimeError(
+def refuse_compiled_autograd() -> None:
+    """Raises ValueError: torch.compile traces backward, and with it what an algorithm does."""
+    config = sys.modules.get("torch._dynamo.config")
+    if config is not None and getattr(config, "compiled_autograd", False):
+        raise ValueError(
             "bagua_net.algorithms: compiled autograd traces communication hooks, and an algorithm cannot be traced; "
-            "use torch.compile without torch._dynamo.config.compiled_autograd"
+            "set torch._dynamo.config.compiled_autograd = False, and use torch.compile without it"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import nn
 
 from ._algorithm import Running
 from ._job import Job, Training
-from ._switchboard import switchboard_of
+from ._switchboard import refuse_join, switchboard_of
 
 #: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
 #: this torch has, for the old name warns there.
@@ -66,8 +66,13 @@ class Weights:
 class Apart(Running):
     """Ranks train with their own gradients. Subclasses exchange weights in the four methods that begin with ``_on``."""
 
-    def __init__(self, job: Job) -> None:
+    #: Ranks wait for each other in their steps.
+    meets_in_steps: ClassVar[bool] = True
+
+    def __init__(self, job: Job, name: str) -> None:
+        """name: the algorithm's."""
         self._job = job
+        self._name = name
         self._weights = Weights(job.parameters)
         self._counted = {"elements": 0.0, "bytes": 0.0, "exchanges": 0.0}
         self._steps = 0  # of the optimizer
@@ -81,6 +86,8 @@ class Apart(Running):
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Nothing: the bucket as it is."""
+        if self.meets_in_steps and bucket.index() == 0:
+            refuse_join(self._job.wrapper(), self._name)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future

@@ -12,10 +12,26 @@ AT_ONCE = 1 << 17
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same elements of all tensors, which have one shape. On a device, or where they are not contiguous, all at
-    once."""
+    """The same elements of all tensors, which have one shape. On a device, or where tensors have gaps or different
+    strides, all at once."""
     first = tensors[0]
-    if first.device.type != "cpu" or first.numel() <= AT_ONCE or not all(each.is_contiguous() for each in tensors):
+    alike = all(each.stride() == first.stride() for each in tensors)
+    if first.device.type != "cpu" or first.numel() <= AT_ONCE or not (alike and is_dense(first)):
         yield tensors
     else:
-        yield from zip(*(each.view(-1).split(AT_ONCE) for each in tensors), strict=True)
+        yield from zip(*(_in_memory(each).split(AT_ONCE) for each in tensors), strict=True)
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Its elements lie side by side and none twice, in whatever order: contiguous, or channels_last."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _in_memory(x: torch.Tensor) -> torch.Tensor:
+    """The elements of a dense tensor in the order of their addresses."""
+    return x.as_strided((x.numel(),), (1,))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""Algorithms whose ranks meet in their steps, under Join: they refuse, on all ranks at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from models import backward, ddp
+from rank import Here
+from ranks import Ranks, refusal
+from torch.distributed.algorithms.join import Join
+
+from bagua_net.algorithms import AsyncModelAverage, QAdamOptimizer, attach
+
+
+def _joined(here: Here, algorithm: Any) -> str:
+    model = ddp(here, "gloo", broadcast_buffers=False)
+    made = QAdamOptimizer if algorithm == "qadam" else torch.optim.SGD
+    comm = attach(model, made(model.parameters(), lr=0.05), algorithm)
+    with Join([model]):
+        refused = refusal(lambda: backward(here, model, 0))
+    comm.detach()
+    return refused
+
+
+@pytest.mark.parametrize("algorithm", ["qadam", "diloco", "decentralized", "low_precision_decentralized"])
+def test_ranks_that_would_wait_for_one_without_inputs_say_so(two: Ranks, algorithm: str) -> None:
+    for refused in two.run(_joined, algorithm):
+        assert "RuntimeError" in refused, refused
+        assert f"{algorithm} cannot train under Join" in refused, refused
+
+
+def _goes_on(here: Here) -> None:
+    model = ddp(here, "gloo", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    comm = attach(model, optimizer, AsyncModelAverage(interval_ms=0))
+    with Join([model]):
+        for step in range(4 if here.rank == 0 else 2):
+            optimizer.zero_grad()
+            backward(here, model, step)
+            optimizer.step()
+    comm.detach()
+
+
+def test_ranks_that_wait_for_nobody_train_under_join(two: Ranks) -> None:
+    two.run(_goes_on)
