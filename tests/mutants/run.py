@@ -73,6 +73,24 @@ class Scratch:
                 shutil.copyfile(source, target)
                 shutil.copymode(source, target)
 
+    def use_package(self) -> None:
+        """The Python tests import the copy's package, with the library that is built here.
+
+        Raises:
+            Unusable: they would import another one.
+        """
+        library = self.root / "python" / "bagua_net" / "lib" / f"lib{_LIBRARY}.so"
+        library.parent.mkdir(exist_ok=True)
+        library.unlink(missing_ok=True)
+        library.symlink_to(self.build_directory / "plugin" / library.name)
+        show = [sys.executable, "-c", "import bagua_net; print(bagua_net.__file__)"]
+        done = subprocess.run(show, cwd=self.root, env=self._environment(""), capture_output=True, text=True)
+        if not done.stdout.startswith(f"{self.root}/"):
+            raise Unusable(
+                f"tests would import {done.stdout.strip() or 'no bagua_net'}, and not the copy with the mutant: an "
+                "editable installation comes before PYTHONPATH; use an environment with `pip install .`"
+            )
+
     def configure(self) -> None:
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         options = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSKBUILD=ON", "-DSKBUILD_STATE=wheel", "-DBNET_TESTS=ON"]
@@ -203,6 +221,8 @@ def _run_all(scratch: Scratch, mutants: list[Mutant]) -> int:
     began = time.monotonic()
     scratch.copy()
     scratch.configure()
+    if any("::" in test for mutant in mutants for test in mutant.red):
+        scratch.use_package()
     for mutant in mutants:
         mutant.files(scratch.root)  # so that a list that does not fit ends the run at once
     _check_unchanged(scratch, sorted({test for mutant in mutants for test in mutant.red}))
