@@ -9,16 +9,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from convergence import BACKENDS, RANKS, ROWS, Row, Run, trained
 from ranks import Ranks
 from tasks import TASKS
 
-import bagua_net
 from benchmarks import ROOT
 from benchmarks.accuracy import report
-from benchmarks.report import machine
+from benchmarks.report import about
 
 _STEPS = {"digits": 300, "characters": 300}
 
@@ -33,22 +31,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="the file of readings: results/convergence/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
     return parser.parse_args(argv)
-
-
-def _head(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["benchmarks/convergence.py", *sys.argv[1:]]),
-        "machine": machine.describe(),
-        "settings": {
-            "torch": machine.torch_version(),
-            "bagua_net": bagua_net.__version__,
-            "plugin_sha256": machine.digest(bagua_net.plugin_path()),
-            "ranks": RANKS,
-            "seeds": arguments.seeds,
-            "steps": {task: arguments.steps or _STEPS[task] for task in arguments.tasks.split(",")},
-        },
-    }
 
 
 def _with_exact(rows: Sequence[Row], task: str) -> Iterator[Row]:
@@ -84,7 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     date = datetime.date.today().isoformat()
     output = arguments.output or ROOT / "benchmarks" / "results" / "convergence" / f"{date}.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
-    head, readings = _head(arguments), []
+    head = about.this_run(
+        "benchmarks/convergence.py",
+        ranks=RANKS,
+        seeds=arguments.seeds,
+        steps={task: arguments.steps or _STEPS[task] for task in arguments.tasks.split(",")},
+    )
+    readings: list[report.Reading] = []
     rows = [row for row in ROWS if any(part in row.label for part in arguments.rows.split(","))]
     # Ranks of one host share memory, and bagua_net sends no codes there: each has a host of its own.
     with Ranks(RANKS, hosts=RANKS) as ranks:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import bagua_net
 from bagua_net import _sizes
@@ -23,7 +22,7 @@ from benchmarks.loads.collective import CollectiveSpec, collective_rows
 from benchmarks.loads.collective_rank import CollectiveRankSpec
 from benchmarks.loads.processes import RankFailed
 from benchmarks.networks import namespaces
-from benchmarks.report import machine
+from benchmarks.report import about, machine
 
 _SIDES = (report.PLAIN, *report.COMPRESSED)
 _SMALLEST, _LARGEST, _FACTOR = 64 << 10, 256 << 20, 4
@@ -108,24 +107,15 @@ def _readings(place: str, rows: Sequence[Row]) -> Iterator[report.Reading]:
         }
 
 
-def _head(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["benchmarks/quantized.py", *sys.argv[1:]]),
-        "machine": machine.describe(),
-        "settings": {
-            "congestion_control": machine.congestion_control(),
-            "bagua_net": bagua_net.__version__,
-            "plugin_sha256": machine.digest(bagua_net.plugin_path()),
-            "rounds": arguments.rounds,
-            "block": Config(nranks=2).block,
-        },
-    }
-
-
 def _read(arguments: argparse.Namespace, output: Path) -> None:
     sizes = tuple(_sizes.parse(text) for text in arguments.sizes.split(","))
-    head, readings = _head(arguments), []
+    head = about.this_run(
+        "benchmarks/quantized.py",
+        congestion_control=machine.congestion_control(),
+        rounds=arguments.rounds,
+        block=Config(nranks=2).block,
+    )
+    readings: list[report.Reading] = []
     codecs = report.rounded(speed.measure(head["settings"]["block"], arguments.rounds))
     for network in arguments.networks.split(","):
         with _network(network) as hosts:

@@ -11,14 +11,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import bagua_net
 from benchmarks import ROOT
 from benchmarks.collectives import report
 from benchmarks.collectives.rank import Spec
 from benchmarks.loads.ipc import encode
 from benchmarks.loads.processes import Placement, RankFailed, place, running
 from benchmarks.networks import namespaces
-from benchmarks.report import machine
+from benchmarks.report import about, machine
 
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _PORT = 29511
@@ -73,20 +72,6 @@ def _read(hosts: int, ranks: int, arguments: argparse.Namespace, keep: Any) -> N
                 keep({"hosts": hosts, "ranks": ranks, **line})
 
 
-def _head(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["benchmarks/torch_collectives.py", *sys.argv[1:]]),
-        "machine": machine.describe(),
-        "settings": {
-            "torch": machine.torch_version(),
-            "bagua_net": bagua_net.__version__,
-            "plugin_sha256": machine.digest(bagua_net.plugin_path()),
-            "pairs": arguments.pairs,
-        },
-    }
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     if arguments.report:
@@ -96,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = arguments.output or ROOT / "benchmarks" / "results" / "torch-collectives" / f"{date}.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
     namespaces.remove_stale()
-    head, readings = _head(arguments), []
+    head, readings = about.this_run("benchmarks/torch_collectives.py", pairs=arguments.pairs), []
 
     def keep(reading: dict[str, Any]) -> None:
         readings.append(report.rounded(reading))

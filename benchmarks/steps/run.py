@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import bagua_net
 from benchmarks import ROOT
 from benchmarks.loads.ipc import encode
 from benchmarks.loads.processes import Placement, RankFailed, place, running
 from benchmarks.networks import namespaces
-from benchmarks.report import machine
+from benchmarks.report import about
 from benchmarks.steps import report
 from benchmarks.steps.cells import QUICK, QUICK_SIDES, Cell, every
 from benchmarks.steps.models import SHAPES
@@ -105,7 +104,7 @@ class _File:
                 raise ValueError(f"{path} exists: --resume continues it, --output names another")
             self._heads, self._readings = report.load(path)
             self._same_backward(arguments.backward)
-        self._heads.append(_head(arguments))
+        self._heads.append(about.this_run("benchmarks/algorithms.py", backward_s=arguments.backward))
 
     def _same_backward(self, seconds: float) -> None:
         for head in self._heads:
@@ -159,20 +158,6 @@ def _read(network: Network, cell: Cell, pairs: tuple[int, ...], sides: list[str]
                 process.send(encode(spec))
             while (line := processes[0].receive(_ANSWER_S)).get("event") != "end":
                 file.keep(cell, line)
-
-
-def _head(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["benchmarks/algorithms.py", *sys.argv[1:]]),
-        "machine": machine.describe(),
-        "settings": {
-            "torch": machine.torch_version(),
-            "bagua_net": bagua_net.__version__,
-            "plugin_sha256": machine.digest(bagua_net.plugin_path()),
-            "backward_s": arguments.backward,
-        },
-    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,16 +47,28 @@ def _auto_on(here: Here, backend: str) -> tuple[torch.nn.Module, Attachment]:
     return model, attach(model, torch.optim.SGD(model.parameters(), lr=0.05), Auto(trial_steps=TRIAL))
 
 
-def _tries(here: Here, backend: str, slow: str) -> tuple[float, list[str]]:
-    """All candidates but one take as long as the clock of this test says: it is what they are timed with."""
-    log = _log_lines()
-    model, comm = _auto_on(here, backend)
+@contextlib.contextmanager
+def _timed(comm: Attachment, fast: str) -> Iterator[None]:
+    """All candidates are tried, and steps with one of them are fast, or with "none"."""
     running = comm._running
     assert isinstance(running, _auto._Trying)
     running._may_win = lambda name: True  # type: ignore[method-assign]
-    clock = _Clock(running, slow)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", clock)
+        patch.setattr(_auto.time, "perf_counter", _Clock(running, fast))
+        yield
+
+
+def _train(here: Here, model: torch.nn.Module, steps: int) -> None:
+    for step in range(steps):
+        model.zero_grad()
+        backward(here, model, step)
+
+
+def _tries(here: Here, backend: str, fast: str) -> tuple[float, list[str]]:
+    """All candidates but one take as long as the clock of this test says: it is what they are timed with."""
+    log = _log_lines()
+    model, comm = _auto_on(here, backend)
+    with _timed(comm, fast):
         for step in range(3 * EACH + 3):
             model.zero_grad()
             backward(here, model, step)
@@ -89,14 +103,8 @@ def test_the_fastest_is_chosen_and_one_line_says_so(two: Ranks, backend: str, fa
 def _one_rank_is_slow(here: Here) -> float:
     """ByteGrad is slow on rank 1 only, and faster than the rest on rank 0."""
     model, comm = _auto_on(here, "bagua_net")
-    running = comm._running
-    assert isinstance(running, _auto._Trying)
-    running._may_win = lambda name: True  # type: ignore[method-assign]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", _Clock(running, "uint8" if here.rank == 0 else "none"))
-        for step in range(3 * EACH + 3):
-            model.zero_grad()
-            backward(here, model, step)
+    with _timed(comm, "uint8" if here.rank == 0 else "none"):
+        _train(here, model, 3 * EACH + 3)
     chosen = comm.stats()["chosen"]
     comm.detach()
     return chosen
@@ -109,14 +117,8 @@ def test_the_slowest_rank_decides(two: Ranks) -> None:
 def _resumes(here: Here) -> None:
     """A choice is kept: a resumed job does not try again."""
     model, comm = _auto_on(here, "bagua_net")
-    running = comm._running
-    assert isinstance(running, _auto._Trying)
-    running._may_win = lambda name: True  # type: ignore[method-assign]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", _Clock(running, "uint8"))
-        for step in range(3 * EACH + 2):
-            model.zero_grad()
-            backward(here, model, step)
+    with _timed(comm, "uint8"):
+        _train(here, model, 3 * EACH + 2)
     state = comm.state_dict()
     comm.detach()
     model, comm = _auto_on(here, "bagua_net")
@@ -136,26 +138,16 @@ def test_a_choice_is_in_the_checkpoint(two: Ranks) -> None:
 def _begins_the_trial_again(here: Here) -> None:
     """A state of the trial: what was timed before is another job's."""
     model, comm = _auto_on(here, "bagua_net")
-    running = comm._running
-    assert isinstance(running, _auto._Trying)
-    running._may_win = lambda name: True  # type: ignore[method-assign]
-    with pytest.MonkeyPatch.context() as patch:
-        clock = _Clock(running, "uint8")
-        patch.setattr(_auto.time, "perf_counter", clock)
-        for step in range(EACH + 2):
-            model.zero_grad()
-            backward(here, model, step)
+    with _timed(comm, "uint8"):
+        _train(here, model, EACH + 2)
         state = comm.state_dict()
         assert state["state"]["seconds"]
         assert not state["state"]["chosen"]
         comm.load_state_dict(state)
         assert not comm.state_dict()["state"]["seconds"]
-        for step in range(3 * EACH):
-            model.zero_grad()
-            backward(here, model, step)
+        _train(here, model, 3 * EACH)
         assert comm.stats()["chosen"] == -1
-        model.zero_grad()
-        backward(here, model, step)
+        _train(here, model, 1)
     assert comm.stats()["chosen"] == 2
     comm.detach()
 
@@ -166,12 +158,8 @@ def test_a_trial_that_was_under_way_begins_again(two: Ranks) -> None:
 
 def _forgets_the_trial(here: Here) -> None:
     model, comm = _auto_on(here, "bagua_net")
-    running = comm._running
-    assert isinstance(running, _auto._Trying)
-    running._may_win = lambda name: True  # type: ignore[method-assign]
     had_residuals, steps = False, 3 * EACH + 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", _Clock(running, "none"))
+    with _timed(comm, "none"):
         for step in range(steps):
             model.zero_grad()
             backward(here, model, step)
