@@ -189,6 +189,20 @@ def test_a_group_may_be_added() -> None:
     assert same(other.state_dict(), one.state_dict())
 
 
+def test_a_group_may_be_added_before_its_parameters_have_gradients() -> None:
+    plain, flat = network(), network()
+    one, other = CountedAdam(plain[0].parameters()), fused(CountedAdam(flat[0].parameters()))
+    for model, optimizer in ((plain, one), (flat, other)):
+        model[3].requires_grad_(False)
+        train(model, optimizer, 1)
+        optimizer.add_param_group({"params": list(model[3].parameters()), "lr": 1e-3})
+        train(model, optimizer, 2, seed=2)
+        model[3].requires_grad_(True)
+        train(model, optimizer, 2, seed=3)
+    assert_same(plain, flat)
+    assert same(other.state_dict(), one.state_dict())
+
+
 def test_an_error_in_a_step_leaves_the_parameters_in_their_groups() -> None:
     class Failing(Lion):
         def update(self, *arguments: Any) -> None:

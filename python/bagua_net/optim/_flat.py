@@ -15,8 +15,8 @@ from ._bucket import Bucket, groups
 
 _log = logging.getLogger("bagua_net.optim")
 
-#: Parameters and where their data are.
-_Layout = list[tuple[int, int]]
+#: For each group, its parameters with a gradient and where their data are.
+_Layout = list[list[tuple[int, int]]]
 
 
 class FlatOptimizer(Optimizer):  # type: ignore[misc]
@@ -138,7 +138,7 @@ class FlatOptimizer(Optimizer):  # type: ignore[misc]
 
 
 def _layout_of(live: list[list[torch.Tensor]]) -> _Layout:
-    return [(id(parameter), parameter.data_ptr()) for parameters in live for parameter in parameters]
+    return [[(id(parameter), parameter.data_ptr()) for parameter in parameters] for parameters in live]
 
 
 def _release(old: list[Bucket], new: list[Bucket]) -> None:
