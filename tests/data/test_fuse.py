@@ -203,6 +203,22 @@ def test_a_group_may_be_added_before_its_parameters_have_gradients() -> None:
     assert same(other.state_dict(), one.state_dict())
 
 
+@pytest.mark.parametrize("stepped", [False, True], ids=["joins", "joined"])
+def test_a_graph_from_before_a_step_is_refused_after_it(stepped: bool) -> None:
+    """By autograd: its gradients would be of the weights after the step."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    for optimizer in (Lion(model.parameters()), fused(Lion(model.parameters()))):
+        if stepped:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        hidden = model[:3](torch.ones(2, 4))
+        one, other = model[3:](hidden).sum(), model[3:](hidden).square().sum()
+        one.backward(retain_graph=True)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            other.backward()
+
+
 def test_an_error_in_a_step_leaves_the_parameters_in_their_groups() -> None:
     class Failing(Lion):
         def update(self, *arguments: Any) -> None:

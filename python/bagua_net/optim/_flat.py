@@ -62,6 +62,7 @@ class FlatOptimizer(Optimizer):  # type: ignore[misc]
             for bucket in self._all():
                 bucket.gather()
             self._step_flat()
+            self._tell_autograd()
             if moved:
                 self._export()
         return loss
@@ -103,6 +104,11 @@ class FlatOptimizer(Optimizer):  # type: ignore[misc]
             self.inner.state = self.state
             for group, own in zip(self.param_groups, parameters, strict=True):
                 group["params"] = own
+
+    def _tell_autograd(self) -> None:
+        """That the joined parameters were changed in place, as far as it knows by another tensor: a graph from before
+        the step must not be used after it."""
+        torch.autograd.graph.increment_version([each for bucket in self._all() for each in bucket.parameters])
 
     def _export(self) -> None:
         """Brings the state up to date: of the joined parameters, the others, and what belongs to none."""
