@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""bagua_net.compat: Bagua's names, its collectives and its with_bagua. A script in its style is a job of
-test_jobs_of_algorithms.py."""
+"""bagua_net.compat: Bagua's names and its with_bagua. Its collectives: test_collectives_of_compat.py; a script in its
+style is a job of test_jobs_of_algorithms.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, attach
 from bagua_net.compat import _communication as communication
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
-from bagua_net.compat._communication import BaguaProcessGroup, CommMember, ReduceOp
+from bagua_net.compat._communication import BaguaProcessGroup
 from bagua_net.compat._install import _Finder, install
 from bagua_net.compat._module import distributed_data_parallel, with_bagua
 from bagua_net.compat._names import GONE, KEPT
@@ -166,118 +166,6 @@ def test_what_has_no_counterpart_says_so(what: Callable[[], Any], words: list[st
     said = refusal(what)
     assert "\n" not in said
     assert all(word in said for word in words), said
-
-
-# ---- collectives ----
-
-
-def _collectives(here: Here, backend: str) -> None:
-    comm = BaguaProcessGroup(here.gloo).get_global_communicator() if backend == "gloo" else None
-    n, rank = here.size, here.rank
-    if backend == "gloo":
-        assert (comm.rank(), comm.nranks()) == (rank, n)
-    own = torch.arange(4.0) + rank
-    of_all = torch.cat([torch.arange(4.0) + each for each in range(n)])
-    total = of_all.view(n, 4).sum(0)
-    last = n - 1
-
-    def like(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(tensor, -1)
-
-    got = like(own)
-    communication.allreduce(own, got, comm=comm)
-    assert torch.equal(got, total)
-    assert torch.equal(own, torch.arange(4.0) + rank)
-    got = own.clone()
-    communication.allreduce_inplace(got, ReduceOp.MAX, comm)
-    assert torch.equal(got, torch.arange(4.0) + last)
-    pair = [own.clone(), own.clone() * 2]
-    communication.allreduce_coalesced_inplace(pair, comm=comm)
-    assert torch.equal(pair[1], 2 * total)
-
-    got = like(own)
-    communication.reduce(own, got, last, comm=comm)
-    assert torch.equal(got, total if rank == last else like(own))
-    got = own.clone()
-    communication.reduce_inplace(got, last, comm=comm)
-    assert torch.equal(got, total if rank == last else own)
-
-    got = own.clone()
-    communication.broadcast(got, last, comm)
-    assert torch.equal(got, torch.arange(4.0) + last)
-    communication.broadcast_coalesced(pair, 0, comm)
-    assert communication.broadcast_object({"rank": rank}, last, comm) == {"rank": last}
-
-    got = like(of_all)
-    communication.allgather(own, got, comm)
-    assert torch.equal(got, of_all)
-    got = like(of_all)
-    got.view(n, 4)[rank] = own
-    communication.allgather_inplace(got, comm)
-    assert torch.equal(got, of_all)
-    got = like(of_all)
-    communication.gather(own, got, last, comm)
-    assert torch.equal(got, of_all if rank == last else like(of_all))
-    got = like(own)
-    communication.scatter(of_all, got, 0, comm)
-    assert torch.equal(got, own)
-
-    sent = of_all + 100 * rank
-    summed = n * of_all.view(n, 4)[rank] + 100 * sum(range(n))
-    got = like(own)
-    communication.reduce_scatter(sent, got, comm=comm)
-    assert torch.equal(got, summed)
-    got = sent.clone()
-    communication.reduce_scatter_inplace(got, comm=comm)
-    assert torch.equal(got.view(n, 4)[rank], summed)
-    assert torch.equal(got.view(n, 4)[rank - 1], sent.view(n, 4)[rank - 1])
-
-    exchanged = torch.cat([of_all.view(n, 4)[rank] + 100 * each for each in range(n)])
-    got = like(sent)
-    communication.alltoall(sent, got, comm)
-    assert torch.equal(got, exchanged)
-    got = sent.clone()
-    communication.alltoall_inplace(got, comm)
-    assert torch.equal(got, exchanged)
-    counts, displs = [3] * n, [4 * each for each in range(n)]
-    got = like(sent)
-    communication.alltoall_v(sent, counts, displs, got, counts, displs, comm)
-    assert torch.equal(got.view(n, 4)[:, :3], exchanged.view(n, 4)[:, :3])
-    assert torch.equal(got.view(n, 4)[:, 3], like(sent).view(n, 4)[:, 3]), "between the pieces"
-    got = sent.clone()
-    communication.alltoall_v_inplace(got, counts, displs, comm)
-    assert torch.equal(got.view(n, 4)[:, :3], exchanged.view(n, 4)[:, :3])
-
-    if rank == 0:
-        communication.send(own, last, comm)
-    if rank == last:
-        got = like(own)
-        communication.recv(got, 0, comm)
-        assert torch.equal(got, torch.arange(4.0))
-    communication.barrier(comm)
-    assert "no equal parts" in refusal(lambda: communication.gather(own, torch.zeros(4 * n + 1), rank, comm))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_collectives(ranks: Ranks, backend: str) -> None:
-    ranks.run(_collectives, backend)
-
-
-def _part_of_the_ranks(here: Here) -> None:
-    group = communication.new_group([1, 2])
-    comm = group.get_global_communicator()
-    tensor = torch.tensor([float(here.rank)])
-    communication.allreduce_inplace(tensor, comm=comm)
-    communication.broadcast(tensor, 1, comm)
-    assert tensor.item() == (3.0 if here.rank in (1, 2) else here.rank)
-    assert (comm is CommMember.NON_COMM_MEMBER) == (here.rank in (0, 3))
-    assert communication.from_torch_group(dist.group.WORLD).get_global_communicator().nranks() == here.size
-    assert communication.is_initialized()
-    communication.init_process_group()  # there is one
-
-
-def test_a_group_of_some_ranks(four: Ranks) -> None:
-    four.run(_part_of_the_ranks)
 
 
 # ---- with_bagua ----
