@@ -168,19 +168,41 @@ def test_auto_on_a_static_graph(two: Ranks) -> None:
 # ---- without a fit ----
 
 
+class Looks(Learner):
+    """Whether an algorithm is at work, in each step without training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, bool]] = []
+
+    def _look(self, where: str) -> None:
+        self.seen.append((where, self.trainer.strategy.bagua is not None))
+
+    def validation_step(self, data: Any, number: int) -> None:
+        self._look("fit" if self.trainer.state.fn == "fit" else "validate")
+        super().validation_step(data, number)
+
+    def test_step(self, data: Any, number: int) -> None:
+        self._look("test")
+        super().test_step(data, number)
+
+    def predict_step(self, data: Any, number: int) -> torch.Tensor:
+        self._look("predict")
+        return super().predict_step(data, number)
+
+
 def _evaluates(here: Here) -> None:
     before = _threads()
-    used = strategy(here)
     with launched(here):
-        made = trainer(here, used)
-        learner = Learner()
+        made = trainer(here, strategy(here))
+        learner = Looks()
         made.fit(learner, Loader(here, 2), Loader(here, 2))
         for evaluate in (made.validate, made.test):
             (metrics,) = evaluate(learner, Loader(here, 2), verbose=False)
             assert metrics["loss"] > 0
-            assert used.bagua is None
         predicted = made.predict(learner, Loader(here, 2))
         assert [each.shape for each in predicted] == [(8, 5), (8, 5)]
+        assert set(learner.seen) == {("fit", True), ("validate", False), ("test", False), ("predict", False)}
         made.fit_loop.max_epochs = 2
         made.fit(learner, Loader(here, 2))
     assert same_on_all_ranks(here, weights(learner))
@@ -239,6 +261,8 @@ def _resumes(here: Here, backend: str, path: str) -> None:
         assert "bagua_net" not in torch.load(f"{path}.without", weights_only=True)
         without = weights(fit(here, _four_bits(here, backend), STEPS, ckpt_path=f"{path}.without"))
         assert not _equal(without, whole), "the residuals make no difference"
+        anew = _four_bits(here, backend, state_in_checkpoints=False)
+        assert _equal(weights(fit(here, anew, STEPS, ckpt_path=path)), without), "a state was loaded"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -264,30 +288,63 @@ def test_a_checkpoint_after_the_fit_has_the_state_at_its_end(two: Ranks, tmp_pat
     two.run(_saves_afterwards, str(tmp_path / "saved.ckpt"))
 
 
+class Frozen(Learner):
+    """Learner, after a layer was frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[0].requires_grad_(False)
+
+
+def _spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
+    """What a checkpoint has of all ranks, if they were other ones."""
+    if change == "ranks":
+        return {"ranks": state["ranks"] * 2}
+    if change == "rank 1":
+        residuals = state["ranks"][1]["state"]["state"]["residuals"]
+        residuals["gone"] = residuals.pop("net.0.weight")
+    return state
+
+
 def _loads_what_does_not_fit(here: Here, path: str, change: str) -> list[str]:
+    made = WithQAdam if change == "bits" else Learner
+    algorithm = QAdam(block=64) if change == "bits" else ByteGrad(bits=4, block=32)
     with launched(here):
-        fit(here, _four_bits(here), 2, callbacks=[SavesAt(path, 2)])
-        if change == "ranks" and here.rank == 0:
+        fit(here, strategy(here, algorithm=algorithm), STEPS, made(), callbacks=[SavesAt(path, 3)])
+        if here.rank == 0:
             checkpoint = torch.load(path, weights_only=True)
-            checkpoint["bagua_net"]["ranks"] *= 2
-            torch.save(checkpoint, path)
+            state = checkpoint.pop("bagua_net")
+            torch.save(checkpoint, f"{path}.without")
+            torch.save(checkpoint | {"bagua_net": _spoiled(state, change)}, path)
         torch.distributed.barrier()
-        used = _four_bits(here) if change == "ranks" else strategy(here, algorithm="allreduce")
+        made = Frozen if change == "frozen" else made
+        algorithm = {"algorithm": GradientAllReduce(), "bits": QAdam(bits=1, block=64)}.get(change, algorithm)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            learner = fit(here, used, 4, ckpt_path=path)
-    assert same_on_all_ranks(here, weights(learner))
+            resumed = fit(here, strategy(here, algorithm=algorithm), STEPS, made(), ckpt_path=path)
+        anew = fit(here, strategy(here, algorithm=algorithm), STEPS, made(), ckpt_path=f"{path}.without")
+    assert resumed.trainer.global_step == STEPS
+    assert same_on_all_ranks(here, weights(resumed))
+    assert _equal(weights(resumed), weights(anew)), "a part of the state was loaded"
     return [str(each.message) for each in caught if "bagua_net.lightning" in str(each.message)]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [("ranks", "of 4 ranks, and here are 2"), ("algorithm", "'bytegrad', and here 'allreduce'")]
+    ("change", "words"),
+    [
+        ("ranks", "of 4 ranks, and here are 2"),
+        ("algorithm", "'bytegrad', and here 'allreduce'"),
+        ("frozen", "the model has no such parameter"),
+        ("bits", "QAdam(bits=8), and here QAdam(bits=1)"),
+        ("rank 1", "elements for gone"),
+    ],
 )
 def test_a_state_that_does_not_fit_is_named_and_left(two: Ranks, change: str, words: str, tmp_path: Path) -> None:
     said, nothing = two.run(_loads_what_does_not_fit, str(tmp_path / "saved.ckpt"), change)
     assert nothing == [], "rank 0 says it"
     assert len(said) == 1
     assert words in said[0]
+    assert said[0].endswith("; the algorithm begins anew")
 
 
 # ---- algorithms that average weights ----

@@ -18,11 +18,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..algorithms import Algorithm, Attachment, attach
-from ..algorithms._checkpoint import gathered, load, mismatch, of_this_rank
+from ..algorithms._checkpoint import gathered, of_this_rank
 from ..algorithms._registry import algorithm_of
 from ..algorithms._with_bagua import ddp_arguments, optimizer_for
 from ..torch import NAME
 from .arguments import check
+from .resume import resumed
 
 #: Where a checkpoint has the algorithm's state.
 KEY = "bagua_net"
@@ -44,7 +45,7 @@ class Bagua(_Base):  # type: ignore[misc]
         algorithm: settings such as ``ByteGrad(bits=4)``, or a name. The same on all ranks.
         state_in_checkpoints: checkpoints hold the algorithm's state of every rank: for ByteGrad with error feedback as
             many bytes as the model has in float32, times the ranks. Rank 0 gathers them. Without it a resumed run
-            begins the algorithm anew.
+            begins the algorithm anew, also where the checkpoint has a state.
         arguments: of ``DDPStrategy``, and through it of ``DistributedDataParallel``. On CPUs the process group's
             backend is ``bagua_net`` unless ``process_group_backend`` names another.
 
@@ -126,13 +127,11 @@ class Bagua(_Base):  # type: ignore[misc]
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         super().load_optimizer_state_dict(checkpoint)
-        if self._bagua is None or KEY not in checkpoint:
+        if self._bagua is None or KEY not in checkpoint or not self._state_in_checkpoints:
             return
-        reason = mismatch(self._bagua, checkpoint[KEY])
+        reason = resumed(self._bagua, checkpoint[KEY])
         if reason:
             self._warn(f"{reason}; the algorithm begins anew")
-        else:
-            load(self._bagua, checkpoint[KEY])
 
     def _warn(self, what: str) -> None:
         if self.is_global_zero:
