@@ -16,13 +16,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from apart import Apart
-from models import backward, ddp, inside, net, same_on_all_ranks
+from models import backward, ddp, group_of, inside, net, same_on_all_ranks
 from rank import Here
 from ranks import Ranks, refusal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, attach
+from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
 from bagua_net.compat import _communication as communication
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
 from bagua_net.compat._communication import BaguaProcessGroup
@@ -195,9 +195,14 @@ def _stays_itself(here: Here, backend: str) -> None:
     attach(plain, other, "bytegrad")
     want = _trained(here, plain, other)
     assert all(torch.equal(got[name], want[name]) for name in want)
-    assert model.bagua_ddp.bagua.stats()["elements"] == 4 * sum(each.numel() for each in model.parameters())
-    model.bagua_algorithm.abort(model)
-    model.bagua_algorithm.resume(model)
+    elements = sum(each.numel() for each in model.parameters())
+    counted = []
+    for change in (None, model.bagua_algorithm.abort, model.bagua_algorithm.resume):
+        if change is not None:
+            change(model)
+            _trained(here, model, optimizer)
+        counted.append(model.bagua_ddp.bagua.stats()["elements"])
+    assert counted == [4 * elements, 4 * elements, 8 * elements], "none in the pause"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -264,3 +269,87 @@ def _wrapper(here: Here) -> str:
 def test_baguas_wrapper(two: Ranks) -> None:
     for said in two.run(_wrapper):
         assert "no optimizer was given" in said
+
+
+# ---- the optimizers of rank 0 ----
+
+
+def _wrapped(model: nn.Module, optimizers: Any, group: Any, way: str, algorithm: str = "bytegrad") -> nn.Module:
+    if way == "with_bagua":
+        return with_bagua(model, optimizers, settings(algorithm), group)
+    return distributed_data_parallel(model, process_group=group, optimizers=optimizers, algorithm=settings(algorithm))
+
+
+def _stepped_on(here: Here, backend: str, way: str, rank: int) -> int:
+    """As where a script loads its checkpoint on one rank alone. How many parameters have a state."""
+    model = net(here.rank)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE if here.rank == 0 else 1.0)
+    if here.rank == rank:
+        _trained(here, model, optimizer)
+    wrapped = _wrapped(model, [optimizer], group_of(here, backend), way)
+    having = len(optimizer.state)
+    assert same_on_all_ranks(here, _trained(here, wrapped, optimizer))
+    moments = {str(number): state["exp_avg_sq"] for number, state in enumerate(optimizer.state.values())}
+    assert same_on_all_ranks(here, moments)
+    assert optimizer.param_groups[0]["lr"] == RATE
+    assert {float(state["step"]) for state in optimizer.state.values()} == {8.0 if rank == 0 else 4.0}
+    return having
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("way", ["with_bagua", "DistributedDataParallel"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_ranks_begin_with_the_optimizer_of_rank_0(two: Ranks, backend: str, way: str, rank: int) -> None:
+    assert two.run(_stepped_on, backend, way, rank) == [8 if rank == 0 else 0] * 2
+
+
+def _qadam_on_rank_0(here: Here) -> None:
+    model = net()
+    optimizer = QAdamOptimizer(model.parameters(), RATE, warmup_steps=6)
+    if here.rank == 0:
+        _trained(here, model, optimizer)
+    with_bagua(model, optimizer, settings("qadam"))
+    assert optimizer.steps == 4, "of rank 0, in the groups"
+    assert same_on_all_ranks(here, _trained(here, model, optimizer))
+
+
+def test_an_algorithm_that_compares_optimizers_sees_them_equal(two: Ranks) -> None:
+    two.run(_qadam_on_rank_0)
+
+
+def _new_ones(here: Here) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(RATE))
+    group = optimizer.param_groups[0]
+    with_bagua(model, [optimizer], settings("bytegrad"))
+    assert optimizer.param_groups[0] is group, "a script may have it in its hands"
+    assert not optimizer.state
+
+
+def test_new_optimizers_stay_as_they_are(two: Ranks) -> None:
+    two.run(_new_ones)
+
+
+def _others(here: Here, what: str) -> str:
+    model = net()
+    optimizer: Any = torch.optim.SGD(model.parameters(), RATE)
+    if here.rank == 1:
+        optimizer = {
+            "number": [optimizer, optimizer],
+            "groups": torch.optim.SGD([{"params": [each]} for each in model.parameters()], RATE),
+            "class": QAdamOptimizer(model.parameters(), RATE),
+        }[what]
+    return refusal(lambda: with_bagua(model, optimizer, settings("bytegrad")))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("number", "1 were given there, and 2 here"), ("groups", "SGD: "), ("class", "QAdamOptimizer: ")],
+)
+def test_ranks_with_other_optimizers_are_refused_on_all_ranks(two: Ranks, what: str, words: str) -> None:
+    for said in two.run(_others, what):
+        assert said.startswith(
+            "ValueError: bagua_net.compat: with_bagua: the optimizers' states of rank 0 are nothing for"
+        )
+        assert f"rank 1: {words}" in said, said
+        assert "\n" not in said

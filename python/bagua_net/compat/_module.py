@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import algorithms as ours
 from ._algorithms import settings
-from ._communication import BaguaProcessGroup
+from ._communication import BaguaProcessGroup, _get_default_group
+from ._optimizers import take_from_first
 
 
 class AlgorithmAtWork:
@@ -55,9 +56,11 @@ def with_bagua(
     process_group: Any = None,
     do_flatten: bool = True,
 ) -> nn.Module:
-    """``model.with_bagua([optimizer], algorithm)``. It returns the model."""
+    """``model.with_bagua([optimizer], algorithm)``. It returns the model. All ranks begin with rank 0's weights, and
+    with the states and settings of its optimizers."""
     _refuse_ignored_parameters(self)
     _end_former(self)
+    _share(optimizers, process_group)
     inside = _Inside(self)
     wrapped = ours.with_bagua(
         inside, optimizers, algorithm, torch_group(process_group), gradient_as_bucket_view=do_flatten
@@ -88,6 +91,14 @@ def _refuse_ignored_parameters(model: nn.Module) -> None:
         )
 
 
+def _share(optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], process_group: Any) -> None:
+    group = torch_group(process_group)
+    take_from_first(
+        [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else optimizers,
+        _get_default_group().torch_group if group is None else group,
+    )
+
+
 def torch_group(group: Any) -> dist.ProcessGroup | None:
     return group.torch_group if isinstance(group, BaguaProcessGroup) else group
 
@@ -107,7 +118,8 @@ def distributed_data_parallel(
     algorithm: str | ours.Algorithm | None = None,
 ) -> DistributedDataParallel:
     """``DistributedDataParallel(model, optimizers=[optimizer], algorithm=algorithm)``: torch's own, with the algorithm.
-    Without an algorithm, gradients are averaged exactly."""
+    Without an algorithm, gradients are averaged exactly. All ranks begin as in :func:`with_bagua`."""
+    _share(optimizers, process_group)
     chosen = settings("gradient_allreduce") if algorithm is None else algorithm
     wrapped = ours.with_bagua(
         module,
