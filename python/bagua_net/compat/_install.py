@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,8 @@ from ._module import with_bagua
 from ._names import KEPT, instead_of
 
 ROOT = "bagua"
+#: The folder of a package of that name, which calls :func:`install_for_workers`.
+_FOR_WORKERS = str(Path(__file__).parent / "_for_workers")
 
 
 def install() -> None:
@@ -30,13 +33,31 @@ def install() -> None:
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     other = importlib.util.find_spec(ROOT)
-    if other is not None:
+    if other is not None and str(other.origin).startswith(_FOR_WORKERS):
+        install_for_workers()
+    elif other is not None:
         raise ImportError(
             f"bagua_net.compat: a package named {ROOT} is installed already, at {other.origin}; uninstall it, or do "
             "without bagua_net.compat"
         )
-    sys.meta_path.append(_Finder())
-    nn.Module.with_bagua = with_bagua
+    else:
+        sys.meta_path.append(_Finder())
+        nn.Module.with_bagua = with_bagua
+
+
+def install_for_workers() -> None:
+    """:func:`install`, also for processes that multiprocessing starts afresh: they import the script's module again,
+    with this process's ``sys.path`` and nothing else of it.
+
+    Raises:
+        ImportError: as :func:`install`.
+    """
+    while _FOR_WORKERS in sys.path:  # else it would be found in the place of another package, and of what install makes
+        sys.path.remove(_FOR_WORKERS)
+    sys.modules.pop(ROOT, None)
+    install()
+    importlib.import_module(ROOT)
+    sys.path.append(_FOR_WORKERS)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -45,8 +66,9 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         if name in KEPT:
             return ModuleSpec(name, self, is_package=True)
-        if name.startswith(f"{ROOT}."):
-            line = instead_of(name) or f"bagua_net.compat: there is no module {name}, nor has Bagua one"
+        line = instead_of(name)
+        if line or name.startswith(f"{ROOT}."):
+            line = line or f"bagua_net.compat: there is no module {name}, nor has Bagua one"
             raise ModuleNotFoundError(line, name=name)
         return None
 
