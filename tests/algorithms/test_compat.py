@@ -23,6 +23,7 @@ from ranks import Ranks, refusal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bagua_net import data
 from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
 from bagua_net.compat import _communication as communication
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
@@ -165,6 +166,67 @@ def test_a_process_that_is_started_afresh_finds_the_names(alone: Ranks, tmp_path
     (tmp_path / "bagua" / "__init__.py").touch()
     (said,) = alone.run(_started_afresh, str(tmp_path))
     assert "uninstall it" in said, "another package is left alone"
+
+
+# ---- contrib ----
+
+
+def _cached(here: Here, folder: str) -> list[str]:
+    """As in Bagua's documents; then as here."""
+    install()
+    from bagua.torch_api.contrib import CachedDataset, CacheLoader
+
+    squares = [torch.tensor(number**2) for number in range(3)]
+    said = [
+        refusal(lambda: CachedDataset(squares, backend="redis", dataset_name="ds")),
+        refusal(lambda: CachedDataset(squares, "redis")),
+        refusal(lambda: CachedDataset(squares)),
+        refusal(lambda: CacheLoader(backend="redis", hosts=[{"host": "10.0.0.1", "port": "7000"}], key_prefix="test")),
+        refusal(lambda: CacheLoader()),
+        refusal(lambda: CacheLoader("redis", path=f"{folder}/a")),
+    ]
+    with CacheLoader(path=f"{folder}/loader") as loader:
+        assert loader.get(3, lambda key: key**2) == 9
+    dataset = CachedDataset(squares, path=f"{folder}/dataset", fingerprint="squares")
+    assert [int(each) for each in dataset] == [0, 1, 4]
+    assert isinstance(dataset, data.CachedDataset)
+    dataset.close()
+    assert not Path(folder, "a").exists()
+    return said
+
+
+def test_caches_keep_samples_in_a_file(alone: Ranks, tmp_path: Path) -> None:
+    (said,) = alone.run(_cached, str(tmp_path))
+    for each in said:
+        assert re.match(r"TypeError: bagua_net\.compat: Cache(dDataset|Loader) keeps its samples in a file", each), each
+        assert "path=" in each
+        assert "\n" not in each
+    assert "without backend= and dataset_name=" in said[0]
+    assert "without 'redis'" in said[1]
+
+
+def _fused(here: Here) -> None:
+    install()
+    from bagua.torch_api.contrib.fuse.optimizer import fuse_optimizer
+
+    steps = []
+    for do_flatten in (True, False):
+        model = net()
+        optimizer = fuse_optimizer(torch.optim.RMSprop(model.parameters(), RATE), do_flatten=do_flatten)
+        assert optimizer.param_groups[0]["foreach"]
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        step: Callable[[], Any] = optimizer.fuse_step if do_flatten else optimizer.step
+        for number in range(2):
+            optimizer.zero_grad()
+            backward(here, model, number)
+            step()
+            scheduler.step()
+        steps.append([each.detach().clone() for each in model.parameters()])
+    assert all(map(torch.equal, *steps))
+
+
+def test_a_fused_optimizer_steps_by_either_name(alone: Ranks) -> None:
+    alone.run(_fused)
 
 
 # ---- settings ----

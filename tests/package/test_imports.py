@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._lightning": {"bagua_net.algorithms", "bagua_net.torch"},
     "bagua_net.lightning": {"bagua_net._lightning"},
     "bagua_net.pytorch_lightning": {"bagua_net._lightning"},
-    "bagua_net.compat": {"bagua_net.algorithms", "bagua_net.torch"},
+    "bagua_net.compat": {"bagua_net.algorithms", "bagua_net.data", "bagua_net.optim", "bagua_net.torch"},
     "bagua_net._bench.workload": set(),
     "bagua_net._bench.transports": {
         "bagua_net._activation",

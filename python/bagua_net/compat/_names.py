@@ -54,8 +54,8 @@ _SAMPLERS = {
     name: f"bagua_net.data:{name}"
     for name in ("LoadBalancingDistributedSampler", "LoadBalancingDistributedBatchSampler")
 }
-_CACHES = {name: f"bagua_net.data:{name}" for name in ("CacheLoader", "CachedDataset")}
-_FUSED = {"fuse_optimizer": "bagua_net.optim:fuse_optimizer"}
+_CACHES = {name: f"{_HERE}._contrib:{name}" for name in ("CacheLoader", "CachedDataset")}
+_FUSED = {"fuse_optimizer": f"{_HERE}._contrib:fuse_optimizer"}
 
 Names = dict[str, str]
 
