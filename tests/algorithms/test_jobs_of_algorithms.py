@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs as users start them: DDP, fully_shard, Lightning, accelerate, and scripts of Bagua's time.
+"""Jobs as users start them: DDP, fully_shard, Lightning, accelerate, scripts of Bagua's time, the page's script.
 
 Each of the first four saves a checkpoint on its way; a second job resumes from it and ends with the same weights, to
 the last bit.
@@ -85,3 +85,11 @@ def test_a_script_in_baguas_style_runs_unchanged(name: str) -> None:
 def test_workers_that_a_script_spawns_import_bagua() -> None:
     script = ["-m", "bagua_net.compat", str(JOBS / "spawning_script.py")]
     assert jobs_launch.run([Command(HERE, _by_itself(1, *script))]) == "0 1 0\n1 1 1\n"
+
+
+def test_the_first_script_of_the_page_runs(tmp_path: Path) -> None:
+    page = (JOBS.parents[2] / "docs" / "algorithms.md").read_text()
+    script = tmp_path / "train.py"
+    script.write_text(page.partition("```python\n")[2].partition("```")[0])
+    printed = jobs_launch.run([Command(HERE, _torchrun(2, str(script)))])
+    assert printed.count("'elements': 6500.0") == 2, printed
