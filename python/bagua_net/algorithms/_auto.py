@@ -187,14 +187,15 @@ class _Trying(Running):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """A choice stays; a trial that was under way begins again."""
-        if state["chosen"]:
+        chosen = state["chosen"]
+        for name in [chosen] if chosen else self._all:
+            self._all[name].load_state_dict(state["states"][name])
+        if chosen:
             self._seconds = dict(state["seconds"])
-            self._settle(state["chosen"])
+            self._settle(chosen)
         else:
             self._begin_trial()
             self._take_target()
-        for name in [self._chosen] if self._chosen else self._all:
-            self._all[name].load_state_dict(state["states"][name])
 
     def pause(self) -> None:
         self._paused = True

@@ -53,13 +53,15 @@ class Weights:
         return {name: part.clone() for name, (_, part) in zip(self._parameters, self._parts(flat), strict=True)}
 
     def load(self, flat: torch.Tensor, named: Mapping[str, torch.Tensor]) -> None:
-        """The opposite of :meth:`named`. Raises ValueError: it has other names or sizes."""
-        for name, (_, part) in zip(self._parameters, self._parts(flat), strict=True):
+        """The opposite of :meth:`named`. Raises ValueError: it has other names or sizes, and nothing is loaded."""
+        parts = {name: part for name, (_, part) in zip(self._parameters, self._parts(flat), strict=True)}
+        for name, part in parts.items():
             if name not in named or named[name].numel() != part.numel():
                 raise ValueError(
                     f"bagua_net.algorithms: load_state_dict: the state has {len(named)} parameters, and for {name} not "
                     f"the {part.numel()} elements that the model has; load the state of this model"
                 )
+        for name, part in parts.items():
             part.copy_(named[name].view_as(part))
 
 
