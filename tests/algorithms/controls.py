@@ -283,7 +283,7 @@ class NoRounds(AsyncModelAverage):
 
 
 class _WithoutRounds(_Async):
-    def _start(self) -> None:
+    def _start(self, *, stopped: bool = False) -> None:
         """Nothing."""
 
 
