@@ -258,9 +258,12 @@ def test_a_rank_with_few_batches_repeats_them_as_often_as_needed() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_without_batches_is_an_error_on_all(rank: int) -> None:
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_rank_without_batches_is_an_error_on_all(rank: int, drop_last: bool) -> None:
     sampler = every([0] * 10, 2, shuffle=False)[rank]
-    batches = LoadBalancingDistributedBatchSampler(sampler, lambda indices: [indices] if 0 in indices else [])
+    batches = LoadBalancingDistributedBatchSampler(
+        sampler, lambda indices: [indices] if 0 in indices else [], drop_last
+    )
     with pytest.raises(ValueError, match="no batch for rank 1 and 1 for another"):
         iter(batches)
 

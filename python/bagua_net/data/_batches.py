@@ -119,9 +119,7 @@ class LoadBalancingDistributedBatchSampler(Sampler):  # type: ignore[misc]
 
 
 def _steps(counts: list[int], drop_last: bool) -> int:
-    if drop_last:
-        return min(counts)
     if max(counts) > 0 == min(counts):
         rank = counts.index(0)
         raise ValueError(f"batch_fn returned no batch for rank {rank} and {max(counts)} for another: it cannot follow")
-    return max(counts)
+    return min(counts) if drop_last else max(counts)
