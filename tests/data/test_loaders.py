@@ -75,6 +75,16 @@ def test_a_loader_that_reads_ahead_goes_on_from_the_steps_done(workers: int) -> 
     assert head + batches_in(loader) == whole
 
 
+def test_the_steps_of_a_whole_epoch_are_its_end_where_its_last_batch_is_shorter() -> None:
+    sampler, loader = by_sampler(DataLoader, 0)
+    whole = batches_in(loader)
+    assert [len(batch) for batch in whole] == [2] * 11 + [1]
+    fresh, loader = by_sampler(DataLoader, 0)
+    fresh.load_state_dict(sampler.state_dict(position=len(whole) * 2))
+    assert batches_in(loader) == []
+    assert batches_in(loader) == whole  # the next epoch, from its beginning
+
+
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata, for each loader
 @WAYS
 @WORKERS

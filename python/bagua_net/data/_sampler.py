@@ -109,11 +109,16 @@ class LoadBalancingDistributedSampler(DistributedSampler):  # type: ignore[misc]
         Args:
             position: how many samples of this epoch a rank has trained on; by default how many were handed out. A
                 torch DataLoader takes indices ahead, with workers several batches. With it, give the steps of this
-                epoch times the batch size. StatefulDataLoader needs no argument.
+                epoch times the batch size: where the last batch is shorter, that is more than the epoch has, and
+                counts as its end. StatefulDataLoader needs no argument.
+
+        Raises:
+            ValueError: the position is negative.
         """
         if position is None:
             position = self._progress.position(self.epoch)
-        return {"epoch": self.epoch, "position": checked(position, len(self)), "order": self.order()}
+        position = checked(min(position, len(self)), len(self))
+        return {"epoch": self.epoch, "position": position, "order": self.order()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The next iteration, unless :meth:`set_epoch` names another epoch before, goes on where the state was taken.
