@@ -203,6 +203,15 @@ def test_files_that_are_no_cache_are_refused(path: Path) -> None:
     refused(path, "database of another program")
 
 
+def test_a_file_that_another_process_made_ready_meanwhile_is_taken(path: Path) -> None:
+    with CacheLoader(path) as cache:
+        cache.get(1, str)
+        store = cache._store
+        assert store._connection is not None
+        store._initialize(store._connection)
+        assert cache.get(1, never) == "1"
+
+
 def test_a_cache_of_another_version_is_refused(path: Path) -> None:
     CacheLoader(path).close()
     with sqlite3.connect(path) as database:

@@ -34,8 +34,12 @@ class CacheLoader:
 
     Values are tensors on the CPU, numpy arrays, numbers, strings, bytes, None, and dicts, lists and tuples of these; a
     tensor comes back contiguous. Reading runs no code from the file, which this user alone can read (0600). Of two
-    processes that ask for a key at the same time one makes the value while the other waits. A process that is killed
-    leaves what was stored before. Threads, fork and spawn are supported.
+    processes or threads that ask for a key at the same time one makes the value while the other waits. A process that
+    is killed leaves what was stored before. Threads, fork and spawn are supported.
+
+    A function that makes a value may ask for other keys. Where two of them would wait for each other's, the last one to
+    ask goes on at once and makes that value a second time. Between processes of several threads each, that happens now
+    and then without need: the kernel, which finds it, does not tell threads apart.
 
     A full cache (capacity, or the disk's end) stays as it is: the values in it are still read, others are made at each
     request, and the log says so once. None is given up for another one: epochs ask for every sample in turn, so the one

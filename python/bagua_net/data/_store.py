@@ -4,9 +4,9 @@
 SQLite in WAL mode, from the standard library: readers do not wait for a writer, and a process that is killed at any
 point leaves what was stored before. LMDB copies less, but is one more package, and its file needs a size in advance.
 
-Beside PATH there are SQLite's own PATH-wal and PATH-shm, and PATH-lock, on which processes wait for each other. POSIX
-drops all of a process's locks on a file when the process closes any descriptor of it. So no function here opens PATH
-itself once it exists: SQLite's locks are on it.
+Beside PATH there are SQLite's own PATH-wal and PATH-shm, and PATH-lock, on which processes wait for each other
+(_keylocks.py). POSIX drops all of a process's locks on a file when the process closes any descriptor of it. So no
+function here opens PATH itself once it exists: SQLite's locks are on it.
 
 SQLite must not be carried through fork(): a child would believe that it holds the parent's locks. So connections are
 closed before every fork of Python's, and each process opens its own when it needs one.
@@ -15,9 +15,7 @@ closed before every fork of Python's, and each process opens its own when it nee
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import hashlib
 import os
 import sqlite3
 import stat
@@ -28,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import _keylocks
 from ._errors import CacheMismatch, CacheUnusable
 from ._fingerprint import difference
 
@@ -42,8 +41,6 @@ _BUSY_S = 60
 _PAGE_BYTES = 16 * 2**10
 #: What remains of PATH-wal after its contents have moved into PATH.
 _WAL_BYTES = 16 * 2**20
-#: Offsets in PATH-lock, one for each key; a lock file may have offsets up to 2^63 - 1.
-_LOCKS = 2**62
 _LOCK_SUFFIX = "-lock"
 _SUFFIXES = ("-wal", "-shm", _LOCK_SUFFIX)
 _DELETE = f"delete it and the files beside it (its name with {', '.join(_SUFFIXES)})"
@@ -87,7 +84,6 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str], fingerprint: str, capacity: int) -> None:
         self._connection: sqlite3.Connection | None = None
-        self._lock: int | None = None
         self.path = Path(path).absolute()
         self.fingerprint = fingerprint
         self.capacity = capacity
@@ -122,34 +118,17 @@ class Store:
         with self._connected() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM samples").fetchone()[0])
 
-    @contextlib.contextmanager
-    def alone(self, key: bytes) -> Iterator[None]:
-        """Other processes wait at this key. The kernel lets them go on if this one dies.
-
-        Where two processes would wait for each other, for two keys, the second goes on at once.
-        """
-        with _use:
-            lock = self._lock_file()
-        offset = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % _LOCKS
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX, 1, offset)
-        except OSError as error:
-            if error.errno != errno.EDEADLK:
-                raise CacheUnusable(f"{self.path}{_LOCK_SUFFIX} cannot be locked: {error.strerror}") from None
-        try:
-            yield
-        finally:
-            fcntl.lockf(lock, fcntl.LOCK_UN, 1, offset)
+    def alone(self, key: bytes) -> contextlib.AbstractContextManager[None]:
+        """Other threads and processes wait at this key, but not in a circle: see :func:`_keylocks.alone`."""
+        return _keylocks.alone(self._lock_path, key)
 
     def close(self) -> None:
         """Repeated calls do nothing. A later call of another method opens the file again."""
         with _use:
             self._disconnect()
-            self._close_lock()
 
     def __del__(self) -> None:  # nobody else can use it now, and the collector may run while _use is held
         self._disconnect()
-        self._close_lock()
 
     # ---- the connection; _use is held ----
 
@@ -166,22 +145,22 @@ class Store:
 
     def _connect(self) -> sqlite3.Connection:
         _make(self.path)
-        lock = self._lock_file()
-        fcntl.flock(lock, fcntl.LOCK_EX)  # independent of the keys' locks
-        try:
-            uri = f"file:{urllib.parse.quote(str(self.path))}?mode=rw"
-            connection = sqlite3.connect(uri, _BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+        with _keylocks.opened(self._lock_path) as lock:
+            fcntl.flock(lock.descriptor, fcntl.LOCK_EX)  # independent of the keys' locks
             try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)
+                uri = f"file:{urllib.parse.quote(str(self.path))}?mode=rw"
+                connection = sqlite3.connect(uri, _BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+                try:
+                    self._prepare(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                return connection
+            finally:
+                fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if _pragma(connection, "application_id") == 0 and _pragma(connection, "schema_version") == 0:
+        if _is_empty(connection):
             self._initialize(connection)
         if _pragma(connection, "application_id") != _APPLICATION_ID:
             raise CacheUnusable(f"{self.path} is a database of another program: give another path")
@@ -202,11 +181,12 @@ class Store:
                 f"{self.path} is on a file system that processes cannot share memory by: use a local one"
             )
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("CREATE TABLE made_from (fingerprint TEXT NOT NULL)")
-        connection.execute("INSERT INTO made_from VALUES (?)", (self.fingerprint,))
-        connection.execute("CREATE TABLE samples (key BLOB PRIMARY KEY, value BLOB NOT NULL)")
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
+        if _is_empty(connection):  # no other process was faster
+            connection.execute("CREATE TABLE made_from (fingerprint TEXT NOT NULL)")
+            connection.execute("INSERT INTO made_from VALUES (?)", (self.fingerprint,))
+            connection.execute("CREATE TABLE samples (key BLOB PRIMARY KEY, value BLOB NOT NULL)")
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute("COMMIT")
 
     def _disconnect(self) -> None:
@@ -214,22 +194,18 @@ class Store:
         if connection is not None:
             connection.close()
 
-    def _lock_file(self) -> int:
-        if self._lock is None:
-            try:
-                self._lock = os.open(f"{self.path}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _MODE)
-            except OSError as error:
-                raise CacheUnusable(f"{self.path}{_LOCK_SUFFIX} cannot be used: {error.strerror}") from None
-        return self._lock
-
-    def _close_lock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+    @property
+    def _lock_path(self) -> str:
+        return f"{self.path}{_LOCK_SUFFIX}"
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether no program has used the database yet."""
+    return _pragma(connection, "application_id") == 0 and _pragma(connection, "schema_version") == 0
 
 
 def _make(path: Path) -> None:
