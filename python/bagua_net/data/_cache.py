@@ -53,7 +53,7 @@ class CacheLoader:
 
     Raises:
         CacheUnusable: the file is no cache, is damaged, is another user's or writable by others, cannot be made, or is
-            on a file system that does not share memory between processes. Also from :meth:`get`.
+            on a file system that hosts share or that does not share memory between processes. Also from :meth:`get`.
         CacheMismatch: it has another fingerprint.
         ValueError: the capacity is not positive, or only one of ``encode`` and ``decode`` is given.
     """

@@ -29,6 +29,7 @@ from typing import Any
 from . import _keylocks
 from ._errors import CacheMismatch, CacheUnusable
 from ._fingerprint import difference
+from ._mounts import check_local
 
 _MODE = 0o600
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -144,6 +145,7 @@ class Store:
                 raise CacheUnusable(f"{self.path} cannot be used as a cache: {error}; {_DELETE}") from None
 
     def _connect(self) -> sqlite3.Connection:
+        check_local(self.path)
         _make(self.path)
         with _keylocks.opened(self._lock_path) as lock:
             fcntl.flock(lock.descriptor, fcntl.LOCK_EX)  # independent of the keys' locks
