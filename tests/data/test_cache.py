@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import mmap
 import os
 import pickle
 import sqlite3
@@ -19,6 +21,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from bagua_net.data import CachedDataset, CacheLoader, CacheMismatch, CacheUnusable, SampleUnsupported
 from bagua_net.data._fingerprint import fingerprint
+from bagua_net.data._store import NotStored, Store
 
 
 def never(key: Any) -> Any:
@@ -192,6 +195,9 @@ def refused(path: Path, words: str) -> None:
 def test_files_that_are_no_cache_are_refused(path: Path) -> None:
     refused(path.parent / "nowhere" / "file", "cannot be made: No such file")
     refused(path.parent, "is not a file")
+    path.symlink_to("nowhere")
+    refused(path, r"link that leads to no file \(No such file")
+    path.unlink()
     path.write_bytes(b"no database" * 100)
     path.chmod(0o600)
     refused(path, "file is not a database; delete it")
@@ -295,6 +301,18 @@ def test_a_value_beyond_sqlites_limit_is_returned(path: Path, caplog: pytest.Log
         assert cache.get(2, lambda key: bytes(500)) == bytes(500)
         assert cache.num_keys() == 1
     assert "too big" in caplog.text
+
+
+def test_a_value_beyond_pythons_limit_is_not_stored(path: Path, tmp_path: Path) -> None:
+    """A file of 2 GiB without contents, so that it takes no memory."""
+    with (tmp_path / "zeros").open("w+b") as file, contextlib.closing(Store(path, "", 2**40)) as store:
+        file.truncate(2**31)
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as zeros,
+            pytest.raises(NotStored, match="longer than INT_MAX"),
+        ):
+            store.write(b"key", zeros)  # type: ignore[arg-type]
+        assert store.count() == 0
 
 
 # ---- fingerprints ----

@@ -105,7 +105,7 @@ class Store:
 
         Raises:
             NotStored: the file may not grow, its disk is full, the value is larger than SQLite's limit (a billion
-                bytes), or another process does not end its transaction.
+                bytes) or Python's (2 GiB), or another process does not end its transaction.
         """
         with self._connected() as connection:
             try:
@@ -114,6 +114,8 @@ class Store:
                 if str(error) in _NOT_WRITTEN:
                     raise NotStored(str(error)) from None
                 raise
+            except OverflowError as error:
+                raise NotStored(str(error)) from None
 
     def count(self) -> int:
         with self._connected() as connection:
@@ -221,7 +223,10 @@ def _make(path: Path) -> None:
         pass
     except OSError as error:
         raise CacheUnusable(f"{path} cannot be made: {error.strerror}") from None
-    _check(path)
+    try:
+        _check(path)
+    except OSError as error:
+        raise CacheUnusable(f"{path} is a link that leads to no file ({error.strerror}): give another path") from None
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             _check(Path(f"{path}{suffix}"))
