@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import mmap
 import os
 import pickle
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from processes import Here, Processes
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import IterableDataset
 
-from bagua_net.data import CachedDataset, CacheLoader, CacheMismatch, CacheUnusable, SampleUnsupported
-from bagua_net.data._fingerprint import fingerprint
+from bagua_net.data import CachedDataset, CacheLoader, CacheUnusable, SampleUnsupported
 from bagua_net.data._store import NotStored, Store
 
 
@@ -315,75 +311,7 @@ def test_a_value_beyond_pythons_limit_is_not_stored(path: Path, tmp_path: Path) 
         assert store.count() == 0
 
 
-# ---- fingerprints ----
-
-
-def test_the_cache_of_another_dataset_is_refused(path: Path) -> None:
-    CachedDataset(Squares(), path).close()
-    CachedDataset(Squares(), path).close()
-    for other, words in (
-        (Squares(length=6), "length is 5 there and 6 here"),
-        (Squares(offset=1), r"dataset\.offset is 0 there and 1 here; give another path or delete"),
-        (list(range(5)), r"dataset is test_cache\.Squares there"),
-    ):
-        with pytest.raises(CacheMismatch, match=words):
-            CachedDataset(other, path)
-    with pytest.raises(CacheMismatch, match="encode is None there"):
-        CachedDataset(Squares(), path, encode=int, decode=torch.tensor)
-
-
-def test_a_name_stands_for_the_dataset(path: Path) -> None:
-    CachedDataset(Squares(), path, fingerprint="squares, version 2").close()
-    CachedDataset(Squares(length=9), path, fingerprint="squares, version 2").close()
-    with pytest.raises(CacheMismatch, match="fingerprint is 'squares, version 2' there and 'squares, version 3' here"):
-        CachedDataset(Squares(), path, fingerprint="squares, version 3")
-    with pytest.raises(CacheMismatch, match="fingerprint is 'squares, version 2' there and absent here"):
-        CachedDataset(Squares(), path)
-
-
-class Resize:
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.log = logging.getLogger("resize")
-        self.me = self  # a cycle
-
-    def __call__(self, sample: Any) -> Any:
-        return sample
-
-
-class Images:
-    def __init__(self, root: Path, transform: Callable[[Any], Any], names: list[str], tags: set[str]) -> None:
-        self.root, self.transform, self.names, self.tags = root, transform, names, tags
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-def images(
-    root: str = "/data", size: int = 224, names: tuple[str, ...] = ("a", "b"), tags: tuple[str, ...] = ("x", "y", "z")
-) -> Images:
-    transforms = {"resize": [Resize(size), functools.partial(to_number, size)]}
-    return Images(Path(root), transforms, [*names, *("long" * 30 for _ in range(9))], set(tags))  # type: ignore[arg-type]
-
-
-def test_what_a_dataset_is_made_of_counts() -> None:
-    own = fingerprint(images())
-    assert own == fingerprint(images())
-    for other in (images(root="/other"), images(size=256), images(names=("a", "c")), images(tags=("x", "y", "w"))):
-        assert fingerprint(other) != own
-    data = TensorDataset(torch.arange(9))
-    assert fingerprint(Subset(data, [1, 2])) == fingerprint(Subset(TensorDataset(torch.arange(9)), [1, 2]))
-    assert fingerprint(Subset(data, [1, 2])) != fingerprint(Subset(data, [1, 3]))
-    assert fingerprint(Subset(data, [1, 2])) != fingerprint(Subset(TensorDataset(torch.arange(9) + 1), [1, 2]))
-
-
-def fingerprint_of_images(_: Here) -> str:
-    return fingerprint(images())
-
-
-def test_a_fingerprint_is_the_same_in_every_process(processes: Processes) -> None:
-    """Sets come in another order in each, and objects are elsewhere."""
-    assert set(processes.run(fingerprint_of_images)) == {fingerprint(images())}
+# ---- datasets ----
 
 
 class Stream(IterableDataset):

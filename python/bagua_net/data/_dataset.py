@@ -31,13 +31,15 @@ class CachedDataset(Dataset):  # type: ignore[misc]
         path: of the file, one for each dataset.
         fingerprint: names the dataset: a file with another name is refused. By default it is derived from the type,
             the length and the attributes of the dataset. Code is not part of it: after changing a function that makes
-            samples, delete the file, or give a name with a version.
+            samples, delete the file, or give a name with a version. Of what is above 256 MiB a sample is part of it,
+            and a warning names what cannot be looked into.
         capacity, encode, decode: as of :class:`CacheLoader`, which describes the file.
 
     Raises:
         TypeError: the dataset has no ``__getitem__`` or no length.
         CacheMismatch: the file is the cache of another dataset; the message names the first difference.
-        CacheUnusable, ValueError: as :class:`CacheLoader`.
+        ValueError: nothing of the dataset can be looked into, and it has no fingerprint; also as :class:`CacheLoader`.
+        CacheUnusable: as :class:`CacheLoader`.
     """
 
     def __init__(
