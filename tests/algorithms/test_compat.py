@@ -435,6 +435,20 @@ def _others(here: Here, what: str) -> str:
     return refusal(lambda: with_bagua(model, optimizer, settings("bytegrad")))
 
 
+def _not_to_be_sent(here: Here) -> str:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    if here.rank == 0:
+        optimizer.param_groups[0]["schedule"] = lambda step: RATE
+    return refusal(lambda: with_bagua(model, optimizer, settings("bytegrad")))
+
+
+def test_an_optimizer_that_cannot_be_sent_is_told_to_all_ranks(two: Ranks) -> None:
+    for said in two.run(_not_to_be_sent):
+        assert "the optimizers' states of rank 0" in said, said
+        assert "it cannot send them" in said, said
+
+
 @pytest.mark.parametrize(
     ("what", "words"),
     [("number", "1 were given there, and 2 here"), ("groups", "SGD: "), ("class", "QAdamOptimizer: ")],

@@ -525,6 +525,22 @@ def test_a_group_that_comes_in_the_warm_up_is_at_the_same_step() -> None:
     assert [group["steps"] for group in optimizer.param_groups] == [2, 2]
 
 
+def test_what_is_no_number_does_not_come_to_an_element_without_a_variance() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = QAdamOptimizer([weight], lr=0.1, warmup_steps=1)
+    weight.grad = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    optimizer.step()
+    gradient = torch.tensor([1.0, torch.inf, 1.0, torch.nan])
+    formed = gradient.clone()
+    optimizer.form(weight, formed, optimizer.param_groups[0])
+    assert formed[1] == 0
+    assert formed.isfinite().tolist() == [True, True, True, False]
+    weight.grad = gradient
+    optimizer.step()
+    assert weight[1] == 1
+    assert weight.isfinite().tolist() == [True, True, True, False]
+
+
 def test_a_copy_is_in_the_same_phase() -> None:
     optimizer = copy.deepcopy(_stepped(3, 2))
     assert optimizer.steps == 3

@@ -25,11 +25,41 @@ def _joined(here: Here, algorithm: Any) -> str:
     return refused
 
 
-@pytest.mark.parametrize("algorithm", ["qadam", "diloco", "decentralized", "low_precision_decentralized"])
-def test_ranks_that_would_wait_for_one_without_inputs_say_so(two: Ranks, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        ("qadam", "qadam"),
+        ("diloco", "diloco"),
+        ("decentralized", "decentralized"),
+        ("low_precision_decentralized", "low_precision_decentralized"),
+        (AsyncModelAverage(warmup_steps=3), "async with warmup_steps"),
+    ],
+    ids=["qadam", "diloco", "decentralized", "low precision", "async in its warm-up"],
+)
+def test_ranks_that_would_wait_for_one_without_inputs_say_so(two: Ranks, algorithm: Any, name: str) -> None:
     for refused in two.run(_joined, algorithm):
         assert "RuntimeError" in refused, refused
-        assert f"{algorithm} cannot train under Join" in refused, refused
+        assert f"{name} cannot train under Join" in refused, refused
+
+
+def _after_join(here: Here) -> None:
+    """torch does not take its mark from the model."""
+    model = ddp(here, "gloo", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with Join([model]):
+        backward(here, model, 0)
+    with Join([model], enable=False):
+        pass
+    comm = attach(model, optimizer, "decentralized")
+    for step in range(2):
+        optimizer.zero_grad()
+        backward(here, model, step)
+        optimizer.step()
+    comm.detach()
+
+
+def test_the_mark_of_join_can_be_removed(two: Ranks) -> None:
+    two.run(_after_join)
 
 
 def _goes_on(here: Here) -> None:

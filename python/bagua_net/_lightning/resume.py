@@ -36,6 +36,6 @@ def _loaded(comm: Attachment, state: Mapping[str, Any]) -> str:
         return reason
     try:
         load(comm, state)
-    except ValueError as error:
+    except Exception as error:  # whatever it is, the other ranks wait for it
         return str(error).removeprefix(_BEFORE).removesuffix(_AFTER)
     return ""

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from ._algorithm import Algorithm, Running
 from ._job import Job, Training
 from ._settings import check_whole
+from ._switchboard import refuse_join
 from ._weights import Apart, check_apart
 
 _log = logging.getLogger("bagua_net.algorithms")
@@ -84,7 +85,13 @@ class _Async(Apart):
         return self._steps < self._how.warmup_steps
 
     def _choose_target(self) -> None:
-        self._switchboard.target(None if self._warms_up or self._paused else self.reduce)
+        self._switchboard.target(None if self._paused else self._warmed if self._warms_up else self.reduce)
+
+    def _warmed(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """As by DDP. Under Join, a rank without inputs would stay in the warm-up that the others leave."""
+        if bucket.index() == 0:
+            refuse_join(self._job.wrapper(), "async with warmup_steps")
+        return self._switchboard.plain(bucket)
 
     # ---- the training loop's thread ----
 
@@ -132,7 +139,8 @@ class _Async(Apart):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Ends the rounds, of which the last one adds nothing more: its change is of other weights."""
         self._adds = False
-        self._end_rounds()
+        if self._rounds is not None:
+            self._end_rounds()
         super().load_state_dict(state)
         self._choose_target()
 

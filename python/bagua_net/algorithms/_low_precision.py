@@ -107,6 +107,6 @@ class _Ring(Apart):
         return {**super().state_dict(), **{name: self._weights.named(each) for name, each in replicas.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
         for name, replica in {"own": self._own, "left": self._left, "right": self._right}.items():
             self._weights.load(replica, state[name])
+        super().load_state_dict(state)

@@ -114,7 +114,8 @@ class _OnBuckets(_Averages):
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
-            refuse_join(self._job.wrapper(), "qadam")
+            if not self._paused:
+                refuse_join(self._job.wrapper(), "qadam")
             self._is_momentum = self._optimizer.begin_backward(self._job.parameters.values()) and not self._paused
         if not self._is_momentum:
             self._count(bucket.buffer())

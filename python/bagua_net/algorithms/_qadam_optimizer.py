@@ -141,7 +141,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         weight, correction = 1 - group["betas"][0], _correction(state, group)
         for new, old, variance in pieces(gradient, state["exp_avg"], state["exp_avg_sq"]):
             momentum = old.lerp(new.to(old.dtype), weight)
-            new.copy_(momentum.div_(_root(variance, correction, group)).mul_(variance.sign()))  # 0 without one
+            new.copy_(_masked(momentum.div_(_root(variance, correction, group)), variance))
 
     def formed(self, parameter: torch.Tensor, averaged: torch.Tensor, group: Group) -> None:
         """Makes of the average of what :meth:`form` gave, in place, the new momentum."""
@@ -248,7 +248,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     momentum.lerp_(new, 1 - beta1)
                 if group["weight_decay"] != 0:
                     momentum.add_(weights, alpha=(1 - beta1) * group["weight_decay"])
-                momentum.mul_(variance.sign())  # compression may make something of nothing
+                _masked(momentum, variance)  # compression may make something of nothing
                 weights.addcdiv_(momentum, _root(variance, correction, group), value=-rate)
 
     def _tell_masked(self) -> None:
@@ -262,6 +262,13 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 sum(variance.numel() for variance in variances),
                 self.steps,
             )
+
+
+def _masked(momentum: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """0 for each element without a variance, whatever it was."""
+    if variance.device.type == "cpu" and variance.numel() and variance.amin() > 0:
+        return momentum  # masking takes the CPU longer than all else here
+    return momentum.masked_fill_(variance == 0, 0)
 
 
 def _greatest(x: torch.Tensor) -> torch.Tensor:

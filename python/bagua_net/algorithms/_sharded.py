@@ -125,15 +125,15 @@ class OnShards(Running):
         shards = shard_group_of(job.module)
         ranks = shards.size()
         self._shard = (int(shards.rank()), int(ranks))
-        for part in parts_of(job.module):
-            if has_replicas:
-                average = _Average(self, how, job, part, ranks)
-                part.module.set_all_reduce_hook(average)
-                self._calls[part.name] = average
+        parts = {part.name: part for part in parts_of(job.module)}
+        for name, part in parts.items():  # what may fail comes before the first change of the model
+            made = _Average(self, how, job, part, ranks) if has_replicas else _ReduceScatter(self, how, job, part)
+            self._calls[name] = made
+        for name, call in self._calls.items():
+            if isinstance(call, _Average):
+                parts[name].module.set_all_reduce_hook(call)
             else:
-                scatter = _ReduceScatter(self, how, job, part)
-                part.module.set_custom_reduce_scatter(scatter)
-                self._calls[part.name] = scatter
+                parts[name].module.set_custom_reduce_scatter(call)
 
     def count(self, elements: int, sent: float) -> None:
         self._counted["elements"] += elements

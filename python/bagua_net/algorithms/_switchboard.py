@@ -123,7 +123,8 @@ def refuse_join(model: Any, algorithm: str) -> None:
     if model._join_config.enable:
         raise RuntimeError(
             f"bagua_net.algorithms: {algorithm} cannot train under Join: a rank whose inputs have ended makes no step, "
-            "and the others would wait for it; give all ranks as many batches (bagua_net.data), or use bytegrad"
+            "and the others would wait for it; give all ranks as many batches (bagua_net.data), or use bytegrad. After "
+            "a run under Join, which leaves its mark on the model, Join([model], enable=False) ends that"
         )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,9 +22,11 @@ def take_from_first(optimizers: Sequence[Any], group: dist.ProcessGroup) -> None
     Raises:
         ValueError: on all ranks; one of them has other optimizers than the first.
     """
-    sent = [[_on_host(each) for each in optimizers] if group.rank() == 0 else None]
+    sent = [_packed(optimizers) if group.rank() == 0 else None]
     dist.broadcast_object_list(sent, group=group, group_src=0)
-    own = "" if group.rank() == 0 else _loaded(optimizers, sent[0] or [])
+    packed = sent[0]
+    assert packed is not None
+    own = packed.why_not if group.rank() == 0 or packed.why_not else _loaded(optimizers, pickle.loads(packed.states))
     reasons = [""] * group.size()
     dist.all_gather_object(reasons, own, group=group)
     ranks = dist.get_process_group_ranks(group)
@@ -36,12 +38,26 @@ def take_from_first(optimizers: Sequence[Any], group: dist.ProcessGroup) -> None
             )
 
 
+class _Packed(NamedTuple):
+    """What the first rank sends: it does not raise while the others wait for it."""
+
+    states: bytes
+    why_not: str
+
+
+def _packed(optimizers: Sequence[Any]) -> _Packed:
+    try:
+        return _Packed(pickle.dumps([_on_host(each) for each in optimizers]), "")
+    except Exception as error:  # of an optimizer's own class, or of what is in its groups
+        return _Packed(b"", f"it cannot send them: {type(error).__name__}: {error}")
+
+
 def _on_host(optimizer: Any) -> _State | None:
-    """The state, without tensors of a device: they would be on the sender's. None: it is no optimizer, which is refused
-    later."""
+    """The state, without tensors of a device, which would be on the sender's, and without the rest of what a tensor is
+    a view of. None: it is no optimizer, which is refused later."""
     if not isinstance(optimizer, Optimizer):
         return None
-    state: _State = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), optimizer.state_dict())
+    state: _State = tree_map_only(torch.Tensor, lambda tensor: tensor.to("cpu", copy=True), optimizer.state_dict())
     return state
 
 

@@ -9,13 +9,14 @@ import torch
 
 #: Elements: of a few tensors, they stay in a processor's own cache from one operation to the next.
 AT_ONCE = 1 << 17
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same elements of all tensors, which have one shape. On a device, or where tensors have gaps or different
-    strides, all at once."""
+    """The same elements of all tensors, which have one shape. On a device, or where tensors have gaps, different
+    strides or a class of their own (DTensor), all at once."""
     first = tensors[0]
-    alike = all(each.stride() == first.stride() for each in tensors)
+    alike = all(type(each) in _PLAIN and each.stride() == first.stride() for each in tensors)
     if first.device.type != "cpu" or first.numel() <= AT_ONCE or not (alike and is_dense(first)):
         yield tensors
     else:

@@ -79,8 +79,8 @@ class Signs:
         scales.copy_(torch.where(finite, scale, torch.nan))
         signs.copy_(values.signbit().view(torch.int64).mul(_GATHER) >> 56)
         blocks.sub_(torch.copysign(scale[:, None], blocks))
-        if not finite.all():
-            blocks[~finite] = 0
+        if blocks.device.type != "cpu" or not finite.all():  # a look at a device's memory would wait for it
+            blocks.masked_fill_(~finite[:, None], 0)
         residual.copy_(values[: residual.numel()])
 
 
