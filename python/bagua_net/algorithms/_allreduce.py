@@ -15,6 +15,7 @@ from ._algorithm import Algorithm, Running
 from ._job import Job
 from ._names import all_gather_single, reduce_scatter_single
 from ._nodes import Nodes, nodes_of
+from ._rooms import Rooms
 from ._settings import check_whole
 from ._switchboard import switchboard_of
 
@@ -66,6 +67,7 @@ class _OnBuckets(Running):
         self._job = job
         self._nodes = nodes
         self._wire = wire
+        self._rooms = Rooms()
         self._counted = {"elements": 0.0, "bytes": 0.0, "buckets": 0.0}
         self._switchboard = switchboard_of(job.wrapper())
         self.resume()
@@ -86,7 +88,7 @@ class _OnBuckets(Running):
         self._counted["bytes"] += 2 * (size - 1) / size * x.numel() * x.element_size()
 
     def _average_rounded(self, buffer: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
-        x = buffer.div(self._job.size).to(wire)
+        x = self._rooms.take("rounded", buffer.numel(), wire, buffer.device).copy_(buffer.div_(self._job.size))
         dist.all_reduce(x, group=self._job.own)
         self._count_ring(x)
         return buffer.copy_(x)
