@@ -44,8 +44,7 @@ def test_training_is_that_of_gloo(script: str, count: int) -> None:
     assert printed.rstrip().endswith("the losses are the same")
 
 
-@pytest.mark.parametrize(("count", "ranks"), [(1, 3), (2, 4)], ids=["one-host", "two-hosts"])
-@pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
+@pytest.mark.parametrize(("script", "count", "ranks"), [("ddp_digits.py", 1, 3), ("fsdp_digits.py", 2, 4)])
 def test_more_ranks_train_as_gloo_within_the_tolerance(script: str, count: int, ranks: int) -> None:
     """Three ranks cannot share ten rows equally, nor can four, so FSDP2 pads."""
     with jobs_launch.hosts(count) as hosts:
