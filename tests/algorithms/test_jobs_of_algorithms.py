@@ -88,5 +88,7 @@ def test_the_first_script_of_the_page_runs(tmp_path: Path) -> None:
     page = (JOBS.parents[2] / "docs" / "algorithms.md").read_text()
     script = tmp_path / "train.py"
     script.write_text(page.partition("```python\n")[2].partition("```")[0])
-    printed = jobs_launch.run([Command(HERE, _torchrun(2, str(script)))])
+    # torch does not require numpy, so that a user may have none.
+    (tmp_path / "numpy.py").write_text('raise ModuleNotFoundError("there is no numpy", name="numpy")')
+    printed = jobs_launch.run([Command(HERE, ["env", f"PYTHONPATH={tmp_path}", *_torchrun(2, str(script))])])
     assert printed.count("'elements': 6500.0") == 2, printed

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.distributed as dist
-
 from ..algorithms import Attachment
 from ..algorithms._checkpoint import load, mismatch
+from ..algorithms._objects import gathered
 
 _BEFORE = "bagua_net.algorithms: load_state_dict: "
 _AFTER = "; begin without the state"
@@ -22,9 +21,8 @@ def resumed(comm: Attachment, state: Mapping[str, Any]) -> str:
         why it was loaded on none, in words: the algorithm is then as it was before. Empty: it was loaded.
     """
     before = comm.state_dict()
-    reasons = [""] * comm.job.size
-    dist.all_gather_object(reasons, _loaded(comm, state), group=comm.job.group)
-    reason = next(filter(None, reasons), "")
+    reasons = gathered(_loaded(comm, state), comm.job.group)
+    reason: str = next(filter(None, reasons), "")
     if reason:
         comm.load_state_dict(before)
     return reason

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch.distributed as dist
 from torch import nn
 
+from ._objects import gathered
+
 Description = dict[str, Any]
 _Made = TypeVar("_Made")
 
@@ -59,8 +61,7 @@ def agreed(prepare: Callable[[], tuple[_Made, Description]], groups: Sequence[di
 
 def _outcome(own: Description | _Refusal, groups: Sequence[dist.ProcessGroup]) -> Description | _Refusal:
     for group in groups:
-        all_of: list[Description | _Refusal] = [{} for _ in range(group.size())]
-        dist.all_gather_object(all_of, own, group=group)
+        all_of = gathered(own, group)
         own = _first_refusal(all_of, dist.get_process_group_ranks(group)) or own
     return own
 

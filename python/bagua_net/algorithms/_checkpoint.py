@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from ._attach import Attachment
 from ._flat import difference
 from ._job import Job
+from ._objects import receive, send
 
 _State = dict[str, Any]
 
@@ -68,20 +69,16 @@ def gathered(group: dist.ProcessGroup, own: _State) -> _State:
     """On rank 0 those of all ranks, by rank; nothing on the others. All ranks of the model's group call it. They come
     one after the other, since NCCL moves them through the memory of the devices."""
     if group.rank() != 0:
-        dist.send_object_list([own], group=group, group_dst=0)
+        send(own, group, 0)
         return {}
-    return {"ranks": [own, *(_received(group, rank) for rank in range(1, group.size()))]}
-
-
-def _received(group: dist.ProcessGroup, rank: int) -> Any:
-    objects = [None]
-    dist.recv_object_list(objects, group=group, group_src=rank)
-    return objects[0]
+    return {"ranks": [own, *(receive(group, rank) for rank in range(1, group.size()))]}
 
 
 def mismatch(comm: Attachment, state: Mapping[str, Any]) -> str:
     """Why this state, of :func:`gathered`, is not for this algorithm and these ranks; empty if it is."""
-    ranks = state["ranks"]
+    ranks = state.get("ranks")
+    if not ranks:
+        return "the state is empty, as it is on all ranks but the first; load the first one's on every rank"
     if ranks[0]["algorithm"] != comm.algorithm.name:
         return f"the state is of the algorithm {ranks[0]['algorithm']!r}, and here {comm.algorithm.name!r} is at work"
     if len(ranks) != comm.job.size:

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
+from ..algorithms._objects import from_first, gathered
+
 _State = dict[str, Any]
 
 
@@ -22,13 +24,9 @@ def take_from_first(optimizers: Sequence[Any], group: dist.ProcessGroup) -> None
     Raises:
         ValueError: on all ranks; one of them has other optimizers than the first.
     """
-    sent = [_packed(optimizers) if group.rank() == 0 else None]
-    dist.broadcast_object_list(sent, group=group, group_src=0)
-    packed = sent[0]
-    assert packed is not None
+    packed: _Packed = from_first(_packed(optimizers) if group.rank() == 0 else None, group)
     own = packed.why_not if group.rank() == 0 or packed.why_not else _loaded(optimizers, pickle.loads(packed.states))
-    reasons = [""] * group.size()
-    dist.all_gather_object(reasons, own, group=group)
+    reasons = gathered(own, group)
     ranks = dist.get_process_group_ranks(group)
     for rank, reason in zip(ranks, reasons, strict=True):
         if reason:
