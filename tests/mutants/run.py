@@ -29,6 +29,7 @@ from mutants import ROOT, BadList, Mutant, read_all
 
 _CONTRACT = "contract:"
 _LIBRARY = "nccl-net-bagua"
+_HEADER = "plugin/bagua_net.h"
 #: A test hangs in a mutant if it takes so much longer than many times what it takes without.
 _TEST_SECONDS = 10
 _TIMES = 3
@@ -79,10 +80,12 @@ class Scratch:
         Raises:
             Unusable: they would import another one.
         """
-        library = self.root / "python" / "bagua_net" / "lib" / f"lib{_LIBRARY}.so"
-        library.parent.mkdir(exist_ok=True)
-        library.unlink(missing_ok=True)
-        library.symlink_to(self.build_directory / "plugin" / library.name)
+        directory = self.root / "python" / "bagua_net" / "lib"
+        directory.mkdir(exist_ok=True)
+        for file in (self.build_directory / "plugin" / f"lib{_LIBRARY}.so", self.root / _HEADER):
+            link = directory / file.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(file)
         show = [sys.executable, "-c", "import bagua_net; print(bagua_net.__file__)"]
         done = subprocess.run(show, cwd=self.root, env=self._environment(""), capture_output=True, text=True)
         if not done.stdout.startswith(f"{self.root}/"):
