@@ -28,6 +28,8 @@ _SIDES = (report.PLAIN, *report.COMPRESSED)
 _SMALLEST, _LARGEST, _FACTOR = 64 << 10, 256 << 20, 4
 #: Seconds of a round of calls, and until a rank gives up on the others: checking 256 MiB of codes takes long.
 _ROUND_S, _TIMEOUT_S = 0.3, 600.0
+#: The library computes on one thread. torch's idle threads would take the processors from all sides.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 #: GB/s of bus bandwidth, below that of any network here.
 _SLOWEST = 0.02
 
@@ -120,7 +122,7 @@ def _read(arguments: argparse.Namespace, output: Path) -> None:
     for network in arguments.networks.split(","):
         with _network(network) as hosts:
             for ranks in map(int, arguments.ranks.split(",")):
-                parts = [(_spec(side, ranks, sizes, arguments.rounds), {}) for side in _SIDES]
+                parts = [(_spec(side, ranks, sizes, arguments.rounds), _ONE_THREAD) for side in _SIDES]
                 place = _place(network, ranks)
                 readings += report.rounded(list(_readings(place, collective_rows(parts, hosts))))
                 output.write_text(report.lines(head, codecs, readings))
