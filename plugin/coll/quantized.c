@@ -21,8 +21,8 @@
 #include "coll/reduce.h"
 #include "coll/size.h"
 
-/* Elements of a share. What is on its way matters where the path is long: at 20 ms, half of the elements took almost
- * twice the time, and twice as many gained little more. */
+/* Elements of a share. A long path needs many bytes in flight: at 20 ms, shares of half this size took almost twice
+ * the time, and shares of twice this size gained little. */
 #define MOST_SHARE ((size_t)256 * 1024)
 /* Of a short input, so that its transfer and its codes overlap in some segments, where they cost more than the fixed
  * cost of a message. */

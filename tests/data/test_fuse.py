@@ -324,7 +324,7 @@ def test_each_parameter_has_a_count_of_its_own_in_a_state() -> None:
 
 
 def test_the_state_is_there_after_a_step() -> None:
-    """torch.distributed.checkpoint makes a step of its own where there is none."""
+    """torch.distributed.checkpoint steps an optimizer that has no state yet."""
     model = network()
     optimizer = fused(TensorAdam(model.parameters()))
     assert not optimizer.state

@@ -190,8 +190,8 @@ class OnShards(Running):
             call.is_exact = False
 
     def stop(self) -> None:
-        """FSDP2 cannot take a hook back. What it has goes on exactly, on its own group or, between replicas, on one
-        that stays open: without it the replicas would part."""
+        """FSDP2 never gives up a hook, so the hooks stay and average exactly: on FSDP2's own group or, between
+        replicas, on the model's. Without that average the replicas' weights would differ."""
         self.pause()
         for call in self._calls.values():
             call.leave()

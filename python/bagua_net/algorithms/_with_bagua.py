@@ -68,7 +68,7 @@ def optimizer_for(algorithm: Algorithm, optimizers: Sequence[torch.optim.Optimiz
     """The one that the algorithm works with. Averages of gradients concern none, so there may be several.
 
     Raises:
-        ValueError: there is none, or there are several and the algorithm works with one.
+        ValueError: no optimizer was given, or several for an algorithm that works with one.
     """
     if not optimizers:
         raise ValueError("bagua_net.algorithms: no optimizer was given; pass the one that trains the model")

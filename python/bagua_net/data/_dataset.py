@@ -16,8 +16,8 @@ from ._fingerprint import fingerprint as fingerprint_of
 class CachedDataset(Dataset):  # type: ignore[misc]
     """A map-style dataset that keeps each sample in a file, which all ranks and loader workers of a host share.
 
-    For samples that cost more to make than to read: decoded, resampled, tokenized. What is random in them is frozen at
-    the first request, so random augmentation belongs after the cache.
+    For samples that cost more to make than to read: decoded, resampled, tokenized. A sample keeps the random choices of
+    its first request, so random augmentation belongs after the cache.
 
     >>> import tempfile
     >>> directory = tempfile.TemporaryDirectory()

@@ -22,7 +22,7 @@ _PROTOCOL = 5
 _WITHOUT_PARTS = (logging.Logger, weakref.ref, random.Random, torch.Generator)
 _MODULES_WITHOUT_PARTS = ("_thread", "numpy.random")
 _REDUCES = ("__reduce_ex__", "__reduce__")
-#: What it gives to pickle by itself: the fields of a structure in C, addresses among them.
+#: Names the functions by which Cython pickles an object: they give the fields of a C structure, addresses among them.
 _CYTHON = "__pyx_unpickle"
 
 

@@ -366,7 +366,8 @@ class Work(dist.Work):  # type: ignore[misc]
                 raise
 
     def _tell(self) -> None:
-        """Runs the callbacks, once. What they post comes before what others have posted meanwhile, on all ranks."""
+        """Runs the callbacks, once. On all ranks, operations that callbacks post come before those that other threads
+        have posted meanwhile."""
         try:
             fulfilled = self._unfulfilled.pop()
         except IndexError:
