@@ -259,6 +259,18 @@ int bnet_codec_decode(int codec, size_t block, const void *encoded, size_t bytes
 /* The same, but x[i] += the decoded element. */
 int bnet_codec_decode_add(int codec, size_t block, const void *encoded, size_t bytes, float *x, size_t count);
 
+/* ---- signs of float32: a bit for each element, and a magnitude for each block of them. Any thread ---- */
+
+/* Encodes x + residual; then the residual is what decoding does not give back. block: elements, a multiple of 32 up to
+ * 4096. signs: block / 8 bytes for each block, also for a last one that is shorter; element i has bit i % 8 of byte
+ * i / 8, 1 if it is negative. magnitudes: one for each block, the mean of its elements that are not zero. A block with an
+ * element that is not finite, or with such a sum, decodes to NaN; its residual becomes 0. 0, or -EINVAL: wrong block. */
+int bnet_signs_encode(size_t block, const float *x, float *residual, size_t count, uint8_t *signs, float *magnitudes);
+/* 0, or -EINVAL: wrong block. */
+int bnet_signs_decode(size_t block, const uint8_t *signs, const float *magnitudes, float *x, size_t count);
+/* The same, but x[i] += the decoded element. */
+int bnet_signs_decode_add(size_t block, const uint8_t *signs, const float *magnitudes, float *x, size_t count);
+
 /* ---- a queue of collectives: a thread of the library runs them in the order of the posts. Any thread may call these
  * functions ---- */
 

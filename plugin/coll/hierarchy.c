@@ -139,10 +139,11 @@ int bnet_coll_hierarchical_allreduce_q(struct bnet_coll *coll, const char *send,
 	char *sum = bnet_coll_block_at(&to, coll->host.index);
 	int rc = bnet_coll_local_reduce_scatter(coll, &from, sum, BNET_FLOAT32, BNET_SUM);
 
-	if (residual != NULL)
-		residual += (size_t)coll->host.index * share;
-	if (rc == 0 && own > 0)
+	if (rc == 0 && own > 0) {
+		if (residual != NULL)
+			residual += (size_t)coll->host.index * share;
 		rc = bnet_coll_quantized_allreduce(coll, &counterparts, sum, sum, own / sizeof(float), how, residual);
+	}
 	return rc != 0 ? rc : bnet_coll_local_all_gather(coll, sum, &to);
 }
 

@@ -11,11 +11,11 @@ import torch
 
 from ._algorithm import Algorithm, Running
 from ._codec import Codec
-from ._codec.pieces import pieces
 from ._job import Job, Training
 from ._messages import exchanged
+from ._pieces import pieces
 from ._settings import check_whole
-from ._weights import Apart, check_apart
+from ._weights import Apart, all_have_state, check_apart, check_float32
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,7 @@ class LowPrecisionDecentralized(Algorithm):
 
     def check(self, training: Training) -> Mapping[str, Any]:
         check_apart(training, self.name)
-        for name, parameter in training.parameters.items():
-            if parameter.dtype == torch.float64:
-                raise ValueError(
-                    f"bagua_net.algorithms: attach: {self.name} keeps replicas in float32, and the parameter {name} is "
-                    "float64; use model.float(), or decentralized"
-                )
+        check_float32(training, self.name, "replicas")
         return {}
 
     def start(self, job: Job) -> Running:
@@ -61,19 +56,22 @@ class _Ring(Apart):
         left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size
         self._neighbours = [left, right] if job.size > 2 else [left] * (job.size - 1)
         self._own = self._left = self._right = torch.empty(0)
-        try:
-            self._begin()
-        except BaseException:
-            self.stop()
-            raise
+        self._has_replicas = False  # those of a state, or of steps that were made
+        self._begun = False  # the ranks know that all have them, since the attach or the last state
 
-    def _begin(self) -> None:
-        """Replicas of the neighbours' weights as they are: those may differ from this rank's."""
-        self._own = self._weights.copy()
-        self._job.runner.post(self._replicas_from_neighbours).wait()
+    def _on_gradients(self) -> None:
+        """Begins with the first step, when the weights of a checkpoint are loaded."""
+        if self._begun:
+            return
+        weights = self._weights.copy()
+        self._job.runner.post(lambda: self._begin(weights)).wait()
+        self._begun = self._has_replicas = True
 
-    def _replicas_from_neighbours(self) -> torch.Tensor:
-        self._left, self._right = (each.clone() for each in self._from_neighbours(self._own))
+    def _begin(self, weights: torch.Tensor) -> torch.Tensor:
+        """Without a state, replicas of the neighbours' weights as they are: those may differ from this rank's."""
+        if not all_have_state(self._has_replicas, self._job.own, self._job.device):
+            self._own = weights
+            self._left, self._right = (each.clone() for each in self._from_neighbours(weights))
         return self._own
 
     def _from_neighbours(self, mine: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,14 +97,23 @@ class _Ring(Apart):
         self._codec.decode_add(right, self._right)
         return self._own
 
-    def _on_resume(self) -> None:
-        self._begin()
+    def _on_pause(self) -> None:
+        """The weights will be others when it ends."""
+        self._own = self._left = self._right = torch.empty(0)
+        self._has_replicas = self._begun = False
+
+    def _replicas(self) -> dict[str, torch.Tensor]:
+        return {"own": self._own, "left": self._left, "right": self._right} if self._has_replicas else {}
 
     def state_dict(self) -> dict[str, Any]:
-        replicas = {"own": self._own, "left": self._left, "right": self._right}
-        return {**super().state_dict(), **{name: self._weights.named(each) for name, each in replicas.items()}}
+        """Before the first step, and in a pause, without replicas."""
+        return {**super().state_dict(), **{name: self._weights.named(each) for name, each in self._replicas().items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, replica in {"own": self._own, "left": self._left, "right": self._right}.items():
+        loaded = {name: self._weights.copy() for name in ("own", "left", "right") if name in state}
+        for name, replica in loaded.items():
             self._weights.load(replica, state[name])
+        self._begun, self._has_replicas = False, bool(loaded)
+        if loaded:
+            self._own, self._left, self._right = loaded.values()
         super().load_state_dict(state)

@@ -14,10 +14,10 @@ from ._algorithm import Algorithm, Running
 from ._buckets import Layout, Layouts
 from ._bytegrad import _OnBuckets as _Averages
 from ._codec import Codec
-from ._codec.pieces import is_dense
 from ._compressed import Compression
 from ._job import Job, Training
 from ._one_bit import OneBit
+from ._pieces import is_dense
 from ._qadam_optimizer import Group, QAdamOptimizer
 from ._switchboard import refuse_join
 
@@ -82,13 +82,7 @@ def _optimizer_of(training: Training) -> QAdamOptimizer:
             "bagua_net.algorithms: attach: a GradScaler would scale momentum, which qadam has in the place of "
             "gradients; train in bfloat16, which needs no scaler, or use bytegrad"
         )
-    known = {each for group in optimizer.param_groups for each in group["params"]}
-    for name, parameter in training.parameters.items():
-        if parameter not in known:
-            raise ValueError(
-                f"bagua_net.algorithms: attach: the optimizer has not the parameter {name}, whose momentum qadam "
-                "averages; give it all that require a gradient"
-            )
+    training.refuse_left_out("whose momentum qadam averages")
     return optimizer
 
 
@@ -132,8 +126,15 @@ class _OnBuckets(_Averages):
     def _local_momentum(self, bucket: Any) -> _Local:
         parameters, buffer = bucket.parameters(), bucket.buffer()
         groups = self._optimizer.forming(parameters)
-        gradients = zip(parameters, bucket.gradients(), strict=True)
-        return [(each, _as_laid_out(buffer, each, gradient), groups[each]) for each, gradient in gradients]
+        local = []
+        for each, gradient in zip(parameters, bucket.gradients(), strict=True):
+            if each in groups:
+                local.append((each, _as_laid_out(buffer, each, gradient), groups[each]))
+            elif each.requires_grad:
+                self._job.refuse_unknown(bucket, "qadam")
+            else:  # frozen since DDP was made: it has no gradient
+                gradient.zero_()
+        return local
 
     def _layout(self, bucket: Any) -> Layout:
         return self._layouts.of(bucket)
@@ -146,8 +147,8 @@ class _OnBuckets(_Averages):
         self._average_without(idle, buffer, layout)
         for each in local:
             self._optimizer.formed(*each)
-        parameter, momentum, _ = max(local, key=lambda each: each[1].numel())
-        self._optimizer.remember(parameter, momentum)
+        for parameter, momentum, _ in local:
+            self._optimizer.remember(parameter, momentum)
         return buffer
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _as_laid_out(buffer: torch.Tensor, parameter: torch.Tensor, gradient: torch.
     return buffer.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
 
 
-@dataclass(frozen=True)
+@dataclass
 class _WithOwned(Layout):
     """With what this rank's encoding of means has lost, of the share of the bucket that it owns."""
 
@@ -200,7 +201,7 @@ class _OneBitOnBuckets(_OnBuckets):
 
     def _layout(self, bucket: Any) -> _WithOwned:
         layout = self._layouts.of(bucket)
-        return _WithOwned(layout.spans, layout.exact, layout.flat, self._owned.of(bucket).flat)
+        return _WithOwned(**vars(layout), owned=self._owned.of(bucket).flat)
 
     def _average_compressed(self, buffer: torch.Tensor, layout: Layout) -> None:
         assert isinstance(layout, _WithOwned)

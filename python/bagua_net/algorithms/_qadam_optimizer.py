@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim.adam import adam
 
-from ._codec.pieces import AT_ONCE, pieces
+from ._pieces import AT_ONCE, pieces
 
 _log = logging.getLogger("bagua_net.algorithms")
 
@@ -61,7 +61,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _begin(self) -> None:
         self._momenta: set[torch.Tensor] = set()  # parameters whose ``grad`` is, or soon will be, their new momentum
-        self._sample: tuple[torch.Tensor, Any, torch.Tensor] | None = None  # one element of those: where, and its value
+        self._samples: dict[torch.Tensor, tuple[Any, torch.Tensor]] = {}  # an element of each: where, and its value
 
     @property
     def steps(self) -> int:
@@ -122,10 +122,12 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return not self.is_warming_up
 
     def forming(self, parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, Group]:
-        """Their groups. From now on, what their ``grad`` holds at the next step is momentum."""
+        """The groups of those that this optimizer has. From now on, what their ``grad`` holds at the next step is
+        momentum."""
         wanted = set(parameters)
-        self._momenta |= wanted
-        return {each: group for group in self.param_groups for each in group["params"] if each in wanted}
+        found = {each: group for group in self.param_groups for each in group["params"] if each in wanted}
+        self._momenta |= found.keys()
+        return found
 
     def not_forming(self, parameters: Iterable[torch.Tensor]) -> None:
         """After all, not of these: no rank has a gradient. A ``grad`` of theirs is zero, and momentum decays."""
@@ -154,10 +156,9 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def remember(self, parameter: torch.Tensor, momentum: torch.Tensor) -> None:
         """The greatest element of a parameter's new momentum, to see whether somebody changes it before the step."""
-        if momentum.numel() == 0 or parameter not in self._momenta:
-            return
-        where = torch.unravel_index(_greatest(momentum), momentum.shape)
-        self._sample = (parameter, where, momentum[where].clone())
+        if momentum.numel() and parameter in self._momenta:
+            where = torch.unravel_index(_greatest(momentum), momentum.shape)
+            self._samples[parameter] = (where, momentum[where].float())
 
     # ---- a step ----
 
@@ -191,21 +192,23 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._tell_masked()
 
     def _refuse_changed(self) -> None:
-        if self._sample is None:
+        samples = {each: sample for each, sample in self._samples.items() if each.grad is not None}
+        if not samples:
             return
-        parameter, where, value = self._sample
-        if parameter.grad is None or torch.isclose(parameter.grad[where], value, rtol=0, atol=0, equal_nan=True):
-            return
-        raise RuntimeError(
-            "bagua_net.algorithms: qadam: momentum, which is in the place of gradients after the warm-up, was changed "
-            "before optimizer.step(); leave out gradient clipping and GradScaler (bfloat16 needs none)"
-        )
+        now = torch.stack([each.grad[where].float() for each, (where, _) in samples.items()])
+        then = torch.stack([value for _, value in samples.values()])
+        if not torch.equal(now.nan_to_num(), then.nan_to_num()):
+            raise RuntimeError(
+                "bagua_net.algorithms: qadam: momentum, which is in the place of gradients after the warm-up, was "
+                "changed before optimizer.step(); leave out gradient clipping and GradScaler (bfloat16 needs none), "
+                "and run only one backward pass in a step, or all but the last under no_sync()"
+            )
 
     def _adam(self, group: Group, parameters: list[torch.Tensor]) -> None:
         states = [self.state[each] for each in parameters]
         for parameter, state in zip(parameters, states, strict=True):
             if not state:
-                state["step"] = torch.tensor(0.0)
+                state["step"] = torch.tensor(0.0, dtype=torch.float32)
                 state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
                 state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
                 state["variance_steps"] = 0

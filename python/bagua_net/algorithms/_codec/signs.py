@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Tensors of float32 in one bit for each element and one float32 for each block, and back, in operations of torch."""
+"""Tensors of float32 in one bit for each element and one float32 for each block, and back: on the CPU by the library,
+elsewhere in operations of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from .pieces import AT_ONCE
+from ..._native import library
 
 _BITS = 8  # in a byte
 _SCALE_BYTES = 4
@@ -25,7 +26,7 @@ class Signs:
     an element that is not finite decodes to NaN.
 
     Attributes:
-        block: elements that share a scale, a multiple of 32.
+        block: elements that share a scale, a multiple of 32 up to 4096.
     """
 
     block: int
@@ -40,51 +41,68 @@ class Signs:
 
         The code may be of more elements than x has. Only that of the blocks of x is written.
         """
-        for part, signs, scales in self._parts(code, x.numel(), x.device):
-            self._encode(x[part], residual[part], signs, scales)
+        signs, scales = self._parts(code, x.numel())
+        if x.is_cpu:
+            rc = library.load().bnet_signs_encode(
+                self.block, _floats(x), _floats(residual), x.numel(), _bytes(signs), _floats(scales)
+            )
+            assert rc == 0, f"the library refuses blocks of {self.block} elements"
+        else:
+            self.encode_in_torch(x, residual, signs, scales)
 
     def decode(self, code: torch.Tensor, out: torch.Tensor, *, adds: bool = False) -> None:
         """Fills ``out`` with the first elements of the code, or adds these to it."""
-        units = _units(out.device)
-        for part, signs, scales in self._parts(code, out.numel(), out.device):
-            blocks = units.index_select(0, signs.int()).view(-1, self.block).mul_(scales[:, None])
-            values = blocks.view(-1)[: out[part].numel()]
-            if adds:
-                out[part].add_(values)
-            else:
-                out[part].copy_(values)
+        signs, scales = self._parts(code, out.numel())
+        if out.is_cpu:
+            lib = library.load()
+            call = lib.bnet_signs_decode_add if adds else lib.bnet_signs_decode
+            rc = call(self.block, _bytes(signs), _floats(scales), _floats(out), out.numel())
+            assert rc == 0, f"the library refuses blocks of {self.block} elements"
+        else:
+            self.decode_in_torch(signs, scales, out, adds=adds)
 
-    def _parts(
-        self, code: torch.Tensor, elements: int, device: torch.device
-    ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """(elements, their signs, the scales of their blocks), in pieces of whole blocks except for the last."""
+    def _parts(self, code: torch.Tensor, elements: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The signs and the scales of the blocks of so many elements."""
         blocks = -(-elements // self.block)
         width = self.block // _BITS
         all_signs = code.numel() // (width + _SCALE_BYTES) * width
-        signs, scales = code[:all_signs], code[all_signs:].view(torch.float32)
-        most = max(1, AT_ONCE // self.block) if device.type == "cpu" else max(1, blocks)
-        for first in range(0, blocks, most):
-            after = min(first + most, blocks)
-            part = slice(first * self.block, min(after * self.block, elements))
-            yield part, signs[first * width : after * width], scales[first:after]
+        return code[: blocks * width], code[all_signs:].view(torch.float32)[:blocks]
 
-    def _encode(self, x: torch.Tensor, residual: torch.Tensor, signs: torch.Tensor, scales: torch.Tensor) -> None:
-        """One piece. Missing elements of its last block are zeros."""
+    # ---- the same on any device ----
+
+    def encode_in_torch(
+        self, x: torch.Tensor, residual: torch.Tensor, signs: torch.Tensor, scales: torch.Tensor
+    ) -> None:
+        """Missing elements of the last block are zeros."""
         values = x.new_zeros(scales.numel() * self.block)
         torch.add(x, residual, out=values[: x.numel()])
         blocks = values.view(-1, self.block)
-        # Of all ways to count what is not zero this is by far the fastest.
-        scale = blocks.abs().sum(1) / blocks.sign().abs_().sum(1).clamp_(min=1)
+        scale = blocks.abs().sum(1) / blocks.count_nonzero(1).clamp_(min=1)
         finite = scale.isfinite()
         scales.copy_(torch.where(finite, scale, torch.nan))
         signs.copy_(values.signbit().view(torch.int64).mul(_GATHER) >> 56)
-        blocks.sub_(torch.copysign(scale[:, None], blocks))
-        if blocks.device.type != "cpu" or not finite.all():  # a look at a device's memory would wait for it
-            blocks.masked_fill_(~finite[:, None], 0)
+        blocks.sub_(torch.copysign(scale[:, None], blocks)).masked_fill_(~finite[:, None], 0)
         residual.copy_(values[: residual.numel()])
+
+    def decode_in_torch(self, signs: torch.Tensor, scales: torch.Tensor, out: torch.Tensor, *, adds: bool) -> None:
+        blocks = _units(out.device).index_select(0, signs.int()).view(-1, self.block).mul_(scales[:, None])
+        values = blocks.view(-1)[: out.numel()]
+        if adds:
+            out.add_(values)
+        else:
+            out.copy_(values)
 
 
 def _units(device: torch.device) -> torch.Tensor:
     """Shape (256, 8): 1 for a bit that is 0, -1 for one that is 1, the lowest bit of a byte first."""
     places = torch.arange(_BITS, device=device)
     return 1 - 2 * ((torch.arange(256, device=device)[:, None] >> places) & 1).float()
+
+
+def _floats(tensor: torch.Tensor) -> Any:
+    assert tensor.is_contiguous()
+    return library.ffi.cast("float *", tensor.data_ptr())
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return library.ffi.cast("uint8_t *", tensor.data_ptr())
