@@ -457,7 +457,15 @@ def _scaler(here: Here) -> str:
     return refusal(lambda: attach(model, optimizer, "async", scaler=torch.amp.GradScaler("cpu")))
 
 
-@pytest.mark.parametrize(("what", "word"), [(_settings, "interval_ms=-1"), (_scaler, "GradScaler")])
+def _finds_unused(here: Here) -> str:
+    model = ddp(here, "gloo", broadcast_buffers=False, find_unused_parameters=True)
+    return refusal(lambda: attach(model, torch.optim.SGD(model.parameters(), 0.1), "async"))
+
+
+@pytest.mark.parametrize(
+    ("what", "word"),
+    [(_settings, "interval_ms=-1"), (_scaler, "GradScaler"), (_finds_unused, "find_unused_parameters=True")],
+)
 def test_what_is_refused(two: Ranks, what: Callable[[Here], str], word: str) -> None:
     for refused in two.run(what):
         assert refused.startswith("ValueError"), refused

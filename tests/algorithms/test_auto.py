@@ -17,12 +17,27 @@ from ranks import Ranks, refusal
 
 from bagua_net.algorithms import Attachment, Auto, _auto, attach
 from bagua_net.algorithms._codec import Codec
-from bagua_net.algorithms._probe import Costs
+from bagua_net.algorithms._probe import Costs, probe
 
 BACKENDS = ["bagua_net", "gloo"]
 TRIAL = 2
 #: Steps that one candidate takes.
 EACH = TRIAL + _auto._IGNORED_STEPS
+
+
+def _probes(here: Here) -> None:
+    before = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        costs = probe(here.gloo, torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert costs.codec_s > 0
+    assert torch.equal(torch.get_rng_state(), before), "a job with auto would draw other numbers than one without"
+
+
+def test_measuring_depends_on_no_setting_of_torch_and_changes_none(two: Ranks) -> None:
+    two.run(_probes)
 
 
 class _Lines(logging.Handler):

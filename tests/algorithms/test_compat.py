@@ -337,6 +337,28 @@ def test_with_bagua_again_takes_the_place_of_the_first(two: Ranks) -> None:
     two.run(_again)
 
 
+def _again_with_a_forward_of_its_own(here: Here) -> None:
+    model = net()
+    calls: list[int] = []
+    before = model.forward
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return before(x)  # type: ignore[no-any-return]
+
+    model.forward = own
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    for algorithm in ("bytegrad", "gradient_allreduce"):
+        with_bagua(model, [optimizer], settings(algorithm))
+        calls.clear()
+        _trained(here, model, optimizer)
+        assert len(calls) == 4, algorithm
+
+
+def test_with_bagua_again_keeps_the_instances_forward(two: Ranks) -> None:
+    two.run(_again_with_a_forward_of_its_own)
+
+
 def _ignores(here: Here) -> str:
     model = net()
     model._bagua_params_and_buffers_to_ignore = ["0.weight"]

@@ -256,6 +256,8 @@ def _dies(here: Here, backend: str, peers: str) -> str:
     failed = "accepted"
     while failed == "accepted":  # until the other one is gone
         failed = refusal(lambda: _step(here, model, optimizer, 1))
+    for _ in range(2):  # no step is made without an average and without an error
+        assert refusal(optimizer.step) != "accepted"
     comm.detach()
     return failed
 

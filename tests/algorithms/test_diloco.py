@@ -136,6 +136,48 @@ def test_the_outer_step_is_that_of_sgd_with_momentum(two: Ranks, nesterov: bool)
     two.run(_moves_the_anchor, nesterov)
 
 
+def _freezes(here: Here) -> None:
+    """Momentum would move it on for many rounds."""
+    model = _apart(here, model=net())
+    optimizer = _sgd(model)
+    comm = attach(model, optimizer, DiLoCo(steps=2, block=32))
+    for step in range(4):
+        _step(here, model, optimizer, step)
+    frozen = model.module[0].weight  # type: ignore[index]
+    frozen.requires_grad_(False)
+    optimizer.zero_grad()
+    before = _weights(model)
+    for _ in range(4):
+        for parameter in model.parameters():  # DDP would wait for the gradient of the one that is frozen
+            if parameter.requires_grad:
+                parameter.grad = torch.full_like(parameter, 0.1 * (1 + here.rank))
+        optimizer.step()
+        assert torch.equal(frozen, before["0.weight"])
+    assert not torch.equal(_weights(model)["3.weight"], before["3.weight"])
+    assert same_on_all_ranks(here, _weights(model))
+    comm.detach()
+
+
+def test_a_parameter_that_was_frozen_stays_where_it_was(two: Ranks) -> None:
+    two.run(_freezes)
+
+
+def _resumes_without_a_pause(here: Here) -> None:
+    model = _apart(here)
+    optimizer = _sgd(model)
+    comm = attach(model, optimizer, DiLoCo(steps=3))
+    _step(here, model, optimizer, 0)
+    before, sent = _weights(model), comm.stats()
+    comm.resume()
+    assert comm.stats() == sent
+    assert all(torch.equal(each, before[name]) for name, each in _weights(model).items())
+    comm.detach()
+
+
+def test_the_end_of_no_pause_changes_nothing(two: Ranks) -> None:
+    two.run(_resumes_without_a_pause)
+
+
 def _begins_apart(here: Here) -> None:
     """Each rank has other weights at first, as after an algorithm that left them so."""
     model = _apart(here)
@@ -510,6 +552,10 @@ def _scaler(here: Here) -> str:
     return refusal(lambda: _attached(_apart(here), scaler=torch.amp.GradScaler("cpu")))
 
 
+def _float64(here: Here) -> str:
+    return refusal(lambda: _attached(_apart(here, model=nn.Linear(4, 4).double())))
+
+
 def _other_state(here: Here) -> str:
     comm = _attached(_apart(here))
     state = comm.state_dict()
@@ -524,6 +570,7 @@ def _other_state(here: Here) -> str:
     [
         (_sends_buffers, ["ValueError", "broadcast_buffers=False"]),
         (_scaler, ["ValueError", "GradScaler", "bfloat16"]),
+        (_float64, ["ValueError", "float64", "model.float()"]),
         (_other_state, ["ValueError", "0.weight", "no such parameter"]),
     ],
 )

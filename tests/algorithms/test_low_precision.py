@@ -151,7 +151,8 @@ def _float64(here: Here) -> str:
 
 
 def _other_parameters(here: Here) -> str:
-    _, _, comm = _attached(here, "gloo")
+    model, optimizer, comm = _attached(here, "gloo")
+    _step(here, model, optimizer, 0)
     state = comm.state_dict()
     del state["state"]["left"]["0.weight"]
     refused = refusal(lambda: comm.load_state_dict(state))

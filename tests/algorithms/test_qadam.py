@@ -427,6 +427,23 @@ def _clips(here: Here) -> str:
     return refused
 
 
+def _clips_a_part(here: Here, part: int) -> str:
+    """Of a model with several buckets."""
+    model, optimizer, comm = _in_second_phase(here)
+    nn.utils.clip_grad_norm_(model.module[part].parameters(), 1e-4)
+    refused = refusal(optimizer.step)
+    comm.detach()
+    return refused
+
+
+def _clips_the_last_part(here: Here) -> str:
+    return _clips_a_part(here, -1)
+
+
+def _clips_the_first_part(here: Here) -> str:
+    return _clips_a_part(here, 0)
+
+
 def _clips_without_effect(here: Here) -> str:
     model, optimizer, comm = _in_second_phase(here)
     nn.utils.clip_grad_norm_(model.parameters(), 1e4)
@@ -460,6 +477,8 @@ def _second_backward_after_zero_grad(here: Here) -> str:
         (_differing_warm_up, ["ValueError", "warmup_steps", "[5", "[6", "rank 1"]),
         (_state_of_other_bits, ["ValueError", "of QAdam(bits=8)", "QAdam(bits=1)"]),
         (_clips, ["RuntimeError", "clipping"]),
+        (_clips_the_first_part, ["RuntimeError", "clipping"]),
+        (_clips_the_last_part, ["RuntimeError", "clipping"]),
         (_clips_without_effect, ["accepted"]),
         (_second_backward, ["RuntimeError", "no_sync"]),
         (_second_backward_after_zero_grad, ["accepted"]),
@@ -469,6 +488,29 @@ def test_what_would_spoil_momentum_is_refused(two: Ranks, what: Callable[[Here],
     for refused in two.run(what):
         assert "\n" not in refused
         assert all(word in refused for word in words), refused
+
+
+def _frozen_after_wrapping(here: Here, bits: int) -> None:
+    """DDP has it in a bucket, and the optimizer has it not. Then it requires a gradient again."""
+    model = ddp(here, "bagua_net", find_unused_parameters=True)
+    frozen = model.module[0].weight
+    before = frozen.detach().clone()
+    frozen.requires_grad_(False)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = QAdamOptimizer(trained, 0.01, warmup_steps=WARM_UP)
+    comm = attach(model, optimizer, QAdam(bits=bits, block=32))
+    _train(here, model, optimizer, range(WARM_UP + 3))
+    assert torch.equal(frozen, before)
+    assert same_on_all_ranks(here, dict(model.module.named_parameters()))
+    frozen.requires_grad_(True)
+    optimizer.zero_grad()
+    assert "the parameter 0.weight required no gradient" in refusal(lambda: backward(here, model, 0))
+    comm.detach()
+
+
+@pytest.mark.parametrize("bits", [8, 1])
+def test_a_parameter_that_the_optimizer_has_not_stays_as_it_is(two: Ranks, bits: int) -> None:
+    two.run(_frozen_after_wrapping, bits)
 
 
 def _parameters() -> list[nn.Parameter]:

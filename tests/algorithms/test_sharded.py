@@ -241,6 +241,97 @@ def test_what_one_branch_has_lost_is_not_added_to_another(two: Ranks) -> None:
     two.run(_takes_one_branch)
 
 
+# ---- GradScaler ----
+
+
+def _scales(here: Here) -> None:
+    """A gradient that is not finite on one rank makes all ranks skip the step, and the scale change with it."""
+    model = _sharded(init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
+    attach(model, optimizer, "bytegrad", scaler=scaler)
+    for step in range(4):
+        optimizer.zero_grad()
+        before = {name: each.detach().clone() for name, each in model.named_parameters()}
+        x, y = batch(here, step)
+        if step == 2 and here.rank == 1:
+            x[0, 0] = float("inf")
+        scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        for name, each in model.named_parameters():
+            assert torch.equal(before[name].to_local(), each.to_local()) == (step == 2), name  # type: ignore[attr-defined]
+        assert scaler.get_scale() == (512.0 if step >= 2 else 1024.0)
+
+
+def test_a_step_that_one_rank_must_skip_is_skipped_by_all(two: Ranks) -> None:
+    two.run(_scales)
+
+
+def _follows(here: Here) -> None:
+    """What was lost at one scale comes at another: the sums of unscaled gradients agree."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)  # doubles with each step
+    comm = attach(model, optimizer, ByteGrad(bits=4, block=32), replicate=mesh["replicate"], scaler=scaler)
+    wanted, got = torch.zeros(40, WIDTH).double(), torch.zeros(40, WIDTH).double()
+    for step in range(6):
+        wanted += _exact(here, model, step)["0.weight"]
+        optimizer.zero_grad()
+        x, y = batch(here, step)
+        scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        got += _whole_gradients(model)["0.weight"]
+        scaler.step(optimizer)
+        scaler.update()
+    state = comm.state_dict()["state"]
+    kept = state["residuals"]["0"][: wanted.numel()].double().view_as(wanted)
+    residual = mean_of(here, kept) / state["scale"]
+    assert residual.abs().max() > 1e-5
+    assert torch.allclose(got + residual, wanted, rtol=0, atol=1e-6)
+    comm.detach()
+
+
+def test_residuals_follow_the_scale(two: Ranks) -> None:
+    two.run(_follows)
+
+
+# ---- a rank that cannot begin ----
+
+
+def _cannot_build(*_: Any, **__: Any) -> None:
+    raise MemoryError("no such luck")
+
+
+def _one_cannot_begin(here: Here, replicas: int) -> str:
+    """The model trains as one without an algorithm, and another attach works."""
+    mesh = init_device_mesh("cpu", (replicas, here.size // replicas), mesh_dim_names=("replicate", "shard"))
+    model, other = _sharded(mesh["shard"]), _sharded(mesh["shard"])
+    arguments = {"replicate": mesh["replicate"]} if replicas > 1 else {}
+    with pytest.MonkeyPatch.context() as patch:
+        if here.rank == 1:
+            patch.setattr(OnShards, "__init__", _cannot_build)
+        refused = refusal(lambda: _attached(model, "bytegrad", **arguments))
+    for each in (model, other):
+        backward(here, each, 0)
+    want = _whole_gradients(other)
+    assert all(torch.equal(each, want[name]) for name, each in _whole_gradients(model).items())
+    model.zero_grad()
+    comm = _attached(model, ByteGrad(bits=4, block=64), **arguments)
+    backward(here, model, 1)
+    _is_close(_whole_gradients(model), _exact(here, model, 1), 4)
+    comm.detach()
+    return refused
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_where_one_rank_cannot_begin_none_does(four: Ranks, replicas: int) -> None:
+    refused = four.run(_one_cannot_begin, replicas)
+    assert refused.pop(1) == "MemoryError: no such luck"
+    assert set(refused) == {"ValueError: bagua_net.algorithms: attach: rank 1 refuses: MemoryError: no such luck"}
+
+
 def _trains(here: Here) -> float:
     mesh = init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",))
     model = _sharded(mesh)

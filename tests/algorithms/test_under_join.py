@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Algorithms whose ranks meet in their steps, under Join: they refuse, on all ranks at once."""
+"""Under Join: algorithms whose ranks meet in their steps refuse, on all ranks at once, and so does any with a divisor
+that it does not know."""
 
 from __future__ import annotations
 
@@ -76,3 +77,18 @@ def _goes_on(here: Here) -> None:
 
 def test_ranks_that_wait_for_nobody_train_under_join(two: Ranks) -> None:
     two.run(_goes_on)
+
+
+def _mean_of_active(here: Here, detached: bool) -> str:
+    model = ddp(here, "gloo")
+    comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), "bytegrad")
+    if detached:
+        comm.detach()
+    with Join([model], divide_by_initial_world_size=False):
+        return refusal(lambda: backward(here, model, 0))
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_mean_over_the_ranks_with_inputs_is_refused(two: Ranks, detached: bool) -> None:
+    for refused in two.run(_mean_of_active, detached):
+        assert "divide_by_initial_world_size=False" in refused, refused

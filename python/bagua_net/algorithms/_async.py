@@ -50,6 +50,11 @@ class AsyncModelAverage(Algorithm):
 
     def check(self, training: Training) -> Mapping[str, Any]:
         check_apart(training, self.name)
+        if getattr(training.wrapper(), "find_unused_parameters", False):
+            raise ValueError(
+                "bagua_net.algorithms: attach: with find_unused_parameters=True, DistributedDataParallel waits for all "
+                "ranks in each backward pass, and async is to wait for none; leave it out, or use decentralized"
+            )
         return {}
 
     def start(self, job: Job) -> Running:
@@ -112,6 +117,8 @@ class _Async(Apart):
         self._rounds = _Rounds(self, self._job.device, self._how.interval_ms / 1e3)
         if stopped:
             self._rounds.stop()
+        self._turns.begin()  # on a device, the first round follows what this stream has to do
+        self._turns.end()
         self._rounds.start()
 
     def _on_step(self) -> None:
@@ -167,7 +174,7 @@ class _Async(Apart):
 
     def statuses(self, own: _Status) -> list[_Status]:
         """By rank."""
-        told = torch.zeros(self._job.size, device=self._job.device)
+        told = torch.zeros(self._job.size, dtype=torch.float32, device=self._job.device)
         told[self._job.rank] = own
         dist.all_reduce(told, group=self._job.own)
         return [_Status(int(each)) for each in told.tolist()]

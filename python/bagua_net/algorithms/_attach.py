@@ -212,7 +212,7 @@ def _prepared(
     if model in _attached:
         raise ValueError("bagua_net.algorithms: attach: an algorithm works on this model already; detach it first")
     module = model.module if isinstance(model, DistributedDataParallel) else model
-    parameters = trained_parameters(module)
+    parameters = trained_parameters(module, getattr(model, "parameters_to_ignore", ()))
     device = one_device(parameters)
     _refuse_sparse_and_complex(module, parameters)
     refuse_compiled_autograd()

@@ -17,13 +17,14 @@ from torch import nn
 Span = tuple[int, int]  # first element in the bucket, and their number
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layout:
     """Where a bucket has its parameters, and its flat state."""
 
     spans: dict[nn.Parameter, Span]
     exact: tuple[Span, ...]  # of parameters that stay exact; neighbours are joined
     flat: torch.Tensor | None  # float32, an element for each one of the bucket
+    has_moved: bool  # what is in it was at other places of a bucket, or comes from a checkpoint
 
     @property
     def state(self) -> tuple[torch.Tensor, ...]:
@@ -70,6 +71,8 @@ class Layouts:
                     f"bagua_net.algorithms: load_state_dict: the state has {tensor.numel()} elements for {name}; the "
                     f"model has {parameters[name].numel() if name in parameters else 'no such parameter'}"
                 )
+        for layout in self._layouts.values():
+            layout.has_moved = True
         for parameter, name in self._names.items():
             if name in state:
                 self._put(parameter, state[name])
@@ -90,6 +93,7 @@ class Layouts:
             for parameter, gradient in zip(parameters, bucket.gradients(), strict=True)
         }
         flat = torch.zeros(buffer.numel(), dtype=torch.float32, device=buffer.device) if self._keeps_state else None
+        has_moved = not self._state.keys().isdisjoint(parameters)
         for parameter, (start, count) in spans.items():
             if flat is None:
                 break
@@ -98,7 +102,7 @@ class Layouts:
                 part.copy_(self._state[parameter])
             self._state[parameter] = part
         self._forget(spans)
-        made = Layout(spans, self._exact(spans), flat)
+        made = Layout(spans, self._exact(spans), flat, has_moved)
         self._layouts[parameters] = made
         return made
 

@@ -129,6 +129,11 @@ class _OnBuckets(Running):
 
     def _average_compressed(self, buffer: torch.Tensor, layout: Layout) -> None:
         x = buffer if buffer.dtype == torch.float32 else buffer.float()
+        if layout.has_moved and layout.flat is not None:
+            # Where ranks share a host, each takes the residual of one share only, and another one than before.
+            x.add_(layout.flat)
+            layout.flat.zero_()
+        layout.has_moved = False
         self._counted["bytes"] += self._compressed.average(x, layout.flat)
         if x is not buffer:
             buffer.copy_(x)

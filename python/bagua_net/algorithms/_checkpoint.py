@@ -93,7 +93,7 @@ def load(comm: Attachment, state: Mapping[str, Any]) -> None:
     comm.load_state_dict(own["state"])  # first: it ends what would still change the weights
     if "weights" in own:
         _load_weights(comm.job, own["weights"])
-        comm.job.optimizer.load_state_dict(own["optimizer"])
+        comm.job.optimizer.load_state_dict(_on_host(own["optimizer"]))  # a copy, which training changes
 
 
 def _weights(job: Job) -> dict[str, torch.Tensor]:

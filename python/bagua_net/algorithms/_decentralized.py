@@ -65,6 +65,7 @@ class _Decentralized(Apart):
         super().__init__(job, how.name)
         self._how = how
         self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
+        self._versions: list[int] = []  # of the parameters, when the average began
         self._in_step = False  # the average of this step is in the weights
         model: Any = job.wrapper()
         self._hooks.append(model.register_forward_pre_hook(self._before_forward))
@@ -77,7 +78,7 @@ class _Decentralized(Apart):
         """Once in a step of the optimizer, whatever the number of forward passes."""
         if self._average is None and self._steps % self._how.interval == 0:
             call = self._mean if self._how.peers == "all" else partial(self._half, self._steps // self._how.interval)
-            flat = self._weights.copy()
+            flat, self._versions = self._weights.copy(), self._weights.versions()
             self._average = self._job.runner.post(lambda: call(flat))
 
     def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
@@ -90,9 +91,20 @@ class _Decentralized(Apart):
             return
         self._begin()  # without a forward pass of this model, too: the ranks count steps
         average, self._average = self._average, None
-        self._in_step = True
         if average is not None:
-            self._weights.set(average.wait())
+            mean = average.wait()
+            self._refuse_changed()
+            self._weights.set(mean)
+        self._in_step = True
+
+    def _refuse_changed(self) -> None:
+        """Raises RuntimeError: the average would undo what somebody has done to the weights."""
+        if self._weights.versions() != self._versions:
+            raise RuntimeError(
+                "bagua_net.algorithms: decentralized: somebody has changed the weights between a step's first forward "
+                "pass, when their average began, and optimizer.step(); change or load weights before that forward "
+                "pass, or call comm.load_state_dict before model.load_state_dict"
+            )
 
     def _on_step(self) -> None:
         self._in_step = False

@@ -26,7 +26,9 @@ from ._flat import Flat, Span
 from ._job import Job, Training
 from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
+from ._steps import is_whole
 from ._switchboard import refuse_join, switchboard_of
+from ._weights import all_have_state, check_apart, check_float32
 
 #: Averages a vector over the ranks, in place, with its residual. The result is the bytes that this rank sends.
 _Average = Callable[[torch.Tensor, "torch.Tensor | None"], int]
@@ -79,8 +81,8 @@ class DiLoCo(Algorithm):
         _require(0 <= self.outer_momentum < 1, "outer_momentum", self.outer_momentum, "at least 0 and less than 1")
 
     def check(self, training: Training) -> Mapping[str, Any]:
-        _refuse_buffers_that_are_sent(training)
-        _refuse_scaler(training)
+        check_apart(training, self.name)
+        check_float32(training, self.name, "the anchor")
         return {}
 
     def start(self, job: Job) -> Running:
@@ -98,22 +100,6 @@ def _require(holds: bool, setting: str, value: Any, possible: str) -> None:
         raise ValueError(f"bagua_net.algorithms: diloco: {setting}={value!r} is not possible; give {possible}")
 
 
-def _refuse_buffers_that_are_sent(training: Training) -> None:
-    if getattr(training.wrapper(), "broadcast_buffers", False):
-        raise ValueError(
-            "bagua_net.algorithms: diloco: the ranks train apart, and DistributedDataParallel would send them the "
-            "buffers of rank 0 at every step; wrap the model with broadcast_buffers=False"
-        )
-
-
-def _refuse_scaler(training: Training) -> None:
-    if training.scaler is not None:
-        raise ValueError(
-            "bagua_net.algorithms: diloco: the ranks train apart, and a GradScaler would skip steps on some of them "
-            "only; train in bfloat16 without a GradScaler"
-        )
-
-
 class _Rounds(Running):
     """With DistributedDataParallel. The training loop's thread reads and writes weights; the runner does the rest."""
 
@@ -125,7 +111,7 @@ class _Rounds(Running):
         self._flat = Flat(job.parameters)
         self._whole: Span = (0, self._flat.elements)
         self._due = _due(self._flat.elements, how.steps, how.fragments)
-        self._anchor = torch.zeros(self._flat.elements)
+        self._anchor = torch.zeros(self._flat.elements, dtype=torch.float32, device="cpu")
         self._has_anchor = False  # it is that of a state, or of steps that were made
         self._begun = False  # the ranks have agreed on the anchor, since the attach or the last state
         self._momentum = torch.zeros_like(self._anchor)
@@ -145,6 +131,7 @@ class _Rounds(Running):
         """The rank's own gradients, as they are."""
         if bucket.index() == 0:
             refuse_join(self._job.wrapper(), self._how.name)
+        self._job.refuse_unknown(bucket, self._how.name)
         buffer = bucket.buffer()
         devices = [buffer.device] if buffer.device.type == "cuda" else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
@@ -153,9 +140,9 @@ class _Rounds(Running):
 
     # ---- rounds ----
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
         """Begins with the first step, when the weights of a checkpoint are loaded."""
-        if self._begun or self._paused or self._job.wrapper() is None:
+        if self._begun or self._paused or self._job.wrapper() is None or not is_whole(optimizer):
             return
         weights = self._flat.read(self._whole)
         self._run(partial(self._begin, weights))
@@ -163,20 +150,14 @@ class _Rounds(Running):
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, the anchor is the weights of rank 0."""
-        having = torch.tensor([float(self._has_anchor)])
-        dist.all_reduce(having, group=self._group)
-        if having == 0:
+        if not all_have_state(self._has_anchor, self._group):
             dist.broadcast(weights, group=self._group, group_src=0)
             self._anchor.copy_(weights)
-        elif having < self._job.size:
-            raise RuntimeError(
-                f"{int(having)} of {self._job.size} ranks have loaded a state; load it on all, or on none"
-            )
         return self._anchor
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
         """After a step of the optimizer, which may outlive the model."""
-        if self._job.wrapper() is None:
+        if self._job.wrapper() is None or not is_whole(optimizer):
             return
         self._apart = True
         if self._paused:
@@ -199,9 +180,18 @@ class _Rounds(Running):
         part = slice(*span)
         residual = None if self._residual is None else self._residual[part]
         self._counted["bytes"] += self._average(moved, residual)
+        self._keep_frozen(span, moved)
         momentum = self._momentum[part].mul_(self._how.outer_momentum).add_(moved)
         step = moved.add_(momentum, alpha=self._how.outer_momentum) if self._how.nesterov else momentum
         return self._anchor[part].sub_(step, alpha=self._how.outer_lr)
+
+    def _keep_frozen(self, span: Span, moved: torch.Tensor) -> None:
+        """A parameter that was frozen, on all ranks, stays where the ranks met last. Momentum would move it on."""
+        for within in self._flat.frozen(span):
+            moved[within] = 0
+            for kept in (self._momentum, self._residual):
+                if kept is not None:
+                    kept[slice(*span)][within] = 0
 
     def _level(self) -> None:
         """The exact mean of the ranks' weights becomes the anchor, and the weights of all."""
@@ -264,6 +254,8 @@ class _Rounds(Running):
 
     def resume(self) -> None:
         """Levels the weights, which the ranks' own optimizers have moved differently in the pause."""
+        if not self._paused:
+            return
         self._level()
         self._paused = False
         self._switchboard.target(self.reduce)

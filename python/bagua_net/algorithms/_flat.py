@@ -29,7 +29,7 @@ class Flat:
 
     def read(self, span: Span) -> torch.Tensor:
         """A copy of these elements."""
-        out = torch.empty(span[1] - span[0], dtype=torch.float32)
+        out = torch.empty(span[1] - span[0], dtype=torch.float32, device="cpu")
         with torch.no_grad():
             for part in self._parts(span):
                 out[part.of_span].copy_(part.parameter.reshape(-1)[part.within])
@@ -43,6 +43,10 @@ class Flat:
                 whole[part.within].copy_(values[part.of_span])
                 if whole.data_ptr() != part.parameter.data_ptr():
                     part.parameter.copy_(whole.view(part.parameter.shape))
+
+    def frozen(self, span: Span) -> list[slice]:
+        """Where, within the span, the elements of parameters are that require no gradient now."""
+        return [part.of_span for part in self._parts(span) if not part.parameter.requires_grad]
 
     def by_name(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
         """A copy of a vector's elements for each parameter, in its shape."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,16 @@ class Training:
     def names(self) -> dict[nn.Parameter, str]:
         return {parameter: name for name, parameter in self.parameters.items()}
 
+    def refuse_left_out(self, why: str) -> None:
+        """Raises ValueError: the optimizer has not all of the parameters. ``why`` it must, of one of them."""
+        has = {each for group in self.optimizer.param_groups for each in group["params"]}
+        for name, parameter in self.parameters.items():
+            if parameter not in has:
+                raise ValueError(
+                    f"bagua_net.algorithms: attach: the optimizer has not the parameter {name}, {why}; give it all "
+                    "that require a gradient"
+                )
+
 
 @dataclass(frozen=True)
 class Job(Training):
@@ -49,9 +61,29 @@ class Job(Training):
     groups: Groups  # where it is from, and where an algorithm gets more
     runner: Runner
 
+    @functools.cached_property
+    def _known(self) -> frozenset[nn.Parameter]:
+        return frozenset(self.parameters.values())
 
-def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    def refuse_unknown(self, bucket: Any, name: str) -> None:
+        """In a backward pass. Raises RuntimeError: a parameter was frozen at the attach of the algorithm of this name,
+        and is no longer."""
+        for parameter in bucket.parameters():
+            if parameter.requires_grad and parameter not in self._known:
+                names = {each: where for where, each in self.module.named_parameters()}
+                raise RuntimeError(
+                    f"bagua_net.algorithms: {name}: the parameter {names.get(parameter, 'of this model')} required no "
+                    "gradient when the algorithm was attached, so that nothing averages it; detach, and attach again"
+                )
+
+
+def trained_parameters(module: nn.Module, ignored: Collection[str] = ()) -> dict[str, nn.Parameter]:
+    """ignored: by DistributedDataParallel, since each rank has one of its own."""
+    return {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    }
 
 
 def one_device(parameters: dict[str, nn.Parameter]) -> torch.device:

@@ -28,13 +28,18 @@ def gathered(own: Any, group: dist.ProcessGroup) -> list[Any]:
 
 def from_first(value: Any, group: dist.ProcessGroup) -> Any:
     """That of the group's first rank. All ranks of the group call it."""
-    is_first = group.rank() == 0
-    packed = _packed(value if is_first else None, group)
+    return from_rank(value, group, 0)
+
+
+def from_rank(value: Any, group: dist.ProcessGroup, rank: int) -> Any:
+    """That of a rank of the group, by its number there. All ranks of the group call it."""
+    is_source = group.rank() == rank
+    packed = _packed(value if is_source else None, group)
     size = _size_of(packed)
-    dist.broadcast(size, group=group, group_src=0)
-    room = packed if is_first else packed.new_empty(int(size))
-    dist.broadcast(room, group=group, group_src=0)
-    return value if is_first else _unpacked(room)
+    dist.broadcast(size, group=group, group_src=rank)
+    room = packed if is_source else packed.new_empty(int(size))
+    dist.broadcast(room, group=group, group_src=rank)
+    return value if is_source else _unpacked(room)
 
 
 def send(value: Any, group: dist.ProcessGroup, rank: int) -> None:

@@ -50,12 +50,12 @@ def probe(group: dist.ProcessGroup, device: torch.device) -> Costs:
 
 
 def _all_reduce_s(group: dist.ProcessGroup, device: torch.device, elements: int) -> float:
-    x = torch.zeros(elements, device=device)
+    x = torch.zeros(elements, dtype=torch.float32, device=device)
 
     def call() -> None:
         dist.all_reduce(x, group=group)
 
-    first = torch.tensor([_seconds(call, device)], device=device)
+    first = torch.tensor([_seconds(call, device)], dtype=torch.float32, device=device)
     dist.all_reduce(first, dist.ReduceOp.MAX, group=group)  # all ranks repeat it as often
     repeats = 1 if first.item() > _ENOUGH_S else _REPEATS
     return median(_seconds(call, device) for _ in range(repeats))
@@ -64,7 +64,7 @@ def _all_reduce_s(group: dist.ProcessGroup, device: torch.device, elements: int)
 def _codec_s(device: torch.device) -> float:
     """ByteGrad encodes an element once and a share again, decodes a contribution of each rank to its share, and the
     result: about twice each."""
-    codec, x = Codec(), torch.randn(_CODEC_ELEMENTS, device=device)
+    codec, x = Codec(), torch.linspace(-1, 1, _CODEC_ELEMENTS, dtype=torch.float32, device=device)
     code = codec.encode(x)
 
     def call() -> None:

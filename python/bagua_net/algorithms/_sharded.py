@@ -196,6 +196,12 @@ class OnShards(Running):
         for call in self._calls.values():
             call.leave()
 
+    def abandon(self) -> None:
+        """Some rank has no hook between replicas: the others must not wait for it there."""
+        self.stop()
+        for average in self._averages().values():
+            average.is_idle = True
+
 
 class _Average:
     """The hook after a reduce-scatter: averages this rank's shard with its replicas."""
@@ -211,6 +217,7 @@ class _Average:
         self.elements = sum(_chunk(each, ranks) for each in part.parameters)  # of a shard that has all
         self.residual: torch.Tensor | None = None
         self.is_exact = False
+        self.is_idle = False
 
     def load(self, residual: torch.Tensor | None) -> None:
         """None: of zeros."""
@@ -222,6 +229,8 @@ class _Average:
         self._compressed = self.residual = None
 
     def __call__(self, shard: torch.Tensor) -> None:
+        if self.is_idle:
+            return
         if shard.is_cuda:  # FSDP2 allocates it on another stream, and may free it before this average has ended
             shard.record_stream(torch.cuda.current_stream(shard.device))
         self._running.follow_scale()

@@ -25,8 +25,9 @@ _switchboards: weakref.WeakKeyDictionary[Any, Switchboard] = weakref.WeakKeyDict
 class Switchboard:
     """Passes the buckets of one model to a target; without one, averages them as DDP does."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._plain = Average(group)
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+        self._plain = Average(model.process_group)
         self._now: Target = self._plain
         self._next: Target = self._plain
 
@@ -50,8 +51,20 @@ class Switchboard:
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
+            self._refuse_mean_of_active()
             self._now = self._next
         return self._now(bucket)
+
+    def _refuse_mean_of_active(self) -> None:
+        """Raises RuntimeError: ``Join`` asks for the mean over the ranks that still have inputs, of which DDP tells no
+        hook how many there are."""
+        model = self._model()
+        if model is not None and model._join_config.enable and not model._divide_by_initial_world_size:
+            raise RuntimeError(
+                "bagua_net.algorithms: under Join(divide_by_initial_world_size=False), a communication hook does not "
+                "learn by how many ranks to divide; leave out divide_by_initial_world_size, or make a "
+                "DistributedDataParallel to which no algorithm was ever attached"
+            )
 
 
 class Average:
@@ -82,7 +95,7 @@ def switchboard_of(model: Any) -> Switchboard:
     if known is not None:
         return known
     refuse_other_hooks(model)
-    made = Switchboard(model.process_group)
+    made = Switchboard(model)
     model.register_comm_hook(made, _dispatch)
     _switchboards[model] = made
     return made

@@ -13,6 +13,7 @@ from torch import nn
 
 from ._algorithm import Running
 from ._job import Job, Training
+from ._steps import is_whole
 from ._switchboard import refuse_join, switchboard_of
 
 #: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
@@ -35,6 +36,10 @@ class Weights:
 
     def copy(self) -> torch.Tensor:
         return torch.cat([each.data.reshape(-1).to(self.dtype) for each in self._parameters.values()])
+
+    def versions(self) -> list[int]:
+        """Of each parameter. Every change by somebody else has another one."""
+        return [each._version for each in self._parameters.values()]
 
     def set(self, flat: torch.Tensor) -> None:
         for parameter, part in self._parts(flat):
@@ -90,6 +95,7 @@ class Apart(Running):
         """Nothing: the bucket as it is."""
         if self.meets_in_steps and bucket.index() == 0:
             refuse_join(self._job.wrapper(), self._name)
+        self._job.refuse_unknown(bucket, self._name)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
@@ -115,7 +121,7 @@ class Apart(Running):
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """args: the optimizer, and a closure if there is one: frameworks run forward and backward within it."""
-        if self._rests:
+        if self._rests or not is_whole(optimizer):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -132,8 +138,8 @@ class Apart(Running):
 
         return followed
 
-    def _after_step(self, *_: Any) -> None:
-        if not self._rests:
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if not self._rests and is_whole(optimizer):
             self._steps += 1
             self._on_step()
 
@@ -187,7 +193,8 @@ class Apart(Running):
 
 
 def check_apart(training: Training, name: str) -> None:
-    """Raises ValueError: this model, or its scaler, brings the ranks together, or holds one up."""
+    """Raises ValueError: this model, or its scaler, brings the ranks together, or holds one up; or the optimizer is not
+    the only one."""
     model = training.wrapper()
     if getattr(model, next(each for each in _SENDS_BUFFERS if hasattr(model, each))):
         raise ValueError(
@@ -199,3 +206,24 @@ def check_apart(training: Training, name: str) -> None:
             f"bagua_net.algorithms: attach: with a GradScaler, a rank could skip a step that the others take, and "
             f"{name} would wait for it; train in bfloat16 without a scaler"
         )
+    training.refuse_left_out(f"whose weights {name} averages at that optimizer's steps")
+
+
+def check_float32(training: Training, name: str, keeps: str) -> None:
+    """Raises ValueError: a parameter has more bits than what the algorithm keeps."""
+    for parameter, each in training.parameters.items():
+        if each.dtype == torch.float64:
+            raise ValueError(
+                f"bagua_net.algorithms: attach: {name} keeps {keeps} in float32, and the parameter {parameter} is "
+                "float64; use model.float(), or decentralized"
+            )
+
+
+def all_have_state(has: bool, group: dist.ProcessGroup, device: torch.device | None = None) -> bool:
+    """Whether all ranks of the group have loaded a state; all of them ask. Raises RuntimeError: only some have."""
+    having = torch.tensor([int(has)], dtype=torch.int32, device=device)
+    dist.all_reduce(having, group=group)
+    number, size = int(having.item()), group.size()
+    if 0 < number < size:
+        raise RuntimeError(f"{number} of {size} ranks have loaded a state; load it on all, or on none")
+    return number > 0

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ..algorithms._names import all_gather_single, reduce_scatter_single
+from ..algorithms._objects import from_rank
 from ..torch import NAME
 
 
@@ -171,10 +172,8 @@ def broadcast_coalesced(tensors: Sequence[torch.Tensor], src: int = 0, comm: Any
 
 def broadcast_object(obj: Any, src: int = 0, comm: Any = None) -> Any:
     """The object of ``src``; on a rank that is not in the group, its own."""
-    objects = [obj]
-    if (group := _group(comm)) is not None:
-        dist.broadcast_object_list(objects, group=group, group_src=src)
-    return objects[0]
+    group = _group(comm)
+    return obj if group is None else from_rank(obj, group, src)
 
 
 def scatter(send_tensor: torch.Tensor, recv_tensor: torch.Tensor, src: int, comm: Any = None) -> None:

@@ -44,6 +44,7 @@ class _Inside(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model = model
         self._forward = model.forward
+        self.own_forward = model.__dict__.get("forward")  # that of the instance, in the place of its class's
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         return self._forward(*inputs, **named)
@@ -81,6 +82,8 @@ def _end_former(model: nn.Module) -> None:
     if "bagua_ddp" in model.__dict__:
         model.bagua_ddp.bagua.detach()
         del model.forward
+        if (own := model.bagua_ddp.module.own_forward) is not None:
+            model.forward = own
 
 
 def _refuse_ignored_parameters(model: nn.Module) -> None:

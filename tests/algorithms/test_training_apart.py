@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: MIT
+"""What holds of every algorithm with which the ranks train apart: which parameters it averages, and what is a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from models import WIDTH, backward, ddp, mean_of, same_on_all_ranks
+from rank import Here
+from ranks import Ranks, refusal
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bagua_net.algorithms import (
+    Algorithm,
+    AsyncModelAverage,
+    Attachment,
+    Decentralized,
+    DiLoCo,
+    LowPrecisionDecentralized,
+    StateOfAllRanks,
+    attach,
+)
+
+#: Rounds of "async" come by the clock: the first one begins with the first step, and the last one with abort().
+ALGORITHMS: list[Algorithm] = [
+    Decentralized(),
+    Decentralized(peers="shift_one"),
+    LowPrecisionDecentralized(block=64),
+    AsyncModelAverage(interval_ms=3_600_000),
+    DiLoCo(steps=2, block=64),
+]
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+RATE = 0.05
+
+
+def _step(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    optimizer.zero_grad()
+    backward(here, model, step)
+    optimizer.step()
+
+
+def _steps_of(comm: Attachment) -> int:
+    state = comm.state_dict()["state"]
+    return int(state["step"] if comm.algorithm.name == "diloco" else state["steps"])
+
+
+# ---- parameters ----
+
+
+def _two_optimizers(here: Here, algorithm: Algorithm) -> str:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    matrices = [each for each in model.parameters() if each.dim() == 2]
+    return refusal(lambda: attach(model, torch.optim.SGD(matrices, RATE), algorithm))
+
+
+@each_algorithm
+def test_an_optimizer_of_some_parameters_is_refused(two: Ranks, algorithm: Algorithm) -> None:
+    for said in two.run(_two_optimizers, algorithm):
+        assert said.startswith("ValueError"), said
+        assert "the optimizer has not the parameter 0.bias" in said, said
+        assert "\n" not in said
+
+
+class _Experts(nn.Module):
+    """Each rank has an expert of its own."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.common, self.expert = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+        with torch.no_grad():
+            self.expert.weight.fill_(0.1 * rank)
+            self.expert.bias.fill_(0.1 * rank)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.expert(self.common(x))  # type: ignore[no-any-return]
+
+
+def _ignores(here: Here, algorithm: Algorithm) -> None:
+    made = _Experts(here.rank)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(made, ["expert.weight", "expert.bias"])
+    model = ddp(here, "bagua_net", made, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    comm = attach(model, optimizer, algorithm)
+    for step in range(2):
+        _step(here, model, optimizer, step)
+    comm.abort()
+    assert same_on_all_ranks(here, {"common": made.common.weight})
+    assert (made.expert.weight - 0.1 * here.rank).abs().max() < 0.04
+    comm.detach()
+
+
+@each_algorithm
+def test_parameters_that_ddp_ignores_stay_each_ranks_own(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_ignores, algorithm)
+
+
+def _thaws(here: Here, algorithm: Algorithm) -> str:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    frozen = model.module[0].weight  # type: ignore[index]
+    frozen.requires_grad_(False)
+    comm = attach(model, torch.optim.SGD(model.parameters(), RATE), algorithm)
+    frozen.requires_grad_(True)
+    said = refusal(lambda: backward(here, model, 0))
+    comm.detach()
+    return said
+
+
+@each_algorithm
+def test_a_parameter_that_was_frozen_at_the_attach_is_named(two: Ranks, algorithm: Algorithm) -> None:
+    for said in two.run(_thaws, algorithm):
+        assert "the parameter 0.weight required no gradient when the algorithm was attached" in said, said
+
+
+# ---- steps ----
+
+
+class _WithBase(torch.optim.SGD):
+    """Its step is more than its base's, whose hooks torch calls as well."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        return super().step(closure)
+
+
+def _counts(here: Here, algorithm: Algorithm) -> None:
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))], RATE)  # from now on, torch calls hooks in SGD.step
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = _WithBase(model.parameters(), RATE)
+    called: list[Any] = []
+    optimizer.register_step_post_hook(lambda *_: called.append(None))
+    comm = attach(model, optimizer, algorithm)
+    for step in range(3):
+        _step(here, model, optimizer, step)
+        assert len(called) == 2 * (step + 1), "the optimizer does not call hooks twice"
+        assert _steps_of(comm) == step + 1
+    optimizer.step(lambda: 0.0)
+    assert _steps_of(comm) == 4
+    comm.detach()
+
+
+@each_algorithm
+def test_a_step_within_a_step_counts_once(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_counts, algorithm)
+
+
+class _Unlucky(_WithBase):
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        super().step(closure)
+        raise ArithmeticError("no such luck")
+
+
+def _counts_after_one_that_raised(here: Here, algorithm: Algorithm) -> None:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = _Unlucky(model.parameters(), RATE)
+    comm = attach(model, optimizer, algorithm)
+    for step in range(2):
+        assert refusal(lambda: _step(here, model, optimizer, step)) == "ArithmeticError: no such luck"  # noqa: B023
+    optimizer.__class__ = _WithBase
+    before = _steps_of(comm)
+    _step(here, model, optimizer, 2)
+    assert _steps_of(comm) == before + 1
+    comm.detach()
+
+
+@each_algorithm
+def test_a_step_after_one_that_raised_counts(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_counts_after_one_that_raised, algorithm)
+
+
+# ---- weights that somebody changes ----
+
+
+def _changed_on_the_way(here: Here) -> str:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    comm = attach(model, optimizer, "decentralized")
+    good = {name: each.clone() for name, each in model.module.state_dict().items()}
+    backward(here, model, 0)
+    model.module.load_state_dict(good)
+    said = refusal(optimizer.step)
+    state = comm.state_dict()
+    backward(here, model, 1)
+    comm.load_state_dict(state)
+    model.module.load_state_dict(good)
+    optimizer.zero_grad()
+    optimizer.step()  # without an average of older weights
+    assert all(torch.allclose(each, good[name]) for name, each in model.module.state_dict().items())
+    comm.detach()
+    return said
+
+
+def test_weights_that_change_while_their_average_is_on_its_way_are_not_undone(two: Ranks) -> None:
+    for said in two.run(_changed_on_the_way):
+        assert said.startswith("RuntimeError"), said
+        assert "comm.load_state_dict before model.load_state_dict" in said, said
+
+
+def _loads_later(here: Here, in_a_pause: bool) -> None:
+    """Without replicas of its own, a state says nothing of the weights: they are as they were loaded."""
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    comm = attach(model, optimizer, LowPrecisionDecentralized(bits=4, block=64))
+    if in_a_pause:
+        _step(here, model, optimizer, 0)
+        comm.abort()
+    state = comm.state_dict()
+    if in_a_pause:
+        comm.resume()
+    assert state["state"].keys() == {"steps"}
+    with torch.no_grad():
+        loaded = {name: torch.randn_like(each) for name, each in model.module.state_dict().items()}
+    loaded = {name: mean_of(here, each) for name, each in loaded.items()}
+    model.module.load_state_dict(loaded)
+    comm.load_state_dict(state)
+    for step in range(2):
+        _step(here, model, optimizer, step)
+        for name, each in model.module.state_dict().items():
+            assert torch.allclose(each, loaded[name].float(), rtol=0, atol=1e-6), name
+    comm.detach()
+
+
+@pytest.mark.parametrize("in_a_pause", [False, True])
+def test_weights_that_are_loaded_after_the_attach_are_exact(two: Ranks, in_a_pause: bool) -> None:
+    two.run(_loads_later, in_a_pause)
+
+
+def _loaded_on_one(here: Here) -> str:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    comm = attach(model, optimizer, LowPrecisionDecentralized(block=64))
+    _step(here, model, optimizer, 0)
+    if here.rank == 0:
+        comm.load_state_dict(comm.state_dict())
+    else:
+        comm.load_state_dict({**comm.state_dict(), "state": {"steps": 1}})
+    said = refusal(lambda: _step(here, model, optimizer, 1))
+    comm.detach()
+    return said
+
+
+def test_replicas_on_one_rank_only_are_told_at_the_next_step(two: Ranks) -> None:
+    for said in two.run(_loaded_on_one):
+        assert "1 of 2 ranks have loaded a state; load it on all, or on none" in said, said
+
+
+def _loads_a_copy(here: Here) -> None:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    comm = attach(model, optimizer, "decentralized")
+    _step(here, model, optimizer, 0)
+    states = [StateOfAllRanks(comm).state_dict()]
+    dist.broadcast_object_list(states, src=0, group=here.gloo)
+    before = deepcopy(states[0])
+    StateOfAllRanks(comm).load_state_dict(states[0])
+    _step(here, model, optimizer, 1)
+    was, now = (state["ranks"][here.rank]["optimizer"]["state"] for state in (before, states[0]))
+    assert all(torch.equal(now[number]["momentum_buffer"], was[number]["momentum_buffer"]) for number in was)
+    comm.detach()
+
+
+def test_a_state_can_be_loaded_again(two: Ranks) -> None:
+    """Training does not change what it was loaded from."""
+    two.run(_loads_a_copy)
