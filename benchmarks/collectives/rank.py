@@ -7,7 +7,6 @@ Controlled by lines of JSON (benchmarks.loads.ipc): a :class:`Spec`, and for ran
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import torch.distributed as dist
 import bagua_net.torch  # noqa: F401  (registers the backend)
 from benchmarks.collectives import models
 from benchmarks.collectives.calls import CALLS, Place, Step
-from benchmarks.loads.ipc import serve
+from benchmarks.loads.torch_rank import serve_torch
 
 SIDES = ("bagua_net", "gloo")
 _TIMEOUT = timedelta(seconds=300)
@@ -215,15 +214,5 @@ def _training_step(name: str, kind: str, place: Place) -> Step:
     return step
 
 
-def _take_part(out: TextIO) -> None:
-    fields = json.loads(sys.stdin.readline())
-    spec = Spec(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
-    torch.set_num_threads(1)
-    store = dist.TCPStore(spec.address, spec.port, is_master=spec.rank == 0, timeout=_TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=spec.rank, world_size=spec.ranks, timeout=_TIMEOUT)
-    Rank(spec, out).take_part()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    serve(_take_part)
+    serve_torch(Spec, lambda spec, out: Rank(spec, out).take_part(), _TIMEOUT)

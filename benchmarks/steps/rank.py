@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import bagua_net.torch  # noqa: F401  (registers the backend)
-from benchmarks.loads.ipc import serve
+from benchmarks.loads.torch_rank import serve_torch
 from benchmarks.steps.models import Stub
 from benchmarks.steps.sides import WAYS, Begun, Way
 
@@ -142,15 +141,5 @@ class Rank:
         raise LookupError(f"this host has no interface {self._spec.interface}")
 
 
-def _take_part(out: TextIO) -> None:
-    fields = json.loads(sys.stdin.readline())
-    spec = Spec(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
-    torch.set_num_threads(1)
-    store = dist.TCPStore(spec.address, spec.port, is_master=spec.rank == 0, timeout=_TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=spec.rank, world_size=spec.ranks, timeout=_TIMEOUT)
-    Rank(spec, out).take_part()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    serve(_take_part)
+    serve_torch(Spec, lambda spec, out: Rank(spec, out).take_part(), _TIMEOUT)

@@ -22,7 +22,7 @@ from ranks import Ranks
 from tasks import TASKS, Task, judged, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import ALGORITHMS, QAdamOptimizer, attach
+from bagua_net.algorithms import ALGORITHMS, Attachment, QAdamOptimizer, attach
 
 RANKS = 4
 BACKENDS = ("bagua_net", "gloo")
@@ -56,8 +56,13 @@ class Row:
 #: Optimizers that belong to an algorithm, and those that exact averages are trained with instead.
 _COMPARED_WITH = {"qadam": "adam"}
 
+#: Fewer steps to a round, and less momentum, than by default: a run has 30 rounds.
+_DILOCO = {"steps": 10, "outer_momentum": 0.5}
+_SPARSE = {"density": 0.1, "bits": 2, "block": 4096}
+
 ROWS = (
     Row("allreduce", "allreduce"),
+    Row("allreduce, bfloat16", "allreduce", {"wire": "bfloat16"}, small=False),
     Row("allreduce, by nodes", "allreduce", {"hierarchical": True, "ranks_per_node": 2}),
     Row("ByteGrad, 8 bits", "bytegrad", {"error_feedback": False}),
     Row("ByteGrad, 8 bits, error feedback", "bytegrad"),
@@ -65,8 +70,11 @@ ROWS = (
     Row("ByteGrad, 4 bits in blocks of 128, error feedback", "bytegrad", {"bits": 4, "block": 128}),
     Row("QAdam, 8 bits", "qadam", optimizer="qadam"),
     Row("QAdam, 1 bit", "qadam", {"bits": 1}, optimizer="qadam", points=1.0),
-    Row("DiLoCo, 10 steps, outer momentum 0.5", "diloco", {"steps": 10, "outer_momentum": 0.5}, points=1.0),
-    # With Adam, weights that are averaged after steps of each rank's own lag on the characters.
+    # With Adam, weights that are averaged after steps of each rank's own lag on the characters: each rank scales its
+    # own, noisier gradients.
+    Row("DiLoCo, 10 steps, outer momentum 0.5", "diloco", _DILOCO, optimizer="sgd", points=1),
+    Row("DiLoCo, a tenth in 2 bits", "diloco", _DILOCO | _SPARSE, optimizer="sgd", points=1, small=False),
+    Row("DiLoCo, 10 steps, with Adam", "diloco", _DILOCO, optimizer="adam", points=1, small=False),
     Row("decentralized", "decentralized", optimizer="sgd", points=1, equal=False),
     Row("decentralized, shift one", "decentralized", {"peers": "shift_one"}, optimizer="sgd", points=1, equal=False),
     Row("low-precision decentralized", "low_precision_decentralized", optimizer="sgd", points=1, equal=False),
@@ -118,36 +126,56 @@ class End:
     digest: str  # of the parameters
 
 
-def train(here: Here, row: Row, run: Run) -> End:
-    task = TASKS[run.task]
-    torch.manual_seed(run.seed)
-    model = DistributedDataParallel(
-        task.model(),
-        process_group=group_of(here, run.backend),
-        bucket_cap_mb=_BUCKET,
-        broadcast_buffers=False,  # the tasks' models have none; algorithms with which ranks train apart need it
-    )
-    optimizer = _optimizer(row.optimizer or task.optimizer, task, model.parameters(), run.steps)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (1 - step / run.steps) / _FALLING))
-    comm = attach(model, optimizer, (ALGORITHMS | CONTROLS)[row.algorithm](**row.settings)) if row.algorithm else None
-    data = torch.Generator().manual_seed(run.seed * RANKS + here.rank)
-    for _ in range(run.steps):
-        loss = loss_of(model, task.batch(data))
-        optimizer.zero_grad()
+class Training:
+    """Of one rank: a row on a run's task."""
+
+    def __init__(self, row: Row, run: Run, rank: int, group: Any) -> None:
+        self._task = TASKS[run.task]
+        torch.manual_seed(run.seed)
+        self.model = DistributedDataParallel(
+            self._task.model(),
+            process_group=group,
+            bucket_cap_mb=_BUCKET,
+            broadcast_buffers=False,  # the tasks' models have none; algorithms with which ranks train apart need it
+        )
+        self._optimizer = _optimizer(row.optimizer or self._task.optimizer, self._task, self.model, run.steps)
+        self._rates = torch.optim.lr_scheduler.LambdaLR(
+            self._optimizer, lambda step: min(1.0, (1 - step / run.steps) / _FALLING)
+        )
+        self._data = torch.Generator().manual_seed(run.seed * RANKS + rank)
+        self._comm: Attachment | None = None
+        if row.algorithm:
+            self._comm = attach(self.model, self._optimizer, (ALGORITHMS | CONTROLS)[row.algorithm](**row.settings))
+
+    def step(self) -> None:
+        loss = loss_of(self.model, self._task.batch(self._data))
+        self._optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
-        rates.step()
-    megabytes = 0.0
-    if comm is not None:
-        megabytes = comm.stats().get("bytes", 0.0) / 1e6
-        if comm.algorithm.averages == "weights":
-            comm.abort()  # what is kept of such a run is the mean of the ranks' weights
-        comm.detach()
-    accuracy, loss_at_end = judged(model.module, task.unseen())
-    return End(accuracy, loss_at_end, megabytes, _digest(model.parameters()))
+        self._optimizer.step()
+        self._rates.step()
+
+    def end(self) -> float:
+        """The megabytes that this rank has sent, as the algorithm counts."""
+        if self._comm is None:
+            return 0.0
+        megabytes = self._comm.stats().get("bytes", 0.0) / 1e6
+        if self._comm.algorithm.averages == "weights":
+            self._comm.abort()  # what is kept of such a run is the mean of the ranks' weights
+        self._comm.detach()
+        return megabytes
 
 
-def _optimizer(kind: str, task: Task, parameters: Iterable[torch.Tensor], steps: int) -> torch.optim.Optimizer:
+def train(here: Here, row: Row, run: Run) -> End:
+    training = Training(row, run, here.rank, group_of(here, run.backend))
+    for _ in range(run.steps):
+        training.step()
+    megabytes = training.end()
+    accuracy, loss = judged(training.model.module, TASKS[run.task].unseen())
+    return End(accuracy, loss, megabytes, _digest(training.model.parameters()))
+
+
+def _optimizer(kind: str, task: Task, model: torch.nn.Module, steps: int) -> torch.optim.Optimizer:
+    parameters = model.parameters()
     if kind == "sgd":
         return torch.optim.SGD(parameters, task.sgd_rate, momentum=0.9)
     if kind == "qadam":
