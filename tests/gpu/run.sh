@@ -7,11 +7,13 @@
 # as it is found: summary.txt first, at most eight files.
 #
 #   tests/gpu/run.sh OUT [--minutes N] [--only build|tests|benchmark] [--sharing auto|mps|slices] [--device cuda|cpu]
+#                        [--build DIR]
 #
 # --minutes    it ends within this time, with what there is by then (9)
 # --sharing    mps: ranks use a GPU at once, by NVIDIA's multi-process service, started here and ended again; slices: in
 #              turns, as processes do by default; auto: mps where it works
 # --device     cpu: the same jobs and the transports alone on host memory, to try this script without a GPU
+# --build      a folder that keeps what was compiled, for another run with the same sources
 set -uo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -25,10 +27,10 @@ usage() {
 }
 
 parse() {
-	OUT='' MINUTES=9 ONLY=all SHARING=auto DEVICE=cuda
+	OUT='' MINUTES=9 ONLY=all SHARING=auto DEVICE=cuda BUILD=$WORK/build
 	while [ $# -gt 0 ]; do
 		case $1 in
-		--minutes | --only | --sharing | --device)
+		--minutes | --only | --sharing | --device | --build)
 			[ $# -ge 2 ] || usage
 			printf -v "$(tr a-z A-Z <<<"${1#--}")" %s "$2"
 			shift 2
@@ -79,7 +81,7 @@ machine() {
 
 build() {
 	command -v make >/dev/null || export CMAKE_GENERATOR=Ninja
-	cmake -S "$ROOT" -B "$WORK/build" -DBNET_TESTS=OFF && cmake --build "$WORK/build" --parallel
+	cmake -S "$ROOT" -B "$BUILD" -DBNET_TESTS=OFF && cmake --build "$BUILD" --parallel
 }
 
 start_service() {

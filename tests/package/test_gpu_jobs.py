@@ -265,13 +265,12 @@ def test_each_process_of_nccl_tests_has_a_host_id() -> None:
 # ---- the script ----
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Only the sources, as on a machine where nothing was ever built or installed."""
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Only the sources, as on a machine where nothing was ever installed. Nothing is built before the first use."""
     if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
         pytest.skip("needs cmake and a C compiler")
-    made = tmp_path / "sources"
-    made.mkdir()
+    made = tmp_path_factory.mktemp("sources")
     for name in ("plugin", "emulator", "python", "tests", "benchmarks"):
         shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__", "lib", "results"))
     for name in ("CMakeLists.txt", "pyproject.toml"):
@@ -295,6 +294,8 @@ def _bare(directory: Path, *lacking: str) -> dict[str, str]:
 
 def _script(tree: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(tree / "tests" / "gpu" / "run.sh"), *words]
+    if tree != ROOT:
+        command += ["--build", str(tree.with_suffix(".build"))]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=300)
 
 
@@ -313,6 +314,7 @@ def test_the_script_on_a_bare_machine_without_a_gpu(tree: Path, tmp_path: Path) 
     if not isinstance(places.gpus(), str):
         pytest.skip("this machine has a GPU")
     out = tmp_path / "out"
+    (tree / "python" / "bagua_net" / "lib" / "libnccl-net-bagua.so").unlink(missing_ok=True)
     done = _script(tree, str(out), "--minutes", "4", **_bare(tmp_path))
     summary = (out / "summary.txt").read_text()
     assert done.returncode == 1, done.stdout + done.stderr
