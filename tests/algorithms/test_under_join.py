@@ -43,11 +43,11 @@ def test_ranks_that_would_wait_for_one_without_inputs_say_so(two: Ranks, algorit
         assert f"{name} cannot train under Join" in refused, refused
 
 
-def _after_join(here: Here) -> None:
+def _after_join(here: Here, by_initial_world_size: bool) -> None:
     """torch does not take its mark from the model."""
     model = ddp(here, "gloo", broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with Join([model]):
+    with Join([model], divide_by_initial_world_size=by_initial_world_size):
         backward(here, model, 0)
     with Join([model], enable=False):
         pass
@@ -59,8 +59,9 @@ def _after_join(here: Here) -> None:
     comm.detach()
 
 
-def test_the_mark_of_join_can_be_removed(two: Ranks) -> None:
-    two.run(_after_join)
+@pytest.mark.parametrize("by_initial_world_size", [True, False])
+def test_the_mark_of_join_can_be_removed(two: Ranks, by_initial_world_size: bool) -> None:
+    two.run(_after_join, by_initial_world_size)
 
 
 def _goes_on(here: Here) -> None:

@@ -96,7 +96,11 @@ class _OnBuckets(Running):
         """The average is zero for the idle ones, and their state stays as it is."""
         state = [part for flat in layout.state for part in layout.parts(flat, idle)]
         before = [part.clone() for part in state]
+        for part in state:
+            part.zero_()
+        has_moved = layout.has_moved and bool(idle)
         self._average_all(buffer, layout)
+        layout.has_moved |= has_moved
         for part, value in zip(state, before, strict=True):
             part.copy_(value)
         for part in layout.parts(buffer, idle):
@@ -129,14 +133,24 @@ class _OnBuckets(Running):
 
     def _average_compressed(self, buffer: torch.Tensor, layout: Layout) -> None:
         x = buffer if buffer.dtype == torch.float32 else buffer.float()
-        if layout.has_moved and layout.flat is not None:
-            # Where ranks share a host, each takes the residual of one share only, and another one than before.
-            x.add_(layout.flat)
-            layout.flat.zero_()
-        layout.has_moved = False
+        moved = self._moved_into(x, layout)
         self._counted["bytes"] += self._compressed.average(x, layout.flat)
+        if moved is not None and layout.flat is not None:
+            lost = x.isnan()  # the step will be skipped
+            layout.flat.copy_(torch.where(lost, moved, layout.flat))
+            layout.has_moved = bool(lost.any())
         if x is not buffer:
             buffer.copy_(x)
+
+    def _moved_into(self, x: torch.Tensor, layout: Layout) -> torch.Tensor | None:
+        """What is added to x of residuals at new places. Where ranks share a host, each takes the residual of one share
+        only, and now of another one."""
+        if not layout.has_moved or layout.flat is None:
+            return None
+        moved = layout.flat.clone()
+        x.add_(moved)
+        layout.flat.zero_()
+        return moved
 
     def stats(self) -> dict[str, float]:
         return dict(self._counted)

@@ -97,8 +97,9 @@ def load(comm: Attachment, state: Mapping[str, Any]) -> None:
 
 
 def _weights(job: Job) -> dict[str, torch.Tensor]:
-    """Of the parameters that are trained, and the buffers, which DistributedDataParallel does not send then."""
-    return {**job.parameters, **dict(job.module.named_buffers())}
+    """Of all parameters, also of those that DistributedDataParallel ignores, and of the buffers, which it does not send
+    then."""
+    return {**dict(job.module.named_parameters()), **dict(job.module.named_buffers())}
 
 
 def _load_weights(job: Job, weights: Mapping[str, torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ from ._job import Job, Training
 from ._messages import exchanged
 from ._settings import check_whole
 from ._weights import Apart, check_apart
+
+_log = logging.getLogger("bagua_net.algorithms")
 
 _PEERS = ("all", "shift_one")
 
@@ -67,6 +70,9 @@ class _Decentralized(Apart):
         self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
         self._versions: list[int] = []  # of the parameters, when the average began
         self._in_step = False  # the average of this step is in the weights
+        self._warned = False
+        modules = job.module.modules()  # embeddings that scale their rows in forward do it again in the next one
+        self._scaled = {each.weight for each in modules if getattr(each, "max_norm", None) is not None}
         model: Any = job.wrapper()
         self._hooks.append(model.register_forward_pre_hook(self._before_forward))
 
@@ -78,7 +84,7 @@ class _Decentralized(Apart):
         """Once in a step of the optimizer, whatever the number of forward passes."""
         if self._average is None and self._steps % self._how.interval == 0:
             call = self._mean if self._how.peers == "all" else partial(self._half, self._steps // self._how.interval)
-            flat, self._versions = self._weights.copy(), self._weights.versions()
+            flat, self._versions = self._weights.copy(), self._weights.versions(but=self._scaled)
             self._average = self._job.runner.post(lambda: call(flat))
 
     def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
@@ -93,16 +99,17 @@ class _Decentralized(Apart):
         average, self._average = self._average, None
         if average is not None:
             mean = average.wait()
-            self._refuse_changed()
+            self._warn_of_changes()
             self._weights.set(mean)
         self._in_step = True
 
-    def _refuse_changed(self) -> None:
-        """Raises RuntimeError: the average would undo what somebody has done to the weights."""
-        if self._weights.versions() != self._versions:
-            raise RuntimeError(
-                "bagua_net.algorithms: decentralized: somebody has changed the weights between a step's first forward "
-                "pass, when their average began, and optimizer.step(); change or load weights before that forward "
+    def _warn_of_changes(self) -> None:
+        """The average undoes what somebody has done to the weights meanwhile. They may know, and restore them."""
+        if not self._warned and self._weights.versions(but=self._scaled) != self._versions:
+            self._warned = True
+            _log.warning(
+                "decentralized: weights were changed between a step's first forward pass, when their average began, "
+                "and optimizer.step(), where the average replaces them; change or load weights before that forward "
                 "pass, or call comm.load_state_dict before model.load_state_dict"
             )
 

@@ -117,6 +117,7 @@ class _Rounds(Running):
         self._momentum = torch.zeros_like(self._anchor)
         self._residual = torch.zeros_like(self._anchor) if how.error_feedback else None
         self._step = 0  # steps of the optimizer so far
+        self._trained = [0] * len(job.parameters)  # each one's last step in which it required a gradient
         self._apart = False  # the ranks' weights may differ
         self._paused = False
         self._counted = {"elements": 0.0, "bytes": 0.0, "synchronizations": 0.0}
@@ -150,7 +151,7 @@ class _Rounds(Running):
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, the anchor is the weights of rank 0."""
-        if not all_have_state(self._has_anchor, self._group):
+        if not all_have_state(self._has_anchor, self._group, torch.device("cpu")):
             dist.broadcast(weights, group=self._group, group_src=0)
             self._anchor.copy_(weights)
         return self._anchor
@@ -163,6 +164,9 @@ class _Rounds(Running):
         if self._paused:
             return
         self._step += 1
+        for number, parameter in enumerate(self._job.parameters.values()):
+            if parameter.requires_grad:
+                self._trained[number] = self._step
         span = self._due.get(self._step % self._how.steps)
         if span is not None:
             self._synchronize(span)
@@ -186,8 +190,11 @@ class _Rounds(Running):
         return self._anchor[part].sub_(step, alpha=self._how.outer_lr)
 
     def _keep_frozen(self, span: Span, moved: torch.Tensor) -> None:
-        """A parameter that was frozen, on all ranks, stays where the ranks met last. Momentum would move it on."""
-        for within in self._flat.frozen(span):
+        """A parameter that was frozen since the ranks met last, on all of them, stays. Momentum would move it on."""
+        trained = torch.tensor(self._trained, device="cpu")
+        dist.all_reduce(trained, dist.ReduceOp.MAX, group=self._group)
+        frozen = trained <= self._step - self._how.steps
+        for within in self._flat.places(span, frozen.tolist()):
             moved[within] = 0
             for kept in (self._momentum, self._residual):
                 if kept is not None:
@@ -230,6 +237,7 @@ class _Rounds(Running):
             "anchor": self._flat.by_name(self._anchor) if self._has_anchor else {},
             "momentum": self._flat.by_name(self._momentum),
             "step": self._step,
+            "trained": dict(zip(self._job.parameters, self._trained, strict=True)),
             "apart": self._apart,
         }
         return state if self._residual is None else state | {"residual": self._flat.by_name(self._residual)}
@@ -245,6 +253,7 @@ class _Rounds(Running):
         if self._residual is not None:
             self._residual.copy_(residual) if residual is not None else self._residual.zero_()
         self._step, self._apart = state["step"], state["apart"]
+        self._trained = [state["trained"][name] for name in self._job.parameters]
 
     def pause(self) -> None:
         """Levels the weights first."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -44,9 +44,10 @@ class Flat:
                 if whole.data_ptr() != part.parameter.data_ptr():
                     part.parameter.copy_(whole.view(part.parameter.shape))
 
-    def frozen(self, span: Span) -> list[slice]:
-        """Where, within the span, the elements of parameters are that require no gradient now."""
-        return [part.of_span for part in self._parts(span) if not part.parameter.requires_grad]
+    def places(self, span: Span, wanted: Sequence[bool]) -> list[slice]:
+        """Where, within the span, the elements are of the wanted ones among the parameters."""
+        which = {parameter for parameter, is_wanted in zip(self._parameters.values(), wanted, strict=True) if is_wanted}
+        return [part.of_span for part in self._parts(span) if part.parameter in which]
 
     def by_name(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
         """A copy of a vector's elements for each parameter, in its shape."""

@@ -78,11 +78,18 @@ class Job(Training):
 
 
 def trained_parameters(module: nn.Module, ignored: Collection[str] = ()) -> dict[str, nn.Parameter]:
-    """ignored: by DistributedDataParallel, since each rank has one of its own."""
+    """ignored: by DistributedDataParallel, since each rank has one of its own. As there, a parameter with several names
+    is ignored if all of them are, and one of the module itself is called ".name"."""
+    kept = {
+        parameter
+        for path, part in module.named_modules()
+        for name, parameter in part.named_parameters(recurse=False)
+        if f"{path}.{name}" not in ignored
+    }
     return {
         name: parameter
         for name, parameter in module.named_parameters()
-        if parameter.requires_grad and name not in ignored
+        if parameter.requires_grad and parameter in kept
     }
 
 

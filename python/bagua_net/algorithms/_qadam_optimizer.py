@@ -158,7 +158,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """The greatest element of a parameter's new momentum, to see whether somebody changes it before the step."""
         if momentum.numel() and parameter in self._momenta:
             where = torch.unravel_index(_greatest(momentum), momentum.shape)
-            self._samples[parameter] = (where, momentum[where].float())
+            self._samples[parameter] = (where, momentum[where].float().clone())
 
     # ---- a step ----
 

@@ -63,7 +63,8 @@ class Switchboard:
             raise RuntimeError(
                 "bagua_net.algorithms: under Join(divide_by_initial_world_size=False), a communication hook does not "
                 "learn by how many ranks to divide; leave out divide_by_initial_world_size, or make a "
-                "DistributedDataParallel to which no algorithm was ever attached"
+                "DistributedDataParallel to which no algorithm was ever attached. After a run under Join, which leaves "
+                "its mark on the model, Join([model], enable=False) ends that"
             )
 
 

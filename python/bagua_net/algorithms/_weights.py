@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -37,9 +37,9 @@ class Weights:
     def copy(self) -> torch.Tensor:
         return torch.cat([each.data.reshape(-1).to(self.dtype) for each in self._parameters.values()])
 
-    def versions(self) -> list[int]:
-        """Of each parameter. Every change by somebody else has another one."""
-        return [each._version for each in self._parameters.values()]
+    def versions(self, but: Collection[nn.Parameter]) -> list[int]:
+        """Of each parameter but those. A change by somebody else has another one, unless it is through ``data``."""
+        return [each._version for each in self._parameters.values() if each not in but]
 
     def set(self, flat: torch.Tensor) -> None:
         for parameter, part in self._parts(flat):
@@ -219,7 +219,7 @@ def check_float32(training: Training, name: str, keeps: str) -> None:
             )
 
 
-def all_have_state(has: bool, group: dist.ProcessGroup, device: torch.device | None = None) -> bool:
+def all_have_state(has: bool, group: dist.ProcessGroup, device: torch.device) -> bool:
     """Whether all ranks of the group have loaded a state; all of them ask. Raises RuntimeError: only some have."""
     having = torch.tensor([int(has)], dtype=torch.int32, device=device)
     dist.all_reduce(having, group=group)
