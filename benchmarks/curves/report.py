@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The file of readings, and the tables that are made of it.
 
-The first line describes the run; each further line is a training: after every so many steps the seconds that it took
-until then, and the accuracy.
+The first line describes the run; each further line is a side on a network, with a training for each seed: after every
+so many steps the seconds that it took until then, and the accuracy.
 """
 
 from __future__ import annotations
@@ -21,13 +21,22 @@ _SMOOTHED = 3
 _PART = 2 / 3
 
 
+_OF_A_SIDE = ("task", "network", "against", "side")
+
+
 def load(path: Path) -> tuple[dict[str, Any], list[Reading]]:
-    head, *readings = (json.loads(line) for line in path.read_text().splitlines())
-    return head, readings
+    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    place = [{name: row[name] for name in _OF_A_SIDE} for row in rows]
+    return head, [{**where, **run} for where, row in zip(place, rows, strict=True) for run in row["runs"]]
 
 
 def lines(head: dict[str, Any], readings: Iterable[Reading]) -> str:
-    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *readings))
+    rows: dict[tuple[str, ...], Reading] = {}
+    for reading in readings:
+        where = {name: reading[name] for name in _OF_A_SIDE}
+        row = rows.setdefault(tuple(where.values()), {**where, "runs": []})
+        row["runs"].append({name: value for name, value in reading.items() if name not in where})
+    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *rows.values()))
 
 
 def rounded(reading: Reading) -> Reading:
@@ -119,7 +128,9 @@ def render(head: dict[str, Any], readings: Sequence[Reading]) -> str:
         f"{machine['kernel']}, Python {machine['python']}, torch {settings['torch']}, bagua_net "
         f"{settings['bagua_net']}; {settings['ranks']} ranks on two hosts, {settings['seeds']} seeds, "
         f"{settings['steps']} steps. Accuracy is that of the mean of the ranks' weights on what was not trained on, "
-        f"every {settings['every']} steps, smoothed over {_SMOOTHED} values. To be reached is what exact averages over "
+        f"every {settings['every']} steps, smoothed over {_SMOOTHED} values. Where ranks train apart, none has that "
+        "mean before the end, and making it takes no time here; DiLoCo is judged at its rounds. To be reached is what "
+        "exact averages over "
         "bagua_net have after two thirds of their steps, with the same seed and the named optimizer. Steps and seconds "
         "are medians over the seeds that reach it, with [min–max]; × is the median of the ratio of times within a "
         "seed; slower is bold.",
