@@ -263,10 +263,11 @@ def _loads_later(here: Here, in_a_pause: bool) -> None:
     model = ddp(here, "bagua_net", broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     comm = attach(model, optimizer, LowPrecisionDecentralized(bits=4, block=64))
+    untouched = comm.state_dict()
+    _step(here, model, optimizer, 0)
     if in_a_pause:
-        _step(here, model, optimizer, 0)
         comm.abort()
-    state = comm.state_dict()
+    state = comm.state_dict() if in_a_pause else untouched
     if in_a_pause:
         comm.resume()
     assert state["state"].keys() == {"steps"}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable
@@ -13,6 +14,12 @@ import torch
 _Call = Callable[[], torch.Tensor]
 _Outcome = tuple[torch.Tensor | None, BaseException | None]
 _Calls = queue.SimpleQueue["tuple[_Call, torch.futures.Future[_Outcome]] | None"]
+
+
+#: The threads of all workers, and what each takes its calls from.
+_running: dict[threading.Thread, _Calls] = {}
+#: Seconds that the end of the process waits for a thread, which may wait for another rank.
+_PATIENCE_S = 1.0
 
 
 class Runner(Protocol):
@@ -59,6 +66,7 @@ class Worker:
                     target=_run, args=(self._calls, self._failures), name=self._name, daemon=True
                 )
                 self._thread.start()
+                _running[self._thread] = self._calls
             self._calls.put((call, over))
         return future
 
@@ -80,6 +88,17 @@ def _run(calls: _Calls, failures: list[BaseException]) -> None:
         call, over = item
         over.set_result(_outcome(call, failures))
         del item, call, over  # they hold gradients
+    _running.pop(threading.current_thread(), None)
+
+
+@atexit.register
+def _end_all() -> None:
+    """Python ends a daemon thread that comes back from C++ during the shutdown, and C++ then aborts the process."""
+    running = dict(_running)
+    for calls in running.values():
+        calls.put(None)
+    for thread in running:
+        thread.join(_PATIENCE_S)
 
 
 def _outcome(call: _Call, failures: list[BaseException]) -> _Outcome:
