@@ -136,43 +136,6 @@ def test_the_outer_step_is_that_of_sgd_with_momentum(two: Ranks, nesterov: bool)
     two.run(_moves_the_anchor, nesterov)
 
 
-def _step_by_hand(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Without DDP, which would wait for the gradient of a parameter that is frozen."""
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, 0.1 * (1 + here.rank)) if parameter.requires_grad else None
-    optimizer.step()
-
-
-def _freezes(here: Here, on_both: bool) -> None:
-    """Within a round: what was trained before counts. From the next round on, momentum would move it for long."""
-    model = _apart(here, model=net())
-    optimizer = _sgd(model)
-    comm = attach(model, optimizer, DiLoCo(steps=2, block=32))
-    for step in range(4):
-        _step(here, model, optimizer, step)
-    frozen = model.module[0].weight  # type: ignore[index]
-    met = _weights(model)
-    _step_by_hand(here, model, optimizer)
-    if on_both or here.rank == 0:
-        frozen.requires_grad_(False)
-    _step_by_hand(here, model, optimizer)
-    ends = [_weights(model)]
-    for _ in range(2):
-        for _ in range(2):
-            _step_by_hand(here, model, optimizer)
-        ends.append(_weights(model))
-    assert not torch.equal(ends[0]["0.weight"], met["0.weight"])
-    assert torch.equal(ends[2]["0.weight"], ends[0]["0.weight"]) == on_both
-    assert not torch.equal(ends[2]["3.weight"], ends[0]["3.weight"])
-    assert all(same_on_all_ranks(here, each) for each in ends)
-    comm.detach()
-
-
-@pytest.mark.parametrize("on_both", [True, False])
-def test_a_parameter_that_was_frozen_on_all_ranks_stays_where_it_was(two: Ranks, on_both: bool) -> None:
-    two.run(_freezes, on_both)
-
-
 def _resumes_without_a_pause(here: Here) -> None:
     model = _apart(here)
     optimizer = _sgd(model)
