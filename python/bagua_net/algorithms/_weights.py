@@ -206,7 +206,7 @@ def check_apart(training: Training, name: str) -> None:
             f"bagua_net.algorithms: attach: with a GradScaler, a rank could skip a step that the others take, and "
             f"{name} would wait for it; train in bfloat16 without a scaler"
         )
-    training.refuse_left_out(f"whose weights {name} averages at that optimizer's steps")
+    training.refuse_left_out(f"which {name} averages at that optimizer's steps")
 
 
 def check_float32(training: Training, name: str, keeps: str) -> None:
