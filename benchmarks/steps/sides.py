@@ -111,6 +111,7 @@ WAYS: dict[str, Way] = {
     "QAdam 8": Way(_attached(QAdam), optimizer=_qadam),
     "QAdam 1": Way(_attached(lambda: QAdam(bits=1)), optimizer=_qadam),
     "decentralized": Way(_attached(Decentralized)),
+    "decentralized, shift-one": Way(_attached(lambda: Decentralized(peers="shift_one"))),
     "low precision": Way(_attached(LowPrecisionDecentralized)),
     "DiLoCo 8": Way(_attached(lambda: DiLoCo(steps=_APART)), steps=_APART),
     "async": Way(_attached(AsyncModelAverage), steps=_APART),

@@ -66,8 +66,8 @@ ROWS = (
     Row("allreduce, by nodes", "allreduce", {"hierarchical": True, "ranks_per_node": 2}),
     Row("ByteGrad, 8 bits", "bytegrad", {"error_feedback": False}),
     Row("ByteGrad, 8 bits, error feedback", "bytegrad"),
-    Row("ByteGrad, 4 bits, error feedback", "bytegrad", {"bits": 4}, small=False),
-    Row("ByteGrad, 4 bits in blocks of 128, error feedback", "bytegrad", {"bits": 4, "block": 128}),
+    Row("ByteGrad, 4 bits, error feedback", "bytegrad", {"bits": 4}),
+    Row("ByteGrad, 4 bits in blocks of 512, error feedback", "bytegrad", {"bits": 4, "block": 512}, small=False),
     Row("QAdam, 8 bits", "qadam", optimizer="qadam"),
     Row("QAdam, 1 bit", "qadam", {"bits": 1}, optimizer="qadam", points=1.0),
     # With Adam, weights that are averaged after steps of each rank's own lag on the characters: each rank scales its

@@ -62,6 +62,12 @@ def test_numbers_of_bits_and_the_like_are_whole(kind: Any, settings: dict[str, A
     assert "\n" not in said
 
 
+def test_blocks_of_bytegrad_follow_the_bits_and_can_be_set() -> None:
+    assert (ByteGrad().block, ByteGrad(bits=4).block) == (512, 128)
+    assert ByteGrad(bits=4, block=512).block == 512
+    assert ByteGrad(bits=4) == ByteGrad(bits=4, block=128)  # as attach compares those of the ranks
+
+
 def _disabled(here: Here, algorithm: str) -> None:
     model = ddp(here, "bagua_net", broadcast_buffers=False)
     optimizer = QAdamOptimizer(model.parameters())

@@ -20,31 +20,39 @@ from ._job import Job
 from ._sharded import OnShards
 from ._switchboard import switchboard_of
 
+#: Elements of a block, by bits. With 4 bits in blocks of 512, the small transformer of benchmarks/convergence.py ends
+#: half a point behind exact averages; in blocks of 128, 0.2 points, for 9 % more bytes.
+_BLOCKS = {8: 512, 4: 128}
+
 
 @dataclass(frozen=True)
 class ByteGrad(Algorithm):
     """Averages gradients as codes: 8 bits send a quarter of the bytes of float32, 4 bits an eighth.
 
     Each block of ``block`` elements has a range of its own, so that a layer with small gradients does not lose them
-    beside one with large ones. The error of an averaged element is at most half of the mean of the ranks' steps, plus
-    half of the mean's step; a step is a block's range by 255, or by 15. With ``error_feedback``, what a rank's
-    encoding loses is added to its next gradient, in float32: a copy of the gradients in memory. Parameters of one
-    dimension (biases, norms) stay exact with ``exact_one_dimensional``. A block with a value that is not finite is NaN
-    on all ranks.
+    beside one with large ones: 512 elements, or 128 with 4 bits, whose steps are 17 times as large. The error of an
+    averaged element is at most half of the mean of the ranks' steps, plus half of the mean's step; a step is a block's
+    range by 255, or by 15. With ``error_feedback``, what a rank's encoding loses is added to its next gradient, in
+    float32: a copy of the gradients in memory. Parameters of one dimension (biases, norms) stay exact with
+    ``exact_one_dimensional``. A block with a value that is not finite is NaN on all ranks.
     """
 
     bits: int = 8
-    block: int = 512
+    block: int | None = None
     error_feedback: bool = True
     exact_one_dimensional: bool = True
 
     name: ClassVar[str] = "bytegrad"
 
     def __post_init__(self) -> None:
-        self._compression()  # says what is wrong with them
+        object.__setattr__(self, "block", self._codec().block)  # shown, and the same whether it was said or not
+
+    def _codec(self) -> Codec:
+        block = _BLOCKS.get(self.bits, 512) if self.block is None else self.block
+        return Codec(self.bits, block)  # says what is wrong with them
 
     def _compression(self) -> Compression:
-        return Compression(Codec(self.bits, self.block), self.error_feedback, self.exact_one_dimensional)
+        return Compression(self._codec(), self.error_feedback, self.exact_one_dimensional)
 
     def start(self, job: Job) -> Running:
         return _OnBuckets(self._compression(), job)
