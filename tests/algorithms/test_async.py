@@ -352,8 +352,8 @@ def _rolls_back(here: Here) -> None:
     model, optimizer, comm = _attached(here)
     changed, change = threading.Event(), comm._running.change  # type: ignore[union-attr]
 
-    def waits(copy: torch.Tensor) -> torch.Tensor:
-        changes = change(copy)
+    def waits(copy: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        changes = change(copy, out)
         if changes.isnan().any():  # on all ranks in the same round
             rounds = comm._running._rounds  # type: ignore[union-attr]
             changed.set()

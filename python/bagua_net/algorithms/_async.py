@@ -168,9 +168,10 @@ class _Async(Apart):
 
     # ---- the thread of the rounds ----
 
-    def copied(self) -> torch.Tensor:
+    def copied(self, copy: torch.Tensor | None) -> torch.Tensor:
+        """In the one of the round before."""
         with self._turns:
-            return self._weights.copy()
+            return self._weights.copy(copy)
 
     def statuses(self, own: _Status) -> list[_Status]:
         """By rank."""
@@ -179,9 +180,9 @@ class _Async(Apart):
         dist.all_reduce(told, group=self._job.own)
         return [_Status(int(each)) for each in told.tolist()]
 
-    def change(self, copy: torch.Tensor) -> torch.Tensor:
+    def change(self, copy: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """What the mean of all ranks' copies differs from this rank's."""
-        return self._mean(copy.clone()).sub_(copy)
+        return self._mean(out.copy_(copy)).sub_(copy)
 
     def add(self, change: torch.Tensor) -> None:
         with self._turns:
@@ -269,15 +270,16 @@ class _Rounds(threading.Thread):
             self._of.group_is_spent()
 
     def _average(self) -> None:
+        copy = change = None
         while True:
-            copy = self._alone(self._of.copied)
+            copy = self._alone(partial(self._of.copied, copy))
             statuses = self._of.statuses(self._status())
             if copy is None or any(statuses):
                 self._last = statuses
                 if _Status.IS_DROPPED in statuses:
                     self._of.group_is_spent()
                 return
-            change = self._of.change(copy)
+            change = self._of.change(copy, torch.empty_like(copy) if change is None else change)
             self._alone(partial(self._of.add, change))
             if self._failure is None:
                 self._stopped.wait(self._interval)

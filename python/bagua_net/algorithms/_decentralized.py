@@ -13,7 +13,9 @@ import torch
 
 from ._algorithm import Algorithm, Running
 from ._job import Job, Training
-from ._messages import exchanged
+from ._messages import Exchange
+from ._pieces import pieces
+from ._rooms import Rooms
 from ._settings import check_whole
 from ._weights import Apart, check_apart
 
@@ -67,6 +69,8 @@ class _Decentralized(Apart):
     def __init__(self, how: Decentralized, job: Job) -> None:
         super().__init__(job, how.name)
         self._how = how
+        self._copy: torch.Tensor | None = None  # of the weights; the runner makes an average of it
+        self._rooms = Rooms()  # the runner's
         self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
         self._versions: list[int] = []  # of the parameters, when the average began
         self._in_step = False  # the average of this step is in the weights
@@ -84,13 +88,16 @@ class _Decentralized(Apart):
         """Once in a step of the optimizer, whatever the number of forward passes."""
         if self._average is None and self._steps % self._how.interval == 0:
             call = self._mean if self._how.peers == "all" else partial(self._half, self._steps // self._how.interval)
-            flat, self._versions = self._weights.copy(), self._weights.versions(but=self._scaled)
-            self._average = self._job.runner.post(lambda: call(flat))
+            self._copy, self._versions = self._weights.copy(self._copy), self._weights.versions(but=self._scaled)
+            self._average = self._job.runner.post(partial(call, self._copy))
 
     def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
-        (other,) = exchanged(flat, [peer_of(self._job.rank, step, self._job.size)], self._job.own)
+        other = self._rooms.take("other", flat.numel(), flat.dtype, flat.device)
+        Exchange(flat, [other], [peer_of(self._job.rank, step, self._job.size)], self._job.own).wait()
         self._count(flat.nbytes)
-        return flat.add_(other).div_(2)
+        for own, others in pieces(flat, other):
+            own.add_(others).div_(2)
+        return flat
 
     def _on_gradients(self) -> None:
         if self._in_step:
@@ -125,6 +132,7 @@ class _Decentralized(Apart):
 
     def _on_pause(self) -> None:
         self._drop()
+        self._copy, self._rooms = None, Rooms()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._drop()

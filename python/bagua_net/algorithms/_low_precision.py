@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,10 +13,14 @@ import torch
 from ._algorithm import Algorithm, Running
 from ._codec import Codec
 from ._job import Job, Training
-from ._messages import exchanged
+from ._messages import Exchange
 from ._pieces import pieces
+from ._rooms import Rooms
 from ._settings import check_whole
 from ._weights import Apart, all_have_state, check_apart, check_float32
+
+#: Elements whose codes are sent while the next ones are encoded, about.
+_CHUNK = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class _Ring(Apart):
         super().__init__(job, how.name)
         self._interval = how.interval
         self._codec = Codec(how.bits, how.block)
+        self._chunk = max(_CHUNK // how.block, 1) * how.block
+        self._copy: torch.Tensor | None = None  # of the weights; the runner changes it
+        self._rooms = Rooms()  # the runner's
         left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size
         self._neighbours = [left, right] if job.size > 2 else [left] * (job.size - 1)
         self._own = self._left = self._right = torch.empty(0)
@@ -70,36 +78,52 @@ class _Ring(Apart):
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, replicas of the neighbours' weights as they are: those may differ from this rank's."""
         if not all_have_state(self._has_replicas, self._job.own, self._job.device):
-            self._own = weights
-            self._left, self._right = (each.clone() for each in self._from_neighbours(weights))
+            theirs = [torch.empty_like(weights) for _ in self._neighbours]
+            Exchange(weights, theirs, self._neighbours, self._job.own).wait()
+            self._count(len(theirs) * weights.nbytes)
+            self._own, (self._left, right) = weights, _left_and_right(theirs or [weights.clone()])
+            self._right = right.clone() if right is self._left else right
         return self._own
-
-    def _from_neighbours(self, mine: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Theirs of the left and of the right, which are one rank if there are two, and this one if it is alone."""
-        theirs = exchanged(mine, self._neighbours, self._job.own) or [mine]
-        self._count(len(self._neighbours) * mine.nbytes)
-        return theirs[0], theirs[-1]
 
     def _on_step(self) -> None:
         if self._steps % self._interval:
             return
-        x = self._weights.copy()
-        self._weights.set(self._job.runner.post(lambda: self._drawn(x)).wait())
+        self._copy = self._weights.copy(self._copy)
+        self._weights.set(self._job.runner.post(partial(self._drawn, self._copy)).wait())
 
     def _drawn(self, x: torch.Tensor) -> torch.Tensor:
-        for change, left, right, own in pieces(x, self._left, self._right, self._own):
-            change.add_(left.add(right).sub_(own, alpha=5).div_(3))
-        code = self._codec.encode(x)
-        left, right = self._from_neighbours(code)
-        # As the neighbours do it with this code: the same operations, for the same bits.
-        self._codec.decode_add(code, self._own)
-        self._codec.decode_add(left, self._left)
-        self._codec.decode_add(right, self._right)
+        """Codes of a chunk are on their way while the next one is encoded, and while the one before is decoded."""
+        replicas = (self._own, self._left, self._right)
+        under_way = []
+        for number, (change, *of) in enumerate(zip(*(each.split(self._chunk) for each in (x, *replicas)), strict=True)):
+            mine, *theirs = self._codes(number, change.numel())
+            self._encode(change, of, mine)
+            exchange = Exchange(mine, theirs, self._neighbours, self._job.own)
+            under_way.append((exchange, of, (mine, *_left_and_right(theirs or [mine]))))
+        for exchange, of, codes in under_way:
+            exchange.wait()
+            for replica, code in zip(of, codes, strict=True):  # by the same operations as on the neighbours
+                self._codec.decode_add(code, replica)
+        self._count(len(self._neighbours) * sum(codes[0].nbytes for _, _, codes in under_way))
         return self._own
+
+    def _encode(self, x: torch.Tensor, replicas: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        for change, own, left, right in pieces(x, *replicas):
+            change.add_(left.add(right).sub_(own, alpha=5).div_(3))
+        self._codec.encode(x, out)
+
+    def _codes(self, number: int, count: int) -> list[torch.Tensor]:
+        """Of a chunk: this rank's, and those of each neighbour. They stay until the next exchange."""
+        each, (chunks, rest) = self._codec.nbytes(self._chunk), divmod(self._weights.elements, self._chunk)
+        room = chunks * each + self._codec.nbytes(rest)
+        here = slice(number * each, number * each + self._codec.nbytes(count))
+        names = ("own", *map(str, self._neighbours))
+        return [self._rooms.take(name, room, torch.uint8, self._job.device)[here] for name in names]
 
     def _on_pause(self) -> None:
         """The weights will be others when it ends."""
         self._own = self._left = self._right = torch.empty(0)
+        self._copy, self._rooms = None, Rooms()
         self._has_replicas = self._begun = False
 
     def _replicas(self) -> dict[str, torch.Tensor]:
@@ -117,3 +141,8 @@ class _Ring(Apart):
         if loaded:
             self._own, self._left, self._right = loaded.values()
         super().load_state_dict(state)
+
+
+def _left_and_right(theirs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which are one rank if there are two, and this one if it is alone."""
+    return theirs[0], theirs[-1]

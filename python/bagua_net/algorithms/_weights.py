@@ -34,8 +34,9 @@ class Weights:
         self.elements = sum(self._sizes)
         self.dtype = reduce(torch.promote_types, (each.dtype for each in self._parameters.values()), torch.float32)
 
-    def copy(self) -> torch.Tensor:
-        return torch.cat([each.data.reshape(-1).to(self.dtype) for each in self._parameters.values()])
+    def copy(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """In a copy that was made before, or in a new tensor: new pages at each step cost more than what is copied."""
+        return torch.cat([each.data.reshape(-1).to(self.dtype) for each in self._parameters.values()], out=out)
 
     def versions(self, but: Collection[nn.Parameter]) -> list[int]:
         """Of each parameter but those. A change by somebody else has another one, unless it is through ``data``."""
