@@ -206,9 +206,72 @@ def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
     return handled.is_set()
 
 
+class _LateReturns:
+    """The library, where an operation that is over keeps a thread, but not the main one, until it is told to return."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.over, self.returns = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._library, name)
+        if name != "bnet_queue_run" or threading.current_thread() is threading.main_thread():
+            return found
+
+        def late(*arguments: Any) -> Any:
+            rc = found(*arguments)
+            self.over.set()
+            assert self.returns.wait(30)
+            return rc
+
+        return late
+
+
+def ended_by_a_signal_after_another_thread(here: Here) -> bool:
+    """As above, and another thread returns from its operation after the main one has begun."""
+    group = dist.new_group()
+    dist.barrier(group)
+    if here.rank != 0:
+        dist.barrier(group)
+        here.hear("signalled")
+        refusal(lambda: dist.barrier(group))
+        dist.destroy_process_group(group)
+        return True
+    late = group._collectives._lib = _LateReturns(group._collectives._lib)
+    main, handled = threading.get_ident(), threading.Event()
+
+    def end(*_: Any) -> None:
+        dist.destroy_process_group(group)
+        handled.set()
+
+    def send_signal() -> None:
+        while not _in_the_library(main):
+            time.sleep(_PAUSE)
+        late.returns.set()
+        other.join()
+        signal.pthread_kill(main, signal.SIGUSR1)
+        here.say("signalled")
+
+    before = signal.signal(signal.SIGUSR1, end)
+    other = threading.Thread(target=dist.barrier, args=(group,))
+    thread = threading.Thread(target=send_signal)
+    other.start()
+    assert late.over.wait(30)
+    thread.start()
+    refusal(lambda: dist.barrier(group))
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+    return handled.is_set()
+
+
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_handler_of_a_signal_destroys_the_group(ranks: Ranks) -> None:
     assert ranks.run(ended_by_a_signal, False, seconds=40) == [True, True]
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_a_handler_destroys_the_group_after_an_operation_of_another_thread(ranks: Ranks) -> None:
+    assert ranks.run(ended_by_a_signal_after_another_thread, seconds=40) == [True, True]
 
 
 def test_a_handler_destroys_the_group_while_a_thread_waits_for_ends() -> None:

@@ -38,7 +38,7 @@ class Collectives:
         self._joined = False
         self._missing = ""  # why the other ranks were not found
         self._ended = f"bagua_net {label} was shut down; make a new group"
-        self._inline: int | None = None  # the thread that runs its own operation
+        self._inline = False  # the thread that runs signal handlers is in an operation of its own
         self.timeout_s = timeout_s
 
     # ---- operations ----
@@ -98,12 +98,15 @@ class Collectives:
         return RuntimeError(self._ended)
 
     def _run_here(self, queue: Any, operation: Any, limit: float, ticket: Ticket) -> int:
-        before, out = self._inline, library.ffi.cast("bnet_ticket_t **", ctypes.addressof(ticket))
+        out = library.ffi.cast("bnet_ticket_t **", ctypes.addressof(ticket))
+        here, before = _interrupt.runs_handlers(), self._inline
         try:
-            self._inline = threading.get_ident()
+            if here:
+                self._inline = True
             return int(self._lib.bnet_queue_run(queue, operation, limit, _interrupt.callback(), out))
         finally:
-            self._inline = before
+            if here:
+                self._inline = before
 
     def _wait_for_ends(self, seen: int) -> int:
         ended = self._handle.use(self._lib.bnet_queue_ended, seen)
@@ -164,7 +167,7 @@ class Collectives:
 
     def _drain(self, queue: Any) -> None:
         self._lib.bnet_queue_close(queue)
-        if self._inline != threading.get_ident():
+        if not (self._inline and _interrupt.runs_handlers()):
             while self._lib.bnet_queue_drain(queue, _SLICE_S) != 0:
                 pass
             self.reporter.close()

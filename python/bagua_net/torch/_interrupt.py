@@ -26,9 +26,14 @@ def _make() -> Any:
     return library.ffi.callback("int(void)", lambda: 0, error=1, onerror=_keep)
 
 
+def runs_handlers() -> bool:
+    """Does the calling thread run signal handlers? Only the main one does."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def callback() -> Any:
-    """For ``bnet_queue_run``; NULL on every thread but the main one, which runs no handlers."""
-    return _make() if threading.current_thread() is threading.main_thread() else library.ffi.NULL
+    """For ``bnet_queue_run``; NULL on a thread that runs no handlers."""
+    return _make() if runs_handlers() else library.ffi.NULL
 
 
 def raised() -> BaseException | None:
