@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -11,6 +11,15 @@ from benchmarks.networks import namespaces, wan
 from benchmarks.report import machine
 
 LONG_LINE = "20 ms, 0.1 % lost"
+#: The rates of flow classes in Mbit/s, by network; none: no caps. A hash of a connection's ports decides among several,
+#: as among the paths of a network.
+CLASSES: dict[str, tuple[int, ...]] = {
+    "100 Mbit/s": (100,),
+    "1 Gbit/s": (1000,),
+    "10 Gbit/s": (10000,),
+    "no caps": (),
+    "unequal classes": (100, 200, 400, 300),
+}
 
 Network = Callable[[], AbstractContextManager[namespaces.Hosts]]
 
@@ -39,15 +48,10 @@ def _long_line(relay: Path) -> Network:
 
 def networks(relay: Path) -> dict[str, Network]:
     """By name. ``relay``: the measuring track's program of the long line."""
-    return {
-        "100 Mbit/s": _shaped(100),
-        "1 Gbit/s": _shaped(1000),
-        "10 Gbit/s": _shaped(10000),
-        "no caps": _shaped(),
-        "unequal classes": _shaped(*UNEQUAL),
-        LONG_LINE: _long_line(relay),
-    }
+    return {name: _shaped(*classes) for name, classes in CLASSES.items()} | {LONG_LINE: _long_line(relay)}
 
 
-#: A hash of a connection's ports decides among them, as among the paths of a network.
-UNEQUAL: Sequence[int] = (100, 200, 400, 300)
+def least_seconds(network: str, sent: float) -> float | None:
+    """That the flow classes need for so many bytes of one host. None: the network has no caps."""
+    classes = CLASSES.get(network)
+    return sent / 1e9 / namespaces.capacity(classes) if classes else None

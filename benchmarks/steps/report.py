@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.steps.networks import least_seconds
+
 Reading = dict[str, Any]
 
 _CELL = ("model", "network", "ranks")
@@ -87,16 +89,24 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _table(cell: Sequence[Reading]) -> list[str]:
-    out = ["| | s a step | × gloo plain | × bagua_net plain | MB sent | processor s |", "|---|---|---|---|---|---|"]
+    out = [
+        "| | s a step | × gloo plain | × bagua_net plain | MB sent | network s | processor s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for side in dict.fromkeys(each["side"] for each in sorted(cell, key=_pair)):
         here = [each for each in cell if each["side"] == side]
         factors = [_factor(speedup(cell, side, f"{rival} plain")) for rival in ("gloo", "bagua_net")]
+        sent = median(each["sent"] for each in here)
         out.append(
-            f"| {side} | {_spread([each['seconds'] for each in here])} | {' | '.join(factors)} | "
-            f"{median(each['sent'] for each in here) / 1e6:.4g} | "
-            f"{median(each['processor_s'] for each in here):.3g} |"
+            f"| {side} | {_spread([each['seconds'] for each in here])} | {' | '.join(factors)} | {sent / 1e6:.4g} | "
+            f"{_least(cell[0]['network'], sent)} | {median(each['processor_s'] for each in here):.3g} |"
         )
     return out
+
+
+def _least(network: str, sent: float) -> str:
+    seconds = least_seconds(network, sent)
+    return "–" if seconds is None else f"{seconds:.3g}"
 
 
 def _regret_rows(name: tuple[Any, ...], cell: Sequence[Reading]) -> Iterator[str]:
@@ -142,8 +152,9 @@ def render(heads: Sequence[dict[str, Any]], readings: Sequence[Reading]) -> str:
         "",
         "Ranks on two hosts train a model that has the parameters of a known one; its backward pass takes a fixed time "
         "and no processor. All sides are read in the same processes, in alternation. A value is that of a step: its "
-        "time on the slowest rank with the optimizer's, what the first host has sent, and the processor time of all "
-        "ranks. Medians with [min–max]; ratios are medians of the ratio within a pair; a loss is bold.",
+        "time on the slowest rank with the optimizer's, what the first host has sent, the time that the network's caps "
+        "need for it, and the processor time of all ranks. Medians with [min–max]; ratios are medians of the ratio "
+        "within a pair; a loss is bold.",
         "",
         *map(_run, heads),
     ]

@@ -121,7 +121,17 @@ def test_ratios_are_taken_within_pairs() -> None:
 
 def test_a_loss_is_bold() -> None:
     text = report.render([], _cell(("gloo plain", 4.0, 4.0), ("bagua_net ByteGrad 8", 8.0, 8.0)))
-    assert "| bagua_net ByteGrad 8 | 8 [8–8] | **0.50** | – | 1 | 1 |" in text
+    assert "| bagua_net ByteGrad 8 | 8 [8–8] | **0.50** | – | 1 | 0.00836 | 1 |" in text
+
+
+def test_the_network_s_own_time_is_that_of_all_its_classes() -> None:
+    from benchmarks.steps.networks import least_seconds
+
+    sent = 1e9 * 1448 / 1514 / 8  # with the frames' headers, a gigabit
+    assert least_seconds("10 Gbit/s", sent) == pytest.approx(0.1)
+    assert least_seconds("unequal classes", sent) == pytest.approx(1)
+    assert least_seconds("no caps", sent) is None
+    assert least_seconds("20 ms, 0.1 % lost", sent) is None
 
 
 def _auto(chosen: str, *seconds: tuple[str, float, float]) -> list[report.Reading]:
