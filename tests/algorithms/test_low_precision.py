@@ -53,8 +53,11 @@ def _replica(comm: Attachment, name: str) -> torch.Tensor:
     return torch.cat([each.reshape(-1) for each in comm.state_dict()["state"][name].values()])
 
 
-def _keeps_replicas(here: Here, backend: str, bits: int) -> None:
+def _keeps_replicas(here: Here, backend: str, bits: int, chunk: int) -> list[float]:
+    """The weights at the end. chunk: as many elements travel in a message; 0: all of them."""
     model, optimizer, comm = _attached(here, backend, bits=bits)
+    if chunk:
+        comm._running._chunk = chunk  # type: ignore[union-attr]
     for step in range(5):
         _step(here, model, optimizer, step)
         own = _of_all(here, _replica(comm, "own"))
@@ -65,12 +68,14 @@ def _keeps_replicas(here: Here, backend: str, bits: int) -> None:
     neighbours, elements = min(here.size - 1, 2), own.size(1)
     assert comm.stats()["bytes"] < neighbours * elements * (4 + 5 * 1.2), "the weights themselves were sent"
     comm.detach()
+    return list(_weights(model).tolist())
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_neighbours_replica_has_the_bits_of_the_weights(ranks: Ranks, backend: str, bits: int) -> None:
-    ranks.run(_keeps_replicas, backend, bits)
+    whole, *in_chunks = (ranks.run(_keeps_replicas, backend, bits, chunk) for chunk in (0, 64, 192))
+    assert in_chunks == [whole, whole]
 
 
 def _comes_together(here: Here) -> None:

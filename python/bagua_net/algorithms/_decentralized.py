@@ -69,7 +69,7 @@ class _Decentralized(Apart):
     def __init__(self, how: Decentralized, job: Job) -> None:
         super().__init__(job, how.name)
         self._how = how
-        self._copy: torch.Tensor | None = None  # of the weights; the runner makes an average of it
+        self._room: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
         self._rooms = Rooms()  # the runner's
         self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
         self._versions: list[int] = []  # of the parameters, when the average began
@@ -88,8 +88,9 @@ class _Decentralized(Apart):
         """Once in a step of the optimizer, whatever the number of forward passes."""
         if self._average is None and self._steps % self._how.interval == 0:
             call = self._mean if self._how.peers == "all" else partial(self._half, self._steps // self._how.interval)
-            self._copy, self._versions = self._weights.copy(self._copy), self._weights.versions(but=self._scaled)
-            self._average = self._job.runner.post(partial(call, self._copy))
+            room, self._room = self._room, None
+            flat, self._versions = self._weights.copy(room), self._weights.versions(but=self._scaled)
+            self._average = self._job.runner.post(partial(call, flat))
 
     def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
         other = self._rooms.take("other", flat.numel(), flat.dtype, flat.device)
@@ -108,6 +109,7 @@ class _Decentralized(Apart):
             mean = average.wait()
             self._warn_of_changes()
             self._weights.set(mean)
+            self._room = mean
         self._in_step = True
 
     def _warn_of_changes(self) -> None:
@@ -132,7 +134,7 @@ class _Decentralized(Apart):
 
     def _on_pause(self) -> None:
         self._drop()
-        self._copy, self._rooms = None, Rooms()
+        self._room, self._rooms = None, Rooms()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._drop()

@@ -59,7 +59,7 @@ class _Ring(Apart):
         self._interval = how.interval
         self._codec = Codec(how.bits, how.block)
         self._chunk = max(_CHUNK // how.block, 1) * how.block
-        self._copy: torch.Tensor | None = None  # of the weights; the runner changes it
+        self._room: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
         self._rooms = Rooms()  # the runner's
         left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size
         self._neighbours = [left, right] if job.size > 2 else [left] * (job.size - 1)
@@ -88,8 +88,10 @@ class _Ring(Apart):
     def _on_step(self) -> None:
         if self._steps % self._interval:
             return
-        self._copy = self._weights.copy(self._copy)
-        self._weights.set(self._job.runner.post(partial(self._drawn, self._copy)).wait())
+        room, self._room = self._room, None
+        x = self._weights.copy(room)
+        self._weights.set(self._job.runner.post(partial(self._drawn, x)).wait())
+        self._room = x
 
     def _drawn(self, x: torch.Tensor) -> torch.Tensor:
         """Codes of a chunk are on their way while the next one is encoded, and while the one before is decoded."""
@@ -123,7 +125,7 @@ class _Ring(Apart):
     def _on_pause(self) -> None:
         """The weights will be others when it ends."""
         self._own = self._left = self._right = torch.empty(0)
-        self._copy, self._rooms = None, Rooms()
+        self._room, self._rooms = None, Rooms()
         self._has_replicas = self._begun = False
 
     def _replicas(self) -> dict[str, torch.Tensor]:
