@@ -144,7 +144,26 @@ def _has_an_interval(here: Here) -> None:
     comm.detach()
 
 
-@pytest.mark.parametrize("what", [_resumes, _pauses, _has_an_interval])
+def _fails_between_chunks(here: Here) -> None:
+    """Replicas of which a part has grown are not saved: those of another rank might have grown elsewhere."""
+    model, optimizer, comm = _attached(here, "gloo")
+    _step(here, model, optimizer, 0)
+    assert "own" in comm.state_dict()["state"]
+    running: Any = comm._running
+    end, calls = running._end, iter((True, False))
+
+    def end_once(chunk: Any) -> None:
+        end(chunk)
+        if not next(calls):
+            raise RuntimeError("a rank is gone")
+
+    running._chunk, running._end = 64, end_once
+    assert "a rank is gone" in refusal(lambda: _step(here, model, optimizer, 1))
+    assert "own" not in comm.state_dict()["state"]
+    comm.detach()
+
+
+@pytest.mark.parametrize("what", [_resumes, _pauses, _has_an_interval, _fails_between_chunks])
 def test_what_training_does_besides_plain_steps(two: Ranks, four: Ranks, what: Callable[[Here], None]) -> None:
     two.run(what)
     four.run(what)

@@ -168,10 +168,11 @@ class _Async(Apart):
 
     # ---- the thread of the rounds ----
 
-    def copied(self, copy: torch.Tensor | None) -> torch.Tensor:
-        """In the one of the round before."""
+    def copied(self, copy: torch.Tensor | None, change: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy of the weights, and a tensor for their change: those of the round before, if there are any."""
         with self._turns:
-            return self._weights.copy(copy)
+            copy = self._weights.copy(copy)
+        return copy, torch.empty_like(copy) if change is None else change
 
     def statuses(self, own: _Status) -> list[_Status]:
         """By rank."""
@@ -270,19 +271,18 @@ class _Rounds(threading.Thread):
             self._of.group_is_spent()
 
     def _average(self) -> None:
-        copy = change = None
+        copied = self._alone(partial(self._of.copied, None, None))
         while True:
-            copy = self._alone(partial(self._of.copied, copy))
             statuses = self._of.statuses(self._status())
-            if copy is None or any(statuses):
+            if copied is None or any(statuses):
                 self._last = statuses
                 if _Status.IS_DROPPED in statuses:
                     self._of.group_is_spent()
                 return
-            change = self._of.change(copy, torch.empty_like(copy) if change is None else change)
-            self._alone(partial(self._of.add, change))
+            self._alone(partial(self._of.add, self._of.change(*copied)))
             if self._failure is None:
                 self._stopped.wait(self._interval)
+            copied = self._alone(partial(self._of.copied, *copied))
 
     def _alone(self, call: Callable[[], _Result]) -> _Result | None:
         """Something that no other rank takes part in. None: it has failed, now or before."""

@@ -20,20 +20,20 @@ from ._job import Job
 from ._sharded import OnShards
 from ._switchboard import switchboard_of
 
-#: Elements of a block, by bits. With 4 bits in blocks of 512, the small transformer of benchmarks/convergence.py ends
-#: half a point behind exact averages; in blocks of 128, 0.2 points, for 9 % more bytes.
-_BLOCKS = {8: 512, 4: 128}
+#: Elements of a block. With 4 bits in blocks of 512, the small transformer of benchmarks/convergence.py ends half a
+#: point behind exact averages; in blocks of 128, 0.2 points, for 9 % more bytes.
+_BLOCK, _BLOCK_OF_4_BITS = 512, 128
 
 
 @dataclass(frozen=True)
 class ByteGrad(Algorithm):
-    """Averages gradients as codes: 8 bits send a quarter of the bytes of float32, 4 bits an eighth.
+    """Averages gradients as codes: 8 bits send a quarter of the bytes of float32, 4 bits a seventh.
 
     Each block of ``block`` elements has a range of its own, so that a layer with small gradients does not lose them
-    beside one with large ones: 512 elements, or 128 with 4 bits, whose steps are 17 times as large. The error of an
-    averaged element is at most half of the mean of the ranks' steps, plus half of the mean's step; a step is a block's
-    range by 255, or by 15. With ``error_feedback``, what a rank's encoding loses is added to its next gradient, in
-    float32: a copy of the gradients in memory. Parameters of one dimension (biases, norms) stay exact with
+    beside one with large ones; None: 512 elements, or 128 with 4 bits, whose steps are 17 times as large. The error of
+    an averaged element is at most half of the mean of the ranks' steps, plus half of the mean's step; a step is a
+    block's range by 255, or by 15. With ``error_feedback``, what a rank's encoding loses is added to its next gradient,
+    in float32: a copy of the gradients in memory. Parameters of one dimension (biases, norms) stay exact with
     ``exact_one_dimensional``. A block with a value that is not finite is NaN on all ranks.
     """
 
@@ -45,11 +45,14 @@ class ByteGrad(Algorithm):
     name: ClassVar[str] = "bytegrad"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "block", self._codec().block)  # shown, and the same whether it was said or not
+        self._codec()  # says what is wrong with them
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"block": self._codec().block}
 
     def _codec(self) -> Codec:
-        block = _BLOCKS.get(self.bits, 512) if self.block is None else self.block
-        return Codec(self.bits, block)  # says what is wrong with them
+        block = _BLOCK_OF_4_BITS if self.bits == 4 else _BLOCK
+        return Codec(self.bits, block if self.block is None else self.block)
 
     def _compression(self) -> Compression:
         return Compression(self._codec(), self.error_feedback, self.exact_one_dimensional)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -19,8 +20,9 @@ from ._rooms import Rooms
 from ._settings import check_whole
 from ._weights import Apart, all_have_state, check_apart, check_float32
 
-#: Elements whose codes are sent while the next ones are encoded, about.
-_CHUNK = 1 << 23
+#: Elements of a chunk, about, whose codes are a message, and chunks whose codes may be on their way: with 8 bits 32 MB,
+#: more than a line of 20 ms and 10 Gbit/s holds.
+_CHUNK, _UNDER_WAY = 1 << 23, 4
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class LowPrecisionDecentralized(Algorithm):
     Each rank keeps replicas of what its neighbours' weights are as codes tell: w of its own, l and r of theirs. After
     the optimizer has made x of w, z = x + (l + r - 5 w) / 3 is encoded; w, and the neighbours' replica of it, grow by
     what the code decodes to, and the weights are w from then on. So replicas are the same bits on both ranks. They
-    take 12 bytes for each element. ``interval``: exchange in every so many steps.
+    take 12 bytes for each element, and a copy of the weights 4. ``interval``: exchange in every so many steps.
     """
 
     bits: int = 8
@@ -58,7 +60,7 @@ class _Ring(Apart):
         super().__init__(job, how.name)
         self._interval = how.interval
         self._codec = Codec(how.bits, how.block)
-        self._chunk = max(_CHUNK // how.block, 1) * how.block
+        self._chunk = _CHUNK // how.block * how.block
         self._room: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
         self._rooms = Rooms()  # the runner's
         left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size
@@ -90,37 +92,46 @@ class _Ring(Apart):
             return
         room, self._room = self._room, None
         x = self._weights.copy(room)
+        self._has_replicas = False  # should this fail, some chunks of them will have grown
         self._weights.set(self._job.runner.post(partial(self._drawn, x)).wait())
-        self._room = x
+        self._room, self._has_replicas = x, True
 
     def _drawn(self, x: torch.Tensor) -> torch.Tensor:
-        """Codes of a chunk are on their way while the next one is encoded, and while the one before is decoded."""
-        replicas = (self._own, self._left, self._right)
-        under_way = []
-        for number, (change, *of) in enumerate(zip(*(each.split(self._chunk) for each in (x, *replicas)), strict=True)):
-            mine, *theirs = self._codes(number, change.numel())
-            self._encode(change, of, mine)
-            exchange = Exchange(mine, theirs, self._neighbours, self._job.own)
-            under_way.append((exchange, of, (mine, *_left_and_right(theirs or [mine]))))
-        for exchange, of, codes in under_way:
-            exchange.wait()
-            for replica, code in zip(of, codes, strict=True):  # by the same operations as on the neighbours
-                self._codec.decode_add(code, replica)
-        self._count(len(self._neighbours) * sum(codes[0].nbytes for _, _, codes in under_way))
+        """In chunks: a chunk is encoded while the codes of those before it are on their way."""
+        under_way: deque[_Chunk] = deque()
+        for number, parts in enumerate(self._chunks(x)):
+            if len(under_way) == _UNDER_WAY:
+                self._end(under_way.popleft())
+            under_way.append(self._begin_chunk(number % _UNDER_WAY, *parts))
+        while under_way:
+            self._end(under_way.popleft())
+        self._count(len(self._neighbours) * self._codec.nbytes(x.numel()))
         return self._own
 
-    def _encode(self, x: torch.Tensor, replicas: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def _chunks(self, x: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Of x and the replicas, in the order of own, left and right. A chunk is whole blocks."""
+        vectors = (x, self._own, self._left, self._right)
+        return zip(*(each.split(self._chunk) for each in vectors), strict=True)
+
+    def _begin_chunk(self, place: int, x: torch.Tensor, *replicas: torch.Tensor) -> _Chunk:
         for change, own, left, right in pieces(x, *replicas):
             change.add_(left.add(right).sub_(own, alpha=5).div_(3))
-        self._codec.encode(x, out)
+        mine, *theirs = self._codes(place, x.numel())
+        self._codec.encode(x, mine)
+        exchange = Exchange(mine, theirs, self._neighbours, self._job.own)
+        return _Chunk(exchange, replicas, (mine, *_left_and_right(theirs or [mine])))
 
-    def _codes(self, number: int, count: int) -> list[torch.Tensor]:
-        """Of a chunk: this rank's, and those of each neighbour. They stay until the next exchange."""
-        each, (chunks, rest) = self._codec.nbytes(self._chunk), divmod(self._weights.elements, self._chunk)
-        room = chunks * each + self._codec.nbytes(rest)
-        here = slice(number * each, number * each + self._codec.nbytes(count))
-        names = ("own", *map(str, self._neighbours))
+    def _codes(self, place: int, count: int) -> list[torch.Tensor]:
+        """Room for those of a chunk: this rank's, and each neighbour's."""
+        each, whole = (self._codec.nbytes(elements) for elements in (self._chunk, self._weights.elements))
+        here = slice(place * each, place * each + self._codec.nbytes(count))
+        names, room = ("own", *map(str, self._neighbours)), min(_UNDER_WAY * each, whole)
         return [self._rooms.take(name, room, torch.uint8, self._job.device)[here] for name in names]
+
+    def _end(self, chunk: _Chunk) -> None:
+        chunk.exchange.wait()
+        for replica, code in zip(chunk.replicas, chunk.codes, strict=True):  # by the same operations as the neighbours
+            self._codec.decode_add(code, replica)
 
     def _on_pause(self) -> None:
         """The weights will be others when it ends."""
@@ -145,6 +156,17 @@ class _Ring(Apart):
         super().load_state_dict(state)
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """Codes on their way, of a part of the weights."""
+
+    exchange: Exchange
+    replicas: Sequence[torch.Tensor]
+    """Own, left and right."""
+    codes: Sequence[torch.Tensor]
+    """What each of the replicas grows by."""
+
+
 def _left_and_right(theirs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which are one rank if there are two, and this one if it is alone."""
+    """Of the left and of the right neighbour, which is one rank if there are two, and this one if it is alone."""
     return theirs[0], theirs[-1]

@@ -36,7 +36,11 @@ class Weights:
 
     def copy(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """In a copy that was made before, or in a new tensor: new pages at each step cost more than what is copied."""
-        return torch.cat([each.data.reshape(-1).to(self.dtype) for each in self._parameters.values()], out=out)
+        if out is None:
+            out = torch.empty(self.elements, dtype=self.dtype, device=next(iter(self._parameters.values())).device)
+        for parameter, part in self._parts(out):
+            part.copy_(parameter.data)
+        return out
 
     def versions(self, but: Collection[nn.Parameter]) -> list[int]:
         """Of each parameter but those. A change by somebody else has another one, unless it is through ``data``."""
