@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The thread that runs an algorithm's collectives, when the process ends."""
+"""The threads that run an algorithm's collectives, when the process ends."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 _ENDS_AT_ONCE = """
 import threading, time, torch
@@ -23,7 +25,23 @@ print(float(future.wait()))
 """
 
 
-def test_a_process_that_ends_at_once_is_not_aborted() -> None:
+_ENDS_BESIDE_ROUNDS = """
+import torch, torch.distributed as dist
+from bagua_net.algorithms import AsyncModelAverage, attach
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1000, 1000), broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters())
+attach(model, optimizer, AsyncModelAverage(interval_ms=0))
+model(torch.ones(1, 1000)).sum().backward()
+optimizer.step()  # averages from here on, without an end
+print(1.0)
+"""
+
+
+@pytest.mark.parametrize("program", [_ENDS_AT_ONCE, _ENDS_BESIDE_ROUNDS], ids=["worker", "rounds"])
+def test_a_process_that_ends_at_once_is_not_aborted(program: str) -> None:
     """A thread that comes back from C++ while Python shuts down is ended there, which C++ does not survive."""
-    done = subprocess.run([sys.executable, "-c", _ENDS_AT_ONCE], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1.0\n", "")

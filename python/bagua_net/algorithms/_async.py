@@ -10,6 +10,7 @@ What can fail on one rank alone happens between two messages, so that the others
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import weakref
@@ -27,6 +28,7 @@ from ._job import Job, Training
 from ._settings import check_whole
 from ._switchboard import refuse_join
 from ._weights import Apart, check_apart
+from ._worker import PATIENCE_S
 
 _log = logging.getLogger("bagua_net.algorithms")
 _Result = TypeVar("_Result")
@@ -263,12 +265,15 @@ class _Rounds(threading.Thread):
     # ---- this thread ----
 
     def run(self) -> None:
+        _running.add(self)
         try:
             with torch.no_grad(), torch.cuda.stream(self._stream):
                 self._average()
         except BaseException as error:  # whatever it is, it belongs to the training loop
             self._failure = error
             self._of.group_is_spent()
+        finally:
+            _running.discard(self)
 
     def _average(self) -> None:
         copied = self._alone(partial(self._of.copied, None, None))
@@ -299,6 +304,20 @@ class _Rounds(threading.Thread):
         if self._dropped:
             return _Status.IS_DROPPED
         return _Status.STOPS if self._stopped.is_set() else _Status.GOES_ON
+
+
+#: Those of all models.
+_running: set[_Rounds] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """As the workers end. Ranks that go on learn that this one is gone, if a round of theirs comes in time."""
+    running = list(_running)
+    for rounds in running:
+        rounds.drop()
+    for rounds in running:
+        rounds.join(PATIENCE_S)
 
 
 class _Turns:

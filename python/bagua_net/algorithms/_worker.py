@@ -19,7 +19,7 @@ _Calls = queue.SimpleQueue["tuple[_Call, torch.futures.Future[_Outcome]] | None"
 #: The threads of all workers, and what each takes its calls from.
 _running: dict[threading.Thread, _Calls] = {}
 #: Seconds that the end of the process waits for a thread, which may wait for another rank.
-_PATIENCE_S = 1.0
+PATIENCE_S = 1.0
 
 
 class Runner(Protocol):
@@ -98,7 +98,7 @@ def _end_all() -> None:
     for calls in running.values():
         calls.put(None)
     for thread in running:
-        thread.join(_PATIENCE_S)
+        thread.join(PATIENCE_S)
 
 
 def _outcome(call: _Call, failures: list[BaseException]) -> _Outcome:
