@@ -59,6 +59,16 @@ def _unknown_name(here: Here) -> str:
     return refusal(lambda: _attached(ddp(here, "bagua_net"), "bitegrad"))
 
 
+def _class_of_settings(here: Here) -> str:
+    return refusal(lambda: _attached(ddp(here, "bagua_net"), ByteGrad))
+
+
+def _other_order(here: Here) -> str:
+    model = ddp(here, "bagua_net")
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05)
+    return refusal(lambda: attach(optimizer, model, "bytegrad"))  # type: ignore[arg-type]
+
+
 def _bad_bits(here: Here) -> str:
     return refusal(lambda: ByteGrad(bits=5))
 
@@ -88,6 +98,8 @@ def _after_detach(here: Here) -> str:
         (_second_hook, ["ValueError", "allreduce_hook"]),
         (_second_algorithm, ["ValueError", "detach it first"]),
         (_unknown_name, ["ValueError", "'bitegrad'", "bytegrad"]),
+        (_class_of_settings, ["TypeError", "such as ByteGrad()", "this is the class ByteGrad"]),
+        (_other_order, ["TypeError", "attach(model, optimizer, algorithm)", "of type SGD"]),
         (_bad_bits, ["ValueError", "5"]),
         (_bad_block, ["ValueError", "100"]),
         (_no_nodes, ["ValueError", "nodes of 5", "ranks_per_node"]),
@@ -244,10 +256,25 @@ def _one_sends_buffers(here: Here, algorithm: str) -> str:
         (_one_name, "'bitegrad'"),
         (_one_not_detached, "detach it first"),
         (_one_optimizer, "not Adam"),
-        (_one_without_optimizer, "not a list"),
+        (_one_without_optimizer, "of type list, which is no torch.optim.Optimizer"),
     ],
 )
 def test_what_one_rank_refuses_is_refused_by_all_and_the_others_name_it(
     two: Ranks, what: Callable[[Here], str], words: str
 ) -> None:
     _is_told(*two.run(what), words)
+
+
+def _one_attaches(here: Here) -> str:
+    """The other rank goes on to train."""
+    model = ddp(here, "bagua_net")
+    if here.rank == 0:
+        return refusal(lambda: _attached(model, "bytegrad"))
+    return refusal(lambda: backward(here, model, 0))
+
+
+def test_a_rank_that_does_not_attach_is_not_waited_for() -> None:
+    with Ranks(2) as ranks:
+        said, _ = ranks.run(_one_attaches)
+    assert "attach: the ranks could not compare their settings" in said
+    assert "every rank of the model calls attach, before its first step" in said

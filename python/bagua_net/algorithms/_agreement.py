@@ -60,8 +60,15 @@ def agreed(prepare: Callable[[], tuple[_Made, Description]], groups: Sequence[di
 
 
 def _outcome(own: Description | _Refusal, groups: Sequence[dist.ProcessGroup]) -> Description | _Refusal:
+    """Raises RuntimeError: the ranks did not all come."""
     for group in groups:
-        all_of = gathered(own, group)
+        try:
+            all_of = gathered(own, group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"bagua_net.algorithms: attach: the ranks could not compare their settings: {error}; every rank of the "
+                "model calls attach, before its first step"
+            ) from error
         own = _first_refusal(all_of, dist.get_process_group_ranks(group)) or own
     return own
 

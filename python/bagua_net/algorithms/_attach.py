@@ -179,7 +179,10 @@ def _started(chosen: Algorithm, job: Job, groups: Sequence[dist.ProcessGroup], h
 
 def _group_of(model: nn.Module, replicate: DeviceMesh | None) -> dist.ProcessGroup:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"bagua_net.algorithms: attach takes a model, not a {type(model).__name__}")
+        raise TypeError(
+            f"bagua_net.algorithms: attach(model, optimizer, algorithm): the model is of type {type(model).__name__}, "
+            "which is no torch.nn.Module"
+        )
     if isinstance(model, FSDPModule):
         shards = shard_group_of(model)
         return shards if replicate is None else replicate.get_group()
@@ -244,7 +247,8 @@ def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
     inside = getattr(optimizer, "optimizer", optimizer)
     if not isinstance(inside, torch.optim.Optimizer):
         raise TypeError(
-            f"bagua_net.algorithms: attach takes the torch.optim.Optimizer of the model, not a {type(inside).__name__}"
+            "bagua_net.algorithms: attach(model, optimizer, algorithm): the optimizer is of type "
+            f"{type(inside).__name__}, which is no torch.optim.Optimizer"
         )
     return inside
 

@@ -106,7 +106,7 @@ class _Decentralized(Apart):
         self._begin()  # without a forward pass of this model, too: the ranks count steps
         average, self._average = self._average, None
         if average is not None:
-            mean = average.wait()
+            mean = self._awaited(average)
             self._warn_of_changes()
             self._weights.set(mean)
             self._room = mean
@@ -130,7 +130,7 @@ class _Decentralized(Apart):
         average, self._average = self._average, None
         self._in_step = False
         if average is not None:
-            average.wait()
+            self._awaited(average)
 
     def _on_pause(self) -> None:
         self._drop()

@@ -74,7 +74,7 @@ class _Ring(Apart):
         if self._begun:
             return
         weights = self._weights.copy()
-        self._job.runner.post(lambda: self._begin(weights)).wait()
+        self._awaited(self._job.runner.post(lambda: self._begin(weights)))
         self._begun = self._has_replicas = True
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ class _Ring(Apart):
         room, self._room = self._room, None
         x = self._weights.copy(room)
         self._has_replicas = False  # should this fail, some chunks of them will have grown
-        self._weights.set(self._job.runner.post(partial(self._drawn, x)).wait())
+        self._weights.set(self._awaited(self._job.runner.post(partial(self._drawn, x))))
         self._room, self._has_replicas = x, True
 
     def _drawn(self, x: torch.Tensor) -> torch.Tensor:

@@ -34,7 +34,10 @@ def algorithm_of(given: str | Algorithm) -> Algorithm:
     if isinstance(given, Algorithm):
         return given
     if not isinstance(given, str):
-        raise TypeError(f"bagua_net.algorithms: an algorithm is a name or settings, not a {type(given).__name__}")
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
+        raise TypeError(
+            f"bagua_net.algorithms: an algorithm is a name or settings, such as ByteGrad(), and this is {what}"
+        )
     if given not in ALGORITHMS:
         raise ValueError(f"bagua_net.algorithms: there is no algorithm {given!r}; there are {', '.join(ALGORITHMS)}")
     return ALGORITHMS[given]()

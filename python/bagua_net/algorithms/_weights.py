@@ -160,6 +160,16 @@ class Apart(Running):
         self._counted["bytes"] += sent
         self._counted["exchanges"] += 1
 
+    def _awaited(self, average: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        """The result of the runner. Raises RuntimeError: the ranks' weights could not be averaged."""
+        try:
+            return average.wait()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"bagua_net.algorithms: {self._name}: weights could not be averaged: {error}; all ranks take the same "
+                "number of optimizer steps, and one whose data ends early, or whose GradScaler skips a step, does not"
+            ) from error
+
     def _mean(self, flat: torch.Tensor) -> torch.Tensor:
         """In place, over all ranks. On the runner."""
         size = self._job.size
@@ -183,7 +193,7 @@ class Apart(Running):
         self._paused = True
         self._switchboard.target(None)
         flat = self._weights.copy()
-        self._weights.set(self._job.runner.post(lambda: self._mean(flat)).wait())
+        self._weights.set(self._awaited(self._job.runner.post(lambda: self._mean(flat))))
 
     def resume(self) -> None:
         if self._paused:
