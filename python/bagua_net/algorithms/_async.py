@@ -69,7 +69,7 @@ class _Status(IntEnum):
     GOES_ON = 0
     STOPS = 1
     HAS_FAILED = 2
-    IS_DROPPED = 3  # its model ended without abort() or detach()
+    IS_DROPPED = 3  # its model or its process ended without abort() or detach()
 
 
 class _Async(Apart):
@@ -221,7 +221,7 @@ class _Rounds(threading.Thread):
         self._stopped.set()
 
     def drop(self) -> None:
-        """Stops since the model is gone, perhaps by an error."""
+        """Stops since the model or the process is gone, perhaps by an error."""
         self._dropped = True
         self.stop()
 
@@ -246,8 +246,8 @@ class _Rounds(threading.Thread):
         dropped = self._ranks_that_said(_Status.IS_DROPPED)
         if dropped:
             raise RuntimeError(
-                f"bagua_net.algorithms: averaging weights beside training has ended: {dropped} dropped the model "
-                "without abort() or detach(); an error there says why, or end each run with comm.abort()"
+                f"bagua_net.algorithms: averaging weights beside training has ended: {dropped} ended, or dropped the "
+                "model, without abort() or detach(); an error there says why, or end each run with comm.abort()"
             )
         stopped = self._ranks_that_said(_Status.STOPS)
         if stopped and not self._warned:
