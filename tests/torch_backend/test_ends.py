@@ -172,11 +172,8 @@ def _reporter(here: Here, group: Any) -> threading.Thread | None:
     return next(thread for thread in threading.enumerate() if thread.name == f"group {group.group_name} futures")
 
 
-def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
-    """The handler interrupts an operation of its own thread and destroys the group."""
-    group = dist.new_group()
-    dist.barrier(group)
-    reporter = _reporter(here, group) if with_futures else None
+def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callable[[], None]) -> bool:
+    """A handler interrupts an operation of its own thread, on rank 0, and destroys the group. Was it called?"""
     main, handled = threading.get_ident(), threading.Event()
 
     def end(*_: Any) -> None:
@@ -186,6 +183,7 @@ def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
     def send_signal() -> None:
         while not _in_the_library(main):
             time.sleep(_PAUSE)
+        before_the_signal()
         signal.pthread_kill(main, signal.SIGUSR1)
         here.say("signalled")
 
@@ -200,10 +198,18 @@ def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
     refusal(lambda: dist.barrier(group))
     thread.join()
     signal.signal(signal.SIGUSR1, before)
+    return handled.is_set()
+
+
+def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
+    group = dist.new_group()
+    dist.barrier(group)
+    reporter = _reporter(here, group) if with_futures else None
+    handled = _interrupted_and_destroyed(here, group, lambda: None)
     if reporter is not None:
         reporter.join(30)
         assert not reporter.is_alive()
-    return handled.is_set()
+    return handled
 
 
 class _LateReturns:
@@ -228,40 +234,22 @@ class _LateReturns:
 
 
 def ended_by_a_signal_after_another_thread(here: Here) -> bool:
-    """As above, and another thread returns from its operation after the main one has begun."""
+    """Another thread returns from its operation after the main one has begun."""
     group = dist.new_group()
     dist.barrier(group)
     if here.rank != 0:
         dist.barrier(group)
-        here.hear("signalled")
-        refusal(lambda: dist.barrier(group))
-        dist.destroy_process_group(group)
-        return True
+        return _interrupted_and_destroyed(here, group, lambda: None)
     late = group._collectives._lib = _LateReturns(group._collectives._lib)
-    main, handled = threading.get_ident(), threading.Event()
-
-    def end(*_: Any) -> None:
-        dist.destroy_process_group(group)
-        handled.set()
-
-    def send_signal() -> None:
-        while not _in_the_library(main):
-            time.sleep(_PAUSE)
-        late.returns.set()
-        other.join()
-        signal.pthread_kill(main, signal.SIGUSR1)
-        here.say("signalled")
-
-    before = signal.signal(signal.SIGUSR1, end)
     other = threading.Thread(target=dist.barrier, args=(group,))
-    thread = threading.Thread(target=send_signal)
     other.start()
     assert late.over.wait(30)
-    thread.start()
-    refusal(lambda: dist.barrier(group))
-    thread.join()
-    signal.signal(signal.SIGUSR1, before)
-    return handled.is_set()
+
+    def return_now() -> None:
+        late.returns.set()
+        other.join()
+
+    return _interrupted_and_destroyed(here, group, return_now)
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
