@@ -134,7 +134,8 @@ int bnet_coll_scale_local(void *buf, size_t count, int dtype, int n);
  * bnet_coll_error(NULL). */
 int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev, int rank, int nranks);
 /* Step 1: every rank listens and fills its row of bnet_coll_handle_size() bytes. The caller distributes all rows, in
- * rank order, to every rank. Step 2: every rank connects with them. -ETIMEDOUT after timeout_s seconds. */
+ * rank order, to every rank. Step 2: every rank connects with them, and returns when all have. -ETIMEDOUT after
+ * timeout_s seconds. */
 size_t bnet_coll_handle_size(const bnet_coll_t *coll);
 int bnet_coll_listen(bnet_coll_t *coll, void *row);
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s);

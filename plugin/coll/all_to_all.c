@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "coll/flat.h"
+#include "coll/size.h"
 
-#define STAGE_BYTES (BNET_COLL_DEPTH * BNET_COLL_CHUNK)
 /* Peers that all-to-all exchanges with at the same time: up to three slow ones do not hold up the others. */
 #define PEERS 4
 
@@ -21,7 +21,8 @@ struct all_to_all {
 	const struct bnet_coll_blocks *send;
 	const struct bnet_coll_blocks *recv;
 	struct bnet_coll_flat flats[PEERS];
-	char *stage; /* NULL, or STAGE_BYTES for each of them */
+	char *stage; /* NULL, or a stage for each of them, of so many bytes */
+	size_t stage_bytes;
 	int round;   /* the next one */
 };
 
@@ -36,10 +37,10 @@ static bool next_round(void *op, int place)
 		peer = (all->round++ - rank + nranks) % nranks;
 	if (peer == rank)
 		return false;
-	bnet_coll_flat_init(&all->flats[place], bnet_coll_block_at(all->send, peer),
+	bnet_coll_flat_init(all->coll, &all->flats[place], bnet_coll_block_at(all->send, peer),
 			    bnet_coll_block_bytes(all->send, peer), peer, bnet_coll_block_at(all->recv, peer),
 			    bnet_coll_block_bytes(all->recv, peer), peer,
-			    all->stage != NULL ? all->stage + (size_t)place * STAGE_BYTES : NULL);
+			    all->stage != NULL ? all->stage + (size_t)place * all->stage_bytes : NULL);
 	return true;
 }
 
@@ -64,6 +65,15 @@ static bool in_place(const struct bnet_coll *coll, const struct bnet_coll_blocks
 	return false;
 }
 
+static size_t largest(const struct bnet_coll *coll, const struct bnet_coll_blocks *blocks)
+{
+	size_t bytes = 0;
+
+	for (int rank = 0; rank < coll->nranks; rank++)
+		bytes = bnet_coll_max(bytes, bnet_coll_block_bytes(blocks, rank));
+	return bytes;
+}
+
 int bnet_coll_net_all_to_all(struct bnet_coll *coll, const struct bnet_coll_blocks *send,
 			     const struct bnet_coll_blocks *recv)
 {
@@ -72,7 +82,8 @@ int bnet_coll_net_all_to_all(struct bnet_coll *coll, const struct bnet_coll_bloc
 
 	copy_own_block(coll, send, recv);
 	if (in_place(coll, send, recv)) {
-		all.stage = bnet_coll_scratch(coll, STAGE_BYTES * PEERS);
+		all.stage_bytes = bnet_coll_stage_bytes(coll, largest(coll, send));
+		all.stage = bnet_coll_scratch(coll, PEERS * all.stage_bytes);
 		if (all.stage == NULL)
 			return -ENOMEM;
 	}

@@ -69,7 +69,8 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 		inputs[place] = place == circle->at ? send : slot;
 		if (place == circle->at)
 			continue;
-		bnet_coll_flat_init(&flats[npipes], send, operands->bytes, peer, slot, operands->bytes, peer, NULL);
+		bnet_coll_flat_init(coll, &flats[npipes], send, operands->bytes, peer, slot, operands->bytes, peer,
+				    NULL);
 		pipes[npipes] = &flats[npipes].pipe;
 		npipes++;
 	}

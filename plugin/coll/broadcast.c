@@ -6,8 +6,6 @@
 
 #include "coll/flat.h"
 
-/* A single chunk cannot overlap with others along the chain, and log2 N steps are fewer than N - 1. */
-#define TREE_MAX BNET_COLL_CHUNK
 #define MAX_CHILDREN 31
 
 /* ---- tree ---- */
@@ -30,7 +28,8 @@ static int tree(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 	for (bit /= 2; bit > 0; bit /= 2) { /* the largest subtree first */
 		if (place + bit >= coll->nranks)
 			continue;
-		bnet_coll_flat_init(&flats[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL, 0, -1, NULL);
+		bnet_coll_flat_init(coll, &flats[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL, 0, -1,
+				    NULL);
 		pipes[npipes] = &flats[npipes].pipe;
 		npipes++;
 	}
@@ -51,12 +50,13 @@ static int chain(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 	const int from = place == 0 ? -1 : bnet_coll_ring_rank(coll, -1);
 	struct bnet_coll_flat flat;
 
-	bnet_coll_flat_init(&flat, buf, bytes, to, buf, bytes, from, NULL);
+	bnet_coll_flat_init(coll, &flat, buf, bytes, to, buf, bytes, from, NULL);
 	flat.pipe.send.may_post = chain_may_send;
 	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }
 
 int bnet_coll_net_broadcast(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 {
-	return bytes <= TREE_MAX ? tree(coll, buf, bytes, root) : chain(coll, buf, bytes, root);
+	/* A single chunk cannot overlap with others along the chain, and log2 N steps are fewer than N - 1. */
+	return bytes <= coll->chunk ? tree(coll, buf, bytes, root) : chain(coll, buf, bytes, root);
 }

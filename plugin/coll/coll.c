@@ -104,6 +104,7 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 	coll->dev = dev;
 	coll->rank = rank;
 	coll->nranks = nranks;
+	coll->chunk = BNET_COLL_CHUNK;
 	bnet_coll_host_init(&coll->host);
 	coll->operation = "create";
 	coll->warnings = bnet_coll_warnings();

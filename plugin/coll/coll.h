@@ -18,12 +18,13 @@
  *   direct.{c,h}      blocks read out of another rank's memory
  *   local.{c,h}       the collectives as rounds
  *   exchange.{c,h}    all-to-all in rounds
- *   connect.{c,h}     one connection to and one from every peer
  *   check.{c,h}       comparison of calls before the payload
  *   pipe.{c,h}        messages in flight: the only caller of isend, irecv and test among the collectives
  *   flat.{c,h}        a pipe that moves one buffer each way
  *   ring.{c,h}        allreduce, reduce-scatter and all-gather around a ring
  *   allreduce.{c,h}   the choice of an algorithm, and allreduce in few steps
+ *   distance.{c,h}    how far the ranks are from each other, and how large a chunk is for it
+ *   connect.{c,h}     one connection to and one from every peer
  *   broadcast.{c,h}   tree and chain
  *   root.{c,h}        reduce, gather and scatter: one rank has or gets everything
  *   all_to_all.{c,h}  all-to-all, barrier
@@ -49,8 +50,8 @@
 
 /* Messages in flight per connection and direction: as many as NCCL keeps (NCCL_STEPS), so every network takes them. */
 #define BNET_COLL_DEPTH 8
-/* Largest message. Large enough that a message's fixed cost (10 µs or so) is a few percent of its time on the wire at
- * 2 GB/s, small enough that a chunk is reduced and sent on while it is in the second-level cache. */
+/* Largest message, on short paths. Large enough that a message's fixed cost (10 µs or so) is a few percent of its time
+ * on the wire at 2 GB/s, small enough that a chunk is reduced and sent on while it is in the second-level cache. */
 #define BNET_COLL_CHUNK ((size_t)512 * 1024)
 
 /* ---- a group ---- */
@@ -94,6 +95,7 @@ struct bnet_coll {
 	int rank;
 	int nranks;
 	bool connected;
+	size_t chunk; /* largest message of a collective, in bytes: the same on all ranks, see distance.h */
 	atomic_bool aborted;
 	int (*interrupted)(void); /* NULL, or asked a few times a second by an operation that waits: not 0 ends it */
 	int failed;               /* 0, or the result of the operation that broke the group */

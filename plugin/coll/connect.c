@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "coll/distance.h"
 #include "coll/wait.h"
 
 /* Fruitless polls before the first nap: a connection that is made at once must not wait for the end of a nap. */
@@ -90,9 +91,8 @@ static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 			      coll->rank, to, from, timeout_s);
 }
 
-static int connect_all(struct bnet_coll *coll, double timeout_s)
+static int connect_all(struct bnet_coll *coll, double timeout_s, int64_t deadline)
 {
-	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
 	struct bnet_coll_wait wait = {.nap_after = SPINS};
 	int rc = 0;
 
@@ -146,7 +146,7 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 }
 
 /* An operation takes the same course on all ranks, so all use shared memory or none does. */
-static int agree(struct bnet_coll *coll)
+static int agree_on_memory(struct bnet_coll *coll)
 {
 	int32_t able = bnet_coll_host_able(&coll->host);
 	int rc;
@@ -162,8 +162,34 @@ static int agree(struct bnet_coll *coll)
 	return rc;
 }
 
+static int agree(struct bnet_coll *coll)
+{
+	int64_t round_trip_ns;
+	int rc = coll->host.wanted ? agree_on_memory(coll) : 0;
+
+	if (rc != 0 || bnet_coll_is_local(coll) || coll->nranks == 1)
+		return rc;
+	rc = bnet_coll_round_trip(coll, &round_trip_ns);
+	return rc != 0 ? rc : bnet_coll_agree_on_chunk(coll, round_trip_ns);
+}
+
+/* A rank may have made all its connections while a peer has stopped. */
+static int agree_until(struct bnet_coll *coll, int64_t deadline)
+{
+	const int64_t timeout_ns = coll->timeout_ns;
+	int rc;
+
+	coll->timeout_ns = 0;
+	if (deadline != INT64_MAX)
+		coll->timeout_ns = deadline - bnet_coll_now() > 1 ? deadline - bnet_coll_now() : 1;
+	rc = agree(coll);
+	coll->timeout_ns = timeout_ns;
+	return rc;
+}
+
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 {
+	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
 	int rc;
 
 	if (coll == NULL)
@@ -175,6 +201,6 @@ int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 	rc = bnet_coll_begin(coll, bnet_coll_copy(BNET_COLL_CONNECT, 0, BNET_COLL_ANY), (struct bnet_coll_region){0},
 			     (struct bnet_coll_region){0});
 	if (rc == 0)
-		rc = bnet_coll_end(coll, connect_all(coll, timeout_s));
-	return rc == 0 && coll->host.wanted ? agree(coll) : rc;
+		rc = bnet_coll_end(coll, connect_all(coll, timeout_s, deadline));
+	return rc == 0 ? agree_until(coll, deadline) : rc;
 }

@@ -14,9 +14,9 @@
 
 /* Shares begin at cache lines, and therefore at elements. */
 #define LINE ((size_t)64)
-/* A reduce-scatter keeps its host's sums of one segment of the blocks: they are reduced further while they are in the
- * cache, and the memory for them is bounded. */
-#define SUMS ((size_t)2 * 1024 * 1024)
+/* Chunks of its host's sums that a reduce-scatter keeps, for one segment of the blocks. On short paths they are reduced
+ * further while they are in the cache; the memory for them is bounded. */
+#define SUMS 4
 
 /* The average is taken once, after the last step. */
 static int op_within(int op)
@@ -83,7 +83,7 @@ static int scatter_segment(struct bnet_coll *coll, const struct bnet_coll_blocks
 /* Bytes of each block of which the sums are kept. */
 static size_t segment_of(const struct bnet_coll *coll, size_t block, size_t unit)
 {
-	const size_t most = bnet_coll_chunks(SUMS, (size_t)coll->host.hosts);
+	const size_t most = bnet_coll_chunks(SUMS * coll->chunk, (size_t)coll->host.hosts);
 
 	return bnet_coll_min(block, bnet_coll_round_up(most, unit));
 }
@@ -93,13 +93,13 @@ int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct b
 {
 	const size_t hosts = (size_t)coll->host.hosts, block = from->bytes;
 	const size_t segment = segment_of(coll, block, LINE);
-	char *scratch = bnet_coll_scratch(coll, BNET_COLL_RING_SCRATCH + hosts * segment);
+	char *scratch = bnet_coll_scratch(coll, bnet_coll_ring_scratch(coll) + hosts * segment);
 
 	if (scratch == NULL)
 		return -ENOMEM;
 	for (size_t at = 0; at < block; at += segment) {
 		int rc = scatter_segment(coll, from, at, bnet_coll_min(segment, block - at),
-					 scratch + BNET_COLL_RING_SCRATCH, recv, dtype, op);
+					 scratch + bnet_coll_ring_scratch(coll), recv, dtype, op);
 
 		if (rc != 0)
 			return rc;
@@ -168,7 +168,7 @@ int bnet_coll_hierarchical_reduce_scatter_q(struct bnet_coll *coll, const struct
 					    const struct bnet_coll_quantization *how, char *residual)
 {
 	const size_t segment = segment_of(coll, from->bytes, how->block * sizeof(float));
-	const size_t codes = bnet_coll_round_up(bnet_coll_quantized_scratch(coll->host.hosts, how), LINE);
+	const size_t codes = bnet_coll_round_up(bnet_coll_quantized_scratch(coll, coll->host.hosts, how), LINE);
 	char *scratch = bnet_coll_scratch(coll, codes + (size_t)coll->host.hosts * segment);
 
 	if (scratch == NULL)

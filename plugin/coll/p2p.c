@@ -9,8 +9,6 @@
 #include "coll/flat.h"
 #include "coll/size.h"
 
-#define STAGE_BYTES (BNET_COLL_DEPTH * BNET_COLL_CHUNK)
-
 static struct bnet_coll_region region(const void *base, size_t bytes)
 {
 	return (struct bnet_coll_region){(char *)(uintptr_t)base, bytes};
@@ -23,11 +21,11 @@ static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes,
 	char *stage = NULL;
 
 	if (send_peer >= 0 && recv_peer >= 0 && send == recv) {
-		stage = bnet_coll_scratch(coll, STAGE_BYTES);
+		stage = bnet_coll_scratch(coll, bnet_coll_stage_bytes(coll, send_bytes));
 		if (stage == NULL)
 			return -ENOMEM;
 	}
-	bnet_coll_flat_init(&flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
+	bnet_coll_flat_init(coll, &flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
 	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
 }
 

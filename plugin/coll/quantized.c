@@ -21,15 +21,14 @@
 #include "coll/reduce.h"
 #include "coll/size.h"
 
-/* Elements of a share. A long path needs many bytes in flight: at 20 ms, shares of half this size took almost twice
- * the time, and shares of twice this size gained little. */
+/* Elements of a share, on a short path; on a longer one, as many as a chunk has. */
 #define MOST_SHARE ((size_t)256 * 1024)
 /* Of a short input, so that its transfer and its codes overlap in some segments, where they cost more than the fixed
  * cost of a message. */
 #define SHORT_SHARE ((size_t)64 * 1024)
 #define SHORT_SEGMENTS 4
-/* Of a segment and of a share among many ranks: the scratch stays bounded. */
-#define SEGMENT ((size_t)1024 * 1024)
+/* Shares of that size in a segment, and the least size of a share among many ranks: the scratch stays bounded. */
+#define SEGMENT 4
 #define LEAST_SHARE ((size_t)16 * 1024)
 #define LEAD 6
 #define WINDOW 8
@@ -278,9 +277,10 @@ static void received(const struct bnet_coll_pipe *pipe, size_t i)
 
 /* ---- an operation ---- */
 
-static size_t most_share(int places, size_t block)
+static size_t most_share(const struct bnet_coll *coll, int places, size_t block)
 {
-	const size_t share = bnet_coll_max(bnet_coll_min(SEGMENT / (size_t)places, MOST_SHARE), LEAST_SHARE);
+	const size_t most = bnet_coll_max(MOST_SHARE, coll->chunk / sizeof(float));
+	const size_t share = bnet_coll_max(bnet_coll_min(SEGMENT * most / (size_t)places, most), LEAST_SHARE);
 
 	return bnet_coll_round_up(share, block);
 }
@@ -301,17 +301,17 @@ static size_t state_bytes(int places)
 	return (size_t)places * (2 * sizeof(size_t) + sizeof(struct line) + sizeof(struct bnet_coll_pipe *));
 }
 
-size_t bnet_coll_quantized_scratch(int places, const struct bnet_coll_quantization *how)
+size_t bnet_coll_quantized_scratch(const struct bnet_coll *coll, int places, const struct bnet_coll_quantization *how)
 {
-	return slots_bytes(places, slot_bytes(how, most_share(places, how->block))) + state_bytes(places);
+	return slots_bytes(places, slot_bytes(how, most_share(coll, places, how->block))) + state_bytes(places);
 }
 
 /* In segments of so many shares. */
-static void cut(struct exchange *all, size_t shares)
+static void cut(const struct bnet_coll *coll, struct exchange *all, size_t shares)
 {
 	const size_t block = all->how.block;
 	const size_t few = bnet_coll_max(bnet_coll_chunks(all->count, shares * SHORT_SEGMENTS), SHORT_SHARE);
-	const size_t most = bnet_coll_min(bnet_coll_round_up(few, block), most_share(all->circle->count, block));
+	const size_t most = bnet_coll_min(bnet_coll_round_up(few, block), most_share(coll, all->circle->count, block));
 	const size_t segments = bnet_coll_chunks(all->count, shares * most);
 
 	all->share = bnet_coll_round_up(bnet_coll_chunks(all->count, shares * segments), block);
@@ -367,7 +367,7 @@ static void draw_lines(struct exchange *all)
 
 static int run(struct bnet_coll *coll, struct exchange *all, size_t shares)
 {
-	cut(all, shares);
+	cut(coll, all, shares);
 	if (!divide_scratch(coll, all))
 		return -ENOMEM;
 	draw_lines(all);

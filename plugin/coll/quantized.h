@@ -18,7 +18,7 @@ struct bnet_coll_quantization {
 };
 
 /* What these use of the group's scratch, from its beginning, at most. */
-size_t bnet_coll_quantized_scratch(int places, const struct bnet_coll_quantization *how);
+size_t bnet_coll_quantized_scratch(const struct bnet_coll *coll, int places, const struct bnet_coll_quantization *how);
 
 /* Between bnet_coll_begin and bnet_coll_end, among a circle of more than one rank. Nothing is empty. residual: NULL, or
  * as long as the input. */

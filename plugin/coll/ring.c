@@ -117,7 +117,7 @@ static struct ring ring_of(const struct bnet_coll *coll, const struct bnet_coll_
 	const size_t chunk = bnet_coll_round_up(bnet_coll_chunks(block, WIDTH), 4096);
 	struct ring ring = {.circle = circle, .averaged = coll->nranks, .steps = (size_t)circle->count - 1};
 
-	ring.chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), BNET_COLL_CHUNK);
+	ring.chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), coll->chunk);
 	ring.width = bnet_coll_min(WIDTH, bnet_coll_chunks(block, ring.chunk));
 	return ring;
 }

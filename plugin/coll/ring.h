@@ -9,7 +9,10 @@
 #include "coll/coll.h"
 
 /* What these use of the group's scratch, from its beginning. */
-#define BNET_COLL_RING_SCRATCH (BNET_COLL_DEPTH * BNET_COLL_CHUNK)
+static inline size_t bnet_coll_ring_scratch(const struct bnet_coll *coll)
+{
+	return BNET_COLL_DEPTH * coll->chunk;
+}
 
 /* Between bnet_coll_begin and bnet_coll_end, around a circle of more than one rank. Blocks are those of its places.
  * Nothing is empty. An average is that of all ranks of the group. */

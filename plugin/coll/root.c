@@ -14,8 +14,8 @@
 #include "coll/reduce.h"
 #include "coll/size.h"
 
-/* As in broadcast: a single chunk cannot overlap with others along a chain, and log2 N steps are fewer than N - 1. */
-#define TREE_MAX BNET_COLL_CHUNK
+/* Buffers begin at cache lines. */
+#define LINE ((size_t)64)
 /* Peers that the root exchanges messages with at the same time: up to three slow ones do not hold up the others. */
 #define PEERS_AT_ONCE 4
 
@@ -57,7 +57,8 @@ static void average(const struct reduction *red, char *buf, size_t bytes)
 /* A place has the sum of its own input and of the bit - 1 places behind it, and adds that of the next bit places. */
 static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root)
 {
-	char *sum = bnet_coll_scratch(coll, 2 * TREE_MAX), *other = sum + TREE_MAX;
+	const size_t room = bnet_coll_round_up(red->bytes, LINE);
+	char *sum = bnet_coll_scratch(coll, 2 * room), *other = sum + room;
 	int bit;
 
 	if (sum == NULL)
@@ -84,17 +85,18 @@ static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root
 
 struct chain {
 	struct reduction red;
-	char *slots; /* BNET_COLL_DEPTH chunks: a partial sum stays where it was received until it is sent on */
+	size_t chunk; /* bytes */
+	char *slots;  /* BNET_COLL_DEPTH chunks: a partial sum stays where it was received until it is sent on */
 };
 
 static char *slot(const struct chain *chain, size_t i)
 {
-	return chain->slots + i % BNET_COLL_DEPTH * BNET_COLL_CHUNK;
+	return chain->slots + i % BNET_COLL_DEPTH * chain->chunk;
 }
 
 static size_t chunk_bytes(const struct chain *chain, size_t i)
 {
-	return bnet_coll_min(BNET_COLL_CHUNK, chain->red.bytes - i * BNET_COLL_CHUNK);
+	return bnet_coll_min(chain->chunk, chain->red.bytes - i * chain->chunk);
 }
 
 static struct bnet_coll_piece chain_send(const struct bnet_coll_pipe *pipe, size_t i)
@@ -102,7 +104,7 @@ static struct bnet_coll_piece chain_send(const struct bnet_coll_pipe *pipe, size
 	const struct chain *chain = pipe->op;
 
 	if (pipe->recv.count == 0)
-		return (struct bnet_coll_piece){(char *)(uintptr_t)chain->red.send + i * BNET_COLL_CHUNK,
+		return (struct bnet_coll_piece){(char *)(uintptr_t)chain->red.send + i * chain->chunk,
 						chunk_bytes(chain, i)};
 	return (struct bnet_coll_piece){slot(chain, i), chunk_bytes(chain, i)};
 }
@@ -127,7 +129,7 @@ static bool chain_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 static void chain_received(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct chain *chain = pipe->op;
-	const size_t at = i * BNET_COLL_CHUNK, bytes = chunk_bytes(chain, i);
+	const size_t at = i * chain->chunk, bytes = chunk_bytes(chain, i);
 	char *dst = chain->red.place == 0 ? chain->red.recv + at : slot(chain, i);
 
 	reduce(&chain->red, dst, chain->red.send + at, slot(chain, i), bytes);
@@ -137,8 +139,10 @@ static void chain_received(const struct bnet_coll_pipe *pipe, size_t i)
 
 static int down_chain(struct bnet_coll *coll, const struct reduction *red)
 {
-	const size_t chunks = bnet_coll_chunks(red->bytes, BNET_COLL_CHUNK);
-	const struct chain chain = {.red = *red, .slots = bnet_coll_scratch(coll, BNET_COLL_DEPTH * BNET_COLL_CHUNK)};
+	const size_t chunks = bnet_coll_chunks(red->bytes, coll->chunk);
+	const struct chain chain = {.red = *red,
+				    .chunk = coll->chunk,
+				    .slots = bnet_coll_scratch(coll, BNET_COLL_DEPTH * coll->chunk)};
 	struct bnet_coll_pipe pipe = {
 		.send = {.peer = -1, .piece = chain_send, .may_post = chain_may_send},
 		.recv = {.peer = -1, .piece = chain_recv, .may_post = chain_may_recv},
@@ -171,7 +175,9 @@ int bnet_coll_net_reduce(struct bnet_coll *coll, const char *send, char *recv, s
 				      .nranks = coll->nranks,
 				      .place = place_of(coll, root)};
 
-	return bytes <= TREE_MAX ? up_tree(coll, &red, root) : down_chain(coll, &red);
+	/* As in broadcast: a single chunk cannot overlap with others along a chain, and log2 N steps are fewer than
+	 * N - 1. */
+	return bytes <= coll->chunk ? up_tree(coll, &red, root) : down_chain(coll, &red);
 }
 
 /* ---- gather and scatter: the root has one block for each rank ---- */
@@ -197,9 +203,9 @@ static bool next_peer(void *op, int place)
 	peer = bnet_coll_ring_rank(all->coll, all->step++);
 	at = bnet_coll_block_at(all->blocks, peer);
 	if (all->sends)
-		bnet_coll_flat_init(flat, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
+		bnet_coll_flat_init(all->coll, flat, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
 	else
-		bnet_coll_flat_init(flat, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
+		bnet_coll_flat_init(all->coll, flat, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
 	return true;
 }
 

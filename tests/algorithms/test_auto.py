@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,13 +64,13 @@ def _auto_on(here: Here, backend: str) -> tuple[torch.nn.Module, Attachment]:
 
 
 @contextlib.contextmanager
-def _timed(comm: Attachment, fast: str) -> Iterator[None]:
-    """All candidates are tried, and steps with one of them are fast, or with "none"."""
+def _timed(comm: Attachment, fast: str, seconds: float = 0.04) -> Iterator[None]:
+    """All candidates are tried, and steps with one of them take so long, those with the others 0.1 s."""
     running = comm._running
     assert isinstance(running, _auto._Trying)
     running._may_win = lambda name: True  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", _Clock(running, fast))
+        patch.setattr(_auto.time, "perf_counter", _Clock(running, fast, seconds))
         yield
 
 
@@ -94,18 +95,18 @@ def _tries(here: Here, backend: str, fast: str) -> tuple[float, list[str]]:
 
 
 class _Clock:
-    """Steps take 100 ms, those of a candidate 40."""
+    """Steps take 0.1 s, those of a candidate as long as it is told."""
 
-    def __init__(self, running: _auto._Trying, fast: str) -> None:
-        self._running, self._fast, self._now = running, fast, 0.0
+    def __init__(self, running: _auto._Trying, fast: str, seconds: float) -> None:
+        self._running, self._fast, self._seconds, self._now = running, fast, seconds, 0.0
 
     def __call__(self) -> float:
-        self._now += 0.04 if self._running._now == self._fast else 0.1
+        self._now += self._seconds if self._running._now == self._fast else 0.1
         return self._now
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("fast", "chosen"), [("uint8", 2), ("bf16", 1), ("allreduce", 0), ("none", 0)])
+@pytest.mark.parametrize(("fast", "chosen"), [("bytegrad", 2), ("bfloat16", 1), ("allreduce", 0), ("none", 0)])
 def test_the_fastest_is_chosen_and_one_line_says_so(two: Ranks, backend: str, fast: str, chosen: int) -> None:
     (first, lines), (second, others) = two.run(_tries, backend, fast)
     assert first == second == chosen
@@ -115,10 +116,40 @@ def test_the_fastest_is_chosen_and_one_line_says_so(two: Ranks, backend: str, fa
     assert "GB/s sent" in lines[0]
 
 
+def _saves(here: Here, seconds: float) -> float:
+    model, comm = _auto_on(here, "bagua_net")
+    with _timed(comm, "bfloat16", seconds):
+        _train(here, model, 3 * EACH + 3)
+    chosen = comm.stats()["chosen"]
+    comm.detach()
+    return chosen
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.096, 0), (0.094, 1)])
+def test_exact_averages_are_kept_unless_another_saves_a_twentieth(two: Ranks, seconds: float, chosen: int) -> None:
+    assert two.run(_saves, seconds) == [chosen, chosen]
+
+
+def _rules_out(here: Here) -> list[str]:
+    log = _log_lines()
+    model, comm = _auto_on(here, "bagua_net")
+    with _timed(comm, "none"):
+        comm._running._may_win = lambda name: name != "bytegrad"  # type: ignore[attr-defined]
+        _train(here, model, 2 * EACH + 3)
+    assert comm.stats()["chosen"] == 0
+    comm.detach()
+    return log.lines
+
+
+def test_what_is_not_tried_has_a_reason(two: Ranks) -> None:
+    (line,), _ = two.run(_rules_out)
+    assert re.search(r"bytegrad not tried \(its averages would take [\d.]+ ms, exact ones [\d.]+\)", line)
+
+
 def _one_rank_is_slow(here: Here) -> float:
     """ByteGrad is slow on rank 1 only, and faster than the rest on rank 0."""
     model, comm = _auto_on(here, "bagua_net")
-    with _timed(comm, "uint8" if here.rank == 0 else "none"):
+    with _timed(comm, "bytegrad" if here.rank == 0 else "none"):
         _train(here, model, 3 * EACH + 3)
     chosen = comm.stats()["chosen"]
     comm.detach()
@@ -132,7 +163,7 @@ def test_the_slowest_rank_decides(two: Ranks) -> None:
 def _resumes(here: Here) -> None:
     """A choice is kept: a resumed job does not try again."""
     model, comm = _auto_on(here, "bagua_net")
-    with _timed(comm, "uint8"):
+    with _timed(comm, "bytegrad"):
         _train(here, model, 3 * EACH + 2)
     state = comm.state_dict()
     comm.detach()
@@ -153,7 +184,7 @@ def test_a_choice_is_in_the_checkpoint(two: Ranks) -> None:
 def _begins_the_trial_again(here: Here) -> None:
     """A state of the trial: what was timed before is another job's."""
     model, comm = _auto_on(here, "bagua_net")
-    with _timed(comm, "uint8"):
+    with _timed(comm, "bytegrad"):
         _train(here, model, EACH + 2)
         state = comm.state_dict()
         assert state["state"]["seconds"]
@@ -178,7 +209,7 @@ def _forgets_the_trial(here: Here) -> None:
         for step in range(steps):
             model.zero_grad()
             backward(here, model, step)
-            residuals = comm.state_dict()["state"]["states"]["uint8"]["residuals"]
+            residuals = comm.state_dict()["state"]["states"]["bytegrad"]["residuals"]
             had_residuals |= bool(residuals)
     assert comm.stats()["chosen"] == 0
     assert had_residuals

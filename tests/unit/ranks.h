@@ -27,6 +27,7 @@ struct rank {
 
 struct group {
 	int version;
+	const void *table;                  /* NULL: the library's of this version */
 	int nranks;
 	bool shares;                        /* memory, as ranks of one host, or … */
 	int (*host_of)(int rank);           /* … not NULL: of several */
@@ -75,7 +76,7 @@ static inline void *rank_main(void *arg)
 {
 	struct rank *rank = arg;
 	struct group *group = rank->group;
-	const void *table = bnet_net_table(group->version);
+	const void *table = group->table != NULL ? group->table : bnet_net_table(group->version);
 	size_t row;
 	int rc;
 

@@ -11,6 +11,7 @@
 
 #include "bagua_net.h"
 #include "check.h"
+#include "coll/distance.h"
 #include "copies.h"
 #include "elements.h"
 #include "ranks.h"
@@ -229,6 +230,26 @@ static void one_is_slow(struct rank *rank)
 	free(recv);
 }
 
+/* ---- far from each other: larger messages ---- */
+
+static void connect_far_apart(struct rank *rank)
+{
+	connect_rank(rank);
+	check_ok(rank, bnet_coll_agree_on_chunk(rank->coll, 20000000));
+}
+
+/* More chunks than slots. */
+static void large_messages(struct rank *rank)
+{
+	enum { COUNT = 50000003 };
+
+	one_allreduce(rank, COUNT, BNET_INT8, BNET_SUM, BNET_ALGO_RING, false);
+	one_reduce(rank, COUNT, BNET_INT8, BNET_SUM, 0, true);
+	one_broadcast(rank, COUNT, BNET_INT8, 0);
+	one_sendrecv(rank, COUNT, BNET_INT8, true);
+	one_all_to_all(rank, COUNT, BNET_INT8, true);
+}
+
 /* ---- several hosts ---- */
 
 static int halves(int rank)
@@ -315,6 +336,12 @@ int main(void)
 		/* Neither depends on the version of the table. */
 		if (versions[v] == 12)
 			run_group(&checking, versions[v], MOST_RANKS, collectives);
+		for (int nranks = 2; nranks <= 3 && versions[v] == 12; nranks++) {
+			run_group(&(struct group){.prepare = connect_far_apart}, versions[v], nranks, collectives);
+			if (nranks < MOST_RANKS)
+				run_group(&(struct group){.prepare = connect_far_apart}, versions[v], nranks,
+					  large_messages);
+		}
 		for (int nranks = 2; nranks <= MOST_RANKS && versions[v] == 12; nranks++) {
 			run_group(&sharing, versions[v], nranks, collectives);
 			run_group(&sharing, versions[v], nranks, barrier);

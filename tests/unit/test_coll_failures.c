@@ -11,6 +11,7 @@
 
 #include "bagua_net.h"
 #include "check.h"
+#include "coll/connect.h"
 #include "ranks.h"
 
 #define DEADLINE_S 120 /* of the whole program */
@@ -262,6 +263,38 @@ static void peer_never_connects(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* Rank 1 has all connections and then does nothing. The time of connect counts, not that of operations. */
+static void peer_stops_when_connected(struct rank *rank)
+{
+	bool progress = false;
+
+	bnet_coll_set_timeout(rank->coll, 0);
+	if (rank->rank == 0) {
+		check_error(rank, bnet_coll_connect(rank->coll, rank->group->rows, 1), -ETIMEDOUT, "connect");
+	} else {
+		const struct bnet_coll_peer *peer = &rank->coll->peers[0];
+
+		check_ok(rank, bnet_coll_take_rows(rank->coll, rank->group->rows));
+		while (peer->send.comm == NULL || peer->recv.comm == NULL) {
+			check_ok(rank, bnet_coll_try_connect(rank->coll, 0, &progress));
+			check_ok(rank, bnet_coll_try_accept(rank->coll, 0, &progress));
+		}
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
+/* The timeout of operations is the caller's again. */
+static void keeps_its_timeout(struct rank *rank)
+{
+	check_int(rank->coll->timeout_ns, 7000000000);
+}
+
+static void connect_with_timeout(struct rank *rank)
+{
+	bnet_coll_set_timeout(rank->coll, 7);
+	connect_rank(rank);
+}
+
 static void refused_create(void)
 {
 	bnet_coll_t *coll = NULL;
@@ -302,6 +335,8 @@ int main(void)
 		run_group(&(struct group){.prepare = connect_rank, .flag = true}, versions[v], 2, compressed_alone);
 		run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, compressed_alone);
 		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
+		run_group(&(struct group){0}, versions[v], 2, peer_stops_when_connected);
+		run_group(&(struct group){.prepare = connect_with_timeout}, versions[v], 2, keeps_its_timeout);
 		for (int nranks = 2; nranks <= 4; nranks++) {
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies_compressed);

@@ -27,10 +27,10 @@ _log = logging.getLogger("bagua_net.algorithms")
 #: What may be chosen. The first one is kept unless another is faster by the margin.
 _CANDIDATES: dict[str, Algorithm] = {
     "allreduce": GradientAllReduce(),
-    "bf16": GradientAllReduce(wire="bfloat16"),
-    "uint8": ByteGrad(bits=8, error_feedback=True),
+    "bfloat16": GradientAllReduce(wire="bfloat16"),
+    "bytegrad": ByteGrad(bits=8, error_feedback=True),
 }
-_MARGIN = 0.1
+_MARGIN = 0.05
 #: A candidate that is predicted to be slower than the first one by this factor is not tried.
 _HOPELESS = 1.5
 #: DDP cuts its buckets anew after its first step, and a step after a change may still pay for it.
@@ -42,7 +42,8 @@ _LARGE_BUCKET_MB = 100
 @dataclass(frozen=True)
 class Auto(Algorithm):
     """Tries exact all-reduce, all-reduce of bfloat16, and ByteGrad (8 bits, error feedback) for ``trial_steps`` steps
-    each, and goes on with the fastest; with exact all-reduce unless another one makes a step faster by a tenth.
+    each, and goes on with the fastest; with exact all-reduce unless another one saves a twentieth
+    of the step.
 
     A step is timed from one backward pass to the next, on the slowest rank, so that what backward hides does not count.
     Candidates that the measured latency, bandwidth and codec speed rule out are not tried. One line in the log of
@@ -120,7 +121,7 @@ class _Trying(Running):
     def _predicted(self, name: str) -> float:
         """Seconds of the collectives of a step, if all gradients were one bucket."""
         costs, size, elements = self._costs, self._job.size, self._elements()
-        if name == "uint8":
+        if name == "bytegrad":
             return costs.compressed(elements, Codec(), size)
         return costs.ring(elements * (4 if name == "allreduce" else 2), size)
 
@@ -148,10 +149,7 @@ class _Trying(Running):
 
     def _reasons(self) -> str:
         elements = self._elements()
-        tried = ", ".join(
-            f"{name} {1000 * self._seconds[name]:.1f} ms" if name in self._seconds else f"{name} not tried"
-            for name in _CANDIDATES
-        )
+        tried = ", ".join(self._reason(name) for name in _CANDIDATES)
         line = (
             f"bagua_net: auto chooses {self._chosen}: a step takes {tried}. {elements / 1e6:.1f} million elements, "
             f"{self._job.size} ranks, latency {1e6 * self._costs.latency_s:.0f} us, "
@@ -159,11 +157,17 @@ class _Trying(Running):
         )
         return line + self._advice(elements)
 
+    def _reason(self, name: str) -> str:
+        if name in self._seconds:
+            return f"{name} {1000 * self._seconds[name]:.1f} ms"
+        own, exact = (1000 * self._predicted(each) for each in (name, "allreduce"))
+        return f"{name} not tried (its averages would take {own:.1f} ms, exact ones {exact:.1f})"
+
     def _advice(self, elements: int) -> str:
         step, on_wire = self._seconds[self._chosen], self._predicted(self._chosen)
         advice = ""
         cap = getattr(self._job.wrapper(), "bucket_bytes_cap", 0)
-        if self._chosen == "uint8" and cap < _LARGE_BUCKET_MB << 20 and elements * 4 > cap:
+        if self._chosen == "bytegrad" and cap < _LARGE_BUCKET_MB << 20 and elements * 4 > cap:
             advice += f" DistributedDataParallel(bucket_cap_mb={_LARGE_BUCKET_MB}) may save more."
         if on_wire > step / 2:
             advice += (
