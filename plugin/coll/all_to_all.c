@@ -23,7 +23,7 @@ struct all_to_all {
 	struct bnet_coll_flat flats[PEERS];
 	char *stage; /* NULL, or a stage for each of them, of so many bytes */
 	size_t stage_bytes;
-	int round;   /* the next one */
+	int round; /* the next one */
 };
 
 /* No deadlock: the two ranks of the earliest unfinished round have both reached it, so one exchange always proceeds. */

@@ -68,12 +68,14 @@ int bnet_coll_agree_on_chunk(struct bnet_coll *coll, int64_t round_trip_ns)
 {
 	const struct bnet_coll_circle everyone = bnet_coll_everyone(coll);
 	int64_t us = round_trip_ns / 1000;
-	const struct bnet_coll_region region = {(char *)&us, sizeof(us)};
+	char *longest = (char *)&us;
+	const struct bnet_coll_region region = {longest, sizeof(us)};
 	int rc = bnet_coll_begin(coll, bnet_coll_copy(BNET_COLL_CONNECT, 0, BNET_COLL_ANY), region, region);
 
-	if (rc == 0)
-		rc = bnet_coll_end(coll, bnet_coll_net_allreduce(coll, &everyone, (char *)&us, (char *)&us, 1, BNET_INT64,
-								 BNET_MAX, BNET_ALGO_DIRECT));
+	if (rc != 0)
+		return rc;
+	rc = bnet_coll_net_allreduce(coll, &everyone, longest, longest, 1, BNET_INT64, BNET_MAX, BNET_ALGO_DIRECT);
+	rc = bnet_coll_end(coll, rc);
 	if (rc == 0)
 		coll->chunk = chunk_for(us);
 	return rc;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * How far the ranks are from each other, and how large a chunk is for it. The group's own thread; all ranks call both
- * functions at the same time, once they are connected.
+ * How far the ranks are from each other, and how large a chunk must be for it. The group's own thread; all ranks call
+ * both functions at the same time, once they are connected.
  *
- * A chunk is sent on when it has come, so a path has no more in flight than some chunks; and a lost packet delays those
- * behind it for a round trip or more. On a line of 20 ms that loses one packet in 1,000, an allreduce in chunks of 4 MiB
- * takes a third of the time of one in chunks of 512 KiB.
+ * A ring sends a chunk on when it has arrived, and has a few of them in flight. They must last for the round trip, and
+ * for another one if a packet is lost. On a line of 20 ms that loses one packet in 1,000, an allreduce in chunks of 4
+ * MiB takes a third of the time of one in chunks of 512 KiB. On short paths small chunks are faster: they stay in the
+ * cache, and transfer and reduction overlap.
  */
 #ifndef BNET_COLL_DISTANCE_H
 #define BNET_COLL_DISTANCE_H

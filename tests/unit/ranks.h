@@ -27,7 +27,7 @@ struct rank {
 
 struct group {
 	int version;
-	const void *table;                  /* NULL: the library's of this version */
+	const void *table; /* NULL: the library's of this version */
 	int nranks;
 	bool shares;                        /* memory, as ranks of one host, or … */
 	int (*host_of)(int rank);           /* … not NULL: of several */

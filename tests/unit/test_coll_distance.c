@@ -28,9 +28,8 @@ static void agrees(struct rank *rank)
 	static const struct {
 		int64_t ns;
 		size_t chunk;
-	} rows[] = {{NEAR_NS, 512 * KIB},    {1999999, 512 * KIB},  {2000000, 1024 * KIB},
-		    {4000000, 2048 * KIB},   {8000000, 4096 * KIB}, {FAR_NS, 4096 * KIB},
-		    {INT64_MAX, 4096 * KIB}, {0, 512 * KIB}};
+	} rows[] = {{NEAR_NS, 512 * KIB},  {1999999, 512 * KIB}, {2000000, 1024 * KIB},   {4000000, 2048 * KIB},
+		    {8000000, 4096 * KIB}, {FAR_NS, 4096 * KIB}, {INT64_MAX, 4096 * KIB}, {0, 512 * KIB}};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const bool is_last = rank->rank == rank->nranks - 1;
