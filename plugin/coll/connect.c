@@ -189,7 +189,8 @@ static int agree_until(struct bnet_coll *coll, int64_t deadline)
 
 int bnet_coll_connect(bnet_coll_t *coll, const void *rows, double timeout_s)
 {
-	const int64_t deadline = timeout_s > 0 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9) : INT64_MAX;
+	const int64_t deadline = timeout_s > 0 && timeout_s < 9e9 ? bnet_coll_now() + (int64_t)(timeout_s * 1e9)
+								  : INT64_MAX;
 	int rc;
 
 	if (coll == NULL)
