@@ -114,12 +114,13 @@ class Rank:
     def _warm_up(
         self, way: Way, begun: Begun, model: DistributedDataParallel, optimizer: torch.optim.Optimizer
     ) -> float:
-        """Seconds of the last step. ``auto`` is ready when it has chosen, at the same step on all ranks."""
+        """Seconds of the last step. Steps in which ``auto`` has not chosen yet do not count: it chooses in the same step
+        on all ranks, and then has a new way that needs as much warming up as the others."""
         done, start = 0, time.perf_counter()
-        while done < way.warm_up or begun.chosen == "":
+        while done < way.warm_up:
             start = time.perf_counter()
             self._step(model, optimizer)
-            done += 1
+            done = 0 if begun.chosen == "" else done + 1
         return time.perf_counter() - start
 
     def _steps(self, way: Way, seconds: float) -> int:
