@@ -114,8 +114,8 @@ class Rank:
     def _warm_up(
         self, way: Way, begun: Begun, model: DistributedDataParallel, optimizer: torch.optim.Optimizer
     ) -> float:
-        """Seconds of the last step. Steps in which ``auto`` has not chosen yet do not count: it chooses in the same step
-        on all ranks, and then has a new way that needs as much warming up as the others."""
+        """Seconds of the last step. Steps in which ``auto`` has not chosen yet do not count: what it chooses, in the
+        same step on all ranks, needs as much warming up as the other sides."""
         done, start = 0, time.perf_counter()
         while done < way.warm_up:
             start = time.perf_counter()
