@@ -62,6 +62,23 @@ static inline void check_ok(struct rank *rank, int rc)
 	check_int(rc, 0);
 }
 
+/* Runs an operation on all ranks, and counts the bytes and messages that all of them together send. */
+static inline bnet_counters_t count_run(struct rank *rank, const bnet_op_t *op)
+{
+	bnet_counters_t before, after;
+
+	pthread_barrier_wait(&rank->group->barrier);
+	bnet_counters(&before);
+	pthread_barrier_wait(&rank->group->barrier);
+	check_ok(rank, bnet_coll_run(rank->coll, op));
+	pthread_barrier_wait(&rank->group->barrier);
+	bnet_counters(&after);
+	pthread_barrier_wait(&rank->group->barrier);
+	after.bytes_sent -= before.bytes_sent;
+	after.messages_sent -= before.messages_sent;
+	return after;
+}
+
 /* Makes the others believe that it is on another host. */
 static inline void move_to_host(struct rank *rank, char *row)
 {

@@ -279,19 +279,13 @@ static uint64_t sent_by(struct rank *rank, int kind)
 	const bool whole = kind == BNET_COLL_ALLREDUCE;
 	const size_t count = MOVED / (whole ? 1 : (size_t)rank->nranks) / sizeof(float);
 	const bnet_op_t op = {.kind = kind, .send = send, .recv = recv, .count = count, .dtype = BNET_FLOAT32};
-	bnet_counters_t before, after;
+	uint64_t bytes;
 
 	check(send != NULL && recv != NULL);
-	pthread_barrier_wait(&rank->group->barrier);
-	bnet_counters(&before);
-	pthread_barrier_wait(&rank->group->barrier);
-	check_ok(rank, bnet_coll_run(rank->coll, &op));
-	pthread_barrier_wait(&rank->group->barrier);
-	bnet_counters(&after);
-	pthread_barrier_wait(&rank->group->barrier);
+	bytes = count_run(rank, &op).bytes_sent;
 	free(send);
 	free(recv);
-	return after.bytes_sent - before.bytes_sent;
+	return bytes;
 }
 
 /* Two hosts of two ranks: the network carries no more than each host's sum, or its blocks, to the other. */

@@ -99,21 +99,13 @@ struct result {
 static struct result run_at(struct rank *rank, int64_t round_trip_ns, bnet_op_t op)
 {
 	struct result result = {.recv = calloc(COUNT, sizeof(float))};
-	bnet_counters_t before, after;
 
 	check(result.recv != NULL);
 	if (op.kind == BNET_COLL_BROADCAST && rank->rank == op.root)
 		memcpy(result.recv, op.send, COUNT * sizeof(float));
 	op.recv = result.recv;
 	check_ok(rank, bnet_coll_agree_on_chunk(rank->coll, round_trip_ns));
-	pthread_barrier_wait(&rank->group->barrier);
-	bnet_counters(&before);
-	pthread_barrier_wait(&rank->group->barrier);
-	check_ok(rank, bnet_coll_run(rank->coll, &op));
-	pthread_barrier_wait(&rank->group->barrier);
-	bnet_counters(&after);
-	pthread_barrier_wait(&rank->group->barrier);
-	result.messages = after.messages_sent - before.messages_sent;
+	result.messages = count_run(rank, &op).messages_sent;
 	return result;
 }
 
