@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -64,13 +64,15 @@ def _auto_on(here: Here, backend: str) -> tuple[torch.nn.Module, Attachment]:
 
 
 @contextlib.contextmanager
-def _timed(comm: Attachment, fast: str, seconds: float = 0.04) -> Iterator[None]:
+def _timed(
+    comm: Attachment, fast: str, seconds: float = 0.04, clock: Callable[..., Callable[[], float]] | None = None
+) -> Iterator[None]:
     """All candidates are tried, and steps with one of them take so long, those with the others 0.1 s."""
     running = comm._running
     assert isinstance(running, _auto._Trying)
     running._may_win = lambda name: True  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", _Clock(running, fast, seconds))
+        patch.setattr(_auto.time, "perf_counter", (clock or _Clock)(running, fast, seconds))
         yield
 
 
@@ -128,6 +130,34 @@ def _saves(here: Here, seconds: float) -> float:
 @pytest.mark.parametrize(("seconds", "chosen"), [(0.096, 0), (0.094, 1)])
 def test_exact_averages_are_kept_unless_another_saves_a_twentieth(two: Ranks, seconds: float, chosen: int) -> None:
     assert two.run(_saves, seconds) == [chosen, chosen]
+
+
+class _Unsteady(_Clock):
+    """Every other step of the candidate takes 0.2 s."""
+
+    _slow = False
+
+    def __call__(self) -> float:
+        self._slow = not self._slow
+        if self._slow and self._running._now == self._fast:
+            self._now += 0.2
+            return self._now
+        return super().__call__()
+
+
+def _tries_again(here: Here) -> None:
+    """Three more rounds with the two in question, of which each ignores one step of a turn."""
+    model, comm = _auto_on(here, "bagua_net")
+    with _timed(comm, "bytegrad", 0.02, _Unsteady):
+        _train(here, model, 3 * EACH + 3 * 2 * (TRIAL + 1))
+        assert comm.stats()["chosen"] == -1
+        _train(here, model, 1)
+    assert comm.stats()["chosen"] == 0
+    comm.detach()
+
+
+def test_where_times_overlap_the_trial_goes_on(two: Ranks) -> None:
+    two.run(_tries_again)
 
 
 def _rules_out(here: Here) -> list[str]:
@@ -232,7 +262,7 @@ def _fails_between_steps(here: Here) -> None:
     assert isinstance(running, _auto._Trying)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_reduce", _broken)
-        assert "no such luck" in refusal(lambda: running._slowest(0.1))
+        assert "no such luck" in refusal(lambda: running._slowest([0.1]))
     comm.detach()
     again = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), "bytegrad")
     assert again.job.own is not comm.job.own

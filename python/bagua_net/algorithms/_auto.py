@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, ClassVar
 
 import torch
@@ -21,20 +20,23 @@ from ._job import Job
 from ._probe import probe
 from ._settings import check_whole
 from ._switchboard import switchboard_of
+from ._trial import Trial
 
 _log = logging.getLogger("bagua_net.algorithms")
 
-#: What may be chosen. The first one is kept unless another is faster by the margin.
+#: What may be chosen. The first one is kept unless another saves more than this share of its step.
 _CANDIDATES: dict[str, Algorithm] = {
     "allreduce": GradientAllReduce(),
     "bfloat16": GradientAllReduce(wire="bfloat16"),
     "bytegrad": ByteGrad(bits=8, error_feedback=True),
 }
-_MARGIN = 0.05
+_HEAD_START = 0.05
 #: A candidate that is predicted to be slower than the first one by this factor is not tried.
 _HOPELESS = 1.5
 #: DDP cuts its buckets anew after its first step, and a step after a change may still pay for it.
 _IGNORED_STEPS = 2
+#: … with a candidate that has its buffers from an earlier round.
+_IGNORED_LATER = 1
 #: DDP's advice for buckets of slow networks: fewer, larger messages. See ``bucket_cap_mb``.
 _LARGE_BUCKET_MB = 100
 
@@ -42,8 +44,8 @@ _LARGE_BUCKET_MB = 100
 @dataclass(frozen=True)
 class Auto(Algorithm):
     """Tries exact all-reduce, all-reduce of bfloat16, and ByteGrad (8 bits, error feedback) for ``trial_steps`` steps
-    each, and goes on with the fastest; with exact all-reduce unless another one saves a twentieth
-    of the step.
+    each, and goes on with the fastest; with exact all-reduce unless another one saves a twentieth of the step. Where
+    steps vary so much that the times overlap, it tries those in question again, up to three times.
 
     A step is timed from one backward pass to the next, on the slowest rank, so that what backward hides does not count.
     Candidates that the measured latency, bandwidth and codec speed rule out are not tried. One line in the log of
@@ -77,10 +79,10 @@ class _Trying(Running):
         self.resume()
 
     def _begin_trial(self) -> None:
-        self._untried = list(_CANDIDATES)
+        self._trial = Trial(_CANDIDATES, _HEAD_START)
         self._seconds: dict[str, float] = {}  # of a step, by candidate
         self._chosen = ""
-        self._now = self._untried.pop(0)
+        self._now = self._trial.now
         self._marks: list[float] = []  # when the steps with the present candidate began
 
     # ---- steps ----
@@ -94,24 +96,32 @@ class _Trying(Running):
         if self._job.device.type == "cuda":  # its steps take the time, not their launch
             torch.cuda.synchronize(self._job.device)
         self._marks.append(time.perf_counter())
-        if len(self._marks) <= _IGNORED_STEPS + self._settings.trial_steps:
+        ignored = _IGNORED_LATER if self._trial.tried_before else _IGNORED_STEPS
+        if len(self._marks) <= ignored + self._settings.trial_steps:
             return
         times = [later - earlier for earlier, later in zip(self._marks, self._marks[1:], strict=False)]
-        self._seconds[self._now] = self._slowest(median(times[_IGNORED_STEPS:]))
-        if len(self._seconds) == 1:
-            self._untried = [name for name in self._untried if self._may_win(name)]
         self._marks = [self._marks[-1]]
-        if self._untried:
-            self._now = self._untried.pop(0)
-        else:
-            self._choose()
+        self._end_turn(self._slowest(times[ignored:]))
 
-    def _slowest(self, seconds: float) -> float:
-        """Over the ranks. All earlier buckets are over, and this one is not posted: nothing else is under way."""
-        slowest = torch.tensor([seconds], dtype=torch.float64, device=self._job.device)
+    def _slowest(self, seconds: list[float]) -> list[float]:
+        """Each over the ranks. All earlier buckets are over, and this one is not posted: nothing else is under way."""
+        slowest = torch.tensor(seconds, dtype=torch.float64, device=self._job.device)
         with self.beside_runner():
             dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._job.own)
-        return float(slowest.item())
+        return list(slowest.tolist())
+
+    def _end_turn(self, times: list[float]) -> None:
+        first = not self._seconds
+        self._trial.add(times)
+        self._seconds = self._trial.seconds()
+        if first:
+            for name in _CANDIDATES:
+                if name not in self._seconds and not self._may_win(name):
+                    self._trial.rule_out(name)
+        if self._trial.now:
+            self._now = self._trial.now
+        else:
+            self._choose()
 
     # ---- decisions: of figures that are equal on all ranks ----
 
@@ -129,9 +139,7 @@ class _Trying(Running):
         return self._predicted(name) < _HOPELESS * self._predicted("allreduce")
 
     def _choose(self) -> None:
-        plain = self._seconds["allreduce"]
-        best = min(self._seconds, key=self._seconds.__getitem__)
-        self._settle(best if self._seconds[best] < (1 - _MARGIN) * plain else "allreduce")
+        self._settle(self._trial.leader())
         if self._job.rank == 0:
             _log.info("%s", self._reasons())
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from bagua_net.algorithms import Auto
 from bagua_net.lightning import BaguaStrategy
 
-_EPOCHS, _STEPS = 3, 14
+_EPOCHS, _STEPS = 3, 16
 
 
 class Classifier(pl.LightningModule):
