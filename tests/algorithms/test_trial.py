@@ -54,9 +54,10 @@ def test_only_those_that_overlap_with_the_leader_go_on() -> None:
 
 
 def test_all_rounds_count() -> None:
-    """The first one alone would say otherwise."""
+    """The first one alone would say otherwise, and so would the last one."""
     trial = Trial(NAMES, 0.05)
-    turns(trial, {"exact": [9.0], "half": [1.0, 4.0, 6.0, 6.0, 6.0, 6.0], "codes": [3.0, 3.0]})
+    taken = turns(trial, {"exact": [19.0], "half": [1, 4, 1, 6, 2.5, 9, 1.5, 4], "codes": [2.9, 3.1]})
+    assert len(taken) == 3 + 2 * 3
     assert trial.leader() == "codes"
 
 
