@@ -41,7 +41,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(made))
-        patch.delenv("BNET_MUST_RUN", raising=False)  # this run's, not that of runs that tests start
+        for name in ("BNET_MUST_RUN", "PYTEST_ADDOPTS"):  # this run's, not those of runs that tests start
+            patch.delenv(name, raising=False)
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "MPLCONFIGDIR"):
             patch.delenv(name, raising=False)
         yield made
