@@ -18,12 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 import bagua_net.torch  # noqa: F401  (registers the backend)
 from benchmarks.loads.torch_rank import serve_torch
 from benchmarks.steps.models import Stub
-from benchmarks.steps.sides import WAYS, Begun, Way
+from benchmarks.steps.sides import WAYS, Begun, Way, auto
 
 BACKENDS = ("bagua_net", "gloo")
 _TIMEOUT = timedelta(seconds=600)
-#: A step that takes longer spreads by little, and is read once.
-_LONG_S = 3.0
+#: Steps in one reading, unless the command says: one where a step takes longer, as it does over narrow lines.
+_STEPS, _LONG_S = 2, 3.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Spec:
     pairs: tuple[int, ...]
     """Their numbers: an odd one goes through the sides backwards."""
     steps: int
-    """In one reading; one step where it takes long."""
+    """In one reading; 0: two, or one where a step takes long."""
+    trial: int
+    """Steps of each turn of ``auto``'s candidates."""
     model: str
     backward_s: float
     sides: tuple[str, ...]
@@ -86,7 +88,8 @@ class Rank:
         return tensor.item()
 
     def _read(self, backend: str, name: str) -> Reading:
-        way, group = WAYS[name], self._groups[backend]
+        way = auto(self._spec.trial) if name == "auto" else WAYS[name]
+        group = self._groups[backend]
         model = DistributedDataParallel(
             self._module, process_group=group, gradient_as_bucket_view=True, broadcast_buffers=False, init_sync=False
         )
@@ -126,7 +129,7 @@ class Rank:
     def _steps(self, way: Way, seconds: float) -> int:
         """Of a reading, when a step takes so long."""
         slowest = self._over_ranks(seconds, dist.ReduceOp.MAX)
-        return way.steps or (1 if slowest > _LONG_S else self._spec.steps)
+        return way.steps or self._spec.steps or (1 if slowest > _LONG_S else _STEPS)
 
     def _step(self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()

@@ -21,7 +21,7 @@ from benchmarks.steps.cells import QUICK, QUICK_SIDES, Cell, every
 from benchmarks.steps.models import SHAPES
 from benchmarks.steps.networks import LONG_LINE, Network, networks
 from benchmarks.steps.rank import Spec
-from benchmarks.steps.sides import WAYS
+from benchmarks.steps.sides import TRIAL, WAYS
 
 _PORT = 29512
 #: Without --quick. "small" is for the tests.
@@ -38,7 +38,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="algorithms.py", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="nine cells, the sides that differ most, one or two pairs")
     parser.add_argument("--pairs", type=int, help=f"readings of each side: {_PAIRS}; with --quick by cell")
-    parser.add_argument("--steps", type=int, default=2, help="of one reading: %(default)s, 1 where a step takes long")
+    parser.add_argument("--steps", type=int, default=0, help="of one reading: 2, 1 where a step takes long")
+    parser.add_argument("--trial", type=int, default=TRIAL, help="steps of auto with each candidate: %(default)s")
     parser.add_argument("--models", default="", help=f"of {', '.join(SHAPES)}: {','.join(_MODELS)}")
     parser.add_argument("--networks", default="", help="names, separated by semicolons: all")
     parser.add_argument("--ranks", default="", help=f"on two hosts: {','.join(map(str, _RANKS))}")
@@ -151,6 +152,7 @@ def _read(network: Network, cell: Cell, pairs: tuple[int, ...], sides: list[str]
                     places[0].interface,
                     pairs,
                     how.steps,
+                    how.trial,
                     cell.model,
                     how.backward,
                     tuple(sides),

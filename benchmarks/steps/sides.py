@@ -57,8 +57,8 @@ WARM_UP = 2
 _RANK = 4  # of PowerSGD's approximation
 #: Steps of a reading in which ranks train apart: one meeting of DiLoCo; for "async", a round on a fast network.
 _APART = 30
-#: Steps with which ``auto`` tries each candidate, after two that it ignores. Its default of 5 takes long at 100 Mbit/s.
-_TRIAL = 2
+#: Steps of each turn of ``auto``'s candidates. Its default of 5 takes long at 100 Mbit/s.
+TRIAL = 2
 
 
 def _plain(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, group: Any) -> Begun:
@@ -101,6 +101,10 @@ class Way:
     optimizer: Optimize = _sgd
 
 
+def auto(trial_steps: int) -> Way:
+    return Way(_attached(lambda: Auto(trial_steps=trial_steps)))
+
+
 #: By name. torch's own PowerSGD is the only one that is not ours and compresses as much.
 WAYS: dict[str, Way] = {
     "plain": Way(_plain),
@@ -115,5 +119,5 @@ WAYS: dict[str, Way] = {
     "low precision": Way(_attached(LowPrecisionDecentralized)),
     "DiLoCo 8": Way(_attached(lambda: DiLoCo(steps=_APART)), steps=_APART),
     "async": Way(_attached(AsyncModelAverage), steps=_APART),
-    "auto": Way(_attached(lambda: Auto(trial_steps=_TRIAL))),
+    "auto": auto(TRIAL),
 }
