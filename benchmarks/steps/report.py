@@ -62,22 +62,35 @@ def speedup(cell: Sequence[Reading], side: str, rival: str) -> float | None:
     return median(seconds[rival, pair] / seconds[side, pair] for pair in pairs) if pairs else None
 
 
-def regrets(cell: Sequence[Reading], backend: str) -> list[float]:
-    """What ``auto`` loses: its step by that of its best candidate, in each pair that has read them all.
-
-    The best one has the shortest step in the median over these pairs. A pair's shortest step would be its luckiest.
-    """
-    seconds = {(each["pair"], each["side"]): each["seconds"] for each in cell}
-    own, *rivals = (f"{backend} {way}" for way in ("auto", *CANDIDATES))
+def _pairs_with_auto(cell: Sequence[Reading], backend: str) -> tuple[list[Reading], dict[str, list[float]]]:
+    """Auto's readings in the pairs that have read all of its candidates, and these candidates' seconds there by way."""
+    read = {(each["pair"], each["side"]): each for each in cell}
+    ways = ("auto", *CANDIDATES)
     pairs = [
-        pair
-        for pair in sorted({pair for pair, _ in seconds})
-        if all((pair, side) in seconds for side in (own, *rivals))
+        [read[pair, f"{backend} {way}"] for way in ways]
+        for pair in sorted({pair for pair, _ in read})
+        if all((pair, f"{backend} {way}") in read for way in ways)
     ]
-    if not pairs:
-        return []
-    best = min(rivals, key=lambda side: median(seconds[pair, side] for pair in pairs))
-    return [seconds[pair, own] / seconds[pair, best] for pair in pairs]
+    return [pair[0] for pair in pairs], {
+        way: [pair[place]["seconds"] for pair in pairs] for place, way in enumerate(CANDIDATES, 1)
+    }
+
+
+def _best(seconds: dict[str, list[float]]) -> str:
+    """In the median over the pairs. A pair's shortest step would be its luckiest."""
+    return min(seconds, key=lambda way: median(seconds[way]))
+
+
+def regrets(cell: Sequence[Reading], backend: str) -> list[float]:
+    """What ``auto`` loses: its step by that of its best candidate, in each pair that has read them all."""
+    own, seconds = _pairs_with_auto(cell, backend)
+    return [each["seconds"] / best for each, best in zip(own, seconds[_best(seconds)], strict=True)] if own else []
+
+
+def choices(cell: Sequence[Reading], backend: str) -> list[float]:
+    """The step of what ``auto`` chose in each of these pairs by that of its best candidate, both medians over all."""
+    own, seconds = _pairs_with_auto(cell, backend)
+    return [median(seconds[each["chosen"]]) / median(seconds[_best(seconds)]) for each in own]
 
 
 def _factor(value: float | None) -> str:
@@ -120,10 +133,13 @@ def _regret_rows(name: tuple[Any, ...], cell: Sequence[Reading]) -> Iterator[str
         backend = side.split(" ", 1)[0]
         chosen = Counter(each["chosen"] for each in sorted(cell, key=_pair) if each["side"] == side)
         named = ", ".join(f"{way} ({times} ×)" if len(chosen) > 1 else way for way, times in chosen.items())
-        found = regrets(cell, backend)
-        spread = f"{median(found):.2f} [{min(found):.2f}–{max(found):.2f}]" if found else "–"
+        figures = [_range(each(cell, backend)) for each in (regrets, choices)]
         model, network, ranks = name
-        yield f"| {model} | {network} | {ranks} | {backend} | {named} | {spread} |"
+        yield f"| {model} | {network} | {ranks} | {backend} | {named} | {' | '.join(figures)} |"
+
+
+def _range(factors: Sequence[float]) -> str:
+    return f"{median(factors):.2f} [{min(factors):.2f}–{max(factors):.2f}]" if factors else "–"
 
 
 def _regrets(cells: dict[tuple[Any, ...], list[Reading]]) -> list[str]:
@@ -135,10 +151,12 @@ def _regrets(cells: dict[tuple[Any, ...], list[Reading]]) -> list[str]:
         "## What auto loses",
         "",
         "Its step by that of the candidate (plain, bf16, ByteGrad 8) that is fastest in the median over the pairs, on "
-        "the same backend in the same pair, and the median of these ratios. It chooses anew in each pair.",
+        "the same backend in the same pair, and the median of these ratios. Beside it the step of what it chose, by "
+        "that of the same candidate, both medians over the pairs: without what its own steps happened to take. It "
+        "chooses anew in each pair.",
         "",
-        "| model | network | ranks | backend | chosen | × the fastest |",
-        "|---|---|---|---|---|---|",
+        "| model | network | ranks | backend | chosen | × the fastest | its choice × the fastest |",
+        "|---|---|---|---|---|---|---|",
         *rows,
     ]
 

@@ -146,13 +146,15 @@ def test_what_auto_loses_is_taken_within_pairs_by_the_best_of_all_pairs() -> Non
     """bf16: in one pair ByteGrad was faster."""
     cell = _auto("ByteGrad 8", ("auto", 2.4, 6.0), *_CANDIDATES)
     assert report.regrets(cell, "gloo") == pytest.approx([0.8, 2.0])
-    assert "| VGG16 | 1 Gbit/s | 2 | gloo | ByteGrad 8 | 1.40 [0.80–2.00] |" in report.render([], cell)
+    assert "| VGG16 | 1 Gbit/s | 2 | gloo | ByteGrad 8 | 1.40 [0.80–2.00] | 1.17 [1.17–1.17] |" in report.render(
+        [], cell
+    )
 
 
 def test_what_auto_loses_needs_all_of_its_candidates() -> None:
     cell = _auto("bf16", ("auto", 2.0, 6.0), *_CANDIDATES[:2])
     assert report.regrets(cell, "gloo") == []
-    assert "| gloo | bf16 | – |" in report.render([], cell)
+    assert "| gloo | bf16 | – | – |" in report.render([], cell)
     assert "What auto loses" not in report.render([], _cell(("gloo plain", 4.0, 4.0)))
 
 
