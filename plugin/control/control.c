@@ -35,6 +35,9 @@
 #define ATTEMPTS_TICK_MS 10000
 /* … and how often the streams of senders are read. */
 #define PATH_TICK_MS 20
+/* … and how often, on long paths, the kernel is told which of them have run dry. A lost packet is sent again a round
+ * trip later: by then it must know. */
+#define DRY_TICK_MS 5
 /* Active connections are looked at and read less often, once in the second time, after the first one in which none of
  * them has moved anything: a rank that waits for a late one would spend most of its processor time on that. */
 #define QUIET_AFTER_MS 200
@@ -111,6 +114,7 @@ static void sense(struct contention *contention, uint64_t now)
 struct ticks {
 	uint64_t house_ms; /* when inbound connections, connectors and drains were last looked at */
 	uint64_t paths_ms; /* when paths were sampled */
+	uint64_t dry_ms;   /* when dry streams were noted */
 	uint64_t undelivered_ms;
 	uint64_t attempts_ms; /* when attempts that nobody asks for were looked for */
 	struct contention contention;
@@ -148,6 +152,10 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_active_collect();
 		bnet_sampler_read(bnet_now_us());
 		ticks->paths_ms = now;
+	}
+	if (now - ticks->dry_ms >= DRY_TICK_MS) {
+		bnet_sampler_note_dry();
+		ticks->dry_ms = now;
 	}
 }
 
@@ -279,7 +287,7 @@ static int until(uint64_t then, uint64_t now)
 static int sleep_ms(const struct watch_state *state, const struct ticks *ticks, uint64_t now)
 {
 	int ms = housekeeping_ms(), look = until(state->look_at_ms, now);
-	int read = until(ticks->paths_ms + PATH_TICK_MS, now);
+	int read = until(ticks->paths_ms + PATH_TICK_MS, now), dry = until(ticks->dry_ms + DRY_TICK_MS, now);
 
 	if (state->undelivered && (ms < 0 || ms > BNET_UNDELIVERED_MS))
 		ms = BNET_UNDELIVERED_MS;
@@ -289,6 +297,8 @@ static int sleep_ms(const struct watch_state *state, const struct ticks *ticks, 
 		return 0;
 	if (!state->rare && read < look)
 		look = read;
+	if (!state->rare && dry < look && bnet_sampler_any_far())
+		look = dry;
 	return ms < 0 || look < ms ? look : ms;
 }
 

@@ -468,6 +468,7 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 	if (path->of[sample->work].count == 0)
 		return false;
 	sample->queue_us = (uint32_t)(path->queues_us / path->streams);
+	path->min_rtt_us = sample->min_rtt_us;
 	changed = bnet_scaler_step(&path->scaler, sample);
 	if (path->scaler.window.asks && !path->asking)
 		ask(path, now_us);

@@ -7,11 +7,14 @@
 #include "engine/engine.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
+#include "transport/tx.h"
 
 /* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams together
  * 128 in 20 ms, about a hundredth of a processor. */
 #define READINGS_PER_S 6400
 #define MOST_CREDIT 128
+/* Streams that are told to have run dry, in a tick of 5 ms: each takes a µs, so these take a fortieth of a processor. */
+#define MOST_NOTES 128
 /* Readings in a row; after that whoever waits for the engine's lock gets it. */
 #define IN_A_ROW 256
 
@@ -138,4 +141,49 @@ void bnet_sampler_read(uint64_t now_us)
 	earn_credit(now_us);
 	while (credit.readings > 0 && (path = begin_next(now_us)))
 		credit.readings -= sample_path(path, now_us);
+}
+
+/* ---- streams that have run dry ---- */
+
+static bool is_far(const struct bnet_path *path)
+{
+	return path->min_rtt_us >= BNET_LONG_RTT_US && !bnet_list_empty(&path->moving);
+}
+
+bool bnet_sampler_any_far(void)
+{
+	bnet_list_each(node, &bnet_engine.paths)
+		if (is_far(bnet_entry(node, struct bnet_path, node)))
+			return true;
+	return false;
+}
+
+/* A connection that its owner works on has something to send. Returns how many streams it took. */
+static int note_dry(struct bnet_conn *conn)
+{
+	int looked;
+
+	if (!bnet_conn_try_own(conn))
+		return 0;
+	looked = bnet_tx_note_dry(conn);
+	bnet_conn_disown(conn);
+	return looked;
+}
+
+/* With more streams in flight the later ones go without: the lists turn with each sample. */
+void bnet_sampler_note_dry(void)
+{
+	int left = MOST_NOTES;
+
+	bnet_list_each(node, &bnet_engine.paths) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
+
+		if (!is_far(path))
+			continue;
+		bnet_list_each(member, &path->moving) {
+			left -= note_dry(bnet_entry(member, struct bnet_conn, of_path));
+			if (left <= 0)
+				return;
+		}
+	}
 }

@@ -6,6 +6,7 @@
 #ifndef BNET_SAMPLER_H
 #define BNET_SAMPLER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "transport/conn.h"
@@ -14,5 +15,9 @@
 void bnet_sampler_begin(struct bnet_conn *conn);
 /* Reads the streams of all paths that are due and acts on it. */
 void bnet_sampler_read(uint64_t now_us);
+/* Whether senders move on long paths. */
+bool bnet_sampler_any_far(void);
+/* Notes which streams of those have run dry (transport/tx.h). */
+void bnet_sampler_note_dry(void);
 
 #endif

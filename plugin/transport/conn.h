@@ -109,6 +109,7 @@ struct bnet_stream {
 	struct bnet_estimator estimator; /* of a sender */
 	struct bnet_inflight inflight;   /* of a sender; the owner's account */
 	struct bnet_delivery delivery;   /* of a sender */
+	bool landed; /* of a sender: all was acknowledged when last looked at, and nothing written since */
 	struct bnet_zerocopy_calls zerocopy;
 };
 

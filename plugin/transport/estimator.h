@@ -27,6 +27,9 @@ struct bnet_reading {
 	uint32_t min_rtt_us;
 };
 
+/* From this round trip on a path is long. No network within a building takes as long. */
+#define BNET_LONG_RTT_US 2000
+
 struct bnet_estimator {
 	/* the control thread's */
 	struct bnet_reading last;

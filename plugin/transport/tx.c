@@ -5,7 +5,9 @@
 #include "transport/tx.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -177,6 +179,7 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 		return 0;
 	}
 	bnet_delivery_add(&stream->delivery, (uint64_t)n);
+	stream->landed = false;
 	advance(stream, (size_t)n);
 	if ((size_t)n < wanted)
 		stream->writable = false;
@@ -220,6 +223,36 @@ static size_t share(struct bnet_conn *conn, int active)
 	/* A sender at its in-flight limit writes nothing and would miss its peer's death: the next pass polls. */
 	conn->held_back = refused != 0;
 	return written;
+}
+
+static bool may_be_dry(const struct bnet_stream *stream)
+{
+	return !stream->landed && !stream->out.request && !stream->hangup &&
+	       atomic_load_explicit(&stream->estimator.min_rtt_us, memory_order_relaxed) >= BNET_LONG_RTT_US;
+}
+
+/* By a send of no bytes, in which the kernel looks whether the stream is dry. */
+static void note_dry(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	int queued = 0;
+
+	if (ioctl(stream->fd, SIOCOUTQ, &queued) == 0 && queued == 0)
+		stream->landed = true;
+	else if (send(stream->fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN && errno != EINTR)
+		lost(conn, -errno); /* the socket reports an error only once */
+}
+
+int bnet_tx_note_dry(struct bnet_conn *conn)
+{
+	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire), looked = 0;
+
+	for (int i = 0; i < streams && !atomic_load_explicit(&conn->error, memory_order_relaxed); i++) {
+		if (!may_be_dry(conn->streams[i]))
+			continue;
+		note_dry(conn, conn->streams[i]);
+		looked++;
+	}
+	return looked;
 }
 
 static bool any_full(const struct bnet_conn *conn, int streams)

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The kernel is told which streams have run dry: those with bytes in flight on long paths, again and again, until the
+ * bytes have arrived.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <linux/tcp.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "engine/engine.h"
+#include "oneself.h"
+#include "scaling/path.h"
+#include "stream_pairs.h"
+#include "transport/conn.h"
+#include "transport/progress.h"
+#include "transport/request.h"
+#include "transport/tx.h"
+
+#define DEADLINE_S 250
+#define FAR_US 20000
+#define SAMPLES 4
+#define LARGE (8 << 20) /* more than a socket takes */
+
+/* ---- interposed: loopback becomes a long path, on which what was sent is in flight ---- */
+
+static atomic_bool far, in_flight;
+static _Atomic uint64_t notes; /* sends of no bytes */
+
+int getsockopt(int fd, int level, int option, void *value, socklen_t *size)
+{
+	int rc = (int)syscall(SYS_getsockopt, fd, level, option, value, size);
+
+	if (rc == 0 && level == IPPROTO_TCP && option == TCP_INFO && atomic_load(&far))
+		((struct tcp_info *)value)->tcpi_min_rtt = FAR_US;
+	return rc;
+}
+
+int ioctl(int fd, unsigned long request, ...)
+{
+	va_list args;
+	int *value, rc;
+
+	va_start(args, request);
+	value = va_arg(args, int *);
+	va_end(args);
+	rc = (int)syscall(SYS_ioctl, fd, request, value);
+	if (rc == 0 && request == SIOCOUTQ && atomic_load(&in_flight))
+		*value = 1;
+	return rc;
+}
+
+ssize_t send(int fd, const void *data, size_t size, int flags)
+{
+	if (size == 0)
+		atomic_fetch_add(&notes, 1);
+	return syscall(SYS_sendto, fd, data, size, flags, NULL, 0);
+}
+
+/* ---- which streams ---- */
+
+static char from[LARGE];
+
+static void write_message(struct bnet_conn *conn, uint64_t bytes)
+{
+	check(bnet_request_post(conn, from, bytes) != NULL);
+	while (bnet_progress(conn))
+		;
+}
+
+static uint64_t notes_of(struct bnet_conn *conn, int looked)
+{
+	const uint64_t before = atomic_load(&notes);
+
+	check_int(bnet_tx_note_dry(conn), looked);
+	return atomic_load(&notes) - before;
+}
+
+static struct bnet_conn *open_with_rtt(int *peers, int count, uint32_t rtt_us)
+{
+	struct bnet_conn *conn = open_stream_pairs(true, peers, count);
+
+	for (int i = 0; i < count; i++)
+		atomic_store(&conn->streams[i]->estimator.min_rtt_us, rtt_us);
+	return conn;
+}
+
+static void close_all(struct bnet_conn *conn, const int *peers, int count)
+{
+	bnet_conn_free(conn);
+	for (int i = 0; i < count; i++)
+		close(peers[i]);
+}
+
+static void streams_in_flight_are_told_until_their_bytes_have_arrived(void)
+{
+	int peers[2];
+	struct bnet_conn *conn = open_with_rtt(peers, 2, FAR_US);
+	char into[256];
+
+	write_message(conn, 100);
+	check_int(notes_of(conn, 2), 1); /* the other one has nothing in flight, … */
+	check_int(notes_of(conn, 1), 1); /* … which is found out once */
+	check(read(peers[0], into, sizeof(into)) > 100);
+	check_int(notes_of(conn, 1), 0);
+	check_int(notes_of(conn, 0), 0);
+	write_message(conn, 100);
+	check_int(notes_of(conn, 1), 1);
+	close_all(conn, peers, 2);
+}
+
+static void streams_of_short_paths_are_not(void)
+{
+	int peer;
+	struct bnet_conn *conn = open_with_rtt(&peer, 1, BNET_LONG_RTT_US - 1);
+
+	write_message(conn, 100);
+	check_int(notes_of(conn, 0), 0);
+	close_all(conn, &peer, 1);
+}
+
+static void streams_with_more_to_send_are_not(void)
+{
+	int peer;
+	struct bnet_conn *conn = open_with_rtt(&peer, 1, FAR_US);
+
+	write_message(conn, sizeof(from));
+	check(conn->streams[0]->out.request != NULL);
+	check_int(notes_of(conn, 0), 0);
+	close_all(conn, &peer, 1);
+}
+
+/* The kernel reports a socket's error once: here, so that it must count. */
+static void an_error_is_the_connections(void)
+{
+	int peers[2];
+	struct bnet_conn *conn = open_with_rtt(peers, 2, FAR_US);
+
+	write_message(conn, 100);
+	close(peers[0]);
+	atomic_store(&in_flight, true); /* as with TCP, whose bytes are lost with the peer */
+	check_int(notes_of(conn, 1), 1);
+	check_int(conn->error, -EPIPE);
+	check_int(notes_of(conn, 0), 0);
+	atomic_store(&in_flight, false);
+	close_all(conn, peers + 1, 1);
+}
+
+/* ---- when ---- */
+
+static struct bnet_client client;
+
+static void finish(void *request)
+{
+	for (int done = 0; !done; sched_yield())
+		check_int(bnet_client_test(&client, request, &done, NULL), ncclSuccess);
+}
+
+static void exchange(struct oneself ends)
+{
+	void *sending, *receiving;
+	char out = 'x', into;
+
+	check_int(bnet_client_irecv(&client, ends.recv, &into, 1, 0, NULL, &receiving), ncclSuccess);
+	check_int(bnet_client_isend(&client, ends.send, &out, 1, 0, NULL, &sending), ncclSuccess);
+	finish(sending);
+	finish(receiving);
+}
+
+static uint32_t samples(void)
+{
+	uint32_t count;
+
+	bnet_engine_lock();
+	count = bnet_entry(bnet_engine.paths.next, struct bnet_path, node)->samples;
+	bnet_engine_unlock();
+	return count;
+}
+
+static void the_control_thread_tells_streams_of_long_paths_alone(struct oneself ends)
+{
+	const uint64_t before = atomic_load(&notes);
+	uint32_t first;
+
+	exchange(ends);
+	first = samples();
+	while (samples() - first < SAMPLES)
+		exchange(ends);
+	check_int(atomic_load(&notes), before);
+	atomic_store(&in_flight, true);
+	atomic_store(&far, true);
+	while (atomic_load(&notes) == before) /* until the deadline */
+		exchange(ends);
+}
+
+int main(void)
+{
+	struct oneself ends;
+
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	alarm(DEADLINE_S);
+	streams_in_flight_are_told_until_their_bytes_have_arrived();
+	streams_of_short_paths_are_not();
+	streams_with_more_to_send_are_not();
+	an_error_is_the_connections();
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	ends = connect_to_oneself(&client);
+	the_control_thread_tells_streams_of_long_paths_alone(ends);
+	close_to_oneself(&client, ends);
+	check_int(bnet_client_finalize(&client), ncclSuccess);
+	return 0;
+}
