@@ -196,6 +196,14 @@ static int set_congestion(int fd, const char *name)
 	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) < 0 ? -errno : 0;
 }
 
+bool bnet_socket_uses_bbr(int fd)
+{
+	char name[16] = ""; /* TCP_CA_NAME_MAX */
+	socklen_t size = sizeof(name) - 1;
+
+	return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0 && strncmp(name, "bbr", 3) == 0;
+}
+
 void bnet_socket_choose_congestion(int fd, const struct bnet_config *config, bool local)
 {
 	if (config->congestion[0])

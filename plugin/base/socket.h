@@ -43,6 +43,8 @@ void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_clas
  * since nothing congests there, and bbr, where it is the system's choice, paces by timers, which costs up to 40 % of the
  * rate; else the system's. */
 void bnet_socket_choose_congestion(int fd, const struct bnet_config *config, bool local);
+/* Is it bbr, in any of its versions? */
+bool bnet_socket_uses_bbr(int fd);
 /* BAGUA_NET_KEEPALIVE as the kernel's options: after idle_s without a packet from the peer the kernel sends a probe,
  * then one every interval_s, and ends the connection interval_s after the last of `probes`. Together that is `seconds`,
  * but at least two. Pure. */

@@ -36,7 +36,7 @@
 /* … and how often the streams of senders are read. */
 #define PATH_TICK_MS 20
 /* … and how often, on long paths, the kernel is told which of them have run dry. A lost packet is sent again a round
- * trip later: by then it must know. */
+ * trip later: by then it should know. On paths of 2 to 5 ms it often does not. */
 #define DRY_TICK_MS 5
 /* Active connections are looked at and read less often, once in the second time, after the first one in which none of
  * them has moved anything: a rank that waits for a late one would spend most of its processor time on that. */

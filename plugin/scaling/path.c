@@ -145,6 +145,8 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_reading reading;
 
+	stream->bbr = bnet_socket_uses_bbr(stream->fd);
+	conn->path->bbr |= stream->bbr;
 	if (!bnet_estimator_read(stream->fd, &reading))
 		return;
 	bnet_estimator_update(&stream->estimator, &reading, bnet_now_us(), false);

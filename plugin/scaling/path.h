@@ -31,6 +31,7 @@ struct bnet_path {
 	uint32_t samples;     /* so far */
 	uint64_t sampled_us;  /* 0: never, or all connections were idle since then */
 	uint32_t min_rtt_us;  /* of the last sample, the shortest of its streams; 0: not known */
+	bool bbr;             /* has controlled a stream */
 	uint64_t interval_us; /* between the last two samples; 0: there were none */
 	bool rested;          /* idle for a while since then */
 	/* the sample that is being taken */

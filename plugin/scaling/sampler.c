@@ -15,6 +15,8 @@
 #define MOST_CREDIT 128
 /* Streams that are told to have run dry, in a tick of 5 ms: each takes a µs, so these take a fortieth of a processor. */
 #define MOST_NOTES 128
+/* A pass takes some microseconds, and an owner that polls makes one after the other. */
+#define OWN_TRIES 32
 /* Readings in a row; after that whoever waits for the engine's lock gets it. */
 #define IN_A_ROW 256
 
@@ -147,7 +149,7 @@ void bnet_sampler_read(uint64_t now_us)
 
 static bool is_far(const struct bnet_path *path)
 {
-	return path->min_rtt_us >= BNET_LONG_RTT_US && !bnet_list_empty(&path->moving);
+	return path->bbr && path->min_rtt_us >= BNET_LONG_RTT_US && !bnet_list_empty(&path->moving);
 }
 
 bool bnet_sampler_any_far(void)
@@ -158,21 +160,25 @@ bool bnet_sampler_any_far(void)
 	return false;
 }
 
-/* A connection that its owner works on has something to send. Returns how many streams it took. */
+/* Returns what it cost, in streams. A connection whose owner stays busy comes next time. */
 static int note_dry(struct bnet_conn *conn)
 {
-	int looked;
+	int cost = 1;
 
-	if (!bnet_conn_try_own(conn))
-		return 0;
-	looked = bnet_tx_note_dry(conn);
-	bnet_conn_disown(conn);
-	return looked;
+	for (int i = 0; i < OWN_TRIES; i++) {
+		if (!bnet_conn_try_own(conn))
+			continue;
+		cost += bnet_tx_note_dry(conn);
+		bnet_conn_disown(conn);
+		break;
+	}
+	return cost;
 }
 
-/* With more streams in flight the later ones go without: the lists turn with each sample. */
+/* The rest of the round over all that move on long paths, or as much of it as one time allows. */
 void bnet_sampler_note_dry(void)
 {
+	static uint32_t round; /* under the engine's lock */
 	int left = MOST_NOTES;
 
 	bnet_list_each(node, &bnet_engine.paths) {
@@ -181,9 +187,15 @@ void bnet_sampler_note_dry(void)
 		if (!is_far(path))
 			continue;
 		bnet_list_each(member, &path->moving) {
-			left -= note_dry(bnet_entry(member, struct bnet_conn, of_path));
+			struct bnet_conn *conn = bnet_entry(member, struct bnet_conn, of_path);
+
+			if (conn->noted == round)
+				continue;
 			if (left <= 0)
 				return;
+			conn->noted = round;
+			left -= note_dry(conn);
 		}
 	}
+	round++;
 }

@@ -109,6 +109,7 @@ struct bnet_stream {
 	struct bnet_estimator estimator; /* of a sender */
 	struct bnet_inflight inflight;   /* of a sender; the owner's account */
 	struct bnet_delivery delivery;   /* of a sender */
+	bool bbr;                        /* of a sender: its congestion control; the control thread's */
 	bool landed; /* of a sender: all was acknowledged when last looked at, and nothing written since */
 	struct bnet_zerocopy_calls zerocopy;
 };
@@ -168,6 +169,7 @@ struct bnet_conn {
 	uint32_t passes_seen;
 	uint32_t passes_sampled;
 	uint32_t sample;    /* of its path, in which it was read last */
+	uint32_t noted;     /* the last round over senders on long paths that noted dry streams here */
 	uint32_t looked_at; /* the last round over all senders that looked for undelivered bytes here */
 	bool rested;        /* at the last sampling time the connection was idle */
 

@@ -162,13 +162,18 @@ static void lost(struct bnet_conn *conn, int error)
 		       conn->peer, strerror(-error), atomic_load(&conn->outstanding));
 }
 
+static bool is_full(ssize_t result)
+{
+	return result == -EAGAIN || result == -ENOBUFS || result == -ENOMEM;
+}
+
 /* Writes the rest of the stream's slice. Bytes written; fewer than the rest clear `writable`. */
 static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	size_t wanted = stream->out.header_left + stream->out.left;
 	ssize_t n = write_slice(conn, stream);
 
-	if (n == -EAGAIN || n == -ENOBUFS || n == -ENOMEM) {
+	if (is_full(n)) {
 		bnet_count(send_again, 1);
 		stream->writable = false;
 		return 0;
@@ -227,18 +232,18 @@ static size_t share(struct bnet_conn *conn, int active)
 
 static bool may_be_dry(const struct bnet_stream *stream)
 {
-	return !stream->landed && !stream->out.request && !stream->hangup &&
+	return stream->bbr && !stream->landed && !stream->out.request && !stream->hangup &&
 	       atomic_load_explicit(&stream->estimator.min_rtt_us, memory_order_relaxed) >= BNET_LONG_RTT_US;
 }
 
-/* By a send of no bytes, in which the kernel looks whether the stream is dry. */
+/* By a send of no bytes, during which the kernel checks whether the stream is dry. */
 static void note_dry(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	int queued = 0;
 
 	if (ioctl(stream->fd, SIOCOUTQ, &queued) == 0 && queued == 0)
 		stream->landed = true;
-	else if (send(stream->fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN && errno != EINTR)
+	else if (send(stream->fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EINTR && !is_full(-errno))
 		lost(conn, -errno); /* the socket reports an error only once */
 }
 

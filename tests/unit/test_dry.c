@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernel is told which streams have run dry: those with bytes in flight on long paths, again and again, until the
- * bytes have arrived.
+ * The kernel is told which streams of bbr have run dry: those with bytes in flight on long paths, again and again, until
+ * the bytes have arrived.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -29,9 +30,10 @@
 #define DEADLINE_S 250
 #define FAR_US 20000
 #define SAMPLES 4
+#define PAIRS 100       /* connections of one stream, which count twice: MOST_NOTES of sampler.c is 128 */
 #define LARGE (8 << 20) /* more than a socket takes */
 
-/* ---- interposed: loopback becomes a long path, on which what was sent is in flight ---- */
+/* ---- interposed: loopback becomes a long path with bbr, on which what was sent is in flight ---- */
 
 static atomic_bool far, in_flight;
 static _Atomic uint64_t notes; /* sends of no bytes */
@@ -42,6 +44,8 @@ int getsockopt(int fd, int level, int option, void *value, socklen_t *size)
 
 	if (rc == 0 && level == IPPROTO_TCP && option == TCP_INFO && atomic_load(&far))
 		((struct tcp_info *)value)->tcpi_min_rtt = FAR_US;
+	if (rc == 0 && level == IPPROTO_TCP && option == TCP_CONGESTION)
+		memcpy(value, "bbr2", sizeof("bbr2"));
 	return rc;
 }
 
@@ -91,6 +95,8 @@ static struct bnet_conn *open_with_rtt(int *peers, int count, uint32_t rtt_us)
 
 	for (int i = 0; i < count; i++)
 		atomic_store(&conn->streams[i]->estimator.min_rtt_us, rtt_us);
+	for (int i = 0; i < count; i++)
+		conn->streams[i]->bbr = true;
 	return conn;
 }
 
@@ -123,6 +129,17 @@ static void streams_of_short_paths_are_not(void)
 	int peer;
 	struct bnet_conn *conn = open_with_rtt(&peer, 1, BNET_LONG_RTT_US - 1);
 
+	write_message(conn, 100);
+	check_int(notes_of(conn, 0), 0);
+	close_all(conn, &peer, 1);
+}
+
+static void streams_of_other_congestion_controls_are_not(void)
+{
+	int peer;
+	struct bnet_conn *conn = open_with_rtt(&peer, 1, FAR_US);
+
+	conn->streams[0]->bbr = false;
 	write_message(conn, 100);
 	check_int(notes_of(conn, 0), 0);
 	close_all(conn, &peer, 1);
@@ -176,6 +193,12 @@ static void exchange(struct oneself ends)
 	finish(receiving);
 }
 
+static void exchange_all(const struct oneself *ends)
+{
+	for (int i = 0; i < PAIRS; i++)
+		exchange(ends[i]);
+}
+
 static uint32_t samples(void)
 {
 	uint32_t count;
@@ -186,36 +209,59 @@ static uint32_t samples(void)
 	return count;
 }
 
-static void the_control_thread_tells_streams_of_long_paths_alone(struct oneself ends)
+static int had_a_turn(const struct oneself *ends)
+{
+	int count = 0;
+
+	bnet_engine_lock();
+	for (int i = 0; i < PAIRS; i++)
+		count += ((const struct bnet_conn *)ends[i].send)->noted > 0;
+	bnet_engine_unlock();
+	return count;
+}
+
+static void the_control_thread_tells_no_stream_of_a_short_path(const struct oneself *ends)
 {
 	const uint64_t before = atomic_load(&notes);
 	uint32_t first;
 
-	exchange(ends);
+	exchange_all(ends);
 	first = samples();
 	while (samples() - first < SAMPLES)
-		exchange(ends);
+		exchange_all(ends);
 	check_int(atomic_load(&notes), before);
+	check_int(had_a_turn(ends), 0);
+}
+
+/* There are more of them than it tells at a time. */
+static void the_control_thread_tells_those_of_long_paths_in_turn(const struct oneself *ends)
+{
+	const uint64_t before = atomic_load(&notes);
+
 	atomic_store(&in_flight, true);
 	atomic_store(&far, true);
-	while (atomic_load(&notes) == before) /* until the deadline */
-		exchange(ends);
+	while (atomic_load(&notes) == before || had_a_turn(ends) < PAIRS) /* until the deadline */
+		exchange_all(ends);
 }
 
 int main(void)
 {
-	struct oneself ends;
+	struct oneself ends[PAIRS];
 
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
 	streams_in_flight_are_told_until_their_bytes_have_arrived();
 	streams_of_short_paths_are_not();
+	streams_of_other_congestion_controls_are_not();
 	streams_with_more_to_send_are_not();
 	an_error_is_the_connections();
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
-	ends = connect_to_oneself(&client);
-	the_control_thread_tells_streams_of_long_paths_alone(ends);
-	close_to_oneself(&client, ends);
+	for (int i = 0; i < PAIRS; i++)
+		ends[i] = connect_to_oneself(&client);
+	the_control_thread_tells_no_stream_of_a_short_path(ends);
+	the_control_thread_tells_those_of_long_paths_in_turn(ends);
+	for (int i = 0; i < PAIRS; i++)
+		close_to_oneself(&client, ends[i]);
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }
