@@ -5,6 +5,7 @@
 #ifndef BNET_ONESELF_H
 #define BNET_ONESELF_H
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -49,6 +50,20 @@ static inline struct oneself connect_to_oneself(const struct bnet_client *client
 	}
 	check_int(bnet_client_close_listen(client, listen), ncclSuccess);
 	return ends;
+}
+
+/* Sends a byte and waits until both ends are done. */
+static inline void send_to_oneself(const struct bnet_client *client, struct oneself ends)
+{
+	void *requests[2];
+	char from = 'x', into;
+
+	check_int(bnet_client_irecv(client, ends.recv, &into, 1, 0, NULL, &requests[0]), ncclSuccess);
+	check_int(bnet_client_isend(client, ends.send, &from, 1, 0, NULL, &requests[1]), ncclSuccess);
+	for (int i = 0; i < 2; i++)
+		for (int done = 0; !done; sched_yield())
+			check_int(bnet_client_test(client, requests[i], &done, NULL), ncclSuccess);
+	check_int(into, from);
 }
 
 static inline void close_to_oneself(const struct bnet_client *client, struct oneself ends)

@@ -176,27 +176,10 @@ static void an_error_is_the_connections(void)
 
 static struct bnet_client client;
 
-static void finish(void *request)
-{
-	for (int done = 0; !done; sched_yield())
-		check_int(bnet_client_test(&client, request, &done, NULL), ncclSuccess);
-}
-
-static void exchange(struct oneself ends)
-{
-	void *sending, *receiving;
-	char out = 'x', into;
-
-	check_int(bnet_client_irecv(&client, ends.recv, &into, 1, 0, NULL, &receiving), ncclSuccess);
-	check_int(bnet_client_isend(&client, ends.send, &out, 1, 0, NULL, &sending), ncclSuccess);
-	finish(sending);
-	finish(receiving);
-}
-
 static void exchange_all(const struct oneself *ends)
 {
 	for (int i = 0; i < PAIRS; i++)
-		exchange(ends[i]);
+		send_to_oneself(&client, ends[i]);
 }
 
 static uint32_t samples(void)

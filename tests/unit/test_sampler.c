@@ -44,28 +44,10 @@ int getsockopt(int fd, int level, int option, void *value, socklen_t *size)
 
 /* ---- connections ---- */
 
-static void finish(void *request)
-{
-	for (int done = 0; !done; sched_yield())
-		check_int(bnet_client_test(&client, request, &done, NULL), ncclSuccess);
-}
-
-static void exchange(struct oneself ends)
-{
-	void *sending, *receiving;
-	char from = 'x', into;
-
-	check_int(bnet_client_irecv(&client, ends.recv, &into, 1, 0, NULL, &receiving), ncclSuccess);
-	check_int(bnet_client_isend(&client, ends.send, &from, 1, 0, NULL, &sending), ncclSuccess);
-	finish(sending);
-	finish(receiving);
-	check_int(into, from);
-}
-
 static void exchange_all(const struct oneself *ends)
 {
 	for (int i = 0; i < PAIRS; i++)
-		exchange(ends[i]);
+		send_to_oneself(&client, ends[i]);
 }
 
 static struct bnet_path *the_path(void)
