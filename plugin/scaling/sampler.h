@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * When which streams are read: those of connections that move, path by path. The control thread, under the engine's
- * lock.
+ * When which streams are read, and told that they have run dry: those of connections that move, path by path. The
+ * control thread, under the engine's lock.
  */
 #ifndef BNET_SAMPLER_H
 #define BNET_SAMPLER_H
