@@ -285,8 +285,9 @@ void bnet_path_ready(struct bnet_conn *conn, int most)
 }
 
 /* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
- * through the network. The peer must have acknowledged their bytes first: it may read them much later, and the kernel
- * forgets a closed socket whose peer keeps its window shut. A stream that has ended without that is not idle but lost
+ * through the network. While fewer are on trial the others stay open, since others in their place could be slower. The
+ * peer must have acknowledged their bytes first: it may read them much later, and the kernel forgets a closed socket
+ * whose peer keeps its window shut. A stream that has ended without that is not idle but lost
  * (control/undelivered.h). */
 static bool is_idle(const struct bnet_stream *stream)
 {
@@ -296,11 +297,11 @@ static bool is_idle(const struct bnet_stream *stream)
 
 static void narrow(struct bnet_conn *conn)
 {
-	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);
+	const int held = bnet_scaler_held(&conn->path->scaler);
 
-	if (conn->nstreams <= level || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
+	if (conn->nstreams <= held || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
 		return;
-	for (int last = conn->nstreams - 1; last >= level && is_idle(conn->streams[last]); last--)
+	for (int last = conn->nstreams - 1; last >= held && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
 }

@@ -210,6 +210,11 @@ void bnet_scaler_set(struct bnet_scaler *scaler, int level)
 	bnet_window_clear(&scaler->window);
 }
 
+int bnet_scaler_held(const struct bnet_scaler *scaler)
+{
+	return tries(scaler) && scaler->before > scaler->level ? scaler->before : scaler->level;
+}
+
 static int within(int level, int least, int most)
 {
 	return level > most ? most : level < least ? least : level;
@@ -236,11 +241,14 @@ static void remember(struct bnet_scaler *scaler, int level, uint64_t rate)
 	scaler->nseen++;
 }
 
-/* No trial for a while, and after the next failed one for twice as long. */
+/* No trial for a while at this level or above, and after the next one that fails here for twice as long. */
 static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 {
 	uint64_t *backoff_us = &scaler->rests[scaler->work].backoff_us;
 
+	if (scaler->rests[scaler->work].level != scaler->level)
+		*backoff_us = BACKOFF_US;
+	scaler->rests[scaler->work].level = scaler->level;
 	scaler->rests[scaler->work].until_us = now_us + jittered(scaler, *backoff_us);
 	*backoff_us *= 2;
 	if (*backoff_us > MOST_BACKOFF_US)
@@ -249,7 +257,9 @@ static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 
 static bool rests(const struct bnet_scaler *scaler, uint64_t now_us)
 {
-	return now_us < scaler->rests[bnet_window_work(&scaler->window)].until_us;
+	const enum bnet_work work = bnet_window_work(&scaler->window);
+
+	return now_us < scaler->rests[work].until_us && scaler->level >= scaler->rests[work].level;
 }
 
 static void end_review(struct bnet_scaler *scaler, uint64_t now_us)

@@ -61,8 +61,9 @@ struct bnet_scaler {
 	uint64_t random; /* the state of a generator: paths that begin together must not try together */
 	/* After a failed trial, by the kind of work in which it began. */
 	struct {
+		int level;           /* at which it ended; its failure says nothing of lower ones */
 		uint64_t until_us;   /* no trial until then */
-		uint64_t backoff_us; /* the next rest */
+		uint64_t backoff_us; /* the next rest at this level */
 	} rests[BNET_WORKS];
 	uint32_t unlimited; /* windows since the network limited; those of bulk work weigh far more */
 	int often;          /* how often the network limits a lone stream, in 1/10000, a mean over some windows */
@@ -87,6 +88,8 @@ void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most, uint64_t 
 void bnet_scaler_set(struct bnet_scaler *scaler, int level);
 /* Changes the bounds, and the level where it lies beyond them. A trial that would end beyond them is over. */
 void bnet_scaler_bound(struct bnet_scaler *scaler, int least, int most);
+/* The streams that a connection must keep open: those of a trial of fewer may be wanted again. */
+int bnet_scaler_held(const struct bnet_scaler *scaler);
 /* Takes a sample into account; true when `level` has changed. */
 bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_sample *sample);
 /* Answers scaler->window.asks, which bnet_scaler_step may have set. */

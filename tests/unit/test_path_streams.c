@@ -113,8 +113,8 @@ static void pauses_do_not_count(void)
 
 /* ---- fewer streams ---- */
 
-/* A stream that rests is closed once its bytes have arrived. */
-static void a_resting_stream_waits_for_its_bytes(void)
+/* Returns with the engine's lock. */
+static struct oneself connect_with_streams(void)
 {
 	struct oneself ends = connect_to_oneself(&client);
 	struct bnet_conn *conn = ends.send;
@@ -128,12 +128,42 @@ static void a_resting_stream_waits_for_its_bytes(void)
 		sched_yield();
 		bnet_engine_lock();
 	}
+	return ends;
+}
+
+/* A stream that rests is closed once its bytes have arrived. */
+static void a_resting_stream_waits_for_its_bytes(void)
+{
+	struct oneself ends = connect_with_streams();
+	struct bnet_conn *conn = ends.send;
+
 	bnet_scaler_init(&conn->path->scaler, 1, 1, 1);
 	bnet_path_widen(conn->path);
 	bnet_delivery_add(&conn->streams[1]->delivery, 1);
 	bnet_path_sample_conn(conn, bnet_now_us(), false);
 	check_int(conn->nstreams, STREAMS);
 	bnet_delivery_add(&conn->streams[1]->delivery, UINT64_MAX); /* takes it back */
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(conn->nstreams, 1);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* … and once the trial is over in which it rests. */
+static void a_resting_stream_waits_for_the_trials_end(void)
+{
+	struct oneself ends = connect_with_streams();
+	struct bnet_conn *conn = ends.send;
+	struct bnet_scaler *scaler = &conn->path->scaler;
+
+	bnet_scaler_init(scaler, 1, STREAMS, 1);
+	scaler->state = BNET_SCALER_TRYING;
+	scaler->before = STREAMS;
+	bnet_path_widen(conn->path);
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(bnet_conn_active(conn), 1);
+	check_int(conn->nstreams, STREAMS);
+	scaler->state = BNET_SCALER_HOLDING;
 	bnet_path_sample_conn(conn, bnet_now_us(), false);
 	check_int(conn->nstreams, 1);
 	bnet_engine_unlock();
@@ -148,6 +178,7 @@ int main(void)
 	send_buffers_follow_the_path();
 	pauses_do_not_count();
 	a_resting_stream_waits_for_its_bytes();
+	a_resting_stream_waits_for_the_trials_end();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }

@@ -148,6 +148,40 @@ static void failed_trials_back_off(void)
 	check(rest > SECOND && rest < 10 * MINUTE);
 }
 
+static struct world begin_with_long_rests(void)
+{
+	struct world world = begin(caps_on_a_link, 1, MOST);
+
+	samples(&world, 20 * MINUTE);
+	while (!on_trial(&world.scaler) || world.scaler.level < world.scaler.before)
+		sample(&world);
+	await_change(&world);
+	check(world.scaler.level > 4);
+	return world;
+}
+
+/* What further streams do not carry, the first ones may. */
+static void failed_trials_of_many_streams_do_not_delay_those_of_few(void)
+{
+	struct world world = begin_with_long_rests();
+
+	bnet_scaler_set(&world.scaler, 4);
+	check(await_change(&world) < SECOND);
+	check_int(world.scaler.level, 8);
+
+	world = begin_with_long_rests();
+	world.carries = link;
+	bnet_scaler_set(&world.scaler, 1);
+	await_change(&world);
+	check_int(bnet_scaler_held(&world.scaler), world.scaler.level);
+	await_change(&world);
+	check_int(world.scaler.level, 1);
+	check(await_change(&world) < 2 * SECOND); /* the rests of this level begin anew, … */
+	await_change(&world);
+	check_int(world.scaler.level, 1);
+	check(await_change(&world) > SECOND / 2); /* … and grow as ever */
+}
+
 /* Streams that were useless once may help later. */
 static void a_changed_path_is_noticed(void)
 {
@@ -328,6 +362,7 @@ static void a_reduction_that_costs_throughput_is_undone(void)
 	world.limited = false;
 	await_change(&world);
 	check(world.scaler.level < MOST);
+	check_int(bnet_scaler_held(&world.scaler), MOST); /* they will be wanted again */
 	await_change(&world);
 	check_int(world.scaler.level, MOST);
 	for (uint64_t i = 0; i < MINUTE; i++) {
@@ -346,7 +381,7 @@ static void streams_given_up_on_doubt_are_not_tried_again_at_once(void)
 	await_level(&world, MOST);
 	world.carries = link;
 	await_level(&world, 1);
-	check(await_change(&world) > SECOND);
+	check(await_change(&world) > SECOND / 2);
 	check(world.scaler.level > 1);
 }
 
@@ -508,6 +543,7 @@ int main(void)
 	an_unlimited_path_stays_at_the_minimum();
 	useless_streams_are_closed();
 	failed_trials_back_off();
+	failed_trials_of_many_streams_do_not_delay_those_of_few();
 	a_changed_path_is_noticed();
 	a_lossy_path_uses_all_streams();
 	a_doubtful_climb_is_reviewed();
