@@ -284,17 +284,17 @@ void bnet_path_ready(struct bnet_conn *conn, int most)
 		bnet_path_widen(conn->path);
 }
 
-/* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
- * through the network. While fewer are on trial the others stay open, since others in their place could be slower. The
- * peer must have acknowledged their bytes first: it may read them much later, and the kernel forgets a closed socket
- * whose peer keeps its window shut. A stream that has ended without that is not idle but lost
- * (control/undelivered.h). */
+/* The peer must have acknowledged a stream's bytes before the stream is closed: it may read them much later, and the
+ * kernel forgets a closed socket whose peer keeps its window shut. A stream that has ended without that is not idle but
+ * lost (control/undelivered.h). */
 static bool is_idle(const struct bnet_stream *stream)
 {
 	return !stream->out.request && !bnet_zerocopy_pending(&stream->zerocopy) &&
 	       bnet_delivery_missing(&stream->delivery, stream->fd) == 0;
 }
 
+/* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
+ * through the network. While fewer are on trial the others stay open, since others in their place could be slower. */
 static void narrow(struct bnet_conn *conn)
 {
 	const int held = bnet_scaler_held(&conn->path->scaler);

@@ -59,10 +59,10 @@ struct bnet_scaler {
 	uint64_t doubt_wait_us;
 	bool doubted;    /* the trial is one of these */
 	uint64_t random; /* the state of a generator: paths that begin together must not try together */
-	/* After a failed trial, by the kind of work in which it began. */
+	/* After a failed trial, by the kind of work in which it began; a later one at another level takes its place. */
 	struct {
 		int level;           /* at which it ended; its failure says nothing of lower ones */
-		uint64_t until_us;   /* no trial until then */
+		uint64_t until_us;   /* no trial at this level or above until then */
 		uint64_t backoff_us; /* the next rest at this level */
 	} rests[BNET_WORKS];
 	uint32_t unlimited; /* windows since the network limited; those of bulk work weigh far more */
