@@ -373,6 +373,22 @@ static void a_reduction_that_costs_throughput_is_undone(void)
 	check(lowest >= MOST / 2);
 }
 
+/* Each trial costs a part of the throughput. */
+static void doubts_grow_rare(void)
+{
+	struct world world = begin(caps, 1, MOST);
+	uint64_t wait = 0;
+
+	await_level(&world, MOST);
+	for (int i = 0; i < 10; i++) {
+		wait = await_change(&world);
+		check(world.scaler.level < MOST);
+		await_change(&world);
+		check_int(world.scaler.level, MOST);
+	}
+	check(wait > MINUTE / 2 && wait < 3 * MINUTE);
+}
+
 /* Each stream has carried so much until one carries as much as all. */
 static void streams_given_up_on_doubt_are_not_tried_again_at_once(void)
 {
@@ -555,6 +571,7 @@ int main(void)
 	a_lone_stream_without_a_queue_needs_certainty();
 	idle_streams_are_closed_if_fewer_suffice();
 	a_reduction_that_costs_throughput_is_undone();
+	doubts_grow_rare();
 	streams_given_up_on_doubt_are_not_tried_again_at_once();
 	opening_streams_are_not_judged();
 	what_is_carried_meanwhile_does_not_count();
