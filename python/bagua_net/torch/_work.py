@@ -41,7 +41,7 @@ _step = threading.RLock()
 class Flights:
     """A group's operations that nobody has seen end. A caller may drop a work at once: its memory is in use until then.
 
-    Any thread: each step is one operation on a dict.
+    Any thread: each change is one operation on a dict, and a look withstands the changes of others.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,12 @@ class Flights:
 
     def _look(self) -> bool:
         """At the oldest; those in progress move to the end, so that the others have their turn. Was any over?"""
+        try:
+            oldest = list(itertools.islice(self._works.values(), _LOOKS))
+        except RuntimeError:  # another thread has changed the dict between these calls: look again soon
+            return True
         found = False
-        for old in list(itertools.islice(self._works.values(), _LOOKS)):
+        for old in oldest:
             if old.look():
                 found = True
                 continue
