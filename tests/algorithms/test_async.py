@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from between import Case, at_each_step
 from models import backward, ddp, same_on_all_ranks
 from rank import Here
 from ranks import Ranks, refusal
 from survivor import survivor
 from torch import nn
 
-from bagua_net.algorithms import AsyncModelAverage, Attachment, StateOfAllRanks, attach
+from bagua_net.algorithms import AsyncModelAverage, Attachment, StateOfAllRanks, _async, attach
 
 BACKENDS = ["bagua_net", "gloo"]
 
@@ -494,6 +495,7 @@ def test_a_rank_that_dies_ends_the_other_with_an_error(backend: str) -> None:
 def _ends_by_an_error(here: Here) -> str:
     model, optimizer, comm = _attached(here)
     _train_for(here, 1, model, optimizer, comm)
+    here.meet("before the end")  # it would end the other's training
     if here.rank == 1:
         atexit._run_exitfuncs()  # what an interpreter does after an error, and the model is still there
         enough = comm.stats()["exchanges"] + 2
@@ -510,3 +512,42 @@ def _ends_by_an_error(here: Here) -> str:
 def test_a_process_that_ends_by_an_error_ends_the_other_with_one() -> None:
     said = survivor(_ends_by_an_error)
     assert "averaging weights beside training has ended: rank 1 ended, or dropped the model, without abort()" in said
+
+
+# ---- the thread of the rounds, whose model is dropped at any step ----
+
+
+def _rounds(interval: float) -> _async._Rounds:
+    nobody: Any = None
+    return _async._Rounds(nobody, torch.device("cpu"), interval)
+
+
+def dropped_at_each_step_of_a_pause(here: Here) -> int:
+    """By a finalizer, on that very thread."""
+
+    def case() -> Case:
+        rounds = _rounds(0.01)
+        return Case(rounds._pause, rounds.drop, rounds._pause)
+
+    return at_each_step([_async, threading], case, in_handler=True)
+
+
+def test_a_finalizer_in_a_pause_drops_the_model(two: Ranks) -> None:
+    assert min(two.run(dropped_at_each_step_of_a_pause, seconds=20)) >= 1
+
+
+def test_a_dropped_model_is_not_taken_for_one_that_has_stopped() -> None:
+    def case() -> Case:
+        rounds, told = _rounds(0.0), list[_async._Status]()
+
+        def tell() -> None:
+            told.append(rounds._status())
+
+        def check() -> None:
+            tell()
+            assert told[0] in (_async._Status.GOES_ON, _async._Status.IS_DROPPED)
+            assert told[1] is _async._Status.IS_DROPPED
+
+        return Case(tell, rounds.drop, check)
+
+    assert at_each_step([_async, threading], case) >= 1

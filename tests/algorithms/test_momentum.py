@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from between import Case, at_each_step
 from models import backward, ddp, same_on_all_ranks
 from rank import Here
 from ranks import Ranks, refusal
@@ -16,7 +17,7 @@ from test_qadam import WARM_UP, set_up, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Attachment, QAdam, QAdamOptimizer, attach
+from bagua_net.algorithms import Attachment, QAdam, QAdamOptimizer, _qadam_optimizer, attach
 
 
 def _attached(model: nn.Module, **arguments: Any) -> Attachment:
@@ -154,3 +155,29 @@ def _frozen_after_wrapping(here: Here, bits: int) -> None:
 @pytest.mark.parametrize("bits", [8, 1])
 def test_a_parameter_that_the_optimizer_has_not_stays_as_it_is(two: Ranks, bits: int) -> None:
     two.run(_frozen_after_wrapping, bits)
+
+
+def test_backward_and_the_worker_s_thread_both_say_what_is_momentum() -> None:
+    """Between any two steps of one, the other says it of another bucket."""
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+
+    def case(*, backward_first: bool) -> Case:
+        optimizer = QAdamOptimizer([used, unused], warmup_steps=1)
+        optimizer.forming([unused])
+
+        def in_backward() -> None:
+            optimizer.forming([used])
+
+        def in_the_worker() -> None:
+            optimizer.not_forming([unused])
+
+        def check() -> None:
+            optimizer.begin_backward([unused])
+            with pytest.raises(RuntimeError, match="a second backward pass"):
+                optimizer.begin_backward([used])
+
+        calls = (in_backward, in_the_worker) if backward_first else (in_the_worker, in_backward)
+        return Case(*calls, check)
+
+    assert at_each_step([_qadam_optimizer, torch._tensor], partial(case, backward_first=True)) > 2
+    assert at_each_step([_qadam_optimizer, torch._tensor], partial(case, backward_first=False)) > 2

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""The threads that run an algorithm's collectives, when the process ends."""
+"""The threads that run an algorithm's collectives: their start, and the end of the process."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
+import torch
+
+from bagua_net.algorithms import _worker
 
 _ENDS_AT_ONCE = """
 import threading, time, torch
@@ -45,3 +49,19 @@ def test_a_process_that_ends_at_once_is_not_aborted(program: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1.0\n", "")
+
+
+def test_a_post_after_one_that_could_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    worker = _worker.Worker("worker")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            worker.post(lambda: torch.ones(1))
+    assert not any(thread.name == "worker" for thread in _worker._running)
+    done = threading.Event()
+    worker.post(lambda: torch.ones(1)).add_done_callback(lambda _: done.set())
+    assert done.wait(20)
+    worker.stop()

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""A group's operations in progress: threads begin theirs, and see them end, between any two steps of each other."""
+"""A group's operations in progress: a thread begins one, or sees one end, between any two steps of another thread."""
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
+from between import Case, at_each_step
 
-from bagua_net.torch._work import _EVERY, Flights
+from bagua_net.torch import _work
 
 #: Enough for two looks.
-_WORKS = 3 * _EVERY
+_WORKS = 3 * _work._EVERY
 
 
 class _Work:
@@ -31,75 +29,40 @@ class _Work:
         return self.over
 
 
-class _Between:
-    """Another thread does something before the Nth instruction of this module's callee."""
-
-    def __init__(self, at: int, done: Callable[[], None]) -> None:
-        self._left = at
-        self._done = done
-
-    def steps_of(self, operation: Callable[[], None]) -> bool:
-        """False: it has fewer."""
-        sys.settrace(self._enter)
-        try:
-            operation()
-        finally:
-            sys.settrace(None)
-        return self._left <= 0
-
-    def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_globals["__name__"] != Flights.__module__:
-            return None
-        frame.f_trace_opcodes = True
-        return self._step
-
-    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event == "opcode":
-            self._left -= 1
-            if self._left == 0:
-                other = threading.Thread(target=self._done)
-                other.start()
-                other.join()
-        return self._step
-
-
-class _Case:
-    """Works, half of them over, and the flights that keep them."""
+class _Operations:
+    """Half of them are over."""
 
     def __init__(self) -> None:
-        self.flights: Any = Flights()
-        self.works: list[_Work] = []
+        self._flights: Any = _work.Flights()
+        self._works: list[_Work] = []
 
     def begin(self) -> None:
-        work = _Work(self.flights)
-        self.works.append(work)
-        self.flights.began(work)
+        work = _Work(self._flights)
+        self._works.append(work)
+        self._flights.began(work)
 
     def begin_all(self) -> None:
         for number in range(_WORKS):
             self.begin()
-            self.works[number].over = number % 2 == 0
+            self._works[number].over = number % 2 == 0
 
     def end_first(self) -> None:
-        if self.works:
-            self.works[0].over = True
-            self.works[0].look()
+        if self._works:
+            self._works[0].over = True
+            self._works[0].look()
 
     def check(self) -> None:
         """Those in progress are kept, and those that are over are forgotten in time."""
-        kept = set(self.flights._works)
-        assert {id(each) for each in self.works if not each.over} <= kept
-        for _ in range(2 * _EVERY):
+        assert {id(each) for each in self._works if not each.over} <= set(self._flights._works)
+        for _ in range(2 * _work._EVERY):
             self.begin()
-        assert not {id(each) for each in self.works if each.over} & set(self.flights._works)
+        assert not {id(each) for each in self._works if each.over} & set(self._flights._works)
 
 
-@pytest.mark.parametrize("what", [_Case.begin, _Case.end_first], ids=["begins", "ends"])
-def test_another_thread_between_any_two_steps(what: Callable[[_Case], None]) -> None:
-    at, more = 0, True
-    while more:
-        at += 1
-        case = _Case()
-        more = _Between(at, partial(what, case)).steps_of(case.begin_all)
-        case.check()
-    assert at > 10 * _WORKS
+@pytest.mark.parametrize("meanwhile", [_Operations.begin, _Operations.end_first], ids=["begins", "ends"])
+def test_another_thread_between_any_two_steps(meanwhile: Callable[[_Operations], None]) -> None:
+    def case() -> Case:
+        operations = _Operations()
+        return Case(operations.begin_all, partial(meanwhile, operations), operations.check)
+
+    assert at_each_step([_work], case) > 2 * _WORKS

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ ABI_VERSION = 5
 ffi = cffi.FFI()
 
 _chosen: Path | None = None
+
+#: One thread at a time: to load twice gives the types of one thread to functions of the other.
+_loading = threading.RLock()
+
+#: What the package uses beside pointers to the header's own types.
+_OTHER_TYPES = ("char[]", "size_t[]", "void *[]", "void *", "float *", "uint8_t *", "uintptr_t", "int(*)(void)")
 
 _P = ctypes.c_void_p
 
@@ -95,7 +102,6 @@ def address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-@functools.cache
 def load() -> Any:
     """The library's ``bnet_*`` functions as attributes. Loads once per process.
 
@@ -103,6 +109,12 @@ def load() -> Any:
         LibraryNotFound: the library or its header was never built.
         LibraryUnusable: it does not load, or has another ABI version than :data:`ABI_VERSION`.
     """
+    with _loading:
+        return _load_once()
+
+
+@functools.cache
+def _load_once() -> Any:
     path = _chosen or plugin_path()
     beside = path.with_name(header_path().name)
     ffi.cdef(_declarations(beside if beside.is_file() else header_path()), override=True)
@@ -115,7 +127,20 @@ def load() -> Any:
         raise LibraryUnusable(
             f"{path} has interface version {found} and this package needs {ABI_VERSION}; build or install both together"
         )
+    _look_up(lib)
     return lib
+
+
+def _look_up(lib: Any) -> None:
+    """All names and types. cffi does so with each one's first use, under a lock: a signal handler that interrupts that
+    use, and ends a group, could wait for its own thread."""
+    for name in dir(lib):
+        getattr(lib, name)
+    for name in ffi.list_types()[0]:
+        ffi.typeof(f"{name} *")
+        ffi.typeof(f"{name} **")
+    for other in _OTHER_TYPES:
+        ffi.typeof(other)
 
 
 def text(pointer: Any) -> str | None:

@@ -11,7 +11,9 @@ What can fail on one rank alone happens between two messages, so that the others
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import queue
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -121,7 +123,11 @@ class _Async(Apart):
             self._rounds.stop()
         self._turns.begin()  # on a device, the first round follows what this stream has to do
         self._turns.end()
-        self._rounds.start()
+        try:
+            self._rounds.start()
+        except RuntimeError:  # no thread can start: none is to be ended
+            self._rounds = None
+            raise
 
     def _on_step(self) -> None:
         self._turns.end()
@@ -211,19 +217,31 @@ class _Rounds(threading.Thread):
         self._of = of
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._interval = interval  # seconds
-        self._stopped = threading.Event()
-        self._dropped = False
+        self._stopped = False
+        self._dropped = False  # before it is stopped
+        #: Ends the wait between two rounds. A finalizer that stops them may run on this very thread, in that wait, when
+        #: it would hold the lock of a threading.Event.
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._last: list[_Status] = []  # of all ranks, once there are no more rounds
         self._warned = False
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopped = True
+        self._stops.put(None)
 
     def drop(self) -> None:
         """Stops since the model or the process is gone, perhaps by an error."""
         self._dropped = True
         self.stop()
+
+    def start(self) -> None:
+        _running.add(self)
+        try:
+            super().start()
+        except RuntimeError:  # no thread can start
+            _running.discard(self)
+            raise
 
     # ---- the training loop's thread ----
 
@@ -265,7 +283,6 @@ class _Rounds(threading.Thread):
     # ---- this thread ----
 
     def run(self) -> None:
-        _running.add(self)
         try:
             with torch.no_grad(), torch.cuda.stream(self._stream):
                 self._average()
@@ -286,8 +303,13 @@ class _Rounds(threading.Thread):
                 return
             self._alone(partial(self._of.add, self._of.change(*copied)))
             if self._failure is None:
-                self._stopped.wait(self._interval)
+                self._pause()
             copied = self._alone(partial(self._of.copied, *copied))
+
+    def _pause(self) -> None:
+        """For the interval, or until the rounds are stopped."""
+        with contextlib.suppress(queue.Empty):
+            self._stops.get(timeout=self._interval)
 
     def _alone(self, call: Callable[[], _Result]) -> _Result | None:
         """Something that no other rank takes part in. None: it has failed, now or before."""
@@ -301,9 +323,9 @@ class _Rounds(threading.Thread):
     def _status(self) -> _Status:
         if self._failure is not None:
             return _Status.HAS_FAILED
-        if self._dropped:
-            return _Status.IS_DROPPED
-        return _Status.STOPS if self._stopped.is_set() else _Status.GOES_ON
+        if self._stopped:
+            return _Status.IS_DROPPED if self._dropped else _Status.STOPS
+        return _Status.GOES_ON
 
 
 #: Those of all models.
@@ -317,7 +339,8 @@ def _end_all() -> None:
     for rounds in running:
         rounds.drop()
     for rounds in running:
-        rounds.join(PATIENCE_S)
+        if rounds.is_alive():  # another thread may be about to start it
+            rounds.join(PATIENCE_S)
 
 
 class _Turns:

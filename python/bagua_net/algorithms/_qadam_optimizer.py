@@ -60,7 +60,9 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._begin()
 
     def _begin(self) -> None:
-        self._momenta: set[torch.Tensor] = set()  # parameters whose ``grad`` is, or soon will be, their new momentum
+        #: Parameters whose ``grad`` is, or soon will be, their new momentum. Backward adds some while the worker's
+        #: thread removes others: both change this set in place. To assign another one would undo the other's change.
+        self._momenta: set[torch.Tensor] = set()
         self._samples: dict[torch.Tensor, tuple[Any, torch.Tensor]] = {}  # an element of each: where, and its value
 
     @property
@@ -126,12 +128,12 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         momentum."""
         wanted = set(parameters)
         found = {each: group for group in self.param_groups for each in group["params"] if each in wanted}
-        self._momenta |= found.keys()
+        self._momenta.update(found)
         return found
 
     def not_forming(self, parameters: Iterable[torch.Tensor]) -> None:
         """After all, not of these: no rank has a gradient. A ``grad`` of theirs is zero, and momentum decays."""
-        self._momenta -= set(parameters)
+        self._momenta.difference_update(parameters)
 
     def form(self, parameter: torch.Tensor, gradient: torch.Tensor, group: Group) -> None:
         """Replaces this rank's gradient, in place, by its momentum divided by the root of the variance. A codec's error

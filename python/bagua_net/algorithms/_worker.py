@@ -62,13 +62,20 @@ class Worker:
             if self._stopped:
                 raise RuntimeError(f"bagua_net.algorithms: {self._name} was detached")
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=_run, args=(self._calls, self._failures), name=self._name, daemon=True
-                )
-                self._thread.start()
-                _running[self._thread] = self._calls
+                self._thread = self._started()
             self._calls.put((call, over))
         return future
+
+    def _started(self) -> threading.Thread:
+        """Raises RuntimeError: no thread can start. A later post tries it again."""
+        thread = threading.Thread(target=_run, args=(self._calls, self._failures), name=self._name, daemon=True)
+        _running[thread] = self._calls  # before it may end
+        try:
+            thread.start()
+        except RuntimeError:
+            _running.pop(thread)
+            raise
+        return thread
 
     def stop(self) -> None:
         self.close()
@@ -98,7 +105,8 @@ def _end_all() -> None:
     for calls in running.values():
         calls.put(None)
     for thread in running:
-        thread.join(PATIENCE_S)
+        if thread.is_alive():  # another thread may be about to start it
+            thread.join(PATIENCE_S)
 
 
 def _outcome(call: _Call, failures: list[BaseException]) -> _Outcome:

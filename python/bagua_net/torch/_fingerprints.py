@@ -7,14 +7,13 @@ rank some milliseconds and blocks its caller, asynchronous ones too; torch does 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ._store import appears
+from ._store import GivenUp, appears
 
 
 def describe(name: str, tensors: Sequence[torch.Tensor], opts: Any) -> str:
@@ -38,7 +37,7 @@ class Fingerprints:
         self._prefix = prefix
         self._rank = rank
         self._nranks = nranks
-        self._given_up = threading.Event()
+        self._given_up = GivenUp()
 
     def compare(self, number: int, text: str, seconds: float) -> str:
         """Returns "" where all ranks gave the same text for this collective, or else what is wrong.

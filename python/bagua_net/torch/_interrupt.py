@@ -23,7 +23,7 @@ def _keep(_: Any, error: BaseException, __: Any) -> int:
 
 @functools.cache
 def _make() -> Any:
-    return library.ffi.callback("int(void)", lambda: 0, error=1, onerror=_keep)
+    return library.ffi.callback("int(*)(void)", lambda: 0, error=1, onerror=_keep)
 
 
 def runs_handlers() -> bool:
@@ -37,5 +37,5 @@ def callback() -> Any:
 
 
 def raised() -> BaseException | None:
-    """The exception that has ended the operation, once."""
-    return _raised.pop() if _raised else None
+    """The exception that has ended this thread's operation, once."""
+    return _raised.pop() if _raised and runs_handlers() else None

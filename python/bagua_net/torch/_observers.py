@@ -82,8 +82,9 @@ def _counted(name: str, start: Callable[[], _W]) -> Callable[[], _W]:
     module = sys.modules.get("torch.distributed.tensor.debug._comm_mode")  # None: nobody can have made one
     if module is None or name not in _OPERATORS or torch._C._len_torch_dispatch_stack() == 0:
         return start
+    debug_mode = getattr(module, "CommDebugMode", ())  # another thread may be importing the module
     packet = getattr(torch.ops.c10d, _OPERATORS[name])
     for mode in _python_dispatch._get_current_dispatch_mode_stack():
-        if isinstance(mode, module.CommDebugMode):
+        if isinstance(mode, debug_mode):
             start = functools.partial(mode.__torch_dispatch__, _Operator(packet, start), ())
     return start

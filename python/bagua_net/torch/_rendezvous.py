@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
 import torch.distributed as dist
 
 from .._native import library
-from ._store import appears
+from ._store import GivenUp, appears
 
 #: The version of the network table that is used: the newest.
 _API = 12
@@ -41,7 +40,7 @@ class Rendezvous:
     def publish(self, kind: str, rank: int, row: bytes) -> None:
         self._store.set(f"{self.generation}/{kind}/{rank}", row)
 
-    def collect(self, kind: str, timeout_s: float, given_up: threading.Event) -> list[bytes]:
+    def collect(self, kind: str, timeout_s: float, given_up: GivenUp) -> list[bytes]:
         """All ranks' rows, once published. Raises RankMissing, or the store's own error where it is unreachable."""
         deadline, rows = time.monotonic() + timeout_s, []
         for rank in range(self._nranks):
@@ -69,7 +68,7 @@ class Endpoint:
         self._kind = kind
         self._group = group
         self._rendezvous = rendezvous
-        self._given_up = threading.Event()
+        self._given_up = GivenUp()
         out = library.ffi.new("bnet_coll_t **")
         table = self._lib.bnet_net_table(_API)
         self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import timedelta
 from typing import Any
 
-from ._store import appears
+from ._store import GivenUp, appears
 
 
 class RollCall:
@@ -19,7 +18,7 @@ class RollCall:
         self._prefix = prefix
         self._rank = rank
         self._nranks = nranks
-        self._given_up = threading.Event()  # never set: the wait ends by its deadline
+        self._given_up = GivenUp()  # never set: the wait ends by its deadline
 
     def hold(self, limit: timedelta, name_all: bool) -> str:
         """Returns "" when all ranks are here, or after ``limit`` who is missing: on rank 0, the first rank or all.

@@ -7,7 +7,6 @@ publish the keys that the peers wait for. So this wait polls, and leaves the con
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -16,7 +15,21 @@ _PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
-def appears(store: Any, key: str, deadline: float, given_up: threading.Event) -> bool:
+class GivenUp:
+    """Whether a wait is in vain. A signal handler may say so on the very thread that waits: threading.Event has a lock
+    that this thread may hold then."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
+def appears(store: Any, key: str, deadline: float, given_up: GivenUp) -> bool:
     """Does the key exist before the deadline (of time.monotonic())? Polls at least once; ends early once given up.
 
     Raises:
@@ -25,7 +38,8 @@ def appears(store: Any, key: str, deadline: float, given_up: threading.Event) ->
     pause_s = _PAUSE_S
     while not store.check([key]):
         left = deadline - time.monotonic()
-        if left <= 0 or given_up.wait(min(pause_s, left)):
+        if left <= 0 or given_up.is_set():
             return False
+        time.sleep(min(pause_s, left))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return True

@@ -41,7 +41,7 @@ _step = threading.RLock()
 class Flights:
     """A group's operations that nobody has seen end. A caller may drop a work at once: its memory is in use until then.
 
-    Any thread: each change is one operation on a dict, and a look withstands the changes of others.
+    Any thread: each step is one operation on a dict.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,9 @@ class Flights:
 
     def _look(self) -> bool:
         """At the oldest; those in progress move to the end, so that the others have their turn. Was any over?"""
-        try:
-            oldest = list(itertools.islice(self._works.values(), _LOOKS))
-        except RuntimeError:  # another thread has changed the dict between these calls: look again soon
-            return True
         found = False
-        for old in oldest:
+        # chain() makes the dict's iterator within list(): between two calls, another thread might change the dict.
+        for old in list(itertools.islice(itertools.chain(self._works.values()), _LOOKS)):
             if old.look():
                 found = True
                 continue
@@ -82,7 +79,9 @@ class Flights:
             work.is_completed()
 
     def leave_to_parent(self) -> None:
-        """In a child of fork(): no memory is in use."""
+        """In a child of fork(): no memory is in use, and a thread that it lacks may have been in the step."""
+        global _step
+        _step = threading.RLock()
         works, self._works = self._works, OrderedDict()
         for work in works.values():
             work.leave_to_parent()
@@ -314,7 +313,8 @@ class Work(dist.Work):  # type: ignore[misc]
         """Before there is a future. Where the operation is over already, callbacks run on the thread that adds them, in
         the order of its calls."""
         turns = self._context.turns
-        if not self._turn and turns is not None and not _asked_by_the_reducer():
+        # Between the look at _turn and the mark nothing is called: one thread takes the turn, and no other loses it.
+        if turns is not None and not _asked_by_the_reducer() and not self._turn:
             self._turn = True  # to leave a turn that it does not have does no harm, and a handler may raise meanwhile
             self._turn = turns.hold(self._tickets[-1])
         return self._turn
