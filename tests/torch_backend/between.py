@@ -14,7 +14,9 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-_LOOKS = [name.startswith(("RESUME", "CALL", "JUMP_BACKWARD", "JUMP_ABSOLUTE")) for name in dis.opname]
+_LOOKS = [
+    name.startswith(("RESUME", "CALL", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "POP_JUMP_BACKWARD")) for name in dis.opname
+]
 
 Act = Callable[[], None]
 
@@ -46,10 +48,20 @@ def at_each_step(modules: list[ModuleType], case: Callable[[], Case], *, in_hand
 
 
 def _elsewhere(act: Act) -> Act:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            raised.append(error)
+
     def wait() -> None:
-        thread = threading.Thread(target=act)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join()
+        if raised:
+            raise raised[0]
 
     return wait
 

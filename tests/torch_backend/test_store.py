@@ -57,7 +57,7 @@ def test_a_wait_leaves_the_store_to_others() -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_LONG)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_LONG)
     found = list[bool]()
-    deadline, given_up = time.monotonic() + _LONG.total_seconds(), threading.Event()
+    deadline, given_up = time.monotonic() + _LONG.total_seconds(), _store.GivenUp()
     thread = threading.Thread(target=lambda: found.append(_store.appears(client, "row", deadline, given_up)))
     thread.start()
     while "appears" not in _functions(thread):
@@ -68,7 +68,7 @@ def test_a_wait_leaves_the_store_to_others() -> None:
 
 
 def test_a_wait_that_is_given_up() -> None:
-    given_up = threading.Event()
+    given_up = _store.GivenUp()
     given_up.set()
     assert not _store.appears(dist.HashStore(), "row", time.monotonic() + _LONG.total_seconds(), given_up)
 
@@ -76,4 +76,4 @@ def test_a_wait_that_is_given_up() -> None:
 def test_what_is_there_is_found_after_the_deadline() -> None:
     store = dist.HashStore()
     store.set("row", b"")
-    assert _store.appears(store, "row", time.monotonic() - 1, threading.Event())
+    assert _store.appears(store, "row", time.monotonic() - 1, _store.GivenUp())

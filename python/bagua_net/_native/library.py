@@ -8,8 +8,10 @@ ctypes takes any integer and passes on its lowest bits, so who calls it checks w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -29,7 +31,8 @@ ffi = cffi.FFI()
 
 _chosen: Path | None = None
 
-#: One thread at a time: to load twice gives the types of one thread to functions of the other.
+#: The library, once it is loaded. Two loads at once would mix types of one with functions of the other.
+_lib: Any = None
 _loading = threading.RLock()
 
 #: What the package uses beside pointers to the header's own types.
@@ -109,12 +112,15 @@ def load() -> Any:
         LibraryNotFound: the library or its header was never built.
         LibraryUnusable: it does not load, or has another ABI version than :data:`ABI_VERSION`.
     """
-    with _loading:
-        return _load_once()
+    global _lib
+    if _lib is None:
+        with _loading:
+            if _lib is None:
+                _lib = _loaded()
+    return _lib
 
 
-@functools.cache
-def _load_once() -> Any:
+def _loaded() -> Any:
     path = _chosen or plugin_path()
     beside = path.with_name(header_path().name)
     ffi.cdef(_declarations(beside if beside.is_file() else header_path()), override=True)
@@ -132,15 +138,25 @@ def _load_once() -> Any:
 
 
 def _look_up(lib: Any) -> None:
-    """All names and types. cffi does so with each one's first use, under a lock: a signal handler that interrupts that
-    use, and ends a group, could wait for its own thread."""
+    """Looks up all names and types. cffi otherwise does it at the first use of each, under a lock: a signal handler
+    that interrupts that use, and ends a group, could wait for its own thread."""
     for name in dir(lib):
-        getattr(lib, name)
+        with contextlib.suppress(AttributeError):  # an older build may lack it: its use says so
+            getattr(lib, name)
     for name in ffi.list_types()[0]:
         ffi.typeof(f"{name} *")
         ffi.typeof(f"{name} **")
     for other in _OTHER_TYPES:
         ffi.typeof(other)
+
+
+def _leave_to_parent() -> None:
+    """In a child of fork(), which lacks the thread that may have been loading."""
+    global _loading
+    _loading = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def text(pointer: Any) -> str | None:

@@ -218,7 +218,7 @@ class _Rounds(threading.Thread):
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._interval = interval  # seconds
         self._stopped = False
-        self._dropped = False  # before it is stopped
+        self._dropped = False  # drop() sets it before _stopped
         #: Ends the wait between two rounds. A finalizer that stops them may run on this very thread, in that wait, when
         #: it would hold the lock of a threading.Event.
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -61,7 +61,8 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _begin(self) -> None:
         #: Parameters whose ``grad`` is, or soon will be, their new momentum. Backward adds some while the worker's
-        #: thread removes others: both change this set in place. To assign another one would undo the other's change.
+        #: thread removes others: both change this set in place. To assign another one would undo the other's change;
+        #: only this method does, when no pass is under way.
         self._momenta: set[torch.Tensor] = set()
         self._samples: dict[torch.Tensor, tuple[Any, torch.Tensor]] = {}  # an element of each: where, and its value
 

@@ -62,20 +62,21 @@ class Worker:
             if self._stopped:
                 raise RuntimeError(f"bagua_net.algorithms: {self._name} was detached")
             if self._thread is None:
-                self._thread = self._started()
+                self._start()
             self._calls.put((call, over))
         return future
 
-    def _started(self) -> threading.Thread:
+    def _start(self) -> None:
         """Raises RuntimeError: no thread can start. A later post tries it again."""
         thread = threading.Thread(target=_run, args=(self._calls, self._failures), name=self._name, daemon=True)
         _running[thread] = self._calls  # before it may end
+        self._thread = thread  # before a signal handler may raise: one thread is enough
         try:
             thread.start()
         except RuntimeError:
+            self._thread = None
             _running.pop(thread)
             raise
-        return thread
 
     def stop(self) -> None:
         self.close()

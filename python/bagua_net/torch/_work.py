@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 import threading
 import time
@@ -79,9 +80,7 @@ class Flights:
             work.is_completed()
 
     def leave_to_parent(self) -> None:
-        """In a child of fork(): no memory is in use, and a thread that it lacks may have been in the step."""
-        global _step
-        _step = threading.RLock()
+        """In a child of fork(): no memory is in use."""
         works, self._works = self._works, OrderedDict()
         for work in works.values():
             work.leave_to_parent()
@@ -471,6 +470,15 @@ class Joint(dist.Work):  # type: ignore[misc]
 
     def synchronize(self) -> None:
         """Host memory needs nothing after :meth:`wait`."""
+
+
+def _leave_to_parent() -> None:
+    """In a child of fork(), which lacks the thread that may have been in the step."""
+    global _step
+    _step = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _asked_by_the_reducer() -> bool:
