@@ -65,3 +65,22 @@ def test_a_post_after_one_that_could_start_no_thread(monkeypatch: pytest.MonkeyP
     worker.post(lambda: torch.ones(1)).add_done_callback(lambda _: done.set())
     assert done.wait(20)
     worker.stop()
+
+
+def test_a_signal_as_the_thread_starts_leaves_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    worker = _worker.Worker("one worker")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.post(lambda: torch.ones(1))
+    done = threading.Event()
+    worker.post(lambda: torch.ones(1)).add_done_callback(lambda _: done.set())
+    assert done.wait(20)
+    assert [thread.name for thread in threading.enumerate()].count("one worker") == 1
+    worker.stop()
