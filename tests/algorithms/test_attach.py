@@ -8,6 +8,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from ranks import Ranks, refusal
 from survivor import survivor
 from torch import nn
 from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Attachment, ByteGrad, GradientAllReduce, attach
 from bagua_net.algorithms._switchboard import switchboard_of
@@ -41,9 +43,11 @@ def _threads() -> set[threading.Thread]:
 
 def _fails_to_start(here: Here) -> None:
     """On all ranks, as where a collective fails. Nothing is left, and no group is used again."""
-    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    # No other test has this timeout, so none has left groups that these models could use.
+    group = dist.new_group(timeout=here.timeout + timedelta(seconds=1))
+    model = DistributedDataParallel(net(), process_group=group, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    _attached(ddp(here, "bagua_net")).detach()  # whose group the next algorithm takes
+    _attached(DistributedDataParallel(net(), process_group=group)).detach()  # whose group the next algorithm takes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bagua_net.algorithms._auto.probe", _broken)
         assert "no such luck" in refusal(lambda: attach(model, optimizer, "auto"))
@@ -336,7 +340,7 @@ def _part_of_the_ranks(here: Here) -> None:
     pair = dist.new_group([0, 2], timeout=here.timeout)
     if here.rank in (0, 2):
         for _ in range(2):
-            model = nn.parallel.DistributedDataParallel(net(), process_group=pair)
+            model = DistributedDataParallel(net(), process_group=pair)
             comm = _attached(model)
             backward(here, model, 0)
             flat = torch.cat([each.reshape(-1) for each in gradients(model).values()])
