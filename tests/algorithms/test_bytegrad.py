@@ -201,6 +201,37 @@ def _rescales(here: Here, before: float | None, after: float | None) -> None:
     assert torch.allclose(got + residual, wanted, rtol=0, atol=1e-6)
 
 
+def _skips(here: Here, backend: str) -> None:
+    """Gradients explode, and one rank's are not finite: what encoding them has lost is larger than usual gradients."""
+    model = ddp(here, backend)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    comm = attach(model, optimizer, ByteGrad(bits=4, block=32), scaler=scaler)
+    for step in range(4):
+        wanted = exact_gradients(here, model, step)["0.weight"]
+        optimizer.zero_grad()
+        x, y = batch(here, step)
+        scale = scaler.get_scale()
+        explodes = (float("inf") if here.rank == 1 else 1e6) if step == 2 else 1.0
+        scaler.scale(nn.functional.mse_loss(model(x), y) * explodes).backward()
+        got = gradients(model)["0.weight"] / scale
+        scaler.step(optimizer)
+        scaler.update()
+        residuals = comm.state_dict()["state"]["residuals"]
+        if step == 2:
+            assert scaler.get_scale() < scale, "the step was not skipped"
+            assert not any(each.any() for each in residuals.values())
+        else:
+            assert torch.allclose(got, wanted, rtol=0, atol=0.2 * float(wanted.abs().max()))
+            assert residuals["0.weight"].any()
+    comm.detach()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_skipped_step_has_lost_is_in_no_later_one(two: Ranks, backend: str) -> None:
+    two.run(_skips, backend)
+
+
 @pytest.mark.parametrize(("before", "after"), [(1024.0, None), (None, 1024.0), (1024.0, 64.0)])
 def test_residuals_of_a_checkpoint_have_the_scale_of_the_run(
     two: Ranks, before: float | None, after: float | None

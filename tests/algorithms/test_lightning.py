@@ -151,7 +151,7 @@ def _scaled(here: Here) -> float:
 
 
 def test_the_precision_plugins_scaler_is_followed(two: Ranks) -> None:
-    assert two.run(_scaled) == [256.0, 256.0], "the scale of the third backward"
+    assert two.run(_scaled) == [512.0, 512.0], "the scale after the third step"
 
 
 def _unused(here: Here) -> None:

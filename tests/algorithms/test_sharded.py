@@ -297,6 +297,27 @@ def test_residuals_follow_the_scale(two: Ranks) -> None:
     two.run(_follows)
 
 
+def _skips(here: Here) -> None:
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    comm = attach(model, optimizer, ByteGrad(bits=4, block=32), replicate=mesh["replicate"], scaler=scaler)
+    for step, explodes in enumerate((1.0, float("inf") if here.rank == 1 else 1e6, 1.0)):
+        optimizer.zero_grad()
+        x, y = batch(here, step)
+        scaler.scale(nn.functional.mse_loss(model(x), y) * explodes).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        kept = comm.state_dict()["state"]["residuals"].values()
+        assert any(each.any() for each in kept) == (step != 1)
+    comm.detach()
+
+
+def test_what_a_skipped_step_has_lost_is_in_no_later_one(two: Ranks) -> None:
+    two.run(_skips)
+
+
 # ---- a rank that cannot begin ----
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ._scale import scaled
+
 Span = tuple[int, int]  # first element in the bucket, and their number
 
 
@@ -55,7 +57,7 @@ class Layouts:
     def scale(self, factor: float) -> None:
         """Multiplies all state."""
         for state in self._state.values():
-            state.mul_(factor)
+            scaled(state, factor)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Without parameters that DDP has in its buckets, but that were not trained when the algorithm began."""

@@ -17,6 +17,7 @@ from ._buckets import Layout, Layouts, Span
 from ._codec import Codec
 from ._compressed import Compression, compressed
 from ._job import Job
+from ._scale import Scale
 from ._sharded import OnShards
 from ._switchboard import switchboard_of
 
@@ -71,7 +72,7 @@ class _OnBuckets(Running):
         self._job = job
         self._compressed = compressed(job.own, how.codec, job.device)
         self._layouts = Layouts(job.names(), how.error_feedback, how.exact_one_dimensional)
-        self._scale = job.scaler.get_scale() if job.scaler is not None else 1.0
+        self._scale = Scale(job.scaler)
         self._counted = {"elements": 0.0, "bytes": 0.0, "buckets": 0.0}
         model: Any = job.wrapper()
         self._finds_unused = model.find_unused_parameters
@@ -80,14 +81,13 @@ class _OnBuckets(Running):
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
-            self._follow(self._job.scaler.get_scale() if self._job.scaler is not None else 1.0)
+            self._follow_scale()
         return self._job.runner.post(partial(self._average, bucket.buffer(), self._layouts.of(bucket)))
 
-    def _follow(self, scale: float) -> None:
-        """Residuals are of scaled gradients; those of a checkpoint, of gradients with the scale that was then."""
-        if scale != self._scale:
-            self._layouts.scale(scale / self._scale)
-            self._scale = scale
+    def _follow_scale(self) -> None:
+        factor = self._scale.change()
+        if factor != 1:
+            self._layouts.scale(factor)
 
     def _average(self, buffer: torch.Tensor, layout: Layout) -> torch.Tensor:
         return self._average_without(self._idle(buffer, layout), buffer, layout)
@@ -167,11 +167,12 @@ class _OnBuckets(Running):
         return dict(self._counted)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"residuals": self._layouts.state_dict(), "scale": self._scale}
+        self._follow_scale()  # the scaler's own state is that after the step
+        return {"residuals": self._layouts.state_dict(), "scale": self._scale.of_residuals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._layouts.load_state_dict(state["residuals"])
-        self._scale = state["scale"]
+        self._scale.load(state["scale"])
 
     def pause(self) -> None:
         self._switchboard.target(None)

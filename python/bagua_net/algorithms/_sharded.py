@@ -23,6 +23,7 @@ from ._buckets import Span, joined
 from ._compressed import Compressed, Compression, compressed
 from ._job import Job
 from ._names import reduce_scatter_single
+from ._scale import Scale, scaled
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class OnShards(Running):
 
     def __init__(self, how: Compression, job: Job, has_replicas: bool) -> None:
         self._calls: dict[str, _Average | _ReduceScatter] = {}
-        self._scaler, self._scale = job.scaler, job.scaler.get_scale() if job.scaler is not None else 1.0
+        self._scale = Scale(job.scaler)
         self._counted = {"elements": 0.0, "bytes": 0.0}
         shards = shard_group_of(job.module)
         ranks = shards.size()
@@ -140,12 +141,10 @@ class OnShards(Running):
         self._counted["bytes"] += sent
 
     def follow_scale(self) -> None:
-        """Residuals are of scaled gradients."""
-        scale = self._scaler.get_scale() if self._scaler is not None else 1.0
-        if scale != self._scale:
+        factor = self._scale.change()
+        if factor != 1:
             for residual in self._residuals().values():
-                residual.mul_(scale / self._scale)
-            self._scale = scale
+                scaled(residual, factor)
 
     def _averages(self) -> dict[str, _Average]:
         return {name: call for name, call in self._calls.items() if isinstance(call, _Average)}
@@ -157,9 +156,10 @@ class OnShards(Running):
         return dict(self._counted)
 
     def state_dict(self) -> dict[str, Any]:
+        self.follow_scale()  # the scaler's own state is that after the step
         residuals = {name: residual.clone() for name, residual in self._residuals().items()}
         elements = {name: each.elements for name, each in self._averages().items()}
-        return {"residuals": residuals, "elements": elements, "scale": self._scale, "shard": self._shard}
+        return {"residuals": residuals, "elements": elements, "scale": self._scale.of_residuals, "shard": self._shard}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises ValueError: it is of another shard, or fully_shard was applied to other modules."""
@@ -179,7 +179,7 @@ class OnShards(Running):
                 )
         for name, average in averages.items():
             average.load(state["residuals"].get(name))
-        self._scale = state["scale"]
+        self._scale.load(state["scale"])
 
     def pause(self) -> None:
         for call in self._calls.values():
