@@ -196,6 +196,21 @@ def _one_has_no_inputs(here: Here) -> None:
     assert not _threads()
 
 
+def _one_loads_before_its_step(here: Here) -> None:
+    """The other's rounds end with one of both, and those after the load are of both."""
+    model, optimizer, comm = _attached(here)
+    _train_for(here, 2, model, optimizer, comm)
+    comm.abort()
+    state = comm.state_dict()
+    comm.resume()
+    if here.rank == 0:
+        _step(here, model, optimizer)
+    comm.load_state_dict(state)
+    assert not _threads()
+    _train_for(here, 2, model, optimizer, comm)
+    comm.detach()
+
+
 def _nobody_steps(here: Here) -> None:
     model, _, comm = _attached(here)
     comm.abort()
@@ -358,7 +373,7 @@ def _rolls_back(here: Here) -> None:
         if changes.isnan().any():  # on all ranks in the same round
             rounds = comm._running._rounds  # type: ignore[union-attr]
             changed.set()
-            rounds._stopped.wait()
+            rounds._stops.put(rounds._stops.get())  # until the rounds are to end
         return changes  # type: ignore[no-any-return]
 
     comm._running.change = waits  # type: ignore[union-attr]
@@ -432,6 +447,7 @@ def _raises_and_is_dropped(here: Here) -> None:
         _raises,
         _pauses,
         _one_has_no_inputs,
+        _one_loads_before_its_step,
         _nobody_steps,
         _warms_up,
         _one_ends_first,

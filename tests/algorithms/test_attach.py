@@ -5,6 +5,8 @@ refused: test_refusals_of_attach.py."""
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -209,7 +211,6 @@ def _scales(here: Here, backend: str) -> None:
     for step in range(4):
         optimizer.zero_grad()
         before = {name: each.clone() for name, each in model.module.named_parameters()}
-        residuals = comm.state_dict()["state"]["residuals"]
         x, y = batch(here, step)
         if step == 2 and here.rank == 1:
             x[0, 0] = float("inf")
@@ -221,7 +222,6 @@ def _scales(here: Here, backend: str) -> None:
         assert all(torch.equal(before[name], each) for name, each in parameters.items()) == (step == 2)
         assert scaler.get_scale() == (512.0 if step >= 2 else 1024.0)
         assert all(each.isfinite().all() for each in comm.state_dict()["state"]["residuals"].values())
-    del residuals
     comm.detach()
 
 
@@ -353,6 +353,43 @@ def _part_of_the_ranks(here: Here) -> None:
 
 def test_a_model_on_some_of_the_ranks(four: Ranks) -> None:
     four.run(_part_of_the_ranks)
+
+
+_DETACHES_LATE = """
+import torch, torch.distributed as dist
+from bagua_net.algorithms import attach
+
+def begin():
+    dist.init_process_group("bagua_net", store=dist.HashStore(), rank=0, world_size=1)
+
+def attached():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8, bias=False))
+    return model, attach(model, torch.optim.SGD(model.parameters()), "bytegrad")
+
+def trained(model, comm):
+    model(torch.ones(1, 8)).sum().backward()
+    return comm.stats()["buckets"]
+
+begin()
+first = attached()
+trained(*first)
+dist.destroy_process_group()
+first[1].detach()
+begin()
+second = attached()
+trained(*second)
+dist.destroy_process_group()
+begin()
+second[1].detach()
+print(trained(*attached()))
+dist.destroy_process_group()
+"""
+
+
+def test_a_detach_after_the_group_was_destroyed_leaves_nothing_to_the_next_one() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _DETACHES_LATE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "1.0\n"), done.stderr
 
 
 # ---- a rank that dies ----

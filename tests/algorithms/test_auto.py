@@ -41,6 +41,19 @@ def test_measuring_depends_on_no_setting_of_torch_and_changes_none(two: Ranks) -
     two.run(_probes)
 
 
+def _probes_alone(here: Here) -> None:
+    """Nothing is sent, and larger sizes take longer."""
+    alone = [dist.new_group([rank], timeout=here.timeout) for rank in range(here.size)][here.rank]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bagua_net.algorithms._probe._all_reduce_s", lambda *arguments: 1e-9 * arguments[-1])
+        costs = probe(alone, torch.device("cpu"))
+    assert 0 < costs.ring(4e6, alone.size()) < 1
+
+
+def test_one_rank_measures_too(two: Ranks) -> None:
+    two.run(_probes_alone)
+
+
 class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)

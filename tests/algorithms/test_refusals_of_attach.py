@@ -15,6 +15,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.optim.swa_utils import AveragedModel
 
 from bagua_net.algorithms import Attachment, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
 
@@ -44,6 +46,23 @@ def _second_hook(here: Here) -> str:
     model = ddp(here, "bagua_net")
     model.register_comm_hook(None, allreduce_hook)
     return refusal(lambda: _attached(model))
+
+
+def _skips_buckets(here: Here) -> str:
+    model = ddp(here, "bagua_net", find_unused_parameters=True, skip_all_reduce_unused_params=True)
+    return refusal(lambda: _attached(model))
+
+
+def _steps_in_backward(here: Here) -> str:
+    module = net()
+    _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.05})
+    return refusal(lambda: _attached(ddp(here, "bagua_net", module)))
+
+
+def _copied(here: Here) -> str:
+    model = ddp(here, "bagua_net")
+    _attached(model).detach()
+    return refusal(lambda: AveragedModel(model))
 
 
 def _second_algorithm(here: Here) -> str:
@@ -96,6 +115,9 @@ def _after_detach(here: Here) -> str:
         (_complex, ["ValueError", "weight is complex", "view_as_real"]),
         (_plain_module, ["ValueError", "DistributedDataParallel(model)"]),
         (_second_hook, ["ValueError", "allreduce_hook"]),
+        (_skips_buckets, ["ValueError", "skip_all_reduce_unused_params=True", "leave it out"]),
+        (_steps_in_backward, ["ValueError", "_apply_optimizer_in_backward", "step after"]),
+        (_copied, ["TypeError", "AveragedModel(model.module)"]),
         (_second_algorithm, ["ValueError", "detach it first"]),
         (_unknown_name, ["ValueError", "'bitegrad'", "bytegrad"]),
         (_class_of_settings, ["TypeError", "such as ByteGrad()", "this is the class ByteGrad"]),

@@ -223,6 +223,60 @@ def test_a_step_within_a_step_counts_once(two: Ranks, algorithm: Algorithm) -> N
     two.run(_counts, algorithm)
 
 
+class _Around(torch.optim.Optimizer):
+    """A wrapper: its step is that of another optimizer of the same parameters."""
+
+    def __init__(self, inside: torch.optim.Optimizer) -> None:
+        super().__init__([each for group in inside.param_groups for each in group["params"]], {})
+        self.inside = inside
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        return self.inside.step(closure)  # type: ignore[arg-type,no-any-return]
+
+
+def _wraps(here: Here, algorithm: Algorithm) -> None:
+    for attached_to in (lambda wrapper: wrapper, lambda wrapper: wrapper.inside):
+        model = ddp(here, "bagua_net", broadcast_buffers=False)
+        wrapper = _Around(torch.optim.SGD(model.parameters(), RATE))
+        comm = attach(model, attached_to(wrapper), algorithm)
+        for step in range(3):
+            _step(here, model, wrapper, step)
+        assert _steps_of(comm) == 3
+        comm.detach()
+
+
+@each_algorithm
+def test_an_optimizer_may_step_another_one(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_wraps, algorithm)
+
+
+def _steps_with_another(here: Here, algorithm: Algorithm) -> str:
+    """After some steps of the one that was attached. In a pause gradients are averaged, and any may step."""
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer, other = (torch.optim.SGD(model.parameters(), RATE) for _ in range(2))
+    comm = attach(model, optimizer, algorithm)
+    for step in range(2):
+        _step(here, model, optimizer, step)
+    unrelated = torch.optim.SGD([nn.Parameter(torch.ones(1))], RATE)
+    for _ in range(2):
+        unrelated.step()
+    said = refusal(lambda: _step(here, model, other, 2))
+    comm.abort()
+    _step(here, model, other, 3)
+    assert same_on_all_ranks(here, _weights(model))
+    comm.detach()
+    _step(here, model, other, 4)
+    return said
+
+
+@each_algorithm
+def test_a_step_of_another_optimizer_is_refused(two: Ranks, algorithm: Algorithm) -> None:
+    for said in two.run(_steps_with_another, algorithm):
+        assert "another optimizer (SGD) has changed the parameter 0.weight" in said, said
+        assert "attach with the optimizer that trains the model" in said, said
+        assert "\n" not in said
+
+
 class _Unlucky(_WithBase):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         super().step(closure)

@@ -84,3 +84,20 @@ def test_a_signal_as_the_thread_starts_leaves_no_second_one(monkeypatch: pytest.
     assert done.wait(20)
     assert [thread.name for thread in threading.enumerate()].count("one worker") == 1
     worker.stop()
+
+
+def test_a_finalizer_closes_the_worker_in_the_middle_of_a_post(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage is collected at any time, on the thread that posts too."""
+    start = threading.Thread.start
+
+    def collects(thread: threading.Thread) -> None:
+        start(thread)
+        worker.close()
+
+    worker = _worker.Worker("closed worker")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", collects)
+        with pytest.raises(RuntimeError, match="closed worker was detached"):
+            worker.post(lambda: torch.ones(1))
+    worker.stop()
+    assert not any(thread.name == "closed worker" for thread in threading.enumerate())

@@ -154,8 +154,7 @@ class _Async(Apart):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Ends the rounds, of which the last one adds nothing more: its change is of other weights."""
         self._adds = False
-        if self._rounds is not None:
-            self._end_rounds()
+        self._end_rounds()  # also where this rank has made no step yet, and others have
         super().load_state_dict(state)
         self._choose_target()
 

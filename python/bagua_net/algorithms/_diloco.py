@@ -26,7 +26,7 @@ from ._flat import Flat, Span
 from ._job import Job, Training
 from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
-from ._steps import is_whole
+from ._steps import StepHooks, is_whole
 from ._switchboard import refuse_join, switchboard_of
 from ._weights import all_have_state, check_apart, check_float32
 
@@ -123,10 +123,7 @@ class _Rounds(Running):
         self._counted = {"elements": 0.0, "bytes": 0.0, "synchronizations": 0.0}
         self._switchboard = switchboard_of(job.wrapper())
         self._switchboard.target(self.reduce)
-        self._hooks = [
-            job.optimizer.register_step_pre_hook(self._before_step),
-            job.optimizer.register_step_post_hook(self._stepped),
-        ]
+        self._hooks = StepHooks(job, how.name, self._before_step, self._stepped, self._rests)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The rank's own gradients, as they are."""
@@ -143,11 +140,15 @@ class _Rounds(Running):
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         """Begins with the first step, when the weights of a checkpoint are loaded."""
-        if self._begun or self._paused or self._job.wrapper() is None or not is_whole(optimizer):
+        if self._begun or self._rests() or not is_whole(optimizer):
             return
         weights = self._flat.read(self._whole)
         self._run(partial(self._begin, weights))
         self._begun = self._has_anchor = True
+
+    def _rests(self) -> bool:
+        """In a pause, or where the optimizer has outlived the model."""
+        return self._paused or self._job.wrapper() is None
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, the anchor is the weights of rank 0."""
@@ -202,14 +203,14 @@ class _Rounds(Running):
 
     def _level(self) -> None:
         """The exact mean of the ranks' weights becomes the anchor, and the weights of all."""
-        if not self._apart:
+        if not (self._apart or self._hooks.missed_one):
             return
         mean = self._flat.read(self._whole)
         self._run(partial(self._exact_mean, mean))
         self._anchor.copy_(mean)
         self._flat.write(self._whole, mean)
         self._has_anchor = True
-        self._apart = False
+        self._apart = self._hooks.missed_one = False
 
     def _exact_mean(self, x: torch.Tensor) -> torch.Tensor:
         size = self._job.size
@@ -271,8 +272,7 @@ class _Rounds(Running):
 
     def stop(self) -> None:
         """Levels the weights, unless a synchronization has failed, or the model is gone: then they stay apart."""
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.remove()
         self._switchboard.target(None)
         if self._job.wrapper() is not None and not self._job.runner.failed:
             self._level()

@@ -36,7 +36,7 @@ class Groups:
     again."""
 
     def __init__(self) -> None:
-        self._taken: list[tuple[_Kind, dist.ProcessGroup]] = []
+        self._taken: list[tuple[_World, _Kind, dist.ProcessGroup]] = []
 
     def like(self, group: dist.ProcessGroup, ranks: Sequence[int] | None = None) -> dist.ProcessGroup:
         """One with the backends and the timeout of another, which nobody else uses. All of its ranks call this, in the
@@ -55,16 +55,18 @@ class Groups:
         return self._take(_Kind(tuple(dist.get_process_group_ranks(group)), NAME, _timeout_of(group)))
 
     def _take(self, kind: _Kind) -> dist.ProcessGroup:
-        idle = _world().idle[kind]
+        world = _world()
+        idle = world.idle[kind]
         made = idle.pop() if idle else _made(kind)
-        self._taken.append((kind, made))
+        self._taken.append((world, kind, made))
         return made
 
     def give_back(self) -> None:
-        """All of them. Nothing is under way on them, and all have succeeded so far."""
+        """All of them. Nothing is under way on them, and all have succeeded so far. Those of a default group that is
+        destroyed have ended with it: no later one gets them."""
         taken, self._taken = self._taken, []
-        for kind, group in taken:
-            _world().idle[kind].append(group)
+        for world, kind, group in taken:
+            world.idle[kind].append(group)
 
 
 def _world() -> _World:

@@ -38,11 +38,11 @@ class Costs:
 
 
 def probe(group: dist.ProcessGroup, device: torch.device) -> Costs:
-    """Measures on all ranks at once. A few all-reduces of 4 KiB and 16 MiB."""
+    """Measures on all ranks at once. A few all-reduces of 4 KiB and 16 MiB; of one rank, which sends nothing, too."""
     size = group.size()
     small, large = (_all_reduce_s(group, device, elements) for elements in (_SMALL, _LARGE))
     sent = 2 * (size - 1) / size * 4 * (_LARGE - _SMALL)
-    own = [small, (large - small) / sent if large > small else 0.0, _codec_s(device)]
+    own = [small, (large - small) / sent if sent and large > small else 0.0, _codec_s(device)]
     slowest = torch.tensor(own, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
     latency_s, s_per_byte, codec_s = slowest.tolist()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -43,6 +43,13 @@ class Switchboard:
     def release(self) -> None:
         """At once: no algorithm is kept. No backward pass is under way."""
         self._now = self._next = self._plain
+
+    def __reduce__(self) -> NoReturn:
+        """``copy.deepcopy`` and ``pickle`` of the model ask for it."""
+        raise TypeError(
+            "bagua_net.algorithms: a DistributedDataParallel that an algorithm was attached to cannot be copied or "
+            "pickled; use the model inside, as in AveragedModel(model.module)"
+        )
 
     @property
     def is_free(self) -> bool:
@@ -113,6 +120,7 @@ def refuse_other_hooks(model: Any) -> None:
     """Raises ValueError: the model has no switchboard, and takes none."""
     if model in _switchboards:
         return
+    _refuse_what_hooks_miss(model)
     if model._use_python_reducer:
         raise ValueError(
             'bagua_net.algorithms: DDP runs with torch._dynamo.config.optimize_ddp = "python_reducer", which traces '
@@ -124,6 +132,20 @@ def refuse_other_hooks(model: Any) -> None:
         raise ValueError(
             f"bagua_net.algorithms: this DistributedDataParallel has the communication hook {hook}, and accepts one "
             "only; attach before register_comm_hook, or without it"
+        )
+
+
+def _refuse_what_hooks_miss(model: Any) -> None:
+    """Raises ValueError: DDP will call the switchboard with a part of the buckets, or not at all."""
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise ValueError(
+            "bagua_net.algorithms: with skip_all_reduce_unused_params=True, DDP passes buckets that no rank used to no "
+            "hook, and the first bucket tells an algorithm that a backward pass begins; leave it out"
+        )
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model.parameters()):
+        raise ValueError(
+            "bagua_net.algorithms: optimizers that step in the backward pass (_apply_optimizer_in_backward) make DDP "
+            "register a hook of its own, and it accepts one only; step after the backward pass"
         )
 
 

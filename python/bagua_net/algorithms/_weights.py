@@ -13,7 +13,7 @@ from torch import nn
 
 from ._algorithm import Running
 from ._job import Job, Training
-from ._steps import is_whole
+from ._steps import StepHooks, is_whole
 from ._switchboard import refuse_join, switchboard_of
 
 #: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
@@ -91,10 +91,7 @@ class Apart(Running):
         self._paused = False
         self._switchboard = switchboard_of(job.wrapper())
         self._switchboard.target(self.reduce)
-        self._hooks = [
-            job.optimizer.register_step_pre_hook(self._before_step),
-            job.optimizer.register_step_post_hook(self._after_step),
-        ]
+        self._hooks: list[Any] = [StepHooks(job, name, self._before_step, self._after_step, self._rests)]
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Nothing: the bucket as it is."""
@@ -126,7 +123,7 @@ class Apart(Running):
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """args: the optimizer, and a closure if there is one: frameworks run forward and backward within it."""
-        if self._rests or not is_whole(optimizer):
+        if self._rests() or not is_whole(optimizer):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -144,11 +141,10 @@ class Apart(Running):
         return followed
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        if not self._rests and is_whole(optimizer):
+        if not self._rests() and is_whole(optimizer):
             self._steps += 1
             self._on_step()
 
-    @property
     def _rests(self) -> bool:
         """In a pause, or where the optimizer has outlived the model."""
         return self._paused or self._job.wrapper() is None

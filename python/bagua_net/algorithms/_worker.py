@@ -45,7 +45,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may close this worker in the middle of a post
         self._calls: _Calls = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -59,11 +59,12 @@ class Worker:
         over: torch.futures.Future[_Outcome] = torch.futures.Future()
         future = over.then(_result)
         with self._lock:
-            if self._stopped:
+            if not self._stopped:
+                if self._thread is None:
+                    self._start()
+                self._calls.put((call, over))
+            if self._stopped:  # perhaps since a moment ago, and nothing runs the call
                 raise RuntimeError(f"bagua_net.algorithms: {self._name} was detached")
-            if self._thread is None:
-                self._start()
-            self._calls.put((call, over))
         return future
 
     def _start(self) -> None:
