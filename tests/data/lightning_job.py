@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Two ranks of Lightning that write which samples they saw: lightning_job.py sampler|batch_sampler DIRECTORY."""
+"""Two ranks of Lightning that write which samples they saw.
+
+Usage: lightning_job.py sampler|batch_sampler|reloaded DIRECTORY
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from balanced import COSTS, threes
+from balanced import COSTS, EPOCHS, at_most_40, threes
 from torch.utils.data import DataLoader
 
 from bagua_net.data import LoadBalancingDistributedBatchSampler, LoadBalancingDistributedSampler
@@ -26,7 +29,9 @@ class Recorder(lightning.LightningModule):
         sampler = LoadBalancingDistributedSampler(COSTS, COSTS)
         if self.way == "sampler":
             return DataLoader(range(len(COSTS)), 2, sampler=sampler)
-        batches = LoadBalancingDistributedBatchSampler(sampler, threes)
+        batches = LoadBalancingDistributedBatchSampler(sampler, at_most_40 if self.way == "reloaded" else threes)
+        if self.way == "reloaded":
+            batches.set_epoch(self.current_epoch)
         return DataLoader(range(len(COSTS)), batch_sampler=batches)
 
     def on_train_epoch_start(self) -> None:
@@ -48,7 +53,8 @@ def main(way: str, directory: str) -> None:
         accelerator="cpu",
         devices=2,
         strategy="ddp",
-        max_epochs=2,
+        max_epochs=EPOCHS,
+        reload_dataloaders_every_n_epochs=int(way == "reloaded"),
         use_distributed_sampler=way == "sampler",
         logger=False,
         enable_checkpointing=False,

@@ -427,6 +427,19 @@ def test_torchs_own_implementation_is_turned_on(
     loaded.load_state_dict(other.state_dict())
 
 
+def test_a_parameter_may_get_its_first_gradient_later() -> None:
+    """As after unfreezing a layer. torch's fused SGD with momentum raises there."""
+    first, second = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = fuse_optimizer(torch.optim.SGD([first, second], lr=0.1, momentum=0.9))
+    for parameters in ([first], [first, second]):
+        optimizer.zero_grad()
+        for parameter in parameters:
+            parameter.grad = torch.ones(3)
+        optimizer.step()
+    assert first.tolist() == pytest.approx([1 - 0.1 - 0.19] * 3)
+    assert second.tolist() == pytest.approx([1 - 0.1] * 3)
+
+
 def test_what_its_maker_chose_stays(caplog: pytest.LogCaptureFixture) -> None:
     for setting in ({"foreach": False}, {"foreach": True}, {"fused": True}, {"fused": False}):
         optimizer = torch.optim.AdamW(network().parameters(), **setting)

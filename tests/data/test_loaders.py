@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from balanced import COSTS, threes
+from balanced import COSTS, EPOCHS, at_most_40, threes
 from ranks import Ranks
 from torch.utils.data import DataLoader
 
@@ -112,6 +112,12 @@ def test_torchdatas_loader_stores_the_position(made: Callable[..., Made], worker
     sampler, resumed = made(loader_type, workers)
     resumed.load_state_dict(loader.state_dict())  # of an epoch that is over
     assert batches_in(resumed) == whole
+    later, other = made(loader_type, workers)
+    later.set_epoch(4)
+    sampler, resumed = made(loader_type, workers)
+    resumed.load_state_dict(loader.state_dict())
+    sampler.set_epoch(4)  # by a loop, before the loader reads the state
+    assert batches_in(resumed) == batches_in(other) != whole
 
 
 # ---- a process group ----
@@ -129,20 +135,35 @@ def test_the_process_group_tells_the_rank(ranks: Ranks) -> None:
 # ---- Lightning ----
 
 
-@pytest.mark.parametrize("way", ["sampler", "batch_sampler"])
-def test_lightning_keeps_the_sampler(way: str, tmp_path: Path) -> None:
-    """It replaces other samplers by its own, and tells the epoch."""
+def seen_in_lightning(way: str, directory: Path) -> list[list[list[int]]]:
+    """The samples of each rank in each epoch."""
     if importlib.util.find_spec("lightning") is None:
         pytest.skip("lightning is not installed")
     done = subprocess.run(
-        [sys.executable, str(_LIGHTNING_JOB), way, str(tmp_path)], capture_output=True, text=True, timeout=_SECONDS
+        [sys.executable, str(_LIGHTNING_JOB), way, str(directory)], capture_output=True, text=True, timeout=_SECONDS
     )
     assert done.returncode == 0, done.stderr
-    for rank in range(2):
-        seen = json.loads((tmp_path / f"{rank}.json").read_text())
-        expected = []
-        sampler = sampler_of(rank)
-        for epoch in range(2):
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("way", ["sampler", "batch_sampler"])
+def test_lightning_keeps_the_sampler(way: str, tmp_path: Path) -> None:
+    """It replaces other samplers by its own, and tells the epoch."""
+    for rank, seen in enumerate(seen_in_lightning(way, tmp_path)):
+        sampler, expected = sampler_of(rank), []
+        for epoch in range(EPOCHS):
             sampler.set_epoch(epoch)
             expected.append(list(sampler))
         assert seen == expected
+
+
+def test_lightning_reloads_a_loader_whose_length_changes(tmp_path: Path) -> None:
+    """Of the same loader it would leave out what an epoch has more than the first one."""
+    for rank, seen in enumerate(seen_in_lightning("reloaded", tmp_path)):
+        batches = LoadBalancingDistributedBatchSampler(sampler_of(rank), at_most_40)
+        expected = []
+        for epoch in range(EPOCHS):
+            batches.set_epoch(epoch)
+            expected.append(list(batches))
+        assert max(map(len, expected)) > len(expected[0]), "no epoch is longer than the first"
+        assert seen == [list(itertools.chain(*each)) for each in expected]

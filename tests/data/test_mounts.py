@@ -49,8 +49,8 @@ def test_the_mounts_of_this_host_are_understood(tmp_path: Path) -> None:
 
 
 _SHARED = [
-    *("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "9p", "afs"),
-    *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse"),
+    *("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "9p", "afs", "gfs2", "ocfs2"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.quobyte"),
 ]
 _LOCAL = [
     *("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "virtiofs"),

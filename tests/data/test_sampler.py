@@ -414,6 +414,14 @@ def test_batches_go_on_where_they_were() -> None:
     assert list(given_position) == whole[2:]
 
 
+def test_a_state_of_batches_is_none_of_samples() -> None:
+    """Its position would be read as so many samples."""
+    sampler = every(list(range(20)), 2)[0]
+    state = LoadBalancingDistributedBatchSampler(sampler, up_to(60, list(range(20)))).state_dict(position=2)
+    with pytest.raises(ValueError, match="position counts batches"):
+        sampler.load_state_dict(state)
+
+
 def test_a_state_of_other_batches_is_refused() -> None:
     costs = list(range(40))
     state = LoadBalancingDistributedBatchSampler(every(costs, 2)[0], up_to(60, costs)).state_dict()

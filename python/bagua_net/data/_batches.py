@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from ._progress import Progress, checked, compare, numbers
+from ._progress import Progress, checked, compare, next_epoch, numbers
 from ._sampler import LoadBalancingDistributedSampler
 
 BatchFunction = Callable[[list[int]], Iterable[Sequence[int]]]
@@ -35,7 +35,9 @@ class LoadBalancingDistributedBatchSampler(Sampler):  # type: ignore[misc]
     [[3, 6, 38], [41]]
 
     Give it to a DataLoader as ``batch_sampler``. The number of batches may change with the epoch. With Lightning,
-    ``Trainer(use_distributed_sampler=False)`` is needed: it replaces samplers, but cannot replace batch samplers.
+    ``Trainer(use_distributed_sampler=False)`` is needed: it replaces samplers, but cannot replace batch samplers. And
+    Lightning asks a loader for its length once, and leaves out what a longer epoch has more: where the number changes,
+    ``Trainer(reload_dataloaders_every_n_epochs=1)`` and ``set_epoch(self.current_epoch)`` in ``train_dataloader``.
 
     Args:
         sampler: whose samples are cut.
@@ -113,9 +115,11 @@ class LoadBalancingDistributedBatchSampler(Sampler):  # type: ignore[misc]
         """
         compare(state_dict.get("order"), self.sampler.order())
         epoch, position = numbers(state_dict, "epoch", "position")
+        named = self.sampler.epoch
         self.sampler.set_epoch(epoch)
         compare(state_dict, {"batches": len(self)})
         self._progress.load(epoch, checked(position, len(self)))
+        self.sampler.set_epoch(next_epoch(named, epoch, position == len(self)))
 
 
 def _steps(counts: list[int], drop_last: bool) -> int:

@@ -3,18 +3,19 @@
 
 A fingerprint has a line for each part: the length, the type, and the parts of the dataset with those of objects in
 them. A part counts by its contents (_contents.py), or by its type and its own parts (_state.py). Functions, classes and
-modules count by their names: what functions do does not count. Of what can have parts but hides them, or lies too deep,
-the log names the first.
+modules count by their names, functions also by their defaults and closures: what functions do does not count. Of what
+can have parts but hides them, or lies too deep, the log names the first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Set
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from ._contents import CONTAINERS, DIGEST_BYTES, bytes_read, contents, described
@@ -161,9 +162,23 @@ def _parts(value: Any) -> tuple[Iterable[tuple[str, Any]], bool]:
     if isinstance(value, functools.partial):
         return ((".func", value.func), (".args", value.args), (".keywords", value.keywords)), True
     if hasattr(value, "__qualname__"):
-        owner = getattr(value, "__self__", None)  # of a method
-        return () if owner is None or isinstance(owner, ModuleType) else ((".__self__", owner),), True
+        return _beside_code(value), True
     return state_of(value)
+
+
+def _beside_code(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a function was made with, or a method's object. Of a class nothing."""
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        yield ".__self__", owner
+    function = getattr(value, "__func__", value)
+    if not isinstance(function, FunctionType):
+        return
+    defaults = {".__defaults__": function.__defaults__, ".__kwdefaults__": function.__kwdefaults__}
+    yield from ((name, each) for name, each in defaults.items() if each)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # of a variable that is not assigned yet
+            yield f".{name}", cell.cell_contents
 
 
 def _of_mapping(value: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -16,14 +16,14 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _FUSE = "fuse."
 _NETWORK = {
-    *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "panfs", "pvfs2"),
-    *("smb3", "smbfs", "wekafs"),
+    *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2"),
+    *("orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vboxsf", "vmhgfs", "wekafs"),
 }
 #: Programs behind FUSE. Others are taken as local, as fuse-overlayfs of containers and mergerfs are.
 _NETWORK_BY_FUSE = {
-    *("alluxio-fuse", "blobfuse", "blobfuse2", "ceph-fuse", "curlftpfs", "davfs", "gcsfuse", "geesefs", "glusterfs"),
-    *("goofys", "juicefs", "lizardfs", "mfs", "moosefs", "mountpoint-s3", "objectivefs", "ossfs", "rclone", "s3fs"),
-    *("saunafs", "seaweedfs", "smbnetfs", "sshfs"),
+    *("alluxio-fuse", "blobfuse", "blobfuse2", "ceph-fuse", "curlftpfs", "daos", "davfs", "gcsfuse", "geesefs"),
+    *("glusterfs", "goofys", "juicefs", "lizardfs", "mfs", "moosefs", "mountpoint-s3", "objectivefs", "ossfs"),
+    *("quobyte", "rclone", "s3fs", "saunafs", "seaweedfs", "smbnetfs", "sshfs", "vmhgfs-fuse"),
 }
 
 

@@ -79,6 +79,11 @@ def compare(state: Any, own: Mapping[str, Any]) -> None:
             )
 
 
+def next_epoch(named: int, loaded: int, is_over: bool) -> int:
+    """Which one comes next, after ``set_epoch`` has named one and the state of another was loaded."""
+    return max(named, loaded) if is_over else loaded
+
+
 def checked(position: int, length: int) -> int:
     """
     Raises:

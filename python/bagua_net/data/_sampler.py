@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from ._costs import Complexity, costs_of
-from ._progress import Progress, checked, compare, numbers
+from ._progress import Progress, checked, compare, next_epoch, numbers
 from ._schedule import schedule
 
 _DIGEST_BYTES = 16
@@ -55,7 +55,8 @@ class LoadBalancingDistributedSampler(DistributedSampler):  # type: ignore[misc]
     Args:
         dataset: anything with a length; it is read only where ``complexity_fn`` is a function.
         complexity_fn: a function from a sample to its cost, or the costs: a sequence, tensor or array of one number for
-            each sample. A function makes every rank load the whole dataset once.
+            each sample. A function makes every rank load the whole dataset once. The costs are equal on all ranks: if
+            they were drawn, as by random crops, ranks would take some samples twice and others never.
         num_replicas, rank: the ranks and this one's number; by default torch.distributed's.
         shuffle: draws the order of the steps, and of samples of one cost, from ``seed`` and the epoch. Otherwise the
             steps go from the cheapest samples to the costliest.
@@ -86,6 +87,8 @@ class LoadBalancingDistributedSampler(DistributedSampler):  # type: ignore[misc]
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
         self.random_level = random_level
         self.costs = costs_of(dataset, complexity_fn)
+        costs = array("d", self.costs.tolist()).tobytes()
+        self._digest = hashlib.blake2b(costs, digest_size=_DIGEST_BYTES).hexdigest()
         self._progress: Progress[int] = Progress()
 
     def schedule(self) -> torch.Tensor:
@@ -122,23 +125,25 @@ class LoadBalancingDistributedSampler(DistributedSampler):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The next iteration, unless :meth:`set_epoch` names another epoch before, goes on where the state was taken.
+        After the end of an epoch a later one may have been named already: torchdata loads a state that late.
 
         Raises:
             ValueError: the state is not of a sampler with the same arguments, costs and number of ranks.
         """
         compare(state_dict.get("order"), self.order())
+        if "batches" in state_dict:
+            raise ValueError("the state is of a LoadBalancingDistributedBatchSampler, whose position counts batches")
         epoch, position = numbers(state_dict, "epoch", "position")
         self._progress.load(epoch, checked(position, len(self)))
-        self.set_epoch(epoch)
+        self.set_epoch(next_epoch(self.epoch, epoch, position == len(self)))
 
     def order(self) -> dict[str, Any]:
         """What the order of an epoch depends on, beside its number: a state holds where this is equal."""
-        costs = hashlib.blake2b(array("d", self.costs.tolist()).tobytes(), digest_size=_DIGEST_BYTES)
         return {
             "num_replicas": self.num_replicas,
             "shuffle": self.shuffle,
             "seed": self.seed,
             "drop_last": self.drop_last,
             "random_level": self.random_level,
-            "costs": costs.hexdigest(),
+            "costs": self._digest,
         }

@@ -81,6 +81,8 @@ def _turn_on(optimizer: Optimizer) -> None:
 
 def _can_fuse(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     devices = _FUSED_DEVICES.get(type(optimizer), set())
+    if type(optimizer) is torch.optim.SGD and group["momentum"]:
+        return False  # its kernel takes no parameter whose first gradient comes in a later step than others'
     return not group.get("differentiable", False) and all(
         parameter.device.type in devices and parameter.is_floating_point() for parameter in group["params"]
     )
