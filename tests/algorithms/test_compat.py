@@ -58,7 +58,7 @@ def _only_once_installed(here: Here) -> None:
     from bagua.torch_api.algorithms import bytegrad
 
     assert bagua.algorithms.bytegrad is bytegrad
-    assert Bagua.init("bytegrad") == bytegrad.ByteGradAlgorithm() == ByteGrad()
+    assert Bagua.init("bytegrad") == bytegrad.ByteGradAlgorithm() == ByteGrad(error_feedback=False)
     assert bagua.init_process_group is bagua.communication.init_process_group is communication.init_process_group
     assert (bagua.get_rank(), bagua.get_world_size()) == (0, 1)
     assert not hasattr(bagua, "no_such_name")
@@ -235,7 +235,7 @@ def test_a_fused_optimizer_steps_by_either_name(alone: Ranks) -> None:
 def test_constructors_give_the_settings_of_this_package() -> None:
     assert settings("gradient_allreduce", True) == GradientAllReduce(hierarchical=True)
     assert settings("gradient_allreduce", hierarchical=False, average=True) == GradientAllReduce()
-    assert settings("bytegrad", hierarchical=False) == ByteGrad()
+    assert settings("bytegrad", hierarchical=False) == ByteGrad(error_feedback=False), "Bagua has none"
     for name in ALGORITHMS.keys() & _CONSTRUCTORS.keys():
         assert isinstance(settings(name), Algorithm)
 
@@ -285,7 +285,7 @@ def _stays_itself(here: Here, backend: str) -> None:
     got = _trained(here, model, optimizer)
     plain = ddp(here, backend, net(0), bucket_cap_mb=25)
     other = torch.optim.SGD(plain.parameters(), RATE)
-    attach(plain, other, "bytegrad")
+    attach(plain, other, ByteGrad(error_feedback=False))
     want = _trained(here, plain, other)
     assert all(torch.equal(got[name], want[name]) for name in want)
     elements = sum(each.numel() for each in model.parameters())
@@ -373,7 +373,7 @@ def test_parameters_to_ignore_are_refused(two: Ranks) -> None:
 def _wrapper(here: Here) -> str:
     model = distributed_data_parallel(net(), algorithm=settings("bytegrad"))
     assert isinstance(model, DistributedDataParallel)
-    assert model.bagua.algorithm == ByteGrad()
+    assert model.bagua.algorithm == ByteGrad(error_feedback=False)
     plain = distributed_data_parallel(net())
     assert plain.bagua.algorithm == GradientAllReduce()
     optimizer = torch.optim.SGD(model.parameters(), RATE)

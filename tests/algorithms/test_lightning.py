@@ -288,6 +288,24 @@ def test_a_checkpoint_after_the_fit_has_the_state_at_its_end(two: Ranks, tmp_pat
     two.run(_saves_afterwards, str(tmp_path / "saved.ckpt"))
 
 
+def _loads_afterwards(here: Here, path: str) -> None:
+    """The state at the end of the fit is not that of weights which a test has loaded."""
+    with launched(here):
+        made, learner = trainer(here, _four_bits(here)), Learner()
+        made.fit(learner, Loader(here, 3))
+        made.save_checkpoint(path)
+        made.test(learner, Loader(here, 1), verbose=False)
+        made.save_checkpoint(f"{path}.tested")
+        made.test(learner, Loader(here, 1), ckpt_path=path, verbose=False)
+        made.save_checkpoint(f"{path}.loaded")
+    assert "bagua_net" in torch.load(f"{path}.tested", weights_only=True)
+    assert "bagua_net" not in torch.load(f"{path}.loaded", weights_only=True)
+
+
+def test_a_checkpoint_of_loaded_weights_is_without_the_state(two: Ranks, tmp_path: Path) -> None:
+    two.run(_loads_afterwards, str(tmp_path / "saved.ckpt"))
+
+
 class Frozen(Learner):
     """Learner, after a layer was frozen."""
 
@@ -411,8 +429,11 @@ def _as_by_hand(here: Here, algorithm: Any, path: str) -> None:
         optimizer.zero_grad()
         backward(here, model, step)
         optimizer.step()
+    if model.bagua.algorithm.averages == "weights":
+        model.bagua.abort()
     model.bagua.detach()
     want = weights(learner)
+    assert same_on_all_ranks(here, want)
     with launched(here):
         used = strategy(here, algorithm=algorithm)
         assert _equal(weights(fit(here, used, STEPS, made(), callbacks=[SavesAt(path, 3)])), want)

@@ -19,6 +19,7 @@ from ranks import Ranks, refusal
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import ALGORITHMS, ByteGrad, StateOfAllRanks, attach, with_bagua
 
@@ -179,6 +180,42 @@ def _resumes(here: Here, backend: str, algorithm: Any) -> None:
 @pytest.mark.parametrize("algorithm", [ByteGrad(bits=4, block=32), Apart()], ids=["gradients", "weights"])
 def test_ranks_resume_from_one_checkpoint(ranks: Ranks, algorithm: Any, backend: str) -> None:
     ranks.run(_resumes, backend, algorithm)
+
+
+class _Grows(nn.Module):
+    """Each rank has its own number of experts, which DDP ignores; a table that has grown is in no checkpoint."""
+
+    def __init__(self, rank: int, rows: int) -> None:
+        super().__init__()
+        self.common = net()
+        self.experts = nn.Linear(WIDTH, 1 + rank)
+        self.register_buffer("table", torch.zeros(rows), persistent=False)
+        self.register_buffer("count", torch.zeros(1))
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, ["experts.weight", "experts.bias"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.common(x)  # type: ignore[no-any-return]
+
+
+def _loads_its_own(here: Here) -> None:
+    def made(rows: int) -> tuple[_Grows, Any]:
+        module = _Grows(here.rank, rows)
+        return module, with_bagua(module, _sgd(module), Apart(), here.gloo)
+
+    module, model = made(9)
+    with torch.no_grad():
+        module.experts.weight.fill_(5 + here.rank)
+        module.count += 5
+    saved = _saved_by_rank_0(here, {"algorithm": StateOfAllRanks(model.bagua).state_dict()})["algorithm"]
+    module, model = made(2)
+    StateOfAllRanks(model.bagua).load_state_dict(saved)
+    assert bool((module.experts.weight == 5 + here.rank).all())
+    assert module.count.item() == 5
+    assert module.table.numel() == 2
+
+
+def test_a_rank_compares_what_it_loads(two: Ranks) -> None:
+    two.run(_loads_its_own)
 
 
 def _loads_another(here: Here, change: str) -> str:

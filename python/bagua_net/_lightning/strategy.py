@@ -76,6 +76,8 @@ class Bagua(_Base):  # type: ignore[misc]
 
     def setup(self, trainer: Any) -> None:
         super().setup(trainer)
+        if trainer.ckpt_path is not None:
+            self._at_end = None  # of other weights than those that are loaded now
         if isinstance(self.model, DistributedDataParallel):
             self._at_end = None
             self._bagua = self._attach(trainer)
@@ -89,6 +91,12 @@ class Bagua(_Base):  # type: ignore[misc]
             )
         optimizer = optimizer_for(self._algorithm, self.optimizers)
         return attach(self.model, optimizer, self._algorithm, scaler=getattr(self.precision_plugin, "scaler", None))
+
+    def on_train_end(self) -> None:
+        """Where weights are averaged, the ranks end with the same ones, which are tested and saved from here on."""
+        if self._bagua is not None and self._algorithm.averages == "weights":
+            self._bagua.abort()
+        super().on_train_end()
 
     def on_exception(self, exception: BaseException) -> None:
         """The other ranks may be anywhere: nothing that waits for them. The algorithm ends with its model."""

@@ -83,8 +83,8 @@ def mismatch(comm: Attachment, state: Mapping[str, Any]) -> str:
         return f"the state is of the algorithm {ranks[0]['algorithm']!r}, and here {comm.algorithm.name!r} is at work"
     if len(ranks) != comm.job.size:
         return f"the state is of {len(ranks)} ranks, and here are {comm.job.size}"
-    differences = (difference(each["weights"], _weights(comm.job)) for each in ranks if "weights" in each)
-    return next(filter(None, differences), "")
+    own = ranks[comm.job.rank]  # parameters that DDP ignores may have other shapes on other ranks
+    return difference(own["weights"], _weights(comm.job)) if "weights" in own else ""
 
 
 def load(comm: Attachment, state: Mapping[str, Any]) -> None:
@@ -98,8 +98,12 @@ def load(comm: Attachment, state: Mapping[str, Any]) -> None:
 
 def _weights(job: Job) -> dict[str, torch.Tensor]:
     """Of all parameters, also of those that DistributedDataParallel ignores, and of the buffers, which it does not send
-    then."""
-    return {**dict(job.module.named_parameters()), **dict(job.module.named_buffers())}
+    then: of those that checkpoints have."""
+    buffers = dict(job.module.named_buffers())
+    for path, part in job.module.named_modules():
+        for name in part._non_persistent_buffers_set:
+            buffers.pop(f"{path}.{name}" if path else name, None)
+    return {**dict(job.module.named_parameters()), **buffers}
 
 
 def _load_weights(job: Job, weights: Mapping[str, torch.Tensor]) -> None:

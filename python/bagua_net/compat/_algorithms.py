@@ -41,6 +41,8 @@ _CONSTRUCTORS = {
         "AsyncModelAverageAlgorithm", {"peer_selection_mode": "all", "sync_interval_ms": 500, "warmup_steps": 0}
     ),
 }
+#: Bagua has no error feedback, and its scripts pass no GradScaler, which residuals must follow.
+_AS_BAGUA = {"bytegrad": {"error_feedback": False}}
 #: The way of the bytes, and the optimizer, which with_bagua is given anyway: any value will do.
 _IGNORED = ("hierarchical", "q_adam_optimizer")
 
@@ -60,7 +62,7 @@ def settings(name: str, *arguments: Any, **named: Any) -> ours.Algorithm:
         )
     constructor, make = _CONSTRUCTORS[name], ours.ALGORITHMS[name]
     fields = {field.name for field in dataclasses.fields(make())}  # type: ignore[arg-type]
-    passed = {}
+    passed: dict[str, Any] = dict(_AS_BAGUA.get(name, {}))
     for argument, value in _bound(constructor, arguments, named).items():
         field = _RENAMED.get(argument, argument)
         if field in fields:
