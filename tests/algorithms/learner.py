@@ -14,6 +14,7 @@ from models import SMALL_BUCKETS, batch, group_of, net
 from rank import Here
 from torch import nn
 
+from bagua_net.algorithms import ByteGrad, QAdamOptimizer
 from bagua_net.lightning import BaguaStrategy
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -67,10 +68,35 @@ class Learner(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), RATE, momentum=0.9)
 
 
+class WithQAdam(Learner):
+    def configure_optimizers(self) -> Any:
+        return QAdamOptimizer(self.parameters(), 0.01, warmup_steps=2)
+
+
+class Fails(Learner):
+    def training_step(self, data: Any, number: int) -> torch.Tensor:
+        if number == 2:
+            raise ZeroDivisionError("of this step")
+        return super().training_step(data, number)
+
+
 def strategy(here: Here, backend: str = "bagua_net", algorithm: Any = "bytegrad", **arguments: Any) -> BaguaStrategy:
     """find_unused_parameters: DDP then keeps the buckets of its first step, and a resumed run has the same."""
     given = {"process_group": group_of(here, backend), "bucket_cap_mb": SMALL_BUCKETS, "find_unused_parameters": True}
     return BaguaStrategy(algorithm, **(given | arguments))
+
+
+def four_bits(here: Here, backend: str = "bagua_net", **arguments: Any) -> BaguaStrategy:
+    return strategy(here, backend, ByteGrad(bits=4, block=32), **arguments)
+
+
+class SavesAt(pl.Callback):
+    def __init__(self, path: str, step: int) -> None:
+        self.path, self.step = path, step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
 
 
 @contextlib.contextmanager
@@ -105,3 +131,7 @@ def fit(here: Here, strategy: Any, steps: int, learner: Learner | None = None, *
 
 def weights(learner: nn.Module) -> dict[str, torch.Tensor]:
     return {name: each.detach().clone() for name, each in learner.named_parameters()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,20 @@ pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 import lightning.pytorch as pl
 from apart import Alone, Apart
-from learner import RATE, Learner, Loader, fit, launched, strategy, trainer, weights
+from learner import (
+    RATE,
+    Fails,
+    Learner,
+    Loader,
+    SavesAt,
+    WithQAdam,
+    equal,
+    fit,
+    launched,
+    strategy,
+    trainer,
+    weights,
+)
 
 from bagua_net.algorithms import (
     Auto,
@@ -29,7 +41,6 @@ from bagua_net.algorithms import (
     DiLoCo,
     GradientAllReduce,
     QAdam,
-    QAdamOptimizer,
     attach,
     with_bagua,
 )
@@ -37,10 +48,6 @@ from bagua_net.lightning import BaguaStrategy
 
 BACKENDS = ["bagua_net", "gloo"]
 STEPS = 6
-
-
-def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))
 
 
 def _threads() -> set[threading.Thread]:
@@ -70,7 +77,7 @@ def _fits(here: Here, backend: str, algorithm: Any) -> None:
     with launched(here):
         used = strategy(here, backend, algorithm)
         got = weights(fit(here, used, STEPS))
-    assert _equal(got, _by_hand(here, backend, algorithm, STEPS))
+    assert equal(got, _by_hand(here, backend, algorithm, STEPS))
     assert same_on_all_ranks(here, got)
     assert used.bagua is None, "it goes on after the fit"
     assert _threads() <= before
@@ -89,8 +96,8 @@ def test_a_fit_is_attach_by_hand(two: Ranks, algorithm: Any, backend: str) -> No
 def _clips(here: Here) -> None:
     with launched(here):
         got = weights(fit(here, strategy(here), STEPS, gradient_clip_val=0.05))
-    assert _equal(got, _by_hand(here, "bagua_net", "bytegrad", STEPS, clip=0.05))
-    assert not _equal(got, _by_hand(here, "bagua_net", "bytegrad", STEPS)), "nothing was clipped"
+    assert equal(got, _by_hand(here, "bagua_net", "bytegrad", STEPS, clip=0.05))
+    assert not equal(got, _by_hand(here, "bagua_net", "bytegrad", STEPS)), "nothing was clipped"
 
 
 def test_gradients_are_clipped_after_they_were_averaged(two: Ranks) -> None:
@@ -126,7 +133,7 @@ def _mixes(here: Here) -> None:
     got = weights(learner)
     assert same_on_all_ranks(here, got)
     assert {each.dtype for each in got.values()} == {torch.float32}
-    assert not _equal(got, _by_hand(here, "bagua_net", "bytegrad", STEPS)), "nothing was in bfloat16"
+    assert not equal(got, _by_hand(here, "bagua_net", "bytegrad", STEPS)), "nothing was in bfloat16"
 
 
 def test_bfloat16_mixed(two: Ranks) -> None:
@@ -232,139 +239,6 @@ def test_importing_makes_the_name_known(two: Ranks, package: str) -> None:
     assert two.run(_by_name, package) == [repr(ByteGrad())] * 2
 
 
-# ---- checkpoints ----
-
-
-class SavesAt(pl.Callback):
-    def __init__(self, path: str, step: int) -> None:
-        self.path, self.step = path, step
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-
-
-def _four_bits(here: Here, backend: str = "bagua_net", **arguments: Any) -> BaguaStrategy:
-    return strategy(here, backend, ByteGrad(bits=4, block=32), **arguments)
-
-
-def _resumes(here: Here, backend: str, path: str) -> None:
-    with launched(here):
-        whole = weights(fit(here, _four_bits(here, backend), STEPS, callbacks=[SavesAt(path, 3)]))
-        saved = torch.load(path, weights_only=True)["bagua_net"]["ranks"]
-        residuals = [rank["state"]["state"]["residuals"]["net.0.weight"] for rank in saved]
-        assert len(residuals) == here.size
-        assert not torch.equal(residuals[0], residuals[1])
-        assert _equal(weights(fit(here, _four_bits(here, backend), STEPS, ckpt_path=path)), whole)
-        anew = _four_bits(here, backend, state_in_checkpoints=False)
-        fit(here, anew, STEPS, callbacks=[SavesAt(f"{path}.without", 3)])
-        assert "bagua_net" not in torch.load(f"{path}.without", weights_only=True)
-        without = weights(fit(here, _four_bits(here, backend), STEPS, ckpt_path=f"{path}.without"))
-        assert not _equal(without, whole), "the residuals make no difference"
-        anew = _four_bits(here, backend, state_in_checkpoints=False)
-        assert _equal(weights(fit(here, anew, STEPS, ckpt_path=path)), without), "a state was loaded"
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(two: Ranks, backend: str, tmp_path: Path) -> None:
-    two.run(_resumes, backend, str(tmp_path / "saved.ckpt"))
-
-
-def _saves_afterwards(here: Here, path: str) -> None:
-    with launched(here):
-        made = trainer(here, _four_bits(here))
-        made.fit(Learner(), Loader(here, 3))
-        made.save_checkpoint(path)
-        made.save_checkpoint(f"{path}.weights", weights_only=True)
-        during = SavesAt(f"{path}.during", 3)
-        fit(here, _four_bits(here), 3, callbacks=[during])
-    one, other = (torch.load(each, weights_only=True)["bagua_net"]["ranks"] for each in (path, during.path))
-    for a, b in zip(one, other, strict=True):
-        assert _equal(a["state"]["state"]["residuals"], b["state"]["state"]["residuals"])
-    assert "bagua_net" not in torch.load(f"{path}.weights", weights_only=True)
-
-
-def test_a_checkpoint_after_the_fit_has_the_state_at_its_end(two: Ranks, tmp_path: Path) -> None:
-    two.run(_saves_afterwards, str(tmp_path / "saved.ckpt"))
-
-
-def _loads_afterwards(here: Here, path: str) -> None:
-    """The state at the end of the fit is not that of weights which a test has loaded."""
-    with launched(here):
-        made, learner = trainer(here, _four_bits(here)), Learner()
-        made.fit(learner, Loader(here, 3))
-        made.save_checkpoint(path)
-        made.test(learner, Loader(here, 1), verbose=False)
-        made.save_checkpoint(f"{path}.tested")
-        made.test(learner, Loader(here, 1), ckpt_path=path, verbose=False)
-        made.save_checkpoint(f"{path}.loaded")
-    assert "bagua_net" in torch.load(f"{path}.tested", weights_only=True)
-    assert "bagua_net" not in torch.load(f"{path}.loaded", weights_only=True)
-
-
-def test_a_checkpoint_of_loaded_weights_is_without_the_state(two: Ranks, tmp_path: Path) -> None:
-    two.run(_loads_afterwards, str(tmp_path / "saved.ckpt"))
-
-
-class Frozen(Learner):
-    """Learner, after a layer was frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net[0].requires_grad_(False)
-
-
-def _spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
-    """What a checkpoint has of all ranks, if they were other ones."""
-    if change == "ranks":
-        return {"ranks": state["ranks"] * 2}
-    if change == "rank 1":
-        residuals = state["ranks"][1]["state"]["state"]["residuals"]
-        residuals["gone"] = residuals.pop("net.0.weight")
-    return state
-
-
-def _loads_what_does_not_fit(here: Here, path: str, change: str) -> list[str]:
-    made = WithQAdam if change == "bits" else Learner
-    algorithm = QAdam(block=64) if change == "bits" else ByteGrad(bits=4, block=32)
-    with launched(here):
-        fit(here, strategy(here, algorithm=algorithm), STEPS, made(), callbacks=[SavesAt(path, 3)])
-        if here.rank == 0:
-            checkpoint = torch.load(path, weights_only=True)
-            state = checkpoint.pop("bagua_net")
-            torch.save(checkpoint, f"{path}.without")
-            torch.save(checkpoint | {"bagua_net": _spoiled(state, change)}, path)
-        torch.distributed.barrier()
-        made = Frozen if change == "frozen" else made
-        algorithm = {"algorithm": GradientAllReduce(), "bits": QAdam(bits=1, block=64)}.get(change, algorithm)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            resumed = fit(here, strategy(here, algorithm=algorithm), STEPS, made(), ckpt_path=path)
-        anew = fit(here, strategy(here, algorithm=algorithm), STEPS, made(), ckpt_path=f"{path}.without")
-    assert resumed.trainer.global_step == STEPS
-    assert same_on_all_ranks(here, weights(resumed))
-    assert _equal(weights(resumed), weights(anew)), "a part of the state was loaded"
-    return [str(each.message) for each in caught if "bagua_net.lightning" in str(each.message)]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("ranks", "of 4 ranks, and here are 2"),
-        ("algorithm", "'bytegrad', and here 'allreduce'"),
-        ("frozen", "the model has no such parameter"),
-        ("bits", "QAdam(bits=8), and here QAdam(bits=1)"),
-        ("rank 1", "elements for gone"),
-    ],
-)
-def test_a_state_that_does_not_fit_is_named_and_left(two: Ranks, change: str, words: str, tmp_path: Path) -> None:
-    said, nothing = two.run(_loads_what_does_not_fit, str(tmp_path / "saved.ckpt"), change)
-    assert nothing == [], "rank 0 says it"
-    assert len(said) == 1
-    assert words in said[0]
-    assert said[0].endswith("; the algorithm begins anew")
-
-
 # ---- algorithms that average weights ----
 
 
@@ -399,23 +273,7 @@ def test_hooks_on_the_optimizers_step_come_after_backward(two: Ranks, optimizer:
     two.run(_before_steps, optimizer)
 
 
-def _resumes_apart(here: Here, path: str) -> None:
-    with launched(here):
-        whole = weights(fit(here, strategy(here, algorithm=Apart()), STEPS, callbacks=[SavesAt(path, 3)]))
-        assert not same_on_all_ranks(here, whole)
-        assert _equal(weights(fit(here, strategy(here, algorithm=Apart()), STEPS, ckpt_path=path)), whole)
-
-
-def test_ranks_that_train_apart_resume_from_their_own_weights_and_momenta(two: Ranks, tmp_path: Path) -> None:
-    two.run(_resumes_apart, str(tmp_path / "saved.ckpt"))
-
-
 # ---- every kind of algorithm ----
-
-
-class WithQAdam(Learner):
-    def configure_optimizers(self) -> Any:
-        return QAdamOptimizer(self.parameters(), 0.01, warmup_steps=2)
 
 
 def _as_by_hand(here: Here, algorithm: Any, path: str) -> None:
@@ -436,8 +294,8 @@ def _as_by_hand(here: Here, algorithm: Any, path: str) -> None:
     assert same_on_all_ranks(here, want)
     with launched(here):
         used = strategy(here, algorithm=algorithm)
-        assert _equal(weights(fit(here, used, STEPS, made(), callbacks=[SavesAt(path, 3)])), want)
-        assert _equal(weights(fit(here, strategy(here, algorithm=algorithm), STEPS, made(), ckpt_path=path)), want)
+        assert equal(weights(fit(here, used, STEPS, made(), callbacks=[SavesAt(path, 3)])), want)
+        assert equal(weights(fit(here, strategy(here, algorithm=algorithm), STEPS, made(), ckpt_path=path)), want)
 
 
 @pytest.mark.parametrize(
@@ -550,35 +408,6 @@ def test_what_is_refused_is_refused_in_a_line_that_says_what_to_do(
 
 
 # ---- a step that fails ----
-
-
-class Fails(Learner):
-    def training_step(self, data: Any, number: int) -> torch.Tensor:
-        if number == 2:
-            raise ZeroDivisionError("of this step")
-        return super().training_step(data, number)
-
-
-def _fails(here: Here, path: str) -> list[str]:
-    used = _four_bits(here)
-    saving = pl.callbacks.OnExceptionCheckpoint(path, "failed")
-    with launched(here):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            arguments = {"callbacks": [saving], "enable_checkpointing": True}
-            raised = refusal(lambda: fit(here, used, 4, Fails(), **arguments))
-        assert "of this step" in raised, raised
-        assert used.bagua is None
-        assert "bagua_net" not in torch.load(f"{path}/failed.ckpt", weights_only=True)
-        assert same_on_all_ranks(here, weights(fit(here, _four_bits(here), 2)))
-    return [str(each.message) for each in caught if "bagua_net.lightning" in str(each.message)]
-
-
-def test_the_checkpoint_of_a_run_that_failed_is_without_the_state(two: Ranks, tmp_path: Path) -> None:
-    said, nothing = two.run(_fails, str(tmp_path))
-    assert len(said) == 1
-    assert "interrupted" in said[0]
-    assert nothing == []
 
 
 def _is_dropped(here: Here) -> None:
