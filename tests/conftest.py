@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""What every directory of tests needs: the path to shared helpers, a home, settings of hypothesis, the markers."""
+"""What every directory of tests needs: a home, the ranks that tests share, settings of hypothesis, the markers."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-#: Directories with modules that tests of other directories import. A module's name is unique among all of them.
-HELPERS = ("package", "drivers", "netns", "gpu", "torch_backend")
-sys.path[:0] = [str(Path(__file__).parent / directory) for directory in HELPERS]
+from tests.support import installed, must_run, order
 
-import installed  # noqa: E402
-import must_run  # noqa: E402
+if TYPE_CHECKING:
+    from tests.support.pool import Pool
 
 #: .ci/run sets it: everything that the tests need is there, "all" or all "without torch".
 _MUST_RUN = os.environ.get("BNET_MUST_RUN", "")
@@ -45,6 +43,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.delenv(name, raising=False)
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "MPLCONFIGDIR"):
             patch.delenv(name, raising=False)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """The ranks that tests share, in all directories that need torch."""
+    from tests.support.pool import Pool  # which imports torch
+
+    with Pool() as made:
         yield made
 
 
@@ -84,6 +91,7 @@ def _unexpected_skips(config: pytest.Config) -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Builds under a sanitizer take minutes: their tests run only when selected by name."""
+    items[:] = order.by_ranks(items)
     if "sanitize" in config.getoption("markexpr"):
         return
     wanted = [item for item in items if not item.get_closest_marker("sanitize")]

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from convergence import BACKENDS, RANKS, ROWS, Row, Run, trained
-from ranks import Ranks
-from tasks import TASKS
-
 from benchmarks import ROOT
 from benchmarks.accuracy import report
 from benchmarks.report import about
+from tests.algorithms.convergence import BACKENDS, RANKS, ROWS, Row, Run, trained
+from tests.algorithms.tasks import TASKS
+from tests.support.ranks import Ranks
 
 _STEPS = {"digits": 300, "characters": 300}
 

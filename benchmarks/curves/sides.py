@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from convergence import BACKENDS, ROWS, Row, Run, Training
-from tasks import TASKS, judged
+from tests.algorithms.convergence import BACKENDS, ROWS, Row, Run, Training
+from tests.algorithms.tasks import TASKS, judged
 
 __all__ = ["BACKENDS", "TASKS", "Row", "Run", "Training", "exact_of", "judged", "rows", "sides"]
 

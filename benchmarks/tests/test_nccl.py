@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ from typing import Any
 import pytest
 
 from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable, inspect
-from benchmarks import ROOT
 from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import sides
 from benchmarks.run.scenarios import KIB, MIB, QUICK, Cell, cells
 from benchmarks.tests.support import needs_namespaces
-
-sys.path.append(str(ROOT / "tests" / "package"))
-import nccl_wheels
+from tests.support import nccl_wheels
 
 FILES = sides.Files(Path("l"), Path("p.so"), SocketTable(Path("n"), "2.30.7", 12, 0, 0, 0), Path("r"), Path("b.so"))
 FREE = Cell("S12", "veth", 0, MIB)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import ROOT
 from benchmarks.codecs import report, speed
 from benchmarks.tests.support import needs_namespaces
@@ -14,6 +16,7 @@ from benchmarks.tests.support import needs_namespaces
 
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
+    pytest.importorskip("torch")  # of which one of the sides is
     output = tmp_path / "small.jsonl"
     command = [sys.executable, str(ROOT / "benchmarks" / "quantized.py"), "--rounds", "2", "--sizes", "64K,1M"]
     command += ["--networks", "1000", "--output", str(output)]

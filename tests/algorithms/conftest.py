@@ -1,43 +1,37 @@
 # SPDX-License-Identifier: MIT
-"""The ranks that the tests share. Without torch or the library all tests here are skipped."""
+"""The ranks that the tests use. Without torch or the library all tests here are skipped.
+
+Each rank believes that it is on a host of its own: ranks of one host share memory, and bagua_net sends no codes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import with_torch
+
+from tests.support import with_torch
 
 if TYPE_CHECKING:
-    from ranks import Ranks
+    from tests.support.pool import Pool
+    from tests.support.ranks import Ranks
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return with_torch.module_of(module_path, parent)
 
 
-@pytest.fixture(scope="session")
-def pool() -> Iterator[dict[int, Ranks]]:
-    yield from with_torch.pool_of_ranks()
-
-
-def _ranks_of(pool: dict[int, Ranks], size: int) -> Ranks:
-    """Each believes that it is on a host of its own: ranks of one host share memory, and bagua_net sends no codes."""
-    return with_torch.ranks_of(pool, size, hosts=size)
-
-
 @pytest.fixture(params=[2, 3], ids=lambda size: f"{size}-ranks")
-def ranks(request: pytest.FixtureRequest, pool: dict[int, Ranks]) -> Ranks:
-    return _ranks_of(pool, request.param)
+def ranks(request: pytest.FixtureRequest, pool: Pool) -> Ranks:
+    return pool.of(request.param, hosts=request.param)
 
 
 @pytest.fixture
-def two(pool: dict[int, Ranks]) -> Ranks:
-    return _ranks_of(pool, 2)
+def two(pool: Pool) -> Ranks:
+    return pool.of(2, hosts=2)
 
 
 @pytest.fixture
-def four(pool: dict[int, Ranks]) -> Ranks:
-    return _ranks_of(pool, 4)
+def four(pool: Pool) -> Ranks:
+    return pool.of(4, hosts=4)

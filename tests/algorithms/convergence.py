@@ -15,14 +15,14 @@ from statistics import mean
 from typing import Any
 
 import torch
-from controls import CONTROLS
-from models import group_of
-from rank import Here
-from ranks import Ranks
-from tasks import TASKS, Task, judged, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import ALGORITHMS, Attachment, QAdamOptimizer, attach
+from tests.algorithms.controls import CONTROLS
+from tests.algorithms.models import group_of
+from tests.algorithms.tasks import TASKS, Task, judged, loss_of
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
 
 RANKS = 4
 BACKENDS = ("bagua_net", "gloo")

@@ -12,11 +12,11 @@ import json
 import os
 import warnings
 
-import codec_checks
 import torch
-from codec_checks import different, inputs
 
 from bagua_net.algorithms._codec import kernels
+from tests.algorithms import codec_checks
+from tests.algorithms.codec_checks import different, inputs
 
 if __name__ == "__main__":
     assert os.environ["TRITON_INTERPRET"] == "1"

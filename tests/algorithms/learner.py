@@ -10,12 +10,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from models import SMALL_BUCKETS, batch, group_of, net
-from rank import Here
 from torch import nn
 
 from bagua_net.algorithms import ByteGrad, QAdamOptimizer
 from bagua_net.lightning import BaguaStrategy
+from tests.algorithms.models import SMALL_BUCKETS, batch, group_of, net
+from tests.support.rank import Here
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 RATE = 0.05

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank import Here
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.support.rank import Here
 
 #: Megabytes of a bucket so small that a model has several.
 SMALL_BUCKETS = 0.002

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from ranks import Ranks
+from tests.support.ranks import Ranks
 
 
 def survivor(train: Callable[..., Any], *args: Any) -> Any:

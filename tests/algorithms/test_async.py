@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from between import Case, at_each_step
-from models import backward, ddp, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
-from survivor import survivor
 from torch import nn
 
 from bagua_net.algorithms import AsyncModelAverage, Attachment, StateOfAllRanks, _async, attach
+from tests.algorithms.models import backward, ddp, same_on_all_ranks
+from tests.algorithms.survivor import survivor
+from tests.support.between import Case, at_each_step
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 

@@ -17,16 +17,26 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import WIDTH, backward, batch, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
-from survivor import survivor
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Attachment, ByteGrad, GradientAllReduce, attach
 from bagua_net.algorithms._switchboard import switchboard_of
+from tests.algorithms.models import (
+    WIDTH,
+    backward,
+    batch,
+    ddp,
+    exact_gradients,
+    gradients,
+    mean_of,
+    net,
+    same_on_all_ranks,
+)
+from tests.algorithms.survivor import survivor
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import backward, ddp, exact_gradients, gradients, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 
 from bagua_net.algorithms import Attachment, Auto, _auto, attach
 from bagua_net.algorithms._codec import Codec
 from bagua_net.algorithms._probe import Costs, probe
+from tests.algorithms.models import backward, ddp, exact_gradients, gradients, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 TRIAL = 2

@@ -9,13 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from models import WIDTH, backward, batch, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import ByteGrad, attach
+from tests.algorithms.models import (
+    WIDTH,
+    backward,
+    batch,
+    ddp,
+    exact_gradients,
+    gradients,
+    mean_of,
+    net,
+    same_on_all_ranks,
+)
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
 
 BACKENDS = ["bagua_net", "gloo"]
 

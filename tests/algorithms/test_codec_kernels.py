@@ -9,17 +9,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import codec_checks  # noqa: E402
-from codec_checks import different, inputs  # noqa: E402
-
 from bagua_net.algorithms._codec import Codec, codec, eager  # noqa: E402
+from tests.algorithms import codec_checks  # noqa: E402
+from tests.algorithms.codec_checks import different, inputs  # noqa: E402
+from tests.support import programs  # noqa: E402
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -39,9 +38,9 @@ on_cuda = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, list[str]]:
     """What differs, of each case."""
-    program = Path(__file__).with_name("interpreted.py")
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "tests.algorithms.interpreted"]
+    environment = os.environ | {"PYTHONPATH": programs.search_path(), "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stdout)
     return found

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from rank import Here
-from ranks import Ranks, refusal
 
 from bagua_net.compat import _communication as communication
 from bagua_net.compat._communication import BaguaProcessGroup, CommMember, ReduceOp
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 

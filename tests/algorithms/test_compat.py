@@ -16,10 +16,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from apart import Apart
-from models import backward, ddp, group_of, inside, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,6 +27,10 @@ from bagua_net.compat._communication import BaguaProcessGroup
 from bagua_net.compat._install import _Finder, install, install_for_workers
 from bagua_net.compat._module import distributed_data_parallel, with_bagua
 from bagua_net.compat._names import GONE, KEPT
+from tests.algorithms.apart import Apart
+from tests.algorithms.models import backward, ddp, group_of, inside, net, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 RATE = 0.05

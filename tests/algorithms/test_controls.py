@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from controls import LostMessage, NeverAverages, NoRounds, OldReplicas, ShortResiduals, Unclamped
-from models import ddp, mean_of
-from rank import Here
-from ranks import Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,6 +16,10 @@ from bagua_net.algorithms import (
     LowPrecisionDecentralized,
     attach,
 )
+from tests.algorithms.controls import LostMessage, NeverAverages, NoRounds, OldReplicas, ShortResiduals, Unclamped
+from tests.algorithms.models import ddp, mean_of
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
 
 ROWS, COLUMNS = 16, 64
 

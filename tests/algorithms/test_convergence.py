@@ -10,11 +10,11 @@ from collections.abc import Callable
 from statistics import mean
 
 import pytest
-from convergence import ROWS, Row, Run, Trained, trained
-from ranks import Ranks
-from tasks import digits_file
 
 from bagua_net.algorithms import ALGORITHMS, Auto
+from tests.algorithms.convergence import ROWS, Row, Run, Trained, trained
+from tests.algorithms.tasks import digits_file
+from tests.support.ranks import Ranks
 
 RUNS = {
     "digits": (Run("digits", "bagua_net", 0, 120), Run("digits", "gloo", 1, 120)),

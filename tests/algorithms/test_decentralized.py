@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import backward, ddp, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
-from survivor import survivor
 from torch import nn
 
 from bagua_net.algorithms import (
@@ -27,6 +23,10 @@ from bagua_net.algorithms import (
     attach,
 )
 from bagua_net.algorithms._decentralized import peer_of
+from tests.algorithms.models import backward, ddp, same_on_all_ranks
+from tests.algorithms.survivor import survivor
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 RATE = 0.05

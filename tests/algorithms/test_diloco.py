@@ -13,10 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import backward, ddp, group_of, inside, mean_of, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
-from survivor import survivor
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,6 +22,10 @@ from bagua_net.algorithms._flat import Flat
 from bagua_net.algorithms._groups import Groups
 from bagua_net.algorithms._sparse import Sparse, SparseAverage
 from bagua_net.torch import ProcessGroupBaguaNet
+from tests.algorithms.models import backward, ddp, group_of, inside, mean_of, net, same_on_all_ranks
+from tests.algorithms.survivor import survivor
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 RATE = 0.05

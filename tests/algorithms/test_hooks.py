@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import ddp, net
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from bagua_net.algorithms import Attachment, attach
+from tests.algorithms.models import ddp, net
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 
 def _attached(model: nn.Module, **arguments: Any) -> Attachment:

@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jobs_launch
 import pytest
-from jobs_launch import HERE, Command
+
+from tests.support import jobs_launch, programs
+from tests.support.jobs_launch import HERE, Command
 
 JOBS = Path(__file__).parent / "jobs"
 #: The jobs use the examples' data and network.
-SETTINGS = {"PYTHONPATH": str(jobs_launch.EXAMPLES)}
+SETTINGS = {"PYTHONPATH": programs.search_path(jobs_launch.EXAMPLES)}
 
 #: Their ranks' weights differ after the last step. So do those of "async", whose script ends with abort().
 _APART_AT_THE_END = ("decentralized", "low_precision_decentralized")
@@ -51,10 +52,10 @@ def _digests(command: Sequence[str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("job", "launched", "ranks", "package"),
     [
-        ("ddp_job.py", _torchrun, 2, "torch"),
-        ("fsdp_job.py", _torchrun, 4, "torch"),
-        ("lightning_job.py", _by_itself, 2, "lightning"),
-        ("accelerate_job.py", _torchrun, 2, "accelerate"),
+        ("ddp_job", _torchrun, 2, "torch"),
+        ("fsdp_job", _torchrun, 4, "torch"),
+        ("lightning_job", _by_itself, 2, "lightning"),
+        ("accelerate_job", _torchrun, 2, "accelerate"),
     ],
     ids=["ddp", "fsdp", "lightning", "accelerate"],
 )
@@ -62,7 +63,7 @@ def test_a_job_that_is_resumed_ends_as_one_that_was_not(
     job: str, launched: Callable[..., list[str]], ranks: int, package: str, tmp_path: Path
 ) -> None:
     jobs_launch.needs(package)
-    command = launched(ranks, str(JOBS / job), str(tmp_path))
+    command = launched(ranks, "-m", f"tests.algorithms.jobs.{job}", str(tmp_path))
     whole = _digests(command)
     assert _digests([*command, "--resume"]) == whole
 

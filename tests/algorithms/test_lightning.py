@@ -10,16 +10,29 @@ from typing import Any
 
 import pytest
 import torch
-from models import SMALL_BUCKETS, backward, ddp, inside, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
+
+from tests.algorithms.models import SMALL_BUCKETS, backward, ddp, inside, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 import lightning.pytorch as pl
-from apart import Alone, Apart
-from learner import (
+
+from bagua_net.algorithms import (
+    Auto,
+    ByteGrad,
+    Decentralized,
+    DiLoCo,
+    GradientAllReduce,
+    QAdam,
+    attach,
+    with_bagua,
+)
+from bagua_net.lightning import BaguaStrategy
+from tests.algorithms.apart import Alone, Apart
+from tests.algorithms.learner import (
     RATE,
     Fails,
     Learner,
@@ -33,18 +46,6 @@ from learner import (
     trainer,
     weights,
 )
-
-from bagua_net.algorithms import (
-    Auto,
-    ByteGrad,
-    Decentralized,
-    DiLoCo,
-    GradientAllReduce,
-    QAdam,
-    attach,
-    with_bagua,
-)
-from bagua_net.lightning import BaguaStrategy
 
 BACKENDS = ["bagua_net", "gloo"]
 STEPS = 6

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from models import same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
+
+from tests.algorithms.models import same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 import lightning.pytorch as pl
-from apart import Apart
-from learner import (
+
+from bagua_net.algorithms import ByteGrad, GradientAllReduce, QAdam
+from tests.algorithms.apart import Apart
+from tests.algorithms.learner import (
     Fails,
     Learner,
     Loader,
@@ -31,8 +34,6 @@ from learner import (
     trainer,
     weights,
 )
-
-from bagua_net.algorithms import ByteGrad, GradientAllReduce, QAdam
 
 BACKENDS = ["bagua_net", "gloo"]
 STEPS = 6

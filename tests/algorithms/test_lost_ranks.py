@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import SMALL_BUCKETS, backward, ddp, exact_gradients, gradients, net
-from rank import Here
-from ranks import Ranks, refusal
-from survivor import survivor, waiting
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Attachment, Auto, DiLoCo, QAdamOptimizer, attach
+from tests.algorithms.models import SMALL_BUCKETS, backward, ddp, exact_gradients, gradients, net
+from tests.algorithms.survivor import survivor, waiting
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 Made = tuple[nn.Module, torch.optim.Optimizer, Attachment]
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import backward, ddp
-from rank import Here
-from ranks import Ranks, refusal
-from survivor import survivor
 from torch import nn
 
 from bagua_net.algorithms import Attachment, LowPrecisionDecentralized, attach
+from tests.algorithms.models import backward, ddp
+from tests.algorithms.survivor import survivor
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 

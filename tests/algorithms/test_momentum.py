@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from between import Case, at_each_step
-from models import backward, ddp, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
-from test_qadam import WARM_UP, set_up, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Attachment, QAdam, QAdamOptimizer, _qadam_optimizer, attach
+from tests.algorithms.models import backward, ddp, same_on_all_ranks
+from tests.algorithms.test_qadam import WARM_UP, set_up, train
+from tests.support.between import Case, at_each_step
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 
 def _attached(model: nn.Module, **arguments: Any) -> Attachment:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from models import group_of, mean_of, same_on_all_ranks
-from rank import Here
-from ranks import Ranks
 
 from bagua_net.algorithms._one_bit import OneBit
+from tests.algorithms.models import group_of, mean_of, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
 
 
 def _one_bit_keeps(here: Here, backend: str) -> None:

@@ -13,14 +13,20 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from controls import CorrectsFrozenVariance, FirstGroupsBetas, LostGradient, MovingVariance, WithoutDecay
-from models import backward, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Algorithm, Attachment, ByteGrad, QAdam, QAdamOptimizer, attach
+from tests.algorithms.controls import (
+    CorrectsFrozenVariance,
+    FirstGroupsBetas,
+    LostGradient,
+    MovingVariance,
+    WithoutDecay,
+)
+from tests.algorithms.models import backward, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 BITS = [8, 1]

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from models import WIDTH, backward, ddp, gradients, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,6 +16,9 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.optim.swa_utils import AveragedModel
 
 from bagua_net.algorithms import Attachment, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
+from tests.algorithms.models import WIDTH, backward, ddp, gradients, net, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 
 def _attached(model: nn.Module, algorithm: Any = "bytegrad", **arguments: Any) -> Attachment:

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from models import backward, group_of, inside, net
-from rank import Here
-from ranks import Ranks
 from torch import nn
 
 from bagua_net.algorithms import (
@@ -27,6 +24,9 @@ from bagua_net.algorithms import (
     StateOfAllRanks,
     with_bagua,
 )
+from tests.algorithms.models import backward, group_of, inside, net
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
 
 _SAVED, _END = 5, 10  # steps
 _RATE = 0.05

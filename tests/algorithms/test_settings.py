@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from models import ddp
-from rank import Here
-from ranks import Ranks, refusal
 
 from bagua_net.algorithms import (
     Auto,
@@ -23,6 +20,9 @@ from bagua_net.algorithms import (
     QAdamOptimizer,
     attach,
 )
+from tests.algorithms.models import ddp
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "2", None])

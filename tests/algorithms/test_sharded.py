@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import WIDTH, backward, batch, exact_gradients, mean_of, net
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from bagua_net.algorithms import Attachment, ByteGrad, attach
 from bagua_net.algorithms._sharded import OnShards, _children_first, parts_of
+from tests.algorithms.models import WIDTH, backward, batch, exact_gradients, mean_of, net
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 
 def _sharded(mesh: DeviceMesh) -> nn.Module:

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from models import WIDTH, backward, ddp, mean_of, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +25,9 @@ from bagua_net.algorithms import (
     attach,
 )
 from bagua_net.algorithms._job import trained_parameters
+from tests.algorithms.models import WIDTH, backward, ddp, mean_of, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 #: Rounds of "async" come by the clock: the first one begins with the first step, and the last one with abort().
 ALGORITHMS: list[Algorithm] = [

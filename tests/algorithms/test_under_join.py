@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from models import backward, ddp
-from rank import Here
-from ranks import Ranks, refusal
 from torch.distributed.algorithms.join import Join
 
 from bagua_net.algorithms import AsyncModelAverage, QAdamOptimizer, attach
+from tests.algorithms.models import backward, ddp
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 
 def _joined(here: Here, algorithm: Any) -> str:

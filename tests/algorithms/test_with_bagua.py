@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from apart import Apart
-from models import WIDTH, backward, ddp, group_of, inside, net, same_on_all_ranks
-from rank import Here
-from ranks import Ranks, refusal
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import ALGORITHMS, ByteGrad, StateOfAllRanks, attach, with_bagua
+from tests.algorithms.apart import Apart
+from tests.algorithms.models import WIDTH, backward, ddp, group_of, inside, net, same_on_all_ranks
+from tests.support.rank import Here
+from tests.support.ranks import Ranks, refusal
 
 BACKENDS = ["bagua_net", "gloo"]
 RATE = 0.05

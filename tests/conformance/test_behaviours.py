@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from test_contract import SCENARIOS
+
+from tests.conformance.test_contract import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
 #: The document with the table, and the table's heading there.

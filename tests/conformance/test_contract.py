@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import drivers
 import pytest
-from drivers import SANITIZERS
+
+from tests.support import drivers
+from tests.support.drivers import SANITIZERS
 
 #: Scenario, and the lowest API version that has the behaviour.
 SCENARIOS = {

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +13,9 @@ import pytest
 import bagua_net
 
 if TYPE_CHECKING:
-    from processes import Processes
-    from ranks import Ranks
+    from tests.data.processes import Processes
+    from tests.support.pool import Pool
+    from tests.support.ranks import Ranks
 
 _NO_TORCH = importlib.util.find_spec("torch") is None
 
@@ -44,21 +44,17 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def processes() -> Iterator[Processes]:
-    from processes import Processes
+    from tests.data.processes import Processes
 
     with Processes() as made:
         yield made
 
 
-@pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
+@pytest.fixture
+def ranks(pool: Pool) -> Ranks:
     """Two ranks of a group of this package's backend. A test leaves the group as it was."""
     try:
         bagua_net.plugin_path()
     except bagua_net.LibraryNotFound as error:
         pytest.skip(str(error))
-    from ranks import Ranks
-
-    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]  # of the tests' functions
-    with Ranks(2, {"PYTHONPATH": os.pathsep.join(path)}) as made:
-        yield made
+    return pool.of(2)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Two ranks of Lightning that write which samples they saw.
 
-Usage: lightning_job.py sampler|batch_sampler|reloaded DIRECTORY
+Usage: python -m tests.data.lightning_job sampler|batch_sampler|reloaded DIRECTORY
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import lightning
 import torch
-from balanced import COSTS, EPOCHS, at_most_40, threes
 from torch.utils.data import DataLoader
 
 from bagua_net.data import LoadBalancingDistributedBatchSampler, LoadBalancingDistributedSampler
+from tests.data.balanced import COSTS, EPOCHS, at_most_40, threes
 
 
 class Recorder(lightning.LightningModule):

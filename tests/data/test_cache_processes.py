@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from processes import COUNT, Here, Processes
 from torch.utils.data import DataLoader
 
 from bagua_net.data import CachedDataset, CacheLoader
+from tests.data.processes import COUNT, Here, Processes
 
 _SECONDS = 120
 FORK = multiprocessing.get_context("fork")

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import Here, Processes
 from torch.utils.data import Subset, TensorDataset
 
 from bagua_net.data import CachedDataset, CacheMismatch, _fingerprint
 from bagua_net.data._fingerprint import fingerprint
+from tests.data.processes import Here, Processes
 
 #: Bytes, more than are hashed. Memory of zeros takes no room until it is read.
 _LARGE = 256 * 2**20 + 8

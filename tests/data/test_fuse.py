@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optimizers
 import pytest
 import torch
-from optimizers import CountedAdam, Lion, TensorAdam, Written, network, train
-from ranks import Ranks
 from torch import nn
 
 from bagua_net.optim import FlatOptimizer, _bucket, _fuse, fuse_optimizer
+from tests.data import optimizers
+from tests.data.optimizers import CountedAdam, Lion, TensorAdam, Written, network, train
+from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 Make = Callable[[Any], torch.optim.Optimizer]
 ALL = pytest.mark.parametrize("kind", optimizers.ALL)

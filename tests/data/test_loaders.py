@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from balanced import COSTS, EPOCHS, at_most_40, threes
-from ranks import Ranks
 from torch.utils.data import DataLoader
 
 from bagua_net.data import LoadBalancingDistributedBatchSampler, LoadBalancingDistributedSampler
+from tests.data.balanced import COSTS, EPOCHS, at_most_40, threes
+from tests.support import programs
+from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _SECONDS = 240
-_LIGHTNING_JOB = Path(__file__).with_name("lightning_job.py")
 
 
 def sampler_of(rank: int = 0) -> LoadBalancingDistributedSampler:
@@ -139,9 +140,9 @@ def seen_in_lightning(way: str, directory: Path) -> list[list[list[int]]]:
     """The samples of each rank in each epoch."""
     if importlib.util.find_spec("lightning") is None:
         pytest.skip("lightning is not installed")
-    done = subprocess.run(
-        [sys.executable, str(_LIGHTNING_JOB), way, str(directory)], capture_output=True, text=True, timeout=_SECONDS
-    )
+    command = [sys.executable, "-m", "tests.data.lightning_job", way, str(directory)]
+    environment = os.environ | {"PYTHONPATH": programs.search_path()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS)
     assert done.returncode == 0, done.stderr
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import drivers
 import pytest
-from drivers import APIS, SANITIZERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.support import drivers
+from tests.support.drivers import APIS, SANITIZERS
 
 MESSAGES = 2500
 CONNECTIONS = 4

@@ -7,9 +7,10 @@ import functools
 from pathlib import Path
 
 import pytest
-from gpu_jobs import launch, proof
-from gpu_jobs.job import Job
-from gpu_jobs.places import SECONDS, Run, gpus, obstacle
+
+from tests.gpu.gpu_jobs import launch, proof
+from tests.gpu.gpu_jobs.job import Job
+from tests.gpu.gpu_jobs.places import SECONDS, Run, gpus, obstacle
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -124,8 +124,8 @@ for_tests() {
 # What is not over in time is interrupted, so that pytest says what it has found until then.
 tests() {
 	if ! python3 -c 'import pytest' 2>/dev/null; then
-		timeout --signal=INT --kill-after=10 "$(($1 + 10))" env "PYTHONPATH=$ROOT/tests/gpu:$PYTHONPATH" \
-			python3 -m gpu_jobs "$OUT/jobs.jsonl" "$WORK/jobs" --device "$DEVICE" --seconds "$1"
+		timeout --signal=INT --kill-after=10 "$(($1 + 10))" env "PYTHONPATH=$ROOT:$PYTHONPATH" \
+			python3 -m tests.gpu.gpu_jobs "$OUT/jobs.jsonl" "$WORK/jobs" --device "$DEVICE" --seconds "$1"
 		return
 	fi
 	timeout --signal=INT --kill-after=10 "$1" python3 -m pytest -p no:cacheprovider --rootdir="$ROOT" -v --durations=15 \

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from gpu_jobs import plan
-from gpu_jobs.job import Job
-from gpu_jobs.places import Run
+
+from tests.gpu.gpu_jobs import plan
+from tests.gpu.gpu_jobs.job import Job
+from tests.gpu.gpu_jobs.places import Run
 
 PLACES = [
     pytest.param("cpu", 2, id="cpu-2"),

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from gpu_jobs.job import Job
-from gpu_jobs.places import Run
+
+from tests.gpu.gpu_jobs.job import Job
+from tests.gpu.gpu_jobs.places import Run
 
 
 def test_a_captured_graph_can_be_replayed(run: Run) -> None:

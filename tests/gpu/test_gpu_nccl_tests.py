@@ -7,8 +7,9 @@ import os
 import subprocess
 
 import pytest
-from gpu_jobs import nccl_log, nccl_tests
-from gpu_jobs.places import SECONDS, gpus
+
+from tests.gpu.gpu_jobs import nccl_log, nccl_tests
+from tests.gpu.gpu_jobs.places import SECONDS, gpus
 
 
 def test_all_reduce_perf_finds_nothing_wrong() -> None:

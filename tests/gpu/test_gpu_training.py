@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from gpu_jobs.job import Job
-from gpu_jobs.places import Run
+
+from tests.gpu.gpu_jobs.job import Job
+from tests.gpu.gpu_jobs.places import Run
 
 #: Relative, of a loss after eight steps in float32: the order of sums differs, and between CPU and GPU each product.
 TOLERANCE = 1e-3
@@ -21,7 +22,7 @@ def test_losses_are_those_of_one_process(run: Run, program: str, device: str) ->
     first, second = _losses(run, program, device, plugin=True)
     assert first == second, "the ranks disagree on the mean of their losses"
 
-    from gpu_jobs import training  # which imports torch
+    from tests.gpu.gpu_jobs import training  # which imports torch
 
     alone = training.alone()
     assert first == pytest.approx(alone, rel=TOLERANCE)
@@ -41,7 +42,7 @@ def test_losses_are_those_without_the_plugin(run: Run, program: str, device: str
 def test_gradients_went_through_the_plugin(run: Run, program: str, device: str) -> None:
     reports = run(Job(program, 2, device)).reports
 
-    from gpu_jobs import training  # which imports torch
+    from tests.gpu.gpu_jobs import training  # which imports torch
 
     for report in reports:
         assert report["result"]["bytes_sent"] >= training.STEPS * training.gradient_bytes() / 2

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Applies each mutant of the list to a copy of the tree, and sees whether its tests fail.
 
-    tests/mutants/run.py                 # all
-    tests/mutants/run.py doubt turn      # those whose names contain a word
-    tests/mutants/run.py --list
+    python3 -m tests.mutants.run                 # all
+    python3 -m tests.mutants.run doubt turn      # those whose names contain a word
+    python3 -m tests.mutants.run --list
 
 Prints one line for each mutant: "red" if all its tests fail, "SURVIVED" if one stays green. The tests are run on the
 unchanged copy first. The status is 1 if a mutant survives that the list does not explain, and 2 if nothing can be said,
@@ -24,8 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from mutants import ROOT, BadList, Mutant, read_all
+from tests.mutants.mutants import ROOT, BadList, Mutant, read_all
 
 _CONTRACT = "contract:"
 _LIBRARY = "nccl-net-bagua"
@@ -244,7 +242,7 @@ def _run_all(scratch: Scratch, mutants: list[Mutant]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser("python3 -m tests.mutants.run", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants whose names contain one of these")
     parser.add_argument("--list", action="store_true", help="list the mutants and their tests")
     parser.add_argument("--scratch", type=Path, help="keep the copy and its build there, and reuse them")
@@ -261,7 +259,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="bagua-net-mutants-") as scratch:
             return _run_all(Scratch(Path(scratch)), mutants)
     except (BadList, Unusable) as error:
-        print(f"tests/mutants/run.py: {error}", file=sys.stderr)
+        print(f"tests.mutants.run: {error}", file=sys.stderr)
         return 2
 
 

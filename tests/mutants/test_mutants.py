@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from mutants import ROOT, BadList, Mutant, Replacement, read_all
+
+from tests.mutants.mutants import ROOT, BadList, Mutant, Replacement, read_all
 
 _SCENARIO = re.compile(r'^\t\{"(\w+)", ', re.MULTILINE)
 

@@ -9,12 +9,11 @@ import signal
 import time
 from typing import Any
 
-import nccl_rank
 import numpy as np
-import rank_tools
-from rank_tools import Floats, Reduction
 
 from bagua_net._nccl.emulated import IN_PROGRESS, Comm, DataType, RedOp, Stream
+from tests.nccl import nccl_rank, rank_tools
+from tests.nccl.rank_tools import Floats, Reduction
 
 #: More than a machine carries before a fault that follows the end of the first call; where the calls must also end,
 #: fewer.

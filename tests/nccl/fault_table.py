@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Writes docs/conformance-nccl-faults.md: what NCCL answers to faults, release by release, over both networks.
 
-    python3 tests/nccl/fault_table.py >docs/conformance-nccl-faults.md    # as root, about half an hour on two cores
+    python3 -m tests.nccl.fault_table >docs/conformance-nccl-faults.md    # as root, about half an hour on two cores
 
 It provokes each fault in each release, with the plugin and with NCCL's own network in turn.
 """
@@ -15,14 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(_TESTS / name) for name in ("package", "netns")]
+import pytest
 
-import faults  # noqa: E402
-import nccl_job  # noqa: E402
-import pytest  # noqa: E402
-import releases  # noqa: E402
-from faults import FAULTS, Finding, Place  # noqa: E402
+from tests.nccl import faults, nccl_job, releases
+from tests.nccl.faults import FAULTS, Finding, Place
 
 #: So long an abort is awaited.
 _ABORT_SECONDS = 8.0
@@ -138,7 +134,9 @@ def rows(name: str, versions: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python3 -m tests.nccl.fault_table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--versions", nargs="+", default=list(releases.ALL), metavar="X.Y.Z", help="releases of NCCL")
     parser.add_argument("--faults", default="", help="only those whose name has this in it")
     given = parser.parse_args()

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import nccl_job
-import netns
-import releases
-from nccl_job import Job
-from netns import Host
+from tests.nccl import nccl_job, releases
+from tests.nccl.nccl_job import Job
+from tests.support import netns
+from tests.support.netns import Host
 
 #: ncclResult_t.
 NOTHING, SYSTEM_ERROR, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS = 0, 2, 5, 6, 7

@@ -11,14 +11,13 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-import nccl_rank
 import numpy as np
-import rank_tools
-from nccl_rank import Rank
-from rank_tools import Reduction
 
 from bagua_net._nccl import emulated
 from bagua_net._nccl.emulated import IN_PROGRESS, Comm, DataType, RedOp, Stream
+from tests.nccl import nccl_rank, rank_tools
+from tests.nccl.nccl_rank import Rank
+from tests.nccl.rank_tools import Reduction
 
 SMALL, MEDIUM, LARGE = 3_000, 100_000, 1_000_000
 _FLOOD_CALLS = 48

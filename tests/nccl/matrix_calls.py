@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matrix_cells import Cell
-from matrix_values import PREMULSUM_DEVICE, TYPES, Data, Raw, Type, data, fill
 from numpy.typing import NDArray
 
 from bagua_net._nccl import emulated
+from tests.nccl.matrix_cells import Cell
+from tests.nccl.matrix_values import PREMULSUM_DEVICE, TYPES, Data, Raw, Type, data, fill
 
 _GUARD_BYTES = 1024
 _GUARD = 0xA5

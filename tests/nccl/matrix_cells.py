@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from matrix_values import AVG, PREMULSUM, PREMULSUM_DEVICE, REDUCTIONS, SUM, TYPES, Type
+from tests.nccl.matrix_values import AVG, PREMULSUM, PREMULSUM_DEVICE, REDUCTIONS, SUM, TYPES, Type
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import matrix_log
-import nccl_job
-import releases
-from matrix_cells import BROADCASTS, DEFAULT, SETTINGS, Amount, Cell, Setting, plan
-from matrix_values import TYPES
+from tests.nccl import matrix_log, nccl_job, releases
+from tests.nccl.matrix_cells import BROADCASTS, DEFAULT, SETTINGS, Amount, Cell, Setting, plan
+from tests.nccl.matrix_values import TYPES
 
 #: These take Ring for large messages even where PAT is asked for.
 _LEAVES_PAT = ("2.23.",)

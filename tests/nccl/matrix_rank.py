@@ -12,9 +12,9 @@ import os
 import sys
 from typing import Any
 
-import nccl_rank
-from matrix_calls import Calls
-from matrix_cells import Cell
+from tests.nccl import nccl_rank
+from tests.nccl.matrix_calls import Calls
+from tests.nccl.matrix_cells import Cell
 
 
 class _Member:

@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The whole matrix, by hand: all cells of all releases, networks and numbers of ranks, but only the quick ones of many
 ranks. Takes an hour or two on two processors.
 
-    python3 tests/nccl/matrix_whole.py                     # writes docs/conformance-nccl.md
-    python3 tests/nccl/matrix_whole.py --versions 2.30.7 --ranks 2 3 --no-write
-    python3 tests/nccl/matrix_whole.py --rows FILE        # keeps the rows there, and runs only those that it lacks
+    python3 -m tests.nccl.matrix_whole                     # writes docs/conformance-nccl.md
+    python3 -m tests.nccl.matrix_whole --versions 2.30.7 --ranks 2 3 --no-write
+    python3 -m tests.nccl.matrix_whole --rows FILE        # keeps the rows there, and runs only those that it lacks
 """
 
 from __future__ import annotations
@@ -21,13 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "package")]
-
-import matrix_jobs  # noqa: E402
-import nccl_job  # noqa: E402
-from matrix_cells import QUICK, SETTINGS, WHOLE, Amount, Cell, Setting, refused  # noqa: E402
-
-from bagua_net._native.version import version as own_version  # noqa: E402
+from bagua_net._native.version import version as own_version
+from tests.nccl import matrix_jobs, nccl_job
+from tests.nccl.matrix_cells import QUICK, SETTINGS, WHOLE, Amount, Cell, Setting, refused
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance-nccl.md"
 VERSIONS = (
@@ -65,7 +60,7 @@ the protocol that NCCL chooses or is told to use. Every byte of every buffer, an
 on every rank. The data is such that results are exact in any order. NCCL's log has to prove that the algorithm and the
 protocol ran. The network Socket is NCCL's own, as a control: where it is wrong, the emulation is.
 
-`python3 tests/nccl/matrix_whole.py` writes this page; `pytest tests/nccl/test_matrix.py` runs a part of the cells with
+`python3 -m tests.nccl.matrix_whole` writes this page; `pytest tests/nccl/test_matrix.py` runs a part of the cells with
 the oldest release, that of torch and the newest. Last run: {date}, bagua_net {own}, {processors}; rows that
 `--rows` kept are of earlier runs.
 
@@ -205,7 +200,9 @@ def _page(rows: Rows) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python3 -m tests.nccl.matrix_whole", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--versions", nargs="+", default=list(VERSIONS), metavar="X.Y.Z", help="releases of NCCL")
     parser.add_argument("--networks", nargs="+", default=list(nccl_job.NETWORKS), choices=nccl_job.NETWORKS)
     parser.add_argument("--ranks", nargs="+", type=int, default=list(SIZES), metavar="N", help="numbers of ranks")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Jobs of real NCCL on emulated GPUs: each rank is a process, on this machine.
 
-    with nccl_job.start("some_rank", 3, "2.30.7", "bagua", tmp_path) as job:   # python -m some_rank, three times
-        assert job.ask({"step": "sum"}) == [6, 6, 6]                           # a reply from each rank
-        job.finish()                                                           # all end, with status 0
+    with nccl_job.start("a_rank", 3, "2.30.7", "bagua", tmp_path) as job:   # python -m tests.nccl.a_rank, three times
+        assert job.ask({"step": "sum"}) == [6, 6, 6]                        # a reply from each rank
+        job.finish()                                                        # all end, with status 0
 
 The program is a module of this directory; its side of the conversation is :mod:`nccl_rank`. Tasks and replies are JSON
 values. The ranks end with this process, and with the block. :class:`JobFailed` has what the ranks wrote, NCCL's log and
@@ -27,12 +27,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import nccl_wheels
-from nccl_rank import Seat
-
 import bagua_net
 from bagua_net._native.plugin import NETWORK_NAME, plugin_path
 from bagua_net._nccl import net_plugin
+from tests.nccl.nccl_rank import Seat
+from tests.support import nccl_wheels, programs
 
 #: The networks of a job: the plugin, and NCCL's own as a control. If that is wrong, so is the emulation.
 BAGUA, SOCKET = "bagua", "socket"
@@ -40,7 +39,6 @@ NETWORKS = (BAGUA, SOCKET)
 #: By the network, as NCCL's log has it.
 NAMES = {BAGUA: NETWORK_NAME, SOCKET: "Socket"}
 
-_HERE = Path(__file__).resolve().parent
 #: Seconds for a reply, and for a rank to end. Generous: the machine may be busy.
 _SECONDS = 300.0
 _EXIT_SECONDS = 60.0
@@ -99,8 +97,8 @@ def network_settings(network: str, version: str, plugin: Path | None = None) -> 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with these settings of NCCL and the plugin and no other ones; on loopback."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
-    search = [str(_HERE), str(Path(bagua_net.__file__).parents[1]), kept.get("PYTHONPATH", "")]
-    return {**kept, **_DEFAULTS, "PYTHONPATH": os.pathsep.join(filter(None, search)), **settings}
+    search = programs.search_path(Path(bagua_net.__file__).parents[1])
+    return {**kept, **_DEFAULTS, "PYTHONPATH": search, **settings}
 
 
 class Job:
@@ -302,7 +300,7 @@ def _spawn(program: str, seat: Seat, directory: Path, settings: Mapping[str, str
     try:
         with stderr.open("wb") as output:
             popen = subprocess.Popen(
-                [*prefix, sys.executable, "-m", program, told],
+                [*prefix, sys.executable, "-m", f"tests.nccl.{program}", told],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

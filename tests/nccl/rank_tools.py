@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nccl_rank import Rank
 from numpy.typing import NDArray
 
 from bagua_net._nccl import emulated
 from bagua_net._nccl.emulated import Comm, DataType, NcclFailed, RedOp, Stream
+from tests.nccl.nccl_rank import Rank
 
 Floats = NDArray[np.float32]
 

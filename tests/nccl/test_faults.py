@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import faults
-import nccl_job
 import pytest
-import releases
-from faults import INVALID_USAGE, NOTHING, REMOTE_ERROR, Finding, Place
+
+from tests.nccl import faults, nccl_job, releases
+from tests.nccl.faults import INVALID_USAGE, NOTHING, REMOTE_ERROR, Finding, Place
 
 #: An error arrives within a second; so much more is left to a busy machine.
 SECONDS = 20.0

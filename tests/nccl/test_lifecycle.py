@@ -9,12 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import nccl_job
 import pytest
-import releases
 
 from bagua_net._activation import environment
 from bagua_net._native.plugin import plugin_path
+from tests.nccl import nccl_job, releases
 
 _RANKS = 3
 #: The scenes of lifecycle_rank.py, and the first release that has the function.

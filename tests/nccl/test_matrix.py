@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import matrix_jobs
-import matrix_log
-import nccl_job
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from matrix_cells import (
+
+from tests.nccl import matrix_jobs, matrix_log, nccl_job
+from tests.nccl.matrix_cells import (
     DEFAULT,
     GROUP,
     MOVING,
@@ -32,8 +31,8 @@ from matrix_cells import (
     plan,
     refused,
 )
-from matrix_values import REDUCTIONS, SUM, TYPES
-from releases import CHOSEN, NEWEST
+from tests.nccl.matrix_values import REDUCTIONS, SUM, TYPES
+from tests.nccl.releases import CHOSEN, NEWEST
 
 #: A first run downloads wheels, and the machine may be busy.
 pytestmark = pytest.mark.timeout(900)

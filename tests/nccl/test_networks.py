@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import nccl_job
-import netns
 import pytest
-import releases
-from netns import Host
+
+from tests.nccl import nccl_job, releases
+from tests.support import netns
+from tests.support.netns import Host
 
 Hosts = tuple[Host, Host]
 

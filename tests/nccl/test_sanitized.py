@@ -13,11 +13,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import drivers
-import faults
-import nccl_job
 import pytest
-import releases
+
+from tests.nccl import faults, nccl_job, releases
+from tests.support import drivers
 
 #: bnet_conn_new clears a connection's memory on the thread that connects; NCCL hands the connection to its progress
 #: thread by a variable that ThreadSanitizer does not see. The emulated GPU writes the payload of messages with

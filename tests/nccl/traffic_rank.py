@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import nccl_rank
 import numpy as np
-import rank_tools
-from nccl_rank import Rank
-from rank_tools import Reduction
 
 from bagua_net._nccl.emulated import Comm, DataType, Stream
+from tests.nccl import nccl_rank, rank_tools
+from tests.nccl.nccl_rank import Rank
+from tests.nccl.rank_tools import Reduction
 
 
 class Program:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nccl_wheels
 import pytest
 
 import bagua_net
+from tests.support import nccl_wheels
 
 PACKAGES = Path(bagua_net.__file__).resolve().parents[1]
 _SCAN = "import dataclasses, json; from bagua_net._machine import interfaces\n" + (

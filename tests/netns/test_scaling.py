@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import drivers
-import netns
 import pytest
-from netns import Host
+
+from tests.support import drivers, netns
+from tests.support.netns import Host
 
 Hosts = tuple[Host, Host]
 Settings = Mapping[str, str]

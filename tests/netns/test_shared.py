@@ -13,10 +13,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-import drivers
-import netns
 import pytest
-from netns import CommandFailed, Host
+
+from tests.support import drivers, netns
+from tests.support.netns import CommandFailed, Host
 
 _JOBS = 4
 _MBIT = 400

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import drivers
-import netns
 import pytest
-from netns import Host
+
+from tests.support import drivers, netns
+from tests.support.netns import Host
 
 _ADDRESSES = ("10.77.0.1", "10.77.0.2")
 _DEADLINE = 60

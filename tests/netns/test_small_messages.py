@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import drivers
-import netns
 import pytest
-from netns import Host
+
+from tests.support import drivers, netns
+from tests.support.netns import Host
 
 Hosts = tuple[Host, Host]
 

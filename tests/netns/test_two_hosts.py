@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-import drivers
-import netns
 import pytest
-from netns import Host
+
+from tests.support import drivers, netns
+from tests.support.netns import Host
 
 V4 = ("10.77.0.1/24", "10.77.0.2/24")
 V6 = ("fd77::1/64", "fd77::2/64")

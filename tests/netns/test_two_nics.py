@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import drivers
-import netns
 import pytest
-from drivers import SANITIZERS
-from netns import Host
+
+from tests.support import drivers, netns
+from tests.support.drivers import SANITIZERS
+from tests.support.netns import Host
 
 Hosts = tuple[Host, Host]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import subprocess
 
-import drivers
-import netns
 import pytest
-from netns import Host
+
+from tests.support import drivers, netns
+from tests.support.netns import Host
 
 _CONNECTIONS = 4
 _MESSAGES = 300

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, is_setting
 
 import bagua_net
+from tests.package.sandbox import Sandbox, is_setting
 
 
 @pytest.fixture

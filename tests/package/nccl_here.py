@@ -12,11 +12,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import nccl_wheels
 import pytest
 
 from bagua_net._native.plugin import plugin_path
 from bagua_net._nccl import discovery
+from tests.support import nccl_wheels
 
 _PLUGIN = Path(__file__).resolve().parents[2] / "plugin"
 #: Of :mod:`nccl_wheels`, where no wheel is installed.

@@ -15,9 +15,8 @@ import json
 import sys
 from pathlib import Path
 
-import nccl_wheels
-
 from bagua_net._nccl import elf
+from tests.support import nccl_wheels
 
 OVERRIDE, INIT, FINALIZE = (
     "_ZL17envConfigOverrideP8ncclComm",

@@ -19,8 +19,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import nccl_wheels
 import pytest
+
+from tests.support import nccl_wheels
 
 _RELEASE = "trixie"
 _PACKAGES = ("librccl1", "libc6", "libstdc++6", "libgcc-s1")

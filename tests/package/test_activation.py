@@ -10,13 +10,13 @@ import sys
 import warnings
 from pathlib import Path
 
-import nccl_wheels
 import pytest
-from sandbox import Sandbox
 
 import bagua_net
 from bagua_net._machine import rdma
 from bagua_net._nccl import discovery
+from tests.package.sandbox import Sandbox
+from tests.support import nccl_wheels
 
 LIBRARY = str(bagua_net.plugin_path())
 #: What turns the plugin on.

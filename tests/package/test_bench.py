@@ -12,12 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nccl_wheels
 import pytest
-from bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
 
 import bagua_net
 from bagua_net._bench.workload.ops import OPS
+from tests.package.bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
+from tests.support import nccl_wheels
 
 # 4 B is done at once; 16 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
 ENDLESS = ["--transport", "bagua", "--max", "16M", "--factor", "4194304", "--warmup", "20000", "--iters", "20"]

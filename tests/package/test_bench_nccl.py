@@ -9,13 +9,13 @@ import shutil
 import signal
 from pathlib import Path
 
-import nccl_here
-import nccl_wheels
 import pytest
-from bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
 
 from bagua_net._bench.workload.ops import OPS
 from bagua_net._native.plugin import plugin_path
+from tests.package import nccl_here
+from tests.package.bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
+from tests.support import nccl_wheels
 
 BOTH = ["nccl+bagua", "nccl"]
 # 4 B is done at once; 64 MiB would warm up for minutes, in which a rank talks to no process but the other rank.

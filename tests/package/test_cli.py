@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import nccl_wheels
 import pytest
-from sandbox import Sandbox
 
 import bagua_net
 from bagua_net._activation import launchers
+from tests.package.sandbox import Sandbox
+from tests.support import nccl_wheels
 
 LIBRARY = str(bagua_net.plugin_path())
 NASTY = {

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import nccl_wheels
 import pytest
-from sandbox import Sandbox
 
 from bagua_net._doctor import check, network, plugin
+from tests.package.sandbox import Sandbox
+from tests.support import nccl_wheels
 
 
 def diagnose(sandbox: Sandbox, **settings: str) -> tuple[int, dict[str, dict[str, str]]]:

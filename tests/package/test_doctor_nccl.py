@@ -7,15 +7,15 @@ import json
 import os
 from pathlib import Path
 
-import nccl_here
-import nccl_wheels
 import pytest
-from sandbox import Sandbox
 
 from bagua_net._doctor import nccl
 from bagua_net._doctor.nccl_job import STEPS
 from bagua_net._native.plugin import plugin_path
 from bagua_net._nccl import discovery
+from tests.package import nccl_here
+from tests.package.sandbox import Sandbox
+from tests.support import nccl_wheels
 
 Finding = dict[str, str]
 

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import nccl_wheels
-import old_terms
 import pytest
+
+from tests.package import old_terms
+from tests.support import nccl_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

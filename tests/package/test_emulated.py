@@ -10,14 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nccl_here
-import nccl_wheels
 import pytest
 
 import bagua_net
 from bagua_net._cli.optional_value import filled
 from bagua_net._native import plugin
 from bagua_net._nccl import debug_log, emulated, net_plugin, shared_files
+from tests.package import nccl_here
+from tests.support import nccl_wheels
 
 SECONDS = 100
 

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nccl_wheels
 import pytest
-import test_loader
-from gpu_jobs import counters, launch, nccl_log, nccl_tests, places, plan, proof
-from gpu_jobs.job import Job, Task
 
 from bagua_net._native import library
+from tests.gpu.gpu_jobs import counters, launch, nccl_log, nccl_tests, places, plan, proof
+from tests.gpu.gpu_jobs.job import Job, Task
+from tests.package import test_loader
+from tests.support import nccl_wheels, programs
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "gpu" / "run.sh"
@@ -70,16 +70,15 @@ def test_the_counters_are_those_of_the_header() -> None:
 def test_counters_are_read_where_the_library_is_loaded_and_nowhere_else() -> None:
     program = (
         "import ctypes\n"
-        "from gpu_jobs import counters\n"
+        "from tests.gpu.gpu_jobs import counters\n"
         "from bagua_net import plugin_path\n"
         "assert counters.read() is None\n"
         "ctypes.CDLL(str(plugin_path()))\n"
         "print(counters.read()['bytes_sent'])\n"
     )
-    paths = os.pathsep.join(filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": programs.search_path()},
         capture_output=True,
         text=True,
         timeout=60,
@@ -190,7 +189,8 @@ def test_a_job_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 @needs_torch
 def test_a_wrong_element_is_counted() -> None:
     import torch
-    from gpu_jobs import collectives
+
+    from tests.gpu.gpu_jobs import collectives
 
     right = torch.arange(8.0)
     found = torch.cat([right, torch.tensor([-1.0])])

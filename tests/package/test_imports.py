@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import imports
 import pytest
+
+from tests.package import imports
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH = imports.graph(ROOT / "python")

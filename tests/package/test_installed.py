@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from installed import ROOT, SOURCES, differing
+
+from tests.support.installed import ROOT, SOURCES, differing
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ import os
 import sys
 from pathlib import Path
 
-import nccl_loader
-import nccl_wheels
 import pytest
-from sandbox import Sandbox
+
+from tests.package import nccl_loader
+from tests.package.sandbox import Sandbox
+from tests.support import nccl_wheels
 
 #: Each launcher's arguments for one process that is not a Python script; the worker's command follows.
 LAUNCHERS = {

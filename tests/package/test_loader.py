@@ -6,10 +6,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import drivers
-import nccl_loader
-import nccl_wheels
 import pytest
+
+from tests.package import nccl_loader
+from tests.support import drivers, nccl_wheels
 
 SECONDS = 60
 

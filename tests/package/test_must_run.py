@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 
-import must_run
 import pytest
+
+from tests.support import must_run
 
 _REASON = "BNET_TEST_SKIP"
 

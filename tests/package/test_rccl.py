@@ -14,9 +14,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox
 
 import bagua_net
+from tests.package.sandbox import Sandbox
 
 _SOURCE = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
 _NOT_PYTHONS = {"torch": "torch/lib/librccl.so", "rocm": "rocm/lib/librccl.so.1", "system": "lib/librccl.so.1"}

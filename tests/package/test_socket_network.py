@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nccl_wheels
 import pytest
 
 from bagua_net._nccl import socket_network
+from tests.support import nccl_wheels
 
 APIS = {"2.18.3": 6, "2.21.5": 8, "2.30.7": 12}
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import names
 import torch
 import torch.distributed as dist
 
+from tests.torch_backend import names
+
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -3,29 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import with_torch
+
+from tests.support import with_torch
 
 if TYPE_CHECKING:
-    from ranks import Ranks
+    from tests.support.pool import Pool
+    from tests.support.ranks import Ranks
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return with_torch.module_of(module_path, parent)
 
 
-@pytest.fixture(scope="session")
-def pool() -> Iterator[dict[int, Ranks]]:
-    yield from with_torch.pool_of_ranks()
-
-
 @pytest.fixture(params=[2, 3, 4], ids=lambda size: f"{size}-ranks")
-def ranks(request: pytest.FixtureRequest, pool: dict[int, Ranks]) -> Ranks:
-    return with_torch.ranks_of(pool, request.param)
+def ranks(request: pytest.FixtureRequest, pool: Pool) -> Ranks:
+    return pool.of(request.param)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import cases
 import pytest
 import torch
-from cases import Case
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from ranks import Ranks
+
+from tests.support.ranks import Ranks
+from tests.torch_backend import cases
+from tests.torch_backend.cases import Case
 
 #: Examples of each collective among 2, 3 and 4 ranks. Each run has others, except in .ci/run.
 _EXAMPLES = 12

@@ -10,17 +10,18 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import names
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh
 import torch.distributed.fsdp
-from ranks import Ranks
 from torch.distributed import _functional_collectives as functional
 
+from tests.support.ranks import Ranks
+from tests.torch_backend import names
+
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 #: inductor generates C++ for the CPU; "aot_eager" makes the same graphs, generates nothing and takes less time.

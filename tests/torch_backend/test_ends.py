@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, refusal
+
+from tests.support.ranks import Ranks, refusal
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _LONG = timedelta(seconds=300)
 #: Seconds between two polls of another thread's progress: that thread needs the GIL.

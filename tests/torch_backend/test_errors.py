@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Outcome, Ranks, refusal
+
+from tests.support.ranks import Outcome, Ranks, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rank import Here
+    from tests.support.rank import Here
 
 _SHORT = timedelta(seconds=1)
 

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
 
 import bagua_net.torch
+from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 _PACKAGE = str(Path(bagua_net.torch.__file__).parent)

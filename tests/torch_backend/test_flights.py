@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from between import Case, at_each_step
 
 from bagua_net.torch import _work
+from tests.support.between import Case, at_each_step
 
 #: Enough for two looks.
 _WORKS = 3 * _work._EVERY

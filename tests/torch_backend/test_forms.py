@@ -7,16 +7,17 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import names
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from cases import values
-from ranks import Ranks
+
+from tests.support.ranks import Ranks
+from tests.torch_backend import names
+from tests.torch_backend.cases import values
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 SHAPES = ((3, 5), (0,), (1,), (7, 2), (200_003,))
 

@@ -13,12 +13,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-import ranks as harness
 import torch
 
 import bagua_net
 import bagua_net_autoload
 from bagua_net import _torch_backend
+from tests.support import ranks as harness
 
 _ROOT = Path(__file__).resolve().parents[2]
 _IN_IMPORT, _ON_REQUEST = "torch.backends", "torch.distributed.backends"

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+
+from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 

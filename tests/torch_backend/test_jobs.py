@@ -16,9 +16,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jobs_launch
 import pytest
-from jobs_launch import Command, Host
+
+from tests.support import jobs_launch
+from tests.support.jobs_launch import Command, Host
 
 ONE_AND_TWO_HOSTS = pytest.mark.parametrize("count", [1, 2], ids=["one-host", "two-hosts"])
 

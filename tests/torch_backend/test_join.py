@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
-from cases import values
-from ranks import Ranks
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.support.ranks import Ranks
+from tests.torch_backend.cases import values
+
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 _INPUTS = 2

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import ranks as harness
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+
+from tests.support import ranks as harness
+from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _EXIT_SECONDS = 60
 

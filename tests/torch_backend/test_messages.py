@@ -16,18 +16,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cases
-import names
 import pytest
 import torch
 import torch.distributed as dist
-from cases import Case, laid_out, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ranks import Ranks
+
+from tests.support.ranks import Ranks
+from tests.torch_backend import cases, names
+from tests.torch_backend.cases import Case, laid_out, values
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _LONG = timedelta(seconds=60)
 #: Longer than any test.

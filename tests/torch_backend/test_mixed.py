@@ -15,10 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint
-from ranks import Ranks, refusal
+
+from tests.support.ranks import Ranks, refusal
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 #: gloo serves CPU tensors under any name, so that it can stand for a GPU's backend here.

@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from rank import Here
-from ranks import Ranks
+
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
 
 
 def started_by_callbacks(here: Here, size: int) -> None:

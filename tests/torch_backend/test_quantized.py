@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, refusal
 
 from bagua_net.torch import all_reduce_quantized, reduce_scatter_quantized
 from bagua_net.torch._fingerprints import describe
 from bagua_net.torch._quantized import Options
+from tests.support.ranks import Ranks, refusal
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 #: What float32 rounds, for sums of the values below.
 _ROUNDING = 1e-4

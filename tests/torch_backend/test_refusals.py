@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import names
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks, refusal
+
+from tests.support.ranks import Ranks, refusal
+from tests.torch_backend import names
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 
 def _fake_cuda() -> torch.Tensor:

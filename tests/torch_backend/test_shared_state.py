@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from between import Case, at_each_step
-from cases import COLLECTIVES
-from cases import Case as Call
-from ranks import Ranks
 
 from bagua_net._native import library
 from bagua_net.torch import _interrupt, _store, _work
+from tests.support.between import Case, at_each_step
+from tests.support.ranks import Ranks
+from tests.torch_backend.cases import COLLECTIVES
+from tests.torch_backend.cases import Case as Call
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _LONG_S = 20
 

@@ -15,17 +15,17 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import names
 import pytest
 import torch
 import torch.distributed as dist
-from cases import NOT_OF_GLOO
-from ranks import Ranks, refusal
 
 from bagua_net.torch._tickets import Ticket
+from tests.support.ranks import Ranks, refusal
+from tests.torch_backend import names
+from tests.torch_backend.cases import NOT_OF_GLOO
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 _LONG = timedelta(seconds=300)
 #: Seconds between two polls of another thread's progress: that thread needs the GIL.

@@ -13,11 +13,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.device_mesh
 import torch.distributed.fsdp
-from cases import values
-from ranks import Ranks
+
+from tests.support.ranks import Ranks
+from tests.torch_backend.cases import values
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 
 # ---- DDP ----

@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ranks import Ranks
+
+from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 #: The groups of the "group" cases are ranks 1 and 2.
 _SIZE = 3
@@ -241,7 +242,7 @@ GPU_CASES_OF_FOUR = (
 
 
 def run_case(here: Here, name: str, directory: str, for_gpus: bool) -> str:
-    import upstream
+    from tests.torch_backend import upstream
 
     return upstream.run(here, name, directory, for_gpus=for_gpus)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
-    from rank import Here
+    from tests.support.rank import Here
 
 os.environ.setdefault("BACKEND", "bagua_net")
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import common
 import digits
 import torch
 import torch.distributed as dist
@@ -25,6 +24,7 @@ from bagua_net.algorithms import (
     StateOfAllRanks,
     attach,
 )
+from tests.algorithms.jobs import common
 
 _SAVED, _END = 4, 8  # steps of two batches
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import common
 import digits
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Auto, StateOfAllRanks, attach
+from tests.algorithms.jobs import common
 
 _SAVED, _END = 4, 8  # steps with ByteGrad
 _SAVED_AUTO, _END_AUTO = 38, 44  # with auto, whose trial takes 28 steps at most

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import common
 import digits
 import torch
 import torch.distributed as dist
@@ -13,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from bagua_net.algorithms import attach
+from tests.algorithms.jobs import common
 
 _SAVED, _END = 4, 8
 

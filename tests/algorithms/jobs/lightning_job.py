@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import common
 import digits
 import lightning.pytorch as pl
 import torch
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from bagua_net.algorithms import Auto
 from bagua_net.lightning import BaguaStrategy
+from tests.algorithms.jobs import common
 
 _EPOCHS, _STEPS = 3, 16
 

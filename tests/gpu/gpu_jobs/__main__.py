@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs every job, the most telling ones first, on a machine that lacks pytest.
 
-    python3 -m gpu_jobs FILE DIRECTORY [--device cuda|cpu] [--seconds N]
+    python3 -m tests.gpu.gpu_jobs FILE DIRECTORY [--device cuda|cpu] [--seconds N]
 
 FILE gets a line of JSON for each job as it ends, DIRECTORY the output of its ranks, and stdout the verdict. The tests
 in the directory above check more closely.
@@ -62,7 +62,7 @@ def look(job: Job, options: argparse.Namespace, seconds: float) -> list[str]:
 
 def main() -> int:
     """0: all jobs that can run here passed; 1: one failed, or none can run."""
-    parser = argparse.ArgumentParser(prog="gpu_jobs", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="tests.gpu.gpu_jobs", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("directory", type=Path, help="an empty one, or none yet")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

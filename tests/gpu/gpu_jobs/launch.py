@@ -19,6 +19,8 @@ import bagua_net
 from . import nccl_log
 from .job import Job, Report, Task
 
+#: The package ``tests`` is there.
+_ROOT = Path(__file__).resolve().parents[3]
 #: A job does not inherit settings, except NCCL_SOCKET_IFNAME, which names an interface that works.
 _SETTINGS = ("NCCL_", "BAGUA_NET_", "GLOO_", "TORCH_NCCL_", "TORCHELASTIC_")
 _KEPT = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -55,7 +57,7 @@ def environment(task: Task, gpus: Sequence[str]) -> dict[str, str]:
     """A rank's environment. The rank sees one GPU, and its host id tells NCCL that no other rank is on its host, so
     that even ranks of one GPU use the network; LOCAL_RANK is consistent with that."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS) or name in _KEPT}
-    paths = [str(Path(__file__).parents[1]), str(Path(bagua_net.__file__).parents[1]), kept.get("PYTHONPATH", "")]
+    paths = [str(_ROOT), str(Path(bagua_net.__file__).parents[1]), kept.get("PYTHONPATH", "")]
     own = {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "LOCAL_RANK": "0",
@@ -90,7 +92,7 @@ def _processes(tasks: Sequence[Task], gpus: Sequence[str]) -> Iterator[dict[int,
             try:
                 with (Path(task.directory) / f"rank-{task.rank}.txt").open("wb") as output:
                     started[life] = subprocess.Popen(
-                        [sys.executable, "-m", "gpu_jobs.rank", task.to_json()],
+                        [sys.executable, "-m", "tests.gpu.gpu_jobs.rank", task.to_json()],
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,

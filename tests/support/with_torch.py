@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import bagua_net
-
-if TYPE_CHECKING:
-    from ranks import Ranks
 
 
 def _obstacle() -> str | None:
@@ -44,20 +39,3 @@ class Obstructed(pytest.Module):
 def module_of(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     """What pytest_pycollect_makemodule returns."""
     return Obstructed.from_parent(parent, path=module_path) if OBSTACLE else None
-
-
-def pool_of_ranks() -> Iterator[dict[int, Ranks]]:
-    """Ranks by their number. They serve many tests, so a test leaves their groups as they were."""
-    made: dict[int, Ranks] = {}
-    with contextlib.ExitStack() as stack:
-        yield made
-        for ranks in made.values():
-            stack.enter_context(ranks)
-
-
-def ranks_of(pool: dict[int, Ranks], size: int, hosts: int = 1) -> Ranks:
-    from ranks import Ranks
-
-    if size not in pool:
-        pool[size] = Ranks(size, hosts=hosts)
-    return pool[size]

@@ -30,14 +30,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import drivers
 import torch.distributed as dist
+
+from tests.support import drivers, programs
 
 #: Seconds until a group's operation times out, and until the test gives up on its ranks.
 GROUP_SECONDS = 60
 _SECONDS = 120
 _EXIT_SECONDS = 60
-_RANK = Path(__file__).with_name("rank.py")
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ class Outcome:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For a process of this suite: all on the loopback interface, with one thread to compute."""
+    """For a process of this suite: all on the loopback interface, with one thread to compute. It imports the tests."""
     return drivers.environment(
-        {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"} | dict(settings or {})
+        {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        | {"PYTHONPATH": programs.search_path()}
+        | dict(settings or {})
     )
 
 
@@ -167,7 +169,7 @@ class Ranks:
         numbers = (theirs.fileno(), rank, self.size, self._store.port, GROUP_SECONDS)
         with theirs, stdout.open("wb") as out, stderr.open("wb") as err:
             popen = subprocess.Popen(
-                [sys.executable, str(_RANK), *map(str, numbers)],
+                [sys.executable, "-m", "tests.support.rank", *map(str, numbers)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=out,

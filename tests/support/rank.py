@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One rank of ranks.py: runs the functions that it receives over a pipe, until it is told to end.
 
-Usage: rank.py DESCRIPTOR RANK SIZE PORT SECONDS. DESCRIPTOR is the pipe, PORT the store's, SECONDS the groups' timeout.
+Usage: python -m tests.support.rank DESCRIPTOR RANK SIZE PORT SECONDS. DESCRIPTOR is the pipe, PORT the store's, SECONDS
+the groups' timeout.
 """
 
 from __future__ import annotations
@@ -13,17 +14,13 @@ import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "drivers"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 
 import torch
 import torch.distributed as dist
-from ranks import Outcome
 
 import bagua_net.torch  # noqa: F401  (registers the backend)
+from tests.support.ranks import Outcome
 
 
 @dataclass

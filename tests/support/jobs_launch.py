@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import drivers
-import netns
 import pytest
+
+from tests.support import drivers, netns
 
 EXAMPLES = drivers.ROOT / "examples"
 RANKS = 2
