@@ -5,6 +5,7 @@
 #ifndef BNET_CHECK_H
 #define BNET_CHECK_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,5 +35,13 @@
 			exit(1);                                                                                   \
 		}                                                                                                  \
 	} while (0)
+
+/* Does this run also try what takes long? `.ci/nightly` does. */
+static inline bool is_nightly(void)
+{
+	const char *tier = getenv("BNET_TEST_TIER");
+
+	return tier && strcmp(tier, "nightly") == 0;
+}
 
 #endif

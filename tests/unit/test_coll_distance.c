@@ -169,9 +169,9 @@ int main(void)
 	alarm(DEADLINE_S);
 	slow_table = *(const ncclNet_v8_t *)bnet_net_table(8);
 	slow_table.test = slow_test;
-	for (int nranks = 2; nranks <= 5; nranks++)
+	for (int nranks = 2; nranks <= (is_nightly() ? 5 : 2); nranks++)
 		run_group(&(struct group){.prepare = connect_rank}, 12, nranks, agrees);
-	for (int nranks = 2; nranks <= 3; nranks++)
+	for (int nranks = 2; nranks <= (is_nightly() ? 3 : 2); nranks++)
 		run_group(&(struct group){.prepare = connect_slowly, .table = &slow_table}, 8, nranks, is_far);
 	check(is_near_at_least_once((struct group){.prepare = connect_rank}));
 	check(is_near_at_least_once((struct group){.prepare = connect_after_a_delay, .table = &slow_table}));

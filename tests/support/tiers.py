@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Three tiers of tests: "quick" shows that the product works here, "gate" is what a change must pass, "nightly" is all.
+
+    pytest                  # quick
+    pytest --tier gate      # quick and gate
+    pytest --tier nightly   # all
+
+A test is in the quick tier unless a mark says otherwise: its own, or else that of its module. A value of a parameter
+may move it to a later tier:
+
+    pytestmark = pytest.mark.gate                      # the tests of this file
+
+    @pytest.mark.quick                                 # but this one; or @pytest.mark.nightly
+    @pytest.mark.parametrize("ranks", variants(3, nightly=[2, 4]))
+    def test_something(ranks): ...
+
+A test that the command line names by its node id runs whatever its tier, as long as no ``--tier`` is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+TIERS = ("quick", "gate", "nightly")
+
+
+def variants(*usual: Any, gate: Iterable[Any] = (), nightly: Iterable[Any] = ()) -> list[Any]:
+    """Values for ``pytest.mark.parametrize``, or for the ``params`` of a fixture: the usual ones run with their test,
+    the others not before their tier.
+
+    Where there are several arguments, a value is a tuple of them. A ``pytest.param`` keeps its id and marks.
+    """
+    return [
+        *usual,
+        *(_marked(value, pytest.mark.gate) for value in gate),
+        *(_marked(value, pytest.mark.nightly) for value in nightly),
+    ]
+
+
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    if hasattr(value, "marks") and hasattr(value, "values"):  # a pytest.param
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, mark])
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The first tier in which it runs: the latest of its own marks, or else that of the nearest node around it."""
+    for node in reversed(item.listchain()):
+        own = [mark.name for mark in node.own_markers if mark.name in TIERS]
+        if own:
+            return max(own, key=TIERS.index)
+    return TIERS[0]
+
+
+def register(parser: pytest.Parser) -> None:
+    """The option, for pytest_addoption."""
+    parser.addoption("--tier", choices=TIERS, help="run the tests up to this tier; default: quick")
+
+
+def declare(config: pytest.Config) -> None:
+    """The marks, for pytest_configure."""
+    for tier in TIERS:
+        config.addinivalue_line("markers", f"{tier}: runs from `pytest --tier {tier}` on")
+
+
+def chosen(config: pytest.Config) -> str:
+    """The tier of this run."""
+    return config.getoption("--tier") or TIERS[0]
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects what is of a later tier, for pytest_collection_modifyitems."""
+    last = TIERS.index(chosen(config))
+    named = () if config.getoption("--tier") else tuple(name for name in map(str, config.args) if "::" in name)
+    kept, left_out = [], []
+    for item in items:
+        runs = TIERS.index(tier_of(item)) <= last or any(_names(name, item) for name in named)
+        (kept if runs else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+def _names(argument: str, item: pytest.Item) -> bool:
+    """Does it name this test, or all of its parameters?"""
+    file, _, test = argument.partition("::")
+    own_file, _, own = item.nodeid.partition("::")
+    same_file = own_file.endswith(file.rpartition("/")[2])
+    return same_file and (own == test or own.startswith((f"{test}[", f"{test}::")))
