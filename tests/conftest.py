@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every directory of tests needs: a home, the ranks that tests share, settings of hypothesis, the markers."""
+"""What every directory of tests needs: a home, the ranks that tests share, settings of hypothesis, tiers and marks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import installed, must_run, order
+from tests.support import installed, must_run, tiers
 
 if TYPE_CHECKING:
     from tests.support.pool import Pool
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 #: .ci/run sets it: everything that the tests need is there, "all" or all "without torch".
 _MUST_RUN = os.environ.get("BNET_MUST_RUN", "")
 _SEED_BITS = 32
-
-try:
-    import hypothesis
-except ImportError:
-    pass  # tests/gpu also runs on machines that have only pytest
-else:
-    # How long an example takes depends on the machine. HYPOTHESIS_PROFILE chooses one of these: examples that differ
-    # from run to run, by a seed that the header names; the same ones in every run; or many.
-    hypothesis.settings.register_profile("fresh", deadline=None)
-    hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
-    hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2000)
-    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fresh"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,10 +43,31 @@ def pool() -> Iterator[Pool]:
         yield made
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers.register(parser)
+
+
+def _load_profile(config: pytest.Config) -> None:
+    """The examples of property tests: at night others in each run, by a seed that the header names, else the same ones
+    always. HYPOTHESIS_PROFILE chooses otherwise. How long an example takes depends on the machine."""
+    try:
+        import hypothesis
+    except ImportError:
+        return  # tests/gpu also runs on machines that have only pytest
+    hypothesis.settings.register_profile("fresh", deadline=None)
+    hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
+    hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2000)
+    usual = "fresh" if tiers.chosen(config) == "nightly" else "fixed"
+    profile = os.environ.get("HYPOTHESIS_PROFILE", usual)
+    hypothesis.settings.load_profile(profile)
+    if getattr(config.option, "hypothesis_seed", "") is None and profile != "fixed":
+        config.option.hypothesis_seed = str(secrets.randbits(_SEED_BITS))
+
+
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    if getattr(config.option, "hypothesis_seed", "") is None and os.environ.get("HYPOTHESIS_PROFILE") != "fixed":
-        config.option.hypothesis_seed = str(secrets.randbits(_SEED_BITS))
+    _load_profile(config)
+    tiers.declare(config)
     problem = installed.problem()
     if problem is not None:
         raise pytest.UsageError(problem)
@@ -67,9 +76,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    lines = [f"tier: {tiers.chosen(config)} (--tier; see tests/support/tiers.py)"]
     seed = getattr(config.option, "hypothesis_seed", None)
-    return f"hypothesis examples: --hypothesis-seed={seed} repeats them" if seed else ""
+    return [*lines, f"hypothesis examples: --hypothesis-seed={seed} repeats them"] if seed else lines
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -91,7 +101,7 @@ def _unexpected_skips(config: pytest.Config) -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Builds under a sanitizer take minutes: their tests run only when selected by name."""
-    items[:] = order.by_ranks(items)
+    tiers.select(config, items)
     if "sanitize" in config.getoption("markexpr"):
         return
     wanted = [item for item in items if not item.get_closest_marker("sanitize")]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import with_torch
+from tests.support.tiers import variants
 
 if TYPE_CHECKING:
     from tests.support.pool import Pool
@@ -22,7 +23,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return with_torch.module_of(module_path, parent)
 
 
-@pytest.fixture(params=[2, 3], ids=lambda size: f"{size}-ranks")
+@pytest.fixture(params=variants(3, nightly=[2]), ids=lambda size: f"{size}-ranks")
 def ranks(request: pytest.FixtureRequest, pool: Pool) -> Ranks:
     return pool.of(request.param, hosts=request.param)
 

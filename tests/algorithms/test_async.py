@@ -21,8 +21,9 @@ from tests.algorithms.survivor import survivor
 from tests.support.between import Case, at_each_step
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 
 
 def _weights(model: nn.Module) -> torch.Tensor:
@@ -440,6 +441,7 @@ def _raises_and_is_dropped(here: Here) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "what",
     [
@@ -502,6 +504,7 @@ def _dies(here: Here, backend: str) -> str:
     return failed
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_ends_the_other_with_an_error(backend: str) -> None:
     said = survivor(_dies, backend)
@@ -525,6 +528,7 @@ def _ends_by_an_error(here: Here) -> str:
     return failed
 
 
+@pytest.mark.gate
 def test_a_process_that_ends_by_an_error_ends_the_other_with_one() -> None:
     said = survivor(_ends_by_an_error)
     assert "averaging weights beside training has ended: rank 1 ended, or dropped the model, without abort()" in said

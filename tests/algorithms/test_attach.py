@@ -37,8 +37,9 @@ from tests.algorithms.models import (
 from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 
 
 def _attached(model: nn.Module, algorithm: Any = "bytegrad", **arguments: Any) -> Attachment:
@@ -361,6 +362,7 @@ def _part_of_the_ranks(here: Here) -> None:
     dist.barrier()
 
 
+@pytest.mark.gate
 def test_a_model_on_some_of_the_ranks(four: Ranks) -> None:
     four.run(_part_of_the_ranks)
 
@@ -396,6 +398,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.gate
 def test_a_detach_after_the_group_was_destroyed_leaves_nothing_to_the_next_one() -> None:
     command = [sys.executable, "-W", "ignore", "-c", _DETACHES_LATE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -421,6 +424,7 @@ def _dies(here: Here, backend: str) -> str:
     return raised
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_ends_the_others_with_an_error(backend: str) -> None:
     said = survivor(_dies, backend)
@@ -483,6 +487,7 @@ def _power_sgd_in_order(here: Here) -> None:
         assert torch.equal(free, waiting)
 
 
+@pytest.mark.gate
 def test_power_sgd_on_many_buckets_trains_as_one_bucket_after_the_other(ranks: Ranks) -> None:
     """Its callbacks start collectives while backward starts those of other buckets. gloo hangs there, now and then."""
     ranks.run(_power_sgd_in_order)

@@ -19,8 +19,9 @@ from bagua_net.algorithms._probe import Costs, probe
 from tests.algorithms.models import backward, ddp, exact_gradients, gradients, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 TRIAL = 2
 #: Steps that one candidate takes.
 EACH = TRIAL + _auto._IGNORED_STEPS

@@ -26,8 +26,9 @@ from tests.algorithms.models import (
 )
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 
 
 def _averages(here: Here, backend: str, bits: int) -> None:
@@ -123,6 +124,7 @@ def _shares_hosts(here: Here, members: int) -> None:
     comm.detach()
 
 
+@pytest.mark.gate
 def test_no_residual_is_left_where_a_rank_does_not_look_again() -> None:
     with Ranks(4, hosts=2) as ranks:
         ranks.run(_shares_hosts, 2)
@@ -266,6 +268,7 @@ def _within_a_host(here: Here) -> None:
     comm.detach()
 
 
+@pytest.mark.gate
 def test_ranks_that_share_memory_send_no_codes() -> None:
     with Ranks(2) as ranks:
         ranks.run(_within_a_host)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tiers import variants
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from bagua_net.algorithms._codec import Codec, codec, eager  # noqa: E402
@@ -20,10 +22,12 @@ from tests.algorithms import codec_checks  # noqa: E402
 from tests.algorithms.codec_checks import different, inputs  # noqa: E402
 from tests.support import programs  # noqa: E402
 
+pytestmark = pytest.mark.gate
+
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-CASES = codec_checks.cases()
+CASES = list(codec_checks.cases())
 #: For which GPU kernels are compiled here: compute capability 9.0, and threads in a warp.
 GPU = ("cuda", 90, 32)
 
@@ -46,7 +50,7 @@ def interpreted() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", variants(*CASES[::5], nightly=[case for case in CASES if case not in CASES[::5]]))
 def test_kernels_have_the_bits_of_eager_torch(interpreted: dict[str, list[str]], case: str) -> None:
     assert interpreted[case] == []
 
@@ -103,7 +107,7 @@ def test_a_gpu_rounds_to_bfloat16() -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", variants(*CASES[::5], nightly=[case for case in CASES if case not in CASES[::5]]))
 def test_cuda_has_the_bits_of_the_cpu(case: str) -> None:
     from bagua_net.algorithms._codec import kernels
 

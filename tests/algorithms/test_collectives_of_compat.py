@@ -14,8 +14,9 @@ from bagua_net.compat import _communication as communication
 from bagua_net.compat._communication import BaguaProcessGroup, CommMember, ReduceOp
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 
 
 class _Call(NamedTuple):

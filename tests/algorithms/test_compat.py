@@ -31,8 +31,9 @@ from tests.algorithms.apart import Apart
 from tests.algorithms.models import backward, ddp, group_of, inside, net, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 RATE = 0.05
 
 
@@ -64,6 +65,7 @@ def _only_once_installed(here: Here) -> None:
     assert not hasattr(bagua, "no_such_name")
 
 
+@pytest.mark.gate
 def test_names_are_there_once_installed(alone: Ranks) -> None:
     alone.run(_only_once_installed)
 

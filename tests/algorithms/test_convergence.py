@@ -16,6 +16,8 @@ from tests.algorithms.convergence import ROWS, Row, Run, Trained, trained
 from tests.algorithms.tasks import digits_file
 from tests.support.ranks import Ranks
 
+pytestmark = pytest.mark.nightly
+
 RUNS = {
     "digits": (Run("digits", "bagua_net", 0, 120), Run("digits", "gloo", 1, 120)),
     "characters": (Run("characters", "bagua_net", 2, 80),),

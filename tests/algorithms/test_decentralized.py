@@ -27,8 +27,9 @@ from tests.algorithms.models import backward, ddp, same_on_all_ranks
 from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 RATE = 0.05
 
 
@@ -264,7 +265,8 @@ def _dies(here: Here, backend: str, peers: str) -> str:
     return failed
 
 
-@pytest.mark.parametrize(("backend", "peers"), [("gloo", "shift_one"), ("bagua_net", "all")])
+@pytest.mark.gate
+@pytest.mark.parametrize(("backend", "peers"), variants(("bagua_net", "all"), nightly=[("gloo", "shift_one")]))
 def test_a_rank_that_dies_ends_the_other_with_an_error(backend: str, peers: str) -> None:
     said = survivor(_dies, backend, peers)
     assert said.startswith("RuntimeError: bagua_net.algorithms: decentralized: weights could not be averaged: "), said

@@ -26,8 +26,9 @@ from tests.algorithms.models import backward, ddp, group_of, inside, mean_of, ne
 from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 RATE = 0.05
 
 
@@ -484,6 +485,7 @@ def _dies(here: Here, backend: str) -> list[str]:
     return said
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_between_rounds_ends_the_next_one_with_an_error(backend: str) -> None:
     outcome = survivor(_dies, backend)

@@ -16,6 +16,9 @@ import pytest
 
 from tests.support import jobs_launch, programs
 from tests.support.jobs_launch import HERE, Command
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 JOBS = Path(__file__).parent / "jobs"
 #: The jobs use the examples' data and network.
@@ -51,13 +54,14 @@ def _digests(command: Sequence[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("job", "launched", "ranks", "package"),
-    [
-        ("ddp_job", _torchrun, 2, "torch"),
-        ("fsdp_job", _torchrun, 4, "torch"),
-        ("lightning_job", _by_itself, 2, "lightning"),
-        ("accelerate_job", _torchrun, 2, "accelerate"),
-    ],
-    ids=["ddp", "fsdp", "lightning", "accelerate"],
+    variants(
+        pytest.param("ddp_job", _torchrun, 2, "torch", id="ddp"),
+        nightly=[
+            pytest.param("fsdp_job", _torchrun, 4, "torch", id="fsdp"),
+            pytest.param("lightning_job", _by_itself, 2, "lightning", id="lightning"),
+            pytest.param("accelerate_job", _torchrun, 2, "accelerate", id="accelerate"),
+        ],
+    ),
 )
 def test_a_job_that_is_resumed_ends_as_one_that_was_not(
     job: str, launched: Callable[..., list[str]], ranks: int, package: str, tmp_path: Path
@@ -68,7 +72,7 @@ def test_a_job_that_is_resumed_ends_as_one_that_was_not(
     assert _digests([*command, "--resume"]) == whole
 
 
-@pytest.mark.parametrize("name", ["bytegrad", "qadam", "async"])  # of gradients, momentum and weights
+@pytest.mark.parametrize("name", variants("bytegrad", nightly=["qadam", "async"]))  # of gradients, momentum, weights
 def test_a_script_in_baguas_style_runs_unchanged(name: str) -> None:
     script = ["-m", "bagua_net.compat", str(JOBS / "old_script.py"), "--algorithm", name]
     printed = jobs_launch.run([Command(HERE, _torchrun(2, *script))])
@@ -80,6 +84,7 @@ def test_a_script_in_baguas_style_runs_unchanged(name: str) -> None:
     assert (float(apart) == 0) == (name not in _APART_AT_THE_END)
 
 
+@pytest.mark.nightly
 def test_workers_that_a_script_spawns_import_bagua() -> None:
     script = ["-m", "bagua_net.compat", str(JOBS / "spawning_script.py")]
     assert jobs_launch.run([Command(HERE, _by_itself(1, *script))]) == "0 1 0\n1 1 1\n"

@@ -15,6 +15,7 @@ from torch import nn
 from tests.algorithms.models import SMALL_BUCKETS, backward, ddp, inside, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
@@ -47,7 +48,7 @@ from tests.algorithms.learner import (
     weights,
 )
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 STEPS = 6
 
 
@@ -434,6 +435,7 @@ def _dies(here: Here) -> str:
         return refusal(lambda: fit(here, strategy(here), 10_000, Says()))
 
 
+@pytest.mark.gate
 def test_a_rank_that_dies_ends_the_others_with_an_error() -> None:
     with Ranks(2) as ranks:
         ranks.begin(_dies)

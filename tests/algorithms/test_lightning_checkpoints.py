@@ -13,6 +13,7 @@ import torch
 from tests.algorithms.models import same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
@@ -35,7 +36,7 @@ from tests.algorithms.learner import (
     weights,
 )
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 STEPS = 6
 
 

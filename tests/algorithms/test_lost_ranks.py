@@ -20,6 +20,9 @@ from tests.algorithms.models import SMALL_BUCKETS, backward, ddp, exact_gradient
 from tests.algorithms.survivor import survivor, waiting
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 Made = tuple[nn.Module, torch.optim.Optimizer, Attachment]
 
@@ -68,7 +71,7 @@ def _loses(here: Here, makes: Callable[[Here], Made]) -> str:
     return raised
 
 
-@pytest.mark.parametrize("makes", [_with_auto, _with_momentum, _with_shards, _with_replicas])
+@pytest.mark.parametrize("makes", variants(_with_momentum, _with_replicas, nightly=[_with_auto, _with_shards]))
 def test_a_rank_that_dies_ends_the_other_with_an_error_that_names_it(makes: Callable[[Here], Made]) -> None:
     assert "rank 1" in survivor(_loses, makes)
 
@@ -89,7 +92,7 @@ def _soon_weights(here: Here) -> Made:
     return _soon(DiLoCo(steps=1), here)
 
 
-@pytest.mark.parametrize("makes", [_soon_gradients, _soon_weights])
+@pytest.mark.parametrize("makes", variants(_soon_gradients, nightly=[_soon_weights]))
 def test_a_rank_that_stands_still_ends_the_other_in_the_groups_timeout(makes: Callable[[Here], Made]) -> None:
     said = waiting(_loses, makes)
     assert "rank 0 waited 8 s for rank 1" in said, said

@@ -17,8 +17,9 @@ from tests.algorithms.models import backward, ddp
 from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 
 
 def _weights(model: nn.Module) -> torch.Tensor:
@@ -204,6 +205,7 @@ def _dies(here: Here, backend: str) -> str:
     return failed
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_ends_the_other_with_an_error_that_names_it(backend: str) -> None:
     said = survivor(_dies, backend)

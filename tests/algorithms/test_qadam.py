@@ -27,8 +27,9 @@ from tests.algorithms.controls import (
 from tests.algorithms.models import backward, ddp, exact_gradients, gradients, mean_of, net, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 BITS = [8, 1]
 WARM_UP = 3
 

@@ -260,6 +260,7 @@ def _one_of_a_mesh(here: Here) -> str:
     return refusal(lambda: _attached(model, name, replicate=mesh["replicate"]))
 
 
+@pytest.mark.gate
 def test_what_one_rank_of_a_mesh_refuses_reaches_those_that_share_no_group_with_it(four: Ranks) -> None:
     *others, own = four.run(_one_of_a_mesh)
     assert "'bitegrad'" in own
@@ -295,6 +296,7 @@ def _one_attaches(here: Here) -> str:
     return refusal(lambda: backward(here, model, 0))
 
 
+@pytest.mark.gate
 def test_a_rank_that_does_not_attach_is_not_waited_for() -> None:
     with Ranks(2) as ranks:
         said, _ = ranks.run(_one_attaches)

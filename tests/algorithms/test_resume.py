@@ -28,6 +28,8 @@ from tests.algorithms.models import backward, group_of, inside, net
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
 
+pytestmark = pytest.mark.gate
+
 _SAVED, _END = 5, 10  # steps
 _RATE = 0.05
 

@@ -22,8 +22,9 @@ from tests.algorithms.apart import Apart
 from tests.algorithms.models import WIDTH, backward, ddp, group_of, inside, net, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
+from tests.support.tiers import variants
 
-BACKENDS = ["bagua_net", "gloo"]
+BACKENDS = variants("bagua_net", nightly=["gloo"])
 RATE = 0.05
 
 

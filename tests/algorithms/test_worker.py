@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bagua_net.algorithms import _worker
+from tests.support.tiers import variants
 
 _ENDS_AT_ONCE = """
 import threading, time, torch
@@ -43,7 +44,11 @@ print(1.0)
 """
 
 
-@pytest.mark.parametrize("program", [_ENDS_AT_ONCE, _ENDS_BESIDE_ROUNDS], ids=["worker", "rounds"])
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "program",
+    variants(pytest.param(_ENDS_BESIDE_ROUNDS, id="rounds"), nightly=[pytest.param(_ENDS_AT_ONCE, id="worker")]),
+)
 def test_a_process_that_ends_at_once_is_not_aborted(program: str) -> None:
     """A thread that comes back from C++ while Python shuts down is ended there, which C++ does not survive."""
     command = [sys.executable, "-W", "ignore", "-c", program]

@@ -104,21 +104,15 @@ def test_the_table_has_no_cycles(tree: Tree) -> None:
     assert _cycles({folder: ends & set(tree.allowed()) for folder, ends in tree.allowed().items()}) == set()
 
 
-@pytest.mark.parametrize(
-    ("tree", "path"),
-    [
-        pytest.param(tree, path, id=str(path.relative_to(ROOT)))
-        for tree in TREES
-        for path in tree.sources()
-        if path.parent != tree.folder
-    ],
-)
-def test_a_file_includes_only_what_its_folder_may(tree: Tree, path: Path) -> None:
-    folder = path.relative_to(tree.folder).parts[0]
-    assert tree.violations(folder, _includes(path)) == []
-    roots = (tree.folder, PLUGIN.folder) if "bagua_net.h" in tree.allowed()[folder] else (tree.folder,)
-    missing = [each for each in _includes(path) if not any((root / each).is_file() for root in roots)]
-    assert missing == [], f"written from {tree}/"
+@each_tree
+def test_a_file_includes_only_what_its_folder_may(tree: Tree) -> None:
+    for path in tree.sources():
+        if path.parent != tree.folder:
+            folder = path.relative_to(tree.folder).parts[0]
+            assert tree.violations(folder, _includes(path)) == [], path
+            roots = (tree.folder, PLUGIN.folder) if "bagua_net.h" in tree.allowed()[folder] else (tree.folder,)
+            missing = [each for each in _includes(path) if not any((root / each).is_file() for root in roots)]
+            assert missing == [], f"{path}: written from {tree}/"
 
 
 @each_tree
@@ -136,18 +130,12 @@ def test_no_module_is_in_a_cycle(tree: Tree) -> None:
     assert _cycles(tree.modules()) == set()
 
 
-@pytest.mark.parametrize(
-    ("tree", "path"),
-    [
-        pytest.param(tree, path, id=str(path.relative_to(ROOT)))
-        for tree in TREES
-        for path in tree.sources()
-        if path.suffix == ".c" and path.with_suffix(".h").exists()
-    ],
-)
-def test_a_source_includes_its_own_header_first(tree: Tree, path: Path) -> None:
+@each_tree
+def test_a_source_includes_its_own_header_first(tree: Tree) -> None:
     """This shows that every header is self-contained."""
-    assert _includes(path)[:1] == [str(path.relative_to(tree.folder).with_suffix(".h"))]
+    for path in tree.sources():
+        if path.suffix == ".c" and path.with_suffix(".h").exists():
+            assert _includes(path)[:1] == [str(path.relative_to(tree.folder).with_suffix(".h"))], path
 
 
 def test_an_arrow_upwards_is_a_violation() -> None:

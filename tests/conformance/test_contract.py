@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import drivers
 from tests.support.drivers import SANITIZERS
+from tests.support.tiers import variants
 
 #: Scenario, and the lowest API version that has the behaviour.
 SCENARIOS = {
@@ -122,21 +123,28 @@ LATE_THREADS = {"fork_child_connects"}
 WITHOUT_DATA = {"questions"}
 
 
-def _rows(apis: tuple[int, ...]) -> list[tuple[str, int]]:
-    rows = [(name, api) for name, lowest in SCENARIOS.items() for api in apis if api >= lowest]
-    return [(name, api) for name, api in rows if api == max(apis) or name not in WITHOUT_DATA]
+#: Scenarios in which data moves.
+WITH_DATA = [name for name in SCENARIOS if name not in WITHOUT_DATA]
+NEWEST = 12
+
+
+def _rows(api: int) -> list[tuple[str, int]]:
+    return [(name, api) for name in SCENARIOS if SCENARIOS[name] <= api and (name in WITH_DATA or api == NEWEST)]
 
 
 def test_no_scenario_is_left_out() -> None:
     assert drivers.contract_list(drivers.build()) == SCENARIOS
 
 
-@pytest.mark.parametrize(("scenario", "api"), _rows((4, 6, 12)))
+@pytest.mark.parametrize(("scenario", "api"), variants(*_rows(NEWEST), gate=_rows(4), nightly=_rows(6)))
 def test_behaviour(scenario: str, api: int) -> None:
     drivers.contract(drivers.build(), api, scenario)
 
 
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in WITHOUT_DATA])
+@pytest.mark.parametrize(
+    "scenario",
+    variants(gate=["killed_while_sending"], nightly=[name for name in WITH_DATA if name != "killed_while_sending"]),
+)
 def test_behaviour_over_several_streams(scenario: str) -> None:
     """The loopback interface has one stream unless told otherwise."""
     settings = {
@@ -145,22 +153,23 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
         "BAGUA_NET_MIN_CHUNKSIZE": "4K",
         "BAGUA_NET_MAX_CHUNKSIZE": "64K",
     }
-    drivers.contract(drivers.build(), 12, scenario, settings)
+    drivers.contract(drivers.build(), NEWEST, scenario, settings)
 
 
 def _workers(threads: int, streams: int) -> dict[str, str]:
     return {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("threads", "streams"), [(1, 1), (4, 6)])
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in WITHOUT_DATA])
+@pytest.mark.parametrize("scenario", WITH_DATA)
 def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> None:
     """Threads of the library move the data instead of the caller's."""
-    drivers.contract(drivers.build(), 12, scenario, _workers(threads, streams))
+    drivers.contract(drivers.build(), NEWEST, scenario, _workers(threads, streams))
 
 
-@pytest.mark.parametrize(("streams", "threads"), [(1, 0), (6, 0), (6, 4)])
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ONLY_COPIED | WITHOUT_DATA])
+@pytest.mark.parametrize(("streams", "threads"), variants(gate=[(6, 4)], nightly=[(1, 0), (6, 0)]))
+@pytest.mark.parametrize("scenario", [name for name in WITH_DATA if name not in ONLY_COPIED])
 def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
     """On loopback the kernel uses the sender's memory until it delivers, and copies then."""
     settings = {
@@ -168,7 +177,7 @@ def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> 
         "BAGUA_NET_MIN_NSTREAMS": str(streams),
         "BAGUA_NET_THREADS": str(threads),
     }
-    drivers.contract(drivers.build(), 12, scenario, settings)
+    drivers.contract(drivers.build(), NEWEST, scenario, settings)
 
 
 @pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])
@@ -180,19 +189,20 @@ def test_traffic_class_as_each_version_hands_it_over(api: int, family: str) -> N
     drivers.contract(drivers.build(), api, "traffic_class", {"NCCL_SOCKET_FAMILY": family})
 
 
+@pytest.mark.nightly
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize(("scenario", "api"), [row for row in _rows((6, 12)) if row[0] not in TOO_LARGE])
+@pytest.mark.parametrize(("scenario", "api"), [row for row in _rows(6) + _rows(NEWEST) if row[0] not in TOO_LARGE])
 def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
     drivers.contract(drivers.build(sanitizer), api, scenario)
 
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("sanitizer", "threads"), [("address", 4), ("thread", 1), ("thread", 4)])
 @pytest.mark.parametrize(
-    "scenario", [name for name in SCENARIOS if name not in TOO_LARGE | LATE_THREADS | WITHOUT_DATA]
+    ("sanitizer", "threads"), variants(gate=[("address", 4), ("thread", 4)], nightly=[("thread", 1)])
 )
+@pytest.mark.parametrize("scenario", [name for name in WITH_DATA if name not in TOO_LARGE | LATE_THREADS])
 def test_sanitized_with_workers(scenario: str, sanitizer: str, threads: int) -> None:
-    drivers.contract(drivers.build(sanitizer), 12, scenario, _workers(threads, streams=2))
+    drivers.contract(drivers.build(sanitizer), NEWEST, scenario, _workers(threads, streams=2))

@@ -68,6 +68,7 @@ def get_all(here: Here, path: str, made: str, count: int) -> list[int]:
         return [cache.get(key, make) for key in range(count)]
 
 
+@pytest.mark.gate
 def test_processes_that_ask_at_once_get_what_one_of_them_makes(
     processes: Processes, path: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def indices(loader: DataLoader) -> list[int]:
     return found
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_workers_of_loaders_share_the_samples(path: Path, tmp_path: Path, method: str) -> None:
     log = tmp_path / "made"

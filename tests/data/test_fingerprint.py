@@ -167,6 +167,7 @@ def fingerprint_of_images(_: Here) -> str:
     return fingerprint(images())
 
 
+@pytest.mark.gate
 def test_a_fingerprint_is_the_same_in_every_process(processes: Processes) -> None:
     """Sets come in another order in each, objects are elsewhere, and what is random is other."""
     assert set(processes.run(fingerprint_of_images)) == {fingerprint(images())}
@@ -200,6 +201,7 @@ PARTS: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kind", PARTS)
 def test_parts_that_hide_in_objects_count(kind: str) -> None:
     part = PARTS[kind]

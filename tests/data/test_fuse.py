@@ -16,6 +16,7 @@ from bagua_net.optim import FlatOptimizer, _bucket, _fuse, fuse_optimizer
 from tests.data import optimizers
 from tests.data.optimizers import CountedAdam, Lion, TensorAdam, Written, network, train
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -373,7 +374,8 @@ def train_in_ddp(here: Here, fuse: bool, views: bool) -> list[list[float]]:
     return [parameter.flatten().tolist() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("views", [True, False], ids=["bucket-views", "own-gradients"])
+@pytest.mark.gate
+@pytest.mark.parametrize("views", variants(True, nightly=[False]), ids=["bucket-views", "own-gradients"])
 def test_ddp_trains_as_without(ranks: Ranks, views: bool) -> None:
     plain = ranks.run(train_in_ddp, False, views)
     flat = ranks.run(train_in_ddp, True, views)

@@ -21,6 +21,7 @@ from bagua_net.data import LoadBalancingDistributedBatchSampler, LoadBalancingDi
 from tests.data.balanced import COSTS, EPOCHS, at_most_40, threes
 from tests.support import programs
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -86,6 +87,7 @@ def test_the_steps_of_a_whole_epoch_are_its_end_where_its_last_batch_is_shorter(
     assert batches_in(loader) == whole  # the next epoch, from its beginning
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata, for each loader
 @WAYS
 @WORKERS
@@ -147,7 +149,8 @@ def seen_in_lightning(way: str, directory: Path) -> list[list[list[int]]]:
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("way", ["sampler", "batch_sampler"])
+@pytest.mark.gate
+@pytest.mark.parametrize("way", variants("sampler", nightly=["batch_sampler"]))
 def test_lightning_keeps_the_sampler(way: str, tmp_path: Path) -> None:
     """It replaces other samplers by its own, and tells the epoch."""
     for rank, seen in enumerate(seen_in_lightning(way, tmp_path)):
@@ -158,6 +161,7 @@ def test_lightning_keeps_the_sampler(way: str, tmp_path: Path) -> None:
         assert seen == expected
 
 
+@pytest.mark.nightly
 def test_lightning_reloads_a_loader_whose_length_changes(tmp_path: Path) -> None:
     """Of the same loader it would leave out what an epoch has more than the first one."""
     for rank, seen in enumerate(seen_in_lightning("reloaded", tmp_path)):

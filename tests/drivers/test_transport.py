@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support import drivers
 from tests.support.drivers import APIS, SANITIZERS
+from tests.support.tiers import variants
 
 MESSAGES = 2500
 CONNECTIONS = 4
@@ -31,18 +32,19 @@ def _ten_thousand(built: drivers.Build, api: int, procs: int, *options: object) 
     assert summary["api"] == api
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", variants(12, gate=[4, 8], nightly=[api for api in APIS if api not in (4, 8, 12)]))
 def test_two_processes(api: int) -> None:
     _ten_thousand(drivers.build(), api, 2, "--seed", api)
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.gate
+@pytest.mark.parametrize("api", variants(4, 8, 12, nightly=[api for api in APIS if api not in (4, 8, 12)]))
 def test_four_processes_that_post_more_and_unmap_early(api: int) -> None:
     """Receives are posted larger than the sends; buffers are unmapped between deregMr and close."""
     _ten_thousand(drivers.build(), api, 4, "--seed", 100 + api, "--posted-larger", "--unmap")
 
 
-@pytest.mark.parametrize("api", [5, 12])
+@pytest.mark.parametrize("api", variants(12, nightly=[5]))
 @pytest.mark.parametrize("order", ["random", "reverse"])
 def test_any_order_of_tests_with_the_whole_window_posted(api: int, order: str) -> None:
     summary = _drive(
@@ -51,7 +53,7 @@ def test_any_order_of_tests_with_the_whole_window_posted(api: int, order: str) -
     assert summary["messages"] == 4000
 
 
-@pytest.mark.parametrize("api", [4, 8, 12])
+@pytest.mark.parametrize("api", variants(12, gate=[4], nightly=[8]))
 def test_communicators_that_connect_while_others_move_data(api: int) -> None:
     """Three communicators with two threads each; all but each one's first connection open under load."""
     options = ["--communicators", 3, "--connections", 8, "--messages", 300, "--stagger", "--unmap"]
@@ -94,6 +96,7 @@ _HERE_AND_THERE = [
 ]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("here", "there"), _HERE_AND_THERE)
 def test_processes_that_are_configured_differently(here: dict[str, str], there: dict[str, str]) -> None:
     wraps = []
@@ -102,8 +105,9 @@ def test_processes_that_are_configured_differently(here: dict[str, str], there: 
     assert _drive(drivers.build(), "--messages", 500, *wraps)["messages"] == 2000
 
 
-@pytest.mark.parametrize("streams", [1, 2, 7, 16, 64])
-@pytest.mark.parametrize("api", [4, 12])
+@pytest.mark.gate
+@pytest.mark.parametrize("streams", variants(7, 64, nightly=[1, 2, 16]))
+@pytest.mark.parametrize("api", variants(12, nightly=[4]))
 def test_streams(api: int, streams: int) -> None:
     """Messages that are split over several streams, behind small ones that are not."""
     variables = {
@@ -116,8 +120,8 @@ def test_streams(api: int, streams: int) -> None:
     assert _drive(drivers.build(), "--api", api, *options, settings=variables)["messages"] == 1600
 
 
-@pytest.mark.parametrize("threads", [0, 1, 4, 16])
-@pytest.mark.parametrize("streams", [1, 5])
+@pytest.mark.parametrize("threads", variants(4, gate=[0], nightly=[1, 16]))
+@pytest.mark.parametrize("streams", variants(5, nightly=[1]))
 def test_workers(threads: int, streams: int) -> None:
     """Threads of the library move the data of several connections; some are small and stay with the caller."""
     variables = {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
@@ -137,8 +141,9 @@ def test_workers(threads: int, streams: int) -> None:
 _WITHOUT_COPIES = ["--sizes", "1000000,10,0,70000,4096", "--unmap", "--outstanding", 32, "--order", "random"]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("streams", [1, 5])
+@pytest.mark.gate
+@pytest.mark.parametrize("threads", variants(0, 2))
+@pytest.mark.parametrize("streams", variants(5, nightly=[1]))
 def test_without_copies(threads: int, streams: int) -> None:
     """Buffers are refilled as soon as a send is done."""
     variables = {"BAGUA_NET_ZEROCOPY": "1", "BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
@@ -149,7 +154,7 @@ def test_without_copies(threads: int, streams: int) -> None:
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("threads", [0, 4])
+@pytest.mark.parametrize("threads", variants(gate=[4], nightly=[0]))
 def test_sanitized_without_copies(threads: int, sanitizer: str) -> None:
     variables = {"BAGUA_NET_ZEROCOPY": "1", "BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": "3"}
     options = ["--procs", 3, "--connections", 6, "--messages", 100, *_WITHOUT_COPIES]
@@ -215,7 +220,7 @@ def test_streams_that_join_while_others_move_data(sanitizer: str) -> None:
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("api", [6, 12])
+@pytest.mark.parametrize("api", variants(gate=[12], nightly=[6]))
 class TestSanitized:
     def test_two_processes(self, api: int, sanitizer: str) -> None:
         _ten_thousand(drivers.build(sanitizer), api, 2, "--unmap")
@@ -234,7 +239,7 @@ class TestSanitized:
         summary = _drive(drivers.build(sanitizer), "--api", api, "--procs", 3, *options, settings=variables)
         assert summary["messages"] == 3 * 4 * 200
 
-    @pytest.mark.parametrize("threads", [1, 4])
+    @pytest.mark.parametrize("threads", variants(4, nightly=[1]))
     def test_workers(self, threads: int, api: int, sanitizer: str) -> None:
         options = [
             "--communicators",

@@ -8,6 +8,8 @@ import pytest
 from tests.gpu.gpu_jobs.job import Job
 from tests.gpu.gpu_jobs.places import Run
 
+pytestmark = pytest.mark.gate
+
 
 def test_a_captured_graph_can_be_replayed(run: Run) -> None:
     for report in run(Job("graph", 2)).reports:

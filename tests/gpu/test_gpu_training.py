@@ -8,6 +8,8 @@ import pytest
 from tests.gpu.gpu_jobs.job import Job
 from tests.gpu.gpu_jobs.places import Run
 
+pytestmark = pytest.mark.gate
+
 #: Relative, of a loss after eight steps in float32: the order of sums differs, and between CPU and GPU each product.
 TOLERANCE = 1e-3
 

@@ -12,6 +12,8 @@ import pytest
 from tests.nccl import faults, nccl_job, releases
 from tests.nccl.faults import INVALID_USAGE, NOTHING, REMOTE_ERROR, Finding, Place
 
+pytestmark = pytest.mark.gate
+
 #: An error arrives within a second; so much more is left to a busy machine.
 SECONDS = 20.0
 
@@ -48,6 +50,7 @@ def test_a_rank_is_killed(version: str, tmp_path: Path) -> None:
     _check_end(finding, version)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "settings", [{"BAGUA_NET_THREADS": "2", "BAGUA_NET_MIN_NSTREAMS": "4"}, {"BAGUA_NET_ZEROCOPY": "1"}]
 )

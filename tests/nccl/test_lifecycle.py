@@ -15,6 +15,8 @@ from bagua_net._activation import environment
 from bagua_net._native.plugin import plugin_path
 from tests.nccl import nccl_job, releases
 
+pytestmark = pytest.mark.gate
+
 _RANKS = 3
 #: The scenes of lifecycle_rank.py, and the first release that has the function.
 SCENES = {
@@ -83,6 +85,7 @@ def test_communicators(scene: str, ranks: tuple[str, Ranks]) -> None:
     assert playing.play(scene) == [0] * _RANKS
 
 
+@pytest.mark.nightly
 def test_ten_lives(ranks: tuple[str, Ranks]) -> None:
     version, playing = ranks
     for lives in playing.play("lives", times=10, abort=releases.aborts(version)):

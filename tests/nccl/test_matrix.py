@@ -33,6 +33,7 @@ from tests.nccl.matrix_cells import (
 )
 from tests.nccl.matrix_values import REDUCTIONS, SUM, TYPES
 from tests.nccl.releases import CHOSEN, NEWEST
+from tests.support.tiers import variants
 
 #: A first run downloads wheels, and the machine may be busy.
 pytestmark = pytest.mark.timeout(900)
@@ -52,17 +53,23 @@ def _check(row: matrix_jobs.Row) -> None:
 
 
 #: Three ranks only with the newest release, which saves a minute.
-_WHERE = [
-    *((version, nccl_job.BAGUA, size) for version in CHOSEN for size in (2, 3, 4) if size != 3 or version == NEWEST),
-    *((NEWEST, nccl_job.SOCKET, size) for size in (2, 3, 4)),
+_OVER_BAGUA = [
+    (version, nccl_job.BAGUA, size) for version in CHOSEN for size in (2, 3, 4) if size != 3 or version == NEWEST
 ]
+_OVER_SOCKETS = [(NEWEST, nccl_job.SOCKET, size) for size in (2, 3, 4)]
+#: The newest release and the oldest.
+_GATE = [(NEWEST, nccl_job.BAGUA, 3), (CHOSEN[0], nccl_job.BAGUA, 2)]
 
 
-@pytest.mark.parametrize(("version", "network", "size"), _WHERE)
+@pytest.mark.parametrize(
+    ("version", "network", "size"),
+    variants(gate=_GATE, nightly=[row for row in _OVER_BAGUA + _OVER_SOCKETS if row not in _GATE]),
+)
 def test_cells(version: str, network: str, size: int, tmp_path: Path) -> None:
     _check(matrix_jobs.run(version, network, size, QUICK, tmp_path))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("version", CHOSEN)
 def test_cells_of_many_ranks(version: str, tmp_path: Path) -> None:
     _check(matrix_jobs.run(version, nccl_job.BAGUA, _MANY, QUICK, tmp_path, settings=_OF_MANY))
@@ -79,6 +86,7 @@ def test_a_setting_has_every_operation_type_and_reduction() -> None:
                 assert any(cell.dtype == dtype for cell in cells)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", CHOSEN)
 def test_cells_that_are_left_out_do_not_exist(version: str, tmp_path: Path) -> None:
     """NCCL refuses them, or runs something else than was asked for."""
@@ -107,7 +115,8 @@ def test_a_difference_is_found(tmp_path: Path) -> None:
         job.finish()
 
 
-@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+@pytest.mark.gate
+@pytest.mark.parametrize("protocol", variants("LL128", nightly=["LL"]))
 def test_lines_of_small_messages(protocol: str, tmp_path: Path) -> None:
     """NCCL polls the flag behind a line's data while the plugin copies small messages, in the order of their bytes."""
     sizes = {"all_reduce": (60, 500, 1000), "all_gather": (60, 250), "broadcast": (250,)}
@@ -161,6 +170,7 @@ _SEQUENCES = st.lists(
 )
 
 
+@pytest.mark.gate
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(cells=_SEQUENCES)
 def test_any_sequence(cells: list[Cell], ranks: matrix_jobs.Ranks) -> None:

@@ -15,6 +15,8 @@ from tests.nccl import nccl_job, releases
 from tests.support import netns
 from tests.support.netns import Host
 
+pytestmark = pytest.mark.gate
+
 Hosts = tuple[Host, Host]
 
 #: Elements: one, a few slots of LL, more than one channel's, and many slices of many messages.

@@ -17,6 +17,7 @@ import pytest
 
 from tests.nccl import faults, nccl_job, releases
 from tests.support import drivers
+from tests.support.tiers import variants
 
 #: bnet_conn_new clears a connection's memory on the thread that connects; NCCL hands the connection to its progress
 #: thread by a variable that ThreadSanitizer does not see. The emulated GPU writes the payload of messages with
@@ -103,8 +104,8 @@ def _start(program: str, version: str, sanitized: Sanitized, settings: dict[str,
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("protocol", ["LL", "Simple"])
-@pytest.mark.parametrize("threads", ["0", "2"])
+@pytest.mark.parametrize("protocol", variants("Simple", nightly=["LL"]))
+@pytest.mark.parametrize("threads", variants("0", nightly=["2"]))
 @pytest.mark.parametrize("version", releases.FEW)
 def test_traffic(version: str, threads: str, protocol: str, sanitized: Sanitized) -> None:
     settings = {
@@ -133,6 +134,7 @@ def test_lives(version: str, sanitized: Sanitized) -> None:
     assert sanitized.reports() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("threads", ["0", "2"])
@@ -169,6 +171,7 @@ def _race(first: str, second: str) -> str:
     )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("text", "count"),
     [

@@ -269,6 +269,7 @@ def nccl() -> str:
     return str(nccl_wheels.library("2.30.7"))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("case", [case for case in CASES if case.like_nccl], ids=lambda case: case.what)
 def test_nccl_chooses_the_same(namespace: Namespace, nccl: str, case: Case) -> None:
     for link in case.links:

@@ -20,6 +20,9 @@ import pytest
 
 from tests.support import drivers, netns
 from tests.support.netns import Host
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 Hosts = tuple[Host, Host]
 Settings = Mapping[str, str]
@@ -111,7 +114,7 @@ def _cap_flows(host: Host, classes: int = 16, mbit: int = 100) -> None:
         netns.needs("cap flows by a hash", error)
 
 
-@pytest.mark.parametrize("tick_ms", [10, 10000])
+@pytest.mark.parametrize("tick_ms", variants(10, nightly=[10000]))
 def test_more_streams_under_flow_caps(tick_ms: int) -> None:
     """Streams are read as often, however seldom the control thread looks after connections that nobody polls."""
     settings = {"BAGUA_NET_CONTROL_TICK": str(tick_ms)}
@@ -138,12 +141,13 @@ def test_the_congestion_control_wins_over_the_routes() -> None:
             job.wait(lambda: hosts[0].congestion_controls() | hosts[1].congestion_controls() == {"reno"})
 
 
+@pytest.mark.nightly
 def test_one_stream_without_caps() -> None:
     with _two_hosts() as hosts, _job(hosts, messages=2000) as job:
         assert job.most_streams() == 1
 
 
-@pytest.mark.parametrize("limited", [0, 1], ids=["sender", "receiver"])
+@pytest.mark.parametrize("limited", variants(1, nightly=[0]), ids=["receiver", "sender"])
 def test_a_maximum_of_either_end(limited: int) -> None:
     settings: list[Settings] = [{}, {}]
     settings[limited] = {"BAGUA_NET_NSTREAMS": "2"}
@@ -168,6 +172,7 @@ def test_a_minimum_is_there_at_once() -> None:
             job.wait(lambda: job.streams() == (least, least))
 
 
+@pytest.mark.nightly
 def test_streams_that_carry_no_more_are_closed() -> None:
     """All flows share one class. Both ends close them while the connection goes on."""
     with _two_hosts() as hosts:
@@ -180,6 +185,7 @@ def test_streams_that_carry_no_more_are_closed() -> None:
             job.wait(lambda: job.descriptors() == alone and job.streams() == (1, 1))
 
 
+@pytest.mark.nightly
 def test_a_trial_whose_streams_get_no_answer_ends() -> None:
     """A firewall drops their SYNs. A stream that is needed would be tried for longer than the data lasts."""
     with _two_hosts() as hosts:

@@ -17,6 +17,9 @@ import pytest
 
 from tests.support import drivers, netns
 from tests.support.netns import CommandFailed, Host
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 _JOBS = 4
 _MBIT = 400
@@ -75,8 +78,8 @@ def _start(pair: tuple[Host, Host]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=drivers.environment({}), text=True, **pipes)
 
 
-@pytest.mark.parametrize("fair", [False, True], ids=["one queue", "fair queues"])
-@pytest.mark.parametrize("network", [_one_sender, _one_receiver], ids=["at the senders", "at the receivers"])
+@pytest.mark.parametrize("fair", variants(False, nightly=[True]), ids=["one queue", "fair queues"])
+@pytest.mark.parametrize("network", variants(_one_receiver, nightly=[_one_sender]))
 def test_streams_do_not_multiply(network, fair: bool) -> None:
     """A job that judges by its own share has 64 streams within some seconds. Here some are on trial, most have one."""
     with network(fair) as pairs:

@@ -21,6 +21,9 @@ import pytest
 
 from tests.support import drivers, netns
 from tests.support.netns import Host
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 _ADDRESSES = ("10.77.0.1", "10.77.0.2")
 _DEADLINE = 60
@@ -194,6 +197,7 @@ def test_a_partition(tmp_path: Path) -> None:
         _fails(receiver, 1)
 
 
+@pytest.mark.nightly
 def test_a_partition_while_sends_are_outstanding(tmp_path: Path) -> None:
     with _connected(tmp_path) as (sender, receiver):
         assert receiver.ask(f"post {_LARGE}") == "posted 1"
@@ -221,7 +225,7 @@ def _shut_window(sender: _End, receiver: _End) -> None:
     sender.until(lambda: "timer:(persist" in sender.host.socket_details())
 
 
-@pytest.mark.parametrize("peer_seconds", [_SHORT, 0], ids=["both probe", "only the sender probes"])
+@pytest.mark.parametrize("peer_seconds", variants(0, nightly=[_SHORT]), ids=["only the sender probes", "both probe"])
 def test_a_stopped_receiver_goes_on(tmp_path: Path, peer_seconds: int) -> None:
     """It is stopped for several times the keepalive's time while its window is shut."""
     with _connected(tmp_path, peer_seconds=peer_seconds, rcvbuf="64K") as (sender, receiver):
@@ -234,6 +238,7 @@ def test_a_stopped_receiver_goes_on(tmp_path: Path, peer_seconds: int) -> None:
         assert "broke" not in sender.log() + receiver.log()
 
 
+@pytest.mark.nightly
 def test_a_partition_behind_a_shut_window(tmp_path: Path) -> None:
     """The kernel's own probes of the window are far apart by then."""
     with _connected(tmp_path, rcvbuf="64K") as (sender, receiver):
@@ -246,6 +251,7 @@ def test_a_partition_behind_a_shut_window(tmp_path: Path) -> None:
         _fails(receiver, 1)
 
 
+@pytest.mark.nightly
 def test_without_a_limit_a_partition_ends(tmp_path: Path) -> None:
     """Of several times the limit that others have."""
     with _connected(tmp_path, 0) as (sender, receiver):

@@ -18,6 +18,9 @@ import pytest
 
 from tests.support import drivers, netns
 from tests.support.netns import Host
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 Hosts = tuple[Host, Host]
 
@@ -65,7 +68,7 @@ def _wait(ranks: list[subprocess.Popen[str]], until: Callable[[], bool]) -> None
         time.sleep(_POLL_S)
 
 
-@pytest.mark.parametrize("mbit", [10, 50])
+@pytest.mark.parametrize("mbit", variants(10, nightly=[50]))
 def test_a_stream_in_a_slow_class_is_left(mbit: int) -> None:
     """The first stream gets a slow class while data moves; later streams do not."""
     with _two_hosts() as hosts, _allreduce(hosts, "16K") as ranks:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import drivers, netns
 from tests.support.netns import Host
+from tests.support.tiers import variants
 
 V4 = ("10.77.0.1/24", "10.77.0.2/24")
 V6 = ("fd77::1/64", "fd77::2/64")
@@ -64,7 +65,7 @@ def _log(
     return subprocess.run(command, env=drivers.environment({}), capture_output=True, text=True, timeout=80)
 
 
-@pytest.mark.parametrize("api", [4, 8, 12])
+@pytest.mark.parametrize("api", variants(12, gate=[4], nightly=[8]))
 @pytest.mark.parametrize("addresses", [V4, V6, LINK_LOCAL], ids=["ipv4", "ipv6", "link-local"])
 def test_addresses(api: int, addresses: tuple[str, str]) -> None:
     with netns.two_hosts() as hosts:
@@ -153,8 +154,9 @@ def test_packets_carry_the_traffic_class(addresses: tuple[str, str], header: str
             assert large_others == 0
 
 
-@pytest.mark.parametrize("silence", ["dropped", "nobody"])
-@pytest.mark.parametrize("limit", [3, 14], ids=["3s", "14s"])
+@pytest.mark.gate
+@pytest.mark.parametrize("silence", variants("dropped", nightly=["nobody"]))
+@pytest.mark.parametrize("limit", variants(3, nightly=[14]), ids=["3s", "14s"])
 def test_no_answer(silence: str, limit: int) -> None:
     """The kernel may give up earlier, by its own timeout or as no host has the address; the library goes on until its
     own limit, as the warning says. How long that is, is shown by test_connecting.c."""
@@ -174,7 +176,8 @@ def test_no_answer(silence: str, limit: int) -> None:
     assert all("BAGUA_NET_CONNECT_TIMEOUT" in line for line in warnings)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.gate
+@pytest.mark.parametrize("seed", variants(1, nightly=[2]))
 @pytest.mark.parametrize("mbits", [[1000] * 8, [1000, 1000, 500, 200, 100, 50]], ids=["equal", "unequal"])
 def test_capped_flows(mbits: list[int], seed: int) -> None:
     """Streams of one connection with very different rates."""
@@ -191,7 +194,8 @@ def test_capped_flows(mbits: list[int], seed: int) -> None:
         assert all(sum(carried > 0 for carried in host.capped_bytes("link0")) > 1 for host in hosts)
 
 
-@pytest.mark.parametrize("per_mille", [5, 20])
+@pytest.mark.gate
+@pytest.mark.parametrize("per_mille", variants(20, nightly=[5]))
 @pytest.mark.parametrize("streams", [1, 6])
 def test_random_loss(per_mille: int, streams: int) -> None:
     with netns.two_hosts() as hosts:

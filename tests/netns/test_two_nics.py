@@ -17,6 +17,9 @@ import pytest
 from tests.support import drivers, netns
 from tests.support.drivers import SANITIZERS
 from tests.support.netns import Host
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 Hosts = tuple[Host, Host]
 
@@ -80,10 +83,15 @@ def _run(
     return json.loads(done.stdout), done.stderr
 
 
+#: BAGUA_NET_BOND of either end.
+_PAIRS = variants(
+    pytest.param(("1", "0")),
+    nightly=[pytest.param(pair) for pair in (("0", "1"), ("link0,link1", "1"), ("1", "link1,link2"))],
+)
 LARGE = ("--messages", 60, "--sizes", "4194304,3000001,0,70000")
 
 
-@pytest.mark.parametrize("bond", ["1", "link0,link1", "link1,link0"])
+@pytest.mark.parametrize("bond", variants("1", nightly=["link0,link1", "link1,link0"]))
 def test_bond_uses_both(bond: str) -> None:
     with _two_networks() as hosts:
         summary, log = _run(hosts, *LARGE, bonds=(bond, bond))
@@ -126,7 +134,7 @@ def test_an_interface_that_is_down_is_left_out_with_a_line() -> None:
     assert all("link1 (down" in line for line in lines)
 
 
-@pytest.mark.parametrize("bonds", [("1", "0"), ("0", "1"), ("link0,link1", "1"), ("1", "link1,link2")])
+@pytest.mark.parametrize("bonds", _PAIRS)
 def test_ends_with_different_numbers_of_interfaces(bonds: tuple[str, str]) -> None:
     """Where one end has one address, all interfaces of the other end connect to it."""
     with netns.two_hosts(links=3) as hosts:
@@ -139,7 +147,7 @@ def test_ends_with_different_numbers_of_interfaces(bonds: tuple[str, str]) -> No
             assert all(host.sent_bytes(f"link{link}") > A_PART for link in used)
 
 
-@pytest.mark.parametrize("without", ["link0", "link1"])
+@pytest.mark.parametrize("without", variants("link0", nightly=["link1"]))
 def test_a_pair_without_a_way_is_skipped(without: str) -> None:
     """Also where it is the first stream's interface; only the first connection has to find out."""
     with _two_networks() as hosts:
@@ -186,7 +194,7 @@ def test_as_few_streams_as_either_end_is_told(told: int) -> None:
         assert hosts[0].sent_bytes("link1") < HANDSHAKES
 
 
-@pytest.mark.parametrize("api", [9, 10, 11, 12])
+@pytest.mark.parametrize("api", variants(12, nightly=[9, 10, 11]))
 def test_devices_that_nccl_merges(api: int) -> None:
     with _two_networks() as hosts:
         summary, log = _run(hosts, *LARGE, "--merge", 2, "--communicators", 2, bonds=("0", "0"), api=api, on_pci=True)

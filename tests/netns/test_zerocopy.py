@@ -15,6 +15,8 @@ import pytest
 from tests.support import drivers, netns
 from tests.support.netns import Host
 
+pytestmark = pytest.mark.gate
+
 _CONNECTIONS = 4
 _MESSAGES = 300
 

@@ -18,6 +18,9 @@ import bagua_net
 from bagua_net._bench.workload.ops import OPS
 from tests.package.bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
 from tests.support import nccl_wheels
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 # 4 B is done at once; 16 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
 ENDLESS = ["--transport", "bagua", "--max", "16M", "--factor", "4194304", "--warmup", "20000", "--iters", "20"]
@@ -28,7 +31,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 # ---- measuring ----
 
 
-EVERY = [(op, ranks) for op in OPS for ranks in ("2", "3")]
+EVERY = variants(*((op, "3") for op in OPS), nightly=[(op, "2") for op in OPS])
 
 
 @pytest.mark.parametrize(("op", "ranks"), EVERY)
@@ -79,6 +82,7 @@ def test_every_type_and_reduction_is_right(tmp_path: Path, dtype: str, redop: st
     results(tmp_path, *options, "--min", "5", "--max", "500K", "--factor", "100", *QUICK)
 
 
+@pytest.mark.quick
 def test_the_table_has_nccl_tests_columns_and_ends_with_what_was_measured() -> None:
     run = bench("--transport", "bagua", "--min", "4K", "--max", "4K", *QUICK)
     assert run.returncode == 0, run.stderr
@@ -94,7 +98,7 @@ def test_the_table_has_nccl_tests_columns_and_ends_with_what_was_measured() -> N
     assert last[-1].startswith("# bagua: 4 KiB in ")
 
 
-@pytest.mark.parametrize("version", ["2.21.5", "2.30.7"])
+@pytest.mark.parametrize("version", variants("2.30.7", nightly=["2.21.5"]))
 def test_nccl_s_own_sockets_take_turns_with_ours(tmp_path: Path, version: str) -> None:
     library = nccl_wheels.library(version)
     options = ["--transport", "bagua,nccl-socket", "--max", "1M", "--factor", "512", "--iters", "2"]
@@ -119,7 +123,7 @@ def test_an_nccl_that_is_too_old_to_compare_says_so(tmp_path: Path) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("op", ["allreduce", "reduce_scatter", "sendrecv"])
+@pytest.mark.parametrize("op", variants("allreduce", nightly=["reduce_scatter", "sendrecv"]))
 def test_gloo_takes_turns_with_ours(tmp_path: Path, op: str) -> None:
     record = results(tmp_path, "--transport", "bagua,gloo", "--op", op, "--min", "64K", "--max", "64K", *QUICK)
     assert [row["transport"] for row in record["results"]] == ["bagua", "gloo"]
@@ -159,6 +163,7 @@ def test_only_an_allreduce_of_float32_is_compressed() -> None:
         assert "bagua+u8 cannot be measured: only an allreduce of float32, sum or avg, can be compressed" in run.stderr
 
 
+@pytest.mark.quick
 def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
     record = results(
         tmp_path, "--model", "resnet50", "--dtype", "float16", "--transport", "bagua", "--iters", "1", "--rounds", "1"
@@ -220,6 +225,7 @@ def test_more_ranks_than_cores_are_minded_before_the_figures() -> None:
 # ---- several invocations ----
 
 
+@pytest.mark.quick
 def test_invocations_meet_at_a_rendezvous() -> None:
     common = ["--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo", "--transport", "bagua"]
     other = start(*common, "--rank", "1", "--max", "1K", *QUICK)
@@ -290,6 +296,7 @@ def test_wrong_usage_ends_with_status_2_and_the_reason(arguments: list[str], rea
     assert reason in run.stderr
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -357,6 +364,7 @@ if '"rank": 1' in " ".join(sys.orig_argv):
 """
 
 
+@pytest.mark.quick
 def test_a_wrong_result_is_counted_and_ends_with_status_1(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SABOTAGE)
     root = Path(bagua_net.__file__).parents[1]
@@ -387,7 +395,7 @@ def test_a_rank_that_stands_still_ends_the_run() -> None:
         assert "rank 0 ended with exit code" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", variants(signal.SIGKILL, nightly=[signal.SIGINT, signal.SIGTERM]))
 def test_no_process_outlives_the_command(number: signal.Signals) -> None:
     with endless(*ENDLESS) as (process, ranks):
         pidfds = [os.pidfd_open(pid) for pid in ranks.values()]

@@ -16,6 +16,9 @@ from bagua_net._native.plugin import plugin_path
 from tests.package import nccl_here
 from tests.package.bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
 from tests.support import nccl_wheels
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 BOTH = ["nccl+bagua", "nccl"]
 # 4 B is done at once; 64 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
@@ -36,7 +39,7 @@ def says(record: dict[str, object], name: str) -> list[str]:
 # ---- measuring ----
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", variants("reduce_scatter", nightly=[op for op in OPS if op != "reduce_scatter"]))
 def test_every_operation_is_right_over_both_networks(tmp_path: Path, op: str) -> None:
     options = [*nccl(), "--op", op, "--ranks", "3", "--min", "12", "--max", "100K", "--factor", "90", *QUICK]
     record = results(tmp_path, *options)
@@ -48,23 +51,26 @@ def test_every_operation_is_right_over_both_networks(tmp_path: Path, op: str) ->
 
 @pytest.mark.parametrize(
     ("dtype", "redop", "ranks"),
-    [
-        ("float32", "prod", "3"),
-        ("float32", "avg", "4"),
-        ("int8", "avg", "3"),
-        ("uint8", "sum", "2"),
-        ("int32", "prod", "2"),
-        ("int64", "max", "2"),
-        ("float16", "avg", "2"),
+    variants(
         ("bfloat16", "sum", "3"),
-        ("float64", "min", "2"),
-    ],
+        nightly=[
+            ("float32", "prod", "3"),
+            ("float32", "avg", "4"),
+            ("int8", "avg", "3"),
+            ("uint8", "sum", "2"),
+            ("int32", "prod", "2"),
+            ("int64", "max", "2"),
+            ("float16", "avg", "2"),
+            ("float64", "min", "2"),
+        ],
+    ),
 )
 def test_every_type_and_reduction_is_right(tmp_path: Path, dtype: str, redop: str, ranks: str) -> None:
     options = [*nccl(), "--ranks", ranks, "--dtype", dtype, "--redop", redop, "--transport", "nccl+bagua"]
     results(tmp_path, *options, "--min", "5", "--max", "500K", "--factor", "100", *QUICK)
 
 
+@pytest.mark.quick
 def test_the_output_says_what_it_is_and_what_nccl_chose() -> None:
     run = bench(*nccl(), "--min", "64", "--max", "1M", "--factor", "16384", *QUICK)
     assert (run.returncode, run.stderr) == (0, ""), run.stdout
@@ -98,7 +104,7 @@ def test_releases_that_take_a_plugin_by_name_and_by_path(tmp_path: Path, version
     assert says(record, "nccl+bagua")[0] == "Using network BaguaNet"
 
 
-@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+@pytest.mark.parametrize("version", variants("2.30.7", nightly=["2.18.3"]))
 def test_another_plugin_is_a_third_network(tmp_path: Path, version: str) -> None:
     other = shutil.copyfile(plugin_path(), tmp_path / "libnccl-net-mine.so")
     options = ["--nccl", str(nccl_wheels.library(version)), "--net-plugin", str(other), "--max", "4", *QUICK]
@@ -124,6 +130,7 @@ def test_auto_is_the_library_that_a_job_would_use_and_needs_no_value(tmp_path: P
     assert record["transports"] == {"nccl": f"NCCL {version} with its own Socket network"}
 
 
+@pytest.mark.nightly
 def test_nccl_s_log_stays_where_the_user_wants_it(tmp_path: Path) -> None:
     options = [*nccl(), "--max", "4", *QUICK]
     record = results(tmp_path, *options, NCCL_DEBUG="WARN")
@@ -224,6 +231,7 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     assert "BAGUA_NET_BENCH_LIBNCCL=/nowhere/libnccl.so.2: no such file" in line
 
 
+@pytest.mark.quick
 def test_a_machine_without_nccl_is_told_how_to_get_one(tmp_path: Path) -> None:
     """A package of that name, without a library, hides the installed one."""
     for package in (tmp_path / "nvidia", tmp_path / "nvidia" / "nccl"):
@@ -236,6 +244,7 @@ def test_a_machine_without_nccl_is_told_how_to_get_one(tmp_path: Path) -> None:
     assert "pip install --no-deps nvidia-nccl-cu12" in line
 
 
+@pytest.mark.nightly
 def test_variables_of_the_job_that_would_confuse_nccl_here_do_not(tmp_path: Path) -> None:
     job = {"NCCL_HOSTID": "the-same-for-all", "NCCL_COMM_BLOCKING": "0", "NCCL_CUMEM_ENABLE": ""}
     assert {row["wrong"] for row in results(tmp_path, *nccl(), "--max", "4", *QUICK, **job)["results"]} == {0}
@@ -281,6 +290,7 @@ def test_a_network_that_cannot_start_is_an_error_in_nccl_s_and_its_own_words() -
 # ---- faults ----
 
 
+@pytest.mark.nightly
 def test_another_plugin_that_fails_is_not_blamed_for_an_older_warning(tmp_path: Path) -> None:
     """2.32 warns of RMA in every initialization."""
     other = nccl_here.build(tmp_path, "failing")
@@ -312,6 +322,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_network_and_signal() -> Non
         assert ended(others)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_stands_still_ends_the_run() -> None:
     """Long enough for a busy machine to start."""
     options = [*nccl(), *ENDLESS, "--timeout", "15", "--transport", "nccl+bagua"]
@@ -323,6 +334,7 @@ def test_a_rank_that_stands_still_ends_the_run() -> None:
         assert len(err.splitlines()) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_each_rank_has_processors_of_its_own() -> None:
     with endless(*nccl(), *ENDLESS, "--transport", "nccl") as (_, ranks):
@@ -331,6 +343,7 @@ def test_each_rank_has_processors_of_its_own() -> None:
     assert not theirs[0] & theirs[1]
 
 
+@pytest.mark.nightly
 def test_the_library_is_not_loaded_by_the_process_that_asked() -> None:
     with endless(*nccl(), *ENDLESS, "--transport", "nccl") as (process, ranks):
         assert "libnccl.so" not in Path(f"/proc/{process.pid}/maps").read_text()

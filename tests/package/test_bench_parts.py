@@ -110,6 +110,7 @@ REDUCE = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("nranks", [1, 2, 3, 7, 16, elements.MAX_RANKS])
 @pytest.mark.parametrize("redop", elements.REDUCTIONS)
 @pytest.mark.parametrize("dtype", elements.TYPES)

@@ -20,6 +20,7 @@ import bagua_net
 from bagua_net._activation import launchers
 from tests.package.sandbox import Sandbox
 from tests.support import nccl_wheels
+from tests.support.tiers import variants
 
 LIBRARY = str(bagua_net.plugin_path())
 NASTY = {
@@ -131,6 +132,7 @@ def test_system_points_at_a_copy_that_every_user_can_read(sandbox: Sandbox) -> N
     assert sandbox.files() == untouched
 
 
+@pytest.mark.gate
 def test_the_copy_stays_while_another_file_names_it(sandbox: Sandbox) -> None:
     conf = sandbox.root / "job.conf"
     sandbox.run("enable", "--conf", str(conf))
@@ -197,6 +199,7 @@ def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -
     assert "not in effect here: NCCL_NET=Socket (environment)" in done.stderr
 
 
+@pytest.mark.gate
 def test_enable_says_when_another_file_stands_in_for_this_one(sandbox: Sandbox) -> None:
     conf = sandbox.root / "cluster.conf"
     for arguments in (["enable", "--dry-run"], ["enable"]):
@@ -229,6 +232,7 @@ def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
 # ---- print ----
 
 
+@pytest.mark.gate
 def test_every_form_names_the_library(sandbox: Sandbox) -> None:
     for form in launchers.FORMS:
         done = sandbox.run("enable", "--print", form, BAGUA_NET_NSTREAMS="8")
@@ -385,7 +389,7 @@ def test_status_knows_that_an_old_nccl_takes_no_path(sandbox: Sandbox) -> None:
     assert sandbox.run("run", sys.executable, "-m", "bagua_net", "status", **settings).returncode == 0
 
 
-@pytest.mark.parametrize(("version", "home"), [("2.21.5", 1), ("2.30.7", 0)])
+@pytest.mark.parametrize(("version", "home"), variants(("2.30.7", 0), gate=[("2.21.5", 1)]))
 def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: str, home: int) -> None:
     settings = sandbox.with_nccl(nccl_wheels.library(version))
     sandbox.run("enable", **settings)
@@ -462,6 +466,7 @@ def test_status_says_off_that_a_process_loaded_it_all_the_same(sandbox: Sandbox)
     assert "…" in line
 
 
+@pytest.mark.gate
 def test_status_is_off_where_the_plugin_would_refuse_a_value(sandbox: Sandbox) -> None:
     sandbox.run("enable")
     assert sandbox.run("status").returncode == 0
@@ -471,6 +476,7 @@ def test_status_is_off_where_the_plugin_would_refuse_a_value(sandbox: Sandbox) -
     assert json.loads(sandbox.run("status", "--json", BAGUA_NET_NSTREAMS="999").stdout)["on"] is False
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("command", [["status"], ["run", "--", "true"]])
 def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: Sandbox, command: list[str]) -> None:
     sandbox.run("enable")
@@ -482,6 +488,7 @@ def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: 
     assert missing.returncode == 0, "the job may run on other machines"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("command", [[], ["run"], ["status"], ["bench"]])
 def test_help_by_its_short_name(sandbox: Sandbox, command: list[str]) -> None:
     short = sandbox.run(*command, "-h")
@@ -489,6 +496,7 @@ def test_help_by_its_short_name(sandbox: Sandbox, command: list[str]) -> None:
     assert short.stdout == sandbox.run(*command, "--help").stdout
 
 
+@pytest.mark.gate
 def test_status_shows_the_processes_of_others_only_when_asked(sandbox: Sandbox) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to have a process of another user's")
@@ -539,6 +547,7 @@ def test_params_takes_the_files_that_nccl_reads_after_the_environment(sandbox: S
     assert parameter(sandbox, NSTREAMS, NCCL_CONF_FILE=other)["layer"] == str(sandbox.system_conf)
 
 
+@pytest.mark.gate
 def test_a_bad_value_in_a_file_is_refused_with_the_file(sandbox: Sandbox) -> None:
     sandbox.confs[0].write_text("BAGUA_NET_NSTREAMS=999\n")
     said = f"bagua-net: {sandbox.confs[0]}: {REFUSED}\n"
@@ -554,6 +563,7 @@ def test_run_refuses_a_bad_value_before_it_starts(sandbox: Sandbox) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"bagua-net: {REFUSED}\n")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("arguments", [["params"], ["params", "--json"], ["status"], ["run", "--", "true"]])
 def test_a_name_that_nobody_reads_is_pointed_out(sandbox: Sandbox, arguments: list[str]) -> None:
     expected = sandbox.run(*arguments)

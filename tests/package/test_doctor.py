@@ -101,7 +101,7 @@ def test_a_path_that_is_too_long(sandbox: Sandbox) -> None:
     assert checks["path length"]["verdict"] == "fail"
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_the_nccl_and_what_it_takes(sandbox: Sandbox, version: str) -> None:
     _, checks = diagnose(sandbox, **sandbox.with_nccl(nccl_wheels.library(version)))
     assert version in checks["NCCL"]["fact"]
@@ -164,6 +164,7 @@ def test_what_the_port_range_does_not_cover(sandbox: Sandbox) -> None:
     assert checks["NCCL's ports"]["fact"].startswith(f"any of {low}-{high}: NCCL's bootstrap listens there whatever")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("value", "version", "verdict", "part"),
     [
@@ -226,6 +227,7 @@ def test_kernel_settings_in_a_namespace_of_their_own() -> None:
     assert found["tcp_wmem"][1] == 'sysctl -w net.ipv4.tcp_wmem="4096 16384 4194304"'
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["BAGUA_NET_SNDBUF", "BAGUA_NET_RCVBUF"])
 @pytest.mark.parametrize(("value", "verdict"), [("65535", "warn"), ("8K", "warn"), ("64K", "ok"), ("1M", "ok")])
 def test_a_buffer_that_tcp_cannot_work_with(sandbox: Sandbox, name: str, value: str, verdict: str) -> None:

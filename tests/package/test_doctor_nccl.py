@@ -17,6 +17,8 @@ from tests.package import nccl_here
 from tests.package.sandbox import Sandbox
 from tests.support import nccl_wheels
 
+pytestmark = pytest.mark.gate
+
 Finding = dict[str, str]
 
 
@@ -34,6 +36,7 @@ def named(library: Path) -> list[str]:
     return ["--nccl", str(library)]
 
 
+@pytest.mark.quick
 def test_a_job_that_works_names_every_step_and_the_network(sandbox: Sandbox) -> None:
     library = nccl_here.library()
     status, found = diagnose(sandbox, *named(library))
@@ -48,7 +51,7 @@ def test_without_the_option_there_is_no_job(sandbox: Sandbox) -> None:
     assert diagnose(sandbox) == (0, {})
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_the_library_of_a_job_here_needs_no_name(sandbox: Sandbox, version: str) -> None:
     status, found = diagnose(sandbox, "--nccl", **sandbox.with_nccl(nccl_wheels.library(version)))
     assert (status, tuple(found)) == (0, STEPS)

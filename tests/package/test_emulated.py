@@ -118,7 +118,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_the_functions_of_nccl_between_two_ranks(version: str) -> None:
     library = nccl_wheels.library(version)
     read, write = os.pipe()

@@ -130,7 +130,7 @@ def test_no_log_says_nothing(tmp_path: Path) -> None:
     assert nccl_log.read(tmp_path / "missing") == nccl_log.parse("")
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_real_nccl_names_the_plugin_so(version: str) -> None:
     _, log = test_loader.choose(version, "bagua", test_loader.library())
     assert " by net API v" in nccl_log.parse(log).plugin, log
@@ -170,6 +170,7 @@ def _children() -> set[str]:
     return {pid for tasks in Path("/proc/self/task").glob("*/children") for pid in tasks.read_text().split()}
 
 
+@pytest.mark.gate
 @needs_torch
 def test_a_rank_that_fails_is_heard_and_none_is_left(tmp_path: Path) -> None:
     before = _children()
@@ -308,6 +309,7 @@ def test_the_script_says_how_to_use_it(words: tuple[str, ...]) -> None:
     assert "run.sh OUT [--minutes N]" in done.stderr
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_the_script_on_a_bare_machine_without_a_gpu(tree: Path, tmp_path: Path) -> None:
     """It builds, and reports what it cannot do and why. It does not need cffi, typer and rich."""
@@ -327,6 +329,7 @@ def test_the_script_on_a_bare_machine_without_a_gpu(tree: Path, tmp_path: Path) 
     assert len(list(out.iterdir())) <= 8
 
 
+@pytest.mark.nightly
 @needs_torch
 @pytest.mark.parametrize("lacking", [(), ("pytest",)], ids=["pytest", "no-pytest"])
 def test_the_script_keeps_what_came_of_each_job(tree: Path, tmp_path: Path, lacking: tuple[str, ...]) -> None:
@@ -343,6 +346,7 @@ def test_the_script_keeps_what_came_of_each_job(tree: Path, tmp_path: Path, lack
     assert ("::test_" in log) == (not lacking)
 
 
+@pytest.mark.gate
 def test_the_script_leaves_tables_and_figures(tree: Path, tmp_path: Path) -> None:
     """On host memory, where only the transports are compared."""
     nccl = nccl_wheels.library("2.30.7")

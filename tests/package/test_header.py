@@ -11,6 +11,8 @@ import pytest
 
 import bagua_net
 
+pytestmark = pytest.mark.gate
+
 PROGRAM = """
 #include <cstdio>
 #include "bagua_net.h"

@@ -18,6 +18,7 @@ import pytest
 from tests.package import nccl_loader
 from tests.package.sandbox import Sandbox
 from tests.support import nccl_wheels
+from tests.support.tiers import variants
 
 #: Each launcher's arguments for one process that is not a Python script; the worker's command follows.
 LAUNCHERS = {
@@ -61,7 +62,8 @@ def _choice(sandbox: Sandbox, version: str, *launcher: str) -> str:
     return nccl_loader.found(done.stdout)
 
 
-@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+@pytest.mark.gate
+@pytest.mark.parametrize("version", variants("2.30.7", gate=["2.18.3"]))
 @pytest.mark.parametrize("package", LAUNCHERS)
 def test_launchers_of_today(sandbox: Sandbox, package: str, version: str) -> None:
     spec = importlib.util.find_spec(package)
@@ -70,12 +72,12 @@ def test_launchers_of_today(sandbox: Sandbox, package: str, version: str) -> Non
     assert "chose BaguaNet 0 1" in _choice(sandbox, version, sys.executable, *LAUNCHERS[package])
 
 
-@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+@pytest.mark.parametrize("version", variants("2.30.7", gate=["2.18.3"]))
 def test_what_horovod_takes_to_other_hosts(sandbox: Sandbox, version: str) -> None:
     assert "chose BaguaNet 0 1" in _choice(sandbox, version, sys.executable, "-c", HOROVOD)
 
 
-@pytest.mark.parametrize("version", ["2.18.3", "2.30.7"])
+@pytest.mark.parametrize("version", variants("2.30.7", gate=["2.18.3"]))
 def test_the_library_that_bagua_puts_into_the_library_path(sandbox: Sandbox, version: str, tmp_path: Path) -> None:
     """``--enable_bagua_net`` puts the directory of its libnccl-net.so first, NCCL's default plugin."""
     (tmp_path / "libnccl-net.so").write_bytes(b"whoever opens this fails")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.package import nccl_loader
 from tests.support import drivers, nccl_wheels
+from tests.support.tiers import variants
 
 SECONDS = 60
 
@@ -27,7 +28,7 @@ def library() -> str:
     return str(drivers.build().library)
 
 
-@pytest.mark.parametrize("version", ["2.21.5", "2.30.7"])
+@pytest.mark.parametrize("version", variants("2.30.7", gate=["2.21.5"]))
 @pytest.mark.parametrize("named", [True, False])
 def test_by_its_path(version: str, named: bool) -> None:
     """With NCCL_NET and without: an external network comes before NCCL's own."""
@@ -39,7 +40,7 @@ def test_by_its_path(version: str, named: bool) -> None:
     assert "Using network Socket" not in log
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_preloaded_and_by_its_short_name(version: str) -> None:
     """The only way up to 2.20, which takes no path: a loaded library has the SONAME that NCCL asks for."""
     found, log = choose(version, "bagua", library(), NCCL_NET="BaguaNet")
@@ -53,14 +54,14 @@ def test_by_the_library_path(version: str) -> None:
     assert "chose BaguaNet 0 1" in found, log
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_the_log_says_what_was_loaded(version: str) -> None:
     _, log = choose(version, "bagua", library())
     assert "BaguaNet" in log, log
     assert "NET/BaguaNet" in log, log
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_a_missing_library_is_an_error_where_the_network_is_named(version: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "libnccl-net-bagua.so")
     found, log = choose(version, missing, NCCL_NET="BaguaNet")
@@ -68,7 +69,7 @@ def test_a_missing_library_is_an_error_where_the_network_is_named(version: str, 
     assert "chose" not in found, log
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_a_library_that_cannot_start_is_an_error_where_the_network_is_named(version: str) -> None:
     found, log = choose(version, "bagua", library(), NCCL_NET="BaguaNet", BAGUA_NET_NSTREAMS="many")
     assert "chose" not in found, log
@@ -76,7 +77,7 @@ def test_a_library_that_cannot_start_is_an_error_where_the_network_is_named(vers
     assert "BAGUA_NET_NSTREAMS" in log, log
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_without_the_plugin_nccl_keeps_its_own(version: str) -> None:
     """Shows that the tests above would notice another choice."""
     found, log = choose(version, "" if version == "2.18.3" else "nothing-of-that-name")

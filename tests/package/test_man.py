@@ -22,6 +22,7 @@ def test_the_page_is_what_the_command_line_generates() -> None:
     assert done.stdout == PAGE.read_text(), "write it again: python3 docs/man.py >docs/bagua-net.1"
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
 def test_groff_formats_it_without_a_warning() -> None:
     command = ["groff", "-man", "-Tascii", "-ww", "-z", str(PAGE)]

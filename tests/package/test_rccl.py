@@ -18,6 +18,8 @@ import pytest
 import bagua_net
 from tests.package.sandbox import Sandbox
 
+pytestmark = pytest.mark.gate
+
 _SOURCE = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
 _NOT_PYTHONS = {"torch": "torch/lib/librccl.so", "rocm": "rocm/lib/librccl.so.1", "system": "lib/librccl.so.1"}
 
@@ -64,6 +66,7 @@ def test_enable_finds_it_and_disable_undoes_exactly_that(sandbox: Sandbox, compi
     assert sandbox.files() == before
 
 
+@pytest.mark.quick
 def test_without_one_nothing_is_said_of_it(sandbox: Sandbox) -> None:
     assert "rccl" not in sandbox.run("enable").stderr
     assert not any(conf.exists() for conf in rccl_confs(sandbox))
@@ -173,6 +176,7 @@ def test_an_old_one_beside_the_nccl_of_the_job_gets_no_file(sandbox: Sandbox, co
     assert (refused.returncode, "RCCL 2.20.5" in refused.stderr) == (1, True)
 
 
+@pytest.mark.quick
 def test_run_names_the_library_by_its_path(sandbox: Sandbox, compiler: str) -> None:
     variables = rccl(sandbox, compiler, "torch", 22105)
     done = sandbox.run("run", "--", "sh", "-c", 'echo "$NCCL_NET_PLUGIN"', **variables)

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import bagua_net
 from bagua_net._activation import environment
 from bagua_net._nccl import discovery
 from tests.package import rccl_package
 from tests.package.sandbox import Sandbox
+
+pytestmark = pytest.mark.gate
 
 #: RCCL 2.13.4, of ROCm 5.7.
 VERSION = 21304

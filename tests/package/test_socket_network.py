@@ -34,7 +34,7 @@ print(ctypes.string_at(row[0]).decode(), table.nccl_version, table.api)
 """
 
 
-@pytest.mark.parametrize("version", nccl_wheels.VERSIONS)
+@pytest.mark.parametrize("version", nccl_wheels.EACH)
 def test_finds_the_socket_table_of_each_generation(version: str) -> None:
     library = nccl_wheels.library(version)
     result = subprocess.run(

@@ -2,8 +2,7 @@
 """The ranks that tests share. A run has one pool, the fixture ``pool``. A test asks it for ranks by their number and
 the number of hosts that they believe to be on, and leaves their groups as they were.
 
-Idle ranks need memory, so few of them live at once: those that were used longest ago are ended for others. ``order``
-puts the tests into an order in which that is rare.
+Idle ranks need memory, so few of them live at once: those that were used longest ago are ended for others.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from types import TracebackType
 
 from tests.support.ranks import Ranks
 
-#: Processes. A test may use so many at once.
-MOST = 6
+#: Processes: one group each of two, three and four ranks, which take about 2 GB.
+MOST = 9
 
 
 class Pool:

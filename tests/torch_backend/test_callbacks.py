@@ -93,6 +93,7 @@ def test_few_tasks_run_at_a_time_while_some_of_them_end(callbacks: Callbacks, mo
     assert sorted(tasks.ended) == list(range(count))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("waiting", [_callbacks._FEW, 3 * _callbacks._FEW])
 def test_tasks_that_wait_for_a_later_one(callbacks: Callbacks, waiting: int) -> None:
     last_began, served = threading.Event(), []

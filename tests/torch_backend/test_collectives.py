@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 from tests.torch_backend import cases
 from tests.torch_backend.cases import Case
 
@@ -52,6 +53,7 @@ def _cases(draw: st.DrawFn, name: str) -> Case:
     )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", cases.COLLECTIVES)
 def test_any_tensor(ranks: Ranks, name: str) -> None:
     @hypothesis_settings(max_examples=_EXAMPLES, suppress_health_check=[HealthCheck.too_slow], print_blob=False)
@@ -77,6 +79,7 @@ def test_every_type_and_reduction(ranks: Ranks, name: str) -> None:
         assert ranks.run(cases.compare, replace(case, collective=name)) == [[]] * ranks.size, case
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", cases.COLLECTIVES)
 def test_many_chunks_from_and_to_everyone(ranks: Ranks, name: str) -> None:
     """Somewhat more than 5 MB, so that the pipelines fill; every rank is the root once."""
@@ -91,6 +94,7 @@ def two_hosts() -> Iterator[Ranks]:
         yield ranks
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", cases.COLLECTIVES)
 def test_ranks_of_two_hosts(two_hosts: Ranks, name: str) -> None:
     """Through shared memory and the network, and, for what is small, the network alone."""
@@ -108,7 +112,10 @@ _SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", _SETTINGS, ids=lambda settings: ",".join(settings))
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "settings", variants(_SETTINGS[-1], nightly=_SETTINGS[:-1]), ids=lambda settings: ",".join(settings)
+)
 def test_parameters_of_the_library(settings: dict[str, str]) -> None:
     """They apply as for NCCL and change no result."""
     with Ranks(3, settings) as ranks:

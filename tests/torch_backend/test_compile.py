@@ -63,6 +63,7 @@ def trained(here: Here, kind: str, compiler: str | None) -> list[float]:
     return losses
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("compiler", [_INDUCTOR])
 @pytest.mark.parametrize("kind", ["ddp", "fsdp1", "fsdp2"])
 @_TWO
@@ -147,6 +148,7 @@ def test_a_collective_inside_a_compiled_function(ranks: Ranks, name: str) -> Non
     ranks.run(called, name, _EAGER, seconds=300)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("compiler", [_INDUCTOR])
 @_TWO
 def test_functional_collectives_in_generated_code(ranks: Ranks, compiler: str) -> None:

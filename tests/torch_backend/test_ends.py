@@ -23,6 +23,8 @@ import torch.distributed as dist
 
 from tests.support.ranks import Ranks, refusal
 
+pytestmark = pytest.mark.gate
+
 if TYPE_CHECKING:
     from tests.support.rank import Here
 
@@ -143,6 +145,7 @@ def ended_by_its_callbacks(here: Here) -> list[str]:
     return told
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_group_that_is_ended_by_its_callbacks(ranks: Ranks) -> None:
     told = ranks.run(ended_by_its_callbacks, seconds=60)[0]

@@ -13,6 +13,9 @@ import torch
 import torch.distributed as dist
 
 from tests.support.ranks import Outcome, Ranks, refusal
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +84,7 @@ def test_ranks_that_call_different_operations(ranks: Ranks, kind: str) -> None:
         assert "sum of float32" in told[1], told
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-host", "two-hosts"])
+@pytest.fixture(scope="module", params=variants(1, nightly=[2]), ids=["one-host", "two-hosts"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """Two ranks, which share memory or have only the network."""
     with Ranks(2, hosts=request.param) as ranks:
@@ -153,7 +156,7 @@ def one_leaves(here: Here) -> str:
     return told
 
 
-@pytest.mark.parametrize("ranks", [3, 4], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[4]), indirect=True)
 def test_a_rank_that_leaves_first(ranks: Ranks) -> None:
     for told in ranks.run(one_leaves)[1:]:
         assert re.match("DistBackendError: bagua_net, group .*lost rank 0", told)
@@ -233,7 +236,7 @@ def nobody_comes(here: Here, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_reduce later", "barrier", "recv", "recv any", "send"])
-@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[2]), indirect=True)
 def test_a_peer_that_does_not_come(ranks: Ranks, name: str) -> None:
     """The operation fails after the group's timeout, and so do later ones; other groups go on."""
     told, after = ranks.run(nobody_comes, name)[0]
@@ -262,7 +265,7 @@ def nobody_connects(here: Here) -> list[str]:
     return told
 
 
-@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[2]), indirect=True)
 def test_peers_that_never_connect(ranks: Ranks) -> None:
     """Later errors repeat the first one."""
     told = ranks.run(nobody_connects)[0]
@@ -283,7 +286,7 @@ def never_made(here: Here) -> tuple[str, str]:
     return told
 
 
-@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[2]), indirect=True)
 def test_a_rank_that_never_makes_the_group(ranks: Ranks) -> None:
     for told in ranks.run(never_made, seconds=50)[0]:
         assert re.search("DistBackendError: bagua_net, group .*rank 1 has not made this group within 1 s", told)
@@ -302,6 +305,7 @@ def own_timeout(here: Here) -> str:
     return told
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_an_operation_s_own_timeout(ranks: Ranks) -> None:
     assert ranks.run(own_timeout, seconds=60)[0].startswith("DistBackendError: ")
@@ -386,7 +390,7 @@ def aborted(here: Here, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_reduce later", "recv"])
-@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[2]), indirect=True)
 def test_abort_from_another_thread(ranks: Ranks, name: str) -> None:
     told, after = ranks.run(aborted, name, seconds=40)[0]
     assert re.match(r"(DistBackendError|RuntimeError): ", told), told
@@ -410,7 +414,7 @@ def abort_while_queued(here: Here) -> list[str]:
     return told
 
 
-@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[2]), indirect=True)
 def test_abort_ends_what_waits_its_turn(ranks: Ranks) -> None:
     told = ranks.run(abort_while_queued, seconds=40)[0]
     assert len(told) == 6
@@ -449,8 +453,8 @@ def until_it_fails(here: Here, what: str, killed: int) -> str:
     return refusal(work)
 
 
-@pytest.mark.parametrize("what", ["all_reduce", "later", "backward", "recv"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("what", variants("backward", "recv", nightly=["all_reduce", "later"]))
+@pytest.mark.parametrize("size", variants(3, nightly=[2]))
 def test_a_peer_that_dies(size: int, what: str) -> None:
     """DDP's reducer waits for futures in C++, which must get the error as Python does."""
     with Ranks(size) as ranks:
@@ -495,7 +499,7 @@ def monitored(here: Here, absent: list[int], all_of_them: bool) -> str:
     return told
 
 
-@pytest.mark.parametrize("ranks", [3, 4], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[4]), indirect=True)
 def test_monitored_barrier(ranks: Ranks) -> None:
     last = ranks.size - 1
     assert ranks.run(monitored, [], False) == ["accepted"] * ranks.size

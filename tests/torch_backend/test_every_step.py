@@ -30,6 +30,8 @@ import torch.distributed as dist
 import bagua_net.torch
 from tests.support.ranks import Ranks
 
+pytestmark = pytest.mark.nightly
+
 if TYPE_CHECKING:
     from tests.support.rank import Here
 

@@ -19,6 +19,9 @@ import bagua_net
 import bagua_net_autoload
 from bagua_net import _torch_backend
 from tests.support import ranks as harness
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
 
 _ROOT = Path(__file__).resolve().parents[2]
 _IN_IMPORT, _ON_REQUEST = "torch.backends", "torch.distributed.backends"
@@ -86,6 +89,7 @@ def test_the_package_has_both_entry_points(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.quick
 def test_torch_registers_the_backend_by_itself(tmp_path: Path) -> None:
     done = _python(_MEET, _installed(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -106,7 +110,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert "worked [1.0, 1.0, 1.0]" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("version", ["2.13.1+cpu", "2.1.0", "2.99.0"])
+@pytest.mark.parametrize("version", variants("2.99.0", nightly=["2.13.1+cpu", "2.1.0"]))
 def test_a_torch_that_it_was_not_tried_with_is_named(version: str, tmp_path: Path) -> None:
     """Logged once, and the group is still made."""
     begin = f"import torch; torch.__version__ = {version!r}"
@@ -199,7 +203,7 @@ not_editable = pytest.mark.skipif(
 
 
 @not_editable
-@pytest.mark.parametrize("text", ["", "raise RuntimeError('of another kind')"])
+@pytest.mark.parametrize("text", variants("raise RuntimeError('of another kind')", nightly=[""]))
 def test_another_package_of_that_name_is_no_obstacle_to_torch(text: str, tmp_path: Path) -> None:
     """For example an old clone, first on the path: torch works without the backend."""
     other = _installed(tmp_path) / "bagua_net" / "__init__.py"
@@ -268,7 +272,7 @@ print("worked", gathered)
 """
 
 
-@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
+@pytest.mark.parametrize("backend", variants("gloo", nightly=["cpu:gloo", "cpu:gloo,cuda:gloo"]))
 def test_other_backends_work_beside_it(backend: str, tmp_path: Path) -> None:
     """torch makes groups differently where backends that it does not know are registered."""
     done = _python(_BESIDE.format(backend=backend), _installed(tmp_path))

@@ -20,8 +20,11 @@ import pytest
 
 from tests.support import jobs_launch
 from tests.support.jobs_launch import Command, Host
+from tests.support.tiers import variants
 
-ONE_AND_TWO_HOSTS = pytest.mark.parametrize("count", [1, 2], ids=["one-host", "two-hosts"])
+pytestmark = pytest.mark.gate
+
+_ONE, _TWO = pytest.param(1, id="one-host"), pytest.param(2, id="two-hosts")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,7 @@ def _packages() -> None:
 # ---- torch's own ----
 
 
-@ONE_AND_TWO_HOSTS
+@pytest.mark.parametrize("count", variants(_TWO, nightly=[_ONE]))
 @pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
 def test_training_is_that_of_gloo(script: str, count: int) -> None:
     with jobs_launch.hosts(count) as hosts:
@@ -45,6 +48,7 @@ def test_training_is_that_of_gloo(script: str, count: int) -> None:
     assert printed.rstrip().endswith("the losses are the same")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("script", "count", "ranks"), [("ddp_digits.py", 1, 3), ("fsdp_digits.py", 2, 4)])
 def test_more_ranks_train_as_gloo_within_the_tolerance(script: str, count: int, ranks: int) -> None:
     """Three ranks cannot share ten rows equally, nor can four, so FSDP2 pads."""
@@ -82,8 +86,8 @@ def _losses_of_gloo(package: str) -> str:
     return jobs_launch.losses(printed)["gloo"]
 
 
-@ONE_AND_TWO_HOSTS
-@pytest.mark.parametrize("package", FRAMEWORKS)
+@pytest.mark.parametrize("count", variants(_TWO, nightly=[_ONE]))
+@pytest.mark.parametrize("package", variants("lightning", nightly=[each for each in FRAMEWORKS if each != "lightning"]))
 def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
     jobs_launch.needs(package)
     with jobs_launch.hosts(count) as hosts:

@@ -70,6 +70,7 @@ def uneven(here: Here, backend: str, initial_size: bool) -> list[list[float]]:
     return found
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("initial_size", [True, False])
 def test_gradients_of_uneven_inputs_as_with_gloo(ranks: Ranks, initial_size: bool) -> None:
     ours, theirs = (ranks.run(uneven, backend, initial_size, seconds=60) for backend in ("bagua_net", "gloo"))
@@ -137,6 +138,7 @@ def dropped(here: Here, elements: int) -> int:
     return sum(tensor() is not None for tensor in tensors)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("elements", [1, 2])
 @_TWO
 def test_works_that_are_dropped_are_freed(ranks: Ranks, elements: int) -> None:

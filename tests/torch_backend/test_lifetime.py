@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from tests.support import ranks as harness
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -130,6 +131,7 @@ def sends_that_nobody_receives(here: Here) -> tuple[list[str], str]:
     return heard.told, told
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_group_ends_though_nobody_receives_what_it_sends(ranks: Ranks) -> None:
     logged, told = ranks.run(sends_that_nobody_receives, seconds=60)[0]
@@ -416,7 +418,8 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("what", ["nothing", "receive", "send", "collective", "queue", "raise"])
+@pytest.mark.gate
+@pytest.mark.parametrize("what", variants("nothing", "collective", nightly=["receive", "send", "queue", "raise"]))
 def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: Path) -> None:
     """With anything still open, it ends at once, with its own status and no output of ours; torch may print."""
     command = [sys.executable, "-c", _ENDS, what, str(tmp_path / "store")]

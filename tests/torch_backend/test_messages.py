@@ -68,6 +68,7 @@ def around(here: Here, case: Case) -> list[str]:
 _SHAPES = st.one_of(st.lists(st.integers(0, 9), max_size=4).map(tuple), st.sampled_from(SIZES).map(lambda n: (n,)))
 
 
+@pytest.mark.gate
 def test_any_tensor(ranks: Ranks) -> None:
     @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], print_blob=False)
     @given(
@@ -315,6 +316,7 @@ def _available_gib() -> float:
     return int(lines["MemAvailable"].split()[0]) / 2**20
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_more_bytes_than_31_bits_count(hosts: int) -> None:
     """Through shared memory, and through the network."""

@@ -15,6 +15,8 @@ from bagua_net.torch._fingerprints import describe
 from bagua_net.torch._quantized import Options
 from tests.support.ranks import Ranks, refusal
 
+pytestmark = pytest.mark.gate
+
 if TYPE_CHECKING:
     from tests.support.rank import Here
 
@@ -23,7 +25,14 @@ _ROUNDING = 1e-4
 _COUNTS = (0, 1, 513, 40_001)
 
 
-@pytest.fixture(scope="module", params=[(2, 2), (3, 3), (4, 2)], ids=["2-hosts", "3-hosts", "2-hosts-of-2"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((3, 3), id="3-hosts"),
+        pytest.param((2, 2), id="2-hosts", marks=pytest.mark.nightly),
+        pytest.param((4, 2), id="2-hosts-of-2", marks=pytest.mark.nightly),
+    ],
+)
 def apart(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """Ranks of several hosts: within one, nothing is compressed."""
     size, hosts = request.param

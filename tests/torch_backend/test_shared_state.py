@@ -20,6 +20,8 @@ from tests.support.ranks import Ranks
 from tests.torch_backend.cases import COLLECTIVES
 from tests.torch_backend.cases import Case as Call
 
+pytestmark = pytest.mark.gate
+
 if TYPE_CHECKING:
     from tests.support.rank import Here
 

@@ -26,6 +26,7 @@ def _functions(thread: threading.Thread) -> Iterator[str]:
         frame = frame.f_back
 
 
+@pytest.mark.gate
 def test_all_ranks_have_one_deadline() -> None:
     """The second rank comes in time; the third would if its time began when the second came."""
     store, told = dist.HashStore(), list[str]()

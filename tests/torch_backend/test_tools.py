@@ -223,6 +223,7 @@ def timeout_set_by_torch(here: Here) -> tuple[list[str], str]:
     return [str(warning.message) for warning in caught], told
 
 
+@pytest.mark.gate
 @_TWO
 def test_torch_sets_the_timeout_or_says_that_it_does_not(ranks: Ranks) -> None:
     """torch 2.13 sets it for gloo and NCCL only; the group's own set_timeout does it there."""
@@ -251,6 +252,7 @@ def agreed(here: Here) -> None:
         work.wait()
 
 
+@pytest.mark.gate
 def test_detail_lets_equal_calls_pass(watched: Ranks) -> None:
     watched.run(agreed)
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -160,6 +161,30 @@ CASES = (
     "test_grads_same_across_ranks_with_no_sync",
 )
 
+#: One for each operation: those that are run before a change is merged.
+IN_GATE = (
+    "test_send_recv",
+    "test_isend",
+    "test_irecv",
+    "test_broadcast",
+    "test_reduce_sum",
+    "test_gather",
+    "test_scatter",
+    "test_all_reduce_sum",
+    "test_all_reduce_group_sum",
+    "test_all_reduce_coalesced_sum",
+    "test_all_gather",
+    "test_all_gather_coalesced_simple",
+    "test_all_to_all",
+    "test_all_to_all_single_unequal_split",
+    "test_barrier",
+    "test_all_gather_object_default_pg",
+    "test_gather_object",
+    "test_scatter_object_list",
+    "test_broadcast_object_list",
+    "test_DistributedDataParallelCPU",
+)
+
 #: For GPUs, whose part is played by host memory.
 GPU_CASES = (
     "test_1_level_hierarchical_model_averager_equivalent_to_periodic_model_averager",
@@ -263,19 +288,20 @@ def _passes(ranks: Ranks, name: str, directory: Path, *, for_gpus: bool = False)
 
 @_NEEDED
 @pytest.mark.parametrize("ranks", [_SIZE], indirect=True)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", variants(gate=IN_GATE, nightly=[name for name in CASES if name not in IN_GATE]))
 def test_case(ranks: Ranks, name: str, tmp_path: Path) -> None:
     _passes(ranks, name, tmp_path)
 
 
 @_NEEDED
 @pytest.mark.parametrize("ranks", [_SIZE], indirect=True)
-@pytest.mark.parametrize("name", GPU_CASES)
+@pytest.mark.parametrize("name", variants(gate=GPU_CASES[1:2], nightly=[*GPU_CASES[:1], *GPU_CASES[2:]]))
 def test_case_for_gpus(ranks: Ranks, name: str, tmp_path: Path) -> None:
     _passes(ranks, name, tmp_path, for_gpus=True)
 
 
 @_NEEDED
+@pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [4], indirect=True)
 @pytest.mark.parametrize("name", GPU_CASES_OF_FOUR)
 def test_case_for_four_gpus(ranks: Ranks, name: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.networks import namespaces, shared
 from benchmarks.run import sides
 from benchmarks.run.scenarios import QUICK, Cell
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 PAIRS = 2
 MBIT = 100
@@ -19,6 +19,7 @@ MBIT = 100
 CELL = Cell("S10", "shared", 1, 64 << 10, congestion="cubic", pairs=PAIRS, shared_mbits=MBIT)
 
 
+@pytest.mark.nightly
 @needs_namespaces
 @pytest.mark.parametrize("classes", [(), (20, 20)], ids=["one rate", "classes"])
 @pytest.mark.parametrize("place", shared.PLACES)

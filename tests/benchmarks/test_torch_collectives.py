@@ -11,11 +11,12 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.collectives import report
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "torch-collectives").glob("*.jsonl"))
 
 
+@pytest.mark.nightly
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")

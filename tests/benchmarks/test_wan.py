@@ -21,10 +21,11 @@ import pytest
 
 from benchmarks.networks import namespaces, wan
 
-pytestmark = pytest.mark.skipif(
+_NEEDED = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not Path("/dev/net/tun").exists(),
     reason="needs root, iproute2 and /dev/net/tun",
 )
+pytestmark = [pytest.mark.gate, _NEEDED]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEW_NETWORK = 0x40000000

@@ -17,7 +17,9 @@ from benchmarks.networks import namespaces
 from benchmarks.report import chart, markdown, results
 from benchmarks.run import sides, track
 from benchmarks.run.scenarios import KIB, MIB, QUICK, Cell, cells
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
+
+pytestmark = pytest.mark.gate
 
 CABLES = Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250))
 COST = Cell("S9", "veth", 2, MIB, (1000,), nap_us=50)

@@ -19,7 +19,7 @@ from benchmarks.networks import namespaces
 from benchmarks.report import machine, markdown, results
 from benchmarks.run import command, sides, track
 from benchmarks.run.scenarios import MIB, QUICK, Cell, cells
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 CAPPED = Cell("S2", "veth", 1, MIB, (1000,) * 8)
 
@@ -178,6 +178,7 @@ def test_a_flow_keeps_to_one_class_and_to_its_rate(loops: Path) -> None:
             assert len(_payload_classes(host)) == 1, "acknowledgements of the reverse flow were put into a class too"
 
 
+@pytest.mark.gate
 @needs_namespaces
 def test_many_flows_reach_every_class(loops: Path) -> None:
     with namespaces.veth("reno") as hosts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from benchmarks.tests import support
+from tests.benchmarks import support
 
 _VNET = struct.Struct("<BBHHHH")  # flags, gso_type, hdr_len, gso_size, csum_start, csum_offset
 _NEEDS_CHECKSUM, _NO_GSO, _TCPV4, _UDP = 1, 0, 1, 3

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.curves import report
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "curves").glob("*.jsonl"))
 
@@ -21,6 +21,7 @@ def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
+@pytest.mark.nightly
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")

@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.codecs import report, speed
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 
+@pytest.mark.gate
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")  # of which one of the sides is

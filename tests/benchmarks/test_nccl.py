@@ -15,8 +15,9 @@ from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import sides
 from benchmarks.run.scenarios import KIB, MIB, QUICK, Cell, cells
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 from tests.support import nccl_wheels
+from tests.support.tiers import variants
 
 FILES = sides.Files(Path("l"), Path("p.so"), SocketTable(Path("n"), "2.30.7", 12, 0, 0, 0), Path("r"), Path("b.so"))
 FREE = Cell("S12", "veth", 0, MIB)
@@ -96,9 +97,10 @@ def test_its_table() -> None:
     )
 
 
+@pytest.mark.gate
 @needs_namespaces
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the emulated GPU is tested on x86-64 only")
-@pytest.mark.parametrize("op", ["allreduce", "all_to_all"])
+@pytest.mark.parametrize("op", variants("allreduce", nightly=["all_to_all"]))
 @pytest.mark.parametrize("name", ["nccl", "tuned", "ours"])
 def test_a_small_run(name: str, op: str, loops: Path, plugin: Path) -> None:
     files = sides.Files(loops, plugin, inspect(nccl_wheels.library("2.30.7")), loops.with_name("relay"))

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.steps import report
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 STORED = ROOT / "benchmarks" / "results" / "algorithms"
 
@@ -21,6 +21,7 @@ def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
+@pytest.mark.gate
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")
@@ -46,6 +47,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     assert output.with_suffix(".md").read_text() == report.render(heads, readings)
 
 
+@pytest.mark.nightly
 @needs_namespaces
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path, plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of its last pair one side was not read: that pair is read anew, and the first one stays."""
@@ -96,6 +98,7 @@ def test_the_quick_cells_are_among_all() -> None:
     assert {f"bagua_net {way}" for way in ("auto", *report.CANDIDATES)} <= set(QUICK_SIDES)
 
 
+@pytest.mark.gate
 def test_what_there_is_not_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = _run("--sides", "gloo nothing", cwd=tmp_path)

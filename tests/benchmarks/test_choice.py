@@ -17,7 +17,7 @@ from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import command, sides, track
 from benchmarks.run.scenarios import FULL, KIB, MIB, QUICK, SCENARIOS, Cell, Scenario
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 CABLE = Cell("S1", "veth", 2, MIB)
 LINE = Cell("S4", "wan", 2, MIB, (), 20, 0.1, "bbr")

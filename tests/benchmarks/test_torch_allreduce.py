@@ -18,7 +18,7 @@ from benchmarks.networks import namespaces
 from benchmarks.report import chart, markdown, results
 from benchmarks.run import command, scenarios, sides, track
 from benchmarks.run.scenarios import KIB, MIB, QUICK, TORCH, Cell, torch_goal
-from benchmarks.tests.support import needs_namespaces
+from tests.benchmarks.support import needs_namespaces
 
 LOOPBACK = Cell(TORCH, "loopback", 0, KIB)
 CAPPED = Cell(TORCH, "veth", 0, MIB, (1000,) * 8)
@@ -176,6 +176,7 @@ def test_nccl_is_looked_for_where_a_side_needs_it(
 # ---- a small run ----
 
 
+@pytest.mark.nightly
 @needs_namespaces
 def test_an_allreduce_through_torch_is_read_at_every_size_side_by_side(loops: Path, plugin: Path) -> None:
     pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.tests import support
+from tests.benchmarks import support
 
 _NEVER = (1 << 64) - 1
 _HEADER = 10

@@ -16,6 +16,7 @@ from benchmarks.accuracy import report
 STORED = sorted((ROOT / "benchmarks" / "results" / "convergence").glob("*.jsonl"))
 
 
+@pytest.mark.nightly
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")
     output = tmp_path / "small.jsonl"
