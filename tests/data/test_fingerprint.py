@@ -66,7 +66,7 @@ def test_the_cache_of_another_dataset_is_refused(path: Path) -> None:
     for other, words in (
         (Squares(length=6), "length is 5 there and 6 here"),
         (Squares(offset=1), r"dataset\.offset is 0 there and 1 here; give another path or delete"),
-        (list(range(5)), r"dataset is test_fingerprint\.Squares there"),
+        (list(range(5)), r"dataset is tests\.data\.test_fingerprint\.Squares there"),
     ):
         with pytest.raises(CacheMismatch, match=words):
             CachedDataset(other, path)
