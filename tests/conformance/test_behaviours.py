@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.conformance.test_contract import SCENARIOS
 
@@ -45,3 +50,35 @@ def test_every_behaviour_has_tests_that_exist() -> None:
 def test_every_scenario_is_in_the_table() -> None:
     named = {name for _, tests in _rows() for name in _NAME.findall(tests)}
     assert set(SCENARIOS) - named == set()
+
+
+def _collected(tier: str) -> set[str]:
+    """FILE::TEST of the tests of a tier, and FILE."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tier",
+        tier,
+        "tests",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.partition("[")[0].rpartition("/")[2] for line in done.stdout.splitlines() if "::" in line]
+    return {*names, *(name.partition("::")[0] for name in names)}
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: half of the tests")
+def test_every_behaviour_is_tested_before_a_change_is_merged() -> None:
+    """The gate runs every scenario and every test in C."""
+    collected = _collected("gate")
+
+    def is_in_gate(name: str) -> bool:
+        return name in SCENARIOS or name in collected or Path(name).suffix in (".c", ".h")
+
+    assert [behaviour for behaviour, tests in _rows() if not any(map(is_in_gate, _NAME.findall(tests)))] == []

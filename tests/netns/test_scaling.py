@@ -185,7 +185,6 @@ def test_streams_that_carry_no_more_are_closed() -> None:
             job.wait(lambda: job.descriptors() == alone and job.streams() == (1, 1))
 
 
-@pytest.mark.nightly
 def test_a_trial_whose_streams_get_no_answer_ends() -> None:
     """A firewall drops their SYNs. A stream that is needed would be tried for longer than the data lasts."""
     with _two_hosts() as hosts:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Commands that run as on a machine which lacks something."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import lacking, programs
+
+
+def _run(thing: str, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.lacking", thing, "--", *command],
+        env=os.environ | {"PYTHONPATH": programs.search_path()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_hidden_package_is_neither_found_nor_imported() -> None:
+    found = "from importlib.util import find_spec as f; print(f('numpy'), f('pytest') is None)"
+    assert _run("numpy", sys.executable, "-c", found).stdout == "None False\n"
+    done = _run("numpy", sys.executable, "-c", "import numpy")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'numpy'" in done.stderr
+
+
+def test_there_is_no_compiler() -> None:
+    done = _run("compiler", sys.executable, "-c", "import shutil; print(*map(shutil.which, ('cc', 'gcc', 'sh')))")
+    assert done.stdout.startswith("None None /")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
+@pytest.mark.parametrize("thing", ["namespaces", "root"])
+def test_there_are_no_namespaces(thing: str) -> None:
+    assert _run(thing, "unshare", "--net", "true").returncode != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_there_is_no_root() -> None:
+    done = _run("root", sys.executable, "-c", "import os; print(os.geteuid(), os.access('.', os.W_OK))")
+    assert done.stdout == "1000 True\n"
+
+
+def test_an_unknown_thing_is_refused() -> None:
+    done = _run("nothing", "true")
+    assert done.returncode == 2
+    assert all(thing in done.stderr for thing in lacking.THINGS)
