@@ -8,14 +8,15 @@
     + 	if (want)
     red test_path
     red contract:close_budget
-    red tests/netns/test_silence.py::test_a_partition
+    nightly tests/netns/test_silence.py::test_a_partition
     survives: why no test can notice
 
 Text after "- " occurs exactly once in the file and is replaced by the text after "+ "; several lines of one sign are
 consecutive lines. A mutant may have several replacements, each a block of "- " lines, perhaps followed by "+ " lines,
-in the file named last. ``red`` names a test that fails: a unit test, a scenario of drive_contract, perhaps followed by
-settings (VARIABLE=VALUE), or a pytest node. Every test of a mutant must fail. A mutant that ``survives`` has an
-explanation and may name tests that stay green.
+in the file named last. ``red`` names a test that fails in the gate: a unit test, a scenario of drive_contract, perhaps
+followed by settings (VARIABLE=VALUE), or a pytest node. ``nightly`` names one that fails in .ci/nightly and not, or not
+as a whole, in the gate. Every test of a mutant must fail. A mutant that ``survives`` has an explanation and may name
+tests that stay green.
 """
 
 from __future__ import annotations
@@ -46,6 +47,17 @@ class Replacement:
         return text.replace(old, "\n".join(self.new))
 
 
+@dataclass(frozen=True, order=True)
+class Test:
+    """A test, with the parameters of that tier."""
+
+    name: str
+    tier: str
+
+    def __str__(self) -> str:
+        return self.name if self.tier == "gate" else f"{self.name} at night"
+
+
 @dataclass
 class Mutant:
     name: str
@@ -53,7 +65,13 @@ class Mutant:
     place: str
     replacements: list[Replacement] = field(default_factory=list)
     red: list[str] = field(default_factory=list)
+    nightly: list[str] = field(default_factory=list)
     survives: str = ""
+
+    def tests(self, tier: str) -> list[Test]:
+        """Those that fail up to this tier."""
+        nightly = self.nightly if tier == "nightly" else []
+        return [*(Test(name, "gate") for name in self.red), *(Test(name, "nightly") for name in nightly)]
 
     def files(self, root: Path) -> dict[Path, str]:
         """The changed files below ``root`` with their new text; BadList where a replacement does not fit."""
@@ -102,6 +120,8 @@ def _parse(path: Path) -> Iterator[Mutant]:
             _add_line(mutant, file, line if len(line) > 1 else line + " ")
         elif key == "red":
             mutant.red.append(rest)
+        elif key == "nightly":
+            mutant.nightly.append(rest)
         elif key == "survives:":
             mutant.survives = rest
         else:
@@ -117,7 +137,7 @@ def read_all() -> list[Mutant]:
     for mutant in mutants:
         if mutant.name in seen:
             raise BadList(f"{mutant.place}: there is another mutant {mutant.name}")
-        if not mutant.replacements or not (mutant.red or mutant.survives):
+        if not mutant.replacements or not (mutant.red or mutant.nightly or mutant.survives):
             raise BadList(f"{mutant.place}: mutant {mutant.name} changes nothing, or names no test")
         seen.add(mutant.name)
     return mutants

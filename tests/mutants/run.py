@@ -3,6 +3,7 @@
 
     python3 -m tests.mutants.run                 # all
     python3 -m tests.mutants.run doubt turn      # those whose names contain a word
+    python3 -m tests.mutants.run --tier gate  # without the tests that run only at night
     python3 -m tests.mutants.run --list
 
 Prints one line for each mutant: "red" if all its tests fail, "SURVIVED" if one stays green. The tests are run on the
@@ -23,11 +24,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutants.mutants import ROOT, BadList, Mutant, read_all
+from tests.mutants.mutants import ROOT, BadList, Mutant, Test, read_all
 
 _CONTRACT = "contract:"
 _LIBRARY = "nccl-net-bagua"
 _HEADER = "plugin/bagua_net.h"
+_NO_TESTS = 5  # pytest's status
 #: A test hangs in a mutant if it takes so much longer than many times what it takes without.
 _TEST_SECONDS = 10
 _TIMES = 3
@@ -49,7 +51,7 @@ class Scratch:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.build_directory = root / "build-tests-plain"
-        self.limits: dict[str, float] = {}
+        self.limits: dict[Test, float] = {}
 
     def copy(self) -> None:
         """Makes the copy the same as the tree, but for the build directory. Unchanged files are not touched."""
@@ -85,7 +87,9 @@ class Scratch:
             link.unlink(missing_ok=True)
             link.symlink_to(file)
         show = [sys.executable, "-c", "import bagua_net; print(bagua_net.__file__)"]
-        done = subprocess.run(show, cwd=self.root, env=self._environment(""), capture_output=True, text=True)
+        done = subprocess.run(
+            show, cwd=self.root, env=self._environment(Test("", "gate")), capture_output=True, text=True
+        )
         if not done.stdout.startswith(f"{self.root}/"):
             raise Unusable(
                 f"tests would import {done.stdout.strip() or 'no bagua_net'}, and not the copy with the mutant: an "
@@ -110,24 +114,26 @@ class Scratch:
         if done.returncode != 0:
             raise Unusable(f"{what}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
-    def _command(self, test: str) -> list[str]:
-        if test.startswith(_CONTRACT):
-            scenario = test.removeprefix(_CONTRACT).split()[0]
+    def _command(self, test: Test) -> list[str]:
+        if test.name.startswith(_CONTRACT):
+            scenario = test.name.removeprefix(_CONTRACT).split()[0]
             library = self.build_directory / "plugin" / f"lib{_LIBRARY}.so"
             driver = self.build_directory / "tests" / "conformance" / "drive_contract"
             return [str(driver), "--lib", str(library), "--deadline", str(_FIRST_SECONDS), scenario]
-        if "::" in test:
-            return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
-        return [str(self.build_directory / "tests" / "unit" / test)]
+        if "::" in test.name:
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+            return [*command, "--tier", test.tier, test.name]
+        return [str(self.build_directory / "tests" / "unit" / test.name)]
 
-    def _environment(self, test: str) -> dict[str, str]:
+    def _environment(self, test: Test) -> dict[str, str]:
         """This process's, with no NCCL_* and BAGUA_NET_* but the test's own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "BAGUA_NET_"))}
-        loopback = {"NCCL_SOCKET_IFNAME": "lo"} if test.startswith(_CONTRACT) else {}
-        settings = dict(setting.split("=", 1) for setting in test.split()[1:])
-        return kept | loopback | settings | {"PYTHONPATH": str(self.root / "python")}
+        loopback = {"NCCL_SOCKET_IFNAME": "lo"} if test.name.startswith(_CONTRACT) else {}
+        settings = dict(setting.split("=", 1) for setting in test.name.split()[1:])
+        own = {"PYTHONPATH": str(self.root / "python"), "BNET_TEST_TIER": test.tier}
+        return kept | loopback | settings | own
 
-    def run(self, test: str) -> str:
+    def run(self, test: Test) -> str:
         """Runs a test. "" if it passes; else what happened, in a few words. Skipped if it cannot run here."""
         limit = self.limits.get(test, _FIRST_SECONDS)
         began = time.monotonic()
@@ -149,7 +155,9 @@ class Scratch:
                 _end_group(process)
             output.seek(0)
             lines = [line.strip().replace(f"{self.root}/", "") for line in output if line.strip()]
-        if status == 77 or (status == 0 and "::" in test and " passed" not in lines[-1]):
+        if status == _NO_TESTS and "::" in test.name:
+            raise Skipped(f"{test.name} does not run in the gate: `nightly` instead of `red` says so")
+        if status == 77 or (status == 0 and "::" in test.name and " passed" not in lines[-1]):
             raise Skipped(f"{test} is skipped here")
         if status == 0:
             self.limits.setdefault(test, _TEST_SECONDS + _TIMES * (time.monotonic() - began))
@@ -165,9 +173,9 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _targets(tests: list[str]) -> set[str]:
+def _targets(tests: list[Test]) -> set[str]:
     targets: set[str] = set()
-    for test in tests:
+    for test in (each.name for each in tests):
         if test.startswith(_CONTRACT):
             targets |= {_LIBRARY, "drive_contract"}
         elif "::" in test:
@@ -177,7 +185,7 @@ def _targets(tests: list[str]) -> set[str]:
     return targets
 
 
-def _check_unchanged(scratch: Scratch, tests: list[str]) -> None:
+def _check_unchanged(scratch: Scratch, tests: list[Test]) -> None:
     scratch.build(_targets(tests))
     for test in tests:
         with contextlib.suppress(Skipped):
@@ -186,21 +194,21 @@ def _check_unchanged(scratch: Scratch, tests: list[str]) -> None:
                 raise Unusable(f"{test} fails without a mutant: {failure}")
 
 
-def _judge(scratch: Scratch, mutant: Mutant) -> tuple[list[str], list[str]]:
-    """Runs the mutant's tests. Returns the red ones, each with what it said, and the green ones."""
+def _judge(scratch: Scratch, mutant: Mutant, tests: list[Test]) -> tuple[list[str], list[str]]:
+    """Runs these of the mutant's tests. Returns the red ones, each with what it said, and the green ones."""
     changed = mutant.files(scratch.root)
     before = {path: path.read_text() for path in changed}
     red, green = [], []
     try:
         for path, text in changed.items():
             path.write_text(text)
-        scratch.build(_targets(mutant.red))
-        for test in mutant.red:
+        scratch.build(_targets(tests))
+        for test in tests:
             failure = scratch.run(test)
             if failure:
                 red.append(f"{test}: {failure}")
             else:
-                green.append(test)
+                green.append(str(test))
     finally:
         for path, text in before.items():
             path.write_text(text)
@@ -218,20 +226,24 @@ def _verdict(mutant: Mutant, red: list[str], green: list[str]) -> tuple[str, boo
     return f"red       {mutant.name}: {'; '.join(red)}", True
 
 
-def _run_all(scratch: Scratch, mutants: list[Mutant]) -> int:
+def _run_all(scratch: Scratch, mutants: list[Mutant], tier: str) -> int:
     began = time.monotonic()
     scratch.copy()
     scratch.configure()
-    if any("::" in test for mutant in mutants for test in mutant.red):
+    tests = sorted({test for mutant in mutants for test in mutant.tests(tier)})
+    if any("::" in test.name for test in tests):
         scratch.use_package()
     for mutant in mutants:
         mutant.files(scratch.root)  # so that a list that does not fit ends the run at once
-    _check_unchanged(scratch, sorted({test for mutant in mutants for test in mutant.red}))
+    _check_unchanged(scratch, tests)
     print(f"the unchanged tree passes after {time.monotonic() - began:.0f} s", flush=True)
     wrong = unusable = 0
     for mutant in mutants:
+        if not mutant.tests(tier) and not mutant.survives:
+            print(f"night     {mutant.name}: red only at night", flush=True)
+            continue
         try:
-            line, good = _verdict(mutant, *_judge(scratch, mutant))
+            line, good = _verdict(mutant, *_judge(scratch, mutant, mutant.tests(tier)))
         except Unusable as error:
             line, good = f"UNUSABLE  {mutant.name}: {error}", True
             unusable += 1
@@ -244,6 +256,9 @@ def _run_all(scratch: Scratch, mutants: list[Mutant]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser("python3 -m tests.mutants.run", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants whose names contain one of these")
+    parser.add_argument(
+        "--tier", choices=("gate", "nightly"), default="nightly", help="which tests to run; default: all"
+    )
     parser.add_argument("--list", action="store_true", help="list the mutants and their tests")
     parser.add_argument("--scratch", type=Path, help="keep the copy and its build there, and reuse them")
     options = parser.parse_args()
@@ -251,13 +266,14 @@ def main() -> int:
         mutants = [one for one in read_all() if not options.words or any(word in one.name for word in options.words)]
         if options.list:
             for mutant in mutants:
-                print(f"{mutant.name}: {mutant.breaks} [{', '.join(mutant.red) or 'survives'}]")
+                named = ", ".join(map(str, mutant.tests("nightly"))) or "survives"
+                print(f"{mutant.name}: {mutant.breaks} [{named}]")
             return 0
         if options.scratch:
             options.scratch.mkdir(parents=True, exist_ok=True)
-            return _run_all(Scratch(options.scratch.resolve()), mutants)
+            return _run_all(Scratch(options.scratch.resolve()), mutants, options.tier)
         with tempfile.TemporaryDirectory(prefix="bagua-net-mutants-") as scratch:
-            return _run_all(Scratch(Path(scratch)), mutants)
+            return _run_all(Scratch(Path(scratch)), mutants, options.tier)
     except (BadList, Unusable) as error:
         print(f"tests.mutants.run: {error}", file=sys.stderr)
         return 2

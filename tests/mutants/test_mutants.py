@@ -35,7 +35,7 @@ def test_every_mutant_fits() -> None:
     for mutant in read_all():
         changed = mutant.files(ROOT)
         assert all(text != path.read_text() for path, text in changed.items()), f"{mutant.name} changes nothing"
-        assert [test for test in mutant.red if not _exists(test)] == [], mutant.name
+        assert [test for test in mutant.red + mutant.nightly if not _exists(test)] == [], mutant.name
 
 
 def test_a_change_that_does_not_fit_is_refused() -> None:
