@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ def _load_profile(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     _load_profile(config)
     tiers.declare(config)
+    if shutil.which("ninja"):  # what has been built stays with its generator
+        os.environ.setdefault("CMAKE_GENERATOR", "Ninja")
     problem = installed.problem()
     if problem is not None:
         raise pytest.UsageError(problem)

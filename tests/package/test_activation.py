@@ -212,6 +212,7 @@ def test_it_knows_the_nccl_of_the_environment(sandbox: Sandbox, version: str) ->
     assert mapped.stdout == f"{version} mapped {version != '2.18.3'}\n", mapped.stderr
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", ["2.18.3", "2.21.5"])
 @pytest.mark.parametrize("active", [True, False])
 def test_nccl_loads_the_plugin_after_activate(version: str, active: bool) -> None:

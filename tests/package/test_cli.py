@@ -178,6 +178,7 @@ def test_active_rdma_is_refused_and_forced_over(sandbox: Sandbox) -> None:
     assert sandbox.run("enable", "--force").returncode == 0
 
 
+@pytest.mark.gate
 def test_an_nccl_that_takes_no_path_is_refused_with_the_way_out(sandbox: Sandbox) -> None:
     settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
     refused = sandbox.run("enable", **settings)
@@ -340,6 +341,7 @@ def test_run_does_not_overwrite_another_plugin(sandbox: Sandbox) -> None:
     assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="aws-ofi").returncode == 0
 
 
+@pytest.mark.gate
 def test_run_finds_the_library_for_an_nccl_that_takes_no_path(sandbox: Sandbox) -> None:
     settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
     load = "import ctypes, os; ctypes.CDLL(f'libnccl-net-{os.environ[\"NCCL_NET_PLUGIN\"]}.so'); print('loaded')"
@@ -382,6 +384,7 @@ def test_status_looks_for_a_bare_name_as_the_linker_does(sandbox: Sandbox, name:
     assert sandbox.run("status", NCCL_NET_PLUGIN=name, LD_LIBRARY_PATH=str(Path(LIBRARY).parent)).returncode == 0
 
 
+@pytest.mark.gate
 def test_status_knows_that_an_old_nccl_takes_no_path(sandbox: Sandbox) -> None:
     settings = sandbox.with_nccl(nccl_wheels.library("2.18.3"))
     off = sandbox.run("status", **settings, NCCL_NET_PLUGIN=LIBRARY)

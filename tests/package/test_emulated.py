@@ -148,6 +148,7 @@ def test_the_functions_of_nccl_between_two_ranks(version: str) -> None:
     assert all(text.endswith("done\n") for text in said)
 
 
+@pytest.mark.gate
 def test_the_version_is_asked_of_another_process() -> None:
     library = nccl_wheels.library("2.21.5")
     before = Path("/proc/self/maps").read_text().count("libnccl.so")

@@ -48,6 +48,7 @@ def test_preloaded_and_by_its_short_name(version: str) -> None:
     assert "chose BaguaNet 0 1" in found, log
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", ["2.18.3"])
 def test_by_the_library_path(version: str) -> None:
     found, log = choose(version, "bagua", NCCL_NET="baguanet", LD_LIBRARY_PATH=str(Path(library()).parent))

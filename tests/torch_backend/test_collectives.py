@@ -17,7 +17,7 @@ from tests.support.tiers import variants
 from tests.torch_backend import cases
 from tests.torch_backend.cases import Case
 
-#: Examples of each collective among 2, 3 and 4 ranks. Each run has others, except in .ci/run.
+#: Examples of each collective among 2, 3 and 4 ranks.
 _EXAMPLES = 12
 #: Elements around a chunk of 512 KiB, for elements of one, four and eight bytes; and an odd number of chunks.
 _LARGE = st.sampled_from([65_535, 65_537, 131_072, 131_073, 200_003, 524_287, 524_289, 800_001])
