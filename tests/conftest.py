@@ -92,12 +92,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
     for reason in _unexpected_skips(config) if _MUST_RUN else ():
         reporter.write_line(f"BNET_MUST_RUN={_MUST_RUN}: this may not be skipped here: {reason}", red=True)
 
 
 def _unexpected_skips(config: pytest.Config) -> list[str]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
     reasons = [str(report.longrepr) for report in reporter.stats.get("skipped", ())]
     return must_run.unexpected(reasons, torch=_MUST_RUN != "without torch")
 

@@ -62,7 +62,7 @@ def line(reading: Reading, readings: Iterable[Reading]) -> str:
 
 
 def _accuracy(reading: Reading) -> float:
-    return mean(run["accuracy"] for run in reading["runs"])
+    return float(mean(run["accuracy"] for run in reading["runs"]))
 
 
 def _gained(reading: Reading, readings: Sequence[Reading]) -> str:

@@ -38,7 +38,7 @@ def ratio(reading: Reading) -> float | None:
     ours, theirs = (reading["sides"].get(side, []) for side in (OURS, THEIRS))
     if not ours or not theirs:
         return None
-    return median(other / mine for mine, other in zip(ours, theirs, strict=True))
+    return float(median(other / mine for mine, other in zip(ours, theirs, strict=True)))
 
 
 def _size(nbytes: int) -> str:

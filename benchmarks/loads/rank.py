@@ -221,7 +221,7 @@ class _Many:
         self._keep(name, calls)
 
     def _keep(self, name: str, calls: _Calls) -> None:
-        self._reply[name] = {field: getattr(calls, field) for field, _ in _Calls._fields_}
+        self._reply[name] = {field: getattr(calls, field) for field, *_ in _Calls._fields_}
 
     def listen(self) -> bytes:
         handles = ctypes.create_string_buffer(self._spec.lanes * int(self._library.many_handle_size(self._object)))

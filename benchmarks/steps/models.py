@@ -46,7 +46,7 @@ def _small() -> Iterator[Shape]:
 SHAPES: dict[str, Callable[[], Iterator[Shape]]] = {"VGG16": _vgg16, "BERT-large": _bert_large, "small": _small}
 
 
-class _Layer(torch.autograd.Function):
+class _Layer(torch.autograd.Function):  # type: ignore[misc]
     """Passes a number through; backward takes its time and then has the parameter's gradient."""
 
     @staticmethod
@@ -61,7 +61,7 @@ class _Layer(torch.autograd.Function):
         return gradients[0], ctx.gradient, None, None
 
 
-class Stub(nn.Module):
+class Stub(nn.Module):  # type: ignore[misc]
     """All gradients are parts of one tensor of normally distributed values. A matrix takes an equal part of the time
     that backward takes, a vector none."""
 

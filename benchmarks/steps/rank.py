@@ -85,7 +85,7 @@ class Rank:
     def _over_ranks(self, value: float, op: Any) -> float:
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, op, group=self._control)
-        return tensor.item()
+        return float(tensor.item())
 
     def _read(self, backend: str, name: str) -> Reading:
         way = auto(self._spec.trial) if name == "auto" else WAYS[name]

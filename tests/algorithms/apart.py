@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -18,7 +18,7 @@ class Apart(Algorithm):
     """Each rank trains alone."""
 
     name: ClassVar[str] = "apart"
-    averages = "weights"
+    averages: ClassVar[Literal["momentum", "weights"]] = "weights"
 
     def start(self, job: Job) -> Running:
         return Alone(job)
@@ -33,6 +33,7 @@ class Alone(Running):
 
     def __init__(self, job: Job) -> None:
         model = job.wrapper()
+        assert model is not None
         assert not model.broadcast_buffers
         switchboard_of(model).target(self.reduce)
         parameter = next(iter(job.parameters.values()))

@@ -43,7 +43,7 @@ class Loader:
         self._done = state["done"]
 
 
-class Learner(pl.LightningModule):
+class Learner(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.net = net()
@@ -62,7 +62,7 @@ class Learner(pl.LightningModule):
         self.log("loss", self._loss(data), sync_dist=True)
 
     def predict_step(self, data: Batch, number: int) -> torch.Tensor:
-        return self.net(data[0])  # type: ignore[no-any-return]
+        return self.net(data[0])
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), RATE, momentum=0.9)
@@ -90,7 +90,7 @@ def four_bits(here: Here, backend: str = "bagua_net", **arguments: Any) -> Bagua
     return strategy(here, backend, ByteGrad(bits=4, block=32), **arguments)
 
 
-class SavesAt(pl.Callback):
+class SavesAt(pl.Callback):  # type: ignore[misc]
     def __init__(self, path: str, step: int) -> None:
         self.path, self.step = path, step
 

@@ -151,7 +151,7 @@ def _unseen_characters() -> Batch:
     return _lines(text, torch.linspace(0, len(text) - _LENGTH - 1, _UNSEEN_LINES).long())
 
 
-class _Layer(nn.Module):
+class _Layer(nn.Module):  # type: ignore[misc]
     _HEADS = 4
 
     def __init__(self, width: int) -> None:
@@ -168,7 +168,7 @@ class _Layer(nn.Module):
         return x + self.narrow(nn.functional.gelu(self.wide(self.between(x))))
 
 
-class _Transformer(nn.Module):
+class _Transformer(nn.Module):  # type: ignore[misc]
     _WIDTH, _LAYERS = 48, 2
 
     def __init__(self) -> None:

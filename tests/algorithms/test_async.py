@@ -90,14 +90,14 @@ def test_without_steps_of_the_optimizer_the_sum_over_the_ranks_is_kept(ranks: Ra
     ranks.run(_keeps_the_sum, backend)
 
 
-class _AddsOne(torch.optim.Optimizer):
+class _AddsOne(torch.optim.Optimizer):  # type: ignore[misc]
     """A step adds 1 / 64 to every weight, bit by bit exact."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
         self.steps = 0
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         self.steps += 1
         with torch.no_grad():
             for group in self.param_groups:
@@ -125,7 +125,7 @@ def test_no_step_of_the_optimizer_is_lost(two: Ranks) -> None:
 def _accumulates(here: Here) -> None:
     model, optimizer, comm = _attached(here)
     for _ in range(3):
-        with model.no_sync():  # type: ignore[operator]
+        with model.no_sync():
             backward(here, model, 0)
         x = torch.ones(2, 24)
         (model(x) + model(x)).sum().backward()
@@ -134,7 +134,7 @@ def _accumulates(here: Here) -> None:
     comm.detach()
 
 
-class _Unlucky(torch.optim.SGD):
+class _Unlucky(torch.optim.SGD):  # type: ignore[misc]
     fails = False
 
     def step(self, closure: Any = None) -> Any:
@@ -375,7 +375,7 @@ def _rolls_back(here: Here) -> None:
             rounds = comm._running._rounds  # type: ignore[union-attr]
             changed.set()
             rounds._stops.put(rounds._stops.get())  # until the rounds are to end
-        return changes  # type: ignore[no-any-return]
+        return changes
 
     comm._running.change = waits  # type: ignore[union-attr]
     _train_for(here, 1, model, optimizer, comm)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,7 +87,7 @@ def _timed(
     assert isinstance(running, _auto._Trying)
     running._may_win = lambda name: True  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", (clock or _Clock)(running, fast, seconds))
+        patch.setattr(time, "perf_counter", (clock or _Clock)(running, fast, seconds))
         yield
 
 
@@ -178,7 +179,9 @@ def _rules_out(here: Here) -> list[str]:
     log = _log_lines()
     model, comm = _auto_on(here, "bagua_net")
     with _timed(comm, "none"):
-        comm._running._may_win = lambda name: name != "bytegrad"  # type: ignore[attr-defined]
+        running = comm._running
+        assert isinstance(running, _auto._Trying)
+        running._may_win = lambda name: name != "bytegrad"  # type: ignore[method-assign]
         _train(here, model, 2 * EACH + 3)
     assert comm.stats()["chosen"] == 0
     comm.detach()

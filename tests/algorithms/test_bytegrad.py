@@ -130,7 +130,7 @@ def test_no_residual_is_left_where_a_rank_does_not_look_again() -> None:
         ranks.run(_shares_hosts, 2)
 
 
-class _Sometimes(nn.Module):
+class _Sometimes(nn.Module):  # type: ignore[misc]
     """Has a layer that a step may do without."""
 
     uses = True

@@ -111,7 +111,7 @@ def test_a_gpu_rounds_to_bfloat16() -> None:
 def test_cuda_has_the_bits_of_the_cpu(case: str) -> None:
     from bagua_net.algorithms._codec import kernels
 
-    form, kind, count, offset = CASES[case]
+    form, kind, count, offset = codec_checks.cases()[case]
     for implementation in (kernels, eager):
         assert different(implementation, form, inputs(kind, count), offset=offset, device="cuda") == []
 

@@ -151,7 +151,8 @@ def _started_afresh(here: Here, folder: str) -> str:
     with _not_installed(sys.path):
         install_for_workers()
         path = list(sys.path)
-    for begins in (lambda: None, install):  # a script may call that, too
+    ways: tuple[Callable[[], None], ...] = (lambda: None, install)  # a script may call that, too
+    for begins in ways:
         with _not_installed(path):
             begins()
             import bagua.torch_api as bagua
@@ -346,7 +347,7 @@ def _again_with_a_forward_of_its_own(here: Here) -> None:
 
     def own(x: torch.Tensor) -> torch.Tensor:
         calls.append(1)
-        return before(x)  # type: ignore[no-any-return]
+        return before(x)
 
     model.forward = own
     optimizer = torch.optim.SGD(model.parameters(), RATE)

@@ -24,7 +24,7 @@ from tests.support.ranks import Ranks
 ROWS, COLUMNS = 16, 64
 
 
-class _Given(nn.Module):
+class _Given(nn.Module):  # type: ignore[misc]
     """The gradient of its weights is the input."""
 
     def __init__(self) -> None:

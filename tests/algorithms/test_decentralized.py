@@ -38,7 +38,7 @@ def _weights(model: nn.Module) -> torch.Tensor:
 
 
 def _gradients(model: nn.Module) -> torch.Tensor:
-    return torch.cat([each.grad.reshape(-1) for each in model.parameters()]).clone()  # type: ignore[union-attr]
+    return torch.cat([each.grad.reshape(-1) for each in model.parameters()]).clone()
 
 
 def _of_all(here: Here, mine: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _once_in_a_step(here: Here) -> None:
         model(x)
     assert comm.stats()["exchanges"] == 0
     for _ in range(4):
-        with model.no_sync():  # type: ignore[operator]
+        with model.no_sync():
             model(x).sum().backward()
         (model(x) + model(x)).sum().backward()
         optimizer.step()
@@ -126,7 +126,7 @@ def _in_a_closure(here: Here) -> None:
         backward(here, model, 0)
         return 0.0
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)
     assert torch.allclose(_weights(model), before.mean(0) - RATE * _gradients(model), rtol=0, atol=1e-6)
     comm.detach()
 

@@ -8,6 +8,7 @@ import gc
 import io
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -350,7 +351,7 @@ def _resumes(here: Here, backend: str, settings: dict[str, Any], loads: bool) ->
         _step(here, model, optimizer, step)
     resumed = _flat(model)
     comm.detach()
-    return torch.equal(resumed, whole)
+    return bool(torch.equal(resumed, whole))
 
 
 @pytest.mark.parametrize("settings", [{"bits": 4}, {"density": 0.1, "bits": 2}], ids=str)
@@ -384,7 +385,7 @@ def _needs(here: Here, what: str) -> bool:
             _step(here, model, optimizer, step)
         ends.append(_flat(model))
     comm.detach()
-    return torch.equal(*ends)
+    return bool(torch.equal(*ends))
 
 
 @pytest.mark.parametrize("what", ["anchor", "momentum", "residual", "step"])
@@ -480,7 +481,7 @@ def _dies(here: Here, backend: str) -> list[str]:
     here.say(f"trained/{here.rank}")
     if here.rank == 1:
         here.hear("never")
-    said = [refusal(lambda step=step: _step(here, model, optimizer, step)) for step in range(4, 9)]
+    said = [refusal(partial(_step, here, model, optimizer, step)) for step in range(4, 9)]
     comm.detach()
     return said
 

@@ -106,7 +106,7 @@ def test_gradients_are_clipped_after_they_were_averaged(two: Ranks) -> None:
     two.run(_clips)
 
 
-class Counts(pl.Callback):
+class Counts(pl.Callback):  # type: ignore[misc]
     """What the algorithm has counted at the end of each step."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ def test_bfloat16_mixed(two: Ranks) -> None:
     two.run(_mixes)
 
 
-class Scales(pl.Callback):
+class Scales(pl.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         comm = trainer.strategy.bagua
         assert comm.job.scaler is trainer.precision_plugin.scaler
@@ -244,7 +244,7 @@ def test_importing_makes_the_name_known(two: Ranks, package: str) -> None:
 # ---- algorithms that average weights ----
 
 
-class SeesGradients(pl.Callback):
+class SeesGradients(pl.Callback):  # type: ignore[misc]
     def __init__(self) -> None:
         self.sums: list[float] = []
 

@@ -19,7 +19,7 @@ pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 import lightning.pytorch as pl
 
-from bagua_net.algorithms import ByteGrad, GradientAllReduce, QAdam
+from bagua_net.algorithms import Algorithm, ByteGrad, GradientAllReduce, QAdam
 from tests.algorithms.apart import Apart
 from tests.algorithms.learner import (
     Fails,
@@ -118,7 +118,7 @@ def _spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
 
 def _loads_what_does_not_fit(here: Here, path: str, change: str) -> list[str]:
     made = WithQAdam if change == "bits" else Learner
-    algorithm = QAdam(block=64) if change == "bits" else ByteGrad(bits=4, block=32)
+    algorithm: Algorithm = QAdam(block=64) if change == "bits" else ByteGrad(bits=4, block=32)
     with launched(here):
         fit(here, strategy(here, algorithm=algorithm), STEPS, made(), callbacks=[SavesAt(path, 3)])
         if here.rank == 0:

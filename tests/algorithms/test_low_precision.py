@@ -127,7 +127,7 @@ def _pauses(here: Here) -> None:
     comm.abort()
     assert (_of_all(here, _weights(model)) == _weights(model)).all(), "the weights were not averaged"
     _step(here, model, optimizer, 1)  # apart again a little: each rank has its own momentum
-    gradients = torch.cat([each.grad.reshape(-1) for each in model.parameters()])  # type: ignore[union-attr]
+    gradients = torch.cat([each.grad.reshape(-1) for each in model.parameters()])
     assert (_of_all(here, gradients) == gradients).all(), "gradients are not averaged exactly"
     comm.resume()
     _step(here, model, optimizer, 2)

@@ -58,7 +58,7 @@ def test_the_warm_up_is_adam_to_the_last_bit() -> None:
     assert not one.is_warming_up
 
 
-class _Given(nn.Module):
+class _Given(nn.Module):  # type: ignore[misc]
     """The gradients of its two parameters are the inputs. They have one dimension, and so are averaged exactly."""
 
     def __init__(self, elements: int = 96) -> None:
@@ -288,7 +288,7 @@ def test_momentum_is_of_the_right_elements_whatever_their_layout(
     two.run(_channels_last, bits, arguments)
 
 
-class _WithUnused(nn.Module):
+class _WithUnused(nn.Module):  # type: ignore[misc]
     """A scalar, an empty parameter, and a part that no step uses, or that is used in some of the steps alone."""
 
     def __init__(self) -> None:

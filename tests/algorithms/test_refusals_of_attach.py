@@ -85,7 +85,7 @@ def _class_of_settings(here: Here) -> str:
 def _other_order(here: Here) -> str:
     model = ddp(here, "bagua_net")
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05)
-    return refusal(lambda: attach(optimizer, model, "bytegrad"))  # type: ignore[arg-type]
+    return refusal(lambda: attach(optimizer, model, "bytegrad"))
 
 
 def _bad_bits(here: Here) -> str:
@@ -221,7 +221,8 @@ def _one_without_optimizer(here: Here) -> str:
 
 @pytest.mark.parametrize("name", ["diloco", "decentralized", "low_precision_decentralized", "async"])
 def test_what_one_rank_alone_cannot_train_apart_is_refused_by_all(two: Ranks, name: str) -> None:
-    _is_told(*two.run(_one_sends_buffers, name), "broadcast_buffers=False")
+    others, own = two.run(_one_sends_buffers, name)
+    _is_told(others, own, "broadcast_buffers=False")
 
 
 def _is_told(others: str, own: str, words: str) -> None:
@@ -233,7 +234,7 @@ def _is_told(others: str, own: str, words: str) -> None:
     assert "\n" not in others
 
 
-class _Wrapper(torch.optim.Optimizer):
+class _Wrapper(torch.optim.Optimizer):  # type: ignore[misc]
     """As accelerate's: it has the user's optimizer, and takes no hooks."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -285,7 +286,8 @@ def _one_sends_buffers(here: Here, algorithm: str) -> str:
 def test_what_one_rank_refuses_is_refused_by_all_and_the_others_name_it(
     two: Ranks, what: Callable[[Here], str], words: str
 ) -> None:
-    _is_told(*two.run(what), words)
+    others, own = two.run(what)
+    _is_told(others, own, words)
 
 
 def _one_attaches(here: Here) -> str:

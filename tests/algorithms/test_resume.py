@@ -69,7 +69,7 @@ def _trained(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, ste
 
 def _saved_by_rank_0(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
     state = {"weights": inside(model).state_dict(), "optimizer": optimizer.state_dict()}
-    state["algorithm"] = StateOfAllRanks(model.bagua).state_dict()  # type: ignore[arg-type]
+    state["algorithm"] = StateOfAllRanks(model.bagua).state_dict()
     if here.rank == 0:
         stream = io.BytesIO()
         torch.save(state, stream)
@@ -84,9 +84,9 @@ def _resumed(here: Here, backend: str, algorithm: Any, saved: bytes, with_states
     inside(model).load_state_dict(state["weights"])
     optimizer.load_state_dict(state["optimizer"])
     if with_states:
-        StateOfAllRanks(model.bagua).load_state_dict(state["algorithm"])  # type: ignore[arg-type]
+        StateOfAllRanks(model.bagua).load_state_dict(state["algorithm"])
     end = _trained(here, model, optimizer, range(_SAVED, _END))
-    model.bagua.detach()  # type: ignore[union-attr,operator]
+    model.bagua.detach()
     return end
 
 
@@ -96,7 +96,7 @@ def _resumes(here: Here, backend: str, algorithm: Any) -> tuple[bool, bool]:
     _trained(here, model, optimizer, range(_SAVED))
     saved = _saved_by_rank_0(here, model, optimizer)
     whole = _trained(here, model, optimizer, range(_SAVED, _END))
-    model.bagua.detach()  # type: ignore[union-attr,operator]
+    model.bagua.detach()
     with_states, without = (_resumed(here, backend, algorithm, saved, each) for each in (True, False))
     return torch.equal(with_states, whole), torch.equal(without, whole)
 

@@ -29,7 +29,7 @@ def _sharded(mesh: DeviceMesh) -> nn.Module:
 
 
 def _whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: each.grad.full_tensor() for name, each in model.named_parameters()}  # type: ignore[union-attr]
+    return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
 
 
 def _attached(model: nn.Module, algorithm: Any, **arguments: Any) -> Attachment:
@@ -163,7 +163,7 @@ def test_residuals_are_those_of_the_state_and_end_with_the_algorithm(four: Ranks
         assert "of the module '0'" in refused
 
 
-class _WithPositions(nn.Module):
+class _WithPositions(nn.Module):  # type: ignore[misc]
     """Has a parameter of its own beside those of its children. Some are no whole number of shards."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class _WithPositions(nn.Module):
         self.first, self.norm, self.last = nn.Linear(WIDTH, 41), nn.LayerNorm(41), nn.Linear(41, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.norm(self.first(x * self.scale + self.positions)))  # type: ignore[no-any-return]
+        return self.last(self.norm(self.first(x * self.scale + self.positions)))
 
 
 def _keeps_one_dimension(here: Here, replicas: int) -> None:
@@ -205,7 +205,7 @@ def test_the_order_of_parameters_is_fully_shards(two: Ranks) -> None:
     two.run(_orders)
 
 
-class _Branches(nn.Module):
+class _Branches(nn.Module):  # type: ignore[misc]
     """Of which a step may use one."""
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class _Branches(nn.Module):
         self.one, self.other = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
 
     def forward(self, x: torch.Tensor, branches: Sequence[str]) -> torch.Tensor:
-        return sum(getattr(self, each)(x) for each in branches)  # type: ignore[return-value]
+        return sum(getattr(self, each)(x) for each in branches)
 
 
 def _takes_one_branch(here: Here) -> None:
@@ -260,7 +260,7 @@ def _scales(here: Here) -> None:
         scaler.step(optimizer)
         scaler.update()
         for name, each in model.named_parameters():
-            assert torch.equal(before[name].to_local(), each.to_local()) == (step == 2), name  # type: ignore[attr-defined]
+            assert torch.equal(before[name].to_local(), each.to_local()) == (step == 2), name
         assert scaler.get_scale() == (512.0 if step >= 2 else 1024.0)
 
 

@@ -69,7 +69,7 @@ def test_an_optimizer_of_some_parameters_is_refused(two: Ranks, algorithm: Algor
         assert "\n" not in said
 
 
-class _Experts(nn.Module):
+class _Experts(nn.Module):  # type: ignore[misc]
     """Each rank has an expert of its own."""
 
     def __init__(self, rank: int) -> None:
@@ -81,7 +81,7 @@ class _Experts(nn.Module):
             self.expert.bias.fill_(0.1 * rank)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.expert(self.common(x))  # type: ignore[no-any-return]
+        return self.expert(self.common(x))
 
 
 def _ignores(here: Here, algorithm: Algorithm) -> None:
@@ -110,7 +110,7 @@ def test_parameters_that_ddp_ignores_stay_each_ranks_own(two: Ranks, algorithm: 
     two.run(_ignores, algorithm)
 
 
-class _OfItself(nn.Module):
+class _OfItself(nn.Module):  # type: ignore[misc]
     """A parameter of its own, and one that two layers share."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _OfItself(nn.Module):
         self.last = nn.Linear(WIDTH, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.second(self.first(x * self.scale)))  # type: ignore[no-any-return]
+        return self.last(self.second(self.first(x * self.scale)))
 
 
 def test_parameters_are_ignored_where_ddp_ignores_them() -> None:
@@ -136,7 +136,7 @@ def test_parameters_are_ignored_where_ddp_ignores_them() -> None:
 
 def _thaws(here: Here, algorithm: Algorithm) -> str:
     model = ddp(here, "bagua_net", broadcast_buffers=False)
-    frozen = model.module[0].weight  # type: ignore[index]
+    frozen = model.module[0].weight
     frozen.requires_grad_(False)
     comm = attach(model, torch.optim.SGD(model.parameters(), RATE), algorithm)
     frozen.requires_grad_(True)
@@ -152,7 +152,7 @@ def test_a_parameter_that_was_frozen_at_the_attach_is_named(two: Ranks, algorith
 
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: each.detach().clone() for name, each in model.module.named_parameters()}  # type: ignore[union-attr,operator]
+    return {name: each.detach().clone() for name, each in model.module.named_parameters()}
 
 
 def _step_by_hand(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -169,7 +169,7 @@ def _freezes(here: Here, on_both: bool) -> None:
     comm = attach(model, optimizer, DiLoCo(steps=2, block=32))
     for step in range(4):
         _step(here, model, optimizer, step)
-    frozen = model.module[0].weight  # type: ignore[index]
+    frozen = model.module[0].weight
     met = _weights(model)
     _step_by_hand(here, model, optimizer)
     if on_both or here.rank == 0:
@@ -195,11 +195,12 @@ def test_a_parameter_that_was_frozen_on_all_ranks_stays_where_it_was(two: Ranks,
 # ---- steps ----
 
 
-class _WithBase(torch.optim.SGD):
+class _WithBase(torch.optim.SGD):  # type: ignore[misc]
     """Its step is more than its base's, whose hooks torch calls as well."""
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        return super().step(closure)
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        loss: float | None = super().step(closure)
+        return loss
 
 
 def _counts(here: Here, algorithm: Algorithm) -> None:
@@ -223,19 +224,22 @@ def test_a_step_within_a_step_counts_once(two: Ranks, algorithm: Algorithm) -> N
     two.run(_counts, algorithm)
 
 
-class _Around(torch.optim.Optimizer):
+class _Around(torch.optim.Optimizer):  # type: ignore[misc]
     """A wrapper: its step is that of another optimizer of the same parameters."""
 
     def __init__(self, inside: torch.optim.Optimizer) -> None:
         super().__init__([each for group in inside.param_groups for each in group["params"]], {})
         self.inside = inside
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        return self.inside.step(closure)  # type: ignore[arg-type,no-any-return]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        loss: float | None = self.inside.step(closure)
+        return loss
 
 
 def _wraps(here: Here, algorithm: Algorithm) -> None:
-    for attached_to in (lambda wrapper: wrapper, lambda wrapper: wrapper.inside):
+    ways: tuple[Callable[[_Around], torch.optim.Optimizer], ...]
+    ways = (lambda wrapper: wrapper, lambda wrapper: wrapper.inside)
+    for attached_to in ways:
         model = ddp(here, "bagua_net", broadcast_buffers=False)
         wrapper = _Around(torch.optim.SGD(model.parameters(), RATE))
         comm = attach(model, attached_to(wrapper), algorithm)
@@ -278,7 +282,7 @@ def test_a_step_of_another_optimizer_is_refused(two: Ranks, algorithm: Algorithm
 
 
 class _Unlucky(_WithBase):
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         super().step(closure)
         raise ArithmeticError("no such luck")
 
@@ -337,14 +341,14 @@ def _changed_on_the_way(here: Here) -> list[str]:
     return handler.lines
 
 
-class _Scaling(nn.Module):
+class _Scaling(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.rows, self.out = nn.Embedding(2, WIDTH, max_norm=0.1), nn.Linear(WIDTH, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(x + self.rows((x[:, 0] > 0).long()))  # type: ignore[no-any-return]
+        return self.out(x + self.rows((x[:, 0] > 0).long()))
 
 
 def test_weights_that_change_while_their_average_is_on_its_way_are_warned_of(two: Ranks) -> None:

@@ -183,7 +183,7 @@ def test_ranks_resume_from_one_checkpoint(ranks: Ranks, algorithm: Any, backend:
     ranks.run(_resumes, backend, algorithm)
 
 
-class _Grows(nn.Module):
+class _Grows(nn.Module):  # type: ignore[misc]
     """Each rank has its own number of experts, which DDP ignores; a table that has grown is in no checkpoint."""
 
     def __init__(self, rank: int, rows: int) -> None:
@@ -195,7 +195,7 @@ class _Grows(nn.Module):
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, ["experts.weight", "experts.bias"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.common(x)  # type: ignore[no-any-return]
+        return self.common(x)
 
 
 def _loads_its_own(here: Here) -> None:

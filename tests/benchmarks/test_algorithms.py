@@ -138,7 +138,7 @@ def test_the_network_s_own_time_is_that_of_all_its_classes() -> None:
 
 
 def _auto(chosen: str, *seconds: tuple[str, float, float]) -> list[report.Reading]:
-    cell = _cell(*((f"gloo {way}", *both) for way, *both in seconds))
+    cell = _cell(*((f"gloo {way}", first, second) for way, first, second in seconds))
     return [{**each, "chosen": chosen} if each["side"] == "gloo auto" else each for each in cell]
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from bagua_net._nccl.socket_network import SocketTable
 from benchmarks.loads.collective import CollectiveSpec
+from benchmarks.loads.collective_rank import CollectiveRankSpec
+from benchmarks.loads.rank import RankSpec
 from benchmarks.loads.reading import Reading
 from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
@@ -208,15 +210,19 @@ def test_a_disturbed_pair_is_dropped_as_a_whole() -> None:
 # ---- the baseline ----
 
 
+def _of_a_rank(spec: RankSpec | CollectiveSpec) -> RankSpec | CollectiveRankSpec:
+    return spec.rank if isinstance(spec, CollectiveSpec) else spec
+
+
 def test_the_baseline_is_the_other_library_with_the_same_settings() -> None:
     given = {"BAGUA_NET_NSTREAMS": "4"}
     for cell in (CABLE, Cell("S8", "cables", 2, MIB, cables_mbits=(1000, 250)), Cell("S7", "veth", 0, KIB)):
         (ours,) = sides.candidates([cell], "ours", QUICK, FILES, given)
         (baseline,) = sides.candidates([cell], "baseline", QUICK, FILES, given)
         assert baseline.settings == ours.settings
-        spec, own = baseline.spec, ours.spec
-        if isinstance(spec, CollectiveSpec) and isinstance(own, CollectiveSpec):
-            spec, own = spec.rank, replace(own.rank, token=spec.rank.token)
+        spec, own = _of_a_rank(baseline.spec), _of_a_rank(ours.spec)
+        if isinstance(spec, CollectiveRankSpec) and isinstance(own, CollectiveRankSpec):
+            own = replace(own, token=spec.token)
         assert (spec.library, own.library) == ("b", "p")
         assert replace(spec, library="") == replace(own, library="")
 

@@ -48,7 +48,7 @@ class Packet:
 
 def _sum(data: bytes) -> int:
     """RFC 1071, without the complement."""
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total

@@ -155,6 +155,7 @@ def test_a_line_that_lost_more_than_was_asked_for_ends_the_track() -> None:
 def _raw_spec(loops: Path, lanes: int) -> RankSpec:
     files = sides.Files(loops, Path(), SocketTable(Path(), "", 12, 0, 0, 0), loops.with_name("relay"))
     side = sides.raw(Cell("S1", "veth", lanes, 64 * 1024), QUICK, files)[0]
+    assert isinstance(side.spec, RankSpec)
     return replace(side.spec, warm_up_s=0.1, window_s=0.3)
 
 

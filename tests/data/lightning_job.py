@@ -18,7 +18,7 @@ from bagua_net.data import LoadBalancingDistributedBatchSampler, LoadBalancingDi
 from tests.data.balanced import COSTS, EPOCHS, at_most_40, threes
 
 
-class Recorder(lightning.LightningModule):
+class Recorder(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self, way: str, directory: Path) -> None:
         super().__init__()
         self.way, self.directory = way, directory

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 
-class Written(torch.optim.Optimizer):
+class Written(torch.optim.Optimizer):  # type: ignore[misc]
     """The loop that all of them have; ``update`` is one parameter's."""
 
     def __init__(self, params: Any, lr: float = 1e-2, decay: float = 0.1) -> None:
         super().__init__(params, {"lr": lr, "decay": decay})
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
@@ -99,7 +99,7 @@ class Rows(Written):
 ALL = (Lion, CountedAdam, TensorAdam, NewState)
 
 
-class Network(nn.Sequential):
+class Network(nn.Sequential):  # type: ignore[misc]
     """Parameters of one, two and four dimensions, one of them in another memory format, one long, one a scalar."""
 
     def __init__(self) -> None:

@@ -226,7 +226,7 @@ def test_the_workers_of_loaders_share_the_samples(path: Path, tmp_path: Path, me
     first = cached[0]  # so that the file is open when workers are forked
     assert first["index"] == 0
     for _ in range(2):
-        loader = DataLoader(cached, 4, num_workers=2, multiprocessing_context=method)  # type: ignore[arg-type]
+        loader = DataLoader(cached, 4, num_workers=2, multiprocessing_context=method)
         assert indices(loader) == list(range(40))
     assert sorted(map(int, log.read_text().split())) == list(range(40))
     assert (cached.hits, cached.misses) == (0, 1)  # this process's own
@@ -237,7 +237,7 @@ def epoch_of(here: Here, path: str, log: str) -> list[int]:
     """Each rank has workers of its own, forked from it."""
     cached = CachedDataset(Logged(log), path)
     try:
-        return indices(DataLoader(cached, 4, num_workers=1, multiprocessing_context="fork"))  # type: ignore[arg-type]
+        return indices(DataLoader(cached, 4, num_workers=1, multiprocessing_context="fork"))
     finally:
         cached.close()
 

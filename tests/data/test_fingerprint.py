@@ -115,7 +115,7 @@ class Names(list[str]):
         self.size = size
 
 
-class Tagged(torch.Tensor):
+class Tagged(torch.Tensor):  # type: ignore[misc]
     tag: int
 
 
@@ -146,7 +146,8 @@ class Images:
 def images(
     root: str = "/data", size: int = 224, names: tuple[str, ...] = ("a", "b"), tags: tuple[str, ...] = ("x", "y", "z")
 ) -> Images:
-    transforms = {"resize": [Resize(size), functools.partial(Resize.__call__, size), Slots(size).__eq__]}
+    never_called = functools.partial(Resize.__call__, size)  # type: ignore[arg-type]
+    transforms = {"resize": [Resize(size), never_called, Slots(size).__eq__]}
     marks = {*tags, *map(Path, tags), *map(Slots, range(size, size + 9))}
     return Images(Path(root), transforms, [*names, *("long" * 30 for _ in range(9))], marks)  # type: ignore[arg-type]
 
@@ -246,7 +247,7 @@ LARGE: dict[str, Callable[[np.ndarray], Any]] = {
     "array": lambda data: data,
     "columns-of-an-array": lambda data: data.reshape(4, -1).T,
     "array-of-structures": lambda data: data.view([("a", "u1"), ("b", "u1")]),
-    "buffer": memoryview,
+    "buffer": lambda data: data.data,
     "list": lambda data: [data],
     "tensor-in-a-list": lambda data: {"a": (torch.from_numpy(data),)},
 }

@@ -34,7 +34,7 @@ def fused(optimizer: torch.optim.Optimizer) -> FlatOptimizer:
 def same(one: Any, other: Any) -> bool:
     """Bit for bit: elementwise operations do not depend on where an element is."""
     if isinstance(one, torch.Tensor):
-        return one.shape == other.shape and torch.equal(one, other)
+        return bool(one.shape == other.shape and torch.equal(one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     if isinstance(one, list):
@@ -525,7 +525,7 @@ def test_a_state_that_shows_rows_is_refused() -> None:
 
 def test_what_is_no_optimizer_is_refused() -> None:
     with pytest.raises(TypeError, match="not a Network"):
-        fuse_optimizer(network())  # type: ignore[arg-type]
+        fuse_optimizer(network())
 
 
 def test_a_fused_optimizer_is_fused() -> None:
@@ -558,7 +558,7 @@ def test_sparse_gradients_are_refused() -> None:
 
 
 def test_parameters_of_another_class_are_refused() -> None:
-    class Sharded(nn.Parameter):
+    class Sharded(nn.Parameter):  # type: ignore[misc]
         pass
 
     with pytest.raises(ValueError, match="is a Sharded"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +31,9 @@ SETTINGS = st.fixed_dictionaries(
 REPLICAS = st.integers(1, 8)
 
 
-def every(costs: list[float], replicas: int, epoch: int = 0, **settings: Any) -> list[LoadBalancingDistributedSampler]:
+def every(
+    costs: Sequence[float], replicas: int, epoch: int = 0, **settings: Any
+) -> list[LoadBalancingDistributedSampler]:
     """The samplers of all ranks."""
     made = [LoadBalancingDistributedSampler(costs, costs, replicas, rank, **settings) for rank in range(replicas)]
     for sampler in made:
@@ -39,7 +41,7 @@ def every(costs: list[float], replicas: int, epoch: int = 0, **settings: Any) ->
     return made
 
 
-def torchs(costs: list[float], replicas: int, epoch: int, **settings: Any) -> list[list[int]]:
+def torchs(costs: Sequence[float], replicas: int, epoch: int, **settings: Any) -> list[list[int]]:
     settings.pop("random_level", None)
     made = [DistributedSampler(costs, replicas, rank, **settings) for rank in range(replicas)]
     for sampler in made:
@@ -47,9 +49,9 @@ def torchs(costs: list[float], replicas: int, epoch: int, **settings: Any) -> li
     return [list(sampler) for sampler in made]
 
 
-def spread(costs: list[float], ranks: list[list[int]]) -> float:
+def spread(costs: Sequence[float], ranks: list[list[int]]) -> float:
     """The sum over all steps of greatest minus least cost."""
-    steps = [[costs[index] for index in step] for step in zip(*ranks, strict=True)]
+    steps: list[list[float]] = [[costs[index] for index in step] for step in zip(*ranks, strict=True)]
     return sum(max(step) - min(step) for step in steps)
 
 
@@ -208,7 +210,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
 # ---- batches ----
 
 
-def up_to(limit: float, costs: list[float]) -> Cut:
+def up_to(limit: float, costs: Sequence[float]) -> Cut:
     """Batches of at most this cost together, so of different numbers on different ranks."""
 
     def cut(indices: list[int]) -> list[list[int]]:
@@ -226,7 +228,7 @@ def up_to(limit: float, costs: list[float]) -> Cut:
 
 
 def batches_of(
-    costs: list[float], replicas: int, cut: Cut, *, drop_last: bool = False, **settings: Any
+    costs: Sequence[float], replicas: int, cut: Cut, *, drop_last: bool = False, **settings: Any
 ) -> tuple[list[list[list[int]]], set[int]]:
     """Of each rank, and the lengths that they say."""
     made = [LoadBalancingDistributedBatchSampler(each, cut, drop_last) for each in every(costs, replicas, **settings)]
@@ -316,7 +318,7 @@ def test_the_batches_follow_the_samplers_epoch() -> None:
 
 def test_another_sampler_is_refused() -> None:
     with pytest.raises(TypeError, match="not a DistributedSampler"):
-        LoadBalancingDistributedBatchSampler(DistributedSampler(range(3), 1, 0), lambda indices: [indices])  # type: ignore[arg-type]
+        LoadBalancingDistributedBatchSampler(DistributedSampler(range(3), 1, 0), lambda indices: [indices])
 
 
 # ---- checkpoints ----

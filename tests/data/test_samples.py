@@ -72,7 +72,7 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
         return same(list(one.items()), list(other.items()))
-    return one == other or (one != one and other != other)
+    return bool(one == other or (one != one and other != other))
 
 
 def _bits(tensor: torch.Tensor) -> list[int]:
@@ -117,6 +117,9 @@ class Own:
     pass
 
 
+Pair = collections.namedtuple("Pair", "a b")
+
+
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
@@ -124,7 +127,7 @@ class Own:
         ({"a": [Own()]}, "test_samples.Own"),
         ({1, 2}, "builtins.set"),
         (collections.OrderedDict(), "collections.OrderedDict"),
-        (collections.namedtuple("Pair", "a b")(1, 2), "Pair"),
+        (Pair(1, 2), "Pair"),
         (torch.nn.Parameter(torch.ones(2)), "Parameter"),
         (torch.ones(2, requires_grad=True), "detach"),
         (torch.eye(2).to_sparse(), "sparse"),

@@ -57,8 +57,8 @@ def grow(program: Path, seconds: int) -> int:
         _unpack(file, kept)
         found.mkdir()
         fewest.mkdir()
-        search = [program, *_LIMITS, f"-max_total_time={seconds}", "-print_final_stats=1", found, kept]
-        status = subprocess.run(search).returncode
+        search: list[str | Path] = [program, *_LIMITS, f"-max_total_time={seconds}", "-print_final_stats=1"]
+        status = subprocess.run([*search, found, kept]).returncode
         if status == 0:
             status = subprocess.run([program, *_LIMITS, "-set_cover_merge=1", fewest, kept, found]).returncode
         if status == 0:

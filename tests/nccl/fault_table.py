@@ -128,8 +128,8 @@ def rows(name: str, versions: Iterable[str]) -> list[str]:
             left.append(found.left)
         answers.setdefault((*parts, _once(left) if left[0] == left[1] else " / ".join(left)), []).append(version)
     texts = []
-    for number, (answer, those) in enumerate(answers.items()):
-        texts.append("| " + " | ".join([name if number == 0 else "", ", ".join(those), *answer]) + " |")
+    for number, (told, those) in enumerate(answers.items()):
+        texts.append("| " + " | ".join([name if number == 0 else "", ", ".join(those), *told]) + " |")
     return texts
 
 

@@ -123,7 +123,7 @@ def _load(path: Path | None) -> Rows:
         return {}
     rows = [matrix_jobs.Row(**fields) for fields in map(json.loads, path.read_text().splitlines())]
     for row in rows:
-        row.ran = {op: {tuple(choice) for choice in choices} for op, choices in row.ran.items()}
+        row.ran = {op: {(algorithm, protocol) for algorithm, protocol in choices} for op, choices in row.ran.items()}
     return {(row.version, row.network, row.size): row for row in rows}
 
 

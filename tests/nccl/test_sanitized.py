@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def sanitized(request: pytest.FixtureRequest, tmp_path: Path) -> Sanitized:
     return Sanitized(plugin, settings, ["setarch", "-R", "env", f"LD_PRELOAD={runtime['path']}"], tmp_path)
 
 
-def _start(program: str, version: str, sanitized: Sanitized, settings: dict[str, str]) -> nccl_job.Job:
+def _start(
+    program: str, version: str, sanitized: Sanitized, settings: dict[str, str]
+) -> AbstractContextManager[nccl_job.Job]:
     return nccl_job.start(
         program,
         2,

@@ -85,9 +85,10 @@ def _job(hosts: Hosts, messages: int, settings: tuple[Settings, Settings] = ({},
     command += ["--connections", "1", "--messages", str(messages), "--sizes", str(_MESSAGE)]
     for rank in range(2):
         variables = {"NCCL_SOCKET_IFNAME": "link0"} | dict(settings[rank])
-        command += ["--wrap", f"{rank}={hosts[rank].wrap(**variables)}"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=drivers.environment({}), text=True, **pipes) as process:
+        command += ["--wrap", f"{rank}={hosts[rank].wrap(on_pci=False, **variables)}"]
+    with subprocess.Popen(
+        command, env=drivers.environment({}), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         try:
             job = _Job(hosts, process)
             yield job

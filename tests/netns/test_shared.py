@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -27,6 +27,9 @@ _MESSAGE = 1_000_000
 _MESSAGES = 80
 _SECONDS = 60
 _POLL_S = 0.02
+
+#: Makes the pairs of hosts that share a link, with fair queues or without.
+Network = Callable[[bool], contextlib.AbstractContextManager[list[tuple[Host, Host]]]]
 
 
 def _address(host: Host, interface: str, address: str) -> None:
@@ -74,13 +77,14 @@ def _start(pair: tuple[Host, Host]) -> subprocess.Popen[str]:
     command += ["--connections", "1", "--messages", str(_MESSAGES), "--sizes", str(_MESSAGE)]
     for rank, host in enumerate(pair):
         command += ["--wrap", f"{rank}={host.wrap(NCCL_SOCKET_IFNAME='link0')}"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=drivers.environment({}), text=True, **pipes)
+    return subprocess.Popen(
+        command, env=drivers.environment({}), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 @pytest.mark.parametrize("fair", variants(False, nightly=[True]), ids=["one queue", "fair queues"])
 @pytest.mark.parametrize("network", variants(_one_receiver, nightly=[_one_sender]))
-def test_streams_do_not_multiply(network, fair: bool) -> None:
+def test_streams_do_not_multiply(network: Network, fair: bool) -> None:
     """A job that judges by its own share has 64 streams within some seconds. Here some are on trial, most have one."""
     with network(fair) as pairs:
         receivers = pairs[0][1]

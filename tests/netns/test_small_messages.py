@@ -45,12 +45,15 @@ def _allreduce(hosts: Hosts, size: str) -> Iterator[list[subprocess.Popen[str]]]
     command = [sys.executable, "-m", "bagua_net", "bench", "--transport", "bagua", "--min", size, "--max", size]
     command += ["--warmup", "100000000", "--ifname", "link0", "--ranks", "2", "--rendezvous", f"{_ADDRESSES[0]}:29600"]
     environment = drivers.environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with contextlib.ExitStack() as stack:
         ranks = []
         for rank, host in enumerate(hosts):
             process = subprocess.Popen(
-                [*host.prefix, *command, "--rank", str(rank)], env=environment, text=True, **pipes
+                [*host.prefix, *command, "--rank", str(rank)],
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )
             stack.callback(process.wait)
             stack.callback(process.kill)

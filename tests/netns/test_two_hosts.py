@@ -30,7 +30,7 @@ def _address(hosts: tuple[Host, Host], addresses: tuple[str, str], *interfaces: 
 
 def _wrap(rank: int, host: Host, interface: str, settings: Mapping[str, str] | None) -> list[str]:
     variables = {"NCCL_SOCKET_IFNAME": interface} | dict(settings or {})
-    return ["--wrap", f"{rank}={host.wrap(**variables)}"]
+    return ["--wrap", f"{rank}={host.wrap(on_pci=False, **variables)}"]
 
 
 def _drive(

@@ -28,7 +28,7 @@ def _drive(hosts: tuple[Host, Host], **settings: str) -> tuple[int, str]:
     command += ["--connections", str(_CONNECTIONS), "--messages", str(_MESSAGES), "--sizes", "1000000,10"]
     for rank, host in enumerate(hosts):
         host.ip("address", "add", f"10.77.0.{rank + 1}/24", "dev", "link0")
-        command += ["--wrap", f"{rank}={host.wrap(NCCL_SOCKET_IFNAME='link0', **settings)}"]
+        command += ["--wrap", f"{rank}={host.wrap(on_pci=False, NCCL_SOCKET_IFNAME='link0', **settings)}"]
     done = subprocess.run(command, env=drivers.environment({}), capture_output=True, text=True, timeout=80)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["messages"], done.stderr

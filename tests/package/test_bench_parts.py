@@ -8,6 +8,7 @@ import os
 import re
 import struct
 import sys
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def decode(stream: elements.Stream) -> list[float]:
     return list(struct.unpack(f"<{elements.PERIOD}{element.format}", raw))
 
 
-REDUCE = {
+REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
     "sum": sum,
     "min": min,
     "max": max,

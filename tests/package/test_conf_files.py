@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_what_is_added_later_stays(position: str) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda made: made.replace(b"\n", b"\r\n"), lambda made: made.removesuffix(b"\n")])
-def test_an_editor_may_change_the_line_ends(change) -> None:
+def test_an_editor_may_change_the_line_ends(change: Callable[[bytes], bytes]) -> None:
     assert conf_block.without_block(b"A=1\n" + change(conf_block.with_block(b"", SETTINGS))) == b"A=1\n"
 
 

@@ -123,7 +123,7 @@ def test_what_the_log_says() -> None:
 
 def test_the_log_of_a_job_that_did_not_use_the_plugin() -> None:
     found = nccl_log.parse(LOG.replace("BaguaNet", "Socket"))
-    assert (found.networks, found.plugin) == ({"Socket"}, "")
+    assert (found.networks, found.plugin) == (frozenset({"Socket"}), "")
 
 
 def test_no_log_says_nothing(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects what is of a later tier, for pytest_collection_modifyitems."""
     last = TIERS.index(chosen(config))
     named = () if config.getoption("--tier") else tuple(name for name in map(str, config.args) if "::" in name)
-    kept, left_out = [], []
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
         runs = TIERS.index(tier_of(item)) <= last or any(_names(name, item) for name in named)
         (kept if runs else left_out).append(item)

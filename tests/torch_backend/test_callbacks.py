@@ -9,11 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bagua_net.torch import _callbacks
 from bagua_net.torch._callbacks import Callbacks
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 #: Until a test gives up on a thread.
 _SECONDS = 30
@@ -185,7 +189,7 @@ def _closed_at(line: int | None, idle: bool) -> tuple[list[int], list[str]]:
     if idle:
         _thread_of_a_task(callbacks)
 
-    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
         if frame.f_code.co_filename != _callbacks.__file__ or callbacks._closed:
             return None
         if event == "line":

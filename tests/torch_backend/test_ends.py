@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -456,7 +457,7 @@ def made_with_too_few_descriptors(here: Here) -> list[set[int]]:
     for enough in free[:40]:
         store = dist.HashStore()
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-        told = refusal(lambda store=store: _make(store, 4))
+        told = refusal(partial(_make, store, 4))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if told == "accepted":
             break

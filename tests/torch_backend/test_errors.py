@@ -181,7 +181,7 @@ def test_a_tensor_that_cannot_hold_what_is_received(ranks: Ranks) -> None:
     assert re.search("RuntimeError: .*single memory location", told)
 
 
-class Full(torch.Tensor):
+class Full(torch.Tensor):  # type: ignore[misc]
     """A tensor that fails to be copied for lack of memory."""
 
     @classmethod

@@ -343,7 +343,7 @@ def test_another_default_device(ranks: Ranks, later: bool) -> None:
     ranks.run(elsewhere_by_default, later)
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def in_inference_mode(here: Here) -> None:
     """The mode belongs to the caller's thread; the operation runs on another one."""
     size, peer, source = here.size, (here.rank + 1) % here.size, (here.rank - 1) % here.size

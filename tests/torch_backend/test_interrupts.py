@@ -74,7 +74,7 @@ def test_ctrl_c_ends_a_wait(ranks: Ranks, what: str) -> None:
 # ---- signals at other moments ----
 
 
-class Receiver(torch.Tensor):
+class Receiver(torch.Tensor):  # type: ignore[misc]
     """Something happens, once, before what was received is stored in it."""
 
     events: ClassVar[list[Callable[[], None]]] = []
@@ -139,7 +139,8 @@ def ended_as_it_stores(here: Here) -> list[list[float]]:
         signal.raise_signal(signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
-    Work.report = report_meanwhile
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Work, "report", report_meanwhile)
     try:
         tensor = _receiver(signal_meanwhile)
         work = group.recv([tensor], 1, 0)
@@ -148,7 +149,7 @@ def ended_as_it_stores(here: Here) -> list[list[float]]:
         assert work.wait()
         return [tensor.tolist(), future.wait()[0].tolist()]
     finally:
-        Work.report = report
+        patch.undo()
         signal.signal(signal.SIGUSR1, before)
 
 

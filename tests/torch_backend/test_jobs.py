@@ -156,7 +156,9 @@ exec ip netns exec "$space" env -i PATH="$PATH" HOME="$HOME" sh -c "$*"
 
 def _ssh(hosts: list[Host], directory: Path) -> str:
     """A PATH on which that program is ssh."""
-    cases = "\n".join(f"{host.address}) space={host.space.name};;" for host in hosts)
+    spaces = {host.address: host.space.name for host in hosts if host.space}
+    assert len(spaces) == len(hosts)
+    cases = "\n".join(f"{address}) space={space};;" for address, space in spaces.items())
     directory.mkdir()
     ssh = directory / "ssh"
     ssh.write_text(SSH.format(cases=cases))

@@ -24,7 +24,7 @@ _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 _INPUTS = 2
 
 
-class _Model(torch.nn.Module):
+class _Model(torch.nn.Module):  # type: ignore[misc]
     """The last layer takes part in no step."""
 
     def __init__(self) -> None:
@@ -91,7 +91,8 @@ def with_an_optimizer(here: Here, backend: str) -> list[float]:
             model.zero_grad()
             model(given).sum().backward()
             optimizer.step()
-    return torch.cat([parameter.detach().view(-1) for parameter in model.parameters()]).tolist()
+    end: list[float] = torch.cat([parameter.detach().view(-1) for parameter in model.parameters()]).tolist()
+    return end
 
 
 @_TWO

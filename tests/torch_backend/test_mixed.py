@@ -7,6 +7,7 @@ import gc
 import re
 import weakref
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
@@ -30,7 +31,7 @@ _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
 def _total(group: Any, rank: int) -> float:
     tensor = torch.full((3,), float(rank))
     group.allreduce([tensor]).wait()
-    return tensor[0].item()
+    return float(tensor[0].item())
 
 
 # ---- other backends ----
@@ -155,6 +156,7 @@ def forgotten(here: Here) -> list[list[bool]]:
     hook = getattr(dist.distributed_c10d, "FlightRecorderHook", None)
 
     def attach(*arguments: Any) -> Any:
+        assert hook is not None
         made = hook.attach(*arguments)
         recorders.append(weakref.ref(made))
         return made
@@ -267,8 +269,8 @@ def test_a_part_of_a_group(ranks: Ranks, backend: str | None) -> None:
 
 def split_wrongly(here: Here) -> list[str]:
     group = dist.group.WORLD
-    lists = ([], [0, 0], [0, here.size], [-1, 0])
-    return [refusal(lambda chosen=chosen: group.split_group(chosen)) for chosen in lists]
+    lists: tuple[list[int], ...] = ([], [0, 0], [0, here.size], [-1, 0])
+    return [refusal(partial(group.split_group, chosen)) for chosen in lists]
 
 
 @_TWO

@@ -238,7 +238,8 @@ def of_a_part(here: Here) -> list[float] | None:
     group = dist.new_group([here.size - 2, here.size - 1])
     tensor = torch.full((3,), float(here.rank))
     all_reduce_quantized(tensor, group=group)
-    return tensor.tolist()
+    got: list[float] = tensor.tolist()
+    return got
 
 
 @pytest.mark.parametrize("ranks", [3], indirect=True)
@@ -256,7 +257,7 @@ def refused(here: Here) -> dict[str, str]:
         "another type": lambda: all_reduce_quantized(ones.double()),
         "not contiguous": lambda: all_reduce_quantized(wide.t()),
         "another device": lambda: all_reduce_quantized(torch.ones(3, device="meta")),
-        "no tensor": lambda: all_reduce_quantized([1.0]),  # type: ignore[arg-type]
+        "no tensor": lambda: all_reduce_quantized([1.0]),
         "another reduction": lambda: all_reduce_quantized(ones, dist.ReduceOp.MAX),
         "bits": lambda: all_reduce_quantized(ones, bits=2),
         "block": lambda: all_reduce_quantized(ones, block=100),

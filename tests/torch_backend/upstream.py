@@ -46,7 +46,7 @@ class Case(distributed_test.DistributedTest._DistTestBase, distributed_test.Test
         self.here.gloo.barrier().wait(timedelta(seconds=60))
 
 
-class _HostMemory(TorchFunctionMode):
+class _HostMemory(TorchFunctionMode):  # type: ignore[misc]
     """Tensors that a case wants on a GPU are in host memory."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from bagua_net.algorithms import Auto
+from bagua_net.algorithms import Algorithm, Auto
 from bagua_net.lightning import BaguaStrategy
 from tests.algorithms.jobs import common
 
 _EPOCHS, _STEPS = 3, 16
 
 
-class Classifier(pl.LightningModule):
+class Classifier(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.network = digits.network()
@@ -58,7 +58,8 @@ def fit(name: str, strategy: BaguaStrategy, directory: Path, resume: bool) -> Cl
 def main() -> None:
     options = common.options()
     # find_unused_parameters: DDP keeps the buckets of its first step, and a resumed run has the same.
-    for name, algorithm in {"bytegrad": "bytegrad", "auto": Auto(trial_steps=1)}.items():
+    algorithms: dict[str, str | Algorithm] = {"bytegrad": "bytegrad", "auto": Auto(trial_steps=1)}
+    for name, algorithm in algorithms.items():
         strategy = BaguaStrategy(algorithm, find_unused_parameters=True)
         counted = fit(name, strategy, options.directory, options.resume).counted
         assert counted["elements"] > 0

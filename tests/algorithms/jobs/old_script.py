@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 IMAGES = 1500  # of 1797; the others are for the test
 
 
-class Net(nn.Module):
+class Net(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(64, 128), nn.Linear(128, 10)
