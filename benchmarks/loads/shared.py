@@ -33,7 +33,8 @@ class _Watch:
             self.most = max(self.most, streams)
             if streams and self._end is None:
                 self._end = now + self._until_s
-            if self._end is not None and now < self._end:
+            # On a busy machine the pairs may be gone before the window is over here.
+            if streams and self._end is not None and now < self._end:
                 self.last = streams
 
     def __enter__(self) -> _Watch:

@@ -36,7 +36,7 @@ def test_pairs_share_what_the_bottleneck_carries(
     limit = namespaces.capacity(cell.rates_mbits)
     # A class that no flow has met carries nothing, and a flow that meets losses pauses: the rest is the benchmark's.
     assert limit * 0.1 < reading.value < limit * 1.1
-    assert reading.details["streams"] == 1, "of each connection"
+    assert 0 < reading.details["streams"] <= 1, "of each connection; one pair may be done before the other"
     assert reading.details["slowest"] + reading.details["fastest"] == pytest.approx(reading.value)
 
 
