@@ -13,13 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bagua_net._native import library  # noqa: E402
-from bagua_net.algorithms._codec import Codec, codec, eager, native  # noqa: E402
-from tests.algorithms import codec_checks  # noqa: E402
-from tests.algorithms.codec_checks import COUNTS, FINITE, FLT_MAX, FLT_MIN, FORMATS, KINDS, inputs, same  # noqa: E402
+from bagua_net._native import library
+from bagua_net.algorithms._codec import Codec, codec, eager, native
+from tests.algorithms import codec_checks
+from tests.algorithms.codec_checks import COUNTS, FINITE, FLT_MAX, FLT_MIN, FORMATS, KINDS, inputs, same
 
 EPSILON = torch.finfo(torch.float32).eps
 NAN = float("nan")

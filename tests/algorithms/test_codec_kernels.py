@@ -17,10 +17,10 @@ from tests.support.tiers import variants
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from bagua_net.algorithms._codec import Codec, codec, eager  # noqa: E402
-from tests.algorithms import codec_checks  # noqa: E402
-from tests.algorithms.codec_checks import different, inputs  # noqa: E402
-from tests.support import programs  # noqa: E402
+from bagua_net.algorithms._codec import Codec, codec, eager
+from tests.algorithms import codec_checks
+from tests.algorithms.codec_checks import different, inputs
+from tests.support import programs
 
 pytestmark = pytest.mark.gate
 

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+
+pytest.importorskip("numpy", reason="numpy is not installed")
+
+import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 

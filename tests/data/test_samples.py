@@ -9,9 +9,12 @@ import math
 import pickle
 from typing import Any
 
+import pytest
+
+pytest.importorskip("numpy", reason="numpy is not installed")
+
 import hypothesis.extra.numpy as stnp
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import bagua_net
 from bagua_net._native.plugin import NETWORK_NAME, plugin_path
 from bagua_net._nccl import net_plugin
@@ -258,7 +260,7 @@ def start(
     plugin: Path | None = None,
     emulator: Path | None = None,
 ) -> Iterator[Job]:
-    """A job, inside the block. Skips the calling test where that NCCL is not available.
+    """A job, inside the block. Skips the calling test where that NCCL or numpy is not available.
 
     Args:
         program: a module that calls :func:`nccl_rank.join`.
@@ -271,6 +273,7 @@ def start(
         seconds: the limit for a reply.
         plugin: the plugin of another build than the package's; emulator likewise.
     """
+    pytest.importorskip("numpy", reason="numpy, with which the ranks compute, is not installed")
     nccl = nccl_wheels.library(version)
     common = {**network_settings(network, version, plugin), **(settings or {})}
     started: list[_Rank] = []

@@ -13,6 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("numpy", reason="numpy is not installed")
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -27,11 +27,13 @@ _hidden = os.environ["BNET_TEST_HIDDEN"].split(",")
 _find = importlib.machinery.PathFinder.find_spec
 
 
-def _find_others(name, path=None, target=None):
-    return None if name.partition(".")[0] in _hidden else _find(name, path, target)
+class _Others:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in _hidden else _find(name, path, target)
 
 
-importlib.machinery.PathFinder.find_spec = _find_others
+importlib.machinery.PathFinder.find_spec = _Others.find_spec
 """
 _COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "c99", "c89")
 
@@ -64,13 +66,18 @@ def _is_compiler(name: str) -> bool:
 
 
 def _compiler(scratch: Path) -> Without:
-    """A directory with links to all programs on PATH but compilers; the first of a name counts."""
-    for directory in map(Path, os.environ["PATH"].split(os.pathsep)):
-        for program in sorted(directory.iterdir()) if directory.is_dir() else ():
-            link = scratch / program.name
-            if not _is_compiler(program.name) and not link.is_symlink():
-                link.symlink_to(program)
-    return Without({"PATH": str(scratch)}, ("env", "--unset=CC"))
+    """Links to the other programs instead of each directory on PATH that has a compiler."""
+    path = []
+    for number, directory in enumerate(map(Path, os.environ["PATH"].split(os.pathsep))):
+        programs = list(directory.iterdir()) if directory.is_dir() else []
+        if any(_is_compiler(program.name) for program in programs):
+            directory = scratch / str(number)
+            directory.mkdir()
+            for program in programs:
+                if not _is_compiler(program.name):
+                    (directory / program.name).symlink_to(program)
+        path.append(str(directory))
+    return Without({"PATH": os.pathsep.join(path)}, ("env", "--unset=CC"))
 
 
 def _namespaces(_: Path) -> Without:

@@ -13,13 +13,14 @@ import pytest
 from tests.support import lacking, programs
 
 
-def _run(thing: str, *command: str) -> subprocess.CompletedProcess[str]:
+def _run(thing: str, *command: str, seconds: int = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.support.lacking", thing, "--", *command],
         env=os.environ | {"PYTHONPATH": programs.search_path()},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=seconds,
+        cwd=programs.ROOT,
     )
 
 
@@ -46,6 +47,17 @@ def test_there_are_no_namespaces(thing: str) -> None:
 def test_there_is_no_root() -> None:
     done = _run("root", sys.executable, "-c", "import os; print(os.geteuid(), os.access('.', os.W_OK))")
     assert done.stdout == "1000 True\n"
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("thing", lacking.THINGS)
+def test_all_tests_can_be_collected_without(thing: str) -> None:
+    """.ci/nightly also runs the quick ones."""
+    if thing in ("namespaces", "root") and os.geteuid() != 0:
+        pytest.skip("needs root, to give it up")
+    collect = ["-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--tier", "nightly", "tests"]
+    done = _run(thing, sys.executable, *collect, seconds=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_unknown_thing_is_refused() -> None:
