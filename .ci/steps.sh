@@ -57,6 +57,7 @@ clean_tree() {
 	git -c advice.detachedHead=false clone --quiet . "$TREE"
 	cd "$TREE" || exit
 	trap report EXIT
+	trap 'exit 1' INT TERM # else the report would be of the last command that ended
 }
 
 install_packages() {
