@@ -11,8 +11,6 @@ import torch
 import torch.distributed as dist
 
 from bagua_net.torch import all_reduce_quantized, reduce_scatter_quantized
-from bagua_net.torch._fingerprints import describe
-from bagua_net.torch._quantized import Options
 from tests.support.ranks import Ranks, refusal
 
 pytestmark = pytest.mark.gate
@@ -225,12 +223,6 @@ def test_ranks_with_different_codecs(apart: Ranks) -> None:
     assert all(each.startswith("DistBackendError: ") for each in told)
     assert "8 bits, blocks of 512" in told[0]
     assert "4 bits, blocks of 512" in told[0]
-
-
-def test_detail_names_the_codec() -> None:
-    opts = Options(dist.ReduceOp.AVG, asyncOp=False, bits=8, block=512)
-    told = describe("all_reduce_quantized", [torch.ones(3)], opts)
-    assert told == "all_reduce_quantized(float32 [3], AVG, 8 bits, blocks of 512)"
 
 
 def of_a_part(here: Here) -> list[float] | None:
