@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from bagua_net.torch import all_reduce_quantized, reduce_scatter_quantized
 from tests.support.ranks import Ranks, refusal
+from tests.support.traffic import bytes_sent
 
 pytestmark = pytest.mark.gate
 
@@ -112,14 +113,10 @@ def test_the_error_is_bounded_and_the_ranks_agree(apart: Ranks, op: str, bits: i
 
 
 def few_bytes(here: Here) -> int:
-    from bagua_net._native import library
-
-    tensor, counters = torch.ones(100_000), library.ffi.new("bnet_counters_t *")
-    sent = []
+    tensor, sent = torch.ones(100_000), []
     for work in (lambda: dist.barrier(), lambda: all_reduce_quantized(tensor, bits=4)):
         work()
-        library.load().bnet_counters(counters)
-        sent.append(int(counters.bytes_sent))
+        sent.append(bytes_sent())
     return sent[1] - sent[0]
 
 
