@@ -6,6 +6,7 @@ controls.py."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,7 +50,7 @@ def step_times(comm: Attachment, seconds: Callable[[str], float]) -> Iterator[No
         return now
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto.time, "perf_counter", clock)
+        patch.setattr(time, "perf_counter", clock)
         yield
 
 

@@ -71,17 +71,18 @@ def after_the_start_of_messages(group: Any, act: Callable[[], None]) -> None:
 @contextlib.contextmanager
 def before_reports(act: Callable[[], None]) -> Iterator[None]:
     """Acts whenever a thread looks whether an operation is over whose future it will fulfil."""
-    report = _work.Work.report
+    kind: Any = _work.Work
+    report = kind.report
 
     def act_and_report(work: Any) -> bool:
         act()
         return bool(report(work))
 
-    _work.Work.report = act_and_report
+    kind.report = act_and_report
     try:
         yield
     finally:
-        _work.Work.report = report
+        kind.report = report
 
 
 @contextlib.contextmanager
