@@ -8,6 +8,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bagua_net.algorithms import AsyncModelAverage, Attachment, StateOfAllRanks, _async, attach
+from tests.algorithms.inside import hold_changes, rounds_fail
 from tests.algorithms.models import backward, ddp, same_on_all_ranks
 from tests.algorithms.survivor import survivor
 from tests.support.between import Case, at_each_step
@@ -291,20 +293,13 @@ def _one_fails(here: Here, where: str) -> None:
     model, optimizer, comm = _attached(here)
     _train_for(here, 1, model, optimizer, comm)
     here.meet("trained")
-
-    def fails(*_: Any) -> Any:
-        raise ArithmeticError("of a copy")
-
-    if here.rank == 1:
-        setattr(comm._running, where, fails)
     failed = "accepted"
-    while failed == "accepted":
-        failed = refusal(lambda: _step(here, model, optimizer))
+    with rounds_fail(comm, where) if here.rank == 1 else nullcontext():
+        while failed == "accepted":
+            failed = refusal(lambda: _step(here, model, optimizer))
     assert failed.startswith("RuntimeError: bagua_net.algorithms: averaging weights beside training has failed")
     assert ("of a copy" if here.rank == 1 else "on rank 1") in failed
     assert refusal(lambda: _step(here, model, optimizer)) == failed
-    if here.rank == 1:
-        delattr(comm._running, where)
     comm.abort()
     assert not _threads()
     comm.resume()
@@ -312,7 +307,7 @@ def _one_fails(here: Here, where: str) -> None:
     comm.detach()
 
 
-@pytest.mark.parametrize("where", ["copied", "add"])
+@pytest.mark.parametrize("where", ["copy", "add"])
 def test_what_fails_on_one_rank_alone_is_raised_on_all(two: Ranks, where: str) -> None:
     two.run(_one_fails, where)
 
@@ -367,17 +362,8 @@ def _resumes(here: Here) -> None:
 def _rolls_back(here: Here) -> None:
     """Weights are loaded while a round has not yet added the change of the old ones, which are spoilt."""
     model, optimizer, comm = _attached(here)
-    changed, change = threading.Event(), comm._running.change  # type: ignore[union-attr]
-
-    def waits(copy: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        changes = change(copy, out)
-        if changes.isnan().any():  # on all ranks in the same round
-            rounds = comm._running._rounds  # type: ignore[union-attr]
-            changed.set()
-            rounds._stops.put(rounds._stops.get())  # until the rounds are to end
-        return changes
-
-    comm._running.change = waits  # type: ignore[union-attr]
+    changed = threading.Event()
+    hold_changes(comm, lambda change: bool(change.isnan().any()), changed.set)  # on all ranks in the same round
     _train_for(here, 1, model, optimizer, comm)
     state, weights = comm.state_dict(), {name: each.clone() for name, each in model.module.state_dict().items()}
     with torch.no_grad():

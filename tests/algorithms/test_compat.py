@@ -22,9 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from bagua_net import data
 from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
 from bagua_net.compat import _communication as communication
+from bagua_net.compat import install
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
 from bagua_net.compat._communication import BaguaProcessGroup
-from bagua_net.compat._install import _Finder, install, install_for_workers
+from bagua_net.compat._install import _Finder, install_for_workers
 from bagua_net.compat._module import distributed_data_parallel, with_bagua
 from bagua_net.compat._names import GONE, KEPT
 from tests.algorithms.apart import Apart

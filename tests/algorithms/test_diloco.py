@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net._native import library
 from bagua_net.algorithms import Attachment, DiLoCo, StateOfAllRanks, attach
 from bagua_net.algorithms._flat import Flat
 from bagua_net.algorithms._groups import Groups
@@ -28,6 +27,7 @@ from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 from tests.support.tiers import variants
+from tests.support.traffic import bytes_sent
 
 BACKENDS = variants("bagua_net", nightly=["gloo"])
 RATE = 0.05
@@ -285,13 +285,6 @@ def test_what_is_not_sent_comes_later(ranks: Ranks, backend: str) -> None:
 # ---- what is sent ----
 
 
-def _sent() -> int:
-    """Bytes of this process, as the transport counts."""
-    counters = library.ffi.new("bnet_counters_t *")
-    library.load().bnet_counters(counters)
-    return int(counters.bytes_sent)
-
-
 def _sends_little(here: Here) -> tuple[float, float, float]:
     """Bytes for each element and step: the transport's, the algorithm's, and those of DistributedDataParallel."""
     steps = 60
@@ -304,11 +297,11 @@ def _sends_little(here: Here) -> tuple[float, float, float]:
         for step in range(steps + 2):  # before the first two, DDP's ranks tell each other how buckets are cut
             if step == 2:
                 dist.barrier()
-                before = _sent()
+                before = bytes_sent()
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
-        sent.append((_sent() - before) / 20000 / steps)
+        sent.append((bytes_sent() - before) / 20000 / steps)
         if comm:
             counted = comm.stats()["bytes"] / 20000 / steps
             comm.detach()

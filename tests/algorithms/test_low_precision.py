@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bagua_net.algorithms import Attachment, LowPrecisionDecentralized, attach
+from tests.algorithms.inside import cut
 from tests.algorithms.models import backward, ddp
 from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
@@ -58,7 +59,7 @@ def _keeps_replicas(here: Here, backend: str, bits: int, chunk: int) -> list[flo
     """The weights at the end. chunk: as many elements travel in a message; 0: all of them."""
     model, optimizer, comm = _attached(here, backend, bits=bits)
     if chunk:
-        comm._running._chunk = chunk  # type: ignore[union-attr]
+        cut(comm, chunk)
     for step in range(5):
         _step(here, model, optimizer, step)
         own = _of_all(here, _replica(comm, "own"))
@@ -150,15 +151,7 @@ def _fails_between_chunks(here: Here) -> None:
     model, optimizer, comm = _attached(here, "gloo")
     _step(here, model, optimizer, 0)
     assert "own" in comm.state_dict()["state"]
-    running: Any = comm._running
-    end, calls = running._end, iter((True, False))
-
-    def end_once(chunk: Any) -> None:
-        end(chunk)
-        if not next(calls):
-            raise RuntimeError("a rank is gone")
-
-    running._chunk, running._end = 64, end_once
+    cut(comm, 64, fails_after=1)
     assert "a rank is gone" in refusal(lambda: _step(here, model, optimizer, 1))
     assert "own" not in comm.state_dict()["state"]
     comm.detach()

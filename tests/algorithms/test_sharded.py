@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import weakref
+import gc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from bagua_net.algorithms import Attachment, ByteGrad, attach
-from bagua_net.algorithms._sharded import OnShards, _children_first, parts_of
+from bagua_net.algorithms import _sharded as module_of_shards
+from tests.algorithms.inside import cannot_begin
 from tests.algorithms.models import WIDTH, backward, batch, exact_gradients, mean_of, net
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
@@ -116,14 +118,12 @@ def _broken(*_: Any, **__: Any) -> None:
 
 def _fails_between_replicas(here: Here) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    comm = _attached(_sharded(mesh["shard"]), "bytegrad", replicate=mesh["replicate"])
-    running = comm._running
-    assert isinstance(running, OnShards)
+    model = _sharded(mesh["shard"])
+    comm = _attached(model, "bytegrad", replicate=mesh["replicate"])
     comm.abort()  # to the average that is one all-reduce
-    average: Any = running._calls["0"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_reduce", _broken)
-        assert "no such luck" in refusal(lambda: average(torch.ones(4)))
+        assert "no such luck" in refusal(lambda: backward(here, model, 0))
     comm.detach()
     again = _attached(_sharded(mesh["shard"]), "bytegrad", replicate=mesh["replicate"])
     assert again.job.own is not comm.job.own
@@ -134,11 +134,30 @@ def test_a_group_whose_average_has_failed_is_not_used_again(four: Ranks) -> None
     four.run(_fails_between_replicas)
 
 
+def _tensors(elements: set[int]) -> int:
+    """How many flat ones of these sizes there are in memory."""
+    gc.collect()
+    flat = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.dim() == 1]
+    return sum(each.numel() in elements for each in flat)
+
+
 def _keeps(here: Here) -> str:
     """What it loads, and nothing after the end. The refusal of a state of other shards."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = _sharded(mesh["shard"])
+    backward(here, model, 0)
     comm = _attached(model, ByteGrad(bits=4, block=32), replicate=mesh["replicate"])
+    elements = set(comm.state_dict()["state"]["elements"].values())
+    before = _tensors(elements)
+    refused = _loads(here, model, comm)
+    assert _tensors(elements) > before
+    comm.detach()
+    backward(here, model, 2)
+    assert _tensors(elements) == before
+    return refused
+
+
+def _loads(here: Here, model: nn.Module, comm: Attachment) -> str:
     backward(here, model, 0)
     saved = comm.state_dict()
     residuals, elements = saved["state"]["residuals"], saved["state"]["elements"]
@@ -149,12 +168,7 @@ def _keeps(here: Here) -> str:
     assert not any(each.any() for each in loaded.values())
     backward(here, model, 1)
     others = {**saved, "state": {**saved["state"], "elements": {**elements, "0": elements["0"] // 2}}}
-    refused = refusal(lambda: comm.load_state_dict(others))
-    held = [weakref.ref(each.residual) for each in comm._running._calls.values()]  # type: ignore[union-attr]
-    comm.detach()
-    backward(here, model, 2)
-    assert all(each() is None for each in held)
-    return refused
+    return refusal(lambda: comm.load_state_dict(others))
 
 
 def test_residuals_are_those_of_the_state_and_end_with_the_algorithm(four: Ranks) -> None:
@@ -195,10 +209,10 @@ def test_parameters_of_one_dimension_are_exact_beside_those_of_children(four: Ra
 
 def _orders(here: Here) -> None:
     model = fully_shard(_WithPositions(), mesh=init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",)))
-    (part,) = parts_of(model)
+    (part,) = module_of_shards.parts_of(model)
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert [names[each] for each in part.parameters][-2:] == ["positions", "scale"]
-    assert list(map(id, part.parameters)) == list(map(id, _children_first(model)))
+    assert list(map(id, part.parameters)) == list(map(id, module_of_shards._children_first(model)))
 
 
 def test_the_order_of_parameters_is_fully_shards(two: Ranks) -> None:
@@ -321,18 +335,12 @@ def test_what_a_skipped_step_has_lost_is_in_no_later_one(two: Ranks) -> None:
 # ---- a rank that cannot begin ----
 
 
-def _cannot_build(*_: Any, **__: Any) -> None:
-    raise MemoryError("no such luck")
-
-
 def _one_cannot_begin(here: Here, replicas: int) -> str:
     """The model trains as one without an algorithm, and another attach works."""
     mesh = init_device_mesh("cpu", (replicas, here.size // replicas), mesh_dim_names=("replicate", "shard"))
     model, other = _sharded(mesh["shard"]), _sharded(mesh["shard"])
     arguments = {"replicate": mesh["replicate"]} if replicas > 1 else {}
-    with pytest.MonkeyPatch.context() as patch:
-        if here.rank == 1:
-            patch.setattr(OnShards, "__init__", _cannot_build)
+    with cannot_begin("bytegrad of shards") if here.rank == 1 else nullcontext():
         refused = refusal(lambda: _attached(model, "bytegrad", **arguments))
     for each in (model, other):
         backward(here, each, 0)

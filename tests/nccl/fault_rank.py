@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bagua_net._nccl.emulated import IN_PROGRESS, Comm, DataType, RedOp, Stream
 from tests.nccl import nccl_rank, rank_tools
+from tests.nccl.emulated import IN_PROGRESS, Comm, DataType, RedOp, Stream
 from tests.nccl.rank_tools import Floats, Reduction
 
 #: More than a machine carries before a fault that follows the end of the first call; where the calls must also end,

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bagua_net._nccl import emulated
-from bagua_net._nccl.emulated import IN_PROGRESS, Comm, DataType, RedOp, Stream
-from tests.nccl import nccl_rank, rank_tools
+from tests.nccl import emulated, nccl_rank, rank_tools
+from tests.nccl.emulated import IN_PROGRESS, Comm, DataType, RedOp, Stream
 from tests.nccl.nccl_rank import Rank
 from tests.nccl.rank_tools import Reduction
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bagua_net._nccl import emulated
+from tests.nccl import emulated
 from tests.nccl.matrix_cells import Cell
 from tests.nccl.matrix_values import PREMULSUM_DEVICE, TYPES, Data, Raw, Type, data, fill
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bagua_net._nccl.emulated import DataType
+from tests.nccl.emulated import DataType
 
 PERIOD = 8191
 

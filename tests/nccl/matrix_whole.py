@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bagua_net._native.version import version as own_version
+from bagua_net import __version__ as own_version
 from tests.nccl import matrix_jobs, nccl_job
 from tests.nccl.matrix_cells import QUICK, SETTINGS, WHOLE, Amount, Cell, Setting, refused
 
@@ -188,7 +188,7 @@ def _processors() -> str:
 def _page(rows: Rows) -> str:
     return _TEXT.format(
         date=datetime.date.today(),
-        own=own_version(),
+        own=own_version,
         processors=_processors(),
         many=_MANY,
         striped=matrix_jobs.STRIPED,

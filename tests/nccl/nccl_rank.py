@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bagua_net._machine.parent import die_with
-from bagua_net._nccl import emulated
+from tests.nccl import emulated
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bagua_net._nccl import emulated
-from bagua_net._nccl.emulated import Comm, DataType, NcclFailed, RedOp, Stream
+from tests.nccl import emulated
+from tests.nccl.emulated import Comm, DataType, NcclFailed, RedOp, Stream
 from tests.nccl.nccl_rank import Rank
 
 Floats = NDArray[np.float32]

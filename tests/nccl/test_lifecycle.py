@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from bagua_net import plugin_path
 from bagua_net._activation import environment
-from bagua_net._native.plugin import plugin_path
 from tests.nccl import nccl_job, releases
 
 pytestmark = pytest.mark.gate

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bagua_net._nccl.emulated import Comm, DataType, Stream
 from tests.nccl import nccl_rank, rank_tools
+from tests.nccl.emulated import Comm, DataType, Stream
 from tests.nccl.nccl_rank import Rank
 from tests.nccl.rank_tools import Reduction
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bagua_net._native.plugin import plugin_path
+from bagua_net import plugin_path
 from bagua_net._nccl import discovery
 from tests.support import nccl_wheels
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bagua_net import plugin_path
 from bagua_net._bench.workload.ops import OPS
-from bagua_net._native.plugin import plugin_path
 from tests.package import nccl_here
 from tests.package.bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
 from tests.support import nccl_wheels

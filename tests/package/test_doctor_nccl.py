@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bagua_net import plugin_path
 from bagua_net._doctor import nccl
 from bagua_net._doctor.nccl_job import STEPS
-from bagua_net._native.plugin import plugin_path
 from bagua_net._nccl import discovery
 from tests.package import nccl_here
 from tests.package.sandbox import Sandbox

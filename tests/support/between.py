@@ -82,6 +82,7 @@ class _Steps:
             function()
         finally:
             sys.settrace(before)
+            self._looks.clear()  # frames keep what they work with
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename not in self._files:

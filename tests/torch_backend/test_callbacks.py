@@ -9,16 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bagua_net.torch import _callbacks
-from bagua_net.torch._callbacks import Callbacks
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
+Callbacks = _callbacks.Callbacks
+_FEW = _callbacks._FEW
+_NAME = "callbacks of a test"
 #: Until a test gives up on a thread.
 _SECONDS = 30
 #: Longer than any test.
@@ -27,7 +28,7 @@ _NEVER_S = 3600.0
 
 @pytest.fixture
 def callbacks() -> Iterator[Callbacks]:
-    made = Callbacks("callbacks of a test")
+    made = Callbacks(_NAME)
     yield made
     made.close()
 
@@ -73,32 +74,32 @@ def _wait_for_the_end(call: Callable[[], None]) -> None:
     assert not thread.is_alive()
 
 
-def _alive(callbacks: Callbacks) -> int:
+def _alive() -> int:
     """How many threads it has."""
-    return sum(thread.name == callbacks._name for thread in threading.enumerate())
+    return sum(thread.name == _NAME for thread in threading.enumerate())
 
 
 def test_few_tasks_run_at_a_time_while_some_of_them_end(callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of their arrival. One more thread waits for its turn."""
     monkeypatch.setattr(_callbacks, "_STUCK_S", _NEVER_S)
-    tasks, count = Tasks(), 5 * _callbacks._FEW
+    tasks, count = Tasks(), 5 * _FEW
     for number in range(count):
         callbacks.run(tasks.task(number))
-    began = {tasks.next_begun() for _ in range(_callbacks._FEW)}
-    assert began == set(range(_callbacks._FEW))
-    for number in range(_callbacks._FEW, count):
-        tasks.end(number - _callbacks._FEW)
+    began = {tasks.next_begun() for _ in range(_FEW)}
+    assert began == set(range(_FEW))
+    for number in range(_FEW, count):
+        tasks.end(number - _FEW)
         assert tasks.next_begun() == number
-        assert _alive(callbacks) <= _callbacks._FEW + 1
-    for number in range(count - _callbacks._FEW, count):
+        assert _alive() <= _FEW + 1
+    for number in range(count - _FEW, count):
         tasks.end(number)
     callbacks.close()
-    assert tasks.most == _callbacks._FEW
+    assert tasks.most == _FEW
     assert sorted(tasks.ended) == list(range(count))
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("waiting", [_callbacks._FEW, 3 * _callbacks._FEW])
+@pytest.mark.parametrize("waiting", [_FEW, 3 * _FEW])
 def test_tasks_that_wait_for_a_later_one(callbacks: Callbacks, waiting: int) -> None:
     last_began, served = threading.Event(), []
 
@@ -124,7 +125,7 @@ def test_close_waits_for_a_task_that_begins_meanwhile(callbacks: Callbacks) -> N
         last_began.set()
         closed_before_its_end.append(closed.wait(0.5))  # for nothing, unless close() returns too early
 
-    for _ in range(_callbacks._FEW + 1):
+    for _ in range(_FEW + 1):
         callbacks.run(wait)
     callbacks.run(outlive)
     callbacks.close()
@@ -152,7 +153,7 @@ def test_a_thread_that_is_not_idle_serves_the_next_task(callbacks: Callbacks, mo
     """A few threads may still be on their way back from their tasks."""
     monkeypatch.setattr(_callbacks, "_IDLE_S", _NEVER_S)
     monkeypatch.setattr(_callbacks, "_STUCK_S", _NEVER_S)
-    assert len({_thread_of_a_task(callbacks) for _ in range(50)}) <= _callbacks._FEW + 1
+    assert len({_thread_of_a_task(callbacks) for _ in range(50)}) <= _FEW + 1
 
 
 def test_tasks_that_close_it_return(callbacks: Callbacks) -> None:
@@ -185,17 +186,18 @@ def _closed_at(line: int | None, idle: bool) -> tuple[list[int], list[str]]:
     Returns:
         The lines that were executed until then, and what had happened by the end of the interrupted call.
     """
-    callbacks, lines, happened = Callbacks("callbacks of a test"), list[int](), list[str]()
+    callbacks, lines, happened, closes = Callbacks(_NAME), list[int](), list[str](), threading.Event()
     if idle:
         _thread_of_a_task(callbacks)
 
     def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
-        if frame.f_code.co_filename != _callbacks.__file__ or callbacks._closed:
+        if frame.f_code.co_filename != _callbacks.__file__ or closes.is_set():
             return None
         if event == "line":
             lines.append(frame.f_lineno)
             if frame.f_lineno == line:  # nothing is traced in here
                 _wait_for_the_end(lambda: callbacks.run(lambda: happened.append("other")))
+                closes.set()
                 callbacks.close()
         return trace
 

@@ -182,11 +182,8 @@ def test_a_gather_that_torch_does_not_hand_to_python(ranks: Ranks) -> None:
 # ---- the means ----
 
 
-def seen(here: Here) -> Any:
+def seen(here: Here) -> int:
     """A function of this package, called where dynamo traces: it runs as it is."""
-    from bagua_net.torch import _untraced
-
-    codes = list(_untraced.codes("bagua_net.torch"))
     graphs: list[Any] = []
 
     def backend(graph: Any, _: Any) -> Any:
@@ -197,9 +194,9 @@ def seen(here: Here) -> Any:
     tensor = torch.ones(3)
     torch.compile(dist.group.WORLD.allreduce, backend=backend)([tensor]).wait()
     assert tensor.tolist() == [float(here.size)] * 3
-    return len(graphs), {code.co_name for code in codes} >= {"allreduce", "wait", "_run", "start", "_post"}
+    return len(graphs)
 
 
 @_TWO
 def test_dynamo_leaves_this_package_alone(ranks: Ranks) -> None:
-    assert ranks.run(seen) == [(0, True)] * 2
+    assert ranks.run(seen) == [0] * 2

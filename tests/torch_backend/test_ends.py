@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.ranks import Ranks, refusal
+from tests.torch_backend.inside import after_the_start_of_messages, awaited_key, runs_in_the_library, wrap_library
 
 pytestmark = pytest.mark.gate
 
@@ -77,19 +76,12 @@ def aborted_before_it_is_made(here: Here, name: str) -> str:
     }
     thread = threading.Thread(target=lambda: told.append(refusal(calls[name])))
     thread.start()
-    while not any(frame.f_code.co_name == "appears" for frame in _stack(thread)):
+    while not awaited_key(thread):
         time.sleep(_PAUSE)
     group.abort()
     thread.join()
     dist.destroy_process_group(group)
     return told[0]
-
-
-def _stack(thread: threading.Thread) -> Iterator[Any]:
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "send"])
@@ -157,12 +149,6 @@ def test_a_group_that_is_ended_by_its_callbacks(ranks: Ranks) -> None:
 # ---- a signal ----
 
 
-def _in_the_library(thread: int) -> bool:
-    frame = sys._current_frames()[thread]
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return frame.f_code.co_name == "_run_here" and "bnet_queue_run" in line
-
-
 def _reporter(here: Here, group: Any) -> threading.Thread | None:
     """The thread that waits for the ends of asynchronous operations, on rank 0, once there is one."""
     if here.rank != 0:
@@ -186,7 +172,7 @@ def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callab
         handled.set()
 
     def send_signal() -> None:
-        while not _in_the_library(main):
+        while not runs_in_the_library(main):
             time.sleep(_PAUSE)
         before_the_signal()
         signal.pthread_kill(main, signal.SIGUSR1)
@@ -245,7 +231,7 @@ def ended_by_a_signal_after_another_thread(here: Here) -> bool:
     if here.rank != 0:
         dist.barrier(group)
         return _interrupted_and_destroyed(here, group, lambda: None)
-    late = group._collectives._lib = _LateReturns(group._collectives._lib)
+    late = wrap_library(group, _LateReturns)
     other = threading.Thread(target=dist.barrier, args=(group,))
     other.start()
     assert late.over.wait(30)
@@ -329,7 +315,7 @@ def ended_by_a_signal_as_it_fails(here: Here) -> str:
     options.asyncOp = False
 
     def send_signal() -> None:
-        while not _in_the_library(main):
+        while not runs_in_the_library(main):
             time.sleep(_PAUSE)
         signal.pthread_kill(main, signal.SIGUSR1)
         here.say("signalled")
@@ -356,15 +342,8 @@ def ended_by_a_signal_while_it_posts(here: Here, asked: str) -> tuple[str, int]:
     """The handler runs when the messages' thread has just started and nothing is posted yet."""
     group = dist.new_group()
     threads = threading.active_count()
-    start = group._messages._start
     before = signal.signal(signal.SIGUSR1, lambda *_: getattr(group, asked)())
-
-    def start_and_signal() -> Any:
-        started = start()
-        signal.raise_signal(signal.SIGUSR1)
-        return started
-
-    group._messages._start = start_and_signal
+    after_the_start_of_messages(group, lambda: signal.raise_signal(signal.SIGUSR1))
     told = refusal(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group))
     signal.signal(signal.SIGUSR1, before)
     dist.destroy_process_group(group)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,8 +14,8 @@ import pytest
 from bagua_net.torch import _work
 from tests.support.between import Case, at_each_step
 
-#: Enough for two looks.
-_WORKS = 3 * _work._EVERY
+#: Enough for two looks at the oldest, and then to see all that end.
+_WORKS, _LATER = 24, 40
 
 
 class _Work:
@@ -29,34 +31,48 @@ class _Work:
         return self.over
 
 
+@dataclass
+class _Begun:
+    """An operation whose work its caller has dropped."""
+
+    work: weakref.ref[_Work]
+    over: bool = False
+
+    def end(self) -> None:
+        self.over = True
+        if (work := self.work()) is not None:
+            work.over = True
+
+
 class _Operations:
     """Half of them are over."""
 
     def __init__(self) -> None:
         self._flights: Any = _work.Flights()
-        self._works: list[_Work] = []
+        self._begun: list[_Begun] = []
 
     def begin(self) -> None:
         work = _Work(self._flights)
-        self._works.append(work)
+        self._begun.append(_Begun(weakref.ref(work)))
         self._flights.began(work)
 
     def begin_all(self) -> None:
         for number in range(_WORKS):
             self.begin()
-            self._works[number].over = number % 2 == 0
+            if number % 2 == 0:
+                self._begun[number].end()
 
     def end_first(self) -> None:
-        if self._works:
-            self._works[0].over = True
-            self._works[0].look()
+        if self._begun and (work := self._begun[0].work()) is not None:
+            self._begun[0].end()
+            work.look()
 
     def check(self) -> None:
         """Those in progress are kept, and those that are over are forgotten in time."""
-        assert {id(each) for each in self._works if not each.over} <= set(self._flights._works)
-        for _ in range(2 * _work._EVERY):
+        assert all(each.over or each.work() is not None for each in self._begun)
+        for _ in range(_LATER):
             self.begin()
-        assert not {id(each) for each in self._works if each.over} & set(self._flights._works)
+        assert not any(each.over and each.work() is not None for each in self._begun)
 
 
 @pytest.mark.parametrize("meanwhile", [_Operations.begin, _Operations.end_first], ids=["begins", "ends"])

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.ranks import Ranks
+from tests.torch_backend.inside import before_reports, interrupted_from_the_second_on, is_post_of_a_message
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -117,21 +118,18 @@ def test_ctrl_c_does_not_end_an_operation_that_is_over(ranks: Ranks) -> None:
 
 def ended_as_it_stores(here: Here) -> list[list[float]]:
     """A handler destroys the group; the thread that fulfils the future looks at the operation at that moment."""
-    from bagua_net.torch._work import Work
-
     group = dist.new_group()
     if here.rank == 1:
         here.hear("asked")
         dist.send(torch.full((8,), 3.0), 0, group=group)
         dist.destroy_process_group(group)
         return []
-    stores, reports, main, report = threading.Event(), threading.Event(), threading.get_ident(), Work.report
+    stores, reports, main = threading.Event(), threading.Event(), threading.get_ident()
 
-    def report_meanwhile(work: Any) -> bool:
+    def report_meanwhile() -> None:
         if threading.get_ident() != main:
             assert stores.wait(30)
             reports.set()
-        return bool(report(work))
 
     def signal_meanwhile() -> None:
         stores.set()
@@ -139,17 +137,15 @@ def ended_as_it_stores(here: Here) -> list[list[float]]:
         signal.raise_signal(signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Work, "report", report_meanwhile)
     try:
-        tensor = _receiver(signal_meanwhile)
-        work = group.recv([tensor], 1, 0)
-        future = work.get_future()
-        here.say("asked")
-        assert work.wait()
-        return [tensor.tolist(), future.wait()[0].tolist()]
+        with before_reports(report_meanwhile):
+            tensor = _receiver(signal_meanwhile)
+            work = group.recv([tensor], 1, 0)
+            future = work.get_future()
+            here.say("asked")
+            assert work.wait()
+            return [tensor.tolist(), future.wait()[0].tolist()]
     finally:
-        patch.undo()
         signal.signal(signal.SIGUSR1, before)
 
 
@@ -162,8 +158,7 @@ def _interrupted_send(group: Any) -> weakref.ref[Any]:
     """The tensor of a send that Ctrl-C interrupts right after it was posted: the caller gets no work."""
 
     def interrupt(frame: Any, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "return" and code.co_filename.endswith("_messages.py") and code.co_name.endswith("post"):
+        if event == "return" and is_post_of_a_message(frame.f_code):
             sys.setprofile(None)
             raise KeyboardInterrupt
 
@@ -181,20 +176,11 @@ def _interrupted_send(group: Any) -> weakref.ref[Any]:
 def _interrupted_gather(group: Any) -> weakref.ref[Any]:
     """What the first of two operations sends, where the second one is not posted."""
     tensors, outputs = list(torch.full((2, 100_000), 5.0)), list(torch.empty(2, 200_000))
-    run, calls = group._collectives.run, iter((True, False))
-
-    def run_once(*arguments: Any, **named: Any) -> Any:
-        if next(calls):
-            return run(*arguments, **named)
-        raise KeyboardInterrupt
-
-    group._collectives.run = run_once
-    try:
-        group.all_gather_single_coalesced(outputs, tensors)
-    except KeyboardInterrupt:
-        return weakref.ref(tensors[0])
-    finally:
-        group._collectives.run = run
+    with interrupted_from_the_second_on(group):
+        try:
+            group.all_gather_single_coalesced(outputs, tensors)
+        except KeyboardInterrupt:
+            return weakref.ref(tensors[0])
     raise AssertionError("it was not interrupted")
 
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.ranks import Ranks
 from tests.torch_backend.cases import values
+from tests.torch_backend.inside import forget_ended
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -49,9 +50,7 @@ def _inputs(here: Here) -> list[torch.Tensor]:
 
 def _forget() -> None:
     """All works that are over: the group does not keep them any more."""
-    flights = dist.group.WORLD._flights
-    while flights._works:
-        flights.settle()
+    forget_ended(dist.group.WORLD)
     gc.collect()
 
 
@@ -107,18 +106,21 @@ def test_the_optimizer_joins_as_well(ranks: Ranks) -> None:
 
 def freed(here: Here) -> tuple[int, int]:
     """How many works of ``join`` live after the steps, and once the module is gone."""
-    from bagua_net.torch import _joins
-
-    model, works = _model(here, "bagua_net"), []
+    model, before = _model(here, "bagua_net"), _works()
     with model.join(divide_by_initial_world_size=False):
         for given in _inputs(here):
             model(given).sum().backward()
-            works.append(weakref.ref(_joins._kept[model]))
-    _forget()
-    kept = sum(work() is not None for work in works)
+    kept = _works() - before
     del model
-    gc.collect()
-    return kept, sum(work() is not None for work in works)
+    return kept, _works() - before
+
+
+def _works() -> int:
+    """How many of one element live that are over, as those are by which a rank says that it has an input."""
+    kind = type(dist.barrier(async_op=True))
+    dist.barrier()
+    _forget()
+    return sum(type(each) is kind and each.result()[0].numel() == 1 for each in gc.get_objects())
 
 
 @_TWO

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from tests.support import ranks as harness
 from tests.support.ranks import Ranks
 from tests.support.tiers import variants
+from tests.torch_backend.inside import sends_are_given_up_after
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -106,18 +107,15 @@ class _Heard(logging.Handler):
 
 def sends_that_nobody_receives(here: Here) -> tuple[list[str], str]:
     """As if rank 0 had raised: it destroys its group on the way out while the others are elsewhere."""
-    from bagua_net.torch import _messages
-
     group = dist.new_group(timeout=timedelta(seconds=300))
     dist.barrier(group)
     heard, told = _Heard(), ""
     if here.rank == 0:
-        logger, before = logging.getLogger("bagua_net.torch"), _messages.GIVE_UP_S
+        logger = logging.getLogger("bagua_net.torch")
         logger.addHandler(heard)
-        _messages.GIVE_UP_S = 1.0
         works = [dist.isend(torch.ones(1_000_000), 1, group=group) for _ in range(2)]
-        dist.destroy_process_group(group)
-        _messages.GIVE_UP_S = before
+        with sends_are_given_up_after(1.0):
+            dist.destroy_process_group(group)
         logger.removeHandler(heard)
         with pytest.raises(dist.DistBackendError) as caught:
             works[0].wait()
@@ -327,18 +325,36 @@ def test_dropped_works_are_forgotten_though_older_ones_wait(ranks: Ranks) -> Non
     assert ranks.run(dropped_behind_others, seconds=60) == [[False] * 50] * 2
 
 
-def test_staged_copies_do_not_wait_for_the_garbage_collector() -> None:
-    from bagua_net.torch._tensors import Places
+def _elsewhere(tensor: torch.Tensor) -> int:
+    """How many tensors with as many elements have other memory."""
+    kin = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.numel() == tensor.numel()]
+    return sum(each.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() for each in kin)
 
-    places = Places([torch.zeros(4, 4).t()])
-    assert places.store is not None
-    copy = weakref.ref(places.plain[0])
+
+def staged(here: Here) -> tuple[int, int]:
+    """How many copies of a tensor that is not contiguous there are during an operation, and after it."""
+    tensor = torch.ones(11, 13).t()
+    gc.collect()
     gc.disable()
     try:
-        del places
-        assert copy() is None
+        if here.rank == 0:
+            work = dist.all_reduce(tensor, async_op=True)
+            meanwhile = _elsewhere(tensor)
+            here.say("seen")
+            work.wait()
+        else:
+            here.hear("seen")
+            dist.all_reduce(tensor)
+            meanwhile = 1
+        assert tensor.unique().tolist() == [float(here.size)]
+        return meanwhile, _elsewhere(tensor)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_staged_copies_do_not_wait_for_the_garbage_collector(ranks: Ranks) -> None:
+    assert ranks.run(staged) == [(1, 0)] * 2
 
 
 # ---- children ----

@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from bagua_net.torch import all_reduce_quantized, reduce_scatter_quantized
-from bagua_net.torch._fingerprints import describe
-from bagua_net.torch._quantized import Options
 from tests.support.ranks import Ranks, refusal
+from tests.support.traffic import bytes_sent
 
 pytestmark = pytest.mark.gate
 
@@ -114,14 +113,10 @@ def test_the_error_is_bounded_and_the_ranks_agree(apart: Ranks, op: str, bits: i
 
 
 def few_bytes(here: Here) -> int:
-    from bagua_net._native import library
-
-    tensor, counters = torch.ones(100_000), library.ffi.new("bnet_counters_t *")
-    sent = []
+    tensor, sent = torch.ones(100_000), []
     for work in (lambda: dist.barrier(), lambda: all_reduce_quantized(tensor, bits=4)):
         work()
-        library.load().bnet_counters(counters)
-        sent.append(int(counters.bytes_sent))
+        sent.append(bytes_sent())
     return sent[1] - sent[0]
 
 
@@ -225,12 +220,6 @@ def test_ranks_with_different_codecs(apart: Ranks) -> None:
     assert all(each.startswith("DistBackendError: ") for each in told)
     assert "8 bits, blocks of 512" in told[0]
     assert "4 bits, blocks of 512" in told[0]
-
-
-def test_detail_names_the_codec() -> None:
-    opts = Options(dist.ReduceOp.AVG, asyncOp=False, bits=8, block=512)
-    told = describe("all_reduce_quantized", [torch.ones(3)], opts)
-    assert told == "all_reduce_quantized(float32 [3], AVG, 8 bits, blocks of 512)"
 
 
 def of_a_part(here: Here) -> list[float] | None:

@@ -1,80 +1,95 @@
 # SPDX-License-Identifier: MIT
-"""Roll calls through torch's store: which ranks are here and which are missing. Threads and a store suffice."""
+"""Waits in torch's store, by barriers that name the missing ranks. Groups of one process and a store suffice: such a
+barrier uses nothing else."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from bagua_net.torch import _store
-from bagua_net.torch._roll_call import RollCall
+from bagua_net.torch import ProcessGroupBaguaNet
+from tests.support.ranks import refusal
+from tests.torch_backend.inside import awaited_key
 
-_LONG = timedelta(seconds=100)
+_LONG = timedelta(seconds=20)
+#: For who comes and does not wait for the others.
+_AT_ONCE = timedelta(microseconds=1)
+
+Groups = Callable[..., list[Any]]
 
 
-def _functions(thread: threading.Thread) -> Iterator[str]:
-    """What it is in the middle of."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        yield frame.f_code.co_name
-        frame = frame.f_back
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    """Makes the groups of ranks 0, 1, and so on, each with the store that it is given."""
+    with ExitStack() as stack:
+
+        def make(*stores: dist.Store) -> list[Any]:
+            made: list[Any] = []
+            for rank, store in enumerate(stores):
+                made.append(ProcessGroupBaguaNet(store, rank, len(stores), _LONG, "here"))
+                stack.callback(made[-1].abort)
+            return made
+
+        yield make
+
+
+def _come(group: Any, limit: timedelta) -> str:
+    return refusal(lambda: group.monitored_barrier(limit, wait_all_ranks=True))
+
+
+def _server_and_client() -> tuple[dist.TCPStore, dist.TCPStore]:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_LONG)
+    return server, dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_LONG)
 
 
 @pytest.mark.gate
-def test_all_ranks_have_one_deadline() -> None:
+def test_all_ranks_have_one_deadline(groups: Groups) -> None:
     """The second rank comes in time; the third would if its time began when the second came."""
-    store, told = dist.HashStore(), list[str]()
-    caller = RollCall(store, "here", 0, 3)
-    thread = threading.Thread(target=lambda: told.append(caller.hold(timedelta(seconds=1), name_all=True)))
+    first, second, third = groups(*[dist.HashStore()] * 3)
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.append(_come(first, timedelta(seconds=1))))
     thread.start()
-    while "_missing" not in _functions(thread):  # by then the time has begun
+    while not awaited_key(thread):  # by then the time has begun
         time.sleep(0.001)
     time.sleep(0.8)
-    store.set("here/1", b"")
+    _come(second, _AT_ONCE)
     thread.join(0.4)
-    store.set("here/2", b"")
+    _come(third, _AT_ONCE)
     thread.join()
-    assert "did not come to monitored_barrier within 1 s" in told[0]
+    assert "rank 2 did not come to monitored_barrier within 1 s" in told[0]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_store_that_is_gone_is_no_missing_rank(rank: int) -> None:
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_LONG)
-    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_LONG)
-    client.set("reached", b"")
+def test_a_store_that_is_gone_is_no_missing_rank(groups: Groups, rank: int) -> None:
+    server, client = _server_and_client()
+    group = groups(client, client)[rank]
     del server
-    with pytest.raises(dist.DistNetworkError):
-        RollCall(client, "here", rank, 2).hold(_LONG, name_all=False)
+    assert _come(group, _LONG).startswith("DistNetworkError: ")
 
 
-def test_a_wait_leaves_the_store_to_others() -> None:
+def test_a_wait_leaves_the_store_to_others(groups: Groups) -> None:
     """A rank announces itself on the same connection as the wait for the others."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_LONG)
-    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_LONG)
-    found = list[bool]()
-    deadline, given_up = time.monotonic() + _LONG.total_seconds(), _store.GivenUp()
-    thread = threading.Thread(target=lambda: found.append(_store.appears(client, "row", deadline, given_up)))
+    server, client = _server_and_client()
+    first, second = groups(client, client)
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.append(_come(first, _LONG)))
     thread.start()
-    while "appears" not in _functions(thread):
+    while not awaited_key(thread):
         time.sleep(0.001)
-    client.set("row", b"")
-    thread.join(_LONG.total_seconds() / 2)
-    assert found == [True]
+    told.append(_come(second, _LONG))
+    thread.join()
+    assert told == ["accepted"] * 2
+    del server
 
 
-def test_a_wait_that_is_given_up() -> None:
-    given_up = _store.GivenUp()
-    given_up.set()
-    assert not _store.appears(dist.HashStore(), "row", time.monotonic() + _LONG.total_seconds(), given_up)
-
-
-def test_what_is_there_is_found_after_the_deadline() -> None:
-    store = dist.HashStore()
-    store.set("row", b"")
-    assert _store.appears(store, "row", time.monotonic() - 1, _store.GivenUp())
+def test_who_is_there_is_found_after_the_deadline(groups: Groups) -> None:
+    first, second = groups(*[dist.HashStore()] * 2)
+    _come(second, _AT_ONCE)
+    assert _come(first, _AT_ONCE) == "accepted"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -19,10 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bagua_net.torch._tickets import Ticket
+from bagua_net.torch import all_reduce_quantized
 from tests.support.ranks import Ranks, refusal
 from tests.torch_backend import names
 from tests.torch_backend.cases import NOT_OF_GLOO
+from tests.torch_backend.inside import awaited_key, waits_for_an_operation
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -108,16 +108,9 @@ def spans_of_a_wait(here: Here) -> list[str]:
 
 def _say_once_it_waits(here: Here, waiting: int) -> None:
     """Polls until that thread waits for an operation of the library."""
-    while not any(frame.f_code is Ticket.wait.__code__ for frame in _frames(waiting)):
+    while not waits_for_an_operation(waiting):
         time.sleep(_PAUSE)
     here.say("waits")
-
-
-def _frames(thread: int) -> Iterator[Any]:
-    frame = sys._current_frames().get(thread)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 @_TWO
@@ -275,6 +268,18 @@ def test_detail_names_different_calls(watched: Ranks) -> None:
                 assert re.search(part, text), text
 
 
+def of_different_codecs(here: Here) -> str:
+    told = refusal(lambda: all_reduce_quantized(torch.ones(3), bits=4 if here.rank == 1 else 8, block=512))
+    dist.barrier()
+    return told
+
+
+def test_detail_names_the_codec(watched: Ranks) -> None:
+    for told in watched.run(of_different_codecs):
+        assert "all_reduce_quantized(float32 [3], AVG, 8 bits, blocks of 512)" in told, told
+        assert "all_reduce_quantized(float32 [3], AVG, 4 bits, blocks of 512)" in told, told
+
+
 def one_is_missing(here: Here) -> str:
     group = dist.new_group(timeout=timedelta(seconds=1))
     told = "" if here.rank == 2 else refusal(lambda: dist.all_reduce(torch.ones(3), group=group))
@@ -339,7 +344,7 @@ def ended_as_it_compares(here: Here) -> str:
     if here.rank == 0:
         thread = threading.Thread(target=lambda: told.append(refusal(lambda: group.allreduce([torch.ones(3)]))))
         thread.start()
-        while "calls" not in _waits_for(thread):
+        while "calls" not in awaited_key(thread):
             time.sleep(_PAUSE)
         group.shutdown()
         thread.join()
@@ -348,31 +353,27 @@ def ended_as_it_compares(here: Here) -> str:
     return "".join(told)
 
 
-def _waits_for(thread: threading.Thread) -> str:
-    """The key that the thread waits for."""
-    frames = (frame for frame in _frames(thread.ident or 0) if frame.f_code.co_name == "appears")
-    return "".join(str(frame.f_locals.get("key")) for frame in frames)
-
-
 def test_detail_s_wait_ends_with_the_group(watched: Ranks) -> None:
     told = watched.run(ended_as_it_compares, seconds=40)[0]
     assert "aborted while other ranks had not called it" in told, told
 
 
 def called_in_a_child(here: Here) -> list[str]:
-    """A child of fork(), which shares its parent's connection to the store, and none of its threads."""
-    group = dist.new_group()
+    """A child of fork(), which shares its parent's connection to the store, and none of its threads. One of these ends
+    the group just then, and waits for what it sends to be received."""
+    group, message = dist.new_group(), torch.ones(1_000_000)
     dist.barrier(group, async_op=True).get_future().wait()
-    holds, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with group._ending:
-            holds.set()
-            forked.wait()
-
-    thread = threading.Thread(target=hold)
+    if here.rank != 0:
+        here.hear("forked")
+        if here.rank == 1:
+            dist.recv(message, 0, group=group)
+        dist.destroy_process_group(group)
+        return []
+    dist.isend(message, 1, group=group)
+    thread = threading.Thread(target=group.shutdown)
     thread.start()
-    holds.wait()
+    while not refusal(lambda: dist.isend(torch.ones(1), 1, tag=1, group=group)).startswith("RuntimeError: "):
+        time.sleep(_PAUSE)  # until it waits
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -380,19 +381,18 @@ def called_in_a_child(here: Here) -> list[str]:
         calls = (lambda: dist.all_reduce(torch.ones(1), group=group), group.shutdown, group.abort)
         os.write(writer, "\n".join(map(refusal, calls)).encode())
         os._exit(0)
-    forked.set()
-    thread.join()
     os.close(writer)
     with os.fdopen(reader, encoding="utf-8") as pipe:
         said = pipe.read().splitlines()
     os.waitpid(child, 0)
-    dist.barrier(group)
+    here.say("forked")
+    thread.join()
     dist.destroy_process_group(group)
     return said
 
 
 def test_detail_in_a_forked_child(watched: Ranks) -> None:
-    for said in watched.run(called_in_a_child, seconds=60):
-        assert len(said) == 3, said
-        assert "belongs to the process that forked this one; make a group here" in said[0]
-        assert said[1:] == ["accepted", "accepted"]
+    said = watched.run(called_in_a_child, seconds=60)[0]
+    assert len(said) == 3, said
+    assert "belongs to the process that forked this one; make a group here" in said[0]
+    assert said[1:] == ["accepted", "accepted"]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""What tests of the backend look for, or put, inside it. No public interface shows it, so a name inside that changes
+changes here.
+
+- Moments that a test must hit: a thread waits in the library, or for a key in the store.
+- What happens at one point of an operation: before a thread returns, after a thread has started.
+- Works that are over, which a group forgets in time, and here at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bagua_net.torch import _messages, _tickets, _work
+
+
+def _stack(thread: int | None) -> Iterator[Any]:
+    frame = sys._current_frames().get(thread or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+# ---- moments ----
+
+
+def runs_in_the_library(thread: int) -> bool:
+    """Is it in the library's call that runs a collective?"""
+    frame = next(_stack(thread))
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_name == "_run_here" and "bnet_queue_run" in line
+
+
+def waits_for_an_operation(thread: int) -> bool:
+    """Is it in a wait for the end of an operation that was posted before?"""
+    return any(frame.f_code is _tickets.Ticket.wait.__code__ for frame in _stack(thread))
+
+
+def awaited_key(thread: threading.Thread) -> str:
+    """The key that it waits for in torch's store; "": none."""
+    keys = (frame.f_locals.get("key") for frame in _stack(thread.ident) if frame.f_code.co_name == "appears")
+    return str(next(keys, None) or "")
+
+
+# ---- what happens at one point ----
+
+
+def wrap_library(group: Any, wrap: Callable[[Any], Any]) -> Any:
+    """What the group's collectives call from now on, instead of the library."""
+    group._collectives._lib = wrapped = wrap(group._collectives._lib)
+    return wrapped
+
+
+def after_the_start_of_messages(group: Any, act: Callable[[], None]) -> None:
+    """Acts when the thread of its messages has just started, and nothing is posted yet."""
+    start = group._messages._start
+
+    def start_and_act() -> Any:
+        started = start()
+        act()
+        return started
+
+    group._messages._start = start_and_act
+
+
+@contextlib.contextmanager
+def before_reports(act: Callable[[], None]) -> Iterator[None]:
+    """Acts whenever a thread looks whether an operation is over whose future it will fulfil."""
+    kind: Any = _work.Work
+    report = kind.report
+
+    def act_and_report(work: Any) -> bool:
+        act()
+        return bool(report(work))
+
+    kind.report = act_and_report
+    try:
+        yield
+    finally:
+        kind.report = report
+
+
+@contextlib.contextmanager
+def interrupted_from_the_second_on(group: Any) -> Iterator[None]:
+    """Ctrl-C comes when the group begins its second collective."""
+    run, calls = group._collectives.run, iter((True, False))
+
+    def run_once(*arguments: Any, **named: Any) -> Any:
+        if next(calls):
+            return run(*arguments, **named)
+        raise KeyboardInterrupt
+
+    group._collectives.run = run_once
+    try:
+        yield
+    finally:
+        group._collectives.run = run
+
+
+def is_post_of_a_message(code: Any) -> bool:
+    """Is it the code of the function that hands a message to the library?"""
+    return str(code.co_filename) == _messages.__file__ and code.co_name.endswith("post")
+
+
+@contextlib.contextmanager
+def sends_are_given_up_after(seconds: float) -> Iterator[None]:
+    """A group that ends waits so long for sends that do not move."""
+    before, _messages.GIVE_UP_S = _messages.GIVE_UP_S, seconds
+    try:
+        yield
+    finally:
+        _messages.GIVE_UP_S = before
+
+
+# ---- works ----
+
+
+def forget_ended(group: Any) -> None:
+    """All that are over. Returns when none is in progress."""
+    while group._flights._works:
+        group._flights.settle()
