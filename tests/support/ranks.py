@@ -16,6 +16,7 @@ the test, with the output and the stacks of all ranks.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import multiprocessing
 import multiprocessing.connection
 import signal
@@ -38,6 +39,8 @@ from tests.support import drivers, programs
 GROUP_SECONDS = 60
 _SECONDS = 120
 _EXIT_SECONDS = 60
+#: What torch says without it.
+_NO_NUMPY = ("Numpy is not available", "No module named 'numpy'")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ class Ranks:
         raised = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome.error}
         if raised:
             told = "".join(f"\n---- rank {rank}: {outcome.error}\n{outcome.where}" for rank, outcome in raised.items())
+            if any(each in told for each in _NO_NUMPY) and importlib.util.find_spec("numpy") is None:
+                self._skip("numpy, which torch needs here, is not installed")
             self._give_up(f"{function.__name__} raised on {len(raised)} of {self.size} ranks{told}")
         return [outcome.value for outcome in outcomes]
 
@@ -202,6 +207,12 @@ class Ranks:
     def _kill_all(self) -> None:
         for rank in list(self._processes):
             self.kill(rank)
+
+    def _skip(self, reason: str) -> None:
+        import pytest  # benchmarks use ranks without it
+
+        self._kill_all()
+        pytest.skip(reason)
 
     def _give_up(self, reason: str) -> None:
         """Ends all ranks and raises with their output; live ones print their stacks first."""
