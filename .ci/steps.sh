@@ -43,7 +43,7 @@ report() {
 # The run gets a PID namespace and a /run/netns of its own: leftover processes and network namespaces end with it.
 own_namespaces() {
 	if [ -z "${BNET_CI_INSIDE:-}" ]; then
-		exec env BNET_CI_INSIDE=1 unshare --mount --pid --fork --kill-child --mount-proc "$0" "$@"
+		exec env BNET_CI_INSIDE=1 unshare --mount --pid --fork --kill-child --mount-proc "$PWD/.ci/${0##*/}" "$@"
 	fi
 	mkdir -p /run/netns
 	mount -t tmpfs none /run/netns

@@ -60,7 +60,7 @@ the protocol that NCCL chooses or is told to use. Every byte of every buffer, an
 on every rank. The data is such that results are exact in any order. NCCL's log has to prove that the algorithm and the
 protocol ran. The network Socket is NCCL's own, as a control: where it is wrong, the emulation is.
 
-`python3 -m tests.nccl.matrix_whole` writes this page; `pytest tests/nccl/test_matrix.py` runs a part of the cells with
+`python3 -m tests.nccl.matrix_whole` writes this page; `pytest --tier nightly tests/nccl` runs a part of the cells with
 the oldest release, that of torch and the newest. Last run: {date}, bagua_net {own}, {processors}; rows that
 `--rows` kept are of earlier runs.
 
