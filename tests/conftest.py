@@ -69,6 +69,7 @@ def _load_profile(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     _load_profile(config)
     tiers.declare(config)
+    config.addinivalue_line("markers", "xdist_group: tests of one group run in one process, if pytest-xdist runs them")
     if shutil.which("ninja"):  # what has been built stays with its generator
         os.environ.setdefault("CMAKE_GENERATOR", "Ninja")
     problem = installed.problem()

@@ -22,7 +22,7 @@ from tests.algorithms import codec_checks
 from tests.algorithms.codec_checks import different, inputs
 from tests.support import programs
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("codec kernels")]  # they share a long run
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)

@@ -21,7 +21,7 @@ def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")

@@ -346,7 +346,7 @@ def test_the_script_keeps_what_came_of_each_job(tree: Path, tmp_path: Path, lack
     assert ("::test_" in log) == (not lacking)
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_the_script_leaves_tables_and_figures(tree: Path, tmp_path: Path) -> None:
     """On host memory, where only the transports are compared."""
     nccl = nccl_wheels.library("2.30.7")

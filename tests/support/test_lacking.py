@@ -11,6 +11,10 @@ import sys
 import pytest
 
 from tests.support import lacking, programs
+from tests.support.tiers import variants
+
+#: Those that files of tests import.
+_PACKAGES = ("torch", "numpy", "lightning", "matplotlib", "scikit-learn")
 
 
 def _run(thing: str, *command: str, seconds: int = 60) -> subprocess.CompletedProcess[str]:
@@ -50,7 +54,9 @@ def test_there_is_no_root() -> None:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("thing", lacking.THINGS)
+@pytest.mark.parametrize(
+    "thing", variants(*_PACKAGES, nightly=[each for each in lacking.THINGS if each not in _PACKAGES])
+)
 def test_all_tests_can_be_collected_without(thing: str) -> None:
     """.ci/nightly also runs the quick ones."""
     if thing in ("namespaces", "root") and os.geteuid() != 0:

@@ -37,7 +37,7 @@ def _packages() -> None:
 
 
 @pytest.mark.parametrize("count", variants(_TWO, nightly=[_ONE]))
-@pytest.mark.parametrize("script", ["ddp_digits.py", "fsdp_digits.py"])
+@pytest.mark.parametrize("script", variants("fsdp_digits.py", nightly=["ddp_digits.py"]))
 def test_training_is_that_of_gloo(script: str, count: int) -> None:
     with jobs_launch.hosts(count) as hosts:
         printed = jobs_launch.run([jobs_launch.torchrun(host, count, script) for host in hosts])
