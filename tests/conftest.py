@@ -105,9 +105,13 @@ def _unexpected_skips(config: pytest.Config) -> list[str]:
     return must_run.unexpected(reasons, torch=_MUST_RUN != "without torch")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Builds under a sanitizer take minutes: their tests run only when selected by name."""
     tiers.select(config, items)
+    for item in items:
+        if "pool" in getattr(item, "fixturenames", ()):  # each process would start the same ranks
+            item.add_marker(pytest.mark.xdist_group(f"ranks of {item.path.parent.name}"))
     if "sanitize" in config.getoption("markexpr"):
         return
     wanted = [item for item in items if not item.get_closest_marker("sanitize")]
