@@ -149,7 +149,10 @@ check_wheel() {
 # c_build DIRECTORY COMPILER [-DOPTION=VALUE ...]: as tests/support/drivers.py does, which finds it and builds no other.
 c_build() {
 	cmake -S . -B "$1" -DCMAKE_C_COMPILER="$2" -DBNET_WERROR=ON -DSKBUILD=ON -DSKBUILD_STATE=wheel "${@:3}" >/dev/null
-	cmake --build "$1" | tail -n 1
+	if ! cmake --build "$1" >"$BUILD/compile.log" 2>&1; then
+		cat "$BUILD/compile.log"
+		return 1
+	fi
 }
 
 # ThreadSanitizer needs an address space layout that a kernel with high ASLR entropy does not leave it.
