@@ -93,15 +93,20 @@ bare() {
 
 # ---- the environment of all other steps ----
 
+# All but the package, which is built in the tree: another installation may do that at the same time.
 make_environment() {
-	python3 -m venv "$BUILD/venv"
+	local python=$BUILD/venv/bin/python3
+	# torch's CPU build: others bring gigabytes of CUDA. torch's own index has it where the usual ones have not.
+	python3 -m venv "$BUILD/venv" &&
+		{ "$python" -m pip install --quiet 'torch==2.13.0+cpu' ||
+			"$python" -m pip install --quiet --index-url https://download.pytorch.org/whl/cpu 'torch==2.13.0+cpu'; } &&
+		"$python" -m pip install --quiet -r .ci/requirements.txt
+}
+
+use_environment() {
 	# shellcheck disable=SC1091
 	. "$BUILD/venv/bin/activate"
 	export CMAKE_GENERATOR=Ninja CMAKE_C_COMPILER_LAUNCHER=ccache
-	# torch's CPU build: others bring gigabytes of CUDA. torch's own index has it where the usual ones have not.
-	python3 -m pip install --quiet 'torch==2.13.0+cpu' ||
-		python3 -m pip install --quiet --index-url https://download.pytorch.org/whl/cpu 'torch==2.13.0+cpu'
-	python3 -m pip install --quiet -r .ci/requirements.txt
 	python3 -m pip install --quiet '.[test]'
 }
 

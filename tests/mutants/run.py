@@ -4,6 +4,7 @@
     python3 -m tests.mutants.run                 # all
     python3 -m tests.mutants.run doubt turn      # those whose names contain a word
     python3 -m tests.mutants.run --tier gate  # without the tests that run only at night
+    python3 -m tests.mutants.run --jobs 2     # two at a time, each with a copy and a build of its own
     python3 -m tests.mutants.run --list
 
 Prints one line for each mutant: "red" if all its tests fail, "SURVIVED" if one stays green. The tests are run on the
@@ -16,12 +17,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutants.mutants import ROOT, BadList, Mutant, Test, read_all
@@ -35,6 +39,8 @@ _TEST_SECONDS = 10
 _TIMES = 3
 _FIRST_SECONDS = 300
 _BUILD_SECONDS = 900
+#: How lines begin that say what the list says.
+_AS_LISTED = ("red ", "known ", "night ")
 
 
 class Unusable(Exception):
@@ -48,10 +54,10 @@ class Skipped(Unusable):
 class Scratch:
     """A copy of the tree, with one build directory. The Python tests build into the same one."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limits: dict[Test, float]) -> None:
         self.root = root
         self.build_directory = root / "build-tests-plain"
-        self.limits: dict[Test, float] = {}
+        self.limits = limits
 
     def copy(self) -> None:
         """Makes the copy the same as the tree, but for the build directory. Unchanged files are not touched."""
@@ -185,13 +191,40 @@ def _targets(tests: list[Test]) -> set[str]:
     return targets
 
 
-def _check_unchanged(scratch: Scratch, tests: list[Test]) -> None:
+class Scratches:
+    """Copies of the tree, one for each mutant that is judged at the same time."""
+
+    def __init__(self, root: Path, jobs: int) -> None:
+        limits: dict[Test, float] = {}  # seconds, of the tests that have passed
+        self.all = [Scratch(root / str(number), limits) for number in range(jobs)]
+        self._free: queue.SimpleQueue[Scratch] = queue.SimpleQueue()
+        for scratch in self.all:
+            scratch.root.mkdir(parents=True, exist_ok=True)
+            self._free.put(scratch)
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Scratch]:
+        """One that nobody else uses meanwhile."""
+        scratch = self._free.get()
+        try:
+            yield scratch
+        finally:
+            self._free.put(scratch)
+
+
+def _prepare(scratch: Scratch, tests: list[Test]) -> None:
+    scratch.copy()
+    scratch.configure()
+    if any("::" in test.name for test in tests):
+        scratch.use_package()
     scratch.build(_targets(tests))
-    for test in tests:
-        with contextlib.suppress(Skipped):
-            failure = scratch.run(test)
-            if failure:
-                raise Unusable(f"{test} fails without a mutant: {failure}")
+
+
+def _check_unchanged(scratches: Scratches, test: Test) -> None:
+    with scratches.one() as scratch, contextlib.suppress(Skipped):
+        failure = scratch.run(test)
+        if failure:
+            raise Unusable(f"{test} fails without a mutant: {failure}")
 
 
 def _judge(scratch: Scratch, mutant: Mutant, tests: list[Test]) -> tuple[list[str], list[str]]:
@@ -215,40 +248,43 @@ def _judge(scratch: Scratch, mutant: Mutant, tests: list[Test]) -> tuple[list[st
     return red, green
 
 
-def _verdict(mutant: Mutant, red: list[str], green: list[str]) -> tuple[str, bool]:
-    """The mutant's line, and whether it is as the list says."""
+def _verdict(mutant: Mutant, red: list[str], green: list[str]) -> str:
     if mutant.survives:
         if red:
-            return f"KNOWN     {mutant.name}: listed as a survivor, but red: {'; '.join(red)}", False
-        return f"known     {mutant.name}: {mutant.survives}", True
+            return f"KNOWN     {mutant.name}: listed as a survivor, but red: {'; '.join(red)}"
+        return f"known     {mutant.name}: {mutant.survives}"
     if green:
-        return f"SURVIVED  {mutant.name} ({mutant.breaks}): {', '.join(green)} stayed green", False
-    return f"red       {mutant.name}: {'; '.join(red)}", True
+        return f"SURVIVED  {mutant.name} ({mutant.breaks}): {', '.join(green)} stayed green"
+    return f"red       {mutant.name}: {'; '.join(red)}"
 
 
-def _run_all(scratch: Scratch, mutants: list[Mutant], tier: str) -> int:
+def _judged(scratches: Scratches, mutant: Mutant, tier: str) -> str:
+    """The mutant's line, which begins with a word of _AS_LISTED where the list is right."""
+    tests = mutant.tests(tier)
+    if not tests and not mutant.survives:
+        return f"night     {mutant.name}: red only at night"
+    try:
+        with scratches.one() as scratch:
+            return _verdict(mutant, *_judge(scratch, mutant, tests))
+    except Unusable as error:
+        return f"UNUSABLE  {mutant.name}: {error}"
+
+
+def _run_all(scratches: Scratches, mutants: list[Mutant], tier: str) -> int:
     began = time.monotonic()
-    scratch.copy()
-    scratch.configure()
     tests = sorted({test for mutant in mutants for test in mutant.tests(tier)})
-    if any("::" in test.name for test in tests):
-        scratch.use_package()
     for mutant in mutants:
-        mutant.files(scratch.root)  # so that a list that does not fit ends the run at once
-    _check_unchanged(scratch, tests)
-    print(f"the unchanged tree passes after {time.monotonic() - began:.0f} s", flush=True)
-    wrong = unusable = 0
-    for mutant in mutants:
-        if not mutant.tests(tier) and not mutant.survives:
-            print(f"night     {mutant.name}: red only at night", flush=True)
-            continue
-        try:
-            line, good = _verdict(mutant, *_judge(scratch, mutant, mutant.tests(tier)))
-        except Unusable as error:
-            line, good = f"UNUSABLE  {mutant.name}: {error}", True
-            unusable += 1
-        print(line, flush=True)
-        wrong += not good
+        mutant.files(ROOT)  # so that a list that does not fit ends the run at once
+    with ThreadPoolExecutor(len(scratches.all)) as workers:
+        list(workers.map(lambda scratch: _prepare(scratch, tests), scratches.all))
+        list(workers.map(lambda test: _check_unchanged(scratches, test), tests))
+        print(f"the unchanged tree passes after {time.monotonic() - began:.0f} s", flush=True)
+        lines = []
+        for line in workers.map(lambda mutant: _judged(scratches, mutant, tier), mutants):
+            print(line, flush=True)
+            lines.append(line)
+    unusable = sum(line.startswith("UNUSABLE") for line in lines)
+    wrong = sum(not line.startswith(_AS_LISTED) for line in lines) - unusable
     print(f"{len(mutants)} mutants, {wrong} not as listed, {unusable} unusable, {time.monotonic() - began:.0f} s")
     return 1 if wrong else 2 if unusable else 0
 
@@ -259,8 +295,9 @@ def main() -> int:
     parser.add_argument(
         "--tier", choices=("gate", "nightly"), default="nightly", help="which tests to run; default: all"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="how many to judge at a time; default: 1")
     parser.add_argument("--list", action="store_true", help="list the mutants and their tests")
-    parser.add_argument("--scratch", type=Path, help="keep the copy and its build there, and reuse them")
+    parser.add_argument("--scratch", type=Path, help="keep the copies and their builds there, and reuse them")
     options = parser.parse_args()
     try:
         mutants = [one for one in read_all() if not options.words or any(word in one.name for word in options.words)]
@@ -270,10 +307,9 @@ def main() -> int:
                 print(f"{mutant.name}: {mutant.breaks} [{named}]")
             return 0
         if options.scratch:
-            options.scratch.mkdir(parents=True, exist_ok=True)
-            return _run_all(Scratch(options.scratch.resolve()), mutants, options.tier)
+            return _run_all(Scratches(options.scratch.resolve(), options.jobs), mutants, options.tier)
         with tempfile.TemporaryDirectory(prefix="bagua-net-mutants-") as scratch:
-            return _run_all(Scratch(Path(scratch)), mutants, options.tier)
+            return _run_all(Scratches(Path(scratch), options.jobs), mutants, options.tier)
     except (BadList, Unusable) as error:
         print(f"tests.mutants.run: {error}", file=sys.stderr)
         return 2

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LONG = timedelta(seconds=300)
 #: Seconds between two polls of another thread's progress: that thread needs the GIL.
 _PAUSE = 0.001
+#: Seconds in which a handler ends, or else never does.
+_HANDLER_S = 30
 
 
 # ---- another thread ----
@@ -164,8 +166,9 @@ def _reporter(here: Here, group: Any) -> threading.Thread | None:
 
 
 def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callable[[], None]) -> bool:
-    """A handler interrupts an operation of its own thread, on rank 0, and destroys the group. Was it called?"""
-    main, handled = threading.get_ident(), threading.Event()
+    """A handler interrupts an operation of its own thread, on rank 0, and destroys the group. Has it come to its end
+    before rank 1 began the operation, with which it could have ended for another reason?"""
+    main, handled, in_time = threading.get_ident(), threading.Event(), threading.Event()
 
     def end(*_: Any) -> None:
         dist.destroy_process_group(group)
@@ -176,10 +179,12 @@ def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callab
             time.sleep(_PAUSE)
         before_the_signal()
         signal.pthread_kill(main, signal.SIGUSR1)
-        here.say("signalled")
+        if handled.wait(_HANDLER_S):
+            in_time.set()
+        here.say("handled")
 
     if here.rank != 0:
-        here.hear("signalled")
+        here.hear("handled")
         refusal(lambda: dist.barrier(group))
         dist.destroy_process_group(group)
         return True
@@ -189,7 +194,7 @@ def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callab
     refusal(lambda: dist.barrier(group))
     thread.join()
     signal.signal(signal.SIGUSR1, before)
-    return handled.is_set()
+    return in_time.is_set()
 
 
 def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
@@ -245,12 +250,12 @@ def ended_by_a_signal_after_another_thread(here: Here) -> bool:
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_handler_of_a_signal_destroys_the_group(ranks: Ranks) -> None:
-    assert ranks.run(ended_by_a_signal, False, seconds=40) == [True, True]
+    assert ranks.run(ended_by_a_signal, False, seconds=60) == [True, True]
 
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_handler_destroys_the_group_after_an_operation_of_another_thread(ranks: Ranks) -> None:
-    assert ranks.run(ended_by_a_signal_after_another_thread, seconds=40) == [True, True]
+    assert ranks.run(ended_by_a_signal_after_another_thread, seconds=60) == [True, True]
 
 
 def test_a_handler_destroys_the_group_while_a_thread_waits_for_ends() -> None:
