@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import installed, must_run, tiers
+from tests.support import installed, must_run, netns, tiers
 
 if TYPE_CHECKING:
     from tests.support.pool import Pool
@@ -33,6 +33,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "MPLCONFIGDIR"):
             patch.delenv(name, raising=False)
         yield made
+
+
+@pytest.fixture
+def network_namespaces() -> None:
+    """Skips the test where they are not possible."""
+    netns.require()
 
 
 @pytest.fixture(scope="session")

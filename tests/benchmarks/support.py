@@ -13,9 +13,7 @@ import pytest
 
 from benchmarks import ROOT
 
-needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))), reason="needs root, iproute2 and nftables"
-)
+needs_namespaces = pytest.mark.usefixtures("network_namespaces")
 
 
 def library(source: str, directory: Path) -> ctypes.CDLL:

@@ -16,7 +16,7 @@ import bagua_net
 from bagua_net._machine import rdma
 from bagua_net._nccl import discovery
 from tests.package.sandbox import Sandbox
-from tests.support import nccl_wheels
+from tests.support import nccl_wheels, netns
 from tests.support.tiers import variants
 
 LIBRARY = str(bagua_net.plugin_path())
@@ -279,8 +279,7 @@ print(libc.getenv(b"NCCL_NET_PLUGIN").decode(), libc.getenv(b"NCCL_NET").decode(
 
 def with_home_in_the_password_database(home: Path, scratch: Path) -> list[str]:
     """A command prefix: the command after it sees this directory as the user's home in /etc/passwd."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare(1) to show a process another /etc/passwd")
+    netns.require_unshare()
     passwd = scratch / "passwd"
     passwd.write_text(f"root:x:0:0:root:{home}:/bin/sh\n")
     script = 'mount --bind "$0" /etc/passwd && exec "$@"'

@@ -17,7 +17,7 @@ import pytest
 
 from bagua_net._doctor import check, network, plugin
 from tests.package.sandbox import Sandbox
-from tests.support import nccl_wheels
+from tests.support import nccl_wheels, netns
 
 
 def diagnose(sandbox: Sandbox, **settings: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -201,8 +201,7 @@ SICK_SYSCTLS = {
 
 def test_kernel_settings_in_a_namespace_of_their_own() -> None:
     """A network namespace has its own values of these, so the test can set them."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare(1) for a network namespace")
+    netns.require_unshare()
     script = "".join(f"echo {value!r} > /proc/sys/net/{name} && " for name, value in SICK_SYSCTLS.items())
     code = (
         "import json; from bagua_net._doctor import check, network as n\n"

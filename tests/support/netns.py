@@ -213,20 +213,32 @@ class Host:
 
 
 @functools.cache
-def _obstacle() -> str | None:
+def _obstacle(tools: tuple[str, ...], *probes: tuple[str, ...]) -> str | None:
     """Why namespaces are not possible here; None: they are."""
     if os.geteuid() != 0:
-        return "network namespaces need root"
-    for tool in ("ip", "ss", "tc", "nft"):
+        return "namespaces need root"
+    for tool in tools:
         if not shutil.which(tool):
             return f"{tool} is not installed"
-    probe = f"bnet-{os.getpid()}-probe"
     try:
-        _run("ip", "netns", "add", probe)
-        _run("ip", "netns", "del", probe)
+        for probe in probes:
+            _run(*probe)
     except (CommandFailed, subprocess.TimeoutExpired) as error:
-        return f"no network namespaces here: {error}"
+        return f"no namespaces here: {error}"
     return None
+
+
+def require() -> None:
+    """Skips the test where hosts are not possible. Root in a container may have no right to make namespaces."""
+    name = f"bnet-{os.getpid()}-probe"
+    if reason := _obstacle(("ip", "ss", "tc", "nft"), ("ip", "netns", "add", name), ("ip", "netns", "del", name)):
+        pytest.skip(reason)
+
+
+def require_unshare() -> None:
+    """Skips the test where unshare(1) cannot give a command namespaces of its own."""
+    if reason := _obstacle(("unshare",), ("unshare", "--net", "--mount", "true")):
+        pytest.skip(reason)
 
 
 def needs(action: str, error: CommandFailed) -> None:
@@ -247,8 +259,7 @@ def join(a: Host, b: Host, name_of_a: str, name_of_b: str) -> None:
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
     """So many namespaces, with nothing but loopback. Skips the test where namespaces are not possible."""
-    if reason := _obstacle():
-        pytest.skip(reason)
+    require()
     stem = f"bnet-{os.getpid()}-{next(_NUMBER)}"
     made = [Host(f"{stem}-{letter}") for letter in string.ascii_lowercase[:count]]
     try:

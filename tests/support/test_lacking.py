@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.support import lacking, programs
+from tests.support import lacking, netns, programs
 from tests.support.tiers import variants
 
 #: Those that files of tests import.
@@ -41,9 +40,9 @@ def test_there_is_no_compiler() -> None:
     assert done.stdout.startswith("None None /")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
 @pytest.mark.parametrize("thing", ["namespaces", "root"])
 def test_there_are_no_namespaces(thing: str) -> None:
+    netns.require_unshare()
     assert _run(thing, "unshare", "--net", "true").returncode != 0
 
 

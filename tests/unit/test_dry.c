@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
+#include "scaling/sampler.h"
 #include "stream_pairs.h"
 #include "transport/conn.h"
 #include "transport/progress.h"
@@ -31,6 +32,7 @@
 #define FAR_US 20000
 #define SAMPLES 4
 #define PAIRS 100       /* connections of one stream, which count twice: MOST_NOTES of sampler.c is 128 */
+#define CALLS 4         /* enough for the rest of a round and the whole of the next */
 #define LARGE (8 << 20) /* more than a socket takes */
 
 /* ---- interposed: loopback becomes a long path with bbr, on which what was sent is in flight ---- */
@@ -216,15 +218,46 @@ static void the_control_thread_tells_no_stream_of_a_short_path(const struct ones
 	check_int(had_a_turn(ends), 0);
 }
 
-/* There are more of them than it tells at a time. */
-static void the_control_thread_tells_those_of_long_paths_in_turn(const struct oneself *ends)
+static void the_control_thread_tells_those_of_long_paths(const struct oneself *ends)
 {
 	const uint64_t before = atomic_load(&notes);
 
 	atomic_store(&in_flight, true);
 	atomic_store(&far, true);
-	while (atomic_load(&notes) == before || had_a_turn(ends) < PAIRS) /* until the deadline */
+	while (atomic_load(&notes) == before || had_a_turn(ends) == 0) /* until the deadline */
 		exchange_all(ends);
+}
+
+/* Do all of them move? Under the engine's lock. */
+static bool are_moving(void)
+{
+	const struct bnet_path *path = bnet_entry(bnet_engine.paths.next, struct bnet_path, node);
+	int count = 0;
+
+	bnet_list_each(node, &path->moving)
+		count++;
+	return bnet_sampler_any_far() && count == PAIRS;
+}
+
+/* There are more of them than are told at a time. */
+static void those_that_move_have_their_turn(const struct oneself *ends)
+{
+	uint32_t before[PAIRS];
+
+	exchange_all(ends);
+	bnet_engine_lock();
+	while (!are_moving()) { /* until the deadline */
+		bnet_engine_unlock();
+		exchange_all(ends);
+		bnet_engine_lock();
+	}
+	for (int i = 0; i < PAIRS; i++)
+		before[i] = ((const struct bnet_conn *)ends[i].send)->noted;
+	for (int i = 0; i < CALLS; i++)
+		bnet_sampler_note_dry();
+	for (int i = 0; i < PAIRS; i++)
+		check(((const struct bnet_conn *)ends[i].send)->noted != before[i]);
+	bnet_engine_unlock();
 }
 
 int main(void)
@@ -242,7 +275,8 @@ int main(void)
 	for (int i = 0; i < PAIRS; i++)
 		ends[i] = connect_to_oneself(&client);
 	the_control_thread_tells_no_stream_of_a_short_path(ends);
-	the_control_thread_tells_those_of_long_paths_in_turn(ends);
+	the_control_thread_tells_those_of_long_paths(ends);
+	those_that_move_have_their_turn(ends);
 	for (int i = 0; i < PAIRS; i++)
 		close_to_oneself(&client, ends[i]);
 	check_int(bnet_client_finalize(&client), ncclSuccess);
