@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The kept inputs of the fuzzers: corpus/NAME.hex has a line of hexadecimal digits for each input of fuzz_NAME.
+"""The kept inputs of the fuzzers, a line of hexadecimal digits each: corpus/NAME.hex has those of fuzz_NAME that
+together reach what is known, corpus/NAME.faults.hex those that once were not survived.
 
     tests/fuzz/corpus.py run PROGRAM            # runs the program on every kept input
     tests/fuzz/corpus.py grow PROGRAM SECONDS   # searches from there, and keeps the fewest inputs that reach as much
 
-The status is the program's: not 0 where an input is not survived. Such an input is left as crash-* in the working
-directory; once the fault is mended, its line is added by hand.
+The status is the program's: not 0 where an input is not survived. A search that finds such an input adds it to
+NAME.faults.hex, where it stays.
 """
 
 from __future__ import annotations
@@ -25,10 +26,17 @@ def _file(program: Path) -> Path:
     return _KEPT / f"{program.name.removeprefix('fuzz_')}.hex"
 
 
-def _unpack(file: Path, directory: Path) -> None:
+def _faults(program: Path) -> Path:
+    return _file(program).with_suffix(".faults.hex")
+
+
+def _unpack(program: Path, directory: Path) -> int:
     directory.mkdir()
-    for number, line in enumerate(file.read_text().splitlines() if file.is_file() else ()):
+    files = [file for file in (_file(program), _faults(program)) if file.is_file()]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    for number, line in enumerate(lines):
         (directory / str(number)).write_bytes(bytes.fromhex(line))
+    return len(lines)
 
 
 def _pack(directory: Path, file: Path) -> int:
@@ -40,30 +48,32 @@ def _pack(directory: Path, file: Path) -> int:
 
 
 def run(program: Path) -> int:
-    file = _file(program)
-    if not file.is_file():
-        print(f"{file}: there is no such file", file=sys.stderr)
-        return 2
     with tempfile.TemporaryDirectory() as scratch:
         kept = Path(scratch, "kept")
-        _unpack(file, kept)
-        return subprocess.run([program, *_LIMITS, "-runs=0", kept]).returncode
+        if _unpack(program, kept) == 0:
+            print(f"{_file(program)}: there is no input", file=sys.stderr)
+            return 2
+        return subprocess.run([program, *_LIMITS, f"-artifact_prefix={scratch}/", "-runs=0", kept]).returncode
 
 
 def grow(program: Path, seconds: int) -> int:
-    file = _file(program)
     with tempfile.TemporaryDirectory() as scratch:
-        kept, found, fewest = (Path(scratch, name) for name in ("kept", "found", "fewest"))
-        _unpack(file, kept)
-        found.mkdir()
-        fewest.mkdir()
-        search: list[str | Path] = [program, *_LIMITS, f"-max_total_time={seconds}", "-print_final_stats=1"]
-        status = subprocess.run([*search, found, kept]).returncode
-        if status == 0:
-            status = subprocess.run([program, *_LIMITS, "-set_cover_merge=1", fewest, kept, found]).returncode
-        if status == 0:
-            print(f"{program.name}: {_pack(fewest, file)} inputs kept")
-        return status
+        kept, found, fewest, faults = (Path(scratch, name) for name in ("kept", "found", "fewest", "faults"))
+        _unpack(program, kept)
+        for directory in (found, fewest, faults):
+            directory.mkdir()
+        limits = [program, *_LIMITS, f"-artifact_prefix={faults}/"]
+        search = [*limits, f"-max_total_time={seconds}", "-print_final_stats=1", found, kept]
+        status = subprocess.run(search).returncode
+        for fault in faults.iterdir():
+            line = fault.read_bytes().hex()
+            print(f"{program.name}: not survived, and added to {_faults(program).name}: {line}")
+            with _faults(program).open("a") as file:
+                file.write(f"{line}\n")
+        merge = subprocess.run([*limits, "-set_cover_merge=1", fewest, kept, found]).returncode
+        if merge == 0:
+            print(f"{program.name}: {_pack(fewest, _file(program))} inputs kept")
+        return status or merge
 
 
 def main(arguments: list[str]) -> int:

@@ -33,9 +33,12 @@ from tests.mutants.mutants import ROOT, BadList, Mutant, Test, read_all
 _CONTRACT = "contract:"
 _LIBRARY = "nccl-net-bagua"
 _HEADER = "plugin/bagua_net.h"
-_NO_TESTS = 5  # pytest's status
+#: Statuses of pytest: interrupted, such as by errors while it collected; an error of its own; wrong usage.
+_NOT_RUN = (2, 3, 4)
+_NO_TESTS = 5
 #: A test hangs in a mutant if it takes so much longer than many times what it takes without.
 _TEST_SECONDS = 10
+_HANGS = "hangs"
 _TIMES = 3
 _FIRST_SECONDS = 300
 _BUILD_SECONDS = 900
@@ -156,13 +159,15 @@ class Scratch:
             try:
                 status = process.wait(limit)
             except subprocess.TimeoutExpired:
-                return f"hangs for {limit:.0f} s"
+                return f"{_HANGS} for {limit:.0f} s"
             finally:
                 _end_group(process)
             output.seek(0)
             lines = [line.strip().replace(f"{self.root}/", "") for line in output if line.strip()]
         if status == _NO_TESTS and "::" in test.name:
             raise Skipped(f"{test.name} does not run in the gate: `nightly` instead of `red` says so")
+        if status in _NOT_RUN and "::" in test.name:
+            raise Unusable(f"{test.name} could not be run: {lines[-1] if lines else ''}")
         if status == 77 or (status == 0 and "::" in test.name and " passed" not in lines[-1]):
             raise Skipped(f"{test} is skipped here")
         if status == 0:
@@ -238,6 +243,8 @@ def _judge(scratch: Scratch, mutant: Mutant, tests: list[Test]) -> tuple[list[st
         scratch.build(_targets(tests))
         for test in tests:
             failure = scratch.run(test)
+            if failure.startswith(_HANGS):  # it may have been the machine
+                failure = scratch.run(test)
             if failure:
                 red.append(f"{test}: {failure}")
             else:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.mutants.mutants import ROOT, BadList, Replacement, read_all
+from tests.support import collected
 
 _SCENARIO = re.compile(r'^\t\{"(\w+)", ', re.MULTILINE)
 
@@ -36,6 +37,18 @@ def test_every_mutant_fits() -> None:
         changed = mutant.files(ROOT)
         assert all(text != path.read_text() for path, text in changed.items()), f"{mutant.name} changes nothing"
         assert [test for test in mutant.red + mutant.nightly if not _exists(test)] == [], mutant.name
+
+
+@pytest.mark.gate
+@pytest.mark.xdist_group("collection")
+def test_what_is_red_in_the_gate_is_in_the_gate() -> None:
+    in_gate = collected.of_tier("gate")
+    assert [
+        f"{mutant.name}: {test}"
+        for mutant in read_all()
+        for test in mutant.red
+        if "::" in test and not any(each == test or each.startswith(f"{test}[") for each in in_gate)
+    ] == []
 
 
 def test_a_change_that_does_not_fit_is_refused() -> None:

@@ -47,12 +47,16 @@ def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
 
 
 def tier_of(item: pytest.Item) -> str:
-    """The first tier in which it runs: the latest of its own marks, or else that of the nearest node around it."""
+    """The first tier in which it runs: that of its own mark, or else of the nearest node around it; or a later one that
+    a value of its parameters has."""
+    values = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name in TIERS]
+    tiers = [mark.name for mark in values]
     for node in reversed(item.listchain()):
-        own = [mark.name for mark in node.own_markers if mark.name in TIERS]
+        own = [mark.name for mark in node.own_markers if mark.name in TIERS and mark not in values]
         if own:
-            return max(own, key=TIERS.index)
-    return TIERS[0]
+            tiers.append(max(own, key=TIERS.index))
+            break
+    return max(tiers, key=TIERS.index, default=TIERS[0])
 
 
 def register(parser: pytest.Parser) -> None:

@@ -215,8 +215,9 @@ def test_a_message_that_cannot_be_stored(ranks: Ranks) -> None:
 
 def nobody_comes(here: Here, name: str) -> tuple[str, str]:
     """Rank 0 is the only one that calls."""
-    group = dist.new_group(timeout=_SHORT)
+    group = dist.new_group()
     dist.barrier(group)
+    group.set_timeout(_SHORT)
     told = after = ""
     if here.rank == 0:
         tensor = torch.ones(1000)

@@ -404,8 +404,10 @@ def test_tensors_live_until_they_are_sent(ranks: Ranks) -> None:
 
 def asked_for_early(here: Here) -> str:
     """Rank 0's timeout is a second; it posts a receive early, for example for a stop signal that it polls for."""
-    group = dist.new_group(timeout=timedelta(seconds=1) if here.rank == 0 else _LONG)
+    group = dist.new_group(timeout=_LONG)
     dist.barrier(group)
+    if here.rank == 0:
+        group.set_timeout(timedelta(seconds=1))
     told = ""
     if here.rank == 0:
         stop, data = torch.zeros(3), torch.zeros(200_000)

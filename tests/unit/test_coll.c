@@ -17,8 +17,8 @@
 #include "ranks.h"
 #include "../sanitize.h"
 
-/* At night; up to three ranks and the newest table otherwise, two under ThreadSanitizer. A rank's thread runs ten times slower under ThreadSanitizer. More
- * ranks share no more data than two, and a table's version is none of the threads' business. */
+/* A thread runs ten times slower under ThreadSanitizer, for which more ranks share no more data than two, and the
+ * table's version does not matter. FEW_RANKS and the newest table are enough before the night. */
 #if defined(SANITIZE_THREAD)
 #define MOST_RANKS 3
 #define OLDEST 12
