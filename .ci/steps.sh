@@ -38,7 +38,7 @@ end_step() {
 report() {
 	local status=$?
 	end_step
-	printf '\n' && cat "$BUILD/steps"
+	[ ! -f "$BUILD/steps" ] || { printf '\n' && cat "$BUILD/steps"; }
 	printf '%s: %s after %d s\n' "$0" "$([ "$status" = 0 ] && echo passed || echo FAILED)" "$SECONDS"
 }
 

@@ -62,7 +62,7 @@ def grow(program: Path, seconds: int) -> int:
         _unpack(program, kept)
         for directory in (found, fewest, faults):
             directory.mkdir()
-        limits = [program, *_LIMITS, f"-artifact_prefix={faults}/"]
+        limits: list[str | Path] = [program, *_LIMITS, f"-artifact_prefix={faults}/"]
         search = [*limits, f"-max_total_time={seconds}", "-print_final_stats=1", found, kept]
         status = subprocess.run(search).returncode
         for fault in faults.iterdir():
