@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: .ci/run sets it: everything that the tests need is there, "all" or all "without torch".
 _MUST_RUN = os.environ.get("BNET_MUST_RUN", "")
 _SEED_BITS = 32
+_PROFILES = ("fresh", "fixed", "thorough")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,6 +67,8 @@ def _load_profile(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2000)
     usual = "fresh" if tiers.chosen(config) == "nightly" else "fixed"
     profile = os.environ.get("HYPOTHESIS_PROFILE", usual)
+    if profile not in _PROFILES:
+        raise pytest.UsageError(f"HYPOTHESIS_PROFILE is {profile!r}, and not one of {', '.join(_PROFILES)}")
     hypothesis.settings.load_profile(profile)
     if getattr(config.option, "hypothesis_seed", "") is None and profile != "fixed":
         config.option.hypothesis_seed = str(secrets.randbits(_SEED_BITS))
@@ -100,6 +103,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     assert reporter is not None
+    if later := config.stash.get(tiers.LATER, 0):
+        reporter.write_line(f"none of these is in this tier, {later} are in a later one: --tier gate, --tier nightly")
     for reason in _unexpected_skips(config) if _MUST_RUN else ():
         reporter.write_line(f"BNET_MUST_RUN={_MUST_RUN}: this may not be skipped here: {reason}", red=True)
 

@@ -110,9 +110,10 @@ def crowd(host: Host, interfaces: int) -> None:
         lines += [f"link add {a} type veth peer name {b}", f"link set {a} up", f"link set {b} up"]
     run(["ip", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
     deadline = time.monotonic() + 30
-    while run(["ip", "-n", host.namespace, "-6", "address", "show", "tentative"]):
+    ready = ["ip", "-n", host.namespace, "-o", "-6", "address", "show", "-tentative"]
+    while (count := run(ready).count("crowd")) < len(lines) // 3 * 2:
         if time.monotonic() > deadline:
-            raise NetworkSetupError(f"{host.namespace} has addresses that are tentative after 30 s")
+            raise NetworkSetupError(f"{host.namespace} has {count} of {interfaces} addresses after 30 s")
         time.sleep(0.1)
 
 

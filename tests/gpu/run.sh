@@ -129,7 +129,7 @@ tests() {
 		return
 	fi
 	timeout --signal=INT --kill-after=10 "$1" python3 -m pytest -p no:cacheprovider --rootdir="$ROOT" -v --durations=15 \
-		-k "$DEVICE or not cpu" --jobs-file="$OUT/jobs.jsonl" --basetemp="$WORK/jobs" "$ROOT/tests/gpu"
+		--tier nightly -k "$DEVICE or not cpu" --jobs-file="$OUT/jobs.jsonl" --basetemp="$WORK/jobs" "$ROOT/tests/gpu"
 }
 
 # What NCCL said in the job of two ranks: which network, by which version of its interface.

@@ -166,6 +166,8 @@ class Scratch:
             lines = [line.strip().replace(f"{self.root}/", "") for line in output if line.strip()]
         if status == _NO_TESTS and "::" in test.name:
             raise Skipped(f"{test.name} does not run in the gate: `nightly` instead of `red` says so")
+        if status in _NOT_RUN and any("found no collectors" in line for line in lines):
+            raise Skipped(f"{test} is skipped here, with its file")
         if status in _NOT_RUN and "::" in test.name:
             raise Unusable(f"{test.name} could not be run: {lines[-1] if lines else ''}")
         if status == 77 or (status == 0 and "::" in test.name and " passed" not in lines[-1]):
@@ -302,12 +304,23 @@ def main() -> int:
     parser.add_argument(
         "--tier", choices=("gate", "nightly"), default="nightly", help="which tests to run; default: all"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="how many to judge at a time; default: 1")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        choices=range(1, 65),
+        metavar="JOBS",
+        help="how many to judge at a time; default: 1",
+    )
     parser.add_argument("--list", action="store_true", help="list the mutants and their tests")
     parser.add_argument("--scratch", type=Path, help="keep the copies and their builds there, and reuse them")
     options = parser.parse_args()
     try:
         mutants = [one for one in read_all() if not options.words or any(word in one.name for word in options.words)]
+        if options.jobs < 1:
+            parser.error("--jobs is at least 1")
+        if not mutants:
+            parser.error(f"no mutant has one of these words in its name: {' '.join(options.words)}")
         if options.list:
             for mutant in mutants:
                 named = ", ".join(map(str, mutant.tests("nightly"))) or "survives"

@@ -29,5 +29,5 @@ def problem() -> str | None:
     if spec is None or spec.origin is None:
         return "bagua_net is not installed: python3 -m pip install '.[test]'"
     if differing(Path(spec.origin).parent):
-        return "the installed bagua_net is older than the sources: python3 -m pip install '.[test]' again"
+        return "the installed bagua_net differs from the sources: python3 -m pip install '.[test]' again"
     return None

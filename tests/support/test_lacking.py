@@ -12,8 +12,8 @@ import pytest
 from tests.support import lacking, netns, programs
 from tests.support.tiers import variants
 
-#: Those that files of tests import.
-_PACKAGES = ("torch", "numpy", "lightning", "matplotlib", "scikit-learn")
+#: Those that most files of tests import.
+_PACKAGES = ("torch", "numpy")
 
 
 def _run(thing: str, *command: str, seconds: int = 60) -> subprocess.CompletedProcess[str]:

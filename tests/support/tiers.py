@@ -25,6 +25,8 @@ from typing import Any
 import pytest
 
 TIERS = ("quick", "gate", "nightly")
+#: How many tests were left out for their tier, where that leaves none.
+LATER = pytest.StashKey[int]()
 
 
 def variants(*usual: Any, gate: Iterable[Any] = (), nightly: Iterable[Any] = ()) -> list[Any]:
@@ -87,11 +89,12 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+    config.stash[LATER] = len(left_out) if not kept else 0
 
 
 def _names(argument: str, item: pytest.Item) -> bool:
     """Does it name this test, or all of its parameters?"""
     file, _, test = argument.partition("::")
-    own_file, _, own = item.nodeid.partition("::")
-    same_file = own_file.endswith(file.rpartition("/")[2])
+    own = item.nodeid.partition("::")[2]
+    same_file = (item.config.invocation_params.dir / file).resolve() == item.path
     return same_file and (own == test or own.startswith((f"{test}[", f"{test}::")))
