@@ -168,9 +168,10 @@ c_build() {
 	fi
 }
 
-# ThreadSanitizer needs an address space layout that a kernel with high ASLR entropy does not leave it.
+# ThreadSanitizer needs an address space layout that a kernel with high ASLR entropy does not leave it. The tests wait
+# for each other's threads: four at a time on two processors take three quarters of the time of two (96 s, 128 s).
 c_tests() {
-	setarch -R ctest --test-dir "$1" --no-tests=error --output-on-failure --parallel 2 "${@:2}" |
+	setarch -R ctest --test-dir "$1" --no-tests=error --output-on-failure --parallel $((2 * $(nproc))) "${@:2}" |
 		tee "$BUILD/ctest" || return
 	if grep -F '***Skipped' "$BUILD/ctest" | grep -vwE "$MAY_SKIP"; then
 		echo "these may not be skipped"

@@ -31,6 +31,7 @@ def test_losses_are_those_of_one_process(run: Run, program: str, device: str) ->
     assert first[-1] < 0.75 * first[0], "it learnt nothing: the comparison means nothing"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("program", ["ddp", "fsdp"])
 def test_losses_are_those_without_the_plugin(run: Run, program: str, device: str) -> None:

@@ -47,5 +47,5 @@ def test_pytest_refuses_an_old_package_in_one_line(package: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     assert done.stderr.strip().splitlines() == [
-        "ERROR: the installed bagua_net is older than the sources: python3 -m pip install '.[test]' again"
+        "ERROR: the installed bagua_net differs from the sources: python3 -m pip install '.[test]' again"
     ]
