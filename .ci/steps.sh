@@ -137,7 +137,7 @@ check_exports() {
 	fi
 }
 
-# The published wheel: two small libraries for every Python, without unneeded symbols or dependencies.
+# The published wheel: three small libraries for every Python, without unneeded symbols or dependencies.
 check_wheel() {
 	local library wheel
 	python3 -m pip wheel --quiet --no-deps --wheel-dir "$BUILD/wheel" .
@@ -147,6 +147,7 @@ check_wheel() {
 	python3 -m zipfile -e "$wheel" "$BUILD/unpacked"
 	compgen -G "$BUILD/unpacked/*.data/data/share/man/man1/bagua-net.1" >/dev/null || fail "the wheel has no manual page"
 	check_exports "$BUILD/unpacked/bagua_net/lib/libbagua-net-emulator.so" 'emu_[a-z_]+'
+	check_exports "$BUILD/unpacked/bagua_net/lib/libbagua-net-host.so" 'bnet_[a-z0-9_]+'
 	library=$BUILD/unpacked/bagua_net/lib/libnccl-net-bagua.so
 	check_exports "$library" 'ncclNetPlugin_v([4-9]|1[0-2])|bnet_[a-z0-9_]+'
 	[ "$(grep -c '^ncclNetPlugin_v' "$BUILD/exports")" = 9 ] || fail "the library does not export v4 to v12"

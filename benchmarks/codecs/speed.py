@@ -26,7 +26,7 @@ def _gbs(call: Callable[[], object]) -> float:
 
 def measure(block: int, readings: int) -> dict[str, list[float]]:
     """Codec and step → GB/s of float32 on one processor, one value for each reading."""
-    lib, ffi, draw = library.load(), library.ffi, random.Random(0)
+    lib, ffi, draw = library.load_host(), library.ffi, random.Random(0)
     elements = ffi.from_buffer("float[]", array("f", [draw.gauss(0, 1) for _ in range(_COUNT)]))
     decoded = ffi.new("float[]", _COUNT)
     found: dict[str, list[float]] = {}

@@ -6,7 +6,7 @@
  */
 #include "traffic.h"
 
-#include "nccl/client.h"
+#include "common/client.h"
 
 #include <sched.h>
 #include <stdarg.h>

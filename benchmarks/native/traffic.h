@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "nccl/abi.h"
+#include "common/abi.h"
 
 #define TRAFFIC_MAX_LANES 256
 #define TRAFFIC_MAX_INFLIGHT 32

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "kernel/float8.h"
 #include "kernel/kernel.h"
 

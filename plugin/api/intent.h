@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "nccl/abi.h"
+#include "common/abi.h"
 
 /* One direction's maxima; 0: not known. */
 struct bnet_intent_flows {

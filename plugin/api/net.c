@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "control/control.h"

@@ -10,7 +10,7 @@
 
 #include "api/intent.h"
 #include "handshake/acceptor.h"
-#include "nccl/abi.h"
+#include "common/abi.h"
 #include "transport/conn.h"
 #include "transport/region.h"
 

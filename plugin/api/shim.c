@@ -9,7 +9,7 @@
 
 #include "bagua_net.h"
 #include "base/log.h"
-#include "nccl/abi.h"
+#include "common/abi.h"
 #include "api/net.h"
 
 #define NAME "BaguaNet"

@@ -6,7 +6,7 @@
 #ifndef BNET_LOG_H
 #define BNET_LOG_H
 
-#include "nccl/abi.h"
+#include "common/abi.h"
 
 #ifdef __FILE_NAME__
 #define BNET_FILE __FILE_NAME__

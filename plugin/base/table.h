@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "base/list.h"
+#include "common/list.h"
 
 #define BNET_TABLE_BITS 11
 

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "base/list.h"
+#include "common/list.h"
 
 struct bnet_work_item {
 	struct bnet_node node;       /* the owner's */

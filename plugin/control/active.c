@@ -4,7 +4,7 @@
  */
 #include "control/active.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/counters.h"
 #include "base/socket.h"
 #include "engine/engine.h"

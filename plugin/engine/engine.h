@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 
 #include "base/config.h"
-#include "base/list.h"
+#include "common/list.h"
 #include "base/table.h"
 #include "base/worklist.h"
 #include "device/device.h"

@@ -10,7 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"

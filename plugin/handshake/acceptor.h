@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "base/list.h"
+#include "common/list.h"
 #include "base/table.h"
 #include "device/device.h"
 #include "engine/engine.h"

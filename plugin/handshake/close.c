@@ -9,7 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/socket.h"
 #include "wire/wire.h"
 

@@ -12,7 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "handshake/candidate.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "device/traffic.h"

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/list.h"
+#include "common/list.h"
 #include "device/device.h"
 #include "handshake/candidate.h"
 #include "handshake/question.h"

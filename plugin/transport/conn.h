@@ -23,7 +23,7 @@
 
 #include "base/address.h"
 #include "base/config.h"
-#include "base/list.h"
+#include "common/list.h"
 #include "base/table.h"
 #include "base/worklist.h"
 #include "device/device.h"

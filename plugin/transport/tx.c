@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/counters.h"
 #include "transport/request.h"
 #include "transport/scheduler.h"

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "transport/progress.h"

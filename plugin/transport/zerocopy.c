@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"

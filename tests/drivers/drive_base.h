@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "nccl/client.h"
+#include "common/client.h"
 
 /* ---- opening a table ---- */
 

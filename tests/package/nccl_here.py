@@ -18,7 +18,7 @@ from bagua_net import plugin_path
 from bagua_net._nccl import discovery
 from tests.support import nccl_wheels
 
-_PLUGIN = Path(__file__).resolve().parents[2] / "plugin"
+_ROOT = Path(__file__).resolve().parents[2]
 #: Of :mod:`nccl_wheels`, where no wheel is installed.
 _OTHERWISE = "2.30.7"
 
@@ -26,7 +26,7 @@ _VERSION = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
 _CRASH = "__attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 0; }\n"
 _FAILING = """
 #include <dlfcn.h>
-#include "nccl/abi.h"
+#include "common/abi.h"
 __attribute__((visibility("default"))) ncclNet_v8_t ncclNetPlugin_v8;
 static ncclResult_t fail(void *comm, void *data, int size, int tag, void *handle, void **request)
 {
@@ -67,6 +67,6 @@ def build(directory: Path, name: str) -> Path:
         pytest.skip("needs a C compiler")
     source, made = directory / f"{name}.c", directory / f"{name}.so"
     source.write_text(_SOURCES[name])
-    options = ["-shared", "-fPIC", f"-I{_PLUGIN}", *(["-s"] if name == "stripped" else [])]
+    options = ["-shared", "-fPIC", f"-I{_ROOT}", *(["-s"] if name == "stripped" else [])]
     subprocess.run([compiler, *options, "-o", str(made), str(source)], check=True, timeout=60)
     return made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library from Python: header and binary agree, and nothing else is exported."""
+"""The libraries from Python: headers and binaries agree, and nothing else is exported."""
 
 from __future__ import annotations
 
@@ -14,62 +14,74 @@ import pytest
 import bagua_net
 from bagua_net._machine import interfaces
 from bagua_net._native import library
-from bagua_net._native.plugin import header_path
+from bagua_net._native.plugin import header_path, host_header_path, host_path
 from bagua_net._settings import parameters
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
-def declared() -> set[str]:
-    region = re.search(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", header_path().read_text(), re.DOTALL)
+def declared(header: Path) -> set[str]:
+    region = re.search(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", header.read_text(), re.DOTALL)
     assert region is not None
     code = re.sub(r"/\*.*?\*/", "", region.group(1), flags=re.DOTALL)
     return set(re.findall(r"\b(bnet_\w+)\(", code))
 
 
 def test_every_declared_function_is_there() -> None:
-    lib = library.load()
-    assert declared() >= {"bnet_abi_version", "bnet_param_get", "bnet_coll_allreduce"}
-    missing = {name for name in declared() if not hasattr(lib, name)}
-    assert not missing
+    plugin, host = declared(header_path()), declared(host_header_path())
+    assert plugin >= {"bnet_abi_version", "bnet_param_get"}
+    assert host >= {"bnet_host_abi_version", "bnet_coll_allreduce"}
+    assert [name for name in plugin if not hasattr(library.load(), name)] == []
+    assert [name for name in host if not hasattr(library.load_host(), name)] == []
 
 
-def test_only_the_tables_and_the_declared_functions_are_exported() -> None:
+def _exported(path: Path) -> set[str]:
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("no nm(1) here")
-    command = [nm, "-D", "--defined-only", str(bagua_net.plugin_path())]
+    command = [nm, "-D", "--defined-only", str(path)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
+    return {line.split()[-1].split("@")[0] for line in lines}
+
+
+def test_only_the_tables_and_the_declared_functions_are_exported() -> None:
     tables = {f"ncclNetPlugin_v{version}" for version in range(4, 13)}
-    assert {line.split()[-1].split("@")[0] for line in lines} == tables | declared()
+    assert _exported(bagua_net.plugin_path()) == tables | declared(header_path())
+    assert _exported(host_path()) == declared(host_header_path())
 
 
-def _dynamic() -> list[tuple[str, str]]:
-    """Tag and value of each row of the library's dynamic section."""
+each_library = pytest.mark.parametrize("path", [bagua_net.plugin_path(), host_path()], ids=lambda path: path.name)
+
+
+def _dynamic(path: Path) -> list[tuple[str, str]]:
+    """Tag and value of each row of a library's dynamic section."""
     readelf = shutil.which("readelf")
     if readelf is None:
         pytest.skip("no readelf(1) here")
-    command = [readelf, "--dynamic", "--wide", str(bagua_net.plugin_path())]
+    command = [readelf, "--dynamic", "--wide", str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     return re.findall(r"^ 0x[0-9a-f]+ \((\w+)\) +(.*?)\s*$", shown, re.MULTILINE)
 
 
-def test_nothing_but_libc_is_needed() -> None:
-    needed = [re.sub(r".*\[(.*)\]", r"\1", value) for tag, value in _dynamic() if tag == "NEEDED"]
+@each_library
+def test_nothing_but_libc_is_needed(path: Path) -> None:
+    needed = [re.sub(r".*\[(.*)\]", r"\1", value) for tag, value in _dynamic(path) if tag == "NEEDED"]
     assert "libc.so.6" in needed
     libc = re.compile(r"lib(c|pthread)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+")
     assert [name for name in needed if not libc.fullmatch(name)] == []
 
 
-def test_the_soname_is_the_file_name() -> None:
-    """An NCCL that takes no path asks the linker for this name."""
-    names = [value for tag, value in _dynamic() if tag == "SONAME"]
-    assert names == [f"Library soname: [{bagua_net.plugin_path().name}]"]
+@each_library
+def test_the_soname_is_the_file_name(path: Path) -> None:
+    """An NCCL that takes no path asks the linker for the plugin's name."""
+    names = [value for tag, value in _dynamic(path) if tag == "SONAME"]
+    assert names == [f"Library soname: [{path.name}]"]
 
 
-def test_it_is_bound_at_once_and_stays() -> None:
-    """A missing symbol fails the load; the code of our thread stays mapped when the library is unloaded."""
-    flags = {word for tag, value in _dynamic() if tag == "FLAGS_1" for word in value.split()}
+@each_library
+def test_it_is_bound_at_once_and_stays(path: Path) -> None:
+    """A missing symbol fails the load; the code of our threads stays mapped when the library is unloaded."""
+    flags = {word for tag, value in _dynamic(path) if tag == "FLAGS_1" for word in value.split()}
     assert flags >= {"NOW", "NODELETE"}
 
 
@@ -82,15 +94,18 @@ def test_tables_by_number() -> None:
     assert [version for version in range(20) if lib.bnet_net_table(version) != library.ffi.NULL] == [*range(4, 13)]
 
 
-def test_another_interface_version_is_refused() -> None:
+@pytest.mark.parametrize("name", ["PLUGIN", "HOST"])
+def test_another_interface_version_is_refused(name: str) -> None:
     code = (
-        "from bagua_net import LibraryUnusable; from bagua_net._native import library\n"
-        "library.ABI_VERSION = 99\n"
-        "try: library.load()\n"
+        "import sys; from bagua_net import LibraryUnusable; from bagua_net._native import library\n"
+        "one = getattr(library, sys.argv[1])\n"
+        "one.version = 99\n"
+        "try: one.load()\n"
         "except LibraryUnusable as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert f"has interface version {library.ABI_VERSION} and this package needs 99" in done.stdout, done.stderr
+    done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=60)
+    own = getattr(library, name).version
+    assert f"has interface version {own} and this package needs 99" in done.stdout, done.stderr
 
 
 def test_params_are_complete_and_at_their_defaults() -> None:

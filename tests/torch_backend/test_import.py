@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import bagua_net
+from bagua_net._native import plugin
 from tests.support import ranks as harness
 from tests.support.tiers import variants
 
@@ -223,17 +224,17 @@ def test_a_missing_library_is_no_obstacle_to_torch(tmp_path: Path) -> None:
     assert "worked" not in done.stdout
     last = done.stderr.strip().splitlines()[-1]
     assert re.fullmatch(
-        r"bagua_net\._errors\.LibraryNotFound: \S+libnccl-net-bagua\.so does not exist; .*build.*", last
+        r"bagua_net\._errors\.LibraryNotFound: \S+libbagua-net-host\.so does not exist; .*build.*", last
     )
 
 
 @not_editable
 def test_a_library_that_does_not_load_is_no_obstacle_to_torch(tmp_path: Path) -> None:
     path = _package_without_library(tmp_path)
-    library = path / "bagua_net" / "lib" / bagua_net.plugin_path().name
+    library = path / "bagua_net" / "lib" / plugin.HOST_NAME
     library.parent.mkdir()
     library.write_text("no library\n")
-    shutil.copy(bagua_net.plugin_path().with_name("bagua_net.h"), library.parent)
+    shutil.copy(plugin.host_header_path(), library.parent)
     done = _python(_MEET, path)
     assert re.search(r"^imported .*\bbagua_net\b", done.stdout), done.stderr
     assert re.search(r"^bagua_net\._errors\.LibraryUnusable: \S+ does not load: ", done.stderr, re.MULTILINE)

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 
 static inline void store(void *buf, size_t i, int dtype, int value)

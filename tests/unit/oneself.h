@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "nccl/client.h"
+#include "common/client.h"
 
 /* An ncclDebugLogger_t: a failed check is easier to understand with the warnings. */
 __attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebugLogLevel level, unsigned long flags,

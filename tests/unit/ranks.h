@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "shared/card.h"
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "coll/distance.h"
 #include "copies.h"

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "coll/direct.h"
 #include "copies.h"

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "coll/connect.h"
 #include "ranks.h"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "codec/codec.h"
 #include "ranks.h"

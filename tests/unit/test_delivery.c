@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/socket.h"
 #include "control/undelivered.h"
 #include "engine/engine.h"

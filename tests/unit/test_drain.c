@@ -10,7 +10,7 @@
 
 #include "bagua_net.h"
 #include "check.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/socket.h"
 #include "control/control.h"
 #include "control/lifecycle.h"

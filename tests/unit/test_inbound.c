@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "engine/engine.h"
 #include "handshake/acceptor.h"
 #include "oneself.h"

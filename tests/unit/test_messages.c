@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "queue/messages.h"
 #include "ranks.h"

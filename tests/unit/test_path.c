@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/socket.h"
 #include "device/presence.h"
 #include "device/turn.h"

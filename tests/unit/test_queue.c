@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "ranks.h"
 

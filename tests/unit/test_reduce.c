@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 
 #define MAX_COUNT 1500 /* crosses the blocks of the 16-bit floats, with a tail */

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 
 #define MOST 5000

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"

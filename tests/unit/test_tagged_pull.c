@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "check.h"
 #include "ranks.h"
 #include "tagged/pull.h"

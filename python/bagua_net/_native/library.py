@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library, called through cffi in ABI mode. The declarations come from its public header.
+"""The two libraries, called through cffi in ABI mode. The declarations come from their public headers.
 
 cffi releases the GIL in every call. Where another thread runs Python, the caller gets it back some milliseconds later
 (``sys.getswitchinterval``). Calls that never wait and are made for each operation keep it, by ctypes: :func:`quick`.
@@ -21,21 +21,15 @@ from typing import Any
 import cffi
 
 from .._errors import LibraryNotFound, LibraryUnusable
-from .plugin import header_path, plugin_path
+from .plugin import HOST_NAME, header_path, host_header_path, host_path, plugin_path
 
-#: The required result of ``bnet_abi_version()``; the header says when it is raised.
-ABI_VERSION = 5
-
-#: Allocates and reads C data. :func:`load` adds the declarations.
+#: Allocates and reads C data, of both libraries. Loading one adds its declarations.
 ffi = cffi.FFI()
 
-_chosen: Path | None = None
-
-#: The library, once it is loaded. Two loads at once would mix types of one with functions of the other.
-_lib: Any = None
+#: Two loads at once would mix types of one with functions of the other.
 _loading = threading.RLock()
 
-#: What the package uses beside pointers to the header's own types.
+#: What the package uses beside pointers to the headers' own types.
 _OTHER_TYPES = ("char[]", "size_t[]", "void *[]", "void *", "float *", "uint8_t *", "uintptr_t", "int(*)(void)")
 
 _P = ctypes.c_void_p
@@ -53,13 +47,79 @@ def _declarations(header: Path) -> str:
     return region.group(1)
 
 
-def use(library: Path) -> None:
-    """Makes :func:`load` take the library of another build. Call it before the first load.
+class Library:
+    """A shared library of the package, with its header, loaded once per process."""
 
-    A header beside that library is used with it.
+    def __init__(self, find: Callable[[], Path], header: Path, version_function: str, version: int) -> None:
+        """
+        Args:
+            find: the path of the package's own build.
+            version_function: of the library; its required result is ``version``. The header says when it is raised.
+        """
+        self._find, self._header = find, header
+        self._version_function, self.version = version_function, version
+        self._chosen: Path | None = None
+        self._loaded: Any = None
+
+    @property
+    def path(self) -> Path:
+        return self._chosen or self._find()
+
+    def use(self, library: Path) -> None:
+        """Makes :meth:`load` take another build. Call it before the first load.
+
+        A header beside that library is used with it.
+        """
+        self._chosen = library
+
+    def load(self) -> Any:
+        """The library's ``bnet_*`` functions as attributes.
+
+        Raises:
+            LibraryNotFound: the library or its header was never built.
+            LibraryUnusable: it does not load, or has another version.
+        """
+        if self._loaded is None:
+            with _loading:
+                if self._loaded is None:
+                    self._loaded = self._open()
+        return self._loaded
+
+    def _open(self) -> Any:
+        path = self.path
+        beside = path.with_name(self._header.name)
+        ffi.cdef(_declarations(beside if beside.is_file() else self._header), override=True)
+        try:
+            lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+        except OSError as error:
+            raise LibraryUnusable(f"{path} does not load: {error}; build it on this machine") from error
+        found = getattr(lib, self._version_function)()
+        if found != self.version:
+            raise LibraryUnusable(
+                f"{path} has interface version {found} and this package needs {self.version}; "
+                "build or install both together"
+            )
+        _look_up(lib)
+        return lib
+
+
+#: The network for NCCL, with what it tells about this machine and process.
+PLUGIN = Library(plugin_path, header_path(), "bnet_abi_version", 6)
+#: Collectives and messages on host memory, codecs.
+HOST = Library(host_path, host_header_path(), "bnet_host_abi_version", 1)
+
+load, load_host = PLUGIN.load, HOST.load
+
+
+def use(plugin: Path) -> None:
+    """Makes :func:`load` take the plugin of another build, and :func:`load_host` the library beside it, if there is.
+
+    Call it before the first load.
     """
-    global _chosen
-    _chosen = library
+    PLUGIN.use(plugin)
+    host = plugin.with_name(HOST_NAME)
+    if host.is_file():
+        HOST.use(host)
 
 
 #: Of :func:`quick`: the type of the result, and of the parameters. Pointers are addresses.
@@ -80,7 +140,7 @@ PATIENT: dict[str, tuple[Any, ...]] = {"bnet_ticket_wait": (ctypes.c_int, _P, ct
 
 @functools.cache
 def quick() -> Any:
-    """Functions of the library that never wait, as attributes. They keep the GIL; pointers are :func:`address`."""
+    """Functions of the host library that never wait, as attributes. They keep the GIL; pointers are :func:`address`."""
     patient()  # from the same file, which an installation may replace later
     return _typed(ctypes.PyDLL, QUICK)
 
@@ -92,8 +152,8 @@ def patient() -> Any:
 
 
 def _typed(kind: type[ctypes.CDLL], functions: dict[str, tuple[Any, ...]]) -> Any:
-    load()
-    library = kind(str(_chosen or plugin_path()))
+    load_host()
+    library = kind(str(HOST.path))
     for name, (result, *parameters) in functions.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, parameters
@@ -103,38 +163,6 @@ def _typed(kind: type[ctypes.CDLL], functions: dict[str, tuple[Any, ...]]) -> An
 def address(pointer: Any) -> int:
     """Of a cffi pointer."""
     return int(ffi.cast("uintptr_t", pointer))
-
-
-def load() -> Any:
-    """The library's ``bnet_*`` functions as attributes. Loads once per process.
-
-    Raises:
-        LibraryNotFound: the library or its header was never built.
-        LibraryUnusable: it does not load, or has another ABI version than :data:`ABI_VERSION`.
-    """
-    global _lib
-    if _lib is None:
-        with _loading:
-            if _lib is None:
-                _lib = _loaded()
-    return _lib
-
-
-def _loaded() -> Any:
-    path = _chosen or plugin_path()
-    beside = path.with_name(header_path().name)
-    ffi.cdef(_declarations(beside if beside.is_file() else header_path()), override=True)
-    try:
-        lib = ffi.dlopen(str(path), ffi.RTLD_NOW | ffi.RTLD_LOCAL)
-    except OSError as error:
-        raise LibraryUnusable(f"{path} does not load: {error}; build it on this machine") from error
-    found = lib.bnet_abi_version()
-    if found != ABI_VERSION:
-        raise LibraryUnusable(
-            f"{path} has interface version {found} and this package needs {ABI_VERSION}; build or install both together"
-        )
-    _look_up(lib)
-    return lib
 
 
 def _look_up(lib: Any) -> None:

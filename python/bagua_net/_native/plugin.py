@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plugin's path and names, and which paths NCCL accepts."""
+"""The paths of the libraries, the plugin's names, and which paths NCCL accepts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from .._errors import LibraryNotFound, PluginPathInvalid, PluginPathTooLong
 
 #: The library's file name, which is also its SONAME.
 LIBRARY_NAME = "libnccl-net-bagua.so"
+#: The other library, of the collectives on host memory.
+HOST_NAME = "libbagua-net-host.so"
 #: NCCL expands it to ``libnccl-net-bagua.so``; the only form of NCCL_NET_PLUGIN that NCCL up to 2.20 takes.
 SHORT_NAME = "bagua"
 #: The network's name, for NCCL_NET.
@@ -31,7 +33,21 @@ def plugin_path() -> Path:
     Raises:
         LibraryNotFound: it was never built.
     """
-    path = _LIB_DIR / LIBRARY_NAME
+    return _built(LIBRARY_NAME)
+
+
+def host_header_path() -> Path:
+    """The public header of :func:`host_path`'s library; it may not exist."""
+    return _LIB_DIR / "bagua_net_host.h"
+
+
+def host_path() -> Path:
+    """The absolute path of that library in this installation. LibraryNotFound as above."""
+    return _built(HOST_NAME)
+
+
+def _built(name: str) -> Path:
+    path = _LIB_DIR / name
     if not path.is_file():
         raise LibraryNotFound(
             f"{path} does not exist; install the package (pip install .), "

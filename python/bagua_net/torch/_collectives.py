@@ -23,7 +23,7 @@ class Collectives:
     """All methods may be called from any thread."""
 
     def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib, self._quick = library.load(), library.quick()
+        self._lib, self._quick = library.load_host(), library.quick()
         self._label = label
         self._endpoint = Endpoint("collectives", label, rendezvous, rank, nranks, collective=True)
         self._coll = self._endpoint.coll

@@ -16,7 +16,7 @@ from ._tickets import Ticket
 
 #: Seconds without progress after which a group ends although sends are pending.
 GIVE_UP_S = 30.0
-#: struct bnet_tagged_frame of plugin/tagged/frame.h.
+#: struct bnet_tagged_frame of host/tagged/frame.h.
 _FRAME_BYTES = 40
 #: Seconds between two checks for progress.
 _LOOK_S = 1.0
@@ -33,7 +33,7 @@ class Messages:
     """
 
     def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
-        self._lib, quick = library.load(), library.quick()
+        self._lib, quick = library.load_host(), library.quick()
         self._send, self._recv = quick.bnet_messages_send, quick.bnet_messages_recv
         self._label = label
         self._endpoint = Endpoint("messages", label, rendezvous, rank, nranks, collective=False)

@@ -111,7 +111,7 @@ class Operations:
         held: Any,
         store: Callable[[], None] | None,
     ) -> Work:
-        lib, limit = library.load(), _seconds(getattr(opts, "timeout", None))
+        lib, limit = library.load_host(), _seconds(getattr(opts, "timeout", None))
         now = not getattr(opts, "asyncOp", True)
         operations = [library.ffi.new("bnet_op_t *", call | {"kind": getattr(lib, call["kind"])}) for call in calls]
         tickets = [Ticket() for _ in operations]

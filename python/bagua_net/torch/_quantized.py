@@ -15,7 +15,7 @@ from . import _tensors as tensors
 from ._group import ProcessGroupBaguaNet
 from ._work import Work
 
-#: BNET_CODEC_… of bagua_net.h.
+#: BNET_CODEC_… of bagua_net_host.h.
 _CODECS = {8: 1, 4: 2}
 
 
@@ -137,7 +137,7 @@ def _options(what: str, op: Any, async_op: bool, bits: int, block: int) -> Optio
         raise ValueError(f"{what}: {op} cannot be compressed; use ReduceOp.AVG or SUM")
     if bits not in _CODECS:
         raise ValueError(f"{what}: bits={bits}; take 8 or 4")
-    if not isinstance(block, int) or block < 0 or library.load().bnet_codec_bytes(_CODECS[bits], block, 1) == 0:
+    if not isinstance(block, int) or block < 0 or library.load_host().bnet_codec_bytes(_CODECS[bits], block, 1) == 0:
         raise ValueError(f"{what}: block={block}; take a multiple of 32 up to 4096")
     return Options(op, async_op, bits, block)
 

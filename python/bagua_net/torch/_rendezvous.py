@@ -64,13 +64,13 @@ class Endpoint:
         self, kind: str, group: str, rendezvous: Rendezvous, rank: int, nranks: int, *, collective: bool
     ) -> None:
         """``collective``: ranks compare what they call."""
-        self._lib = library.load()
+        self._lib = library.load_host()
         self._kind = kind
         self._group = group
         self._rendezvous = rendezvous
         self._given_up = GivenUp()
         out = library.ffi.new("bnet_coll_t **")
-        table = self._lib.bnet_net_table(_API)
+        table = library.load().bnet_net_table(_API)
         self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
         self.coll = out[0]
         try:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from .._native import library
 
-#: BNET_… of bagua_net.h. A bool is a byte of 0 or 1.
+#: BNET_… of bagua_net_host.h. A bool is a byte of 0 or 1.
 _CODES = {
     torch.int8: 0,
     torch.uint8: 1,

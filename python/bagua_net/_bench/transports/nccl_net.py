@@ -37,7 +37,7 @@ class NetTransport:
 
     def __init__(self, name: str, table: Table, config: Config, place: Place) -> None:
         self._name = name
-        self._lib = library.load()
+        self._lib = library.load_host()
         self._ffi = library.ffi
         self._rank = place.rank
         self._nranks = config.nranks
@@ -74,7 +74,7 @@ class NetTransport:
         return Bound(call)
 
     def _arguments(self, job: Job) -> tuple[Any, ...]:
-        """The arguments after the group; bagua_net.h has their order."""
+        """The arguments after the group; bagua_net_host.h has their order."""
         send, receive = self._ffi.from_buffer(job.send), self._ffi.from_buffer(job.receive)
         dtype, redop = TYPES[job.dtype].code, REDUCTIONS[job.redop]
         following, preceding = (self._rank + 1) % self._nranks, (self._rank - 1) % self._nranks
@@ -101,7 +101,7 @@ class Codec:
     """A codec of float32."""
 
     code: int
-    """BNET_CODEC_… of bagua_net.h."""
+    """BNET_CODEC_… of bagua_net_host.h."""
     bits: int
 
 
@@ -177,7 +177,7 @@ def socket_version() -> str:
 
 
 def _describe_socket(config: Config) -> str:
-    library.load()  # the collectives are ours
+    library.load_host()  # the collectives are ours
     return f"NCCL {socket_version()}'s own Socket network"
 
 

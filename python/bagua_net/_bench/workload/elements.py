@@ -29,7 +29,7 @@ MAX_RANKS = 120
 class ElementType:
     name: str
     code: int
-    """BNET_… of bagua_net.h."""
+    """BNET_… of bagua_net_host.h."""
     size: int
     """Bytes."""
     largest: int
@@ -161,8 +161,8 @@ def reduced(element: ElementType, redop: str, nranks: int) -> Stream:
 
 def tolerance(element: ElementType, redop: str, nranks: int, largest: int) -> float:
     """How far an element of a compressed allreduce may be from the exact one: half a step of each rank's code, and half
-    a step of the result's (``bnet_coll_allreduce_q`` in bagua_net.h). A step is the range of all data by ``largest``,
-    the largest code, which is no less than that of a block. A thousandth more for what float32 rounds.
+    a step of the result's (``bnet_coll_allreduce_q`` in bagua_net_host.h). A step is the range of all data by
+    ``largest``, the largest code, which is no less than that of a block. A thousandth more for what float32 rounds.
     """
     columns = [_INPUTS[redop](rank, nranks, element.largest) for rank in range(nranks)]
     lost = sum(max(column) - min(column) for column in columns) / largest / 2

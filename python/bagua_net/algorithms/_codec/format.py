@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The layout of encoded elements: that of the library's codecs (plugin/codec/codec.h)."""
+"""The layout of encoded elements: that of the library's codecs (host/codec/codec.h)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ..._native import library
 from . import eager
 from .format import Format
 
-#: BNET_CODEC_… of bagua_net.h, by bits.
+#: BNET_CODEC_… of bagua_net_host.h, by bits.
 _CODES = {8: 1, 4: 2}
 _FLOATS = library.ffi.typeof("float *")
 _BYTES = library.ffi.typeof("void *")
@@ -127,13 +127,13 @@ def decode_sum_encode(
 
 
 def _encode(form: Format, values: torch.Tensor, out: torch.Tensor) -> None:
-    library.load().bnet_codec_encode(
+    library.load_host().bnet_codec_encode(
         _CODES[form.bits], form.block, _at(_FLOATS, values), values.numel(), _at(_BYTES, out)
     )
 
 
 def _decode(form: Format, encoded: torch.Tensor, values: torch.Tensor, *, adds: bool) -> None:
-    lib = library.load()
+    lib = library.load_host()
     function = lib.bnet_codec_decode_add if adds else lib.bnet_codec_decode
     rc = function(
         _CODES[form.bits],

@@ -43,7 +43,7 @@ class Signs:
         """
         signs, scales = self._parts(code, x.numel())
         if x.is_cpu:
-            rc = library.load().bnet_signs_encode(
+            rc = library.load_host().bnet_signs_encode(
                 self.block, _floats(x), _floats(residual), x.numel(), _bytes(signs), _floats(scales)
             )
             assert rc == 0, f"the library refuses blocks of {self.block} elements"
@@ -54,7 +54,7 @@ class Signs:
         """Fills ``out`` with the first elements of the code, or adds these to it."""
         signs, scales = self._parts(code, out.numel())
         if out.is_cpu:
-            lib = library.load()
+            lib = library.load_host()
             call = lib.bnet_signs_decode_add if adds else lib.bnet_signs_decode
             rc = call(self.block, _bytes(signs), _floats(scales), _floats(out), out.numel())
             assert rc == 0, f"the library refuses blocks of {self.block} elements"

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 
 #define BNET_COLL_ANY (-1)
 

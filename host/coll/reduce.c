@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-#include "base/clones.h"
+#include "codec/clones.h"
 
 typedef void (*reduce_fn)(void *dst, const void *lhs, const void *rhs, size_t count);
 

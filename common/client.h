@@ -7,7 +7,7 @@
 #ifndef BNET_CLIENT_H
 #define BNET_CLIENT_H
 
-#include "nccl/abi.h"
+#include "common/abi.h"
 
 struct bnet_client {
 	const void *raw; /* the table: ncclNet_v<version>_t */

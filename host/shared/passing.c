@@ -12,9 +12,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/descriptors.h"
-#include "base/socket.h"
-
 /* A host has fewer ranks in a group than this; those beyond it ask again. */
 #define BACKLOG 256
 /* How long a process that has connected may take to send the secret. */
@@ -27,15 +24,17 @@ union control {
 
 static int open_socket(void)
 {
-	return bnet_fd_opened(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	return fd < 0 ? -errno : fd;
 }
 
 void bnet_passing_close(struct bnet_passing *passing)
 {
 	if (passing->listener >= 0)
-		bnet_socket_close(passing->listener);
+		close(passing->listener);
 	if (passing->answer_fd >= 0)
-		bnet_socket_close(passing->answer_fd);
+		close(passing->answer_fd);
 	passing->listener = passing->answer_fd = -1;
 }
 
@@ -104,13 +103,13 @@ static bool knows_secret(int fd, const struct bnet_shared_card *card)
 int bnet_passing_give(struct bnet_passing *passing, const struct bnet_segment *segment)
 {
 	while (passing->given < segment->count - 1) {
-		int fd = bnet_fd_opened(accept4(passing->listener, NULL, NULL, SOCK_CLOEXEC));
+		int fd = accept4(passing->listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (fd < 0)
 			return -EAGAIN;
 		if (same_user(fd) && knows_secret(fd, &passing->card) && send_descriptor(fd, segment->fd))
 			passing->given++;
-		bnet_socket_close(fd);
+		close(fd);
 	}
 	return 0;
 }
@@ -133,7 +132,7 @@ static int ask(struct bnet_passing *passing, const struct bnet_shared_card *firs
 	if (rc == 0 && send(passing->answer_fd, first->secret, sizeof(first->secret), MSG_NOSIGNAL) < 0)
 		rc = -errno;
 	if (rc != 0) {
-		bnet_socket_close(passing->answer_fd);
+		close(passing->answer_fd);
 		passing->answer_fd = -1;
 	}
 	return rc;
@@ -158,7 +157,7 @@ static int receive_descriptor(int from)
 	if (header == NULL || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
 		return -EPROTO;
 	memcpy(&fd, CMSG_DATA(header), sizeof(int));
-	return bnet_fd_opened(fd);
+	return fd;
 }
 
 int bnet_passing_take(struct bnet_passing *passing, const struct bnet_shared_card *first, int count, int index,

@@ -42,11 +42,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "coll/call.h"
 #include "coll/circle.h"
 #include "coll/host.h"
-#include "nccl/client.h"
+#include "common/client.h"
 
 /* Messages in flight per connection and direction: as many as NCCL keeps (NCCL_STEPS), so every network takes them. */
 #define BNET_COLL_DEPTH 8

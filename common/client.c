@@ -3,7 +3,7 @@
  * The caller's side of NCCL's network interface, v4 to v12. Each function here knows how the versions of one function
  * of the table differ. As thread-safe as the table is.
  */
-#include "nccl/client.h"
+#include "common/client.h"
 
 #include <limits.h>
 #include <string.h>

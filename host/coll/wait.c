@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 
 /* Polls between two clock readings. A row of fewer polls does not count as a wait. */
 #define CLOCK_EVERY 64

@@ -13,9 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/descriptors.h"
-#include "base/socket.h"
+#include "common/clock.h"
 #include "shared/futex.h"
 
 /* A round costs two waits for every other rank, some microseconds where the ranks have a processor each and a change
@@ -121,7 +119,7 @@ static void unmap(struct bnet_segment *segment)
 	if (segment->base != NULL)
 		munmap(segment->base, segment->bytes);
 	if (segment->fd >= 0)
-		bnet_socket_close(segment->fd);
+		close(segment->fd);
 	*segment = BNET_SEGMENT_NONE;
 }
 
@@ -140,12 +138,12 @@ static int map_and_enter(struct bnet_segment *segment)
 
 int bnet_segment_create(struct bnet_segment *segment, int count)
 {
-	int fd = bnet_fd_opened(memfd_create("bagua-net", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	int fd = memfd_create("bagua-net", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int rc = 0;
 
 	*segment = BNET_SEGMENT_NONE;
 	if (fd < 0)
-		return fd;
+		return -errno;
 	lay_out(segment, fd, count, 0);
 	if (ftruncate(fd, (off_t)segment->bytes) != 0 || fchmod(fd, 0600) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
 		rc = -errno;

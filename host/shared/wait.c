@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "shared/futex.h"
 
 /* Between two looks whether the other rank is alive and this one is still wanted. */

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "common/clock.h"
 
 /* Changes with struct bnet_shared_line, the header, the rounds of an operation or the frames of messages: processes may
  * have loaded two builds. */

@@ -12,7 +12,7 @@
 #include "coll/log.h"
 #include "coll/size.h"
 #include "coll/wait.h"
-#include "nccl/client.h"
+#include "common/client.h"
 #include "tagged/match.h"
 
 /* A peer that owes an answer may die before it has connected: then no connection from it reports the death. A frame is

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 
 struct bnet_codec_head {
 	float middle;

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/clones.h"
+#include "codec/clones.h"
 
 #define LEAST_BLOCK 32
 #define MOST_BLOCK 4096

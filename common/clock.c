@@ -2,7 +2,7 @@
  *
  * See clock.h. Any thread.
  */
-#include "base/clock.h"
+#include "common/clock.h"
 
 #include <sys/random.h>
 #include <time.h>

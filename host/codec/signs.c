@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 #include "codec/codec.h"
 
-#include "base/clones.h"
+#include "codec/clones.h"
 
 #define MOST_BLOCK 4096
 /* Elements of a word of signs. */

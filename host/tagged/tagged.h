@@ -31,8 +31,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bagua_net.h"
-#include "base/list.h"
+#include "bagua_net_host.h"
+#include "common/list.h"
 #include "coll/coll.h"
 #include "tagged/frame.h"
 

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "nccl/abi.h"
+#include "common/abi.h"
 
 /* An ncclDebugLogger_t. stderr gets what NCCL_DEBUG asks for, stdout nothing. */
 void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)

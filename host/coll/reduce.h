@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 
 /* Does this element type have bitwise reductions? */
 bool bnet_coll_is_integer(int dtype);

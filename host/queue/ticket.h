@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "bagua_net.h"
+#include "bagua_net_host.h"
 
 struct bnet_ticket;
 

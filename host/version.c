@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: MIT */
+#include "bagua_net_host.h"
+
+#define ABI_VERSION 1
+
+int bnet_host_abi_version(void)
+{
+	return ABI_VERSION;
+}
