@@ -31,8 +31,8 @@ from pathlib import Path
 from tests.mutants.mutants import ROOT, BadList, Mutant, Test, read_all
 
 _CONTRACT = "contract:"
-_LIBRARY = "nccl-net-bagua"
-_HEADER = "plugin/bagua_net.h"
+#: Target: its folder, and its header there.
+_LIBRARIES = {"nccl-net-bagua": ("plugin", "bagua_net.h"), "bagua-net-host": ("host", "bagua_net_host.h")}
 #: Statuses of pytest: interrupted, such as by errors while it collected; an error of its own; wrong usage.
 _NOT_RUN = (2, 3, 4)
 _NO_TESTS = 5
@@ -84,17 +84,18 @@ class Scratch:
                 shutil.copymode(source, target)
 
     def use_package(self) -> None:
-        """The Python tests import the copy's package, with the library that is built here.
+        """The Python tests import the copy's package, with the libraries that are built here.
 
         Raises:
             Unusable: they would import another one.
         """
         directory = self.root / "python" / "bagua_net" / "lib"
         directory.mkdir(exist_ok=True)
-        for file in (self.build_directory / "plugin" / f"lib{_LIBRARY}.so", self.root / _HEADER):
-            link = directory / file.name
-            link.unlink(missing_ok=True)
-            link.symlink_to(file)
+        for name, (folder, header) in _LIBRARIES.items():
+            for file in (self.build_directory / folder / f"lib{name}.so", self.root / folder / header):
+                link = directory / file.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(file)
         show = [sys.executable, "-c", "import bagua_net; print(bagua_net.__file__)"]
         done = subprocess.run(
             show, cwd=self.root, env=self._environment(Test("", "gate")), capture_output=True, text=True
@@ -126,7 +127,7 @@ class Scratch:
     def _command(self, test: Test) -> list[str]:
         if test.name.startswith(_CONTRACT):
             scenario = test.name.removeprefix(_CONTRACT).split()[0]
-            library = self.build_directory / "plugin" / f"lib{_LIBRARY}.so"
+            library = self.build_directory / "plugin" / "libnccl-net-bagua.so"
             driver = self.build_directory / "tests" / "conformance" / "drive_contract"
             return [str(driver), "--lib", str(library), "--deadline", str(_FIRST_SECONDS), scenario]
         if "::" in test.name:
@@ -190,9 +191,9 @@ def _targets(tests: list[Test]) -> set[str]:
     targets: set[str] = set()
     for test in (each.name for each in tests):
         if test.startswith(_CONTRACT):
-            targets |= {_LIBRARY, "drive_contract"}
+            targets |= {"nccl-net-bagua", "drive_contract"}
         elif "::" in test:
-            targets |= {_LIBRARY, "drive_net", "drive_steps", "drive_contract"}
+            targets |= {*_LIBRARIES, "drive_net", "drive_steps", "drive_contract"}
         else:
             targets.add(test)
     return targets

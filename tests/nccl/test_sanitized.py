@@ -25,7 +25,7 @@ from tests.support.tiers import variants
 #: memmove, and hands it over in the same way.
 SUPPRESSIONS = "race:bnet_conn_new\ncalled_from_lib:libbagua-net-emulator.so\n"
 _RUNTIME = re.compile(r"lib[at]san\.so\S* => (?P<path>/\S+)")
-_PLUGIN_FRAME = re.compile(r"libnccl-net-bagua\.so|" + re.escape(str(drivers.ROOT / "plugin") + "/"))
+_PLUGIN_FRAME = re.compile(r"libnccl-net-bagua\.so|" + re.escape(f"{drivers.ROOT}/") + "(plugin|common)/")
 _RUNTIME_FRAME = re.compile(r"libsanitizer|lib[at]san")
 _FRAME = re.compile(r"^ +#\d+ .*$", re.MULTILINE)
 _ACCESS = re.compile(

@@ -272,7 +272,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not all(map(shutil.which, ("cmake", os.environ.get("CC", "cc").split()[0]))):
         pytest.skip("needs cmake and a C compiler")
     made = tmp_path_factory.mktemp("sources")
-    for name in ("plugin", "emulator", "python", "tests", "benchmarks"):
+    for name in ("common", "plugin", "host", "emulator", "python", "tests", "benchmarks"):
         shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__", "lib", "results"))
     for name in ("CMakeLists.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, made)
