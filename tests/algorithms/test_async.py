@@ -298,7 +298,7 @@ def _one_fails(here: Here, where: str) -> None:
         while failed == "accepted":
             failed = refusal(lambda: _step(here, model, optimizer))
     assert failed.startswith("RuntimeError: bagua_net.algorithms: averaging weights beside training has failed")
-    assert ("of a copy" if here.rank == 1 else "on rank 1") in failed
+    assert ("of a copy" if here.rank == 1 else "on rank 1") in failed, failed
     assert refusal(lambda: _step(here, model, optimizer)) == failed
     comm.abort()
     assert not _threads()

@@ -150,7 +150,7 @@ class Messages:
         empty frame whether its peer is alive.
         """
         counters = library.ffi.new("bnet_counters_t *")
-        self._lib.bnet_counters(counters)
+        library.load().bnet_counters(counters)
         return int(counters.bytes_sent - _FRAME_BYTES * counters.messages_sent)
 
     def _refuse(self) -> None:
