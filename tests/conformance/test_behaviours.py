@@ -26,11 +26,11 @@ def _rows() -> list[tuple[str, str]]:
 
 
 def _exists(name: str) -> bool:
-    """A scenario, a file below tests/, plugin/ or host/, or FILE::TEST."""
+    """A scenario, a file below tests/, plugin/, host/ or common/, or FILE::TEST."""
     if name in SCENARIOS:
         return True
     file, _, test = name.partition("::")
-    found = [path for folder in ("tests", "plugin", "host") for path in (ROOT / folder).rglob(file)]
+    found = [path for folder in ("tests", "plugin", "host", "common") for path in (ROOT / folder).rglob(file)]
     return any(not test or f"def {test}(" in path.read_text() for path in found)
 
 

@@ -27,6 +27,8 @@
 #define PAIRS 6
 #define STREAMS 40
 #define AT_A_TIME 32
+/* Each try may connect a second time, without binding, and so may what the events of that round have ended. */
+#define MOST_CONNECTS (4 * AT_A_TIME)
 #define REFUSED 200
 
 static struct bnet_client client;
@@ -280,7 +282,7 @@ static void many_streams_are_opened_a_few_at_a_time(void)
 		while (streams_of(ends[i].send) < STREAMS)
 			sched_yield();
 	check(atomic_load(&most_connects) > 0);
-	check(atomic_load(&most_connects) <= 2 * AT_A_TIME);
+	check(atomic_load(&most_connects) <= MOST_CONNECTS);
 	for (int i = 0; i < PAIRS; i++)
 		close_to_oneself(&client, ends[i]);
 }
@@ -303,7 +305,7 @@ static void many_retries_are_made_a_few_at_a_time(void)
 	atomic_store(&all_connects, 0);
 	while (atomic_load(&all_connects) < 2 * REFUSED)
 		sched_yield();
-	check(atomic_load(&most_connects) <= 2 * AT_A_TIME);
+	check(atomic_load(&most_connects) <= MOST_CONNECTS);
 	check_int(bnet_client_close_listen(&client, listen_comm), ncclSuccess);
 }
 
