@@ -23,7 +23,7 @@ _CALLED = {**library.QUICK, **library.PATIENT}
 
 @pytest.mark.parametrize("name", sorted(_CALLED))
 def test_types_are_those_of_the_header(name: str) -> None:
-    declared = library.ffi.typeof(getattr(library.load(), name))
+    declared = library.ffi.typeof(getattr(library.load_host(), name))
     kinds = [declared.result, *declared.args]
     assert list(_CALLED[name]) == [
         ctypes.c_void_p if kind.kind == "pointer" else _OF_HEADER[kind.cname] for kind in kinds
