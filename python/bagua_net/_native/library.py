@@ -99,9 +99,14 @@ class Library:
                 f"{path} has interface version {found} and this package needs {self.version}; "
                 "build or install both together"
             )
-        _look_up(lib)
+        _opened.append(lib)
+        for each in _opened:  # cdef has cleared what was looked up in the other one
+            _look_up(each)
         return lib
 
+
+#: Those of this process.
+_opened: list[Any] = []
 
 #: The network for NCCL, with what it tells about this machine and process.
 PLUGIN = Library(plugin_path, header_path(), "bnet_abi_version", 6)
