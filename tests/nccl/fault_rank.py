@@ -144,7 +144,7 @@ class Program:
         stream = rank_tools.attempt(self._stream.synchronize, seconds)["code"]
         self._stream.destroy()
         after = rank_tools.settled(self._before, settling)
-        return {**done, "stream": stream, "left": rank_tools.difference(self._before, after)}
+        return {**done, "stream": stream, "left": rank_tools.left(self._before, after)}
 
 
 if __name__ == "__main__":

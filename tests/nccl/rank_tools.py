@@ -122,10 +122,15 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[
     return {kind: row for kind, row in rows.items() if row[0] != row[1]}
 
 
+def left(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[int]]:
+    """What there is more of. A thread that was ending may still have been there before."""
+    return {kind: row for kind, row in difference(before, after).items() if row[1] > row[0]}
+
+
 def settled(before: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What is held once it is the same as before, or at the end of that time: threads end after the call that told them
-    to."""
-    wait_until(lambda: not difference(before, held()), seconds)
+    """What is held once it is no more than before, or at the end of that time: threads end after the call that told
+    them to."""
+    wait_until(lambda: not left(before, held()), seconds)
     return held()
 
 
