@@ -26,7 +26,6 @@ from benchmarks.run import sides as contenders
 from benchmarks.run.scenarios import FULL, PATHS, QUICK, SCENARIOS, TORCH
 from benchmarks.run.track import Plan, Track, TrackError
 
-#: A continued file must have been measured with the same ones.
 #: --short: short windows and few settings.
 _SHORT = replace(QUICK, pairs=FULL.pairs)
 #: What a results file that is continued must have in common with this run.
