@@ -160,7 +160,7 @@ class Training:
             return 0.0
         megabytes = self._comm.stats().get("bytes", 0.0) / 1e6
         if self._comm.algorithm.averages == "weights":
-            self._comm.abort()  # what is kept of such a run is the mean of the ranks' weights
+            self._comm.pause()  # what is kept of such a run is the mean of the ranks' weights
         self._comm.detach()
         return megabytes
 

@@ -168,7 +168,7 @@ def _raises(here: Here) -> None:
 def _pauses(here: Here) -> None:
     model, optimizer, comm = _attached(here)
     _train_for(here, 1, model, optimizer, comm)
-    comm.abort()
+    comm.pause()
     assert not _threads()
     exchanges = comm.stats()["exchanges"]
     _step(here, model, optimizer)
@@ -185,12 +185,12 @@ def _one_has_no_inputs(here: Here) -> None:
     """In an epoch. The other's rounds end with one of both."""
     model, optimizer, comm = _attached(here)
     _train_for(here, 2, model, optimizer, comm)  # DDP cuts its buckets anew, which needs both
-    comm.abort()
+    comm.pause()
     comm.resume()
     for _ in range(2):
         if here.rank == 0:
             _step(here, model, optimizer)
-        comm.abort()
+        comm.pause()
         assert same_on_all_ranks(here, {"weights": _weights(model)})
         comm.resume()
     if here.rank == 1:
@@ -203,7 +203,7 @@ def _one_loads_before_its_step(here: Here) -> None:
     """The other's rounds end with one of both, and those after the load are of both."""
     model, optimizer, comm = _attached(here)
     _train_for(here, 2, model, optimizer, comm)
-    comm.abort()
+    comm.pause()
     state = comm.state_dict()
     comm.resume()
     if here.rank == 0:
@@ -216,7 +216,7 @@ def _one_loads_before_its_step(here: Here) -> None:
 
 def _nobody_steps(here: Here) -> None:
     model, _, comm = _attached(here)
-    comm.abort()
+    comm.pause()
     comm.resume()
     comm.detach()
     assert same_on_all_ranks(here, {"weights": _weights(model)})
@@ -241,12 +241,12 @@ def _one_ends_first(here: Here) -> None:
     model, optimizer, comm = _attached(here)
     _train_for(here, 1, model, optimizer, comm)
     if here.rank == 0:
-        comm.detach()
+        comm.detach(synchronize=False)
         here.say("detached")
     here.hear("detached")  # the other one has called nothing
     if here.rank != 0:
         _step(here, model, optimizer)
-        comm.detach()
+        comm.detach(synchronize=False)
     assert not _threads()
 
 
@@ -279,7 +279,7 @@ def _one_pauses_first(here: Here) -> None:
                 _step(here, model, optimizer)
             for _ in range(3):
                 _step(here, model, optimizer)
-        comm.abort()
+        comm.pause()
         assert len(said) == (1 if here.rank == 0 else 0), said
     assert all("rank 1 stopped averaging weights" in each for each in said)
     assert same_on_all_ranks(here, {"weights": _weights(model)})
@@ -300,7 +300,7 @@ def _one_fails(here: Here, where: str) -> None:
     assert failed.startswith("RuntimeError: bagua_net.algorithms: averaging weights beside training has failed")
     assert ("of a copy" if here.rank == 1 else "on rank 1") in failed, failed
     assert refusal(lambda: _step(here, model, optimizer)) == failed
-    comm.abort()
+    comm.pause()
     assert not _threads()
     comm.resume()
     _train_for(here, 2, model, optimizer, comm)
@@ -517,7 +517,7 @@ def _ends_by_an_error(here: Here) -> str:
 @pytest.mark.gate
 def test_a_process_that_ends_by_an_error_ends_the_other_with_one() -> None:
     said = survivor(_ends_by_an_error)
-    assert "averaging weights beside training has ended: rank 1 ended, or dropped the model, without abort()" in said
+    assert "averaging weights beside training has ended: rank 1 ended, or dropped the model, without pause()" in said
 
 
 # ---- the thread of the rounds, whose model is dropped at any step ----

@@ -135,7 +135,7 @@ def _pauses(here: Here) -> None:
     model, optimizer, comm = _attached(here, "gloo", "decentralized")
     _step(here, model, optimizer, 0)
     assert not same_on_all_ranks(here, {"weights": _weights(model)})
-    comm.abort()
+    comm.pause()
     _step(here, model, optimizer, 1)
     assert same_on_all_ranks(here, {"weights": _weights(model)})
     comm.resume()

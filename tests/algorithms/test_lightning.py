@@ -290,7 +290,7 @@ def _as_by_hand(here: Here, algorithm: Any, path: str) -> None:
         backward(here, model, step)
         optimizer.step()
     if model.bagua.algorithm.averages == "weights":
-        model.bagua.abort()
+        model.bagua.pause()
     model.bagua.detach()
     want = weights(learner)
     assert same_on_all_ranks(here, want)

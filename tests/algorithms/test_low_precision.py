@@ -125,7 +125,7 @@ def _resumes(here: Here) -> None:
 def _pauses(here: Here) -> None:
     model, optimizer, comm = _attached(here, "gloo")
     _step(here, model, optimizer, 0)
-    comm.abort()
+    comm.pause()
     assert (_of_all(here, _weights(model)) == _weights(model)).all(), "the weights were not averaged"
     _step(here, model, optimizer, 1)  # apart again a little: each rank has its own momentum
     gradients = torch.cat([each.grad.reshape(-1) for each in model.parameters()])

@@ -101,7 +101,7 @@ def _off(
     off = 0.0
     for step in range(10):
         if pauses and step == 5:
-            comm.abort()
+            comm.pause()
         if pauses and step == 7:
             comm.resume()
         micro = torch.randn(micro_steps, 2, 96, generator=draw) + 0.5

@@ -61,7 +61,7 @@ def _reduce_scatters(here: Here, bits: int) -> None:
         _is_close(_whole_gradients(model), _exact(here, model, step), bits)
     elements = sum(parameter.numel() for parameter in net().parameters())
     assert 0 < comm.stats()["bytes"] < 2 * 4 * elements
-    comm.abort()
+    comm.pause()
     model.zero_grad()
     backward(here, model, 2)
     got = _whole_gradients(model)
@@ -120,7 +120,7 @@ def _fails_between_replicas(here: Here) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = _sharded(mesh["shard"])
     comm = _attached(model, "bytegrad", replicate=mesh["replicate"])
-    comm.abort()  # to the average that is one all-reduce
+    comm.pause()  # to the average that is one all-reduce
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_reduce", _broken)
         assert "no such luck" in refusal(lambda: backward(here, model, 0))

@@ -29,7 +29,7 @@ from tests.algorithms.models import WIDTH, backward, ddp, mean_of, same_on_all_r
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 
-#: Rounds of "async" come by the clock: the first one begins with the first step, and the last one with abort().
+#: Rounds of "async" come by the clock: the first one begins with the first step, and the last one with pause().
 ALGORITHMS: list[Algorithm] = [
     Decentralized(),
     Decentralized(peers="shift_one"),
@@ -92,7 +92,7 @@ def _ignores(here: Here, algorithm: Algorithm) -> None:
     comm = attach(model, optimizer, algorithm)
     for step in range(2):
         _step(here, model, optimizer, step)
-    comm.abort()
+    comm.pause()
     assert same_on_all_ranks(here, {"common": made.common.weight})
     assert (made.expert.weight - 0.1 * here.rank).abs().max() < 0.04
     states = [StateOfAllRanks(comm).state_dict()]
@@ -265,7 +265,7 @@ def _steps_with_another(here: Here, algorithm: Algorithm) -> str:
     for _ in range(2):
         unrelated.step()
     said = refusal(lambda: _step(here, model, other, 2))
-    comm.abort()
+    comm.pause()
     _step(here, model, other, 3)
     assert same_on_all_ranks(here, _weights(model))
     comm.detach()
@@ -365,7 +365,7 @@ def _loads_later(here: Here, in_a_pause: bool) -> None:
     untouched = comm.state_dict()
     _step(here, model, optimizer, 0)
     if in_a_pause:
-        comm.abort()
+        comm.pause()
     state = comm.state_dict() if in_a_pause else untouched
     if in_a_pause:
         comm.resume()
@@ -424,3 +424,54 @@ def _loads_a_copy(here: Here) -> None:
 def test_a_state_can_be_loaded_again(two: Ranks) -> None:
     """Training does not change what it was loaded from."""
     two.run(_loads_a_copy)
+
+
+# ---- weights that are equal ----
+
+
+def _weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: each.detach() for name, each in model.named_parameters()}
+
+
+def _synchronizes(here: Here, algorithm: Algorithm) -> None:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    comm = attach(model, optimizer, algorithm)
+    for step in range(3):  # DiLoCo's ranks have met after two
+        _step(here, model, optimizer, step)
+    assert not same_on_all_ranks(here, _weights_of(model))
+    here.meet("apart")  # the first rank to synchronize ends the rounds of "async" on all
+    comm.synchronize()
+    assert same_on_all_ranks(here, _weights_of(model))
+    for step in range(3):
+        _step(here, model, optimizer, step)
+    assert not same_on_all_ranks(here, _weights_of(model)), "the algorithm goes on"
+    here.meet("apart again")
+    comm.detach()
+    assert same_on_all_ranks(here, _weights_of(model))
+
+
+@each_algorithm
+def test_weights_are_equal_after_synchronize_and_detach(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_synchronizes, algorithm)
+
+
+def _leaves_them(here: Here, algorithm: Algorithm) -> None:
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    comm = attach(model, optimizer, algorithm)
+    for step in range(3):
+        _step(here, model, optimizer, step)
+    before = {name: each.clone() for name, each in _weights_of(model).items()}
+    here.meet("apart")
+    if here.rank == 0:
+        comm.detach(synchronize=False)  # alone
+        here.say("detached")
+    here.hear("detached")
+    comm.detach(synchronize=False)
+    assert all(torch.equal(each, before[name]) for name, each in _weights_of(model).items())
+
+
+@pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if each.name != "async"], ids=repr)
+def test_a_rank_can_detach_alone(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_leaves_them, algorithm)

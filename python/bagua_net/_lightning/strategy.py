@@ -95,7 +95,7 @@ class Bagua(_Base):  # type: ignore[misc]
     def on_train_end(self) -> None:
         """Where weights are averaged, the ranks end with the same ones, which are tested and saved from here on."""
         if self._bagua is not None and self._algorithm.averages == "weights":
-            self._bagua.abort()
+            self._bagua.pause()
         super().on_train_end()
 
     def on_exception(self, exception: BaseException) -> None:
@@ -108,7 +108,7 @@ class Bagua(_Base):  # type: ignore[misc]
         if ended is not None:
             if self._state_in_checkpoints:
                 self._at_end = of_this_rank(ended)
-            ended.detach()
+            ended.detach(synchronize=False)  # on_train_end did, where ranks are still together
         super().teardown()
 
     # ---- steps ----

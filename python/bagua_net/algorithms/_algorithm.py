@@ -95,6 +95,9 @@ class Running:
     def resume(self) -> None:
         """The opposite of :meth:`pause`."""
 
+    def synchronize(self) -> None:
+        """Makes the weights equal on all ranks, where the algorithm lets them differ."""
+
     def stop(self) -> None:
         """Ends it: no hook of its own remains on the model or the optimizer."""
 

@@ -71,7 +71,7 @@ class _Status(IntEnum):
     GOES_ON = 0
     STOPS = 1
     HAS_FAILED = 2
-    IS_DROPPED = 3  # its model or its process ended without abort() or detach()
+    IS_DROPPED = 3  # its model or its process ended without pause() or detach()
 
 
 class _Async(Apart):
@@ -264,14 +264,14 @@ class _Rounds(threading.Thread):
         if dropped:
             raise RuntimeError(
                 f"bagua_net.algorithms: averaging weights beside training has ended: {dropped} ended, or dropped the "
-                "model, without abort() or detach(); an error there says why, or end each run with comm.abort()"
+                "model, without pause() or detach(); an error there says why, or end each run with comm.detach()"
             )
         stopped = self._ranks_that_said(_Status.STOPS)
         if stopped and not self._warned:
             self._warned = True
             _log.warning(
-                "async: %s stopped averaging weights, by abort() or detach(), and no rank averages any more; this one "
-                "trains alone until all have called abort() and resume()",
+                "async: %s stopped averaging weights, by pause() or detach(), and no rank averages any more; this one "
+                "trains alone until all have called pause() and resume()",
                 stopped,
             )
 

@@ -84,20 +84,38 @@ class Attachment:
                 )
         self._alive().load_state_dict(state["state"])
 
-    def abort(self) -> None:
-        """Pauses the algorithm: from the next step on, gradients are averaged exactly, as by DDP. Upstream's name."""
+    def pause(self) -> None:
+        """From the next step on, gradients are averaged exactly, as by DDP. Where the ranks' weights may differ, they
+        become equal first, as by :meth:`synchronize`."""
         self._alive().pause()
 
     def resume(self) -> None:
-        """Ends the pause of :meth:`abort`."""
+        """Ends the pause of :meth:`pause`."""
         self._alive().resume()
 
-    def detach(self) -> None:
+    def synchronize(self) -> None:
+        """Makes the weights equal on all ranks: their exact mean. With algorithms that average gradients they are equal
+        anyway, and nothing is sent."""
+        self._alive().synchronize()
+
+    def detach(self, *, synchronize: bool = True) -> None:
         """Ends the algorithm: the model trains as it did before :func:`attach`, and another one may be attached. A
-        second call does nothing."""
+        second call does nothing.
+
+        Args:
+            synchronize: first makes the weights equal, as :meth:`synchronize`. False: they stay as they are, and no
+                other rank is waited for, such as after an error; "async" ends with a round of all ranks all the same.
+        """
         running, self._running = self._running, None
         if running is None:
             return
+        try:
+            if synchronize and self._job.wrapper() is not None and not (self._job.runner.failed or running.failed):
+                running.synchronize()
+        finally:
+            self._end(running)
+
+    def _end(self, running: Running) -> None:
         try:
             running.stop()
         finally:

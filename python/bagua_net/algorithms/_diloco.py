@@ -270,12 +270,12 @@ class _Rounds(Running):
         self._paused = False
         self._switchboard.target(self.reduce)
 
+    def synchronize(self) -> None:
+        self._level()
+
     def stop(self) -> None:
-        """Levels the weights, unless a synchronization has failed, or the model is gone: then they stay apart."""
         self._hooks.remove()
         self._switchboard.target(None)
-        if self._job.wrapper() is not None and not self._job.runner.failed:
-            self._level()
 
 
 def _group_on_host(job: Job) -> dist.ProcessGroup:

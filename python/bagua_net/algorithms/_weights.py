@@ -197,6 +197,11 @@ class Apart(Running):
             self._switchboard.target(self.reduce)
             self._on_resume()
 
+    def synchronize(self) -> None:
+        if not self._paused:  # in a pause they are equal
+            self.pause()
+            self.resume()
+
     def stop(self) -> None:
         for hook in self._hooks:
             hook.remove()

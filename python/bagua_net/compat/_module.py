@@ -31,7 +31,7 @@ class AlgorithmAtWork:
         self._comm = comm
 
     def abort(self, model: Any = None) -> None:
-        self._comm.abort()
+        self._comm.pause()
 
     def resume(self, model: Any = None) -> None:
         self._comm.resume()

@@ -56,7 +56,7 @@ def train(name: str, algorithm: Algorithm, saved: Path, resume: bool) -> None:
     if algorithm.averages == "gradients":
         elements = sum(each.numel() for each in network.parameters())
         assert comm.stats()["elements"] == (_END - first) * elements, "once for two batches"
-    comm.abort()  # with averages of weights, what is kept is their mean
+    comm.pause()  # with averages of weights, what is kept is their mean
     common.report(name, dict(network.named_parameters()))
     comm.detach()
 
