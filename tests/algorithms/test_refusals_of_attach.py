@@ -269,7 +269,23 @@ def test_what_one_rank_of_a_mesh_refuses_reaches_those_that_share_no_group_with_
 
 
 def _one_sends_buffers(here: Here, algorithm: str) -> str:
-    return refusal(lambda: _attached(ddp(here, "bagua_net", broadcast_buffers=here.rank == 1), algorithm))
+    model = ddp(here, "bagua_net", nn.Sequential(net(), nn.BatchNorm1d(5)), broadcast_buffers=here.rank == 1)
+    return refusal(lambda: _attached(model, algorithm))
+
+
+def _has_no_buffers(here: Here, algorithm: str) -> None:
+    """DDP's default sends none then. A training step shows that no rank waits for another one's."""
+    model = ddp(here, "bagua_net")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    comm = attach(model, optimizer, algorithm)
+    backward(here, model, 0)
+    optimizer.step()
+    comm.detach()
+
+
+@pytest.mark.parametrize("name", ["diloco", "decentralized", "low_precision_decentralized", "async"])
+def test_a_model_without_buffers_needs_no_setting(two: Ranks, name: str) -> None:
+    two.run(_has_no_buffers, name)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,8 @@ def check_apart(training: Training, name: str) -> None:
     """Raises ValueError: this model, or its scaler, brings the ranks together, or holds one up; or the optimizer is not
     the only one."""
     model = training.wrapper()
-    if getattr(model, next(each for each in _SENDS_BUFFERS if hasattr(model, each))):
+    sends = getattr(model, next(each for each in _SENDS_BUFFERS if hasattr(model, each)))
+    if sends and next(training.module.buffers(), None) is not None:  # without buffers it sends nothing
         raise ValueError(
             f"bagua_net.algorithms: attach: with {name} the ranks train apart, and this DistributedDataParallel sends "
             "buffers from rank 0 in every forward pass; wrap the model with broadcast_buffers=False"
