@@ -26,6 +26,8 @@ from bagua_net.algorithms import (
 )
 from benchmarks.steps.report import CANDIDATES
 
+#: The sides that are candidates of ``auto``, by what it calls them.
+_SIDE_OF = dict(zip(("allreduce", "bfloat16", "bytegrad"), CANDIDATES, strict=True))
 #: Makes an optimizer of parameters.
 Optimize = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -39,10 +41,10 @@ class Begun:
     @property
     def chosen(self) -> str | None:
         """The way that ``auto`` goes on with; "" while it tries, None where nothing is chosen."""
-        number = self._attachment.stats().get("chosen") if self._attachment is not None else None
-        if number is None:
+        if self._attachment is None or self._attachment.algorithm.name != "auto":
             return None
-        return CANDIDATES[int(number)] if number >= 0 else ""
+        chosen = self._attachment.chosen
+        return _SIDE_OF[chosen] if chosen else ""
 
     def end(self) -> None:
         if self._attachment is not None:

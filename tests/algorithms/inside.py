@@ -18,7 +18,6 @@ from bagua_net.algorithms import Attachment, _async, _auto, _bytegrad, _probe, _
 
 #: Steps after a change that auto does not time.
 IGNORED_STEPS = _auto._IGNORED_STEPS
-CANDIDATES = list(_auto._CANDIDATES)
 
 
 @contextlib.contextmanager

@@ -82,6 +82,11 @@ class Running:
         """Counters since :func:`attach`, of this rank: ``elements`` that it contributed, ``bytes`` that it sent."""
         return {}
 
+    @property
+    def chosen(self) -> str | None:
+        """Which of several it goes on with; None: there are not several, or it still tries."""
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """What training needs to go on as if it had not been interrupted. Tensors are by the parameter's name."""
         return {}

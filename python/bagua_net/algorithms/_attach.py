@@ -48,6 +48,12 @@ class Attachment:
         return self._algorithm
 
     @property
+    def chosen(self) -> str | None:
+        """What ``auto`` has chosen: "allreduce", "bfloat16" or "bytegrad". None while it tries, and with the other
+        algorithms."""
+        return self._alive().chosen
+
+    @property
     def job(self) -> Job:
         """The model, its optimizer, and the ranks that train it."""
         return self._job

@@ -187,11 +187,15 @@ class _Trying(Running):
     # ---- the rest ----
 
     def stats(self) -> dict[str, float]:
-        """The sums over all candidates, and ``chosen``: the number of the one in force, -1 during the trial."""
+        """The sums over all candidates."""
         counted = self._counted
         for running in self._all.values():
             counted = _sum(counted, running.stats())
-        return counted | {"chosen": float(list(_CANDIDATES).index(self._chosen)) if self._chosen else -1.0}
+        return counted
+
+    @property
+    def chosen(self) -> str | None:
+        return self._chosen or None
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: running.state_dict() for name, running in self._all.items()}

@@ -68,10 +68,10 @@ def main() -> None:
         run.comm = attach(run.model, run.optimizer, Auto(trial_steps=1))
         run.train(range(_END, _SAVED_AUTO))
         run.save(late)
-    chosen = run.comm.stats()["chosen"]
-    assert chosen >= 0, "auto is still trying"
+    chosen = run.comm.chosen
+    assert chosen is not None, "auto is still trying"
     run.train(range(_SAVED_AUTO, _END_AUTO))
-    assert run.comm.stats()["chosen"] == chosen
+    assert run.comm.chosen == chosen
     run.report("auto")
     dist.destroy_process_group()
 
