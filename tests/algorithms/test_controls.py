@@ -103,7 +103,7 @@ def _distances(here: Here, algorithm: Algorithm) -> tuple[float, float]:
         model(torch.ones(ROWS, COLUMNS)).backward()
         optimizer.step()
         steps += 1
-    comm.detach()
+    comm.detach(synchronize=False)
     after = mean_of(here, weight.detach().double())
     return float((weight - after).abs().max()), float((after - before).abs().max())
 

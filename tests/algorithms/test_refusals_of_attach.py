@@ -269,7 +269,9 @@ def test_what_one_rank_of_a_mesh_refuses_reaches_those_that_share_no_group_with_
 
 
 def _one_sends_buffers(here: Here, algorithm: str) -> str:
-    model = ddp(here, "bagua_net", nn.Sequential(net(), nn.BatchNorm1d(5)), broadcast_buffers=here.rank == 1)
+    model = ddp(here, "bagua_net", nn.Sequential(net(), nn.BatchNorm1d(5)), broadcast_buffers=False)
+    if here.rank == 1:
+        vars(model)[next(each for each in ("forward_sync_buffers", "broadcast_buffers") if each in vars(model))] = True
     return refusal(lambda: _attached(model, algorithm))
 
 
