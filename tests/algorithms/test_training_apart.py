@@ -456,6 +456,27 @@ def test_weights_are_equal_after_synchronize_and_detach(two: Ranks, algorithm: A
     two.run(_synchronizes, algorithm)
 
 
+def _synchronizes_in_a_pause(here: Here, algorithm: Algorithm) -> None:
+    """Gradients are averaged exactly there, and each rank adds its own momentum."""
+    model = ddp(here, "bagua_net", broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    comm = attach(model, optimizer, algorithm)
+    for step in range(3):
+        _step(here, model, optimizer, step)
+    here.meet("apart")
+    comm.pause()
+    for end in (comm.synchronize, comm.detach):
+        _step(here, model, optimizer, 3)
+        assert not same_on_all_ranks(here, _weights_of(model))
+        end()
+        assert same_on_all_ranks(here, _weights_of(model))
+
+
+@each_algorithm
+def test_weights_are_equal_after_synchronize_and_detach_in_a_pause(two: Ranks, algorithm: Algorithm) -> None:
+    two.run(_synchronizes_in_a_pause, algorithm)
+
+
 def _leaves_them(here: Here, algorithm: Algorithm) -> None:
     model = ddp(here, "bagua_net", broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), RATE)

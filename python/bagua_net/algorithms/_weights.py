@@ -188,6 +188,9 @@ class Apart(Running):
         self._on_pause()
         self._paused = True
         self._switchboard.target(None)
+        self._set_mean()
+
+    def _set_mean(self) -> None:
         flat = self._weights.copy()
         self._weights.set(self._awaited(self._job.runner.post(lambda: self._mean(flat))))
 
@@ -198,7 +201,9 @@ class Apart(Running):
             self._on_resume()
 
     def synchronize(self) -> None:
-        if not self._paused:  # in a pause they are equal
+        if self._paused:  # each rank's momentum moves them apart
+            self._set_mean()
+        else:
             self.pause()
             self.resume()
 
