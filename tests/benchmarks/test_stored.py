@@ -50,6 +50,6 @@ def test_results_stay_small() -> None:
 @needs_results
 @pytest.mark.parametrize("path", ALL_STORED, ids=lambda path: path.stem)
 def test_a_document_cites_it(path: Path) -> None:
-    documents = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+    documents = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
     cited = f"results/{path.relative_to(RESULTS).with_suffix('')}"
     assert any(cited in document.read_text() for document in documents)

@@ -13,7 +13,7 @@ from tests.support import collected
 
 ROOT = Path(__file__).parents[2]
 #: The document with the table, and the table's heading there.
-DOCUMENT = ROOT / "docs" / "conformance.md"
+DOCUMENT = ROOT / "docs" / "dev" / "conformance.md"
 HEADING = "## Behaviours and their tests"
 
 _NAME = re.compile(r"`([^`]+)`")

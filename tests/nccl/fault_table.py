@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Writes docs/conformance-nccl-faults.md: what NCCL answers to faults, release by release, over both networks.
+"""Writes docs/dev/conformance-nccl-faults.md: what NCCL answers to faults, release by release, over both networks.
 
-    python3 -m tests.nccl.fault_table >docs/conformance-nccl-faults.md    # as root, about half an hour on two cores
+    python3 -m tests.nccl.fault_table >docs/dev/conformance-nccl-faults.md    # as root, about half an hour on two cores
 
 It provokes each fault in each release, with the plugin and with NCCL's own network in turn.
 """

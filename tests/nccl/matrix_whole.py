@@ -2,7 +2,7 @@
 """The whole matrix, by hand: all cells of all releases, networks and numbers of ranks, but only the quick ones of many
 ranks. Takes an hour or two on two processors.
 
-    python3 -m tests.nccl.matrix_whole                     # writes docs/conformance-nccl.md
+    python3 -m tests.nccl.matrix_whole                     # writes docs/dev/conformance-nccl.md
     python3 -m tests.nccl.matrix_whole --versions 2.30.7 --ranks 2 3 --no-write
     python3 -m tests.nccl.matrix_whole --rows FILE        # keeps the rows there, and runs only those that it lacks
 """

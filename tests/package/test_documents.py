@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PARAMETERS = DOCS / "parameters.md"
 #: Stored results are not documents: they are what was read, in the words of their day.
-FOLDERS = (ROOT, DOCS, ROOT / "benchmarks", ROOT / "examples", ROOT / ".github")
+FOLDERS = (ROOT, DOCS, DOCS / "dev", ROOT / "benchmarks", ROOT / "examples", ROOT / ".github")
 DOCUMENTS = [document for folder in FOLDERS for document in sorted(folder.glob("*.md"))]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
@@ -129,7 +129,7 @@ def test_links_resolve() -> None:
 
 def test_the_index_has_every_page() -> None:
     index = {link["path"] for link in _LINK.finditer((DOCS / "README.md").read_text())}
-    assert {path.name for path in DOCS.glob("*.md")} - {"README.md"} <= index
+    assert {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"README.md"} <= index
 
 
 def test_what_the_tests_leave_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ element is half of the mean of the ranks' steps, plus half of the mean's step.
 With a residual, what a rank's encoding loses is added to its next contribution. The owner's loss goes into its own
 residual, times the number of ranks, since the next mean divides by it.
 
-Groups of ``bagua_net`` do all this inside the library (docs/collectives.md); others, here.
+Groups of ``bagua_net`` do all this inside the library (docs/dev/collectives.md); others, here.
 """
 
 from __future__ import annotations
