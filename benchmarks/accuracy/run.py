@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.accuracy import report
 from benchmarks.report import about
 from tests.algorithms.convergence import BACKENDS, RANKS, ROWS, Row, Run, trained
@@ -20,8 +20,8 @@ from tests.support.ranks import Ranks
 _STEPS = {"digits": 300, "characters": 300}
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="convergence.py", description=__doc__)
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser("convergence", __doc__)
     parser.add_argument("--seeds", type=int, default=5, help="pairs of runs: %(default)s")
     parser.add_argument("--tasks", default=",".join(_STEPS), help="%(default)s")
     parser.add_argument("--backends", default=",".join(BACKENDS), help="%(default)s")
@@ -29,7 +29,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help=f"instead of {_STEPS}")
     parser.add_argument("--output", type=Path, help="the file of readings: results/convergence/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
-    return parser.parse_args(argv)
+    return command_line.parsed(parser, argv, "one seed, and a third of the steps: ten minutes", seeds=1, steps=100)
 
 
 def _with_exact(rows: Sequence[Row], task: str) -> Iterator[Row]:
@@ -57,7 +57,7 @@ def _reading(ranks: Ranks, row: Row, task: str, backend: str, seeds: int, steps:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
         print(report.render(*report.load(arguments.report)), end="")
@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = arguments.output or ROOT / "benchmarks" / "results" / "convergence" / f"{date}.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
     head = about.this_run(
-        "benchmarks/convergence.py",
+        "convergence",
+        argv,
         ranks=RANKS,
         seeds=arguments.seeds,
         steps={task: arguments.steps or _STEPS[task] for task in arguments.tasks.split(",")},

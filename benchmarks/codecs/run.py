@@ -16,7 +16,7 @@ import bagua_net
 from bagua_net import _sizes
 from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.result import Row
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.codecs import report, speed
 from benchmarks.loads.collective import CollectiveSpec, collective_rows
 from benchmarks.loads.collective_rank import CollectiveRankSpec
@@ -34,8 +34,9 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 _SLOWEST = 0.02
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="quantized.py", description=__doc__)
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser("codecs", __doc__)
+    parser.set_defaults(argv=argv)
     sizes = ",".join(map(_sizes.show, _sizes.sweep(_SMALLEST, _LARGEST, _FACTOR))).replace(" ", "").replace("iB", "")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side at each size: %(default)s")
     parser.add_argument("--ranks", default="2", help="half of them on each host; such as 2,4: %(default)s")
@@ -45,7 +46,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", default=sizes, help="%(default)s")
     parser.add_argument("--output", type=Path, help="the file of readings: results/codecs/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
-    return parser.parse_args(argv)
+    return command_line.parsed(parser, argv, "three sizes and turns: two minutes", rounds=3, sizes="64K,4M,64M")
 
 
 @contextmanager
@@ -112,7 +113,8 @@ def _readings(place: str, rows: Sequence[Row]) -> Iterator[report.Reading]:
 def _read(arguments: argparse.Namespace, output: Path) -> None:
     sizes = tuple(_sizes.parse(text) for text in arguments.sizes.split(","))
     head = about.this_run(
-        "benchmarks/quantized.py",
+        "codecs",
+        arguments.argv,
         congestion_control=machine.congestion_control(),
         rounds=arguments.rounds,
         block=Config(nranks=2).block,
@@ -130,13 +132,13 @@ def _read(arguments: argparse.Namespace, output: Path) -> None:
     output.with_suffix(".md").write_text(report.render(head, codecs, readings))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
         print(report.render(*report.load(arguments.report)), end="")
         return 0
     if os.geteuid() != 0:
-        print("quantized: network namespaces need root: sudo python3 benchmarks/quantized.py …", file=sys.stderr)
+        print("codecs: network namespaces need root: sudo python3 -m benchmarks codecs …", file=sys.stderr)
         return 2
     date = datetime.date.today().isoformat()
     output = arguments.output or ROOT / "benchmarks" / "results" / "codecs" / f"{date}.jsonl"
@@ -145,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _read(arguments, output)
     except (RankFailed, namespaces.NetworkSetupError) as error:
-        print(f"quantized: {error}", file=sys.stderr)
+        print(f"codecs: {error}", file=sys.stderr)
         return 1
     print(output.with_suffix(".md").read_text(), end="")
     return 0

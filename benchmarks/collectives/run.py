@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.collectives import report
 from benchmarks.collectives.rank import Spec
 from benchmarks.loads.ipc import encode
@@ -27,8 +27,8 @@ _TRAINED = (2, 4)
 _ANSWER_S = 600.0
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="torch_collectives.py", description=__doc__)
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser("torch-collectives", __doc__)
     parser.add_argument("--pairs", type=int, default=5, help="readings of each row: %(default)s")
     parser.add_argument("--hosts", default="1,2", help="%(default)s")
     parser.add_argument("--ranks", default="2,4,8", help="%(default)s")
@@ -37,7 +37,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calls", default="", help="only those whose name contains one of these, separated by commas")
     parser.add_argument("--output", type=Path, help="the file of readings: results/torch-collectives/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
-    return parser.parse_args(argv)
+    return command_line.parsed(
+        parser,
+        argv,
+        "two pairs of three sizes, calls only: ten minutes",
+        pairs=2,
+        sizes="1024,1048576,67108864",
+        parts="calls",
+        ranks="2,4",
+    )
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -72,7 +80,7 @@ def _read(hosts: int, ranks: int, arguments: argparse.Namespace, keep: Any) -> N
                 keep({"hosts": hosts, "ranks": ranks, **line})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
         print(report.render(*report.load(arguments.report)), end="")
@@ -81,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = arguments.output or ROOT / "benchmarks" / "results" / "torch-collectives" / f"{date}.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
     namespaces.remove_stale()
-    head, readings = about.this_run("benchmarks/torch_collectives.py", pairs=arguments.pairs), []
+    head, readings = about.this_run("torch-collectives", argv, pairs=arguments.pairs), []
 
     def keep(reading: dict[str, Any]) -> None:
         readings.append(report.rounded(reading))
@@ -96,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for ranks in _numbers(arguments.ranks):
                 _read(hosts, ranks, arguments, keep)
     except (RankFailed, namespaces.NetworkSetupError) as error:
-        print(f"torch_collectives: {error}", file=sys.stderr)
+        print(f"torch-collectives: {error}", file=sys.stderr)
         return 1
     output.with_suffix(".md").write_text(report.render(head, readings))
     return 0

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.curves import report
 from benchmarks.curves.rank import Spec
 from benchmarks.curves.sides import TASKS, exact_of, rows, sides
@@ -26,8 +26,8 @@ _EVERY = 10
 _ANSWER_S = 3600.0
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="time_to_accuracy.py", description=__doc__)
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser("time-to-accuracy", __doc__)
     parser.add_argument("--tasks", default="digits,characters", help="%(default)s")
     parser.add_argument("--mbits", default="20,200", help="of the network, in Mbit/s: %(default)s")
     parser.add_argument("--seeds", type=int, default=3, help="%(default)s")
@@ -35,7 +35,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="only those whose name contains this")
     parser.add_argument("--output", type=Path, help="the file of readings: results/curves/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
-    return parser.parse_args(argv)
+    return command_line.parsed(parser, argv, "one seed on the slower network: six minutes", seeds=1, mbits="20")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -68,7 +68,7 @@ def _read(arguments: argparse.Namespace, task: str, mbits: int) -> Iterator[repo
                 yield {"task": task, "network": f"{mbits} Mbit/s", "against": against, **line}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
         print(report.render(*report.load(arguments.report)), end="")
@@ -76,13 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(arguments)
     except ValueError as error:
-        print(f"time_to_accuracy: {error}", file=sys.stderr)
+        print(f"time-to-accuracy: {error}", file=sys.stderr)
         return 2
     date = datetime.date.today().isoformat()
     output = arguments.output or ROOT / "benchmarks" / "results" / "curves" / f"{date}.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
     settings = {"ranks": _RANKS, "seeds": arguments.seeds, "steps": arguments.steps, "every": _EVERY}
-    head = about.this_run("benchmarks/time_to_accuracy.py", **settings)
+    head = about.this_run("time-to-accuracy", argv, **settings)
     readings: list[report.Reading] = []
     namespaces.remove_stale()
     try:
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     output.write_text(report.lines(head, readings))
                     print(report.line(reading), file=sys.stderr)
     except (RankFailed, namespaces.NetworkSetupError) as error:
-        print(f"time_to_accuracy: {error}", file=sys.stderr)
+        print(f"time-to-accuracy: {error}", file=sys.stderr)
         return 1
     output.with_suffix(".md").write_text(report.render(head, readings))
     return 0

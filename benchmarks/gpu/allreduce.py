@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import shlex
 import signal
 import sys
 from collections import deque
@@ -27,7 +26,7 @@ from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.result import Row
 from bagua_net._errors import BaguaNetError
 from bagua_net._native.plugin import plugin_path
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.gpu import gpus
 from benchmarks.report import machine, markdown, results
 from benchmarks.run.scenarios import GPU, Cell
@@ -173,7 +172,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu_allreduce.py", description=(__doc__ or "").splitlines()[0])
+    parser = command_line.parser("gpu", __doc__)
     add = parser.add_argument
     add("--ranks", type=_ranks, default=(2, 4, 8), help="how many, between commas (2,4,8)")
     add("--min", type=_sizes.parse, default=8, help="first size in bytes; K, M and G are suffixes (%(default)s)")
@@ -185,7 +184,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     add("--device", choices=tuple(SIDES), default="cuda", help="cpu: the transports alone, to try this without a GPU")
     add("--output", type=Path, help="results file (benchmarks/results/DATE-gpu.jsonl); the tables lie beside it")
     add("--report", type=Path, metavar="FILE", help="print the tables of a results file and exit")
-    return parser.parse_args(words)
+    return command_line.parsed(parser, words, "stop after two minutes", seconds=120)
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -236,11 +235,8 @@ def measure(plan: Plan, words: Sequence[str]) -> list[str]:
     use_interface(None, local=True)
     os.environ.setdefault("NCCL_DEBUG", "WARN")
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    # Only the names of files: their folders on this machine say nothing to a reader.
-    shown = [Path(word).name if word.startswith(("/", "~")) else word for word in words]
     computer = {**machine.describe(), **({"gpus": gpus.describe()} if plan.device == "cuda" else {})}
-    command = shlex.join(["benchmarks/gpu_allreduce.py", *shown])
-    stored = results.Results(now, command, computer, _settings(plan, version))
+    stored = results.Results(now, command_line.shown("gpu", words), computer, _settings(plan, version))
     benchmark = Benchmark(plan, stored)
     benchmark.run()
     stored.settings["failures"] = benchmark.failures
@@ -251,15 +247,14 @@ def measure(plan: Plan, words: Sequence[str]) -> list[str]:
     return benchmark.failures
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str]) -> int:
     """0: everything was read; 1: something failed, or the time was over; 2: nothing can be measured here."""
-    given = list(sys.argv[1:] if words is None else words)
-    options = arguments(given)
+    options = arguments(words)
     try:
         if options.report:
             print(markdown.render(results.load(options.report)))
             return 0
-        return 1 if measure(_plan(options), given) else 0
+        return 1 if measure(_plan(options), words) else 0
     except (BenchmarkError, results.ResultsUnusable, BaguaNetError) as error:
-        print(f"gpu_allreduce: {error}", file=sys.stderr)
+        print(f"gpu: {error}", file=sys.stderr)
         return 2

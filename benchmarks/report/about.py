@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import datetime
-import sys
+from collections.abc import Sequence
 from typing import Any
 
 import bagua_net
+from benchmarks import command_line
 from benchmarks.report import machine
 
 
-def this_run(program: str, **settings: Any) -> dict[str, Any]:
-    """``program``: as it is started from the repository's root."""
+def this_run(name: str, argv: Sequence[str], **settings: Any) -> dict[str, Any]:
+    """``name``: of the measurement, ``argv``: the words behind it."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([program, *sys.argv[1:]]),
+        "command": command_line.shown(name, argv),
         "machine": machine.describe(),
         "settings": {
             "torch": machine.torch_version(),

@@ -7,7 +7,6 @@ import argparse
 import datetime
 import itertools
 import os
-import shlex
 import shutil
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 from bagua_net import _sizes
 from bagua_net._errors import BaguaNetError
 from bagua_net._nccl.socket_network import find, inspect
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, machine, markdown, results
 from benchmarks.run import sides as contenders
@@ -37,8 +36,8 @@ class Program:
     """A command that runs the track."""
 
     name: str
-    """Of its file, without ".py"."""
-    summary: str
+    """Of the measurement."""
+    summary: str | None
     """A line for --help."""
     scenarios: tuple[str, ...]
     suffix: str = ""
@@ -60,9 +59,9 @@ def _pairs(text: str) -> dict[str, int]:
     return {name: int(number) for name, _, number in words}
 
 
-def _arguments(program: Program) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"{program.name}.py", description=program.summary)
-    parser.set_defaults(program=program)
+def _arguments(program: Program, argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser(program.name, program.summary)
+    parser.set_defaults(program=program, argv=argv)
     names = ",".join(program.scenarios)
     usual = ",".join(name for name in contenders.NAMES if name != "baseline")
     library = ROOT / "python/bagua_net/lib/libnccl-net-bagua.so"
@@ -81,7 +80,6 @@ def _arguments(program: Program) -> argparse.Namespace:
         metavar="N[,NAME=N…]",
         help="readings per side and cell, of all scenarios or of one (2 to 5; 2 with --quick)",
     )
-    add("--quick", action="store_true", help="fewer cells, shorter windows: about nine minutes")
     add("--short", action="store_true", help="all cells with the windows of --quick")
     add("--few-settings", action="store_true", help="screen only as many settings of a side as --short does")
     add("--resume", action="store_true", help="continue the results file")
@@ -100,7 +98,7 @@ def _arguments(program: Program) -> argparse.Namespace:
         help="a libnccl.so.2 (that of an installed nvidia-nccl wheel); each further one gets its own results file",
     )
     add("--chart", type=Path, metavar="FILE", help="SVG or PNG of the ratios by size (beside the tables)")
-    return parser.parse_args()
+    return command_line.parsed(parser, argv, "fewer cells, shorter windows: about nine minutes")
 
 
 def _files(arguments: argparse.Namespace, names: tuple[str, ...], nccl: Path | None) -> contenders.Files:
@@ -254,12 +252,10 @@ def _drop_disturbed_pairs(record: results.CellRecord) -> None:
     record.runs = [run for run in record.runs if run.pair not in bad]
 
 
-def _command(program: Program) -> str:
-    """This command, as one that reads everything at once. Only the names of files: their folders on this machine say
-    nothing to a reader."""
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--retry")]
-    shown = [Path(word).name if word.startswith(("/", "~")) else word for word in words]
-    return shlex.join([f"benchmarks/{program.name}.py", *shown])
+def _command(arguments: argparse.Namespace) -> str:
+    """This command, as one that reads everything at once."""
+    words = [word for word in arguments.argv if word not in ("--resume", "--retry")]
+    return command_line.shown(arguments.program.name, words)
 
 
 def _continue(stored: results.Results, settings: dict[str, Any], output: Path) -> None:
@@ -281,14 +277,14 @@ def _stored(arguments: argparse.Namespace, plan: Plan) -> results.Results:
     if arguments.resume and plan.output.exists():
         stored = results.load(plan.output)
         _continue(stored, _settings(plan), plan.output)
-        stored.command = _command(arguments.program)
+        stored.command = _command(arguments)
         for record in stored.cells.values() if arguments.retry else ():
             _drop_disturbed_pairs(record)
         return stored
     if plan.output.exists() and not arguments.quick:
         raise TrackError(f"{plan.output} exists: --resume continues it, --output names another")
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return results.Results(now, _command(arguments.program), _computer(plan.files.loops), _settings(plan))
+    return results.Results(now, _command(arguments), _computer(plan.files.loops), _settings(plan))
 
 
 def _computer(loops: Path) -> dict[str, Any]:
@@ -331,13 +327,13 @@ def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
     return track.failed
 
 
-def _main(program: Program) -> int:
-    arguments = _arguments(program)
+def _run(program: Program, argv: Sequence[str]) -> int:
+    arguments = _arguments(program, argv)
     if arguments.report:
         _show_earlier(arguments)
         return 0
     if os.geteuid() != 0:
-        raise TrackError(f"network namespaces need root: sudo python3 benchmarks/{program.name}.py …")
+        raise TrackError(f"network namespaces need root: sudo python3 -m benchmarks {program.name} …")
     if arguments.chart and len(arguments.nccl) > 1:
         raise TrackError("--chart names one picture, but each --nccl gets its own: leave --chart out")
     namespaces.remove_stale()
@@ -345,10 +341,10 @@ def _main(program: Program) -> int:
     return 1 if any(failed) else 0
 
 
-def main(program: Program) -> int:
+def run(program: Program, argv: Sequence[str]) -> int:
     """0: everything was read; 1: a rank failed somewhere; 2: the run could not continue."""
     try:
-        return _main(program)
+        return _run(program, argv)
     except (TrackError, results.ResultsUnusable, namespaces.NetworkSetupError, BaguaNetError) as error:
         print(f"{program.name}: {error}", file=sys.stderr)
         return 2

@@ -185,9 +185,9 @@ SCENARIOS = (
         interleaved=True,
     ),
 )
-#: The scenario of torch_allreduce.py. All others are track.py's.
+#: The scenario of the measurement torch-allreduce. All others are of transport.
 TORCH = "torch"
-#: Measured by gpu_allreduce.py, not by the track.
+#: Of the measurement gpu.
 GPU = Scenario(
     "GPU", "allreduce of NCCL", "never slower than over NCCL's own sockets, at any size", "collective", ("nccl", "ours")
 )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Steps of training with and without the algorithms, on networks of several speeds: benchmarks/algorithms.py."""
+"""Steps of training with and without the algorithms, on networks of several speeds."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT
+from benchmarks import ROOT, command_line
 from benchmarks.loads.ipc import encode
 from benchmarks.loads.processes import Placement, RankFailed, place, running
 from benchmarks.networks import namespaces
@@ -34,9 +34,9 @@ _SIDES = [
 ]
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="algorithms.py", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="nine cells, the sides that differ most, one or two pairs")
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser("algorithms", __doc__)
+    parser.set_defaults(argv=argv)
     parser.add_argument("--pairs", type=int, help=f"readings of each side: {_PAIRS}; with --quick by cell")
     parser.add_argument("--steps", type=int, default=0, help="of one reading: 2, 1 where a step takes long")
     parser.add_argument("--trial", type=int, default=TRIAL, help="steps of auto with each candidate: %(default)s")
@@ -49,7 +49,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="the file of readings: results/algorithms/DATE.jsonl")
     parser.add_argument("--resume", action="store_true", help="continue the file: read the pairs that it lacks")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
-    return parser.parse_args(argv)
+    return command_line.parsed(parser, argv, "nine cells, the sides that differ most, one or two pairs")
 
 
 def _chosen(text: str, of: Sequence[str], what: str) -> list[str]:
@@ -105,7 +105,7 @@ class _File:
                 raise ValueError(f"{path} exists: --resume continues it, --output names another")
             self._heads, self._readings = report.load(path)
             self._same_backward(arguments.backward)
-        self._heads.append(about.this_run("benchmarks/algorithms.py", backward_s=arguments.backward))
+        self._heads.append(about.this_run("algorithms", arguments.argv, backward_s=arguments.backward))
 
     def _same_backward(self, seconds: float) -> None:
         for head in self._heads:
@@ -162,7 +162,7 @@ def _read(network: Network, cell: Cell, pairs: tuple[int, ...], sides: list[str]
                 file.keep(cell, line)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
         print(report.render(*report.load(arguments.report)), end="")

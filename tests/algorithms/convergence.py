@@ -3,7 +3,7 @@
 
 A row of ``ROWS`` is what is held to a bound: an algorithm by its name, its settings, and how many points of accuracy it
 may lose against exact averages, in the mean over the seeds. The small form is test_convergence.py, the whole one
-``benchmarks/convergence.py``.
+``python3 -m benchmarks convergence``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUCKET = 0.03
 _FALLING = 0.5
 #: QAdam warms up over this share of the steps: one in so many.
 _WARMING_UP = 4
-#: Until a run that hangs fails: longer than the longest of ``benchmarks/convergence.py``.
+#: Until a run that hangs fails: longer than the longest of ``python3 -m benchmarks convergence``.
 _SECONDS = 600
 
 

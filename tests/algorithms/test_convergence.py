@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Accuracy against exact averages, in a small form: few steps, one pair of runs for a task and a backend.
 
-A pair starts from the same weights and sees the same data. ``benchmarks/convergence.py`` is the whole form.
+A pair starts from the same weights and sees the same data. ``python3 -m benchmarks convergence`` is the whole form.
 """
 
 from __future__ import annotations

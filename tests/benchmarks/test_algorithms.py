@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ROOT
 from benchmarks.steps import report
-from tests.benchmarks.support import needs_namespaces
+from tests.benchmarks.support import measure, needs_namespaces
 
 STORED = ROOT / "benchmarks" / "results" / "algorithms"
-
-
-def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "algorithms.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 @pytest.mark.nightly
@@ -30,7 +23,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     sides += ["bagua_net QAdam 1", "bagua_net DiLoCo 8", "gloo async", "bagua_net async", "bagua_net bf16"]
     sides += ["gloo auto", "bagua_net auto"]
     words = ["--models", "small", "--networks", "no caps", "--ranks", "2", "--pairs", "1", "--backward", "0.01"]
-    done = _run(*words, "--sides", ";".join(sides), "--output", str(output), cwd=tmp_path)
+    done = measure("algorithms", *words, "--sides", ";".join(sides), "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     heads, readings = report.load(output)
     assert [reading["side"] for reading in readings] == sides
@@ -101,7 +94,7 @@ def test_the_quick_cells_are_among_all() -> None:
 @pytest.mark.gate
 def test_what_there_is_not_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    done = _run("--sides", "gloo nothing", cwd=tmp_path)
+    done = measure("algorithms", "--sides", "gloo nothing", cwd=tmp_path)
     assert done.returncode == 2
     assert "no side 'gloo nothing'; there are gloo plain" in done.stderr
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ Value = Callable[[sides.Side, int], float]
 def _results() -> results.Results:
     settings = {"congestion_control": "bbr", "nccl_version": "2.30.7", "plugin_version": "0.1.0", "pairs": 2}
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
-    return results.Results("2026-01-01T00:00:00+00:00", "track.py", computer, {**settings, "plugin_settings": {}})
+    return results.Results("2026-01-01T00:00:00+00:00", "transport", computer, {**settings, "plugin_settings": {}})
 
 
 def _track(tmp_path: Path, names: Sequence[str], cell: Cell = CABLE) -> track.Track:
@@ -116,22 +115,21 @@ def test_settings_are_different_and_within_what_nccl_allows() -> None:
     assert all(threads <= 16 and threads * sockets <= 64 for threads, sockets in FULL.grid + FULL.wan_grid)
 
 
-def _planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *words: str) -> dict[str, int]:
+def _planned(tmp_path: Path, *words: str) -> dict[str, int]:
     for name in ("libtraffic.so", "relay", "plugin.so"):
         (tmp_path / name).touch()
     files = ["--build", str(tmp_path), "--plugin", str(tmp_path / "plugin.so"), "--sides", "ours"]
-    monkeypatch.setattr(sys, "argv", ["track.py", *files, *words])
-    arguments = command._arguments(command.Program("track", "", ("S1", "S10")))
+    arguments = command._arguments(command.Program("transport", "", ("S1", "S10")), [*files, *words])
     return dict(command._plan(arguments, None).effort.pairs)
 
 
 def test_readings_are_asked_for_by_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert _planned(monkeypatch, tmp_path) == FULL.pairs
-    found = _planned(monkeypatch, tmp_path, "--pairs", "4,S10=1")
+    assert _planned(tmp_path) == FULL.pairs
+    found = _planned(tmp_path, "--pairs", "4,S10=1")
     assert (found["S1"], found["S4"], found["S10"]) == (4, 4, 1)
-    assert _planned(monkeypatch, tmp_path, "--pairs", "S10=1") == {**FULL.pairs, "S10": 1}
+    assert _planned(tmp_path, "--pairs", "S10=1") == {**FULL.pairs, "S10": 1}
     with pytest.raises(track.TrackError, match="S99"):
-        _planned(monkeypatch, tmp_path, "--pairs", "S99=1")
+        _planned(tmp_path, "--pairs", "S99=1")
 
 
 def test_a_file_is_continued_with_other_scenarios() -> None:
@@ -252,17 +250,15 @@ def test_the_ratio_to_the_baseline_has_a_column_where_there_is_one() -> None:
         ([], ("raw", "nccl", "tuned", "gloo", "one stream", "ours")),
     ],
 )
-def test_naming_a_baseline_adds_the_side(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], sides_of_it: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["track.py", *words])
-    assert command._wanted(command._arguments(command.Program("track", "", ("S1",))))[1] == sides_of_it
+def test_naming_a_baseline_adds_the_side(words: list[str], sides_of_it: tuple[str, ...]) -> None:
+    arguments = command._arguments(command.Program("transport", "", ("S1",)), words)
+    assert command._wanted(arguments)[1] == sides_of_it
 
 
-def test_the_side_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["track.py", "--sides", "baseline,ours"])
+def test_the_side_needs_a_library() -> None:
+    arguments = command._arguments(command.Program("transport", "", ("S1",)), ["--sides", "baseline,ours"])
     with pytest.raises(track.TrackError, match="--baseline LIBRARY"):
-        command._wanted(command._arguments(command.Program("track", "", ("S1",))))
+        command._wanted(arguments)
 
 
 @needs_namespaces

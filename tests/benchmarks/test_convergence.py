@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.accuracy import report
+from tests.benchmarks.support import measure
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "convergence").glob("*.jsonl"))
 
@@ -20,9 +19,8 @@ STORED = sorted((ROOT / "benchmarks" / "results" / "convergence").glob("*.jsonl"
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")
     output = tmp_path / "small.jsonl"
-    command = [sys.executable, str(ROOT / "benchmarks" / "convergence.py"), "--seeds", "1", "--steps", "4"]
-    command += ["--tasks", "characters", "--rows", "8 bits", "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    words = ["--seeds", "1", "--steps", "4", "--tasks", "characters", "--rows", "8 bits"]
+    done = measure("convergence", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     head, readings = report.load(output)
     losses = {(each["backend"], each["row"]): each["runs"][0]["loss"] for each in readings}

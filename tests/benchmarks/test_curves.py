@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ROOT
 from benchmarks.curves import report
-from tests.benchmarks.support import needs_namespaces
+from tests.benchmarks.support import measure, needs_namespaces
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "curves").glob("*.jsonl"))
-
-
-def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "time_to_accuracy.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 @pytest.mark.nightly
@@ -27,7 +20,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")
     output = tmp_path / "small.jsonl"
     words = ["--tasks", "characters", "--mbits", "200", "--seeds", "1", "--steps", "20", "--rows", "low-precision"]
-    done = _run(*words, "--output", str(output), cwd=tmp_path)
+    done = measure("time-to-accuracy", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     head, readings = report.load(output)
     assert [each["side"] for each in readings] == [

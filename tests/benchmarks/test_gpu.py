@@ -18,7 +18,6 @@ from benchmarks.gpu import allreduce, gpus
 from benchmarks.report import markdown, results
 from benchmarks.run.scenarios import KIB, MIB, Cell
 
-PROGRAM = ROOT / "benchmarks" / "gpu_allreduce.py"
 GPU = {"name": "a GPU", "memory_mib": 81559, "driver": "580.1"}
 
 
@@ -31,7 +30,7 @@ def _results(*records: results.CellRecord) -> results.Results:
     settings |= {"torch_version": "2.11.0", "plugin_settings": {}, "sharing": "time slices", "pairs": 2}
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18", "gpus": [GPU]}
     rows = {record.cell.key: record for record in records}
-    return results.Results("2026-01-01T00:00:00+00:00", "gpu_allreduce.py", computer, settings, rows)
+    return results.Results("2026-01-01T00:00:00+00:00", "gpu", computer, settings, rows)
 
 
 def _record(nbytes: int, own: float, other: float) -> results.CellRecord:
@@ -85,9 +84,8 @@ def test_the_service_is_there_where_its_pipe_is(tmp_path: Path) -> None:
 
 def _program(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "BAGUA_NET_N"))}
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *words], env=kept | environment, capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-m", "benchmarks", "gpu", *words]
+    return subprocess.run(command, env=kept | environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def _on_the_cpu(output: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -48,7 +48,7 @@ def _results(*records: results.CellRecord) -> results.Results:
     settings["plugin_settings"] = ""
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
     rows = {record.cell.key: record for record in records}
-    return results.Results("2026-01-01T00:00:00+00:00", "track.py", computer, settings, rows)
+    return results.Results("2026-01-01T00:00:00+00:00", "transport", computer, settings, rows)
 
 
 # ---- who sends to whom ----

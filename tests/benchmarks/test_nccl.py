@@ -90,7 +90,7 @@ def test_its_table() -> None:
     settings: dict[str, Any] = {"congestion_control": "bbr", "nccl_version": "2.30.7", "plugin_version": "0.1.0"}
     settings |= {"pairs": 1, "plugin_settings": {}}
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
-    stored = results.Results("2026-01-01T00:00:00+00:00", "track.py", computer, settings, {record.cell.key: record})
+    stored = results.Results("2026-01-01T00:00:00+00:00", "transport", computer, settings, {record.cell.key: record})
     assert (
         "| all_to_all | veth, 8 × 1000 Mbit/s | 4 | 1 MiB | 0.250 | 0.500 | 1 × 8 | 0.600 | 2.40 | 1.20 | 80% |"
         in markdown.render(stored)

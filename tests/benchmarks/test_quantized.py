@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ROOT
 from benchmarks.codecs import report, speed
-from tests.benchmarks.support import needs_namespaces
+from tests.benchmarks.support import measure, needs_namespaces
 
 
 @pytest.mark.gate
@@ -19,9 +17,8 @@ from tests.benchmarks.support import needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")  # of which one of the sides is
     output = tmp_path / "small.jsonl"
-    command = [sys.executable, str(ROOT / "benchmarks" / "quantized.py"), "--rounds", "2", "--sizes", "64K,1M"]
-    command += ["--networks", "1000", "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    words = ["--rounds", "2", "--sizes", "64K,1M", "--networks", "1000"]
+    done = measure("codecs", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     head, codecs, readings = report.load(output)
     assert len(readings) == 2

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import ROOT
 from benchmarks.loads.collective import CollectiveSpec
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, markdown, results
 from benchmarks.run import command, scenarios, sides, track
 from benchmarks.run.scenarios import KIB, MIB, QUICK, TORCH, Cell, torch_goal
-from tests.benchmarks.support import needs_namespaces
+from tests.benchmarks.support import measure, needs_namespaces
 
 LOOPBACK = Cell(TORCH, "loopback", 0, KIB)
 CAPPED = Cell(TORCH, "veth", 0, MIB, (1000,) * 8)
@@ -38,7 +34,7 @@ def _results(*records: results.CellRecord) -> results.Results:
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
     rows = {record.cell.key: record for record in records}
     more = {"pairs": 1, "plugin_settings": ""}
-    return results.Results("2026-01-01T00:00:00+00:00", "torch_allreduce.py", computer, {**settings, **more}, rows)
+    return results.Results("2026-01-01T00:00:00+00:00", "torch-allreduce", computer, {**settings, **more}, rows)
 
 
 # ---- goals ----
@@ -129,25 +125,17 @@ def test_both_sides_go_through_torch() -> None:
 # ---- the command ----
 
 
-def _command(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    script = ROOT / "benchmarks" / program
-    wide = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, env=wide, timeout=60, check=False
-    )
-
-
 def test_the_command_shows_what_was_stored(tmp_path: Path) -> None:
     _results(_record(LOOPBACK, gloo=[1.0], ours=[4.0])).save(tmp_path / "a.jsonl")
-    done = _command("torch_allreduce.py", "--report", str(tmp_path / "a.jsonl"))
+    done = measure("torch-allreduce", "--report", str(tmp_path / "a.jsonl"))
     assert done.returncode == 0, done.stderr
     assert "### torch: allreduce through torch.distributed" in done.stdout
 
 
 def test_the_commands_share_no_scenario() -> None:
     rest = ",".join(row.name for row in scenarios.SCENARIOS if row.name != TORCH)
-    assert f"which of {rest}\n" in _command("track.py", "--help").stdout
-    assert f"which of {TORCH}\n" in _command("torch_allreduce.py", "--help").stdout
+    assert f"which of {rest}\n" in measure("transport", "--help").stdout
+    assert f"which of {TORCH}\n" in measure("torch-allreduce", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -164,8 +152,7 @@ def test_nccl_is_looked_for_where_a_side_needs_it(
 ) -> None:
     monkeypatch.setattr(command, "find", lambda: [])
     program = command.Program("a", "", (TORCH, "S7"))
-    monkeypatch.setattr(sys, "argv", ["a", "--scenario", scenario, "--sides", names])
-    arguments = command._arguments(program)
+    arguments = command._arguments(program, ["--scenario", scenario, "--sides", names])
     if needed:
         with pytest.raises(track.TrackError, match="no NCCL"):
             command._libraries(arguments)

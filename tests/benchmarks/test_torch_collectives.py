@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ROOT
 from benchmarks.collectives import report
-from tests.benchmarks.support import needs_namespaces
+from tests.benchmarks.support import measure, needs_namespaces
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "torch-collectives").glob("*.jsonl"))
 
@@ -21,9 +19,8 @@ STORED = sorted((ROOT / "benchmarks" / "results" / "torch-collectives").glob("*.
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")
     output = tmp_path / "small.jsonl"
-    command = [sys.executable, str(ROOT / "benchmarks" / "torch_collectives.py"), "--pairs", "1", "--ranks", "2"]
-    command += ["--hosts", "2", "--sizes", "4096", "--parts", "calls,busy", "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    words = ["--pairs", "1", "--ranks", "2", "--hosts", "2", "--sizes", "4096", "--parts", "calls,busy"]
+    done = measure("torch-collectives", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     head, readings = report.load(output)
     names = {reading["name"] for reading in readings}

@@ -36,7 +36,7 @@ def _results(*records: results.CellRecord) -> results.Results:
     settings |= {"pairs": "3", "plugin_settings": ""}
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
     rows = {record.cell.key: record for record in records}
-    return results.Results("2026-01-01T00:00:00+00:00", "track.py", computer, dict(settings), rows)
+    return results.Results("2026-01-01T00:00:00+00:00", "transport", computer, dict(settings), rows)
 
 
 @pytest.mark.parametrize(

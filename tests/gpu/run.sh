@@ -160,8 +160,8 @@ run_benchmark() {
 	seconds=$(left)
 	local more=()
 	[ "$DEVICE" = cuda ] || more=(--ranks 2 --max 1M)
-	timeout --kill-after=10 $((seconds + 5)) python3 "$ROOT/benchmarks/gpu_allreduce.py" --device "$DEVICE" --seconds "$seconds" \
-		"${more[@]}" --output "$OUT/gpu-allreduce.jsonl" >"$OUT/benchmark.log" 2>&1 || status=$?
+	timeout --kill-after=10 $((seconds + 5)) env "PYTHONPATH=$ROOT:$PYTHONPATH" python3 -m benchmarks gpu \
+		--device "$DEVICE" --seconds "$seconds" "${more[@]}" --output "$OUT/gpu-allreduce.jsonl" >"$OUT/benchmark.log" 2>&1 || status=$?
 	[ "$status" = 0 ] || fail "benchmark: status $status (benchmark.log)"
 	say "benchmark: $(last_line "$OUT/benchmark.log")"
 }

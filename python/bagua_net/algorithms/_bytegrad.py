@@ -21,7 +21,7 @@ from ._scale import Scale
 from ._sharded import OnShards
 from ._switchboard import switchboard_of
 
-#: Elements of a block. With 4 bits in blocks of 512, the small transformer of benchmarks/convergence.py ends half a
+#: Elements of a block. With 4 bits in blocks of 512, the small transformer of benchmarks/accuracy ends half a
 #: point behind exact averages; in blocks of 128, 0.2 points, for 9 % more bytes.
 _BLOCK, _BLOCK_OF_4_BITS = 512, 128
 
