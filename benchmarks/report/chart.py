@@ -67,7 +67,7 @@ def _draw(axes: Any, panel: Panel, lines: Mapping[str, Mapping[int, float]]) -> 
     axes.legend(fontsize=7)
 
 
-def _compact(path: Path) -> None:
+def compact(path: Path) -> None:
     """Removes what an SVG does not need: line breaks, and the preamble that names the program."""
     text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", path.read_text(), flags=re.DOTALL)
     text = re.sub(r"\s+", " ", text)
@@ -96,5 +96,5 @@ def write(path: Path, stored: Results) -> bool:
     figure.savefig(path, dpi=100, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
     if path.suffix == ".svg":
-        _compact(path)
+        compact(path)
     return True

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The README's picture and figures, from stored results."""
