@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ def is_setting(name: str) -> bool:
     """Does this variable change what the package does?"""
     ours = name.startswith("BAGUA_NET_") and not name.startswith("BAGUA_NET_TEST_")
     return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "ROCM_PATH", "XDG_DATA_HOME")
+
+
+def sandboxed(root: Path) -> str:
+    """``bagua-net`` in the sandbox below ``root``, as words of a shell."""
+    return shlex.join([sys.executable, "-c", _SANDBOXED, str(root)])
 
 
 @dataclass(frozen=True)
