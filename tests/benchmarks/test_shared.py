@@ -34,8 +34,9 @@ def test_pairs_share_what_the_bottleneck_carries(
         shared.hash_flows(bottleneck, not classes, len(classes), 1)
         ((reading,),) = sides.read([side], bottleneck)
     limit = namespaces.capacity(cell.rates_mbits)
-    # A class that no flow has met carries nothing, and a flow that meets losses pauses: the rest is the benchmark's.
-    assert limit * 0.1 < reading.value < limit * 1.1
+    # A class that no flow has met carries nothing, and a flow that meets losses pauses. On a busy machine the pairs'
+    # windows do not begin together, and more than the limit fits into them. Without the bottleneck it would be 100 ×.
+    assert limit * 0.1 < reading.value < limit * 2
     assert 0 < reading.details["streams"] <= 1, "of each connection; one pair may be done before the other"
     assert reading.details["slowest"] + reading.details["fastest"] == pytest.approx(reading.value)
 
