@@ -25,6 +25,7 @@ from bagua_net.compat import _communication as communication
 from bagua_net.compat import install
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
 from bagua_net.compat._communication import BaguaProcessGroup
+from bagua_net.compat._contrib import fuse_optimizer
 from bagua_net.compat._install import _Finder, install_for_workers
 from bagua_net.compat._module import distributed_data_parallel, with_bagua
 from bagua_net.compat._names import GONE, KEPT
@@ -231,6 +232,24 @@ def _fused(here: Here) -> None:
 
 def test_a_fused_optimizer_steps_by_either_name(alone: Ranks) -> None:
     alone.run(_fused)
+
+
+def _foreach(optimizer: torch.optim.Optimizer) -> Any:
+    assert fuse_optimizer(optimizer) is optimizer
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.fuse_step()
+    return optimizer.param_groups[0].get("foreach")
+
+
+def test_fuse_optimizer_leaves_what_is_chosen_or_impossible(caplog: pytest.LogCaptureFixture) -> None:
+    parameters = [nn.Parameter(torch.ones(2))]
+    assert _foreach(torch.optim.SGD(parameters, RATE)) is True
+    assert _foreach(torch.optim.SGD(parameters, RATE, foreach=False)) is False
+    assert _foreach(torch.optim.Adam(parameters, RATE, fused=True)) is None
+    assert _foreach(torch.optim.Adam(parameters, torch.tensor(RATE))) is None
+    assert caplog.text == ""
+    fuse_optimizer(torch.optim.SparseAdam(parameters, RATE))
+    assert "leaves SparseAdam as it is" in caplog.text
 
 
 # ---- settings ----

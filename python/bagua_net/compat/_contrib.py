@@ -7,12 +7,16 @@ Bagua's caches keep samples in Redis servers. Here they are in a file, whose pat
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
-from .. import data, optim
+from .. import data
+
+_log = logging.getLogger("bagua_net.compat")
 
 
 class CacheLoader(data.CacheLoader):
@@ -50,13 +54,20 @@ def _refuse_servers(kind: type, others: Sequence[Any], named: Mapping[str, Any])
         )
 
 
-def fuse_optimizer(optimizer: Optimizer, do_flatten: bool = True, *, elementwise: bool = False) -> Optimizer:
-    """:func:`bagua_net.optim.fuse_optimizer`. The ``step`` of what it returns is fused, and is ``fuse_step`` as well,
-    by Bagua's name. Whether parameters are flattened depends on the optimizer, not on ``do_flatten``."""
-    fused = optim.fuse_optimizer(optimizer, elementwise=elementwise)
+def fuse_optimizer(optimizer: Optimizer, do_flatten: bool = True) -> Optimizer:
+    """The optimizer itself, with torch's ``foreach`` where it has that and its maker did not choose: one operation for
+    many parameters, wherever they lie in memory. Its ``step`` is ``fuse_step`` as well, by Bagua's name."""
+    if "foreach" not in optimizer.defaults:
+        kind = type(optimizer).__name__
+        _log.warning("bagua_net.compat: fuse_optimizer leaves %s as it is: it has no foreach, torch's fusion", kind)
+    for group in optimizer.param_groups:
+        if _may_have_foreach(group):
+            group["foreach"] = True
+    optimizer.fuse_step = lambda closure=None: optimizer.step(closure)
+    return optimizer
 
-    def fuse_step(closure: Callable[[], Any] | None = None) -> Any:
-        return fused.step(closure)
 
-    fused.fuse_step = fuse_step
-    return fused
+def _may_have_foreach(group: dict[str, Any]) -> bool:
+    """torch refuses it for steps that are differentiable, and for a rate in a tensor unless a graph may capture it."""
+    free = group.get("foreach", False) is None and not group.get("fused") and not group.get("differentiable")
+    return free and (not isinstance(group["lr"], Tensor) or bool(group.get("capturable")))
