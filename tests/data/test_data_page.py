@@ -25,6 +25,7 @@ def test_the_page_has_examples() -> None:
 @pytest.mark.parametrize("block", _BLOCKS, ids=lambda block: re.findall(r"import (\w+)$", block, re.MULTILINE)[0])
 def test_an_example_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     names = {"__name__": "example"}
     exec(compile(block, str(_PAGE), "exec"), names)
     if "loader" in names:
