@@ -25,6 +25,7 @@ from bagua_net.compat import _communication as communication
 from bagua_net.compat import install
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
 from bagua_net.compat._communication import BaguaProcessGroup
+from bagua_net.compat._contrib import fuse_optimizer
 from bagua_net.compat._install import _Finder, install_for_workers
 from bagua_net.compat._module import distributed_data_parallel, with_bagua
 from bagua_net.compat._names import GONE, KEPT
@@ -176,37 +177,29 @@ def test_a_process_that_is_started_afresh_finds_the_names(alone: Ranks, tmp_path
 
 
 def _cached(here: Here, folder: str) -> list[str]:
-    """As in Bagua's documents; then as here."""
+    """As in Bagua's documents, with a directory, so that this test leaves nothing behind."""
     install()
     from bagua.torch_api.contrib import CachedDataset, CacheLoader
 
+    hosts = [{"host": "10.0.0.1", "port": "7000"}]
+    loader = CacheLoader("redis", "loader", hosts=hosts, cluster_mode=True, capacity_per_node=2**30, directory=folder)
+    assert loader.get(3, lambda key: key**2) == 9
     squares = [torch.tensor(number**2) for number in range(3)]
-    said = [
-        refusal(lambda: CachedDataset(squares, backend="redis", dataset_name="ds")),
-        refusal(lambda: CachedDataset(squares, "redis")),
-        refusal(lambda: CachedDataset(squares)),
-        refusal(lambda: CacheLoader(backend="redis", hosts=[{"host": "10.0.0.1", "port": "7000"}], key_prefix="test")),
-        refusal(lambda: CacheLoader()),
-        refusal(lambda: CacheLoader("redis", path=f"{folder}/a")),
-    ]
-    with CacheLoader(path=f"{folder}/loader") as loader:
-        assert loader.get(3, lambda key: key**2) == 9
-    dataset = CachedDataset(squares, path=f"{folder}/dataset", fingerprint="squares")
+    dataset = CachedDataset(squares, backend="redis", dataset_name="squares", writer_buffer_size=20, directory=folder)
     assert [int(each) for each in dataset] == [0, 1, 4]
+    assert (loader.num_keys(), dataset.cache_loader.num_keys()) == (1, 3)
     assert isinstance(dataset, data.CachedDataset)
-    dataset.close()
-    assert not Path(folder, "a").exists()
-    return said
+    return [
+        refusal(lambda: CachedDataset(squares, backend="redis")),
+        refusal(lambda: CacheLoader()),
+        refusal(lambda: CacheLoader(dataset_name="a", key_prefix="b")),
+    ]
 
 
-def test_caches_keep_samples_in_a_file(alone: Ranks, tmp_path: Path) -> None:
+def test_caches_take_bagua_s_arguments(alone: Ranks, tmp_path: Path) -> None:
     (said,) = alone.run(_cached, str(tmp_path))
-    for each in said:
-        assert re.match(r"TypeError: bagua_net\.compat: Cache(dDataset|Loader) keeps its samples in a file", each), each
-        assert "path=" in each
-        assert "\n" not in each
-    assert "without backend= and dataset_name=" in said[0]
-    assert "without 'redis'" in said[1]
+    assert ["a name of its own" in each for each in said] == [True, True, False]
+    assert "key_prefix" in said[2]
 
 
 def _fused(here: Here) -> None:
@@ -231,6 +224,24 @@ def _fused(here: Here) -> None:
 
 def test_a_fused_optimizer_steps_by_either_name(alone: Ranks) -> None:
     alone.run(_fused)
+
+
+def _foreach(optimizer: torch.optim.Optimizer) -> Any:
+    assert fuse_optimizer(optimizer) is optimizer
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.fuse_step()
+    return optimizer.param_groups[0].get("foreach")
+
+
+def test_fuse_optimizer_leaves_what_is_chosen_or_impossible(caplog: pytest.LogCaptureFixture) -> None:
+    parameters = [nn.Parameter(torch.ones(2))]
+    assert _foreach(torch.optim.SGD(parameters, RATE)) is True
+    assert _foreach(torch.optim.SGD(parameters, RATE, foreach=False)) is False
+    assert _foreach(torch.optim.Adam(parameters, RATE, fused=True)) is None
+    assert _foreach(torch.optim.Adam(parameters, torch.tensor(RATE))) is None
+    assert caplog.text == ""
+    fuse_optimizer(torch.optim.SparseAdam(parameters, RATE))
+    assert "leaves SparseAdam as it is" in caplog.text
 
 
 # ---- settings ----

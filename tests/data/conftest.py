@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes that the tests share. Without torch all tests here are skipped."""
+"""Ranks that tests share. Without torch all tests here are skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import bagua_net
 
 if TYPE_CHECKING:
-    from tests.data.processes import Processes
     from tests.support.pool import Pool
     from tests.support.ranks import Ranks
 
@@ -40,14 +39,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def processes() -> Iterator[Processes]:
-    from tests.data.processes import Processes
-
-    with Processes() as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The cache in one process: what it keeps, what it refuses, and what it says."""
+"""The cache in one process: what it keeps, what it refuses, and that it never ends a job."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import mmap
 import os
-import pickle
-import sqlite3
-import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,85 +16,129 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from bagua_net.data import CachedDataset, CacheLoader, CacheUnusable, SampleUnsupported
-from bagua_net.data._store import NotStored, Store
+from bagua_net.data import CachedDataset, CacheLoader, SampleUnsupported, _folder
+
+_SECONDS = 120
 
 
 def never(key: Any) -> Any:
     pytest.fail(f"{key!r} was made again")
 
 
-class Squares:
-    """An index, squared."""
-
-    def __init__(self, length: int = 5, offset: int = 0) -> None:
-        self.length, self.offset = length, offset
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if not 0 <= index < self.length:
-            raise IndexError(index)
-        return torch.tensor(index**2 + self.offset)
+def of_bytes(key: int) -> bytes:
+    return bytes([key]) * 50_000
 
 
-def descriptors() -> set[str]:
-    """The open ones."""
-    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "samples.cache"
+def cache(tmp_path: Path) -> CacheLoader:
+    return CacheLoader("values", tmp_path)
 
 
 # ---- what it keeps ----
 
 
-def test_a_value_is_made_once(path: Path) -> None:
-    with CacheLoader(path) as cache:
-        assert cache.get("a", lambda key: (key, 1)) == ("a", 1)
-        assert cache.get("a", never) == ("a", 1)
-        assert cache.get("b", lambda key: None) is None
-        assert cache.get("b", never) is None
-        assert (cache.hits, cache.misses, cache.num_keys()) == (2, 2, 2)
-    with CacheLoader(path) as cache:  # the next run
-        assert cache.get("a", never) == ("a", 1)
-        assert (cache.hits, cache.misses, cache.num_keys()) == (1, 0, 2)
+def test_a_value_is_made_once(cache: CacheLoader, tmp_path: Path) -> None:
+    assert cache.get("a", lambda key: (key, 1)) == ("a", 1)
+    assert cache.get("b", lambda key: None) is None
+    for loader in (cache, CacheLoader("values", tmp_path)):  # the second is the next run's
+        assert loader.get("a", never) == ("a", 1)
+        assert loader.get("b", never) is None
+        assert loader.num_keys() == 2
 
 
-def test_a_dataset_is_read_once(path: Path) -> None:
-    cached = CachedDataset(Squares(), path)
+def test_a_dataset_is_read_once(tmp_path: Path) -> None:
+    made = []
+
+    class Squares:
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if index >= 5:
+                raise IndexError(index)
+            made.append(index)
+            return torch.tensor(index**2)
+
+    cached = CachedDataset(Squares(), "squares", tmp_path)
     for _ in range(2):
         assert [int(sample) for sample in cached] == [0, 1, 4, 9, 16]
-    assert len(cached) == 5
-    assert (cached.hits, cached.misses) == (5, 5)
-    cached.close()
+    assert made == list(range(len(cached)))
+    assert cached.cache_loader.num_keys() == 5
 
 
-def test_keys_of_different_types_are_different(path: Path) -> None:
-    keys = [1, "1", b"1", (1,), ("1",), (1, 1), -1, 2**70, "", b"", ()]
-    with CacheLoader(path) as cache:
-        for key in keys:
-            cache.get(key, str)
-        assert [cache.get(key, never) for key in keys] == list(map(str, keys))
+def test_another_name_is_another_cache(tmp_path: Path) -> None:
+    one, two = CacheLoader("one", tmp_path), CacheLoader("two", tmp_path)
+    assert [one.get(1, lambda key: "of one"), two.get(1, lambda key: "of two")] == ["of one", "of two"]
+    assert [one.get(1, never), two.get(1, never)] == ["of one", "of two"]
 
 
-def test_numbers_of_other_libraries_are_the_same_keys(path: Path) -> None:
+def test_the_default_directory_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    CacheLoader("values").get(1, str)
+    assert CacheLoader("values", tmp_path / ".cache" / "bagua-net").get(1, never) == "1"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    CacheLoader("values").get(1, str)
+    assert CacheLoader("values", tmp_path / "other" / "bagua-net").get(1, never) == "1"
+
+
+def test_keys_of_different_types_are_different(cache: CacheLoader) -> None:
+    keys = [1, "1", -1, 2**70, "", "a/b", "\udc80"]
+    for key in keys:
+        cache.get(key, repr)
+    assert [cache.get(key, never) for key in keys] == list(map(repr, keys))
+
+
+def test_numbers_of_other_libraries_are_the_same_keys(cache: CacheLoader) -> None:
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
-    with CacheLoader(path) as cache:
-        cache.get(3, str)
-        cache.get((1, 2), str)
-        assert cache.get(numpy.int64(3), never) == "3"
-        assert cache.get(torch.tensor(3), never) == "3"
-        assert cache.get((torch.tensor(1), 2), never) == "(1, 2)"
+    cache.get(3, str)
+    cache.get("a", str)
+    assert cache.get(numpy.int64(3), never) == "3"
+    assert cache.get(torch.tensor(3), never) == "3"
+    assert cache.get(numpy.str_("a"), never) == "a"
 
 
-@pytest.mark.parametrize("key", [1.5, None, slice(3), [1], {"a": 1}, (1, [2])])
-def test_other_keys_are_refused(path: Path, key: Any) -> None:
-    with CacheLoader(path) as cache, pytest.raises(SampleUnsupported, match="is no key of a cache"):
+@pytest.mark.parametrize("key", [1.5, None, b"1", slice(3), (1, 2), torch.ones(2)], ids=lambda key: type(key).__name__)
+def test_other_keys_are_refused(cache: CacheLoader, key: Any) -> None:
+    with pytest.raises(SampleUnsupported, match="is no key of a cache"):
         cache.get(key, str)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.arange(12).reshape(3, 4).t(),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.empty(0, 3),
+        {"a": [1, 2.5, True, None], "b": ("text", b"bytes", 1 + 2j), 3: {4}},
+        OrderedDict(a=torch.ones(1)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_comes_back_as_it_was(cache: CacheLoader, value: Any) -> None:
+    for found in (cache.get(1, lambda key: value), cache.get(1, never)):
+        assert type(found) is type(value)
+        assert found.equal(value) if isinstance(value, torch.Tensor) else found == value
+
+
+def test_a_part_of_a_tensor_is_stored_without_the_rest(cache: CacheLoader, tmp_path: Path) -> None:
+    whole = torch.arange(10**6)
+    assert cache.get(1, lambda key: [whole[:3]])[0].tolist() == [0, 1, 2]
+    assert cache.get(1, never)[0].tolist() == [0, 1, 2]
+    assert max(file.stat().st_size for file in tmp_path.rglob("*")) < 10_000
+
+
+def test_what_comes_back_may_be_changed(cache: CacheLoader) -> None:
+    for make in (lambda key: torch.ones(3), never):
+        cache.get(1, make).zero_()
+    assert cache.get(1, never).tolist() == [1, 1, 1]
+
+
+# ---- what it refuses ----
 
 
 class Point:
@@ -103,216 +146,68 @@ class Point:
         self.x = x
 
 
-def to_number(point: Point) -> int:
-    return point.x
+class Bomb:
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("it was unpickled",)
 
 
-def test_other_values_need_a_pair_of_functions(path: Path) -> None:
-    with CacheLoader(path) as cache:
-        with pytest.raises(SampleUnsupported, match=r"test_cache\.Point.*encode= and decode="):
-            cache.get(1, Point)
-        assert cache.num_keys() == 0
-    with CacheLoader(path, encode=to_number, decode=Point) as cache:
-        assert cache.get(1, Point).x == 1
-        found = cache.get(1, never)
-        assert (type(found), found.x) == (Point, 1)
-    with pytest.raises(ValueError, match="both, or neither"):
-        CacheLoader(path, encode=to_number)
+def local_class() -> Any:
+    class Local:
+        pass
+
+    return Local()
 
 
-def test_an_error_of_the_function_leaves_the_key_free(path: Path) -> None:
-    def fail(key: Any) -> Any:
-        raise OSError("no such sample")
-
-    with CacheLoader(path) as cache:
-        with pytest.raises(OSError, match="no such sample"):
-            cache.get(1, fail)
-        assert cache.get(1, str) == "1"
-        assert (cache.misses, cache.num_keys()) == (1, 1)
+def array() -> Any:
+    return pytest.importorskip("numpy", reason="numpy is not installed").ones(3)
 
 
-def test_a_function_may_ask_the_cache(path: Path) -> None:
-    with CacheLoader(path) as cache:
-
-        def factorial(number: int) -> int:
-            return number * cache.get(number - 1, factorial) if number else 1
-
-        assert cache.get(5, factorial) == 120
-        assert (cache.misses, cache.num_keys()) == (6, 6)
-
-
-# ---- files ----
-
-
-def test_only_this_user_can_read_the_files(path: Path) -> None:
-    before = os.umask(0)
-    try:
-        with CacheLoader(path) as cache:
-            cache.get(1, str)
-            modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-    finally:
-        os.umask(before)
-    assert modes == {f"{path.name}{suffix}": 0o600 for suffix in ("", "-wal", "-shm", "-lock")}
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Point(1), r"test_cache\.Point.*add_safe_globals"),
+        (lambda: {"a": [Bomb()]}, r"pytest|outcomes.*fail"),
+        (lambda: array(), r"numpy.*torch\.from_numpy"),
+        (local_class, "cannot be stored: .*local"),
+        (lambda: threading.Lock(), "cannot be stored: TypeError: cannot pickle"),
+    ],
+    ids=["class", "reduce", "array", "local", "lock"],
+)
+def test_other_values_are_an_error_at_their_first_request(
+    cache: CacheLoader, make: Callable[[], Any], words: str
+) -> None:
+    with pytest.raises(SampleUnsupported, match=words) as raised:
+        cache.get("key", lambda key: make())
+    assert "'key'" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert cache.num_keys() == 0
+    assert cache.get("key", str) == "key"
 
 
-def test_nothing_stays_open(path: Path) -> None:
-    before = descriptors()
-    with CacheLoader(path) as cache:
-        cache.get(1, str)
-    assert descriptors() == before
-    assert cache.get(1, never) == "1"  # opened again
-    del cache
-    assert descriptors() == before
+def test_a_class_may_be_allowed(cache: CacheLoader) -> None:
+    with torch.serialization.safe_globals([Point]):
+        assert [cache.get(1, make).x for make in (Point, never)] == [1, 1]
 
 
-def test_a_relative_path_is_that_of_the_first_directory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(path.parent)
-    cache = CacheLoader(path.name)
+def test_reading_runs_no_code_of_the_file(cache: CacheLoader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache.get(1, str)
-    cache.close()
-    monkeypatch.chdir("/")
+    (file,) = (file for file in (tmp_path / "values").iterdir() if len(file.name) == 32)
+    torch.save(Bomb(), file)
+    assert cache.get(1, str) == "1"
     assert cache.get(1, never) == "1"
+    assert ["cannot be read" in message for message in warnings_in(caplog)] == [True]
 
 
-def test_a_copy_by_pickle_opens_the_file_itself(path: Path) -> None:
-    with CacheLoader(path) as cache:
-        cache.get(1, str)
-        with pickle.loads(pickle.dumps(cache)) as copy:
-            assert copy.get(1, never) == "1"
-            assert (copy.hits, copy.misses) == (1, 0)
-
-
-def refused(path: Path, words: str) -> None:
-    before = descriptors()
-    with pytest.raises(CacheUnusable, match=words):
-        CacheLoader(path)
-    assert descriptors() == before
-
-
-def test_files_that_are_no_cache_are_refused(path: Path) -> None:
-    refused(path.parent / "nowhere" / "file", "cannot be made: No such file")
-    refused(path.parent, "is not a file")
-    path.symlink_to("nowhere")
-    refused(path, r"link that leads to no file \(No such file")
-    path.unlink()
-    path.write_bytes(b"no database" * 100)
-    path.chmod(0o600)
-    refused(path, "file is not a database; delete it")
-    path.unlink()
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE other (x)")
-    database.close()
-    path.chmod(0o600)
-    refused(path, "database of another program")
-
-
-def test_a_file_that_another_process_made_ready_meanwhile_is_taken(path: Path) -> None:
-    with CacheLoader(path) as cache:
-        cache.get(1, str)
-        store = cache._store
-        assert store._connection is not None
-        store._initialize(store._connection)
-        assert cache.get(1, never) == "1"
-
-
-def test_a_cache_of_another_version_is_refused(path: Path) -> None:
-    CacheLoader(path).close()
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
-    database.close()
-    refused(path, "another version of this package")
-
-
-def test_a_file_that_others_may_write_to_is_refused(path: Path) -> None:
-    CacheLoader(path).close()
-    path.chmod(0o620)
-    refused(path, "others may write to")
-    path.chmod(0o600)
-    Path(f"{path}-lock").chmod(0o602)
-    refused(path, "others may write to .*-lock")
-
-
-def test_a_file_of_another_user_is_refused(path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give files to another user")
-    CacheLoader(path).close()
-    os.chown(path, 12345, -1)
-    refused(path, "belongs to the user 12345, and this is 0")
-
-
-def test_a_damaged_file_is_an_error_that_says_so(path: Path) -> None:
-    with CacheLoader(path) as cache:
-        for key in range(50):
-            cache.get(key, lambda key: bytes(20_000))
-    contents = bytearray(path.read_bytes())
-    for start in range(3 * 16384, len(contents), 16384):  # the pages behind those of the tables' beginnings
-        contents[start : start + 64] = b"\xff" * 64
-    path.write_bytes(contents)
-
-    def read_all() -> None:
-        with CacheLoader(path) as cache:
-            for key in range(50):
-                cache.get(key, never)
-
-    with pytest.raises(CacheUnusable, match="delete it"):
-        read_all()
-
-
-# ---- capacity ----
-
-
-def test_a_full_cache_stays_as_it_is_and_says_so_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    capacity = 600_000
-    with CacheLoader(path, capacity=capacity) as cache:
-        values = [cache.get(key, lambda key: bytes([key]) * 50_000) for key in range(30)]
-        assert values == [bytes([key]) * 50_000 for key in range(30)]
-        kept = cache.num_keys()
-        assert 5 < kept < 12
-        assert (cache.hits, cache.misses) == (0, 30)
-        again = [cache.get(key, lambda key: bytes([key]) * 50_000) for key in range(30)]
-        assert again == values
-        assert (cache.hits, cache.misses, cache.num_keys()) == (kept, 30 + 30 - kept, kept)
-    assert path.stat().st_size <= capacity
-    messages = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(messages) == 1
-    assert "database or disk is full" in messages[0]
-    with CacheLoader(path, capacity=2 * capacity) as cache:  # there is room again
-        cache.get(29, lambda key: bytes([key]) * 50_000)
-        assert cache.num_keys() == kept + 1
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
+def test_a_name_is_that_of_a_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="a name of its own"):
+        CacheLoader(name, tmp_path)
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
-def test_a_capacity_is_positive(path: Path, capacity: int) -> None:
+def test_a_capacity_is_positive(tmp_path: Path, capacity: int) -> None:
     with pytest.raises(ValueError, match=f"capacity={capacity}"):
-        CacheLoader(path, capacity=capacity)
-
-
-def test_a_value_beyond_sqlites_limit_is_returned(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with CacheLoader(path) as cache:
-        connection = cache._store._connection
-        assert connection is not None
-        if sys.version_info < (3, 11):
-            pytest.skip("this Python cannot set SQLite's limits")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
-        assert cache.get(1, lambda key: bytes(2000)) == bytes(2000)
-        assert cache.get(2, lambda key: bytes(500)) == bytes(500)
-        assert cache.num_keys() == 1
-    assert "too big" in caplog.text
-
-
-def test_a_value_beyond_pythons_limit_is_not_stored(path: Path, tmp_path: Path) -> None:
-    """A file of 2 GiB without contents, so that it takes no memory."""
-    with (tmp_path / "zeros").open("w+b") as file, contextlib.closing(Store(path, "", 2**40)) as store:
-        file.truncate(2**31)
-        with (
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as zeros,
-            pytest.raises(NotStored, match="longer than INT_MAX"),
-        ):
-            store.write(b"key", zeros)  # type: ignore[arg-type]
-        assert store.count() == 0
-
-
-# ---- datasets ----
+        CacheLoader("values", tmp_path, capacity=capacity)
 
 
 class Stream(IterableDataset):  # type: ignore[misc]
@@ -324,6 +219,195 @@ class Stream(IterableDataset):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("dataset", [iter([1]), 5, {1}, Stream()], ids=lambda dataset: type(dataset).__name__)
-def test_a_dataset_without_indices_is_refused(path: Path, dataset: Any) -> None:
+def test_a_dataset_without_indices_is_refused(tmp_path: Path, dataset: Any) -> None:
     with pytest.raises(TypeError, match="map-style"):
-        CachedDataset(dataset, path)
+        CachedDataset(dataset, "values", tmp_path)
+
+
+# ---- requests in requests ----
+
+
+def test_an_error_of_the_function_leaves_the_key_free(cache: CacheLoader) -> None:
+    def fail(key: Any) -> Any:
+        raise OSError("no such sample")
+
+    with pytest.raises(OSError, match="no such sample"):
+        cache.get(1, fail)
+    assert cache.num_keys() == 0
+    assert cache.get(1, str) == "1"
+    assert cache.get(1, never) == "1"
+
+
+def test_a_function_may_ask_the_cache(cache: CacheLoader) -> None:
+    def factorial(number: int) -> int:
+        return number * cache.get(number - 1, factorial) if number else 1
+
+    assert cache.get(5, factorial) == 120
+    assert [cache.get(number, never) for number in range(6)] == [1, 1, 2, 6, 24, 120]
+
+
+def test_threads_that_wait_for_each_others_keys_do_not_hang(
+    cache: CacheLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who makes a value does not wait for another one, but makes that as well. Processes have the same locks."""
+    monkeypatch.setattr(_folder, "_PATIENCE_S", 2 * _SECONDS)
+    both = threading.Barrier(2)
+
+    def make(key: int) -> Any:
+        both.wait(_SECONDS)
+        return cache.get(1 - key, str)
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [thread.result(_SECONDS) for thread in [threads.submit(cache.get, key, make) for key in range(2)]]
+    assert set(found) <= {"0", "1"}  # made anew, or what the other one had made of that
+
+
+def test_a_thread_does_not_wait_for_ever_for_one_that_waits_for_it(
+    cache: CacheLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ranks do in a collective operation of the function that makes a value."""
+    monkeypatch.setattr(_folder, "_PATIENCE_S", 0.05)
+    both = threading.Barrier(2)
+
+    def make(key: int) -> int:
+        both.wait(_SECONDS)
+        return key
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [thread.result(_SECONDS) for thread in [threads.submit(cache.get, 1, make) for _ in range(2)]]
+    assert found == [1, 1]
+    assert cache.get(1, never) == 1
+
+
+# ---- files ----
+
+
+def test_only_this_user_can_read_the_files(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        CacheLoader("values", tmp_path).get(1, str)
+    finally:
+        os.umask(before)
+    folder = tmp_path / "values"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [file.stat().st_mode & 0o777 for file in folder.iterdir()] == [0o600, 0o600]
+
+
+def test_nothing_stays_open(cache: CacheLoader) -> None:
+    def descriptors() -> set[str]:
+        return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+    before = descriptors()
+    cache.get(1, str)
+    assert descriptors() == before
+
+
+def test_a_relative_directory_is_that_of_the_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = CacheLoader("values", "caches")
+    cache.get(1, str)
+    monkeypatch.chdir("/")
+    assert cache.get(1, never) == "1"
+
+
+def _a_file(directory: Path) -> None:
+    (directory / "values").touch()
+
+
+def _writable_by_others(directory: Path) -> None:
+    (directory / "values").mkdir()
+    (directory / "values").chmod(0o720)
+
+
+def _of_another_user(directory: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to another user")
+    (directory / "values").mkdir()
+    os.chown(directory / "values", 12345, -1)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (_a_file, "File exists"),
+        (_writable_by_others, "others may write to it: `chmod go-w`"),
+        (_of_another_user, "it belongs to the user 12345"),
+    ],
+)
+def test_without_a_folder_values_are_made_and_the_log_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, prepare: Callable[[Path], None], words: str
+) -> None:
+    prepare(tmp_path)
+    cache = CacheLoader("values", tmp_path)
+    values = iter(range(3))
+    assert [cache.get(1, lambda key: next(values)) for _ in range(3)] == [0, 1, 2]
+    assert cache.num_keys() == 0
+    (message,) = warnings_in(caplog)
+    assert message.startswith(f"the cache {tmp_path}/values cannot be used, and all values are made")
+    assert words in message
+
+
+def test_a_user_without_a_home_has_no_cache(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(kind: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(none))
+    assert CacheLoader("values").get(1, str) == "1"
+    assert ["home directory" in message for message in warnings_in(caplog)] == [True]
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_missed_once(
+    cache: CacheLoader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "values").rmdir()
+    assert [cache.get(key, str) for key in range(3)] == ["0", "1", "2"]
+    assert ["No such file" in message for message in warnings_in(caplog)] == [True]
+
+
+def test_damaged_values_are_made_again(cache: CacheLoader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for key in range(3):
+        cache.get(key, of_bytes)
+    for number, file in enumerate(file for file in (tmp_path / "values").iterdir() if len(file.name) == 32):
+        os.truncate(file, number * 20_000)
+    assert [cache.get(key, of_bytes) for key in range(3)] == list(map(of_bytes, range(3)))
+    assert [cache.get(key, never) for key in range(3)] == list(map(of_bytes, range(3)))
+    assert ["made again" in message for message in warnings_in(caplog)] == [True]
+
+
+# ---- capacity ----
+
+
+def test_a_full_cache_stays_as_it_is_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    capacity = 600_000
+    caches = [CacheLoader("values", tmp_path, capacity=capacity) for _ in range(2)]  # as of two processes
+    for _ in range(2):
+        assert [caches[key % 2].get(key, of_bytes) for key in range(30)] == list(map(of_bytes, range(30)))
+        kept = caches[0].num_keys()
+        assert kept == 600_000 // (13 * 4096)  # of values of 50,000 bytes and a description
+    assert sum(file.stat().st_size for file in (tmp_path / "values").iterdir()) <= capacity
+    assert all(caches[0].get(key, never) == of_bytes(key) for key in range(kept))
+    assert ["the 600000 bytes that it may have" in message for message in warnings_in(caplog)] == [True] * 2
+    larger = CacheLoader("values", tmp_path, capacity=2 * capacity)
+    larger.get(29, of_bytes)
+    assert larger.num_keys() == kept + 1
+
+
+def test_a_full_disk_is_a_full_cache(cache: CacheLoader, caplog: pytest.LogCaptureFixture) -> None:
+    """A limit of this process stands for the disk: the kernel refuses to write on at both."""
+    import resource
+    import signal
+
+    cache.get("short", str)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+        found = [cache.get(key, of_bytes) for key in range(3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert found == list(map(of_bytes, range(3)))
+    assert cache.num_keys() == 1
+    assert cache.get("short", never) == "short"
+    assert ["takes no more values" in message for message in warnings_in(caplog)] == [True]

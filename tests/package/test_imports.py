@@ -19,7 +19,6 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._sizes": set(),
     "bagua_net._torch_backend": set(),
     "bagua_net.data": {"bagua_net._errors"},
-    "bagua_net.optim": set(),
     "bagua_net._native": {"bagua_net._errors"},
     "bagua_net._nccl": {"bagua_net._errors", "bagua_net._native"},
     "bagua_net._settings": {"bagua_net._errors", "bagua_net._native", "bagua_net._nccl"},
@@ -46,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._lightning": {"bagua_net.algorithms", "bagua_net.torch"},
     "bagua_net.lightning": {"bagua_net._lightning"},
     "bagua_net.pytorch_lightning": {"bagua_net._lightning"},
-    "bagua_net.compat": {"bagua_net.algorithms", "bagua_net.data", "bagua_net.optim", "bagua_net.torch"},
+    "bagua_net.compat": {"bagua_net.algorithms", "bagua_net.data", "bagua_net.torch"},
     "bagua_net._bench.workload": set(),
     "bagua_net._bench.transports": {
         "bagua_net._activation",

@@ -113,7 +113,7 @@ GONE: Names = {
     "bagua.torch_api.communication.get_hyperparameters_service_client": _AUTO,
     "bagua.torch_api.communication.scatter_inplace": "scatter",
     "bagua.torch_api.communication.start_autotune_server": _AUTO,
-    "bagua.torch_api.contrib.utils": "CachedDataset keeps its samples in a file, without Redis",
+    "bagua.torch_api.contrib.utils": "CachedDataset keeps its samples in files, without Redis",
     "bagua.torch_api.data_parallel.bagua_distributed": "bagua_net.algorithms.with_bagua, or nn.Module.with_bagua",
     "bagua.torch_api.data_parallel.functional": "torch.distributed.nn.functional has collectives with gradients",
     "bagua.torch_api.distributed.BaguaModule": "torch.nn.Module has with_bagua by bagua_net.compat.install()",

@@ -3,7 +3,7 @@
 
 - :class:`LoadBalancingDistributedSampler` and :class:`LoadBalancingDistributedBatchSampler`: no rank waits for another
   whose samples are longer, and all take the same number of steps.
-- :class:`CachedDataset` and :class:`CacheLoader`: samples in a file that the ranks and loader workers of a host share.
+- :class:`CachedDataset` and :class:`CacheLoader`: samples in files that the ranks and loader workers of a host share.
 
 They need torch, but neither the library of this package nor a process group.
 """
@@ -11,15 +11,11 @@ They need torch, but neither the library of this package nor a process group.
 from __future__ import annotations
 
 from ._batches import LoadBalancingDistributedBatchSampler
-from ._cache import CacheLoader
-from ._dataset import CachedDataset
-from ._errors import CacheMismatch, CacheUnusable, SampleUnsupported
+from ._cache import CachedDataset, CacheLoader, SampleUnsupported
 from ._sampler import LoadBalancingDistributedSampler
 
 __all__ = [
     "CacheLoader",
-    "CacheMismatch",
-    "CacheUnusable",
     "CachedDataset",
     "LoadBalancingDistributedBatchSampler",
     "LoadBalancingDistributedSampler",

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""Values that are expensive to make, made once for all processes of a host."""
+"""Values that are expensive to make, made once for all processes of a host, in the order of any epoch."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import logging
 import operator
 import os
 from collections.abc import Callable
-from types import TracebackType
+from pathlib import Path
 from typing import Any
 
-from ._errors import CacheUnusable, SampleUnsupported
-from ._samples import decode, encode
-from ._store import NotStored, Store
+import torch
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import Dataset, IterableDataset
+
+from .._errors import BaguaNetError
+from ._folder import Folder
 
 #: Bytes. Upstream's, for each of its servers.
 CAPACITY = 100 * 2**30
@@ -20,141 +26,207 @@ CAPACITY = 100 * 2**30
 _log = logging.getLogger("bagua_net.data")
 
 
+class SampleUnsupported(BaguaNetError, TypeError):
+    """A sample or a key has a part of a type that a cache does not store."""
+
+
 class CacheLoader:
-    """A file of values that all processes of a host share: each is made by the first that asks for it.
+    """Values by key, in a folder that all processes of a host share: the first that asks for one makes it.
 
     >>> import tempfile
     >>> directory = tempfile.TemporaryDirectory()
-    >>> cache = CacheLoader(f"{directory.name}/squares.cache")
-    >>> cache.get(3, lambda key: key**2), cache.get(3, lambda key: key**2)
-    (9, 9)
-    >>> cache.hits, cache.misses, cache.num_keys()
-    (1, 1, 1)
-    >>> cache.close(); directory.cleanup()
+    >>> cache = CacheLoader("squares", directory.name)
+    >>> cache.get(3, lambda key: key**2), cache.get(3, lambda key: 0), cache.num_keys()
+    (9, 9, 1)
+    >>> directory.cleanup()
 
-    Values are tensors on the CPU, numpy arrays, numbers, strings, bytes, None, and dicts, lists and tuples of these; a
-    tensor comes back contiguous. Reading runs no code from the file, which this user alone can read (0600). Of two
-    processes or threads that ask for a key at the same time one makes the value while the other waits. A process that
-    is killed leaves what was stored before. Threads, fork and spawn are supported.
-
-    A function that makes a value may ask for other keys. Where two of them would wait for each other's, the last one to
-    ask goes on at once and makes that value a second time. Between processes of several threads each, that happens now
-    and then without need: the kernel, which finds it, does not tell threads apart.
-
-    A full cache (capacity, or the disk's end) stays as it is: the values in it are still read, others are made at each
-    request, and the log says so once. None is given up for another one: epochs ask for every sample in turn, so the one
-    that is evicted would be the one that is asked for next.
+    A cache that cannot be used, or takes no more (its disk or ``capacity`` is full), never ends a job: what is not in
+    it is made at each request, and the log says so once in each process. None is given up for another one: epochs ask
+    for every sample in turn, so the one that is evicted would be asked for next.
 
     Args:
-        path: of a file on a local disk, or in /dev/shm; its directory exists. Some files beside it begin with its name.
-        fingerprint: names what the values are made from: a file with another one is refused.
-        capacity: bytes that the file may take; some MB of not yet ordered values beside it are not counted.
-        encode, decode: for values of other types: a function to one of the above, and its inverse. Both, or neither.
+        dataset_name: names what the values are, and a change of how they are made: a new name is a new cache.
+        directory: its folders are the caches. Default: ``$XDG_CACHE_HOME/bagua-net``, or ``~/.cache/bagua-net``.
+        capacity: bytes that the values may take.
 
     Raises:
-        CacheUnusable: the file is no cache, is damaged, is another user's or writable by others, cannot be made, or is
-            on a file system that hosts share or that does not share memory between processes. Also from :meth:`get`.
-        CacheMismatch: it has another fingerprint.
-        ValueError: the capacity is not positive, or only one of ``encode`` and ``decode`` is given.
+        ValueError: this is no name of a folder, or the capacity is not positive.
+    """
+
+    def __init__(
+        self, dataset_name: str, directory: str | os.PathLike[str] | None = None, *, capacity: int = CAPACITY
+    ) -> None:
+        if dataset_name in ("", ".", "..") or "/" in dataset_name or "\0" in dataset_name:
+            raise ValueError(
+                f"dataset_name={dataset_name!r} is no name of a folder: give the data set a name of its own"
+            )
+        if capacity <= 0:
+            raise ValueError(f"capacity={capacity} is no number of bytes that a cache could take")
+        self._folder: Folder | None = None
+        self._takes_more = True
+        self._told: set[str] = set()
+        self._where = dataset_name
+        try:
+            path = _directory() / dataset_name if directory is None else Path(directory) / dataset_name
+            self._where = str(path)
+            self._folder = Folder(path, capacity)
+        except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
+            self._tell("cannot be used, and all values are made at each request", error)
+
+    def get(self, key: Any, load_fn: Callable[[Any], Any]) -> Any:
+        """The value of a key: read, or made by ``load_fn(key)`` and read back, so that all requests get the same.
+
+        Args:
+            key: an integer or a string.
+
+        Raises:
+            SampleUnsupported: the key is another type's; or the value has a part that ``torch.load`` does not read
+                with ``weights_only``, and nothing was stored.
+        """
+        name = _name(key)
+        found = self._read(name)
+        if found is None and self._folder is not None and self._takes_more:
+            return self._made(self._folder, name, key, load_fn)
+        return load_fn(key) if found is None else found[0]
+
+    def num_keys(self) -> int:
+        """How many values there are."""
+        return 0 if self._folder is None else self._folder.count()
+
+    def _read(self, name: str) -> tuple[Any] | None:
+        try:
+            data = None if self._folder is None else self._folder.read(name)
+            return None if data is None else (_decoded(data),)
+        except Exception as error:  # whatever damaged bytes make torch raise
+            self._tell("has values that cannot be read, which are made again", error)
+            return None
+
+    def _made(self, folder: Folder, name: str, key: Any, load_fn: Callable[[Any], Any]) -> Any:
+        with contextlib.ExitStack() as stack:
+            try:
+                mine = stack.enter_context(folder.claimed(name))
+            except OSError as error:
+                self._stop(error)
+                return load_fn(key)
+            found = self._read(name)  # another process made it meanwhile
+            if found is not None:
+                return found[0]
+            value, data = _encoded(key, load_fn(key))
+            try:
+                if mine:
+                    folder.write(name, data)
+            except OSError as error:
+                self._stop(error)
+            return value
+
+    def _stop(self, error: OSError) -> None:
+        self._takes_more = False
+        self._tell("takes no more values, and those that it lacks are made at each request", error)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            reason = getattr(error, "strerror", None) or _first_line(error)
+            _log.warning("the cache %s %s: %s", self._where, what, reason)
+
+
+class CachedDataset(Dataset):  # type: ignore[misc]
+    """A map-style dataset whose samples all ranks and loader workers of a host make once (:class:`CacheLoader`).
+
+    For samples that cost more to make than to read: decoded, resampled, tokenized. A sample keeps the random choices of
+    its first request, so random augmentation belongs after the cache.
+
+    >>> import tempfile
+    >>> directory = tempfile.TemporaryDirectory()
+    >>> squares = CachedDataset([torch.tensor(n**2) for n in range(4)], "squares", directory.name)
+    >>> squares[3], len(squares), squares.cache_loader.num_keys()
+    (tensor(9), 4, 1)
+    >>> directory.cleanup()
+
+    Args:
+        dataset: with ``__getitem__`` and a length; its indices are integers or strings.
+        dataset_name, directory, capacity: as of :class:`CacheLoader`.
+
+    Raises:
+        TypeError: the dataset has no ``__getitem__`` or no length.
+        ValueError: as :class:`CacheLoader`.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        dataset: Any,
+        dataset_name: str,
+        directory: str | os.PathLike[str] | None = None,
         *,
-        fingerprint: str = "",
         capacity: int = CAPACITY,
-        encode: Callable[[Any], Any] | None = None,
-        decode: Callable[[Any], Any] | None = None,
     ) -> None:
-        if (encode is None) != (decode is None):
-            raise ValueError("encode and decode belong together: give both, or neither")
-        if capacity <= 0:
-            raise ValueError(f"capacity={capacity} is no number of bytes that a cache could take")
-        self._encode, self._decode = encode, decode
-        self._store = Store(path, fingerprint, capacity)
-        self._full = False
-        self._told = False
-        self.hits = 0
-        """Values that this process read. Each worker of a DataLoader is a process of its own."""
-        self.misses = 0
-        """Values that this process made."""
+        indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if isinstance(dataset, IterableDataset) or not indexed:
+            kind = type(dataset).__name__
+            raise TypeError(f"a {kind} has no samples by index: CachedDataset needs a map-style dataset")
+        self.dataset = dataset
+        self.cache_loader = CacheLoader(dataset_name, directory, capacity=capacity)
 
-    def get(self, key: Any, load_fn: Callable[[Any], Any]) -> Any:
-        """The value of a key: read, or made by ``load_fn(key)``.
+    def __len__(self) -> int:
+        return len(self.dataset)
 
-        Args:
-            key: an integer, a string, bytes, or a tuple of these.
-
-        Raises:
-            SampleUnsupported: the key or the value has a part of another type; nothing was stored.
-            CacheUnusable: the file was damaged, or cannot be read or written.
-        """
-        name = _name(key)
-        value = self._store.read(name)
-        if value is None and self._full:
-            return self._make(key, name, load_fn)
-        if value is None:
-            with self._store.alone(name):
-                value = self._store.read(name)
-                if value is None:
-                    return self._make(key, name, load_fn)
-        self.hits += 1
-        return self._decoded(value)
-
-    def num_keys(self) -> int:
-        """How many values the file has."""
-        return self._store.count()
-
-    def close(self) -> None:
-        """Closes the file in this process; :meth:`get` opens it again."""
-        self._store.close()
-
-    def __enter__(self) -> CacheLoader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "hits": 0, "misses": 0}
-
-    def _make(self, key: Any, name: bytes, load_fn: Callable[[Any], Any]) -> Any:
-        value = load_fn(key)
-        self.misses += 1
-        plain = value if self._encode is None else self._encode(value)
-        try:
-            self._store.write(name, encode(plain))
-        except NotStored as error:
-            self._full = self._full or error.full
-            if not self._told:
-                self._told = True
-                _log.warning("%s: %s; what is not in it is made at each request", self._store.path, error)
-        return value
-
-    def _decoded(self, data: bytes) -> Any:
-        try:
-            plain = decode(data)
-        except CacheUnusable as error:
-            raise CacheUnusable(f"{self._store.path} is damaged: {error}; delete it") from None
-        return plain if self._decode is None else self._decode(plain)
+    def __getitem__(self, index: Any) -> Any:
+        """As of the dataset. Raises also what :meth:`CacheLoader.get` raises."""
+        return self.cache_loader.get(index, self.dataset.__getitem__)
 
 
-def _name(key: Any) -> bytes:
-    return encode(_plain_key(key))
+def _directory() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "bagua-net"
 
 
-def _plain_key(key: Any) -> Any:
-    """Numbers of numpy and torch as Python's: a key is the same from any sampler."""
-    if isinstance(key, tuple):
-        return tuple(map(_plain_key, key))
-    if isinstance(key, (str, bytes)):
-        return key
+def _name(key: Any) -> str:
+    """Numbers of numpy and torch are Python's: a key is the same from any sampler."""
     try:
-        return operator.index(key)
+        plain = str(key) if isinstance(key, str) else int(operator.index(key))
     except TypeError:
+        kind = type(key).__name__
+        raise SampleUnsupported(f"a {kind} is no key of a cache: it takes integers and strings") from None
+    return hashlib.blake2b(repr(plain).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+# ---- values as bytes: torch's own form, which its loader reads without running code of it ----
+
+
+def _encoded(key: Any, value: Any) -> tuple[Any, bytes]:
+    """The value as it will be read, and its bytes.
+
+    Raises:
+        SampleUnsupported: it cannot be written, or not be read.
+    """
+    buffer = io.BytesIO()
+    try:
+        torch.save(tree_map_only(torch.Tensor, _alone, value), buffer)
+    except Exception as error:  # of the value's own classes
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise SampleUnsupported(f"the value of {key!r} cannot be stored: {reason}") from None
+    data = buffer.getvalue()
+    try:
+        return _decoded(data), data
+    except Exception as error:
+        kinds = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data))
         raise SampleUnsupported(
-            f"a {type(key).__name__} is no key of a cache: it takes integers, strings, bytes and tuples of these"
+            f"the value of {key!r} has what a cache does not keep: {', '.join(kinds) or _first_line(error)}. It keeps "
+            "tensors, numbers, strings, bytes, None, and dicts, lists, tuples and sets of these. Make tensors of arrays"
+            " by torch.from_numpy; allow a class of your own by torch.serialization.add_safe_globals in all processes"
         ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """torch stores the whole memory of what a tensor is a part of."""
+    if tensor.layout is not torch.strided or tensor.untyped_storage().nbytes() <= tensor.nbytes:
+        return tensor
+    return tensor.clone()
+
+
+def _decoded(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True)
