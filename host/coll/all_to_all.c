@@ -47,12 +47,8 @@ static bool next_round(void *op, int place)
 static void copy_own_block(const struct bnet_coll *coll, const struct bnet_coll_blocks *send,
 			   const struct bnet_coll_blocks *recv)
 {
-	const size_t bytes = bnet_coll_block_bytes(send, coll->rank);
-	const char *from = bnet_coll_block_at(send, coll->rank);
-	char *to = bnet_coll_block_at(recv, coll->rank);
-
-	if (bytes > 0 && to != from)
-		memcpy(to, from, bytes);
+	bnet_coll_copy_bytes(bnet_coll_block_at(recv, coll->rank), bnet_coll_block_at(send, coll->rank),
+			     bnet_coll_block_bytes(send, coll->rank));
 }
 
 static bool in_place(const struct bnet_coll *coll, const struct bnet_coll_blocks *send,

@@ -9,12 +9,9 @@
 
 #include "coll/size.h"
 
-/* Slots begin at cache lines. */
-#define LINE ((size_t)64)
-
 static size_t slot_bytes(size_t chunk, size_t send_bytes)
 {
-	return bnet_coll_min(chunk, bnet_coll_round_up(send_bytes, LINE));
+	return bnet_coll_min(chunk, bnet_coll_round_up(send_bytes, BNET_COLL_LINE));
 }
 
 size_t bnet_coll_stage_bytes(const struct bnet_coll *coll, size_t send_bytes)

@@ -12,8 +12,6 @@
 #include "coll/ring.h"
 #include "coll/size.h"
 
-/* Shares begin at cache lines, and therefore at elements. */
-#define LINE ((size_t)64)
 /* Chunks of its host's sums that a reduce-scatter keeps, for one segment of the blocks. On short paths they are reduced
  * further while they are in the cache; the memory for them is bounded. */
 #define SUMS 4
@@ -30,7 +28,7 @@ int bnet_coll_hierarchical_allreduce(struct bnet_coll *coll, const char *send, c
 {
 	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
 	const size_t element = bnet_coll_dtype_size(dtype), bytes = count * element;
-	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), LINE);
+	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), BNET_COLL_LINE);
 	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
 	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
 	const size_t own = bnet_coll_block_bytes(&to, coll->host.index);
@@ -92,7 +90,7 @@ int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct b
 					  int dtype, int op)
 {
 	const size_t hosts = (size_t)coll->host.hosts, block = from->bytes;
-	const size_t segment = segment_of(coll, block, LINE);
+	const size_t segment = segment_of(coll, block, BNET_COLL_LINE);
 	char *scratch = bnet_coll_scratch(coll, bnet_coll_ring_scratch(coll) + hosts * segment);
 
 	if (scratch == NULL)
@@ -168,7 +166,8 @@ int bnet_coll_hierarchical_reduce_scatter_q(struct bnet_coll *coll, const struct
 					    const struct bnet_coll_quantization *how, char *residual)
 {
 	const size_t segment = segment_of(coll, from->bytes, how->block * sizeof(float));
-	const size_t codes = bnet_coll_round_up(bnet_coll_quantized_scratch(coll, coll->host.hosts, how), LINE);
+	const size_t codes =
+		bnet_coll_round_up(bnet_coll_quantized_scratch(coll, coll->host.hosts, how), BNET_COLL_LINE);
 	char *scratch = bnet_coll_scratch(coll, codes + (size_t)coll->host.hosts * segment);
 
 	if (scratch == NULL)

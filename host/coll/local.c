@@ -16,14 +16,6 @@
 /* Up to here every rank reduces all of the message for itself: that is more work than a share each, but one wait less.
  */
 #define WHOLE_MAX ((size_t)16 * 1024)
-/* Shares begin at cache lines, and therefore at elements. */
-#define LINE ((size_t)64)
-
-static void copy(char *to, const char *from, size_t bytes)
-{
-	if (bytes > 0 && to != from)
-		memcpy(to, from, bytes);
-}
 
 /* Bytes from offset `at` to the end of a block of `total` bytes, at most `most`. */
 static size_t left(size_t total, size_t at, size_t most)
@@ -114,14 +106,14 @@ static size_t bank_of(const struct bnet_coll *coll)
 /* The room in a bank for each member, in whole cache lines and therefore in whole elements. */
 static size_t share_of(const struct bnet_coll *coll)
 {
-	return bank_of(coll) / (size_t)coll->host.count / LINE * LINE;
+	return bank_of(coll) / (size_t)coll->host.count / BNET_COLL_LINE * BNET_COLL_LINE;
 }
 
 /* ---- what is put ---- */
 
 static void put_buffer(const struct operation *operation, const struct part *part, char *bank)
 {
-	copy(bank, operation->send + part->at, part->bytes);
+	bnet_coll_copy_bytes(bank, operation->send + part->at, part->bytes);
 }
 
 /* This rank's block. */
@@ -129,8 +121,8 @@ static void put_own(const struct operation *operation, const struct part *part, 
 {
 	const int index = operation->coll->host.index;
 
-	copy(bank, bnet_coll_block_at(operation->to, index) + part->at,
-	     left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
+	bnet_coll_copy_bytes(bank, bnet_coll_block_at(operation->to, index) + part->at,
+			     left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
 }
 
 /* The blocks for the others. */
@@ -141,8 +133,9 @@ static void put_blocks(const struct operation *operation, const struct part *par
 	for (int step = 1; step < host->count; step++) {
 		const int member = bnet_coll_host_member(host, step);
 
-		copy(bank + (size_t)member * part->share, bnet_coll_block_at(operation->from, member) + part->at,
-		     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
+		bnet_coll_copy_bytes(bank + (size_t)member * part->share,
+				     bnet_coll_block_at(operation->from, member) + part->at,
+				     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
 	}
 }
 
@@ -151,14 +144,14 @@ static void put_blocks(const struct operation *operation, const struct part *par
 static void take_buffer(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
 	(void)member;
-	copy(operation->recv + part->at, bank, part->bytes);
+	bnet_coll_copy_bytes(operation->recv + part->at, bank, part->bytes);
 }
 
 /* That member's block, which is all that it has put. */
 static void take_block(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
-	copy(bnet_coll_block_at(operation->to, member) + part->at, bank,
-	     left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
+	bnet_coll_copy_bytes(bnet_coll_block_at(operation->to, member) + part->at, bank,
+			     left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
 }
 
 /* The block for this rank. */
@@ -240,7 +233,7 @@ static int allreduce_whole(struct bnet_coll *coll, const char *send, char *recv,
 
 	if (rc != 0)
 		return rc;
-	copy(bank, send, bytes);
+	bnet_coll_copy_bytes(bank, send, bytes);
 	bnet_coll_round_put(coll);
 	for (int member = 0; member < host->count; member++) {
 		if (member == host->index)
@@ -262,7 +255,7 @@ static int allreduce_whole(struct bnet_coll *coll, const char *send, char *recv,
 /* Each member reduces its share, in one round, and gives the others the result in the next. */
 static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
 {
-	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), LINE);
+	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), BNET_COLL_LINE);
 	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
 	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
 	const struct operation scatter = {.coll = coll,
@@ -309,7 +302,7 @@ int bnet_coll_local_all_gather(struct bnet_coll *coll, const char *send, const s
 					    .source = EVERYONE,
 					    .to = to};
 
-	copy(bnet_coll_block_at(to, coll->host.index), send, to->bytes);
+	bnet_coll_copy_bytes(bnet_coll_block_at(to, coll->host.index), send, to->bytes);
 	return run(&operation, to->bytes, bank_of(coll));
 }
 
@@ -338,7 +331,7 @@ int bnet_coll_local_gather(struct bnet_coll *coll, const char *send, size_t byte
 					    .to = to};
 
 	if (is_root)
-		copy(bnet_coll_block_at(to, root), send, bytes);
+		bnet_coll_copy_bytes(bnet_coll_block_at(to, root), send, bytes);
 	return run(&operation, bytes, bank_of(coll));
 }
 
@@ -385,7 +378,7 @@ int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_block
 	if (rc != 0)
 		return rc;
 	if (is_root)
-		copy(recv, bnet_coll_block_at(from, root), bytes);
+		bnet_coll_copy_bytes(recv, bnet_coll_block_at(from, root), bytes);
 	if (direct)
 		return scatter_directly(coll, from, recv, bytes, root);
 	return run(&operation, bytes, share_of(coll));

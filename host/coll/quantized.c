@@ -32,8 +32,6 @@
 #define LEAST_SHARE ((size_t)16 * 1024)
 #define LEAD 6
 #define WINDOW 8
-/* Slots begin at cache lines. */
-#define LINE ((size_t)64)
 
 /* What goes to and comes from one place. */
 struct line {
@@ -287,7 +285,7 @@ static size_t most_share(const struct bnet_coll *coll, int places, size_t block)
 
 static size_t slot_bytes(const struct bnet_coll_quantization *how, size_t share)
 {
-	return bnet_coll_round_up(bnet_codec_bytes(how->codec, how->block, share), LINE);
+	return bnet_coll_round_up(bnet_codec_bytes(how->codec, how->block, share), BNET_COLL_LINE);
 }
 
 /* Contributions that leave, those that arrive, and results. */

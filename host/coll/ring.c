@@ -172,7 +172,7 @@ int bnet_coll_ring_allreduce(struct bnet_coll *coll, const struct bnet_coll_circ
 			     char *recv, size_t count, int dtype, int op)
 {
 	const size_t element = bnet_coll_dtype_size(dtype), places = (size_t)circle->count;
-	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, places) * element, 64);
+	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, places) * element, BNET_COLL_LINE);
 	struct bnet_coll_pipe pipe = {.send.piece = allreduce_send,
 				      .recv.piece = allreduce_recv,
 				      .recv.may_post = allreduce_may_recv,

@@ -14,8 +14,6 @@
 #include "coll/reduce.h"
 #include "coll/size.h"
 
-/* Buffers begin at cache lines. */
-#define LINE ((size_t)64)
 /* Peers that the root exchanges messages with at the same time: up to three slow ones do not hold up the others. */
 #define PEERS_AT_ONCE 4
 
@@ -57,7 +55,7 @@ static void average(const struct reduction *red, char *buf, size_t bytes)
 /* A place has the sum of its own input and of the bit - 1 places behind it, and adds that of the next bit places. */
 static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root)
 {
-	const size_t room = bnet_coll_round_up(red->bytes, LINE);
+	const size_t room = bnet_coll_round_up(red->bytes, BNET_COLL_LINE);
 	char *sum = bnet_coll_scratch(coll, 2 * room), *other = sum + room;
 	int bit;
 

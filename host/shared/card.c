@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 
 /* Changes with struct bnet_shared_line, the header, the rounds of an operation or the frames of messages: processes may
  * have loaded two builds. */
@@ -30,16 +31,6 @@ static bool read_boot(char boot[40])
 	return n == 36;
 }
 
-/* FNV-1a. */
-static uint64_t hash(const char *text)
-{
-	uint64_t value = 0xcbf29ce484222325;
-
-	for (; *text != '\0'; text++)
-		value = (value ^ (unsigned char)*text) * 0x100000001b3;
-	return value;
-}
-
 bool bnet_shared_card_fill(struct bnet_shared_card *card)
 {
 	const char *host_id = getenv("NCCL_HOSTID");
@@ -50,7 +41,7 @@ bool bnet_shared_card_fill(struct bnet_shared_card *card)
 		return false;
 	card->net_device = (uint64_t)net.st_dev;
 	card->net_inode = (uint64_t)net.st_ino;
-	card->host_id = hash(host_id != NULL ? host_id : "");
+	card->host_id = bnet_fnv1a_64(BNET_FNV1A_64, host_id, host_id != NULL ? strlen(host_id) : 0);
 	if (stat("/proc/self/ns/pid", &processes) == 0)
 		card->processes = (uint64_t)processes.st_ino;
 	card->user = (uint32_t)geteuid();

@@ -5,7 +5,6 @@
 #include "control/control.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/thread.h"
 #include "base/counters.h"
 #include "base/socket.h"
 #include "control/active.h"
@@ -370,21 +370,14 @@ static void *run(void *unused)
 	return NULL;
 }
 
-static int spawn(void)
+static int start_thread(void)
 {
-	sigset_t all, before;
-	pthread_attr_t attr;
 	pthread_t thread;
-	int rc;
+	int rc = bnet_thread_start(&thread, run, NULL);
 
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &attr, run, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	return -rc;
+	if (rc == 0)
+		pthread_detach(thread);
+	return rc;
 }
 
 int bnet_control_start(void)
@@ -402,7 +395,7 @@ int bnet_control_start(void)
 	if (rc >= 0 && epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, bnet_engine.wake, &event) < 0)
 		rc = -errno;
 	if (rc >= 0)
-		rc = spawn();
+		rc = start_thread();
 	if (rc < 0) {
 		bnet_socket_close(bnet_engine.wake);
 		bnet_socket_close(bnet_engine.epoll);

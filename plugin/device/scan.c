@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "device/link.h"
 #include "device/route.h"
 #include "device/select.h"
@@ -25,20 +26,6 @@
 
 /* Drivers without hardware that report a speed nevertheless. */
 static const char *const fake_speed_drivers[] = {"veth", "tun"};
-
-/* ---- addresses ---- */
-
-static bool same_address(const struct sockaddr *own, const struct sockaddr *addr)
-{
-	const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)own, *b = (const struct sockaddr_in6 *)addr;
-
-	if (own->sa_family != addr->sa_family)
-		return false;
-	if (own->sa_family == AF_INET)
-		return ((const struct sockaddr_in *)own)->sin_addr.s_addr ==
-		       ((const struct sockaddr_in *)addr)->sin_addr.s_addr;
-	return own->sa_family == AF_INET6 && memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
-}
 
 /* ---- collecting ---- */
 
@@ -128,7 +115,7 @@ static void add_rows(struct interfaces *all, const struct ifaddrs *list, int fam
 static void mark_route(struct interfaces *all, const struct ifaddrs *list, const struct sockaddr *source)
 {
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
-		if (entry->ifa_addr && same_address(entry->ifa_addr, source))
+		if (entry->ifa_addr && bnet_same_host(entry->ifa_addr, source))
 			find_or_add(all, entry)->on_route = true;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/thread.h"
 #include "base/counters.h"
 #include "base/socket.h"
 
@@ -68,16 +69,6 @@ void bnet_engine_unlock_in_child(void)
 	pthread_mutex_unlock(&bnet_engine.lock);
 }
 
-static void init_changed(void)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&bnet_engine.changed, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
 static void init_lists(void)
 {
 	bnet_list_init(&bnet_engine.listens);
@@ -103,7 +94,7 @@ static void init_lists(void)
 void bnet_engine_init(void)
 {
 	init_lists();
-	init_changed();
+	bnet_cond_init(&bnet_engine.changed);
 }
 
 void bnet_engine_wake(void)

@@ -68,7 +68,8 @@ bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candi
 		return false;
 	for (int i = 0; i < BNET_RESTING_PAIRS; i++)
 		if (resting->rows[i].nic == pair->nic && now_ms < resting->rows[i].until_ms &&
-		    bnet_same_host(&resting->rows[i].addr, pair->peer))
+		    bnet_same_host((const struct sockaddr *)&resting->rows[i].addr,
+				   (const struct sockaddr *)pair->peer))
 			return false;
 	return true;
 }

@@ -35,7 +35,8 @@ static struct bnet_path *find_path(const struct bnet_device *dev, const struct s
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		if (path->dev == dev && bnet_same_host(&path->addr, addr))
+		if (path->dev == dev &&
+		    bnet_same_host((const struct sockaddr *)&path->addr, (const struct sockaddr *)addr))
 			return path;
 	}
 	return NULL;

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/thread.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "transport/progress.h"
@@ -122,7 +122,7 @@ static struct bnet_conn *in_slot(struct bnet_worker *worker, int slot)
 
 static bool wants_passes(const struct bnet_conn *conn)
 {
-	return conn && bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed);
+	return conn && bnet_conn_is_workable(conn);
 }
 
 static bool make_round(struct bnet_worker *worker)
@@ -276,16 +276,10 @@ static struct bnet_worker *new_worker(void)
 static bool start_worker(int node)
 {
 	struct bnet_worker *worker = new_worker();
-	sigset_t all, before;
-	int rc;
 
 	if (!worker)
 		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&worker->thread, NULL, run, worker);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc) {
+	if (bnet_thread_start(&worker->thread, run, worker) < 0) {
 		free_worker(worker);
 		return false;
 	}

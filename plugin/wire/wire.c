@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/hash.h"
+
 #define HANDLE_MAGIC 0x54454e42u /* "BNET": 0x4e42 is no address family */
 #define HELLO_MAGIC 0x4f4c4842u
 #define WELCOME_MAGIC 0x434c5742u
@@ -57,14 +59,10 @@ static uint64_t get64(const uint8_t *p)
 	return get32(p) | (uint64_t)get32(p + 4) << 32;
 }
 
-/* FNV-1a: detects a handle that was truncated or overwritten by accident, nothing more. */
-static uint32_t checksum(const uint8_t *p, size_t size)
+/* Detects a handle that was truncated or overwritten by accident, nothing more. */
+static uint32_t checksum(const uint8_t handle[BNET_WIRE_HANDLE_SIZE])
 {
-	uint32_t h = 2166136261u;
-
-	for (size_t i = 0; i < size; i++)
-		h = (h ^ p[i]) * 16777619u;
-	return h;
+	return bnet_fnv1a_32(handle, HANDLE_CHECK);
 }
 
 /* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), a zero byte, the port in network order, and 16
@@ -130,7 +128,7 @@ void bnet_wire_handle_encode(uint8_t out[BNET_WIRE_HANDLE_SIZE], const struct bn
 	out[4] = handle->version;
 	memcpy(out + 8, handle->token, BNET_TOKEN_SIZE);
 	put_address(out + 24, &handle->addr);
-	put32(out + HANDLE_CHECK, checksum(out, HANDLE_CHECK));
+	put32(out + HANDLE_CHECK, checksum(out));
 	put64(out + HANDLE_ATTEMPT, handle->attempt);
 }
 
@@ -138,7 +136,7 @@ int bnet_wire_handle_decode(const uint8_t in[BNET_WIRE_HANDLE_SIZE], struct bnet
 {
 	if (get32(in) != HANDLE_MAGIC)
 		return -EAFNOSUPPORT;
-	if (get32(in + HANDLE_CHECK) != checksum(in, HANDLE_CHECK))
+	if (get32(in + HANDLE_CHECK) != checksum(in))
 		return -EBADMSG;
 	handle->version = in[4];
 	memcpy(handle->token, in + 8, BNET_TOKEN_SIZE);
