@@ -15,7 +15,7 @@
 #include "base/socket.h"
 
 struct bnet_engine bnet_engine = {
-	.turn = PTHREAD_MUTEX_INITIALIZER,
+	.turnstile = PTHREAD_MUTEX_INITIALIZER,
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.epoll = -1,
 	.wake = -1,
@@ -45,9 +45,9 @@ void bnet_engine_lock(void)
 {
 	uint64_t since = 0;
 
-	take(&bnet_engine.turn, &since);
+	take(&bnet_engine.turnstile, &since);
 	take(&bnet_engine.lock, &since);
-	pthread_mutex_unlock(&bnet_engine.turn);
+	pthread_mutex_unlock(&bnet_engine.turnstile);
 	if (since)
 		count_wait(bnet_now_us() - since);
 }
@@ -65,7 +65,7 @@ void bnet_engine_give_way(void)
 
 void bnet_engine_unlock_in_child(void)
 {
-	pthread_mutex_init(&bnet_engine.turn, NULL);
+	pthread_mutex_init(&bnet_engine.turnstile, NULL);
 	pthread_mutex_unlock(&bnet_engine.lock);
 }
 
@@ -73,7 +73,7 @@ static void init_lists(void)
 {
 	bnet_list_init(&bnet_engine.listens);
 	bnet_list_init(&bnet_engine.conns);
-	bnet_list_init(&bnet_engine.turns);
+	bnet_list_init(&bnet_engine.leases);
 	bnet_list_init(&bnet_engine.paths);
 	bnet_list_init(&bnet_engine.inbound);
 	bnet_list_init(&bnet_engine.connectors);

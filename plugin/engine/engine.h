@@ -50,7 +50,7 @@ struct bnet_listener {
 };
 
 struct bnet_engine {
-	pthread_mutex_t turn; /* held while waiting for `lock`, so that its last holder cannot be the next as well */
+	pthread_mutex_t turnstile; /* held while waiting for `lock`, so that its last holder cannot be the next as well */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a connection came up or failed, or the thread has ended; CLOCK_MONOTONIC */
 	bool configured;
@@ -67,7 +67,7 @@ struct bnet_engine {
 	struct bnet_worklist active; /* of bnet_conn.work: those on which something was posted lately */
 	struct bnet_node attempts;   /* of bnet_conn.setup.pending */
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
-	struct bnet_node turns;      /* of bnet_path.of_turns */
+	struct bnet_node leases;     /* of bnet_path.of_leases */
 	int ninbound;
 	int ndraining_senders;
 	bool running; /* the control thread */

@@ -331,26 +331,26 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 /* ---- questions ---- */
 
 /* No trial on this device may be held for longer, whatever is asked for. */
-#define MOST_TURN_MS 5000
+#define MAX_LEASE_MS 5000
 
-/* The trial that has the turn on a device of this process: its connection, and until when. */
+/* The trial that has the lease on a device of this process: its connection, and until when. */
 static struct {
 	uint64_t connection, until_ms;
-} turns[BNET_MAX_DEVICES];
+} leases[BNET_MAX_DEVICES];
 
-static bool give_turn(const struct bnet_conn *conn, const struct bnet_wire_question *question)
+static bool grant_lease(const struct bnet_conn *conn, const struct bnet_wire_question *question)
 {
 	const ptrdiff_t device = conn->dev - bnet_engine.devices.devices;
 	const uint64_t now = bnet_now_ms();
 
-	if (now < turns[device].until_ms && turns[device].connection != question->connection)
+	if (now < leases[device].until_ms && leases[device].connection != question->connection)
 		return false;
-	turns[device].connection = question->connection;
-	turns[device].until_ms = now + (question->turn_ms < MOST_TURN_MS ? question->turn_ms : MOST_TURN_MS);
+	leases[device].connection = question->connection;
+	leases[device].until_ms = now + (question->lease_ms < MAX_LEASE_MS ? question->lease_ms : MAX_LEASE_MS);
 	return true;
 }
 
-/* Asker and answerer know the same token, so a stranger learns nothing and takes no turn. */
+/* Asker and answerer know the same token, so a stranger learns nothing and takes no lease. */
 static void answer(struct inbound *inbound, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {
@@ -363,8 +363,8 @@ static void answer(struct inbound *inbound, const struct bnet_wire_question *que
 	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
 
 	if (conn) {
-		wire.verdict = question->turn && !give_turn(conn, question) ? BNET_WIRE_VERDICT_BUSY
-									    : BNET_WIRE_VERDICT_OK;
+		wire.verdict = question->lease && !grant_lease(conn, question) ? BNET_WIRE_VERDICT_BUSY
+									       : BNET_WIRE_VERDICT_OK;
 		wire.received = bnet_device_traffic(conn->dev).received;
 		wire.at_us = bnet_now_us();
 	}

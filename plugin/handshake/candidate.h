@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Candidate pairs: a pair is one of this end's NICs and one of the peer's addresses, and the way of a stream. The
- * streams of a connection take the NICs in turn, and each NIC the peer's addresses. A pair without a route rests for a
+ * streams of a connection take the NICs round-robin, and each NIC the peer's addresses. A pair without a route rests for a
  * while, which is noted for the whole path, so that not every connection has to find out. Under the engine's lock.
  */
 #ifndef BNET_CANDIDATE_H

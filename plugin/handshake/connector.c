@@ -462,7 +462,7 @@ void bnet_connectors_tick(uint64_t now)
 		warn_if_slow(connector, now);
 		if (!is_due(connector, now))
 			continue;
-		bnet_list_remove(node); /* on the next tick it is the others' turn */
+		bnet_list_remove(node); /* on the next tick the others come first */
 		bnet_list_add(&bnet_engine.connectors, node);
 		go_on(connector, now);
 		if (++tries == TRIES)

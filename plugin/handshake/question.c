@@ -66,9 +66,9 @@ int bnet_question_ask(const struct bnet_conn *conn, const struct bnet_question *
 	pending->path = question->path;
 	pending->wire = (struct bnet_wire_question){
 		.version = BNET_WIRE_VERSION,
-		.turn = question->turn,
+		.lease = question->lease,
 		.connection = conn->id,
-		.turn_ms = question->turn_ms,
+		.lease_ms = question->lease_ms,
 	};
 	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
 	pending->watch.deadline_ms = bnet_now_ms() + (wait_ms > WAIT_MS ? wait_ms : WAIT_MS);

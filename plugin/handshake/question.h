@@ -15,15 +15,15 @@
 
 struct bnet_question {
 	struct bnet_path *path; /* the asker; not looked at here */
-	bool turn;              /* a trial is about to begin */
-	uint32_t turn_ms;
+	bool lease;             /* a trial is about to begin */
+	uint32_t lease_ms;
 	uint32_t rtt_us; /* of the path, which bounds the wait for an answer */
 };
 
 /* What the peer said, or that it said nothing in time. */
 struct bnet_told {
 	struct bnet_path *path;
-	bool refused;      /* another trial has the turn */
+	bool refused;      /* another trial has the lease */
 	uint64_t at_us;    /* the peer's clock */
 	uint64_t received; /* bytes; 0: not known */
 	uint32_t rtt_us;   /* of this socket's handshake; 0: not known */

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "device/traffic.h"
-#include "device/turn.h"
+#include "device/lease.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
@@ -55,10 +55,10 @@ int bnet_path_join(struct bnet_conn *conn)
 			return -ENOMEM;
 		bnet_list_init(&path->idle);
 		bnet_list_init(&path->moving);
-		bnet_list_init(&path->of_turns);
+		bnet_list_init(&path->of_leases);
 		path->dev = conn->dev;
 		path->addr = *addr;
-		path->turn = -1;
+		path->lease = -1;
 		path->most = most;
 		bnet_scaler_init(&path->scaler, least < most ? least : most, most, bnet_random());
 		bnet_list_add(&bnet_engine.paths, &path->node);
@@ -69,21 +69,21 @@ int bnet_path_join(struct bnet_conn *conn)
 	return 0;
 }
 
-static void end_turn(struct bnet_path *path)
+static void end_lease(struct bnet_path *path)
 {
-	bnet_socket_close(path->turn);
-	path->turn = -1;
-	bnet_list_remove(&path->of_turns);
+	bnet_socket_close(path->lease);
+	path->lease = -1;
+	bnet_list_remove(&path->of_leases);
 }
 
-/* A path that is idle is not sampled, and others wait for its turn. */
-void bnet_paths_end_turns(uint64_t now_us)
+/* A path that is idle is not sampled, and others wait for its lease. */
+void bnet_paths_end_leases(uint64_t now_us)
 {
-	bnet_list_each(node, &bnet_engine.turns) {
-		struct bnet_path *path = bnet_entry(node, struct bnet_path, of_turns);
+	bnet_list_each(node, &bnet_engine.leases) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, of_leases);
 
-		if (now_us >= path->turn_until_us)
-			end_turn(path);
+		if (now_us >= path->lease_until_us)
+			end_lease(path);
 	}
 }
 
@@ -92,7 +92,7 @@ static void free_unused(struct bnet_path *path)
 	if (path->pinned || !bnet_list_empty(&path->idle) || !bnet_list_empty(&path->moving))
 		return;
 	bnet_questions_cancel(path);
-	end_turn(path);
+	end_lease(path);
 	bnet_list_remove(&path->node);
 	free(path);
 }
@@ -118,7 +118,7 @@ void bnet_path_unpin(struct bnet_path *path)
 void bnet_paths_forget(void)
 {
 	bnet_list_each(node, &bnet_engine.paths) {
-		end_turn(bnet_entry(node, struct bnet_path, node));
+		end_lease(bnet_entry(node, struct bnet_path, node));
 		bnet_list_remove(node);
 	}
 }
@@ -215,7 +215,7 @@ static int wanted_streams(const struct bnet_conn *conn)
 	return level_of(conn) < conn->setup.enough ? level_of(conn) : conn->setup.enough;
 }
 
-/* Streams above the level rest; missing ones, up to `enough`, are opened in turn with those of other connections. */
+/* Streams above the level rest; missing ones, up to `enough`, are opened round-robin with those of other connections. */
 static void widen(struct bnet_conn *conn, int enough)
 {
 	conn->setup.enough = enough;
@@ -377,7 +377,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 	catch_up(conn, now_us);
 }
 
-/* ---- what the network carries, and whose turn it is ---- */
+/* ---- what the network carries, and which trial may begin ---- */
 
 /* Tells the scaler what this end's device has sent by now, and what the peer has said. */
 static void tell(struct bnet_path *path, const struct bnet_told *told)
@@ -392,7 +392,7 @@ static void tell(struct bnet_path *path, const struct bnet_told *told)
 	};
 
 	if (told->refused)
-		end_turn(path);
+		end_lease(path);
 	bnet_scaler_tell(&path->scaler, &report);
 }
 
@@ -402,15 +402,15 @@ void bnet_path_told(const struct bnet_told *told)
 	tell(told->path, told);
 }
 
-/* The turn among this host's processes. True also where the kernel has no turns. */
-static bool take_turn(struct bnet_path *path, uint64_t now_us, uint64_t length_us)
+/* The lease among this host's processes. True also where the kernel has no leases. */
+static bool take_lease(struct bnet_path *path, uint64_t now_us, uint64_t length_us)
 {
-	if (path->turn < 0)
-		path->turn = bnet_turn_take(path->dev);
-	path->turn_until_us = now_us + length_us;
-	if (path->turn >= 0 && bnet_list_empty(&path->of_turns))
-		bnet_list_add(&bnet_engine.turns, &path->of_turns);
-	return path->turn != -EADDRINUSE;
+	if (path->lease < 0)
+		path->lease = bnet_lease_take(path->dev);
+	path->lease_until_us = now_us + length_us;
+	if (path->lease >= 0 && bnet_list_empty(&path->of_leases))
+		bnet_list_add(&bnet_engine.leases, &path->of_leases);
+	return path->lease != -EADDRINUSE;
 }
 
 /* id: only that one; 0: any. */
@@ -425,7 +425,7 @@ static const struct bnet_conn *find_ready(const struct bnet_node *conns, uint64_
 	return NULL;
 }
 
-/* The peer gives the turn to a connection, so that a path asks over the same one as long as it lives. */
+/* The peer gives the lease to a connection, so that a path asks over the same one as long as it lives. */
 static const struct bnet_conn *find_asker(struct bnet_path *path)
 {
 	const struct bnet_conn *conn = NULL;
@@ -443,16 +443,16 @@ static const struct bnet_conn *find_asker(struct bnet_path *path)
 /* Asks the peer what the scaler wants to know. */
 static void ask(struct bnet_path *path, uint64_t now_us)
 {
-	const bool turn = path->scaler.window.asks == BNET_ASKS_TURN;
+	const bool lease = path->scaler.window.asks == BNET_ASKS_LEASE;
 	const uint64_t length_us = bnet_scaler_trial_us(&path->scaler, path->sample.rtt_us);
 	const struct bnet_conn *conn = find_asker(path);
 	const struct bnet_question question = {.path = path,
-					       .turn = turn,
-					       .turn_ms = (uint32_t)(length_us / 1000),
+					       .lease = lease,
+					       .lease_ms = (uint32_t)(length_us / 1000),
 					       .rtt_us = path->sample.rtt_us};
 	struct bnet_told nothing = {.path = path};
 
-	if (turn && !take_turn(path, now_us, length_us)) {
+	if (lease && !take_lease(path, now_us, length_us)) {
 		nothing.refused = true;
 		tell(path, &nothing);
 	} else if (conn && bnet_question_ask(conn, &question) == 0) {

@@ -41,9 +41,9 @@ struct bnet_path {
 	uint64_t queues_us;               /* the sum of their round trips above their smallest */
 	bool asking;                      /* a question is on its way */
 	uint64_t asker;                   /* the connection over which it asks; 0: none */
-	int turn;                         /* a descriptor that holds this host's turn; -1: none */
-	uint64_t turn_until_us;
-	struct bnet_node of_turns; /* in the engine's list of paths that hold one */
+	int lease;                        /* a descriptor that holds this host's lease; -1: none */
+	uint64_t lease_until_us;
+	struct bnet_node of_leases; /* in the engine's list of paths that hold one */
 };
 
 /* The path to the connection's first peer address, which it joins. -ENOMEM. */
@@ -58,12 +58,12 @@ void bnet_path_ready(struct bnet_conn *conn, int most);
 /* Has the missing streams of the path's connections opened, of idle ones no more than the least number, and lets those
  * above the scaler's level rest. */
 void bnet_path_widen(struct bnet_path *path);
-/* Opens some missing streams of any path, a stream of each connection in turn. True: others are left. */
+/* Opens some missing streams of any path, round-robin over the connections. True: others are left. */
 bool bnet_paths_open(void);
 /* Each connection may have so many streams at the most, or the least number if that is more. */
 void bnet_path_limit(struct bnet_path *path, int share);
-/* Gives back the turns whose time is over. */
-void bnet_paths_end_turns(uint64_t now_us);
+/* Gives back the leases whose time is over. */
+void bnet_paths_end_leases(uint64_t now_us);
 /* A question of a path has been answered. */
 void bnet_path_told(const struct bnet_told *told);
 /* In a forked child: the paths are the parent's. */

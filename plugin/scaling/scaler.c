@@ -42,7 +42,7 @@
 /* A window that calls for a trial has no marks yet; within so many windows another one that has marks will follow, also
  * where the job works in bursts. */
 #define CURIOUS_WINDOWS 16
-/* Another trial has the turn: the next try comes after once to twice this. */
+/* Another trial has the lease: the next try comes after once to twice this. */
 #define RETRY_US 100000
 /* Where nothing queues, a lone stream must be limited for this share of the time, in 1/10000, in a mean over several
  * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins
@@ -475,13 +475,13 @@ static bool is_refused(struct bnet_scaler *scaler, int level, uint64_t now_us)
 	return true;
 }
 
-/* The turn is not wanted where no trial can follow: at the end of one in vain. */
+/* The lease is not wanted where no trial can follow: at the end of one in vain. */
 static enum bnet_window_question last_question(const struct bnet_scaler *scaler, uint64_t rate)
 {
 	const bool in_vain = tries(scaler) && scaler->level > scaler->before && !gains(scaler, rate) &&
 			     !may_yet_gain(scaler, rate);
 
-	return in_vain ? BNET_ASKS_MARK : BNET_ASKS_TURN;
+	return in_vain ? BNET_ASKS_MARK : BNET_ASKS_LEASE;
 }
 
 void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report)
