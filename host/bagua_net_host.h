@@ -291,8 +291,8 @@ void bnet_tagged_destroy(bnet_tagged_t *tagged);
 
 typedef struct bnet_messages bnet_messages_t;
 
-/* Tagged messages that callers which wait, or else a thread of the library, move. Takes over an object without operations. Any thread may
- * call the following. */
+/* Tagged messages that callers which wait, or else a thread of the library, move. Takes over an object without
+ * operations. Any thread may call the following. */
 int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged);
 /* As bnet_tagged_send and bnet_tagged_recv, without a deadline. */
 int bnet_messages_send(bnet_messages_t *messages, const void *buf, size_t bytes, int peer, int64_t tag,

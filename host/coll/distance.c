@@ -16,7 +16,7 @@
  * takes as long. */
 #define LONG_US 2000
 /* Chunks of 8 MiB took longer, and the scratch of a ring is eight chunks. */
-#define MOST_CHUNK (8 * BNET_COLL_CHUNK)
+#define MAX_CHUNK (8 * BNET_COLL_CHUNK)
 
 /* A byte to the next rank, which answers when it has arrived. So this is never shorter than the path's round trip. */
 static int ping(struct bnet_coll *coll, char *token, int64_t *ns)
@@ -59,7 +59,7 @@ static size_t chunk_for(int64_t round_trip_us)
 {
 	size_t chunk = BNET_COLL_CHUNK;
 
-	for (int64_t us = LONG_US; us <= round_trip_us && chunk < MOST_CHUNK; us *= 2)
+	for (int64_t us = LONG_US; us <= round_trip_us && chunk < MAX_CHUNK; us *= 2)
 		chunk *= 2;
 	return chunk;
 }

@@ -22,14 +22,14 @@
 #include "coll/size.h"
 
 /* Elements of a share, on a short path; on a longer one, as many as a chunk has. */
-#define MOST_SHARE ((size_t)256 * 1024)
+#define MAX_SHARE ((size_t)256 * 1024)
 /* Of a short input, so that its transfer and its codes overlap in some segments, where they cost more than the fixed
  * cost of a message. */
 #define SHORT_SHARE ((size_t)64 * 1024)
 #define SHORT_SEGMENTS 4
 /* Shares of that size in a segment, and the least size of a share among many ranks: the scratch stays bounded. */
 #define SEGMENT 4
-#define LEAST_SHARE ((size_t)16 * 1024)
+#define MIN_SHARE ((size_t)16 * 1024)
 #define LEAD 6
 #define WINDOW 8
 
@@ -277,8 +277,8 @@ static void received(const struct bnet_coll_pipe *pipe, size_t i)
 
 static size_t most_share(const struct bnet_coll *coll, int places, size_t block)
 {
-	const size_t most = bnet_coll_max(MOST_SHARE, coll->chunk / sizeof(float));
-	const size_t share = bnet_coll_max(bnet_coll_min(SEGMENT * most / (size_t)places, most), LEAST_SHARE);
+	const size_t most = bnet_coll_max(MAX_SHARE, coll->chunk / sizeof(float));
+	const size_t share = bnet_coll_max(bnet_coll_min(SEGMENT * most / (size_t)places, most), MIN_SHARE);
 
 	return bnet_coll_round_up(share, block);
 }

@@ -16,7 +16,7 @@
 #define LONG_WAIT_NS 1000000
 /* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
 #define WAIT_SHARE 4
-#define MOST_WAIT_NS (4 * LONG_WAIT_NS)
+#define MAX_WAIT_NS (4 * LONG_WAIT_NS)
 /* A nap lasts a sixteenth of the wait so far: it is no large part of the wait, and one of seconds costs a few
  * thousandths of a processor. */
 #define NAP_SHARE 16
@@ -38,7 +38,7 @@ void bnet_coll_wait_over(struct bnet_coll_wait *wait)
 	if (wait->since != 0) {
 		const int64_t ns = bnet_coll_now() - wait->since;
 
-		wait->usual_ns += ((ns < MOST_WAIT_NS ? ns : MOST_WAIT_NS) - wait->usual_ns) / WAIT_SHARE;
+		wait->usual_ns += ((ns < MAX_WAIT_NS ? ns : MAX_WAIT_NS) - wait->usual_ns) / WAIT_SHARE;
 	}
 	bnet_coll_wait_reset(wait);
 }

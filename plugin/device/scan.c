@@ -111,7 +111,7 @@ static void add_rows(struct interfaces *all, const struct ifaddrs *list, int fam
 	}
 }
 
-/* source: the address from which this machine reaches the job's meeting point. */
+/* source: the address from which this machine reaches the job's rendezvous. */
 static void mark_route(struct interfaces *all, const struct ifaddrs *list, const struct sockaddr *source)
 {
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
@@ -119,7 +119,7 @@ static void mark_route(struct interfaces *all, const struct ifaddrs *list, const
 			find_or_add(all, entry)->on_route = true;
 }
 
-static int collect(struct interfaces *all, int family, const char *meeting_point)
+static int collect(struct interfaces *all, int family, const char *rendezvous)
 {
 	struct sockaddr_storage source;
 	struct ifaddrs *list;
@@ -132,7 +132,7 @@ static int collect(struct interfaces *all, int family, const char *meeting_point
 	*all = (struct interfaces){.rows = calloc(entries + 1, sizeof(*all->rows)), .netlink = bnet_link_open()};
 	if (all->rows) {
 		add_rows(all, list, family);
-		if (bnet_route_source(meeting_point, &source))
+		if (bnet_route_source(rendezvous, &source))
 			mark_route(all, list, (struct sockaddr *)&source);
 	}
 	if (all->netlink >= 0)
@@ -219,7 +219,7 @@ static void reject(struct bnet_device_table *table, const struct bnet_interface 
 	snprintf(rejected->reason, sizeof(rejected->reason), "%s", reason);
 }
 
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *meeting_point)
+int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *rendezvous)
 {
 	char reason[sizeof(table->rejected[0].reason)];
 	struct interfaces all = {0};
@@ -232,7 +232,7 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	table->nrejected = 0;
 	ret = bnet_rules_parse(&rules, ifname, family);
 	if (!ret)
-		ret = collect(&all, rules.family, meeting_point);
+		ret = collect(&all, rules.family, rendezvous);
 	if (ret)
 		return ret;
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -259,5 +259,5 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 int bnet_device_scan_here(struct bnet_device_table *table)
 {
 	return bnet_device_scan(table, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"),
-				bnet_route_meeting_point());
+				bnet_route_rendezvous());
 }

@@ -20,7 +20,7 @@ struct bnet_engine bnet_engine = {
 	.epoll = -1,
 	.wake = -1,
 };
-_Atomic bool bnet_engine_dozing;
+_Atomic bool bnet_engine_wake_on_post;
 
 /* since: when the wait began, 0: nothing had to be waited for yet. */
 static void take(pthread_mutex_t *mutex, uint64_t *since)
@@ -101,16 +101,16 @@ void bnet_engine_wake(void)
 {
 	uint64_t one = 1;
 
-	atomic_store(&bnet_engine_dozing, false);
+	atomic_store(&bnet_engine_wake_on_post, false);
 	if (bnet_engine.wake >= 0 && write(bnet_engine.wake, &one, sizeof(one)) < 0)
 		return; /* full: it is awake */
 }
 
-/* The item is added before the look at `dozing`, and the control thread looks for items after it has announced that it
- * dozes: one of the two sees the other. */
+/* The item is added before the look at the flag, and the control thread looks for items after it has set it: one of the
+ * two sees the other. */
 void bnet_engine_activate(struct bnet_work_item *item)
 {
-	if (bnet_worklist_add(&bnet_engine.active, item) && atomic_load(&bnet_engine_dozing))
+	if (bnet_worklist_add(&bnet_engine.active, item) && atomic_load(&bnet_engine_wake_on_post))
 		bnet_engine_wake();
 }
 

@@ -76,7 +76,7 @@ struct bnet_engine {
 	uint64_t serial;
 	uint64_t descriptors_warn_at_ms; /* that there are too few for streams: the next warning is due then */
 	uint64_t drain_deadline_ms;      /* shared by all closes that overlap */
-	uint64_t dozed_us;               /* the end of the last idle time that was longer than streams go unread */
+	uint64_t idle_until_us;          /* the end of the last idle time that was longer than streams go unread */
 	uint64_t contended_until_ms;     /* the process shares its processors */
 };
 
@@ -95,8 +95,9 @@ void bnet_engine_wait(int ms);
 
 /* ---- waking the control thread ---- */
 
-/* The control thread sleeps without a tick: a thread that adds to the list of active connections must wake it. */
-extern _Atomic bool bnet_engine_dozing;
+/* The control thread sleeps without a tick, or with a rare one: a thread that adds to the list of active connections
+ * must wake it. */
+extern _Atomic bool bnet_engine_wake_on_post;
 
 /* Any thread while the control thread runs, or under the lock. */
 void bnet_engine_wake(void);

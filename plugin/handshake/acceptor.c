@@ -20,7 +20,7 @@
 #include "wire/wire.h"
 
 #define HELLO_MS 10000
-#define MOST_INBOUND 1024
+#define MAX_INBOUND 1024
 #define PAUSE_MS 100
 #define WARN_MS 60000
 /* Accepted at a time: other events wait, and so do those who need the lock. */
@@ -434,11 +434,11 @@ void bnet_acceptor_hello(struct bnet_watch *watch)
 
 static bool too_many(void)
 {
-	return bnet_engine.ninbound > MOST_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
+	return bnet_engine.ninbound > MAX_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
 }
 
 /* Drops the oldest inbound connection, unless its HELLO is only not read yet. */
-static void make_room(void)
+static void evict_oldest(void)
 {
 	struct bnet_watch *oldest = bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node);
 	int before = bnet_engine.ninbound;
@@ -471,7 +471,7 @@ static void add_inbound(int fd, const struct sockaddr_storage *peer)
 	if (rc < 0)
 		bnet_acceptor_drop(&inbound->watch, strerror(-rc));
 	else
-		make_room();
+		evict_oldest();
 }
 
 /* The queue stays readable: without a pause this thread would spin. */

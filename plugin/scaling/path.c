@@ -18,11 +18,11 @@
 #include "handshake/connector.h"
 
 /* Readings further apart than this are no steady work. */
-#define MOST_GAP_US 100000
-#define MOST_GAP_RTTS 4
-#define MOST_GAP_SAMPLES 2
+#define MAX_GAP_US 100000
+#define MAX_GAP_RTTS 4
+#define MAX_GAP_SAMPLES 2
 /* A sample shorter than a round trip would see bursts, but no sample takes longer than this. */
-#define MOST_SAMPLE_US 200000
+#define MAX_SAMPLE_US 200000
 /* Streams opened at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define OPENED 32
 #define WARN_MS 60000
@@ -65,7 +65,7 @@ int bnet_path_join(struct bnet_conn *conn)
 	}
 	bnet_list_add(&path->idle, &conn->of_path);
 	conn->path = path;
-	conn->setup.resting = &path->resting;
+	conn->setup.failed_pairs = &path->failed_pairs;
 	return 0;
 }
 
@@ -102,7 +102,7 @@ void bnet_path_leave(struct bnet_conn *conn)
 	struct bnet_path *path = conn->path;
 
 	conn->path = NULL;
-	conn->setup.resting = NULL;
+	conn->setup.failed_pairs = NULL;
 	bnet_list_remove(&conn->of_path);
 	bnet_list_remove(&conn->setup.missing);
 	if (path)
@@ -173,10 +173,10 @@ static void allow(struct bnet_conn *conn, int most)
 		limit(&path->scaler, path->most);
 }
 
-void bnet_path_limit(struct bnet_path *path, int share)
+void bnet_path_limit(struct bnet_path *path, int quota)
 {
 	const int before = path->scaler.level, least = path->scaler.least;
-	int most = share < path->most ? share : path->most;
+	int most = quota < path->most ? quota : path->most;
 
 	if (most < least)
 		most = least;
@@ -323,10 +323,10 @@ static void add_stream(struct bnet_path *path, const struct bnet_estimator_step 
 
 static uint64_t most_gap(const struct bnet_path *path, const struct bnet_reading *reading)
 {
-	uint64_t gap = (uint64_t)reading->rtt_us * MOST_GAP_RTTS, samples = path->interval_us * MOST_GAP_SAMPLES;
+	uint64_t gap = (uint64_t)reading->rtt_us * MAX_GAP_RTTS, samples = path->interval_us * MAX_GAP_SAMPLES;
 
 	gap = gap > samples ? gap : samples;
-	return gap > MOST_GAP_US ? gap : MOST_GAP_US;
+	return gap > MAX_GAP_US ? gap : MAX_GAP_US;
 }
 
 /* A connection that was idle when the level rose gets its streams once it moves; not during a trial, whose window would
@@ -341,7 +341,7 @@ static void catch_up(struct bnet_conn *conn, uint64_t now_us)
 	widen(conn, scaler->level);
 }
 
-void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
+void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idle)
 {
 	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
 	bool counts = false;
@@ -355,7 +355,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 
 		if (!bnet_estimator_read(stream->fd, &reading))
 			continue;
-		step = bnet_estimator_update(&stream->estimator, &reading, now_us, rested);
+		step = bnet_estimator_update(&stream->estimator, &reading, now_us, was_idle);
 		fit(conn, stream);
 		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(conn->path, &reading))
 			continue;
@@ -380,26 +380,26 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 /* ---- what the network carries, and which trial may begin ---- */
 
 /* Tells the scaler what this end's device has sent by now, and what the peer has said. */
-static void tell(struct bnet_path *path, const struct bnet_told *told)
+static void take_answer(struct bnet_path *path, const struct bnet_answer *answer)
 {
 	struct bnet_window_report report = {
 		.mark = {.now_us = bnet_now_us(),
 			 .sent = bnet_device_traffic(path->dev).sent,
-			 .at_us = told->at_us,
-			 .received = told->received},
-		.refused = told->refused,
-		.rtt_us = told->rtt_us,
+			 .at_us = answer->at_us,
+			 .received = answer->received},
+		.refused = answer->refused,
+		.rtt_us = answer->rtt_us,
 	};
 
-	if (told->refused)
+	if (answer->refused)
 		end_lease(path);
 	bnet_scaler_tell(&path->scaler, &report);
 }
 
-void bnet_path_told(const struct bnet_told *told)
+void bnet_path_answered(const struct bnet_answer *answer)
 {
-	told->path->asking = false;
-	tell(told->path, told);
+	answer->path->asking = false;
+	take_answer(answer->path, answer);
 }
 
 /* The lease among this host's processes. True also where the kernel has no leases. */
@@ -450,15 +450,15 @@ static void ask(struct bnet_path *path, uint64_t now_us)
 					       .lease = lease,
 					       .lease_ms = (uint32_t)(length_us / 1000),
 					       .rtt_us = path->sample.rtt_us};
-	struct bnet_told nothing = {.path = path};
+	struct bnet_answer nothing = {.path = path};
 
 	if (lease && !take_lease(path, now_us, length_us)) {
 		nothing.refused = true;
-		tell(path, &nothing);
+		take_answer(path, &nothing);
 	} else if (conn && bnet_question_ask(conn, &question) == 0) {
 		path->asking = true;
 	} else {
-		tell(path, &nothing);
+		take_answer(path, &nothing);
 	}
 }
 
@@ -494,11 +494,11 @@ void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
 
 bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)
 {
-	uint64_t rtt = path->sample.rtt_us < MOST_SAMPLE_US ? path->sample.rtt_us : MOST_SAMPLE_US;
+	uint64_t rtt = path->sample.rtt_us < MAX_SAMPLE_US ? path->sample.rtt_us : MAX_SAMPLE_US;
 
 	if (now_us - path->sampled_us < rtt)
 		return false;
-	path->rested = bnet_engine.dozed_us > path->sampled_us;
+	path->was_idle = bnet_engine.idle_until_us > path->sampled_us;
 	path->interval_us = path->sampled_us ? now_us - path->sampled_us : 0;
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));

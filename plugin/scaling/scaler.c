@@ -38,7 +38,7 @@
 #define STILL_SHOWN_PERCENT 15
 /* Fewer streams are tried this long after more were kept, and then less and less often. */
 #define DOUBT_US 5000000
-#define MOST_DOUBT_US 60000000
+#define MAX_DOUBT_US 60000000
 /* A window that calls for a trial has no marks yet; within so many windows another one that has marks will follow, also
  * where the job works in bursts. */
 #define CURIOUS_WINDOWS 16
@@ -61,7 +61,7 @@
 /* How long a trial may wait for other ranks: twice the first rest, since they are about to try the same. */
 #define PATIENCE_US 1000000
 #define BACKOFF_US 500000
-#define MOST_BACKOFF_US 60000000
+#define MAX_BACKOFF_US 60000000
 
 /* Connections with little to send do not outvote those that have more than their streams take. */
 void bnet_scaler_conclude(struct bnet_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone)
@@ -251,8 +251,8 @@ static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 	scaler->rests[scaler->work].level = scaler->level;
 	scaler->rests[scaler->work].until_us = now_us + jittered(scaler, *backoff_us);
 	*backoff_us *= 2;
-	if (*backoff_us > MOST_BACKOFF_US)
-		*backoff_us = MOST_BACKOFF_US;
+	if (*backoff_us > MAX_BACKOFF_US)
+		*backoff_us = MAX_BACKOFF_US;
 }
 
 static bool rests(const struct bnet_scaler *scaler, uint64_t now_us)
@@ -355,7 +355,7 @@ static void keep_fewer(struct bnet_scaler *scaler, uint64_t now_us)
 
 static void doubt_later(struct bnet_scaler *scaler, uint64_t now_us)
 {
-	scaler->doubt_wait_us = scaler->doubt_wait_us * 2 < MOST_DOUBT_US ? scaler->doubt_wait_us * 2 : MOST_DOUBT_US;
+	scaler->doubt_wait_us = scaler->doubt_wait_us * 2 < MAX_DOUBT_US ? scaler->doubt_wait_us * 2 : MAX_DOUBT_US;
 	scaler->doubt_us = now_us + jittered(scaler, scaler->doubt_wait_us);
 }
 

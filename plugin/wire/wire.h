@@ -5,8 +5,9 @@
  * little-endian and of fixed width.
  *
  * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
- * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet
- * send. A frame of an unknown type is skipped by its length.
+ * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream is
+ * reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet send. A frame of an unknown
+ * type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
 #define BNET_WIRE_H
