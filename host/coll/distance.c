@@ -7,7 +7,7 @@
 #include <errno.h>
 
 #include "coll/allreduce.h"
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/wait.h"
 
 /* The shortest counts: others may have waited for a thread that computes. */
@@ -66,7 +66,7 @@ static size_t chunk_for(int64_t round_trip_us)
 
 int bnet_coll_agree_on_chunk(struct bnet_coll *coll, int64_t round_trip_ns)
 {
-	const struct bnet_coll_circle everyone = bnet_coll_everyone(coll);
+	const struct bnet_coll_subgroup all_ranks = bnet_coll_all_ranks(coll);
 	int64_t us = round_trip_ns / 1000;
 	char *longest = (char *)&us;
 	const struct bnet_coll_region region = {longest, sizeof(us)};
@@ -74,7 +74,7 @@ int bnet_coll_agree_on_chunk(struct bnet_coll *coll, int64_t round_trip_ns)
 
 	if (rc != 0)
 		return rc;
-	rc = bnet_coll_net_allreduce(coll, &everyone, longest, longest, 1, BNET_INT64, BNET_MAX, BNET_ALGO_DIRECT);
+	rc = bnet_coll_net_allreduce(coll, &all_ranks, longest, longest, 1, BNET_INT64, BNET_MAX, BNET_ALGO_DIRECT);
 	rc = bnet_coll_end(coll, rc);
 	if (rc == 0)
 		coll->chunk = chunk_for(us);

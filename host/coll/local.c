@@ -13,7 +13,7 @@
 #include "coll/round.h"
 #include "coll/size.h"
 
-/* Up to here every rank reduces all of the message for itself: that is more work than a share each, but one wait less.
+/* Up to here every rank reduces all of the message for itself: that is more work than a shard each, but one wait less.
  */
 #define WHOLE_MAX ((size_t)16 * 1024)
 
@@ -30,8 +30,8 @@ static size_t left(size_t total, size_t at, size_t most)
 /* A piece of every block. */
 struct part {
 	size_t at;
-	size_t bytes; /* less where the block ends before */
-	size_t share; /* in a bank, from one member's piece to the next one's */
+	size_t bytes;  /* less where the block ends before */
+	size_t stride; /* in a bank, from one member's piece to the next one's */
 };
 
 struct operation {
@@ -89,7 +89,7 @@ static int run_round(const struct operation *operation, const struct part *part)
 static int run(const struct operation *operation, size_t bytes, size_t most)
 {
 	for (size_t at = 0; at < bytes; at += most) {
-		const struct part part = {.at = at, .bytes = bnet_coll_min(most, bytes - at), .share = most};
+		const struct part part = {.at = at, .bytes = bnet_coll_min(most, bytes - at), .stride = most};
 		int rc = run_round(operation, &part);
 
 		if (rc != 0)
@@ -104,7 +104,7 @@ static size_t bank_of(const struct bnet_coll *coll)
 }
 
 /* The room in a bank for each member, in whole cache lines and therefore in whole elements. */
-static size_t share_of(const struct bnet_coll *coll)
+static size_t slot_size(const struct bnet_coll *coll)
 {
 	return bank_of(coll) / (size_t)coll->host.count / BNET_COLL_LINE * BNET_COLL_LINE;
 }
@@ -133,7 +133,7 @@ static void put_blocks(const struct operation *operation, const struct part *par
 	for (int step = 1; step < host->count; step++) {
 		const int member = bnet_coll_host_member(host, step);
 
-		bnet_coll_copy_bytes(bank + (size_t)member * part->share,
+		bnet_coll_copy_bytes(bank + (size_t)member * part->stride,
 				     bnet_coll_block_at(operation->from, member) + part->at,
 				     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
 	}
@@ -158,7 +158,7 @@ static void take_block(const struct operation *operation, const struct part *par
 static void take_piece(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
 	(void)member;
-	take_buffer(operation, part, member, bank + (size_t)operation->coll->host.index * part->share);
+	take_buffer(operation, part, member, bank + (size_t)operation->coll->host.index * part->stride);
 }
 
 /* recv = own + others. own may be the same memory: it is read first. */
@@ -186,7 +186,7 @@ static void reduce_piece(const struct operation *operation, const struct part *p
 
 	reduce(operation, bnet_coll_block_at(operation->from, index), part->at,
 	       left(bnet_coll_block_bytes(operation->from, index), part->at, part->bytes), member,
-	       bank + (size_t)index * part->share);
+	       bank + (size_t)index * part->stride);
 }
 
 /* ---- reductions ---- */
@@ -203,7 +203,7 @@ int bnet_coll_local_reduce_scatter(struct bnet_coll *coll, const struct bnet_col
 					    .dtype = dtype,
 					    .op = op};
 
-	return run(&operation, from->bytes, share_of(coll));
+	return run(&operation, from->bytes, slot_size(coll));
 }
 
 int bnet_coll_local_reduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op,
@@ -252,12 +252,12 @@ static int allreduce_whole(struct bnet_coll *coll, const char *send, char *recv,
 	return 0;
 }
 
-/* Each member reduces its share, in one round, and gives the others the result in the next. */
+/* Each member reduces its shard, in one round, and gives the others the result in the next. */
 static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
 {
-	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), BNET_COLL_LINE);
-	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
-	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
+	const size_t shard = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), BNET_COLL_LINE);
+	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = shard, .total = bytes};
+	const struct bnet_coll_blocks to = {.base = recv, .bytes = shard, .total = bytes};
 	const struct operation scatter = {.coll = coll,
 					  .put = put_blocks,
 					  .take = reduce_piece,
@@ -271,7 +271,7 @@ static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv
 					 .take = take_block,
 					 .source = EVERYONE,
 					 .to = &to};
-	const struct part part = {.at = 0, .bytes = share, .share = share};
+	const struct part part = {.at = 0, .bytes = shard, .stride = shard};
 	int rc = run_round(&scatter, &part);
 
 	return rc != 0 ? rc : run_round(&gather, &part);
@@ -279,7 +279,7 @@ static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv
 
 int bnet_coll_local_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
 {
-	const size_t most = share_of(coll) * (size_t)coll->host.count;
+	const size_t most = slot_size(coll) * (size_t)coll->host.count;
 
 	if (bytes <= WHOLE_MAX)
 		return allreduce_whole(coll, send, recv, bytes, dtype, op);
@@ -381,7 +381,7 @@ int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_block
 		bnet_coll_copy_bytes(recv, bnet_coll_block_at(from, root), bytes);
 	if (direct)
 		return scatter_directly(coll, from, recv, bytes, root);
-	return run(&operation, bytes, share_of(coll));
+	return run(&operation, bytes, slot_size(coll));
 }
 
 static void take_nothing(const struct operation *operation, const struct part *part, int member, const char *bank)

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/reduce.h"
 #include "coll/size.h"
 
@@ -184,7 +184,7 @@ int bnet_coll_net_reduce(struct bnet_coll *coll, const char *send, char *recv, s
 struct everyone {
 	const struct bnet_coll *coll;
 	const struct bnet_coll_blocks *blocks;
-	struct bnet_coll_flat flats[PEERS_AT_ONCE];
+	struct bnet_coll_transfer transfers[PEERS_AT_ONCE];
 	bool sends;
 	int step; /* to the next peer around the ring */
 };
@@ -192,7 +192,7 @@ struct everyone {
 static bool next_peer(void *op, int place)
 {
 	struct everyone *all = op;
-	struct bnet_coll_flat *flat = &all->flats[place];
+	struct bnet_coll_transfer *transfer = &all->transfers[place];
 	int peer;
 	char *at;
 
@@ -201,9 +201,9 @@ static bool next_peer(void *op, int place)
 	peer = bnet_coll_ring_rank(all->coll, all->step++);
 	at = bnet_coll_block_at(all->blocks, peer);
 	if (all->sends)
-		bnet_coll_flat_init(all->coll, flat, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
+		bnet_coll_transfer_init(all->coll, transfer, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
 	else
-		bnet_coll_flat_init(all->coll, flat, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
+		bnet_coll_transfer_init(all->coll, transfer, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
 	return true;
 }
 
@@ -213,7 +213,7 @@ static int with_everyone(struct bnet_coll *coll, const struct bnet_coll_blocks *
 	struct bnet_coll_pipe *pipes[PEERS_AT_ONCE];
 
 	for (int i = 0; i < PEERS_AT_ONCE; i++)
-		pipes[i] = &all.flats[i].pipe;
+		pipes[i] = &all.transfers[i].pipe;
 	return bnet_coll_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
 }
 

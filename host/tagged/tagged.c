@@ -18,12 +18,12 @@
 /* ---- create ---- */
 
 /* Ranks of this host read each other's memory; they share none. */
-static void meet_neighbours(struct bnet_tagged *tagged)
+static void find_local_peers(struct bnet_tagged *tagged)
 {
 	struct bnet_coll_host *host = &tagged->coll->host;
 
 	for (int member = 0; member < host->count; member++)
-		tagged->peers[host->ranks[member]].near = host->in_sight[member];
+		tagged->peers[host->ranks[member]].local = host->same_pid_namespace[member];
 	bnet_coll_host_agreed(host, false);
 }
 
@@ -62,7 +62,7 @@ int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 		bnet_list_init(&tagged->peers[rank].out);
 	}
 	tagged->secret = bnet_random();
-	meet_neighbours(tagged);
+	find_local_peers(tagged);
 	*out = tagged;
 	return 0;
 }

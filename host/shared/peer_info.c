@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * See card.h.
+ * See peer_info.h.
  */
-#include "shared/card.h"
+#include "shared/peer_info.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -31,34 +31,34 @@ static bool read_boot(char boot[40])
 	return n == 36;
 }
 
-bool bnet_shared_card_fill(struct bnet_shared_card *card)
+bool bnet_peer_info_fill(struct bnet_peer_info *info)
 {
 	const char *host_id = getenv("NCCL_HOSTID");
-	struct stat net, processes;
+	struct stat net, pid;
 
-	*card = (struct bnet_shared_card){.layout = 0};
-	if (!read_boot(card->boot) || stat("/proc/self/ns/net", &net) != 0)
+	*info = (struct bnet_peer_info){.layout = 0};
+	if (!read_boot(info->boot) || stat("/proc/self/ns/net", &net) != 0)
 		return false;
-	card->net_device = (uint64_t)net.st_dev;
-	card->net_inode = (uint64_t)net.st_ino;
-	card->host_id = bnet_fnv1a_64(BNET_FNV1A_64, host_id, host_id != NULL ? strlen(host_id) : 0);
-	if (stat("/proc/self/ns/pid", &processes) == 0)
-		card->processes = (uint64_t)processes.st_ino;
-	card->user = (uint32_t)geteuid();
-	card->secret[0] = bnet_random();
-	card->secret[1] = bnet_random();
-	card->layout = LAYOUT;
+	info->net_device = (uint64_t)net.st_dev;
+	info->net_inode = (uint64_t)net.st_ino;
+	info->host_id = bnet_fnv1a_64(BNET_FNV1A_64, host_id, host_id != NULL ? strlen(host_id) : 0);
+	if (stat("/proc/self/ns/pid", &pid) == 0)
+		info->pid_namespace = (uint64_t)pid.st_ino;
+	info->user = (uint32_t)geteuid();
+	info->secret[0] = bnet_random();
+	info->secret[1] = bnet_random();
+	info->layout = LAYOUT;
 	return true;
 }
 
-bool bnet_shared_card_same_host(const struct bnet_shared_card *a, const struct bnet_shared_card *b)
+bool bnet_peer_info_same_host(const struct bnet_peer_info *a, const struct bnet_peer_info *b)
 {
 	return a->layout == LAYOUT && b->layout == LAYOUT && a->net_device == b->net_device &&
 	       a->net_inode == b->net_inode && a->host_id == b->host_id && a->user == b->user &&
 	       memcmp(a->boot, b->boot, sizeof(a->boot)) == 0;
 }
 
-bool bnet_shared_card_same_processes(const struct bnet_shared_card *a, const struct bnet_shared_card *b)
+bool bnet_peer_info_same_pid_namespace(const struct bnet_peer_info *a, const struct bnet_peer_info *b)
 {
-	return a->processes != 0 && a->processes == b->processes;
+	return a->pid_namespace != 0 && a->pid_namespace == b->pid_namespace;
 }
