@@ -87,9 +87,8 @@ static void keep_best_address(struct bnet_interface *row, const struct sockaddr 
 	if (rank >= row->rank)
 		return;
 	row->rank = rank;
-	row->addr_len = addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	memset(&row->addr, 0, sizeof(row->addr));
-	memcpy(&row->addr, addr, row->addr_len);
+	memcpy(&row->addr, addr, addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(*in6));
 	if (rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
 		in6->sin6_scope_id = (uint32_t)row->ifindex;
 }
@@ -191,10 +190,8 @@ static void fill_nic(struct bnet_nic *nic, const struct bnet_interface *row, int
 	memcpy(nic->name, row->name, sizeof(nic->name));
 	format_address(row, nic->address, sizeof(nic->address));
 	nic->addr = row->addr;
-	nic->addr_len = row->addr_len;
 	nic->ifindex = row->ifindex;
 	nic->mtu = mtu_of(fd, row->name);
-	nic->loopback = row->flags & IFF_LOOPBACK;
 	nic->numa_node = -1;
 	if (in_sysfs) {
 		bnet_sysfs_pci_path(BNET_SYSFS_NET, row->name, nic->pci_path, sizeof(nic->pci_path));

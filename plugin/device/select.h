@@ -44,7 +44,6 @@ struct bnet_interface {
 	bool other_family; /* has only addresses of an unwanted family */
 	enum bnet_address_rank rank;
 	struct sockaddr_storage addr;
-	socklen_t addr_len;
 };
 
 /* NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. */
