@@ -152,7 +152,7 @@ int bnet_coll_sendrecv(bnet_coll_t *coll, const void *send, size_t send_count, i
 int bnet_coll_barrier(bnet_coll_t *coll);
 
 /* Compressed reductions of float32, BNET_SUM or BNET_AVG: what crosses the network is encoded (see the codecs below).
- * Each rank owns a share of the elements. All ranks encode their inputs, each share for its owner, which decodes and
+ * Each rank owns a shard of the elements. All ranks encode their inputs, each shard for its owner, which decodes and
  * adds them in the order of the ranks. In an allreduce the owner encodes the result once more, and every rank decodes
  * these bytes: all get the same bits. The error of an average is at most half a step of the inputs, in the mean of the
  * ranks, and in an allreduce half a step of the result besides; that of a sum, half a step of each input, and the same.
@@ -160,7 +160,7 @@ int bnet_coll_barrier(bnet_coll_t *coll);
  *
  * residual: NULL, or as many elements as this rank gives (reduce_scatter_q: a block for each rank, in rank order), zeros
  * before the first call, and kept by this rank from call to call. It is added to the input; afterwards it holds what
- * the codes have lost: of this rank's input, and in its own share of an allreduce also of the result. Over any number of
+ * the codes have lost: of this rank's input, and in its own shard of an allreduce also of the result. Over any number of
  * calls, the results and the residuals that are left, reduced as the inputs are, are together what exact reductions
  * would have given. A block that is not finite keeps its residual.
  *
@@ -291,8 +291,8 @@ void bnet_tagged_destroy(bnet_tagged_t *tagged);
 
 typedef struct bnet_messages bnet_messages_t;
 
-/* Tagged messages that callers which wait, or else a thread of the library, move. Takes over an object without operations. Any thread may
- * call the following. */
+/* Tagged messages that callers which wait, or else a thread of the library, move. Takes over an object without
+ * operations. Any thread may call the following. */
 int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged);
 /* As bnet_tagged_send and bnet_tagged_recv, without a deadline. */
 int bnet_messages_send(bnet_messages_t *messages, const void *buf, size_t bytes, int peer, int64_t tag,

@@ -6,10 +6,10 @@
 #include "device/stream.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "common/thread.h"
 #include "device/error.h"
 
 struct operation {
@@ -169,23 +169,14 @@ static void *work(void *arg)
 /* Starts the stream's thread; the caller holds the lock. */
 static int start(struct emu_stream *stream)
 {
-	sigset_t all, old;
-	pthread_attr_t attributes;
 	pthread_t thread;
-	int error;
 
 	if (stream->threaded)
 		return 0;
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the job's business */
-	error = pthread_create(&thread, &attributes, work, stream);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attributes);
-	if (error != 0)
+	if (bnet_thread_start(&thread, work, stream) < 0)
 		return EMU_CUDA_MEMORY;
 	pthread_setname_np(thread, "emu-stream");
+	pthread_detach(thread);
 	stream->threaded = true;
 	stream->references++;
 	return 0;

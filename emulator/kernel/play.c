@@ -9,7 +9,7 @@
 
 #include "kernel/kernel.h"
 
-enum { MOST_CHANNELS = 64 };
+enum { MAX_CHANNELS = 64 };
 
 void emu_play_fail(struct emu_play *play, const char *problem)
 {
@@ -52,13 +52,13 @@ static void play_lane(void *arg)
 int emu_kernel_play(const struct emu_launch *launch, const char **what)
 {
 	struct emu_play play = {.launch = launch, .fibers = emu_fibers_of_thread()};
-	struct emu_lane lanes[MOST_CHANNELS];
+	struct emu_lane lanes[MAX_CHANNELS];
 
 	if (play.fibers == NULL) {
 		*what = "no memory for fibers";
 		return -1;
 	}
-	for (int i = 0; i < launch->channels && i < MOST_CHANNELS; i++) {
+	for (int i = 0; i < launch->channels && i < MAX_CHANNELS; i++) {
 		lanes[i].play = &play;
 		lanes[i].index = i;
 		if (!emu_fiber_start(play.fibers, NULL, play_lane, &lanes[i])) {

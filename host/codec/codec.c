@@ -12,15 +12,15 @@
 
 #include "codec/clones.h"
 
-#define LEAST_BLOCK 32
-#define MOST_BLOCK 4096
+#define MIN_BLOCK 32
+#define MAX_BLOCK 4096
 
 /* ---- sizes ---- */
 
 bool bnet_codec_is_valid(int codec, size_t block)
 {
-	return (codec == BNET_CODEC_U8 || codec == BNET_CODEC_U4) && block >= LEAST_BLOCK && block <= MOST_BLOCK &&
-	       block % LEAST_BLOCK == 0;
+	return (codec == BNET_CODEC_U8 || codec == BNET_CODEC_U4) && block >= MIN_BLOCK && block <= MAX_BLOCK &&
+	       block % MIN_BLOCK == 0;
 }
 
 static size_t blocks_of(size_t block, size_t count)
@@ -180,7 +180,7 @@ static struct bnet_codec_head encode_block(int codec, const float *x, size_t cou
 {
 	const float half = half_of(codec);
 	const struct bnet_codec_head head = head_of(x, count, half);
-	uint8_t wide[MOST_BLOCK];
+	uint8_t wide[MAX_BLOCK];
 
 	memcpy(head_at, &head, sizeof(head));
 	if (isnan(head.step)) {
@@ -194,7 +194,7 @@ static struct bnet_codec_head encode_block(int codec, const float *x, size_t cou
 }
 
 /* The codes of a block, one in each byte: where they are, or in `wide`. */
-static const uint8_t *codes_at(int codec, const uint8_t *codes, size_t count, uint8_t wide[MOST_BLOCK])
+static const uint8_t *codes_at(int codec, const uint8_t *codes, size_t count, uint8_t wide[MAX_BLOCK])
 {
 	if (codec == BNET_CODEC_U8)
 		return codes;
@@ -231,8 +231,8 @@ void bnet_codec_encode_keeping(int codec, size_t block, const float *x, float *r
 {
 	char *head_at = encoded;
 	uint8_t *codes = codes_after_heads(encoded, block, count);
-	uint8_t wide[MOST_BLOCK];
-	float sum[MOST_BLOCK];
+	uint8_t wide[MAX_BLOCK];
+	float sum[MAX_BLOCK];
 
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
 		const size_t here = rest(count, at, block);
@@ -254,7 +254,7 @@ void bnet_codec_add_loss(int codec, size_t block, const void *encoded, const flo
 {
 	const char *head_at = encoded;
 	const uint8_t *codes = codes_after_heads(encoded, block, count);
-	uint8_t wide[MOST_BLOCK];
+	uint8_t wide[MAX_BLOCK];
 
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
 		const size_t here = rest(count, at, block);
@@ -273,7 +273,7 @@ static int decode(int codec, size_t block, const void *encoded, size_t bytes, fl
 	const float half = half_of(codec);
 	const char *head_at = encoded;
 	const uint8_t *codes;
-	uint8_t wide[MOST_BLOCK];
+	uint8_t wide[MAX_BLOCK];
 
 	if (!bnet_codec_is_valid(codec, block))
 		return -EINVAL;

@@ -13,7 +13,7 @@
 
 #include "codec/clones.h"
 
-#define MOST_BLOCK 4096
+#define MAX_BLOCK 4096
 /* Elements of a word of signs. */
 #define WORD ((size_t)32)
 /* Partial sums: their number, and so the order of the additions, is the same on every machine. */
@@ -114,8 +114,8 @@ static size_t rest(size_t count, size_t at, size_t block)
 
 int bnet_signs_encode(size_t block, const float *x, float *residual, size_t count, uint8_t *signs, float *magnitudes)
 {
-	float sum[MOST_BLOCK];
-	uint8_t negative[MOST_BLOCK];
+	float sum[MAX_BLOCK];
+	uint8_t negative[MAX_BLOCK];
 
 	if (!bnet_codec_is_valid(BNET_CODEC_U8, block))
 		return -EINVAL;
@@ -139,7 +139,7 @@ int bnet_signs_encode(size_t block, const float *x, float *residual, size_t coun
 
 static int decode(size_t block, const uint8_t *signs, const float *magnitudes, float *x, size_t count, bool adds)
 {
-	float values[MOST_BLOCK];
+	float values[MAX_BLOCK];
 
 	if (!bnet_codec_is_valid(BNET_CODEC_U8, block))
 		return -EINVAL;

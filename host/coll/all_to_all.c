@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/size.h"
 
 /* Peers that all-to-all exchanges with at the same time: up to three slow ones do not hold up the others. */
@@ -20,7 +20,7 @@ struct all_to_all {
 	const struct bnet_coll *coll;
 	const struct bnet_coll_blocks *send;
 	const struct bnet_coll_blocks *recv;
-	struct bnet_coll_flat flats[PEERS];
+	struct bnet_coll_transfer transfers[PEERS];
 	char *stage; /* NULL, or a stage for each of them, of so many bytes */
 	size_t stage_bytes;
 	int round; /* the next one */
@@ -37,22 +37,18 @@ static bool next_round(void *op, int place)
 		peer = (all->round++ - rank + nranks) % nranks;
 	if (peer == rank)
 		return false;
-	bnet_coll_flat_init(all->coll, &all->flats[place], bnet_coll_block_at(all->send, peer),
-			    bnet_coll_block_bytes(all->send, peer), peer, bnet_coll_block_at(all->recv, peer),
-			    bnet_coll_block_bytes(all->recv, peer), peer,
-			    all->stage != NULL ? all->stage + (size_t)place * all->stage_bytes : NULL);
+	bnet_coll_transfer_init(all->coll, &all->transfers[place], bnet_coll_block_at(all->send, peer),
+				bnet_coll_block_bytes(all->send, peer), peer, bnet_coll_block_at(all->recv, peer),
+				bnet_coll_block_bytes(all->recv, peer), peer,
+				all->stage != NULL ? all->stage + (size_t)place * all->stage_bytes : NULL);
 	return true;
 }
 
 static void copy_own_block(const struct bnet_coll *coll, const struct bnet_coll_blocks *send,
 			   const struct bnet_coll_blocks *recv)
 {
-	const size_t bytes = bnet_coll_block_bytes(send, coll->rank);
-	const char *from = bnet_coll_block_at(send, coll->rank);
-	char *to = bnet_coll_block_at(recv, coll->rank);
-
-	if (bytes > 0 && to != from)
-		memcpy(to, from, bytes);
+	bnet_coll_copy_bytes(bnet_coll_block_at(recv, coll->rank), bnet_coll_block_at(send, coll->rank),
+			     bnet_coll_block_bytes(send, coll->rank));
 }
 
 static bool in_place(const struct bnet_coll *coll, const struct bnet_coll_blocks *send,
@@ -88,7 +84,7 @@ int bnet_coll_net_all_to_all(struct bnet_coll *coll, const struct bnet_coll_bloc
 			return -ENOMEM;
 	}
 	for (int i = 0; i < PEERS; i++)
-		pipes[i] = &all.flats[i].pipe;
+		pipes[i] = &all.transfers[i].pipe;
 	return bnet_coll_pipes_run_on(coll, pipes, PEERS, next_round, &all);
 }
 

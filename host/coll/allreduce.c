@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/reduce.h"
 #include "coll/ring.h"
 #include "coll/size.h"
@@ -36,7 +36,7 @@
 #define SEGMENT ((size_t)1024 * 1024)
 
 struct operands {
-	const struct bnet_coll_circle *circle;
+	const struct bnet_coll_subgroup *subgroup;
 	size_t count;
 	size_t bytes;
 	int dtype;
@@ -52,35 +52,36 @@ static void reduce(void *dst, const void *a, const void *b, const struct operand
 
 static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
-	const struct bnet_coll_circle *circle = operands->circle;
-	struct bnet_coll_flat flats[ALL_TO_ALL_RANKS - 1];
+	const struct bnet_coll_subgroup *subgroup = operands->subgroup;
+	struct bnet_coll_transfer transfers[ALL_TO_ALL_RANKS - 1];
 	struct bnet_coll_pipe *pipes[ALL_TO_ALL_RANKS - 1];
 	const char *inputs[ALL_TO_ALL_RANKS];
-	char *scratch = bnet_coll_scratch(coll, (size_t)circle->count * operands->bytes);
+	char *scratch = bnet_coll_scratch(coll, (size_t)subgroup->count * operands->bytes);
 	int npipes = 0, rc;
 	char *sum;
 
 	if (scratch == NULL)
 		return -ENOMEM;
-	for (int place = 0; place < circle->count; place++) {
-		const int peer = bnet_coll_circle_rank(circle, place);
+	for (int place = 0; place < subgroup->count; place++) {
+		const int peer = bnet_coll_subgroup_rank(subgroup, place);
 		char *slot = scratch + (size_t)place * operands->bytes;
 
-		inputs[place] = place == circle->at ? send : slot;
-		if (place == circle->at)
+		inputs[place] = place == subgroup->index ? send : slot;
+		if (place == subgroup->index)
 			continue;
-		bnet_coll_flat_init(coll, &flats[npipes], send, operands->bytes, peer, slot, operands->bytes, peer,
-				    NULL);
-		pipes[npipes] = &flats[npipes].pipe;
+		bnet_coll_transfer_init(coll, &transfers[npipes], send, operands->bytes, peer, slot, operands->bytes,
+					peer, NULL);
+		pipes[npipes] = &transfers[npipes].pipe;
 		npipes++;
 	}
 	rc = bnet_coll_pipes_run(coll, pipes, npipes);
 	if (rc != 0)
 		return rc;
 	/* Only the last step writes to recv, which may be this rank's input. */
-	sum = scratch + (size_t)circle->at * operands->bytes;
-	for (int place = 1; place < circle->count; place++)
-		reduce(place == circle->count - 1 ? recv : sum, place == 1 ? inputs[0] : sum, inputs[place], operands);
+	sum = scratch + (size_t)subgroup->index * operands->bytes;
+	for (int place = 1; place < subgroup->count; place++)
+		reduce(place == subgroup->count - 1 ? recv : sum, place == 1 ? inputs[0] : sum, inputs[place],
+		       operands);
 	return 0;
 }
 
@@ -89,15 +90,15 @@ static int all_to_all(struct bnet_coll *coll, const char *send, char *recv, cons
 
 static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, const struct operands *operands)
 {
-	const struct bnet_coll_circle *circle = operands->circle;
+	const struct bnet_coll_subgroup *subgroup = operands->subgroup;
 
 	for (int distance = 1; distance < power; distance *= 2) {
-		const int place = circle->at ^ distance, peer = bnet_coll_circle_rank(circle, place);
+		const int place = subgroup->index ^ distance, peer = bnet_coll_subgroup_rank(subgroup, place);
 		int rc = bnet_coll_exchange(coll, sum, operands->bytes, peer, other, operands->bytes, peer);
 
 		if (rc != 0)
 			return rc;
-		if (circle->at < place)
+		if (subgroup->index < place)
 			reduce(sum, sum, other, operands);
 		else
 			reduce(sum, other, sum, operands);
@@ -107,25 +108,25 @@ static int double_up(struct bnet_coll *coll, char *sum, char *other, int power, 
 
 static int recursive_doubling(struct bnet_coll *coll, const char *send, char *recv, const struct operands *operands)
 {
-	const struct bnet_coll_circle *circle = operands->circle;
+	const struct bnet_coll_subgroup *subgroup = operands->subgroup;
 	const size_t bytes = operands->bytes;
 	char *other = bnet_coll_scratch(coll, bytes);
 	int power = 1, peer, rc = 0;
 
 	if (other == NULL)
 		return -ENOMEM;
-	while (2 * power <= circle->count)
+	while (2 * power <= subgroup->count)
 		power *= 2;
-	if (circle->at >= power) {
-		peer = bnet_coll_circle_rank(circle, circle->at - power);
+	if (subgroup->index >= power) {
+		peer = bnet_coll_subgroup_rank(subgroup, subgroup->index - power);
 		rc = bnet_coll_exchange(coll, send, bytes, peer, NULL, 0, -1);
 		return rc != 0 ? rc : bnet_coll_exchange(coll, NULL, 0, -1, recv, bytes, peer);
 	}
 	if (recv != send)
 		memcpy(recv, send, bytes);
-	if (circle->at + power >= circle->count)
+	if (subgroup->index + power >= subgroup->count)
 		return double_up(coll, recv, other, power, operands);
-	peer = bnet_coll_circle_rank(circle, circle->at + power);
+	peer = bnet_coll_subgroup_rank(subgroup, subgroup->index + power);
 	rc = bnet_coll_exchange(coll, NULL, 0, -1, other, bytes, peer);
 	if (rc != 0)
 		return rc;
@@ -134,22 +135,22 @@ static int recursive_doubling(struct bnet_coll *coll, const char *send, char *re
 	return rc != 0 ? rc : bnet_coll_exchange(coll, recv, bytes, peer, NULL, 0, -1);
 }
 
-static int direct(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send, char *recv,
+static int direct(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send, char *recv,
 		  size_t count, int dtype, int op)
 {
 	const size_t element = bnet_coll_dtype_size(dtype);
 
 	for (size_t at = 0; at < count; at += SEGMENT / element) {
 		const size_t n = bnet_coll_min(SEGMENT / element, count - at);
-		const struct operands operands = {.circle = circle,
+		const struct operands operands = {.subgroup = subgroup,
 						  .count = n,
 						  .bytes = n * element,
 						  .dtype = dtype,
 						  .op = op};
 		const char *from = send + at * element;
 		char *to = recv + at * element;
-		int rc = circle->count <= ALL_TO_ALL_RANKS ? all_to_all(coll, from, to, &operands)
-							   : recursive_doubling(coll, from, to, &operands);
+		int rc = subgroup->count <= ALL_TO_ALL_RANKS ? all_to_all(coll, from, to, &operands)
+							     : recursive_doubling(coll, from, to, &operands);
 
 		if (rc != 0)
 			return rc;
@@ -165,12 +166,12 @@ bool bnet_coll_is_small(size_t bytes, int nranks)
 	return bytes <= (nranks <= ALL_TO_ALL_RANKS ? DIRECT_MAX_ALL_TO_ALL : DIRECT_MAX_DOUBLING);
 }
 
-int bnet_coll_net_allreduce(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send, char *recv,
-			    size_t count, int dtype, int op, int algo)
+int bnet_coll_net_allreduce(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
+			    char *recv, size_t count, int dtype, int op, int algo)
 {
-	const bool small = bnet_coll_is_small(count * bnet_coll_dtype_size(dtype), circle->count);
+	const bool small = bnet_coll_is_small(count * bnet_coll_dtype_size(dtype), subgroup->count);
 
 	if (algo == BNET_ALGO_DIRECT || (algo == BNET_ALGO_AUTO && small))
-		return direct(coll, circle, send, recv, count, dtype, op);
-	return bnet_coll_ring_allreduce(coll, circle, send, recv, count, dtype, op);
+		return direct(coll, subgroup, send, recv, count, dtype, op);
+	return bnet_coll_ring_allreduce(coll, subgroup, send, recv, count, dtype, op);
 }

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct bnet_coll_blocks {
 	char *base;           /* the first block, or NULL with… */
@@ -40,6 +41,13 @@ static inline char *bnet_coll_block_at(const struct bnet_coll_blocks *blocks, in
 		at += blocks->counts[before] * blocks->unit;
 	/* An empty buffer may have no address, which C does not let one add to. */
 	return (char *)((uintptr_t)blocks->base + at);
+}
+
+/* Nothing, or from the same place: then nothing is done. Otherwise the two do not overlap. */
+static inline void bnet_coll_copy_bytes(char *to, const char *from, size_t bytes)
+{
+	if (bytes > 0 && to != from)
+		memcpy(to, from, bytes);
 }
 
 #endif

@@ -4,7 +4,7 @@
  */
 #include "coll/broadcast.h"
 
-#include "coll/flat.h"
+#include "coll/transfer.h"
 
 #define MAX_CHILDREN 31
 
@@ -15,7 +15,7 @@
 static int tree(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 {
 	const int place = (coll->rank - root + coll->nranks) % coll->nranks;
-	struct bnet_coll_flat flats[MAX_CHILDREN];
+	struct bnet_coll_transfer transfers[MAX_CHILDREN];
 	struct bnet_coll_pipe *pipes[MAX_CHILDREN];
 	int bit = 1, npipes = 0, rc = 0;
 
@@ -28,9 +28,9 @@ static int tree(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 	for (bit /= 2; bit > 0; bit /= 2) { /* the largest subtree first */
 		if (place + bit >= coll->nranks)
 			continue;
-		bnet_coll_flat_init(coll, &flats[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL, 0, -1,
-				    NULL);
-		pipes[npipes] = &flats[npipes].pipe;
+		bnet_coll_transfer_init(coll, &transfers[npipes], buf, bytes, (place + bit + root) % coll->nranks, NULL,
+					0, -1, NULL);
+		pipes[npipes] = &transfers[npipes].pipe;
 		npipes++;
 	}
 	return bnet_coll_pipes_run(coll, pipes, npipes);
@@ -48,11 +48,11 @@ static int chain(struct bnet_coll *coll, char *buf, size_t bytes, int root)
 	const int place = (coll->rank - root + coll->nranks) % coll->nranks;
 	const int to = place == coll->nranks - 1 ? -1 : bnet_coll_ring_rank(coll, 1);
 	const int from = place == 0 ? -1 : bnet_coll_ring_rank(coll, -1);
-	struct bnet_coll_flat flat;
+	struct bnet_coll_transfer transfer;
 
-	bnet_coll_flat_init(coll, &flat, buf, bytes, to, buf, bytes, from, NULL);
-	flat.pipe.send.may_post = chain_may_send;
-	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
+	bnet_coll_transfer_init(coll, &transfer, buf, bytes, to, buf, bytes, from, NULL);
+	transfer.pipe.send.may_post = chain_may_send;
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&transfer.pipe}, 1);
 }
 
 int bnet_coll_net_broadcast(struct bnet_coll *coll, char *buf, size_t bytes, int root)

@@ -101,7 +101,7 @@ int bnet_coll_check_test(struct bnet_coll *coll, int peer, bool sends, bool *pro
 }
 
 /* The peer's call for the operation in progress, unless it has come. */
-static int hear(struct bnet_coll *coll, int peer)
+static int receive_call(struct bnet_coll *coll, int peer)
 {
 	const int64_t until = bnet_coll_now() + TELL_NS;
 	struct bnet_coll_wait wait = {.nap_after = 1};
@@ -125,7 +125,7 @@ int bnet_coll_check_lost(struct bnet_coll *coll, int peer, int rc)
 	if (!coll->checks || !bnet_coll_is_collective(coll->call.kind) || (rc != -EREMOTEIO && rc != -EIO))
 		return rc;
 	memcpy(reason, coll->error, sizeof(reason));
-	if (hear(coll, peer) == -EPROTO)
+	if (receive_call(coll, peer) == -EPROTO)
 		return -EPROTO;
 	memcpy(coll->error, reason, sizeof(reason));
 	return rc;

@@ -141,13 +141,13 @@ void bnet_coll_check_calls(bnet_coll_t *coll)
 }
 
 /* It takes the place of the handle for a connection with oneself. */
-static void write_card(struct bnet_coll *coll, char *row)
+static void write_info(struct bnet_coll *coll, char *row)
 {
-	struct bnet_shared_card card;
+	struct bnet_peer_info info;
 
-	_Static_assert(sizeof(card) <= NCCL_NET_HANDLE_MAXSIZE, "a card takes a handle's place");
-	bnet_coll_host_open(&coll->host, &card);
-	memcpy(row + (size_t)coll->rank * NCCL_NET_HANDLE_MAXSIZE, &card, sizeof(card));
+	_Static_assert(sizeof(info) <= NCCL_NET_HANDLE_MAXSIZE, "a peer info takes a handle's place");
+	bnet_coll_host_open(&coll->host, &info);
+	memcpy(row + (size_t)coll->rank * NCCL_NET_HANDLE_MAXSIZE, &info, sizeof(info));
 }
 
 int bnet_coll_listen(bnet_coll_t *coll, void *row)
@@ -160,7 +160,7 @@ int bnet_coll_listen(bnet_coll_t *coll, void *row)
 	coll->warnings = bnet_coll_warnings();
 	memset(row, 0, bnet_coll_handle_size(coll));
 	if (coll->host.wanted)
-		write_card(coll, row);
+		write_info(coll, row);
 	for (int rank = 0; rank < coll->nranks; rank++) {
 		char *handle = (char *)row + (size_t)rank * NCCL_NET_HANDLE_MAXSIZE;
 		struct bnet_coll_peer *peer = &coll->peers[rank];

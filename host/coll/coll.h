@@ -7,7 +7,7 @@
  *
  *   size.h            arithmetic on sizes
  *   blocks.h          a buffer of one block for each rank
- *   circle.h          the ranks among which data moves
+ *   subgroup.h        the ranks among which data moves
  *   call.{c,h}        what a rank believes the group to be doing
  *   host.{c,h}        the ranks of this host, and the memory that they share
  *   log.{c,h}         the logger that a network is given, and the warnings it has logged
@@ -20,7 +20,7 @@
  *   exchange.{c,h}    all-to-all in rounds
  *   check.{c,h}       comparison of calls before the payload
  *   pipe.{c,h}        messages in flight: the only caller of isend, irecv and test among the collectives
- *   flat.{c,h}        a pipe that moves one buffer each way
+ *   transfer.{c,h}    a pipe that moves one buffer each way
  *   ring.{c,h}        allreduce, reduce-scatter and all-gather around a ring
  *   allreduce.{c,h}   the choice of an algorithm, and allreduce in few steps
  *   distance.{c,h}    how far the ranks are from each other, and how large a chunk is for it
@@ -31,7 +31,7 @@
  *   p2p.c             send and receive: public functions
  *   quantized.{c,h}   allreduce and reduce-scatter of codes
  *   hierarchy.{c,h}   allreduce, reduce-scatter and all-gather through shared memory and between hosts
- *   operation.c       every other public operation: checks, and the course that it takes
+ *   operation.c       every other public operation: checks, and the way that it goes
  *
  * Tagged messages (tagged/) use the group and its connections, but no pipes.
  */
@@ -44,7 +44,7 @@
 
 #include "bagua_net_host.h"
 #include "coll/call.h"
-#include "coll/circle.h"
+#include "coll/subgroup.h"
 #include "coll/host.h"
 #include "common/client.h"
 
@@ -101,7 +101,7 @@ struct bnet_coll {
 	int failed;               /* 0, or the result of the operation that broke the group */
 	int64_t timeout_ns;       /* 0: none */
 	int64_t usual_wait_ns;    /* for a peer's message: usual_ns of struct bnet_coll_wait */
-	int64_t crowded_until;    /* other threads compute on this one's processor: see wait.c */
+	int64_t contended_until;  /* other threads compute on this one's processor: see wait.c */
 	const char *operation;
 	struct bnet_coll_call call; /* the last one that began */
 	struct bnet_coll_host host;
@@ -117,9 +117,9 @@ static inline int bnet_coll_ring_rank(const struct bnet_coll *coll, int step)
 	return (coll->rank + step + coll->nranks) % coll->nranks;
 }
 
-static inline struct bnet_coll_circle bnet_coll_everyone(const struct bnet_coll *coll)
+static inline struct bnet_coll_subgroup bnet_coll_all_ranks(const struct bnet_coll *coll)
 {
-	return (struct bnet_coll_circle){.at = coll->rank, .count = coll->nranks};
+	return (struct bnet_coll_subgroup){.index = coll->rank, .count = coll->nranks};
 }
 
 /* Between two questions to `interrupted`. */

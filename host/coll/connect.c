@@ -13,7 +13,7 @@
 #include "coll/wait.h"
 
 /* Fruitless polls before the first nap: a connection that is made at once must not wait for the end of a nap. */
-#define SPINS 128
+#define POLLS_BEFORE_NAP 128
 
 int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
 {
@@ -93,7 +93,7 @@ static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 
 static int connect_all(struct bnet_coll *coll, double timeout_s, int64_t deadline)
 {
-	struct bnet_coll_wait wait = {.nap_after = SPINS};
+	struct bnet_coll_wait wait = {.nap_after = POLLS_BEFORE_NAP};
 	int rc = 0;
 
 	for (;;) {
@@ -140,12 +140,12 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 	coll->connected = true;
 	if (!coll->host.wanted)
 		return 0;
-	if (bnet_coll_host_meet(&coll->host, rows, row + NCCL_NET_HANDLE_MAXSIZE, coll->rank, coll->nranks) != 0)
+	if (bnet_coll_host_discover(&coll->host, rows, row + NCCL_NET_HANDLE_MAXSIZE, coll->rank, coll->nranks) != 0)
 		return bnet_coll_fail(coll, -ENOMEM, "connect: out of memory");
 	return 0;
 }
 
-/* An operation takes the same course on all ranks, so all use shared memory or none does. */
+/* An operation goes the same way on all ranks, so all use shared memory or none does. */
 static int agree_on_memory(struct bnet_coll *coll)
 {
 	int32_t able = bnet_coll_host_able(&coll->host);

@@ -42,14 +42,14 @@ static bool try_member(struct bnet_coll_host *host, int member, const struct tri
 	uint64_t token = 0;
 
 	host->processes[member] = (pid_t)trial->process;
-	return host->in_sight[member] &&
+	return host->same_pid_namespace[member] &&
 	       read_piece(host->processes[member], trial->token_at, &token, sizeof(token)) == 0 &&
 	       token == trial->token;
 }
 
 /* One round: puts `bytes` bytes of `own`, and hands what each member has put to `take`. */
-static int tell(struct bnet_coll *coll, const void *own, size_t bytes,
-		bool (*take)(struct bnet_coll_host *host, int member, const void *theirs), bool *all)
+static int exchange(struct bnet_coll *coll, const void *own, size_t bytes,
+		    bool (*take)(struct bnet_coll_host *host, int member, const void *theirs), bool *all)
 {
 	char *bank;
 	int rc = bnet_coll_round_begin(coll, &bank);
@@ -97,10 +97,10 @@ int bnet_coll_direct_able(struct bnet_coll *coll, bool *able)
 	if (host->direct != BNET_COLL_DIRECT_UNTRIED)
 		return 0;
 	own.token = host->token = bnet_random();
-	rc = tell(coll, &own, sizeof(own), take_trial, &all);
+	rc = exchange(coll, &own, sizeof(own), take_trial, &all);
 	verdict = all;
 	if (rc == 0)
-		rc = tell(coll, &verdict, sizeof(verdict), take_verdict, &all);
+		rc = exchange(coll, &verdict, sizeof(verdict), take_verdict, &all);
 	if (rc != 0)
 		return rc;
 	host->direct = all ? BNET_COLL_DIRECT_ABLE : BNET_COLL_DIRECT_UNABLE;

@@ -7,7 +7,7 @@
 #include <errno.h>
 
 #include "coll/allreduce.h"
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/wait.h"
 
 /* The shortest counts: others may have waited for a thread that computes. */
@@ -16,7 +16,7 @@
  * takes as long. */
 #define LONG_US 2000
 /* Chunks of 8 MiB took longer, and the scratch of a ring is eight chunks. */
-#define MOST_CHUNK (8 * BNET_COLL_CHUNK)
+#define MAX_CHUNK (8 * BNET_COLL_CHUNK)
 
 /* A byte to the next rank, which answers when it has arrived. So this is never shorter than the path's round trip. */
 static int ping(struct bnet_coll *coll, char *token, int64_t *ns)
@@ -59,14 +59,14 @@ static size_t chunk_for(int64_t round_trip_us)
 {
 	size_t chunk = BNET_COLL_CHUNK;
 
-	for (int64_t us = LONG_US; us <= round_trip_us && chunk < MOST_CHUNK; us *= 2)
+	for (int64_t us = LONG_US; us <= round_trip_us && chunk < MAX_CHUNK; us *= 2)
 		chunk *= 2;
 	return chunk;
 }
 
 int bnet_coll_agree_on_chunk(struct bnet_coll *coll, int64_t round_trip_ns)
 {
-	const struct bnet_coll_circle everyone = bnet_coll_everyone(coll);
+	const struct bnet_coll_subgroup all_ranks = bnet_coll_all_ranks(coll);
 	int64_t us = round_trip_ns / 1000;
 	char *longest = (char *)&us;
 	const struct bnet_coll_region region = {longest, sizeof(us)};
@@ -74,7 +74,7 @@ int bnet_coll_agree_on_chunk(struct bnet_coll *coll, int64_t round_trip_ns)
 
 	if (rc != 0)
 		return rc;
-	rc = bnet_coll_net_allreduce(coll, &everyone, longest, longest, 1, BNET_INT64, BNET_MAX, BNET_ALGO_DIRECT);
+	rc = bnet_coll_net_allreduce(coll, &all_ranks, longest, longest, 1, BNET_INT64, BNET_MAX, BNET_ALGO_DIRECT);
 	rc = bnet_coll_end(coll, rc);
 	if (rc == 0)
 		coll->chunk = chunk_for(us);

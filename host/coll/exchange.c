@@ -13,9 +13,6 @@
 #include "coll/round.h"
 #include "coll/size.h"
 
-/* Pieces begin at cache lines. */
-#define LINE ((size_t)64)
-
 struct head {
 	uint64_t bytes;
 	uint64_t at; /* 0: it comes through the banks */
@@ -31,12 +28,6 @@ struct exchange {
 	bool direct;    /* this rank's large blocks can be read */
 	bool offers;    /* … and there are some */
 };
-
-static void copy(char *to, const char *from, size_t bytes)
-{
-	if (bytes > 0 && to != from)
-		memcpy(to, from, bytes);
-}
 
 static size_t piece(const struct exchange *exchange, size_t bytes, size_t at)
 {
@@ -91,9 +82,9 @@ static void put(struct exchange *exchange, size_t at, char *bank)
 		note(exchange, &heads[member]);
 		exchange->offers |= heads[member].at != 0;
 		if (heads[member].at == 0)
-			copy(bank + exchange->heads + (size_t)member * exchange->most,
-			     bnet_coll_block_at(exchange->send, member) + at,
-			     piece(exchange, (size_t)heads[member].bytes, at));
+			bnet_coll_copy_bytes(bank + exchange->heads + (size_t)member * exchange->most,
+					     bnet_coll_block_at(exchange->send, member) + at,
+					     piece(exchange, (size_t)heads[member].bytes, at));
 	}
 }
 
@@ -122,8 +113,8 @@ static int take(struct exchange *exchange, size_t at, int member)
 	for (int i = 0; i < host->count; i++)
 		note(exchange, &heads[i]);
 	if (heads[host->index].at == 0)
-		copy(to + at, bank + exchange->heads + (size_t)host->index * exchange->most,
-		     piece(exchange, bytes, at));
+		bnet_coll_copy_bytes(to + at, bank + exchange->heads + (size_t)host->index * exchange->most,
+				     piece(exchange, bytes, at));
 	else if (at == 0)
 		rc = bnet_coll_direct_read(exchange->coll, member, heads[host->index].at, to, bytes);
 	return rc;
@@ -157,10 +148,11 @@ int bnet_coll_local_all_to_all(struct bnet_coll *coll, const struct bnet_coll_bl
 	if (rc != 0)
 		return rc;
 	exchange.direct = exchange.direct && !any_overlap(&exchange);
-	exchange.heads = bnet_coll_round_up((size_t)host->count * sizeof(struct head), LINE);
-	exchange.most = (host->segment.bank_bytes - exchange.heads) / (size_t)host->count / LINE * LINE;
-	copy(bnet_coll_block_at(recv, host->index), bnet_coll_block_at(send, host->index),
-	     bnet_coll_block_bytes(send, host->index));
+	exchange.heads = bnet_coll_round_up((size_t)host->count * sizeof(struct head), BNET_COLL_LINE);
+	exchange.most =
+		(host->segment.bank_bytes - exchange.heads) / (size_t)host->count / BNET_COLL_LINE * BNET_COLL_LINE;
+	bnet_coll_copy_bytes(bnet_coll_block_at(recv, host->index), bnet_coll_block_at(send, host->index),
+			     bnet_coll_block_bytes(send, host->index));
 	do {
 		rc = run_round(&exchange, at);
 		at += exchange.most;

@@ -12,8 +12,6 @@
 #include "coll/ring.h"
 #include "coll/size.h"
 
-/* Shares begin at cache lines, and therefore at elements. */
-#define LINE ((size_t)64)
 /* Chunks of its host's sums that a reduce-scatter keeps, for one segment of the blocks. On short paths they are reduced
  * further while they are in the cache; the memory for them is bounded. */
 #define SUMS 4
@@ -24,15 +22,15 @@ static int op_within(int op)
 	return op == BNET_AVG ? BNET_SUM : op;
 }
 
-/* Each member reduces its share with the other members, then with its counterparts; then all members exchange shares. */
+/* Each member reduces its shard with the other members, then with its counterparts; then all members exchange shards. */
 int bnet_coll_hierarchical_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype,
 				     int op)
 {
-	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const struct bnet_coll_subgroup counterparts = bnet_coll_host_counterparts(&coll->host);
 	const size_t element = bnet_coll_dtype_size(dtype), bytes = count * element;
-	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), LINE);
-	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
-	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
+	const size_t shard = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), BNET_COLL_LINE);
+	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = shard, .total = bytes};
+	const struct bnet_coll_blocks to = {.base = recv, .bytes = shard, .total = bytes};
 	const size_t own = bnet_coll_block_bytes(&to, coll->host.index);
 	char *sum = bnet_coll_block_at(&to, coll->host.index);
 	int rc = bnet_coll_local_reduce_scatter(coll, &from, sum, dtype, op_within(op));
@@ -73,7 +71,7 @@ static int sum_segment(struct bnet_coll *coll, const struct bnet_coll_blocks *fr
 static int scatter_segment(struct bnet_coll *coll, const struct bnet_coll_blocks *from, size_t at, size_t bytes,
 			   char *sums, char *recv, int dtype, int op)
 {
-	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const struct bnet_coll_subgroup counterparts = bnet_coll_host_counterparts(&coll->host);
 	const struct bnet_coll_blocks reduced = {.base = sums, .bytes = bytes};
 	int rc = sum_segment(coll, from, at, &reduced, dtype, op);
 
@@ -92,7 +90,7 @@ int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct b
 					  int dtype, int op)
 {
 	const size_t hosts = (size_t)coll->host.hosts, block = from->bytes;
-	const size_t segment = segment_of(coll, block, LINE);
+	const size_t segment = segment_of(coll, block, BNET_COLL_LINE);
 	char *scratch = bnet_coll_scratch(coll, bnet_coll_ring_scratch(coll) + hosts * segment);
 
 	if (scratch == NULL)
@@ -110,7 +108,7 @@ int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct b
 /* Each rank gets its counterparts' blocks, and then all members exchange what they have, host by host. */
 int bnet_coll_hierarchical_all_gather(struct bnet_coll *coll, const char *send, const struct bnet_coll_blocks *to)
 {
-	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const struct bnet_coll_subgroup counterparts = bnet_coll_host_counterparts(&coll->host);
 	struct bnet_coll_blocks blocks = {.each = coll->host.places, .bytes = to->bytes};
 	int rc;
 
@@ -126,22 +124,22 @@ int bnet_coll_hierarchical_all_gather(struct bnet_coll *coll, const char *send, 
 
 /* ---- codes between hosts ---- */
 
-/* As the allreduce above. The residual of what a member sends is in the same place as its share. */
+/* As the allreduce above. The residual of what a member sends is in the same place as its shard. */
 int bnet_coll_hierarchical_allreduce_q(struct bnet_coll *coll, const char *send, char *recv, size_t count,
 				       const struct bnet_coll_quantization *how, char *residual)
 {
-	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const struct bnet_coll_subgroup counterparts = bnet_coll_host_counterparts(&coll->host);
 	const size_t elements = bnet_coll_round_up(bnet_coll_chunks(count, (size_t)coll->host.count), how->block);
-	const size_t share = elements * sizeof(float), bytes = count * sizeof(float);
-	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
-	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
+	const size_t shard = elements * sizeof(float), bytes = count * sizeof(float);
+	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = shard, .total = bytes};
+	const struct bnet_coll_blocks to = {.base = recv, .bytes = shard, .total = bytes};
 	const size_t own = bnet_coll_block_bytes(&to, coll->host.index);
 	char *sum = bnet_coll_block_at(&to, coll->host.index);
 	int rc = bnet_coll_local_reduce_scatter(coll, &from, sum, BNET_FLOAT32, BNET_SUM);
 
 	if (rc == 0 && own > 0) {
 		if (residual != NULL)
-			residual += (size_t)coll->host.index * share;
+			residual += (size_t)coll->host.index * shard;
 		rc = bnet_coll_quantized_allreduce(coll, &counterparts, sum, sum, own / sizeof(float), how, residual);
 	}
 	return rc != 0 ? rc : bnet_coll_local_all_gather(coll, sum, &to);
@@ -152,7 +150,7 @@ static int scatter_codes(struct bnet_coll *coll, const struct bnet_coll_blocks *
 			 const struct bnet_coll_blocks *sums, char *recv, const struct bnet_coll_quantization *how,
 			 char *residual)
 {
-	const struct bnet_coll_circle counterparts = bnet_coll_host_counterparts(&coll->host);
+	const struct bnet_coll_subgroup counterparts = bnet_coll_host_counterparts(&coll->host);
 	const struct bnet_coll_blocks residuals = {.each = coll->host.places, .bytes = sums->bytes};
 	int rc = sum_segment(coll, from, at, sums, BNET_FLOAT32, BNET_SUM);
 
@@ -168,7 +166,8 @@ int bnet_coll_hierarchical_reduce_scatter_q(struct bnet_coll *coll, const struct
 					    const struct bnet_coll_quantization *how, char *residual)
 {
 	const size_t segment = segment_of(coll, from->bytes, how->block * sizeof(float));
-	const size_t codes = bnet_coll_round_up(bnet_coll_quantized_scratch(coll, coll->host.hosts, how), LINE);
+	const size_t codes =
+		bnet_coll_round_up(bnet_coll_quantized_scratch(coll, coll->host.hosts, how), BNET_COLL_LINE);
 	char *scratch = bnet_coll_scratch(coll, codes + (size_t)coll->host.hosts * segment);
 
 	if (scratch == NULL)

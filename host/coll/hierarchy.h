@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Collectives among several hosts of equally many ranks. Ranks of one host exchange data through shared memory; between
- * hosts, each rank exchanges a share of it with its counterparts, which have the same index on theirs. So every byte
+ * hosts, each rank exchanges a shard of it with its counterparts, which have the same index on theirs. So every byte
  * crosses the network as rarely as possible, and by as many connections as a host has ranks. The group's own thread.
  */
 #ifndef BNET_COLL_HIERARCHY_H

@@ -11,34 +11,34 @@
 
 void bnet_coll_host_init(struct bnet_coll_host *host)
 {
-	*host = (struct bnet_coll_host){.segment = BNET_SEGMENT_NONE, .passing = BNET_PASSING_NONE};
+	*host = (struct bnet_coll_host){.segment = BNET_SEGMENT_NONE, .passing = BNET_FD_PASSING_NONE};
 }
 
-void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_shared_card *card)
+void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_peer_info *info)
 {
-	bnet_passing_open(&host->passing);
-	*card = host->passing.card;
+	bnet_fd_passing_open(&host->passing);
+	*info = host->passing.info;
 }
 
 /* ---- who is here ---- */
 
-static struct bnet_shared_card card_at(const char *cards, size_t stride, int rank)
+static struct bnet_peer_info info_at(const char *infos, size_t stride, int rank)
 {
-	struct bnet_shared_card card;
+	struct bnet_peer_info info;
 
-	memcpy(&card, cards + (size_t)rank * stride, sizeof(card));
-	return card;
+	memcpy(&info, infos + (size_t)rank * stride, sizeof(info));
+	return info;
 }
 
 /* The first rank on the same host: the rank itself if it shares no memory. */
-static int first_of(const char *cards, size_t stride, int rank)
+static int first_of(const char *infos, size_t stride, int rank)
 {
-	const struct bnet_shared_card card = card_at(cards, stride, rank);
+	const struct bnet_peer_info info = info_at(infos, stride, rank);
 
 	for (int other = 0; other < rank; other++) {
-		const struct bnet_shared_card there = card_at(cards, stride, other);
+		const struct bnet_peer_info there = info_at(infos, stride, other);
 
-		if (bnet_shared_card_same_host(&there, &card))
+		if (bnet_peer_info_same_host(&there, &info))
 			return other;
 	}
 	return rank;
@@ -52,12 +52,12 @@ static bool processors_suffice(int ranks)
 }
 
 /* The number of each rank's host, in the order of their first ranks; returns how many there are. */
-static int number_hosts(const char *cards, size_t stride, int nranks, int *numbers)
+static int number_hosts(const char *infos, size_t stride, int nranks, int *numbers)
 {
 	int hosts = 0;
 
 	for (int rank = 0; rank < nranks; rank++) {
-		const int first = first_of(cards, stride, rank);
+		const int first = first_of(infos, stride, rank);
 
 		numbers[rank] = first == rank ? hosts++ : numbers[first];
 	}
@@ -89,23 +89,23 @@ static bool allocate(struct bnet_coll_host *host, size_t nranks)
 	host->ranks = calloc(nranks, sizeof(host->ranks[0]));
 	host->grid = calloc(nranks, sizeof(host->grid[0]));
 	host->places = calloc(nranks, sizeof(host->places[0]));
-	host->in_sight = calloc(nranks, sizeof(host->in_sight[0]));
+	host->same_pid_namespace = calloc(nranks, sizeof(host->same_pid_namespace[0]));
 	host->processes = calloc(nranks, sizeof(host->processes[0]));
-	return host->ranks != NULL && host->grid != NULL && host->places != NULL && host->in_sight != NULL &&
+	return host->ranks != NULL && host->grid != NULL && host->places != NULL && host->same_pid_namespace != NULL &&
 	       host->processes != NULL;
 }
 
-static void add_member(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int other)
+static void add_member(struct bnet_coll_host *host, const char *infos, size_t stride, int rank, int other)
 {
-	const struct bnet_shared_card own = card_at(cards, stride, rank), card = card_at(cards, stride, other);
+	const struct bnet_peer_info own = info_at(infos, stride, rank), info = info_at(infos, stride, other);
 
 	if (other == rank)
 		host->index = host->count;
-	host->in_sight[host->count] = bnet_shared_card_same_processes(&own, &card);
+	host->same_pid_namespace[host->count] = bnet_peer_info_same_pid_namespace(&own, &info);
 	host->ranks[host->count++] = other;
 }
 
-int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks)
+int bnet_coll_host_discover(struct bnet_coll_host *host, const char *infos, size_t stride, int rank, int nranks)
 {
 	int *numbers = calloc((size_t)nranks, sizeof(numbers[0]));
 	int hosts;
@@ -114,14 +114,14 @@ int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t s
 		free(numbers);
 		return -ENOMEM;
 	}
-	hosts = number_hosts(cards, stride, nranks, numbers);
+	hosts = number_hosts(infos, stride, nranks, numbers);
 	host->anywhere = hosts < nranks;
 	host->here = numbers[rank];
 	for (int other = 0; other < nranks; other++)
 		if (numbers[other] == host->here)
-			add_member(host, cards, stride, rank, other);
+			add_member(host, infos, stride, rank, other);
 	host->hosts = fill_grid(host, numbers, hosts, nranks) ? hosts : 0;
-	host->first = card_at(cards, stride, host->ranks[0]);
+	host->first = info_at(infos, stride, host->ranks[0]);
 	host->spins = processors_suffice(host->count);
 	host->settled = host->count == 1;
 	free(numbers);
@@ -135,10 +135,10 @@ static int give_or_take(struct bnet_coll_host *host)
 	int rc = 0;
 
 	if (host->index != 0)
-		return bnet_passing_take(&host->passing, &host->first, host->count, host->index, &host->segment);
+		return bnet_fd_passing_receive(&host->passing, &host->first, host->count, host->index, &host->segment);
 	if (host->segment.fd < 0)
 		rc = bnet_segment_create(&host->segment, host->count);
-	return rc != 0 ? rc : bnet_passing_give(&host->passing, &host->segment);
+	return rc != 0 ? rc : bnet_fd_passing_send(&host->passing, &host->segment);
 }
 
 bool bnet_coll_host_step(struct bnet_coll_host *host)
@@ -152,7 +152,7 @@ bool bnet_coll_host_step(struct bnet_coll_host *host)
 		return true;
 	host->settled = true;
 	host->failed = rc;
-	bnet_passing_close(&host->passing); /* those that have not asked yet learn that it is in vain */
+	bnet_fd_passing_close(&host->passing); /* those that have not asked yet learn that it is in vain */
 	return false;
 }
 
@@ -164,7 +164,7 @@ bool bnet_coll_host_able(const struct bnet_coll_host *host)
 void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared)
 {
 	host->shared = shared && host->count > 1;
-	bnet_passing_close(&host->passing);
+	bnet_fd_passing_close(&host->passing);
 	if (!host->shared)
 		bnet_segment_leave(&host->segment, "");
 }
@@ -172,16 +172,16 @@ void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared)
 void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason)
 {
 	host->shared = false;
-	bnet_passing_close(&host->passing);
+	bnet_fd_passing_close(&host->passing);
 	bnet_segment_leave(&host->segment, reason);
 	free(host->ranks);
 	free(host->grid);
 	free(host->places);
-	free(host->in_sight);
+	free(host->same_pid_namespace);
 	free(host->processes);
 	host->ranks = host->grid = NULL;
 	host->places = NULL;
-	host->in_sight = NULL;
+	host->same_pid_namespace = NULL;
 	host->processes = NULL;
 	host->count = host->hosts = 0;
 }

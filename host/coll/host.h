@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ranks of this host, and the memory that they share. Every rank puts its card into its row of what all ranks
+ * The ranks of this host, and the memory that they share. Every rank puts its peer info into its row of what all ranks
  * exchange, so the rows tell who is on which host. The first rank of a host makes the memory, and the others ask it for
  * the memory. The group's own thread.
  */
@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "coll/circle.h"
-#include "shared/passing.h"
+#include "coll/subgroup.h"
+#include "shared/fd_passing.h"
 
 enum bnet_coll_direct { BNET_COLL_DIRECT_UNTRIED, BNET_COLL_DIRECT_ABLE, BNET_COLL_DIRECT_UNABLE };
 
@@ -32,24 +32,24 @@ struct bnet_coll_host {
 	int hosts;
 	int here; /* this host */
 	int *grid;
-	void **places;  /* one for each rank of the group: for arrays of addresses */
-	bool *in_sight; /* of each member: is it in this rank's PID namespace? */
+	void **places;            /* one for each rank of the group: for arrays of addresses */
+	bool *same_pid_namespace; /* of each member: is it in this rank's PID namespace? */
 	/* Reading other members' memory, see direct.h. */
 	enum bnet_coll_direct direct;
 	pid_t *processes; /* of the members */
 	uint64_t token;   /* a member that reads this value here can read this process's memory */
 	uint32_t round;
 	struct bnet_segment segment;
-	struct bnet_passing passing;
-	struct bnet_shared_card first; /* of member 0 */
+	struct bnet_fd_passing passing;
+	struct bnet_peer_info first; /* of member 0 */
 };
 
 /* Any group has one, wanted or not. */
 void bnet_coll_host_init(struct bnet_coll_host *host);
-/* Writes this rank's card. */
-void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_shared_card *card);
-/* The card of rank r is `stride` bytes after that of rank r - 1. 0 or -ENOMEM. */
-int bnet_coll_host_meet(struct bnet_coll_host *host, const char *cards, size_t stride, int rank, int nranks);
+/* Writes this rank's peer info. */
+void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_peer_info *info);
+/* The peer info of rank r is `stride` bytes after that of rank r - 1. 0 or -ENOMEM. */
+int bnet_coll_host_discover(struct bnet_coll_host *host, const char *infos, size_t stride, int rank, int nranks);
 /* Goes on with making, giving or getting the memory. False: that is over, or has failed. */
 bool bnet_coll_host_step(struct bnet_coll_host *host);
 /* Can this rank use shared memory, or does it need none? */
@@ -65,11 +65,11 @@ static inline int bnet_coll_host_rank(const struct bnet_coll_host *host, int her
 }
 
 /* The ranks with this rank's index, one on each host. */
-static inline struct bnet_coll_circle bnet_coll_host_counterparts(const struct bnet_coll_host *host)
+static inline struct bnet_coll_subgroup bnet_coll_host_counterparts(const struct bnet_coll_host *host)
 {
-	return (struct bnet_coll_circle){.at = host->here,
-					 .count = host->hosts,
-					 .ranks = &host->grid[host->index * host->hosts]};
+	return (struct bnet_coll_subgroup){.index = host->here,
+					   .count = host->hosts,
+					   .ranks = &host->grid[host->index * host->hosts]};
 }
 
 /* The member `step` places after this one, around the host. */

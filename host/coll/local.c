@@ -13,17 +13,9 @@
 #include "coll/round.h"
 #include "coll/size.h"
 
-/* Up to here every rank reduces all of the message for itself: that is more work than a share each, but one wait less.
+/* Up to here every rank reduces all of the message for itself: that is more work than a shard each, but one wait less.
  */
 #define WHOLE_MAX ((size_t)16 * 1024)
-/* Shares begin at cache lines, and therefore at elements. */
-#define LINE ((size_t)64)
-
-static void copy(char *to, const char *from, size_t bytes)
-{
-	if (bytes > 0 && to != from)
-		memcpy(to, from, bytes);
-}
 
 /* Bytes from offset `at` to the end of a block of `total` bytes, at most `most`. */
 static size_t left(size_t total, size_t at, size_t most)
@@ -38,8 +30,8 @@ static size_t left(size_t total, size_t at, size_t most)
 /* A piece of every block. */
 struct part {
 	size_t at;
-	size_t bytes; /* less where the block ends before */
-	size_t share; /* in a bank, from one member's piece to the next one's */
+	size_t bytes;  /* less where the block ends before */
+	size_t stride; /* in a bank, from one member's piece to the next one's */
 };
 
 struct operation {
@@ -97,7 +89,7 @@ static int run_round(const struct operation *operation, const struct part *part)
 static int run(const struct operation *operation, size_t bytes, size_t most)
 {
 	for (size_t at = 0; at < bytes; at += most) {
-		const struct part part = {.at = at, .bytes = bnet_coll_min(most, bytes - at), .share = most};
+		const struct part part = {.at = at, .bytes = bnet_coll_min(most, bytes - at), .stride = most};
 		int rc = run_round(operation, &part);
 
 		if (rc != 0)
@@ -112,16 +104,16 @@ static size_t bank_of(const struct bnet_coll *coll)
 }
 
 /* The room in a bank for each member, in whole cache lines and therefore in whole elements. */
-static size_t share_of(const struct bnet_coll *coll)
+static size_t slot_size(const struct bnet_coll *coll)
 {
-	return bank_of(coll) / (size_t)coll->host.count / LINE * LINE;
+	return bank_of(coll) / (size_t)coll->host.count / BNET_COLL_LINE * BNET_COLL_LINE;
 }
 
 /* ---- what is put ---- */
 
 static void put_buffer(const struct operation *operation, const struct part *part, char *bank)
 {
-	copy(bank, operation->send + part->at, part->bytes);
+	bnet_coll_copy_bytes(bank, operation->send + part->at, part->bytes);
 }
 
 /* This rank's block. */
@@ -129,8 +121,8 @@ static void put_own(const struct operation *operation, const struct part *part, 
 {
 	const int index = operation->coll->host.index;
 
-	copy(bank, bnet_coll_block_at(operation->to, index) + part->at,
-	     left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
+	bnet_coll_copy_bytes(bank, bnet_coll_block_at(operation->to, index) + part->at,
+			     left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
 }
 
 /* The blocks for the others. */
@@ -141,8 +133,9 @@ static void put_blocks(const struct operation *operation, const struct part *par
 	for (int step = 1; step < host->count; step++) {
 		const int member = bnet_coll_host_member(host, step);
 
-		copy(bank + (size_t)member * part->share, bnet_coll_block_at(operation->from, member) + part->at,
-		     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
+		bnet_coll_copy_bytes(bank + (size_t)member * part->stride,
+				     bnet_coll_block_at(operation->from, member) + part->at,
+				     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
 	}
 }
 
@@ -151,21 +144,21 @@ static void put_blocks(const struct operation *operation, const struct part *par
 static void take_buffer(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
 	(void)member;
-	copy(operation->recv + part->at, bank, part->bytes);
+	bnet_coll_copy_bytes(operation->recv + part->at, bank, part->bytes);
 }
 
 /* That member's block, which is all that it has put. */
 static void take_block(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
-	copy(bnet_coll_block_at(operation->to, member) + part->at, bank,
-	     left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
+	bnet_coll_copy_bytes(bnet_coll_block_at(operation->to, member) + part->at, bank,
+			     left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
 }
 
 /* The block for this rank. */
 static void take_piece(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
 	(void)member;
-	take_buffer(operation, part, member, bank + (size_t)operation->coll->host.index * part->share);
+	take_buffer(operation, part, member, bank + (size_t)operation->coll->host.index * part->stride);
 }
 
 /* recv = own + others. own may be the same memory: it is read first. */
@@ -193,7 +186,7 @@ static void reduce_piece(const struct operation *operation, const struct part *p
 
 	reduce(operation, bnet_coll_block_at(operation->from, index), part->at,
 	       left(bnet_coll_block_bytes(operation->from, index), part->at, part->bytes), member,
-	       bank + (size_t)index * part->share);
+	       bank + (size_t)index * part->stride);
 }
 
 /* ---- reductions ---- */
@@ -210,7 +203,7 @@ int bnet_coll_local_reduce_scatter(struct bnet_coll *coll, const struct bnet_col
 					    .dtype = dtype,
 					    .op = op};
 
-	return run(&operation, from->bytes, share_of(coll));
+	return run(&operation, from->bytes, slot_size(coll));
 }
 
 int bnet_coll_local_reduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op,
@@ -240,7 +233,7 @@ static int allreduce_whole(struct bnet_coll *coll, const char *send, char *recv,
 
 	if (rc != 0)
 		return rc;
-	copy(bank, send, bytes);
+	bnet_coll_copy_bytes(bank, send, bytes);
 	bnet_coll_round_put(coll);
 	for (int member = 0; member < host->count; member++) {
 		if (member == host->index)
@@ -259,12 +252,12 @@ static int allreduce_whole(struct bnet_coll *coll, const char *send, char *recv,
 	return 0;
 }
 
-/* Each member reduces its share, in one round, and gives the others the result in the next. */
+/* Each member reduces its shard, in one round, and gives the others the result in the next. */
 static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
 {
-	const size_t share = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), LINE);
-	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = share, .total = bytes};
-	const struct bnet_coll_blocks to = {.base = recv, .bytes = share, .total = bytes};
+	const size_t shard = bnet_coll_round_up(bnet_coll_chunks(bytes, (size_t)coll->host.count), BNET_COLL_LINE);
+	const struct bnet_coll_blocks from = {.base = (char *)(uintptr_t)send, .bytes = shard, .total = bytes};
+	const struct bnet_coll_blocks to = {.base = recv, .bytes = shard, .total = bytes};
 	const struct operation scatter = {.coll = coll,
 					  .put = put_blocks,
 					  .take = reduce_piece,
@@ -278,7 +271,7 @@ static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv
 					 .take = take_block,
 					 .source = EVERYONE,
 					 .to = &to};
-	const struct part part = {.at = 0, .bytes = share, .share = share};
+	const struct part part = {.at = 0, .bytes = shard, .stride = shard};
 	int rc = run_round(&scatter, &part);
 
 	return rc != 0 ? rc : run_round(&gather, &part);
@@ -286,7 +279,7 @@ static int allreduce_window(struct bnet_coll *coll, const char *send, char *recv
 
 int bnet_coll_local_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t bytes, int dtype, int op)
 {
-	const size_t most = share_of(coll) * (size_t)coll->host.count;
+	const size_t most = slot_size(coll) * (size_t)coll->host.count;
 
 	if (bytes <= WHOLE_MAX)
 		return allreduce_whole(coll, send, recv, bytes, dtype, op);
@@ -309,7 +302,7 @@ int bnet_coll_local_all_gather(struct bnet_coll *coll, const char *send, const s
 					    .source = EVERYONE,
 					    .to = to};
 
-	copy(bnet_coll_block_at(to, coll->host.index), send, to->bytes);
+	bnet_coll_copy_bytes(bnet_coll_block_at(to, coll->host.index), send, to->bytes);
 	return run(&operation, to->bytes, bank_of(coll));
 }
 
@@ -338,7 +331,7 @@ int bnet_coll_local_gather(struct bnet_coll *coll, const char *send, size_t byte
 					    .to = to};
 
 	if (is_root)
-		copy(bnet_coll_block_at(to, root), send, bytes);
+		bnet_coll_copy_bytes(bnet_coll_block_at(to, root), send, bytes);
 	return run(&operation, bytes, bank_of(coll));
 }
 
@@ -385,10 +378,10 @@ int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_block
 	if (rc != 0)
 		return rc;
 	if (is_root)
-		copy(recv, bnet_coll_block_at(from, root), bytes);
+		bnet_coll_copy_bytes(recv, bnet_coll_block_at(from, root), bytes);
 	if (direct)
 		return scatter_directly(coll, from, recv, bytes, root);
-	return run(&operation, bytes, share_of(coll));
+	return run(&operation, bytes, slot_size(coll));
 }
 
 static void take_nothing(const struct operation *operation, const struct part *part, int member, const char *bank)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The collectives: what is checked first, and which course an operation takes, through this host's memory or over the
+ * The collectives: what is checked first, and by which way an operation goes, through this host's memory or over the
  * network. All functions here are public. The group's own thread.
  */
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include "coll/root.h"
 
 /* An operation in bytes. */
-struct course {
+struct plan {
 	const bnet_op_t *op;
 	const char *send;
 	char *recv;
@@ -115,12 +115,12 @@ static int check(struct bnet_coll *coll, const bnet_op_t *op)
 	return rc;
 }
 
-static struct course course_of(const struct bnet_coll *coll, const bnet_op_t *op)
+static struct plan plan_of(const struct bnet_coll *coll, const bnet_op_t *op)
 {
 	const size_t element = bnet_coll_dtype_size(op->dtype), bytes = op->count * element;
 	char *send = (char *)(uintptr_t)op->send;
 
-	return (struct course){
+	return (struct plan){
 		.op = op,
 		.send = send,
 		.recv = op->recv,
@@ -155,51 +155,51 @@ static struct bnet_coll_region span(const struct bnet_coll_blocks *blocks, int n
 	return last == 0 ? whole(NULL, 0) : whole((void *)first, last - first);
 }
 
-static struct bnet_coll_region send_region(const struct bnet_coll *coll, const struct course *course)
+static struct bnet_coll_region send_region(const struct bnet_coll *coll, const struct plan *plan)
 {
-	switch (course->op->kind) {
+	switch (plan->op->kind) {
 	case BNET_COLL_ALLREDUCE_Q: /* codes are sent and received elsewhere */
 	case BNET_COLL_REDUCE_SCATTER_Q:
 		return whole(NULL, 0);
 	case BNET_COLL_REDUCE_SCATTER:
 	case BNET_COLL_ALL_TO_ALL:
 	case BNET_COLL_ALL_TO_ALLV:
-		return span(&course->from, coll->nranks);
+		return span(&plan->from, coll->nranks);
 	case BNET_COLL_SCATTER:
-		return course->is_root ? span(&course->from, coll->nranks) : whole(NULL, 0);
+		return plan->is_root ? span(&plan->from, coll->nranks) : whole(NULL, 0);
 	default:
-		return whole(course->send, course->bytes);
+		return whole(plan->send, plan->bytes);
 	}
 }
 
-static struct bnet_coll_region recv_region(const struct bnet_coll *coll, const struct course *course)
+static struct bnet_coll_region recv_region(const struct bnet_coll *coll, const struct plan *plan)
 {
-	switch (course->op->kind) {
+	switch (plan->op->kind) {
 	case BNET_COLL_ALLREDUCE_Q:
 	case BNET_COLL_REDUCE_SCATTER_Q:
 		return whole(NULL, 0);
 	case BNET_COLL_ALL_GATHER:
 	case BNET_COLL_ALL_TO_ALL:
 	case BNET_COLL_ALL_TO_ALLV:
-		return span(&course->to, coll->nranks);
+		return span(&plan->to, coll->nranks);
 	case BNET_COLL_GATHER:
-		return course->is_root ? span(&course->to, coll->nranks) : whole(NULL, 0);
+		return plan->is_root ? span(&plan->to, coll->nranks) : whole(NULL, 0);
 	case BNET_COLL_REDUCE:
-		return course->is_root ? whole(course->recv, course->bytes) : whole(NULL, 0);
+		return plan->is_root ? whole(plan->recv, plan->bytes) : whole(NULL, 0);
 	default:
-		return whole(course->recv, course->bytes);
+		return whole(plan->recv, plan->bytes);
 	}
 }
 
-static struct bnet_coll_call call_of(const struct course *course)
+static struct bnet_coll_call call_of(const struct plan *plan)
 {
-	const bnet_op_t *op = course->op;
+	const bnet_op_t *op = plan->op;
 	const int root = has_root(op->kind) ? op->root : BNET_COLL_ANY;
 	struct bnet_coll_call call;
 
 	if (!is_reduction(op->kind))
-		return bnet_coll_copy(op->kind, course->bytes, root);
-	call = bnet_coll_reduction(op->kind, course->bytes, root, op->dtype, op->op);
+		return bnet_coll_copy(op->kind, plan->bytes, root);
+	call = bnet_coll_reduction(op->kind, plan->bytes, root, op->dtype, op->op);
 	if (is_compressed(op->kind)) {
 		call.codec = op->codec;
 		call.block = (int32_t)op->block;
@@ -212,114 +212,114 @@ static struct bnet_coll_quantization quantization_of(const bnet_op_t *op)
 	return (struct bnet_coll_quantization){.codec = op->codec, .block = op->block, .op = op->op};
 }
 
-/* ---- the courses ---- */
+/* ---- the ways ---- */
 
-static int alone(const struct course *course)
+static int alone(const struct plan *plan)
 {
-	const int kind = course->op->kind;
+	const int kind = plan->op->kind;
 	const bool from_blocks = kind == BNET_COLL_REDUCE_SCATTER || kind == BNET_COLL_REDUCE_SCATTER_Q ||
 				 kind == BNET_COLL_SCATTER;
 	const bool to_blocks = kind == BNET_COLL_ALL_GATHER || kind == BNET_COLL_GATHER;
 	const bool exchange = kind == BNET_COLL_ALL_TO_ALL || kind == BNET_COLL_ALL_TO_ALLV;
-	const char *from = from_blocks || exchange ? bnet_coll_block_at(&course->from, 0) : course->send;
-	char *to = to_blocks || exchange ? bnet_coll_block_at(&course->to, 0) : course->recv;
-	const size_t bytes = bnet_coll_block_bytes(&course->from, 0);
+	const char *from = from_blocks || exchange ? bnet_coll_block_at(&plan->from, 0) : plan->send;
+	char *to = to_blocks || exchange ? bnet_coll_block_at(&plan->to, 0) : plan->recv;
+	const size_t bytes = bnet_coll_block_bytes(&plan->from, 0);
 
 	if (kind != BNET_COLL_BROADCAST && bytes > 0 && from != to)
 		memmove(to, from, bytes);
 	return 0;
 }
 
-static int on_host(struct bnet_coll *coll, const struct course *course)
+static int on_host(struct bnet_coll *coll, const struct plan *plan)
 {
-	const bnet_op_t *op = course->op;
-	const char *send = course->send;
-	char *recv = course->recv;
+	const bnet_op_t *op = plan->op;
+	const char *send = plan->send;
+	char *recv = plan->recv;
 
 	switch (op->kind) {
 	case BNET_COLL_ALLREDUCE:
 	case BNET_COLL_ALLREDUCE_Q: /* nothing crosses the network */
-		return bnet_coll_local_allreduce(coll, send, recv, course->bytes, op->dtype, op->op);
+		return bnet_coll_local_allreduce(coll, send, recv, plan->bytes, op->dtype, op->op);
 	case BNET_COLL_REDUCE_SCATTER:
 	case BNET_COLL_REDUCE_SCATTER_Q:
-		return bnet_coll_local_reduce_scatter(coll, &course->from, recv, op->dtype, op->op);
+		return bnet_coll_local_reduce_scatter(coll, &plan->from, recv, op->dtype, op->op);
 	case BNET_COLL_ALL_GATHER:
-		return bnet_coll_local_all_gather(coll, send, &course->to);
+		return bnet_coll_local_all_gather(coll, send, &plan->to);
 	case BNET_COLL_BROADCAST:
-		return bnet_coll_local_broadcast(coll, recv, course->bytes, op->root);
+		return bnet_coll_local_broadcast(coll, recv, plan->bytes, op->root);
 	case BNET_COLL_REDUCE:
-		return bnet_coll_local_reduce(coll, send, recv, course->bytes, op->dtype, op->op, op->root);
+		return bnet_coll_local_reduce(coll, send, recv, plan->bytes, op->dtype, op->op, op->root);
 	case BNET_COLL_GATHER:
-		return bnet_coll_local_gather(coll, send, course->bytes, &course->to, op->root);
+		return bnet_coll_local_gather(coll, send, plan->bytes, &plan->to, op->root);
 	case BNET_COLL_SCATTER:
-		return bnet_coll_local_scatter(coll, &course->from, recv, course->bytes, op->root);
+		return bnet_coll_local_scatter(coll, &plan->from, recv, plan->bytes, op->root);
 	case BNET_COLL_BARRIER:
 		return bnet_coll_local_barrier(coll);
 	default:
-		return bnet_coll_local_all_to_all(coll, &course->from, &course->to);
+		return bnet_coll_local_all_to_all(coll, &plan->from, &plan->to);
 	}
 }
 
-static int over_network(struct bnet_coll *coll, const struct course *course)
+static int over_network(struct bnet_coll *coll, const struct plan *plan)
 {
-	const struct bnet_coll_circle everyone = bnet_coll_everyone(coll);
-	const bnet_op_t *op = course->op;
+	const struct bnet_coll_subgroup all_ranks = bnet_coll_all_ranks(coll);
+	const bnet_op_t *op = plan->op;
 	const struct bnet_coll_quantization how = quantization_of(op);
-	const struct bnet_coll_blocks residual = {.base = (char *)op->residual, .bytes = course->bytes};
-	const char *send = course->send;
-	char *recv = course->recv;
+	const struct bnet_coll_blocks residual = {.base = (char *)op->residual, .bytes = plan->bytes};
+	const char *send = plan->send;
+	char *recv = plan->recv;
 
 	switch (op->kind) {
 	case BNET_COLL_ALLREDUCE:
-		return bnet_coll_net_allreduce(coll, &everyone, send, recv, op->count, op->dtype, op->op, op->algo);
+		return bnet_coll_net_allreduce(coll, &all_ranks, send, recv, op->count, op->dtype, op->op, op->algo);
 	case BNET_COLL_REDUCE_SCATTER:
-		return bnet_coll_ring_reduce_scatter(coll, &everyone, &course->from, recv, op->dtype, op->op);
+		return bnet_coll_ring_reduce_scatter(coll, &all_ranks, &plan->from, recv, op->dtype, op->op);
 	case BNET_COLL_ALLREDUCE_Q:
-		return bnet_coll_quantized_allreduce(coll, &everyone, send, recv, op->count, &how, residual.base);
+		return bnet_coll_quantized_allreduce(coll, &all_ranks, send, recv, op->count, &how, residual.base);
 	case BNET_COLL_REDUCE_SCATTER_Q:
-		return bnet_coll_quantized_reduce_scatter(coll, &everyone, &course->from, recv, &how,
+		return bnet_coll_quantized_reduce_scatter(coll, &all_ranks, &plan->from, recv, &how,
 							  op->residual != NULL ? &residual : NULL);
 	case BNET_COLL_ALL_GATHER:
-		return bnet_coll_ring_all_gather(coll, &everyone, send, &course->to);
+		return bnet_coll_ring_all_gather(coll, &all_ranks, send, &plan->to);
 	case BNET_COLL_BROADCAST:
-		return bnet_coll_net_broadcast(coll, recv, course->bytes, op->root);
+		return bnet_coll_net_broadcast(coll, recv, plan->bytes, op->root);
 	case BNET_COLL_REDUCE:
-		return bnet_coll_net_reduce(coll, send, recv, course->bytes, op->dtype, op->op, op->root);
+		return bnet_coll_net_reduce(coll, send, recv, plan->bytes, op->dtype, op->op, op->root);
 	case BNET_COLL_GATHER:
-		return bnet_coll_net_gather(coll, send, course->bytes, &course->to, op->root);
+		return bnet_coll_net_gather(coll, send, plan->bytes, &plan->to, op->root);
 	case BNET_COLL_SCATTER:
-		return bnet_coll_net_scatter(coll, &course->from, recv, course->bytes, op->root);
+		return bnet_coll_net_scatter(coll, &plan->from, recv, plan->bytes, op->root);
 	case BNET_COLL_BARRIER:
 		return bnet_coll_net_barrier(coll);
 	default:
-		return bnet_coll_net_all_to_all(coll, &course->from, &course->to);
+		return bnet_coll_net_all_to_all(coll, &plan->from, &plan->to);
 	}
 }
 
 /* Through both. False: this operation does not gain by it. */
-static bool across_hosts(struct bnet_coll *coll, const struct course *course, int *rc)
+static bool across_hosts(struct bnet_coll *coll, const struct plan *plan, int *rc)
 {
-	const bnet_op_t *op = course->op;
+	const bnet_op_t *op = plan->op;
 	const struct bnet_coll_quantization how = quantization_of(op);
 
 	switch (op->kind) {
 	case BNET_COLL_ALLREDUCE:
-		if (bnet_coll_is_small(course->bytes, coll->nranks))
+		if (bnet_coll_is_small(plan->bytes, coll->nranks))
 			return false;
-		*rc = bnet_coll_hierarchical_allreduce(coll, course->send, course->recv, op->count, op->dtype, op->op);
+		*rc = bnet_coll_hierarchical_allreduce(coll, plan->send, plan->recv, op->count, op->dtype, op->op);
 		return true;
 	case BNET_COLL_REDUCE_SCATTER:
-		*rc = bnet_coll_hierarchical_reduce_scatter(coll, &course->from, course->recv, op->dtype, op->op);
+		*rc = bnet_coll_hierarchical_reduce_scatter(coll, &plan->from, plan->recv, op->dtype, op->op);
 		return true;
 	case BNET_COLL_ALL_GATHER:
-		*rc = bnet_coll_hierarchical_all_gather(coll, course->send, &course->to);
+		*rc = bnet_coll_hierarchical_all_gather(coll, plan->send, &plan->to);
 		return true;
 	case BNET_COLL_ALLREDUCE_Q:
-		*rc = bnet_coll_hierarchical_allreduce_q(coll, course->send, course->recv, op->count, &how,
+		*rc = bnet_coll_hierarchical_allreduce_q(coll, plan->send, plan->recv, op->count, &how,
 							 (char *)op->residual);
 		return true;
 	case BNET_COLL_REDUCE_SCATTER_Q:
-		*rc = bnet_coll_hierarchical_reduce_scatter_q(coll, &course->from, course->recv, &how,
+		*rc = bnet_coll_hierarchical_reduce_scatter_q(coll, &plan->from, plan->recv, &how,
 							      (char *)op->residual);
 		return true;
 	default:
@@ -333,36 +333,36 @@ static bool may_be_empty(int kind)
 	return kind == BNET_COLL_BARRIER || kind == BNET_COLL_ALL_TO_ALLV;
 }
 
-static int run(struct bnet_coll *coll, const struct course *course)
+static int run(struct bnet_coll *coll, const struct plan *plan)
 {
 	int rc = 0;
 
-	if (course->bytes == 0 && !may_be_empty(course->op->kind))
+	if (plan->bytes == 0 && !may_be_empty(plan->op->kind))
 		return 0;
 	if (coll->nranks == 1)
-		return alone(course);
-	if (course->op->algo != BNET_ALGO_AUTO) /* who names an algorithm wants to see that one */
-		return over_network(coll, course);
+		return alone(plan);
+	if (plan->op->algo != BNET_ALGO_AUTO) /* who names an algorithm wants to see that one */
+		return over_network(coll, plan);
 	if (bnet_coll_is_local(coll))
-		return on_host(coll, course);
-	if (bnet_coll_is_hierarchical(coll) && across_hosts(coll, course, &rc))
+		return on_host(coll, plan);
+	if (bnet_coll_is_hierarchical(coll) && across_hosts(coll, plan, &rc))
 		return rc;
-	return over_network(coll, course);
+	return over_network(coll, plan);
 }
 
 int bnet_coll_run(bnet_coll_t *coll, const bnet_op_t *op)
 {
 	struct bnet_coll_region send, recv;
-	struct course course;
+	struct plan plan;
 	int rc = check(coll, op);
 
 	if (rc != 0)
 		return rc;
-	course = course_of(coll, op);
-	send = send_region(coll, &course);
-	recv = recv_region(coll, &course);
-	rc = bnet_coll_begin(coll, call_of(&course), send, recv);
-	return rc != 0 ? rc : bnet_coll_end(coll, run(coll, &course));
+	plan = plan_of(coll, op);
+	send = send_region(coll, &plan);
+	recv = recv_region(coll, &plan);
+	rc = bnet_coll_begin(coll, call_of(&plan), send, recv);
+	return rc != 0 ? rc : bnet_coll_end(coll, run(coll, &plan));
 }
 
 /* ---- each operation by its name ---- */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/size.h"
 
 static struct bnet_coll_region region(const void *base, size_t bytes)
@@ -17,7 +17,7 @@ static struct bnet_coll_region region(const void *base, size_t bytes)
 static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes, int send_peer, char *recv,
 		    size_t recv_bytes, int recv_peer)
 {
-	struct bnet_coll_flat flat;
+	struct bnet_coll_transfer transfer;
 	char *stage = NULL;
 
 	if (send_peer >= 0 && recv_peer >= 0 && send == recv) {
@@ -25,8 +25,8 @@ static int sendrecv(struct bnet_coll *coll, const char *send, size_t send_bytes,
 		if (stage == NULL)
 			return -ENOMEM;
 	}
-	bnet_coll_flat_init(coll, &flat, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
-	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&flat.pipe}, 1);
+	bnet_coll_transfer_init(coll, &transfer, send, send_bytes, send_peer, recv, recv_bytes, recv_peer, stage);
+	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){&transfer.pipe}, 1);
 }
 
 static int check_sendrecv(struct bnet_coll *coll, size_t send_count, int send_peer, size_t recv_count, int recv_peer,

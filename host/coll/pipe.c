@@ -14,7 +14,7 @@
 /* Fruitless polls before the first nap. A peer that communicates has answered by then; a wait for one that computes for
  * long, as in a training step, must not keep a processor busy. A lower number slows down ranks that outnumber the
  * processors, except where they usually wait for a millisecond or more: see wait.c. */
-#define PATIENCE 2000
+#define POLLS_BEFORE_NAP 2000
 
 static ncclResult_t post(struct bnet_coll *coll, const struct bnet_coll_half *half, bool sends,
 			 struct bnet_coll_piece piece, void **request)
@@ -188,7 +188,7 @@ int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const 
 			   bool (*next)(void *op, int place), void *op)
 {
 	struct bnet_coll_wait wait = {.timeout_ns = coll->timeout_ns,
-				      .nap_after = PATIENCE,
+				      .nap_after = POLLS_BEFORE_NAP,
 				      .usual_ns = coll->usual_wait_ns};
 	int rc = run(coll, pipes, npipes, next, op, &wait);
 

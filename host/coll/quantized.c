@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * See quantized.h. The elements are cut into segments, and each segment into shares, one for each place, whose rank owns
- * it. A share is one message. First its code goes from every rank to its owner: a contribution. The owner adds the
+ * See quantized.h. The elements are cut into segments, and each segment into shards, one for each place, whose rank owns
+ * it. A shard is one message. First its code goes from every rank to its owner: a contribution. The owner adds the
  * contributions in the order of the places, its own among them, so that the result does not depend on who the owner is.
- * The code of the sum then goes to every rank: a result. Shares begin at blocks of the codec, so the same elements have
+ * The code of the sum then goes to every rank: a result. Shards begin at blocks of the codec, so the same elements have
  * a range in common all the way.
  *
  * All pairs of ranks exchange their messages at the same time. The contributions of LEAD segments are ahead of the
  * results, in this order on every connection: while some messages are on the wire, others are encoded and decoded.
- * Encoded shares wait in slots, of which there are WINDOW for each place. A message depends only on messages before it
+ * Encoded shards wait in slots, of which there are WINDOW for each place. A message depends only on messages before it
  * in that order, so there is no cycle.
  */
 #include "coll/quantized.h"
@@ -21,19 +21,17 @@
 #include "coll/reduce.h"
 #include "coll/size.h"
 
-/* Elements of a share, on a short path; on a longer one, as many as a chunk has. */
-#define MOST_SHARE ((size_t)256 * 1024)
+/* Elements of a shard, on a short path; on a longer one, as many as a chunk has. */
+#define MAX_SHARD ((size_t)256 * 1024)
 /* Of a short input, so that its transfer and its codes overlap in some segments, where they cost more than the fixed
  * cost of a message. */
-#define SHORT_SHARE ((size_t)64 * 1024)
+#define SHORT_SHARD ((size_t)64 * 1024)
 #define SHORT_SEGMENTS 4
-/* Shares of that size in a segment, and the least size of a share among many ranks: the scratch stays bounded. */
+/* Shards of that size in a segment, and the least size of a shard among many ranks: the scratch stays bounded. */
 #define SEGMENT 4
-#define LEAST_SHARE ((size_t)16 * 1024)
+#define MIN_SHARD ((size_t)16 * 1024)
 #define LEAD 6
 #define WINDOW 8
-/* Slots begin at cache lines. */
-#define LINE ((size_t)64)
 
 /* What goes to and comes from one place. */
 struct line {
@@ -43,7 +41,7 @@ struct line {
 };
 
 struct exchange {
-	const struct bnet_coll_circle *circle;
+	const struct bnet_coll_subgroup *subgroup;
 	struct bnet_coll_quantization how;
 	int averaged; /* ranks whose values an average is of */
 	bool gathers; /* allreduce */
@@ -52,35 +50,35 @@ struct exchange {
 	struct bnet_coll_blocks to;
 	struct bnet_coll_blocks residual; /* or NULL */
 	size_t count;                     /* elements of a block */
-	size_t share;                     /* elements; the last ones are shorter, or empty */
+	size_t shard;                     /* elements; the last ones are shorter, or empty */
 	size_t segments;
 	size_t lead;
 	size_t slot;    /* bytes */
 	char *sent;     /* slots of contributions, and … */
 	char *received; /* … those of the others, and … */
 	char *results;
-	size_t *encoded;     /* segments whose share for that place was encoded */
+	size_t *encoded;     /* segments whose shard for that place was encoded */
 	size_t *contributed; /* segments for which that place's contribution has arrived */
-	size_t summed;       /* segments whose own share has all contributions, and … */
+	size_t summed;       /* segments whose own shard has all contributions, and … */
 	int added;           /* … places whose contributions to the next one are added */
 	struct line *lines;
 	struct bnet_coll_pipe **pipes;
 };
 
-/* ---- shares ---- */
+/* ---- shards ---- */
 
 static size_t first_of(const struct exchange *all, size_t segment, int place)
 {
-	const size_t places = (size_t)all->circle->count;
+	const size_t places = (size_t)all->subgroup->count;
 
-	return (all->gathers ? segment * places + (size_t)place : segment) * all->share;
+	return (all->gathers ? segment * places + (size_t)place : segment) * all->shard;
 }
 
 static size_t count_of(const struct exchange *all, size_t segment, int place)
 {
 	const size_t first = first_of(all, segment, place);
 
-	return first < all->count ? bnet_coll_min(all->share, all->count - first) : 0;
+	return first < all->count ? bnet_coll_min(all->shard, all->count - first) : 0;
 }
 
 static size_t bytes_of(const struct exchange *all, size_t segment, int place)
@@ -97,7 +95,7 @@ static float *floats_of(const struct exchange *all, const struct bnet_coll_block
 
 static char *slot_of(const struct exchange *all, char *slots, size_t segment, int place)
 {
-	return slots + (segment % WINDOW * (size_t)all->circle->count + (size_t)place) * all->slot;
+	return slots + (segment % WINDOW * (size_t)all->subgroup->count + (size_t)place) * all->slot;
 }
 
 static bool keeps_residual(const struct exchange *all)
@@ -105,7 +103,7 @@ static bool keeps_residual(const struct exchange *all)
 	return all->residual.base != NULL || all->residual.each != NULL;
 }
 
-/* ---- a share's way: encoded, added up, encoded again, decoded ---- */
+/* ---- a shard's way: encoded, added up, encoded again, decoded ---- */
 
 static void encode(struct exchange *all, size_t segment, int place)
 {
@@ -132,7 +130,7 @@ static void decode(const struct exchange *all, const char *slot, size_t segment,
 /* The sum is complete: the owner, too, goes on with what the others will decode. */
 static void finish(struct exchange *all, size_t segment)
 {
-	const int own = all->circle->at;
+	const int own = all->subgroup->index;
 	const size_t count = count_of(all, segment, own);
 	const float factor = all->how.op == BNET_AVG ? (float)all->averaged : 1;
 	float *sum = floats_of(all, &all->to, segment, own);
@@ -150,7 +148,7 @@ static void finish(struct exchange *all, size_t segment)
 
 static void add(struct exchange *all, size_t segment, int place)
 {
-	const int own = all->circle->at;
+	const int own = all->subgroup->index;
 	char *slot = slot_of(all, place == own ? all->sent : all->received, segment, place);
 
 	if (place == 0)
@@ -163,14 +161,14 @@ static void add(struct exchange *all, size_t segment, int place)
 /* Adds what has come, in the order of the places. The sum may overwrite the input, which is encoded before. */
 static void add_up(struct exchange *all)
 {
-	const int own = all->circle->at;
+	const int own = all->subgroup->index;
 
 	while (all->summed < all->segments && count_of(all, all->summed, own) > 0) {
 		encode(all, all->summed, own);
-		while (all->added < all->circle->count &&
+		while (all->added < all->subgroup->count &&
 		       (all->added == own || all->contributed[all->added] > all->summed))
 			add(all, all->summed, all->added++);
-		if (all->added < all->circle->count)
+		if (all->added < all->subgroup->count)
 			return;
 		finish(all, all->summed++);
 		all->added = 0;
@@ -213,7 +211,7 @@ static struct bnet_coll_piece piece_to_send(const struct bnet_coll_pipe *pipe, s
 	const struct line *line = pipe->op;
 	struct exchange *all = line->all;
 	const struct step step = step_of(all, i);
-	const int owner = step.gathers ? all->circle->at : line->place;
+	const int owner = step.gathers ? all->subgroup->index : line->place;
 	const size_t bytes = bytes_of(all, step.segment, owner);
 
 	if (!step.gathers && bytes > 0)
@@ -229,7 +227,7 @@ static bool may_send(const struct bnet_coll_pipe *pipe, size_t i)
 	const struct step step = step_of(all, i);
 
 	if (step.gathers)
-		return all->summed > step.segment || count_of(all, step.segment, all->circle->at) == 0;
+		return all->summed > step.segment || count_of(all, step.segment, all->subgroup->index) == 0;
 	return step.segment < WINDOW || pipe->send.done > contribution_number(all, step.segment - WINDOW);
 }
 
@@ -238,7 +236,7 @@ static struct bnet_coll_piece piece_to_receive(const struct bnet_coll_pipe *pipe
 	const struct line *line = pipe->op;
 	const struct exchange *all = line->all;
 	const struct step step = step_of(all, i);
-	const int owner = step.gathers ? line->place : all->circle->at;
+	const int owner = step.gathers ? line->place : all->subgroup->index;
 
 	return (struct bnet_coll_piece){slot_of(all, step.gathers ? all->results : all->received, step.segment,
 						line->place),
@@ -277,17 +275,17 @@ static void received(const struct bnet_coll_pipe *pipe, size_t i)
 
 /* ---- an operation ---- */
 
-static size_t most_share(const struct bnet_coll *coll, int places, size_t block)
+static size_t max_shard(const struct bnet_coll *coll, int places, size_t block)
 {
-	const size_t most = bnet_coll_max(MOST_SHARE, coll->chunk / sizeof(float));
-	const size_t share = bnet_coll_max(bnet_coll_min(SEGMENT * most / (size_t)places, most), LEAST_SHARE);
+	const size_t most = bnet_coll_max(MAX_SHARD, coll->chunk / sizeof(float));
+	const size_t shard = bnet_coll_max(bnet_coll_min(SEGMENT * most / (size_t)places, most), MIN_SHARD);
 
-	return bnet_coll_round_up(share, block);
+	return bnet_coll_round_up(shard, block);
 }
 
-static size_t slot_bytes(const struct bnet_coll_quantization *how, size_t share)
+static size_t slot_bytes(const struct bnet_coll_quantization *how, size_t shard)
 {
-	return bnet_coll_round_up(bnet_codec_bytes(how->codec, how->block, share), LINE);
+	return bnet_coll_round_up(bnet_codec_bytes(how->codec, how->block, shard), BNET_COLL_LINE);
 }
 
 /* Contributions that leave, those that arrive, and results. */
@@ -303,28 +301,28 @@ static size_t state_bytes(int places)
 
 size_t bnet_coll_quantized_scratch(const struct bnet_coll *coll, int places, const struct bnet_coll_quantization *how)
 {
-	return slots_bytes(places, slot_bytes(how, most_share(coll, places, how->block))) + state_bytes(places);
+	return slots_bytes(places, slot_bytes(how, max_shard(coll, places, how->block))) + state_bytes(places);
 }
 
-/* In segments of so many shares. */
-static void cut(const struct bnet_coll *coll, struct exchange *all, size_t shares)
+/* In segments of so many shards. */
+static void cut(const struct bnet_coll *coll, struct exchange *all, size_t shards)
 {
 	const size_t block = all->how.block;
-	const size_t few = bnet_coll_max(bnet_coll_chunks(all->count, shares * SHORT_SEGMENTS), SHORT_SHARE);
-	const size_t most = bnet_coll_min(bnet_coll_round_up(few, block), most_share(coll, all->circle->count, block));
-	const size_t segments = bnet_coll_chunks(all->count, shares * most);
+	const size_t few = bnet_coll_max(bnet_coll_chunks(all->count, shards * SHORT_SEGMENTS), SHORT_SHARD);
+	const size_t most = bnet_coll_min(bnet_coll_round_up(few, block), max_shard(coll, all->subgroup->count, block));
+	const size_t segments = bnet_coll_chunks(all->count, shards * most);
 
-	all->share = bnet_coll_round_up(bnet_coll_chunks(all->count, shares * segments), block);
-	all->segments = bnet_coll_chunks(all->count, shares * all->share);
-	all->slot = slot_bytes(&all->how, all->share);
+	all->shard = bnet_coll_round_up(bnet_coll_chunks(all->count, shards * segments), block);
+	all->segments = bnet_coll_chunks(all->count, shards * all->shard);
+	all->slot = slot_bytes(&all->how, all->shard);
 	all->lead = all->gathers ? bnet_coll_min(LEAD, all->segments) : all->segments;
 }
 
 /* The scratch: slots, counters, lines. */
 static bool divide_scratch(struct bnet_coll *coll, struct exchange *all)
 {
-	const size_t places = (size_t)all->circle->count, slots = slots_bytes(all->circle->count, all->slot);
-	char *at = bnet_coll_scratch(coll, slots + state_bytes(all->circle->count));
+	const size_t places = (size_t)all->subgroup->count, slots = slots_bytes(all->subgroup->count, all->slot);
+	char *at = bnet_coll_scratch(coll, slots + state_bytes(all->subgroup->count));
 
 	if (at == NULL)
 		return false;
@@ -344,10 +342,11 @@ static bool divide_scratch(struct bnet_coll *coll, struct exchange *all)
 static void draw_lines(struct exchange *all)
 {
 	const size_t messages = all->segments * (all->gathers ? 2 : 1);
-	const int count = all->circle->count;
+	const int count = all->subgroup->count;
 
 	for (int i = 0; i < count - 1; i++) {
-		const int place = (all->circle->at + 1 + i) % count, peer = bnet_coll_circle_rank(all->circle, place);
+		const int place = (all->subgroup->index + 1 + i) % count,
+			  peer = bnet_coll_subgroup_rank(all->subgroup, place);
 
 		all->lines[i] = (struct line){.all = all,
 					      .place = place,
@@ -365,19 +364,19 @@ static void draw_lines(struct exchange *all)
 	}
 }
 
-static int run(struct bnet_coll *coll, struct exchange *all, size_t shares)
+static int run(struct bnet_coll *coll, struct exchange *all, size_t shards)
 {
-	cut(coll, all, shares);
+	cut(coll, all, shards);
 	if (!divide_scratch(coll, all))
 		return -ENOMEM;
 	draw_lines(all);
-	return bnet_coll_pipes_run(coll, all->pipes, all->circle->count - 1);
+	return bnet_coll_pipes_run(coll, all->pipes, all->subgroup->count - 1);
 }
 
-int bnet_coll_quantized_allreduce(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+int bnet_coll_quantized_allreduce(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
 				  char *recv, size_t count, const struct bnet_coll_quantization *how, char *residual)
 {
-	struct exchange all = {.circle = circle,
+	struct exchange all = {.subgroup = subgroup,
 			       .how = *how,
 			       .averaged = coll->nranks,
 			       .gathers = true,
@@ -386,15 +385,15 @@ int bnet_coll_quantized_allreduce(struct bnet_coll *coll, const struct bnet_coll
 			       .residual = {.base = residual},
 			       .count = count};
 
-	return run(coll, &all, (size_t)circle->count);
+	return run(coll, &all, (size_t)subgroup->count);
 }
 
-int bnet_coll_quantized_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_circle *circle,
+int bnet_coll_quantized_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup,
 				       const struct bnet_coll_blocks *from, char *recv,
 				       const struct bnet_coll_quantization *how,
 				       const struct bnet_coll_blocks *residual)
 {
-	struct exchange all = {.circle = circle,
+	struct exchange all = {.subgroup = subgroup,
 			       .how = *how,
 			       .averaged = coll->nranks,
 			       .from = *from,

@@ -27,7 +27,7 @@
 #define MIN_CHUNK ((size_t)64 * 1024)
 
 struct ring {
-	const struct bnet_coll_circle *circle;
+	const struct bnet_coll_subgroup *subgroup;
 	int averaged;                 /* ranks whose values an average is of */
 	struct bnet_coll_blocks from; /* what is reduced, or NULL */
 	struct bnet_coll_blocks to;   /* what is gathered, or NULL */
@@ -58,10 +58,10 @@ static size_t step_of(const struct ring *ring, size_t i)
 static struct place locate(const struct ring *ring, size_t i, bool received)
 {
 	const struct bnet_coll_blocks *blocks = ring->from.bytes > 0 ? &ring->from : &ring->to;
-	const int count = ring->circle->count;
+	const int count = ring->subgroup->count;
 	const int back = (int)(((size_t)ring->shift + step_of(ring, i) + received) % (size_t)count);
 	const size_t chunk = i / ring->width / ring->steps * ring->width + i % ring->width;
-	struct place place = {.block = (ring->circle->at - back + count) % count, .at = chunk * ring->chunk};
+	struct place place = {.block = (ring->subgroup->index - back + count) % count, .at = chunk * ring->chunk};
 	const size_t block = bnet_coll_block_bytes(blocks, place.block);
 
 	place.bytes = place.at < block ? bnet_coll_min(ring->chunk, block - place.at) : 0;
@@ -103,19 +103,19 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *pipe, const struct
 	const size_t rounds = bnet_coll_chunks(chunks, ring->width);
 
 	pipe->op = ring;
-	pipe->send.peer = bnet_coll_circle_step(ring->circle, 1);
+	pipe->send.peer = bnet_coll_subgroup_step(ring->subgroup, 1);
 	pipe->send.count = rounds * ring->steps * ring->width;
 	pipe->send.may_post = may_send;
-	pipe->recv.peer = bnet_coll_circle_step(ring->circle, -1);
+	pipe->recv.peer = bnet_coll_subgroup_step(ring->subgroup, -1);
 	pipe->recv.count = pipe->send.count;
 	return bnet_coll_pipes_run(coll, (struct bnet_coll_pipe *const[]){pipe}, 1);
 }
 
 /* Chunks are multiples of 4 KiB, and therefore of every element. */
-static struct ring ring_of(const struct bnet_coll *coll, const struct bnet_coll_circle *circle, size_t block)
+static struct ring ring_of(const struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, size_t block)
 {
 	const size_t chunk = bnet_coll_round_up(bnet_coll_chunks(block, WIDTH), 4096);
-	struct ring ring = {.circle = circle, .averaged = coll->nranks, .steps = (size_t)circle->count - 1};
+	struct ring ring = {.subgroup = subgroup, .averaged = coll->nranks, .steps = (size_t)subgroup->count - 1};
 
 	ring.chunk = bnet_coll_min(bnet_coll_max(chunk, MIN_CHUNK), coll->chunk);
 	ring.width = bnet_coll_min(WIDTH, bnet_coll_chunks(block, ring.chunk));
@@ -126,7 +126,7 @@ static struct ring ring_of(const struct bnet_coll *coll, const struct bnet_coll_
 
 static bool gathers(const struct ring *ring, size_t i)
 {
-	return step_of(ring, i) >= (size_t)ring->circle->count - 1;
+	return step_of(ring, i) >= (size_t)ring->subgroup->count - 1;
 }
 
 static struct bnet_coll_piece allreduce_send(const struct bnet_coll_pipe *pipe, size_t i)
@@ -155,7 +155,7 @@ static bool allreduce_may_recv(const struct bnet_coll_pipe *pipe, size_t i)
 {
 	const struct ring *ring = pipe->op;
 
-	return !gathers(ring, i) || pipe->send.done > i - ((size_t)ring->circle->count - 1) * ring->width;
+	return !gathers(ring, i) || pipe->send.done > i - ((size_t)ring->subgroup->count - 1) * ring->width;
 }
 
 static void allreduce_received(const struct bnet_coll_pipe *pipe, size_t i)
@@ -165,19 +165,19 @@ static void allreduce_received(const struct bnet_coll_pipe *pipe, size_t i)
 
 	if (!gathers(ring, i))
 		reduce(ring, in(&ring->to, place), in(&ring->from, place), slot(ring, i), place.bytes,
-		       step_of(ring, i) == (size_t)ring->circle->count - 2);
+		       step_of(ring, i) == (size_t)ring->subgroup->count - 2);
 }
 
-int bnet_coll_ring_allreduce(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
 			     char *recv, size_t count, int dtype, int op)
 {
-	const size_t element = bnet_coll_dtype_size(dtype), places = (size_t)circle->count;
-	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, places) * element, 64);
+	const size_t element = bnet_coll_dtype_size(dtype), places = (size_t)subgroup->count;
+	const size_t block = bnet_coll_round_up(bnet_coll_chunks(count, places) * element, BNET_COLL_LINE);
 	struct bnet_coll_pipe pipe = {.send.piece = allreduce_send,
 				      .recv.piece = allreduce_recv,
 				      .recv.may_post = allreduce_may_recv,
 				      .received = allreduce_received};
-	struct ring ring = ring_of(coll, circle, block);
+	struct ring ring = ring_of(coll, subgroup, block);
 
 	ring.from =
 		(struct bnet_coll_blocks){.base = (char *)(uintptr_t)send, .bytes = block, .total = count * element};
@@ -233,14 +233,14 @@ static void scatter_received(const struct bnet_coll_pipe *pipe, size_t i)
 	reduce(ring, dst, in(&ring->from, place), slot(ring, i), place.bytes, ends_here(ring, i));
 }
 
-int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_circle *circle,
+int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup,
 				  const struct bnet_coll_blocks *from, char *recv, int dtype, int op)
 {
 	struct bnet_coll_pipe pipe = {.send.piece = scatter_send,
 				      .recv.piece = scatter_recv,
 				      .recv.may_post = scatter_may_recv,
 				      .received = scatter_received};
-	struct ring ring = ring_of(coll, circle, from->bytes);
+	struct ring ring = ring_of(coll, subgroup, from->bytes);
 
 	ring.from = *from;
 	ring.recv = recv;
@@ -268,13 +268,13 @@ static struct bnet_coll_piece gather_recv(const struct bnet_coll_pipe *pipe, siz
 	return piece_in(&ring->to, locate(ring, i, true));
 }
 
-int bnet_coll_ring_all_gather(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+int bnet_coll_ring_all_gather(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
 			      const struct bnet_coll_blocks *to)
 {
 	struct bnet_coll_pipe pipe = {.send.piece = gather_send, .recv.piece = gather_recv};
-	struct ring ring = ring_of(coll, circle, to->bytes);
+	struct ring ring = ring_of(coll, subgroup, to->bytes);
 
 	ring.to = *to;
-	memmove(bnet_coll_block_at(to, circle->at), send, to->bytes);
+	memmove(bnet_coll_block_at(to, subgroup->index), send, to->bytes);
 	return run(coll, &pipe, &ring, to->bytes);
 }

@@ -14,13 +14,13 @@ static inline size_t bnet_coll_ring_scratch(const struct bnet_coll *coll)
 	return BNET_COLL_DEPTH * coll->chunk;
 }
 
-/* Between bnet_coll_begin and bnet_coll_end, around a circle of more than one rank. Blocks are those of its places.
+/* Between bnet_coll_begin and bnet_coll_end, around a subgroup of more than one rank. Blocks are those of its places.
  * Nothing is empty. An average is that of all ranks of the group. */
-int bnet_coll_ring_allreduce(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+int bnet_coll_ring_allreduce(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
 			     char *recv, size_t count, int dtype, int op);
-int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_circle *circle,
+int bnet_coll_ring_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup,
 				  const struct bnet_coll_blocks *from, char *recv, int dtype, int op);
-int bnet_coll_ring_all_gather(struct bnet_coll *coll, const struct bnet_coll_circle *circle, const char *send,
+int bnet_coll_ring_all_gather(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
 			      const struct bnet_coll_blocks *to);
 
 #endif

@@ -10,12 +10,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "coll/flat.h"
+#include "coll/transfer.h"
 #include "coll/reduce.h"
 #include "coll/size.h"
 
-/* Buffers begin at cache lines. */
-#define LINE ((size_t)64)
 /* Peers that the root exchanges messages with at the same time: up to three slow ones do not hold up the others. */
 #define PEERS_AT_ONCE 4
 
@@ -57,7 +55,7 @@ static void average(const struct reduction *red, char *buf, size_t bytes)
 /* A place has the sum of its own input and of the bit - 1 places behind it, and adds that of the next bit places. */
 static int up_tree(struct bnet_coll *coll, const struct reduction *red, int root)
 {
-	const size_t room = bnet_coll_round_up(red->bytes, LINE);
+	const size_t room = bnet_coll_round_up(red->bytes, BNET_COLL_LINE);
 	char *sum = bnet_coll_scratch(coll, 2 * room), *other = sum + room;
 	int bit;
 
@@ -186,7 +184,7 @@ int bnet_coll_net_reduce(struct bnet_coll *coll, const char *send, char *recv, s
 struct everyone {
 	const struct bnet_coll *coll;
 	const struct bnet_coll_blocks *blocks;
-	struct bnet_coll_flat flats[PEERS_AT_ONCE];
+	struct bnet_coll_transfer transfers[PEERS_AT_ONCE];
 	bool sends;
 	int step; /* to the next peer around the ring */
 };
@@ -194,7 +192,7 @@ struct everyone {
 static bool next_peer(void *op, int place)
 {
 	struct everyone *all = op;
-	struct bnet_coll_flat *flat = &all->flats[place];
+	struct bnet_coll_transfer *transfer = &all->transfers[place];
 	int peer;
 	char *at;
 
@@ -203,9 +201,9 @@ static bool next_peer(void *op, int place)
 	peer = bnet_coll_ring_rank(all->coll, all->step++);
 	at = bnet_coll_block_at(all->blocks, peer);
 	if (all->sends)
-		bnet_coll_flat_init(all->coll, flat, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
+		bnet_coll_transfer_init(all->coll, transfer, at, all->blocks->bytes, peer, NULL, 0, -1, NULL);
 	else
-		bnet_coll_flat_init(all->coll, flat, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
+		bnet_coll_transfer_init(all->coll, transfer, NULL, 0, -1, at, all->blocks->bytes, peer, NULL);
 	return true;
 }
 
@@ -215,7 +213,7 @@ static int with_everyone(struct bnet_coll *coll, const struct bnet_coll_blocks *
 	struct bnet_coll_pipe *pipes[PEERS_AT_ONCE];
 
 	for (int i = 0; i < PEERS_AT_ONCE; i++)
-		pipes[i] = &all.flats[i].pipe;
+		pipes[i] = &all.transfers[i].pipe;
 	return bnet_coll_pipes_run_on(coll, pipes, PEERS_AT_ONCE, next_peer, &all);
 }
 

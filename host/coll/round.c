@@ -15,12 +15,12 @@
  * waited for may need this very processor. */
 #define SPIN_NS 20000
 
-static struct bnet_shared_patience patience_of(const struct bnet_coll *coll)
+static struct bnet_shared_wait_limits limits_of(const struct bnet_coll *coll)
 {
-	return (struct bnet_shared_patience){.timeout_ns = coll->timeout_ns,
-					     .spin_ns = coll->host.spins ? SPIN_NS : 0,
-					     .aborted = &coll->aborted,
-					     .interrupted = coll->interrupted};
+	return (struct bnet_shared_wait_limits){.timeout_ns = coll->timeout_ns,
+						.spin_ns = coll->host.spins ? SPIN_NS : 0,
+						.aborted = &coll->aborted,
+						.interrupted = coll->interrupted};
 }
 
 /* ---- errors ---- */
@@ -78,11 +78,11 @@ static int wait_failed(struct bnet_coll *coll, int member, int rc)
 static int await_all(struct bnet_coll *coll, uint32_t round)
 {
 	struct bnet_coll_host *host = &coll->host;
-	const struct bnet_shared_patience patience = patience_of(coll);
+	const struct bnet_shared_wait_limits limits = limits_of(coll);
 
 	for (int step = 1; step < host->count; step++) {
 		const int member = bnet_coll_host_member(host, step);
-		int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_GOT, round, &patience);
+		int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_GOT, round, &limits);
 
 		if (rc != 0)
 			return wait_failed(coll, member, rc);
@@ -112,9 +112,9 @@ void bnet_coll_round_put(struct bnet_coll *coll)
 int bnet_coll_round_from(struct bnet_coll *coll, int member, const char **bank)
 {
 	const struct bnet_coll_host *host = &coll->host;
-	const struct bnet_shared_patience patience = patience_of(coll);
+	const struct bnet_shared_wait_limits limits = limits_of(coll);
 	const struct bnet_shared_note *note;
-	int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_PUT, host->round, &patience);
+	int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_PUT, host->round, &limits);
 
 	if (rc != 0)
 		return wait_failed(coll, member, rc);

@@ -15,18 +15,18 @@
 /* Where waits are usually longer than this, a nap costs less than polling, although it lasts twice as long. */
 #define LONG_WAIT_NS 1000000
 /* The last wait enters the mean by a quarter and capped: a pause such as a checkpoint does not repeat soon. */
-#define WAIT_SHARE 4
-#define MOST_WAIT_NS (4 * LONG_WAIT_NS)
+#define WAIT_READINGS 4
+#define MAX_WAIT_NS (4 * LONG_WAIT_NS)
 /* A nap lasts a sixteenth of the wait so far: it is no large part of the wait, and one of seconds costs a few
  * thousandths of a processor. */
-#define NAP_SHARE 16
+#define NAP_FRACTION 16
 #define SHORTEST_NAP_NS 50000
 #define LONGEST_NAP_NS 40000000
 
 /* A yield of this length gave the processor to a thread that computes. Another one would again, while a thread that
  * naps gets it back when its timer fires. So for some time every yield is a nap. */
 #define LONG_YIELD_NS 1000000
-#define CROWDED_NS 20000000
+#define CONTENDED_NS 20000000
 
 int64_t bnet_coll_now(void)
 {
@@ -38,7 +38,7 @@ void bnet_coll_wait_over(struct bnet_coll_wait *wait)
 	if (wait->since != 0) {
 		const int64_t ns = bnet_coll_now() - wait->since;
 
-		wait->usual_ns += ((ns < MOST_WAIT_NS ? ns : MOST_WAIT_NS) - wait->usual_ns) / WAIT_SHARE;
+		wait->usual_ns += ((ns < MAX_WAIT_NS ? ns : MAX_WAIT_NS) - wait->usual_ns) / WAIT_READINGS;
 	}
 	bnet_coll_wait_reset(wait);
 }
@@ -51,11 +51,11 @@ void bnet_coll_wait_reset(struct bnet_coll_wait *wait)
 
 static long nap_of(const struct bnet_coll_wait *wait)
 {
-	const int64_t share = (bnet_coll_now() - wait->since) / NAP_SHARE;
+	const int64_t nap = (bnet_coll_now() - wait->since) / NAP_FRACTION;
 
-	if (share > LONGEST_NAP_NS)
+	if (nap > LONGEST_NAP_NS)
 		return LONGEST_NAP_NS;
-	return share > SHORTEST_NAP_NS ? (long)share : SHORTEST_NAP_NS;
+	return nap > SHORTEST_NAP_NS ? (long)nap : SHORTEST_NAP_NS;
 }
 
 /* The caller may want to end the wait: asked a few times a second. */
@@ -89,14 +89,14 @@ static void yield(struct bnet_coll *coll)
 	const struct timespec nap = {.tv_nsec = SHORTEST_NAP_NS};
 	int64_t after;
 
-	if (before < coll->crowded_until) {
+	if (before < coll->contended_until) {
 		nanosleep(&nap, NULL);
 		return;
 	}
 	sched_yield();
 	after = bnet_coll_now();
 	if (after - before > LONG_YIELD_NS)
-		coll->crowded_until = after + CROWDED_NS;
+		coll->contended_until = after + CONTENDED_NS;
 }
 
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "queue/thread.h"
+#include "common/thread.h"
 #include "tagged/tagged.h"
 
 /* Ends that are reported at a time. */
@@ -165,19 +165,6 @@ static void free_messages(struct bnet_messages *messages)
 	free(messages);
 }
 
-static int init_work(pthread_cond_t *work)
-{
-	pthread_condattr_t attributes;
-	int rc = pthread_condattr_init(&attributes);
-
-	if (rc != 0)
-		return -rc;
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	rc = pthread_cond_init(work, &attributes);
-	pthread_condattr_destroy(&attributes);
-	return -rc;
-}
-
 int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged)
 {
 	struct bnet_messages *messages = calloc(1, sizeof(*messages));
@@ -186,7 +173,7 @@ int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged)
 	*out = NULL;
 	if (messages == NULL)
 		return -ENOMEM;
-	rc = init_work(&messages->work);
+	rc = bnet_cond_init(&messages->work);
 	if (rc != 0) {
 		free(messages);
 		return rc;

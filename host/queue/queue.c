@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/thread.h"
 #include "coll/coll.h"
-#include "queue/thread.h"
 
 /* Seconds for which callbacks may keep others' operations from running while none of their own ends. */
 #define TURN_S 10.0

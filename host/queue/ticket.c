@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/thread.h"
+
 #define NS_PER_S 1000000000L
 /* Longer than any job, and short enough for every clock. */
 #define MOST_SECONDS 1e8
@@ -38,15 +40,7 @@ static unsigned this_process(void)
 
 static bool init_locks(struct bnet_board *board)
 {
-	pthread_condattr_t attributes;
-	bool done;
-
-	if (pthread_condattr_init(&attributes) != 0)
-		return false;
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	done = pthread_cond_init(&board->changed, &attributes) == 0;
-	pthread_condattr_destroy(&attributes);
-	return done && pthread_mutex_init(&board->lock, NULL) == 0;
+	return bnet_cond_init(&board->changed) == 0 && pthread_mutex_init(&board->lock, NULL) == 0;
 }
 
 struct bnet_board *bnet_board_new(void)

@@ -21,9 +21,9 @@
  * the same processors, each change takes milliseconds: with banks of half the size, 20 allreduces of 1 MiB between four
  * ranks beside busy threads took 270 instead of 140 ms; alone, neither size was faster. */
 #define BANK ((size_t)1024 * 1024)
-#define BANK_LEAST ((size_t)64 * 1024)
+#define BANK_MIN ((size_t)64 * 1024)
 /* Of all banks; only what is used takes up memory. */
-#define MOST_BYTES ((size_t)256 * 1024 * 1024)
+#define MAX_BYTES ((size_t)256 * 1024 * 1024)
 #define PAGE ((size_t)4096)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -60,11 +60,11 @@ static size_t banks_at(int count)
 
 static size_t bank_size(int count)
 {
-	size_t bytes = MOST_BYTES / BNET_SHARED_BANKS / (size_t)count / PAGE * PAGE;
+	size_t bytes = MAX_BYTES / BNET_SHARED_BANKS / (size_t)count / PAGE * PAGE;
 
 	if (bytes > BANK)
 		return BANK;
-	return bytes < BANK_LEAST ? BANK_LEAST : bytes;
+	return bytes < BANK_MIN ? BANK_MIN : bytes;
 }
 
 static void lay_out(struct bnet_segment *segment, int fd, int count, int index)

@@ -134,25 +134,25 @@ static uint32_t moves(const struct bnet_segment *segment)
 	return sum;
 }
 
-static int look(const struct bnet_segment *segment, int index, const struct bnet_shared_patience *patience,
+static int look(const struct bnet_segment *segment, int index, const struct bnet_shared_wait_limits *limits,
 		uint64_t since)
 {
-	if (atomic_load_explicit(patience->aborted, memory_order_relaxed))
+	if (atomic_load_explicit(limits->aborted, memory_order_relaxed))
 		return -ECANCELED;
-	if (patience->interrupted != NULL && patience->interrupted() != 0)
+	if (limits->interrupted != NULL && limits->interrupted() != 0)
 		return -EINTR;
 	if (atomic_load(&bnet_segment_line(segment, index)->state) == BNET_SHARED_LEFT ||
 	    bnet_segment_process_gone(segment, index))
 		return -ECONNRESET;
 	if (does_something_else(segment, index))
 		return -EPROTO;
-	if (patience->timeout_ns > 0 && bnet_now_ns() - since > (uint64_t)patience->timeout_ns)
+	if (limits->timeout_ns > 0 && bnet_now_ns() - since > (uint64_t)limits->timeout_ns)
 		return -ETIMEDOUT;
 	return 0;
 }
 
 int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_shared_word word, uint32_t round,
-		      const struct bnet_shared_patience *patience)
+		      const struct bnet_shared_wait_limits *limits)
 {
 	struct bnet_shared_line *line = bnet_segment_line(segment, index);
 	_Atomic uint32_t *at = word_of(line, word);
@@ -160,7 +160,7 @@ int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_s
 	uint32_t moved;
 	int rc = 0;
 
-	if (reached(at, round) || (patience->spin_ns > 0 ? spin(at, round, patience->spin_ns) : yield(at, round)))
+	if (reached(at, round) || (limits->spin_ns > 0 ? spin(at, round, limits->spin_ns) : yield(at, round)))
 		return 0;
 	since = bnet_now_ns();
 	moved = moves(segment);
@@ -171,7 +171,7 @@ int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_s
 		if (moves(segment) != moved)
 			since = bnet_now_ns();
 		moved = moves(segment);
-		rc = look(segment, index, patience, since);
+		rc = look(segment, index, limits, since);
 		/* It may have published before it left. */
 		if (rc != 0)
 			return reached(at, round) ? 0 : rc;

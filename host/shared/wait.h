@@ -14,7 +14,7 @@
 
 enum bnet_shared_word { BNET_SHARED_PUT, BNET_SHARED_GOT };
 
-struct bnet_shared_patience {
+struct bnet_shared_wait_limits {
 	int64_t timeout_ns;         /* 0: none */
 	int64_t spin_ns;            /* before the first sleep; 0: it yields */
 	const atomic_bool *aborted; /* by another thread */
@@ -32,7 +32,7 @@ void bnet_shared_moved(const struct bnet_segment *segment);
  * visible. -ECONNRESET: it has left, or its process is gone. -EPROTO: it does something else. -ETIMEDOUT (nothing has
  * moved), -ECANCELED, -EINTR: this rank gives up. */
 int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_shared_word word, uint32_t round,
-		      const struct bnet_shared_patience *patience);
+		      const struct bnet_shared_wait_limits *limits);
 /* Publishes this rank's round; everything written before becomes visible to those that wait for it. */
 void bnet_shared_publish(const struct bnet_segment *segment, enum bnet_shared_word word, uint32_t round);
 

@@ -109,7 +109,7 @@ static int begin_send(struct bnet_tagged *tagged, struct bnet_tagged_op *op)
 	frame.key = op->key = ++tagged->next_key;
 	bnet_tagged_await(tagged, op, true);
 	bnet_tagged_enlist(&tagged->requested, op);
-	if (peer->near && op->bytes > 0)
+	if (peer->local && op->bytes > 0)
 		return bnet_tagged_queue_offer(tagged, peer, op);
 	return bnet_tagged_queue(tagged, peer, &frame, NULL);
 }

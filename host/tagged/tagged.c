@@ -8,29 +8,28 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/thread.h"
 #include "coll/connect.h"
 #include "coll/wait.h"
 
 /* ---- create ---- */
 
 /* Ranks of this host read each other's memory; they share none. */
-static void meet_neighbours(struct bnet_tagged *tagged)
+static void find_local_peers(struct bnet_tagged *tagged)
 {
 	struct bnet_coll_host *host = &tagged->coll->host;
 
 	for (int member = 0; member < host->count; member++)
-		tagged->peers[host->ranks[member]].near = host->in_sight[member];
+		tagged->peers[host->ranks[member]].local = host->same_pid_namespace[member];
 	bnet_coll_host_agreed(host, false);
 }
 
 int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 {
 	struct bnet_tagged *tagged = calloc(1, sizeof(*tagged));
-	pthread_condattr_t attr;
 	int rc;
 
 	*out = NULL;
@@ -49,10 +48,7 @@ int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 	tagged->coll = coll;
 	coll->operation = "messages";
 	pthread_mutex_init(&tagged->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&tagged->posted, &attr);
-	pthread_condattr_destroy(&attr);
+	bnet_cond_init(&tagged->posted);
 	bnet_list_init(&tagged->incoming);
 	bnet_list_init(&tagged->receives);
 	bnet_list_init(&tagged->granted);
@@ -65,8 +61,8 @@ int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 		tagged->peers[rank].rank = rank;
 		bnet_list_init(&tagged->peers[rank].out);
 	}
-	if (getrandom(&tagged->secret, sizeof(tagged->secret), 0) == (ssize_t)sizeof(tagged->secret))
-		meet_neighbours(tagged);
+	tagged->secret = bnet_random();
+	find_local_peers(tagged);
 	*out = tagged;
 	return 0;
 }

@@ -82,7 +82,7 @@ struct bnet_tagged_flight {
 /* The queue of frames to one peer, and the state of both connections with it. */
 struct bnet_tagged_peer {
 	int rank;
-	bool near;           /* on this host: it may be able to read this process's memory, and … */
+	bool local;          /* on this host: it may be able to read this process's memory, and … */
 	bool unreadable;     /* … this process not its: the kernel has refused */
 	int lost;            /* 0, or why nothing can be received from it any more: -errno */
 	int out_lost;        /* 0, or the error that ended sending to it; its own messages may still arrive */

@@ -370,7 +370,7 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	if (!conn)
 		return -ENOMEM;
 	id = conn->id;
-	bnet_descriptors_make_room();
+	bnet_descriptors_reserve();
 	bnet_engine_lock();
 	rc = begin_attempt(conn);
 	bnet_engine_unlock();
@@ -471,7 +471,7 @@ static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_r
 		return atomic_load_explicit(&conn->error, memory_order_acquire);
 	bnet_engine_posted(&conn->work);
 	if (!bnet_conn_is_inline(conn))
-		bnet_worker_ring(conn->worker);
+		bnet_worker_wake(conn->worker);
 	return 0;
 }
 

@@ -164,9 +164,9 @@ GET_PROPERTIES(8, ncclNetProperties_v8_t, props->maxRecvs = 1)
 
 /* The numbers of the devices that NCCL merged into this one. Any other device lists itself, including a device of
  * BAGUA_NET_BOND, whose members have no numbers. */
-static int fill_parts(int *parts, int room, const struct bnet_device *dev, int index)
+static int fill_parts(int *parts, int max, const struct bnet_device *dev, int index)
 {
-	int n = dev->nparts < room ? dev->nparts : room;
+	int n = dev->nparts < max ? dev->nparts : max;
 
 	parts[0] = index;
 	if (n)

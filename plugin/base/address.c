@@ -34,14 +34,14 @@ socklen_t bnet_address_size(const struct sockaddr_storage *addr)
 	return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 }
 
-bool bnet_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+bool bnet_same_host(const struct sockaddr *a, const struct sockaddr *b)
 {
 	const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)a, *b6 = (const struct sockaddr_in6 *)b;
 	const struct sockaddr_in *a4 = (const struct sockaddr_in *)a, *b4 = (const struct sockaddr_in *)b;
 
-	if (a->ss_family != b->ss_family)
+	if (a->sa_family != b->sa_family)
 		return false;
-	if (a->ss_family == AF_INET6)
+	if (a->sa_family == AF_INET6)
 		return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
-	return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+	return a->sa_family == AF_INET && a4->sin_addr.s_addr == b4->sin_addr.s_addr;
 }

@@ -14,7 +14,7 @@ const char *bnet_address_text(const struct sockaddr_storage *addr, char out[BNET
 
 socklen_t bnet_address_size(const struct sockaddr_storage *addr);
 
-/* Compares addresses and ignores port and scope. */
-bool bnet_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+/* Compares addresses and ignores port and scope. False for other families. */
+bool bnet_same_host(const struct sockaddr *a, const struct sockaddr *b);
 
 #endif

@@ -14,10 +14,10 @@
 #include "base/counters.h"
 
 /* The table's first size, 32 KiB: enough for a job of some hundred ranks. */
-#define LEAST_ROOM 4096
+#define MIN_CAPACITY 4096
 
-static _Atomic int highest; /* descriptor that the library has opened */
-static _Atomic int room;    /* the size of the table that was asked for */
+static _Atomic int highest;  /* descriptor that the library has opened */
+static _Atomic int capacity; /* the size of the table that was asked for */
 
 int bnet_fd_opened(int fd)
 {
@@ -56,15 +56,15 @@ static void enlarge(int size)
 	close(fd);
 }
 
-void bnet_descriptors_make_room(void)
+void bnet_descriptors_reserve(void)
 {
 	int used = atomic_load_explicit(&highest, memory_order_relaxed);
-	int now = atomic_load_explicit(&room, memory_order_relaxed), size = now ? now : LEAST_ROOM;
+	int now = atomic_load_explicit(&capacity, memory_order_relaxed), size = now ? now : MIN_CAPACITY;
 
 	if (now && used < now / 2)
 		return;
 	while (used >= size / 2)
 		size *= 2;
-	if (atomic_compare_exchange_strong(&room, &now, size))
+	if (atomic_compare_exchange_strong(&capacity, &now, size))
 		enlarge(size);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The process's descriptors: how many there may be, how many are the library's, and room in the kernel's table of them.
- * Any thread.
+ * The process's descriptors: how many there may be, how many are the library's, and the size of the kernel's table of
+ * them. Any thread.
  */
 #ifndef BNET_DESCRIPTORS_H
 #define BNET_DESCRIPTORS_H
@@ -21,6 +21,6 @@ bool bnet_descriptors_left(void);
 /* Enlarges the kernel's table of this process's descriptors before it is full, most often doing nothing. When a process
  * of several threads opens a descriptor that the table has no room for, the kernel copies the table and waits for all
  * processors, ten milliseconds and more. So this is called where nobody else waits meanwhile: not under a lock. */
-void bnet_descriptors_make_room(void);
+void bnet_descriptors_reserve(void);
 
 #endif

@@ -291,8 +291,8 @@ int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate)
 	if (min_rtt_us > BNET_SHORT_RTT_US)
 		return 0;
 	/* Two bandwidth-delay products, in steps of the minimum, so that small changes of the path have no effect. */
-	want = (2 * product + BNET_SNDBUF_LEAST - 1) / BNET_SNDBUF_LEAST * BNET_SNDBUF_LEAST;
-	return want < BNET_SNDBUF_LEAST ? BNET_SNDBUF_LEAST : (int64_t)want;
+	want = (2 * product + BNET_SNDBUF_MIN - 1) / BNET_SNDBUF_MIN * BNET_SNDBUF_MIN;
+	return want < BNET_SNDBUF_MIN ? BNET_SNDBUF_MIN : (int64_t)want;
 }
 
 void bnet_socket_set_sndbuf(int fd, int64_t bytes)

@@ -35,8 +35,8 @@ bool bnet_socket_all_acknowledged(int fd);
 void bnet_socket_acknowledge_at_once(int fd);
 /* Resets the connection and leaves the descriptor open. */
 void bnet_socket_reset(int fd);
-/* Sets the options of a data stream, before or after its connect. traffic_class: 0 to 255, the traffic class byte of the IP header; its two low
- * bits, ECN, belong to the kernel. BNET_NO_TRAFFIC_CLASS keeps the system's default. */
+/* Sets the options of a data stream, before or after its connect. traffic_class: 0 to 255, the traffic class byte of
+ * the IP header; its two low bits, ECN, belong to the kernel. BNET_NO_TRAFFIC_CLASS keeps the system's default. */
 #define BNET_NO_TRAFFIC_CLASS (-1)
 void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class);
 /* The congestion control of a stream after its connect: BAGUA_NET_CONGESTION; else reno for a stream within this host,
@@ -65,7 +65,7 @@ void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS]);
  * processor is the limit, and a small buffer keeps the data in its cache; a long round trip needs many bytes in flight.
  * rate: bytes/s. */
 #define BNET_SHORT_RTT_US 300
-#define BNET_SNDBUF_LEAST (128 * 1024)
+#define BNET_SNDBUF_MIN (128 * 1024)
 int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
 /* Sets SO_SNDBUF. 0, or a size above net.core.wmem_max, restores the kernel's autotuning. */
 void bnet_socket_set_sndbuf(int fd, int64_t bytes);

@@ -5,7 +5,6 @@
 #include "control/control.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/thread.h"
 #include "base/counters.h"
 #include "base/socket.h"
 #include "control/active.h"
@@ -50,7 +50,7 @@ static void handle_event(const struct epoll_event *event)
 	uint64_t id = event->data.u64, count;
 	struct bnet_watch *watch;
 	struct bnet_joined joined;
-	struct bnet_told told;
+	struct bnet_answer answer;
 
 	switch ((enum bnet_watch_kind)(id & 7)) {
 	case BNET_WATCH_WAKE:
@@ -77,8 +77,8 @@ static void handle_event(const struct epoll_event *event)
 		return;
 	case BNET_WATCH_QUESTION:
 		watch = bnet_watch_find(id);
-		if (watch && bnet_question_ready(watch, &told))
-			bnet_path_told(&told);
+		if (watch && bnet_question_ready(watch, &answer))
+			bnet_path_answered(&answer);
 		return;
 	}
 }
@@ -122,10 +122,10 @@ struct ticks {
 
 static void end_late_questions(uint64_t now)
 {
-	struct bnet_told told;
+	struct bnet_answer answer;
 
-	while (bnet_questions_tick(now, &told))
-		bnet_path_told(&told);
+	while (bnet_questions_tick(now, &answer))
+		bnet_path_answered(&answer);
 }
 
 /* Each of these walks a whole list, so they do not run after every event: many objects that come or go at once would
@@ -137,7 +137,7 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_connectors_tick(now);
 		bnet_drains_tick(now);
 		end_late_questions(now);
-		bnet_paths_end_turns(bnet_now_us());
+		bnet_paths_end_leases(bnet_now_us());
 		ticks->house_ms = now;
 	}
 	if (now - ticks->attempts_ms >= ATTEMPTS_TICK_MS) {
@@ -163,7 +163,7 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 static int housekeeping_ms(void)
 {
 	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains) ||
-	    !bnet_list_empty(&bnet_engine.questions) || !bnet_list_empty(&bnet_engine.turns))
+	    !bnet_list_empty(&bnet_engine.questions) || !bnet_list_empty(&bnet_engine.leases))
 		return FAST_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		return SLOW_TICK_MS;
@@ -173,24 +173,24 @@ static int housekeeping_ms(void)
 	return bnet_list_empty(&bnet_engine.attempts) ? -1 : ATTEMPTS_TICK_MS;
 }
 
-/* ---- dozing ---- */
+/* ---- active and idle ---- */
 
-/* While connections are active, the thread looks after them once a tick. While none is, it dozes: it sleeps without a
+/* While connections are active, the thread looks after them once a tick. While none is, it is idle: it sleeps without a
  * tick, except for a slow one until everything has arrived, and the next post wakes it. */
 enum mode {
-	MODE_WATCHING,
-	MODE_DOZING,
+	MODE_ACTIVE,
+	MODE_IDLE,
 };
 
-struct watch_state {
+struct loop_state {
 	enum mode mode;
-	bool undelivered; /* bytes may not have arrived: they are looked at on a tick of their own, also while dozing */
-	uint64_t look_at_ms; /* of MODE_WATCHING: when the next round over the active connections is due */
+	bool undelivered; /* bytes may not have arrived: they are looked at on a tick of their own, also while idle */
+	uint64_t look_at_ms; /* of MODE_ACTIVE: when the next round over the active connections is due */
 	int left;            /* … and how many the present one has not looked at yet */
 	uint64_t tick_ms;
 	uint64_t moves;    /* of the process, at the last round */
 	uint64_t moved_ms; /* the last round that found others */
-	bool rare;         /* of MODE_WATCHING: nothing has moved for some time */
+	bool rare;         /* of MODE_ACTIVE: nothing has moved for some time */
 };
 
 /* Calls that have sent or received something. */
@@ -203,12 +203,12 @@ static uint64_t moves(void)
 	       atomic_load_explicit(&bnet_counts.receive_again, memory_order_relaxed);
 }
 
-static bool is_quiet(const struct watch_state *state, uint64_t now)
+static bool is_quiet(const struct loop_state *state, uint64_t now)
 {
 	return now - state->moved_ms >= QUIET_AFTER_MS && state->tick_ms < QUIET_TICK_MS;
 }
 
-static void plan_look(struct watch_state *state, uint64_t now)
+static void plan_look(struct loop_state *state, uint64_t now)
 {
 	const uint64_t before = state->moves;
 
@@ -217,65 +217,65 @@ static void plan_look(struct watch_state *state, uint64_t now)
 		state->moved_ms = now;
 	state->rare = is_quiet(state, now);
 	state->look_at_ms = now + (state->rare ? QUIET_TICK_MS : state->tick_ms);
-	/* A post on an idle connection ends a rare tick, as it ends a doze, unless it comes while this thread is awake:
-	 * then it may wait for the tick. */
-	atomic_store(&bnet_engine_dozing, state->rare);
+	/* A post on an idle connection ends a rare tick, as it ends idleness, unless it comes while this thread is
+	 * awake: then it may wait for the tick. */
+	atomic_store(&bnet_engine_wake_on_post, state->rare);
 }
 
-static void watch_from(struct watch_state *state, uint64_t now)
+static void become_active(struct loop_state *state, uint64_t now)
 {
-	state->mode = MODE_WATCHING;
+	state->mode = MODE_ACTIVE;
 	state->moved_ms = now;
 	plan_look(state, now);
 }
 
-static void try_to_doze(struct watch_state *state, uint64_t now)
+static void try_to_idle(struct loop_state *state, uint64_t now)
 {
-	const bool watched = state->mode == MODE_WATCHING;
+	const bool was_active = state->mode == MODE_ACTIVE;
 
-	state->mode = MODE_DOZING;
-	/* A post takes the announcement back. */
-	if (!atomic_exchange(&bnet_engine_dozing, true) || watched)
+	state->mode = MODE_IDLE;
+	/* A post clears the flag. */
+	if (!atomic_exchange(&bnet_engine_wake_on_post, true) || was_active)
 		state->undelivered = true;
 	if (bnet_active_any())
-		watch_from(state, now);
+		become_active(state, now);
 }
 
 /* Before the thread sleeps. */
-static void look_or_doze(struct watch_state *state, uint64_t now)
+static void look_or_idle(struct loop_state *state, uint64_t now)
 {
-	if (state->mode == MODE_WATCHING) {
+	if (state->mode == MODE_ACTIVE) {
 		if (state->left == 0 && now < state->look_at_ms)
 			return;
 		bnet_active_look_after(&state->left);
 		plan_look(state, now);
 	}
 	if (state->left == 0 && !bnet_active_any())
-		try_to_doze(state, now);
+		try_to_idle(state, now);
 }
 
 /* While requests are outstanding, and after that until everything has arrived. */
-static void look_at_undelivered(struct watch_state *state, struct ticks *ticks, uint64_t now)
+static void look_at_undelivered(struct loop_state *state, struct ticks *ticks, uint64_t now)
 {
-	if ((!state->undelivered && state->mode == MODE_DOZING) || now - ticks->undelivered_ms < BNET_UNDELIVERED_MS)
+	if ((!state->undelivered && state->mode == MODE_IDLE) || now - ticks->undelivered_ms < BNET_UNDELIVERED_MS)
 		return;
 	state->undelivered = bnet_undelivered_look();
 	ticks->undelivered_ms = now;
 }
 
-/* After it has slept, since `slept_from`. A post that woke it took the announcement back; its caller has a tick's time
+/* After it has slept, since `slept_from`. A post that woke it cleared the flag; its caller has a tick's time
  * before the thread steps in. */
-static void wake_up(struct watch_state *state, uint64_t slept_from)
+static void wake_up(struct loop_state *state, uint64_t slept_from)
 {
 	uint64_t now;
 
-	if (state->mode == MODE_WATCHING && !state->rare)
+	if (state->mode == MODE_ACTIVE && !state->rare)
 		return;
 	now = bnet_now_ms();
-	if (state->mode == MODE_DOZING && now - slept_from >= PATH_TICK_MS)
-		bnet_engine.dozed_us = bnet_now_us();
-	if (!atomic_load(&bnet_engine_dozing))
-		watch_from(state, now);
+	if (state->mode == MODE_IDLE && now - slept_from >= PATH_TICK_MS)
+		bnet_engine.idle_until_us = bnet_now_us();
+	if (!atomic_load(&bnet_engine_wake_on_post))
+		become_active(state, now);
 }
 
 static int until(uint64_t then, uint64_t now)
@@ -284,14 +284,14 @@ static int until(uint64_t then, uint64_t now)
 }
 
 /* Active connections are to be looked after and their streams to be read. */
-static int sleep_ms(const struct watch_state *state, const struct ticks *ticks, uint64_t now)
+static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, uint64_t now)
 {
 	int ms = housekeeping_ms(), look = until(state->look_at_ms, now);
 	int read = until(ticks->paths_ms + PATH_TICK_MS, now), dry = until(ticks->dry_ms + DRY_TICK_MS, now);
 
 	if (state->undelivered && (ms < 0 || ms > BNET_UNDELIVERED_MS))
 		ms = BNET_UNDELIVERED_MS;
-	if (state->mode == MODE_DOZING)
+	if (state->mode == MODE_IDLE)
 		return ms;
 	if (state->left)
 		return 0;
@@ -323,7 +323,7 @@ static void end(void)
 	bnet_socket_close(bnet_engine.wake);
 	bnet_socket_close(bnet_engine.epoll);
 	bnet_engine.wake = bnet_engine.epoll = -1;
-	atomic_store(&bnet_engine_dozing, false);
+	atomic_store(&bnet_engine_wake_on_post, false);
 	bnet_engine.running = false;
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
@@ -335,7 +335,7 @@ static void wait_and_handle(int ms)
 	int n, fd = bnet_engine.epoll;
 
 	bnet_engine_unlock();
-	bnet_descriptors_make_room();
+	bnet_descriptors_reserve();
 	n = epoll_wait(fd, events, EVENTS, ms);
 	bnet_engine_lock();
 	for (int i = 0; i < n; i++)
@@ -344,9 +344,9 @@ static void wait_and_handle(int ms)
 
 static void *run(void *unused)
 {
-	struct watch_state state = {.mode = MODE_WATCHING,
-				    .tick_ms = (uint64_t)bnet_engine.config.control_tick,
-				    .moved_ms = bnet_now_ms()};
+	struct loop_state state = {.mode = MODE_ACTIVE,
+				   .tick_ms = (uint64_t)bnet_engine.config.control_tick,
+				   .moved_ms = bnet_now_ms()};
 	struct ticks ticks = {.house_ms = 0};
 
 	(void)unused;
@@ -360,7 +360,7 @@ static void *run(void *unused)
 		bnet_engine_give_way();
 		more = bnet_paths_open();
 		bnet_engine_give_way();
-		look_or_doze(&state, now);
+		look_or_idle(&state, now);
 		if (!nothing_left())
 			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
@@ -370,21 +370,14 @@ static void *run(void *unused)
 	return NULL;
 }
 
-static int spawn(void)
+static int start_thread(void)
 {
-	sigset_t all, before;
-	pthread_attr_t attr;
 	pthread_t thread;
-	int rc;
+	int rc = bnet_thread_start(&thread, run, NULL);
 
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &attr, run, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	return -rc;
+	if (rc == 0)
+		pthread_detach(thread);
+	return rc;
 }
 
 int bnet_control_start(void)
@@ -402,7 +395,7 @@ int bnet_control_start(void)
 	if (rc >= 0 && epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, bnet_engine.wake, &event) < 0)
 		rc = -errno;
 	if (rc >= 0)
-		rc = spawn();
+		rc = start_thread();
 	if (rc < 0) {
 		bnet_socket_close(bnet_engine.wake);
 		bnet_socket_close(bnet_engine.epoll);

@@ -76,7 +76,7 @@ static void after_fork_in_child(void)
 	}
 	bnet_workers_forget();
 	bnet_engine.running = false;
-	atomic_store(&bnet_engine_dozing, false);
+	atomic_store(&bnet_engine_wake_on_post, false);
 	atomic_store(&bnet_counts.descriptors, 0);
 	bnet_engine_init();
 	bnet_engine_unlock_in_child();
@@ -152,7 +152,7 @@ int bnet_lifecycle_configure(void)
 {
 	int rc;
 
-	bnet_descriptors_make_room();
+	bnet_descriptors_reserve();
 	bnet_engine_lock();
 	rc = bnet_engine.configured ? 0 : configure();
 	bnet_engine_unlock();

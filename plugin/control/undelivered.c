@@ -17,12 +17,12 @@
 #define IN_A_ROW 64
 
 /* Both ends' settings count: a peer with a longer one sends its probes less often. */
-static struct bnet_patience patience_of(const struct bnet_conn *conn)
+static struct bnet_silence_limit limit_of(const struct bnet_conn *conn)
 {
 	int own = (int)conn->config->keepalive, peer = conn->setup.peer_keepalive;
 	int seconds = own && peer > own ? peer : own;
 
-	return (struct bnet_patience){
+	return (struct bnet_silence_limit){
 		.looks = (uint32_t)seconds * 1000 / BNET_UNDELIVERED_MS,
 		.peer_probes = peer > 0,
 	};
@@ -60,12 +60,12 @@ static void fail(struct bnet_conn *conn, const struct bnet_stream *stream, enum 
 
 static bool look_at(struct bnet_conn *conn)
 {
-	const struct bnet_patience patience = patience_of(conn);
+	const struct bnet_silence_limit limit = limit_of(conn);
 	bool open = false;
 
 	for (int i = 0; i < conn->nstreams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
-		enum bnet_delivery_state state = bnet_delivery_look(&stream->delivery, stream->fd, patience);
+		enum bnet_delivery_state state = bnet_delivery_look(&stream->delivery, stream->fd, limit);
 
 		open |= state != BNET_DELIVERY_DONE;
 		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {

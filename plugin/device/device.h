@@ -28,13 +28,11 @@ struct bnet_nic {
 	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* printable, with the scope */
 	char pci_path[256];                               /* "" for virtual interfaces */
 	struct sockaddr_storage addr; /* port 0; a link-local address has this interface's scope id */
-	socklen_t addr_len;
 	int ifindex;
 	int speed_mbps;
 	bool speed_known;
 	int mtu;
 	int numa_node;
-	bool loopback;
 	uint64_t guid; /* equal only for ports of one card */
 };
 

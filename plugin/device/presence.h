@@ -8,12 +8,12 @@
 
 #include "device/device.h"
 
-#define BNET_MOST_PRESENT 64
+#define BNET_MAX_PRESENT 64
 
 /* A descriptor by which this process counts until bnet_socket_close; -errno: there is no name left, or there are none
  * here. */
 int bnet_presence_announce(const struct bnet_device *dev);
-/* Processes that have announced themselves, at most BNET_MOST_PRESENT. */
+/* Processes that have announced themselves, at most BNET_MAX_PRESENT. */
 int bnet_presence_count(const struct bnet_device *dev);
 
 #endif

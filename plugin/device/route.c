@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *bnet_route_meeting_point(void)
+const char *bnet_route_rendezvous(void)
 {
 	const char *id = getenv("NCCL_COMM_ID"), *master = getenv("MASTER_ADDR");
 

@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "device/link.h"
 #include "device/route.h"
 #include "device/select.h"
@@ -25,20 +26,6 @@
 
 /* Drivers without hardware that report a speed nevertheless. */
 static const char *const fake_speed_drivers[] = {"veth", "tun"};
-
-/* ---- addresses ---- */
-
-static bool same_address(const struct sockaddr *own, const struct sockaddr *addr)
-{
-	const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)own, *b = (const struct sockaddr_in6 *)addr;
-
-	if (own->sa_family != addr->sa_family)
-		return false;
-	if (own->sa_family == AF_INET)
-		return ((const struct sockaddr_in *)own)->sin_addr.s_addr ==
-		       ((const struct sockaddr_in *)addr)->sin_addr.s_addr;
-	return own->sa_family == AF_INET6 && memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr)) == 0;
-}
 
 /* ---- collecting ---- */
 
@@ -100,9 +87,8 @@ static void keep_best_address(struct bnet_interface *row, const struct sockaddr 
 	if (rank >= row->rank)
 		return;
 	row->rank = rank;
-	row->addr_len = addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	memset(&row->addr, 0, sizeof(row->addr));
-	memcpy(&row->addr, addr, row->addr_len);
+	memcpy(&row->addr, addr, addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(*in6));
 	if (rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
 		in6->sin6_scope_id = (uint32_t)row->ifindex;
 }
@@ -124,15 +110,15 @@ static void add_rows(struct interfaces *all, const struct ifaddrs *list, int fam
 	}
 }
 
-/* source: the address from which this machine reaches the job's meeting point. */
+/* source: the address from which this machine reaches the job's rendezvous. */
 static void mark_route(struct interfaces *all, const struct ifaddrs *list, const struct sockaddr *source)
 {
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
-		if (entry->ifa_addr && same_address(entry->ifa_addr, source))
+		if (entry->ifa_addr && bnet_same_host(entry->ifa_addr, source))
 			find_or_add(all, entry)->on_route = true;
 }
 
-static int collect(struct interfaces *all, int family, const char *meeting_point)
+static int collect(struct interfaces *all, int family, const char *rendezvous)
 {
 	struct sockaddr_storage source;
 	struct ifaddrs *list;
@@ -145,7 +131,7 @@ static int collect(struct interfaces *all, int family, const char *meeting_point
 	*all = (struct interfaces){.rows = calloc(entries + 1, sizeof(*all->rows)), .netlink = bnet_link_open()};
 	if (all->rows) {
 		add_rows(all, list, family);
-		if (bnet_route_source(meeting_point, &source))
+		if (bnet_route_source(rendezvous, &source))
 			mark_route(all, list, (struct sockaddr *)&source);
 	}
 	if (all->netlink >= 0)
@@ -204,10 +190,8 @@ static void fill_nic(struct bnet_nic *nic, const struct bnet_interface *row, int
 	memcpy(nic->name, row->name, sizeof(nic->name));
 	format_address(row, nic->address, sizeof(nic->address));
 	nic->addr = row->addr;
-	nic->addr_len = row->addr_len;
 	nic->ifindex = row->ifindex;
 	nic->mtu = mtu_of(fd, row->name);
-	nic->loopback = row->flags & IFF_LOOPBACK;
 	nic->numa_node = -1;
 	if (in_sysfs) {
 		bnet_sysfs_pci_path(BNET_SYSFS_NET, row->name, nic->pci_path, sizeof(nic->pci_path));
@@ -232,7 +216,7 @@ static void reject(struct bnet_device_table *table, const struct bnet_interface 
 	snprintf(rejected->reason, sizeof(rejected->reason), "%s", reason);
 }
 
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *meeting_point)
+int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *rendezvous)
 {
 	char reason[sizeof(table->rejected[0].reason)];
 	struct interfaces all = {0};
@@ -245,7 +229,7 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	table->nrejected = 0;
 	ret = bnet_rules_parse(&rules, ifname, family);
 	if (!ret)
-		ret = collect(&all, rules.family, meeting_point);
+		ret = collect(&all, rules.family, rendezvous);
 	if (ret)
 		return ret;
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -272,5 +256,5 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 int bnet_device_scan_here(struct bnet_device_table *table)
 {
 	return bnet_device_scan(table, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"),
-				bnet_route_meeting_point());
+				bnet_route_rendezvous());
 }

@@ -8,10 +8,9 @@
 #include "device/device.h"
 
 /* Fills the table with this machine's NICs and leaves it without devices. ifname: NCCL_SOCKET_IFNAME or NULL; family:
- * NCCL_SOCKET_FAMILY ("AF_INET", "AF_INET6") or NULL; meeting_point: as in device/route.h, or NULL. 0, or -errno:
+ * NCCL_SOCKET_FAMILY ("AF_INET", "AF_INET6") or NULL; rendezvous: as in device/route.h, or NULL. 0, or -errno:
  * -ENODEV if no NIC is selected (the rejected rows have the reasons), -EINVAL for an unknown family. */
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family,
-		     const char *meeting_point);
+int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *rendezvous);
 /* The same with the variables of this process. */
 int bnet_device_scan_here(struct bnet_device_table *table);
 

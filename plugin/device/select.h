@@ -40,11 +40,10 @@ struct bnet_interface {
 	unsigned int flags; /* IFF_UP, … */
 	bool bridge_port;
 	bool tunnel;
-	bool on_route;     /* this machine reaches the job's meeting point from an address of it */
+	bool on_route;     /* this machine reaches the job's rendezvous from an address of it */
 	bool other_family; /* has only addresses of an unwanted family */
 	enum bnet_address_rank rank;
 	struct sockaddr_storage addr;
-	socklen_t addr_len;
 };
 
 /* NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. */

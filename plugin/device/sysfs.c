@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/hash.h"
+
 #define TEXT_SIZE 64
 #define MAX_DEPTH 4              /* a VLAN on a bridge on a bond on ports */
 #define MAX_SPEED_MBPS 100000000 /* larger values are the kernel's "unknown" (-1), read as unsigned */
@@ -180,26 +182,18 @@ int bnet_sysfs_numa_node(const char *root, const char *name)
 	return read_line(path, text, sizeof(text)) ? (int)strtol(text, NULL, 10) : -1;
 }
 
-/* FNV-1a, 64 bit */
-static uint64_t hash(uint64_t state, const char *text, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		state = (state ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
-	return state;
-}
-
 uint64_t bnet_sysfs_guid(const char *root, const char *name, const char *pci_path)
 {
 	const char *function = strrchr(pci_path, '.');
-	uint64_t state = UINT64_C(0xcbf29ce484222325);
+	uint64_t guid = BNET_FNV1A_64;
 	char text[TEXT_SIZE];
 
 	/* Includes the host: another one may have the same card in the same slot. */
 	if (read_line("/proc/sys/kernel/random/boot_id", text, sizeof(text)))
-		state = hash(state, text, strlen(text));
+		guid = bnet_fnv1a_64(guid, text, strlen(text));
 	if (function)
-		return hash(state, pci_path, (size_t)(function - pci_path));
+		return bnet_fnv1a_64(guid, pci_path, (size_t)(function - pci_path));
 	if (read_attribute(root, name, "address", text, sizeof(text)))
-		state = hash(state, text, strlen(text));
-	return hash(state, name, strlen(name));
+		guid = bnet_fnv1a_64(guid, text, strlen(text));
+	return bnet_fnv1a_64(guid, name, strlen(name));
 }

@@ -10,16 +10,17 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/thread.h"
 #include "base/counters.h"
 #include "base/socket.h"
 
 struct bnet_engine bnet_engine = {
-	.turn = PTHREAD_MUTEX_INITIALIZER,
+	.turnstile = PTHREAD_MUTEX_INITIALIZER,
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.epoll = -1,
 	.wake = -1,
 };
-_Atomic bool bnet_engine_dozing;
+_Atomic bool bnet_engine_wake_on_post;
 
 /* since: when the wait began, 0: nothing had to be waited for yet. */
 static void take(pthread_mutex_t *mutex, uint64_t *since)
@@ -44,9 +45,9 @@ void bnet_engine_lock(void)
 {
 	uint64_t since = 0;
 
-	take(&bnet_engine.turn, &since);
+	take(&bnet_engine.turnstile, &since);
 	take(&bnet_engine.lock, &since);
-	pthread_mutex_unlock(&bnet_engine.turn);
+	pthread_mutex_unlock(&bnet_engine.turnstile);
 	if (since)
 		count_wait(bnet_now_us() - since);
 }
@@ -64,25 +65,15 @@ void bnet_engine_give_way(void)
 
 void bnet_engine_unlock_in_child(void)
 {
-	pthread_mutex_init(&bnet_engine.turn, NULL);
+	pthread_mutex_init(&bnet_engine.turnstile, NULL);
 	pthread_mutex_unlock(&bnet_engine.lock);
-}
-
-static void init_changed(void)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&bnet_engine.changed, &attr);
-	pthread_condattr_destroy(&attr);
 }
 
 static void init_lists(void)
 {
 	bnet_list_init(&bnet_engine.listens);
 	bnet_list_init(&bnet_engine.conns);
-	bnet_list_init(&bnet_engine.turns);
+	bnet_list_init(&bnet_engine.leases);
 	bnet_list_init(&bnet_engine.paths);
 	bnet_list_init(&bnet_engine.inbound);
 	bnet_list_init(&bnet_engine.connectors);
@@ -103,23 +94,23 @@ static void init_lists(void)
 void bnet_engine_init(void)
 {
 	init_lists();
-	init_changed();
+	bnet_cond_init(&bnet_engine.changed);
 }
 
 void bnet_engine_wake(void)
 {
 	uint64_t one = 1;
 
-	atomic_store(&bnet_engine_dozing, false);
+	atomic_store(&bnet_engine_wake_on_post, false);
 	if (bnet_engine.wake >= 0 && write(bnet_engine.wake, &one, sizeof(one)) < 0)
 		return; /* full: it is awake */
 }
 
-/* The item is added before the look at `dozing`, and the control thread looks for items after it has announced that it
- * dozes: one of the two sees the other. */
+/* The item is added before the look at the flag, and the control thread looks for items after it has set it: one of the
+ * two sees the other. */
 void bnet_engine_activate(struct bnet_work_item *item)
 {
-	if (bnet_worklist_add(&bnet_engine.active, item) && atomic_load(&bnet_engine_dozing))
+	if (bnet_worklist_add(&bnet_engine.active, item) && atomic_load(&bnet_engine_wake_on_post))
 		bnet_engine_wake();
 }
 

@@ -50,7 +50,7 @@ struct bnet_listener {
 };
 
 struct bnet_engine {
-	pthread_mutex_t turn; /* held while waiting for `lock`, so that its last holder cannot be the next as well */
+	pthread_mutex_t turnstile; /* held while waiting for `lock`, so that its last holder cannot be the next as well */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a connection came up or failed, or the thread has ended; CLOCK_MONOTONIC */
 	bool configured;
@@ -67,7 +67,7 @@ struct bnet_engine {
 	struct bnet_worklist active; /* of bnet_conn.work: those on which something was posted lately */
 	struct bnet_node attempts;   /* of bnet_conn.setup.pending */
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
-	struct bnet_node turns;      /* of bnet_path.of_turns */
+	struct bnet_node leases;     /* of bnet_path.of_leases */
 	int ninbound;
 	int ndraining_senders;
 	bool running; /* the control thread */
@@ -76,7 +76,7 @@ struct bnet_engine {
 	uint64_t serial;
 	uint64_t descriptors_warn_at_ms; /* that there are too few for streams: the next warning is due then */
 	uint64_t drain_deadline_ms;      /* shared by all closes that overlap */
-	uint64_t dozed_us;               /* the end of the last idle time that was longer than streams go unread */
+	uint64_t idle_until_us;          /* the end of the last idle time that was longer than streams go unread */
 	uint64_t contended_until_ms;     /* the process shares its processors */
 };
 
@@ -95,8 +95,9 @@ void bnet_engine_wait(int ms);
 
 /* ---- waking the control thread ---- */
 
-/* The control thread sleeps without a tick: a thread that adds to the list of active connections must wake it. */
-extern _Atomic bool bnet_engine_dozing;
+/* The control thread sleeps without a tick, or with a rare one: a thread that adds to the list of active connections
+ * must wake it. */
+extern _Atomic bool bnet_engine_wake_on_post;
 
 /* Any thread while the control thread runs, or under the lock. */
 void bnet_engine_wake(void);

@@ -20,7 +20,7 @@
 #include "wire/wire.h"
 
 #define HELLO_MS 10000
-#define MOST_INBOUND 1024
+#define MAX_INBOUND 1024
 #define PAUSE_MS 100
 #define WARN_MS 60000
 /* Accepted at a time: other events wait, and so do those who need the lock. */
@@ -331,26 +331,26 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 /* ---- questions ---- */
 
 /* No trial on this device may be held for longer, whatever is asked for. */
-#define MOST_TURN_MS 5000
+#define MAX_LEASE_MS 5000
 
-/* The trial that has the turn on a device of this process: its connection, and until when. */
+/* The trial that has the lease on a device of this process: its connection, and until when. */
 static struct {
 	uint64_t connection, until_ms;
-} turns[BNET_MAX_DEVICES];
+} leases[BNET_MAX_DEVICES];
 
-static bool give_turn(const struct bnet_conn *conn, const struct bnet_wire_question *question)
+static bool grant_lease(const struct bnet_conn *conn, const struct bnet_wire_question *question)
 {
 	const ptrdiff_t device = conn->dev - bnet_engine.devices.devices;
 	const uint64_t now = bnet_now_ms();
 
-	if (now < turns[device].until_ms && turns[device].connection != question->connection)
+	if (now < leases[device].until_ms && leases[device].connection != question->connection)
 		return false;
-	turns[device].connection = question->connection;
-	turns[device].until_ms = now + (question->turn_ms < MOST_TURN_MS ? question->turn_ms : MOST_TURN_MS);
+	leases[device].connection = question->connection;
+	leases[device].until_ms = now + (question->lease_ms < MAX_LEASE_MS ? question->lease_ms : MAX_LEASE_MS);
 	return true;
 }
 
-/* Asker and answerer know the same token, so a stranger learns nothing and takes no turn. */
+/* Asker and answerer know the same token, so a stranger learns nothing and takes no lease. */
 static void answer(struct inbound *inbound, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {
@@ -363,8 +363,8 @@ static void answer(struct inbound *inbound, const struct bnet_wire_question *que
 	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
 
 	if (conn) {
-		wire.verdict = question->turn && !give_turn(conn, question) ? BNET_WIRE_VERDICT_BUSY
-									    : BNET_WIRE_VERDICT_OK;
+		wire.verdict = question->lease && !grant_lease(conn, question) ? BNET_WIRE_VERDICT_BUSY
+									       : BNET_WIRE_VERDICT_OK;
 		wire.received = bnet_device_traffic(conn->dev).received;
 		wire.at_us = bnet_now_us();
 	}
@@ -434,11 +434,11 @@ void bnet_acceptor_hello(struct bnet_watch *watch)
 
 static bool too_many(void)
 {
-	return bnet_engine.ninbound > MOST_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
+	return bnet_engine.ninbound > MAX_INBOUND || (uint64_t)bnet_engine.ninbound > bnet_descriptor_limit() / 8;
 }
 
 /* Drops the oldest inbound connection, unless its HELLO is only not read yet. */
-static void make_room(void)
+static void evict_oldest(void)
 {
 	struct bnet_watch *oldest = bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node);
 	int before = bnet_engine.ninbound;
@@ -471,7 +471,7 @@ static void add_inbound(int fd, const struct sockaddr_storage *peer)
 	if (rc < 0)
 		bnet_acceptor_drop(&inbound->watch, strerror(-rc));
 	else
-		make_room();
+		evict_oldest();
 }
 
 /* The queue stays readable: without a pause this thread would spin. */

@@ -11,7 +11,7 @@
 #include "device/local.h"
 
 /* A link may come back; until then connections do not wait for it. */
-#define REST_MS 60000
+#define FAILED_MS 60000
 
 /* ---- which pair ---- */
 
@@ -58,29 +58,30 @@ struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair)
 	return addr;
 }
 
-/* ---- resting pairs ---- */
+/* ---- failed pairs ---- */
 
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
 {
-	const struct bnet_resting *resting = conn->setup.resting;
+	const struct bnet_failed_pairs *failed_pairs = conn->setup.failed_pairs;
 
 	if (pair->nic->addr.ss_family != pair->peer->ss_family)
 		return false;
-	for (int i = 0; i < BNET_RESTING_PAIRS; i++)
-		if (resting->rows[i].nic == pair->nic && now_ms < resting->rows[i].until_ms &&
-		    bnet_same_host(&resting->rows[i].addr, pair->peer))
+	for (int i = 0; i < BNET_FAILED_PAIRS; i++)
+		if (failed_pairs->rows[i].nic == pair->nic && now_ms < failed_pairs->rows[i].until_ms &&
+		    bnet_same_host((const struct sockaddr *)&failed_pairs->rows[i].addr,
+				   (const struct sockaddr *)pair->peer))
 			return false;
 	return true;
 }
 
-void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
+void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
 {
-	struct bnet_resting *resting = conn->setup.resting;
-	uint32_t row = resting->added++ % BNET_RESTING_PAIRS;
+	struct bnet_failed_pairs *failed_pairs = conn->setup.failed_pairs;
+	uint32_t row = failed_pairs->added++ % BNET_FAILED_PAIRS;
 
-	resting->rows[row].nic = pair->nic;
-	resting->rows[row].addr = *pair->peer;
-	resting->rows[row].until_ms = now_ms + REST_MS;
+	failed_pairs->rows[row].nic = pair->nic;
+	failed_pairs->rows[row].addr = *pair->peer;
+	failed_pairs->rows[row].until_ms = now_ms + FAILED_MS;
 }
 
 /* ---- the peer's addresses ---- */

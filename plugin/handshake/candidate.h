@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Candidate pairs: a pair is one of this end's NICs and one of the peer's addresses, and the way of a stream. The
- * streams of a connection take the NICs in turn, and each NIC the peer's addresses. A pair without a route rests for a
- * while, which is noted for the whole path, so that not every connection has to find out. Under the engine's lock.
+ * streams of a connection take the NICs round-robin, and each NIC the peer's addresses. A pair without a route is not
+ * tried for a while, which is noted for the whole path, so that not every connection has to find out. Under the
+ * engine's lock.
  */
 #ifndef BNET_CANDIDATE_H
 #define BNET_CANDIDATE_H
@@ -20,13 +21,13 @@ struct bnet_candidate {
 };
 
 /* A path's pairs without a route. When the table is full, the oldest entry is overwritten. */
-#define BNET_RESTING_PAIRS 32
-struct bnet_resting {
+#define BNET_FAILED_PAIRS 32
+struct bnet_failed_pairs {
 	struct {
 		const struct bnet_nic *nic;
 		struct sockaddr_storage addr;
 		uint64_t until_ms;
-	} rows[BNET_RESTING_PAIRS];
+	} rows[BNET_FAILED_PAIRS];
 	uint32_t added;
 };
 
@@ -36,9 +37,9 @@ void bnet_candidate_pick(int stream, int attempt, int nnics, int npeers, int *ni
 
 int bnet_candidate_count(const struct bnet_conn *conn);
 struct bnet_candidate bnet_candidate_of(const struct bnet_conn *conn, int stream, int attempt);
-/* The address families agree, and the pair does not rest. */
+/* The address families agree, and the pair has not failed lately. */
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
-void bnet_candidate_rest(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
+void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
 /* The address to connect to: the peer's, a link-local one with the scope of this NIC. */
 struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair);
 

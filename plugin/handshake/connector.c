@@ -36,7 +36,7 @@
 #define EXTRA_REFUSED_MS 10000
 /* A pause, which grows by as much each time. */
 #define RETRY_MS 100
-#define MOST_RETRY_MS 1000
+#define MAX_RETRY_MS 1000
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
 
@@ -153,7 +153,7 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	if (bnet_candidate_count(connector->conn) > 1 &&
 	    bnet_candidate_usable(connector->conn, &connector->pair, now)) {
 		if (route_failed(error))
-			bnet_candidate_rest(connector->conn, &connector->pair, now);
+			bnet_candidate_failed(connector->conn, &connector->pair, now);
 		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways", nic->name,
 			  nic->address, address, strerror(-error));
 	}
@@ -187,7 +187,7 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		uint64_t pause = ++connector->retries * RETRY_MS;
 
 		connector->state = WAITING;
-		connector->watch.deadline_ms = now + (pause < MOST_RETRY_MS ? pause : MOST_RETRY_MS);
+		connector->watch.deadline_ms = now + (pause < MAX_RETRY_MS ? pause : MAX_RETRY_MS);
 		return;
 	}
 	give_up(connector, error, error == -ECONNREFUSED ? nothing_listens : strerror(-error));
@@ -423,7 +423,7 @@ static uint64_t rtt_ms(const struct bnet_conn *conn)
 }
 
 /* The connection works without a further stream, and while one is being opened its path is not measured. */
-static uint64_t patience_ms(const struct connector *connector)
+static uint64_t timeout_ms(const struct connector *connector)
 {
 	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000, extra = EXTRA_MS;
 
@@ -436,12 +436,12 @@ static uint64_t patience_ms(const struct connector *connector)
 /* The time limit of the connector or of its present try is over. */
 static bool is_due(const struct connector *connector, uint64_t now)
 {
-	return now - connector->started_ms >= patience_ms(connector) || now >= connector->watch.deadline_ms;
+	return now - connector->started_ms >= timeout_ms(connector) || now >= connector->watch.deadline_ms;
 }
 
 static void go_on(struct connector *connector, uint64_t now)
 {
-	if (now - connector->started_ms >= patience_ms(connector))
+	if (now - connector->started_ms >= timeout_ms(connector))
 		give_up(connector, -ETIMEDOUT,
 			connector->refused ? nothing_listens
 			: connector->index ? "no answer"
@@ -462,7 +462,7 @@ void bnet_connectors_tick(uint64_t now)
 		warn_if_slow(connector, now);
 		if (!is_due(connector, now))
 			continue;
-		bnet_list_remove(node); /* on the next tick it is the others' turn */
+		bnet_list_remove(node); /* on the next tick the others come first */
 		bnet_list_add(&bnet_engine.connectors, node);
 		go_on(connector, now);
 		if (++tries == TRIES)

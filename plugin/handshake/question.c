@@ -66,9 +66,9 @@ int bnet_question_ask(const struct bnet_conn *conn, const struct bnet_question *
 	pending->path = question->path;
 	pending->wire = (struct bnet_wire_question){
 		.version = BNET_WIRE_VERSION,
-		.turn = question->turn,
+		.lease = question->lease,
 		.connection = conn->id,
-		.turn_ms = question->turn_ms,
+		.lease_ms = question->lease_ms,
 	};
 	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
 	pending->watch.deadline_ms = bnet_now_ms() + (wait_ms > WAIT_MS ? wait_ms : WAIT_MS);
@@ -117,52 +117,52 @@ static int receive_answer(struct pending *pending)
 	return pending->got == sizeof(pending->bytes);
 }
 
-static struct bnet_told nothing(const struct pending *pending)
+static struct bnet_answer nothing(const struct pending *pending)
 {
-	return (struct bnet_told){.path = pending->path, .rtt_us = pending->rtt_us};
+	return (struct bnet_answer){.path = pending->path, .rtt_us = pending->rtt_us};
 }
 
 /* An answer that this version does not understand says nothing. */
-static struct bnet_told understood(const struct pending *pending)
+static struct bnet_answer understood(const struct pending *pending)
 {
-	struct bnet_told told = nothing(pending);
-	struct bnet_wire_answer answer;
+	struct bnet_answer answer = nothing(pending);
+	struct bnet_wire_answer wire;
 	struct bnet_wire_frame frame;
 
 	bnet_wire_frame_decode(pending->bytes, &frame);
 	if (!bnet_wire_frame_is_answer(&frame) ||
 	    bnet_wire_answer_decode(pending->bytes + BNET_WIRE_FRAME_HEADER,
-				    sizeof(pending->bytes) - BNET_WIRE_FRAME_HEADER, &answer) < 0 ||
-	    answer.connection != pending->wire.connection)
-		return told;
-	told.refused = answer.verdict == BNET_WIRE_VERDICT_BUSY;
-	if (answer.verdict == BNET_WIRE_VERDICT_OK || told.refused) {
-		told.at_us = answer.at_us;
-		told.received = answer.received;
+				    sizeof(pending->bytes) - BNET_WIRE_FRAME_HEADER, &wire) < 0 ||
+	    wire.connection != pending->wire.connection)
+		return answer;
+	answer.refused = wire.verdict == BNET_WIRE_VERDICT_BUSY;
+	if (wire.verdict == BNET_WIRE_VERDICT_OK || answer.refused) {
+		answer.at_us = wire.at_us;
+		answer.received = wire.received;
 	}
-	return told;
+	return answer;
 }
 
-bool bnet_question_ready(struct bnet_watch *watch, struct bnet_told *told)
+bool bnet_question_ready(struct bnet_watch *watch, struct bnet_answer *answer)
 {
 	struct pending *pending = (struct pending *)watch;
 	int rc = pending->asked ? receive_answer(pending) : send_question(pending);
 
 	if (rc == 0)
 		return false;
-	*told = rc > 0 ? understood(pending) : nothing(pending);
+	*answer = rc > 0 ? understood(pending) : nothing(pending);
 	end(pending);
 	return true;
 }
 
-bool bnet_questions_tick(uint64_t now_ms, struct bnet_told *told)
+bool bnet_questions_tick(uint64_t now_ms, struct bnet_answer *answer)
 {
 	bnet_list_each(node, &bnet_engine.questions) {
 		struct pending *pending = bnet_entry(node, struct pending, watch.node);
 
 		if (now_ms < pending->watch.deadline_ms)
 			continue;
-		*told = nothing(pending);
+		*answer = nothing(pending);
 		end(pending);
 		return true;
 	}

@@ -15,15 +15,15 @@
 
 struct bnet_question {
 	struct bnet_path *path; /* the asker; not looked at here */
-	bool turn;              /* a trial is about to begin */
-	uint32_t turn_ms;
+	bool lease;             /* a trial is about to begin */
+	uint32_t lease_ms;
 	uint32_t rtt_us; /* of the path, which bounds the wait for an answer */
 };
 
 /* What the peer said, or that it said nothing in time. */
-struct bnet_told {
+struct bnet_answer {
 	struct bnet_path *path;
-	bool refused;      /* another trial has the turn */
+	bool refused;      /* another trial has the lease */
 	uint64_t at_us;    /* the peer's clock */
 	uint64_t received; /* bytes; 0: not known */
 	uint32_t rtt_us;   /* of this socket's handshake; 0: not known */
@@ -32,10 +32,10 @@ struct bnet_told {
 /* Asks the peer of a ready connection. 0: the answer comes later, from bnet_question_ready or bnet_questions_tick;
  * -errno: it will not come. */
 int bnet_question_ask(const struct bnet_conn *conn, const struct bnet_question *question);
-/* True: *told is the end of a question. */
-bool bnet_question_ready(struct bnet_watch *watch, struct bnet_told *told);
-/* Ends one question that has waited too long: true, and *told says so. */
-bool bnet_questions_tick(uint64_t now_ms, struct bnet_told *told);
+/* True: *answer is the end of a question. */
+bool bnet_question_ready(struct bnet_watch *watch, struct bnet_answer *answer);
+/* Ends one question that has waited too long: true, and *answer says so. */
+bool bnet_questions_tick(uint64_t now_ms, struct bnet_answer *answer);
 void bnet_questions_cancel(const struct bnet_path *path);
 
 #endif

@@ -12,17 +12,17 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "device/traffic.h"
-#include "device/turn.h"
+#include "device/lease.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
 
 /* Readings further apart than this are no steady work. */
-#define MOST_GAP_US 100000
-#define MOST_GAP_RTTS 4
-#define MOST_GAP_SAMPLES 2
+#define MAX_GAP_US 100000
+#define MAX_GAP_RTTS 4
+#define MAX_GAP_SAMPLES 2
 /* A sample shorter than a round trip would see bursts, but no sample takes longer than this. */
-#define MOST_SAMPLE_US 200000
+#define MAX_SAMPLE_US 200000
 /* Streams opened at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define OPENED 32
 #define WARN_MS 60000
@@ -35,7 +35,8 @@ static struct bnet_path *find_path(const struct bnet_device *dev, const struct s
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		if (path->dev == dev && bnet_same_host(&path->addr, addr))
+		if (path->dev == dev &&
+		    bnet_same_host((const struct sockaddr *)&path->addr, (const struct sockaddr *)addr))
 			return path;
 	}
 	return NULL;
@@ -54,35 +55,35 @@ int bnet_path_join(struct bnet_conn *conn)
 			return -ENOMEM;
 		bnet_list_init(&path->idle);
 		bnet_list_init(&path->moving);
-		bnet_list_init(&path->of_turns);
+		bnet_list_init(&path->of_leases);
 		path->dev = conn->dev;
 		path->addr = *addr;
-		path->turn = -1;
+		path->lease = -1;
 		path->most = most;
 		bnet_scaler_init(&path->scaler, least < most ? least : most, most, bnet_random());
 		bnet_list_add(&bnet_engine.paths, &path->node);
 	}
 	bnet_list_add(&path->idle, &conn->of_path);
 	conn->path = path;
-	conn->setup.resting = &path->resting;
+	conn->setup.failed_pairs = &path->failed_pairs;
 	return 0;
 }
 
-static void end_turn(struct bnet_path *path)
+static void end_lease(struct bnet_path *path)
 {
-	bnet_socket_close(path->turn);
-	path->turn = -1;
-	bnet_list_remove(&path->of_turns);
+	bnet_socket_close(path->lease);
+	path->lease = -1;
+	bnet_list_remove(&path->of_leases);
 }
 
-/* A path that is idle is not sampled, and others wait for its turn. */
-void bnet_paths_end_turns(uint64_t now_us)
+/* A path that is idle is not sampled, and others wait for its lease. */
+void bnet_paths_end_leases(uint64_t now_us)
 {
-	bnet_list_each(node, &bnet_engine.turns) {
-		struct bnet_path *path = bnet_entry(node, struct bnet_path, of_turns);
+	bnet_list_each(node, &bnet_engine.leases) {
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, of_leases);
 
-		if (now_us >= path->turn_until_us)
-			end_turn(path);
+		if (now_us >= path->lease_until_us)
+			end_lease(path);
 	}
 }
 
@@ -91,7 +92,7 @@ static void free_unused(struct bnet_path *path)
 	if (path->pinned || !bnet_list_empty(&path->idle) || !bnet_list_empty(&path->moving))
 		return;
 	bnet_questions_cancel(path);
-	end_turn(path);
+	end_lease(path);
 	bnet_list_remove(&path->node);
 	free(path);
 }
@@ -101,7 +102,7 @@ void bnet_path_leave(struct bnet_conn *conn)
 	struct bnet_path *path = conn->path;
 
 	conn->path = NULL;
-	conn->setup.resting = NULL;
+	conn->setup.failed_pairs = NULL;
 	bnet_list_remove(&conn->of_path);
 	bnet_list_remove(&conn->setup.missing);
 	if (path)
@@ -117,7 +118,7 @@ void bnet_path_unpin(struct bnet_path *path)
 void bnet_paths_forget(void)
 {
 	bnet_list_each(node, &bnet_engine.paths) {
-		end_turn(bnet_entry(node, struct bnet_path, node));
+		end_lease(bnet_entry(node, struct bnet_path, node));
 		bnet_list_remove(node);
 	}
 }
@@ -172,10 +173,10 @@ static void allow(struct bnet_conn *conn, int most)
 		limit(&path->scaler, path->most);
 }
 
-void bnet_path_limit(struct bnet_path *path, int share)
+void bnet_path_limit(struct bnet_path *path, int quota)
 {
 	const int before = path->scaler.level, least = path->scaler.least;
-	int most = share < path->most ? share : path->most;
+	int most = quota < path->most ? quota : path->most;
 
 	if (most < least)
 		most = least;
@@ -214,7 +215,7 @@ static int wanted_streams(const struct bnet_conn *conn)
 	return level_of(conn) < conn->setup.enough ? level_of(conn) : conn->setup.enough;
 }
 
-/* Streams above the level rest; missing ones, up to `enough`, are opened in turn with those of other connections. */
+/* Streams above the level rest; missing ones, up to `enough`, are opened round-robin with those of other connections. */
 static void widen(struct bnet_conn *conn, int enough)
 {
 	conn->setup.enough = enough;
@@ -322,10 +323,10 @@ static void add_stream(struct bnet_path *path, const struct bnet_estimator_step 
 
 static uint64_t most_gap(const struct bnet_path *path, const struct bnet_reading *reading)
 {
-	uint64_t gap = (uint64_t)reading->rtt_us * MOST_GAP_RTTS, samples = path->interval_us * MOST_GAP_SAMPLES;
+	uint64_t gap = (uint64_t)reading->rtt_us * MAX_GAP_RTTS, samples = path->interval_us * MAX_GAP_SAMPLES;
 
 	gap = gap > samples ? gap : samples;
-	return gap > MOST_GAP_US ? gap : MOST_GAP_US;
+	return gap > MAX_GAP_US ? gap : MAX_GAP_US;
 }
 
 /* A connection that was idle when the level rose gets its streams once it moves; not during a trial, whose window would
@@ -340,7 +341,7 @@ static void catch_up(struct bnet_conn *conn, uint64_t now_us)
 	widen(conn, scaler->level);
 }
 
-void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
+void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idle)
 {
 	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
 	bool counts = false;
@@ -354,7 +355,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 
 		if (!bnet_estimator_read(stream->fd, &reading))
 			continue;
-		step = bnet_estimator_update(&stream->estimator, &reading, now_us, rested);
+		step = bnet_estimator_update(&stream->estimator, &reading, now_us, was_idle);
 		fit(conn, stream);
 		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(conn->path, &reading))
 			continue;
@@ -376,40 +377,40 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested)
 	catch_up(conn, now_us);
 }
 
-/* ---- what the network carries, and whose turn it is ---- */
+/* ---- what the network carries, and which trial may begin ---- */
 
 /* Tells the scaler what this end's device has sent by now, and what the peer has said. */
-static void tell(struct bnet_path *path, const struct bnet_told *told)
+static void take_answer(struct bnet_path *path, const struct bnet_answer *answer)
 {
 	struct bnet_window_report report = {
 		.mark = {.now_us = bnet_now_us(),
 			 .sent = bnet_device_traffic(path->dev).sent,
-			 .at_us = told->at_us,
-			 .received = told->received},
-		.refused = told->refused,
-		.rtt_us = told->rtt_us,
+			 .at_us = answer->at_us,
+			 .received = answer->received},
+		.refused = answer->refused,
+		.rtt_us = answer->rtt_us,
 	};
 
-	if (told->refused)
-		end_turn(path);
+	if (answer->refused)
+		end_lease(path);
 	bnet_scaler_tell(&path->scaler, &report);
 }
 
-void bnet_path_told(const struct bnet_told *told)
+void bnet_path_answered(const struct bnet_answer *answer)
 {
-	told->path->asking = false;
-	tell(told->path, told);
+	answer->path->asking = false;
+	take_answer(answer->path, answer);
 }
 
-/* The turn among this host's processes. True also where the kernel has no turns. */
-static bool take_turn(struct bnet_path *path, uint64_t now_us, uint64_t length_us)
+/* The lease among this host's processes. True also where the kernel has no leases. */
+static bool take_lease(struct bnet_path *path, uint64_t now_us, uint64_t length_us)
 {
-	if (path->turn < 0)
-		path->turn = bnet_turn_take(path->dev);
-	path->turn_until_us = now_us + length_us;
-	if (path->turn >= 0 && bnet_list_empty(&path->of_turns))
-		bnet_list_add(&bnet_engine.turns, &path->of_turns);
-	return path->turn != -EADDRINUSE;
+	if (path->lease < 0)
+		path->lease = bnet_lease_take(path->dev);
+	path->lease_until_us = now_us + length_us;
+	if (path->lease >= 0 && bnet_list_empty(&path->of_leases))
+		bnet_list_add(&bnet_engine.leases, &path->of_leases);
+	return path->lease != -EADDRINUSE;
 }
 
 /* id: only that one; 0: any. */
@@ -424,7 +425,7 @@ static const struct bnet_conn *find_ready(const struct bnet_node *conns, uint64_
 	return NULL;
 }
 
-/* The peer gives the turn to a connection, so that a path asks over the same one as long as it lives. */
+/* The peer gives the lease to a connection, so that a path asks over the same one as long as it lives. */
 static const struct bnet_conn *find_asker(struct bnet_path *path)
 {
 	const struct bnet_conn *conn = NULL;
@@ -442,22 +443,22 @@ static const struct bnet_conn *find_asker(struct bnet_path *path)
 /* Asks the peer what the scaler wants to know. */
 static void ask(struct bnet_path *path, uint64_t now_us)
 {
-	const bool turn = path->scaler.window.asks == BNET_ASKS_TURN;
+	const bool lease = path->scaler.window.asks == BNET_ASKS_LEASE;
 	const uint64_t length_us = bnet_scaler_trial_us(&path->scaler, path->sample.rtt_us);
 	const struct bnet_conn *conn = find_asker(path);
 	const struct bnet_question question = {.path = path,
-					       .turn = turn,
-					       .turn_ms = (uint32_t)(length_us / 1000),
+					       .lease = lease,
+					       .lease_ms = (uint32_t)(length_us / 1000),
 					       .rtt_us = path->sample.rtt_us};
-	struct bnet_told nothing = {.path = path};
+	struct bnet_answer nothing = {.path = path};
 
-	if (turn && !take_turn(path, now_us, length_us)) {
+	if (lease && !take_lease(path, now_us, length_us)) {
 		nothing.refused = true;
-		tell(path, &nothing);
+		take_answer(path, &nothing);
 	} else if (conn && bnet_question_ask(conn, &question) == 0) {
 		path->asking = true;
 	} else {
-		tell(path, &nothing);
+		take_answer(path, &nothing);
 	}
 }
 
@@ -493,11 +494,11 @@ void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
 
 bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)
 {
-	uint64_t rtt = path->sample.rtt_us < MOST_SAMPLE_US ? path->sample.rtt_us : MOST_SAMPLE_US;
+	uint64_t rtt = path->sample.rtt_us < MAX_SAMPLE_US ? path->sample.rtt_us : MAX_SAMPLE_US;
 
 	if (now_us - path->sampled_us < rtt)
 		return false;
-	path->rested = bnet_engine.dozed_us > path->sampled_us;
+	path->was_idle = bnet_engine.idle_until_us > path->sampled_us;
 	path->interval_us = path->sampled_us ? now_us - path->sampled_us : 0;
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));

@@ -23,7 +23,7 @@ struct bnet_path {
 	struct bnet_node idle, moving; /* of bnet_conn.of_path */
 	const struct bnet_device *dev;
 	struct sockaddr_storage addr; /* the peer's first; its port means nothing here */
-	struct bnet_resting resting;
+	struct bnet_failed_pairs failed_pairs;
 	int most; /* streams that both ends of all connections allow */
 	struct bnet_scaler scaler;
 	bool opened;          /* a stream, since the last sample */
@@ -33,7 +33,7 @@ struct bnet_path {
 	uint32_t min_rtt_us;  /* of the last sample, the shortest of its streams; 0: not known */
 	bool bbr;             /* has controlled a stream */
 	uint64_t interval_us; /* between the last two samples; 0: there were none */
-	bool rested;          /* idle for a while since then */
+	bool was_idle;        /* idle for a while since then */
 	/* the sample that is being taken */
 	struct bnet_sample sample;
 	struct bnet_tally of[BNET_WORKS]; /* streams, by the kind of work of their connection */
@@ -41,9 +41,9 @@ struct bnet_path {
 	uint64_t queues_us;               /* the sum of their round trips above their smallest */
 	bool asking;                      /* a question is on its way */
 	uint64_t asker;                   /* the connection over which it asks; 0: none */
-	int turn;                         /* a descriptor that holds this host's turn; -1: none */
-	uint64_t turn_until_us;
-	struct bnet_node of_turns; /* in the engine's list of paths that hold one */
+	int lease;                        /* a descriptor that holds this host's lease; -1: none */
+	uint64_t lease_until_us;
+	struct bnet_node of_leases; /* in the engine's list of paths that hold one */
 };
 
 /* The path to the connection's first peer address, which it joins. -ENOMEM. */
@@ -58,21 +58,21 @@ void bnet_path_ready(struct bnet_conn *conn, int most);
 /* Has the missing streams of the path's connections opened, of idle ones no more than the least number, and lets those
  * above the scaler's level rest. */
 void bnet_path_widen(struct bnet_path *path);
-/* Opens some missing streams of any path, a stream of each connection in turn. True: others are left. */
+/* Opens some missing streams of any path, round-robin over the connections. True: others are left. */
 bool bnet_paths_open(void);
 /* Each connection may have so many streams at the most, or the least number if that is more. */
-void bnet_path_limit(struct bnet_path *path, int share);
-/* Gives back the turns whose time is over. */
-void bnet_paths_end_turns(uint64_t now_us);
+void bnet_path_limit(struct bnet_path *path, int quota);
+/* Gives back the leases whose time is over. */
+void bnet_paths_end_leases(uint64_t now_us);
 /* A question of a path has been answered. */
-void bnet_path_told(const struct bnet_told *told);
+void bnet_path_answered(const struct bnet_answer *answer);
 /* In a forked child: the paths are the parent's. */
 void bnet_paths_forget(void);
 
 /* A sample of a path (sampler.h): it begins, if the last one is a round trip ago; … */
 bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us);
-/* … streams of connections that have moved are read; rested: this one was idle when it was last due to be read; … */
-void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool rested);
+/* … streams of connections that have moved are read; was_idle: this one was idle when it was last due to be read; … */
+void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idle);
 /* … and the path is judged by it. */
 void bnet_path_judge(struct bnet_path *path, uint64_t now_us);
 /* It is no longer being sampled, and is freed if its last connection has left meanwhile. */

@@ -16,7 +16,7 @@
 /* Processes are counted again after so many ticks. */
 #define COUNT_TICKS 10
 /* The highest number of connections in use decays by this factor with each tick, in percent, so that a job's pauses do
- * not change the shares. */
+ * not change the quotas. */
 #define KEPT_PERCENT 90
 
 static struct {
@@ -31,11 +31,11 @@ static struct {
 	} devices[BNET_MAX_DEVICES];
 } quota;
 
-int bnet_quota_share(int processes, int connections)
+int bnet_quota_per_connection(int processes, int connections)
 {
-	int share = BNET_QUOTA / (processes < 1 ? 1 : processes) / (connections < 1 ? 1 : connections);
+	int streams = BNET_QUOTA / (processes < 1 ? 1 : processes) / (connections < 1 ? 1 : connections);
 
-	return share < 1 ? 1 : share;
+	return streams < 1 ? 1 : streams;
 }
 
 static ptrdiff_t number_of(const struct bnet_device *dev)
@@ -111,8 +111,8 @@ void bnet_quota_tick(uint64_t now_us)
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 		const ptrdiff_t device = number_of(path->dev);
 
-		bnet_path_limit(path,
-				bnet_quota_share(quota.devices[device].processes, quota.devices[device].used / 100));
+		bnet_path_limit(path, bnet_quota_per_connection(quota.devices[device].processes,
+								quota.devices[device].used / 100));
 	}
 }
 

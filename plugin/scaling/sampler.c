@@ -12,9 +12,9 @@
 /* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams together
  * 128 in 20 ms, about a hundredth of a processor. */
 #define READINGS_PER_S 6400
-#define MOST_CREDIT 128
+#define MAX_CREDIT 128
 /* Streams that are told to have run dry, in a tick of 5 ms: each takes a µs, so these take a fortieth of a processor. */
-#define MOST_NOTES 128
+#define MAX_NOTES 128
 /* A pass takes some microseconds, and an owner that polls makes one after the other. */
 #define OWN_TRIES 32
 /* Readings in a row; after that whoever waits for the engine's lock gets it. */
@@ -56,11 +56,11 @@ static int read_conn(struct bnet_conn *conn, uint64_t now_us)
 	 * a stream is. */
 	if (passes != conn->passes_sampled) {
 		readings = bnet_conn_active(conn);
-		bnet_path_sample_conn(conn, now_us, conn->rested || conn->path->rested);
+		bnet_path_sample_conn(conn, now_us, conn->was_idle || conn->path->was_idle);
 	}
-	conn->rested = passes == conn->passes_sampled && !bnet_conn_is_workable(conn);
+	conn->was_idle = passes == conn->passes_sampled && !bnet_conn_is_workable(conn);
 	conn->passes_sampled = passes;
-	if (conn->rested)
+	if (conn->was_idle)
 		end(conn);
 	return readings ? readings : 1;
 }
@@ -132,8 +132,8 @@ static void earn_credit(uint64_t now_us)
 		return;
 	credit.earned_us = now_us;
 	credit.readings += earned;
-	if (credit.readings > MOST_CREDIT)
-		credit.readings = MOST_CREDIT;
+	if (credit.readings > MAX_CREDIT)
+		credit.readings = MAX_CREDIT;
 }
 
 void bnet_sampler_read(uint64_t now_us)
@@ -179,7 +179,7 @@ static int note_dry(struct bnet_conn *conn)
 void bnet_sampler_note_dry(void)
 {
 	static uint32_t round; /* under the engine's lock */
-	int left = MOST_NOTES;
+	int left = MAX_NOTES;
 
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);

@@ -38,11 +38,11 @@
 #define STILL_SHOWN_PERCENT 15
 /* Fewer streams are tried this long after more were kept, and then less and less often. */
 #define DOUBT_US 5000000
-#define MOST_DOUBT_US 60000000
+#define MAX_DOUBT_US 60000000
 /* A window that calls for a trial has no marks yet; within so many windows another one that has marks will follow, also
  * where the job works in bursts. */
 #define CURIOUS_WINDOWS 16
-/* Another trial has the turn: the next try comes after once to twice this. */
+/* Another trial has the lease: the next try comes after once to twice this. */
 #define RETRY_US 100000
 /* Where nothing queues, a lone stream must be limited for this share of the time, in 1/10000, in a mean over several
  * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins
@@ -61,7 +61,7 @@
 /* How long a trial may wait for other ranks: twice the first rest, since they are about to try the same. */
 #define PATIENCE_US 1000000
 #define BACKOFF_US 500000
-#define MOST_BACKOFF_US 60000000
+#define MAX_BACKOFF_US 60000000
 
 /* Connections with little to send do not outvote those that have more than their streams take. */
 void bnet_scaler_conclude(struct bnet_sample *sample, const struct bnet_tally of[BNET_WORKS], bool lone)
@@ -251,8 +251,8 @@ static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 	scaler->rests[scaler->work].level = scaler->level;
 	scaler->rests[scaler->work].until_us = now_us + jittered(scaler, *backoff_us);
 	*backoff_us *= 2;
-	if (*backoff_us > MOST_BACKOFF_US)
-		*backoff_us = MOST_BACKOFF_US;
+	if (*backoff_us > MAX_BACKOFF_US)
+		*backoff_us = MAX_BACKOFF_US;
 }
 
 static bool rests(const struct bnet_scaler *scaler, uint64_t now_us)
@@ -355,7 +355,7 @@ static void keep_fewer(struct bnet_scaler *scaler, uint64_t now_us)
 
 static void doubt_later(struct bnet_scaler *scaler, uint64_t now_us)
 {
-	scaler->doubt_wait_us = scaler->doubt_wait_us * 2 < MOST_DOUBT_US ? scaler->doubt_wait_us * 2 : MOST_DOUBT_US;
+	scaler->doubt_wait_us = scaler->doubt_wait_us * 2 < MAX_DOUBT_US ? scaler->doubt_wait_us * 2 : MAX_DOUBT_US;
 	scaler->doubt_us = now_us + jittered(scaler, scaler->doubt_wait_us);
 }
 
@@ -475,13 +475,13 @@ static bool is_refused(struct bnet_scaler *scaler, int level, uint64_t now_us)
 	return true;
 }
 
-/* The turn is not wanted where no trial can follow: at the end of one in vain. */
+/* The lease is not wanted where no trial can follow: at the end of one in vain. */
 static enum bnet_window_question last_question(const struct bnet_scaler *scaler, uint64_t rate)
 {
 	const bool in_vain = tries(scaler) && scaler->level > scaler->before && !gains(scaler, rate) &&
 			     !may_yet_gain(scaler, rate);
 
-	return in_vain ? BNET_ASKS_MARK : BNET_ASKS_TURN;
+	return in_vain ? BNET_ASKS_MARK : BNET_ASKS_LEASE;
 }
 
 void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report)

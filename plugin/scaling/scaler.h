@@ -54,7 +54,7 @@ struct bnet_scaler {
 	enum bnet_work work;      /* … and the kind of work; kept when the trial ends */
 	uint64_t patience_us;     /* … and until when it may wait for other ranks */
 	uint64_t settled_us;      /* nothing is measured until then */
-	uint64_t retry_us;        /* no trial until then: another one had the turn */
+	uint64_t retry_us;        /* no trial until then: another one had the lease */
 	uint64_t doubt_us;        /* fewer streams are tried then */
 	uint64_t doubt_wait_us;
 	bool doubted;    /* the trial is one of these */
@@ -94,7 +94,7 @@ int bnet_scaler_held(const struct bnet_scaler *scaler);
 bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_sample *sample);
 /* Answers scaler->window.asks, which bnet_scaler_step may have set. */
 void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report);
-/* How long the next trial takes, from its turn to its end, if it does not wait for other ranks. */
+/* How long the next trial takes, from its lease to its end, if it does not wait for other ranks. */
 uint64_t bnet_scaler_trial_us(const struct bnet_scaler *scaler, uint32_t rtt_us);
 
 #endif

@@ -31,14 +31,14 @@ struct bnet_sample {
 /* What a window needs from its caller. */
 enum bnet_window_question {
 	BNET_ASKS_NOTHING,
-	BNET_ASKS_MARK, /* a window begins or ends */
-	BNET_ASKS_TURN, /* … and a trial may follow, so no other trial should begin */
+	BNET_ASKS_MARK,  /* a window begins or ends */
+	BNET_ASKS_LEASE, /* … and a trial may follow, so no other trial should begin */
 };
 
 /* The answer. */
 struct bnet_window_report {
 	struct bnet_mark mark;
-	bool refused;    /* another trial has the turn */
+	bool refused;    /* another trial has the lease */
 	uint32_t rtt_us; /* of a fresh flow's handshake; 0: not known */
 };
 

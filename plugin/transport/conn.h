@@ -44,7 +44,7 @@
 
 struct bnet_conn;
 struct bnet_path;
-struct bnet_resting;
+struct bnet_failed_pairs;
 struct bnet_worker;
 
 struct bnet_request {
@@ -67,7 +67,7 @@ struct bnet_outgoing {
 	const char *data;
 	uint64_t left;
 	uint64_t length;
-	uint64_t lent; /* bytes of it that count as sent when the kernel's notification arrives */
+	uint64_t pinned; /* bytes of it that count as sent when the kernel's notification arrives */
 	struct bnet_request *request;
 };
 
@@ -119,19 +119,19 @@ struct bnet_setup {
 	const void *context; /* its communicator, for finalize */
 	int npeers;          /* a sender's: the addresses at which the peer listens, the handle's first */
 	struct sockaddr_storage peers[BNET_ADDRESSES];
-	bool local;                   /* … which are this machine's */
-	struct bnet_resting *resting; /* its path's candidate pairs without a route */
-	int traffic_class;            /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
-	bool ready;                   /* the first stream's handshake is complete */
-	bool handed_out;              /* connect or accept has returned it */
-	int most;                     /* streams that both ends allow */
-	int peer_keepalive;           /* a sender's: the peer's BAGUA_NET_KEEPALIVE in seconds; 0: it sends no probes */
-	int wanted;                   /* streams that were opened, or tried */
-	int enough;                   /* an idle connection opens no more */
-	int connecting;               /* streams that are being opened */
-	uint64_t caught_up_us;        /* when missing streams were last opened outside a change of the level */
-	struct bnet_node connectors;  /* … by these */
-	struct bnet_node missing;     /* in the engine's list of connections that lack streams */
+	bool local;                             /* … which are this machine's */
+	struct bnet_failed_pairs *failed_pairs; /* its path's candidate pairs without a route */
+	int traffic_class;                      /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
+	bool ready;                             /* the first stream's handshake is complete */
+	bool handed_out;                        /* connect or accept has returned it */
+	int most;                               /* streams that both ends allow */
+	int peer_keepalive;          /* a sender's: the peer's BAGUA_NET_KEEPALIVE in seconds; 0: it sends no probes */
+	int wanted;                  /* streams that were opened, or tried */
+	int enough;                  /* an idle connection opens no more */
+	int connecting;              /* streams that are being opened */
+	uint64_t caught_up_us;       /* when missing streams were last opened outside a change of the level */
+	struct bnet_node connectors; /* … by these */
+	struct bnet_node missing;    /* in the engine's list of connections that lack streams */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
 	int looks; /* of the control thread since an attempt's caller has asked for it */
@@ -171,7 +171,7 @@ struct bnet_conn {
 	uint32_t sample;    /* of its path, in which it was read last */
 	uint32_t noted;     /* the last round over senders on long paths that noted dry streams here */
 	uint32_t looked_at; /* the last round over all senders that looked for undelivered bytes here */
-	bool rested;        /* at the last sampling time the connection was idle */
+	bool was_idle;      /* at the last sampling time the connection was idle */
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */
@@ -239,7 +239,7 @@ static inline bool bnet_conn_is_inline(const struct bnet_conn *conn)
 	return !conn->worker || atomic_load_explicit(&conn->light, memory_order_relaxed);
 }
 
-/* Streams that may claim slices. The others rest: they only finish what they have begun. */
+/* Streams that may claim slices. The others are inactive: they only finish what they have begun. */
 static inline int bnet_conn_active(const struct bnet_conn *conn)
 {
 	int level = atomic_load_explicit(&conn->level, memory_order_relaxed);

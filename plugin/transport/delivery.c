@@ -15,10 +15,10 @@
 /* netinet/tcp.h's TCP_CLOSE. */
 #define STATE_CLOSED 7
 /* Where the peer's kernel sends nothing by itself: more than one answer must be missing, since packets get lost. */
-#define LEAST_UNANSWERED 2
+#define MIN_UNANSWERED 2
 /* Where its probes arrive: one answer, for longer than a round trip. A proxy on the way that ends TCP passes no probes
  * on, and the window's own are up to two minutes apart: one that was lost would look like silence until the next. */
-#define LEAST_UNANSWERED_LOOKS 2
+#define MIN_UNANSWERED_LOOKS 2
 
 static bool read_counts(int fd, struct bnet_delivery_reading *reading)
 {
@@ -70,10 +70,10 @@ uint64_t bnet_delivery_missing(const struct bnet_delivery *delivery, int fd)
 }
 
 static bool misses_answers(const struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading,
-			   struct bnet_patience patience)
+			   struct bnet_silence_limit limit)
 {
-	return patience.peer_probes && delivery->probed ? delivery->unanswered >= LEAST_UNANSWERED_LOOKS
-							: reading->unanswered >= LEAST_UNANSWERED;
+	return limit.peer_probes && delivery->probed ? delivery->unanswered >= MIN_UNANSWERED_LOOKS
+						     : reading->unanswered >= MIN_UNANSWERED;
 }
 
 /* While a window is shut, what arrives is either the answer to a probe of it, which raises the backoff, or the peer's own
@@ -94,7 +94,7 @@ static void keep(struct bnet_delivery *delivery, const struct bnet_delivery_read
 
 enum bnet_delivery_state bnet_delivery_judge(struct bnet_delivery *delivery,
 					     const struct bnet_delivery_reading *reading, uint64_t written,
-					     struct bnet_patience patience)
+					     struct bnet_silence_limit limit)
 {
 	bool heard = reading->arrived != delivery->arrived;
 
@@ -111,12 +111,12 @@ enum bnet_delivery_state bnet_delivery_judge(struct bnet_delivery *delivery,
 	delivery->silent = heard ? 0 : delivery->silent + 1;
 	delivery->unanswered = heard || !reading->unanswered ? 0 : delivery->unanswered + 1;
 	/* The first look that finds bytes missing may come right after they were written. */
-	if (patience.looks && delivery->silent > patience.looks && misses_answers(delivery, reading, patience))
+	if (limit.looks && delivery->silent > limit.looks && misses_answers(delivery, reading, limit))
 		return BNET_DELIVERY_SILENT;
 	return BNET_DELIVERY_OPEN;
 }
 
-enum bnet_delivery_state bnet_delivery_look(struct bnet_delivery *delivery, int fd, struct bnet_patience patience)
+enum bnet_delivery_state bnet_delivery_look(struct bnet_delivery *delivery, int fd, struct bnet_silence_limit limit)
 {
 	uint64_t written = atomic_load_explicit(&delivery->written, memory_order_relaxed);
 	struct bnet_delivery_reading reading;
@@ -125,5 +125,5 @@ enum bnet_delivery_state bnet_delivery_look(struct bnet_delivery *delivery, int 
 		return BNET_DELIVERY_DONE;
 	if (!delivery->counted || !read_counts(fd, &reading))
 		return bnet_socket_all_acknowledged(fd) ? BNET_DELIVERY_DONE : BNET_DELIVERY_OPEN;
-	return bnet_delivery_judge(delivery, &reading, written, patience);
+	return bnet_delivery_judge(delivery, &reading, written, limit);
 }

@@ -42,7 +42,7 @@ enum bnet_delivery_state {
 };
 
 /* How long the peer's host may be silent. */
-struct bnet_patience {
+struct bnet_silence_limit {
 	uint32_t looks;   /* 0: for ever */
 	bool peer_probes; /* its kernel sends keepalive probes more often than that */
 };
@@ -52,12 +52,12 @@ void bnet_delivery_start(struct bnet_delivery *delivery, int fd);
 /* Bytes that are not acknowledged. */
 uint64_t bnet_delivery_missing(const struct bnet_delivery *delivery, int fd);
 /* At regular intervals. */
-enum bnet_delivery_state bnet_delivery_look(struct bnet_delivery *delivery, int fd, struct bnet_patience patience);
+enum bnet_delivery_state bnet_delivery_look(struct bnet_delivery *delivery, int fd, struct bnet_silence_limit limit);
 
 /* What bnet_delivery_look concludes from a reading; written: as counted before it. Pure. */
 enum bnet_delivery_state bnet_delivery_judge(struct bnet_delivery *delivery,
 					     const struct bnet_delivery_reading *reading, uint64_t written,
-					     struct bnet_patience patience);
+					     struct bnet_silence_limit limit);
 
 /* The owner has given the kernel so many bytes more. */
 static inline void bnet_delivery_add(struct bnet_delivery *delivery, uint64_t bytes)

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* A reading counts for a half of the estimated rate, and for less of the mean busy time, since the kernel counts busy
- * time in ticks of some milliseconds. */
-#define RATE_SHARE 2
-#define BUSY_SHARE 4
-#define LEAST_BUSY_US 1000
+/* Exponentially weighted means: a reading has the weight 1/RATE_READINGS in the rate, and 1/BUSY_READINGS in the busy
+ * time, which the kernel counts in ticks of some milliseconds. */
+#define RATE_READINGS 2
+#define BUSY_READINGS 4
+#define MIN_BUSY_US 1000
 /* No receiver delays an acknowledgement for so long: Linux 200 ms at most. */
 #define STALLED_US 250000
 /* The in-flight limit in time, beyond two round trips. */
@@ -22,9 +22,9 @@
 /* … and in bytes while the rate is unknown: the stream may turn out to be very slow. */
 #define UNKNOWN_BYTES 32768
 /* No path is faster: a higher rate counts as this one. */
-#define MOST_RATE (UINT64_C(1) << 38)
+#define MAX_RATE (UINT64_C(1) << 38)
 /* No path is longer: a kernel that reports more has not measured. */
-#define MOST_RTT_US 10000000
+#define MAX_RTT_US 10000000
 
 bool bnet_estimator_read(int fd, struct bnet_reading *reading)
 {
@@ -53,8 +53,8 @@ uint64_t bnet_rate(uint64_t bytes, uint64_t us)
 {
 	if (us == 0)
 		return 0;
-	if (bytes / us >= MOST_RATE / 1000000)
-		return MOST_RATE;
+	if (bytes / us >= MAX_RATE / 1000000)
+		return MAX_RATE;
 	return bytes / us * 1000000 + bytes % us * 1000000 / us;
 }
 
@@ -76,10 +76,10 @@ static void learn_rate(struct bnet_estimator *estimator, uint64_t acked, uint64_
 {
 	uint64_t rate = atomic_load_explicit(&estimator->rate, memory_order_relaxed), now;
 
-	if (busy_us < LEAST_BUSY_US)
+	if (busy_us < MIN_BUSY_US)
 		return;
 	now = bnet_rate(acked, busy_us);
-	rate = rate ? rate - rate / RATE_SHARE + now / RATE_SHARE : now;
+	rate = rate ? rate - rate / RATE_READINGS + now / RATE_READINGS : now;
 	/* A stream on which nothing arrives is slow, not unknown. */
 	atomic_store_explicit(&estimator->rate, rate ? rate : 1, memory_order_relaxed);
 }
@@ -99,7 +99,7 @@ static void learn_busy(struct bnet_estimator *estimator, uint64_t busy, uint64_t
 	const int now = busy < elapsed ? (int)(busy * 10000 / elapsed) : 10000;
 
 	estimator->busy_before = estimator->busy;
-	estimator->busy += (now - estimator->busy) / BUSY_SHARE;
+	estimator->busy += (now - estimator->busy) / BUSY_READINGS;
 	if (now >= BNET_BUSY_PERCENT * 100)
 		estimator->busy_before = estimator->busy; /* no pause begins in such a reading */
 }
@@ -114,7 +114,7 @@ static bool went_back(const struct bnet_reading *from, const struct bnet_reading
 /* The kernel reports a round trip that was not measured as the largest number. */
 static uint32_t known_rtt(uint32_t rtt_us)
 {
-	return rtt_us <= MOST_RTT_US ? rtt_us : 0;
+	return rtt_us <= MAX_RTT_US ? rtt_us : 0;
 }
 
 static struct bnet_estimator_step difference(const struct bnet_estimator *estimator, const struct bnet_reading *reading,
@@ -136,7 +136,7 @@ static struct bnet_estimator_step difference(const struct bnet_estimator *estima
 }
 
 struct bnet_estimator_step bnet_estimator_update(struct bnet_estimator *estimator, const struct bnet_reading *reading,
-						 uint64_t now_us, bool rested)
+						 uint64_t now_us, bool was_idle)
 {
 	struct bnet_estimator_step step = {.acked = 0};
 
@@ -148,7 +148,7 @@ struct bnet_estimator_step bnet_estimator_update(struct bnet_estimator *estimato
 		/* Time behind the peer's closed window says nothing about the path. */
 		working = step.busy_us > step.rwnd_us ? step.busy_us - step.rwnd_us : 0;
 		lone = is_lone_segment(reading, step.acked) && !is_stalled(estimator, step.acked, working);
-		step.paused = rested && working * 100 < step.elapsed_us * BNET_BUSY_PERCENT;
+		step.paused = was_idle && working * 100 < step.elapsed_us * BNET_BUSY_PERCENT;
 		if (step.paused)
 			estimator->busy = estimator->busy_before; /* the pause began in the reading before this */
 		else

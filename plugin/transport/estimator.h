@@ -61,10 +61,10 @@ struct bnet_estimator_step {
 
 /* Reads the kernel's counts. False where it does not report enough. */
 bool bnet_estimator_read(int fd, struct bnet_reading *reading);
-/* Takes a reading into account and returns what happened since the last one. `rested`: the connection was idle for a
+/* Takes a reading into account and returns what happened since the last one. `was_idle`: the connection was idle for a
  * part of the time. */
 struct bnet_estimator_step bnet_estimator_update(struct bnet_estimator *estimator, const struct bnet_reading *reading,
-						 uint64_t now_us, bool rested);
+						 uint64_t now_us, bool was_idle);
 
 /* The in-flight limit: how many bytes of a stream may be unsent or unacknowledged. It is what the stream carries in a
  * few milliseconds and two round trips: more would arrive late compared with its siblings' bytes, less would leave it

@@ -33,7 +33,7 @@ struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint6
 	atomic_store_explicit(&request->busy, true, memory_order_relaxed);
 	atomic_fetch_add_explicit(&conn->posted_bytes, size, memory_order_relaxed);
 	atomic_store_explicit(&conn->posted, number + 1, memory_order_release);
-	/* Sequentially consistent, as is the control thread's look at it after it has announced that it dozes: one of
+	/* Sequentially consistent, as is the control thread's look at it after it has set wake_on_post: one of
 	 * the two sees the other. */
 	before = (int32_t)atomic_fetch_add(&conn->outstanding, 1);
 	atomic_store_explicit(&conn->light, size <= BNET_LIGHT && before == 0, memory_order_relaxed);

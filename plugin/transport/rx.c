@@ -13,7 +13,7 @@
 #include "base/socket.h"
 #include "transport/request.h"
 
-/* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
+/* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
 /* The first stream is read directly on every pass in which no other one brought anything, since small messages arrive
  * there. The others are asked through epoll: on every pass for this many after they last had something, then on every
@@ -377,7 +377,7 @@ static bool parse(struct bnet_conn *conn, struct bnet_incoming *in, bool *more)
 	return true;
 }
 
-/* Reads until the stream is empty, has ended, stalls, or has used its quota. */
+/* Reads until the stream is empty, has ended, stalls, or has used its budget. */
 static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	bool drained = false;
@@ -398,7 +398,7 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 			break;
 		got += (size_t)n;
 	}
-	/* A stream that used its quota stays readable: fetched bytes may be unparsed. */
+	/* A stream that used its budget stays readable: fetched bytes may be unparsed. */
 	stream->readable = !drained || got >= PASS_BYTES;
 	return got > 0;
 }

@@ -17,7 +17,7 @@
 #include "transport/scheduler.h"
 #include "transport/zerocopy.h"
 
-/* One stream's share of a pass, so that a fast stream does not keep its owner from the other connections. */
+/* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
 
 static bool anything_to_claim(const struct bnet_conn *conn)
@@ -58,7 +58,7 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 	stream->out.data = request->data + slice.offset;
 	stream->out.left = slice.length;
 	stream->out.length = slice.length;
-	stream->out.lent = 0;
+	stream->out.pinned = 0;
 	stream->out.request = request;
 	return true;
 }
@@ -67,7 +67,7 @@ static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_request *request = stream->out.request;
 	/* An empty message has one slice of no bytes, and counts as one. */
-	uint64_t counted = stream->out.length ? stream->out.length - stream->out.lent : 1;
+	uint64_t counted = stream->out.length ? stream->out.length - stream->out.pinned : 1;
 
 	stream->out.request = NULL;
 	bnet_count(slices_sent, 1);
@@ -104,7 +104,7 @@ static ssize_t send_parts(struct bnet_stream *stream)
 }
 
 /* Header and payload in one call. Bytes written, or -errno. */
-static ssize_t copy_slice(struct bnet_stream *stream)
+static ssize_t write_with_copy(struct bnet_stream *stream)
 {
 	bool small = stream->out.header_left == BNET_WIRE_DATA_HEADER && stream->out.left <= JOIN_BYTES;
 	ssize_t n;
@@ -117,7 +117,7 @@ static ssize_t copy_slice(struct bnet_stream *stream)
 }
 
 /* The next slice reuses the header's memory, so the header is copied, in a separate call. */
-static ssize_t share_slice(struct bnet_conn *conn, struct bnet_stream *stream)
+static ssize_t write_without_copy(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	size_t header = stream->out.header_left;
 	ssize_t n = 0;
@@ -137,11 +137,11 @@ static ssize_t share_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 static ssize_t write_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	uint64_t since = bnet_zerocopy_clock(conn, stream);
-	bool share = bnet_zerocopy_wants(conn, stream);
-	ssize_t n = share ? share_slice(conn, stream) : copy_slice(stream);
+	bool without_copy = bnet_zerocopy_wants(conn, stream);
+	ssize_t n = without_copy ? write_without_copy(conn, stream) : write_with_copy(stream);
 
 	if (n > 0)
-		bnet_zerocopy_cost(conn, share, (uint64_t)n, since);
+		bnet_zerocopy_cost(conn, without_copy, (uint64_t)n, since);
 	return n;
 }
 
@@ -205,7 +205,7 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 }
 
 /* Slice by slice, each to the stream that completes it first. */
-static size_t share(struct bnet_conn *conn, int active)
+static size_t distribute(struct bnet_conn *conn, int active)
 {
 	size_t written = 0;
 	uint64_t refused = 0;
@@ -284,6 +284,6 @@ bool bnet_tx_progress(struct bnet_conn *conn)
 	for (int i = 0; i < streams; i++)
 		if (conn->streams[i]->out.request && conn->streams[i]->writable)
 			written += write_on(conn, conn->streams[i]);
-	written += share(conn, active);
+	written += distribute(conn, active);
 	return written > 0;
 }

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/thread.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "transport/progress.h"
@@ -27,18 +27,18 @@
 #define SPIN_US 50
 /* A sender's stream at its in-flight limit takes more once its bytes are delivered, which no event reports. */
 #define NAP_MS 1
-#define WAKES 16
+#define EVENTS 16
 
 struct bnet_worker {
 	pthread_t thread;
-	int epoll; /* the epoll sets of its connections, edge-triggered, and bell */
-	int bell;
+	int epoll; /* the epoll sets of its connections, edge-triggered, and wake_fd */
+	int wake_fd;
 	int load; /* connections; under the engine's lock */
 	_Atomic bool stop;
-	_Atomic bool asleep; /* a post must ring */
+	_Atomic bool asleep; /* a post must wake it */
 	_Atomic bool parked; /* … and the worker reads no slot */
 	_Atomic uint64_t round;
-	_Atomic uint64_t rings;
+	_Atomic uint64_t wakes;
 	bool refused;     /* in this round another thread held an owner word; the worker's */
 	_Atomic int used; /* slots from here on are empty */
 	_Atomic(struct bnet_conn *) slots[SLOTS];
@@ -56,7 +56,7 @@ static struct {
 #define PROCESSORS_LEFT 2 /* for the rank's compute and for NCCL's threads */
 #define FAST_MBPS 40000   /* one thread moves less than that, copies included */
 #define MBPS_PER_WORKER 20000
-#define MOST_CHOSEN 3
+#define MAX_CHOSEN 3
 
 int bnet_workers_for(int processors, int ranks, int64_t speed_mbps)
 {
@@ -66,7 +66,7 @@ int bnet_workers_for(int processors, int ranks, int64_t speed_mbps)
 		return 0;
 	if (workers > each - PROCESSORS_LEFT)
 		workers = each - PROCESSORS_LEFT;
-	return workers > MOST_CHOSEN ? MOST_CHOSEN : (int)workers;
+	return workers > MAX_CHOSEN ? MAX_CHOSEN : (int)workers;
 }
 
 int bnet_local_ranks(void)
@@ -122,7 +122,7 @@ static struct bnet_conn *in_slot(struct bnet_worker *worker, int slot)
 
 static bool wants_passes(const struct bnet_conn *conn)
 {
-	return conn && bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed);
+	return conn && bnet_conn_is_workable(conn);
 }
 
 static bool make_round(struct bnet_worker *worker)
@@ -147,15 +147,15 @@ static bool make_round(struct bnet_worker *worker)
 	return moved;
 }
 
-/* How long the worker may sleep in ms; -1: until an event; 0: not at all, since a ring has arrived. A ring is counted
+/* How long the worker may sleep in ms; -1: until an event; 0: not at all, since it was woken. A wake is counted
  * before its thread looks whether the worker sleeps, and the worker announces its sleep before it reads the count. */
-static int may_sleep(struct bnet_worker *worker, uint64_t *heard)
+static int may_sleep(struct bnet_worker *worker, uint64_t *seen)
 {
 	int used = atomic_load(&worker->used), ms = worker->refused ? NAP_MS : -1;
-	uint64_t rings = atomic_load(&worker->rings);
+	uint64_t wakes = atomic_load(&worker->wakes);
 
-	if (rings != *heard) {
-		*heard = rings;
+	if (wakes != *seen) {
+		*seen = wakes;
 		return 0;
 	}
 	for (int i = 0; i < used; i++) {
@@ -167,27 +167,27 @@ static int may_sleep(struct bnet_worker *worker, uint64_t *heard)
 	return ms;
 }
 
-static void sleep_until_called(struct bnet_worker *worker, uint64_t *heard)
+static void sleep_until_woken(struct bnet_worker *worker, uint64_t *seen)
 {
-	struct epoll_event events[WAKES];
-	uint64_t rung;
+	struct epoll_event events[EVENTS];
+	uint64_t count;
 	int ms;
 
 	atomic_store(&worker->asleep, true);
-	ms = may_sleep(worker, heard);
+	ms = may_sleep(worker, seen);
 	atomic_store(&worker->parked, true);
 	if (ms && !atomic_load(&worker->stop))
-		epoll_wait(worker->epoll, events, WAKES, ms);
+		epoll_wait(worker->epoll, events, EVENTS, ms);
 	atomic_store(&worker->parked, false);
 	atomic_store(&worker->asleep, false);
-	if (read(worker->bell, &rung, sizeof(rung)) < 0)
-		return; /* no ring: a socket or the time limit ended the sleep */
+	if (read(worker->wake_fd, &count, sizeof(count)) < 0)
+		return; /* nobody woke it: a socket or the time limit ended the sleep */
 }
 
 static void *run(void *arg)
 {
 	struct bnet_worker *worker = arg;
-	uint64_t quiet_us = 0, heard = 0;
+	uint64_t quiet_us = 0, seen = 0;
 
 	while (!atomic_load_explicit(&worker->stop, memory_order_acquire)) {
 		uint64_t now;
@@ -201,19 +201,19 @@ static void *run(void *arg)
 			quiet_us = now;
 		if (now - quiet_us < SPIN_US)
 			continue;
-		sleep_until_called(worker, &heard);
+		sleep_until_woken(worker, &seen);
 		quiet_us = 0;
 	}
 	return NULL;
 }
 
-void bnet_worker_ring(struct bnet_worker *worker)
+void bnet_worker_wake(struct bnet_worker *worker)
 {
 	uint64_t one = 1;
 
-	atomic_fetch_add(&worker->rings, 1);
-	/* A full counter has rung already. */
-	if (atomic_load(&worker->asleep) && write(worker->bell, &one, sizeof(one)) < 0)
+	atomic_fetch_add(&worker->wakes, 1);
+	/* A full counter has woken it already. */
+	if (atomic_load(&worker->asleep) && write(worker->wake_fd, &one, sizeof(one)) < 0)
 		return;
 }
 
@@ -252,7 +252,7 @@ static void place(pthread_t thread, int node)
 
 static void free_worker(struct bnet_worker *worker)
 {
-	bnet_socket_close(worker->bell);
+	bnet_socket_close(worker->wake_fd);
 	bnet_socket_close(worker->epoll);
 	free(worker);
 }
@@ -265,9 +265,9 @@ static struct bnet_worker *new_worker(void)
 	if (!worker)
 		return NULL;
 	worker->epoll = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
-	worker->bell = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	if (worker->epoll >= 0 && worker->bell >= 0 &&
-	    epoll_ctl(worker->epoll, EPOLL_CTL_ADD, worker->bell, &event) == 0)
+	worker->wake_fd = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	if (worker->epoll >= 0 && worker->wake_fd >= 0 &&
+	    epoll_ctl(worker->epoll, EPOLL_CTL_ADD, worker->wake_fd, &event) == 0)
 		return worker;
 	free_worker(worker);
 	return NULL;
@@ -276,16 +276,10 @@ static struct bnet_worker *new_worker(void)
 static bool start_worker(int node)
 {
 	struct bnet_worker *worker = new_worker();
-	sigset_t all, before;
-	int rc;
 
 	if (!worker)
 		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&worker->thread, NULL, run, worker);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc) {
+	if (bnet_thread_start(&worker->thread, run, worker) < 0) {
 		free_worker(worker);
 		return false;
 	}
@@ -302,7 +296,7 @@ void bnet_workers_stop(void)
 		struct bnet_worker *worker = pool.workers[i];
 
 		atomic_store(&worker->stop, true);
-		if (write(worker->bell, &one, sizeof(one)) == sizeof(one))
+		if (write(worker->wake_fd, &one, sizeof(one)) == sizeof(one))
 			pthread_join(worker->thread, NULL);
 		free_worker(worker);
 	}
@@ -312,7 +306,7 @@ void bnet_workers_stop(void)
 void bnet_workers_forget(void)
 {
 	for (int i = 0; i < pool.count; i++) {
-		close(pool.workers[i]->bell);
+		close(pool.workers[i]->wake_fd);
 		close(pool.workers[i]->epoll);
 		free(pool.workers[i]);
 	}
@@ -349,7 +343,7 @@ void bnet_worker_adopt(struct bnet_conn *conn)
 	atomic_store(&worker->slots[slot], conn);
 	if (slot >= atomic_load(&worker->used))
 		atomic_store(&worker->used, slot + 1);
-	bnet_worker_ring(worker);
+	bnet_worker_wake(worker);
 }
 
 void bnet_worker_release(struct bnet_conn *conn)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Threads that move data in place of NCCL's. Each connection belongs to at most one worker, which makes the same passes
- * over it as the caller's thread would, under the same owner word. The caller only posts, rings and reads flags, except
- * for small messages, which it moves itself. A worker spins for a moment when nothing moves, then sleeps in epoll until
- * a socket has something or a post rings. Workers start with the first connection and end with the control thread.
+ * over it as the caller's thread would, under the same owner word. The caller only posts, wakes the worker and reads
+ * flags, except for small messages, which it moves itself. A worker spins for a moment when nothing moves, then sleeps
+ * in epoll until a socket has something or a post wakes it. Workers start with the first connection and end with the
+ * control thread.
  */
 #ifndef BNET_WORKER_H
 #define BNET_WORKER_H
@@ -42,6 +43,6 @@ void bnet_workers_stop(void);
 void bnet_workers_forget(void);
 
 /* Something was posted: the connection's worker wakes if it sleeps. Any thread. */
-void bnet_worker_ring(struct bnet_worker *worker);
+void bnet_worker_wake(struct bnet_worker *worker);
 
 #endif

@@ -32,23 +32,23 @@
 #endif
 
 /* Less is copied faster than its pages are looked up. */
-#define LEAST_BYTES 32768
+#define MIN_BYTES 32768
 /* A trial ends after this much each way, some hundred calls. */
 #define TRIAL_BYTES (16u << 20)
-/* Sharing must cost at most this much of copying, since a send then ends with the peer's acknowledgement and not with
- * the call. */
+/* Sending without a copy must cost at most this much of sending with one, since a send then ends with the peer's
+ * acknowledgement and not with the call. */
 #define COST_PERCENT 90
 /* How long the kernel may take to release the pages of a socket that was reset. */
 #define RELEASE_MS 100
 
 enum bnet_zerocopy_mode bnet_zerocopy_judge(const struct bnet_zerocopy *zerocopy)
 {
-	const struct bnet_zerocopy_cost *copied = &zerocopy->copied, *shared = &zerocopy->shared;
+	const struct bnet_zerocopy_cost *with = &zerocopy->with_copy, *without = &zerocopy->without_copy;
 
-	if (copied->bytes < TRIAL_BYTES || shared->bytes < TRIAL_BYTES)
+	if (with->bytes < TRIAL_BYTES || without->bytes < TRIAL_BYTES)
 		return BNET_ZEROCOPY_TRIAL;
 	/* In ns per MiB, integers resolve a percent. */
-	return shared->ns / (shared->bytes >> 20) * 100 <= copied->ns / (copied->bytes >> 20) * COST_PERCENT
+	return without->ns / (without->bytes >> 20) * 100 <= with->ns / (with->bytes >> 20) * COST_PERCENT
 		       ? BNET_ZEROCOPY_ON
 		       : BNET_ZEROCOPY_OFF;
 }
@@ -100,26 +100,27 @@ static bool enable(struct bnet_conn *conn, struct bnet_stream *stream)
 bool bnet_zerocopy_wants(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	const struct bnet_zerocopy *zerocopy = &conn->zerocopy;
-	uint32_t pending = stream->zerocopy.made - stream->zerocopy.told;
+	uint32_t pending = stream->zerocopy.made - stream->zerocopy.notified;
 
-	if (zerocopy->mode == BNET_ZEROCOPY_OFF || stream->out.left < LEAST_BYTES || pending >= BNET_ZEROCOPY_PENDING)
+	if (zerocopy->mode == BNET_ZEROCOPY_OFF || stream->out.left < MIN_BYTES || pending >= BNET_ZEROCOPY_PENDING)
 		return false;
-	/* Any notification may end the trial, so the next shared call waits for it. */
-	if (zerocopy->mode == BNET_ZEROCOPY_TRIAL && (pending || zerocopy->shared.bytes > zerocopy->copied.bytes))
+	/* Any notification may end the trial, so the next call without a copy waits for it. */
+	if (zerocopy->mode == BNET_ZEROCOPY_TRIAL &&
+	    (pending || zerocopy->without_copy.bytes > zerocopy->with_copy.bytes))
 		return false;
 	return matters(conn, stream) && enable(conn, stream);
 }
 
 uint64_t bnet_zerocopy_clock(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	bool counts = conn->zerocopy.mode == BNET_ZEROCOPY_TRIAL && stream->out.left >= LEAST_BYTES && is_short(stream);
+	bool counts = conn->zerocopy.mode == BNET_ZEROCOPY_TRIAL && stream->out.left >= MIN_BYTES && is_short(stream);
 
 	return counts ? bnet_now_ns() : 0;
 }
 
-void bnet_zerocopy_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_t since)
+void bnet_zerocopy_cost(struct bnet_conn *conn, bool without_copy, uint64_t bytes, uint64_t since)
 {
-	struct bnet_zerocopy_cost *cost = shared ? &conn->zerocopy.shared : &conn->zerocopy.copied;
+	struct bnet_zerocopy_cost *cost = without_copy ? &conn->zerocopy.without_copy : &conn->zerocopy.with_copy;
 
 	if (since == 0 || conn->zerocopy.mode != BNET_ZEROCOPY_TRIAL)
 		return;
@@ -143,7 +144,7 @@ static ssize_t send_rest(const struct bnet_stream *stream, int flags)
 }
 
 /* Pages count against the limit of locked memory, notifications against the socket's option memory; and some memory
- * cannot be lent. */
+ * cannot be pinned. */
 static void refused(struct bnet_conn *conn, int error)
 {
 	if (!conn->zerocopy.forced)
@@ -165,7 +166,7 @@ ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 		return n;
 	calls->rows[calls->made++ % BNET_ZEROCOPY_PENDING] =
 		(struct bnet_zerocopy_call){.request = stream->out.request, .bytes = (uint64_t)n};
-	stream->out.lent += (uint64_t)n;
+	stream->out.pinned += (uint64_t)n;
 	bnet_count(zerocopy_calls, 1);
 	return n;
 }
@@ -173,9 +174,9 @@ ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 /* ---- notifications ---- */
 
 /* The calls first … last are over. Notifications arrive in order, but the kernel does not guarantee it. */
-static void tell(struct bnet_conn *conn, struct bnet_zerocopy_calls *calls, uint32_t first, uint32_t last)
+static void end_calls(struct bnet_conn *conn, struct bnet_zerocopy_calls *calls, uint32_t first, uint32_t last)
 {
-	for (uint32_t call = calls->told; call != calls->made; call++) {
+	for (uint32_t call = calls->notified; call != calls->made; call++) {
 		struct bnet_zerocopy_call *row = &calls->rows[call % BNET_ZEROCOPY_PENDING];
 
 		if (call - first > last - first || row->over)
@@ -184,8 +185,8 @@ static void tell(struct bnet_conn *conn, struct bnet_zerocopy_calls *calls, uint
 		if (row->request)
 			bnet_request_sent(conn, row->request, row->bytes);
 	}
-	while (calls->told != calls->made && calls->rows[calls->told % BNET_ZEROCOPY_PENDING].over)
-		calls->told++;
+	while (calls->notified != calls->made && calls->rows[calls->notified % BNET_ZEROCOPY_PENDING].over)
+		calls->notified++;
 }
 
 static bool is_error(const struct cmsghdr *part)
@@ -213,7 +214,7 @@ static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 		memcpy(&error, CMSG_DATA(part), sizeof(error));
 		if (error.ee_errno || error.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 			continue;
-		tell(conn, &stream->zerocopy, error.ee_info, error.ee_data);
+		end_calls(conn, &stream->zerocopy, error.ee_info, error.ee_data);
 		if (!(error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED))
 			continue;
 		bnet_count(zerocopy_copied, 1);

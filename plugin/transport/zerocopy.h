@@ -5,9 +5,9 @@
  * has acknowledged them. Until then the request is not done, so that its memory is not reused. The connection's owner
  * only.
  *
- * With BAGUA_NET_ZEROCOPY=-1 a connection finds out whether that pays: it sends with and without a copy in turn, and
- * keeps what cost less time. Where the kernel copies anyway (to this machine, through virtual cables, under a packet
- * capture), the first notification reports it and disables zerocopy for the connection.
+ * With BAGUA_NET_ZEROCOPY=-1 a connection finds out whether that pays: it sends alternately with and without a copy,
+ * and keeps what cost less time. Where the kernel copies anyway (to this machine, through virtual cables, under a
+ * packet capture), the first notification reports it and disables zerocopy for the connection.
  */
 #ifndef BNET_ZEROCOPY_H
 #define BNET_ZEROCOPY_H
@@ -30,7 +30,7 @@ bool bnet_zerocopy_wants(struct bnet_conn *conn, struct bnet_stream *stream);
 ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream);
 /* The cost of a call, during a trial: its begin, 0 where it does not count, and its end. */
 uint64_t bnet_zerocopy_clock(const struct bnet_conn *conn, const struct bnet_stream *stream);
-void bnet_zerocopy_cost(struct bnet_conn *conn, bool shared, uint64_t bytes, uint64_t since);
+void bnet_zerocopy_cost(struct bnet_conn *conn, bool without_copy, uint64_t bytes, uint64_t since);
 /* Reads the notifications that are there, and credits their bytes. */
 void bnet_zerocopy_reap(struct bnet_conn *conn, struct bnet_stream *stream);
 /* The connection is over: streams with unfinished calls are reset, so that the kernel forgets their unsent bytes. */

@@ -22,8 +22,8 @@ struct bnet_zerocopy {
 	bool forced; /* stays on where the kernel copies */
 	struct bnet_zerocopy_cost {
 		uint64_t bytes;
-		uint64_t ns; /* in the system calls that sent them and read their notifications */
-	} copied, shared;    /* of the trial */
+		uint64_t ns;       /* in the system calls that sent them and read their notifications */
+	} with_copy, without_copy; /* of the trial */
 };
 
 struct bnet_zerocopy_call {
@@ -36,15 +36,15 @@ struct bnet_zerocopy_call {
  * (net.core.optmem_max). */
 #define BNET_ZEROCOPY_PENDING 64
 struct bnet_zerocopy_calls {
-	bool enabled;  /* SO_ZEROCOPY is set */
-	uint32_t made; /* the kernel's number of the next call */
-	uint32_t told; /* … of the first call that has not been notified */
+	bool enabled;      /* SO_ZEROCOPY is set */
+	uint32_t made;     /* the kernel's number of the next call */
+	uint32_t notified; /* … of the first call that has not been notified */
 	struct bnet_zerocopy_call rows[BNET_ZEROCOPY_PENDING];
 };
 
 static inline bool bnet_zerocopy_pending(const struct bnet_zerocopy_calls *calls)
 {
-	return calls->made != calls->told;
+	return calls->made != calls->notified;
 }
 
 #endif

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/hash.h"
+
 #define HANDLE_MAGIC 0x54454e42u /* "BNET": 0x4e42 is no address family */
 #define HELLO_MAGIC 0x4f4c4842u
 #define WELCOME_MAGIC 0x434c5742u
@@ -57,14 +59,10 @@ static uint64_t get64(const uint8_t *p)
 	return get32(p) | (uint64_t)get32(p + 4) << 32;
 }
 
-/* FNV-1a: detects a handle that was truncated or overwritten by accident, nothing more. */
-static uint32_t checksum(const uint8_t *p, size_t size)
+/* Detects a handle that was truncated or overwritten by accident, nothing more. */
+static uint32_t checksum(const uint8_t handle[BNET_WIRE_HANDLE_SIZE])
 {
-	uint32_t h = 2166136261u;
-
-	for (size_t i = 0; i < size; i++)
-		h = (h ^ p[i]) * 16777619u;
-	return h;
+	return bnet_fnv1a_32(handle, HANDLE_CHECK);
 }
 
 /* An address takes BNET_ADDRESS_SIZE bytes: family (4 or 6, 0: none), a zero byte, the port in network order, and 16
@@ -130,7 +128,7 @@ void bnet_wire_handle_encode(uint8_t out[BNET_WIRE_HANDLE_SIZE], const struct bn
 	out[4] = handle->version;
 	memcpy(out + 8, handle->token, BNET_TOKEN_SIZE);
 	put_address(out + 24, &handle->addr);
-	put32(out + HANDLE_CHECK, checksum(out, HANDLE_CHECK));
+	put32(out + HANDLE_CHECK, checksum(out));
 	put64(out + HANDLE_ATTEMPT, handle->attempt);
 }
 
@@ -138,7 +136,7 @@ int bnet_wire_handle_decode(const uint8_t in[BNET_WIRE_HANDLE_SIZE], struct bnet
 {
 	if (get32(in) != HANDLE_MAGIC)
 		return -EAFNOSUPPORT;
-	if (get32(in + HANDLE_CHECK) != checksum(in, HANDLE_CHECK))
+	if (get32(in + HANDLE_CHECK) != checksum(in))
 		return -EBADMSG;
 	handle->version = in[4];
 	memcpy(handle->token, in + 8, BNET_TOKEN_SIZE);
@@ -268,10 +266,10 @@ size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const str
 
 	put32(p, QUESTION_MAGIC);
 	put16(p + 4, question->version);
-	put16(p + 6, question->turn);
+	put16(p + 6, question->lease);
 	put64(p + 8, question->connection);
 	memcpy(p + 16, question->token, BNET_TOKEN_SIZE);
-	put32(p + 32, question->turn_ms);
+	put32(p + 32, question->lease_ms);
 	put32(p + 36, 0);
 	return finish(out, BNET_WIRE_FRAME_QUESTION, QUESTION_FIXED);
 }
@@ -281,10 +279,10 @@ int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire
 	if (size < QUESTION_FIXED || get32(body) != QUESTION_MAGIC)
 		return -EBADMSG;
 	question->version = get16(body + 4);
-	question->turn = get16(body + 6) & 1;
+	question->lease = get16(body + 6) & 1;
 	question->connection = get64(body + 8);
 	memcpy(question->token, body + 16, BNET_TOKEN_SIZE);
-	question->turn_ms = get32(body + 32);
+	question->lease_ms = get32(body + 32);
 	return 0;
 }
 

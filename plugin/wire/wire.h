@@ -5,8 +5,9 @@
  * little-endian and of fixed width.
  *
  * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
- * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream is reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet
- * send. A frame of an unknown type is skipped by its length.
+ * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream is
+ * reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet send. A frame of an unknown
+ * type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
 #define BNET_WIRE_H
@@ -46,7 +47,7 @@ enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_TOKEN = 2,   /* no listener has this token, or no longer */
 	BNET_WIRE_VERDICT_GONE = 3,    /* the stream's connection does not exist, or no longer */
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
-	BNET_WIRE_VERDICT_BUSY = 5,    /* of an ANSWER: another path to this device has the turn */
+	BNET_WIRE_VERDICT_BUSY = 5,    /* of an ANSWER: another path to this device has the lease */
 };
 
 #define BNET_WIRE_FRAME_HEADER 8
@@ -103,10 +104,10 @@ struct bnet_wire_welcome {
 #define BNET_WIRE_QUESTION_SIZE (BNET_WIRE_FRAME_HEADER + 40)
 struct bnet_wire_question {
 	uint16_t version;
-	bool turn; /* a trial is about to begin: nobody else's on this device for turn_ms */
+	bool lease; /* a trial is about to begin: nobody else's on this device for lease_ms */
 	uint64_t connection;
 	uint8_t token[BNET_TOKEN_SIZE];
-	uint32_t turn_ms;
+	uint32_t lease_ms;
 };
 
 #define BNET_WIRE_ANSWER_SIZE (BNET_WIRE_FRAME_HEADER + 32)

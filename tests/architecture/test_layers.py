@@ -68,7 +68,7 @@ HOST = Tree(
 EMULATOR = Tree(
     ROOT / "emulator",
     ROOT / "docs" / "emulator.md",
-    frozenset({"bagua_net_emulator.h", "emulator.c", "emulator.map", "CMakeLists.txt"}),
+    frozenset({"bagua_net_emulator.h", "emulator.c", "bagua_net_emulator.map", "CMakeLists.txt"}),
 )
 TREES = (PLUGIN, HOST, EMULATOR)
 COMMON = ROOT / "common"

@@ -440,7 +440,7 @@ struct answer {
 	uint64_t at_us, received;
 };
 
-static struct answer ask(const unsigned char *handle, uint64_t connection, bool turn)
+static struct answer ask(const unsigned char *handle, uint64_t connection, bool lease)
 {
 	unsigned char question[QUESTION_SIZE] = {0}, bytes[ANSWER_SIZE], rest;
 	int fd = contract_open_socket(handle);
@@ -448,10 +448,10 @@ static struct answer ask(const unsigned char *handle, uint64_t connection, bool 
 	write_frame(question, FRAME_QUESTION, QUESTION_SIZE - 8);
 	put(question + 8, 4, QUESTION_MAGIC);
 	put(question + 12, 2, VERSION);
-	put(question + 14, 2, turn);
+	put(question + 14, 2, lease);
 	put(question + 16, 8, connection);
 	memcpy(question + 24, handle + HANDLE_TOKEN, 16);
-	put(question + 40, 4, 1000000); /* ms of the turn */
+	put(question + 40, 4, 1000000); /* ms of the lease */
 	say(fd, question, sizeof(question));
 	hear(fd, bytes, sizeof(bytes));
 	drive_check(bytes[0] == FRAME_ANSWER && get(bytes + 8, 4) == ANSWER_MAGIC && get(bytes + 16, 8) == connection,
@@ -463,14 +463,14 @@ static struct answer ask(const unsigned char *handle, uint64_t connection, bool 
 			       .received = get(bytes + 32, 8)};
 }
 
-static void expect_verdict(const unsigned char *handle, uint64_t connection, bool turn, unsigned verdict)
+static void expect_verdict(const unsigned char *handle, uint64_t connection, bool lease, unsigned verdict)
 {
-	const struct answer answer = ask(handle, connection, turn);
+	const struct answer answer = ask(handle, connection, lease);
 
 	drive_check(answer.verdict == verdict, "the verdict is %u instead of %u", answer.verdict, verdict);
 }
 
-/* A peer learns how much the device has received, and one of its connections has the turn, for a while. */
+/* A peer learns how much the device has received, and one of its connections has the lease, for a while. */
 static void questions(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];

@@ -391,7 +391,7 @@ def test_a_tunnel_alone_is_used(namespace: Namespace) -> None:
     ],
     ids=str,
 )
-def test_a_tunnel_to_the_meeting_point_is_used(
+def test_a_tunnel_to_the_rendezvous_is_used(
     namespace: Namespace, variables: dict[str, str], names: list[str]
 ) -> None:
     """From the master itself, from a host in its subnet, and by a route through the tunnel."""

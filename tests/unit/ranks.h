@@ -12,7 +12,7 @@
 #include "bagua_net.h"
 #include "bagua_net_host.h"
 #include "check.h"
-#include "shared/card.h"
+#include "shared/peer_info.h"
 
 #define MAX_RANKS 6
 
@@ -83,11 +83,11 @@ static inline bnet_counters_t count_run(struct rank *rank, const bnet_op_t *op)
 /* Makes the others believe that it is on another host. */
 static inline void move_to_host(struct rank *rank, char *row)
 {
-	struct bnet_shared_card card;
+	struct bnet_peer_info info;
 
-	memcpy(&card, row, sizeof(card));
-	card.host_id = (uint64_t)rank->group->host_of(rank->rank) + 1;
-	memcpy(row, &card, sizeof(card));
+	memcpy(&info, row, sizeof(info));
+	info.host_id = (uint64_t)rank->group->host_of(rank->rank) + 1;
+	memcpy(row, &info, sizeof(info));
 }
 
 static inline void *rank_main(void *arg)

@@ -27,7 +27,7 @@ enum queue {
 struct host {
 	uint64_t link; /* bytes/s in each direction; 0: no limit */
 	uint64_t sent, received;
-	uint64_t sends_until_us, receives_until_us; /* a trial has the turn */
+	uint64_t sends_until_us, receives_until_us; /* a trial has the lease */
 	int sender, receiver;                       /* … of this path */
 };
 
@@ -47,7 +47,7 @@ struct net {
 	uint64_t middle; /* bytes/s of a link that all share; 0: no limit */
 	int nclasses;    /* of each sender's host; 0: no flow classes */
 	uint64_t class;  /* bytes/s */
-	bool blind;      /* nothing is known of the network, and nobody takes turns */
+	bool blind;      /* nothing is known of the network, and nobody takes a lease */
 	uint64_t now_us, random;
 	uint64_t changes; /* of levels */
 };
@@ -212,7 +212,7 @@ static inline bool take(uint64_t *until_us, int *holder, int route, uint64_t now
 }
 
 /* At this end, then at the peer's. */
-static inline bool take_turns(struct net *net, int number)
+static inline bool take_lease(struct net *net, int number)
 {
 	const struct route *route = &net->routes[number];
 	struct host *from = &net->hosts[route->from], *to = &net->hosts[route->to];
@@ -233,7 +233,7 @@ static inline void answer(struct net *net, int number)
 						 .at_us = 77 + net->now_us,
 						 .received = 1 + net->hosts[route->to].received};
 		report.rtt_us = fresh_rtt(net, route);
-		report.refused = route->scaler.window.asks == BNET_ASKS_TURN && !take_turns(net, number);
+		report.refused = route->scaler.window.asks == BNET_ASKS_LEASE && !take_lease(net, number);
 	}
 	bnet_scaler_tell(&route->scaler, &report);
 }

@@ -30,7 +30,7 @@ static _Atomic bool sleeps_without_timer;
 static _Atomic int timer_ms; /* of its last sleep */
 static _Atomic int woken;    /* its sleeps with a long timer that something else has ended */
 
-/* The timer of rounds while nothing moves, and not that of a doze in which bytes may be undelivered. */
+/* The timer of rounds while nothing moves, and not that of idleness in which bytes may be undelivered. */
 static bool is_rare(int timer)
 {
 	return timer > 2 * bnet_engine.config.control_tick && timer < 100;

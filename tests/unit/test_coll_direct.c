@@ -18,7 +18,7 @@ static void connect_blindly(struct rank *rank)
 {
 	connect_rank(rank);
 	if (rank->rank == 0)
-		memset(rank->coll->host.in_sight, 0, (size_t)rank->nranks);
+		memset(rank->coll->host.same_pid_namespace, 0, (size_t)rank->nranks);
 }
 
 /* Large blocks do not go through the banks: an operation takes one round, however large they are. */

@@ -272,12 +272,12 @@ static uint64_t bytes_sent(void)
  * yet, and must not be overwritten. */
 static void one_is_late(struct rank *rank)
 {
-	enum { COUNT = 2300003, MOST_SHARE = 256 * 1024, WINDOW = 8 }; /* as in quantized.c */
+	enum { COUNT = 2300003, MAX_SHARD = 256 * 1024, WINDOW = 8 }; /* as in quantized.c */
 	const struct reduction how = {.codec = BNET_CODEC_U8, .block = 512, .op = BNET_SUM};
 	const uint64_t before = bytes_sent();
 
 	pthread_barrier_wait(&rank->group->barrier);
-	while (rank->rank == 0 && bytes_sent() - before < (uint64_t)2 * WINDOW * MOST_SHARE)
+	while (rank->rank == 0 && bytes_sent() - before < (uint64_t)2 * WINDOW * MAX_SHARD)
 		sched_yield();
 	one_reduce_scatter(rank, how, COUNT, false);
 }

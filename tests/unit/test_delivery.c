@@ -26,8 +26,8 @@
 #define HANDSHAKE 73
 #define LOOKS 3
 
-static const struct bnet_patience alone = {.looks = LOOKS}, probed = {.looks = LOOKS, .peer_probes = true},
-				  endless = {.looks = 0, .peer_probes = true};
+static const struct bnet_silence_limit alone = {.looks = LOOKS}, probed = {.looks = LOOKS, .peer_probes = true},
+				       endless = {.looks = 0, .peer_probes = true};
 
 struct given {
 	uint64_t acked; /* with the handshake */
@@ -51,7 +51,7 @@ static struct bnet_delivery fresh_and_probed(void)
 }
 
 static enum bnet_delivery_state judge(struct bnet_delivery *delivery, uint64_t written, struct given given,
-				      struct bnet_patience patience)
+				      struct bnet_silence_limit limit)
 {
 	const struct bnet_delivery_reading reading = {
 		.ended = given.ended,
@@ -61,7 +61,7 @@ static enum bnet_delivery_state judge(struct bnet_delivery *delivery, uint64_t w
 		.backoff = given.backoff,
 	};
 
-	return bnet_delivery_judge(delivery, &reading, written, patience);
+	return bnet_delivery_judge(delivery, &reading, written, limit);
 }
 
 static void acknowledged_bytes_are_done(void)
@@ -83,10 +83,10 @@ static void bytes_of_a_stream_that_ended_are_lost(void)
 	check_int(judge(&delivery, 100, (struct given){0, 0, 0, true, 0}, endless), BNET_DELIVERY_LOST);
 }
 
-static int looks_until_silent(struct bnet_delivery *delivery, struct given given, struct bnet_patience patience)
+static int looks_until_silent(struct bnet_delivery *delivery, struct given given, struct bnet_silence_limit limit)
 {
 	for (int looks = 1; looks <= 10 * LOOKS; looks++)
-		if (judge(delivery, 100, given, patience) == BNET_DELIVERY_SILENT)
+		if (judge(delivery, 100, given, limit) == BNET_DELIVERY_SILENT)
 			return looks;
 	return 0;
 }
@@ -279,13 +279,13 @@ static struct oneself send_unread(char *data)
 	return ends;
 }
 
-/* Nothing is outstanding, and the control thread dozes. */
+/* Nothing is outstanding, and the control thread is idle. */
 static void bytes_are_looked_for_until_they_have_arrived(char *data)
 {
 	struct oneself ends = send_unread(data);
 	struct bnet_conn *conn = ends.send;
 
-	while (!atomic_load(&bnet_engine_dozing))
+	while (!atomic_load(&bnet_engine_wake_on_post))
 		sched_yield();
 	bnet_engine_lock();
 	bnet_socket_reset(conn->streams[0]->fd);

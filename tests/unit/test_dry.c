@@ -31,7 +31,7 @@
 #define DEADLINE_S 250
 #define FAR_US 20000
 #define SAMPLES 4
-#define PAIRS 100       /* connections of one stream, which count twice: MOST_NOTES of sampler.c is 128 */
+#define PAIRS 100       /* connections of one stream, which count twice: MAX_NOTES of sampler.c is 128 */
 #define CALLS 4         /* enough for the rest of a round and the whole of the next */
 #define LARGE (8 << 20) /* more than a socket takes */
 

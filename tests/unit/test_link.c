@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What tells a VPN from a card, and the way to the job's meeting point. tests/netns/test_interfaces.py has real tunnels
+ * What tells a VPN from a card, and the way to the job's rendezvous. tests/netns/test_interfaces.py has real tunnels
  * and routes.
  */
 #include <arpa/inet.h>
@@ -110,9 +110,9 @@ static void check_meeting_point(const char *id, const char *master, const char *
 {
 	check_int(id ? setenv("NCCL_COMM_ID", id, 1) : unsetenv("NCCL_COMM_ID"), 0);
 	check_int(master ? setenv("MASTER_ADDR", master, 1) : unsetenv("MASTER_ADDR"), 0);
-	check((bnet_route_meeting_point() == NULL) == (expected == NULL));
+	check((bnet_route_rendezvous() == NULL) == (expected == NULL));
 	if (expected)
-		check_str(bnet_route_meeting_point(), expected);
+		check_str(bnet_route_rendezvous(), expected);
 }
 
 static void test_meeting_point(void)

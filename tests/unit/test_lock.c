@@ -128,9 +128,9 @@ static void *take_turn(void *unused)
 
 static bool somebody_waits(void)
 {
-	if (pthread_mutex_trylock(&bnet_engine.turn))
+	if (pthread_mutex_trylock(&bnet_engine.turnstile))
 		return true;
-	pthread_mutex_unlock(&bnet_engine.turn);
+	pthread_mutex_unlock(&bnet_engine.turnstile);
 	return false;
 }
 

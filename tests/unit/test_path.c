@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once, as does the
- * quota's share. Trials take their host's turn and ask for marks. What a path does with its streams is in
+ * quota's share. Trials take their host's lease and ask for marks. What a path does with its streams is in
  * test_path_streams.c.
  */
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "common/clock.h"
 #include "base/socket.h"
 #include "device/presence.h"
-#include "device/turn.h"
+#include "device/lease.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -173,7 +173,7 @@ static void the_quota_s_share_bounds_the_level(void)
 	close_to_oneself(&client, ends);
 }
 
-/* ---- the turn and the marks ---- */
+/* ---- the lease and the marks ---- */
 
 /* The scaler has a question at the end of a sample. */
 static void judge_with_question(struct bnet_path *path, enum bnet_window_question question, uint64_t now_us)
@@ -184,28 +184,28 @@ static void judge_with_question(struct bnet_path *path, enum bnet_window_questio
 	bnet_path_judge(path, now_us);
 }
 
-static void a_trial_takes_its_host_s_turn(void)
+static void a_trial_takes_its_host_s_lease(void)
 {
 	struct oneself ends = connect_to_oneself(&client);
 	struct bnet_conn *conn = ends.send;
 	struct bnet_path *path = conn->path;
 	uint64_t now_us = bnet_now_us();
-	int turn;
+	int lease;
 
 	bnet_engine_lock();
-	turn = bnet_turn_take(path->dev);
-	check(turn >= 0);
-	judge_with_question(path, BNET_ASKS_TURN, now_us);
+	lease = bnet_lease_take(path->dev);
+	check(lease >= 0);
+	judge_with_question(path, BNET_ASKS_LEASE, now_us);
 	check(path->scaler.window.refused);
-	bnet_socket_close(turn);
-	judge_with_question(path, BNET_ASKS_TURN, now_us += TICK_US);
-	check_int(bnet_turn_take(path->dev), -EADDRINUSE);
-	bnet_paths_end_turns(now_us);
-	check_int(bnet_turn_take(path->dev), -EADDRINUSE);
-	bnet_paths_end_turns(now_us + 3600000000);
-	turn = bnet_turn_take(path->dev); /* it is over */
-	check(turn >= 0);
-	bnet_socket_close(turn);
+	bnet_socket_close(lease);
+	judge_with_question(path, BNET_ASKS_LEASE, now_us += TICK_US);
+	check_int(bnet_lease_take(path->dev), -EADDRINUSE);
+	bnet_paths_end_leases(now_us);
+	check_int(bnet_lease_take(path->dev), -EADDRINUSE);
+	bnet_paths_end_leases(now_us + 3600000000);
+	lease = bnet_lease_take(path->dev); /* it is over */
+	check(lease >= 0);
+	bnet_socket_close(lease);
 	bnet_engine_unlock();
 	close_to_oneself(&client, ends);
 }
@@ -296,14 +296,14 @@ int main(void)
 	setenv("BAGUA_NET_NSTREAMS", "0", 1);
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
-	/* Processes outside this test neither count nor have a turn. */
+	/* Processes outside this test neither count nor have a lease. */
 	ifindex = bnet_engine.devices.nics[0].ifindex;
 	bnet_engine.devices.nics[0].ifindex = 1000000 + (int)getpid();
 	a_lower_maximum_applies_to_all();
 	an_idle_connection_opens_no_streams();
 	a_share_bounds_the_level();
 	the_quota_s_share_bounds_the_level();
-	a_trial_takes_its_host_s_turn();
+	a_trial_takes_its_host_s_lease();
 	a_mark_says_what_the_devices_have_carried(ifindex);
 	a_question_without_an_answer_ends();
 	nothing_is_left_of_a_path_without_connections();

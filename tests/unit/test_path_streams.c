@@ -63,16 +63,16 @@ static void send_buffers_follow_the_path(void)
 	conn = ends.send;
 	stream = conn->streams[0];
 	bnet_engine_lock();
-	check_int(stream->estimator.sndbuf, BNET_SNDBUF_LEAST);
-	check_int(send_buffer(stream), BNET_SNDBUF_LEAST);
+	check_int(stream->estimator.sndbuf, BNET_SNDBUF_MIN);
+	check_int(send_buffer(stream), BNET_SNDBUF_MIN);
 	min_rtt_us = 2 * BNET_SHORT_RTT_US;
 	bnet_path_sample_conn(conn, bnet_now_us(), false);
 	check_int(stream->estimator.sndbuf, 0);
-	bnet_socket_set_sndbuf(stream->fd, BNET_SNDBUF_LEAST / 2);
+	bnet_socket_set_sndbuf(stream->fd, BNET_SNDBUF_MIN / 2);
 	min_rtt_us = 20;
 	bnet_path_sample_conn(conn, bnet_now_us(), false);
-	check_int(stream->estimator.sndbuf, BNET_SNDBUF_LEAST);
-	check_int(send_buffer(stream), BNET_SNDBUF_LEAST);
+	check_int(stream->estimator.sndbuf, BNET_SNDBUF_MIN);
+	check_int(send_buffer(stream), BNET_SNDBUF_MIN);
 	min_rtt_us = 0;
 	bnet_engine_unlock();
 	close_to_oneself(&client, ends);
@@ -81,14 +81,14 @@ static void send_buffers_follow_the_path(void)
 /* ---- samples ---- */
 
 /* A sample, a while after the last one, in which the connection has moved. Returns how many of its streams count. */
-static uint32_t counted(struct bnet_conn *conn, bool rested, uint64_t dozed_us)
+static uint32_t counted(struct bnet_conn *conn, bool was_idle, uint64_t idle_until_us)
 {
 	uint64_t now_us = conn->streams[0]->estimator.last_us + TICK_US;
 	struct bnet_path *path = conn->path;
 
-	bnet_engine.dozed_us = dozed_us;
+	bnet_engine.idle_until_us = idle_until_us;
 	bnet_sampler_begin(conn);
-	conn->rested = rested;
+	conn->was_idle = was_idle;
 	conn->passes_sampled = conn->passes - 1;
 	bnet_sampler_read(now_us);
 	check_int(path->sampled_us, now_us);

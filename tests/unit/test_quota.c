@@ -10,7 +10,7 @@
 #include "base/socket.h"
 #include "check.h"
 #include "device/presence.h"
-#include "device/turn.h"
+#include "device/lease.h"
 #include "engine/engine.h"
 #include "scaling/quota.h"
 #include "transport/conn.h"
@@ -19,16 +19,16 @@ static void shares_add_up_to_the_quota(void)
 {
 	for (int processes = 1; processes <= 16; processes++)
 		for (int connections = 1; connections <= 1024; connections++) {
-			int share = bnet_quota_share(processes, connections);
+			int share = bnet_quota_per_connection(processes, connections);
 
 			check(share >= 1);
 			check(share == 1 || share * connections * processes <= BNET_QUOTA);
 			check((share + 1) * connections * processes > BNET_QUOTA);
 		}
 	/* Two connections may use as many streams as there are; 63 peers of each of eight ranks have one stream each. */
-	check(bnet_quota_share(1, 2) >= BNET_MAX_STREAMS);
-	check_int(bnet_quota_share(8, 63), 1);
-	check_int(bnet_quota_share(0, 0), BNET_QUOTA);
+	check(bnet_quota_per_connection(1, 2) >= BNET_MAX_STREAMS);
+	check_int(bnet_quota_per_connection(8, 63), 1);
+	check_int(bnet_quota_per_connection(0, 0), BNET_QUOTA);
 }
 
 /* Far from any interface's number, so that processes outside this test are not counted. */
@@ -73,13 +73,13 @@ static void the_number_of_names_is_bounded(void)
 {
 	struct bnet_nic nic;
 	struct bnet_device dev = device(&nic);
-	int fds[BNET_MOST_PRESENT];
+	int fds[BNET_MAX_PRESENT];
 
-	for (int i = 0; i < BNET_MOST_PRESENT; i++)
+	for (int i = 0; i < BNET_MAX_PRESENT; i++)
 		check((fds[i] = bnet_presence_announce(&dev)) >= 0);
 	check(bnet_presence_announce(&dev) < 0);
-	check_int(bnet_presence_count(&dev), BNET_MOST_PRESENT);
-	for (int i = 0; i < BNET_MOST_PRESENT; i++)
+	check_int(bnet_presence_count(&dev), BNET_MAX_PRESENT);
+	for (int i = 0; i < BNET_MAX_PRESENT; i++)
 		bnet_socket_close(fds[i]);
 }
 
@@ -102,35 +102,35 @@ static void names_are_looked_for_once(void)
 {
 	struct bnet_nic nic;
 	struct bnet_device *dev = &bnet_engine.devices.devices[0];
-	int fds[BNET_MOST_PRESENT];
+	int fds[BNET_MAX_PRESENT];
 
 	*dev = device(&nic);
-	for (int i = 0; i < BNET_MOST_PRESENT; i++)
+	for (int i = 0; i < BNET_MAX_PRESENT; i++)
 		check((fds[i] = bnet_presence_announce(dev)) >= 0);
 	bnet_quota_join(dev);
 	bnet_socket_close(fds[0]);
 	bnet_quota_join(dev);
-	check_int(bnet_presence_count(dev), BNET_MOST_PRESENT - 1);
-	for (int i = 1; i < BNET_MOST_PRESENT; i++)
+	check_int(bnet_presence_count(dev), BNET_MAX_PRESENT - 1);
+	for (int i = 1; i < BNET_MAX_PRESENT; i++)
 		bnet_socket_close(fds[i]);
 	bnet_quota_end();
 }
 
-static void one_at_a_time_has_the_turn(void)
+static void one_at_a_time_has_the_lease(void)
 {
 	struct bnet_nic nic, other_nic;
 	struct bnet_device dev = device(&nic), other = device(&other_nic);
 	int first, second;
 
 	other_nic.ifindex++;
-	first = bnet_turn_take(&dev);
+	first = bnet_lease_take(&dev);
 	check(first >= 0);
-	check_int(bnet_turn_take(&dev), -EADDRINUSE);
-	second = bnet_turn_take(&other);
+	check_int(bnet_lease_take(&dev), -EADDRINUSE);
+	second = bnet_lease_take(&other);
 	check(second >= 0);
 	bnet_socket_close(second);
 	bnet_socket_close(first);
-	first = bnet_turn_take(&dev);
+	first = bnet_lease_take(&dev);
 	check(first >= 0);
 	bnet_socket_close(first);
 }
@@ -142,6 +142,6 @@ int main(void)
 	the_number_of_names_is_bounded();
 	a_process_counts_once_on_a_nic();
 	names_are_looked_for_once();
-	one_at_a_time_has_the_turn();
+	one_at_a_time_has_the_lease();
 	return 0;
 }

@@ -86,7 +86,7 @@ static void what_a_window_calls_for_is_done_when_the_answer_comes(void)
 {
 	struct world world = begin(caps, 1, MOST);
 
-	while (world.scaler.window.asks != BNET_ASKS_TURN) {
+	while (world.scaler.window.asks != BNET_ASKS_LEASE) {
 		answer_question(&world);
 		sample_unanswered(&world);
 	}

@@ -154,7 +154,7 @@ static void a_climb_is_given_back(void)
 	}
 }
 
-/* Paths that begin together take turns. */
+/* Paths that begin together take leases. */
 static void trials_do_not_coincide(void)
 {
 	struct net net = new_net(FAIR, 11);

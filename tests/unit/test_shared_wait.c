@@ -33,11 +33,11 @@ static void close_ends(void)
 static int wait_for_the_other(int64_t timeout_ns, int (*meanwhile)(void))
 {
 	const atomic_bool aborted = false;
-	const struct bnet_shared_patience patience = {.timeout_ns = timeout_ns,
-						      .aborted = &aborted,
-						      .interrupted = meanwhile};
+	const struct bnet_shared_wait_limits limits = {.timeout_ns = timeout_ns,
+						       .aborted = &aborted,
+						       .interrupted = meanwhile};
 
-	return bnet_shared_await(&ends[0], 1, BNET_SHARED_PUT, 1, &patience);
+	return bnet_shared_await(&ends[0], 1, BNET_SHARED_PUT, 1, &limits);
 }
 
 static int idle(void)

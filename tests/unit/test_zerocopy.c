@@ -10,13 +10,13 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* copied, shared: MiB sent with and without a copy; *_ns: ns for each MiB. */
-static enum bnet_zerocopy_mode judge(uint64_t copied, uint64_t copied_ns, uint64_t shared, uint64_t shared_ns)
+/* with, without: MiB sent with and without a copy; *_ns: ns for each MiB. */
+static enum bnet_zerocopy_mode judge(uint64_t with, uint64_t with_ns, uint64_t without, uint64_t without_ns)
 {
 	struct bnet_zerocopy zerocopy = {
 		.mode = BNET_ZEROCOPY_TRIAL,
-		.copied = {.bytes = copied * MIB, .ns = copied * copied_ns},
-		.shared = {.bytes = shared * MIB, .ns = shared * shared_ns},
+		.with_copy = {.bytes = with * MIB, .ns = with * with_ns},
+		.without_copy = {.bytes = without * MIB, .ns = without * without_ns},
 	};
 
 	return bnet_zerocopy_judge(&zerocopy);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whose turn it is to try more streams: a path that is idle does not keep its turn, and is not refused by it.
+ * The lease of a trial: a path that is idle does not keep its lease, and is not refused by it.
  */
 #include <errno.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
-#include "device/turn.h"
+#include "device/lease.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -42,8 +42,8 @@ static struct bnet_path *the_path(void)
 	return bnet_entry(bnet_engine.paths.next, struct bnet_path, node);
 }
 
-/* Has the path ask for the turn at the end of a window, while data moves over these connections. True: it is given. */
-static bool take_turn(const struct oneself *ends, int count)
+/* Has the path ask for the lease at the end of a window, while data moves over these connections. True: it is given. */
+static bool take_lease(const struct oneself *ends, int count)
 {
 	bool asked = false, given = false, answered = false;
 
@@ -60,7 +60,7 @@ static bool take_turn(const struct oneself *ends, int count)
 		given = answered && !window->refused;
 		if (!asked && !path->asking && !window->asks) {
 			path->scaler.settled_us = UINT64_MAX; /* nothing else is measured or asked */
-			*window = (struct bnet_window){.marked = 1, .asks = BNET_ASKS_TURN};
+			*window = (struct bnet_window){.marked = 1, .asks = BNET_ASKS_LEASE};
 			asked = true;
 		}
 		bnet_engine_unlock();
@@ -68,21 +68,21 @@ static bool take_turn(const struct oneself *ends, int count)
 	return given;
 }
 
-static void an_idle_path_gives_its_turn_back(void)
+static void an_idle_path_gives_its_lease_back(void)
 {
 	struct oneself ends = connect_to_oneself(&client);
 	const struct bnet_device *device;
-	int turn;
+	int lease;
 
-	while (!take_turn(&ends, 1))
+	while (!take_lease(&ends, 1))
 		; /* a path of another process has it */
 	bnet_engine_lock();
 	device = the_path()->dev;
 	bnet_engine_unlock();
-	while ((turn = bnet_turn_take(device)) == -EADDRINUSE)
+	while ((lease = bnet_lease_take(device)) == -EADDRINUSE)
 		usleep(1000);
-	check(turn >= 0);
-	close(turn);
+	check(lease >= 0);
+	close(lease);
 	close_to_oneself(&client, ends);
 }
 
@@ -96,13 +96,13 @@ static uint64_t asker_of(const struct bnet_path *path)
 	return asker;
 }
 
-/* The peer gives the turn to a connection. Those of a path are sampled in an order that changes as they rest. */
-static void a_path_is_not_refused_by_its_own_turn(void)
+/* The peer gives the lease to a connection. Those of a path are sampled in an order that changes as they rest. */
+static void a_path_is_not_refused_by_its_own_lease(void)
 {
 	struct oneself ends[2] = {connect_to_oneself(&client), connect_to_oneself(&client)};
 	uint64_t asker;
 
-	take_turn(ends, 2);
+	take_lease(ends, 2);
 	asker = asker_of(the_path());
 	for (int i = 0; i < 2; i++) {
 		struct bnet_conn *conn = ends[i].send;
@@ -111,7 +111,7 @@ static void a_path_is_not_refused_by_its_own_turn(void)
 		bnet_list_remove(&conn->of_path);
 		bnet_list_add(&the_path()->moving, &conn->of_path);
 		bnet_engine_unlock();
-		take_turn(ends, 2);
+		take_lease(ends, 2);
 		check_int((long long)asker_of(the_path()), (long long)asker);
 	}
 	for (int i = 0; i < 2; i++)
@@ -123,8 +123,8 @@ int main(void)
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
-	an_idle_path_gives_its_turn_back();
-	a_path_is_not_refused_by_its_own_turn();
+	an_idle_path_gives_its_lease_back();
+	a_path_is_not_refused_by_its_own_lease();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * See passing.h.
+ * See fd_passing.h.
  */
-#include "shared/passing.h"
+#include "shared/fd_passing.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ static int open_socket(void)
 	return fd < 0 ? -errno : fd;
 }
 
-void bnet_passing_close(struct bnet_passing *passing)
+void bnet_fd_passing_close(struct bnet_fd_passing *passing)
 {
 	if (passing->listener >= 0)
 		close(passing->listener);
@@ -39,7 +39,7 @@ void bnet_passing_close(struct bnet_passing *passing)
 }
 
 /* Bound without a name, a socket gets an abstract one from the kernel. */
-static bool listen_somewhere(struct bnet_passing *passing)
+static bool listen_somewhere(struct bnet_fd_passing *passing)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
 	socklen_t size = sizeof(name);
@@ -50,17 +50,17 @@ static bool listen_somewhere(struct bnet_passing *passing)
 	    getsockname(passing->listener, (struct sockaddr *)&name, &size) != 0 ||
 	    size != offsetof(struct sockaddr_un, sun_path) + BNET_SHARED_NAME)
 		return false;
-	memcpy(passing->card.name, name.sun_path, BNET_SHARED_NAME);
+	memcpy(passing->info.name, name.sun_path, BNET_SHARED_NAME);
 	return true;
 }
 
-void bnet_passing_open(struct bnet_passing *passing)
+void bnet_fd_passing_open(struct bnet_fd_passing *passing)
 {
-	*passing = BNET_PASSING_NONE;
-	if (bnet_shared_card_fill(&passing->card) && listen_somewhere(passing))
+	*passing = BNET_FD_PASSING_NONE;
+	if (bnet_peer_info_fill(&passing->info) && listen_somewhere(passing))
 		return;
-	bnet_passing_close(passing);
-	passing->card.layout = 0;
+	bnet_fd_passing_close(passing);
+	passing->info.layout = 0;
 }
 
 static bool same_user(int fd)
@@ -91,24 +91,24 @@ static bool send_descriptor(int to, int fd)
 }
 
 /* The others send the secret right after they connect. */
-static bool knows_secret(int fd, const struct bnet_shared_card *card)
+static bool knows_secret(int fd, const struct bnet_peer_info *info)
 {
 	struct pollfd waits = {.fd = fd, .events = POLLIN};
 	uint64_t said[2];
 
 	return poll(&waits, 1, SECRET_MS) == 1 && recv(fd, said, sizeof(said), 0) == sizeof(said) &&
-	       memcmp(said, card->secret, sizeof(said)) == 0;
+	       memcmp(said, info->secret, sizeof(said)) == 0;
 }
 
-int bnet_passing_give(struct bnet_passing *passing, const struct bnet_segment *segment)
+int bnet_fd_passing_send(struct bnet_fd_passing *passing, const struct bnet_segment *segment)
 {
-	while (passing->given < segment->count - 1) {
+	while (passing->sent < segment->count - 1) {
 		int fd = accept4(passing->listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (fd < 0)
 			return -EAGAIN;
-		if (same_user(fd) && knows_secret(fd, &passing->card) && send_descriptor(fd, segment->fd))
-			passing->given++;
+		if (same_user(fd) && knows_secret(fd, &passing->info) && send_descriptor(fd, segment->fd))
+			passing->sent++;
 		close(fd);
 	}
 	return 0;
@@ -116,7 +116,7 @@ int bnet_passing_give(struct bnet_passing *passing, const struct bnet_segment *s
 
 /* ---- the others ---- */
 
-static int ask(struct bnet_passing *passing, const struct bnet_shared_card *first)
+static int ask(struct bnet_fd_passing *passing, const struct bnet_peer_info *first)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
 	const socklen_t size = offsetof(struct sockaddr_un, sun_path) + BNET_SHARED_NAME;
@@ -160,8 +160,8 @@ static int receive_descriptor(int from)
 	return fd;
 }
 
-int bnet_passing_take(struct bnet_passing *passing, const struct bnet_shared_card *first, int count, int index,
-		      struct bnet_segment *segment)
+int bnet_fd_passing_receive(struct bnet_fd_passing *passing, const struct bnet_peer_info *first, int count, int index,
+			    struct bnet_segment *segment)
 {
 	int fd, rc = 0;
 
