@@ -215,7 +215,8 @@ static int wanted_streams(const struct bnet_conn *conn)
 	return level_of(conn) < conn->setup.enough ? level_of(conn) : conn->setup.enough;
 }
 
-/* Streams above the level rest; missing ones, up to `enough`, are opened round-robin with those of other connections. */
+/* Streams above the level are inactive; missing ones, up to `enough`, are opened round-robin with those of other
+ * connections. */
 static void widen(struct bnet_conn *conn, int enough)
 {
 	conn->setup.enough = enough;

@@ -56,7 +56,7 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
  * every NIC of both ends gets a stream. */
 void bnet_path_ready(struct bnet_conn *conn, int most);
 /* Has the missing streams of the path's connections opened, of idle ones no more than the least number, and lets those
- * above the scaler's level rest. */
+ * above the scaler's level are inactive. */
 void bnet_path_widen(struct bnet_path *path);
 /* Opens some missing streams of any path, round-robin over the connections. True: others are left. */
 bool bnet_paths_open(void);

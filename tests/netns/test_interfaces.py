@@ -391,9 +391,7 @@ def test_a_tunnel_alone_is_used(namespace: Namespace) -> None:
     ],
     ids=str,
 )
-def test_a_tunnel_to_the_rendezvous_is_used(
-    namespace: Namespace, variables: dict[str, str], names: list[str]
-) -> None:
+def test_a_tunnel_to_the_rendezvous_is_used(namespace: Namespace, variables: dict[str, str], names: list[str]) -> None:
     """From the master itself, from a host in its subnet, and by a route through the tunnel."""
     namespace.link("eth0", "10.77.0.1/24")
     with tunnel(namespace, "tun", "tailscale0", "10.99.0.1/24", "fd99::1/64"):
