@@ -57,17 +57,17 @@ class Tree:
 
 PLUGIN = Tree(
     ROOT / "plugin",
-    ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "dev" / "architecture.md",
     frozenset({"bagua_net.h", "bagua_net.map", "CMakeLists.txt"}),
 )
 HOST = Tree(
     ROOT / "host",
-    ROOT / "docs" / "collectives.md",
+    ROOT / "docs" / "dev" / "collectives.md",
     frozenset({"bagua_net_host.h", "bagua_net_host.map", "version.c", "CMakeLists.txt"}),
 )
 EMULATOR = Tree(
     ROOT / "emulator",
-    ROOT / "docs" / "emulator.md",
+    ROOT / "docs" / "dev" / "emulator.md",
     frozenset({"bagua_net_emulator.h", "emulator.c", "bagua_net_emulator.map", "CMakeLists.txt"}),
 )
 TREES = (PLUGIN, HOST, EMULATOR)

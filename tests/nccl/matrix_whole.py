@@ -24,7 +24,7 @@ from bagua_net import __version__ as own_version
 from tests.nccl import matrix_jobs, nccl_job
 from tests.nccl.matrix_cells import QUICK, SETTINGS, WHOLE, Amount, Cell, Setting, refused
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance-nccl.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "dev" / "conformance-nccl.md"
 VERSIONS = (
     "2.18.3",
     "2.19.3",
