@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,33 +37,35 @@ def in_ranks(server: Server, nranks: int, work: Callable[[Client, int], object])
 
 @pytest.mark.parametrize("nranks", [1, 2, 5])
 def test_all_ranks_get_all_rows_in_order(nranks: int) -> None:
-    def rounds(client: Client, rank: int) -> list[list[bytes]]:
-        return [client.all_gather(bytes([rank, number]) * number) for number in range(20)]
+    def rounds(client: Client, rank: int) -> list[list[list[int]]]:
+        return [client.all_gather([rank, number]) for number in range(20)]
 
-    expected = [[bytes([rank, number]) * number for rank in range(nranks)] for number in range(20)]
+    expected = [[[rank, number] for rank in range(nranks)] for number in range(20)]
     with Server(nranks, TOKEN, timeout=20) as server:
         assert in_ranks(server, nranks, rounds) == [expected] * nranks
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.binary(max_size=100_000), min_size=1, max_size=4))
-def test_rows_of_any_length(rows: list[bytes]) -> None:
+@given(st.lists(st.recursive(st.none() | st.text() | st.integers(), st.lists), min_size=1, max_size=4))
+def test_rows_of_any_kind(rows: list[object]) -> None:
     with Server(len(rows), TOKEN, timeout=20) as server:
         assert in_ranks(server, len(rows), lambda c, rank: c.all_gather(rows[rank])) == [rows] * len(rows)
 
 
 def test_the_longest_row_passes_and_a_longer_one_is_refused_here() -> None:
-    longest = bytes(rendezvous.MAX_ROW)
+    longest = "x" * (rendezvous.MAX_ROW - 2)  # and its quotes
     with Server(1, TOKEN, timeout=20) as server, Client("127.0.0.1", server.port, TOKEN, 0, 1) as client:
         with pytest.raises(ValueError, match="at most"):
-            client.all_gather(longest + b"x")
+            client.all_gather(longest + "x")
         assert client.all_gather(longest) == [longest]
 
 
 def closed_by_server(sock: socket.socket) -> bool:
     sock.settimeout(20)
     try:
-        return sock.recv(1) == b""
+        while sock.recv(1 << 10):
+            pass  # the challenge
+        return True
     except ConnectionResetError:
         return True
 
@@ -74,20 +75,22 @@ def closed_by_server(sock: socket.socket) -> bool:
     [
         b"GET / HTTP/1.1\r\nHost: somebody-scanning\r\n\r\n" + b" " * 64,
         b"\xff" * 4096,
-        struct.pack("<8s32sII", b"bnetrdv1", b"w" * 32, 0, 2),
+        b"\n",
+        f"{'0' * 64} 0 2\n".encode(),
+        f"{'0' * 64}\n".encode(),
     ],
-    ids=["http", "noise", "wrong token"],
+    ids=["http", "noise", "empty line", "wrong token", "wrong token alone"],
 )
-def test_connections_without_a_hello_are_rejected_and_the_run_goes_on(garbage: bytes, pool: ThreadPoolExecutor) -> None:
+def test_connections_without_a_proof_are_rejected_and_the_run_goes_on(garbage: bytes, pool: ThreadPoolExecutor) -> None:
     with Server(2, TOKEN, timeout=20) as server:
         silent = socket.create_connection(("127.0.0.1", server.port))
-        first = pool.submit(lambda: Client("127.0.0.1", server.port, TOKEN, 0, 2).all_gather(b"zero"))
+        first = pool.submit(lambda: Client("127.0.0.1", server.port, TOKEN, 0, 2).all_gather("zero"))
         with socket.create_connection(("127.0.0.1", server.port)) as peer:
             peer.sendall(garbage)
             assert closed_by_server(peer)
         with Client("127.0.0.1", server.port, TOKEN, 1, 2) as second:
-            assert second.all_gather(b"one") == [b"zero", b"one"]
-        assert first.result(20) == [b"zero", b"one"]
+            assert second.all_gather("one") == ["zero", "one"]
+        assert first.result(20) == ["zero", "one"]
         silent.close()
 
 
@@ -105,22 +108,55 @@ def test_many_silent_connections_leave_room_for_the_ranks(monkeypatch: pytest.Mo
     with Server(1, TOKEN, timeout=20) as server:
         unidentified = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
         with Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
-            assert client.all_gather(b"x") == [b"x"]
+            assert client.all_gather("x") == ["x"]
         assert closed_by_server(unidentified[0])
         for peer in unidentified:
             peer.close()
 
 
-def test_another_run_s_token_is_an_error_that_says_so() -> None:
-    with Server(1, TOKEN) as server, pytest.raises(RendezvousFailed, match="another run"):
-        Client("127.0.0.1", server.port, "another token", 0, 1, timeout=20)
+def test_another_run_s_token_is_an_error_that_says_so_on_both_sides() -> None:
+    with Server(2, TOKEN, timeout=1) as server, Client("127.0.0.1", server.port, TOKEN, 0, 2, timeout=20) as client:
+        with pytest.raises(RendezvousFailed, match="another run"):
+            Client("127.0.0.1", server.port, "another token", 1, 2, timeout=20)
+        with pytest.raises(
+            RendezvousFailed, match=r"rank 1 did not arrive within 1 s; a rank of another run came from 127\.0\.0\.1$"
+        ):
+            client.all_gather(None)
+
+
+def test_a_token_is_not_sent(pool: ThreadPoolExecutor) -> None:
+    """A port that only passes everything on sees a proof, which is another one for each connection."""
+    seen = []
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as between, Server(1, TOKEN, timeout=20) as server:
+            client = pool.submit(Client, "127.0.0.1", between.getsockname()[1], TOKEN, 0, 1, 20)
+            ours, _ = between.accept()
+            with ours, socket.create_connection(("127.0.0.1", server.port)) as theirs:
+                ours.sendall(theirs.recv(1 << 10))
+                seen.append(ours.recv(1 << 10))
+                theirs.sendall(seen[-1])
+                ours.sendall(theirs.recv(1 << 10))
+                client.result(20).close()
+    assert TOKEN.encode() not in b"".join(seen)
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-server\r\n", b"5\n", b"[1]\n"])
+def test_another_service_is_an_error_that_says_so(greeting: bytes, pool: ThreadPoolExecutor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        client = pool.submit(Client, "127.0.0.1", service.getsockname()[1], TOKEN, 0, 1, 20)
+        peer, _ = service.accept()
+        with peer:
+            peer.sendall(greeting)
+            with pytest.raises(RendezvousFailed, match="is not a rendezvous of this program"):
+                client.result(20)
 
 
 def test_a_row_longer_than_allowed_costs_the_sender_its_place() -> None:
     with Server(1, TOKEN) as server, Client("127.0.0.1", server.port, TOKEN, 0, 1, timeout=20) as client:
-        client._socket.sendall(struct.pack("<I", rendezvous.MAX_ROW + 1))
+        client._socket.sendall(b"x" * (rendezvous.MAX_ROW + 1))
         with pytest.raises(RendezvousFailed, match=r"closed|went away"):
-            client.all_gather(b"")
+            client.all_gather(None)
 
 
 def test_missing_ranks_are_named() -> None:
@@ -129,7 +165,7 @@ def test_missing_ranks_are_named() -> None:
         Client("127.0.0.1", server.port, TOKEN, 1, 4, timeout=20) as client,
         pytest.raises(RendezvousFailed, match=r"ranks 0, 2 and 3 did not arrive within 1 s"),
     ):
-        client.all_gather(b"")
+        client.all_gather(None)
 
 
 def test_a_rank_that_leaves_is_named_to_those_who_wait_and_to_those_who_come_later() -> None:
@@ -139,7 +175,7 @@ def test_a_rank_that_leaves_is_named_to_those_who_wait_and_to_those_who_come_lat
 
         def wait() -> None:
             try:
-                clients[0].all_gather(b"")
+                clients[0].all_gather(None)
             except RendezvousFailed as error:
                 heard.append(str(error))
 
@@ -149,7 +185,7 @@ def test_a_rank_that_leaves_is_named_to_those_who_wait_and_to_those_who_come_lat
         waiting.join(20)
         assert heard == ["rank 2 left the run"]
         with pytest.raises(RendezvousFailed, match="rank 2 left the run"):
-            clients[1].all_gather(b"")
+            clients[1].all_gather(None)
         for client in clients:
             client.close()
 
@@ -177,9 +213,9 @@ def test_nobody_listening_is_an_error_with_the_address() -> None:
 def test_a_client_waits_for_a_server_that_starts_later(pool: ThreadPoolExecutor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    row = pool.submit(lambda: Client("127.0.0.1", port, TOKEN, 0, 1, timeout=20).all_gather(b"late"))
+    row = pool.submit(lambda: Client("127.0.0.1", port, TOKEN, 0, 1, timeout=20).all_gather("late"))
     with Server(1, TOKEN, port=port, timeout=20):
-        assert row.result(20) == [b"late"]
+        assert row.result(20) == ["late"]
 
 
 def test_a_port_in_use_is_an_error_with_the_address() -> None:
@@ -192,5 +228,5 @@ def test_a_client_hears_that_the_server_went_away() -> None:
     client = Client("127.0.0.1", server.port, TOKEN, 0, 2, timeout=20)
     server.close()
     with pytest.raises(RendezvousFailed, match="went away"):
-        client.all_gather(b"")
+        client.all_gather(None)
     client.close()

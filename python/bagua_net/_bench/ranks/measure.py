@@ -10,7 +10,6 @@ as well: a network that polls while it waits takes that time from the job.
 
 from __future__ import annotations
 
-import json
 import mmap
 import time
 from collections.abc import Callable, Iterator
@@ -197,7 +196,7 @@ class Bench:
 
     def _gather(self, mine: dict[str, list[float]], reduce: Callable[[list[float]], float]) -> dict[str, list[float]]:
         """Reduces each transport's figures, place by place, over the ranks that have it."""
-        rows = [json.loads(row) for row in self._rendezvous.all_gather(json.dumps(mine).encode())]
+        rows = self._rendezvous.all_gather(mine)
         return {
             name: [reduce(list(column)) for column in zip(*(row[name] for row in rows if name in row), strict=True)]
             for name in self._transports
@@ -205,7 +204,7 @@ class Bench:
 
     def _first_text(self, mine: dict[str, str]) -> dict[str, str]:
         """Each transport's text on the lowest rank that has one: of NCCL's ranks, only the first writes its choice."""
-        rows = [json.loads(row) for row in self._rendezvous.all_gather(json.dumps(mine).encode())]
+        rows = self._rendezvous.all_gather(mine)
         return {name: next(filter(None, (row.get(name) for row in rows)), "") for name in self._transports}
 
     def _rows(

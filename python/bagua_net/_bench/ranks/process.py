@@ -77,7 +77,7 @@ def _agree(config: Config, task: Assignment, rendezvous: Client, known: Kinds) -
     """
     options = hashlib.sha256(task.config.encode()).hexdigest()
     mine = {"options": options, "survey": survey(config, list(task.names), known), "rank": task.rank}
-    rows = [json.loads(row) for row in rendezvous.all_gather(json.dumps(mine).encode())]
+    rows = rendezvous.all_gather(mine)
     if any(row["options"] != rows[0]["options"] for row in rows):
         other = next(row["rank"] for row in rows if row["options"] != rows[0]["options"])
         raise BaguaNetError(f"rank {other} was started with other options than rank 0; use the same on every host")
@@ -105,7 +105,7 @@ def _connect(
     for name in names:
         transport = known(config.device)[name].open(config, place) if name in task.names else None
         mine = {"rank": task.rank, "row": transport.row.hex() if transport else None}
-        rows = [json.loads(row) for row in rendezvous.all_gather(json.dumps(mine).encode())]
+        rows = rendezvous.all_gather(mine)
         if transport is not None:
             theirs = {row["rank"]: bytes.fromhex(row["row"]) for row in rows if row["row"] is not None}
             transport.connect([theirs[rank] for rank in range(config.nranks)])
@@ -117,8 +117,8 @@ def _evidence(rendezvous: Client, transports: dict[str, Transport | None]) -> di
     """Each network's lines about itself, as the lowest rank has them. The same on every rank."""
     mine = {name: transport.evidence for name, transport in transports.items() if transport is not None}
     found: dict[str, list[str]] = {name: [] for name in transports}
-    for row in rendezvous.all_gather(json.dumps(mine).encode()):
-        for name, lines in json.loads(row).items():
+    for row in rendezvous.all_gather(mine):
+        for name, lines in row.items():
             found[name] = found[name] or lines
     return found
 
