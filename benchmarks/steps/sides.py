@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import (
     Algorithm,
+    AlgorithmHandle,
     AsyncModelAverage,
-    Attachment,
     Auto,
     ByteGrad,
     Decentralized,
@@ -35,20 +35,20 @@ Optimize = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 class Begun:
     """What happens to the gradients of a model, until :meth:`end`."""
 
-    def __init__(self, attachment: Attachment | None = None) -> None:
-        self._attachment = attachment
+    def __init__(self, handle: AlgorithmHandle | None = None) -> None:
+        self._handle = handle
 
     @property
     def chosen(self) -> str | None:
         """The way that ``auto`` goes on with; "" while it tries, None where nothing is chosen."""
-        if self._attachment is None or self._attachment.algorithm.name != "auto":
+        if self._handle is None or self._handle.algorithm.name != "auto":
             return None
-        chosen = self._attachment.chosen
+        chosen = self._handle.chosen
         return _SIDE_OF[chosen] if chosen else ""
 
     def end(self) -> None:
-        if self._attachment is not None:
-            self._attachment.detach()
+        if self._handle is not None:
+            self._handle.detach()
 
 
 #: Begins on a model, given its optimizer and its group.

@@ -18,12 +18,12 @@ from typing import NoReturn
 from ._lightning.packages import LIGHTNING, PYTORCH_LIGHTNING, is_installed, missing
 
 if is_installed(LIGHTNING):
-    from ._lightning.of_lightning import BaguaStrategy
+    from ._lightning.lightning_strategy import BaguaStrategy
 
     with contextlib.suppress(ImportError):  # absent, or without what it needs: it is not what was asked for
-        from ._lightning import of_pytorch_lightning  # noqa: F401
+        from ._lightning import pytorch_lightning_strategy  # noqa: F401
 elif is_installed(PYTORCH_LIGHTNING):
-    from ._lightning.of_pytorch_lightning import BaguaStrategy
+    from ._lightning.pytorch_lightning_strategy import BaguaStrategy
 else:
     raise missing(__name__, LIGHTNING)
 

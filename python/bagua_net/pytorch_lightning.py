@@ -11,6 +11,6 @@ from ._lightning.packages import PYTORCH_LIGHTNING, is_installed, missing
 if not is_installed(PYTORCH_LIGHTNING):
     raise missing(__name__, PYTORCH_LIGHTNING)
 
-from ._lightning.of_pytorch_lightning import BaguaStrategy
+from ._lightning.pytorch_lightning_strategy import BaguaStrategy
 
 __all__ = ["BaguaStrategy"]

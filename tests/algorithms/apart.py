@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from bagua_net.algorithms import Algorithm, Running
-from bagua_net.algorithms._job import Job
-from bagua_net.algorithms._switchboard import switchboard_of
+from bagua_net.algorithms import Algorithm
+from bagua_net.algorithms._algorithm import AlgorithmImpl
+from bagua_net.algorithms._context import AlgorithmContext
+from bagua_net.algorithms._dispatcher import dispatcher_of
 
 
 @dataclass(frozen=True)
@@ -20,26 +21,26 @@ class Apart(Algorithm):
     name: ClassVar[str] = "apart"
     averages: ClassVar[Literal["momentum", "weights"]] = "weights"
 
-    def start(self, job: Job) -> Running:
-        return Alone(job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return Alone(context)
 
 
-class Alone(Running):
+class Alone(AlgorithmImpl):
     #: The sum of the first parameter's gradient before each step of the optimizer, of the last one of these.
     gradients_before_step: ClassVar[list[float]] = []
 
     #: Whether any one was ended, rather than dropped.
     stopped: ClassVar[bool] = False
 
-    def __init__(self, job: Job) -> None:
-        model = job.wrapper()
+    def __init__(self, context: AlgorithmContext) -> None:
+        model = context.wrapper()
         assert model is not None
         assert not model.broadcast_buffers
-        switchboard_of(model).target(self.reduce)
-        parameter = next(iter(job.parameters.values()))
-        self._model = job.wrapper
+        dispatcher_of(model).set_target(self.reduce)
+        parameter = next(iter(context.parameters.values()))
+        self._model = context.wrapper
         self.gradients_before_step.clear()
-        self._hook = job.optimizer.register_step_pre_hook(
+        self._hook = context.optimizer.register_step_pre_hook(
             lambda *_: self.gradients_before_step.append(float(parameter.grad.sum()))
         )
 
@@ -51,4 +52,4 @@ class Alone(Running):
     def stop(self) -> None:
         Alone.stopped = True
         self._hook.remove()
-        switchboard_of(self._model()).target(None)
+        dispatcher_of(self._model()).set_target(None)

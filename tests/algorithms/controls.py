@@ -23,42 +23,41 @@ from bagua_net.algorithms import (
     LowPrecisionDecentralized,
     QAdam,
     QAdamOptimizer,
-    Running,
 )
+from bagua_net.algorithms._algorithm import AlgorithmImpl
 from bagua_net.algorithms._async import _Async
 from bagua_net.algorithms._buckets import Layout
-from bagua_net.algorithms._bytegrad import _OnBuckets as _ByteGradOnBuckets
+from bagua_net.algorithms._bytegrad import ByteGradImpl
 from bagua_net.algorithms._codec import Codec
+from bagua_net.algorithms._context import AlgorithmContext
 from bagua_net.algorithms._decentralized import _Decentralized
 from bagua_net.algorithms._diloco import _Rounds
+from bagua_net.algorithms._dispatcher import dispatcher_of
 from bagua_net.algorithms._flat import Span
-from bagua_net.algorithms._job import Job
 from bagua_net.algorithms._low_precision import _Ring
-from bagua_net.algorithms._qadam import _Local, _optimizer_of
-from bagua_net.algorithms._qadam import _OnBuckets as _QAdamOnBuckets
+from bagua_net.algorithms._qadam import QAdamImpl, _Local, _optimizer_of
 from bagua_net.algorithms._qadam_optimizer import Group
-from bagua_net.algorithms._switchboard import switchboard_of
 
 
-class _OnBuckets(Running):
+class _OnBuckets(AlgorithmImpl):
     """Gathers the buckets of all ranks as they are, and lets a function make of them what this rank gets."""
 
-    def __init__(self, job: Job, average: Callable[[list[torch.Tensor]], torch.Tensor]) -> None:
-        self._job = job
+    def __init__(self, context: AlgorithmContext, average: Callable[[list[torch.Tensor]], torch.Tensor]) -> None:
+        self._context = context
         self._average = average
-        self._switchboard = switchboard_of(job.wrapper())
-        self._switchboard.target(self.reduce)
+        self._dispatcher = dispatcher_of(context.wrapper())
+        self._dispatcher.set_target(self.reduce)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        return self._job.runner.post(partial(self._gathered, bucket.buffer()))
+        return self._context.runner.post(partial(self._gathered, bucket.buffer()))
 
     def _gathered(self, buffer: torch.Tensor) -> torch.Tensor:
-        of_all = [torch.empty_like(buffer) for _ in range(self._job.size)]
-        dist.all_gather(of_all, buffer, group=self._job.own)
+        of_all = [torch.empty_like(buffer) for _ in range(self._context.size)]
+        dist.all_gather(of_all, buffer, group=self._context.own)
         return buffer.copy_(self._average(of_all))
 
     def stop(self) -> None:
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
 
 
 def _mean(of_all: list[torch.Tensor]) -> torch.Tensor:
@@ -71,8 +70,8 @@ class Alone(Algorithm):
 
     name: ClassVar[str] = "alone"
 
-    def start(self, job: Job) -> Running:
-        return _OnBuckets(job, lambda of_all: of_all[job.rank])
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _OnBuckets(context, lambda of_all: of_all[context.rank])
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,8 @@ class OneRange(Algorithm):
     name: ClassVar[str] = "one range"
     bits: int = 4
 
-    def start(self, job: Job) -> Running:
-        return _OnBuckets(job, lambda of_all: self._rounded(_mean([self._rounded(each) for each in of_all])))
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _OnBuckets(context, lambda of_all: self._rounded(_mean([self._rounded(each) for each in of_all])))
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         """To the nearest of the 2**bits values from the least element to the greatest."""
@@ -97,14 +96,14 @@ class OwnShare(Algorithm):
 
     name: ClassVar[str] = "own share"
 
-    def start(self, job: Job) -> Running:
-        return _OnBuckets(job, partial(self._coded, job))
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _OnBuckets(context, partial(self._coded, context))
 
-    def _coded(self, job: Job, of_all: list[torch.Tensor]) -> torch.Tensor:
+    def _coded(self, context: AlgorithmContext, of_all: list[torch.Tensor]) -> torch.Tensor:
         mean, codec = _mean(of_all), Codec()
         decoded = codec.decode(codec.encode(mean), torch.empty_like(mean))
-        share = -(-mean.numel() // job.size)
-        own = slice(job.rank * share, (job.rank + 1) * share)
+        share = -(-mean.numel() // context.size)
+        own = slice(context.rank * share, (context.rank + 1) * share)
         decoded[own] = mean[own]
         return decoded
 
@@ -115,8 +114,8 @@ class Unclamped(Algorithm):
 
     name: ClassVar[str] = "unclamped"
 
-    def start(self, job: Job) -> Running:
-        return _OnBuckets(job, lambda of_all: _mean([self._coded(each) for each in of_all]))
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _OnBuckets(context, lambda of_all: _mean([self._coded(each) for each in of_all]))
 
     def _coded(self, x: torch.Tensor) -> torch.Tensor:
         """s = 255 / (max - min + 1e-7); codes from rint(max s) - 255 upwards, in a byte, cut at their upper end only.
@@ -134,11 +133,11 @@ class ShortResiduals(ByteGrad):
 
     name: ClassVar[str] = "short residuals"
 
-    def start(self, job: Job) -> Running:
-        return _WithShortResiduals(self._compression(), job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithShortResiduals(self.compression(), context)
 
 
-class _WithShortResiduals(_ByteGradOnBuckets):
+class _WithShortResiduals(ByteGradImpl):
     def _average_compressed(self, buffer: torch.Tensor, layout: Layout) -> None:
         super()._average_compressed(buffer, layout)
         assert layout.flat is not None
@@ -151,11 +150,11 @@ class LostGradient(QAdam):
 
     name: ClassVar[str] = "lost gradient"
 
-    def start(self, job: Job) -> Running:
-        return _WithLostGradient(self._compression(), job, _optimizer_of(job))
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithLostGradient(self._compression(), context, _optimizer_of(context))
 
 
-class _WithLostGradient(_QAdamOnBuckets):
+class _WithLostGradient(QAdamImpl):
     _lost = False
 
     def _average_momentum(self, local: _Local, buffer: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -207,8 +206,8 @@ class NoOuterStep(DiLoCo):
     name: ClassVar[str] = "no outer step"
     steps: int = 10
 
-    def start(self, job: Job) -> Running:
-        return _WithoutOuterStep(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithoutOuterStep(self, context)
 
 
 class _WithoutOuterStep(_Rounds):
@@ -225,8 +224,8 @@ class NeverAverages(Decentralized):
 
     name: ClassVar[str] = "never averages"
 
-    def start(self, job: Job) -> Running:
-        return _WithoutAverages(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithoutAverages(self, context)
 
 
 class _WithoutAverages(_Decentralized):
@@ -242,15 +241,15 @@ class LostMessage(Decentralized):
 
     name: ClassVar[str] = "lost message"
 
-    def start(self, job: Job) -> Running:
-        return _WithLostMessage(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithLostMessage(self, context)
 
 
 class _WithLostMessage(_Decentralized):
     def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
         own = flat.clone()
         half = super()._half(step, flat)
-        return own if self._job.rank == 1 else half
+        return own if self._context.rank == 1 else half
 
 
 @dataclass(frozen=True)
@@ -259,8 +258,8 @@ class OldReplicas(LowPrecisionDecentralized):
 
     name: ClassVar[str] = "old replicas"
 
-    def start(self, job: Job) -> Running:
-        return _WithOldReplicas(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithOldReplicas(self, context)
 
 
 class _WithOldReplicas(_Ring):
@@ -278,8 +277,8 @@ class NoRounds(AsyncModelAverage):
 
     name: ClassVar[str] = "no rounds"
 
-    def start(self, job: Job) -> Running:
-        return _WithoutRounds(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _WithoutRounds(self, context)
 
 
 class _WithoutRounds(_Async):

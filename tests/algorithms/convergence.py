@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import ALGORITHMS, Attachment, QAdamOptimizer, attach
+from bagua_net.algorithms import AlgorithmHandle, QAdamOptimizer, attach
+from bagua_net.algorithms._registry import ALGORITHMS
 from tests.algorithms.controls import CONTROLS
 from tests.algorithms.models import group_of
 from tests.algorithms.tasks import TASKS, Task, judged, loss_of
@@ -143,7 +144,7 @@ class Training:
             self._optimizer, lambda step: min(1.0, (1 - step / run.steps) / _FALLING)
         )
         self._data = torch.Generator().manual_seed(run.seed * RANKS + rank)
-        self._comm: Attachment | None = None
+        self._comm: AlgorithmHandle | None = None
         if row.algorithm:
             self._comm = attach(self.model, self._optimizer, (ALGORITHMS | CONTROLS)[row.algorithm](**row.settings))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bagua_net.algorithms import Attachment, _async, _auto, _bytegrad, _probe, _sharded
+from bagua_net.algorithms import AlgorithmHandle, _async, _auto, _bytegrad, _probe, _sharded
 
 # ---- auto ----
 
@@ -38,14 +38,14 @@ def seconds_of_an_element(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def step_times(comm: Attachment, seconds: Callable[[str], float]) -> Iterator[None]:
+def step_times(comm: AlgorithmHandle, seconds: Callable[[str], float]) -> Iterator[None]:
     """auto finds that a step with a candidate takes so long."""
-    running: Any = comm._running
+    impl: Any = comm._impl
     now = 0.0
 
     def clock() -> float:
         nonlocal now
-        now += seconds(running._now)
+        now += seconds(impl._now)
         return now
 
     with pytest.MonkeyPatch.context() as patch:
@@ -67,7 +67,7 @@ def cannot_begin(what: str) -> Iterator[None]:
     place, name = {
         "async": (_async, "_Turns"),
         "bytegrad": (_bytegrad, "compressed"),
-        "bytegrad of shards": (_sharded.OnShards, "__init__"),
+        "bytegrad of shards": (_sharded.ShardedByteGrad, "__init__"),
     }[what]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, name, _no_memory)
@@ -75,25 +75,25 @@ def cannot_begin(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def rounds_fail(comm: Attachment, where: str) -> Iterator[None]:
+def rounds_fail(comm: AlgorithmHandle, where: str) -> Iterator[None]:
     """The rounds of async on this rank: as they copy the weights, or add the change."""
 
     def fails(*_: Any) -> Any:
         raise ArithmeticError("of a copy")
 
     name = {"copy": "copied", "add": "add"}[where]
-    setattr(comm._running, name, fails)
+    setattr(comm._impl, name, fails)
     try:
         yield
     finally:
-        delattr(comm._running, name)
+        delattr(comm._impl, name)
 
 
-def cut(comm: Attachment, elements: int, *, fails_after: int | None = None) -> None:
+def cut(comm: AlgorithmHandle, elements: int, *, fails_after: int | None = None) -> None:
     """As many elements travel in a message of low_precision_decentralized. After so many messages, a rank is gone."""
-    running: Any = comm._running
-    running._chunk = elements
-    end, left = running._end, fails_after
+    impl: Any = comm._impl
+    impl._chunk = elements
+    end, left = impl._end, fails_after
 
     def end_and_fail(chunk: Any) -> None:
         nonlocal left
@@ -103,23 +103,23 @@ def cut(comm: Attachment, elements: int, *, fails_after: int | None = None) -> N
                 raise RuntimeError("a rank is gone")
             left -= 1
 
-    running._end = end_and_fail
+    impl._end = end_and_fail
 
 
 # ---- moments ----
 
 
-def hold_changes(comm: Attachment, which: Callable[[Any], bool], held: Callable[[], None]) -> None:
+def hold_changes(comm: AlgorithmHandle, which: Callable[[Any], bool], held: Callable[[], None]) -> None:
     """A round of async that has found such a change waits, until the rounds are to end, before it adds that."""
-    running: Any = comm._running
-    change = running.change
+    impl: Any = comm._impl
+    change = impl.change
 
     def waits(*arguments: Any) -> Any:
         changes = change(*arguments)
         if which(changes):
-            stops = running._rounds._stops
+            stops = impl._rounds._stops
             held()
             stops.put(stops.get())
         return changes
 
-    running.change = waits
+    impl.change = waits

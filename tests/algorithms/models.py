@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bagua_net.algorithms import AlgorithmHandle, attach
 from tests.support.rank import Here
 
 #: Megabytes of a bucket so small that a model has several.
@@ -32,6 +33,15 @@ def group_of(here: Here, backend: str) -> Any:
 def ddp(here: Here, backend: str, model: nn.Module | None = None, **arguments: Any) -> DistributedDataParallel:
     arguments = {"bucket_cap_mb": SMALL_BUCKETS} | arguments
     return DistributedDataParallel(model or net(), process_group=group_of(here, backend), **arguments)
+
+
+def attached(
+    here: Here, backend: str, module: nn.Module, optimizer: torch.optim.Optimizer, algorithm: Any, **arguments: Any
+) -> tuple[DistributedDataParallel, AlgorithmHandle]:
+    """A model in buckets of the usual size, whose ranks keep their buffers, and the algorithm at work on it."""
+    arguments = {"broadcast_buffers": False} | arguments
+    model = DistributedDataParallel(module, process_group=group_of(here, backend), **arguments)
+    return model, attach(model, optimizer, algorithm)
 
 
 def batch(here: Here, step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bagua_net.algorithms import AsyncModelAverage, Attachment, StateOfAllRanks, _async, attach
+from bagua_net.algorithms import AlgorithmHandle, AsyncModelAverage, GatheredState, _async, attach
 from tests.algorithms.inside import hold_changes, rounds_fail
 from tests.algorithms.models import backward, ddp, same_on_all_ranks
 from tests.algorithms.survivor import survivor
@@ -50,7 +50,7 @@ def _model(here: Here, backend: str) -> nn.Module:
 
 def _attached(
     here: Here, backend: str = "gloo", rate: float = 0.05, **settings: Any
-) -> tuple[nn.Module, torch.optim.Optimizer, Attachment]:
+) -> tuple[nn.Module, torch.optim.Optimizer, AlgorithmHandle]:
     model = _model(here, backend)
     optimizer = torch.optim.SGD(model.parameters(), rate)
     return model, optimizer, attach(model, optimizer, AsyncModelAverage(**({"interval_ms": 0} | settings)))
@@ -62,7 +62,9 @@ def _step(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, step: 
     optimizer.step()
 
 
-def _train_for(here: Here, rounds: int, model: nn.Module, optimizer: torch.optim.Optimizer, comm: Attachment) -> None:
+def _train_for(
+    here: Here, rounds: int, model: nn.Module, optimizer: torch.optim.Optimizer, comm: AlgorithmHandle
+) -> None:
     """Steps until the threads have made so many more rounds: of all ranks the same ones, since a rank that ends first
     ends the others' rounds."""
     made = torch.tensor([comm.stats()["exchanges"]])
@@ -338,7 +340,7 @@ def _resumes(here: Here) -> None:
     """After the warm-up. A load in the middle of training ends the rounds, which would change what was loaded."""
     model, optimizer, comm = _attached(here, warmup_steps=2)
     _train_for(here, 1, model, optimizer, comm)
-    state = StateOfAllRanks(comm).state_dict()
+    state = GatheredState(comm).state_dict()
     states = [state]
     dist.broadcast_object_list(states, src=0, group=here.gloo)
     own = states[0]["ranks"][here.rank]
@@ -347,7 +349,7 @@ def _resumes(here: Here) -> None:
     assert steps > 2
     for _ in range(2):  # in the middle of training, and anew
         _step(here, model, optimizer)
-        StateOfAllRanks(comm).load_state_dict(states[0])
+        GatheredState(comm).load_state_dict(states[0])
         assert not _threads()
         assert torch.equal(_weights(model), saved)
         assert comm.state_dict()["state"]["steps"] == steps

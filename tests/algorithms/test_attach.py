@@ -21,7 +21,8 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Attachment, ByteGrad, GradientAllReduce, Running, attach
+from bagua_net.algorithms import AlgorithmHandle, ByteGrad, GradientAllReduce, attach
+from bagua_net.algorithms._algorithm import AlgorithmImpl
 from tests.algorithms.models import (
     WIDTH,
     backward,
@@ -41,7 +42,7 @@ from tests.support.tiers import variants
 BACKENDS = variants("bagua_net", nightly=["gloo"])
 
 
-def _attached(model: nn.Module, algorithm: Any = "bytegrad", **arguments: Any) -> Attachment:
+def _attached(model: nn.Module, algorithm: Any = "bytegrad", **arguments: Any) -> AlgorithmHandle:
     return attach(model, torch.optim.SGD(model.parameters(), lr=0.05), algorithm, **arguments)
 
 
@@ -326,7 +327,7 @@ def test_a_model_that_is_dropped_is_freed_and_its_thread_ends(two: Ranks) -> Non
 def _at_work() -> int:
     """How many algorithms there are in memory."""
     gc.collect()
-    return sum(issubclass(type(each), Running) for each in gc.get_objects())
+    return sum(issubclass(type(each), AlgorithmImpl) for each in gc.get_objects())
 
 
 def _is_forgotten(here: Here) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bagua_net.algorithms import Attachment, Auto, attach
+from bagua_net.algorithms import AlgorithmHandle, Auto, attach
 from tests.algorithms.inside import IGNORED_STEPS, costs, seconds_of_an_element, step_times
 from tests.algorithms.models import backward, ddp, exact_gradients, gradients, net, same_on_all_ranks
 from tests.support.rank import Here
@@ -82,7 +82,7 @@ def _log_lines() -> _Lines:
 
 def _auto_on(
     here: Here, backend: str, found: AbstractContextManager[None] | None = None
-) -> tuple[nn.Module, Attachment]:
+) -> tuple[nn.Module, AlgorithmHandle]:
     """The network is found to be so slow that all candidates are tried."""
     model = ddp(here, backend)
     with found or costs(bytes_per_s=1e6, codec_s=1e-9):
@@ -275,7 +275,7 @@ def _fails_between_steps(here: Here) -> None:
     comm.detach()
     model = ddp(here, "bagua_net")
     again = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), "bytegrad")
-    assert again.job.own is not comm.job.own
+    assert again._context.own is not comm._context.own
     again.detach()
 
 

@@ -20,7 +20,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net import data
-from bagua_net.algorithms import ALGORITHMS, Algorithm, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
+from bagua_net.algorithms import Algorithm, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
+from bagua_net.algorithms._registry import ALGORITHMS
 from bagua_net.compat import _communication as communication
 from bagua_net.compat import install
 from bagua_net.compat._algorithms import _CONSTRUCTORS, settings
@@ -30,7 +31,7 @@ from bagua_net.compat._install import _Finder, install_for_workers
 from bagua_net.compat._module import distributed_data_parallel, with_bagua
 from bagua_net.compat._names import GONE, KEPT
 from tests.algorithms.apart import Apart
-from tests.algorithms.models import backward, ddp, group_of, inside, net, same_on_all_ranks
+from tests.algorithms.models import WIDTH, backward, ddp, group_of, inside, net, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 from tests.support.tiers import variants
@@ -268,7 +269,7 @@ class _Derived:
         (partial(settings, "bytegrad", average=False), ["ValueError", "ByteGradAlgorithm(average=False)", "block"]),
         (partial(settings, "bytegrad", bits=4), ["TypeError", "ByteGradAlgorithm", "'bits'"]),
         (partial(settings, "bitegrad"), ["ValueError", "'bitegrad'", "bytegrad"]),
-        (_Derived, ["TypeError", "Mine", "Running"]),
+        (_Derived, ["TypeError", "Mine", "AlgorithmImpl"]),
         (BaguaProcessGroup(None).get_intra_node_communicator, ["RuntimeError", "new_subgroups"]),
     ],
 )
@@ -372,6 +373,34 @@ def _again_with_a_forward_of_its_own(here: Here) -> None:
 
 def test_with_bagua_again_keeps_the_instances_forward(two: Ranks) -> None:
     two.run(_again_with_a_forward_of_its_own)
+
+
+def _keeps_buffers(here: Here) -> None:
+    """Equal at the beginning, and then each rank's own."""
+    torch.manual_seed(here.rank)
+    model = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with_bagua(model, optimizer, Apart())
+    assert same_on_all_ranks(here, dict(model.named_parameters()))
+    _trained(here, model, optimizer)
+    model.bagua_ddp(torch.zeros(2, WIDTH))
+    assert not same_on_all_ranks(here, {"mean": model[1].running_mean})
+
+
+def test_ranks_that_train_apart_keep_their_buffers(two: Ranks) -> None:
+    two.run(_keeps_buffers)
+
+
+def _several(here: Here) -> str:
+    model = net()
+    halves = [torch.optim.SGD(model[:3].parameters(), RATE), torch.optim.SGD(model[3:].parameters(), RATE)]
+    with_bagua(model, halves, settings("bytegrad"))
+    return refusal(lambda: with_bagua(net(), halves, Apart()))
+
+
+def test_one_optimizer_for_what_averages_weights(two: Ranks) -> None:
+    for said in two.run(_several):
+        assert "apart works with one optimizer, not with 2" in said
 
 
 def _ignores(here: Here) -> str:

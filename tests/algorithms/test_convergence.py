@@ -11,7 +11,8 @@ from statistics import mean
 
 import pytest
 
-from bagua_net.algorithms import ALGORITHMS, Auto
+from bagua_net.algorithms import Auto
+from bagua_net.algorithms._registry import ALGORITHMS
 from tests.algorithms.convergence import ROWS, Row, Run, Trained, trained
 from tests.algorithms.tasks import digits_file
 from tests.support.ranks import Ranks

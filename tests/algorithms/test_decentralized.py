@@ -15,11 +15,11 @@ from torch import nn
 
 from bagua_net.algorithms import (
     Algorithm,
+    AlgorithmHandle,
     AsyncModelAverage,
-    Attachment,
     Decentralized,
+    GatheredState,
     LowPrecisionDecentralized,
-    StateOfAllRanks,
     attach,
 )
 from bagua_net.algorithms._decentralized import peer_of
@@ -48,7 +48,7 @@ def _of_all(here: Here, mine: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def _attached(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer, Attachment]:
+def _attached(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer, AlgorithmHandle]:
     model = ddp(here, backend, broadcast_buffers=False)
     with torch.no_grad():  # ranks that differ from the first step on
         for each in model.parameters():
@@ -181,13 +181,13 @@ def _of_another_model(here: Here) -> str:
     """It is refused before anything of it is taken."""
     model, optimizer, comm = _attached(here, "gloo", Decentralized())
     _step(here, model, optimizer, 0)
-    state = [StateOfAllRanks(comm).state_dict()]
+    state = [GatheredState(comm).state_dict()]
     dist.broadcast_object_list(state, src=0)
     comm.detach()
     other = ddp(here, "gloo", nn.Linear(3, 3), broadcast_buffers=False)
     comm = attach(other, torch.optim.SGD(other.parameters(), RATE), Decentralized())
     before = _weights(other)
-    refused = refusal(lambda: StateOfAllRanks(comm).load_state_dict(state[0]))
+    refused = refusal(lambda: GatheredState(comm).load_state_dict(state[0]))
     assert comm.state_dict()["state"] == {"steps": 0}
     assert torch.equal(_weights(other), before)
     comm.detach()
@@ -232,7 +232,7 @@ def _outlives(here: Here, algorithm: Algorithm) -> None:
     here.meet("trained")
     del model
     gc.collect()
-    assert comm.job.wrapper() is None
+    assert comm._context.wrapper() is None
     before = _weights(module)
     _step(here, module, optimizer, 2)
     assert torch.allclose(_weights(module), before - RATE * _gradients(module), rtol=0, atol=1e-6)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Attachment, DiLoCo, StateOfAllRanks, attach
+from bagua_net.algorithms import AlgorithmHandle, DiLoCo, GatheredState, attach
 from bagua_net.algorithms._flat import Flat
 from bagua_net.algorithms._groups import Groups
 from bagua_net.algorithms._sparse import Sparse, SparseAverage
@@ -393,7 +393,7 @@ def _in_one_checkpoint(here: Here) -> None:
     comm = attach(model, optimizer, DiLoCo(steps=3))
     for step in range(4):
         _step(here, model, optimizer, step)
-    of_all = [StateOfAllRanks(comm).state_dict()]
+    of_all = [GatheredState(comm).state_dict()]
     dist.broadcast_object_list(of_all, src=0)
     for step in range(4, 8):
         _step(here, model, optimizer, step)
@@ -402,7 +402,7 @@ def _in_one_checkpoint(here: Here) -> None:
     model = _apart(here)
     optimizer = _sgd(model)
     comm = attach(model, optimizer, DiLoCo(steps=3))
-    StateOfAllRanks(comm).load_state_dict(of_all[0])
+    GatheredState(comm).load_state_dict(of_all[0])
     for step in range(4, 8):
         _step(here, model, optimizer, step)
     assert torch.equal(_flat(model), whole)
@@ -452,7 +452,7 @@ def _outlives(here: Here) -> None:
     _step(here, model, optimizer, 0)
     del model
     gc.collect()
-    assert comm.job.wrapper() is None
+    assert comm._context.wrapper() is None
     _step(here, module, optimizer, 1)
     comm.detach()
     left = {thread for thread in threading.enumerate() if thread.name.startswith("bagua_net diloco")} - threads
@@ -510,7 +510,7 @@ def test_whatever_the_models_group_there_is_one_of_bagua_net_for_the_host(two: R
 # ---- what is refused ----
 
 
-def _attached(model: nn.Module, **arguments: Any) -> Attachment:
+def _attached(model: nn.Module, **arguments: Any) -> AlgorithmHandle:
     return attach(model, _sgd(model), "diloco", **arguments)
 
 

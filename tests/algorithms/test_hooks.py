@@ -13,13 +13,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bagua_net.algorithms import Attachment, attach
+from bagua_net.algorithms import AlgorithmHandle, attach
 from tests.algorithms.models import ddp, net
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 
 
-def _attached(model: nn.Module, **arguments: Any) -> Attachment:
+def _attached(model: nn.Module, **arguments: Any) -> AlgorithmHandle:
     return attach(model, torch.optim.SGD(model.parameters(), lr=0.05), "bytegrad", **arguments)
 
 

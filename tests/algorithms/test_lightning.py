@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.algorithms.models import SMALL_BUCKETS, backward, ddp, inside, same_on_all_ranks
+from tests.algorithms.models import SMALL_BUCKETS, attached, backward, ddp, inside, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 from tests.support.tiers import variants
@@ -29,7 +29,6 @@ from bagua_net.algorithms import (
     GradientAllReduce,
     QAdam,
     attach,
-    with_bagua,
 )
 from bagua_net.lightning import BaguaStrategy
 from tests.algorithms.apart import Alone, Apart
@@ -145,7 +144,7 @@ def test_bfloat16_mixed(two: Ranks) -> None:
 class Scales(pl.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         comm = trainer.strategy.bagua
-        assert comm.job.scaler is trainer.precision_plugin.scaler
+        assert comm._context.scaler is trainer.precision_plugin.scaler
         self.last = comm.state_dict()["state"]["scale"]
 
 
@@ -284,14 +283,14 @@ def _as_by_hand(here: Here, algorithm: Any, path: str) -> None:
     learner = made()
     optimizer = learner.configure_optimizers()
     arguments = {"bucket_cap_mb": SMALL_BUCKETS, "find_unused_parameters": True}
-    model = with_bagua(learner.net, optimizer, algorithm, **arguments)
+    model, comm = attached(here, "bagua_net", learner.net, optimizer, algorithm, **arguments)
     for step in range(STEPS):
         optimizer.zero_grad()
         backward(here, model, step)
         optimizer.step()
-    if model.bagua.algorithm.averages == "weights":
-        model.bagua.pause()
-    model.bagua.detach()
+    if algorithm.averages == "weights":
+        comm.pause()
+    comm.detach()
     want = weights(learner)
     assert same_on_all_ranks(here, want)
     with launched(here):

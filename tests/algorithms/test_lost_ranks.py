@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Attachment, Auto, DiLoCo, QAdamOptimizer, attach
+from bagua_net.algorithms import AlgorithmHandle, Auto, DiLoCo, QAdamOptimizer, attach
 from tests.algorithms.inside import cannot_begin
 from tests.algorithms.models import SMALL_BUCKETS, backward, ddp, exact_gradients, gradients, net
 from tests.algorithms.survivor import survivor, waiting
@@ -26,7 +26,7 @@ from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
-Made = tuple[nn.Module, torch.optim.Optimizer, Attachment]
+Made = tuple[nn.Module, torch.optim.Optimizer, AlgorithmHandle]
 
 
 def _with_auto(here: Here) -> Made:

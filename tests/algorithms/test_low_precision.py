@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bagua_net.algorithms import Attachment, LowPrecisionDecentralized, attach
+from bagua_net.algorithms import AlgorithmHandle, LowPrecisionDecentralized, attach
 from tests.algorithms.inside import cut
 from tests.algorithms.models import backward, ddp
 from tests.algorithms.survivor import survivor
@@ -36,7 +36,7 @@ def _of_all(here: Here, mine: torch.Tensor) -> torch.Tensor:
 
 def _attached(
     here: Here, backend: str, rate: float = 0.05, **settings: Any
-) -> tuple[nn.Module, torch.optim.Optimizer, Attachment]:
+) -> tuple[nn.Module, torch.optim.Optimizer, AlgorithmHandle]:
     model = ddp(here, backend, broadcast_buffers=False)
     with torch.no_grad():  # ranks that differ from the first step on
         for each in model.parameters():
@@ -51,7 +51,7 @@ def _step(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, step: 
     optimizer.step()
 
 
-def _replica(comm: Attachment, name: str) -> torch.Tensor:
+def _replica(comm: AlgorithmHandle, name: str) -> torch.Tensor:
     return torch.cat([each.reshape(-1) for each in comm.state_dict()["state"][name].values()])
 
 

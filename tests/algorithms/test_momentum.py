@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Attachment, QAdam, QAdamOptimizer, _qadam_optimizer, attach
+from bagua_net.algorithms import AlgorithmHandle, QAdam, QAdamOptimizer, _qadam_optimizer, attach
 from tests.algorithms.models import backward, ddp, same_on_all_ranks
 from tests.algorithms.test_qadam import WARM_UP, set_up, train
 from tests.support.between import Case, at_each_step
@@ -20,7 +20,7 @@ from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 
 
-def _attached(model: nn.Module, **arguments: Any) -> Attachment:
+def _attached(model: nn.Module, **arguments: Any) -> AlgorithmHandle:
     return attach(model, QAdamOptimizer(model.parameters(), warmup_steps=1), QAdam(), **arguments)
 
 
@@ -54,7 +54,7 @@ def _differing_warm_up(here: Here) -> str:
     return refusal(lambda: attach(model, QAdamOptimizer(model.parameters(), warmup_steps=5 + here.rank), "qadam"))
 
 
-def _in_second_phase(here: Here) -> tuple[DistributedDataParallel, QAdamOptimizer, Attachment]:
+def _in_second_phase(here: Here) -> tuple[DistributedDataParallel, QAdamOptimizer, AlgorithmHandle]:
     """With momentum in the place of gradients."""
     model, optimizer, comm = set_up(here, 8)
     train(here, model, optimizer, range(WARM_UP))

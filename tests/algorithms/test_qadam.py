@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Algorithm, Attachment, ByteGrad, QAdam, QAdamOptimizer, attach
+from bagua_net.algorithms import Algorithm, AlgorithmHandle, ByteGrad, QAdam, QAdamOptimizer, attach
 from tests.algorithms.controls import (
     CorrectsFrozenVariance,
     FirstGroupsBetas,
@@ -336,7 +336,7 @@ def test_what_models_have_besides(two: Ranks, bits: int, arguments: dict[str, An
 # ---- what is kept ----
 
 
-def set_up(here: Here, bits: int) -> tuple[DistributedDataParallel, QAdamOptimizer, Attachment]:
+def set_up(here: Here, bits: int) -> tuple[DistributedDataParallel, QAdamOptimizer, AlgorithmHandle]:
     """find_unused_parameters: DDP then keeps the buckets of its first step, and a resumed run has the same."""
     model = ddp(here, "bagua_net", find_unused_parameters=True)
     optimizer = QAdamOptimizer(model.parameters(), lr=0.01, warmup_steps=WARM_UP)

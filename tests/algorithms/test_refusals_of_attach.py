@@ -13,15 +13,15 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import _apply_optimizer_in_backward
-from torch.optim.swa_utils import AveragedModel
 
-from bagua_net.algorithms import Attachment, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
+from bagua_net.algorithms import AlgorithmHandle, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
+from bagua_net.algorithms._registry import ALGORITHMS
 from tests.algorithms.models import WIDTH, backward, ddp, gradients, net, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 
 
-def _attached(model: nn.Module, algorithm: Any = "bytegrad", **arguments: Any) -> Attachment:
+def _attached(model: nn.Module, algorithm: Any = "bytegrad", **arguments: Any) -> AlgorithmHandle:
     return attach(model, torch.optim.SGD(model.parameters(), lr=0.05), algorithm, **arguments)
 
 
@@ -57,12 +57,6 @@ def _steps_in_backward(here: Here) -> str:
     module = net()
     _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.05})
     return refusal(lambda: _attached(ddp(here, "bagua_net", module)))
-
-
-def _copied(here: Here) -> str:
-    model = ddp(here, "bagua_net")
-    _attached(model).detach()
-    return refusal(lambda: AveragedModel(model))
 
 
 def _second_algorithm(here: Here) -> str:
@@ -117,7 +111,6 @@ def _after_detach(here: Here) -> str:
         (_second_hook, ["ValueError", "allreduce_hook"]),
         (_skips_buckets, ["ValueError", "skip_all_reduce_unused_params=True", "leave it out"]),
         (_steps_in_backward, ["ValueError", "_apply_optimizer_in_backward", "step after"]),
-        (_copied, ["TypeError", "AveragedModel(model.module)"]),
         (_second_algorithm, ["ValueError", "detach it first"]),
         (_unknown_name, ["ValueError", "'bitegrad'", "bytegrad"]),
         (_class_of_settings, ["TypeError", "such as ByteGrad()", "this is the class ByteGrad"]),
@@ -134,6 +127,22 @@ def test_what_is_refused_is_refused_in_a_line_that_says_what_to_do(
     for refused in two.run(what):
         assert "\n" not in refused
         assert all(word in refused for word in words), refused
+
+
+# ---- buffers that DDP would send ----
+
+
+def _refuses_to_send_buffers(here: Here, name: str) -> bool:
+    """Whether the algorithm says so."""
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8)))
+    said = refusal(lambda: _attached(model, ALGORITHMS[name]()).detach())
+    return "broadcast_buffers" in said or "forward_sync_buffers" in said
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_that_average_weights_are_declared(two: Ranks, name: str) -> None:
+    averages_weights = ALGORITHMS[name]().averages == "weights"
+    assert two.run(_refuses_to_send_buffers, name) == [averages_weights] * 2
 
 
 # ---- agreement ----
@@ -245,7 +254,7 @@ def _wrapped_optimizer(here: Here, algorithm: str) -> None:
     model = ddp(here, "bagua_net", broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     comm = attach(model, _Wrapper(optimizer) if here.rank == 1 else optimizer, algorithm)
-    assert comm.job.optimizer is optimizer
+    assert comm._context.optimizer is optimizer
     comm.detach()
 
 
@@ -297,7 +306,7 @@ def test_a_model_without_buffers_needs_no_setting(two: Ranks, name: str) -> None
         (_one_hook, "allreduce_hook"),
         (_one_name, "'bitegrad'"),
         (_one_not_detached, "detach it first"),
-        (_one_optimizer, "not Adam"),
+        (_one_optimizer, "QAdamOptimizer(model.parameters(), lr=1e-3, warmup_steps=N)"),
         (_one_without_optimizer, "of type list, which is no torch.optim.Optimizer"),
     ],
 )

@@ -14,17 +14,17 @@ import torch
 from torch import nn
 
 from bagua_net.algorithms import (
+    AlgorithmHandle,
     AsyncModelAverage,
     ByteGrad,
     Decentralized,
     DiLoCo,
+    GatheredState,
     LowPrecisionDecentralized,
     QAdam,
     QAdamOptimizer,
-    StateOfAllRanks,
-    with_bagua,
 )
-from tests.algorithms.models import backward, group_of, inside, net
+from tests.algorithms.models import attached, backward, inside, net
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
 
@@ -48,7 +48,7 @@ _ALGORITHMS = {
 }
 
 
-def _made(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _made(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer, AlgorithmHandle]:
     """DDP keeps its first buckets with find_unused_parameters, so that a resumed run has the same; async refuses it."""
     module = net()
     if isinstance(algorithm, QAdam):
@@ -56,7 +56,8 @@ def _made(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.op
     else:
         optimizer = torch.optim.SGD(module.parameters(), _RATE, momentum=0.9)
     keeps_buckets = {"find_unused_parameters": not isinstance(algorithm, AsyncModelAverage)}
-    return with_bagua(module, optimizer, algorithm, group_of(here, backend), **keeps_buckets), optimizer
+    model, comm = attached(here, backend, module, optimizer, algorithm, **keeps_buckets)
+    return model, optimizer, comm
 
 
 def _trained(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> torch.Tensor:
@@ -67,9 +68,9 @@ def _trained(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, ste
     return nn.utils.parameters_to_vector(inside(model).parameters()).detach().clone()
 
 
-def _saved_by_rank_0(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
+def _saved_by_rank_0(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, comm: AlgorithmHandle) -> bytes:
     state = {"weights": inside(model).state_dict(), "optimizer": optimizer.state_dict()}
-    state["algorithm"] = StateOfAllRanks(model.bagua).state_dict()
+    state["algorithm"] = GatheredState(comm).state_dict()
     if here.rank == 0:
         stream = io.BytesIO()
         torch.save(state, stream)
@@ -79,24 +80,24 @@ def _saved_by_rank_0(here: Here, model: nn.Module, optimizer: torch.optim.Optimi
 
 def _resumed(here: Here, backend: str, algorithm: Any, saved: bytes, with_states: bool) -> torch.Tensor:
     """The weights at the end."""
-    model, optimizer = _made(here, backend, algorithm)
+    model, optimizer, comm = _made(here, backend, algorithm)
     state = torch.load(io.BytesIO(saved), weights_only=True)
     inside(model).load_state_dict(state["weights"])
     optimizer.load_state_dict(state["optimizer"])
     if with_states:
-        StateOfAllRanks(model.bagua).load_state_dict(state["algorithm"])
+        GatheredState(comm).load_state_dict(state["algorithm"])
     end = _trained(here, model, optimizer, range(_SAVED, _END))
-    model.bagua.detach()
+    comm.detach()
     return end
 
 
 def _resumes(here: Here, backend: str, algorithm: Any) -> tuple[bool, bool]:
     """Whether it ends with the same bits: with the states of all ranks, and without them."""
-    model, optimizer = _made(here, backend, algorithm)
+    model, optimizer, comm = _made(here, backend, algorithm)
     _trained(here, model, optimizer, range(_SAVED))
-    saved = _saved_by_rank_0(here, model, optimizer)
+    saved = _saved_by_rank_0(here, model, optimizer, comm)
     whole = _trained(here, model, optimizer, range(_SAVED, _END))
-    model.bagua.detach()
+    comm.detach()
     with_states, without = (_resumed(here, backend, algorithm, saved, each) for each in (True, False))
     return torch.equal(with_states, whole), torch.equal(without, whole)
 

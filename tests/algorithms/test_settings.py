@@ -64,10 +64,10 @@ def test_numbers_of_bits_and_the_like_are_whole(kind: Any, settings: dict[str, A
 
 
 def test_blocks_of_bytegrad_follow_the_bits_and_can_be_set() -> None:
-    assert ByteGrad().settings()["block"] == 512
-    assert ByteGrad(bits=4).settings() == ByteGrad(bits=4, block=128).settings()  # which attach compares
-    assert replace(ByteGrad(), bits=4).settings()["block"] == 128
-    assert ByteGrad(bits=4, block=512).settings()["block"] == 512
+    assert ByteGrad()._settings()["block"] == 512
+    assert ByteGrad(bits=4)._settings() == ByteGrad(bits=4, block=128)._settings()  # which attach compares
+    assert replace(ByteGrad(), bits=4)._settings()["block"] == 128
+    assert ByteGrad(bits=4, block=512)._settings()["block"] == 512
 
 
 def _disabled(here: Here, algorithm: str) -> None:
@@ -75,7 +75,7 @@ def _disabled(here: Here, algorithm: str) -> None:
     optimizer = QAdamOptimizer(model.parameters())
     scaler = torch.amp.GradScaler("cpu", enabled=False) if here.rank == 0 else None
     comm = attach(model, optimizer, algorithm, scaler=scaler)
-    assert comm.job.scaler is None
+    assert comm._context.scaler is None
     comm.detach()
 
 

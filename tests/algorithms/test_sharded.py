@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bagua_net.algorithms import Attachment, ByteGrad, attach
+from bagua_net.algorithms import AlgorithmHandle, ByteGrad, attach
 from bagua_net.algorithms import _sharded as module_of_shards
 from tests.algorithms.inside import cannot_begin
 from tests.algorithms.models import WIDTH, backward, batch, exact_gradients, mean_of, net
@@ -34,7 +34,7 @@ def _whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: each.grad.full_tensor() for name, each in model.named_parameters()}
 
 
-def _attached(model: nn.Module, algorithm: Any, **arguments: Any) -> Attachment:
+def _attached(model: nn.Module, algorithm: Any, **arguments: Any) -> AlgorithmHandle:
     return attach(model, torch.optim.SGD(model.parameters(), lr=0.05), algorithm, **arguments)
 
 
@@ -126,7 +126,7 @@ def _fails_between_replicas(here: Here) -> None:
         assert "no such luck" in refusal(lambda: backward(here, model, 0))
     comm.detach()
     again = _attached(_sharded(mesh["shard"]), "bytegrad", replicate=mesh["replicate"])
-    assert again.job.own is not comm.job.own
+    assert again._context.own is not comm._context.own
     again.detach()
 
 
@@ -157,7 +157,7 @@ def _keeps(here: Here) -> str:
     return refused
 
 
-def _loads(here: Here, model: nn.Module, comm: Attachment) -> str:
+def _loads(here: Here, model: nn.Module, comm: AlgorithmHandle) -> str:
     backward(here, model, 0)
     saved = comm.state_dict()
     residuals, elements = saved["state"]["residuals"], saved["state"]["elements"]

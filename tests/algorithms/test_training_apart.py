@@ -16,15 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import (
     Algorithm,
+    AlgorithmHandle,
     AsyncModelAverage,
-    Attachment,
     Decentralized,
     DiLoCo,
+    GatheredState,
     LowPrecisionDecentralized,
-    StateOfAllRanks,
     attach,
 )
-from bagua_net.algorithms._job import trained_parameters
+from bagua_net.algorithms._context import trained_parameters
 from tests.algorithms.models import WIDTH, backward, ddp, mean_of, same_on_all_ranks
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
@@ -47,7 +47,7 @@ def _step(here: Here, model: nn.Module, optimizer: torch.optim.Optimizer, step: 
     optimizer.step()
 
 
-def _steps_of(comm: Attachment) -> int:
+def _steps_of(comm: AlgorithmHandle) -> int:
     state = comm.state_dict()["state"]
     return int(state["step"] if comm.algorithm.name == "diloco" else state["steps"])
 
@@ -95,12 +95,12 @@ def _ignores(here: Here, algorithm: Algorithm) -> None:
     comm.pause()
     assert same_on_all_ranks(here, {"common": made.common.weight})
     assert (made.expert.weight - 0.1 * here.rank).abs().max() < 0.04
-    states = [StateOfAllRanks(comm).state_dict()]
+    states = [GatheredState(comm).state_dict()]
     dist.broadcast_object_list(states, src=0, group=here.gloo)
     kept = made.expert.weight.detach().clone()
     with torch.no_grad():
         made.expert.weight.zero_()
-    StateOfAllRanks(comm).load_state_dict(states[0])
+    GatheredState(comm).load_state_dict(states[0])
     assert torch.equal(made.expert.weight, kept)
     comm.detach()
 
@@ -411,10 +411,10 @@ def _loads_a_copy(here: Here) -> None:
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     comm = attach(model, optimizer, "decentralized")
     _step(here, model, optimizer, 0)
-    states = [StateOfAllRanks(comm).state_dict()]
+    states = [GatheredState(comm).state_dict()]
     dist.broadcast_object_list(states, src=0, group=here.gloo)
     before = deepcopy(states[0])
-    StateOfAllRanks(comm).load_state_dict(states[0])
+    GatheredState(comm).load_state_dict(states[0])
     _step(here, model, optimizer, 1)
     was, now = (state["ranks"][here.rank]["optimizer"]["state"] for state in (before, states[0]))
     assert all(torch.equal(now[number]["momentum_buffer"], was[number]["momentum_buffer"]) for number in was)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..algorithms import Attachment
+from ..algorithms import AlgorithmHandle
 from ..algorithms._checkpoint import load, mismatch
 from ..algorithms._objects import gathered
 
@@ -14,21 +14,21 @@ _BEFORE = "bagua_net.algorithms: load_state_dict: "
 _AFTER = "; begin without the state"
 
 
-def resumed(comm: Attachment, state: Mapping[str, Any]) -> str:
+def resumed(comm: AlgorithmHandle, state: Mapping[str, Any]) -> str:
     """Loads the state of all ranks, as ``gathered`` gave it, on every rank or on none. All ranks call it.
 
     Returns:
         why it was loaded on none, in words: the algorithm is then as it was before. Empty: it was loaded.
     """
     before = comm.state_dict()
-    reasons = gathered(_loaded(comm, state), comm.job.group)
+    reasons = gathered(_loaded(comm, state), comm._context.group)
     reason: str = next(filter(None, reasons), "")
     if reason:
         comm.load_state_dict(before)
     return reason
 
 
-def _loaded(comm: Attachment, state: Mapping[str, Any]) -> str:
+def _loaded(comm: AlgorithmHandle, state: Mapping[str, Any]) -> str:
     reason = mismatch(comm, state)
     if reason:
         return reason

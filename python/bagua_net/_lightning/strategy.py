@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What makes a DDPStrategy one with an algorithm. ``lightning`` and ``pytorch_lightning`` have a DDPStrategy each, of
-the same code: the classes that combine one with :class:`Bagua` are in ``bagua_net.lightning`` and
-``bagua_net.pytorch_lightning``.
+the same code: the classes that combine one with :class:`StrategyMixin` are in ``lightning_strategy.py`` and
+``pytorch_lightning_strategy.py``.
 
 Lightning's calls, in order: ``setup`` wraps the model and makes the optimizers; ``load_optimizer_state_dict`` gets the
 checkpoint of a run that is resumed; ``teardown`` ends a run. Validation, test and prediction use no
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ..algorithms import Algorithm, Attachment, attach
+from ..algorithms import Algorithm, AlgorithmHandle, attach
 from ..algorithms._checkpoint import gathered, of_this_rank
+from ..algorithms._ddp import ddp_arguments, optimizer_for
 from ..algorithms._registry import algorithm_of
-from ..algorithms._with_bagua import ddp_arguments, optimizer_for
 from ..torch import NAME
 from .arguments import check
 from .resume import resumed
@@ -34,7 +34,7 @@ else:
     _Base = object
 
 
-class Bagua(_Base):  # type: ignore[misc]
+class StrategyMixin(_Base):  # type: ignore[misc]
     """Trains by DistributedDataParallel, with an algorithm of ``bagua_net.algorithms`` between the ranks.
 
     >>> Trainer(strategy=BaguaStrategy("bytegrad"))                         # doctest: +SKIP
@@ -63,12 +63,12 @@ class Bagua(_Base):  # type: ignore[misc]
         check(arguments, super().__init__)
         super().__init__(**ddp_arguments(self._algorithm, arguments))
         self._state_in_checkpoints = state_in_checkpoints
-        self._bagua: Attachment | None = None
+        self._bagua: AlgorithmHandle | None = None
         self._group: dist.ProcessGroup | None = None  # of the last fit, and
         self._at_end: dict[str, Any] | None = None  # this rank's state at its end
 
     @property
-    def bagua(self) -> Attachment | None:
+    def bagua(self) -> AlgorithmHandle | None:
         """The algorithm at work, during a fit: ``trainer.strategy.bagua.stats()``."""
         return self._bagua
 
@@ -81,9 +81,9 @@ class Bagua(_Base):  # type: ignore[misc]
         if isinstance(self.model, DistributedDataParallel):
             self._at_end = None
             self._bagua = self._attach(trainer)
-            self._group = self._bagua.job.group
+            self._group = self._bagua._context.group
 
-    def _attach(self, trainer: Any) -> Attachment:
+    def _attach(self, trainer: Any) -> AlgorithmHandle:
         if self._algorithm.averages == "momentum" and trainer.gradient_clip_val:
             raise ValueError(
                 f"bagua_net.lightning: {self._algorithm.name} averages momentum in place of gradients, and "
@@ -159,7 +159,7 @@ def _called(closure: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: results.pop() if results else closure()
 
 
-def register(registry: Any, strategy: type[Bagua]) -> None:
+def register(registry: Any, strategy: type[StrategyMixin]) -> None:
     """Makes ``Trainer(strategy="bagua")`` work. The registry is Lightning's."""
     registry.register(
         strategy.strategy_name, strategy, description="DDP with an algorithm of bagua_net.algorithms", override=True

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Less to send: Bagua's algorithms over torch's public hooks.
+"""Distributed training that sends less: algorithms for DistributedDataParallel and FSDP2.
 
 >>> from bagua_net.algorithms import ByteGrad, attach
 >>> model = DistributedDataParallel(net)                        # doctest: +SKIP
 >>> comm = attach(model, optimizer, "bytegrad")                 # doctest: +SKIP
 >>> comm = attach(model, optimizer, ByteGrad(bits=4))           # doctest: +SKIP
+
+:mod:`bagua_net.algorithms.ddp_comm_hooks` has ByteGrad as a plain communication hook.
 
 They work on any backend of torch.distributed: ``bagua_net`` and gloo for CPU tensors, NCCL for CUDA ones. What each
 sends, what it changes in the optimization and when to use it: docs/algorithms.md.
@@ -12,36 +14,31 @@ sends, what it changes in the optimization and when to use it: docs/algorithms.m
 
 from __future__ import annotations
 
-from ._algorithm import Algorithm, Running
+from ._algorithm import Algorithm
 from ._allreduce import GradientAllReduce
 from ._async import AsyncModelAverage
-from ._attach import Attachment, attach
+from ._attach import AlgorithmHandle, attach
 from ._auto import Auto
 from ._bytegrad import ByteGrad
-from ._checkpoint import StateOfAllRanks
+from ._checkpoint import GatheredState
 from ._decentralized import Decentralized
 from ._diloco import DiLoCo
 from ._low_precision import LowPrecisionDecentralized
 from ._qadam import QAdam
 from ._qadam_optimizer import QAdamOptimizer
-from ._registry import ALGORITHMS
-from ._with_bagua import with_bagua
 
 __all__ = [
-    "ALGORITHMS",
     "Algorithm",
+    "AlgorithmHandle",
     "AsyncModelAverage",
-    "Attachment",
     "Auto",
     "ByteGrad",
     "Decentralized",
     "DiLoCo",
+    "GatheredState",
     "GradientAllReduce",
     "LowPrecisionDecentralized",
     "QAdam",
     "QAdamOptimizer",
-    "Running",
-    "StateOfAllRanks",
     "attach",
-    "with_bagua",
 ]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What an algorithm is to :func:`attach`: its settings, and the part that runs on one model.
 
-Data flow with DistributedDataParallel: backward fills a bucket of gradients; DDP calls the switchboard, its only hook
-ever; the switchboard passes the bucket to :meth:`Running.reduce` of the algorithm in force; the future that it returns
-carries the averaged bucket. Collectives of an algorithm run on its own group, in the order of the posts, on one thread
-(``_worker.py``) or, for CUDA, on one stream: a hook that starts a second collective from a future's callback would
-start it at another place in the order on each rank.
+Data flow with DistributedDataParallel: backward fills a bucket of gradients; DDP calls the dispatcher, its only hook
+ever; the dispatcher passes the bucket to :meth:`AlgorithmImpl.reduce` of the algorithm in force; the future that this
+returns carries the averaged bucket. Collectives of an algorithm run on its own group, in the order of the posts, on one
+thread (``_worker.py``) or, for CUDA, on one stream: a hook that starts a second collective from a future's callback
+would start it at another place in the order on each rank.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 if TYPE_CHECKING:
-    from ._job import Job, Training
+    from ._context import AlgorithmContext, ModelContext
 
 
 class Algorithm(ABC):
-    """The settings of an algorithm: a frozen dataclass. All ranks use equal ones; :func:`attach` compares them."""
+    """The settings of an algorithm: a frozen dataclass, such as ``ByteGrad``. All ranks use equal ones, which
+    :func:`attach` compares. The base class is for annotations; there is no interface for subclasses of your own."""
 
     #: As :func:`attach` and log lines name it.
     name: ClassVar[str]
@@ -33,11 +34,11 @@ class Algorithm(ABC):
     #: checkpoint needs the weights and the optimizer of every rank.
     averages: ClassVar[Literal["gradients", "momentum", "weights"]] = "gradients"
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """Plain values by name."""
         return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
 
-    def check(self, training: Training) -> Mapping[str, Any]:
+    def _check(self, context: ModelContext) -> Mapping[str, Any]:
         """Before :meth:`start`, and without a message to any rank: what else all ranks must have in common, as plain
         values by what they are called in a message.
 
@@ -48,26 +49,26 @@ class Algorithm(ABC):
         return {}
 
     @abstractmethod
-    def start(self, job: Job) -> Running:
-        """The algorithm at work on the job's DistributedDataParallel. Every rank calls it, after all have passed
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        """The algorithm at work on the context's DistributedDataParallel. Every rank calls it, after all have passed
         :meth:`check` and the settings were compared. Where it raises, it leaves no hook on the optimizer or the model
-        but the switchboard, whose target :func:`attach` resets."""
+        but the dispatcher, whose target :func:`attach` resets."""
 
-    def start_sharded(self, job: Job, has_replicas: bool) -> Running:
-        """The same with fully_shard. The job's group is that of the shards or, if there are some, of the replicas."""
+    def _start_sharded(self, context: AlgorithmContext, has_replicas: bool) -> AlgorithmImpl:
+        """The same with fully_shard. The context's group is that of the shards or, if there are some, of replicas."""
         raise ValueError(f"bagua_net.algorithms: {self.name} works on DistributedDataParallel, not on fully_shard")
 
 
-class Running:
+class AlgorithmImpl:
     """An algorithm at work on one model. The thread that runs backward calls :meth:`reduce`; the training loop's, the
     rest."""
 
-    #: A collective beside the job's runner has failed: the group is not used again.
+    #: A collective beside the context's runner has failed: the group is not used again.
     failed: bool = False
 
     @contextlib.contextmanager
     def beside_runner(self) -> Iterator[None]:
-        """Around collectives of the job's own group that are not on its runner."""
+        """Around collectives of the context's own group that are not on its runner."""
         try:
             yield
         except BaseException:
@@ -77,6 +78,10 @@ class Running:
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The gradients of a ``torch.distributed.GradBucket``, averaged over the ranks, in its own buffer."""
         raise NotImplementedError
+
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Before a step that an enabled GradScaler makes with any optimizer. Raises RuntimeError: the optimizer trains
+        this model, and the algorithm goes wrong with a scaler, or with one that it does not know."""
 
     def stats(self) -> dict[str, float]:
         """Counters since :func:`attach`, of this rank: ``elements`` that it contributed, ``bytes`` that it sent."""

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from ._algorithm import Algorithm, Running
-from ._job import Job
+from ._algorithm import Algorithm, AlgorithmImpl
+from ._context import AlgorithmContext
+from ._dispatcher import dispatcher_of
 from ._names import all_gather_single, reduce_scatter_single
 from ._nodes import Nodes, nodes_of
-from ._rooms import Rooms
+from ._scratch import ScratchBuffers
 from ._settings import check_whole
-from ._switchboard import switchboard_of
 
 _WIRE = {"": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -49,7 +49,7 @@ class GradientAllReduce(Algorithm):
         if self.wire and self.hierarchical:
             raise ValueError("bagua_net.algorithms: wire and hierarchical do not go together; leave one out")
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {"hierarchical": self.hierarchical, "ranks_per_node": self._ranks_per_node(), "wire": self.wire}
 
     def _ranks_per_node(self) -> int:
@@ -57,19 +57,19 @@ class GradientAllReduce(Algorithm):
             return 0
         return self.ranks_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
-    def start(self, job: Job) -> Running:
-        nodes = nodes_of(job, self._ranks_per_node()) if self.hierarchical else None
-        return _OnBuckets(job, nodes, _WIRE[self.wire])
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        nodes = nodes_of(context, self._ranks_per_node()) if self.hierarchical else None
+        return AllReduceImpl(context, nodes, _WIRE[self.wire])
 
 
-class _OnBuckets(Running):
-    def __init__(self, job: Job, nodes: Nodes | None, wire: torch.dtype | None) -> None:
-        self._job = job
+class AllReduceImpl(AlgorithmImpl):
+    def __init__(self, context: AlgorithmContext, nodes: Nodes | None, wire: torch.dtype | None) -> None:
+        self._context = context
         self._nodes = nodes
         self._wire = wire
-        self._rooms = Rooms()
+        self._scratch = ScratchBuffers()
         self._counted = {"elements": 0.0, "bytes": 0.0, "buckets": 0.0}
-        self._switchboard = switchboard_of(job.wrapper())
+        self._dispatcher = dispatcher_of(context.wrapper())
         self.resume()
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -77,26 +77,26 @@ class _OnBuckets(Running):
         self._counted["elements"] += buffer.numel()
         self._counted["buckets"] += 1
         if self._nodes is not None:
-            return self._job.runner.post(partial(self._average_by_nodes, buffer, self._nodes))
+            return self._context.runner.post(partial(self._average_by_nodes, buffer, self._nodes))
         if self._wire is not None:
-            return self._job.runner.post(partial(self._average_rounded, buffer, self._wire))
+            return self._context.runner.post(partial(self._average_rounded, buffer, self._wire))
         self._count_ring(buffer)
-        return self._switchboard.plain(bucket)
+        return self._dispatcher.plain(bucket)
 
     def _count_ring(self, x: torch.Tensor) -> None:
-        size = self._job.size
+        size = self._context.size
         self._counted["bytes"] += 2 * (size - 1) / size * x.numel() * x.element_size()
 
     def _average_rounded(self, buffer: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
-        x = self._rooms.take("rounded", buffer.numel(), wire, buffer.device).copy_(buffer.div_(self._job.size))
-        dist.all_reduce(x, group=self._job.own)
+        x = self._scratch.get("rounded", buffer.numel(), wire, buffer.device).copy_(buffer.div_(self._context.size))
+        dist.all_reduce(x, group=self._context.own)
         self._count_ring(x)
         return buffer.copy_(x)
 
     def _average_by_nodes(self, buffer: torch.Tensor, nodes: Nodes) -> torch.Tensor:
         here = nodes.inside.size()
         whole = buffer.new_zeros(-(-buffer.numel() // here) * here)
-        torch.div(buffer, self._job.size, out=whole[: buffer.numel()])
+        torch.div(buffer, self._context.size, out=whole[: buffer.numel()])
         share = whole.chunk(here)[nodes.inside.rank()].clone()
         reduce_scatter_single(share, whole, group=nodes.inside)
         dist.all_reduce(share, group=nodes.between)
@@ -110,10 +110,10 @@ class _OnBuckets(Running):
         return dict(self._counted)
 
     def pause(self) -> None:
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
 
     def resume(self) -> None:
-        self._switchboard.target(self.reduce)
+        self._dispatcher.set_target(self.reduce)
 
     def stop(self) -> None:
         self.pause()

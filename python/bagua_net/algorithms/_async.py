@@ -25,11 +25,11 @@ from typing import Any, ClassVar, TypeVar
 import torch
 import torch.distributed as dist
 
-from ._algorithm import Algorithm, Running
-from ._job import Job, Training
+from ._algorithm import Algorithm, AlgorithmImpl
+from ._context import AlgorithmContext, ModelContext
+from ._dispatcher import ForwardPreHook, refuse_join
 from ._settings import check_whole
-from ._switchboard import refuse_join
-from ._weights import Apart, check_apart
+from ._weights import WeightAveraging, check_weight_averaging
 from ._worker import PATIENCE_S
 
 _log = logging.getLogger("bagua_net.algorithms")
@@ -52,17 +52,17 @@ class AsyncModelAverage(Algorithm):
     def __post_init__(self) -> None:
         check_whole(self.name, 0, interval_ms=self.interval_ms, warmup_steps=self.warmup_steps)
 
-    def check(self, training: Training) -> Mapping[str, Any]:
-        check_apart(training, self.name)
-        if getattr(training.wrapper(), "find_unused_parameters", False):
+    def _check(self, context: ModelContext) -> Mapping[str, Any]:
+        check_weight_averaging(context, self.name)
+        if getattr(context.wrapper(), "find_unused_parameters", False):
             raise ValueError(
                 "bagua_net.algorithms: attach: with find_unused_parameters=True, DistributedDataParallel waits for all "
                 "ranks in each backward pass, and async is to wait for none; leave it out, or use decentralized"
             )
         return {}
 
-    def start(self, job: Job) -> Running:
-        return _Async(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _Async(self, context)
 
 
 class _Status(IntEnum):
@@ -74,17 +74,17 @@ class _Status(IntEnum):
     IS_DROPPED = 3  # its model or its process ended without pause() or detach()
 
 
-class _Async(Apart):
+class _Async(WeightAveraging):
     meets_in_steps = False
 
-    def __init__(self, how: AsyncModelAverage, job: Job) -> None:
-        self._turns = _Turns(job.device)
-        super().__init__(job, how.name)
+    def __init__(self, how: AsyncModelAverage, context: AlgorithmContext) -> None:
+        self._turns = _Turns(context.device)
+        super().__init__(context, how.name)
         self._how = how
         self._adds = True  # changes that a round has found
         self._rounds: _Rounds | None = None
-        model: Any = job.wrapper()
-        self._hooks.append(model.register_forward_pre_hook(lambda *_: self._turns.end()))
+        model: Any = context.wrapper()
+        self._hooks.append(model.register_forward_pre_hook(ForwardPreHook(lambda _: self._turns.end())))
         self._at_end = weakref.finalize(model, self._on_end)
         self._at_end.atexit = False  # maybe an error ends this process: the others' next round fails
         self._choose_target()
@@ -94,13 +94,13 @@ class _Async(Apart):
         return self._steps < self._how.warmup_steps
 
     def _choose_target(self) -> None:
-        self._switchboard.target(None if self._paused else self._warmed if self._warms_up else self.reduce)
+        self._dispatcher.set_target(None if self._paused else self._warmed if self._warms_up else self.reduce)
 
     def _warmed(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """As by DDP. Under Join, a rank without inputs would stay in the warm-up that the others leave."""
         if bucket.index() == 0:
-            refuse_join(self._job.wrapper(), "async with warmup_steps")
-        return self._switchboard.plain(bucket)
+            refuse_join(self._context.wrapper(), "async with warmup_steps")
+        return self._dispatcher.plain(bucket)
 
     # ---- the training loop's thread ----
 
@@ -118,7 +118,7 @@ class _Async(Apart):
     def _start(self, *, stopped: bool = False) -> None:
         """With the first step, when the weights of a checkpoint are loaded."""
         self._adds = True
-        self._rounds = _Rounds(self, self._job.device, self._how.interval_ms / 1e3)
+        self._rounds = _Rounds(self, self._context.device, self._how.interval_ms / 1e3)
         if stopped:
             self._rounds.stop()
         self._turns.begin()  # on a device, the first round follows what this stream has to do
@@ -183,9 +183,9 @@ class _Async(Apart):
 
     def statuses(self, own: _Status) -> list[_Status]:
         """By rank."""
-        told = torch.zeros(self._job.size, dtype=torch.float32, device=self._job.device)
-        told[self._job.rank] = own
-        dist.all_reduce(told, group=self._job.own)
+        told = torch.zeros(self._context.size, dtype=torch.float32, device=self._context.device)
+        told[self._context.rank] = own
+        dist.all_reduce(told, group=self._context.own)
         return [_Status(int(each)) for each in told.tolist()]
 
     def change(self, copy: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -198,7 +198,7 @@ class _Async(Apart):
                 self._weights.add(change)
 
     def global_ranks(self) -> list[int]:
-        return list(dist.get_process_group_ranks(self._job.group))
+        return list(dist.get_process_group_ranks(self._context.group))
 
     def group_is_spent(self) -> None:
         """Not for another algorithm: a collective has failed, or a rank may never give it back."""
@@ -208,7 +208,7 @@ class _Async(Apart):
 class _Rounds(threading.Thread):
     """One round after the other, until one of the ranks stops or fails: all stop in that round.
 
-    It does without the job's runner, which is closed when the model is dropped: the others wait for the last round.
+    It does without the context's runner, which is closed when the model is dropped: the others wait for the last round.
     """
 
     def __init__(self, of: _Async, device: torch.device, interval: float) -> None:

@@ -16,12 +16,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ._agreement import Description, agreed, description
-from ._algorithm import Algorithm, Running
+from ._algorithm import Algorithm, AlgorithmImpl
+from ._context import AlgorithmContext, ModelContext, one_device, runner_for, trained_parameters
+from ._dispatcher import refuse_compiled_autograd, refuse_other_hooks, release
+from ._grad_scaler import enabled, unwatch_scalers, watch_scalers
 from ._groups import Groups
-from ._job import Job, Training, one_device, runner_for, trained_parameters
 from ._registry import algorithm_of
 from ._sharded import refuse_other_calls, shard_group_of
-from ._switchboard import refuse_compiled_autograd, refuse_other_hooks, release
 
 _VERSION = 1
 
@@ -29,18 +30,23 @@ _VERSION = 1
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-class Attachment:
+class AlgorithmHandle:
     """An algorithm at work on a model: what :func:`attach` returns. The training loop's thread calls its methods, all
-    ranks the same ones at the same step."""
+    ranks the same ones at the same step. After :meth:`detach` they raise RuntimeError."""
 
-    def __init__(self, algorithm: Algorithm, job: Job, running: Running) -> None:
+    def __init__(self, algorithm: Algorithm, context: AlgorithmContext, impl: AlgorithmImpl) -> None:
         self._algorithm = algorithm
-        self._job = job
-        self._running: Running | None = running
+        self._ranks = context.size
+        self._context = context
+        self._impl: AlgorithmImpl | None = impl
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, as of a model that has it for an attribute, is a detached one."""
+        return {"_algorithm": self._algorithm, "_ranks": self._ranks, "_impl": None}
 
     def __repr__(self) -> str:
-        state = "" if self._running is not None else ", detached"
-        return f"<bagua_net.algorithms {self._algorithm!r} on {self._job.size} ranks{state}>"
+        state = "" if self._impl is not None else ", detached"
+        return f"<bagua_net.algorithms {self._algorithm!r} on {self._ranks} ranks{state}>"
 
     @property
     def algorithm(self) -> Algorithm:
@@ -53,11 +59,6 @@ class Attachment:
         algorithms."""
         return self._alive().chosen
 
-    @property
-    def job(self) -> Job:
-        """The model, its optimizer, and the ranks that train it."""
-        return self._job
-
     def stats(self) -> dict[str, float]:
         """Counters of this rank since the attach: ``elements`` of gradients or parameters that it contributed,
         ``bytes`` that it sent for them, also counted where ranks of one host share memory and send none, and what the
@@ -67,12 +68,13 @@ class Attachment:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, of this rank: residuals are its own, so every rank keeps its own dictionary. Plain
         values and tensors: ``torch.load(weights_only=True)`` reads them."""
+        state = self._alive().state_dict()
         return {
             "version": _VERSION,
             "algorithm": self._algorithm.name,
-            "rank": self._job.rank,
-            "ranks": self._job.size,
-            "state": self._alive().state_dict(),
+            "rank": self._context.rank,
+            "ranks": self._context.size,
+            "state": state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -81,14 +83,20 @@ class Attachment:
         Raises:
             ValueError: it is of another algorithm, rank or number of ranks, or names other parameters.
         """
-        here = {"version": _VERSION, "algorithm": self._algorithm.name, "rank": self._job.rank, "ranks": self._job.size}
+        impl = self._alive()
+        here = {
+            "version": _VERSION,
+            "algorithm": self._algorithm.name,
+            "rank": self._context.rank,
+            "ranks": self._context.size,
+        }
         for what, value in here.items():
             if state.get(what) != value:
                 raise ValueError(
                     f"bagua_net.algorithms: load_state_dict: the state's {what} is {state.get(what)!r}, and here it is "
                     f"{value!r}; with another number of ranks, or another algorithm, begin without the state"
                 )
-        self._alive().load_state_dict(state["state"])
+        impl.load_state_dict(state["state"])
 
     def pause(self) -> None:
         """From the next step on, gradients are averaged exactly, as by DDP. Where the ranks' weights may differ, they
@@ -112,31 +120,33 @@ class Attachment:
             synchronize: first makes the weights equal, as :meth:`synchronize`. False: they stay as they are, and no
                 other rank is waited for, such as after an error; "async" ends with a round of all ranks all the same.
         """
-        running, self._running = self._running, None
-        if running is None:
+        impl, self._impl = self._impl, None
+        if impl is None:
             return
         try:
-            if synchronize and self._job.wrapper() is not None and not (self._job.runner.failed or running.failed):
-                running.synchronize()
+            has_model = self._context.wrapper() is not None
+            if synchronize and has_model and not (self._context.runner.failed or impl.failed):
+                impl.synchronize()
         finally:
-            self._end(running)
+            self._end(impl)
 
-    def _end(self, running: Running) -> None:
+    def _end(self, impl: AlgorithmImpl) -> None:
+        unwatch_scalers(impl)
         try:
-            running.stop()
+            impl.stop()
         finally:
-            self._job.runner.stop()
-            if not (self._job.runner.failed or running.failed):
-                self._job.groups.give_back()
-            model = self._job.wrapper()
+            self._context.runner.stop()
+            if not (self._context.runner.failed or impl.failed):
+                self._context.groups.give_back()
+            model = self._context.wrapper()
             if model is not None:
                 release(model)
                 _attached.discard(model)
 
-    def _alive(self) -> Running:
-        if self._running is None:
+    def _alive(self) -> AlgorithmImpl:
+        if self._impl is None:
             raise RuntimeError("bagua_net.algorithms: this algorithm was detached")
-        return self._running
+        return self._impl
 
 
 def attach(
@@ -146,7 +156,7 @@ def attach(
     *,
     replicate: DeviceMesh | None = None,
     scaler: Any = None,
-) -> Attachment:
+) -> AlgorithmHandle:
     """Lets an algorithm average the gradients, or the parameters, of a model. Every rank of the model's group calls it
     after the model is wrapped and before the first step, with the same settings.
 
@@ -166,37 +176,40 @@ def attach(
     group = _group_of(model, replicate)
     of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
     prepare = partial(_prepared, model, optimizer, algorithm, scaler, group, replicate)
-    chosen, training = agreed(prepare, of_mesh)
+    chosen, model_context = agreed(prepare, of_mesh)
     made = Groups()
-    job = Job(
-        **vars(training),
+    context = AlgorithmContext(
+        **vars(model_context),
         own=made.like(group),
         groups=made,
-        runner=runner_for(training.device, f"bagua_net {chosen.name}"),
+        runner=runner_for(model_context.device, f"bagua_net {chosen.name}"),
     )
-    running = _started(chosen, job, of_mesh, replicate is not None)
-    weakref.finalize(model, job.runner.close)
+    impl = _started(chosen, context, of_mesh, replicate is not None)
+    weakref.finalize(model, context.runner.close)
     _attached.add(model)
-    return Attachment(chosen, job, running)
+    watch_scalers(impl)
+    return AlgorithmHandle(chosen, context, impl)
 
 
-def _started(chosen: Algorithm, job: Job, groups: Sequence[dist.ProcessGroup], has_replicas: bool) -> Running:
-    """Where one rank cannot begin, all raise, and the model trains as before on all. The job's groups are not used
+def _started(
+    chosen: Algorithm, context: AlgorithmContext, groups: Sequence[dist.ProcessGroup], has_replicas: bool
+) -> AlgorithmImpl:
+    """Where one rank cannot begin, all raise, and the model trains as before on all. The context's groups are not used
     again: a rank may be in one."""
-    model = job.wrapper()
-    started: list[Running] = []
+    model = context.wrapper()
+    started: list[AlgorithmImpl] = []
 
-    def start() -> tuple[Running, Description]:
+    def start() -> tuple[AlgorithmImpl, Description]:
         on_buckets = isinstance(model, DistributedDataParallel)
-        started.append(chosen.start(job) if on_buckets else chosen.start_sharded(job, has_replicas))
+        started.append(chosen._start(context) if on_buckets else chosen._start_sharded(context, has_replicas))
         return started[0], {}
 
     try:
         return agreed(start, groups)
     except BaseException:
-        for running in started:
-            running.abandon()
-        job.runner.close()
+        for impl in started:
+            impl.abandon()
+        context.runner.close()
         release(model)
         raise
 
@@ -232,10 +245,10 @@ def _prepared(
     scaler: Any,
     group: dist.ProcessGroup,
     replicate: DeviceMesh | None,
-) -> tuple[tuple[Algorithm, Training], Description]:
+) -> tuple[tuple[Algorithm, ModelContext], Description]:
     """Without a message to any rank, and without a change of the model. Then what the ranks compare."""
     chosen = algorithm_of(algorithm)
-    optimizer, scaler = _unwrapped(optimizer), _enabled(scaler)
+    optimizer, scaler = _unwrapped(optimizer), enabled(scaler)
     if model in _attached:
         raise ValueError("bagua_net.algorithms: attach: an algorithm works on this model already; detach it first")
     module = model.module if isinstance(model, DistributedDataParallel) else model
@@ -243,17 +256,17 @@ def _prepared(
     device = one_device(parameters)
     _refuse_sparse_and_complex(module, parameters)
     refuse_compiled_autograd()
-    training = Training(module, weakref.ref(model), optimizer, scaler, parameters, device, group)
-    compared = description(chosen.name, chosen.settings(), parameters)
-    compared["scaler"] = "none" if training.scaler is None else "a GradScaler"
+    context = ModelContext(module, weakref.ref(model), optimizer, scaler, parameters, device, group)
+    compared = description(chosen.name, chosen._settings(), parameters)
+    compared["scaler"] = "none" if context.scaler is None else "a GradScaler"
     if isinstance(model, DistributedDataParallel):
         refuse_other_hooks(model)
-        compared |= chosen.check(training)
+        compared |= chosen._check(context)
     else:
         if replicate is not None:
             _check_replicas(group, shard_group_of(model))
         refuse_other_calls(model, replicate is not None)
-    return (chosen, training), compared
+    return (chosen, context), compared
 
 
 def _check_replicas(replicas: dist.ProcessGroup, shards: dist.ProcessGroup) -> None:
@@ -275,11 +288,6 @@ def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
             f"{type(inside).__name__}, which is no torch.optim.Optimizer"
         )
     return inside
-
-
-def _enabled(scaler: Any) -> Any:
-    """The GradScaler; None in the place of one that is there and does nothing."""
-    return scaler if scaler is not None and scaler.is_enabled() else None
 
 
 def _refuse_sparse_and_complex(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from ._algorithm import Algorithm, Running
+from ._algorithm import Algorithm, AlgorithmImpl
 from ._allreduce import GradientAllReduce
 from ._bytegrad import ByteGrad
 from ._codec import Codec
-from ._job import Job
+from ._context import TAKES_SCALER, AlgorithmContext
+from ._dispatcher import dispatcher_of
+from ._grad_scaler import unknown_scaler
 from ._probe import probe
 from ._settings import check_whole
-from ._switchboard import switchboard_of
 from ._trial import Trial
 
 _log = logging.getLogger("bagua_net.algorithms")
@@ -60,22 +61,22 @@ class Auto(Algorithm):
     def __post_init__(self) -> None:
         check_whole(self.name, 1, trial_steps=self.trial_steps)
 
-    def start(self, job: Job) -> Running:
-        return _Trying(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _Trying(self, context)
 
 
-class _Trying(Running):
+class _Trying(AlgorithmImpl):
     """Backward's thread times the steps and, between two of them, agrees with the other ranks."""
 
-    def __init__(self, settings: Auto, job: Job) -> None:
+    def __init__(self, settings: Auto, context: AlgorithmContext) -> None:
         self._settings = settings
-        self._job = job
-        self._all = {name: algorithm.start(job) for name, algorithm in _CANDIDATES.items()}
-        self._costs = probe(job.own, job.device)
+        self._context = context
+        self._all = {name: algorithm._start(context) for name, algorithm in _CANDIDATES.items()}
+        self._costs = probe(context.own, context.device)
         self._counted: dict[str, float] = {}  # by candidates that were begun anew
         self._paused = False
         self._begin_trial()
-        self._switchboard = switchboard_of(job.wrapper())
+        self._dispatcher = dispatcher_of(context.wrapper())
         self.resume()
 
     def _begin_trial(self) -> None:
@@ -93,8 +94,8 @@ class _Trying(Running):
         return self._all[self._now].reduce(bucket)
 
     def _begin_step(self) -> None:
-        if self._job.device.type == "cuda":  # its steps take the time, not their launch
-            torch.cuda.synchronize(self._job.device)
+        if self._context.device.type == "cuda":  # its steps take the time, not their launch
+            torch.cuda.synchronize(self._context.device)
         self._marks.append(time.perf_counter())
         ignored = _IGNORED_LATER if self._trial.tried_before else _IGNORED_STEPS
         if len(self._marks) <= ignored + self._settings.trial_steps:
@@ -105,9 +106,9 @@ class _Trying(Running):
 
     def _slowest(self, seconds: list[float]) -> list[float]:
         """Each over the ranks. All earlier buckets are over, and this one is not posted: nothing else is under way."""
-        slowest = torch.tensor(seconds, dtype=torch.float64, device=self._job.device)
+        slowest = torch.tensor(seconds, dtype=torch.float64, device=self._context.device)
         with self.beside_runner():
-            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._job.own)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._context.own)
         return list(slowest.tolist())
 
     def _end_turn(self, times: list[float]) -> None:
@@ -126,11 +127,11 @@ class _Trying(Running):
     # ---- decisions: of figures that are equal on all ranks ----
 
     def _elements(self) -> int:
-        return sum(parameter.numel() for parameter in self._job.parameters.values())
+        return sum(parameter.numel() for parameter in self._context.parameters.values())
 
     def _predicted(self, name: str) -> float:
         """Seconds of the collectives of a step, if all gradients were one bucket."""
-        costs, size, elements = self._costs, self._job.size, self._elements()
+        costs, size, elements = self._costs, self._context.size, self._elements()
         if name == "bytegrad":
             return costs.compressed(elements, Codec(), size)
         return costs.ring(elements * (4 if name == "allreduce" else 2), size)
@@ -140,7 +141,7 @@ class _Trying(Running):
 
     def _choose(self) -> None:
         self._settle(self._trial.leader())
-        if self._job.rank == 0:
+        if self._context.rank == 0:
             _log.info("%s", self._reasons())
 
     def _settle(self, chosen: str) -> None:
@@ -149,18 +150,18 @@ class _Trying(Running):
         for name, algorithm in _CANDIDATES.items():
             if name != chosen:
                 self._counted = _sum(self._counted, self._all[name].stats())
-                self._all[name] = algorithm.start(self._job)
+                self._all[name] = algorithm._start(self._context)
         self._take_target()
 
     def _take_target(self) -> None:
-        self._switchboard.target(None if self._paused else self.reduce)
+        self._dispatcher.set_target(None if self._paused else self.reduce)
 
     def _reasons(self) -> str:
         elements = self._elements()
         tried = ", ".join(self._reason(name) for name in _CANDIDATES)
         line = (
             f"bagua_net: auto chooses {self._chosen}: a step takes {tried}. {elements / 1e6:.1f} million elements, "
-            f"{self._job.size} ranks, latency {1e6 * self._costs.latency_s:.0f} us, "
+            f"{self._context.size} ranks, latency {1e6 * self._costs.latency_s:.0f} us, "
             f"{self._costs.bytes_per_s / 1e9:.2f} GB/s sent, codec {4e-9 / self._costs.codec_s:.1f} GB/s."
         )
         return line + self._advice(elements)
@@ -174,7 +175,7 @@ class _Trying(Running):
     def _advice(self, elements: int) -> str:
         step, on_wire = self._seconds[self._chosen], self._predicted(self._chosen)
         advice = ""
-        cap = getattr(self._job.wrapper(), "bucket_bytes_cap", 0)
+        cap = getattr(self._context.wrapper(), "bucket_bytes_cap", 0)
         if self._chosen == "bytegrad" and cap < _LARGE_BUCKET_MB << 20 and elements * 4 > cap:
             advice += f" DistributedDataParallel(bucket_cap_mb={_LARGE_BUCKET_MB}) may save more."
         if on_wire > step / 2:
@@ -186,11 +187,16 @@ class _Trying(Running):
 
     # ---- the rest ----
 
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        may_compress = self._chosen in ("", "bytegrad")
+        if may_compress and scaler is not self._context.scaler and self._context.is_trained_by(optimizer):
+            raise unknown_scaler("auto", TAKES_SCALER)
+
     def stats(self) -> dict[str, float]:
         """The sums over all candidates."""
         counted = self._counted
-        for running in self._all.values():
-            counted = _sum(counted, running.stats())
+        for impl in self._all.values():
+            counted = _sum(counted, impl.stats())
         return counted
 
     @property
@@ -198,7 +204,7 @@ class _Trying(Running):
         return self._chosen or None
 
     def state_dict(self) -> dict[str, Any]:
-        states = {name: running.state_dict() for name, running in self._all.items()}
+        states = {name: impl.state_dict() for name, impl in self._all.items()}
         return {"chosen": self._chosen, "seconds": dict(self._seconds), "states": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -223,7 +229,7 @@ class _Trying(Running):
         self._take_target()
 
     def stop(self) -> None:
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
 
 
 def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

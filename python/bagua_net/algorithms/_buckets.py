@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._scale import scaled
+from ._grad_scaler import scaled
 
 Span = tuple[int, int]  # first element in the bucket, and their number
 
@@ -53,6 +53,10 @@ class Layouts:
         parameters = tuple(bucket.parameters())
         known = self._layouts.get(parameters)
         return known if known is not None else self._made(bucket, parameters)
+
+    def have_any(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a bucket has had a parameter of this optimizer."""
+        return any(each in self._state for group in optimizer.param_groups for each in group["params"])
 
     def scale(self, factor: float) -> None:
         """Multiplies all state."""

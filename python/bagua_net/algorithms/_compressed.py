@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ._codec import Codec
 from ._names import all_gather_single
-from ._rooms import Rooms
+from ._scratch import ScratchBuffers
 
 
 class Compression(NamedTuple):
@@ -96,14 +96,14 @@ class _OverGroup:
         self._group = group
         self._codec = codec
         self._rank, self._size = int(group.rank()), int(group.size())
-        self._rooms = Rooms()
+        self._scratch = ScratchBuffers()
 
     def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
         share = _share(x.numel(), self._size, self._codec.block)
         shares = x.split(share) if share else ()
         residuals = residual.split(share) if residual is not None and share else (None,) * len(shares)
         codes = self._exchange(shares, residuals, self._codec.nbytes(share))
-        answer = self._rooms.take("answer", codes.size(1), torch.uint8, x.device)
+        answer = self._scratch.get("answer", codes.size(1), torch.uint8, x.device)
         if self._rank < len(shares):
             self._answer(codes, shares[self._rank], residuals[self._rank], answer)
         all_gather_single(codes.view(-1), answer, group=self._group)
@@ -135,7 +135,7 @@ class _OverGroup:
         return received
 
     def _codes(self, name: str, row: int, device: torch.device) -> torch.Tensor:
-        return self._rooms.take(name, self._size * row, torch.uint8, device).view(self._size, row)
+        return self._scratch.get(name, self._size * row, torch.uint8, device).view(self._size, row)
 
     def _mean(self, codes: torch.Tensor, out: torch.Tensor) -> None:
         self._codec.decode(codes[0], out)
@@ -151,7 +151,7 @@ class _OverGroup:
         code = answer[: self._codec.nbytes(count)]
         loss = None
         if residual is not None:  # a block that is not finite leaves its loss as it is
-            loss = self._rooms.take("loss", count, torch.float32, share.device).zero_()
+            loss = self._scratch.get("loss", count, torch.float32, share.device).zero_()
         self._codec.decode_sum_encode(
             codes[:, : self._codec.nbytes(count)], count, code, divisor=self._size, residual=loss
         )

@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ._algorithm import Algorithm, Running
-from ._job import Job, Training
+from ._algorithm import Algorithm, AlgorithmImpl
+from ._chunks import chunks
+from ._context import AlgorithmContext, ModelContext
+from ._dispatcher import ForwardPreHook
 from ._messages import Exchange
-from ._pieces import pieces
-from ._rooms import Rooms
+from ._scratch import ScratchBuffers
 from ._settings import check_whole
-from ._weights import Apart, check_apart
+from ._weights import WeightAveraging, check_weight_averaging
 
 _log = logging.getLogger("bagua_net.algorithms")
 
@@ -46,17 +47,17 @@ class Decentralized(Algorithm):
             )
         check_whole(self.name, 1, interval=self.interval)
 
-    def check(self, training: Training) -> Mapping[str, Any]:
-        check_apart(training, self.name)
-        if self.peers == "shift_one" and training.size % 2:
+    def _check(self, context: ModelContext) -> Mapping[str, Any]:
+        check_weight_averaging(context, self.name)
+        if self.peers == "shift_one" and context.size % 2:
             raise ValueError(
-                f"bagua_net.algorithms: attach: shift_one pairs the ranks, and there are {training.size}; use an even "
+                f"bagua_net.algorithms: attach: shift_one pairs the ranks, and there are {context.size}; use an even "
                 'number of ranks, or peers="all"'
             )
         return {}
 
-    def start(self, job: Job) -> Running:
-        return _Decentralized(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _Decentralized(self, context)
 
 
 def peer_of(rank: int, step: int, size: int) -> int:
@@ -65,22 +66,22 @@ def peer_of(rank: int, step: int, size: int) -> int:
     return (step + rank) % half + half if rank < half else (rank - half - step) % half
 
 
-class _Decentralized(Apart):
-    def __init__(self, how: Decentralized, job: Job) -> None:
-        super().__init__(job, how.name)
+class _Decentralized(WeightAveraging):
+    def __init__(self, how: Decentralized, context: AlgorithmContext) -> None:
+        super().__init__(context, how.name)
         self._how = how
-        self._room: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
-        self._rooms = Rooms()  # the runner's
+        self._copy: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
+        self._scratch = ScratchBuffers()  # the runner's
         self._average: torch.futures.Future[torch.Tensor] | None = None  # on its way, for the next step
         self._versions: list[int] = []  # of the parameters, when the average began
         self._in_step = False  # the average of this step is in the weights
         self._warned = False
-        modules = job.module.modules()  # embeddings that scale their rows in forward do it again in the next one
+        modules = context.module.modules()  # embeddings that scale their rows in forward do it again in the next one
         self._scaled = {each.weight for each in modules if getattr(each, "max_norm", None) is not None}
-        model: Any = job.wrapper()
-        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+        model: Any = context.wrapper()
+        self._hooks.append(model.register_forward_pre_hook(ForwardPreHook(self._before_forward)))
 
-    def _before_forward(self, model: Any, _: Any) -> None:
+    def _before_forward(self, model: Any) -> None:
         if model.training and torch.is_grad_enabled() and not self._paused and not self._in_step:
             self._begin()
 
@@ -88,15 +89,15 @@ class _Decentralized(Apart):
         """Once in a step of the optimizer, whatever the number of forward passes."""
         if self._average is None and self._steps % self._how.interval == 0:
             call = self._mean if self._how.peers == "all" else partial(self._half, self._steps // self._how.interval)
-            room, self._room = self._room, None
-            flat, self._versions = self._weights.copy(room), self._weights.versions(but=self._scaled)
-            self._average = self._job.runner.post(partial(call, flat))
+            copy, self._copy = self._copy, None
+            flat, self._versions = self._weights.copy(copy), self._weights.versions(but=self._scaled)
+            self._average = self._context.runner.post(partial(call, flat))
 
     def _half(self, step: int, flat: torch.Tensor) -> torch.Tensor:
-        other = self._rooms.take("other", flat.numel(), flat.dtype, flat.device)
-        Exchange(flat, [other], [peer_of(self._job.rank, step, self._job.size)], self._job.own).wait()
+        other = self._scratch.get("other", flat.numel(), flat.dtype, flat.device)
+        Exchange(flat, [other], [peer_of(self._context.rank, step, self._context.size)], self._context.own).wait()
         self._count(flat.nbytes)
-        for own, others in pieces(flat, other):
+        for own, others in chunks(flat, other):
             own.add_(others).div_(2)
         return flat
 
@@ -109,7 +110,7 @@ class _Decentralized(Apart):
             mean = self._awaited(average)
             self._warn_of_changes()
             self._weights.set(mean)
-            self._room = mean
+            self._copy = mean
         self._in_step = True
 
     def _warn_of_changes(self) -> None:
@@ -134,7 +135,7 @@ class _Decentralized(Apart):
 
     def _on_pause(self) -> None:
         self._drop()
-        self._room, self._rooms = None, Rooms()
+        self._copy, self._scratch = None, ScratchBuffers()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._drop()

@@ -19,16 +19,16 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from ._algorithm import Algorithm, Running
+from ._algorithm import Algorithm, AlgorithmImpl
 from ._codec import Codec
 from ._compressed import compressed
+from ._context import AlgorithmContext, ModelContext
+from ._dispatcher import dispatcher_of, refuse_join
 from ._flat import Flat, Span
-from ._job import Job, Training
 from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
 from ._steps import StepHooks, is_whole
-from ._switchboard import refuse_join, switchboard_of
-from ._weights import all_have_state, check_apart, check_float32
+from ._weights import all_have_state, check_float32, check_weight_averaging, without_scaler
 
 #: Averages a vector over the ranks, in place, with its residual. The result is the bytes that this rank sends.
 _Average = Callable[[torch.Tensor, "torch.Tensor | None"], int]
@@ -80,13 +80,13 @@ class DiLoCo(Algorithm):
         _require(self.outer_lr > 0, "outer_lr", self.outer_lr, "more than 0")
         _require(0 <= self.outer_momentum < 1, "outer_momentum", self.outer_momentum, "at least 0 and less than 1")
 
-    def check(self, training: Training) -> Mapping[str, Any]:
-        check_apart(training, self.name)
-        check_float32(training, self.name, "the anchor")
+    def _check(self, context: ModelContext) -> Mapping[str, Any]:
+        check_weight_averaging(context, self.name)
+        check_float32(context, self.name, "the anchor")
         return {}
 
-    def start(self, job: Job) -> Running:
-        return _Rounds(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _Rounds(self, context)
 
     def average(self, group: dist.ProcessGroup) -> _Average:
         """What averages vectors of float32 in the memory of the host, over this group."""
@@ -100,15 +100,15 @@ def _require(holds: bool, setting: str, value: Any, possible: str) -> None:
         raise ValueError(f"bagua_net.algorithms: diloco: {setting}={value!r} is not possible; give {possible}")
 
 
-class _Rounds(Running):
+class _Rounds(AlgorithmImpl):
     """With DistributedDataParallel. The training loop's thread reads and writes weights; the runner does the rest."""
 
-    def __init__(self, how: DiLoCo, job: Job) -> None:
+    def __init__(self, how: DiLoCo, context: AlgorithmContext) -> None:
         self._how = how
-        self._job = job
-        self._group = _group_on_host(job)
+        self._context = context
+        self._group = _group_on_host(context)
         self._average = how.average(self._group)
-        self._flat = Flat(job.parameters)
+        self._flat = Flat(context.parameters)
         self._whole: Span = (0, self._flat.elements)
         self._due = _due(self._flat.elements, how.steps, how.fragments)
         self._anchor = torch.zeros(self._flat.elements, dtype=torch.float32, device="cpu")
@@ -117,19 +117,19 @@ class _Rounds(Running):
         self._momentum = torch.zeros_like(self._anchor)
         self._residual = torch.zeros_like(self._anchor) if how.error_feedback else None
         self._step = 0  # steps of the optimizer so far
-        self._trained = [0] * len(job.parameters)  # each one's last step in which it required a gradient
+        self._trained = [0] * len(context.parameters)  # each one's last step in which it required a gradient
         self._apart = False  # the ranks' weights may differ
         self._paused = False
         self._counted = {"elements": 0.0, "bytes": 0.0, "synchronizations": 0.0}
-        self._switchboard = switchboard_of(job.wrapper())
-        self._switchboard.target(self.reduce)
-        self._hooks = StepHooks(job, how.name, self._before_step, self._stepped, self._rests)
+        self._dispatcher = dispatcher_of(context.wrapper())
+        self._dispatcher.set_target(self.reduce)
+        self._hooks = StepHooks(context, how.name, self._before_step, self._stepped, self._rests)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The rank's own gradients, as they are."""
         if bucket.index() == 0:
-            refuse_join(self._job.wrapper(), self._how.name)
-        self._job.refuse_unknown(bucket, self._how.name)
+            refuse_join(self._context.wrapper(), self._how.name)
+        self._context.refuse_unknown(bucket, self._how.name)
         buffer = bucket.buffer()
         devices = [buffer.device] if buffer.device.type == "cuda" else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
@@ -148,7 +148,7 @@ class _Rounds(Running):
 
     def _rests(self) -> bool:
         """In a pause, or where the optimizer has outlived the model."""
-        return self._paused or self._job.wrapper() is None
+        return self._paused or self._context.wrapper() is None
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, the anchor is the weights of rank 0."""
@@ -159,13 +159,13 @@ class _Rounds(Running):
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         """After a step of the optimizer, which may outlive the model."""
-        if self._job.wrapper() is None or not is_whole(optimizer):
+        if self._context.wrapper() is None or not is_whole(optimizer):
             return
         self._apart = True
         if self._paused:
             return
         self._step += 1
-        for number, parameter in enumerate(self._job.parameters.values()):
+        for number, parameter in enumerate(self._context.parameters.values()):
             if parameter.requires_grad:
                 self._trained[number] = self._step
         span = self._due.get(self._step % self._how.steps)
@@ -213,7 +213,7 @@ class _Rounds(Running):
         self._apart = self._hooks.missed_one = False
 
     def _exact_mean(self, x: torch.Tensor) -> torch.Tensor:
-        size = self._job.size
+        size = self._context.size
         dist.all_reduce(x.div_(size), group=self._group)
         dist.broadcast(x, group=self._group, group_src=0)  # the same bits everywhere, however a backend adds
         self._counted["bytes"] += 2 * (size - 1) / size * x.numel() * x.element_size()
@@ -222,13 +222,17 @@ class _Rounds(Running):
     def _run(self, call: Callable[[], torch.Tensor]) -> None:
         """Raises RuntimeError: a rank is gone, or does not come. It says after which step."""
         try:
-            self._job.runner.post(call).wait()
+            self._context.runner.post(call).wait()
         except RuntimeError as error:
             raise RuntimeError(
                 f"bagua_net.algorithms: diloco: the ranks could not meet after step {self._step}: {_only_what(error)}"
             ) from error
 
     # ---- the rest ----
+
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        if not self._rests() and self._context.is_trained_by(optimizer):
+            raise RuntimeError(f"bagua_net.algorithms: {without_scaler(self._how.name)}")
 
     def stats(self) -> dict[str, float]:
         return dict(self._counted)
@@ -238,7 +242,7 @@ class _Rounds(Running):
             "anchor": self._flat.by_name(self._anchor) if self._has_anchor else {},
             "momentum": self._flat.by_name(self._momentum),
             "step": self._step,
-            "trained": dict(zip(self._job.parameters, self._trained, strict=True)),
+            "trained": dict(zip(self._context.parameters, self._trained, strict=True)),
             "apart": self._apart,
         }
         return state if self._residual is None else state | {"residual": self._flat.by_name(self._residual)}
@@ -254,13 +258,13 @@ class _Rounds(Running):
         if self._residual is not None:
             self._residual.copy_(residual) if residual is not None else self._residual.zero_()
         self._step, self._apart = state["step"], state["apart"]
-        self._trained = [state["trained"][name] for name in self._job.parameters]
+        self._trained = [state["trained"][name] for name in self._context.parameters]
 
     def pause(self) -> None:
         """Levels the weights first."""
         self._level()
         self._paused = True
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
 
     def resume(self) -> None:
         """Levels the weights, which the ranks' own optimizers have moved differently in the pause."""
@@ -268,20 +272,20 @@ class _Rounds(Running):
             return
         self._level()
         self._paused = False
-        self._switchboard.target(self.reduce)
+        self._dispatcher.set_target(self.reduce)
 
     def synchronize(self) -> None:
         self._level()
 
     def stop(self) -> None:
         self._hooks.remove()
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
 
 
-def _group_on_host(job: Job) -> dist.ProcessGroup:
+def _group_on_host(context: AlgorithmContext) -> dist.ProcessGroup:
     from ..torch import ProcessGroupBaguaNet
 
-    return job.own if isinstance(job.own, ProcessGroupBaguaNet) else job.groups.on_host(job.group)
+    return context.own if isinstance(context.own, ProcessGroupBaguaNet) else context.groups.on_host(context.group)
 
 
 def _only_what(error: RuntimeError) -> str:

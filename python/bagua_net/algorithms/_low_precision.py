@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from ._algorithm import Algorithm, Running
+from ._algorithm import Algorithm, AlgorithmImpl
+from ._chunks import chunks
 from ._codec import Codec
-from ._job import Job, Training
+from ._context import AlgorithmContext, ModelContext
 from ._messages import Exchange
-from ._pieces import pieces
-from ._rooms import Rooms
+from ._scratch import ScratchBuffers
 from ._settings import check_whole
-from ._weights import Apart, all_have_state, check_apart, check_float32
+from ._weights import WeightAveraging, all_have_state, check_float32, check_weight_averaging
 
 #: Elements of a chunk, about, whose codes are a message, and chunks whose codes may be on their way: with 8 bits 32 MB,
 #: more than a line of 20 ms and 10 Gbit/s holds.
@@ -46,25 +46,25 @@ class LowPrecisionDecentralized(Algorithm):
         Codec(self.bits, self.block)  # says what is wrong with them
         check_whole(self.name, 1, interval=self.interval)
 
-    def check(self, training: Training) -> Mapping[str, Any]:
-        check_apart(training, self.name)
-        check_float32(training, self.name, "replicas")
+    def _check(self, context: ModelContext) -> Mapping[str, Any]:
+        check_weight_averaging(context, self.name)
+        check_float32(context, self.name, "replicas")
         return {}
 
-    def start(self, job: Job) -> Running:
-        return _Ring(self, job)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        return _Ring(self, context)
 
 
-class _Ring(Apart):
-    def __init__(self, how: LowPrecisionDecentralized, job: Job) -> None:
-        super().__init__(job, how.name)
+class _Ring(WeightAveraging):
+    def __init__(self, how: LowPrecisionDecentralized, context: AlgorithmContext) -> None:
+        super().__init__(context, how.name)
         self._interval = how.interval
         self._codec = Codec(how.bits, how.block)
         self._chunk = _CHUNK // how.block * how.block
-        self._room: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
-        self._rooms = Rooms()  # the runner's
-        left, right = (job.rank - 1) % job.size, (job.rank + 1) % job.size
-        self._neighbours = [left, right] if job.size > 2 else [left] * (job.size - 1)
+        self._copy: torch.Tensor | None = None  # for a copy of the weights, unless the runner has it
+        self._scratch = ScratchBuffers()  # the runner's
+        left, right = (context.rank - 1) % context.size, (context.rank + 1) % context.size
+        self._neighbours = [left, right] if context.size > 2 else [left] * (context.size - 1)
         self._own = self._left = self._right = torch.empty(0)
         self._has_replicas = False  # those of a state, or of steps that were made
         self._begun = False  # the ranks know that all have them, since the attach or the last state
@@ -74,14 +74,14 @@ class _Ring(Apart):
         if self._begun:
             return
         weights = self._weights.copy()
-        self._awaited(self._job.runner.post(lambda: self._begin(weights)))
+        self._awaited(self._context.runner.post(lambda: self._begin(weights)))
         self._begun = self._has_replicas = True
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, replicas of the neighbours' weights as they are: those may differ from this rank's."""
-        if not all_have_state(self._has_replicas, self._job.own, self._job.device):
+        if not all_have_state(self._has_replicas, self._context.own, self._context.device):
             theirs = [torch.empty_like(weights) for _ in self._neighbours]
-            Exchange(weights, theirs, self._neighbours, self._job.own).wait()
+            Exchange(weights, theirs, self._neighbours, self._context.own).wait()
             self._count(len(theirs) * weights.nbytes)
             self._own, (self._left, right) = weights, _left_and_right(theirs or [weights.clone()])
             self._right = right.clone() if right is self._left else right
@@ -90,11 +90,11 @@ class _Ring(Apart):
     def _on_step(self) -> None:
         if self._steps % self._interval:
             return
-        room, self._room = self._room, None
-        x = self._weights.copy(room)
+        copy, self._copy = self._copy, None
+        x = self._weights.copy(copy)
         self._has_replicas = False  # should this fail, some chunks of them will have grown
-        self._weights.set(self._awaited(self._job.runner.post(partial(self._drawn, x))))
-        self._room, self._has_replicas = x, True
+        self._weights.set(self._awaited(self._context.runner.post(partial(self._drawn, x))))
+        self._copy, self._has_replicas = x, True
 
     def _drawn(self, x: torch.Tensor) -> torch.Tensor:
         """In chunks: a chunk is encoded while the codes of those before it are on their way."""
@@ -114,19 +114,19 @@ class _Ring(Apart):
         return zip(*(each.split(self._chunk) for each in vectors), strict=True)
 
     def _begin_chunk(self, place: int, x: torch.Tensor, *replicas: torch.Tensor) -> _Chunk:
-        for change, own, left, right in pieces(x, *replicas):
+        for change, own, left, right in chunks(x, *replicas):
             change.add_(left.add(right).sub_(own, alpha=5).div_(3))
         mine, *theirs = self._codes(place, x.numel())
         self._codec.encode(x, mine)
-        exchange = Exchange(mine, theirs, self._neighbours, self._job.own)
+        exchange = Exchange(mine, theirs, self._neighbours, self._context.own)
         return _Chunk(exchange, replicas, (mine, *_left_and_right(theirs or [mine])))
 
     def _codes(self, place: int, count: int) -> list[torch.Tensor]:
-        """Room for those of a chunk: this rank's, and each neighbour's."""
+        """Buffers for those of a chunk: this rank's, and each neighbour's."""
         each, whole = (self._codec.nbytes(elements) for elements in (self._chunk, self._weights.elements))
         here = slice(place * each, place * each + self._codec.nbytes(count))
-        names, room = ("own", *map(str, self._neighbours)), min(_UNDER_WAY * each, whole)
-        return [self._rooms.take(name, room, torch.uint8, self._job.device)[here] for name in names]
+        names, most = ("own", *map(str, self._neighbours)), min(_UNDER_WAY * each, whole)
+        return [self._scratch.get(name, most, torch.uint8, self._context.device)[here] for name in names]
 
     def _end(self, chunk: _Chunk) -> None:
         chunk.exchange.wait()
@@ -136,7 +136,7 @@ class _Ring(Apart):
     def _on_pause(self) -> None:
         """The weights will be others when it ends."""
         self._own = self._left = self._right = torch.empty(0)
-        self._room, self._rooms = None, Rooms()
+        self._copy, self._scratch = None, ScratchBuffers()
         self._has_replicas = self._begun = False
 
     def _replicas(self) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ class Exchange:
     """One message to each of some peers, and one from each, on their way from here on.
 
     Raises:
-        RuntimeError: a peer is gone, or does not come. It is named by its rank in the job.
+        RuntimeError: a peer is gone, or does not come. It is named by its rank in the group.
     """
 
     def __init__(

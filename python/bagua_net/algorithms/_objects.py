@@ -19,11 +19,11 @@ def gathered(own: Any, group: dist.ProcessGroup) -> list[Any]:
     sizes = [mine.new_zeros(1, dtype=torch.int64) for _ in range(group.size())]
     dist.all_gather(sizes, _size_of(mine), group=group)
     counts = [int(each) for each in sizes]
-    room = mine.new_zeros(max(counts))
-    room[: mine.numel()] = mine
-    rooms = [torch.empty_like(room) for _ in counts]
-    dist.all_gather(rooms, room, group=group)
-    return [_unpacked(each[:count]) for each, count in zip(rooms, counts, strict=True)]
+    buffer = mine.new_zeros(max(counts))
+    buffer[: mine.numel()] = mine
+    buffers = [torch.empty_like(buffer) for _ in counts]
+    dist.all_gather(buffers, buffer, group=group)
+    return [_unpacked(each[:count]) for each, count in zip(buffers, counts, strict=True)]
 
 
 def from_first(value: Any, group: dist.ProcessGroup) -> Any:
@@ -37,9 +37,9 @@ def from_rank(value: Any, group: dist.ProcessGroup, rank: int) -> Any:
     packed = _packed(value if is_source else None, group)
     size = _size_of(packed)
     dist.broadcast(size, group=group, group_src=rank)
-    room = packed if is_source else packed.new_empty(int(size))
-    dist.broadcast(room, group=group, group_src=rank)
-    return value if is_source else _unpacked(room)
+    buffer = packed if is_source else packed.new_empty(int(size))
+    dist.broadcast(buffer, group=group, group_src=rank)
+    return value if is_source else _unpacked(buffer)
 
 
 def send(value: Any, group: dist.ProcessGroup, rank: int) -> None:
@@ -51,9 +51,9 @@ def send(value: Any, group: dist.ProcessGroup, rank: int) -> None:
 def receive(group: dist.ProcessGroup, rank: int) -> Any:
     size = torch.zeros(1, dtype=torch.int64, device=_device_of(group))
     dist.recv(size, group=group, group_src=rank)
-    room = torch.empty(int(size), dtype=torch.uint8, device=size.device)
-    dist.recv(room, group=group, group_src=rank)
-    return _unpacked(room)
+    buffer = torch.empty(int(size), dtype=torch.uint8, device=size.device)
+    dist.recv(buffer, group=group, group_src=rank)
+    return _unpacked(buffer)
 
 
 def _device_of(group: dist.ProcessGroup) -> torch.device:

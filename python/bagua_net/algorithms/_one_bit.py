@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ._codec.signs import Signs
 from ._names import all_gather_single
-from ._rooms import Rooms
+from ._scratch import ScratchBuffers
 
 
 class OneBit:
@@ -24,7 +24,7 @@ class OneBit:
         self._group = group
         self._signs = Signs(block)
         self._rank, self._size = int(group.rank()), int(group.size())
-        self._rooms = Rooms()
+        self._scratch = ScratchBuffers()
 
     def average(self, x: torch.Tensor, residual: torch.Tensor, owned: torch.Tensor) -> int:
         """x (elements): in place, the mean over the ranks. residual: as many, updated. owned: as many, of which those
@@ -34,7 +34,7 @@ class OneBit:
         own = slice(min(self._rank * share, x.numel()), min((self._rank + 1) * share, x.numel()))
         self._give_up(residual, owned, own)
         codes = self._exchange(x, residual, share)
-        answer = self._rooms.take("answer", codes.size(1), torch.uint8, x.device).zero_()
+        answer = self._scratch.get("answer", codes.size(1), torch.uint8, x.device).zero_()
         self._answer(codes, owned[own], answer)
         all_gather_single(codes.view(-1), answer, group=self._group)
         for code, each in zip(codes, x.split(share), strict=False):
@@ -59,11 +59,11 @@ class OneBit:
 
     def _codes(self, name: str, share: int, device: torch.device) -> torch.Tensor:
         row = self._signs.nbytes(share)
-        return self._rooms.take(name, self._size * row, torch.uint8, device).view(self._size, row)
+        return self._scratch.get(name, self._size * row, torch.uint8, device).view(self._size, row)
 
     def _answer(self, codes: torch.Tensor, owned: torch.Tensor, answer: torch.Tensor) -> None:
         """The code of the mean of this rank's share. owned: what it has lost so far."""
-        mean = self._rooms.take("mean", owned.numel(), torch.float32, owned.device)
+        mean = self._scratch.get("mean", owned.numel(), torch.float32, owned.device)
         for rank, code in enumerate(codes):
             self._signs.decode(code, mean, adds=rank > 0)
         self._signs.encode_with_residual(mean.div_(self._size), owned, answer)

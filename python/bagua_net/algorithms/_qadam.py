@@ -10,16 +10,21 @@ from typing import Any, ClassVar
 
 import torch
 
-from ._algorithm import Algorithm, Running
+from ._algorithm import Algorithm, AlgorithmImpl
 from ._buckets import Layout, Layouts
-from ._bytegrad import _OnBuckets as _Averages
+from ._bytegrad import ByteGradImpl
+from ._chunks import is_dense
 from ._codec import Codec
 from ._compressed import Compression
-from ._job import Job, Training
+from ._context import AlgorithmContext, ModelContext
+from ._dispatcher import refuse_join
 from ._one_bit import OneBit
-from ._pieces import is_dense
 from ._qadam_optimizer import Group, QAdamOptimizer
-from ._switchboard import refuse_join
+
+_WITHOUT_SCALER = (
+    "a GradScaler would scale momentum, which qadam has in the place of gradients; train in bfloat16, which needs no "
+    "scaler, or use bytegrad"
+)
 
 #: A byte's.
 _BITS = 8
@@ -61,28 +66,27 @@ class QAdam(Algorithm):
         """For one bit, without its codec."""
         return Compression(Codec(_BITS, self.block), self.error_feedback, self.exact_one_dimensional)
 
-    def check(self, training: Training) -> Mapping[str, Any]:
-        return _phase(_optimizer_of(training))
+    def _check(self, context: ModelContext) -> Mapping[str, Any]:
+        return _phase(_optimizer_of(context))
 
-    def start(self, job: Job) -> Running:
-        optimizer = _optimizer_of(job)
-        return (_OneBitOnBuckets if self.bits == 1 else _OnBuckets)(self._compression(), job, optimizer)
+    def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
+        optimizer = _optimizer_of(context)
+        return (OneBitQAdamImpl if self.bits == 1 else QAdamImpl)(self._compression(), context, optimizer)
 
 
-def _optimizer_of(training: Training) -> QAdamOptimizer:
+def _optimizer_of(context: ModelContext) -> QAdamOptimizer:
     """Raises ValueError: it is another one, or has not all parameters of the model; or there is a GradScaler."""
-    optimizer = training.optimizer
+    optimizer = context.optimizer
     if not isinstance(optimizer, QAdamOptimizer):
         raise ValueError(
-            f"bagua_net.algorithms: attach: qadam needs its own optimizer, not {type(optimizer).__name__}; "
-            "train with bagua_net.algorithms.QAdamOptimizer"
+            f"bagua_net.algorithms: attach: qadam averages the momentum of its own optimizer, not of "
+            f"{type(optimizer).__name__}; replace it before attach: optimizer = bagua_net.algorithms.QAdamOptimizer("
+            "model.parameters(), lr=1e-3, warmup_steps=N), with N a seventh to a quarter of all steps, and leave out "
+            "gradient clipping and GradScaler; or use bytegrad, which works with any optimizer and both"
         )
-    if training.scaler is not None:
-        raise ValueError(
-            "bagua_net.algorithms: attach: a GradScaler would scale momentum, which qadam has in the place of "
-            "gradients; train in bfloat16, which needs no scaler, or use bytegrad"
-        )
-    training.refuse_left_out("whose momentum qadam averages")
+    if context.scaler is not None:
+        raise ValueError(f"bagua_net.algorithms: attach: {_WITHOUT_SCALER}")
+    context.refuse_left_out("whose momentum qadam averages")
     return optimizer
 
 
@@ -95,30 +99,34 @@ def _phase(optimizer: QAdamOptimizer) -> dict[str, Any]:
     }
 
 
-class _OnBuckets(_Averages):
+class QAdamImpl(ByteGradImpl):
     """With DistributedDataParallel. What a pass averages is settled at its first bucket."""
 
     bits: ClassVar[int] = _BITS
 
-    def __init__(self, how: Compression, job: Job, optimizer: QAdamOptimizer) -> None:
+    def __init__(self, how: Compression, context: AlgorithmContext, optimizer: QAdamOptimizer) -> None:
         self._optimizer = optimizer
         self._paused = False
         self._is_momentum = False
-        super().__init__(how, job)
+        super().__init__(how, context)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
             if not self._paused:
-                refuse_join(self._job.wrapper(), "qadam")
-            self._is_momentum = self._optimizer.begin_backward(self._job.parameters.values()) and not self._paused
+                refuse_join(self._context.wrapper(), "qadam")
+            self._is_momentum = self._optimizer.begin_backward(self._context.parameters.values()) and not self._paused
         if not self._is_momentum:
             self._count(bucket.buffer())
-            return self._switchboard.plain(bucket)
+            return self._dispatcher.plain(bucket)
         local = self._local_momentum(bucket)
-        return self._job.runner.post(partial(self._average_momentum, local, bucket.buffer(), self._layout(bucket)))
+        return self._context.runner.post(partial(self._average_momentum, local, bucket.buffer(), self._layout(bucket)))
+
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        if not self._paused and self._context.is_trained_by(optimizer):
+            raise RuntimeError(f"bagua_net.algorithms: {_WITHOUT_SCALER}")
 
     def _count(self, buffer: torch.Tensor) -> None:
-        size = self._job.size
+        size = self._context.size
         self._counted["elements"] += buffer.numel()
         self._counted["bytes"] += 2 * (size - 1) / size * buffer.numel() * buffer.element_size()
         self._counted["buckets"] += 1
@@ -131,7 +139,7 @@ class _OnBuckets(_Averages):
             if each in groups:
                 local.append((each, _as_laid_out(buffer, each, gradient), groups[each]))
             elif each.requires_grad:
-                self._job.refuse_unknown(bucket, "qadam")
+                self._context.refuse_unknown(bucket, "qadam")
             else:  # frozen since DDP was made: it has no gradient
                 gradient.zero_()
         return local
@@ -191,13 +199,13 @@ class _WithOwned(Layout):
         return super().state if self.owned is None else (*super().state, self.owned)
 
 
-class _OneBitOnBuckets(_OnBuckets):
+class OneBitQAdamImpl(QAdamImpl):
     bits = 1
 
-    def __init__(self, how: Compression, job: Job, optimizer: QAdamOptimizer) -> None:
-        super().__init__(how, job, optimizer)
-        self._one_bit = OneBit(job.own, how.codec.block)
-        self._owned = Layouts(job.names(), how.error_feedback, how.exact_one_dimensional)
+    def __init__(self, how: Compression, context: AlgorithmContext, optimizer: QAdamOptimizer) -> None:
+        super().__init__(how, context, optimizer)
+        self._one_bit = OneBit(context.own, how.codec.block)
+        self._owned = Layouts(context.names(), how.error_feedback, how.exact_one_dimensional)
 
     def _layout(self, bucket: Any) -> _WithOwned:
         layout = self._layouts.of(bucket)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim.adam import adam
 
-from ._pieces import AT_ONCE, pieces
+from ._chunks import CHUNK_ELEMENTS, chunks
 
 _log = logging.getLogger("bagua_net.algorithms")
 
@@ -144,7 +144,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             gradient.zero_()  # no step takes it: either all ranks have no gradient, or the step raises
             return
         weight, correction = 1 - group["betas"][0], _correction(state, group)
-        for new, old, variance in pieces(gradient, state["exp_avg"], state["exp_avg_sq"]):
+        for new, old, variance in chunks(gradient, state["exp_avg"], state["exp_avg_sq"]):
             momentum = old.lerp(new.to(old.dtype), weight)
             new.copy_(_masked(momentum.div_(_root(variance, correction, group)), variance))
 
@@ -154,7 +154,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not state:
             return
         correction = _correction(state, group)
-        for momentum, variance in pieces(averaged, state["exp_avg_sq"]):
+        for momentum, variance in chunks(averaged, state["exp_avg_sq"]):
             momentum.copy_(_root(variance, correction, group).mul_(momentum))
 
     def remember(self, parameter: torch.Tensor, momentum: torch.Tensor) -> None:
@@ -245,7 +245,7 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             state["step"] += 1
             rate = float(group["lr"]) / (1 - beta1 ** float(state["step"]))
             correction, is_momentum = _correction(state, group), parameter in self._momenta
-            for weights, new, momentum, variance in pieces(
+            for weights, new, momentum, variance in chunks(
                 parameter.detach(), parameter.grad, state["exp_avg"], state["exp_avg_sq"]
             ):
                 if is_momentum:
@@ -279,10 +279,10 @@ def _masked(momentum: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
 
 def _greatest(x: torch.Tensor) -> torch.Tensor:
     """The number of the element whose magnitude is greatest."""
-    parts = [part for (part,) in pieces(x)] if x.is_contiguous() else [x]
-    # Searching for a place is slow on the CPU: only one piece is searched.
-    piece = 0 if len(parts) == 1 else int(torch.stack([part.abs().max() for part in parts]).argmax())
-    return parts[piece].abs().argmax() + piece * AT_ONCE
+    parts = [part for (part,) in chunks(x)] if x.is_contiguous() else [x]
+    # Searching for a place is slow on the CPU: only one chunk is searched.
+    chunk = 0 if len(parts) == 1 else int(torch.stack([part.abs().max() for part in parts]).argmax())
+    return parts[chunk].abs().argmax() + chunk * CHUNK_ELEMENTS
 
 
 def _correction(state: Mapping[str, Any], group: Group) -> float:

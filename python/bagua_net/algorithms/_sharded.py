@@ -18,12 +18,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ._algorithm import Running
+from ._algorithm import AlgorithmImpl
 from ._buckets import Span, joined
 from ._compressed import Compressed, Compression, compressed
-from ._job import Job
+from ._context import TAKES_SCALER, AlgorithmContext
+from ._grad_scaler import Scale, scaled, unknown_scaler
 from ._names import reduce_scatter_single
-from ._scale import Scale, scaled
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _chunk(parameter: nn.Parameter, ranks: int) -> int:
     return chunk
 
 
-class OnShards(Running):
+class ShardedByteGrad(AlgorithmImpl):
     """ByteGrad with fully_shard. Without replicas the reduce-scatter is compressed; with them, only the average between
     the replicas is: that is what crosses the slow network.
 
@@ -119,16 +119,20 @@ class OnShards(Running):
     feedback applies to the average between replicas, whose residuals have the size of a shard.
     """
 
-    def __init__(self, how: Compression, job: Job, has_replicas: bool) -> None:
+    def __init__(self, how: Compression, context: AlgorithmContext, has_replicas: bool) -> None:
+        self._context = context
+        self._keeps_residuals = has_replicas and how.error_feedback
         self._calls: dict[str, _Average | _ReduceScatter] = {}
-        self._scale = Scale(job.scaler)
+        self._scale = Scale(context.scaler)
         self._counted = {"elements": 0.0, "bytes": 0.0}
-        shards = shard_group_of(job.module)
+        shards = shard_group_of(context.module)
         ranks = shards.size()
         self._shard = (int(shards.rank()), int(ranks))
-        parts = {part.name: part for part in parts_of(job.module)}
+        parts = {part.name: part for part in parts_of(context.module)}
         for name, part in parts.items():  # what may fail comes before the first change of the model
-            made = _Average(self, how, job, part, ranks) if has_replicas else _ReduceScatter(self, how, job, part)
+            made = (
+                _Average(self, how, context, part, ranks) if has_replicas else _ReduceScatter(self, how, context, part)
+            )
             self._calls[name] = made
         for name, call in self._calls.items():
             if isinstance(call, _Average):
@@ -151,6 +155,11 @@ class OnShards(Running):
 
     def _residuals(self) -> dict[str, torch.Tensor]:
         return {name: each.residual for name, each in self._averages().items() if each.residual is not None}
+
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        is_unknown = self._keeps_residuals and scaler is not self._scale.scaler
+        if is_unknown and self._context.is_trained_by(optimizer):
+            raise unknown_scaler("bytegrad", TAKES_SCALER)
 
     def stats(self) -> dict[str, float]:
         return dict(self._counted)
@@ -206,14 +215,16 @@ class OnShards(Running):
 class _Average:
     """The hook after a reduce-scatter: averages this rank's shard with its replicas."""
 
-    def __init__(self, running: OnShards, how: Compression, job: Job, part: Part, ranks: int) -> None:
-        self._running = running
-        self._group = job.own
-        self._after = job.group
+    def __init__(
+        self, impl: ShardedByteGrad, how: Compression, context: AlgorithmContext, part: Part, ranks: int
+    ) -> None:
+        self._impl = impl
+        self._group = context.own
+        self._after = context.group
         self._part = part
         self._ranks = ranks
         self._how = how
-        self._compressed: Compressed | None = compressed(job.own, how.codec, job.device)
+        self._compressed: Compressed | None = compressed(context.own, how.codec, context.device)
         self.elements = sum(_chunk(each, ranks) for each in part.parameters)  # of a shard that has all
         self.residual: torch.Tensor | None = None
         self.is_exact = False
@@ -233,8 +244,8 @@ class _Average:
             return
         if shard.is_cuda:  # FSDP2 allocates it on another stream, and may free it before this average has ended
             shard.record_stream(torch.cuda.current_stream(shard.device))
-        self._running.follow_scale()
-        with torch.no_grad(), self._running.beside_runner():
+        self._impl.follow_scale()
+        with torch.no_grad(), self._impl.beside_runner():
             if self.is_exact:
                 self._average_exactly(shard)
             else:
@@ -249,7 +260,7 @@ class _Average:
             assert self._compressed is not None
             x = shard if shard.dtype == torch.float32 else shard.float()
             sent = self._compressed.average(x, self._residual_for(shard))
-            self._running.count(shard.numel(), sent)
+            self._impl.count(shard.numel(), sent)
             if x is not shard:
                 shard.copy_(x)
         if exact is not None:
@@ -267,17 +278,17 @@ class _Average:
     def _average_exactly(self, x: torch.Tensor) -> None:
         size = self._group.size()
         dist.all_reduce(x.div_(size), group=self._group)
-        self._running.count(0, 2 * (size - 1) / size * x.numel() * x.element_size())
+        self._impl.count(0, 2 * (size - 1) / size * x.numel() * x.element_size())
 
 
 class _ReduceScatter:
     """FSDP2's reduce-scatter, of codes. On FSDP2's own group: it is called where FSDP2 would call its own."""
 
-    def __init__(self, running: OnShards, how: Compression, job: Job, part: Part) -> None:
-        self._running = running
+    def __init__(self, impl: ShardedByteGrad, how: Compression, context: AlgorithmContext, part: Part) -> None:
+        self._impl = impl
         self._how = how
         self._part = part
-        self._device = job.device
+        self._device = context.device
         self.is_exact = False
 
     def leave(self) -> None:
@@ -316,11 +327,11 @@ class _ReduceScatter:
         if exact is not None:
             own = torch.empty_like(exact[0])
             reduce_scatter_single(own, exact.div_(size).view(-1), group=group)
-            self._running.count(0, (size - 1) * own.numel() * own.element_size())
+            self._impl.count(0, (size - 1) * own.numel() * own.element_size())
         if exact is None or own.numel() < output.numel():
             codes = compressed(group, self._how.codec, self._device)
             sent = codes.reduce_scatter_average(mean, x if x.dtype == torch.float32 else x.float(), None)
-            self._running.count(x.numel(), sent)
+            self._impl.count(x.numel(), sent)
         if mean is not output:
             output.copy_(mean)
         if exact is not None:

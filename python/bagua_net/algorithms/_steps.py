@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ._job import Job
+from ._context import AlgorithmContext as Job
 
 #: Of the function that torch puts in the place of step() in each class of optimizers. It calls an instance's hooks.
 _CALLS_HOOKS = frozenset(

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ._algorithm import Running
-from ._job import Job, Training
+from ._algorithm import AlgorithmImpl
+from ._context import AlgorithmContext, ModelContext
+from ._dispatcher import dispatcher_of, refuse_join
 from ._steps import StepHooks, is_whole
-from ._switchboard import refuse_join, switchboard_of
 
 #: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
 #: this torch has, for the old name warns there.
@@ -75,29 +75,29 @@ class Weights:
             part.copy_(named[name].view_as(part))
 
 
-class Apart(Running):
+class WeightAveraging(AlgorithmImpl):
     """Ranks train with their own gradients. Subclasses exchange weights in the four methods that begin with ``_on``."""
 
     #: Ranks wait for each other in their steps.
     meets_in_steps: ClassVar[bool] = True
 
-    def __init__(self, job: Job, name: str) -> None:
+    def __init__(self, context: AlgorithmContext, name: str) -> None:
         """name: the algorithm's."""
-        self._job = job
+        self._context = context
         self._name = name
-        self._weights = Weights(job.parameters)
+        self._weights = Weights(context.parameters)
         self._counted = {"elements": 0.0, "bytes": 0.0, "exchanges": 0.0}
         self._steps = 0  # of the optimizer
         self._paused = False
-        self._switchboard = switchboard_of(job.wrapper())
-        self._switchboard.target(self.reduce)
-        self._hooks: list[Any] = [StepHooks(job, name, self._before_step, self._after_step, self._rests)]
+        self._dispatcher = dispatcher_of(context.wrapper())
+        self._dispatcher.set_target(self.reduce)
+        self._hooks: list[Any] = [StepHooks(context, name, self._before_step, self._after_step, self._rests)]
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Nothing: the bucket as it is."""
         if self.meets_in_steps and bucket.index() == 0:
-            refuse_join(self._job.wrapper(), self._name)
-        self._job.refuse_unknown(bucket, self._name)
+            refuse_join(self._context.wrapper(), self._name)
+        self._context.refuse_unknown(bucket, self._name)
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
@@ -147,9 +147,13 @@ class Apart(Running):
 
     def _rests(self) -> bool:
         """In a pause, or where the optimizer has outlived the model."""
-        return self._paused or self._job.wrapper() is None
+        return self._paused or self._context.wrapper() is None
 
     # ---- what all of them do ----
+
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        if not self._rests() and self._context.is_trained_by(optimizer):
+            raise RuntimeError(f"bagua_net.algorithms: {without_scaler(self._name)}")
 
     def _count(self, sent: float) -> None:
         self._counted["elements"] += self._weights.elements
@@ -168,8 +172,8 @@ class Apart(Running):
 
     def _mean(self, flat: torch.Tensor) -> torch.Tensor:
         """In place, over all ranks. On the runner."""
-        size = self._job.size
-        dist.all_reduce(flat.div_(size), group=self._job.own)
+        size = self._context.size
+        dist.all_reduce(flat.div_(size), group=self._context.own)
         self._count(2 * (size - 1) / size * flat.nbytes)
         return flat
 
@@ -187,17 +191,17 @@ class Apart(Running):
             return
         self._on_pause()
         self._paused = True
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
         self._set_mean()
 
     def _set_mean(self) -> None:
         flat = self._weights.copy()
-        self._weights.set(self._awaited(self._job.runner.post(lambda: self._mean(flat))))
+        self._weights.set(self._awaited(self._context.runner.post(lambda: self._mean(flat))))
 
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._switchboard.target(self.reduce)
+            self._dispatcher.set_target(self.reduce)
             self._on_resume()
 
     def synchronize(self) -> None:
@@ -210,30 +214,35 @@ class Apart(Running):
     def stop(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._switchboard.target(None)
+        self._dispatcher.set_target(None)
 
 
-def check_apart(training: Training, name: str) -> None:
+def check_weight_averaging(context: ModelContext, name: str) -> None:
     """Raises ValueError: this model, or its scaler, brings the ranks together, or holds one up; or the optimizer is not
     the only one."""
-    model = training.wrapper()
+    model = context.wrapper()
     sends = getattr(model, next(each for each in _SENDS_BUFFERS if hasattr(model, each)))
-    if sends and next(training.module.buffers(), None) is not None:  # without buffers it sends nothing
+    if sends and next(context.module.buffers(), None) is not None:  # without buffers it sends nothing
         raise ValueError(
             f"bagua_net.algorithms: attach: with {name} the ranks train apart, and this DistributedDataParallel sends "
             "buffers from rank 0 in every forward pass; wrap the model with broadcast_buffers=False"
         )
-    if training.scaler is not None:
-        raise ValueError(
-            f"bagua_net.algorithms: attach: with a GradScaler, a rank could skip a step that the others take, and "
-            f"{name} would wait for it; train in bfloat16 without a scaler"
-        )
-    training.refuse_left_out(f"which {name} averages at that optimizer's steps")
+    if context.scaler is not None:
+        raise ValueError(f"bagua_net.algorithms: attach: {without_scaler(name)}")
+    context.refuse_left_out(f"which {name} averages at that optimizer's steps")
 
 
-def check_float32(training: Training, name: str, keeps: str) -> None:
+def without_scaler(name: str) -> str:
+    """Why the algorithm of this name works with none."""
+    return (
+        f"with a GradScaler, a rank could skip a step that the others take, and {name} would wait for it; train in "
+        "bfloat16 without a scaler"
+    )
+
+
+def check_float32(context: ModelContext, name: str, keeps: str) -> None:
     """Raises ValueError: a parameter has more bits than what the algorithm keeps."""
-    for parameter, each in training.parameters.items():
+    for parameter, each in context.parameters.items():
         if each.dtype == torch.float64:
             raise ValueError(
                 f"bagua_net.algorithms: attach: {name} keeps {keeps} in float32, and the parameter {parameter} is "

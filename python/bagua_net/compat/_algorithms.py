@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from .. import algorithms as ours
+from ..algorithms._registry import ALGORITHMS
 
 
 class _Constructor(NamedTuple):
@@ -26,7 +27,7 @@ _RENAMED = {
 }
 
 
-#: By the name that Bagua's registry has, which is that of bagua_net.algorithms.ALGORITHMS as well.
+#: By the name that Bagua's registry has, which is the one that attach takes as well.
 _CONSTRUCTORS = {
     "gradient_allreduce": _Constructor("GradientAllReduceAlgorithm", {"hierarchical": False, "average": True}),
     "bytegrad": _Constructor("ByteGradAlgorithm", {"hierarchical": True, "average": True}),
@@ -56,11 +57,11 @@ def settings(name: str, *arguments: Any, **named: Any) -> ours.Algorithm:
     """
     if name not in _CONSTRUCTORS:
         raise ValueError(f"bagua_net.compat: Bagua has no algorithm {name!r}; it has {', '.join(_CONSTRUCTORS)}")
-    if name not in ours.ALGORITHMS:
+    if name not in ALGORITHMS:
         raise ValueError(
-            f"bagua_net.compat: {name} is not among the algorithms of this version: {', '.join(ours.ALGORITHMS)}"
+            f"bagua_net.compat: {name} is not among the algorithms of this version: {', '.join(ALGORITHMS)}"
         )
-    constructor, make = _CONSTRUCTORS[name], ours.ALGORITHMS[name]
+    constructor, make = _CONSTRUCTORS[name], ALGORITHMS[name]
     fields = {field.name for field in dataclasses.fields(make())}  # type: ignore[arg-type]
     passed: dict[str, Any] = dict(_AS_BAGUA.get(name, {}))
     for argument, value in _bound(constructor, arguments, named).items():
@@ -96,8 +97,8 @@ class Algorithm:
 
     def __init_subclass__(cls) -> NoReturn:
         raise TypeError(
-            f"bagua_net.compat: {cls.__name__} derives from Bagua's Algorithm, whose hooks are not kept; derive from "
-            "bagua_net.algorithms.Algorithm and Running, or write a communication hook for DistributedDataParallel"
+            f"bagua_net.compat: {cls.__name__} derives from Bagua's Algorithm, whose hooks are not kept; "
+            "write a communication hook for DistributedDataParallel (register_comm_hook)"
         )
 
 

@@ -19,6 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import algorithms as ours
+from ..algorithms._ddp import ddp_arguments, optimizer_for
+from ..algorithms._registry import algorithm_of
 from ._algorithms import settings
 from ._communication import BaguaProcessGroup, _get_default_group
 from ._optimizers import take_from_first
@@ -27,7 +29,7 @@ from ._optimizers import take_from_first
 class AlgorithmAtWork:
     """``model.bagua_algorithm``. Bagua's methods take the model, which is known here."""
 
-    def __init__(self, comm: ours.Attachment) -> None:
+    def __init__(self, comm: ours.AlgorithmHandle) -> None:
         self._comm = comm
 
     def abort(self, model: Any = None) -> None:
@@ -63,15 +65,29 @@ def with_bagua(
     _end_former(self)
     _share(optimizers, process_group)
     inside = _Inside(self)
-    wrapped = ours.with_bagua(
-        inside, optimizers, algorithm, torch_group(process_group), gradient_as_bucket_view=do_flatten
-    )
+    wrapped = _wrapped(inside, optimizers, algorithm, process_group, gradient_as_bucket_view=do_flatten)
     # Past nn.Module's own: the model would contain what contains it.
     kept = {"bagua_ddp": wrapped, "bagua_algorithm": AlgorithmAtWork(wrapped.bagua), "bagua_optimizers": optimizers}
     for name, value in kept.items():
         object.__setattr__(self, name, value)
     self.forward = partial(_call, self, inside, wrapped)
     return self
+
+
+def _wrapped(
+    module: nn.Module,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    algorithm: str | ours.Algorithm,
+    process_group: Any,
+    **arguments: Any,
+) -> DistributedDataParallel:
+    """In a DistributedDataParallel with these arguments. Its attribute ``bagua`` is what ``attach`` returned."""
+    chosen = algorithm_of(algorithm)
+    optimizer = optimizer_for(chosen, [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else optimizers)
+    group = torch_group(process_group)
+    wrapped = DistributedDataParallel(module, process_group=group, **ddp_arguments(chosen, arguments))
+    wrapped.bagua = ours.attach(wrapped, optimizer, chosen)
+    return wrapped
 
 
 def _call(model: nn.Module, inside: nn.Module, wrapped: nn.Module, *inputs: Any, **named: Any) -> Any:
@@ -124,11 +140,11 @@ def distributed_data_parallel(
     Without an algorithm, gradients are averaged exactly. All ranks begin as in :func:`with_bagua`."""
     _share(optimizers, process_group)
     chosen = settings("gradient_allreduce") if algorithm is None else algorithm
-    wrapped = ours.with_bagua(
+    wrapped = _wrapped(
         module,
         optimizers or _unused(module, chosen),
         chosen,
-        torch_group(process_group),
+        process_group,
         device_ids=device_ids,
         output_device=output_device,
         dim=dim,

@@ -89,8 +89,8 @@ KEPT: dict[str, Names] = {
 }
 
 _AUTO = 'the algorithm "auto" of bagua_net.algorithms chooses by what it measures'
-_OWN = "derive from bagua_net.algorithms.Algorithm and Running, or write a communication hook for DDP"
-_CHECKPOINT = "torch.save on rank 0, with bagua_net.algorithms.StateOfAllRanks for what the algorithm keeps"
+_OWN = "write a communication hook for DistributedDataParallel (register_comm_hook)"
+_CHECKPOINT = "torch.save on rank 0, with bagua_net.algorithms.GatheredState for what the algorithm keeps"
 _EXPERTS = "there is no mixture of experts here; DeepSpeed and torchtitan have one"
 _TENSORS = "tensors need no registration; pass them as they are"
 
@@ -103,7 +103,7 @@ GONE: Names = {
     "bagua.torch_api.BaguaModule": "torch.nn.Module has with_bagua by bagua_net.compat.install()",
     "bagua.torch_api.BaguaTensor": _TENSORS,
     "bagua.torch_api.algorithms.AlgorithmImpl": _OWN,
-    "bagua.torch_api.algorithms.GlobalAlgorithmRegistry": "bagua_net.algorithms.ALGORITHMS has the algorithms by name",
+    "bagua.torch_api.algorithms.GlobalAlgorithmRegistry": "Algorithm.init(name); docs/algorithms.md has the names",
     "bagua.torch_api.algorithms.base.AlgorithmImpl": _OWN,
     "bagua.torch_api.bucket": "DistributedDataParallel makes the buckets: bucket_cap_mb",
     "bagua.torch_api.checkpoint": _CHECKPOINT,
@@ -114,7 +114,7 @@ GONE: Names = {
     "bagua.torch_api.communication.scatter_inplace": "scatter",
     "bagua.torch_api.communication.start_autotune_server": _AUTO,
     "bagua.torch_api.contrib.utils": "CachedDataset keeps its samples in files, without Redis",
-    "bagua.torch_api.data_parallel.bagua_distributed": "bagua_net.algorithms.with_bagua, or nn.Module.with_bagua",
+    "bagua.torch_api.data_parallel.bagua_distributed": "nn.Module.with_bagua, or bagua_net.algorithms.attach",
     "bagua.torch_api.data_parallel.functional": "torch.distributed.nn.functional has collectives with gradients",
     "bagua.torch_api.distributed.BaguaModule": "torch.nn.Module has with_bagua by bagua_net.compat.install()",
     "bagua.torch_api.gather_inplace": "gather",

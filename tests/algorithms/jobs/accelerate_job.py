@@ -19,9 +19,9 @@ from bagua_net.algorithms import (
     ByteGrad,
     Decentralized,
     DiLoCo,
+    GatheredState,
     QAdam,
     QAdamOptimizer,
-    StateOfAllRanks,
     attach,
 )
 from tests.algorithms.jobs import common
@@ -38,7 +38,7 @@ def train(name: str, algorithm: Algorithm, saved: Path, resume: bool) -> None:
     network = digits.network()
     model, optimizer = accelerator.prepare(network, _optimizer(algorithm, network))
     comm = attach(model, optimizer.optimizer, algorithm, scaler=accelerator.scaler)
-    accelerator.register_for_checkpointing(StateOfAllRanks(comm))
+    accelerator.register_for_checkpointing(GatheredState(comm))
     first = 0
     if resume:
         accelerator.load_state(str(saved))

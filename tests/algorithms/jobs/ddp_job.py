@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import Auto, StateOfAllRanks, attach
+from bagua_net.algorithms import Auto, GatheredState, attach
 from tests.algorithms.jobs import common
 
 _SAVED, _END = 4, 8  # steps with ByteGrad
@@ -32,7 +32,7 @@ class Run:
         state = {
             "model": self.model.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "comm": StateOfAllRanks(self.comm).state_dict(),
+            "comm": GatheredState(self.comm).state_dict(),
         }
         if dist.get_rank() == 0:
             torch.save(state, path)
@@ -42,7 +42,7 @@ class Run:
         state = torch.load(path, weights_only=True)
         self.model.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        StateOfAllRanks(self.comm).load_state_dict(state["comm"])
+        GatheredState(self.comm).load_state_dict(state["comm"])
 
     def report(self, name: str) -> None:
         common.report(name, dict(self.model.module.named_parameters()))

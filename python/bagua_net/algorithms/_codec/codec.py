@@ -56,7 +56,7 @@ class Codec(Format):
     def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The ``nbytes(x.numel())`` bytes, in ``out`` or a new tensor."""
         x = checked(x, "x", FLOATS)
-        out = self._room(out, x.numel(), x)
+        out = self._output(out, x.numel(), x)
         self._on(x.device).encode(self, x, None, out)
         return out
 
@@ -69,7 +69,7 @@ class Codec(Format):
         """
         x = checked(x, "x", FLOATS)
         residual = self._residual(residual, x.numel(), x)
-        out = self._room(out, x.numel(), x)
+        out = self._output(out, x.numel(), x)
         self._on(x.device).encode(self, x, residual, out)
         return out
 
@@ -105,7 +105,7 @@ class Codec(Format):
         if not (0 < divisor < math.inf):
             raise ValueError(f"codec: divisor={divisor!r} is not possible; give a positive number")
         residual = None if residual is None else self._residual(residual, count, rows)
-        out = self._room(out, count, rows)
+        out = self._output(out, count, rows)
         self._on(rows.device).decode_sum_encode(self, rows, count, float(divisor), residual, out)
         return out
 
@@ -115,7 +115,7 @@ class Codec(Format):
         check_size(encoded, "encoded", self.nbytes(out.numel()), f"an out of {out.numel()} elements with {self}")
         self._on(out.device).decode(self, encoded, out, adds=adds)
 
-    def _room(self, out: torch.Tensor | None, count: int, like: torch.Tensor) -> torch.Tensor:
+    def _output(self, out: torch.Tensor | None, count: int, like: torch.Tensor) -> torch.Tensor:
         if out is None:
             return torch.empty(self.nbytes(count), dtype=torch.uint8, device=like.device)
         out = checked(out, "out", BYTES, like)

@@ -25,17 +25,17 @@ _BYTES = library.ffi.typeof("void *")
 _PIECE = 1 << 17
 
 
-class _Piece(NamedTuple):
+class _Chunk(NamedTuple):
     """Some blocks of a tensor, and where its encoded bytes have their heads and codes."""
 
     elements: slice
     heads: slice
     codes: slice
 
-    def taken(self, encoded: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-        """The blocks as an encoded tensor of their own, at the start of the room."""
+    def taken(self, encoded: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
+        """The blocks as an encoded tensor of their own, at the start of the scratch."""
         heads = self.heads.stop - self.heads.start
-        out = room[: heads + self.codes.stop - self.codes.start]
+        out = scratch[: heads + self.codes.stop - self.codes.start]
         out[:heads] = encoded[self.heads]
         out[heads:] = encoded[self.codes]
         return out
@@ -47,21 +47,21 @@ class _Piece(NamedTuple):
         encoded[self.codes] = own[heads:]
 
 
-def _pieces(form: Format, count: int) -> Iterator[_Piece]:
+def _chunks(form: Format, count: int) -> Iterator[_Chunk]:
     step, codes = _elements(form), form.head_bytes(count)
     for start in range(0, count, step):
         end = min(start + step, count)
         heads = slice(form.head_bytes(start), form.head_bytes(end))
-        yield _Piece(slice(start, end), heads, slice(codes + start * form.bits // 8, codes + -(-end * form.bits // 8)))
+        yield _Chunk(slice(start, end), heads, slice(codes + start * form.bits // 8, codes + -(-end * form.bits // 8)))
 
 
 def _elements(form: Format) -> int:
-    """Of a piece that is not the last: whole blocks."""
+    """Of a chunk that is not the last: whole blocks."""
     return max(1, _PIECE // form.block) * form.block
 
 
-class _Room:
-    """For a piece."""
+class _Scratch:
+    """For a chunk."""
 
     def __init__(self, form: Format, count: int) -> None:
         most = min(_elements(form), count)
@@ -74,22 +74,22 @@ def encode(form: Format, x: torch.Tensor, residual: torch.Tensor | None, out: to
     if residual is None:
         _encode(form, x.float(), out)
         return
-    room = _Room(form, x.numel())
-    for piece in _pieces(form, x.numel()):
-        _encode_piece(form, piece, x[piece.elements], residual, out, room)
+    scratch = _Scratch(form, x.numel())
+    for chunk in _chunks(form, x.numel()):
+        _encode_chunk(form, chunk, x[chunk.elements], residual, out, scratch)
 
 
-def _encode_piece(
-    form: Format, piece: _Piece, x: torch.Tensor, residual: torch.Tensor | None, out: torch.Tensor, room: _Room
+def _encode_chunk(
+    form: Format, chunk: _Chunk, x: torch.Tensor, residual: torch.Tensor | None, out: torch.Tensor, scratch: _Scratch
 ) -> None:
-    """x: the piece's elements. residual, out: those of all elements."""
-    kept = None if residual is None else residual[piece.elements]
+    """x: the chunk's elements. residual, out: those of all elements."""
+    kept = None if residual is None else residual[chunk.elements]
     values = eager.with_residual(x, kept)
-    code = room.code[: form.nbytes(x.numel())]
+    code = scratch.code[: form.nbytes(x.numel())]
     _encode(form, values, code)
-    piece.put(code, out)
+    chunk.put(code, out)
     if kept is not None:
-        decoded = room.decoded[: x.numel()]
+        decoded = scratch.decoded[: x.numel()]
         _decode(form, code, decoded, adds=False)
         _keep_lost(kept, values, decoded)
 
@@ -117,13 +117,13 @@ def decode_sum_encode(
     form: Format, rows: torch.Tensor, count: int, divisor: float, residual: torch.Tensor | None, out: torch.Tensor
 ) -> None:
     """As :func:`eager.decode_sum_encode`."""
-    room, total = _Room(form, count), torch.empty(min(_elements(form), count), dtype=torch.float32, device="cpu")
-    for piece in _pieces(form, count):
-        values = total[: piece.elements.stop - piece.elements.start]
+    scratch, total = _Scratch(form, count), torch.empty(min(_elements(form), count), dtype=torch.float32, device="cpu")
+    for chunk in _chunks(form, count):
+        values = total[: chunk.elements.stop - chunk.elements.start]
         for rank, row in enumerate(rows):
-            _decode(form, piece.taken(row, room.code), values, adds=rank > 0)
+            _decode(form, chunk.taken(row, scratch.code), values, adds=rank > 0)
         eager.divide(values, divisor)
-        _encode_piece(form, piece, values, residual, out, room)
+        _encode_chunk(form, chunk, values, residual, out, scratch)
 
 
 def _encode(form: Format, values: torch.Tensor, out: torch.Tensor) -> None:

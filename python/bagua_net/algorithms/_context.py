@@ -16,9 +16,12 @@ from torch import nn
 from ._groups import Groups
 from ._worker import Runner, Stream, Worker
 
+#: As an error shows it.
+TAKES_SCALER = "attach(model, optimizer, algorithm, scaler=scaler)"
+
 
 @dataclass(frozen=True)
-class Training:
+class ModelContext:
     """One model that is trained by the ranks of a group. It does not keep a DistributedDataParallel alive: that holds
     its hook, which holds the algorithm, which holds this."""
 
@@ -54,7 +57,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Job(Training):
+class AlgorithmContext(ModelContext):
     """The same once all ranks agree to begin."""
 
     own: dist.ProcessGroup  # the ranks of the model's group, for the collectives of the algorithm
@@ -64,6 +67,10 @@ class Job(Training):
     @functools.cached_property
     def _known(self) -> frozenset[nn.Parameter]:
         return frozenset(self.parameters.values())
+
+    def is_trained_by(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer has one of the parameters: it need not be the one that was attached."""
+        return any(each in self._known for group in optimizer.param_groups for each in group["params"])
 
     def refuse_unknown(self, bucket: Any, name: str) -> None:
         """In a backward pass. Raises RuntimeError: a parameter was frozen at the attach of the algorithm of this name,

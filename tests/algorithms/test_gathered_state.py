@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""with_bagua, and the states of all ranks in one checkpoint."""
+"""The states of all ranks in one checkpoint."""
 
 from __future__ import annotations
 
-import gc
 import io
-import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from bagua_net.algorithms import ALGORITHMS, ByteGrad, StateOfAllRanks, attach, with_bagua
+from bagua_net.algorithms import AlgorithmHandle, ByteGrad, GatheredState, attach
 from tests.algorithms.apart import Apart
-from tests.algorithms.models import WIDTH, backward, ddp, group_of, inside, net, same_on_all_ranks
+from tests.algorithms.models import WIDTH, attached, backward, inside, net
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 from tests.support.tiers import variants
@@ -44,111 +41,28 @@ def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-# ---- with_bagua ----
-
-
-def _is_ddp_and_attach(here: Here, backend: str) -> None:
-    module = net()
-    optimizer = _sgd(module)
-    model = with_bagua(module, [optimizer], "bytegrad", group_of(here, backend), bucket_cap_mb=0.002)
-    assert model.bagua.algorithm == ByteGrad()
-    got = _steps(here, model, optimizer, range(4))
-    plain = ddp(here, backend)
-    other = _sgd(plain)
-    attach(plain, other, "bytegrad")
-    assert _equal(got, _steps(here, plain, other, range(4)))
-    assert same_on_all_ranks(here, got)
-    gone = weakref.ref(model)
-    del model
-    gc.collect()
-    assert gone() is None, "its attribute keeps the model alive"
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_with_bagua_is_ddp_and_attach(two: Ranks, backend: str) -> None:
-    two.run(_is_ddp_and_attach, backend)
-
-
-def _with_buffers(here: Here) -> nn.Module:
-    torch.manual_seed(here.rank)
-    return nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
-
-
-def _keeps_buffers(here: Here) -> None:
-    """Equal at the beginning, and then each rank's own."""
-    module = _with_buffers(here)
-    optimizer = _sgd(module)
-    model = with_bagua(module, optimizer, Apart())
-    assert same_on_all_ranks(here, dict(module.named_parameters()))
-    _steps(here, model, optimizer, range(2))
-    model.eval()
-    model(torch.zeros(2, WIDTH))
-    assert not same_on_all_ranks(here, {"mean": module[1].running_mean})
-
-
-def test_ranks_that_train_apart_keep_their_buffers(two: Ranks) -> None:
-    two.run(_keeps_buffers)
-
-
-def _refuses_to_send_buffers(here: Here, name: str) -> bool:
-    """Whether the algorithm says so."""
-    module = _with_buffers(here)
-    model = nn.parallel.DistributedDataParallel(module)
-    said = refusal(lambda: attach(model, _sgd(module), ALGORITHMS[name]()).detach())
-    return "broadcast_buffers" in said or "forward_sync_buffers" in said
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_algorithms_that_average_weights_are_declared(two: Ranks, name: str) -> None:
-    averages_weights = ALGORITHMS[name]().averages == "weights"
-    assert two.run(_refuses_to_send_buffers, name) == [averages_weights] * 2
-
-
-def _several(here: Here) -> str:
-    module = net()
-    halves = [torch.optim.SGD(module[:3].parameters(), RATE), torch.optim.SGD(module[3:].parameters(), RATE)]
-    with_bagua(module, halves, "bytegrad").bagua.detach()
-    return refusal(lambda: with_bagua(net(), halves, Apart()))
-
-
-def _none(here: Here) -> str:
-    return refusal(lambda: with_bagua(net(), [], "bytegrad"))
-
-
 def _sharded(here: Here) -> str:
     mesh = init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",))
     model = fully_shard(net(), mesh=mesh)
     comm = attach(model, _sgd(model), "bytegrad")
-    refused = refusal(lambda: StateOfAllRanks(comm))
+    refused = refusal(lambda: GatheredState(comm))
     comm.detach()
     return refused
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        (_several, ["ValueError", "apart works with one optimizer, not with 2"]),
-        (_none, ["ValueError", "no optimizer"]),
-        (_sharded, ["ValueError", "comm.state_dict()"]),
-    ],
-)
-def test_what_is_refused_is_refused_in_a_line_that_says_what_to_do(
-    two: Ranks, what: Callable[[Here], str], words: list[str]
-) -> None:
-    for refused in two.run(what):
+def test_shards_are_refused_in_a_line_that_says_what_to_do(two: Ranks) -> None:
+    for refused in two.run(_sharded):
+        assert refused.startswith("ValueError")
+        assert "comm.state_dict()" in refused
         assert "\n" not in refused
-        assert all(word in refused for word in words), refused
 
 
-# ---- states of all ranks ----
-
-
-def _made(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _made(here: Here, backend: str, algorithm: Any) -> tuple[nn.Module, torch.optim.Optimizer, AlgorithmHandle]:
     """DDP keeps its first buckets with find_unused_parameters, so that a resumed run has the same."""
     module = net()
     optimizer = _sgd(module)
-    group = group_of(here, backend)
-    return with_bagua(module, optimizer, algorithm, group, find_unused_parameters=True), optimizer
+    model, comm = attached(here, backend, module, optimizer, algorithm, find_unused_parameters=True)
+    return model, optimizer, comm
 
 
 def _saved_by_rank_0(here: Here, state: Any) -> Any:
@@ -164,16 +78,16 @@ def _saved_by_rank_0(here: Here, state: Any) -> Any:
 
 def _resumes(here: Here, backend: str, algorithm: Any) -> None:
     """The weights and the optimizer are those of rank 0, as frameworks save them."""
-    model, optimizer = _made(here, backend, algorithm)
+    model, optimizer, comm = _made(here, backend, algorithm)
     _steps(here, model, optimizer, range(3))
     state = {"weights": model.module.state_dict(), "optimizer": optimizer.state_dict()}
-    state["algorithm"] = StateOfAllRanks(model.bagua).state_dict()
+    state["algorithm"] = GatheredState(comm).state_dict()
     saved = _saved_by_rank_0(here, state)
     whole = _steps(here, model, optimizer, range(3, 6))
-    model, optimizer = _made(here, backend, algorithm)
+    model, optimizer, comm = _made(here, backend, algorithm)
     model.module.load_state_dict(saved["weights"])
     optimizer.load_state_dict(saved["optimizer"])
-    StateOfAllRanks(model.bagua).load_state_dict(saved["algorithm"])
+    GatheredState(comm).load_state_dict(saved["algorithm"])
     assert _equal(_steps(here, model, optimizer, range(3, 6)), whole)
 
 
@@ -199,17 +113,18 @@ class _Grows(nn.Module):  # type: ignore[misc]
 
 
 def _loads_its_own(here: Here) -> None:
-    def made(rows: int) -> tuple[_Grows, Any]:
+    def made(rows: int) -> tuple[_Grows, AlgorithmHandle]:
         module = _Grows(here.rank, rows)
-        return module, with_bagua(module, _sgd(module), Apart(), here.gloo)
+        _, comm = attached(here, "gloo", module, _sgd(module), Apart())
+        return module, comm
 
-    module, model = made(9)
+    module, comm = made(9)
     with torch.no_grad():
         module.experts.weight.fill_(5 + here.rank)
         module.count += 5
-    saved = _saved_by_rank_0(here, {"algorithm": StateOfAllRanks(model.bagua).state_dict()})["algorithm"]
-    module, model = made(2)
-    StateOfAllRanks(model.bagua).load_state_dict(saved)
+    saved = _saved_by_rank_0(here, {"algorithm": GatheredState(comm).state_dict()})["algorithm"]
+    module, comm = made(2)
+    GatheredState(comm).load_state_dict(saved)
     assert bool((module.experts.weight == 5 + here.rank).all())
     assert module.count.item() == 5
     assert module.table.numel() == 2
@@ -220,14 +135,14 @@ def test_a_rank_compares_what_it_loads(two: Ranks) -> None:
 
 
 def _loads_another(here: Here, change: str) -> str:
-    model, _ = _made(here, "bagua_net", "bytegrad")
-    state = StateOfAllRanks(model.bagua).state_dict()
+    _, _, comm = _made(here, "bagua_net", "bytegrad")
+    state = GatheredState(comm).state_dict()
     if here.rank == 0 and change == "ranks":
         state["ranks"] *= 2
     saved = _saved_by_rank_0(here, {"algorithm": state})["algorithm"]
     if change == "algorithm":
-        model, _ = _made(here, "bagua_net", "allreduce")
-    return refusal(partial(StateOfAllRanks(model.bagua).load_state_dict, saved))
+        _, _, comm = _made(here, "bagua_net", "allreduce")
+    return refusal(partial(GatheredState(comm).load_state_dict, saved))
 
 
 @pytest.mark.parametrize(

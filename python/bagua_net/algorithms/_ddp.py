@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""with_bagua: DistributedDataParallel and attach in one call, in the words of Bagua's method of that name."""
+"""What an algorithm asks of a DistributedDataParallel and its optimizers, for callers that wrap a model."""
 
 from __future__ import annotations
 
@@ -8,51 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ._algorithm import Algorithm
-from ._attach import attach
-from ._registry import algorithm_of
 
 #: Arguments of DistributedDataParallel, that of torch 2.13 first: it still makes them equal at the beginning.
 _ABOUT_BUFFERS = ("forward_sync_buffers", "broadcast_buffers")
-
-
-def with_bagua(
-    model: nn.Module,
-    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    algorithm: str | Algorithm,
-    process_group: dist.ProcessGroup | None = None,
-    *,
-    scaler: Any = None,
-    **arguments: Any,
-) -> DistributedDataParallel:
-    """The model in a ``DistributedDataParallel`` with an algorithm at work.
-
-    >>> model = with_bagua(net, [optimizer], "bytegrad")            # doctest: +SKIP
-    >>> model.bagua.stats()                                         # doctest: +SKIP
-
-    Args:
-        model: not wrapped yet, on its device.
-        optimizers: those that train it.
-        algorithm: settings such as ``ByteGrad(bits=4)``, or a name.
-        process_group: the ranks that train it; None: all.
-        scaler: the ``torch.amp.GradScaler`` in use.
-        arguments: of ``DistributedDataParallel``.
-
-    Returns:
-        The wrapped model. Its attribute ``bagua`` is the :class:`Attachment`.
-
-    Raises:
-        ValueError: what :func:`attach` refuses, or several optimizers where the algorithm works with one.
-    """
-    chosen = algorithm_of(algorithm)
-    optimizer = optimizer_for(chosen, [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else optimizers)
-    wrapped = DistributedDataParallel(model, process_group=process_group, **ddp_arguments(chosen, arguments))
-    wrapped.bagua = attach(wrapped, optimizer, chosen, scaler=scaler)
-    return wrapped
 
 
 def ddp_arguments(algorithm: Algorithm, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 
-from .strategy import Bagua, register
+from .strategy import StrategyMixin, register
 
 
-class BaguaStrategy(Bagua, DDPStrategy):  # type: ignore[misc]
-    __doc__ = Bagua.__doc__
+class BaguaStrategy(StrategyMixin, DDPStrategy):  # type: ignore[misc]
+    __doc__ = StrategyMixin.__doc__
 
 
 register(StrategyRegistry, BaguaStrategy)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The one hook that a DistributedDataParallel gets from this package.
 
-DDP accepts a communication hook once, and never gives it up. The switchboard is that hook, and what it passes buckets
+DDP accepts a communication hook once, and never gives it up. The dispatcher is that hook, and what it passes buckets
 to can be changed: by ``attach``, by ``detach``, by an algorithm with phases. A change takes effect with the first
 bucket of a backward pass, so that all buckets of one pass go the same way.
 """
@@ -11,18 +11,18 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 Target = Callable[[Any], "torch.futures.Future[torch.Tensor]"]
 
-#: A value does not hold its key: DDP holds its hook, and a model that is dropped goes with its switchboard.
-_switchboards: weakref.WeakKeyDictionary[Any, Switchboard] = weakref.WeakKeyDictionary()
+#: A value does not hold its key: DDP holds its hook, and a model that is dropped goes with its dispatcher.
+_dispatchers: weakref.WeakKeyDictionary[Any, HookDispatcher] = weakref.WeakKeyDictionary()
 
 
-class Switchboard:
+class HookDispatcher:
     """Passes the buckets of one model to a target; without one, averages them as DDP does."""
 
     def __init__(self, model: Any) -> None:
@@ -36,7 +36,7 @@ class Switchboard:
         """Averages a bucket exactly, on the model's own group."""
         return self._plain
 
-    def target(self, target: Target | None) -> None:
+    def set_target(self, target: Target | None) -> None:
         """From the next backward pass on. None: :attr:`plain`."""
         self._next = target or self._plain
 
@@ -44,17 +44,9 @@ class Switchboard:
         """At once: no algorithm is kept. No backward pass is under way."""
         self._now = self._next = self._plain
 
-    def __reduce__(self) -> NoReturn:
-        """``copy.deepcopy`` and ``pickle`` of the model ask for it."""
-        raise TypeError(
-            "bagua_net.algorithms: a DistributedDataParallel that an algorithm was attached to cannot be copied or "
-            "pickled; use the model inside, as in AveragedModel(model.module)"
-        )
-
-    @property
-    def is_free(self) -> bool:
-        """No algorithm uses it."""
-        return self._next is self._plain
+    def __reduce__(self) -> tuple[type[CopiedHook], tuple[()]]:
+        """``copy.deepcopy`` and ``pickle`` of the model ask for it: see :class:`CopiedHook`."""
+        return CopiedHook, ()
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
@@ -75,6 +67,29 @@ class Switchboard:
             )
 
 
+class CopiedHook:
+    """What a copy of a model has in the place of the dispatcher, or of a forward hook, of an algorithm.
+
+    torch registers no hook with a copy of a DistributedDataParallel, and keeps the state that the first one had. So a
+    copy trains as plain DDP does, and another algorithm may be attached to it."""
+
+    def __call__(self, *_: Any) -> None:
+        """As a forward hook it does nothing."""
+
+
+class ForwardPreHook:
+    """Calls a method before each forward pass of a model."""
+
+    def __init__(self, call: Callable[[Any], None]) -> None:
+        self._call = call
+
+    def __call__(self, model: Any, _: Any) -> None:
+        self._call(model)
+
+    def __reduce__(self) -> tuple[type[CopiedHook], tuple[()]]:
+        return CopiedHook, ()
+
+
 class Average:
     """All-reduces a bucket and divides by the number of ranks: before the sum, as DDP does, against overflow."""
 
@@ -93,32 +108,32 @@ def _only_tensor(future: torch.futures.Future[Any]) -> torch.Tensor:
     return value[0] if isinstance(value, list) else value
 
 
-def switchboard_of(model: Any) -> Switchboard:
+def dispatcher_of(model: Any) -> HookDispatcher:
     """The model's, registered with DDP at the first call.
 
     Raises:
         ValueError: the model has another hook, or its reducer takes none.
     """
-    known = _switchboards.get(model)
+    known = _dispatchers.get(model)
     if known is not None:
         return known
     refuse_other_hooks(model)
-    made = Switchboard(model)
+    made = HookDispatcher(model)
     model.register_comm_hook(made, _dispatch)
-    _switchboards[model] = made
+    _dispatchers[model] = made
     return made
 
 
 def release(model: Any) -> None:
-    """The model's switchboard, if it has one, keeps no algorithm."""
-    known = _switchboards.get(model)
+    """The model's dispatcher, if it has one, keeps no algorithm."""
+    known = _dispatchers.get(model)
     if known is not None:
         known.release()
 
 
 def refuse_other_hooks(model: Any) -> None:
-    """Raises ValueError: the model has no switchboard, and takes none."""
-    if model in _switchboards:
+    """Raises ValueError: the model has no dispatcher, and takes none."""
+    if model in _dispatchers:
         return
     _refuse_what_hooks_miss(model)
     if model._use_python_reducer:
@@ -127,7 +142,8 @@ def refuse_other_hooks(model: Any) -> None:
             'communication hooks; use "ddp_optimizer", without compiled autograd'
         )
     # Those written in C++ are in the log alone.
-    hook = model._comm_hooks[0][0].__qualname__ if model._comm_hooks else model._get_ddp_logging_data().get("comm_hook")
+    hooks = [hook.__qualname__ for hook, state in model._comm_hooks if not isinstance(state, CopiedHook)]
+    hook = hooks[0] if hooks else model._get_ddp_logging_data().get("comm_hook")
     if hook:
         raise ValueError(
             f"bagua_net.algorithms: this DistributedDataParallel has the communication hook {hook}, and accepts one "
@@ -136,7 +152,7 @@ def refuse_other_hooks(model: Any) -> None:
 
 
 def _refuse_what_hooks_miss(model: Any) -> None:
-    """Raises ValueError: DDP will call the switchboard with a part of the buckets, or not at all."""
+    """Raises ValueError: DDP will call the dispatcher with a part of the buckets, or not at all."""
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise ValueError(
             "bagua_net.algorithms: with skip_all_reduce_unused_params=True, DDP passes buckets that no rank used to no "
@@ -164,7 +180,7 @@ def refuse_join(model: Any, algorithm: str) -> None:
         )
 
 
-def _dispatch(state: Switchboard, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _dispatch(state: HookDispatcher, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     return state(bucket)
 
 

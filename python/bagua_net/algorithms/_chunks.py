@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Chains of operations on large tensors, a piece at a time."""
+"""Chains of operations on large tensors, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import torch
 
 #: Elements: of a few tensors, they stay in a processor's own cache from one operation to the next.
-AT_ONCE = 1 << 17
+CHUNK_ELEMENTS = 1 << 17
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+def chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """The same elements of all tensors, which have one shape. On a device, or where tensors have gaps, different
     strides or a class of their own (DTensor), all at once."""
     first = tensors[0]
     alike = all(type(each) in _PLAIN and each.stride() == first.stride() for each in tensors)
-    if first.device.type != "cpu" or first.numel() <= AT_ONCE or not (alike and is_dense(first)):
+    if first.device.type != "cpu" or first.numel() <= CHUNK_ELEMENTS or not (alike and is_dense(first)):
         yield tensors
     else:
-        yield from zip(*(_in_memory(each).split(AT_ONCE) for each in tensors), strict=True)
+        yield from zip(*(_in_memory(each).split(CHUNK_ELEMENTS) for each in tensors), strict=True)
 
 
 def is_dense(x: torch.Tensor) -> bool:
