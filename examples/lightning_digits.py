@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Lightning: the backend is an argument of its DDPStrategy.
+"""Lightning: the backend is an argument of its DDPStrategy, and of BaguaStrategy, which is that with an algorithm.
 
-python3 examples/lightning_digits.py --devices 2 --backend bagua_net
+python3 examples/lightning_digits.py --devices 2 --algorithm bytegrad
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
 import bagua_net.torch  # noqa: F401  (makes the backend known)
+from bagua_net.lightning import BaguaStrategy
 
 
 class Classifier(lightning.LightningModule):
@@ -42,9 +43,16 @@ class Classifier(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), digits.RATE)
 
 
+def strategy(algorithm: str | None, backend: str) -> DDPStrategy:
+    if algorithm is None:
+        return DDPStrategy(process_group_backend=backend)
+    return BaguaStrategy(algorithm, process_group_backend=backend)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="bagua_net")
+    parser.add_argument("--algorithm", help="such as bytegrad; by default none")
     parser.add_argument("--devices", type=int, default=2, help="ranks on each host")
     parser.add_argument("--nodes", type=int, default=1, help="hosts")
     options = parser.parse_args()
@@ -52,7 +60,7 @@ def main() -> None:
         accelerator="cpu",
         devices=options.devices,
         num_nodes=options.nodes,
-        strategy=DDPStrategy(process_group_backend=options.backend),
+        strategy=strategy(options.algorithm, options.backend),
         max_epochs=digits.EPOCHS,
         logger=False,
         enable_checkpointing=False,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Jobs as users start them: DDP, fully_shard, Lightning, accelerate, scripts of Bagua's time, the page's script.
+"""Jobs as users start them: DDP, fully_shard, Lightning, accelerate, scripts of Bagua's time, the page's script, the
+examples.
 
 Each of the first four saves a checkpoint on its way; a second job resumes from it and ends with the same weights, to
 the last bit.
@@ -28,6 +29,7 @@ SETTINGS = {"PYTHONPATH": programs.search_path(jobs_launch.EXAMPLES)}
 _APART_AT_THE_END = ("decentralized", "low_precision_decentralized")
 
 _DIGEST = re.compile(r"^(\w+) ([0-9a-f]{16})$", re.MULTILINE)
+_SENT = re.compile(r"^(\w+): each rank sent (\S+) MB$", re.MULTILINE)
 _EPOCH = re.compile(r"^epoch (\d+) loss (\S+) accuracy (\S+)$", re.MULTILINE)
 
 
@@ -98,3 +100,19 @@ def test_the_first_script_of_the_page_runs(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text('raise ModuleNotFoundError("there is no numpy", name="numpy")')
     printed = jobs_launch.run([Command(HERE, ["env", f"PYTHONPATH={tmp_path}", *_torchrun(2, str(script))])])
     assert printed.count("'elements': 6500.0") == 2, printed
+
+
+@pytest.mark.parametrize(("name", "part"), variants(("bytegrad", 0.3), nightly=[("diloco", 0.02)]))
+def test_the_example_of_attach_sends_less(name: str, part: float) -> None:
+    printed = jobs_launch.run([jobs_launch.torchrun(HERE, 1, "attach_digits.py", "--algorithm", name)])
+    sent = {algorithm: float(megabytes) for algorithm, megabytes in _SENT.findall(printed)}
+    assert list(sent) == ["allreduce", name], printed
+    assert sent[name] < part * sent["allreduce"]
+    assert jobs_launch.falling(jobs_launch.losses(printed)["bagua_net"]), printed  # the algorithm's, the last ones
+
+
+@pytest.mark.nightly
+def test_the_example_of_lightning_takes_an_algorithm() -> None:
+    jobs_launch.needs("lightning")
+    printed = jobs_launch.run([jobs_launch.by_itself(HERE, 1, "lightning_digits.py", "--algorithm", "bytegrad")])
+    assert jobs_launch.falling(jobs_launch.losses(printed)["bagua_net"]), printed

@@ -8,11 +8,13 @@ scripts themselves check them against TOLERANCE in examples/digits.py.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
+_RAY_SECONDS = 300  # its own processes start first
 _ONE, _TWO = pytest.param(1, id="one-host"), pytest.param(2, id="two-hosts")
 
 
@@ -58,6 +61,13 @@ def test_more_ranks_train_as_gloo_within_the_tolerance(script: str, count: int, 
     assert list(losses) == ["bagua_net", "gloo"], printed
     assert jobs_launch.falling(losses["bagua_net"]), printed
     assert "the losses " in printed.splitlines()[-1]
+
+
+@pytest.mark.nightly
+def test_a_job_that_activates_the_plugin_trains_without_a_gpu() -> None:
+    printed = jobs_launch.run([jobs_launch.torchrun(jobs_launch.HERE, 1, "nccl_digits.py")])
+    assert jobs_launch.falling(jobs_launch.losses(printed)["bagua_net"]), printed
+    assert printed.endswith("the plugin is on\n")
 
 
 # ---- frameworks with their own launcher, or their own way to make a process group ----
@@ -96,6 +106,18 @@ def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
     assert list(losses) == ["bagua_net"], printed
     assert jobs_launch.falling(losses["bagua_net"]), printed
     assert losses["bagua_net"] == _losses_of_gloo(package)
+
+
+# ---- Ray Train, whose workers are processes of its own ----
+
+
+@pytest.mark.nightly
+def test_ray_trains() -> None:
+    jobs_launch.needs("ray")
+    command = jobs_launch.by_itself(jobs_launch.HERE, 1, "ray_digits.py")
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as short:  # its sockets' names have at most 107 bytes
+        printed = jobs_launch.run([dataclasses.replace(command, settings={"RAY_TMPDIR": short})], _RAY_SECONDS)
+    assert jobs_launch.falling(jobs_launch.losses(printed)["bagua_net"]), printed
 
 
 # ---- DeepSpeed, whose launcher reaches other hosts by pdsh and ssh, and drops most of the environment ----
