@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-#: What pyproject.toml has in place of the repository's address until that is known.
+#: What stands in place of the repository's address until that is known, and where.
+PLACES = ("pyproject.toml", "README.md", "docs/quickstart.md")
 PLACEHOLDER = "github.com/OWNER/"
 
 
@@ -41,8 +42,9 @@ def missing(tag: str) -> Iterator[str]:
         yield f"CHANGELOG.md has no section '## [{own}] – DATE', or nothing below it"
     elif not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
         yield f"CHANGELOG.md has '{date}' in the heading of {own}, where the release has its date, as in 2026-01-31"
-    if PLACEHOLDER in Path("pyproject.toml").read_text():
-        yield f"pyproject.toml has {PLACEHOLDER}: put the owner of the public repository in place of OWNER"
+    for place in PLACES:
+        if PLACEHOLDER in Path(place).read_text():
+            yield f"{place} has {PLACEHOLDER}: put the owner of the public repository in place of OWNER"
     if not re.match(r"Commit [0-9a-f]{40}.*: 0 of \d+ steps failed", Path(".ci/nightly.md").read_text()):
         yield ".ci/nightly.md is not of a whole night in which no step failed"
 

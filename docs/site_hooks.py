@@ -31,6 +31,7 @@ INDEX = "docs/README.md"
 
 _REPOSITORY = re.compile(r'^Repository = "(.*)"$', re.MULTILINE)
 _LINK = re.compile(r"\]\((?!\w+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_PICTURE = re.compile(r'(?P<name>src|srcset)="(?!\w+:)(?P<path>[^"]+)"')
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 
 
@@ -60,8 +61,12 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
         target = posixpath.normpath(posixpath.join(directory, found["path"]))
         return f"]({_address(target, own, config, files)}{found['anchor'] or ''})"
 
+    def picture(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(directory, found["path"]))
+        return f'{found["name"]}="{_address(target, own, config, files)}"'
+
     parts = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
+    return "".join(part if part.startswith("```") else _PICTURE.sub(picture, _LINK.sub(link, part)) for part in parts)
 
 
 def _address(target: str, own: str, config: MkDocsConfig, files: Files) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,11 +29,11 @@ def _change(file: Path, pattern: str, replacement: str) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """This one, where nothing is missing for its release."""
-    for name in ("CMakeLists.txt", "CHANGELOG.md", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "docs").mkdir()
+    for name in ("CMakeLists.txt", "CHANGELOG.md", "pyproject.toml", "README.md", "docs/quickstart.md"):
+        text = (ROOT / name).read_text()
+        (tmp_path / name).write_text(text.replace("github.com/OWNER/", "github.com/someone/"))
     _change(tmp_path / "CHANGELOG.md", rf"^(## \[{VERSION}\]).*", r"\1 – 2026-01-31")
-    pyproject = tmp_path / "pyproject.toml"
-    pyproject.write_text(pyproject.read_text().replace("github.com/OWNER/", "github.com/someone/"))
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".ci" / "nightly.md").write_text(f"Commit {'a1' * 20}, 2026-01-30, …: 0 of 16 steps failed.\n")
     return tmp_path
@@ -69,6 +68,7 @@ def test_the_notes_are_the_section_of_the_changelog(tree: Path) -> None:
             'Issues = "https://github.com/OWNER/x"',
             "pyproject.toml has github.com/OWNER/",
         ),
+        ("README.md", r"github\.com/someone/", "github.com/OWNER/", "README.md has github.com/OWNER/"),
         (".ci/nightly.md", r": 0 of", ": 1 of", ".ci/nightly.md is not of a whole night"),
     ],
 )
@@ -109,12 +109,20 @@ def described() -> Callable[[str], str]:
 
 
 def test_the_descriptions_links_lead_to_the_releases_files(described: Callable[[str], str]) -> None:
-    links = re.findall(r"\]\(([^)]*)\)", described("description"))
+    text = described("description")
+    others = set(re.findall(r"\]\((https://[^)]*)\)", (ROOT / "README.md").read_text()))
+    links = [each for each in re.findall(r"\]\(([^)]*)\)", text) if each not in others]
     assert len(links) > 10
     files = [
         re.fullmatch(rf"https://github\.com/\w+/bagua_net/blob/v{VERSION}/([\w./-]+)(#\S+)?", each) for each in links
     ]
     assert [each for each, file in zip(links, files, strict=True) if not file or not (ROOT / file[1]).exists()] == []
+    pictures = re.findall(r'(?:src|srcset)="([^"]*)"', text)
+    assert len(pictures) == 2
+    for each in pictures:
+        file = re.fullmatch(rf"https://raw\.githubusercontent\.com/\w+/bagua_net/v{VERSION}/([\w./-]+)", each)
+        assert file, each
+        assert (ROOT / file[1]).exists()
 
 
 def test_the_package_has_its_licences() -> None:
