@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.package import nccl_here
 from tests.package.sandbox import Sandbox, sandboxed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,12 +71,19 @@ def machine(tmp_path: Path) -> dict[str, str]:
     return sandbox.environment(PATH=path, LAUNCHED=str(tmp_path / "launched"))
 
 
+def _with_nccl(lines: str, machine: dict[str, str]) -> dict[str, str]:
+    """What pip, which is a stub here, would have installed."""
+    if "nvidia-nccl" not in lines:
+        return machine
+    return machine | Sandbox(Path(machine["HOME"]).parent).with_nccl(nccl_here.library())
+
+
 def _shell(lines: str, machine: dict[str, str]) -> subprocess.CompletedProcess[str]:
     clone = Path(machine["HOME"]) / "bagua_net"
     where = clone.parent if "git clone" in lines else clone
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", lines],
-        env=machine,
+        env=_with_nccl(lines, machine),
         cwd=where,
         stdin=subprocess.DEVNULL,
         capture_output=True,
