@@ -53,7 +53,7 @@ def check(tensor: torch.Tensor, what: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: a tensor is needed, not {type(tensor).__name__}")
     if not tensor.is_cpu:
-        instead = "use the nccl backend with the plugin (bagua_net.activate()) for it" if tensor.is_cuda else "move it"
+        instead = 'make the group with "cpu:bagua_net,cuda:nccl"' if tensor.is_cuda else "move it"
         raise ValueError(
             f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; {instead}"
         )

@@ -331,7 +331,7 @@ def _refused(store: Callable[[], None]) -> Exception | None:
     try:
         store()
     except Exception as refused:
-        if isinstance(refused, RuntimeError) or not _interrupt.runs_handlers():
+        if isinstance(refused, (RuntimeError, MemoryError)) or not _interrupt.runs_handlers():
             return refused
         raise  # it is a signal handler's
     return None
