@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bagua_net.torch import _messages, _tickets, _work
+from bagua_net.torch import _messages, _request, _work
 
 
 def _stack(thread: int | None) -> Iterator[Any]:
@@ -38,7 +38,7 @@ def runs_in_the_library(thread: int) -> bool:
 
 def waits_for_an_operation(thread: int) -> bool:
     """Is it in a wait for the end of an operation that was posted before?"""
-    return any(frame.f_code is _tickets.Ticket.wait.__code__ for frame in _stack(thread))
+    return any(frame.f_code is _request.Request.wait.__code__ for frame in _stack(thread))
 
 
 def awaited_key(thread: threading.Thread) -> str:
@@ -48,12 +48,6 @@ def awaited_key(thread: threading.Thread) -> str:
 
 
 # ---- what happens at one point ----
-
-
-def wrap_library(group: Any, wrap: Callable[[Any], Any]) -> Any:
-    """What the group's collectives call from now on, instead of the library."""
-    group._collectives._lib = wrapped = wrap(group._collectives._lib)
-    return wrapped
 
 
 def after_the_start_of_messages(group: Any, act: Callable[[], None]) -> None:
@@ -86,28 +80,6 @@ def before_reports(act: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupted_from_the_second_on(group: Any) -> Iterator[None]:
-    """Ctrl-C comes when the group begins its second collective."""
-    run, calls = group._collectives.run, iter((True, False))
-
-    def run_once(*arguments: Any, **named: Any) -> Any:
-        if next(calls):
-            return run(*arguments, **named)
-        raise KeyboardInterrupt
-
-    group._collectives.run = run_once
-    try:
-        yield
-    finally:
-        group._collectives.run = run
-
-
-def is_post_of_a_message(code: Any) -> bool:
-    """Is it the code of the function that hands a message to the library?"""
-    return str(code.co_filename) == _messages.__file__ and code.co_name.endswith("post")
-
-
-@contextlib.contextmanager
 def sends_are_given_up_after(seconds: float) -> Iterator[None]:
     """A group that ends waits so long for sends that do not move."""
     before, _messages.GIVE_UP_S = _messages.GIVE_UP_S, seconds
@@ -122,5 +94,5 @@ def sends_are_given_up_after(seconds: float) -> Iterator[None]:
 
 def forget_ended(group: Any) -> None:
     """All that are over. Returns when none is in progress."""
-    while group._flights._works:
-        group._flights.settle()
+    while group._in_flight._works:
+        group._in_flight.settle()

@@ -4,19 +4,13 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bagua_net.torch import _callbacks
-
-if TYPE_CHECKING:
-    from _typeshed import TraceFunction
 
 Callbacks = _callbacks.Callbacks
 _FEW = _callbacks._FEW
@@ -171,56 +165,3 @@ def test_tasks_that_close_it_return(callbacks: Callbacks) -> None:
     _wait_for_the_end(callbacks.close)
     assert len(set(closed)) == 2
     assert _thread_of_a_task(callbacks) is threading.current_thread()
-
-
-# ---- a signal handler that ends the group ----
-
-
-def _closed_at(line: int | None, idle: bool) -> tuple[list[int], list[str]]:
-    """Runs a task and, at that line of the package, does what a handler may do; None: nothing.
-
-    First it waits for another thread that runs a task, as the thread is that fulfils futures. Then it closes.
-
-    Args:
-        idle: a thread waits for the task.
-
-    Returns:
-        The lines that were executed until then, and what had happened by the end of the interrupted call.
-    """
-    callbacks, lines, happened, closes = Callbacks(_NAME), list[int](), list[str](), threading.Event()
-    if idle:
-        _thread_of_a_task(callbacks)
-
-    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
-        if frame.f_code.co_filename != _callbacks.__file__ or closes.is_set():
-            return None
-        if event == "line":
-            lines.append(frame.f_lineno)
-            if frame.f_lineno == line:  # nothing is traced in here
-                _wait_for_the_end(lambda: callbacks.run(lambda: happened.append("other")))
-                closes.set()
-                callbacks.close()
-        return trace
-
-    def run() -> None:
-        sys.settrace(trace)
-        callbacks.run(lambda: happened.append("done"))
-        sys.settrace(None)
-        happened.append("returned")
-
-    _wait_for_the_end(run)
-    returned = list(happened)
-    _wait_for_the_end(callbacks.close)
-    assert happened == returned or line is None
-    return lines, returned
-
-
-@pytest.mark.parametrize("idle", [True, False])
-def test_a_handler_closes_it_at_any_line(idle: bool) -> None:
-    """All tasks are over before the interrupted call returns, and every one has run once."""
-    lines, _ = _closed_at(None, idle)
-    assert len(lines) > 5
-    for line in set(lines):
-        returned = _closed_at(line, idle)[1]
-        assert sorted(returned) == ["done", "other", "returned"], line
-        assert returned[-1] == "returned", line

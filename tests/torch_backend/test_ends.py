@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.ranks import Ranks, refusal
-from tests.torch_backend.inside import after_the_start_of_messages, awaited_key, runs_in_the_library, wrap_library
+from tests.torch_backend.inside import after_the_start_of_messages, awaited_key, runs_in_the_library
 
 pytestmark = pytest.mark.gate
 
@@ -165,7 +165,7 @@ def _reporter(here: Here, group: Any) -> threading.Thread | None:
     return next(thread for thread in threading.enumerate() if thread.name == f"group {group.group_name} futures")
 
 
-def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callable[[], None]) -> bool:
+def _interrupted_and_destroyed(here: Here, group: Any) -> bool:
     """A handler interrupts an operation of its own thread, on rank 0, and destroys the group. Has it come to its end
     before rank 1 began the operation, with which it could have ended for another reason?"""
     main, handled, in_time = threading.get_ident(), threading.Event(), threading.Event()
@@ -177,7 +177,6 @@ def _interrupted_and_destroyed(here: Here, group: Any, before_the_signal: Callab
     def send_signal() -> None:
         while not runs_in_the_library(main):
             time.sleep(_PAUSE)
-        before_the_signal()
         signal.pthread_kill(main, signal.SIGUSR1)
         if handled.wait(_HANDLER_S):
             in_time.set()
@@ -201,61 +200,16 @@ def ended_by_a_signal(here: Here, with_futures: bool) -> bool:
     group = dist.new_group()
     dist.barrier(group)
     reporter = _reporter(here, group) if with_futures else None
-    handled = _interrupted_and_destroyed(here, group, lambda: None)
+    handled = _interrupted_and_destroyed(here, group)
     if reporter is not None:
         reporter.join(30)
         assert not reporter.is_alive()
     return handled
 
 
-class _LateReturns:
-    """The library, where an operation that is over keeps a thread, but not the main one, until it is told to return."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self.over, self.returns = threading.Event(), threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._library, name)
-        if name != "bnet_queue_run" or threading.current_thread() is threading.main_thread():
-            return found
-
-        def late(*arguments: Any) -> Any:
-            rc = found(*arguments)
-            self.over.set()
-            assert self.returns.wait(30)
-            return rc
-
-        return late
-
-
-def ended_by_a_signal_after_another_thread(here: Here) -> bool:
-    """Another thread returns from its operation after the main one has begun."""
-    group = dist.new_group()
-    dist.barrier(group)
-    if here.rank != 0:
-        dist.barrier(group)
-        return _interrupted_and_destroyed(here, group, lambda: None)
-    late = wrap_library(group, _LateReturns)
-    other = threading.Thread(target=dist.barrier, args=(group,))
-    other.start()
-    assert late.over.wait(30)
-
-    def return_now() -> None:
-        late.returns.set()
-        other.join()
-
-    return _interrupted_and_destroyed(here, group, return_now)
-
-
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_handler_of_a_signal_destroys_the_group(ranks: Ranks) -> None:
     assert ranks.run(ended_by_a_signal, False, seconds=60) == [True, True]
-
-
-@pytest.mark.parametrize("ranks", [2], indirect=True)
-def test_a_handler_destroys_the_group_after_an_operation_of_another_thread(ranks: Ranks) -> None:
-    assert ranks.run(ended_by_a_signal_after_another_thread, seconds=60) == [True, True]
 
 
 def test_a_handler_destroys_the_group_while_a_thread_waits_for_ends() -> None:

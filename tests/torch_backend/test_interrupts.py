@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Ctrl-C and other signals in the middle of an operation, and operations that callbacks start."""
+"""Signal handlers that run during an operation: one that raises ends the group, one that returns changes nothing. And
+operations that callbacks start."""
 
 from __future__ import annotations
 
-import gc
 import signal
+import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,62 +18,202 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support.ranks import Ranks
-from tests.torch_backend.inside import before_reports, interrupted_from_the_second_on, is_post_of_a_message
+from bagua_net.torch import ProcessGroupBaguaNet
+from tests.support import ranks as harness
+from tests.support.ranks import Ranks, refusal
+from tests.torch_backend.inside import before_reports, runs_in_the_library, waits_for_an_operation
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
 
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
+#: A test that waits for it fails.
+_LONG = timedelta(seconds=300)
+_OVER = "it ended when a signal handler raised KeyboardInterrupt during one of its operations; make a new group"
 
 
-# ---- Ctrl-C ----
+# ---- waits: rank 0 waits for rank 1, which comes when it has heard "go on" ----
 
 
-def interrupted(here: Here, what: str) -> str:
-    """Rank 0 waits for rank 1, which never comes."""
+def _sum(group: Any) -> float:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    return float(tensor.sum())
+
+
+def _sum_later(group: Any) -> float:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group, async_op=True).wait()
+    return float(tensor.sum())
+
+
+def _sum_in_a_callback(group: Any) -> float:
+    """On this very thread, since the future is fulfilled."""
+    future = torch.futures.Future()
+    future.set_result(None)
+    return float(future.then(lambda _: _sum(group)).wait())
+
+
+def _receive(group: Any) -> float:
+    tensor = torch.zeros(3)
+    dist.recv(tensor, 1, group=group)
+    return float(tensor.sum())
+
+
+def _send(group: Any) -> float:
+    dist.send(torch.full((300_000,), 2.0), 1, group=group)
+    return 6.0
+
+
+def _give(group: Any) -> float:
+    dist.send(torch.full((3,), 2.0), 0, group=group)
+    return 6.0
+
+
+def _take(group: Any) -> float:
+    tensor = torch.zeros(300_000)
+    dist.recv(tensor, 0, group=group)
+    return float(tensor[:3].sum())
+
+
+#: Of rank 0, and of rank 1.
+_WAITS: dict[str, tuple[Callable[[Any], float], Callable[[Any], float]]] = {
+    "collective": (_sum, _sum),
+    "asynchronous": (_sum_later, _sum),
+    "callback": (_sum_in_a_callback, _sum),
+    "receive": (_receive, _give),
+    "send": (_send, _take),
+}
+
+
+def _connected() -> Any:
+    """A group that has exchanged some of everything."""
+    group = dist.new_group(timeout=_LONG)
+    mine = (_send, _receive) if dist.get_rank() == 0 else (_take, _give)
+    for step in (*mine, dist.barrier):
+        step(group)
+    return group
+
+
+def _signal_as_it_waits(number: signal.Signals) -> None:
+    """To this thread, as soon as it waits for an operation."""
+    main = threading.get_ident()
+
+    def send() -> None:
+        while not (runs_in_the_library(main) or waits_for_an_operation(main)):
+            time.sleep(0.001)
+        signal.pthread_kill(main, number)
+
+    threading.Thread(target=send).start()
+
+
+# ---- a handler that raises ----
+
+
+def interrupted(here: Here, what: str) -> list[str]:
+    """What the group's next operations say on each rank."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the background jobs of a shell ignore it
-    group = dist.new_group()
-    dist.barrier(group)
-    told = ""
+    group = _connected()
     if here.rank == 0:
-        try:
-            here.say("waits")
-            if what == "collective":
-                dist.all_reduce(torch.ones(3), group=group)
-            elif what == "asynchronous":
-                dist.all_reduce(torch.ones(3), group=group, async_op=True).wait()
-            else:
-                dist.recv(torch.ones(3), 1, group=group)
-        except KeyboardInterrupt:
-            told = "interrupted"
-        here.say("told")
-    here.hear("told")
-    group.abort()
+        _signal_as_it_waits(signal.SIGINT)
+        with pytest.raises((KeyboardInterrupt, RuntimeError), match="KeyboardInterrupt" if what == "callback" else ""):
+            _WAITS[what][0](group)  # torch makes a RuntimeError of what a callback raises
+        here.say("interrupted")
+    here.hear("interrupted")
+    told = [
+        refusal(lambda: dist.all_reduce(torch.ones(3), group=group)),
+        refusal(lambda: dist.all_reduce(torch.ones(3), group=group, async_op=True)),
+        refusal(lambda: dist.isend(torch.ones(300_000), 1 - here.rank, group=group)),
+        refusal(lambda: dist.irecv(torch.ones(3), 1 - here.rank, group=group)),
+    ]
     dist.destroy_process_group(group)
     return told
 
 
-def _asleep(pid: int) -> bool:
-    """Is its main thread asleep?"""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-
-
-@pytest.mark.parametrize("what", ["collective", "asynchronous", "message"])
+@pytest.mark.parametrize("what", _WAITS)
 @_TWO
-def test_ctrl_c_ends_a_wait(ranks: Ranks, what: str) -> None:
-    """Long before the group's timeout, which would fail the test."""
-    ranks.begin(interrupted, what)
-    ranks.hear("waits")
-    process = ranks.process(0)
-    while not _asleep(process.pid):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    outcomes = ranks.collect(seconds=30)
-    assert [outcomes[rank].value for rank in (0, 1)] == ["interrupted", ""], outcomes
+def test_what_a_handler_raises_in_an_operation_ends_the_group(ranks: Ranks, what: str) -> None:
+    """At once: the group's timeout would fail the test. The other rank learns of it, but may succeed in the operation
+    to which rank 0 had given its part."""
+    ours, theirs = ranks.run(interrupted, what, seconds=60)
+    assert all(text.startswith("DistBackendError: ") and _OVER in text for text in ours), ours
+    assert all(text.startswith("DistBackendError: ") and "rank 0" in text for text in theirs[1:]), theirs
 
 
-# ---- signals at other moments ----
+def interrupted_between(here: Here) -> float:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    work.wait()
+    return _sum(dist.group.WORLD)
+
+
+@_TWO
+def test_what_a_handler_raises_between_operations_leaves_the_group_alone(ranks: Ranks) -> None:
+    assert ranks.run(interrupted_between, seconds=40) == [6.0] * 2
+
+
+class _Store(dist.HashStore):  # type: ignore[misc]
+    """Ctrl-C comes when the first of two rows is published."""
+
+    def set(self, key: str, value: Any) -> None:
+        super().set(key, value)
+        signal.raise_signal(signal.SIGINT)
+
+
+def interrupted_as_it_makes_a_group(here: Here) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        ProcessGroupBaguaNet(_Store(), here.rank, here.size, _LONG, "made")
+    assert not any("made" in thread.name for thread in threading.enumerate())
+    _sum(dist.group.WORLD)
+
+
+@_TWO
+def test_a_handler_raises_while_a_group_is_made(ranks: Ranks) -> None:
+    ranks.run(interrupted_as_it_makes_a_group, seconds=40)
+
+
+_ENDS = """
+import os, signal, sys, threading, time, torch
+import torch.distributed as dist
+import bagua_net.torch
+from tests.torch_backend.inside import runs_in_the_library
+rank, main = int(os.environ["RANK"]), threading.get_ident()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+dist.init_process_group("bagua_net", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+dist.barrier()
+
+def interrupt():
+    while not runs_in_the_library(main):
+        time.sleep(0.001)
+    signal.pthread_kill(main, signal.SIGINT)
+
+if rank == 0:
+    threading.Thread(target=interrupt).start()
+    dist.all_reduce(torch.ones(3))
+for _ in range(3):  # of which rank 0 may take part in two
+    dist.all_reduce(torch.ones(3))
+"""
+
+
+@pytest.mark.gate
+def test_a_process_that_ctrl_c_ends(tmp_path: Path) -> None:
+    """Nothing keeps it, or the other rank, from ending."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ENDS, str(tmp_path / "store")],
+            env=harness.environment({"RANK": str(rank)}),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [-signal.SIGINT, 1], said
+    assert said[0].rstrip().endswith("KeyboardInterrupt")
+    assert "DistBackendError: bagua_net, group" in said[1]
 
 
 class Receiver(torch.Tensor):  # type: ignore[misc]
@@ -98,22 +239,112 @@ def _interrupt() -> None:
 
 
 def interrupted_as_it_stores(here: Here) -> str:
+    group = dist.new_group()
+    dist.barrier(group)
     if here.rank == 0:
-        dist.send(torch.full((8,), 3.0), 1)
+        dist.send(torch.full((8,), 3.0), 1, group=group)
+        here.hear("interrupted")
+        dist.destroy_process_group(group)
         return ""
     tensor = _receiver(_interrupt)
-    work = dist.group.WORLD.recv([tensor], 0, 0)
+    work = group.recv([tensor], 0, 0)
     with pytest.raises(KeyboardInterrupt):
         work.wait()
+    here.say("interrupted")
+    told = refusal(lambda: dist.barrier(group))
     assert work.wait()
-    assert work.is_success()
-    return str(tensor.tolist())
+    assert tensor.tolist() == [3.0] * 8
+    dist.destroy_process_group(group)
+    return told
 
 
 @_TWO
-def test_ctrl_c_does_not_end_an_operation_that_is_over(ranks: Ranks) -> None:
-    """What was received is there after the next wait."""
-    assert ranks.run(interrupted_as_it_stores, seconds=40)[1] == str([3.0] * 8)
+def test_a_handler_raises_while_a_message_is_stored(ranks: Ranks) -> None:
+    """The group is over. What was received is there after the next wait."""
+    assert _OVER in ranks.run(interrupted_as_it_stores, seconds=40)[1]
+
+
+# ---- a handler that returns ----
+
+
+def handled(here: Here, what: str) -> tuple[int, float]:
+    """How often the handler ran, and the result."""
+    handled: list[None] = []
+
+    def handle(*_: Any) -> None:
+        handled.append(None)
+        here.say("go on")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    group = _connected()
+    if here.rank == 0:
+        _signal_as_it_waits(signal.SIGUSR1)
+    else:
+        here.hear("go on")
+    result = _WAITS[what][here.rank](group)
+    dist.destroy_process_group(group)
+    signal.signal(signal.SIGUSR1, before)
+    return len(handled), result
+
+
+@pytest.mark.parametrize("what", _WAITS)
+@_TWO
+def test_a_handler_that_returns_changes_nothing(ranks: Ranks, what: str) -> None:
+    assert ranks.run(handled, what, seconds=60) == [(1, 6.0), (0, 6.0)]
+
+
+def sums_in_a_handler(here: Here) -> list[float]:
+    """On all ranks, while another sum is in progress."""
+    totals: list[float] = []
+
+    def handle(*_: Any) -> None:
+        here.say("handles")
+        totals.append(_sum(group))
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    group = _connected()
+    tensor = torch.full((3,), 5.0)
+    if here.rank == 1:
+        here.hear("handles")
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    if here.rank == 1:
+        signal.raise_signal(signal.SIGUSR1)
+    else:
+        _signal_as_it_waits(signal.SIGUSR1)
+    work.wait()
+    dist.destroy_process_group(group)
+    signal.signal(signal.SIGUSR1, before)
+    return [*totals, float(tensor.sum())]
+
+
+@_TWO
+def test_handlers_of_all_ranks_call_a_collective(ranks: Ranks) -> None:
+    assert ranks.run(sums_in_a_handler, seconds=60) == [[6.0, 30.0]] * 2
+
+
+def refused_in_a_handler(here: Here) -> str:
+    """The interrupted sum goes on after the handler, which must not wait for its end."""
+    told: list[str] = []
+
+    def handle(*_: Any) -> None:
+        told.append(refusal(lambda: _sum(group)))
+        here.say("go on")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    group = _connected()
+    if here.rank == 0:
+        _signal_as_it_waits(signal.SIGUSR1)
+    else:
+        here.hear("go on")
+    assert _sum(group) == 6.0
+    dist.destroy_process_group(group)
+    signal.signal(signal.SIGUSR1, before)
+    return "".join(told)
+
+
+@_TWO
+def test_a_handler_cannot_start_a_collective_within_a_synchronous_one(ranks: Ranks) -> None:
+    assert "call that one with async_op=True" in ranks.run(refused_in_a_handler, seconds=60)[0]
 
 
 def ended_as_it_stores(here: Here) -> list[list[float]]:
@@ -152,64 +383,6 @@ def ended_as_it_stores(here: Here) -> list[list[float]]:
 @_TWO
 def test_a_handler_ends_the_group_while_a_message_is_stored(ranks: Ranks) -> None:
     assert ranks.run(ended_as_it_stores, seconds=60)[0] == [[3.0] * 8] * 2
-
-
-def _interrupted_send(group: Any) -> weakref.ref[Any]:
-    """The tensor of a send that Ctrl-C interrupts right after it was posted: the caller gets no work."""
-
-    def interrupt(frame: Any, event: str, _: Any) -> None:
-        if event == "return" and is_post_of_a_message(frame.f_code):
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    tensor = torch.full((300_000,), 5.0)
-    sys.setprofile(interrupt)
-    try:
-        dist.isend(tensor, 1, group=group)
-    except KeyboardInterrupt:
-        return weakref.ref(tensor)
-    finally:
-        sys.setprofile(None)
-    raise AssertionError("it was not interrupted")
-
-
-def _interrupted_gather(group: Any) -> weakref.ref[Any]:
-    """What the first of two operations sends, where the second one is not posted."""
-    tensors, outputs = list(torch.full((2, 100_000), 5.0)), list(torch.empty(2, 200_000))
-    with interrupted_from_the_second_on(group):
-        try:
-            group.all_gather_single_coalesced(outputs, tensors)
-        except KeyboardInterrupt:
-            return weakref.ref(tensors[0])
-    raise AssertionError("it was not interrupted")
-
-
-def interrupted_as_it_posts(here: Here, what: str) -> None:
-    """The library uses the memory until rank 1 comes."""
-    group = dist.new_group()
-    dist.barrier(group)
-    if here.rank == 1:
-        here.hear("posted")
-        got = torch.empty(300_000 if what == "send" else 200_000)
-        if what == "send":
-            dist.recv(got, 0, group=group)
-        else:
-            group.all_gather_single_coalesced([got], [torch.full((100_000,), 5.0)]).wait()
-        assert got.unique().tolist() == [5.0]
-        dist.destroy_process_group(group)
-        return
-    tensor = _interrupted_send(group) if what == "send" else _interrupted_gather(group)
-    gc.collect()
-    assert tensor() is not None
-    here.say("posted")
-    dist.destroy_process_group(group)
-    assert tensor() is None
-
-
-@pytest.mark.parametrize("what", ["send", "gather"])
-@_TWO
-def test_what_was_posted_keeps_its_memory_though_ctrl_c_follows(ranks: Ranks, what: str) -> None:
-    ranks.run(interrupted_as_it_posts, what, seconds=40)
 
 
 # ---- operations that callbacks start ----

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import weakref
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint
 
+import bagua_net.torch
 from tests.support.ranks import Ranks, refusal
 
 if TYPE_CHECKING:
@@ -237,6 +239,57 @@ def named(here: Here) -> None:
     group = dist.new_group(backend="cpu:bagua_net")
     assert _total(group, here.rank) == sum(range(here.size))
     dist.destroy_process_group(group)
+
+
+# ---- the name alone, on a machine with an accelerator ----
+
+
+def _accelerated(other: str) -> contextlib.ExitStack:
+    """As on a machine with a CUDA device, for whose tensors torch's default is that backend."""
+    stack = contextlib.ExitStack()
+    device = SimpleNamespace(current_accelerator=lambda **_: _CUDA)
+    stack.enter_context(mock.patch.object(torch, "accelerator", device))
+    stack.enter_context(mock.patch.dict(dist.Backend.default_device_backend_map, {"cuda": other}))
+    stack.enter_context(mock.patch.object(dist.distributed_c10d, f"is_{other}_available", return_value=other == "gloo"))
+    return stack
+
+
+def named_alone(here: Here, backend: str) -> set[str]:
+    with _accelerated("gloo"):
+        group = dist.new_group(backend=backend)
+    assert _total(group, here.rank) == sum(range(here.size))
+    devices = {device.type for device in group._device_types}
+    if "cuda" in devices:
+        assert isinstance(group._get_backend(_CUDA), dist.ProcessGroupGloo)
+        assert _total(group._get_backend(_CUDA), here.rank) == sum(range(here.size))
+    dist.destroy_process_group(group)
+    return devices
+
+
+@_TWO
+def test_the_name_alone_stands_for_all_devices(ranks: Ranks) -> None:
+    """As torch's own default does. With the CPU's name before it, it is for the CPU alone."""
+    assert ranks.run(named_alone, "bagua_net") == [{"cpu", "cuda"}] * 2
+    assert ranks.run(named_alone, "cpu:bagua_net") == [{"cpu"}] * 2
+
+
+def without_nccl(here: Here) -> str:
+    with _accelerated("nccl"):
+        told = refusal(lambda: dist.new_group(backend="bagua_net"))
+    dist.barrier()
+    return told
+
+
+@_TWO
+def test_an_accelerator_whose_backend_torch_lacks(ranks: Ranks) -> None:
+    for told in ranks.run(without_nccl):
+        assert told.startswith("RuntimeError: bagua_net: this machine has a cuda device, ")
+        assert told.endswith('torch was built without nccl; use "cpu:bagua_net" for a group of CPU tensors alone')
+
+
+def test_a_torch_that_makes_groups_otherwise_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=rf"does not know torch {re.escape(torch.__version__)}: it makes groups"):
+        bagua_net.torch._make_group(None, None)
 
 
 # ---- parts, and wholes ----

@@ -6,7 +6,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from bagua_net._native import library
-from bagua_net.torch import _interrupt, _store, _work
-from tests.support.between import Case, at_each_step
+from bagua_net.torch import _interrupt
 from tests.support.ranks import Ranks
 from tests.torch_backend.cases import COLLECTIVES
 from tests.torch_backend.cases import Case as Call
@@ -29,36 +27,6 @@ _LONG_S = 20
 
 
 # ---- a handler that ends the group ----
-
-
-class _Store:
-    """Has a key from the third look on."""
-
-    def __init__(self) -> None:
-        self._looks = 0
-
-    def check(self, _: list[str]) -> bool:
-        self._looks += 1
-        return self._looks > 2
-
-
-def given_up_at_each_step(here: Here) -> int:
-    """A handler ends the wait for a key, on the thread that waits."""
-
-    def case() -> Case:
-        given_up = _store.GivenUp()
-
-        def wait() -> None:
-            _store.appears(_Store(), "key", time.monotonic() + _LONG_S, given_up)
-
-        return Case(wait, given_up.set, lambda: None)
-
-    return at_each_step([_store, threading], case, in_handler=True)
-
-
-@pytest.mark.parametrize("ranks", [2], indirect=True)
-def test_a_handler_ends_the_wait_for_a_key(ranks: Ranks) -> None:
-    assert min(ranks.run(given_up_at_each_step, seconds=_LONG_S)) > 10
 
 
 def without_cffi_s_lock(here: Here) -> None:
@@ -114,49 +82,17 @@ def test_an_interrupt_belongs_to_the_thread_that_runs_handlers() -> None:
     assert (told, _interrupt.raised(), _interrupt.raised()) == ([None], ctrl_c, None)
 
 
-class _Turns:
-    """Gives an operation one turn, as the library does."""
-
-    def __init__(self) -> None:
-        self._held = False
-
-    def hold(self, _: object) -> bool:
-        held, self._held = self._held, True
-        return not held
-
-    def enter(self, _: object) -> None: ...
-
-    def leave(self, _: object) -> None: ...
-
-
-def test_two_threads_that_ask_for_a_future_share_its_turn() -> None:
-    def case() -> Case:
-        nobody: Any = None
-        work = _work.Work(_work.Context("group", 0, _Turns(), nobody, nobody, nobody), [nobody], [], None, None)
-
-        def ask() -> None:
-            work._gets_turn()
-
-        def check() -> None:
-            assert work._turn  # else nobody leaves it, and other threads' operations wait
-
-        return Case(ask, ask, check)
-
-    assert at_each_step([_work], case) > 2
-
-
 # ---- fork ----
 
 
 _FORKS = """
 import os, threading
 from bagua_net._native import library
-from bagua_net.torch import _work
 
 taken, over = threading.Event(), threading.Event()
 
 def work():
-    with library._loading, _work._step:
+    with library._loading:
         taken.set()
         over.wait()
 
@@ -164,8 +100,7 @@ threading.Thread(target=work).start()
 taken.wait()
 child = os.fork()
 if child == 0:
-    free = library._loading.acquire(blocking=False) and _work._step.acquire(blocking=False)
-    os._exit(0 if free else 1)
+    os._exit(0 if library._loading.acquire(blocking=False) else 1)
 over.set()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

@@ -52,7 +52,7 @@ class Groups:
         group's backend is. All of its ranks call this, in the same order."""
         from ..torch import NAME
 
-        return self._take(_Kind(tuple(dist.get_process_group_ranks(group)), NAME, _timeout_of(group)))
+        return self._take(_Kind(tuple(dist.get_process_group_ranks(group)), f"cpu:{NAME}", _timeout_of(group)))
 
     def _take(self, kind: _Kind) -> dist.ProcessGroup:
         world = _world()

@@ -7,7 +7,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,22 +15,30 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ._context import AlgorithmContext as Job
 
-#: Of the function that torch puts in the place of step() in each class of optimizers. It calls an instance's hooks.
-_CALLS_HOOKS = frozenset(
-    each for each in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(each, CodeType)
-)
+#: Of what torch puts in the place of step() in each class of optimizers. It calls an instance's hooks.
+_CALLS_HOOKS = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__
+if "self" not in _CALLS_HOOKS.co_varnames:
+    raise RuntimeError(f"bagua_net.algorithms does not know the optimizers of torch {torch.__version__}")
 
 
 def is_whole(optimizer: torch.optim.Optimizer) -> bool:
     """Called by a hook: this is a step of the optimizer, and not one of a base class within it. torch calls the hooks
-    for both, if an instance of the base class was ever made. It asks the stack, since a step that raises has no end."""
+    for both, if an instance of the base class was ever made. It asks the stack, since a step that raises has no end.
+
+    Raises RuntimeError where torch does not call hooks as it did.
+    """
     frame: FrameType | None = sys._getframe(1)
     steps = 0
     while frame is not None:
-        if frame.f_code in _CALLS_HOOKS and frame.f_locals.get("self") is optimizer:
+        if frame.f_code is _CALLS_HOOKS and frame.f_locals.get("self") is optimizer:
             steps += 1
         frame = frame.f_back
-    return steps <= 1
+    if steps == 0:
+        raise RuntimeError(
+            f"bagua_net.algorithms: the hooks of {type(optimizer).__name__} are not called by "
+            f"torch.optim.Optimizer's step, in torch {torch.__version__}"
+        )
+    return steps == 1
 
 
 class StepHooks:

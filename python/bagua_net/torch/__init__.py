@@ -7,7 +7,8 @@
 
 It has all collectives of torch.distributed, point-to-point messages with tags and any source, object collectives and
 sub-groups; besides, :func:`all_reduce_quantized` and :func:`reduce_scatter_quantized`, which send less. It takes CPU
-tensors; ``"cpu:bagua_net,cuda:nccl"`` adds another backend for CUDA tensors to the group. Up to torch 2.13,
+tensors; where torch sees an accelerator, the group gets torch's own backend for its tensors as well, as from
+``"cpu:bagua_net,cuda:nccl"``; ``"cpu:bagua_net"`` is for CPU tensors alone. Up to torch 2.13,
 torch.distributed.monitored_barrier works with gloo only and set_timeout does not exist; use the group's own
 :meth:`ProcessGroupBaguaNet.monitored_barrier` and ``set_timeout``.
 

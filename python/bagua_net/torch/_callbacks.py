@@ -2,19 +2,18 @@
 """The threads that run callbacks of futures. A callback may start the group's next operation and wait for it, as
 PowerSGD's hook does, or for the callback of another future: so one that waits must not stop the others for good.
 
-There is no lock. A signal handler that ends the group waits for these threads and for others that queue tasks, and none
-of them may wait for the call that it has interrupted. Each step is one operation on a queue, a list or a set.
+A signal handler may interrupt the main thread anywhere and wait for a callback. So the main thread takes none of the
+locks here: tasks come from the threads that report ends, and end on the threads of this module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 Task = Callable[[], None]
-_T = TypeVar("_T")
 
 #: Tasks that run at a time …
 _FEW = 4
@@ -32,57 +31,45 @@ class Callbacks:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._closed = False
         self._begin()
 
     def _begin(self) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()  # None: closed
-        self._lead = _filled(1)  # empty while a thread leads
-        self._start = _filled(1)  # empty while a thread starts
-        self._turns = _filled(_FEW)  # a task takes one before it begins
-        self._followers: list[None] = []  # as many as wait for the lead
+        self._lead = threading.Lock()
+        self._few = threading.Semaphore(_FEW)
+        self._counting = threading.Lock()
+        self._idle = 0  # threads that have the lead, or wait for it
         self._threads: set[threading.Thread] = set()
-
-    # ---- callers ----
+        self._closed = False
 
     def run(self, task: Task) -> None:
-        """Queues it, or runs it here where no thread can start or the group has ended."""
-        if self._closed:
-            task()
-            return
-        try:
-            self._tasks.put(task)
-        finally:
-            self._see_to_it()
-
-    def _see_to_it(self) -> None:
-        """That what is queued will be taken."""
-        if self._closed:  # meanwhile: all threads may have ended before
+        """Queues it, or runs it here where no thread can start or the group has ended. Not on the main thread."""
+        self._tasks.put(task)
+        if self._closed or not self._has_thread():
             self._run_here()
-        elif not self._followers and not self._lead.empty():
-            self._add_thread()
 
-    def _add_thread(self) -> None:
-        """Unless one starts already. Where the system refuses it and there is no other, the tasks run here."""
-        inside = threading.current_thread() in self._threads
-        thread = threading.Thread(target=self._serve, args=(inside,), name=self._name, daemon=True)
-        try:
-            if _taken(self._start):
+    def _has_thread(self) -> bool:
+        """That takes what is queued; starts it where none is idle. False: none can start, and there is no other."""
+        with self._counting:
+            self._threads = set(self._alive())
+            if self._idle == 0:
+                thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
                 self._threads.add(thread)
-                thread.start()
-        except BaseException as error:
-            self._start.put(None)  # a second one, where the thread has started nevertheless, does no harm
-            if not isinstance(error, RuntimeError):
-                raise
-            self._threads.discard(thread)
-            if not self._alive():
-                self._run_here()
+                try:
+                    thread.start()
+                except RuntimeError:
+                    self._threads.discard(thread)
+                    return bool(self._threads)
+                self._idle = 1
+            return True
 
     def _run_here(self) -> None:
         """All that is queued."""
-        while taken := _taken(self._tasks):
-            if taken[0] is not None:
-                taken[0]()
+        with contextlib.suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task()
         if self._closed:
             self._tasks.put(None)
 
@@ -105,56 +92,48 @@ class Callbacks:
 
     # ---- threads ----
 
-    def _serve(self, inside: bool) -> None:
-        """``inside``: started by another one, which is alive until this one is; close() waits for both.
+    def _serve(self) -> None:
+        while True:
+            taken = None
+            if self._lead.acquire(timeout=_IDLE_S):
+                taken = self._take()
+                self._lead.release()
+            if taken is not None:
+                self._perform(*taken)
+            elif self._may_end():
+                return
 
-        It does not wait for a thread that a caller has not quite started, and that one must not take a task.
-        """
-        if inside or not self._closed:
-            self._followers.append(None)
-            self._start.put(None)
-            while (task := self._take()) is not None:
-                has_turn = _taken(self._turns, _STUCK_S)
-                self._lead.put(None)
-                if not self._tasks.empty() and not self._followers:
-                    self._add_thread()
-                task()
-                del task  # it holds tensors
-                self._followers.append(None)
-                if has_turn:
-                    self._turns.put(None)
-        self._threads.discard(threading.current_thread())
+    def _take(self) -> tuple[Task, bool] | None:
+        """The next task, and whether it is one of the few. None: there is none, or it is closed."""
+        try:
+            task = self._tasks.get(timeout=_IDLE_S)
+        except Empty:
+            return None
+        if task is None:
+            self._tasks.put(None)
+            return None
+        return task, self._few.acquire(timeout=_STUCK_S)
 
-    def _take(self) -> Task | None:
-        """The next task, and the lead with it. None: this thread ends."""
-        leads = _taken(self._lead, _IDLE_S)
-        self._followers.pop()
-        while leads or (not self._tasks.empty() and _taken(self._lead)):
-            if taken := _taken(self._tasks, _IDLE_S):
-                if taken[0] is None:
-                    self._tasks.put(None)
-                    self._lead.put(None)
-                return taken[0]
-            self._lead.put(None)
-            leads = []
-        return None
+    def _perform(self, task: Task, is_of_few: bool) -> None:
+        with self._counting:
+            self._idle -= 1
+        if not self._tasks.empty():
+            self._has_thread()
+        task()
+        if is_of_few:
+            self._few.release()
+        with self._counting:
+            self._idle += 1
+
+    def _may_end(self) -> bool:
+        """This thread; not where nobody else takes what was queued meanwhile."""
+        with self._counting:
+            if not self._closed and self._idle == 1 and not self._tasks.empty():
+                return False
+            self._idle -= 1
+            return True
 
     def leave_to_parent(self) -> None:
         """In a child of fork(), which has none of the threads: later tasks run on their caller's thread."""
         self._begin()
         self._closed = True
-
-
-def _filled(items: int) -> SimpleQueue[None]:
-    queue: SimpleQueue[None] = SimpleQueue()
-    for _ in range(items):
-        queue.put(None)
-    return queue
-
-
-def _taken(queue: SimpleQueue[_T], seconds: float = 0.0) -> list[_T]:
-    """Its first item, if there is one within so many seconds."""
-    try:
-        return [queue.get(timeout=seconds)]
-    except Empty:
-        return []

@@ -13,7 +13,7 @@ from . import _interrupt
 from ._handle import Handle
 from ._rendezvous import Endpoint, RankMissing, Rendezvous, failed
 from ._reporter import Reporter
-from ._tickets import Ticket
+from ._request import Request
 
 #: Seconds between two looks for signals while a thread waits in the library.
 _SLICE_S = 0.1
@@ -34,35 +34,42 @@ class Collectives:
             raise MemoryError(f"bagua_net, {label}: out of memory")
         self._handle = Handle(out[0], self._lib.bnet_queue_destroy)
         self.reporter = Reporter(f"{label} futures", self._wait_for_ends)
-        self._joining = threading.Lock()
+        self._joining = threading.RLock()  # a signal handler may join as well
         self._joined = False
         self._missing = ""  # why the other ranks were not found
-        self._ended = f"bagua_net {label} was shut down; make a new group"
         self._inline = False  # the thread that runs signal handlers is in an operation of its own
         self.timeout_s = timeout_s
 
     # ---- operations ----
 
-    def run(self, operation: Any, ticket: Ticket, limit_s: float | None, *, now: bool) -> None:
-        """Posts an operation (``bnet_op_t *``), which with its arrays must live until the ticket is over.
+    def run(self, operation: Any, request: Request, limit_s: float | None, *, now: bool) -> None:
+        """Posts an operation (``bnet_op_t *``), which with its arrays must live until the request is over.
 
         Args:
-            ticket: an empty one, filled in by the post: an exception that follows cannot lose it.
+            request: an empty one, filled in by the post: an exception that follows cannot lose it.
             limit_s: seconds without any progress after which it fails; None: the group's.
             now: the caller waits for it: it may run on the caller's thread, and be over on return.
 
         Raises:
-            RuntimeError: the group was shut down or belongs to the parent process, or no thread can start.
+            RuntimeError: the group has ended or belongs to the parent process, or no thread can start; or the caller is
+                a signal handler that has interrupted an operation in the library, which waits for it.
+            BaseException: what a signal handler has raised.
         """
         self._handle.check()
+        if self._inline and _interrupt.runs_handlers():
+            raise RuntimeError(
+                f"bagua_net, {self._label}: a signal handler cannot start a collective of this group while it "
+                "interrupts a synchronous one, which waits for it; call that one with async_op=True, and wait()"
+            )
         limit = self.timeout_s if limit_s is None else limit_s
         if not self._joined:
             self._join(limit, now=now)
         if now:
-            rc = self._handle.use(self._run_here, operation, limit, ticket)
+            _interrupt.raised()  # one that another exception has replaced
+            rc = self._handle.use(self._run_here, operation, limit, request)
         else:
             at = library.address(operation)
-            rc = self._handle.call(self._quick.bnet_queue_post, at, limit, ctypes.byref(ticket))
+            rc = self._handle.call(self._quick.bnet_queue_post, at, limit, ctypes.byref(request))
         if rc != 0:
             raise self._refused(rc)
         interrupted = _interrupt.raised() if now else None
@@ -71,21 +78,21 @@ class Collectives:
 
     # ---- what callbacks post ----
 
-    def hold(self, ticket: Ticket) -> bool:
+    def hold(self, request: Request) -> bool:
         """Once this operation is over, none of another thread runs until :meth:`leave`: what its callbacks post comes
         first, whenever they run. False: it is over already."""
-        return bool(self._handle.use(lambda queue: self._quick.bnet_queue_hold(library.address(queue), ticket)))
+        return bool(self._handle.use(lambda queue: self._quick.bnet_queue_hold(library.address(queue), request)))
 
-    def enter(self, ticket: Ticket) -> None:
+    def enter(self, request: Request) -> None:
         """This thread runs the callbacks of an operation that was held."""
-        self._handle.use(lambda queue: self._quick.bnet_queue_enter(library.address(queue), ticket))
+        self._handle.use(lambda queue: self._quick.bnet_queue_enter(library.address(queue), request))
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, request: Request) -> None:
         """They have returned."""
-        self._handle.use(lambda queue: self._quick.bnet_queue_leave(library.address(queue), ticket))
+        self._handle.use(lambda queue: self._quick.bnet_queue_leave(library.address(queue), request))
 
     def refuse_if_ended(self) -> None:
-        """Raises the RuntimeError of :meth:`run` where the group was shut down or belongs to the parent process."""
+        """Raises the error of :meth:`run` where the group has ended or belongs to the parent process."""
         self._handle.check()
 
     def _refused(self, rc: int | None) -> Exception:
@@ -95,10 +102,13 @@ class Collectives:
         if self._missing:  # the group was ended while this operation looked for the others
             return failed(self._label, self._missing, 0)
         self._handle.check()
-        return RuntimeError(self._ended)
+        return self._shut_down()
 
-    def _run_here(self, queue: Any, operation: Any, limit: float, ticket: Ticket) -> int:
-        out = library.ffi.cast("bnet_ticket_t **", ctypes.addressof(ticket))
+    def _shut_down(self) -> Exception:
+        return RuntimeError(f"bagua_net {self._label} was shut down; make a new group")
+
+    def _run_here(self, queue: Any, operation: Any, limit: float, request: Request) -> int:
+        out = library.ffi.cast("bnet_ticket_t **", ctypes.addressof(request))
         here, before = _interrupt.runs_handlers(), self._inline
         try:
             if here:
@@ -150,6 +160,10 @@ class Collectives:
 
     # ---- the end ----
 
+    def refuse(self, reason: Exception) -> None:
+        """Accepts no operation from now on. The first reason stays."""
+        self._handle.refuse(reason)
+
     def abort(self) -> None:
         """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
         self._endpoint.give_up()
@@ -161,7 +175,7 @@ class Collectives:
         An operation of the calling thread itself, interrupted by a signal handler, goes on after the handler, and
         everything is released when it ends. The reporter uses the queue until then, and ends as well.
         """
-        self._handle.refuse(self._ended)
+        self.refuse(self._shut_down())
         self._handle.use(self._drain)
         self._handle.close()
 
@@ -172,8 +186,8 @@ class Collectives:
                 pass
             self.reporter.close()
 
-    def leave_to_parent(self, refusal: str) -> None:
+    def leave_to_parent(self, refusal: Exception) -> None:
         """In a child of fork(): touches nothing of the library."""
         self._handle.leave_to_parent(refusal)
         self.reporter.leave_to_parent()
-        self._joining = threading.Lock()
+        self._joining = threading.RLock()

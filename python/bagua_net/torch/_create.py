@@ -14,9 +14,7 @@ from .._settings import parameters
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
 from ._mixed import MixedGroup, make_others, requested
-
-#: The torch versions that were tested: groups in Python are new, and their interface changes between versions.
-TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
+from ._torch_internals import TRIED
 
 _log = logging.getLogger("bagua_net.torch")
 
@@ -42,6 +40,7 @@ def create(options: Any, backend_options: Any) -> Any:
     Raises:
         ValueError: options for the backend were given; it has none, its parameters are ``BAGUA_NET_*``. Or it was asked
             for to serve other devices than the CPU.
+        RuntimeError: this machine has an accelerator, and torch was built without its backend.
         ParameterInvalid: one of these has a bad value. A name that is not a parameter is only logged.
         LibraryNotFound, LibraryUnusable: see their documentation.
         DistBackendError: no network to listen on.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,85 +11,76 @@ from .._native import library
 _T = TypeVar("_T")
 
 
+class _Object:
+    """Destroyed with the last reference to it."""
+
+    def __init__(self, pointer: Any, destroy: Callable[[Any], None]) -> None:
+        self.pointer = pointer
+        self.address = library.address(pointer)
+        self._destroy = destroy
+
+    def leave_to_parent(self) -> None:
+        self.pointer = None
+
+    def __del__(self) -> None:
+        if self.pointer is not None:
+            self._destroy(self.pointer)
+
+
 class Handle:
     """Lends a C object to functions and destroys it once it is closed and nobody uses it.
 
     >>> handle.use(lib.bnet_queue_drain, 1.0)       # doctest: +SKIP
 
-    A signal handler may close the object in the middle of a use on its own thread: the use goes on, and destroys it.
-    One that raises, at any point, ends the use. So a use is no ``with`` block, whose end a handler can prevent, and
-    each user has a name of its own, which is taken back whether it was noted or not.
-
-    Each message is a use, so a use takes no lock. A user is counted before it looks at what :meth:`refuse` and
-    :meth:`_end` set, and those look at the users afterwards: one of the two sees the other.
+    Python counts the users: each refers to the object while it uses it. There is no lock, since a signal handler may
+    interrupt any use, on the same thread, and close the object: that use goes on, and destroys it at its end.
     """
 
     def __init__(self, pointer: Any, destroy: Callable[[Any], None]) -> None:
-        self._pointer = pointer
-        self._address = library.address(pointer)
-        self._destroy = destroy
-        self._ending = threading.RLock()
-        self._users: set[object] = set()  # each step is one operation on it
-        self._refusal = ""  # why it may not be used any more; "": it may
-        self._closed = False
-        self._destroyed = False  # or about to be: nobody waits for the lock any more
+        self._object: _Object | None = _Object(pointer, destroy)  # None: closed
+        self._refusal: Exception | None = None  # why it may not be used any more; None: it may
 
     def call(self, function: Callable[..., int], *arguments: Any) -> int:
         """``function(address, *arguments)``: for the functions of :func:`library.quick`.
 
-        Raises RuntimeError with the reason where the object may not be used any more.
+        Raises the reason where the object may not be used any more.
         """
-        users, user = self._users, object()
+        used = self._object
         try:
-            users.add(user)
-            if self._refusal:
-                raise RuntimeError(self._refusal)
-            return function(self._address, *arguments)
+            if self._refusal is not None or used is None:
+                raise self._reason()
+            return function(used.address, *arguments)
         finally:
-            users.discard(user)
-            if self._closed:
-                self._end()
+            del used  # a traceback may keep this frame
 
     def use(self, function: Callable[..., _T], *arguments: Any) -> _T | None:
-        """``function(pointer, *arguments)``, also where :meth:`call` is refused. None once the object is destroyed."""
-        users, user = self._users, object()
+        """``function(pointer, *arguments)``, also where :meth:`call` is refused. None once the object is closed."""
+        used = self._object
         try:
-            users.add(user)
-            pointer = self._pointer
-            return None if pointer is None else function(pointer, *arguments)
+            return None if used is None or used.pointer is None else function(used.pointer, *arguments)
         finally:
-            users.discard(user)
-            if self._closed:
-                self._end()
+            del used
 
     def check(self) -> None:
-        """Raises RuntimeError with the reason where it may not be used any more."""
-        if self._refusal:
-            raise RuntimeError(self._refusal)
+        """Raises the reason where it may not be used any more."""
+        if self._refusal is not None:
+            raise self._reason()
 
-    def refuse(self, reason: str) -> None:
-        """From now on uses raise RuntimeError. The first reason stays."""
+    def _reason(self) -> Exception:
+        """A copy: what is raised keeps the frames that it passes."""
+        refusal = self._refusal
+        return RuntimeError("it was closed") if refusal is None else type(refusal)(*refusal.args)
+
+    def refuse(self, reason: Exception) -> None:
+        """From now on uses raise it. The first reason stays."""
         self._refusal = self._refusal or reason
 
     def close(self) -> None:
         """Destroys it, now or after the last use. Call :meth:`refuse` before. Repeated calls do nothing."""
-        self._closed = True
-        self._end()
+        self._object = None
 
-    def _end(self) -> None:
-        """Destroys it unless somebody uses it, who does so later."""
-        if self._destroyed:  # a handler may come at the end of the destruction, and wait for a thread that is here
-            return
-        with self._ending:
-            pointer, self._pointer = self._pointer, None
-            if self._users:
-                self._pointer = pointer
-            elif pointer is not None:  # nothing is called in between, so that no signal handler can raise there
-                self._destroyed = True
-                self._destroy(pointer)
-
-    def leave_to_parent(self, reason: str) -> None:
-        """In a child of fork(): its object is the parent's, and another thread may have held the lock."""
-        self._ending = threading.RLock()
+    def leave_to_parent(self, reason: Exception) -> None:
+        """In a child of fork(): its object is the parent's."""
         self._refusal = reason
-        self._pointer = None
+        if self._object is not None:
+            self._object.leave_to_parent()

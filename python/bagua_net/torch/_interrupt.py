@@ -28,7 +28,7 @@ def _make() -> Any:
 
 def runs_handlers() -> bool:
     """Does the calling thread run signal handlers? Only the main one does."""
-    return threading.current_thread() is threading.main_thread()
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def callback() -> Any:

@@ -15,12 +15,13 @@ import torch.distributed as dist
 from ._callbacks import Callbacks
 from ._collectives import Collectives
 from ._fingerprints import Fingerprints
+from ._in_flight import InFlight
+from ._membership import MembershipCheck
 from ._messages import Messages
 from ._operations import Block, Operations
-from ._rendezvous import Rendezvous
+from ._rendezvous import Rendezvous, failed
 from ._reporter import Reporter
-from ._roll_call import RollCall
-from ._work import Context, Flights, Turns
+from ._work import Context, Turns
 
 _NO_TIME = timedelta(0)
 
@@ -33,7 +34,7 @@ class Member(Operations):
     collective that fails (a peer is gone, or nothing moved for the timeout) raises
     ``torch.distributed.DistBackendError`` in its wait, and so does every later one: make a new group. A message may be
     posted long before its peer posts its side. A wait for it that exceeds the group's timeout raises as well, but has
-    no other effect.
+    no other effect. What a signal handler raises during an operation ends the group.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, name: str) -> None:
@@ -52,7 +53,7 @@ class Member(Operations):
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
-        self._flights = Flights()
+        self._in_flight = InFlight()
         self._context = self._shared(self._collectives.reporter, self._collectives)
         self._message_context = self._shared(self._messages.reporter, None)
         self._numbers, self._sequence = itertools.count(1), 0
@@ -64,7 +65,7 @@ class Member(Operations):
         _open.add(self)
 
     def _shared(self, reporter: Reporter, turns: Turns | None) -> Context:
-        return Context(self._label, self._rank, turns, reporter, self._callbacks, self._flights)
+        return Context(self._label, self._rank, turns, reporter, self._callbacks, self._in_flight, self._interrupted)
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
@@ -115,6 +116,18 @@ class Member(Operations):
                 self._close()
         self._callbacks.close()
 
+    def _interrupted(self, error: BaseException) -> None:
+        """A signal handler has raised this during an operation, and nobody knows how far this rank has come: the group
+        is over. It ends on a thread of its own: the caller may be in a callback, which the end waits for."""
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = f"it ended when a signal handler raised {what} during one of its operations; make a new group"
+        self._collectives.refuse(failed(self._label, text, 0))
+        self._messages.refuse(failed(self._label, text, 0))
+        try:
+            threading.Thread(target=self.abort, name=f"{self._label} end", daemon=True).start()
+        except RuntimeError:  # no thread can start
+            self.abort()
+
     def _end_comparison(self) -> None:
         if self._fingerprints is not None:
             self._fingerprints.give_up()
@@ -122,17 +135,19 @@ class Member(Operations):
     def _close(self) -> None:
         self._collectives.close()
         self._messages.close()
-        self._flights.settle()
+        self._in_flight.settle()
         self._ended = True
         _open.discard(self)
 
     def leave_to_parent(self) -> None:
         """In a child of fork(): the connections belong to its parent, and it has none of the threads."""
-        refusal = f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
+        refusal = RuntimeError(
+            f"bagua_net {self._label} belongs to the process that forked this one; make a group here"
+        )
         self._collectives.leave_to_parent(refusal)
         self._messages.leave_to_parent(refusal)
         self._callbacks.leave_to_parent()
-        self._flights.leave_to_parent()
+        self._in_flight.leave_to_parent()
         self._fingerprints = None  # the connection to the store is the parent's as well
         self._order = threading.RLock()
         self._ending = threading.RLock()
@@ -156,8 +171,8 @@ class Member(Operations):
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
         self._barriers += 1
-        roll_call = RollCall(self._store, f"{self._generation}/barrier/{self._barriers}", self._rank, self._size)
-        problem = roll_call.hold(limit, wait_all_ranks)
+        prefix = f"{self._generation}/barrier/{self._barriers}"
+        problem = MembershipCheck(self._store, prefix, self._rank, self._size).run(limit, wait_all_ranks)
         if problem:
             raise dist.DistBackendError(f"{self._label}: {problem}")
 

@@ -12,7 +12,7 @@ from .._native import library
 from ._handle import Handle
 from ._rendezvous import Endpoint, RankMissing, Rendezvous, failed
 from ._reporter import Reporter
-from ._tickets import Ticket
+from ._request import Request
 
 #: Seconds without progress after which a group ends although sends are pending.
 GIVE_UP_S = 30.0
@@ -39,27 +39,27 @@ class Messages:
         self._endpoint = Endpoint("messages", label, rendezvous, rank, nranks, collective=False)
         self._handle: Handle | None = None  # once the first message was posted
         self._starting = threading.RLock()  # a signal handler may abort at any point
-        self._refusal = ""  # why no message is accepted any more; "": they are
+        self._refusal: Exception | None = None  # why no message is accepted any more; None: they are
         self.reporter = Reporter(f"{label} message futures", self._wait_for_ends)
         self.timeout_s = timeout_s
 
     # ---- messages ----
 
-    def post(self, sends: bool, ticket: Ticket, address: int, nbytes: int, peer: int, tag: int) -> None:
-        """Sends the bytes there, or receives them, from ``peer`` or any rank (-1): the ticket's result names it.
+    def post(self, sends: bool, request: Request, address: int, nbytes: int, peer: int, tag: int) -> None:
+        """Sends the bytes there, or receives them, from ``peer`` or any rank (-1): the request's result names it.
 
-        They must live, and those sent may not change, until the ticket is over.
+        They must live, and those sent may not change, until the request is over.
 
         Args:
-            ticket: an empty one, filled in by the post: an exception that follows cannot lose it.
+            request: an empty one, filled in by the post: an exception that follows cannot lose it.
             peer, tag: of the group's ranks, and of 64 bits: others are not noticed.
 
         Raises:
-            RuntimeError: the group was shut down or belongs to the parent process.
+            RuntimeError: the group has ended or belongs to the parent process.
             DistBackendError: that peer cannot be sent to.
         """
         handle = self._handle or self._start()
-        rc = handle.call(self._send if sends else self._recv, address, nbytes, peer, tag, ctypes.byref(ticket))
+        rc = handle.call(self._send if sends else self._recv, address, nbytes, peer, tag, ctypes.byref(request))
         if rc != 0:
             raise failed(self._label, f"no message can be exchanged with rank {peer}", rc)
 
@@ -71,14 +71,14 @@ class Messages:
             rows = self._rows()
             self._refuse_if_ended()  # a signal handler has ended the group meanwhile
             handle = self._create(rows)
-            if self._refusal:
+            if self._refusal is not None:
                 handle.refuse(self._refusal)
                 handle.close()
             return handle
 
     def _refuse_if_ended(self) -> None:
-        if self._refusal:
-            raise RuntimeError(self._refusal)
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
 
     def _rows(self) -> bytes:
         try:
@@ -92,7 +92,7 @@ class Messages:
         coll, self._endpoint.coll = self._endpoint.coll, library.ffi.NULL
         try:
             if coll == library.ffi.NULL:
-                raise RuntimeError(self._refusal)
+                raise self._shut_down()
             rc = self._lib.bnet_tagged_create(tagged, coll, rows)
             if rc != 0:
                 raise failed(self._label, library.text(self._lib.bnet_coll_error(coll)), rc)
@@ -100,12 +100,15 @@ class Messages:
             if rc != 0:
                 raise failed(self._label, "no thread can start for messages", rc)
             self._handle = Handle(messages[0], self._lib.bnet_messages_destroy)
-        except BaseException as error:  # also of a signal handler, after any step
+        except BaseException as error:
             if self._handle is None:
-                self._refusal = self._refusal or str(error) or f"{self._label} was interrupted; make a new group"
+                self.refuse(error if isinstance(error, RuntimeError) else self._shut_down())
                 self._destroy(coll, tagged[0], messages[0])
             raise
         return self._handle
+
+    def _shut_down(self) -> Exception:
+        return RuntimeError(f"bagua_net {self._label} was shut down; make a new group")
 
     def _destroy(self, coll: Any, tagged: Any, messages: Any) -> None:
         """Each owns the one before it."""
@@ -130,7 +133,7 @@ class Messages:
         on its way out while its peers wait elsewhere would never show its error. Seconds are counted one at a time,
         because this process and its peers may have been stopped in between.
         """
-        self._refuse()
+        self.refuse(self._shut_down())
         if self._handle is not None:
             self._handle.use(self._finish_sends)
 
@@ -153,14 +156,15 @@ class Messages:
         library.load().bnet_counters(counters)
         return int(counters.bytes_sent - _FRAME_BYTES * counters.messages_sent)
 
-    def _refuse(self) -> None:
-        self._refusal = self._refusal or f"{self._label} was shut down; make a new group"
+    def refuse(self, reason: Exception) -> None:
+        """Accepts no message from now on. The first reason stays."""
+        self._refusal = self._refusal or reason
         if self._handle is not None:
             self._handle.refuse(self._refusal)
 
     def abort(self) -> None:
         """Makes all pending messages fail. From any thread, at any time."""
-        self._refuse()
+        self.refuse(self._shut_down())
         self._endpoint.give_up()
         if self._handle is not None:
             self._handle.use(self._lib.bnet_messages_stop)
@@ -169,14 +173,14 @@ class Messages:
         """Releases everything; pending messages fail. Repeated calls do nothing."""
         self.abort()
         with self._starting:
-            self._refuse()
+            self.refuse(self._shut_down())
             if self._handle is not None:
                 self.abort()  # it may have started just now
                 self.reporter.close()
                 self._handle.close()
             self._endpoint.close()
 
-    def leave_to_parent(self, refusal: str) -> None:
+    def leave_to_parent(self, refusal: Exception) -> None:
         """In a child of fork(): touches nothing of the library."""
         self._starting = threading.RLock()
         self._refusal = refusal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Groups such as "cpu:bagua_net,cuda:nccl".
+"""Groups such as "cpu:bagua_net,cuda:nccl", for which "bagua_net" alone stands on a machine with CUDA devices.
 
 torch makes no other backend for a group in Python. So such a group owns a second one, which torch makes of the other
 backends, and hands it every operation on other devices.
@@ -18,16 +18,20 @@ from torch.distributed import distributed_c10d as c10d
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
 from ._identity import CPU
+from ._torch_internals import named, unknown
+
+#: torch's function that makes a group, and calls its backends.
+_MAKING = named(c10d, "_new_process_group_helper", "backend", "device_id")
 
 
-class Request(NamedTuple):
+class Backends(NamedTuple):
     """What torch was asked for: the backend of each type of device, and the device that the group is bound to."""
 
-    backends: dict[str, str]
+    by_device: dict[str, str]
     device: torch.device | None
 
     def others(self) -> dict[str, str]:
-        return {device: name for device, name in self.backends.items() if device != CPU.type}
+        return {device: name for device, name in self.by_device.items() if device != CPU.type}
 
     def device_of_others(self) -> torch.device | None:
         return self.device if self.device is not None and self.device.type in self.others() else None
@@ -40,31 +44,47 @@ class Others(NamedTuple):
     recorder: Any = None
 
 
-def requested() -> Request:
-    """The request for the group that torch is making now.
+def requested() -> Backends:
+    """For the group that torch is making now.
 
-    torch tells a backend only of itself, but the function that knows the rest is on the stack.
+    torch tells a backend only of itself; the caller's caller has the rest as arguments.
 
     Raises:
         ValueError: ``bagua_net`` was asked for to serve other devices than the CPU.
+        RuntimeError: torch was built without the backend of this machine's accelerator, or makes groups otherwise.
     """
-    making = inspect.unwrap(c10d._new_process_group_helper).__code__
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not making:
+    while frame is not None and frame.f_code is not _MAKING.__code__:
         frame = frame.f_back
     if frame is None:
-        return Request({CPU.type: NAME}, None)
-    backends = dict(frame.f_locals["backend_config"].get_device_backend_map())
+        raise unknown(f"it makes groups without {_MAKING.__module__}.{_MAKING.__name__}")
+    backend, device = str(frame.f_locals["backend"]), frame.f_locals["device_id"]
+    backends = _of_all_devices() if backend == NAME else dict(c10d.BackendConfig(backend).get_device_backend_map())
     wrong = [device for device, name in backends.items() if name == NAME and device != CPU.type]
     if wrong:
         raise ValueError(
             f'bagua_net: it serves CPU tensors and was asked to serve {", ".join(wrong)}; use "cpu:{NAME}", and '
             "another backend there"
         )
-    return Request(backends, frame.f_locals.get("device_id"))
+    return Backends(backends, device)
 
 
-def make_others(request: Request, options: Any, backend_options: Any) -> Others:
+def _of_all_devices() -> dict[str, str]:
+    """The name alone stands for the CPU and, where this machine has an accelerator, torch's own backend for it."""
+    backends: dict[str, str] = {CPU.type: NAME}
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    other = None if accelerator is None else c10d.Backend.default_device_backend_map.get(accelerator.type)
+    if accelerator is None or other is None:
+        return backends
+    if not getattr(c10d, f"is_{other}_available", lambda: True)():
+        raise RuntimeError(
+            f'bagua_net: this machine has a {accelerator.type} device, for which "{NAME}" takes {other}, and this '
+            f'torch was built without {other}; use "cpu:{NAME}" for a group of CPU tensors alone'
+        )
+    return backends | {accelerator.type: other}
+
+
+def make_others(request: Backends, options: Any, backend_options: Any) -> Others:
     """Made by torch, which then forgets them: their owner ends them."""
     name, others = f"{options.group_id}:others", request.others()
     group, _ = c10d._new_process_group_helper(

@@ -16,14 +16,15 @@ import torch
 import torch.distributed as dist
 
 from .._native import library
-from . import _joins as joins
+from . import _ddp_join as ddp_join
 from . import _observers as observers
 from . import _tensors as tensors
 from ._collectives import Collectives
 from ._fingerprints import Fingerprints, describe
+from ._in_flight import InFlight
 from ._messages import Messages
-from ._tickets import Ticket
-from ._work import Context, Flights, Joint, Message, Work
+from ._request import Request
+from ._work import Context, Joint, Message, Work
 
 _W = TypeVar("_W", bound=dist.Work)
 _NO_TIME = timedelta(0)
@@ -54,7 +55,7 @@ class Operations:
     _collectives: Collectives
     _messages: Messages
     _coalescing: Block
-    _flights: Flights
+    _in_flight: InFlight
     _context: Context  # of collectives, and …
     _message_context: Context
     _numbers: Iterator[int]  # of the collectives, from 1
@@ -94,11 +95,18 @@ class Operations:
         with self._order:
             self._collectives.refuse_if_ended()
             self._sequence = next(self._numbers)
-            limit = _seconds(getattr(opts, "timeout", None)) or self._timeout_s
-            problem = self._fingerprints.compare(self._sequence, describe(name, alike, opts), limit)
-            if problem:
-                raise dist.DistBackendError(f"bagua_net, {self._label}: {problem}")
+            self._compare(self._fingerprints, describe(name, alike, opts), opts)
             return self._seen(name, start)
+
+    def _compare(self, fingerprints: Fingerprints, text: str, opts: Any) -> None:
+        limit = _seconds(getattr(opts, "timeout", None)) or self._timeout_s
+        try:
+            problem = fingerprints.compare(self._sequence, text, limit)
+        except BaseException as error:
+            self._not_posted(error, [])
+            raise
+        if problem:
+            raise dist.DistBackendError(f"bagua_net, {self._label}: {problem}")
 
     def _seen(self, name: str, start: Callable[[], _W]) -> _W:
         return observers.observed(name, start) if observers.present() else start()
@@ -114,16 +122,23 @@ class Operations:
         lib, limit = library.load_host(), _seconds(getattr(opts, "timeout", None))
         now = not getattr(opts, "asyncOp", True)
         operations = [library.ffi.new("bnet_op_t *", call | {"kind": getattr(lib, call["kind"])}) for call in calls]
-        tickets = [Ticket() for _ in operations]
-        work = Work(self._context, tickets, result, (operations, calls, held), store)
+        requests = [Request() for _ in operations]
+        work = Work(self._context, requests, result, (operations, calls, held), store)
         try:
-            self._flights.began(work)
-            for operation, ticket in zip(operations, tickets, strict=True):
-                self._collectives.run(operation, ticket, limit, now=now)
-        except BaseException:
+            self._in_flight.add(work)
+            for operation, request in zip(operations, requests, strict=True):
+                self._collectives.run(operation, request, limit, now=now)
+        except BaseException as error:
             work.abandon()
+            self._not_posted(error, requests)
             raise
         return self._began(work)
+
+    def _not_posted(self, error: BaseException, requests: Sequence[Request]) -> None:
+        """The refusal of a post is a RuntimeError. Any other exception is a signal handler's, and so is one that comes
+        when something was posted."""
+        if not isinstance(error, RuntimeError) or any(requests):
+            self._context.interrupted(error)
 
     def _began(self, work: _W) -> _W:
         if self._coalescing.works is not None:
@@ -136,20 +151,20 @@ class Operations:
         tensor = tensors.only(tensor_list, "broadcast")
         tensors.check(tensor, "broadcast")
         root = opts.rootRank if opts is not None else 0
-        places = tensors.Places([tensor], reads=root == self._rank)
-        call = _copy("BNET_COLL_BROADCAST", places.plain[0], root=root)
-        return self._run("broadcast", [tensor], [call], [tensor], opts, held=places, store=places.store)
+        buffers = tensors.Buffers([tensor], reads=root == self._rank)
+        call = _copy("BNET_COLL_BROADCAST", buffers.plain[0], root=root)
+        return self._run("broadcast", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
 
     def reduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         tensor = tensors.only(tensor_list, "reduce")
         tensors.check(tensor, "reduce")
         opts = opts if opts is not None else dist.ReduceOptions()
         is_root = opts.rootRank == self._rank
-        places = tensors.Places([tensor], reads=True)
-        call = _reduction("BNET_COLL_REDUCE", places.plain[0], opts.reduceOp) | {"root": opts.rootRank}
+        buffers = tensors.Buffers([tensor], reads=True)
+        call = _reduction("BNET_COLL_REDUCE", buffers.plain[0], opts.reduceOp) | {"root": opts.rootRank}
         call["recv"] = call["send"] if is_root else library.ffi.NULL
         return self._run(
-            "reduce", [tensor], [call], [tensor], opts, held=places, store=places.store if is_root else None
+            "reduce", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store if is_root else None
         )
 
     def gather(
@@ -162,11 +177,11 @@ class Operations:
         if root == self._rank:
             self._one_each(outputs, "gather")
             tensors.same(outputs, tensor, "gather")
-        places, send = tensors.Places(outputs), tensors.contiguous(tensor)
+        buffers, send = tensors.Buffers(outputs), tensors.contiguous(tensor)
         call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": library.ffi.NULL}
         if root == self._rank:
-            call["recvs"] = tensors.addresses(places.plain)
-        return self._run("gather", [tensor], [call], outputs, opts, held=(places, send), store=places.store)
+            call["recvs"] = tensors.addresses(buffers.plain)
+        return self._run("gather", [tensor], [call], outputs, opts, held=(buffers, send), store=buffers.store)
 
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Only the root has an ``output``; torch passes an empty tensor on the others."""
@@ -174,9 +189,9 @@ class Operations:
         tensors.check(tensor, "gather_single")
         if root == self._rank:
             self._check_share(output, tensor, "gather_single")
-        places, send = tensors.Places([output]), tensors.contiguous(tensor)
-        call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": tensors.address(places.plain[0])}
-        return self._run("gather_single", [tensor], [call], [output], opts, held=(places, send), store=places.store)
+        buffers, send = tensors.Buffers([output]), tensors.contiguous(tensor)
+        call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": tensors.address(buffers.plain[0])}
+        return self._run("gather_single", [tensor], [call], [output], opts, held=(buffers, send), store=buffers.store)
 
     def scatter(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
@@ -188,11 +203,11 @@ class Operations:
         if root == self._rank:
             self._one_each(inputs, "scatter")
             tensors.same(inputs, tensor, "scatter")
-        places, sends = tensors.Places([tensor]), [tensors.contiguous(one) for one in inputs]
-        call = _copy("BNET_COLL_SCATTER", places.plain[0], root=root) | {"send": library.ffi.NULL}
+        buffers, sends = tensors.Buffers([tensor]), [tensors.contiguous(one) for one in inputs]
+        call = _copy("BNET_COLL_SCATTER", buffers.plain[0], root=root) | {"send": library.ffi.NULL}
         if root == self._rank:
             call["sends"] = tensors.addresses(sends)
-        return self._run("scatter", [tensor], [call], [tensor], opts, held=(places, sends), store=places.store)
+        return self._run("scatter", [tensor], [call], [tensor], opts, held=(buffers, sends), store=buffers.store)
 
     # ---- from all ranks to all ----
 
@@ -201,11 +216,11 @@ class Operations:
         tensor = tensor_list if isinstance(tensor_list, torch.Tensor) else tensors.only(tensor_list, "allreduce")
         tensors.check(tensor, "allreduce")
         opts = opts if opts is not None else dist.AllreduceOptions()
-        places = tensors.Places([tensor], reads=True)
-        call = _reduction("BNET_COLL_ALLREDUCE", places.plain[0], opts.reduceOp)
-        work = self._run("all_reduce", [tensor], [call], [tensor], opts, held=places, store=places.store)
+        buffers = tensors.Buffers([tensor], reads=True)
+        call = _reduction("BNET_COLL_ALLREDUCE", buffers.plain[0], opts.reduceOp)
+        work = self._run("all_reduce", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
         if tensor.numel() == 1 and getattr(opts, "asyncOp", True):
-            joins.keep(work)
+            ddp_join.keep(work)
         return work
 
     def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
@@ -218,17 +233,17 @@ class Operations:
             group = large if tensor.nbytes >= _LARGE else small.setdefault(tensor.dtype, [])
             group.append(tensor)
         joined = {dtype: tensors.joined(group) for dtype, group in small.items()}
-        places = tensors.Places(large, reads=True)
-        calls = [_reduction("BNET_COLL_ALLREDUCE", each, opts.reduceOp) for each in [*places.plain, *joined.values()]]
+        buffers = tensors.Buffers(large, reads=True)
+        calls = [_reduction("BNET_COLL_ALLREDUCE", each, opts.reduceOp) for each in [*buffers.plain, *joined.values()]]
 
         def store() -> None:
-            if places.store is not None:
-                places.store()
+            if buffers.store is not None:
+                buffers.store()
             for dtype, group in small.items():
                 tensors.split(joined[dtype], group)
 
         return self._run(
-            "all_reduce_coalesced", tensor_list, calls, list(tensor_list), opts, held=(places, joined), store=store
+            "all_reduce_coalesced", tensor_list, calls, list(tensor_list), opts, held=(buffers, joined), store=store
         )
 
     def allgather(
@@ -256,10 +271,10 @@ class Operations:
             tensors.check(tensor, "allgather")
             outputs = [row[i] for row in output_lists]
             tensors.same(outputs, tensor, "allgather")
-            places, send = tensors.Places(outputs), tensors.contiguous(tensor)
-            calls.append(_copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(places.plain)})
-            held.append((places, send))
-            stores.append(places.store)
+            buffers, send = tensors.Buffers(outputs), tensors.contiguous(tensor)
+            calls.append(_copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(buffers.plain)})
+            held.append((buffers, send))
+            stores.append(buffers.store)
         return self._run(
             "all_gather", input_list, calls, result or list(output_lists), opts, held=held, store=_all_of(stores)
         )
@@ -272,13 +287,13 @@ class Operations:
     ) -> Work:
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_share(output, tensor, "all_gather")
-        places, sends = tensors.Places(outputs), [tensors.contiguous(tensor) for tensor in inputs]
+        buffers, sends = tensors.Buffers(outputs), [tensors.contiguous(tensor) for tensor in inputs]
         calls = [
             _copy("BNET_COLL_ALL_GATHER", send) | {"recv": tensors.address(plain)}
-            for send, plain in zip(sends, places.plain, strict=True)
+            for send, plain in zip(sends, buffers.plain, strict=True)
         ]
         return self._run(
-            "all_gather_single", inputs, calls, list(outputs), opts, held=(places, sends), store=places.store
+            "all_gather_single", inputs, calls, list(outputs), opts, held=(buffers, sends), store=buffers.store
         )
 
     def reduce_scatter(
@@ -290,10 +305,10 @@ class Operations:
         self._one_each(inputs, "reduce_scatter")
         tensors.same(inputs, output, "reduce_scatter")
         opts = opts if opts is not None else dist.ReduceScatterOptions()
-        places, sends = tensors.Places([output]), [tensors.contiguous(tensor) for tensor in inputs]
-        call = _reduction("BNET_COLL_REDUCE_SCATTER", places.plain[0], opts.reduceOp)
+        buffers, sends = tensors.Buffers([output]), [tensors.contiguous(tensor) for tensor in inputs]
+        call = _reduction("BNET_COLL_REDUCE_SCATTER", buffers.plain[0], opts.reduceOp)
         call |= {"send": library.ffi.NULL, "sends": tensors.addresses(sends)}
-        return self._run("reduce_scatter", [output], [call], [output], opts, held=(places, sends), store=places.store)
+        return self._run("reduce_scatter", [output], [call], [output], opts, held=(buffers, sends), store=buffers.store)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -304,13 +319,13 @@ class Operations:
         opts = opts if opts is not None else dist.ReduceScatterOptions()
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_share(tensor, output, "reduce_scatter")
-        places, sends = tensors.Places(outputs), [tensors.contiguous(tensor) for tensor in inputs]
+        buffers, sends = tensors.Buffers(outputs), [tensors.contiguous(tensor) for tensor in inputs]
         calls = [
             _reduction("BNET_COLL_REDUCE_SCATTER", plain, opts.reduceOp) | {"send": tensors.address(send)}
-            for send, plain in zip(sends, places.plain, strict=True)
+            for send, plain in zip(sends, buffers.plain, strict=True)
         ]
         return self._run(
-            "reduce_scatter_single", outputs, calls, list(outputs), opts, held=(places, sends), store=places.store
+            "reduce_scatter_single", outputs, calls, list(outputs), opts, held=(buffers, sends), store=buffers.store
         )
 
     # ---- compressed: opts are those of _quantized.py, which has checked everything else ----
@@ -343,12 +358,12 @@ class Operations:
         width = tensor.element_size()
         recv_counts = [count * width for count in tensors.elements(output, output_splits, self._size)]
         send_counts = [count * width for count in tensors.elements(tensor, input_splits, self._size)]
-        places, send = tensors.Places([output]), tensors.contiguous(tensor)
+        buffers, send = tensors.Buffers([output]), tensors.contiguous(tensor)
         if send.data_ptr() == output.data_ptr():
             send = send.clone()
         call = _exchange(send_counts, recv_counts)
-        call |= {"send": tensors.address(send), "recv": tensors.address(places.plain[0])}
-        return self._run("all_to_all_single", [], [call], [output], opts, held=(places, send), store=places.store)
+        call |= {"send": tensors.address(send), "recv": tensors.address(buffers.plain[0])}
+        return self._run("all_to_all_single", [], [call], [output], opts, held=(buffers, send), store=buffers.store)
 
     def alltoall(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
@@ -358,10 +373,12 @@ class Operations:
         for tensor in (*output_tensors, *input_tensors):
             tensors.check(tensor, "all_to_all")
         tensors.one_type([*output_tensors, *input_tensors], "all_to_all")
-        places, sends = tensors.Places(output_tensors), [tensors.contiguous(tensor) for tensor in input_tensors]
-        call = _exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in places.plain])
-        call |= {"sends": tensors.addresses(sends), "recvs": tensors.addresses(places.plain)}
-        return self._run("all_to_all", [], [call], list(output_tensors), opts, held=(places, sends), store=places.store)
+        buffers, sends = tensors.Buffers(output_tensors), [tensors.contiguous(tensor) for tensor in input_tensors]
+        call = _exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in buffers.plain])
+        call |= {"sends": tensors.addresses(sends), "recvs": tensors.addresses(buffers.plain)}
+        return self._run(
+            "all_to_all", [], [call], list(output_tensors), opts, held=(buffers, sends), store=buffers.store
+        )
 
     def barrier(self, opts: Any = None) -> Work:
         return self._run("barrier", [], [{"kind": "BNET_COLL_BARRIER"}], [], opts)
@@ -389,8 +406,8 @@ class Operations:
         plain, store = tensors.only(tensor_list, "recv"), None
         if not tensors.is_ordinary(plain):
             tensors.check(plain, "recv")
-            places = tensors.Places([plain])
-            plain, store = places.plain[0], places.store
+            buffers = tensors.Buffers([plain])
+            plain, store = buffers.plain[0], buffers.store
         return self._message(False, tensor_list, plain, store, peer, tag)
 
     def _check_peer(self, what: str, peer: int) -> None:
@@ -410,24 +427,25 @@ class Operations:
         peer: int,
         tag: int,
     ) -> Work:
-        """Posts it; ``plain`` and ``store``: see :class:`tensors.Places`."""
+        """Posts it; ``plain`` and ``store``: see :class:`tensors.Buffers`."""
         if not _LEAST_TAG <= tag <= _LARGEST_TAG:
             raise ValueError(
                 f"bagua_net, {self._label}: the tag {tag} has more than 64 bits: use {_LEAST_TAG} to {_LARGEST_TAG}"
             )
-        ticket = Ticket()
-        work = Message(self._message_context, (ticket,), tensor_list, plain, store)
+        request = Request()
+        work = Message(self._message_context, (request,), tensor_list, plain, store)
         work.about = (sends, peer, tag)
         work.limit_s = self._timeout_s if self._timeout_s > 0 else None
         try:
-            self._flights.began(work)
+            self._in_flight.add(work)
             if observers.present():
-                arguments = (sends, ticket, plain.data_ptr(), plain.nbytes, peer, tag)
+                arguments = (sends, request, plain.data_ptr(), plain.nbytes, peer, tag)
                 observers.observed("send" if sends else "recv", lambda: self._posted(work, arguments))
             else:
-                self._messages.post(sends, ticket, plain.data_ptr(), plain.nbytes, peer, tag)
-        except BaseException:
+                self._messages.post(sends, request, plain.data_ptr(), plain.nbytes, peer, tag)
+        except BaseException as error:
             work.abandon()
+            self._not_posted(error, [request])
             raise
         return work if self._coalescing.works is None else self._began(work)
 

@@ -53,7 +53,7 @@ def check(tensor: torch.Tensor, what: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: a tensor is needed, not {type(tensor).__name__}")
     if not tensor.is_cpu:
-        instead = "use the nccl backend with the plugin (bagua_net.activate()) for it" if tensor.is_cuda else "move it"
+        instead = 'make the group with "cpu:bagua_net,cuda:nccl"' if tensor.is_cuda else "move it"
         raise ValueError(
             f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; {instead}"
         )
@@ -117,7 +117,7 @@ def size_of(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def room(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def empty(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Uninitialized host memory, regardless of torch.set_default_device."""
     return torch.empty(shape, dtype=dtype, device="cpu")
 
@@ -152,7 +152,7 @@ def store(values: torch.Tensor, tensor: torch.Tensor) -> None:
         tensor.detach().copy_(values)
 
 
-class Places:
+class Buffers:
     """Where an operation writes: the tensors themselves, or contiguous memory in place of those that are not."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], *, reads: bool = False) -> None:
@@ -177,7 +177,7 @@ class Places:
 
 def _staged(tensor: torch.Tensor, reads: bool) -> torch.Tensor:
     plain = tensor.detach()
-    return contiguous(plain) if reads else room(plain.shape, plain.dtype)
+    return contiguous(plain) if reads else empty(plain.shape, plain.dtype)
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> Any:
@@ -188,7 +188,7 @@ def addresses(tensors: Sequence[torch.Tensor]) -> Any:
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """All values of the tensors in sequence: a new tensor of one dimension."""
     if not tensors:
-        return room(0, torch.uint8)
+        return empty(0, torch.uint8)
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 

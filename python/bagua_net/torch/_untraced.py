@@ -10,20 +10,29 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ._torch_internals import unknown
+
 
 def exclude(package: str) -> None:
     """Tells dynamo to run each function of the loaded modules of ``package`` as it is, with all that it calls.
 
-    dynamo asks once per code object, so that a call costs nothing more than before. Nothing happens where torch was
-    built without dynamo.
+    dynamo asks once per code object, so that a call costs nothing more than before; torch.compiler.disable would wrap
+    each call. Nothing happens where torch was built without dynamo.
+
+    Raises:
+        RuntimeError: dynamo has no such function.
     """
     try:
         from torch._C._dynamo import eval_frame
     except ImportError:
         return
-    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    try:
+        skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+        set_strategy = eval_frame.set_code_exec_strategy
+    except AttributeError as error:
+        raise unknown(f"dynamo has changed: {error}") from None
     for code in codes(package):
-        eval_frame.set_code_exec_strategy(code, skip)
+        set_strategy(code, skip)
 
 
 def codes(package: str) -> Iterator[CodeType]:
@@ -46,15 +55,7 @@ def _of(value: Any, package: str) -> Iterator[CodeType]:
     elif hasattr(value, "__wrapped__"):
         yield from _of(inspect.unwrap(value), package)
     elif isinstance(value, FunctionType) and value.__module__.startswith(package):
-        yield from _with_inner(value.__code__)
+        yield value.__code__
     elif isinstance(value, type) and value.__module__.startswith(package):
         for member in list(vars(value).values()):
             yield from _of(member, package)
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    """And that of the functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_inner(constant)

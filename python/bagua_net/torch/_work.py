@@ -4,96 +4,43 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
+import torch.autograd.graph
 import torch.distributed as dist
 from torch.futures import Future, collect_all
 
 from .._native import library
+from . import _interrupt
 from ._callbacks import Callbacks
+from ._in_flight import InFlight
 from ._rendezvous import failed
 from ._reporter import Reporter
-from ._tickets import Ticket
+from ._request import Request
+from ._torch_internals import named
 
 _NO_TIME = timedelta(0)
-#: Every so many operations, so many old ones are looked at: more than were added, so that all that end are forgotten.
-_EVERY, _LOOKS = 8, 12
-#: The same after a look that has found none that is over: thousands of receives may be posted before the first send.
-_SELDOM = 16
-#: Seconds between two looks whether another thread has stored what was received.
-_PAUSE_S = 0.001
-
-_NONE: list[Any] = []
-_NOBODY: dict[Any, None] = {}
+#: What runs a backward pass, and with it DDP's reducer.
+_BACKWARD = named(torch.autograd.graph, "_engine_run_backward").__code__
 
 _init = dist.Work.__init__
-#: For the step that makes a future known.
-_step = threading.RLock()
-
-
-class Flights:
-    """A group's operations that nobody has seen end. A caller may drop a work at once: its memory is in use until then.
-
-    Any thread: each step is one operation on a dict.
-    """
-
-    def __init__(self) -> None:
-        self._works: OrderedDict[int, Work] = OrderedDict()
-        self._added = itertools.count(1)
-        self._due = _EVERY
-
-    def began(self, work: Work) -> None:
-        """Before the library knows of it."""
-        self._works[id(work)] = work
-        added = next(self._added)
-        if added >= self._due:
-            self._due = added + (_EVERY if self._look() else _SELDOM)
-
-    def _look(self) -> bool:
-        """At the oldest; those in progress move to the end, so that the others have their turn. Was any over?"""
-        found = False
-        # chain() makes the dict's iterator within list(): between two calls, another thread might change the dict.
-        for old in list(itertools.islice(itertools.chain(self._works.values()), _LOOKS)):
-            if old.look():
-                found = True
-                continue
-            try:
-                self._works.move_to_end(id(old))
-            except KeyError:  # another thread has seen its end just now
-                found = True
-        return found
-
-    def landed(self, work: Work) -> None:
-        self._works.pop(id(work), None)
-
-    def settle(self) -> None:
-        """Forgets all that are over."""
-        for work in list(self._works.values()):
-            work.is_completed()
-
-    def leave_to_parent(self) -> None:
-        """In a child of fork(): no memory is in use."""
-        works, self._works = self._works, OrderedDict()
-        for work in works.values():
-            work.leave_to_parent()
 
 
 class Turns(Protocol):
     """See ``Collectives``."""
 
-    def hold(self, ticket: Ticket) -> bool: ...
+    def hold(self, request: Request) -> bool: ...
 
-    def enter(self, ticket: Ticket) -> None: ...
+    def enter(self, request: Request) -> None: ...
 
-    def leave(self, ticket: Ticket) -> None: ...
+    def leave(self, request: Request) -> None: ...
 
 
 class Context(NamedTuple):
@@ -104,7 +51,9 @@ class Context(NamedTuple):
     turns: Turns | None  # keep the order of what callbacks post; None: messages have none
     reporter: Reporter  # fulfils futures, …
     callbacks: Callbacks  # whose callbacks run here
-    flights: Flights
+    in_flight: InFlight
+    #: Ends the group: a signal handler has raised this during an operation.
+    interrupted: Callable[[BaseException], None]
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -113,6 +62,9 @@ class Work(dist.Work):  # type: ignore[misc]
     It exists before the operation is posted, and keeps the tensors alive until that is over, whatever happens to the
     caller meanwhile. The library ends operations without Python: the first thread that looks stores what was received
     for tensors that are not contiguous.
+
+    A signal handler may interrupt the main thread where it has the lock. Threads that such a handler may wait for only
+    try to take it: the reporter's, and those that begin another operation.
     """
 
     __slots__ = (
@@ -120,19 +72,18 @@ class Work(dist.Work):  # type: ignore[misc]
         "_error",
         "_future",
         "_held",
+        "_holds_turn",
+        "_lock",
         "_over",
-        "_queued",
+        "_requests",
         "_store",
-        "_storing",
         "_tensors",
-        "_tickets",
-        "_turn",
         "_unfulfilled",
         "around_wait",
     )
 
     _context: Context
-    _tickets: Sequence[Ticket]
+    _requests: Sequence[Request]
     _error: Exception | None
     #: What a wait happens in, for those who watch it.
     around_wait: Callable[[], contextlib.AbstractContextManager[Any]] | None
@@ -140,130 +91,113 @@ class Work(dist.Work):  # type: ignore[misc]
     def __init__(
         self,
         context: Context,
-        tickets: Sequence[Ticket],
+        requests: Sequence[Request],
         result: Any,
         held: Any,
         store: Callable[[], None] | None,
     ) -> None:
         """
         Args:
-            tickets: of its parts, in the order of their ends; they may not have been posted yet.
+            requests: of its parts, in the order of their ends; they may not have been posted yet.
             result: the tensors, a list.
             held: what must live until then.
             store: what remains to be done then; None: nothing. May run more than once.
         """
         _init(self)
         self._context = context
-        self._tickets = tickets
+        self._requests = requests
         self._tensors = result
         self._held = held
         self._store = store
-        self._storing: dict[tuple[int, object], None] = {} if store is not None else _NOBODY
+        self._lock = threading.RLock()
         self._over = False
         self._error = None
         self._future: Any = None  # torch's future of the result
-        self._unfulfilled: list[Any] = _NONE  # and the one of the end: who takes it fulfils it
-        self._queued = False  # its callbacks run, or will
-        self._turn = False  # they have one
+        self._unfulfilled: Any = None  # and the one of the end: who takes it fulfils it
+        self._holds_turn = False  # for its callbacks
         self.around_wait = None
 
     def abandon(self) -> None:
         """Not all parts were posted: what was keeps its memory until it is over, and nothing is stored."""
         self._store = None
-        self._tickets = [ticket for ticket in self._tickets if ticket]
+        self._requests = [request for request in self._requests if request]
         self.look()
 
     # ---- the end ----
 
     def look(self) -> bool:
-        """Ends it where its parts are over, unless another thread is doing so. False: it is in progress.
-
-        For who must not wait for another thread: that one may have been interrupted by a handler that waits for this.
-        """
-        if not self._over:
-            state = self._state()
-            if not state:
-                return False
-            self._settle(state)
-        return True
+        """Ends it where its parts are over, unless another thread is doing so. False: it is in progress."""
+        return self._over or self._settles(may_wait=_interrupt.runs_handlers())
 
     def is_completed(self) -> bool:
-        if not self._over:
-            state = self._state()
-            if not state:
-                return False
-            self._settle(state)
-            while not self._over:
-                time.sleep(_PAUSE_S)
-                self._settle(state)
+        return self._over or self._guarded(self._settles)
+
+    def _guarded(self, step: Callable[[], bool]) -> bool:
+        """Nothing in it raises but signal handlers."""
+        try:
+            return step()
+        except BaseException as error:
+            self._context.interrupted(error)
+            raise
+
+    def _settles(self, *, may_wait: bool = True) -> bool:
+        """Once all parts are over: ends it. False: they are not, or another thread is doing so and this may not wait.
+
+        A handler that raises between acquire() and the block would leave the lock taken: it runs on the main thread,
+        which may wait.
+        """
+        state = self._state()
+        if not state:
+            return False
+        if may_wait:
+            with self._lock:
+                self._end(state)
+        elif self._lock.acquire(blocking=False):
+            try:
+                self._end(state)
+            finally:
+                self._lock.release()
+        else:
+            return False
+        self._context.in_flight.remove(self)
+        if self._unfulfilled is not None and self._context.reporter.closing:
+            self._tell()
         return True
 
     def _state(self) -> int:
         """0: not all parts are over; 1: they are, -1: and one has failed."""
         over, result = library.quick().bnet_ticket_over, 1
-        for ticket in self._tickets:
-            state = over(ticket) if ticket else 0
+        for request in self._requests:
+            state = over(request) if request else 0
             if not state:
                 return 0
             if state < 0:
                 result = -1
         return result
 
-    def _settle(self, state: int) -> None:
-        """Once all parts are over: ends it, unless another thread is storing what was received."""
-        try:
-            self._try_to_settle(state)
-        except BaseException:  # of a signal handler: the reporter may have left the future to this thread
-            self._try_to_settle(state)
-            raise
-
-    def _try_to_settle(self, state: int) -> None:
-        if not self._over:
-            if state < 0:
-                self._ended(next(self._error_of(ticket) for ticket in self._tickets if ticket.state() < 0))
-            elif (store := self._store) is None:
-                self._ended(None)
-            else:
-                self._store_alone(store)
+    def _end(self, state: int) -> None:
+        """Under the lock. A handler of this thread may come in between, and do the same."""
         if self._over:
-            self._context.flights.landed(self)
-            if self._future is not None:
-                self._fulfil()
-
-    def _store_alone(self, store: Callable[[], None]) -> None:
-        """Unless another thread does; this thread may, in a handler that has interrupted it there.
-
-        This is not a lock: a signal handler that raises could leave a lock taken. Each thread enters a claim before it
-        stores, the first claim wins, and each thread removes its own.
-        """
-        storing, me = self._storing, (threading.get_ident(), object())
-        try:
-            storing[me] = None
-            (first, _), *_ = list(storing)  # in one step: the dict may change
-            if first == me[0] and not self._over:
-                self._ended(_refused(store))
-        finally:
-            storing.pop(me, None)
-
-    def _ended(self, error: Exception | None) -> None:
-        if not self._over:  # a handler was faster
+            return
+        error = None
+        if state < 0:
+            error = next(self._error_of(request) for request in self._requests if request.state() < 0)
+        elif (store := self._store) is not None:
+            error = _refused(store)
+        if not self._over:
             self._error = error
             self._over = True
             self._held = self._store = None
 
-    def _error_of(self, ticket: Ticket) -> Exception:
-        result = ticket.result()
+    def _error_of(self, request: Request) -> Exception:
+        result = request.result()
         return failed(self._context.label, result.reason, result.rc)
-
-    def leave_to_parent(self) -> None:
-        """In a child of fork(), which lacks the thread that may have been storing."""
-        self._storing = {}
 
     # ---- for the caller; torch's names ----
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Returns once the operation has ended. Raises its error, or DistBackendError after ``timeout`` (0: none)."""
-        if not self._over and not self.is_completed():
+        if not self._over:
             self._await(timeout)
         if self._error is not None:
             raise self._error
@@ -275,13 +209,14 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _ends_within(self, seconds: float | None) -> bool:
         """Waits for the end, at most this long; None: without a limit."""
+        return self._guarded(lambda: self._settles() or (self._waits(seconds) and self._settles()))
+
+    def _waits(self, seconds: float | None) -> bool:
         deadline = None if seconds is None else time.monotonic() + seconds
         if self.around_wait is None:
-            ended = all(ticket.wait(deadline) for ticket in self._tickets)
-        else:
-            with self.around_wait():
-                ended = all(ticket.wait(deadline) for ticket in self._tickets)
-        return ended and self.is_completed()
+            return all(request.wait(deadline) for request in self._requests)
+        with self.around_wait():
+            return all(request.wait(deadline) for request in self._requests)
 
     def get_future(self) -> Any:
         """The future of the tensors. An error is raised as RuntimeError with the same text, in C++ as well.
@@ -290,44 +225,40 @@ class Work(dist.Work):  # type: ignore[misc]
         result. Both see an exception that a callback raises.
         """
         if self._future is None:
+            for_reducer = _is_backward(sys._getframe().f_back)
             try:
-                self._begin_future()
-            except BaseException:  # of a signal handler: what waits for the callbacks, as a turn does, must not wait
-                self._begin_future()  # for a future that nobody has
+                with self._lock:
+                    if self._future is None:
+                        self._make_future(wants_turn=self._context.turns is not None and not for_reducer)
+            except BaseException as error:
+                self._context.interrupted(error)
                 raise
         return self._future
 
-    def _begin_future(self) -> None:
-        """May run again after any of its steps."""
-        over = (not self._turn and self.is_completed()) or (not self._gets_turn() and self.is_completed())
-        if over:
-            self._publish(self._fulfilled(), _NONE)
-        else:
-            fulfilled = Future()
-            self._publish(fulfilled.then(lambda _: self._outcome()), [fulfilled])
-        if self._unfulfilled and not self._report_later():
+    def _make_future(self, *, wants_turn: bool) -> None:
+        turns = self._context.turns
+        if not self._settles():
+            self._holds_turn = wants_turn and turns is not None and turns.hold(self._requests[-1])
+        if not self._holds_turn and self._settles():
+            self._future = self._fulfilled()
+            return
+        unfulfilled = Future()
+        future = unfulfilled.then(lambda _: self._outcome())
+        if self._future is None:  # a signal handler on this thread may have asked for it meanwhile
+            self._future, self._unfulfilled = future, unfulfilled
+        try:
+            self._context.reporter.add(self)
+        except RuntimeError:  # no thread can start: the future is late rather than lost
+            self._waits(None)
+        if self._settles():  # the reporter may not have known of it
+            self._context.reporter.remove(self)
             self._tell()
 
-    def _gets_turn(self) -> bool:
-        """Before there is a future. Where the operation is over already, callbacks run on the thread that adds them, in
-        the order of its calls."""
-        turns = self._context.turns
-        # Between the look at _turn and the mark nothing is called: one thread takes the turn, and no other loses it.
-        if turns is not None and not _asked_by_the_reducer() and not self._turn:
-            self._turn = True  # to leave a turn that it does not have does no harm, and a handler may raise meanwhile
-            self._turn = turns.hold(self._tickets[-1])
-        return self._turn
-
-    def _publish(self, future: Any, unfulfilled: list[Any]) -> None:
-        """Unless another thread, or a signal handler, has done so meanwhile."""
-        with _step:
-            if self._future is None:
-                self._unfulfilled = unfulfilled
-                self._future = future
-
     def _fulfilled(self) -> Any:
-        """The future of an operation that is over. No Python runs in it where that has succeeded: torch would take what
-        a signal handler raises there for the operation's error."""
+        """The future of an operation that is over: callbacks run on the thread that adds them, in the order of its
+        calls. No Python runs in it where that has succeeded: torch would take what a handler raises there for its
+        error.
+        """
         future = Future()
         if self._error is None:
             future.set_result(list(self._tensors))
@@ -335,56 +266,47 @@ class Work(dist.Work):  # type: ignore[misc]
         future.set_result(None)
         return future.then(lambda _: self._outcome())
 
-    def _report_later(self) -> bool:
-        """False: no thread can start; then the future is late rather than lost, and the operation is over."""
-        try:
-            self._context.reporter.add(self)
-        except RuntimeError:
-            self._ends_within(None)
-            return False
-        self.report()
-        return True
-
     def _outcome(self) -> list[Any]:
         if self._error is not None:
             raise self._error
         return list(self._tensors)
 
-    def report(self) -> bool:
-        """For the reporter. Where another thread ends the operation just now, that one fulfils the future."""
-        if not self.look():
+    def report(self) -> bool | None:
+        """For the reporter. Callbacks of the future run elsewhere: they may wait for the next operation."""
+        state = self._state()
+        if not state:
             return False
-        if self._over:
-            self._fulfil()
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            self._end(state)
+            unfulfilled, self._unfulfilled = self._unfulfilled, None
+        finally:
+            self._lock.release()
+        self._context.in_flight.remove(self)
+        if unfulfilled is not None:
+            self._context.callbacks.run(partial(self._run_callbacks, unfulfilled))
         return True
 
-    def _fulfil(self) -> None:
-        """Callbacks of the future run elsewhere: they may wait for the next operation."""
-        if self._unfulfilled and not self._queued:
-            self._queued = True
-            try:
-                self._context.callbacks.run(self._tell)
-            except BaseException:  # of a signal handler
-                self._queued = False
-                raise
-
     def _tell(self) -> None:
-        """Runs the callbacks, once. On all ranks, operations that callbacks post come before those that other threads
-        have posted meanwhile."""
-        try:
-            fulfilled = self._unfulfilled.pop()
-        except IndexError:
-            return
+        """Fulfils the future on this thread, unless another one does."""
+        with self._lock:
+            unfulfilled, self._unfulfilled = self._unfulfilled, None
+        if unfulfilled is not None:
+            self._run_callbacks(unfulfilled)
+
+    def _run_callbacks(self, unfulfilled: Any) -> None:
+        """On all ranks, operations that callbacks post come before those that other threads have posted meanwhile."""
         turns = self._context.turns
-        if not self._turn or turns is None:
-            fulfilled.set_result(None)
+        if not self._holds_turn or turns is None:
+            unfulfilled.set_result(None)
             return
-        ticket = self._tickets[-1]
-        turns.enter(ticket)
+        request = self._requests[-1]
+        turns.enter(request)
         try:
-            fulfilled.set_result(None)
+            unfulfilled.set_result(None)
         finally:
-            turns.leave(ticket)
+            turns.leave(request)
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -399,16 +321,19 @@ class Work(dist.Work):  # type: ignore[misc]
         """Host memory needs nothing after :meth:`wait`."""
 
     def source_rank(self) -> int:
-        return self._tickets[-1].result().peer if self.is_completed() else -1
+        return self._requests[-1].result().peer if self.is_completed() else -1
 
     _source_rank = source_rank
 
 
 def _refused(store: Callable[[], None]) -> Exception | None:
+    """Where torch refuses to write, for example to a tensor whose elements share memory: why."""
     try:
         store()
-    except Exception as refused:  # for example a tensor whose elements share memory
-        return refused
+    except Exception as refused:
+        if isinstance(refused, (RuntimeError, MemoryError)) or not _interrupt.runs_handlers():
+            return refused
+        raise  # it is a signal handler's
     return None
 
 
@@ -472,18 +397,7 @@ class Joint(dist.Work):  # type: ignore[misc]
         """Host memory needs nothing after :meth:`wait`."""
 
 
-def _leave_to_parent() -> None:
-    """In a child of fork(), which lacks the thread that may have been in the step."""
-    global _step
-    _step = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-def _asked_by_the_reducer() -> bool:
-    """C++ asks for the future of a bucket, which has no callbacks: a turn would only make the next bucket wait for a
-    thread of Python."""
-    asking = sys._getframe(3)  # get_future
-    frame = asking.f_back
-    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+def _is_backward(frame: FrameType | None) -> bool:
+    """Does C++ ask for the future, DDP's reducer for that of a bucket? It adds no callbacks, and a turn would only make
+    the next bucket wait for a thread of Python."""
+    return frame is not None and frame.f_code is _BACKWARD

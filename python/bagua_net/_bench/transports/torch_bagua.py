@@ -19,7 +19,7 @@ def _open(config: Config, place: Place) -> TorchTransport:
     from ...torch import register  # which imports torch
 
     register()
-    return TorchTransport(NAME, config, place)
+    return TorchTransport(f"cpu:{NAME}", config, place)
 
 
 #: Measured in separate processes: a process has one default group, and in the shared ones that is gloo's.

@@ -17,7 +17,10 @@ from weakref import WeakKeyDictionary
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-_NOTIFY = Join.notify_join_context.__code__
+from ._torch_internals import named
+
+#: Calls all_reduce for the module that is its argument.
+_NOTIFY = named(Join, "notify_join_context", "joinable").__code__
 
 #: The work of each module, which outlives the reducer's use of it: that ends when the module's next work replaces it.
 _kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The library's tickets: one for each operation that another thread carries out."""
+"""The library's requests: one for each operation that it carries out (its ``bnet_ticket_t``)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ class Result(NamedTuple):
     reason: str | None
 
 
-class Ticket(ctypes.c_void_p):
+class Request(ctypes.c_void_p):
     """An operation in progress or over. Any thread.
 
-    It is the very pointer that the library fills in when it accepts the operation, and false until then: an exception
-    that a signal handler raises right after the post cannot lose the ticket of an operation that has begun.
+    It is the pointer that the library fills in when it accepts the operation, and false until then.
     """
 
     __slots__ = ()

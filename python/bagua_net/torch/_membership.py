@@ -10,7 +10,7 @@ from typing import Any
 from ._store import GivenUp, appears
 
 
-class RollCall:
+class MembershipCheck:
     """One barrier of a group; ``prefix`` is unique to it in the store."""
 
     def __init__(self, store: Any, prefix: str, rank: int, nranks: int) -> None:
@@ -20,7 +20,7 @@ class RollCall:
         self._nranks = nranks
         self._given_up = GivenUp()  # never set: the wait ends by its deadline
 
-    def hold(self, limit: timedelta, name_all: bool) -> str:
+    def run(self, limit: timedelta, name_all: bool) -> str:
         """Returns "" when all ranks are here, or after ``limit`` who is missing: on rank 0, the first rank or all.
 
         Raises:
@@ -28,26 +28,27 @@ class RollCall:
         """
         seconds, deadline = f"{limit.total_seconds():g} s", time.monotonic() + limit.total_seconds()
         if self._rank != 0:
-            self._say(str(self._rank))
-            return "" if self._hear("all", deadline) else f"rank 0 did not say within {seconds} that all ranks are here"
+            self._publish(str(self._rank))
+            told = self._appears("all", deadline)
+            return "" if told else f"rank 0 did not say within {seconds} that all ranks are here"
         missing = self._missing(deadline, name_all)
         if missing:
             names = ", ".join(map(str, missing))
             return f"rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier within {seconds}"
-        self._say("all")
+        self._publish("all")
         return ""
 
     def _missing(self, deadline: float, name_all: bool) -> list[int]:
         missing: list[int] = []
         for rank in range(1, self._nranks):
-            if not self._hear(str(rank), deadline):
+            if not self._appears(str(rank), deadline):
                 missing.append(rank)
                 if not name_all:
                     break
         return missing
 
-    def _say(self, what: str) -> None:
+    def _publish(self, what: str) -> None:
         self._store.set(f"{self._prefix}/{what}", b"")
 
-    def _hear(self, what: str, deadline: float) -> bool:
+    def _appears(self, what: str, deadline: float) -> bool:
         return appears(self._store, f"{self._prefix}/{what}", deadline, self._given_up)

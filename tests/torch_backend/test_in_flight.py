@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A group's operations in progress: a thread begins one, or sees one end, between any two steps of another thread."""
+"""A group's operations in flight: a thread begins one, or sees one end, between any two steps of another thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bagua_net.torch import _work
+from bagua_net.torch import _in_flight
 from tests.support.between import Case, at_each_step
 
 #: Enough for two looks at the oldest, and then to see all that end.
@@ -19,15 +19,15 @@ _WORKS, _LATER = 24, 40
 
 
 class _Work:
-    """What Flights asks of an operation: whether it is over, which it then tells them."""
+    """What InFlight asks of an operation: whether it is over, which it then removes."""
 
-    def __init__(self, flights: Any) -> None:
+    def __init__(self, in_flight: Any) -> None:
         self.over = False
-        self._flights = flights
+        self._in_flight = in_flight
 
     def look(self) -> bool:
         if self.over:
-            self._flights.landed(self)
+            self._in_flight.remove(self)
         return self.over
 
 
@@ -48,13 +48,13 @@ class _Operations:
     """Half of them are over."""
 
     def __init__(self) -> None:
-        self._flights: Any = _work.Flights()
+        self._in_flight: Any = _in_flight.InFlight()
         self._begun: list[_Begun] = []
 
     def begin(self) -> None:
-        work = _Work(self._flights)
+        work = _Work(self._in_flight)
         self._begun.append(_Begun(weakref.ref(work)))
-        self._flights.began(work)
+        self._in_flight.add(work)
 
     def begin_all(self) -> None:
         for number in range(_WORKS):
@@ -81,4 +81,4 @@ def test_another_thread_between_any_two_steps(meanwhile: Callable[[_Operations],
         operations = _Operations()
         return Case(operations.begin_all, partial(meanwhile, operations), operations.check)
 
-    assert at_each_step([_work], case) > 2 * _WORKS
+    assert at_each_step([_in_flight], case) > 2 * _WORKS

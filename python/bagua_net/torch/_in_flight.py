@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""A group's operations in flight: a caller may drop a work at once, but its memory is in use until the end."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from typing import Protocol
+
+#: Every so many operations, so many old ones are looked at: more than were added, so that all that end are forgotten.
+_EVERY, _LOOKS = 8, 12
+#: The same after a look that has found none that is over: thousands of receives may be posted before the first send.
+_SELDOM = 16
+
+
+class Looked(Protocol):
+    def look(self) -> bool:
+        """Is it over? Where it is, it is removed. It never waits for another thread."""
+
+
+class InFlight:
+    """Any thread: each step is one operation on a dict."""
+
+    def __init__(self) -> None:
+        self._works: OrderedDict[int, Looked] = OrderedDict()
+        self._added = itertools.count(1)
+        self._due = _EVERY
+
+    def add(self, work: Looked) -> None:
+        """Before the library knows of it."""
+        self._works[id(work)] = work
+        added = next(self._added)
+        if added >= self._due:
+            self._due = added + (_EVERY if self._look() else _SELDOM)
+
+    def _look(self) -> bool:
+        """At the oldest; those in progress move to the end, so that the others have their turn. Was any over?"""
+        found = False
+        # chain() makes the dict's iterator within list(): between two calls, another thread might change the dict.
+        for old in list(itertools.islice(itertools.chain(self._works.values()), _LOOKS)):
+            if old.look():
+                found = True
+                continue
+            try:
+                self._works.move_to_end(id(old))
+            except KeyError:  # another thread has seen its end just now
+                found = True
+        return found
+
+    def remove(self, work: Looked) -> None:
+        self._works.pop(id(work), None)
+
+    def settle(self) -> None:
+        """Forgets all that are over."""
+        for work in list(self._works.values()):
+            work.look()
+
+    def leave_to_parent(self) -> None:
+        """In a child of fork(): no memory is in use."""
+        self._works = OrderedDict()
