@@ -59,6 +59,8 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
 
     def link(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(directory, found["path"]))
+        if not (ROOT / target).exists():
+            return found[0]  # and mkdocs says so
         return f"]({_address(target, own, config, files)}{found['anchor'] or ''})"
 
     def picture(found: re.Match[str]) -> str:
