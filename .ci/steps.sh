@@ -123,6 +123,7 @@ lint() {
 	ruff format --check .
 	mypy --strict
 	git ls-files '*.c' '*.h' | xargs clang-format-14 --dry-run --Werror
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 }
 
 # check_exports LIBRARY PATTERN: its symbols match the pattern, and it needs only libc. They are left in $BUILD/exports.
