@@ -7,6 +7,7 @@ import argparse
 import datetime
 import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -51,6 +52,14 @@ def _numbers(parse: Callable[[str], int]) -> Callable[[str], frozenset[int]]:
     return numbers
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
 def _pairs(text: str) -> dict[str, int]:
     """Scenario → readings; "": of every other one."""
     words = [word.strip().rpartition("=") for word in text.split(",")]
@@ -72,7 +81,7 @@ def _arguments(program: Program, argv: Sequence[str]) -> argparse.Namespace:
     add("--size", type=_numbers(_sizes.parse), default=frozenset(), help="only these message sizes: 64K,1M (all)")
     add("--connections", type=_numbers(int), default=frozenset(), help="only these numbers of connections (all)")
     add("--path", default=",".join(PATHS), help="only these kinds of network (%(default)s)")
-    add("--uncapped", action="store_true", help="only networks without caps for flows or cards")
+    add("--rows", type=_pattern, default="", metavar="REGEX", help="only rows whose key in a results file has this")
     add(
         "--pairs",
         type=_pairs,
@@ -188,7 +197,7 @@ def _plan(arguments: argparse.Namespace, nccl: Path | None) -> Plan:
         sizes=arguments.size,
         connections=arguments.connections,
         paths=frozenset(_listed(arguments.path, PATHS, "--path")),
-        uncapped=arguments.uncapped,
+        rows=arguments.rows,
     )
     if not plan.cells():
         raise TrackError("no cell of these scenarios has these sizes, connections and networks")

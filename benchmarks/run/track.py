@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +49,8 @@ class Plan:
     connections: frozenset[int] = frozenset()
     """Of streams, per peer and direction; empty: all."""
     paths: frozenset[str] = frozenset(PATHS)
-    uncapped: bool = False
-    """Only networks without caps."""
+    rows: str = ""
+    """A regular expression: only cells whose key has it."""
 
     def cells(self) -> list[Cell]:
         """The cells to measure, in the order of the report."""
@@ -58,7 +59,7 @@ class Plan:
     def _wants(self, cell: Cell) -> bool:
         if cell.scenario not in self.scenarios or cell.path not in self.paths:
             return False
-        if self.uncapped and cell.rates_mbits:
+        if not re.search(self.rows, cell.key):
             return False
         if self.sizes and cell.size not in self.sizes:
             return False

@@ -282,7 +282,7 @@ def test_two_builds_of_the_plugin_are_read(loops: Path, plugin: Path, tmp_path: 
 def test_networks_without_caps_alone(tmp_path: Path) -> None:
     plan = track.Plan(frozenset({"S1", "S2", "S8"}), ("ours",), QUICK, False, {}, "bbr", FILES, tmp_path / "a.jsonl")
     assert {cell.scenario for cell in plan.cells()} == {"S1", "S2", "S8"}
-    assert {cell.scenario for cell in replace(plan, uncapped=True).cells()} == {"S1"}
+    assert {cell.scenario for cell in replace(plan, rows="8 × 1000").cells()} == {"S2"}
 
 
 def test_sizes_and_connections_narrow_the_cells(tmp_path: Path) -> None:
