@@ -279,7 +279,7 @@ def test_two_builds_of_the_plugin_are_read(loops: Path, plugin: Path, tmp_path: 
 # ---- which cells ----
 
 
-def test_networks_without_caps_alone(tmp_path: Path) -> None:
+def test_rows_are_chosen_by_their_key(tmp_path: Path) -> None:
     plan = track.Plan(frozenset({"S1", "S2", "S8"}), ("ours",), QUICK, False, {}, "bbr", FILES, tmp_path / "a.jsonl")
     assert {cell.scenario for cell in plan.cells()} == {"S1", "S2", "S8"}
     assert {cell.scenario for cell in replace(plan, rows="8 × 1000").cells()} == {"S2"}
