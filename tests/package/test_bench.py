@@ -25,8 +25,6 @@ pytestmark = pytest.mark.gate
 # 4 B is done at once; 16 MiB would warm up for minutes, in which a rank talks to no process but the other rank.
 ENDLESS = ["--transport", "bagua", "--max", "16M", "--factor", "4194304", "--warmup", "20000", "--iters", "20"]
 
-STEP = ["step", "--model", "resnet50", "--iters", "1", "--rounds", "1"]
-
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -141,33 +139,35 @@ def test_the_backend_takes_turns_with_gloo_in_processes_of_its_own(tmp_path: Pat
     assert any(line.startswith("torch+bagua against gloo: ") for line in record["summary"])
 
 
-def test_codes_take_turns_with_elements(tmp_path: Path) -> None:
-    record = results(tmp_path, *STEP, "--codec", "u8", "--codec", "u4", "--ranks", "3")
-    names = ["bagua", "bagua+u8", "bagua+u4"]
-    assert [row["transport"] for row in record["results"]] == names
-    for bits in ("8", "4"):
-        said = f", {bits} bits for each element, a range for each 512 of them"
-        assert record["transports"][f"bagua+u{bits}"].endswith(said)
-    assert any(line.startswith("bagua+u8 against bagua: ") for line in record["summary"])
+@pytest.mark.parametrize("codec", ["u8", "u4"])
+def test_codes_take_turns_with_elements(tmp_path: Path, codec: str) -> None:
+    options = ["--codec", codec, "--redop", "avg", "--ranks", "3", "--min", "12", "--max", "800K"]
+    record = results(tmp_path, *options, "--factor", "256", *QUICK)
+    name, bits = f"bagua+{codec}", codec[1:]
+    assert [row["transport"] for row in record["results"]] == ["bagua", name] * 3
+    assert record["transports"][name].endswith(f", {bits} bits for each element, a range for each 512 of them")
+    assert any(line.startswith(f"{name} against bagua: ") for line in record["summary"])
 
 
 def test_what_the_figures_of_codes_mean_is_said() -> None:
-    run = bench(*STEP, "--codec", "u8")
+    run = bench("--codec", "u8", "--codec", "u4", "--max", "4", *QUICK)
     assert run.returncode == 0, run.stderr
     told = next(line for line in run.stdout.splitlines() if "the codec's bound" in line)
-    assert told.startswith("# bagua+u8: ")
+    assert told.startswith("# bagua+u8 and bagua+u4: ")
     assert "bandwidths count the bytes of the elements, as nccl-tests does" in told
 
 
 def test_only_an_allreduce_of_float32_is_compressed() -> None:
-    run = bench(*STEP, "--codec", "u8", "--dtype", "float16")
-    assert run.returncode == 1
-    assert "bagua+u8 cannot be measured: only an allreduce of float32, sum or avg, can be compressed" in run.stderr
+    for options in (["--op", "broadcast"], ["--dtype", "float16"], ["--redop", "max"]):
+        run = bench("--codec", "u8", *options, "--max", "4", *QUICK)
+        assert run.returncode == 1
+        assert "bagua+u8 cannot be measured: only an allreduce of float32, sum or avg, can be compressed" in run.stderr
 
 
 @pytest.mark.quick
 def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
-    (row,) = results(tmp_path, *STEP, "--dtype", "float16", "--transport", "bagua")["results"]
+    options = ["--model", "resnet50", "--dtype", "float16", "--transport", "bagua", "--iters", "1", "--rounds", "1"]
+    (row,) = results(tmp_path, "step", *options)["results"]
     assert (row["label"], row["count"], row["size"]) == ("resnet50", 25_557_032, 51_114_064)
 
 

@@ -183,7 +183,7 @@ def test_a_rank_that_never_comes_is_named_once() -> None:
         (["--cuda", "--libnccl", __file__], "it takes no --libnccl and no --net-plugin"),
         (["--transport", "bagua"], "not one of 'nccl+bagua', 'nccl'"),
         (["--libnccl", "/nowhere/libnccl.so.2"], "'/nowhere/libnccl.so.2' does not exist"),
-        (["--libnccl", ""], "'' does not exist"),
+        (["--libnccl", ""], "'--libnccl'"),
         (["--net-plugin", "/nowhere/x.so"], "'/nowhere/x.so' does not exist"),
         (["--redop", "avg", "--ranks", "3"], "multiplying with 1/3, which is not exact"),
     ],

@@ -64,6 +64,15 @@ Transport = Annotated[
         rich_help_panel=_WORK,
     ),
 ]
+Codec = Annotated[
+    list[Code] | None,
+    typer.Option(
+        metavar="CODE",
+        help="Compare with an allreduce of float32 that sends codes: of 8 bits for each element, u8, or of 4, u4. "
+        "Repeat it for both. It is measured beside bagua, or what --transport names.",
+        rich_help_panel=_WORK,
+    ),
+]
 Dev = Annotated[
     int, typer.Option(min=0, metavar="N", help="The network's device, where it has several.", rich_help_panel=_WORK)
 ]
@@ -150,19 +159,16 @@ Cuda = Annotated[
 ]
 Model = Annotated[ModelName, typer.Option(metavar="MODEL", help=f"{_listed(ModelName)}.", rich_help_panel=_WORK)]
 GradientType = Annotated[Gradient, typer.Option(metavar="TYPE", help=f"{_listed(Gradient)}.", rich_help_panel=_WORK)]
-Codec = Annotated[
-    list[Code] | None,
-    typer.Option(
-        metavar="CODE",
-        help="Compare with an allreduce that sends codes: of 8 bits for each element, u8, or of 4, u4. Repeat it for "
-        "both. It is measured beside bagua, or what --transport names.",
-        rich_help_panel=_WORK,
-    ),
-]
 
 
 def _names(chosen: Sequence[Enum] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(one.value) for one in chosen or ()))
+
+
+def _with_codes(transport: Sequence[Enum] | None, codec: Sequence[Enum] | None) -> tuple[str, ...]:
+    """The networks that are named, or bagua, and the compressed allreduces beside them."""
+    names, codes = _names(transport), tuple(f"bagua+{code}" for code in _names(codec))
+    return (*(names or ("bagua",)), *codes) if codes else names
 
 
 def _sweep(smallest: str, largest: str, factor: int) -> tuple[int, ...]:
@@ -201,6 +207,7 @@ def bench(
     dtype: Dtype = _FLOAT32,
     redop: Redop = _SUM,
     transport: Transport = None,
+    codec: Codec = None,
     dev: Dev = Config.dev,
     ranks: Ranks = None,
     rendezvous: Rendezvous = None,
@@ -228,7 +235,7 @@ def bench(
         dtype=dtype.value,
         redop=redop.value,
         sizes=_sweep(smallest, largest, factor),
-        transports=_names(transport),
+        transports=_with_codes(transport, codec),
         dev=dev,
         iters=iters,
         warmup=warmup,
@@ -306,9 +313,9 @@ def _check_average(redop: str, op: str, dtype: str, nranks: int) -> None:
 
 def step(
     model: Model = _RESNET50,
-    codec: Codec = None,
     dtype: GradientType = _GRADIENT,
     transport: Transport = None,
+    codec: Codec = None,
     dev: Dev = Config.dev,
     ranks: Ranks = None,
     rendezvous: Rendezvous = None,
@@ -327,12 +334,11 @@ def step(
     is no computation beside it.
     """
     placement = _place(ranks, rank, rendezvous)
-    names, codes = _names(transport), tuple(f"bagua+{name}" for name in _names(codec))
     config = Config(
         nranks=placement.nranks,
         model=model.value,
         dtype=dtype.value,
-        transports=(*(names or ("bagua",)), *codes) if codes else names,
+        transports=_with_codes(transport, codec),
         dev=dev,
         iters=iters,
         warmup=warmup,
