@@ -81,7 +81,7 @@ def _metavar(option: Any) -> str:
 def _default(option: Any) -> str:
     if option.is_flag or option.default is None or option.default == "":
         return ""
-    return f" Default: {option.default}."
+    return f" Default: {getattr(option.default, 'value', option.default)}."
 
 
 def _sentence(text: str) -> str:
@@ -102,7 +102,7 @@ def _options(parameters: Iterable[Any]) -> Iterator[str]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    """One subcommand: how it is called, what it does, its options."""
+    """One command: how it is called, what it does, its options; then its subcommands."""
     arguments = [rf"\fI{_escape(one.metavar)}\fP ..." for one in command.params if one.param_type_name == "argument"]
     # "--" is needed by nothing, but says where the command's own options end.
     arguments = [r"[\fB\-\-\fP]", *arguments] if arguments else []
@@ -111,6 +111,8 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield ".PP"
     yield _prose(command.help or "")
     yield from _options(command.params)
+    for subname, subcommand in getattr(command, "commands", {}).items():
+        yield from _command(f"{name} {subname}", subcommand)
 
 
 def _run(*arguments: str) -> str:
@@ -134,7 +136,8 @@ def page(group: Any) -> str:
         f'.TH {_NAME.upper()} 1 "" "bagua_net {_run("--version").strip()}" "User Commands"',
         f".SH NAME\n{_escape(_NAME)} \\- turn the NCCL network plugin BaguaNet on and off, check a host, measure",
         f".SH SYNOPSIS\n\\fB{_escape(_NAME)}\\fP [\\fB\\-\\-version\\fP] \\fIcommand\\fP [\\fIoptions\\fP]",
-        f".SH DESCRIPTION\n{about}\n.PP\nEvery command has \\fB\\-\\-help\\fP.",
+        f".SH DESCRIPTION\n{about}\n.PP\nEvery command has \\fB\\-\\-help\\fP. "
+        f"\\fB{_escape(_NAME)} \\-\\-install\\-completion\\fP sets up completion in the shell that calls it.",
         ".SH COMMANDS",
         *(line for name, command in group.commands.items() for line in _command(name, command)),
         f".SH FILES{_FILES.rstrip()}",

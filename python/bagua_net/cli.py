@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +17,8 @@ from ._native.version import version as _version
 app = typer.Typer(
     name="bagua-net",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -39,15 +38,21 @@ def root(
     """NCCL over TCP, as fast as the network allows: turn it on and off, check this machine, measure."""
 
 
-_switch.register(app)
-_show.register(app)
-_bench.register(app)
+_switch.register(app, "Turn it on and off")
+_show.register(app, "Check")
+_bench.register(app, "Measure")
+
+#: The base of all that wrong usage raises; typer exports this subclass of it.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 def main() -> None:
     """The entry point. Exit status 2: wrong usage; 1: an error, in one line on stderr."""
     try:
-        app(prog_name="bagua-net")
+        sys.exit(app(prog_name="bagua-net", standalone_mode=False))
+    except _UsageError as error:
+        error.show()  # not in a box, which would break lines at the width of a terminal, also in a log
+        sys.exit(error.exit_code)
     except (BaguaNetError, OSError) as error:
         print(f"bagua-net: {error}", file=sys.stderr)
         sys.exit(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net bench --nccl``: NCCL's own code on emulated GPUs, over the plugin and over other networks."""
+"""``bagua-net bench nccl``: NCCL's own code on emulated GPUs, over the plugin and over other networks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ ENDLESS = ["--max", "64M", "--factor", "16777216", "--warmup", "2000", "--iters"
 
 
 def nccl() -> list[str]:
-    return ["--nccl", str(nccl_here.library())]
+    return named(nccl_here.library())
+
+
+def named(library: Path) -> list[str]:
+    return ["nccl", "--libnccl", str(library)]
 
 
 def says(record: dict[str, object], name: str) -> list[str]:
@@ -88,17 +92,11 @@ def test_the_output_says_what_it_is_and_what_nccl_chose() -> None:
         assert f"# {name} chose RING/LL at 64 B, RING/SIMPLE at 1 MiB." in lines
 
 
-def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
-    options = ["--model", "resnet50", "--dtype", "float16", "--transport", "nccl+bagua", *QUICK]
-    (row,) = results(tmp_path, *nccl(), *options)["results"]
-    assert (row["label"], row["count"], row["chosen"]) == ("resnet50", 25_557_032, "RING/SIMPLE")
-
-
 @pytest.mark.parametrize(
     ("version", "chosen"), [("2.18.3", ""), ("2.21.5", "RING/LL"), ("2.30.7", "RING/LL")], ids=nccl_wheels.VERSIONS
 )
 def test_releases_that_take_a_plugin_by_name_and_by_path(tmp_path: Path, version: str, chosen: str) -> None:
-    record = results(tmp_path, "--nccl", str(nccl_wheels.library(version)), "--max", "4", *QUICK)
+    record = results(tmp_path, *named(nccl_wheels.library(version)), "--max", "4", *QUICK)
     assert record["transports"]["nccl"] == f"NCCL {version} with its own Socket network"
     assert [row["chosen"] for row in record["results"]] == [chosen] * 2
     assert says(record, "nccl+bagua")[0] == "Using network BaguaNet"
@@ -107,7 +105,7 @@ def test_releases_that_take_a_plugin_by_name_and_by_path(tmp_path: Path, version
 @pytest.mark.parametrize("version", variants("2.30.7", nightly=["2.18.3"]))
 def test_another_plugin_is_a_third_network(tmp_path: Path, version: str) -> None:
     other = shutil.copyfile(plugin_path(), tmp_path / "libnccl-net-mine.so")
-    options = ["--nccl", str(nccl_wheels.library(version)), "--net-plugin", str(other), "--max", "4", *QUICK]
+    options = [*named(nccl_wheels.library(version)), "--net-plugin", str(other), "--max", "4", *QUICK]
     # The job's own choice of a network does not reach it.
     record = results(tmp_path, *options, NCCL_NET="Socket", NCCL_NET_PLUGIN="none")
     assert [row["transport"] for row in record["results"]] == [*BOTH, "nccl+other"]
@@ -115,11 +113,11 @@ def test_another_plugin_is_a_third_network(tmp_path: Path, version: str) -> None
     assert says(record, "nccl+other")[0] == "Using network BaguaNet"
 
 
-def test_auto_is_the_library_that_a_job_would_use_and_needs_no_value(tmp_path: Path) -> None:
+def test_the_library_is_that_of_a_job_unless_another_is_named(tmp_path: Path) -> None:
     version = "2.21.5"
     record = results(
         tmp_path,
-        "--nccl",
+        "nccl",
         "--transport",
         "nccl",
         "--max",
@@ -158,7 +156,7 @@ def test_invocations_meet_at_a_rendezvous() -> None:
 
 def test_ranks_with_different_releases_are_told_so() -> None:
     libraries = [str(nccl_wheels.library(version)) for version in ("2.21.5", "2.30.7")]
-    common = ["--nccl", "--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo"]
+    common = ["nccl", "--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo"]
     common += ["--transport", "nccl", "--max", "4", *QUICK]
     other = start(*common, "--rank", "1", BAGUA_NET_BENCH_LIBNCCL=libraries[1])
     first = bench(*common, "--rank", "0", BAGUA_NET_BENCH_LIBNCCL=libraries[0])
@@ -182,20 +180,16 @@ def test_a_rank_that_never_comes_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--nccl", "--device", "cuda"], "--device cuda needs a GPU, and --nccl is NCCL without one"),
-        (["--nccl", "--transport", "bagua"], "with --nccl: nccl+bagua, nccl, nccl+other"),
-        (["--nccl", "--transport", "nccl+other"], "name it with --net-plugin"),
-        (["--nccl", "--transport", "nccl", "--net-plugin", "x.so"], "--transport leaves out"),
-        (["--net-plugin", "x.so"], "it goes with --nccl"),
-        (["--nccl", "--dev", "1"], "--dev does not go with --nccl"),
-        (["--nccl", "--redop", "avg", "--ranks", "3"], "multiplying with 1/3, which is not exact"),
-        (["--nccl="], "--nccl was given an empty value"),
-        (["--nccl", "", "--max", "4"], "--nccl was given an empty value"),
-        (["--nccl", "--ranks", "1"], "nothing travels between fewer than 2 ranks"),
+        (["--cuda", "--libnccl", __file__], "it takes no --libnccl and no --net-plugin"),
+        (["--transport", "bagua"], "not one of 'nccl+bagua', 'nccl'"),
+        (["--libnccl", "/nowhere/libnccl.so.2"], "'/nowhere/libnccl.so.2' does not exist"),
+        (["--libnccl", ""], "'--libnccl'"),
+        (["--net-plugin", "/nowhere/x.so"], "'/nowhere/x.so' does not exist"),
+        (["--redop", "avg", "--ranks", "3"], "multiplying with 1/3, which is not exact"),
     ],
 )
 def test_wrong_usage_ends_with_status_2_and_the_reason(arguments: list[str], reason: str) -> None:
-    run = bench(*arguments, COLUMNS="500")
+    run = bench("nccl", *arguments)
     assert run.returncode == 2
     assert reason in run.stderr
     assert run.stdout == ""
@@ -219,15 +213,14 @@ def refusal(*arguments: str, **extra: str) -> str:
     ],
 )
 def test_a_library_that_is_no_nccl_is_refused(tmp_path: Path, name: str, reason: str) -> None:
-    assert reason in refusal("--nccl", str(nccl_here.build(tmp_path, name)))
+    assert reason in refusal(*named(nccl_here.build(tmp_path, name)))
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "libnccl.so.2"
     text.write_text("not a library")
-    assert "is no shared library" in refusal("--nccl", str(text))
-    assert "/nowhere/libnccl.so.2: no such file" in refusal("--nccl", "/nowhere/libnccl.so.2")
-    line = refusal("--nccl", BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
+    assert "is no shared library" in refusal(*named(text))
+    line = refusal("nccl", BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
     assert "BAGUA_NET_BENCH_LIBNCCL=/nowhere/libnccl.so.2: no such file" in line
 
 
@@ -238,7 +231,7 @@ def test_a_machine_without_nccl_is_told_how_to_get_one(tmp_path: Path) -> None:
         package.mkdir()
         (package / "__init__.py").touch()
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
-    line = refusal("--nccl", PYTHONPATH=path, LD_LIBRARY_PATH="", PATH="/nowhere")
+    line = refusal("nccl", PYTHONPATH=path, LD_LIBRARY_PATH="", PATH="/nowhere")
     if "no NCCL is installed here" not in line:
         pytest.skip("the system has an NCCL, too")
     assert "pip install --no-deps nvidia-nccl-cu12" in line
@@ -270,12 +263,10 @@ def test_buffers_that_do_not_fit_are_refused_before_they_are_made() -> None:
     [
         ("another", "is no network plugin"),
         ("crashing", "rank 0 of nccl+other was killed by SIGSEGV"),
-        ("missing", "missing.so: no such file; name it with --net-plugin"),
     ],
 )
 def test_another_plugin_that_is_none_is_refused(tmp_path: Path, name: str, reason: str) -> None:
-    other = tmp_path / "missing.so" if name == "missing" else nccl_here.build(tmp_path, name)
-    line = refusal(*nccl(), "--net-plugin", str(other))
+    line = refusal(*nccl(), "--net-plugin", str(nccl_here.build(tmp_path, name)))
     assert reason in line.replace("rank 1", "rank 0")
 
 
@@ -295,10 +286,9 @@ def test_another_plugin_that_fails_is_not_blamed_for_an_older_warning(tmp_path: 
     """2.32 warns of RMA in every initialization."""
     other = nccl_here.build(tmp_path, "failing")
     run = bench(
-        "--nccl",
-        str(nccl_wheels.library("2.32.3")),
+        *named(nccl_wheels.library("2.32.3")),
         "--transport",
-        "nccl+other",
+        "nccl",
         "--net-plugin",
         str(other),
         "--max",
@@ -311,7 +301,7 @@ def test_another_plugin_that_fails_is_not_blamed_for_an_older_warning(tmp_path: 
 
 
 def test_a_rank_that_is_killed_ends_the_run_with_its_network_and_signal() -> None:
-    with endless(*nccl(), *ENDLESS, "--transport", "nccl+bagua,nccl") as (process, ranks):
+    with endless(*nccl(), *ENDLESS) as (process, ranks):
         others = [os.pidfd_open(pid) for pid in ranks.values()]
         os.kill(ranks[1], signal.SIGSEGV)
         _, err = process.communicate(timeout=SECONDS)

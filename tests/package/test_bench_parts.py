@@ -414,6 +414,8 @@ def test_an_ipv6_rendezvous() -> None:
         (2, 0, "h:0", {}, "HOST:PORT"),
         (2, 0, ":80", {}, "HOST:PORT"),
         (None, None, None, {**TORCHRUN, "RANK": "three"}, "RANK=three"),
+        (None, None, None, {**TORCHRUN, "WORLD_SIZE": "1"}, "WORLD_SIZE=1: the benchmark takes 2 to 120 ranks"),
+        (None, None, "h:1", {**TORCHRUN, "WORLD_SIZE": "121"}, "WORLD_SIZE=121"),
     ],
 )
 def test_a_placement_that_makes_no_sense_says_why(

@@ -38,6 +38,28 @@ def one_line(text: str) -> bool:
     return len(text.strip().splitlines()) == 1
 
 
+def complete(sandbox: Sandbox, *words: str) -> set[str]:
+    """What bash would offer for the last word."""
+    line = {"COMP_WORDS": " ".join(["bagua-net", *words]), "COMP_CWORD": str(len(words))}
+    return set(sandbox.run(_BAGUA_NET_COMPLETE="complete_bash", **line).stdout.split())
+
+
+@pytest.mark.gate
+def test_a_shell_completes_commands_options_and_values(sandbox: Sandbox) -> None:
+    assert "_BAGUA_NET_COMPLETE=complete_bash" in sandbox.run("--show-completion", SHELL="/bin/bash").stdout
+    assert {"enable", "env"} <= complete(sandbox, "en")
+    assert {"nccl", "step"} <= complete(sandbox, "bench", "")
+    assert complete(sandbox, "bench", "nccl", "--lib") == {"--libnccl"}
+    assert complete(sandbox, "bench", "--transport", "g") == {"gloo"}
+
+
+@pytest.mark.gate
+def test_an_error_is_one_line_whatever_the_width(sandbox: Sandbox) -> None:
+    last = sandbox.run("bench", "--op", "allsum", COLUMNS="40").stderr.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert last.endswith("'sendrecv'.")
+
+
 def test_version(sandbox: Sandbox) -> None:
     assert sandbox.run("--version").stdout == bagua_net.__version__ + "\n"
 
@@ -47,8 +69,7 @@ def test_version(sandbox: Sandbox) -> None:
     [
         ["--bogus"],
         ["enable", "--system", "--conf", "x"],
-        ["enable", "--print", "csh"],
-        ["enable", "--print", "sh", "--dry-run"],
+        ["env", "--format", "csh"],
         ["run"],
     ],
 )
@@ -230,17 +251,21 @@ def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
     assert not Path("/nonexistent").exists()
 
 
-# ---- print ----
+# ---- env ----
 
 
 @pytest.mark.gate
-def test_every_form_names_the_library(sandbox: Sandbox) -> None:
-    for form in launchers.FORMS:
-        done = sandbox.run("enable", "--print", form, BAGUA_NET_NSTREAMS="8")
+def test_every_format_names_the_library(sandbox: Sandbox) -> None:
+    for form in launchers.FORMATS:
+        done = sandbox.run("env", "--format", form, BAGUA_NET_NSTREAMS="8")
         assert done.returncode == 0, done.stderr
         for text in (LIBRARY, "BaguaNet", "BAGUA_NET_NSTREAMS", "8"):
             assert text in done.stdout, form
     assert sandbox.files() == {}
+
+
+def test_the_format_is_that_of_a_posix_shell_unless_another_is_named(sandbox: Sandbox) -> None:
+    assert sandbox.run("env").stdout == sandbox.run("env", "--format", "sh").stdout
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "fish"])
@@ -293,7 +318,7 @@ def test_mpirun_options_are_shell_words() -> None:
 
 def test_slurm_refuses_what_it_cannot_carry() -> None:
     assert launchers.render("slurm", {"A": "1", "B": "2"}) == "--export=ALL,A=1,B=2"
-    with pytest.raises(bagua_net.ConflictingSetting, match="--print sh"):
+    with pytest.raises(bagua_net.ConflictingSetting, match="env --format sh"):
         launchers.render("slurm", {"A": "1,2"})
 
 
@@ -492,7 +517,7 @@ def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: 
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["bench"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["bench"], ["bench", "nccl"]])
 def test_help_by_its_short_name(sandbox: Sandbox, command: list[str]) -> None:
     short = sandbox.run(*command, "-h")
     assert short.returncode == 0

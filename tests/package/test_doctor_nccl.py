@@ -33,7 +33,7 @@ def diagnose(sandbox: Sandbox, *arguments: str, **settings: str) -> tuple[int, d
 
 
 def named(library: Path) -> list[str]:
-    return ["--nccl", str(library)]
+    return ["--libnccl", str(library)]
 
 
 @pytest.mark.quick
@@ -106,8 +106,8 @@ def test_a_library_that_is_no_nccl_stops_the_job_at_once(sandbox: Sandbox, name:
 
 
 def test_a_library_that_is_missing_is_a_finding(sandbox: Sandbox) -> None:
-    status, found = diagnose(sandbox, "--nccl", "/nowhere/libnccl.so.2")
-    assert (status, found["load"]["fix"]) == (1, "name a libnccl.so.2 with --nccl PATH")
+    status, found = diagnose(sandbox, "--nccl", BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
+    assert (status, found["load"]["fix"]) == (1, "name a libnccl.so.2 with --libnccl PATH")
 
 
 def test_a_variable_that_asks_for_a_gpu_is_a_finding(sandbox: Sandbox) -> None:

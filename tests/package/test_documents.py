@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from bagua_net._activation import launchers
+from bagua_net.cli import app
 from tests.support import nccl_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +35,7 @@ _HEADING = re.compile(r"^#+ +(?P<text>.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```(?P<language>\w*)\n(?P<block>.*?)^```$|`(?P<span>[^`\n]+)`", re.MULTILINE | re.DOTALL)
 #: `bagua-net SUBCOMMAND ...` up to where the shell would see its end.
-_COMMAND = re.compile(r"(?<![\w./-])bagua-net +(?P<name>[a-z]+|--\w+)(?P<rest>[^|&;)>\n]*)")
+_COMMAND = re.compile(r"(?<![\w./-])bagua-net +(?P<name>[a-z]+|--[\w-]+)(?P<rest>[^|&;)>\n]*)")
 _LANGUAGES = ("sh", "console", "dockerfile", "")
 
 
@@ -55,8 +57,8 @@ def _section(document: Path, heading: str) -> str:
     return document.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def _commands(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(subcommand, its options) for each `bagua-net ...` in code, spans and blocks alike."""
+def _commands(text: str) -> Iterator[list[str]]:
+    """The words of each `bagua-net ...` in code, spans and blocks alike, without a command that it starts."""
     for code in _CODE.finditer(text):
         if code["block"] and code["language"] not in _LANGUAGES:
             continue
@@ -64,24 +66,25 @@ def _commands(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             if line.lstrip().startswith("#"):
                 continue
             for command in _COMMAND.finditer(line):
-                own = re.split(r" -- | # ", f"{command['rest']} ")[0]
-                yield command["name"], tuple(word for word in own.split() if word.startswith("--"))
+                yield [command["name"], *re.split(r" -- | # ", f"{command['rest']} ")[0].split()]
 
 
-@functools.cache
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bagua_net", *arguments],
-        env=os.environ | {"COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+def _unknown(words: list[str]) -> list[str]:
+    """The words that are no command, subcommand or option there."""
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", ()):
+        command, words = command.commands[words[0]], words[1:]
+    known = {"--help", *(name for option in command.params for name in option.opts)}
+    strange = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    missing = words[:1] if isinstance(command, typer.core.TyperGroup) and not command.invoke_without_command else []
+    return [*(word for word in missing if not word.startswith("--")), *strange]
 
 
 def _parameters() -> list[dict[str, str]]:
     """The library's, as the command has them."""
-    rows: list[dict[str, str]] = json.loads(_run("params", "--json").stdout)
+    command = [sys.executable, "-m", "bagua_net", "params", "--json"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    rows: list[dict[str, str]] = json.loads(shown.stdout)
     assert rows
     return rows
 
@@ -99,19 +102,28 @@ def test_the_table_of_parameters_is_the_librarys() -> None:
 def test_every_command_exists() -> None:
     assert list(_commands(README.read_text()))
     for document in [*DOCUMENTS, *FORMS]:
-        for command, options in sorted(set(_commands(document.read_text()))):
-            shown = _run(command, "--help")
-            assert shown.returncode == 0, f"{_name(document)}: bagua-net {command}: {shown.stderr}"
-            missing = [each for each in options if not re.search(rf"{re.escape(each)}\b", shown.stdout)]
-            assert not missing, f"{_name(document)}: bagua-net {command} has no {missing}"
+        for words in _commands(document.read_text()):
+            assert _unknown(words) == [], f"{_name(document)}: bagua-net {' '.join(words)}"
 
 
-def test_every_form_of_print_exists_and_is_documented() -> None:
-    shown = re.search(r"Print the variables: ([\w, ]+)\.", " ".join(_run("enable", "--help").stdout.split()))
-    assert shown
-    forms = set(shown[1].split(", "))
-    assert {form for document in DOCUMENTS for form in re.findall(r"--print (\w+)", document.read_text())} <= forms
-    assert set(re.findall(r"--print (\w+)", (DOCS / "launchers.md").read_text())) == forms
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        ("bench nccl --libnccl x --max=4", []),
+        ("bench --nccl", ["--nccl"]),
+        ("bench step --op x", ["--op"]),
+        ("bnch --max 4", ["bnch", "--max"]),
+        ("--version", []),
+    ],
+)
+def test_what_does_not_exist_is_noticed(words: str, unknown: list[str]) -> None:
+    assert _unknown(words.split()) == unknown
+
+
+def test_every_format_exists_and_is_documented() -> None:
+    formats = set(launchers.FORMATS)
+    named = {document: set(re.findall(r"env --format (\w+)", document.read_text())) for document in DOCUMENTS}
+    assert set().union(*named.values()) == formats == named[DOCS / "launchers.md"]
 
 
 def _broken(document: Path) -> Iterator[str]:

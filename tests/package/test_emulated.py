@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import bagua_net
-from bagua_net._cli.optional_value import filled
 from bagua_net._native import plugin
 from bagua_net._nccl import debug_log, emulated, net_plugin, shared_files
 from tests.package import nccl_here
@@ -321,22 +320,3 @@ def test_a_plugin_tells_the_name_of_its_network(tmp_path: Path) -> None:
         net_plugin.network_name(text)
     copy = shutil.copyfile(plugin.plugin_path(), tmp_path / "libnccl-net-copy.so")
     assert net_plugin.network_name(copy) == "BaguaNet"
-
-
-# ---- options ----
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        (["--nccl"], ["--nccl", "auto"]),
-        (["--nccl", "--max", "4"], ["--nccl", "auto", "--max", "4"]),
-        (["--nccl", "-e", "4"], ["--nccl", "auto", "-e", "4"]),
-        (["--nccl", "lib.so", "--max", "4"], ["--nccl", "lib.so", "--max", "4"]),
-        (["--nccl=lib.so", "--json"], ["--nccl=lib.so", "--json"]),
-        (["--max", "4"], ["--max", "4"]),
-        ([], []),
-    ],
-)
-def test_an_option_may_stand_without_its_value(given: list[str], meant: list[str]) -> None:
-    assert filled(given) == meant

@@ -49,7 +49,8 @@ def _slurm(variables: Variables) -> str:
     for name, value in variables.items():
         if "," in value:
             raise ConflictingSetting(
-                f"{name}={value} holds a comma, where Slurm splits --export; use --print sh in the job script"
+                f"{name}={value} holds a comma, where Slurm splits --export; "
+                "use `bagua-net env --format sh` in the job script"
             )
     return shlex.quote(",".join(["--export=ALL", *(f"{name}={value}" for name, value in variables.items())]))
 
@@ -64,7 +65,7 @@ def _deepspeed(variables: Variables) -> str:
     return "\n".join(f"{name}={value}" for name, value in variables.items())
 
 
-FORMS: dict[str, Callable[[Variables], str]] = {
+FORMATS: dict[str, Callable[[Variables], str]] = {
     "sh": _sh,
     "fish": _fish,
     "json": _json,
@@ -84,5 +85,5 @@ def render(form: str, variables: Variables) -> str:
     """
     for name, value in variables.items():
         if "\n" in value and form != "json":
-            raise ConflictingSetting(f"{name} holds a line break, which --print {form} cannot write; unset it")
-    return FORMS[form](variables)
+            raise ConflictingSetting(f"{name} holds a line break, which the format {form} cannot write; unset it")
+    return FORMATS[form](variables)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """``bagua-net bench``: collectives between processes, over this network and over others in turn.
 
-The command's options are in ``_cli.bench``; ``run`` is one invocation. The parts, lowest first:
+The commands' options are in ``_cli.bench``; ``run`` is one invocation. The parts, lowest first:
 
 - ``workload``: the options as one value that travels to every rank (``config``), models' gradients, operations, test
   data, and the figures of one row (``result``).

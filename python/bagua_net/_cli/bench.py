@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net bench``: its options."""
+"""``bagua-net bench`` and its subcommands: their options."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,248 +17,341 @@ from .._bench.workload import models
 from .._bench.workload.config import Config
 from .._bench.workload.elements import MAX_RANKS, REDUCTIONS, TYPES
 from .._bench.workload.ops import OPS
-from .optional_value import OptionalValueCommand
 
-_EMULATED = "emulated"
-_OTHER = "nccl+other"
-_TRANSPORTS = {
-    "cpu": ("bagua", "bagua+u8", "bagua+u4", "nccl-socket", "gloo", "torch+bagua"),
-    "cuda": ("nccl+bagua", "nccl"),
-    _EMULATED: ("nccl+bagua", "nccl", _OTHER),
-}
-#: What turns each device on.
-_OPTIONS = {"cpu": "--device cpu", "cuda": "--device cuda", _EMULATED: "--nccl"}
-_DEVICES = ("cpu", "cuda")
+Op = Enum("Op", {name: name for name in OPS}, type=str)  # type: ignore[misc]
+Type = Enum("Type", {name: name for name in TYPES}, type=str)  # type: ignore[misc]
+Reduction = Enum("Reduction", {name: name for name in REDUCTIONS}, type=str)  # type: ignore[misc]
+Gradient = Enum("Gradient", {name: name for name in ("float32", "float16", "bfloat16")}, type=str)  # type: ignore[misc]
+ModelName = Enum("ModelName", {name: name for name in models.NAMES}, type=str)  # type: ignore[misc]
+#: Networks for host memory, and NCCL's.
+Network = Enum("Network", {name: name for name in ("bagua", "nccl-socket", "gloo", "torch+bagua")}, type=str)  # type: ignore[misc]
+NcclNetwork = Enum("NcclNetwork", {name: name for name in ("nccl+bagua", "nccl")}, type=str)  # type: ignore[misc]
+Code = Enum("Code", {name: name for name in ("u8", "u4")}, type=str)  # type: ignore[misc]
 
+_ALLREDUCE, _FLOAT32, _SUM = Op("allreduce"), Type("float32"), Reduction("sum")
+_RESNET50, _GRADIENT = ModelName("resnet50"), Gradient("float32")
 
-def _one_of(names: Iterable[str]) -> Callable[[str], str]:
-    known = tuple(names)
-
-    def check(value: str) -> str:
-        if value and value not in known:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
-        return value
-
-    return check
+_WORK = "What is measured"
+_RANKS = "Ranks and where they meet"
+_REPETITIONS = "Repetitions"
+_FILES = "Files"
 
 
-def _bytes(text: str) -> int:
+def _listed(kind: type[Enum]) -> str:
+    return ", ".join(str(one.value) for one in kind)
+
+
+# ---- options of several commands; the short ones are those of nccl-tests. torchrun rejects --max as ambiguous even
+# after the name of its program: use -e, or "--" before the program ----
+
+Operation = Annotated[Op, typer.Option(metavar="OP", help=f"{_listed(Op)}.", rich_help_panel=_WORK)]
+Smallest = Annotated[
+    str,
+    typer.Option("--min", "-b", metavar="SIZE", help="First size in bytes; suffixes K, M, G.", rich_help_panel=_WORK),
+]
+Largest = Annotated[str, typer.Option("--max", "-e", metavar="SIZE", help="Last size.", rich_help_panel=_WORK)]
+Factor = Annotated[
+    int, typer.Option("--factor", "-f", metavar="N", help="From one size to the next.", rich_help_panel=_WORK)
+]
+Dtype = Annotated[Type, typer.Option(metavar="TYPE", help=f"{_listed(Type)}.", rich_help_panel=_WORK)]
+Redop = Annotated[Reduction, typer.Option(metavar="OP", help=f"{_listed(Reduction)}.", rich_help_panel=_WORK)]
+Transport = Annotated[
+    list[Network] | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"A network to compare: {_listed(Network)}. Repeat it for several. Default: all that are here, but "
+        "torch+bagua.",
+        rich_help_panel=_WORK,
+    ),
+]
+Codec = Annotated[
+    list[Code] | None,
+    typer.Option(
+        metavar="CODE",
+        help="Compare with an allreduce of float32 that sends codes: of 8 bits for each element, u8, or of 4, u4. "
+        "Repeat it for both. It is measured beside bagua, or what --transport names.",
+        rich_help_panel=_WORK,
+    ),
+]
+Dev = Annotated[
+    int, typer.Option(min=0, metavar="N", help="The network's device, where it has several.", rich_help_panel=_WORK)
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        min=2, max=MAX_RANKS, metavar="N", help="Processes; 2 unless torchrun says otherwise.", rich_help_panel=_RANKS
+    ),
+]
+Rendezvous = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where ranks of several hosts meet: rank 0's host. One command for each rank.",
+        rich_help_panel=_RANKS,
+    ),
+]
+Rank = Annotated[int | None, typer.Option(min=0, metavar="N", help="This one's number there.", rich_help_panel=_RANKS)]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Interface, as NCCL_SOCKET_IFNAME takes it. Default: loopback within a host.",
+        rich_help_panel=_RANKS,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        min=1, max=86400, metavar="N", help="Seconds without progress that end the run.", rich_help_panel=_RANKS
+    ),
+]
+Iters = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Calls per round; 0: what fits into half a minute.", rich_help_panel=_REPETITIONS
+    ),
+]
+Warmup = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Calls before the first round.", rich_help_panel=_REPETITIONS)
+]
+Rounds = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Turns of each network at each size.", rich_help_panel=_REPETITIONS)
+]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write every figure, with its spread.", rich_help_panel=_FILES),
+]
+PlotFile = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw the figures (needs matplotlib).", rich_help_panel=_FILES),
+]
+
+# ---- options of one command ----
+
+NcclTransport = Annotated[
+    list[NcclNetwork] | None,
+    typer.Option(metavar="NAME", help="Only this one: nccl+bagua or nccl. Default: both.", rich_help_panel=_WORK),
+]
+Libnccl = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        exists=True,
+        dir_okay=False,
+        resolve_path=True,
+        help="This libnccl.so.2. Default: the one that a job here would use.",
+        rich_help_panel=_WORK,
+    ),
+]
+NetPlugin = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        exists=True,
+        dir_okay=False,
+        resolve_path=True,
+        help="Compare with this network plugin, too (nccl+other).",
+        rich_help_panel=_WORK,
+    ),
+]
+Cuda = Annotated[
+    bool, typer.Option("--cuda", help="On this machine's GPUs, by the NCCL of torch.", rich_help_panel=_WORK)
+]
+Model = Annotated[ModelName, typer.Option(metavar="MODEL", help=f"{_listed(ModelName)}.", rich_help_panel=_WORK)]
+GradientType = Annotated[Gradient, typer.Option(metavar="TYPE", help=f"{_listed(Gradient)}.", rich_help_panel=_WORK)]
+
+
+def _names(chosen: Sequence[Enum] | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(one.value) for one in chosen or ()))
+
+
+def _with_codes(transport: Sequence[Enum] | None, codec: Sequence[Enum] | None) -> tuple[str, ...]:
+    """The networks that are named, or bagua, and the compressed allreduces beside them."""
+    names, codes = _names(transport), tuple(f"bagua+{code}" for code in _names(codec))
+    return (*(names or ("bagua",)), *codes) if codes else names
+
+
+def _sweep(smallest: str, largest: str, factor: int) -> tuple[int, ...]:
     try:
-        return _sizes.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _transports(text: str, device: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for name in names:
-        if name not in _TRANSPORTS[device]:
-            known = "; ".join(f"with {_OPTIONS[kind]}: {', '.join(them)}" for kind, them in _TRANSPORTS.items())
-            raise typer.BadParameter(f"{name!r} is not a network to compare; {known}")
-    return names
-
-
-def _with_codec(names: tuple[str, ...], codec: str, device: str) -> tuple[str, ...]:
-    """The compressed allreduce beside the networks that are named, or beside the same network uncompressed."""
-    if not codec:
-        return names
-    if device != "cpu":
-        raise typer.BadParameter("codes are sent by the library's own collectives: --codec goes with --device cpu")
-    return tuple(dict.fromkeys((f"bagua+{codec}", *(names or ("bagua",)))))
-
-
-def _block(block: int) -> int:
-    if block % 32:
-        raise typer.BadParameter(f"{block} is no multiple of 32")
-    return block
-
-
-def _emulated_transports(names: tuple[str, ...], net_plugin: str) -> tuple[str, ...]:
-    """Both of NCCL's, and the other plugin's where there is one: all of them can be measured wherever NCCL runs."""
-    if _OTHER in names and not net_plugin:
-        raise typer.BadParameter(f"{_OTHER} is the network of another plugin: name it with --net-plugin")
-    if net_plugin and names and _OTHER not in names:
-        raise typer.BadParameter(f"--net-plugin goes with {_OTHER}, which --transport leaves out")
-    return names or tuple(name for name in _TRANSPORTS[_EMULATED] if name != _OTHER or net_plugin)
-
-
-def _device(device: str, nccl: str, net_plugin: str, dev: int) -> str:
-    """The device of the run: that of --device, or an emulated one for --nccl."""
-    if not nccl:
-        if net_plugin:
-            raise typer.BadParameter("--net-plugin is measured through NCCL: it goes with --nccl")
-        return device
-    if device == "cuda":
-        raise typer.BadParameter("--device cuda needs a GPU, and --nccl is NCCL without one: leave one of them out")
-    if dev:
-        raise typer.BadParameter("NCCL chooses the network's device itself: --dev does not go with --nccl")
-    return _EMULATED
-
-
-def _check_average(redop: str, op: str, dtype: str, nranks: int) -> None:
-    """NCCL multiplies by a fraction instead of dividing; only the halves, quarters … have an exact one."""
-    if redop == "avg" and OPS[op].reduces and not _is_integer(dtype) and nranks & (nranks - 1):
-        raise typer.BadParameter(
-            f"NCCL averages {dtype} by multiplying with 1/{nranks}, which is not exact, and the checks are; "
-            "take 2, 4, 8 … ranks, an integer type, or another --redop"
-        )
-
-
-def _is_integer(dtype: str) -> bool:
-    return "int" in dtype
-
-
-def _sweep(smallest: int, largest: int, factor: int) -> tuple[int, ...]:
-    try:
-        return tuple(_sizes.sweep(smallest, largest, factor))
+        return tuple(_sizes.sweep(_sizes.parse(smallest), _sizes.parse(largest), factor))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
 def _place(ranks: int | None, rank: int | None, rendezvous: str | None) -> Placement:
     try:
-        placement = place(ranks, rank, rendezvous)
+        return place(ranks, rank, rendezvous)
     except PlacementInvalid as error:
         raise typer.BadParameter(str(error)) from None
-    if placement.nranks < 2:
-        raise typer.BadParameter(f"nothing travels between fewer than 2 ranks, and {placement.nranks} was asked for")
-    if placement.nranks > MAX_RANKS:
-        raise typer.BadParameter(f"the checks are exact for up to {MAX_RANKS} ranks, not for {placement.nranks}")
-    return placement
 
 
-# ---- the options, in the order of --help; the short ones are those of nccl-tests. torchrun rejects --max as ambiguous
-# even after the name of its program: use -e, or "--" before the program ----
-
-Ranks = Annotated[int | None, typer.Option(help="Processes; 2 on this machine unless torchrun says otherwise.")]
-Operation = Annotated[str, typer.Option(callback=_one_of(OPS), help=", ".join(OPS))]
-Smallest = Annotated[str, typer.Option("--min", "-b", help="First size in bytes; K, M and G are suffixes.")]
-Largest = Annotated[str, typer.Option("--max", "-e", help="Last size.")]
-Factor = Annotated[int, typer.Option("--factor", "-f", help="From one size to the next.")]
-Dtype = Annotated[str, typer.Option(callback=_one_of(TYPES), help=", ".join(TYPES))]
-Redop = Annotated[str, typer.Option(callback=_one_of(REDUCTIONS), help=", ".join(REDUCTIONS))]
-Model = Annotated[
-    str,
-    typer.Option(
-        callback=_one_of(models.NAMES),
-        help=f"The gradients of one training step, in DDP's buckets, instead of sizes: {', '.join(models.NAMES)}",
-    ),
-]
-Transport = Annotated[
-    str,
-    typer.Option(
-        help=f"Networks to compare, between commas: {', '.join(_TRANSPORTS['cpu'])} "
-        f"(with --device cuda: {', '.join(_TRANSPORTS['cuda'])}; with --nccl: {', '.join(_TRANSPORTS[_EMULATED])}); "
-        "default: all that are available except torch+bagua and those of --codec."
-    ),
-]
-Device = Annotated[
-    str, typer.Option(callback=_one_of(_DEVICES), help="cpu: host memory. cuda: real NCCL, through torch.")
-]
-NcclOption = Annotated[
-    str,
-    typer.Option(
-        "--nccl",
-        metavar="[auto|PATH]",
-        help="NCCL's own code without a GPU: this libnccl.so.2, or auto, the one that a job here would use. This "
-        "processor plays the GPU's part.",
-    ),
-]
-NetPlugin = Annotated[
-    str, typer.Option(metavar="PATH", help="With --nccl: one more network, that of any other plugin for NCCL.")
-]
-Codec = Annotated[
-    str,
-    typer.Option(
-        callback=_one_of(("u8", "u4")),
-        help="An allreduce of float32 (sum or avg) that sends codes, u8: of 8 bits for each element, or u4: of 4. It "
-        "is measured beside bagua, or what --transport names.",
-    ),
-]
-BlockSize = Annotated[
-    int,
-    typer.Option("--block", min=32, max=4096, callback=_block, help="Elements with a range of their own, in codes."),
-]
-Iters = Annotated[int, typer.Option(min=0, help="Calls per round; 0: what fits into half a minute in all.")]
-Warmup = Annotated[int, typer.Option(min=1, help="Calls before the first round.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Turns of each network at each size.")]
-Interface = Annotated[
-    str | None, typer.Option(help="Interface, as NCCL_SOCKET_IFNAME takes it; loopback for ranks of one machine.")
-]
-Dev = Annotated[int, typer.Option(min=0, help="The network's device, where it offers several.")]
-Rendezvous = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where ranks of several hosts meet: rank 0's host.")
-]
-Rank = Annotated[int | None, typer.Option(help="This process's number, with --rendezvous.")]
-Timeout = Annotated[float, typer.Option(min=1, max=86400, help="Seconds without progress that end the run.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write every figure, with its spread, to this file.")]
-PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw the figures to this file (needs matplotlib).")]
-
-
-def bench(
-    ranks: Ranks = None,
-    op: Operation = "allreduce",
-    smallest: Smallest = "4",
-    largest: Largest = "64M",
-    factor: Factor = 4,
-    dtype: Dtype = "float32",
-    redop: Redop = "sum",
-    model: Model = "",
-    transport: Transport = "",
-    device: Device = "cpu",
-    nccl: NcclOption = "",
-    net_plugin: NetPlugin = "",
-    codec: Codec = "",
-    block: BlockSize = 512,
-    iters: Iters = 0,
-    warmup: Warmup = 1,
-    rounds: Rounds = 5,
-    ifname: Interface = None,
-    dev: Dev = 0,
-    rendezvous: Rendezvous = None,
-    rank: Rank = None,
-    timeout: Timeout = 120,
-    json_file: JsonFile = None,
-    plot_file: PlotFile = None,
+def _run(
+    config: Config, placement: Placement, ifname: str | None, json_file: Path | None, plot_file: Path | None
 ) -> None:
-    """Measure collectives between processes over each network.
-
-    BaguaNet and the other networks that are here take turns in the same processes, and every result is checked. The
-    columns are those of nccl-tests.
-    """
     from .._bench import run  # its imports would slow down the other commands
 
-    if model and op != "allreduce":
-        raise typer.BadParameter("a model's gradients are reduced: --model goes with --op allreduce only")
-    placement = _place(ranks, rank, rendezvous)
-    device = _device(device, nccl, net_plugin, dev)
-    names = _with_codec(_transports(transport, device), codec, device)
-    if device == _EMULATED:
-        names = _emulated_transports(names, net_plugin)
-        _check_average(redop, op, dtype, placement.nranks)
-    config = Config(
-        nranks=placement.nranks,
-        op=op,
-        dtype=dtype,
-        redop=redop,
-        sizes=() if model else _sweep(_bytes(smallest), _bytes(largest), factor),
-        model=model,
-        transports=names,
-        device=device,
-        nccl=nccl,
-        net_plugin=net_plugin,
-        dev=dev,
-        block=block,
-        iters=iters,
-        warmup=warmup,
-        rounds=rounds,
-        timeout=timeout,
-    )
     outputs = run.Outputs(json_file, plot_file, ["bagua-net", *sys.argv[1:]])
     if not run.run(config, placement, ifname, outputs):
         raise typer.Exit(1)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command ``bench``."""
-    app.command(cls=OptionalValueCommand)(bench)
+# ---- the commands ----
+
+
+def bench(
+    ctx: typer.Context,
+    op: Operation = _ALLREDUCE,
+    smallest: Smallest = "4",
+    largest: Largest = "64M",
+    factor: Factor = 4,
+    dtype: Dtype = _FLOAT32,
+    redop: Redop = _SUM,
+    transport: Transport = None,
+    codec: Codec = None,
+    dev: Dev = Config.dev,
+    ranks: Ranks = None,
+    rendezvous: Rendezvous = None,
+    rank: Rank = None,
+    ifname: Interface = None,
+    timeout: Timeout = Config.timeout,
+    iters: Iters = Config.iters,
+    warmup: Warmup = Config.warmup,
+    rounds: Rounds = Config.rounds,
+    json_file: JsonFile = None,
+    plot_file: PlotFile = None,
+) -> None:
+    """Measure collectives between processes over each network.
+
+    BaguaNet and the other networks that are here take turns in the same processes, on host memory, and every result is
+    checked. The columns are those of nccl-tests.
+    """
+    if ctx.invoked_subcommand is not None:
+        _check_order(ctx, ctx.invoked_subcommand)
+        return
+    placement = _place(ranks, rank, rendezvous)
+    config = Config(
+        nranks=placement.nranks,
+        op=op.value,
+        dtype=dtype.value,
+        redop=redop.value,
+        sizes=_sweep(smallest, largest, factor),
+        transports=_with_codes(transport, codec),
+        dev=dev,
+        iters=iters,
+        warmup=warmup,
+        rounds=rounds,
+        timeout=timeout,
+    )
+    _run(config, placement, ifname, json_file, plot_file)
+
+
+def _check_order(ctx: typer.Context, subcommand: str) -> None:
+    """An option before the subcommand's name is one of `bench` alone, and would be ignored."""
+    for name in ctx.params:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"options of `{ctx.command_path} {subcommand}` come after `{subcommand}`")
+
+
+def nccl(
+    cuda: Cuda = False,
+    libnccl: Libnccl = None,
+    net_plugin: NetPlugin = None,
+    transport: NcclTransport = None,
+    op: Operation = _ALLREDUCE,
+    smallest: Smallest = "4",
+    largest: Largest = "64M",
+    factor: Factor = 4,
+    dtype: Dtype = _FLOAT32,
+    redop: Redop = _SUM,
+    ranks: Ranks = None,
+    rendezvous: Rendezvous = None,
+    rank: Rank = None,
+    ifname: Interface = None,
+    timeout: Timeout = Config.timeout,
+    iters: Iters = Config.iters,
+    warmup: Warmup = Config.warmup,
+    rounds: Rounds = Config.rounds,
+    json_file: JsonFile = None,
+    plot_file: PlotFile = None,
+) -> None:
+    """Measure NCCL itself, with the plugin and without.
+
+    It needs no GPU: this processor plays the part of one, so times say nothing about a GPU. With `--cuda` it runs on
+    real ones. Each network has processes of its own, which take turns.
+    """
+    if cuda and (libnccl or net_plugin):
+        raise typer.BadParameter("--cuda measures the NCCL of torch: it takes no --libnccl and no --net-plugin")
+    placement = _place(ranks, rank, rendezvous)
+    _check_average(redop.value, op.value, dtype.value, placement.nranks)
+    config = Config(
+        nranks=placement.nranks,
+        op=op.value,
+        dtype=dtype.value,
+        redop=redop.value,
+        sizes=_sweep(smallest, largest, factor),
+        transports=(*(_names(transport) or _names(list(NcclNetwork))), *(["nccl+other"] if net_plugin else [])),
+        device="cuda" if cuda else "emulated",
+        nccl=str(libnccl or "auto"),
+        net_plugin=str(net_plugin or ""),
+        iters=iters,
+        warmup=warmup,
+        rounds=rounds,
+        timeout=timeout,
+    )
+    _run(config, placement, ifname, json_file, plot_file)
+
+
+def _check_average(redop: str, op: str, dtype: str, nranks: int) -> None:
+    """NCCL multiplies by a fraction instead of dividing; only the halves, quarters … have an exact one."""
+    if redop == "avg" and OPS[op].reduces and "int" not in dtype and nranks & (nranks - 1):
+        raise typer.BadParameter(
+            f"NCCL averages {dtype} by multiplying with 1/{nranks}, which is not exact, and the checks are; "
+            "take 2, 4, 8 … ranks, an integer type, or another --redop"
+        )
+
+
+def step(
+    model: Model = _RESNET50,
+    dtype: GradientType = _GRADIENT,
+    transport: Transport = None,
+    codec: Codec = None,
+    dev: Dev = Config.dev,
+    ranks: Ranks = None,
+    rendezvous: Rendezvous = None,
+    rank: Rank = None,
+    ifname: Interface = None,
+    timeout: Timeout = Config.timeout,
+    iters: Iters = Config.iters,
+    warmup: Warmup = Config.warmup,
+    rounds: Rounds = Config.rounds,
+    json_file: JsonFile = None,
+    plot_file: PlotFile = None,
+) -> None:
+    """Measure the gradients of one training step of a model, in DDP's buckets.
+
+    It is the allreduce of as many elements as the model has parameters, over the networks of `bagua-net bench`. There
+    is no computation beside it.
+    """
+    placement = _place(ranks, rank, rendezvous)
+    config = Config(
+        nranks=placement.nranks,
+        model=model.value,
+        dtype=dtype.value,
+        transports=_with_codes(transport, codec),
+        dev=dev,
+        iters=iters,
+        warmup=warmup,
+        rounds=rounds,
+        timeout=timeout,
+    )
+    _run(config, placement, ifname, json_file, plot_file)
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Adds the command ``bench`` with its subcommands."""
+    group = typer.Typer(subcommand_metavar="[nccl|step]", rich_markup_mode="markdown")
+    group.callback(invoke_without_command=True)(bench)
+    for command in (nccl, step):
+        group.command(rich_help_panel="Other measurements")(command)
+    app.add_typer(group, name="bench", rich_help_panel=panel)

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +25,6 @@ from .._errors import LibraryNotFound, LibraryUnusable
 from .._machine import interfaces
 from .._native.plugin import plugin_path
 from .._settings import layers, parameters
-from .optional_value import OptionalValueCommand
 
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
@@ -146,21 +146,25 @@ def status(
 
 def doctor(
     with_nccl: Annotated[
-        str,
+        bool, typer.Option("--nccl", help="Also run a job of two ranks over NCCL's own code, without a GPU.")
+    ] = False,
+    libnccl: Annotated[
+        Path | None,
         typer.Option(
-            "--nccl",
-            metavar="[auto|PATH]",
-            help="Also run a job of two ranks over NCCL's own code, without a GPU: over this libnccl.so.2, or auto, "
-            "the one that a job here would use.",
+            metavar="PATH",
+            exists=True,
+            dir_okay=False,
+            resolve_path=True,
+            help="The same with this libnccl.so.2 instead of the one that a job here would use.",
         ),
-    ] = "",
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check this machine: verdict, fact, fix.
 
     Exit status 1: something fails. Warnings leave it 0.
     """
-    job = nccl.checks(with_nccl) if with_nccl else ()
+    job = nccl.checks(str(libnccl or "auto")) if with_nccl or libnccl else ()
     findings = list(check.run((*plugin.CHECKS, *network.CHECKS, *job)))
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
@@ -207,9 +211,7 @@ def path() -> None:
     print(plugin_path())
 
 
-def register(app: typer.Typer) -> None:
+def register(app: typer.Typer, panel: str) -> None:
     """Adds the commands."""
-    app.command()(status)
-    app.command(cls=OptionalValueCommand)(doctor)
-    for command in (params, path):
-        app.command()(command)
+    for command in (status, doctor, params, path):
+        app.command(rich_help_panel=panel)(command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net enable``, ``disable`` and ``run``."""
+"""``bagua-net enable``, ``disable``, ``run`` and ``env``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from .._activation.status import status
 from .._machine import interfaces
 from .._settings import parameters
 
-Form = Enum("Form", {name: name for name in launchers.FORMS}, type=str)  # type: ignore[misc]
+Format = Enum("Format", {name: name for name in launchers.FORMATS}, type=str)  # type: ignore[misc]
+_SH = Format("sh")
 
 System = Annotated[bool, typer.Option("--system", help="For all users: /etc/nccl.conf.")]
 Rccl = Annotated[bool, typer.Option("--rccl", help="Also for AMD's RCCL, as where one is found: .rccl.conf.")]
@@ -48,19 +49,10 @@ def _show(changes: list[switch.Change]) -> None:
         sys.stdout.write(change.diff())
 
 
-def _printed_variables() -> dict[str, str]:
-    """The plugin's variables, and this environment's parameters, which launchers would drop."""
-    given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
-    return environment.env() | given
-
-
 def enable(
     system: System = False,
     conf: Conf = None,
     rccl: Rccl = False,
-    form: Annotated[
-        Form | None, typer.Option("--print", metavar="FORM", help=f"Print the variables: {', '.join(launchers.FORMS)}.")
-    ] = None,
     dry_run: DryRun = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also over active RDMA, an older NCCL, or another setting in the file.")
@@ -73,11 +65,6 @@ def enable(
     block points at a copy of the library, so that the jobs do not depend on this Python environment. For RCCL, AMD's
     NCCL, ~/.rccl.conf gets the same block.
     """
-    if form is not None:
-        if system or conf is not None or dry_run or rccl:
-            raise typer.BadParameter("--print changes nothing, so it takes no --system, --conf, --rccl or --dry-run")
-        print(launchers.render(form.value, _printed_variables()))
-        return
     if rccl and conf is not None:
         raise typer.BadParameter("--conf names the only file to write, so it takes no --rccl")
     target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
@@ -157,9 +144,21 @@ def run(
         sys.exit(_NOT_EXECUTABLE)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the three commands."""
-    app.command()(enable)
-    app.command()(disable)
+def env(
+    form: Annotated[Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(launchers.FORMATS)}.")] = _SH,
+) -> None:
+    """Print the variables that turn the plugin on, for a shell or a launcher.
+
+    With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
+    """
+    given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
+    print(launchers.render(form.value, environment.env() | given))
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Adds the commands."""
+    app.command(rich_help_panel=panel)(enable)
+    app.command(rich_help_panel=panel)(disable)
     # Everything after the command's name belongs to the command, also without the two dashes.
-    app.command(context_settings={"allow_interspersed_args": False})(run)
+    app.command(rich_help_panel=panel, context_settings={"allow_interspersed_args": False})(run)
+    app.command(rich_help_panel=panel)(env)

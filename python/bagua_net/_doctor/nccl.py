@@ -32,7 +32,7 @@ _FIXES = {
     "load": "take the library of an nvidia-nccl-cu12 or -cu13 wheel",
     "network": "`bagua-net run -- COMMAND`; `bagua-net status` tells what is set",
 }
-_FIX = "`NCCL_DEBUG=INFO bagua-net bench --nccl` shows NCCL's log"
+_FIX = "`NCCL_DEBUG=INFO bagua-net bench nccl` shows NCCL's log"
 
 
 @dataclass

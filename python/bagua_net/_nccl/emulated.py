@@ -422,12 +422,13 @@ def find(named: str = "auto") -> Path:
         path = Path(told).expanduser().absolute()
         if not path.is_file():
             source = f"{LIBRARY_VARIABLE}={told}" if named == "auto" else told
-            raise NcclUnusable(f"{source}: no such file; name a libnccl.so.2 with --nccl PATH")
+            raise NcclUnusable(f"{source}: no such file; name a libnccl.so.2 with --libnccl PATH")
         return path
     found = discovery.find(product=discovery.NCCL)
     if found is None:
         raise NcclUnusable(
-            "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 with --nccl PATH"
+            "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 with "
+            "--libnccl PATH"
         )
     return found.path.absolute()
 

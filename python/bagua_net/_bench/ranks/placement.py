@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..._errors import BaguaNetError
+from ..workload.elements import MAX_RANKS
 from .process import TOKEN_VARIABLE
 from .rendezvous import new_token
 
@@ -63,6 +64,13 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         raise PlacementInvalid(f"{name}={environment[name]} is not a number") from None
 
 
+def _world_size(environment: Mapping[str, str]) -> int:
+    nranks = _number(environment, "WORLD_SIZE")
+    if not 2 <= nranks <= MAX_RANKS:
+        raise PlacementInvalid(f"WORLD_SIZE={nranks}: the benchmark takes 2 to {MAX_RANKS} ranks")
+    return nranks
+
+
 def _on_host(environment: Mapping[str, str]) -> tuple[int, int]:
     """This rank's number among those of its machine, and how many those are: torchrun's, or the only one."""
     if not all(name in environment for name in _TORCHRUN_LOCAL):
@@ -92,7 +100,7 @@ def place(
     environment = os.environ if environment is None else environment
     if rendezvous is not None:
         if rank is None and nranks is None and all(name in environment for name in _TORCHRUN):
-            rank, nranks = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+            rank, nranks = _number(environment, "RANK"), _world_size(environment)
         if rank is None or nranks is None:
             raise PlacementInvalid("--rendezvous needs --rank and --ranks: which rank this is, and of how many")
         host, port = _split(rendezvous)
@@ -100,7 +108,7 @@ def place(
     if rank is not None:
         raise PlacementInvalid("--rank needs --rendezvous HOST:PORT, the same on every host")
     if nranks is None and all(name in environment for name in _TORCHRUN):
-        total, own = _number(environment, "WORLD_SIZE"), _number(environment, "RANK")
+        total, own = _world_size(environment), _number(environment, "RANK")
         local = environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
         master = _number(environment, "MASTER_PORT")
         if not 0 < master < 65536:

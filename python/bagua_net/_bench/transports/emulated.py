@@ -240,10 +240,7 @@ def _with(plugin: Path, config: Config) -> dict[str, str]:
 
 
 def _other(config: Config) -> Path:
-    path = Path(config.net_plugin).expanduser().absolute()
-    if not config.net_plugin or not path.is_file():
-        raise Unavailable(f"{config.net_plugin or 'no plugin was named'}: no such file; name it with --net-plugin")
-    return path
+    return Path(config.net_plugin).absolute()
 
 
 def _environment_bagua(config: Config) -> dict[str, str]:
