@@ -126,6 +126,7 @@ def interrupted(here: Here, what: str) -> list[str]:
         refusal(lambda: dist.isend(torch.ones(300_000), 1 - here.rank, group=group)),
         refusal(lambda: dist.irecv(torch.ones(3), 1 - here.rank, group=group)),
     ]
+    here.meet("both know")  # before rank 0 ends what it has left
     dist.destroy_process_group(group)
     return told
 
