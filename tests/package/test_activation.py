@@ -225,7 +225,9 @@ def test_nccl_loads_the_plugin_after_activate(version: str, active: bool) -> Non
         "nccl.ncclGetUniqueId(ctypes.create_string_buffer(128))"
     )
     library = str(nccl_wheels.library(version))
-    log = python(code, library, str(active), NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME="lo").stdout
+    # Without the name, this NCCL reads ~/.nccl.conf, where the user may have turned the plugin on.
+    settings = {} if active else {"NCCL_NET_PLUGIN": "none"}
+    log = python(code, library, str(active), NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME="lo", **settings).stdout
     assert "Bootstrap" in log
     assert ("Failed to find ncclCollNetPlugin" in log) == active, log
     assert ("internal" in log) == (not active), log

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ._context import AlgorithmContext as Job
+from ._context import AlgorithmContext
 
 #: Of what torch puts in the place of step() in each class of optimizers. It calls an instance's hooks.
 _CALLS_HOOKS = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__
@@ -48,23 +48,28 @@ class StepHooks:
     """
 
     def __init__(
-        self, job: Job, name: str, before: Callable[..., Any], after: Callable[..., Any], rests: Callable[[], bool]
+        self,
+        context: AlgorithmContext,
+        name: str,
+        before: Callable[..., Any],
+        after: Callable[..., Any],
+        rests: Callable[[], bool],
     ) -> None:
         """
         name: the algorithm's.
         before, after: as ``register_step_pre_hook`` and ``register_step_post_hook`` take.
         rests: whether gradients are averaged now, so that any optimizer may step.
         """
-        self._job = job
+        self._context = context
         self._rests = rests
-        self._names = job.names()
+        self._names = context.names()
         self._name = name
         self._in_step = False
         self._steps = 0
         self._steps_before: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         #: Another optimizer has changed weights.
         self.missed_one = False
-        optimizer = job.optimizer
+        optimizer = context.optimizer
         self._handles = [
             optimizer.register_step_pre_hook(self._begin),
             optimizer.register_step_pre_hook(before),
@@ -91,7 +96,7 @@ class StepHooks:
 
     def after_any(self, optimizer: torch.optim.Optimizer) -> None:
         """Raises RuntimeError: this step has changed weights that are averaged in steps of another optimizer."""
-        if optimizer is self._job.optimizer or self._in_step or self._rests():
+        if optimizer is self._context.optimizer or self._in_step or self._rests():
             return
         if self._steps_before.get(optimizer) != self._steps:
             return  # the job's optimizer has made this step
