@@ -87,7 +87,7 @@ def _steps() -> Iterator[Gain]:
         side: median(each["seconds"] for each in here if each["side"] == side)
         for side in ("gloo plain", "bagua_net plain", "bagua_net ByteGrad 8", "bagua_net ByteGrad 4")
     }
-    what = "DDP, a step with VGG16's parameters, two hosts, 1 Gbit/s: ByteGrad of {} bits"
+    what = "DDP on CPUs, a step with VGG16's parameters, two hosts, 1 Gbit/s: ByteGrad of {} bits"
     before = ("plain DDP", seconds["bagua_net plain"])
     for bits in (8, 4):
         yield Gain(what.format(bits), before, seconds[f"bagua_net ByteGrad {bits}"], "s", False, STEPS)
