@@ -38,7 +38,8 @@ def runs_in_the_library(thread: int) -> bool:
 
 def waits_for_an_operation(thread: int) -> bool:
     """Is it in a wait for the end of an operation that was posted before?"""
-    return any(frame.f_code is _request.Request.wait.__code__ for frame in _stack(thread))
+    frame = next(_stack(thread), None)  # the others change while the thread runs
+    return frame is not None and frame.f_code is _request.Request.wait.__code__
 
 
 def awaited_key(thread: threading.Thread) -> str:

@@ -102,7 +102,8 @@ class Messages:
             self._handle = Handle(messages[0], self._lib.bnet_messages_destroy)
         except BaseException as error:
             if self._handle is None:
-                self.refuse(error if isinstance(error, RuntimeError) else self._shut_down())
+                if isinstance(error, RuntimeError):  # or else it is a signal handler's, which ends the whole group
+                    self.refuse(type(error)(*error.args))
                 self._destroy(coll, tagged[0], messages[0])
             raise
         return self._handle
