@@ -7,6 +7,7 @@ import atexit
 import itertools
 import os
 import threading
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -65,7 +66,13 @@ class Member(Operations):
         _open.add(self)
 
     def _shared(self, reporter: Reporter, turns: Turns | None) -> Context:
-        return Context(self._label, self._rank, turns, reporter, self._callbacks, self._in_flight, self._interrupted)
+        interrupted = weakref.WeakMethod(self._interrupted)  # a group needs no garbage collector
+
+        def end(error: BaseException) -> None:
+            if (method := interrupted()) is not None:
+                method(error)
+
+        return Context(self._label, self._rank, turns, reporter, self._callbacks, self._in_flight, end)
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
