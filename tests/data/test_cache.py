@@ -375,7 +375,40 @@ def test_damaged_values_are_made_again(cache: CacheLoader, tmp_path: Path, caplo
     assert ["made again" in message for message in warnings_in(caplog)] == [True]
 
 
+def test_damage_within_a_tensor_is_noticed(cache: CacheLoader, tmp_path: Path) -> None:
+    """torch reads past it."""
+    wanted = cache.get("a", lambda key: torch.arange(1000))
+    (file,) = (file for file in (tmp_path / "values").iterdir() if len(file.name) == 32)
+    content = bytearray(file.read_bytes())
+    at = content.index(wanted[500].numpy().tobytes() + wanted[501].numpy().tobytes())
+    content[at : at + 16] = bytes(16)
+    file.write_bytes(content)
+    assert torch.equal(cache.get("a", lambda key: torch.arange(1000)), wanted)
+
+
+def test_a_deleted_cache_has_no_values(cache: CacheLoader, tmp_path: Path) -> None:
+    (tmp_path / "values").rmdir()
+    assert cache.num_keys() == 0
+
+
+def test_a_directory_in_which_others_may_replace_the_cache_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    CacheLoader("values", tmp_path / "shared").get(1, str)
+    assert ["others may replace it" in message for message in warnings_in(caplog)] == [True]
+
+
 # ---- capacity ----
+
+
+def test_a_value_that_never_fits_leaves_room_for_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = CacheLoader("values", tmp_path, capacity=100_000)
+    cache.get("large", lambda key: bytes(200_000))
+    cache.get("small", str)
+    assert cache.num_keys() == 1
+    assert ["more than all may have" in message for message in warnings_in(caplog)] == [True]
 
 
 def test_a_full_cache_stays_as_it_is_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

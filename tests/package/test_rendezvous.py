@@ -114,6 +114,25 @@ def test_many_silent_connections_leave_room_for_the_ranks(monkeypatch: pytest.Mo
             peer.close()
 
 
+def test_all_ranks_may_come_at_once(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server accepts them all before it hears one."""
+    ranks = 2 * rendezvous._MAX_STRANGERS
+    with Server(ranks, TOKEN, timeout=20) as server:
+        peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(ranks)]
+        assert all(peer.recv(1, socket.MSG_PEEK) for peer in peers)
+        for peer in peers:
+            peer.close()
+
+
+def test_a_rank_that_strangers_displaced_comes_again(pool: ThreadPoolExecutor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        rank = pool.submit(lambda: Client("127.0.0.1", port, TOKEN, 0, 1, timeout=20).all_gather("here"))
+        listener.accept()[0].close()
+    with Server(1, TOKEN, port=port, timeout=20):
+        assert rank.result(20) == ["here"]
+
+
 def test_another_run_s_token_is_an_error_that_says_so_on_both_sides() -> None:
     with Server(2, TOKEN, timeout=1) as server, Client("127.0.0.1", server.port, TOKEN, 0, 2, timeout=20) as client:
         with pytest.raises(RendezvousFailed, match="another run"):

@@ -22,6 +22,7 @@ from ._folder import Folder
 
 #: Bytes. Upstream's, for each of its servers.
 CAPACITY = 100 * 2**30
+_DIGEST_BYTES = 16
 
 _log = logging.getLogger("bagua_net.data")
 
@@ -91,12 +92,15 @@ class CacheLoader:
 
     def num_keys(self) -> int:
         """How many values there are."""
-        return 0 if self._folder is None else self._folder.count()
+        try:
+            return 0 if self._folder is None else self._folder.count()
+        except FileNotFoundError:  # deleted, as a cache may be
+            return 0
 
     def _read(self, name: str) -> tuple[Any] | None:
         try:
             data = None if self._folder is None else self._folder.read(name)
-            return None if data is None else (_decoded(data),)
+            return None if data is None else (_decoded(_checked(data)),)
         except Exception as error:  # whatever damaged bytes make torch raise
             self._tell("has values that cannot be read, which are made again", error)
             return None
@@ -112,9 +116,12 @@ class CacheLoader:
             if found is not None:
                 return found[0]
             value, data = _encoded(key, load_fn(key))
+            if len(data) > folder.capacity:
+                self._tell("does not take all values", ValueError(f"one has {len(data)} bytes, more than all may have"))
+                return value
             try:
                 if mine:
-                    folder.write(name, data)
+                    folder.write(name, _digest(data) + data)
             except OSError as error:
                 self._stop(error)
             return value
@@ -226,6 +233,22 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided or tensor.untyped_storage().nbytes() <= tensor.nbytes:
         return tensor
     return tensor.clone()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _checked(stored: bytes) -> bytes:
+    """What was stored. torch reads past damage within a tensor, as a power loss may leave it.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    data = stored[_DIGEST_BYTES:]
+    if stored[:_DIGEST_BYTES] != _digest(data):
+        raise ValueError("a value is not what was written")
+    return data
 
 
 def _decoded(data: bytes) -> Any:

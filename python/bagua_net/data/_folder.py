@@ -45,13 +45,16 @@ class Folder:
 
     def __init__(self, path: Path, capacity: int) -> None:
         path.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
-        found = path.stat()
+        path = path.resolve()  # where a link leads to may change
+        found, around = path.stat(), path.parent.stat()
         if found.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, f"it belongs to the user {found.st_uid}, and this is {os.geteuid()}")
         if found.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(errno.EPERM, "others may write to it: `chmod go-w` if you trust what is in it")
-        self._path = path.absolute()
-        self._capacity = capacity
+        if around.st_mode & _WRITABLE_BY_OTHERS and not around.st_mode & stat.S_ISVTX:
+            raise PermissionError(errno.EPERM, "others may replace it, since they may write to the directory around it")
+        self._path = path
+        self.capacity = capacity
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -99,8 +102,8 @@ class Folder:
                 raise TimeoutError(errno.ETIMEDOUT, f"{_TOTAL} stays locked")
             digits = os.pread(descriptor, 20, 0)
             total = more + (int(digits) if digits.isdigit() else 0)
-            if total > self._capacity:
-                raise OSError(errno.EDQUOT, f"it has the {self._capacity} bytes that it may have")
+            if total > self.capacity:
+                raise OSError(errno.EDQUOT, f"it has the {self.capacity} bytes that it may have")
             os.pwrite(descriptor, b"%d" % total, 0)
 
 
@@ -108,7 +111,7 @@ class Folder:
 def _locked(path: Path, patience: float) -> Iterator[int | None]:
     """The file's descriptor; None: it stays locked. Unlocking is explicit, since a process that another thread forked
     meanwhile has the same descriptor, and keeps it open."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
     try:
         if not _lock(descriptor, patience):
             yield None
@@ -116,7 +119,8 @@ def _locked(path: Path, patience: float) -> Iterator[int | None]:
         try:
             yield descriptor
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):  # of a network's file system
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         with contextlib.suppress(OSError):  # of a file system that fails later than at the write
             os.close(descriptor)

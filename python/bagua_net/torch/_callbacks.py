@@ -73,14 +73,15 @@ class Callbacks:
         if self._closed:
             self._tasks.put(None)
 
-    def close(self) -> None:
-        """Returns when all tasks have ended; later ones run on their caller's thread. Repeated calls do nothing.
+    def close(self, wait: bool = True) -> None:
+        """Returns when all tasks have ended, unless it shall not ``wait`` for them; later ones run on their caller's
+        thread. Repeated calls do nothing.
 
         Called by a task it returns at once: another task may be closing as well, and each would wait for the other.
         """
         self._closed = True
         self._tasks.put(None)
-        if threading.current_thread() in self._threads:
+        if not wait or threading.current_thread() in self._threads:
             return
         while threads := self._alive():  # those that run now may yet start another
             for thread in threads:

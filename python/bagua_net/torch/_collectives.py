@@ -56,7 +56,7 @@ class Collectives:
             BaseException: what a signal handler has raised.
         """
         self._handle.check()
-        if self._inline and _interrupt.runs_handlers():
+        if self.interrupted_here:
             raise RuntimeError(
                 f"bagua_net, {self._label}: a signal handler cannot start a collective of this group while it "
                 "interrupts a synchronous one, which waits for it; call that one with async_op=True, and wait()"
@@ -164,6 +164,11 @@ class Collectives:
         """Accepts no operation from now on. The first reason stays."""
         self._handle.refuse(reason)
 
+    @property
+    def interrupted_here(self) -> bool:
+        """Is this a signal handler within an operation that the calling thread runs itself?"""
+        return self._inline and _interrupt.runs_handlers()
+
     def abort(self) -> None:
         """Makes the operation in progress, and all later ones, fail. From any thread, at any time."""
         self._endpoint.give_up()
@@ -181,7 +186,7 @@ class Collectives:
 
     def _drain(self, queue: Any) -> None:
         self._lib.bnet_queue_close(queue)
-        if not (self._inline and _interrupt.runs_handlers()):
+        if not self.interrupted_here:
             while self._lib.bnet_queue_drain(queue, _SLICE_S) != 0:
                 pass
             self.reporter.close()

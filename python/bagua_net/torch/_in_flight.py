@@ -17,6 +17,9 @@ class Looked(Protocol):
     def look(self) -> bool:
         """Is it over? Where it is, it is removed. It never waits for another thread."""
 
+    def leave_to_parent(self) -> None:
+        """In a child of fork(): another thread of the parent may have had its lock."""
+
 
 class InFlight:
     """Any thread: each step is one operation on a dict."""
@@ -57,4 +60,6 @@ class InFlight:
 
     def leave_to_parent(self) -> None:
         """In a child of fork(): no memory is in use."""
+        for work in list(self._works.values()):
+            work.leave_to_parent()
         self._works = OrderedDict()

@@ -109,19 +109,26 @@ class Member(Operations):
                 self._collectives.close()
                 self._messages.finish_sends()
                 self._close()
-        self._callbacks.close()  # outside the lock: a callback may itself end the group, or wait for a thread that does
+        self._end_callbacks()  # outside the lock: a callback may itself end the group, or wait for a thread that does
 
     def abort(self) -> None:
         """Makes all pending operations fail, then closes all connections. From any thread."""
         if self._ended:
             return
-        self._collectives.abort()
-        self._messages.abort()
-        self._end_comparison()
+        self._fail_pending()
         with self._ending:
             if not self._ended:
                 self._close()
-        self._callbacks.close()
+        self._end_callbacks()
+
+    def _fail_pending(self) -> None:
+        self._collectives.abort()
+        self._messages.abort()
+        self._end_comparison()
+
+    def _end_callbacks(self) -> None:
+        """A callback may wait for the operation that this call interrupts: that one goes on afterwards."""
+        self._callbacks.close(wait=not self._collectives.interrupted_here)
 
     def _interrupted(self, error: BaseException) -> None:
         """A signal handler has raised this during an operation, and nobody knows how far this rank has come: the group
@@ -187,7 +194,10 @@ class Member(Operations):
 @atexit.register
 def _abort_open() -> None:
     """The interpreter does not wait for daemon threads: none may be in the middle of a message when it exits."""
-    for member in list(_open):
+    members = list(_open)
+    for member in members:  # all of them first: a callback of one may wait for an operation of another
+        member._fail_pending()
+    for member in members:
         member.abort()
 
 

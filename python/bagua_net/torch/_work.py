@@ -125,6 +125,9 @@ class Work(dist.Work):  # type: ignore[misc]
 
     # ---- the end ----
 
+    def leave_to_parent(self) -> None:
+        self._lock = threading.RLock()
+
     def look(self) -> bool:
         """Ends it where its parts are over, unless another thread is doing so. False: it is in progress."""
         return self._over or self._settles(may_wait=_interrupt.runs_handlers())

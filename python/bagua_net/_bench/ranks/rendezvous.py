@@ -30,13 +30,18 @@ _BACKLOG = 512
 #: The longest row that a rank may contribute, in bytes of JSON.
 MAX_ROW = 1 << 20
 _MAX_REPLY = 1 << 28
-#: Connections without a proof that are kept at a time, and for how long.
+#: Connections without a proof that are kept at a time, and for how long. Twice as many as ranks, where that is more:
+#: all of them may come at once.
 _MAX_STRANGERS = 64
 _HELLO_SECONDS = 5.0
 
 
 class RendezvousFailed(BaguaNetError):
     """The ranks did not all arrive, or one of them left."""
+
+
+class _Closed(RendezvousFailed):
+    """The connection has ended without a word."""
 
 
 def new_token() -> str:
@@ -102,6 +107,7 @@ class Server:
         self._token = token
         self._timeout = timeout
         self._strangers: list[asyncio.StreamWriter] = []
+        self._most_strangers = max(_MAX_STRANGERS, 2 * nranks)
         self._refused = ""
         self._ranks: dict[int, asyncio.StreamWriter] = {}
         self._rows: dict[int, bytes] = {}
@@ -145,7 +151,7 @@ class Server:
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its last."""
         self._strangers.append(writer)
-        if len(self._strangers) > _MAX_STRANGERS:
+        if len(self._strangers) > self._most_strangers:
             self._strangers.pop(0).transport.abort()
         rank = None
         try:
@@ -171,6 +177,7 @@ class Server:
         if not secrets.compare_digest(proof, _proof(self._token, challenge)):
             if len(proof) == len(_proof("", "")):
                 self._refused = f"; a rank of another run came from {writer.get_extra_info('peername')[0]}"
+            _send(writer, error="this rendezvous belongs to another run: start all ranks with the same settings")
             return None
         rank, nranks = map(int, numbers)
         if nranks != self._nranks or not 0 <= rank < nranks:
@@ -238,18 +245,30 @@ class Client:
 
     def __init__(self, host: str, port: int, token: str, rank: int, nranks: int, timeout: float = 120.0) -> None:
         self._where = f"{host}:{port}"
-        self._socket = _connect(host, port, timeout)
         # After its own timeout the server names the missing ranks; ours is a little longer, to receive that.
-        self._socket.settimeout(timeout + 5)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._lines = self._socket.makefile("rb")
-        try:
-            challenge = self._reply("it went away").get("challenge", "")
-            self._send(f"{_proof(token, challenge)} {rank} {nranks}")
-            self._reply("it belongs to another run: start all ranks with the same settings")
-        except RendezvousFailed:
-            self.close()
-            raise
+        self._patience = timeout + 5
+        deadline = time.monotonic() + timeout
+        while True:
+            self._socket = _connect(host, port, max(0.0, deadline - time.monotonic()))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                self._introduce(token, rank, nranks)
+                return
+            except _Closed:  # strangers may have taken all places
+                self.close()
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+            except RendezvousFailed:
+                self.close()
+                raise
+
+    def _introduce(self, token: str, rank: int, nranks: int) -> None:
+        challenge = self._reply().get("challenge")
+        if not isinstance(challenge, str):
+            raise self._other_program()
+        self._send(f"{_proof(token, challenge)} {rank} {nranks}")
+        self._reply()
 
     @property
     def local_host(self) -> str:
@@ -267,7 +286,9 @@ class Client:
         if len(line) > MAX_ROW:
             raise ValueError(f"a row has at most {MAX_ROW} bytes, not {len(line)}")
         self._send(line)
-        rows: list[Any] = self._reply("it went away")["rows"]
+        rows = self._reply().get("rows")
+        if not isinstance(rows, list):
+            raise self._other_program()
         return rows
 
     def barrier(self) -> None:
@@ -276,7 +297,6 @@ class Client:
 
     def close(self) -> None:
         """Leaves the run. Repeated calls do nothing."""
-        self._lines.close()
         self._socket.close()
 
     def __enter__(self) -> Client:
@@ -291,24 +311,35 @@ class Client:
         try:
             self._socket.sendall(line.encode() + b"\n")
         except OSError as error:
-            raise RendezvousFailed(f"the rendezvous at {self._where} went away") from error
+            raise _Closed(f"the rendezvous at {self._where} went away") from error
 
-    def _reply(self, if_closed: str) -> dict[str, Any]:
+    def _line(self) -> bytes:
+        """The server's next one: it sends one for each of ours. The limit of time is that of the whole line."""
+        deadline, line = time.monotonic() + self._patience, bytearray()
+        while not line.endswith(b"\n") and len(line) < _MAX_REPLY:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                piece = self._socket.recv(1 << 16)
+            except TimeoutError:
+                raise RendezvousFailed(f"the rendezvous at {self._where} does not answer") from None
+            except OSError:
+                piece = b""
+            if not piece:
+                raise _Closed(f"the rendezvous at {self._where} went away")
+            line += piece
+        return bytes(line)
+
+    def _reply(self) -> dict[str, Any]:
         try:
-            line = self._lines.readline(_MAX_REPLY)
-        except TimeoutError:
-            raise RendezvousFailed(f"the rendezvous at {self._where} does not answer") from None
-        except OSError:
-            line = b""
-        if not line.endswith(b"\n"):
-            raise RendezvousFailed(f"the rendezvous at {self._where} closed: {if_closed}")
-        try:
-            reply: dict[str, Any] = dict(json.loads(line))
+            reply: dict[str, Any] = dict(json.loads(self._line()))
         except (TypeError, ValueError):
-            raise RendezvousFailed(f"the server at {self._where} is not a rendezvous of this program") from None
+            raise self._other_program() from None
         if "error" in reply:
             raise RendezvousFailed(reply["error"])
         return reply
+
+    def _other_program(self) -> RendezvousFailed:
+        return RendezvousFailed(f"the server at {self._where} is not a rendezvous of this program")
 
 
 def _connect(host: str, port: int, timeout: float) -> socket.socket:
