@@ -19,7 +19,7 @@ from benchmarks.steps import report as steps
 
 RESULTS = ROOT / "benchmarks" / "results"
 #: NCCL's allreduce between two ranks, with the plugin and without.
-NCCL = RESULTS / "2026-11-23.jsonl"
+NCCL = RESULTS / "2026-11-27.jsonl"
 #: Training steps.
 STEPS = RESULTS / "algorithms" / "2026-11-26.jsonl"
 #: torch.distributed's operations, against gloo.
