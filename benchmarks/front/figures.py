@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 #: NCCL's allreduce between two ranks, with the plugin and without.
 NCCL = RESULTS / "2026-11-27.jsonl"
 #: Training steps.
-STEPS = RESULTS / "algorithms" / "2026-11-26.jsonl"
+STEPS = RESULTS / "algorithms" / "2026-11-27.jsonl"
 #: torch.distributed's operations, against gloo.
 COLLECTIVES = RESULTS / "torch-collectives" / "2026-11-24.jsonl"
 
@@ -85,7 +85,7 @@ def _steps() -> Iterator[Gain]:
     here = [each for each in readings if steps.cell_of(each) == ("VGG16", "1 Gbit/s", 2)]
     seconds = {
         side: median(each["seconds"] for each in here if each["side"] == side)
-        for side in ("gloo plain", "bagua_net plain", "bagua_net ByteGrad 8", "bagua_net ByteGrad 4")
+        for side in ("bagua_net plain", "bagua_net ByteGrad 8", "bagua_net ByteGrad 4")
     }
     what = "DDP on CPUs, a step with VGG16's parameters, two hosts, 1 Gbit/s: ByteGrad of {} bits"
     before = ("plain DDP", seconds["bagua_net plain"])

@@ -22,7 +22,7 @@ _NETWORKS = {
     "Eight unequal paths, of 900 to 50 Mbit/s": (900, 800, 700, 600, 400, 200, 100, 50),
 }
 _MODELS = ("VGG16",)
-_STEP_NETWORKS = ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s")
+_STEP_NETWORKS = ("1 Gbit/s", "10 Gbit/s")
 _WAYS = {
     "bagua_net plain": "plain DDP",
     "bagua_net bf16": "averages of bfloat16",
