@@ -355,7 +355,7 @@ def interrupted_as_it_stores(here: Here) -> str:
 
 @_TWO
 def test_a_handler_raises_while_a_message_is_stored(ranks: Ranks) -> None:
-    """The group is over. What was received is there after the next wait."""
+    """It ends the group; the next wait still stores what was received."""
     assert _OVER in ranks.run(interrupted_as_it_stores, seconds=40)[1]
 
 

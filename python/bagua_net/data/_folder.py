@@ -25,7 +25,7 @@ _PATIENCE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 #: A file takes whole blocks of most file systems.
 _BLOCK_BYTES = 4096
-#: What is being written, and may be locked; it becomes the value's file. Empty ones remain of values that failed.
+#: The file that a value is written to and locked by. It is renamed to the value's file, or left empty if writing fails.
 _UNFINISHED = ".part"
 #: How many bytes the values take, as a decimal number: it only grows.
 _TOTAL = "total.bytes"

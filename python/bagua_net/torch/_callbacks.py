@@ -105,7 +105,7 @@ class Callbacks:
                 return
 
     def _take(self) -> tuple[Task, bool] | None:
-        """The next task, and whether it is one of the few. None: there is none, or it is closed."""
+        """The next task, and whether it has one of the few slots; None where there is no task, or no more."""
         try:
             task = self._tasks.get(timeout=_IDLE_S)
         except Empty:

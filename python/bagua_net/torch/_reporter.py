@@ -30,7 +30,7 @@ class Reporter:
         self._starting = threading.RLock()
         self._waiting: dict[int, Reported] = {}  # each step is one operation on it
         self._thread: threading.Thread | None = None
-        #: Who is at work on an operation from here on fulfils its future: see :meth:`Reported.report`.
+        #: From here on, the thread that ends an operation fulfils its future itself: see :meth:`Reported.report`.
         self.closing = False
 
     def add(self, work: Reported) -> None:
