@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SECONDS = 60
+#: What is said of BAGUA_NET_NSTREAMS=999.
+REFUSED = "BAGUA_NET_NSTREAMS=999: not in 0 … 64; unset it or use a value in that range (the default is 0)"
 
 # The command, with the machine's fixed paths moved below a directory. Everything else is real.
 _SANDBOXED = """
