@@ -10,6 +10,7 @@ It reads the files of the current directory, a clone of the repository.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ from pathlib import Path
 #: What stands in place of the repository's address until that is known, and where.
 PLACES = ("pyproject.toml", "README.md", "docs/quickstart.md")
 PLACEHOLDER = "github.com/OWNER/"
+#: True until the first release.
+NOT_PUBLISHED = "Nothing is on PyPI yet."
+#: What may change after the night that a release needs: its own result, what its fuzzers found, and texts.
+AFTER_NIGHT = (":!*.md", ":!tests/fuzz/corpus/")
 
 
 def version() -> str:
@@ -45,8 +50,23 @@ def missing(tag: str) -> Iterator[str]:
     for place in PLACES:
         if PLACEHOLDER in Path(place).read_text():
             yield f"{place} has {PLACEHOLDER}: put the owner of the public repository in place of OWNER"
-    if not re.match(r"Commit [0-9a-f]{40}.*: 0 of \d+ steps failed", Path(".ci/nightly.md").read_text()):
+    if NOT_PUBLISHED in Path("README.md").read_text():
+        yield f"README.md says '{NOT_PUBLISHED}': put how to install the release in place of that"
+    night = re.match(r"Commit ([0-9a-f]{40}).*: 0 of \d+ steps failed", Path(".ci/nightly.md").read_text())
+    if night is None:
         yield ".ci/nightly.md is not of a whole night in which no step failed"
+    else:
+        yield from changed_since(night[1])
+
+
+def changed_since(night: str) -> Iterator[str]:
+    """Why the night of this commit is not one of this tree."""
+    command = ["git", "diff", "--name-only", night, "HEAD", "--", ".", *AFTER_NIGHT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        yield f".ci/nightly.md is of the commit {night}, which is not in this clone"
+    elif files := done.stdout.split():
+        yield f".ci/nightly.md is of the commit {night}, and {len(files)} files changed since: {', '.join(files[:3])}"
 
 
 def notes(tag: str) -> str:

@@ -34,9 +34,24 @@ def tree(tmp_path: Path) -> Path:
         text = (ROOT / name).read_text()
         (tmp_path / name).write_text(text.replace("github.com/OWNER/", "github.com/someone/"))
     _change(tmp_path / "CHANGELOG.md", rf"^(## \[{VERSION}\]).*", r"\1 – 2026-01-31")
+    _change(tmp_path / "README.md", r" Nothing is on PyPI yet\.", "")
+    _git(tmp_path, "init", "-q")
+    _commit(tmp_path)
     (tmp_path / ".ci").mkdir()
-    (tmp_path / ".ci" / "nightly.md").write_text(f"Commit {'a1' * 20}, 2026-01-30, …: 0 of 16 steps failed.\n")
+    night = _git(tmp_path, "rev-parse", "HEAD").strip()
+    (tmp_path / ".ci" / "nightly.md").write_text(f"Commit {night}, 2026-01-30, …: 0 of 16 steps failed.\n")
+    _commit(tmp_path)
     return tmp_path
+
+
+def _git(tree: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *arguments]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+
+
+def _commit(tree: Path) -> None:
+    _git(tree, "add", "--all")
+    _git(tree, "commit", "-q", "-m", "a change")
 
 
 def _release(tree: Path, tag: str = f"v{VERSION}") -> subprocess.CompletedProcess[str]:
@@ -69,7 +84,9 @@ def test_the_notes_are_the_section_of_the_changelog(tree: Path) -> None:
             "pyproject.toml has github.com/OWNER/",
         ),
         ("README.md", r"github\.com/someone/", "github.com/OWNER/", "README.md has github.com/OWNER/"),
+        ("README.md", r"^## Status", "Nothing is on PyPI yet.", "README.md says 'Nothing is on PyPI yet.'"),
         (".ci/nightly.md", r": 0 of", ": 1 of", ".ci/nightly.md is not of a whole night"),
+        (".ci/nightly.md", r"Commit [0-9a-f]{8}", "Commit 01234567", "which is not in this clone"),
     ],
 )
 def test_what_is_missing_is_said(tree: Path, file: str, pattern: str, replacement: str, said: str) -> None:
@@ -78,6 +95,17 @@ def test_what_is_missing_is_said(tree: Path, file: str, pattern: str, replacemen
     assert done.returncode == 1
     assert said in done.stderr
     assert done.stdout == ""
+
+
+def test_the_night_is_of_this_code(tree: Path) -> None:
+    _change(tree / "README.md", r"^## Status", "## Its status")
+    _commit(tree)
+    assert _release(tree).returncode == 0  # a text
+    _change(tree / "CMakeLists.txt", r"^project", "# changed\nproject")
+    _commit(tree)
+    done = _release(tree)
+    assert done.returncode == 1
+    assert ", and 1 files changed since: CMakeLists.txt" in done.stderr
 
 
 def test_all_that_is_missing_is_said_at_once(tree: Path) -> None:
