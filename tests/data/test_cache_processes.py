@@ -66,6 +66,27 @@ def test_a_process_forked_while_a_value_is_made_holds_nobody_up(
         assert cache.num_keys() == 1
 
 
+# ---- at once ----
+
+
+def test_who_has_waited_for_a_value_does_not_write_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where it does not see the value yet, as on NFS: two would write to one file."""
+    folder, lock = _folder.Folder(tmp_path, 10**6), _folder._lock
+
+    def lock_later(descriptor: int, patience: float) -> bool:
+        monkeypatch.undo()
+        with folder.claimed("value") as mine:
+            assert mine
+            folder.write("value", b"1")
+        return lock(descriptor, patience)
+
+    monkeypatch.setattr(_folder, "_lock", lock_later)
+    with folder.claimed("value") as mine:
+        assert not mine
+    with folder.claimed("value") as mine:
+        assert mine
+
+
 # ---- killed ----
 
 

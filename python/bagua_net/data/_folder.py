@@ -65,16 +65,18 @@ class Folder:
     @contextlib.contextmanager
     def claimed(self, name: str) -> Iterator[bool]:
         """While this lasts, others that ask for the name wait, up to a minute. The kernel lets them go on if this
-        process dies. False: another one has it still, or has it while this thread has another name.
+        process dies. False: another one has it still, or has it while this thread has another name; or it has just been
+        written, even if a network's file system does not show that yet.
 
         A thread that has a name does not wait for one. So no circle of waiting threads and processes can form; if what
         they wait for is no name, such as a collective operation, the minute ends it.
         """
         patience = 0.0 if getattr(_mine, "names", 0) else _PATIENCE_S
-        with _locked(self._path / f"{name}{_UNFINISHED}", patience) as descriptor:
+        unfinished = self._path / f"{name}{_UNFINISHED}"
+        with _locked(unfinished, patience) as descriptor:
             _mine.names = getattr(_mine, "names", 0) + 1
             try:
-                yield descriptor is not None
+                yield descriptor is not None and _is(descriptor, unfinished)
             finally:
                 _mine.names -= 1
 
@@ -124,6 +126,14 @@ def _locked(path: Path, patience: float) -> Iterator[int | None]:
     finally:
         with contextlib.suppress(OSError):  # of a file system that fails later than at the write
             os.close(descriptor)
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    """Is this the file of that name still? Another one may have renamed it before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int, patience: float) -> bool:
