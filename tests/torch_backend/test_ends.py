@@ -177,7 +177,7 @@ def _interrupted_and_destroyed(here: Here, group: Any) -> bool:
     def send_signal() -> None:
         while not runs_in_the_library(main):
             time.sleep(_PAUSE)
-        signal.pthread_kill(main, signal.SIGUSR1)
+        signal.pthread_kill(main, signal.SIGWINCH)
         if handled.wait(_HANDLER_S):
             in_time.set()
         here.say("handled")
@@ -187,12 +187,12 @@ def _interrupted_and_destroyed(here: Here, group: Any) -> bool:
         refusal(lambda: dist.barrier(group))
         dist.destroy_process_group(group)
         return True
-    before = signal.signal(signal.SIGUSR1, end)
+    before = signal.signal(signal.SIGWINCH, end)
     thread = threading.Thread(target=send_signal)
     thread.start()
     refusal(lambda: dist.barrier(group))
     thread.join()
-    signal.signal(signal.SIGUSR1, before)
+    signal.signal(signal.SIGWINCH, before)
     return in_time.is_set()
 
 
@@ -276,19 +276,19 @@ def ended_by_a_signal_as_it_fails(here: Here) -> str:
     def send_signal() -> None:
         while not runs_in_the_library(main):
             time.sleep(_PAUSE)
-        signal.pthread_kill(main, signal.SIGUSR1)
+        signal.pthread_kill(main, signal.SIGWINCH)
         here.say("signalled")
 
     if here.rank != 0:
         here.hear("signalled")
         dist.destroy_process_group(group)
         return ""
-    before = signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group(group))
+    before = signal.signal(signal.SIGWINCH, lambda *_: dist.destroy_process_group(group))
     thread = threading.Thread(target=send_signal)
     thread.start()
     told = refusal(lambda: group.barrier(options))  # torch's own would ask the group for its name
     thread.join()
-    signal.signal(signal.SIGUSR1, before)
+    signal.signal(signal.SIGWINCH, before)
     return told
 
 

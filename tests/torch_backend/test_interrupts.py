@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.support.rank import Here
 
 _TWO = pytest.mark.parametrize("ranks", [2], indirect=True)
+#: While the first has a handler, no collective runs on the main thread.
+_ANNOUNCED, _OTHER = signal.SIGUSR1, signal.SIGWINCH
 #: A test that waits for it fails.
 _LONG = timedelta(seconds=300)
 _OVER = "it ended when a signal handler raised KeyboardInterrupt during one of its operations; make a new group"
@@ -237,14 +239,14 @@ def interrupt():
     began.wait()
     while not runs_in_the_library(main):
         time.sleep(0.001)
-    signal.pthread_kill(main, signal.SIGUSR1)
+    signal.pthread_kill(main, signal.SIGWINCH)
 
 def callback(_):
     began.set()
     dist.all_reduce(sums[1])
 
 if rank == 0:
-    signal.signal(signal.SIGUSR1, destroy)
+    signal.signal(signal.SIGWINCH, destroy)
     threading.Thread(target=interrupt).start()
     future = dist.irecv(torch.zeros(1), 1).get_future().then(callback)
     with contextlib.suppress(RuntimeError):  # where it had not begun
@@ -362,7 +364,7 @@ def test_a_handler_raises_while_a_message_is_stored(ranks: Ranks) -> None:
 # ---- a handler that returns ----
 
 
-def handled(here: Here, what: str) -> tuple[int, float]:
+def handled(here: Here, what: str, number: signal.Signals) -> tuple[int, float]:
     """How often the handler ran, and the result."""
     handled: list[None] = []
 
@@ -370,51 +372,112 @@ def handled(here: Here, what: str) -> tuple[int, float]:
         handled.append(None)
         here.say("go on")
 
-    before = signal.signal(signal.SIGUSR1, handle)
+    before = signal.signal(number, handle)
     group = _connected()
     if here.rank == 0:
-        _signal_as_it_waits(signal.SIGUSR1)
+        _signal_as_it_waits(number)
     else:
         here.hear("go on")
     result = _WAITS[what][here.rank](group)
     dist.destroy_process_group(group)
-    signal.signal(signal.SIGUSR1, before)
+    signal.signal(number, before)
     return len(handled), result
 
 
+@pytest.mark.parametrize("number", [_ANNOUNCED, _OTHER])
 @pytest.mark.parametrize("what", _WAITS)
 @_TWO
-def test_a_handler_that_returns_changes_nothing(ranks: Ranks, what: str) -> None:
-    assert ranks.run(handled, what, seconds=60) == [(1, 6.0), (0, 6.0)]
+def test_a_handler_that_returns_changes_nothing(ranks: Ranks, what: str, number: signal.Signals) -> None:
+    assert ranks.run(handled, what, number, seconds=60) == [(1, 6.0), (0, 6.0)]
 
 
-def sums_in_a_handler(here: Here) -> list[float]:
-    """On all ranks, while another sum is in progress."""
+def sums_in_a_handler(here: Here, asynchronous: bool) -> list[float]:
+    """On all ranks, while another sum is in progress: rank 1 handles the signal when its own sum is over."""
     totals: list[float] = []
 
     def handle(*_: Any) -> None:
         here.say("handles")
         totals.append(_sum(group))
 
-    before = signal.signal(signal.SIGUSR1, handle)
+    before = signal.signal(_ANNOUNCED, handle)
     group = _connected()
-    tensor = torch.full((3,), 5.0)
+    if here.rank == 0:
+        _signal_as_it_waits(_ANNOUNCED)
+    else:
+        here.hear("handles")
+    totals.append((_sum_later if asynchronous else _sum)(group))
+    if here.rank == 1:
+        signal.raise_signal(_ANNOUNCED)
+    dist.destroy_process_group(group)
+    signal.signal(_ANNOUNCED, before)
+    return totals
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("asynchronous", [False, True])
+@_TWO
+def test_handlers_of_all_ranks_call_a_collective(ranks: Ranks, asynchronous: bool) -> None:
+    assert ranks.run(sums_in_a_handler, asynchronous, seconds=60) == [[6.0, 6.0]] * 2
+
+
+def sums_in_another_group(here: Here) -> list[float]:
+    """Both ranks handle the signal in the sum, of which rank 1's part comes when rank 0 handles it."""
+    totals: list[float] = []
+    other = _connected()
+
+    def handle(*_: Any) -> None:
+        here.say("handles")
+        totals.append(_sum(other))
+
+    before = signal.signal(_ANNOUNCED, handle)
+    group = _connected()
     if here.rank == 1:
         here.hear("handles")
-    work = dist.all_reduce(tensor, group=group, async_op=True)
-    if here.rank == 1:
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(_ANNOUNCED)
     else:
-        _signal_as_it_waits(signal.SIGUSR1)
-    work.wait()
-    dist.destroy_process_group(group)
-    signal.signal(signal.SIGUSR1, before)
-    return [*totals, float(tensor.sum())]
+        _signal_as_it_waits(_ANNOUNCED)
+    totals.append(_sum(group))
+    for each in (group, other):
+        dist.destroy_process_group(each)
+    signal.signal(_ANNOUNCED, before)
+    return totals
 
 
 @_TWO
-def test_handlers_of_all_ranks_call_a_collective(ranks: Ranks) -> None:
-    assert ranks.run(sums_in_a_handler, seconds=60) == [[6.0, 30.0]] * 2
+def test_handlers_call_a_collective_of_another_group(ranks: Ranks) -> None:
+    assert ranks.run(sums_in_another_group, seconds=60) == [[6.0, 6.0]] * 2
+
+
+def alone_in_a_handler(here: Here) -> list[str]:
+    """Rank 1 gets no signal, and its next sum has another size than the handler's."""
+    told: list[str] = []
+
+    def handle(*_: Any) -> None:
+        here.say("handles")
+        told.append(refusal(lambda: dist.barrier(group)))
+
+    before = signal.signal(_ANNOUNCED, handle)
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    dist.barrier(group)
+    if here.rank == 0:
+        _signal_as_it_waits(_ANNOUNCED)
+    else:
+        here.hear("handles")
+    told.append(refusal(lambda: _sum(group)))
+    if here.rank == 1:
+        here.hear("is over")
+    else:
+        here.say("is over")
+    dist.destroy_process_group(group)
+    signal.signal(_ANNOUNCED, before)
+    return told
+
+
+@_TWO
+def test_a_handler_s_collective_that_others_do_not_call_ends_in_the_timeout(ranks: Ranks) -> None:
+    ours, theirs = ranks.run(alone_in_a_handler, seconds=60)
+    assert "2 s" in ours[0], ours
+    assert theirs == ["accepted"]
 
 
 def refused_in_a_handler(here: Here) -> str:
@@ -425,20 +488,20 @@ def refused_in_a_handler(here: Here) -> str:
         told.append(refusal(lambda: _sum(group)))
         here.say("go on")
 
-    before = signal.signal(signal.SIGUSR1, handle)
+    before = signal.signal(_OTHER, handle)
     group = _connected()
     if here.rank == 0:
-        _signal_as_it_waits(signal.SIGUSR1)
+        _signal_as_it_waits(_OTHER)
     else:
         here.hear("go on")
     assert _sum(group) == 6.0
     dist.destroy_process_group(group)
-    signal.signal(signal.SIGUSR1, before)
+    signal.signal(_OTHER, before)
     return "".join(told)
 
 
 @_TWO
-def test_a_handler_cannot_start_a_collective_within_a_synchronous_one(ranks: Ranks) -> None:
+def test_the_handler_of_another_signal_cannot_start_a_collective_within_a_synchronous_one(ranks: Ranks) -> None:
     assert "call that one with async_op=True" in ranks.run(refused_in_a_handler, seconds=60)[0]
 
 

@@ -268,6 +268,38 @@ def test_detail_names_different_calls(watched: Ranks) -> None:
                 assert re.search(part, text), text
 
 
+def called_in_a_handler(here: Here) -> str:
+    """While rank 0 compares its barrier with those of the others, which come later."""
+    told: list[str] = []
+    main = threading.current_thread()
+
+    def handle(*_: Any) -> None:
+        told.append(refusal(dist.barrier))
+        here.say("handled")
+
+    def send_signal() -> None:
+        while not awaited_key(main):
+            time.sleep(0.001)
+        signal.pthread_kill(main.ident or 0, signal.SIGUSR1)
+
+    if here.rank != 0:
+        here.hear("handled")
+        dist.barrier()
+        return ""
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=send_signal)
+    thread.start()
+    dist.barrier()
+    thread.join()
+    signal.signal(signal.SIGUSR1, before)
+    return told[0]
+
+
+@pytest.mark.gate
+def test_a_handler_s_collective_does_not_overtake_one_that_is_compared(watched: Ranks) -> None:
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in watched.run(called_in_a_handler)[0]
+
+
 def of_different_codecs(here: Here) -> str:
     told = refusal(lambda: all_reduce_quantized(torch.ones(3), bits=4 if here.rank == 1 else 8, block=512))
     dist.barrier()

@@ -48,7 +48,8 @@ class Collectives:
         Args:
             request: an empty one, filled in by the post: an exception that follows cannot lose it.
             limit_s: seconds without any progress after which it fails; None: the group's.
-            now: the caller waits for it: it may run on the caller's thread, and be over on return.
+            now: the caller waits for it: it may run on the caller's thread, and be over on return. It does not where a
+                signal handler may call a collective, for which this operation then would have to wait.
 
         Raises:
             RuntimeError: the group has ended or belongs to the parent process, or no thread can start; or the caller is
@@ -58,12 +59,13 @@ class Collectives:
         self._handle.check()
         if self.interrupted_here:
             raise RuntimeError(
-                f"bagua_net, {self._label}: a signal handler cannot start a collective of this group while it "
-                "interrupts a synchronous one, which waits for it; call that one with async_op=True, and wait()"
+                f"bagua_net, {self._label}: the handler of this signal cannot start a collective of this group while "
+                "it interrupts a synchronous one, which waits for it; call that one with async_op=True, and wait()"
             )
         limit = self.timeout_s if limit_s is None else limit_s
         if not self._joined:
             self._join(limit, now=now)
+        now = now and not (_interrupt.runs_handlers() and _interrupt.expected())
         if now:
             _interrupt.raised()  # one that another exception has replaced
             rc = self._handle.use(self._run_here, operation, limit, request)

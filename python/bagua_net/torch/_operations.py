@@ -62,6 +62,7 @@ class Operations:
     _sequence: int  # the last one
     _fingerprints: Fingerprints | None
     _order: threading.RLock  # with fingerprints: collectives start in the order of their comparison
+    _is_comparing = False  # under _order, which a signal handler of the thread that has it takes again
 
     # ---- running a collective ----
 
@@ -94,6 +95,11 @@ class Operations:
             return self._seen(name, start)
         with self._order:
             self._collectives.refuse_if_ended()
+            if self._is_comparing:
+                raise RuntimeError(
+                    f"bagua_net, {self._label}: a signal handler cannot start a collective of this group while it "
+                    "interrupts another one before that moves data, which TORCH_DISTRIBUTED_DEBUG=DETAIL makes longer"
+                )
             self._sequence = next(self._numbers)
             self._compare(self._fingerprints, describe(name, alike, opts), opts)
             return self._seen(name, start)
@@ -101,10 +107,13 @@ class Operations:
     def _compare(self, fingerprints: Fingerprints, text: str, opts: Any) -> None:
         limit = _seconds(getattr(opts, "timeout", None)) or self._timeout_s
         try:
+            self._is_comparing = True
             problem = fingerprints.compare(self._sequence, text, limit)
         except BaseException as error:
             self._not_posted(error, [])
             raise
+        finally:
+            self._is_comparing = False
         if problem:
             raise dist.DistBackendError(f"bagua_net, {self._label}: {problem}")
 
