@@ -65,6 +65,9 @@ int bnet_coll_scale_local(void *buf, size_t count, int dtype, int n);
  * dev: the number of a device of that network. An object belongs to one thread at a time. 0, or -errno with the text in
  * bnet_coll_error(NULL). */
 int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev, int rank, int nranks);
+/* Before connect: look is bnet_net_look() of the network of the table. Waits for a peer that has ended are then over
+ * within seconds, and their errors name addresses. */
+void bnet_coll_look(bnet_coll_t *coll, const void *look);
 /* Step 1: every rank listens and fills its row of bnet_coll_handle_size() bytes. The caller distributes all rows, in
  * rank order, to every rank. Step 2: every rank connects with them, and returns when all have. -ETIMEDOUT after
  * timeout_s seconds. */

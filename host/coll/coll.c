@@ -33,6 +33,16 @@ int bnet_coll_fail(struct bnet_coll *coll, int rc, const char *fmt, ...)
 	return rc;
 }
 
+/* What a failed call says about a peer, which was there only if data has moved. */
+static const char *trouble(const char *call)
+{
+	if (strcmp(call, "connect") == 0)
+		return "cannot reach";
+	if (strcmp(call, "accept") == 0)
+		return "has no connection from";
+	return strcmp(call, "listen") == 0 ? "cannot listen for" : "lost";
+}
+
 static const char *result_name(ncclResult_t result)
 {
 	static const char *const names[] = {
@@ -49,9 +59,9 @@ int bnet_coll_net_fail(struct bnet_coll *coll, ncclResult_t result, int peer, co
 
 	bnet_coll_last_warning(coll->warnings, warning, sizeof(warning));
 	return bnet_coll_fail(coll, result == ncclRemoteError ? -EREMOTEIO : -EIO,
-			      "%s: rank %d lost rank %d: %s of %s returned %s (%d)%s%s", coll->operation, coll->rank,
-			      peer, call, bnet_client_name(&coll->client), result_name(result), (int)result,
-			      warning[0] != '\0' ? ": " : "", warning);
+			      "%s: rank %d %s rank %d: %s of %s returned %s (%d)%s%s", coll->operation, coll->rank,
+			      trouble(call), peer, call, bnet_client_name(&coll->client), result_name(result),
+			      (int)result, warning[0] != '\0' ? ": " : "", warning);
 }
 
 const char *bnet_coll_error(const bnet_coll_t *coll)
@@ -121,6 +131,12 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 	}
 	*out = coll;
 	return 0;
+}
+
+void bnet_coll_look(bnet_coll_t *coll, const void *look)
+{
+	if (coll != NULL)
+		coll->look = look;
 }
 
 size_t bnet_coll_handle_size(const bnet_coll_t *coll)

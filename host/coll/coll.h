@@ -47,6 +47,7 @@
 #include "coll/subgroup.h"
 #include "coll/host.h"
 #include "common/client.h"
+#include "common/look.h"
 
 /* Messages in flight per connection and direction: as many as NCCL keeps (NCCL_STEPS), so every network takes them. */
 #define BNET_COLL_DEPTH 8
@@ -86,10 +87,12 @@ struct bnet_coll_peer {
 	struct bnet_coll_link recv;
 	void *listen;                         /* only this peer connects here */
 	char handle[NCCL_NET_HANDLE_MAXSIZE]; /* networks keep the state of a connect in it */
+	int64_t looked;                       /* when the network was last asked about that */
 };
 
 struct bnet_coll {
 	struct bnet_client client;
+	const struct bnet_look *look; /* NULL: a network that tells no more */
 	int dev;
 	bool checks; /* the call of every operation, with every peer that it exchanges payload with */
 	int rank;

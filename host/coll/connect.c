@@ -10,10 +10,32 @@
 #include <string.h>
 
 #include "coll/distance.h"
+#include "coll/log.h"
 #include "coll/wait.h"
 
 /* Fruitless polls before the first nap: a connection that is made at once must not wait for the end of a nap. */
 #define POLLS_BEFORE_NAP 128
+/* Between two questions to the network about connections that are not used yet. */
+#define LOOK_NS 200000000
+/* A peer listens before its row travels: who is refused for as long looks for a process that has ended. */
+#define REFUSED_MS 2000
+
+static int check_refused(struct bnet_coll *coll, int rank)
+{
+	struct bnet_coll_peer *peer = &coll->peers[rank];
+	const int64_t now = coll->look != NULL ? bnet_coll_now() : 0;
+	char attempt[256];
+
+	if (coll->look == NULL || now - peer->looked < LOOK_NS)
+		return 0;
+	peer->looked = now;
+	if (coll->look->refused_ms(peer->handle, attempt, sizeof(attempt)) < REFUSED_MS)
+		return 0;
+	return bnet_coll_fail(
+		coll, -EREMOTEIO,
+		"connect: rank %d cannot reach rank %d, whose process has ended, or which a firewall rejects: %s",
+		coll->rank, rank, attempt);
+}
 
 int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
 {
@@ -28,7 +50,7 @@ int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress)
 		return bnet_coll_net_fail(coll, result, rank, "connect");
 	}
 	*progress |= peer->send.comm != NULL;
-	return 0;
+	return peer->send.comm != NULL ? 0 : check_refused(coll, rank);
 }
 
 int bnet_coll_try_accept(struct bnet_coll *coll, int rank, bool *progress)
@@ -77,27 +99,70 @@ static void list_missing(const struct bnet_coll *coll, const char *word, bool se
 	}
 }
 
+/* Where the first missing connection would go, or where it would come from. */
+static void describe_missing(const struct bnet_coll *coll, char *out, size_t size)
+{
+	ncclNetProperties_v12_t props = {.name = NULL};
+
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		const struct bnet_coll_peer *peer = &coll->peers[rank];
+
+		if (rank == coll->rank || peer->send.comm != NULL || coll->look == NULL)
+			continue;
+		coll->look->refused_ms(peer->handle, out, size);
+		if (out[0] != '\0')
+			return;
+	}
+	bnet_client_properties(&coll->client, coll->dev, &props);
+	snprintf(out, size, "this rank listens on %s", props.name != NULL ? props.name : "its interface");
+}
+
 static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 {
-	char to[96], from[96];
+	char to[96], from[96], where[256];
 
 	if (rc == -ECANCELED || rc == -EINTR)
 		return bnet_coll_fail(coll, rc, "connect: %s", rc == -EINTR ? "interrupted" : "aborted");
 	list_missing(coll, " to rank ", true, to, sizeof(to));
 	list_missing(coll, to[0] != '\0' ? " and from rank " : " from rank ", false, from, sizeof(from));
+	describe_missing(coll, where, sizeof(where));
 	return bnet_coll_fail(coll, rc,
-			      "connect: rank %d has no connection%s%s after %.3g s; is that process running, and does "
-			      "a firewall let it through?",
-			      coll->rank, to, from, timeout_s);
+			      "connect: rank %d has no connection%s%s after %.3g s; %s. Is that process running, is its address "
+			      "reachable from this interface (NCCL_SOCKET_IFNAME), and does a firewall let it through?",
+			      coll->rank, to, from, timeout_s, where);
+}
+
+/* A peer that has accepted this rank's connection may end before it has connected to this rank. No peer is ready to use
+ * the group before all have agreed (agree), so whatever closes a connection until then is a failure. */
+static int check_lost(struct bnet_coll *coll, int64_t *looked)
+{
+	const int64_t now = bnet_coll_now();
+
+	if (coll->look == NULL || now - *looked < LOOK_NS)
+		return 0;
+	*looked = now;
+	for (int rank = 0; rank < coll->nranks; rank++) {
+		void *comm = coll->peers[rank].send.comm;
+
+		if (comm != NULL && coll->look->lost(comm) != 0)
+			return bnet_coll_fail(coll, -EREMOTEIO,
+					      "connect: rank %d lost rank %d: it has ended, or left the group, before all "
+					      "ranks were connected",
+					      coll->rank, rank);
+	}
+	return 0;
 }
 
 static int connect_all(struct bnet_coll *coll, double timeout_s, int64_t deadline)
 {
 	struct bnet_coll_wait wait = {.nap_after = POLLS_BEFORE_NAP};
+	int64_t looked = bnet_coll_now();
 	int rc = 0;
 
 	for (;;) {
-		bool progress = false, more = coll->host.wanted && bnet_coll_host_step(&coll->host);
+		/* Who has connected to this rank has asked for the memory before: that comes first in this loop. */
+		const bool all_here = missing(coll) == 0;
+		bool progress = false, more = coll->host.wanted && bnet_coll_host_step(&coll->host, all_here);
 
 		for (int step = 1; step < coll->nranks; step++) {
 			rc = bnet_coll_try_connect(coll, bnet_coll_ring_rank(coll, step), &progress);
@@ -107,6 +172,9 @@ static int connect_all(struct bnet_coll *coll, double timeout_s, int64_t deadlin
 			if (rc != 0)
 				return rc;
 		}
+		rc = check_lost(coll, &looked);
+		if (rc != 0)
+			return rc;
 		more |= missing(coll) > 0;
 		if (!more)
 			return 0;
@@ -145,10 +213,37 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 	return 0;
 }
 
+/* 1: this rank can share memory, or need not. Else -errno, or 0 where the reason is another rank's. */
+static int32_t ability(const struct bnet_coll *coll)
+{
+	switch (coll->host.failed) {
+	case 0:
+		return 1;
+	case -EPROTO:
+	case -ECONNREFUSED:
+	case -ECONNRESET:
+	case -EPIPE:
+		return 0; /* the first rank has given up, or another one has not asked it */
+	}
+	return coll->host.failed;
+}
+
+static void say_not_shared(const struct bnet_coll *coll, int32_t able)
+{
+	static atomic_bool told;
+
+	if (coll->rank == 0)
+		bnet_coll_tell(&told,
+			       "bagua_net: the ranks of a host cannot share memory%s%s%s and use TCP, which is slower. Other "
+			       "users, user namespaces, SELinux, seccomp or the limit of open files (ulimit -n) may be the "
+			       "reason",
+			       able < 0 ? " (" : "", able < 0 ? strerror(-able) : "", able < 0 ? ")" : "");
+}
+
 /* An operation goes the same way on all ranks, so all use shared memory or none does. */
 static int agree_on_memory(struct bnet_coll *coll)
 {
-	int32_t able = bnet_coll_host_able(&coll->host);
+	int32_t able = ability(coll);
 	int rc;
 
 	if (!coll->host.anywhere) {
@@ -157,9 +252,12 @@ static int agree_on_memory(struct bnet_coll *coll)
 	}
 	coll->call.number = UINT64_MAX; /* this one becomes number 0, and the caller's first is 1 */
 	rc = bnet_coll_allreduce(coll, &able, &able, 1, BNET_INT32, BNET_MIN, BNET_ALGO_DIRECT);
-	if (rc == 0)
-		bnet_coll_host_agreed(&coll->host, able != 0);
-	return rc;
+	if (rc != 0)
+		return rc;
+	bnet_coll_host_agreed(&coll->host, able == 1);
+	if (able != 1)
+		say_not_shared(coll, able);
+	return 0;
 }
 
 static int agree(struct bnet_coll *coll)

@@ -141,13 +141,15 @@ static int give_or_take(struct bnet_coll_host *host)
 	return rc != 0 ? rc : bnet_fd_passing_send(&host->passing, &host->segment);
 }
 
-bool bnet_coll_host_step(struct bnet_coll_host *host)
+bool bnet_coll_host_step(struct bnet_coll_host *host, bool all_have_asked)
 {
 	int rc;
 
 	if (host->settled)
 		return false;
 	rc = give_or_take(host);
+	if (rc == -EAGAIN && host->index == 0 && all_have_asked)
+		rc = -EPROTO;
 	if (rc == -EAGAIN)
 		return true;
 	host->settled = true;

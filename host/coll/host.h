@@ -23,7 +23,7 @@ struct bnet_coll_host {
 	bool shared;   /* all ranks of the group have agreed to use the memory */
 	bool spins;    /* a wait polls before it sleeps: there are processors enough */
 	bool settled;  /* this rank has the memory, and has given it to the others, or never will */
-	int failed;    /* 0, or why not */
+	int failed;    /* 0, or why not: -errno; -EPROTO: another member has not asked, or has not answered */
 	int count;
 	int index;  /* this rank's */
 	int *ranks; /* count of them */
@@ -50,8 +50,9 @@ void bnet_coll_host_init(struct bnet_coll_host *host);
 void bnet_coll_host_open(struct bnet_coll_host *host, struct bnet_peer_info *info);
 /* The peer info of rank r is `stride` bytes after that of rank r - 1. 0 or -ENOMEM. */
 int bnet_coll_host_discover(struct bnet_coll_host *host, const char *infos, size_t stride, int rank, int nranks);
-/* Goes on with making, giving or getting the memory. False: that is over, or has failed. */
-bool bnet_coll_host_step(struct bnet_coll_host *host);
+/* Goes on with making, giving or getting the memory. False: that is over, or has failed. all_have_asked: every other
+ * member has made its first step, in which it asks; one that could not will not ask later. */
+bool bnet_coll_host_step(struct bnet_coll_host *host, bool all_have_asked);
 /* Can this rank use shared memory, or does it need none? */
 bool bnet_coll_host_able(const struct bnet_coll_host *host);
 /* What all ranks have agreed on. */

@@ -27,14 +27,15 @@ static _Thread_local struct warning own; /* all since this thread's operation be
 static _Thread_local unsigned began;
 static _Thread_local bool muted;
 
-/* A network may log the reason first and details after it, or something minor before the failure: keep them all. */
+/* A network may log the reason first and details after it: keep all that fit. The first are dropped, which may be of
+ * a wait before the failure. */
 static void add_to_own(const char *text)
 {
 	size_t used = own.number > began ? strlen(own.text) : 0;
 
-	if (used == 0)
+	if (used == 0 || used + strlen("; ") + strlen(text) >= JOINED_SIZE)
 		snprintf(own.text, sizeof(own.text), "%s", text);
-	else if (used + strlen("; ") + strlen(text) < JOINED_SIZE)
+	else
 		stpcpy(stpcpy(own.text + used, "; "), text);
 	own.number = last.number;
 }
@@ -80,6 +81,19 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 	if (wanted(level))
 		fprintf(stderr, "[%d] %s %s:%d %s\n", getpid(), level == NCCL_LOG_WARN ? "WARN" : "INFO", file, line,
 			text);
+}
+
+void bnet_coll_tell(atomic_bool *told, const char *fmt, ...)
+{
+	char text[TEXT_SIZE];
+	va_list args;
+
+	if (atomic_exchange(told, true))
+		return;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	fprintf(stderr, "%s\n", text);
 }
 
 void bnet_coll_mute(bool mute)

@@ -6,6 +6,7 @@
 #ifndef BNET_COLL_LOG_H
 #define BNET_COLL_LOG_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -14,6 +15,8 @@
 /* An ncclDebugLogger_t. stderr gets what NCCL_DEBUG asks for, stdout nothing. */
 void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
+/* Writes a line to stderr, once: what changes a job although nothing fails. */
+void bnet_coll_tell(atomic_bool *told, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Drops this thread's warnings, or no longer: for calls that may fail in normal operation. */
 void bnet_coll_mute(bool mute);
 /* The number of warnings in this process until now. An operation of this thread begins here. */

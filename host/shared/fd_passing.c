@@ -106,7 +106,7 @@ int bnet_fd_passing_send(struct bnet_fd_passing *passing, const struct bnet_segm
 		int fd = accept4(passing->listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (fd < 0)
-			return -EAGAIN;
+			return errno == EINTR || errno == ECONNABORTED ? -EAGAIN : -errno;
 		if (same_user(fd) && knows_secret(fd, &passing->info) && send_descriptor(fd, segment->fd))
 			passing->sent++;
 		close(fd);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABI_VERSION 6
+#define ABI_VERSION 7
 
 enum {
 	ROWS = 0

@@ -203,13 +203,20 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	return rc;
 }
 
-/* No peer has connected yet: warns after a while, and fails with -ETIMEDOUT in the end. */
-static int check_accept_timeout(struct bnet_listen *listen)
+/* No peer has connected yet: warns after a while, and fails with -ETIMEDOUT in the end, or sooner where this process
+ * could accept none. */
+static int check_accept(struct bnet_listen *listen)
 {
 	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
+	int rc = bnet_acceptor_error(listen);
 	char address[BNET_ADDRESS_TEXT];
 	bool over;
 
+	if (rc) {
+		bnet_warn("NET/BaguaNet: cannot accept a connection on %s: %s. Raise the limit of open files (ulimit -n)",
+			  listen->dev->name, strerror(-rc));
+		return rc;
+	}
 	if (!listen->started_ms) {
 		listen->started_ms = now;
 		listen->warn_at_ms = now + WARN_MS;
@@ -250,7 +257,7 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 	*out = NULL;
 	bnet_engine_lock();
 	if (bnet_list_empty(&listen->queue)) {
-		rc = check_accept_timeout(listen);
+		rc = check_accept(listen);
 	} else {
 		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.pending);
 		bnet_list_remove(&(*out)->setup.pending);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * The only place that calls NCCL's logger. Any thread.
+ * The only place that calls NCCL's logger or writes to stderr. Any thread.
  */
 #include "base/log.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define LINE_SIZE 1024
 
@@ -30,24 +33,56 @@ static void replace_control_characters(char *text)
 	}
 }
 
+static void format(char text[LINE_SIZE], const char *fmt, va_list args)
+{
+	int len = vsnprintf(text, LINE_SIZE, fmt, args);
+
+	if (len < 0)
+		snprintf(text, LINE_SIZE, "(a message that cannot be formatted: %s)", fmt);
+	else if (len >= LINE_SIZE)
+		memcpy(text + LINE_SIZE - 4, "...", 4);
+	replace_control_characters(text);
+}
+
 void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
 {
 	ncclDebugLogger_t logger = atomic_load_explicit(&current_logger, memory_order_acquire);
 	int saved_errno = errno;
 	char text[LINE_SIZE];
 	va_list args;
-	int len;
 
 	if (!logger)
 		return;
 	va_start(args, fmt);
-	len = vsnprintf(text, sizeof(text), fmt, args);
+	format(text, fmt, args);
 	va_end(args);
-	if (len < 0)
-		snprintf(text, sizeof(text), "(a message that cannot be formatted: %s)", fmt);
-	else if ((size_t)len >= sizeof(text))
-		memcpy(text + sizeof(text) - 4, "...", 4);
-	replace_control_characters(text);
 	logger(level, subsys, file, line, "%s", text);
+	errno = saved_errno;
+}
+
+/* NCCL's levels that include warnings. */
+static bool logger_shows_warnings(void)
+{
+	static const char *const levels[] = {"WARN", "INFO", "ABORT", "TRACE"};
+	const char *debug = getenv("NCCL_DEBUG");
+
+	for (size_t i = 0; debug && i < sizeof(levels) / sizeof(levels[0]); i++)
+		if (strcasecmp(debug, levels[i]) == 0)
+			return true;
+	return false;
+}
+
+void bnet_log_visibly(atomic_bool *told, const char *file, int line, const char *fmt, ...)
+{
+	int saved_errno = errno;
+	char text[LINE_SIZE];
+	va_list args;
+
+	va_start(args, fmt);
+	format(text, fmt, args);
+	va_end(args);
+	bnet_log(NCCL_LOG_WARN, NCCL_ALL, file, line, "%s", text);
+	if (!atomic_exchange(told, true) && !logger_shows_warnings())
+		fprintf(stderr, "%s\n", text);
 	errno = saved_errno;
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Messages go only to the logger that NCCL passed to init: never to stdout, and nowhere before init. Any thread. A
- * message is one line without a newline.
+ * Messages go to the logger that NCCL passed to init, and a few also to stderr: never to stdout, and nowhere before
+ * init. Any thread. A message is one line without a newline.
  */
 #ifndef BNET_LOG_H
 #define BNET_LOG_H
+
+#include <stdatomic.h>
 
 #include "common/abi.h"
 
@@ -20,9 +22,18 @@ void bnet_log_set(ncclDebugLogger_t logger);
 /* Truncated at 1023 bytes. Control characters become spaces: a peer may have sent them. Preserves errno. */
 __attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file,
 						    int line, const char *fmt, ...);
+__attribute__((format(printf, 4, 5))) void bnet_log_visibly(atomic_bool *told, const char *file, int line,
+							    const char *fmt, ...);
 
 /* For conditions that a person should act on. */
 #define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)
+/* The same for what costs a user minutes while nothing fails: once for each place in the code it also goes to stderr,
+ * unless NCCL_DEBUG lets the logger show warnings. */
+#define bnet_warn_visibly(...)                                             \
+	do {                                                               \
+		static atomic_bool told;                                   \
+		bnet_log_visibly(&told, BNET_FILE, __LINE__, __VA_ARGS__); \
+	} while (0)
 /* Shown by NCCL_DEBUG=INFO together with NCCL's own lines of that subsystem (NCCL_INIT, NCCL_NET). */
 #define bnet_info(subsys, ...) bnet_log(NCCL_LOG_INFO, (subsys), BNET_FILE, __LINE__, __VA_ARGS__)
 /* Shown by NCCL_DEBUG=TRACE in an NCCL built with tracing. */

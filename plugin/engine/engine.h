@@ -46,6 +46,8 @@ struct bnet_listener {
 	int fd; /* -1: none yet */
 	struct sockaddr_storage addr;
 	uint64_t paused_until_ms; /* out of descriptors: not accepting, 0: accepting */
+	uint64_t short_since_ms;  /* no connection could be accepted since then; 0: the last one was */
+	int short_of;             /* … and why: -errno */
 	uint64_t warn_at_ms;      /* the next warning is due then */
 };
 

@@ -22,6 +22,8 @@
 #define HELLO_MS 10000
 #define MAX_INBOUND 1024
 #define PAUSE_MS 100
+/* What a process that closes other connections at that moment may take. */
+#define SHORT_MS 2000
 #define WARN_MS 60000
 /* Accepted at a time: other events wait, and so do those who need the lock. */
 #define ACCEPTS 16
@@ -480,13 +482,29 @@ static void pause_accepting(int nic, int error)
 	struct bnet_listener *listener = &bnet_engine.listeners[nic];
 	uint64_t now = bnet_now_ms();
 
+	if (!listener->short_since_ms)
+		listener->short_since_ms = now;
+	listener->short_of = error;
 	if (now >= listener->warn_at_ms) {
-		bnet_warn("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
-			  strerror(-error));
+		bnet_warn_visibly("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
+				  strerror(-error));
 		listener->warn_at_ms = now + WARN_MS;
 	}
 	listener->paused_until_ms = now + PAUSE_MS;
 	listener_events(nic, EPOLL_CTL_MOD, 0);
+}
+
+int bnet_acceptor_error(const struct bnet_listen *listen)
+{
+	const uint64_t now = bnet_now_ms();
+
+	for (int i = 0; i < listen->dev->nmembers; i++) {
+		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(listen->dev->members[i])];
+
+		if (listener->short_since_ms && now - listener->short_since_ms >= SHORT_MS)
+			return listener->short_of;
+	}
+	return 0;
 }
 
 void bnet_acceptor_ready(int nic)
@@ -502,4 +520,6 @@ void bnet_acceptor_ready(int nic)
 	}
 	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM)
 		pause_accepting(nic, fd);
+	else
+		listener->short_since_ms = 0;
 }

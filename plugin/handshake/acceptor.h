@@ -34,6 +34,8 @@ struct bnet_listen {
  * be listened on. */
 int bnet_acceptor_listen(struct bnet_listen *listen);
 void bnet_acceptor_unlisten(struct bnet_listen *listen);
+/* -errno if for some seconds this process had no means to accept a connection on one of its listeners; else 0. */
+int bnet_acceptor_error(const struct bnet_listen *listen);
 /* A listener is readable: accepts some connections. */
 void bnet_acceptor_ready(int nic);
 /* An inbound connection is readable: reads its HELLO or QUESTION, no further, and answers it. */

@@ -34,11 +34,17 @@
  * way is not ready: the proxy beside a container, a firewall. NCCL's own Socket network tries for as long. */
 #define REFUSED_MS 60000
 #define EXTRA_REFUSED_MS 10000
+/* Between two processes of this machine nothing is on the way. */
+#define LOCAL_REFUSED_MS 1000
+/* What this machine's own set-up forbids: long enough for an interface that is coming up. */
+#define ROUTE_MS 2000
 /* A pause, which grows by as much each time. */
 #define RETRY_MS 100
 #define MAX_RETRY_MS 1000
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
+/* Bytes of a reason. */
+#define EXPLANATION 256
 
 enum state {
 	WAITING, /* to try again */
@@ -58,7 +64,6 @@ struct connector {
 	bool unbound;               /* all have failed: now to the peer's first address, by any route */
 	uint64_t started_ms;
 	uint64_t retries;
-	bool refused; /* the last try */
 	uint32_t got;
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };
@@ -134,6 +139,32 @@ static bool refused(int error)
 	return error == -ECONNREFUSED || error == -ECONNRESET;
 }
 
+/* For how long a try that has failed like this is repeated. */
+static uint64_t patience_ms(const struct connector *connector, int error)
+{
+	if (error == -ETIMEDOUT)
+		return UINT64_MAX; /* bnet_connectors_tick ends the tries after BAGUA_NET_CONNECT_TIMEOUT */
+	if (refused(error) && connector->conn->setup.local)
+		return LOCAL_REFUSED_MS;
+	if (refused(error) || error == -EHOSTUNREACH)
+		return connector->index ? EXTRA_REFUSED_MS : REFUSED_MS;
+	return route_failed(error) ? ROUTE_MS : 0;
+}
+
+/* What the first stream's tries have met, for those who wait for it. */
+static void note(struct connector *connector, int error, uint64_t now)
+{
+	struct bnet_setup *setup = &connector->conn->setup;
+
+	if (connector->index)
+		return;
+	setup->last_error = error;
+	if (!refused(error))
+		setup->refused_since_ms = 0;
+	else if (!setup->refused_since_ms)
+		setup->refused_since_ms = now;
+}
+
 static void try_connect(struct connector *connector, uint64_t now);
 
 /* The refusal of an extra stream may come from another host, which has the address of one of the peer's NICs on this
@@ -165,32 +196,43 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	try_connect(connector, now);
 }
 
-static const char nothing_listens[] =
-	"nothing listens there: the remote process has ended, or a firewall rejects it (BAGUA_NET_PORT_RANGE)";
-
-static uint64_t refused_ms(const struct connector *connector)
+/* The reason, and the user's next step. */
+static const char *explain(int error, char text[EXPLANATION])
 {
-	return connector->index ? EXTRA_REFUSED_MS : REFUSED_MS;
+	const char *hint = "";
+
+	if (error == -ECONNREFUSED)
+		return "nothing listens there: the remote process has ended, or a firewall rejects it (BAGUA_NET_PORT_RANGE)";
+	if (error == -ETIMEDOUT)
+		return "no answer within BAGUA_NET_CONNECT_TIMEOUT: that address cannot be reached from this interface "
+		       "(NCCL_SOCKET_IFNAME), or a firewall drops it (BAGUA_NET_PORT_RANGE)";
+	if (error == -EACCES || error == -EPERM)
+		hint = ": this host's firewall or security module forbids it";
+	else if (route_failed(error))
+		hint = ". NCCL_SOCKET_IFNAME chooses the interface, NCCL_SOCKET_FAMILY between IPv4 and IPv6, on every host";
+	snprintf(text, EXPLANATION, "%s%s", strerror(-error), hint);
+	return text;
 }
 
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
 static void try_failed(struct connector *connector, int error, uint64_t now)
 {
+	char text[EXPLANATION];
+
 	bnet_watch_close(&connector->watch);
+	note(connector, error, now);
 	if (pair_failed(connector, error)) {
 		next_pair(connector, error, now);
 		return;
 	}
-	connector->refused = refused(error);
-	/* bnet_connectors_tick ends the retries after BAGUA_NET_CONNECT_TIMEOUT. */
-	if (route_failed(error) || (refused(error) && now - connector->started_ms < refused_ms(connector))) {
+	if (now - connector->started_ms < patience_ms(connector, error)) {
 		uint64_t pause = ++connector->retries * RETRY_MS;
 
 		connector->state = WAITING;
 		connector->watch.deadline_ms = now + (pause < MAX_RETRY_MS ? pause : MAX_RETRY_MS);
 		return;
 	}
-	give_up(connector, error, error == -ECONNREFUSED ? nothing_listens : strerror(-error));
+	give_up(connector, error, explain(error, text));
 }
 
 static int send_hello(struct connector *connector)
@@ -405,10 +447,13 @@ static void warn_if_slow(struct connector *connector, uint64_t now)
 	if (connector->index || now < setup->warn_at_ms)
 		return;
 	setup->warn_at_ms = now + (now - setup->started_ms);
-	bnet_warn("NET/BaguaNet: still connecting from %s (%s) to %s after %llu s: is that address reachable, and its port "
-		  "open in the firewall (BAGUA_NET_PORT_RANGE)? Giving up at %lld s (BAGUA_NET_CONNECT_TIMEOUT)",
-		  connector->conn->dev->name, connector->conn->dev->address, connector->conn->peer,
-		  (unsigned long long)(now - setup->started_ms) / 1000, (long long)bnet_engine.config.connect_timeout);
+	bnet_warn_visibly(
+		"NET/BaguaNet: still connecting from %s (%s) to %s after %llu s%s%s: is that address reachable from this "
+		"interface (NCCL_SOCKET_IFNAME), and its port open in the firewall (BAGUA_NET_PORT_RANGE)? Giving up at %lld s "
+		"(BAGUA_NET_CONNECT_TIMEOUT)",
+		connector->conn->dev->name, connector->conn->dev->address, connector->conn->peer,
+		(unsigned long long)(now - setup->started_ms) / 1000, setup->last_error ? ", last " : "",
+		setup->last_error ? strerror(-setup->last_error) : "", (long long)bnet_engine.config.connect_timeout);
 }
 
 /* The slowest of its siblings' at present. */
@@ -439,13 +484,26 @@ static bool is_due(const struct connector *connector, uint64_t now)
 	return now - connector->started_ms >= timeout_ms(connector) || now >= connector->watch.deadline_ms;
 }
 
+/* Its time is over: the last try has failed for the true reason, unless it goes on. */
+static void time_out(struct connector *connector)
+{
+	int error = connector->state == WAITING ? connector->conn->setup.last_error : -ETIMEDOUT;
+	char text[EXPLANATION];
+
+	if (connector->index)
+		give_up(connector, -ETIMEDOUT, "no answer");
+	else if (connector->state == HELLO_SENT)
+		give_up(connector, -ETIMEDOUT,
+			"that port was reached, but no answer came within BAGUA_NET_CONNECT_TIMEOUT: the process there is "
+			"stopped or out of descriptors, or what listens is not BaguaNet");
+	else
+		give_up(connector, -ETIMEDOUT, explain(error, text));
+}
+
 static void go_on(struct connector *connector, uint64_t now)
 {
 	if (now - connector->started_ms >= timeout_ms(connector))
-		give_up(connector, -ETIMEDOUT,
-			connector->refused ? nothing_listens
-			: connector->index ? "no answer"
-					   : "no answer within BAGUA_NET_CONNECT_TIMEOUT");
+		time_out(connector);
 	else if (connector->state == WAITING)
 		try_connect(connector, now);
 	else

@@ -134,7 +134,9 @@ struct bnet_setup {
 	struct bnet_node missing;    /* in the engine's list of connections that lack streams */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
-	int looks; /* of the control thread since an attempt's caller has asked for it */
+	int last_error;            /* of the first stream's tries; 0: none has failed */
+	uint64_t refused_since_ms; /* each of them since then was refused; 0: the last one was not */
+	int looks;                 /* of the control thread since an attempt's caller has asked for it */
 	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts */
 	struct bnet_node pending;
 };

@@ -103,6 +103,8 @@ static inline void *rank_main(void *arg)
 	if (rc != 0)
 		fprintf(stderr, "%s\n", bnet_coll_error(NULL));
 	check_int(rc, 0);
+	if (group->table == NULL)
+		bnet_coll_look(rank->coll, bnet_net_look());
 	row = bnet_coll_handle_size(rank->coll);
 	check_int(row, 128 * rank->nranks);
 	if (group->shares)

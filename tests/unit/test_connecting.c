@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * How long a connect is tried and kept: refusals are retried for a minute, a peer that does not answer is tried until
- * the time limit, and a connection that nobody asks for any more is given up after ten minutes. The clock is interposed
- * and turned on.
+ * How long a connect is tried and kept: refusals are retried for a minute, those of this machine for a second, a peer
+ * that does not answer is tried until the time limit, and a connection that nobody asks for any more is given up after
+ * ten minutes. The clock is interposed and turned on.
  */
 #include <netinet/in.h>
 #include <sched.h>
@@ -65,8 +65,13 @@ static void await_connects(uint64_t more)
 		sched_yield();
 }
 
-/* A listening socket that is shut down refuses. */
-static void *begin_refused(char *handle, void **listen_comm)
+static struct bnet_conn *only_attempt(void)
+{
+	return bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending);
+}
+
+/* A listening socket that is shut down refuses. local: as between two processes of this machine. */
+static void *begin_refused(char *handle, void **listen_comm, bool local)
 {
 	void *comm;
 
@@ -74,6 +79,9 @@ static void *begin_refused(char *handle, void **listen_comm)
 	check_int(bnet_client_listen(&client, 0, handle, listen_comm), ncclSuccess);
 	check_int(shutdown(listener(), SHUT_RDWR), 0);
 	check_int(bnet_client_connect(&client, 0, handle, &comm), ncclSuccess);
+	bnet_engine_lock();
+	only_attempt()->setup.local = local;
+	bnet_engine_unlock();
 	await_connects(2);
 	return comm;
 }
@@ -84,7 +92,7 @@ static void refusals_are_retried_for_a_minute(void)
 	struct oneself ends = {NULL, NULL};
 	void *listen_comm;
 
-	ends.send = begin_refused(handle, &listen_comm);
+	ends.send = begin_refused(handle, &listen_comm, false);
 	turn_on(45);
 	await_connects(2);
 	check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
@@ -100,14 +108,14 @@ static void refusals_are_retried_for_a_minute(void)
 	close_to_oneself(&client, ends);
 }
 
-static void and_no_longer(void)
+static void and_no_longer(bool local)
 {
 	char handle[NCCL_NET_HANDLE_MAXSIZE];
 	ncclResult_t result = ncclSuccess;
 	void *listen_comm, *comm;
 
-	begin_refused(handle, &listen_comm);
-	turn_on(61);
+	begin_refused(handle, &listen_comm, local);
+	turn_on(local ? 2 : 61);
 	while (result == ncclSuccess) {
 		result = bnet_client_connect(&client, 0, handle, &comm);
 		check(comm == NULL);
@@ -133,7 +141,7 @@ static int looks(void)
 
 	bnet_engine_lock();
 	if (!bnet_list_empty(&bnet_engine.attempts))
-		count = bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending)->setup.looks;
+		count = only_attempt()->setup.looks;
 	bnet_engine_unlock();
 	return count;
 }
@@ -211,7 +219,7 @@ static void one_that_somebody_asks_for_is_not(void)
 	struct oneself ends = {NULL, NULL};
 	void *listen_comm;
 
-	ends.send = begin_refused(handle, &listen_comm);
+	ends.send = begin_refused(handle, &listen_comm, false);
 	for (int i = 0; i < 5; i++) {
 		await_look();
 		check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
@@ -234,7 +242,8 @@ int main(void)
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	refusals_are_retried_for_a_minute();
-	and_no_longer();
+	and_no_longer(false);
+	and_no_longer(true);
 	a_peer_that_does_not_answer_is_tried_until_the_limit();
 	an_attempt_that_nobody_asks_for_is_given_up();
 	one_that_somebody_asks_for_is_not();

@@ -20,6 +20,7 @@ from ._in_flight import InFlight
 from ._membership import MembershipCheck
 from ._messages import Messages
 from ._operations import Block, Operations
+from ._reasons import Reasons
 from ._rendezvous import Rendezvous, failed
 from ._reporter import Reporter
 from ._work import Context, Turns
@@ -55,6 +56,7 @@ class Member(Operations):
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
         self._in_flight = InFlight()
+        self._reasons = Reasons(store, self._generation, rank)
         self._context = self._shared(self._collectives.reporter, self._collectives)
         self._message_context = self._shared(self._messages.reporter, None)
         self._numbers, self._sequence = itertools.count(1), 0
@@ -72,7 +74,8 @@ class Member(Operations):
             if (method := interrupted()) is not None:
                 method(error)
 
-        return Context(self._label, self._rank, turns, reporter, self._callbacks, self._in_flight, end)
+        shared = (self._callbacks, self._in_flight, self._reasons)
+        return Context(self._label, self._rank, turns, reporter, *shared, end)
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""

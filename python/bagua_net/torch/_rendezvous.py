@@ -70,10 +70,12 @@ class Endpoint:
         self._rendezvous = rendezvous
         self._given_up = GivenUp()
         out = library.ffi.new("bnet_coll_t **")
-        table = library.load().bnet_net_table(_API)
+        network = library.load()
+        table = network.bnet_net_table(_API)
         self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
         self.coll = out[0]
         try:
+            self._lib.bnet_coll_look(self.coll, network.bnet_net_look())
             self._lib.bnet_coll_share(self.coll)
             if collective:
                 self._lib.bnet_coll_check_calls(self.coll)

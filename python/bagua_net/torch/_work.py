@@ -21,6 +21,7 @@ from .._native import library
 from . import _interrupt
 from ._callbacks import Callbacks
 from ._in_flight import InFlight
+from ._reasons import Reasons
 from ._rendezvous import failed
 from ._reporter import Reporter
 from ._request import Request
@@ -52,6 +53,7 @@ class Context(NamedTuple):
     reporter: Reporter  # fulfils futures, …
     callbacks: Callbacks  # whose callbacks run here
     in_flight: InFlight
+    reasons: Reasons  # of other ranks' failures
     #: Ends the group: a signal handler has raised this during an operation.
     interrupted: Callable[[BaseException], None]
 
@@ -194,7 +196,8 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _error_of(self, request: Request) -> Exception:
         result = request.result()
-        return failed(self._context.label, result.reason, result.rc)
+        reason = self._context.reasons.explain(result.reason) if result.reason else None
+        return failed(self._context.label, reason, result.rc)
 
     # ---- for the caller; torch's names ----
 

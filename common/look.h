@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What our network tells about connections beyond the ncclNet functions, for those who wait for peers. Any thread.
+ */
+#ifndef BNET_LOOK_H
+#define BNET_LOOK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct bnet_look {
+	/* comm: of connect or accept. 0, or -errno: it has failed, or its peer has closed it; nothing need be posted. */
+	int (*lost)(void *comm);
+	/* handle: of a connect that has returned no comm yet. Milliseconds for which each try has been refused; 0: the last
+	 * one was not. text: from where to where, and what the last try met; NULL: not wanted. */
+	uint64_t (*refused_ms)(const void *handle, char *text, size_t size);
+};
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See common/look.h.
+ */
+#include "common/look.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "bagua_net.h"
+#include "common/clock.h"
+#include "engine/engine.h"
+#include "transport/conn.h"
+#include "wire/wire.h"
+
+/* A connection that is made has its first stream until it is closed; under the lock no stream is dropped. What was
+ * received and is not read yet hides the end. */
+static int ended(const struct bnet_conn *conn)
+{
+	char byte;
+	ssize_t n = recv(conn->streams[0]->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	if (n == 0)
+		return -ECONNRESET;
+	return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+}
+
+static int lost(void *comm)
+{
+	const struct bnet_conn *conn = comm;
+	int error;
+
+	bnet_engine_lock();
+	error = atomic_load(&conn->error);
+	if (error == 0)
+		error = ended(conn);
+	bnet_engine_unlock();
+	return error;
+}
+
+/* Under the lock. */
+static uint64_t describe(const struct bnet_conn *conn, char *text, size_t size)
+{
+	const struct bnet_setup *setup = &conn->setup;
+
+	if (text)
+		snprintf(text, size, "from %s (%s) to %s: %s", conn->dev->name, conn->dev->address, conn->peer,
+			 setup->last_error ? strerror(-setup->last_error) : "no answer");
+	return setup->refused_since_ms ? bnet_now_ms() - setup->refused_since_ms : 0;
+}
+
+static uint64_t refused_ms(const void *handle, char *text, size_t size)
+{
+	struct bnet_wire_handle decoded;
+	struct bnet_table_entry *entry;
+	uint64_t ms = 0;
+
+	if (text)
+		text[0] = '\0';
+	if (bnet_wire_handle_decode(handle, &decoded) < 0 || decoded.attempt == 0)
+		return 0;
+	bnet_engine_lock();
+	entry = bnet_table_find(&bnet_engine.attempts_by_id, decoded.attempt, NULL);
+	if (entry)
+		ms = describe(bnet_entry(entry, struct bnet_conn, by_id), text, size);
+	bnet_engine_unlock();
+	return ms;
+}
+
+const void *bnet_net_look(void)
+{
+	static const struct bnet_look look = {.lost = lost, .refused_ms = refused_ms};
+
+	return &look;
+}

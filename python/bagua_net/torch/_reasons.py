@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""Why other ranks have failed, by torch's store: a rank that fails closes its connections, and the others see no more
+than that, one after the other."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from typing import Any
+
+from ._store import GivenUp, appears
+
+#: Seconds that a failure waits for another rank's reason. A rank that has died gives none.
+_PATIENCE_S = 1.0
+#: What another rank has to do with; a network that refuses it has reasons of its own.
+_OTHER = re.compile(
+    r"\brank \d+ (?:lost rank (\d+)|(?:cannot reach|has no connection from) rank (\d+).*(?:ended|gone|reset|closed))"
+)
+
+
+def _other(reason: str) -> int | None:
+    found = _OTHER.search(reason)
+    return int(found[1] or found[2]) if found else None
+
+
+class Reasons:
+    """Of one group. Any thread."""
+
+    def __init__(self, store: Any, prefix: str, rank: int) -> None:
+        """``prefix`` is unique to the group in the store."""
+        self._store = store
+        self._prefix = prefix
+        self._rank = rank
+        self._explained: dict[str, str] = {}
+
+    def explain(self, reason: str) -> str:
+        """The reason of this rank's failure; where it lost a rank that has failed as well, with the reason of that one,
+        or of the one which that one has lost, and so on."""
+        if self._explained and _other(reason) is None:  # a message's: the group goes on
+            return reason
+        if reason not in self._explained:
+            found: list[str] = []
+            # The store may not answer: then the reason stands as it is.
+            thread = threading.Thread(target=self._exchange, args=(reason, found), name="reasons", daemon=True)
+            try:
+                thread.start()
+                thread.join(2 * _PATIENCE_S)
+            except RuntimeError:  # no thread can start
+                pass
+            self._explained[reason] = "; ".join([reason, *found[-1:]])
+        return self._explained[reason]
+
+    def _exchange(self, reason: str, found: list[str]) -> None:
+        deadline, known = time.monotonic() + _PATIENCE_S, {self._rank}
+        try:
+            self._store.set(self._key(self._rank), reason)
+            while (rank := _other(reason)) is not None and rank not in known:
+                known.add(rank)
+                if not appears(self._store, self._key(rank), deadline, GivenUp()):
+                    return
+                reason = self._store.get(self._key(rank)).decode()
+                found.append(f"rank {rank} failed: {reason}")
+        except Exception:  # torch has several for a store that cannot be reached
+            return
+
+    def _key(self, rank: int) -> str:
+        return f"{self._prefix}/failed/{rank}"

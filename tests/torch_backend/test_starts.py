@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""Jobs that start under difficulties, without a debug variable: they work, or each rank says why not long before its
+group's timeout, which is longer than a test may take."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import drivers, netns
+from tests.support.tiers import variants
+
+pytestmark = pytest.mark.gate
+
+_SECONDS = 60
+_DEAD = r"rank 1.*(has ended|nothing listens there)"
+_LOST = r"rank \d lost rank 1: it has ended"
+_SLOWER = "bagua_net: the ranks of a host cannot share memory{} and use TCP, which is slower"
+
+
+class _Rank:
+    def __init__(self, what: str, here: Path, rank: int, size: int, host: netns.Host | None, interface: str) -> None:
+        settings = {"RANK": str(rank), "WORLD_SIZE": str(size), "NCCL_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+        environment = {name: value for name, value in drivers.environment(settings).items() if name != "NCCL_DEBUG"}
+        command = [sys.executable, "-m", "tests.torch_backend.starting", what, str(here)]
+        self._out, self._err = here / f"out{rank}", here / f"err{rank}"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            prefix = host.prefix if host else []
+            self.process = subprocess.Popen([*prefix, *command], env=environment, stdout=out, stderr=err)
+
+    @property
+    def told(self) -> str:
+        return self._out.read_text().strip()
+
+    @property
+    def warned(self) -> str:
+        return self._err.read_text()
+
+
+def _run(what: str, here: Path, hosts: Sequence[netns.Host] = (), interface: str = "lo", size: int = 3) -> list[_Rank]:
+    """Rank 1 is on the second host, the others on the first."""
+    with contextlib.ExitStack() as cleanup:
+        ranks: list[_Rank] = []
+        for number in range(size):
+            ranks.append(_Rank(what, here, number, size, hosts[number == 1] if hosts else None, interface))
+            cleanup.callback(ranks[-1].process.wait)
+            cleanup.callback(ranks[-1].process.kill)
+        for rank in ranks:
+            rank.process.wait(_SECONDS)
+        return ranks
+
+
+@contextlib.contextmanager
+def _two_hosts(second: str = "10.79.0.2/24") -> Iterator[Sequence[netns.Host]]:
+    with netns.two_hosts() as hosts:
+        if ":" in second:
+            hosts[0].sysctl("net.ipv6.conf.link0.disable_ipv6=1")
+        hosts[0].ip("address", "add", "10.79.0.1/24", "dev", "link0")
+        hosts[1].ip("address", "add", second, "dev", "link0", *(["nodad"] if ":" in second else []))
+        yield hosts
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    variants(
+        ("connect", " (Permission denied)"),
+        ("accept", " (Too many open files)"),
+        nightly=[("memfd_create", " (Function not implemented)"), ("lock", " (No locks available)")],
+    ),
+)
+def test_ranks_of_a_host_that_cannot_share_memory_use_tcp(tmp_path: Path, refused: str, why: str) -> None:
+    ranks = _run(refused, tmp_path)
+    assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
+    assert [rank.warned.count(_SLOWER.format(why)) for rank in ranks] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    variants(
+        ("dead before a sum", _DEAD),
+        ("dead in a sum", _LOST),
+        nightly=[("dead before a send", _DEAD)],
+    ),
+)
+def test_all_ranks_of_a_host_tell_why(tmp_path: Path, what: str, why: str) -> None:
+    _told(_run(what, tmp_path), why)
+
+
+def test_a_rank_without_descriptors_is_named(tmp_path: Path) -> None:
+    ranks = _run("few descriptors", tmp_path)
+    _told(ranks, "rank 1")
+    assert "descriptors" in ranks[1].told
+
+
+def test_ranks_of_a_ring_name_the_one_that_failed_first(tmp_path: Path) -> None:
+    """Each sees its neighbour fail, one after the other."""
+    ranks = _run("dead later", tmp_path, size=5)
+    _told(ranks, "lost rank 1")
+    assert any("failed: allreduce: rank" in rank.told for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    variants(("dead before a sum", _DEAD), ("dead in a sum", _LOST), nightly=[("dead before a send", _DEAD)]),
+)
+def test_ranks_of_another_host_tell_why(tmp_path: Path, what: str, why: str) -> None:
+    with _two_hosts() as hosts:
+        _told(_run(what, tmp_path, hosts, "link0"), why)
+
+
+def test_hosts_without_a_common_address_family_say_so(tmp_path: Path) -> None:
+    with _two_hosts("fd00::2/64") as hosts:
+        ranks = _run("sum", tmp_path, hosts, "link0")
+    _told(ranks, "Network is unreachable.*NCCL_SOCKET_FAMILY")
+    assert "rank 1" in ranks[1].told
+
+
+def _told(ranks: Sequence[_Rank], why: str) -> None:
+    """By each that has not ended by itself."""
+    for rank in ranks:
+        if rank.process.returncode != 0:
+            assert re.search(why, rank.told), rank.told
+            assert "bagua_net, group" in rank.told
+    assert sum(rank.process.returncode != 0 for rank in ranks) >= 2
