@@ -66,6 +66,9 @@ typedef struct {
  * The rows stay unchanged until the next call. One thread at a time. */
 int bnet_interface_scan(void);
 int bnet_interface_get(int row, bnet_interface_t *out);
+/* What counts as NCCL_SOCKET_IFNAME in this process where that is not set, before the first connection: for programs
+ * that know by other means. The string must stay valid. */
+void bnet_interface_prefer(const char *ifname);
 
 /* ---- counters of this process since the library was loaded ---- */
 

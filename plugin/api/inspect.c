@@ -128,6 +128,11 @@ static void show_rejected(const struct bnet_rejected *rejected, bnet_interface_t
 	};
 }
 
+void bnet_interface_prefer(const char *ifname)
+{
+	bnet_device_prefer(ifname);
+}
+
 int bnet_interface_get(int row, bnet_interface_t *out)
 {
 	if (row < 0 || row >= interfaces.nnics + interfaces.nrejected)

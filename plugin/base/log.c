@@ -17,6 +17,21 @@
 
 static _Atomic(ncclDebugLogger_t) current_logger;
 
+/* A message that waits. */
+struct held {
+	struct held *next;
+	ncclDebugLogLevel level;
+	unsigned long subsys;
+	const char *file;
+	int line;
+	char text[];
+};
+
+static _Thread_local struct {
+	int depth;
+	struct held *first, **last;
+} waiting;
+
 void bnet_log_set(ncclDebugLogger_t logger)
 {
 	atomic_store_explicit(&current_logger, logger, memory_order_release);
@@ -44,19 +59,65 @@ static void format(char text[LINE_SIZE], const char *fmt, va_list args)
 	replace_control_characters(text);
 }
 
-void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
+static void pass_on(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *text)
 {
 	ncclDebugLogger_t logger = atomic_load_explicit(&current_logger, memory_order_acquire);
+
+	if (logger)
+		logger(level, subsys, file, line, "%s", text);
+}
+
+/* False: no memory. */
+static bool hold(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *text)
+{
+	const size_t size = strlen(text) + 1;
+	struct held *held = malloc(sizeof(*held) + size);
+
+	if (!held)
+		return false;
+	*held = (struct held){.level = level, .subsys = subsys, .file = file, .line = line};
+	memcpy(held->text, text, size);
+	if (!waiting.first)
+		waiting.last = &waiting.first;
+	*waiting.last = held;
+	waiting.last = &held->next;
+	return true;
+}
+
+void bnet_log_hold(void)
+{
+	waiting.depth++;
+}
+
+void bnet_log_release(void)
+{
+	int saved_errno = errno;
+
+	if (waiting.depth > 0 && --waiting.depth > 0)
+		return;
+	while (waiting.first) {
+		struct held *held = waiting.first;
+
+		waiting.first = held->next; /* the logger may log */
+		pass_on(held->level, held->subsys, held->file, held->line, held->text);
+		free(held);
+	}
+	errno = saved_errno;
+}
+
+void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
+{
 	int saved_errno = errno;
 	char text[LINE_SIZE];
 	va_list args;
 
-	if (!logger)
+	if (!atomic_load_explicit(&current_logger, memory_order_acquire))
 		return;
 	va_start(args, fmt);
 	format(text, fmt, args);
 	va_end(args);
-	logger(level, subsys, file, line, "%s", text);
+	if (waiting.depth == 0 || !hold(level, subsys, file, line, text))
+		pass_on(level, subsys, file, line, text);
 	errno = saved_errno;
 }
 

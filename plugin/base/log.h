@@ -25,6 +25,11 @@ __attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, uns
 __attribute__((format(printf, 4, 5))) void bnet_log_visibly(atomic_bool *told, const char *file, int line,
 							    const char *fmt, ...);
 
+/* Between the two, which may be nested, this thread's messages wait: the logger may block, as on a pipe that nobody
+ * reads, while others need a lock that this thread has. */
+void bnet_log_hold(void);
+void bnet_log_release(void);
+
 /* For conditions that a person should act on. */
 #define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)
 /* The same for what costs a user minutes while nothing fails: once for each place in the code it also goes to stderr,

@@ -9,6 +9,7 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h> /* its struct tcp_info has more fields than that of netinet/tcp.h */
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -212,12 +213,21 @@ void bnet_socket_choose_congestion(int fd, const struct bnet_config *config, boo
 		set_congestion(fd, "reno");
 }
 
-/* Four probes as a rule: as many lost packets in a row are no coincidence. */
+/* Some firewalls forget a flow after 20 s without a packet: however long the limit is, probes are not rarer. */
+#define LONGEST_IDLE_S 10
+#define LONGEST_INTERVAL_S 5
+
+static int between(int64_t least, int64_t value, int64_t most)
+{
+	return (int)(value < least ? least : value > most ? most : value);
+}
+
+/* Four probes at least, but for limits of a few seconds: as many lost packets in a row are no coincidence. */
 struct bnet_keepalive bnet_keepalive_for(int64_t seconds)
 {
 	struct bnet_keepalive keepalive = {
-		.idle_s = seconds < 3 ? 1 : (int)(seconds / 3),
-		.interval_s = seconds < 6 ? 1 : (int)(seconds / 6),
+		.idle_s = between(1, seconds / 3, LONGEST_IDLE_S),
+		.interval_s = between(1, seconds / 6, LONGEST_INTERVAL_S),
 	};
 
 	keepalive.probes = ((int)seconds - keepalive.idle_s) / keepalive.interval_s;
@@ -295,15 +305,44 @@ int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate)
 	return want < BNET_SNDBUF_MIN ? BNET_SNDBUF_MIN : (int64_t)want;
 }
 
-void bnet_socket_set_sndbuf(int fd, int64_t bytes)
+int64_t bnet_sndbuf_change(int64_t now, int64_t want, int64_t most)
 {
-	int granted = 0;
+	if (want > most)
+		want = 0;
+	if (now == 0 || want == 0)
+		return want;
+	return 2 * want >= 3 * now || 2 * want <= now ? want : now;
+}
+
+static int64_t sndbuf_most;
+
+/* A container may not see the sysctl, but the kernel cuts what is asked for, and reports twice what it grants. */
+static void ask_sndbuf_most(void)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), unlocked = 0, granted = 0;
 	socklen_t size = sizeof(granted);
 
+	if (fd < 0)
+		return;
+	set_int(fd, SOL_SOCKET, SO_SNDBUF, INT32_MAX / 2);
+	if (setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &unlocked, sizeof(unlocked)) == 0 &&
+	    getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0)
+		sndbuf_most = granted / 2;
+	close(fd);
+}
+
+int64_t bnet_sndbuf_most(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, ask_sndbuf_most);
+	return sndbuf_most;
+}
+
+void bnet_socket_set_sndbuf(int fd, int64_t bytes)
+{
 	if (bytes)
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, bytes);
-	/* The kernel silently caps the size at wmem_max and reports twice the granted size, for its overhead. */
-	if (bytes && getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0 && granted / 2 >= bytes)
-		return;
-	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
+	else
+		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }

@@ -67,7 +67,14 @@ void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS]);
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_MIN (128 * 1024)
 int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
-/* Sets SO_SNDBUF. 0, or a size above net.core.wmem_max, restores the kernel's autotuning. */
+/* What replaces a send buffer of `now` bytes where a path wants `want`; 0: the kernel's autotuning. Pure. Nothing above
+ * `most`, which the kernel would cut down. Twice the product is wanted, so a buffer that is a third too small still
+ * fills the path, and one that is twice too large is still small: what lies in between changes nothing. */
+int64_t bnet_sndbuf_change(int64_t now, int64_t want, int64_t most);
+/* The largest size that may be set, as net.core.wmem_max says; 0: none may, since this kernel could not take it back
+ * (before Linux 5.15). Asks the kernel once. */
+int64_t bnet_sndbuf_most(void);
+/* Sets SO_SNDBUF, up to bnet_sndbuf_most; 0 restores the kernel's autotuning. */
 void bnet_socket_set_sndbuf(int fd, int64_t bytes);
 
 #endif

@@ -10,6 +10,7 @@
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,8 +254,17 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	return table->nnics ? 0 : -ENODEV;
 }
 
+static _Atomic(const char *) preferred;
+
+void bnet_device_prefer(const char *ifname)
+{
+	atomic_store(&preferred, ifname);
+}
+
 int bnet_device_scan_here(struct bnet_device_table *table)
 {
-	return bnet_device_scan(table, getenv("NCCL_SOCKET_IFNAME"), getenv("NCCL_SOCKET_FAMILY"),
+	const char *ifname = getenv("NCCL_SOCKET_IFNAME");
+
+	return bnet_device_scan(table, ifname ? ifname : atomic_load(&preferred), getenv("NCCL_SOCKET_FAMILY"),
 				bnet_route_rendezvous());
 }

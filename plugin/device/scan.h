@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The interfaces of this machine. Makes blocking system calls and keeps no state: any thread.
+ * The interfaces of this machine. Makes blocking system calls and keeps no state but what is preferred: any thread.
  */
 #ifndef BNET_SCAN_H
 #define BNET_SCAN_H
@@ -13,5 +13,7 @@
 int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *rendezvous);
 /* The same with the variables of this process. */
 int bnet_device_scan_here(struct bnet_device_table *table);
+/* What counts as NCCL_SOCKET_IFNAME where that is not set; before the first scan. The string must stay. */
+void bnet_device_prefer(const char *ifname);
 
 #endif

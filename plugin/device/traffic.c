@@ -1,44 +1,53 @@
 /* SPDX-License-Identifier: MIT
  *
- * See traffic.h.
+ * See traffic.h. The counters are read from /proc: netlink would wait for the kernel's RTNL lock, which a card that
+ * recovers, or pods that come and go, hold for up to seconds, and this runs under the engine's lock.
  */
 #include "device/traffic.h"
 
-#include <linux/if_link.h>
-#include <stdbool.h>
-#include <stddef.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "device/link.h"
+/* Of the calling thread's network namespace. A row: NAME: 16 counters, of which the first and the ninth are bytes. */
+#define COUNTERS "/proc/thread-self/net/dev"
 
-/* Adds an interface's counters. */
-static bool add(int fd, int ifindex, struct bnet_traffic *traffic)
+static bool is_member(const struct bnet_device *dev, const char *name)
 {
-	struct rtnl_link_stats64 stats = {0};
-	const struct rtattr *found;
-	struct bnet_link link;
+	for (int i = 0; i < dev->nmembers; i++)
+		if (strcmp(dev->members[i]->name, name) == 0)
+			return true;
+	return false;
+}
 
-	if (!bnet_link_describe(fd, ifindex, &link))
-		return false;
-	found = bnet_link_attribute(&link, IFLA_STATS64);
-	if (!found || RTA_PAYLOAD(found) < offsetof(struct rtnl_link_stats64, rx_errors))
-		return false;
-	memcpy(&stats, RTA_DATA(found), RTA_PAYLOAD(found) < sizeof(stats) ? RTA_PAYLOAD(found) : sizeof(stats));
-	traffic->sent += stats.tx_bytes;
-	traffic->received += stats.rx_bytes;
-	return true;
+/* Adds the counters of a row that is a member's. */
+static int add(const struct bnet_device *dev, char *row, struct bnet_traffic *traffic)
+{
+	char *colon = strchr(row, ':'), *name = row + strspn(row, " ");
+	uint64_t received, sent;
+
+	if (!colon)
+		return 0;
+	*colon = '\0';
+	if (!is_member(dev, name) ||
+	    sscanf(colon + 1, "%" SCNu64 " %*u %*u %*u %*u %*u %*u %*u %" SCNu64, &received, &sent) != 2)
+		return 0;
+	traffic->received += received;
+	traffic->sent += sent;
+	return 1;
 }
 
 struct bnet_traffic bnet_device_traffic(const struct bnet_device *dev)
 {
 	struct bnet_traffic traffic = {0}, unknown = {0};
-	int fd = bnet_link_open();
-	bool known = fd >= 0;
+	FILE *file = fopen(COUNTERS, "re");
+	char row[512];
+	int found = 0;
 
-	for (int i = 0; i < dev->nmembers && known; i++)
-		known = add(fd, dev->members[i]->ifindex, &traffic);
-	if (fd >= 0)
-		close(fd);
-	return known ? traffic : unknown;
+	if (!file)
+		return unknown;
+	while (found < dev->nmembers && fgets(row, sizeof(row), file))
+		found += add(dev, row, &traffic);
+	fclose(file);
+	return found == dev->nmembers ? traffic : unknown;
 }

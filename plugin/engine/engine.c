@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/thread.h"
 #include "base/counters.h"
+#include "base/log.h"
 #include "base/socket.h"
 
 struct bnet_engine bnet_engine = {
@@ -47,6 +48,7 @@ void bnet_engine_lock(void)
 
 	take(&bnet_engine.turnstile, &since);
 	take(&bnet_engine.lock, &since);
+	bnet_log_hold();
 	pthread_mutex_unlock(&bnet_engine.turnstile);
 	if (since)
 		count_wait(bnet_now_us() - since);
@@ -55,6 +57,7 @@ void bnet_engine_lock(void)
 void bnet_engine_unlock(void)
 {
 	pthread_mutex_unlock(&bnet_engine.lock);
+	bnet_log_release();
 }
 
 void bnet_engine_give_way(void)
@@ -67,6 +70,7 @@ void bnet_engine_unlock_in_child(void)
 {
 	pthread_mutex_init(&bnet_engine.turnstile, NULL);
 	pthread_mutex_unlock(&bnet_engine.lock);
+	bnet_log_release();
 }
 
 static void init_lists(void)

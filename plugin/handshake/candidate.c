@@ -10,8 +10,10 @@
 #include "base/address.h"
 #include "device/local.h"
 
-/* A link may come back; until then connections do not wait for it. */
+/* A link may come back; until then connections do not wait for it. The only one is not missed: without it they go by the
+ * kernel's route, and to find out once more takes a connection a quarter of a minute. */
 #define FAILED_MS 60000
+#define ONLY_FAILED_MS 3600000
 
 /* ---- which pair ---- */
 
@@ -81,7 +83,7 @@ void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *
 
 	failed_pairs->rows[row].nic = pair->nic;
 	failed_pairs->rows[row].addr = *pair->peer;
-	failed_pairs->rows[row].until_ms = now_ms + FAILED_MS;
+	failed_pairs->rows[row].until_ms = now_ms + (bnet_candidate_count(conn) > 1 ? FAILED_MS : ONLY_FAILED_MS);
 }
 
 /* ---- the peer's addresses ---- */

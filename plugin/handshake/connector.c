@@ -181,12 +181,12 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	char address[BNET_ADDRESS_TEXT];
 
 	bnet_address_text(connector->pair.peer, address);
-	if (bnet_candidate_count(connector->conn) > 1 &&
-	    bnet_candidate_usable(connector->conn, &connector->pair, now)) {
+	if (bnet_candidate_usable(connector->conn, &connector->pair, now)) {
 		if (route_failed(error))
 			bnet_candidate_failed(connector->conn, &connector->pair, now);
-		bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways", nic->name,
-			  nic->address, address, strerror(-error));
+		if (bnet_candidate_count(connector->conn) > 1)
+			bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways",
+				  nic->name, nic->address, address, strerror(-error));
 	}
 	choose_pair(connector, now);
 	if (connector->unbound)

@@ -136,6 +136,7 @@ static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (rate == 0)
 		rate = (uint64_t)conn->dev->speed_mbps * 125000;
 	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate);
+	want = bnet_sndbuf_change(stream->estimator.sndbuf, want, bnet_sndbuf_most());
 	if (want == stream->estimator.sndbuf)
 		return;
 	stream->estimator.sndbuf = want;
@@ -480,17 +481,27 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 	return changed;
 }
 
-void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
+/* A level that was kept, not each that is tried: a job of weeks has a hundred thousand trials. */
+static void tell_level(struct bnet_path *path)
 {
-	int before = path->scaler.level;
+	const int level = path->scaler.level, before = path->told ? path->told : 1;
 	char address[BNET_ADDRESS_TEXT];
 
-	if (!step(path, now_us))
+	if (path->scaler.state != BNET_SCALER_HOLDING || level == before)
 		return;
-	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then",
-		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name,
-		  bnet_address_text(&path->addr, address), before, (unsigned long long)path->scaler.base.own / 1000000);
-	bnet_path_widen(path);
+	path->told = level;
+	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then", level,
+		  level == 1 ? "" : "s", path->dev->name, bnet_address_text(&path->addr, address), before,
+		  (unsigned long long)path->scaler.base.own / 1000000);
+}
+
+void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
+{
+	const bool changed = step(path, now_us);
+
+	tell_level(path);
+	if (changed)
+		bnet_path_widen(path);
 }
 
 bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)

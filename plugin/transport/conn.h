@@ -223,6 +223,12 @@ static inline bool bnet_conn_has_work(const struct bnet_conn *conn)
 	return (int32_t)atomic_load(&conn->outstanding) > 0;
 }
 
+/* How much, for a message: a request that is done before its poster has counted it makes the count negative. */
+static inline unsigned bnet_conn_outstanding(const struct bnet_conn *conn)
+{
+	return bnet_conn_has_work(conn) ? atomic_load(&conn->outstanding) : 0;
+}
+
 /* … and can it still be done? */
 static inline bool bnet_conn_is_workable(const struct bnet_conn *conn)
 {

@@ -53,7 +53,7 @@ static uint32_t unparsed(const struct bnet_read_ahead *ahead)
 
 static int lost(struct bnet_conn *conn, int error, const char *how)
 {
-	uint32_t n = atomic_load(&conn->outstanding);
+	uint32_t n = bnet_conn_outstanding(conn);
 
 	bnet_conn_fail(conn, error,
 		       "the connection from %s broke while %u receive%s outstanding: %s. The remote process has ended or "
@@ -67,7 +67,7 @@ static void ended(struct bnet_conn *conn)
 {
 	if (conn->closed)
 		bnet_conn_fail(conn, -ESHUTDOWN, "%s has closed its connection; receives that are left: %u", conn->peer,
-			       atomic_load(&conn->outstanding));
+			       bnet_conn_outstanding(conn));
 	else
 		lost(conn, -ECONNRESET, "the peer closed it");
 }
@@ -459,7 +459,9 @@ bool bnet_rx_progress(struct bnet_conn *conn)
 	moved = streams > 1 && pump_others(conn, streams);
 	if (!moved || has_something(conn->streams[0]))
 		moved |= pump(conn, conn->streams[0]);
-	if (!moved && exhausted(conn, streams))
+	/* A stream that has joined since may carry what is missing. */
+	if (!moved && exhausted(conn, streams) &&
+	    atomic_load_explicit(&conn->nstreams, memory_order_acquire) == streams)
 		ended(conn);
 	return moved;
 }

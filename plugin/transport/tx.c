@@ -159,7 +159,7 @@ static void lost(struct bnet_conn *conn, int error)
 	bnet_conn_fail(conn, error,
 		       "the connection to %s broke: %s (sends that were outstanding: %u). The remote process has ended or "
 		       "the network dropped the connection; look at the other rank's log first",
-		       conn->peer, strerror(-error), atomic_load(&conn->outstanding));
+		       conn->peer, strerror(-error), bnet_conn_outstanding(conn));
 }
 
 static bool is_full(ssize_t result)

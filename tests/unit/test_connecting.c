@@ -4,6 +4,7 @@
  * that does not answer is tried until the time limit, and a connection that nobody asks for any more is given up after
  * ten minutes. The clock is interposed and turned on.
  */
+#include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -26,6 +27,7 @@ static struct bnet_client client;
 /* ---- interposed ---- */
 
 static _Atomic uint64_t turned_on_s, connects;
+static _Atomic bool bound_have_no_route;
 
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
@@ -35,10 +37,22 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 	return rc;
 }
 
+static bool is_bound(int fd)
+{
+	struct sockaddr_in own = {0};
+	socklen_t size = sizeof(own);
+
+	return getsockname(fd, (struct sockaddr *)&own, &size) == 0 && own.sin_addr.s_addr != 0;
+}
+
 int connect(int fd, const struct sockaddr *addr, socklen_t size)
 {
 	if (addr->sa_family == AF_INET)
 		atomic_fetch_add(&connects, 1);
+	if (atomic_load(&bound_have_no_route) && addr->sa_family == AF_INET && is_bound(fd)) {
+		errno = ENETUNREACH;
+		return -1;
+	}
 	return (int)syscall(SYS_connect, fd, addr, size);
 }
 
@@ -122,6 +136,25 @@ static void and_no_longer(bool local)
 	}
 	check_int(listen(listener(), 10), 0);
 	check_int(bnet_client_close_listen(&client, listen_comm), ncclSuccess);
+}
+
+/* ---- binding ---- */
+
+/* To find out anew would take each connection the time of a try without an answer. */
+static void a_path_that_has_no_bound_way_is_known_from_then_on(void)
+{
+	struct oneself first, second;
+	uint64_t before = atomic_load(&connects);
+
+	atomic_store(&bound_have_no_route, true);
+	first = connect_to_oneself(&client);
+	check(atomic_load(&connects) >= before + 2);
+	before = atomic_load(&connects);
+	second = connect_to_oneself(&client);
+	check_int(atomic_load(&connects), before + 1);
+	atomic_store(&bound_have_no_route, false);
+	close_to_oneself(&client, second);
+	close_to_oneself(&client, first);
 }
 
 /* ---- attempts ---- */
@@ -244,6 +277,7 @@ int main(void)
 	refusals_are_retried_for_a_minute();
 	and_no_longer(false);
 	and_no_longer(true);
+	a_path_that_has_no_bound_way_is_known_from_then_on();
 	a_peer_that_does_not_answer_is_tried_until_the_limit();
 	an_attempt_that_nobody_asks_for_is_given_up();
 	one_that_somebody_asks_for_is_not();

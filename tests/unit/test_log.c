@@ -121,6 +121,30 @@ static void test_threads(void)
 	check_int(atomic_load(&calls), 4000);
 }
 
+/* Nested. Those of other threads do not wait. */
+static void test_held(void)
+{
+	pthread_t thread;
+
+	atomic_store(&calls, 0);
+	bnet_log_set(count);
+	bnet_log_hold();
+	bnet_log_hold();
+	bnet_warn("first");
+	bnet_log_release();
+	check_int(pthread_create(&thread, NULL, log_much, NULL), 0);
+	check_int(pthread_join(thread, NULL), 0);
+	check_int(atomic_load(&calls), 1000);
+	bnet_log_set(keep);
+	bnet_warn("second %d", 2);
+	bnet_log_release();
+	check_int(atomic_load(&calls), 1002);
+	check_str(last.text, "second 2");
+	check_int(last.line, __LINE__ - 4);
+	bnet_warn("third");
+	check_int(atomic_load(&calls), 1003);
+}
+
 int main(void)
 {
 	test_silent_without_logger();
@@ -130,5 +154,6 @@ int main(void)
 	test_long_text_is_cut();
 	test_errno_stays();
 	test_threads();
+	test_held();
 	return 0;
 }

@@ -27,6 +27,23 @@ static void test_path_rule(void)
 	check_int(bnet_sndbuf_for_path(0, 0), 128 * 1024);
 }
 
+static void test_changes_of_buffers(void)
+{
+	enum { K = 1024, MOST = 208 * K };
+
+	check_int(bnet_sndbuf_change(0, 128 * K, MOST), 128 * K);
+	check_int(bnet_sndbuf_change(128 * K, 0, MOST), 0);
+	check_int(bnet_sndbuf_change(128 * K, 256 * K, 4096 * K), 256 * K);
+	check_int(bnet_sndbuf_change(128 * K, 256 * K, MOST), 0); /* rather the kernel's than a cut one */
+	check_int(bnet_sndbuf_change(0, 256 * K, MOST), 0);
+	check_int(bnet_sndbuf_change(512 * K, 640 * K, 4096 * K), 512 * K); /* small changes of the path */
+	check_int(bnet_sndbuf_change(512 * K, 384 * K, 4096 * K), 512 * K);
+	check_int(bnet_sndbuf_change(512 * K, 768 * K, 4096 * K), 768 * K);
+	check_int(bnet_sndbuf_change(512 * K, 256 * K, 4096 * K), 256 * K);
+	check_int(bnet_sndbuf_change(0, 128 * K, 0), 0); /* a kernel that cannot take it back */
+	check(bnet_sndbuf_most() == 0 || bnet_sndbuf_most() >= 128 * K);
+}
+
 static int sndbuf(int fd)
 {
 	int value = 0;
@@ -102,6 +119,8 @@ static void test_keepalive(void)
 	struct bnet_keepalive usual = bnet_keepalive_for(30);
 
 	check(usual.idle_s == 10 && usual.interval_s == 5 && usual.probes == 4);
+	usual = bnet_keepalive_for(120); /* no rarer */
+	check(usual.idle_s == 10 && usual.interval_s == 5 && usual.probes == 22);
 	bnet_config_defaults(&config);
 	for (int seconds = 0; seconds <= 240; seconds++) {
 		int fd = bnet_socket_open(AF_INET);
@@ -179,6 +198,7 @@ int main(void)
 	test_options();
 	test_traffic_class(AF_INET, IPPROTO_IP, IP_TOS);
 	test_traffic_class(AF_INET6, IPPROTO_IPV6, IPV6_TCLASS);
+	test_changes_of_buffers();
 	test_keepalive();
 	test_pacing();
 	test_congestion();
