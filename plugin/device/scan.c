@@ -261,10 +261,14 @@ void bnet_device_prefer(const char *ifname)
 	atomic_store(&preferred, ifname);
 }
 
-int bnet_device_scan_here(struct bnet_device_table *table)
+const char *bnet_device_ifname(void)
 {
 	const char *ifname = getenv("NCCL_SOCKET_IFNAME");
 
-	return bnet_device_scan(table, ifname ? ifname : atomic_load(&preferred), getenv("NCCL_SOCKET_FAMILY"),
-				bnet_route_rendezvous());
+	return ifname ? ifname : atomic_load(&preferred);
+}
+
+int bnet_device_scan_here(struct bnet_device_table *table)
+{
+	return bnet_device_scan(table, bnet_device_ifname(), getenv("NCCL_SOCKET_FAMILY"), bnet_route_rendezvous());
 }

@@ -15,5 +15,7 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 int bnet_device_scan_here(struct bnet_device_table *table);
 /* What counts as NCCL_SOCKET_IFNAME where that is not set; before the first scan. The string must stay. */
 void bnet_device_prefer(const char *ifname);
+/* NCCL_SOCKET_IFNAME, or what counts as it; NULL: neither. */
+const char *bnet_device_ifname(void);
 
 #endif

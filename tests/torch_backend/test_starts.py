@@ -25,9 +25,12 @@ _SLOWER = "bagua_net: the ranks of a host cannot share memory{} and use TCP, whi
 
 
 class _Rank:
-    def __init__(self, what: str, here: Path, rank: int, size: int, host: netns.Host | None, interface: str) -> None:
-        settings = {"RANK": str(rank), "WORLD_SIZE": str(size), "NCCL_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+    def __init__(self, what: str, here: Path, rank: int, size: int, host: netns.Host | None, chosen: str) -> None:
+        variable, _, interface = chosen.rpartition("=")
+        settings = {"RANK": str(rank), "WORLD_SIZE": str(size), variable or "NCCL_SOCKET_IFNAME": interface}
         environment = {name: value for name, value in drivers.environment(settings).items() if name != "NCCL_DEBUG"}
+        if variable:
+            del environment["NCCL_SOCKET_IFNAME"]
         command = [sys.executable, "-m", "tests.torch_backend.starting", what, str(here)]
         self._out, self._err = here / f"out{rank}", here / f"err{rank}"
         with self._out.open("w") as out, self._err.open("w") as err:
@@ -43,12 +46,13 @@ class _Rank:
         return self._err.read_text()
 
 
-def _run(what: str, here: Path, hosts: Sequence[netns.Host] = (), interface: str = "lo", size: int = 3) -> list[_Rank]:
-    """Rank 1 is on the second host, the others on the first."""
+def _run(what: str, here: Path, hosts: Sequence[netns.Host] = (), chosen: str = "lo", size: int = 3) -> list[_Rank]:
+    """Rank 1 is on the second host, the others on the first. ``chosen``: an interface, by NCCL's variable or another
+    one before it and "="."""
     with contextlib.ExitStack() as cleanup:
         ranks: list[_Rank] = []
         for number in range(size):
-            ranks.append(_Rank(what, here, number, size, hosts[number == 1] if hosts else None, interface))
+            ranks.append(_Rank(what, here, number, size, hosts[number == 1] if hosts else None, chosen))
             cleanup.callback(ranks[-1].process.wait)
             cleanup.callback(ranks[-1].process.kill)
         for rank in ranks:
@@ -119,6 +123,19 @@ def test_hosts_without_a_common_address_family_say_so(tmp_path: Path) -> None:
         ranks = _run("sum", tmp_path, hosts, "link0")
     _told(ranks, "Network is unreachable.*NCCL_SOCKET_FAMILY")
     assert "rank 1" in ranks[1].told
+
+
+def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
+    """The first one leads nowhere."""
+    with _two_hosts() as hosts:
+        for host in hosts:
+            host.ip("link", "add", "a0", "type", "dummy")
+            host.ip("link", "set", "a0", "up")
+            host.ip("address", "add", f"10.98.{hosts.index(host)}.1/24", "dev", "a0")
+        ranks = _run("sum", tmp_path, hosts, "GLOO_SOCKET_IFNAME=link0")
+    assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
+    said = "GLOO_SOCKET_IFNAME=link0 chooses the interface, since NCCL_SOCKET_IFNAME is not set"
+    assert [said in rank.warned for rank in ranks] == [True, False, False]
 
 
 def _told(ranks: Sequence[_Rank], why: str) -> None:

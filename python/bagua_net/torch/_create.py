@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from .._native import library
 from .._settings import parameters
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
@@ -34,6 +36,22 @@ def _check_parameters() -> None:
         _log.warning("%s", sentence)
 
 
+#: C text that the library keeps a pointer to.
+_kept: list[Any] = []
+
+
+@functools.cache
+def _honour_gloo(rank: int) -> None:
+    """Once per process, before the first connection: jobs that come from gloo name the interface by its variable."""
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if not names or "NCCL_SOCKET_IFNAME" in os.environ:
+        return
+    _kept.append(library.ffi.new("char[]", f"={names}".encode()))  # gloo's are whole names
+    library.load().bnet_interface_prefer(_kept[-1])
+    level = logging.WARNING if rank == 0 else logging.INFO
+    _log.log(level, "GLOO_SOCKET_IFNAME=%s chooses the interface, since NCCL_SOCKET_IFNAME is not set", names)
+
+
 def create(options: Any, backend_options: Any) -> Any:
     """Called by torch for ``init_process_group("bagua_net")`` and ``new_group``, on the ranks of the group.
 
@@ -47,6 +65,7 @@ def create(options: Any, backend_options: Any) -> Any:
     """
     _check_version()
     _check_parameters()
+    _honour_gloo(options.group_rank)
     request = requested()
     mixed = bool(request.others())
     if backend_options is not None and not mixed:
