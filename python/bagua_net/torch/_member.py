@@ -45,12 +45,18 @@ class Member(Operations):
         self._label = f"group {name}" if name else "group"
         self._timeout_s = timeout.total_seconds()
         rendezvous = Rendezvous(store, rank, size)
-        self._generation = rendezvous.generation
+        self._meeting = rendezvous.meeting
         self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
         try:
             self._messages = Messages(self._label, rendezvous, rank, size, self._timeout_s)
         except BaseException:
             self._collectives.close()
+            raise
+        try:
+            self._meeting.begin()
+        except BaseException:
+            self._collectives.close()
+            self._messages.close()
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
@@ -76,7 +82,7 @@ class Member(Operations):
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-        self._fingerprints = Fingerprints(self._store, f"{self._generation}/calls", self._rank, self._size)
+        self._fingerprints = Fingerprints(self._meeting)
 
     # ---- timeout ----
 
@@ -100,7 +106,8 @@ class Member(Operations):
         """Waits for the collectives and sends in progress, then closes all connections.
 
         It may wait in vain for other ranks: for collectives up to the group's timeout; sends fail after half a minute
-        without progress. :meth:`abort` from another thread ends the wait. A collective that still waits for the ranks
+        without progress, and ranks that have not come are waited for until some seconds after the group was made.
+        :meth:`abort` from another thread ends the wait. A collective that still waits for the ranks
         to compare their calls fails.
         """
         self._end_comparison()
@@ -108,6 +115,7 @@ class Member(Operations):
             if not self._ended:
                 self._collectives.close()
                 self._messages.finish_sends()
+                self._meeting.finish()
                 self._close()
         self._end_callbacks()  # outside the lock: a callback may itself end the group, or wait for a thread that does
 
@@ -124,6 +132,7 @@ class Member(Operations):
     def _fail_pending(self) -> None:
         self._collectives.abort()
         self._messages.abort()
+        self._meeting.give_up()
         self._end_comparison()
 
     def _end_callbacks(self) -> None:
@@ -149,6 +158,7 @@ class Member(Operations):
     def _close(self) -> None:
         self._collectives.close()
         self._messages.close()
+        self._meeting.close()
         self._in_flight.settle()
         self._ended = True
         _open.discard(self)
@@ -185,8 +195,7 @@ class Member(Operations):
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
         self._barriers += 1
-        prefix = f"{self._generation}/barrier/{self._barriers}"
-        problem = MembershipCheck(self._store, prefix, self._rank, self._size).run(limit, wait_all_ranks)
+        problem = MembershipCheck(self._meeting, self._barriers).run(limit, wait_all_ranks)
         if problem:
             raise dist.DistBackendError(f"{self._label}: {problem}")
 
