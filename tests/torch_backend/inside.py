@@ -42,10 +42,10 @@ def waits_for_an_operation(thread: int) -> bool:
     return frame is not None and frame.f_code is _request.Request.wait.__code__
 
 
-def awaited_key(thread: threading.Thread) -> str:
-    """The key that it waits for in torch's store; "": none."""
-    keys = (frame.f_locals.get("key") for frame in _stack(thread.ident) if frame.f_code.co_name == "appears")
-    return str(next(keys, None) or "")
+def waits_in_the_store(thread: threading.Thread, for_what: str = "") -> bool:
+    """Does it wait for what another rank writes into torch's store, in a function of that name?"""
+    names = [frame.f_code.co_name for frame in _stack(thread.ident)]
+    return "becomes" in names and (not for_what or for_what in names)
 
 
 # ---- what happens at one point ----

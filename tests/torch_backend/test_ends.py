@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.ranks import Ranks, refusal
-from tests.torch_backend.inside import after_the_start_of_messages, awaited_key, runs_in_the_library
+from tests.torch_backend.inside import after_the_start_of_messages, runs_in_the_library, waits_in_the_store
 
 pytestmark = pytest.mark.gate
 
@@ -78,7 +78,7 @@ def aborted_before_it_is_made(here: Here, name: str) -> str:
     }
     thread = threading.Thread(target=lambda: told.append(refusal(calls[name])))
     thread.start()
-    while not awaited_key(thread):
+    while not waits_in_the_store(thread):
         time.sleep(_PAUSE)
     group.abort()
     thread.join()
@@ -299,8 +299,8 @@ def test_what_fails_after_a_handler_has_destroyed_the_group_says_why() -> None:
 
 def ended_by_a_signal_while_it_posts(here: Here, asked: str) -> tuple[str, int]:
     """The handler runs when the messages' thread has just started and nothing is posted yet."""
-    group = dist.new_group()
     threads = threading.active_count()
+    group = dist.new_group()
     before = signal.signal(signal.SIGUSR1, lambda *_: getattr(group, asked)())
     after_the_start_of_messages(group, lambda: signal.raise_signal(signal.SIGUSR1))
     told = refusal(lambda: dist.irecv(torch.ones(1), (here.rank + 1) % here.size, group=group))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from bagua_net.torch import ProcessGroupBaguaNet
 from tests.support.ranks import refusal
-from tests.torch_backend.inside import awaited_key
+from tests.torch_backend.inside import waits_in_the_store
 
 _LONG = timedelta(seconds=20)
 #: For who comes and does not wait for the others.
@@ -56,7 +56,7 @@ def test_all_ranks_have_one_deadline(groups: Groups) -> None:
     told: list[str] = []
     thread = threading.Thread(target=lambda: told.append(_come(first, timedelta(seconds=3))))
     thread.start()
-    while not awaited_key(thread):  # by then the time has begun
+    while not waits_in_the_store(thread):  # by then the time has begun
         time.sleep(0.001)
     time.sleep(2)
     _come(second, _AT_ONCE)
@@ -81,7 +81,7 @@ def test_a_wait_leaves_the_store_to_others(groups: Groups) -> None:
     told: list[str] = []
     thread = threading.Thread(target=lambda: told.append(_come(first, _LONG)))
     thread.start()
-    while not awaited_key(thread):
+    while not waits_in_the_store(thread):
         time.sleep(0.001)
     told.append(_come(second, _LONG))
     thread.join()

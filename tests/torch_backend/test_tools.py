@@ -22,7 +22,7 @@ from bagua_net.torch import all_reduce_quantized
 from tests.support.ranks import Ranks, refusal
 from tests.torch_backend import names
 from tests.torch_backend.cases import NOT_OF_GLOO
-from tests.torch_backend.inside import awaited_key, waits_for_an_operation
+from tests.torch_backend.inside import waits_for_an_operation, waits_in_the_store
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -278,7 +278,7 @@ def called_in_a_handler(here: Here) -> str:
         here.say("handled")
 
     def send_signal() -> None:
-        while not awaited_key(main):
+        while not waits_in_the_store(main):
             time.sleep(0.001)
         signal.pthread_kill(main.ident or 0, signal.SIGUSR1)
 
@@ -376,7 +376,7 @@ def ended_as_it_compares(here: Here) -> str:
     if here.rank == 0:
         thread = threading.Thread(target=lambda: told.append(refusal(lambda: group.allreduce([torch.ones(3)]))))
         thread.start()
-        while "calls" not in awaited_key(thread):
+        while not waits_in_the_store(thread, "_theirs"):
             time.sleep(_PAUSE)
         group.shutdown()
         thread.join()

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ._store import GivenUp, appears
+from ._meeting import Meeting
+from ._store import GivenUp, becomes, value_of
 
 
 def describe(name: str, tensors: Sequence[torch.Tensor], opts: Any) -> str:
@@ -31,12 +32,8 @@ def describe(name: str, tensors: Sequence[torch.Tensor], opts: Any) -> str:
 class Fingerprints:
     """Of one group."""
 
-    def __init__(self, store: Any, prefix: str, rank: int, nranks: int) -> None:
-        """``prefix`` is unique to the group in the store."""
-        self._store = store
-        self._prefix = prefix
-        self._rank = rank
-        self._nranks = nranks
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
         self._given_up = GivenUp()
 
     def compare(self, number: int, text: str, seconds: float) -> str:
@@ -45,21 +42,35 @@ class Fingerprints:
         Raises:
             DistNetworkError: the store cannot be reached.
         """
-        self._store.set(self._key(number, self._rank), text)
-        deadline = time.monotonic() + seconds
+        meeting, deadline = self._meeting, time.monotonic() + seconds
+        meeting.wait(deadline, self._given_up)
+        identities = meeting.identities or []
+        missing = meeting.missing()
         theirs: dict[int, str] = {}
-        for rank in range(self._nranks):
-            if appears(self._store, self._key(number, rank), deadline, self._given_up):
-                theirs[rank] = self._store.get(self._key(number, rank)).decode()
+        if identities:
+            meeting.store.set(self._key(number, meeting.rank), f"{meeting.identity} {number} {text}")
+            theirs = self._theirs(number, identities, deadline)
+            missing = [rank for rank in range(meeting.nranks) if rank not in theirs]
         if self._given_up.is_set():
             return f"collective {number}, {text}: aborted while other ranks had not called it"
-        missing = [str(rank) for rank in range(self._nranks) if rank not in theirs]
         if missing:
-            who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
             return f"collective {number}, {text}: {who} did not call any within {seconds:g} s"
-        if number > 1:  # all are here, so all have read the texts of the one before
-            self._store.delete_key(self._key(number - 1, self._rank))
         return self._difference(number, theirs)
+
+    def _theirs(self, number: int, identities: Sequence[str], deadline: float) -> dict[int, str]:
+        theirs: dict[int, str] = {}
+        for rank, identity in enumerate(identities):
+            told = f"{identity} {number} "
+
+            def has_come(rank: int = rank, told: str = told) -> bool:
+                found = value_of(self._meeting.store, self._key(number, rank)).decode()
+                if found.startswith(told):
+                    theirs[rank] = found[len(told) :]
+                return rank in theirs
+
+            becomes(has_come, deadline, self._given_up)
+        return theirs
 
     def _difference(self, number: int, texts: dict[int, str]) -> str:
         callers: dict[str, list[str]] = {}
@@ -71,7 +82,9 @@ class Fingerprints:
         return f"collective {number} differs between the ranks: {calls}"
 
     def _key(self, number: int, rank: int) -> str:
-        return f"{self._prefix}/{number}/{rank}"
+        """Two keys in turn: a rank that writes this one again has seen that all have come to the collective between,
+        and so have read what it wrote before."""
+        return f"calls/{number % 2}/{rank}"
 
     def give_up(self) -> None:
         """Ends a wait for other ranks. From any thread."""

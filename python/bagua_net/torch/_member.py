@@ -46,17 +46,28 @@ class Member(Operations):
         self._label = f"group {name}" if name else "group"
         self._timeout_s = timeout.total_seconds()
         rendezvous = Rendezvous(store, rank, size)
-        self._generation = rendezvous.generation
-        self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
+        self._meeting = rendezvous.meeting
+        try:
+            self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
+        except RuntimeError as error:
+            self._meeting.refuse(str(error))
+            raise
         try:
             self._messages = Messages(self._label, rendezvous, rank, size, self._timeout_s)
+        except BaseException as error:
+            self._collectives.close()
+            self._meeting.refuse(str(error))
+            raise
+        try:
+            self._meeting.begin()
         except BaseException:
             self._collectives.close()
+            self._messages.close()
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
         self._in_flight = InFlight()
-        self._reasons = Reasons(store, self._generation, rank)
+        self._reasons = Reasons(self._meeting)
         self._context = self._shared(self._collectives.reporter, self._collectives)
         self._message_context = self._shared(self._messages.reporter, None)
         self._numbers, self._sequence = itertools.count(1), 0
@@ -79,7 +90,7 @@ class Member(Operations):
 
     def compare_calls(self) -> None:
         """From now on all ranks compare each collective before it starts: TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-        self._fingerprints = Fingerprints(self._store, f"{self._generation}/calls", self._rank, self._size)
+        self._fingerprints = Fingerprints(self._meeting)
 
     # ---- timeout ----
 
@@ -103,7 +114,8 @@ class Member(Operations):
         """Waits for the collectives and sends in progress, then closes all connections.
 
         It may wait in vain for other ranks: for collectives up to the group's timeout; sends fail after half a minute
-        without progress. :meth:`abort` from another thread ends the wait. A collective that still waits for the ranks
+        without progress, and ranks that have not come are waited for until some seconds after the group was made.
+        :meth:`abort` from another thread ends the wait. A collective that still waits for the ranks
         to compare their calls fails.
         """
         self._end_comparison()
@@ -111,6 +123,7 @@ class Member(Operations):
             if not self._ended:
                 self._collectives.close()
                 self._messages.finish_sends()
+                self._meeting.finish()
                 self._close()
         self._end_callbacks()  # outside the lock: a callback may itself end the group, or wait for a thread that does
 
@@ -127,6 +140,7 @@ class Member(Operations):
     def _fail_pending(self) -> None:
         self._collectives.abort()
         self._messages.abort()
+        self._meeting.give_up()
         self._end_comparison()
 
     def _end_callbacks(self) -> None:
@@ -152,6 +166,7 @@ class Member(Operations):
     def _close(self) -> None:
         self._collectives.close()
         self._messages.close()
+        self._meeting.close()
         self._in_flight.settle()
         self._ended = True
         _open.discard(self)
@@ -188,8 +203,7 @@ class Member(Operations):
         """
         limit = timeout if timeout is not None and timeout > _NO_TIME else timedelta(seconds=self._timeout_s)
         self._barriers += 1
-        prefix = f"{self._generation}/barrier/{self._barriers}"
-        problem = MembershipCheck(self._store, prefix, self._rank, self._size).run(limit, wait_all_ranks)
+        problem = MembershipCheck(self._meeting, self._barriers).run(limit, wait_all_ranks)
         if problem:
             raise dist.DistBackendError(f"{self._label}: {problem}")
 

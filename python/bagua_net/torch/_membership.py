@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import Any
 
-from ._store import GivenUp, appears
+from ._meeting import Meeting
+from ._store import GivenUp, becomes, value_of
 
 
 class MembershipCheck:
-    """One barrier of a group; ``prefix`` is unique to it in the store."""
+    """One barrier of a group, which this rank has numbered. Each rank has one key, for all its barriers."""
 
-    def __init__(self, store: Any, prefix: str, rank: int, nranks: int) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._rank = rank
-        self._nranks = nranks
+    def __init__(self, meeting: Meeting, number: int) -> None:
+        self._meeting = meeting
+        self._number = number
         self._given_up = GivenUp()  # never set: the wait ends by its deadline
 
     def run(self, limit: timedelta, name_all: bool) -> str:
@@ -27,28 +25,32 @@ class MembershipCheck:
             DistNetworkError: the store cannot be reached.
         """
         seconds, deadline = f"{limit.total_seconds():g} s", time.monotonic() + limit.total_seconds()
-        if self._rank != 0:
-            self._publish(str(self._rank))
-            told = self._appears("all", deadline)
+        if self._meeting.rank != 0:
+            self._publish()
+            told = self._meeting.wait(deadline, self._given_up) and self._comes(0, deadline)
             return "" if told else f"rank 0 did not say within {seconds} that all ranks are here"
         missing = self._missing(deadline, name_all)
         if missing:
             names = ", ".join(map(str, missing))
             return f"rank{'s' if len(missing) > 1 else ''} {names} did not come to monitored_barrier within {seconds}"
-        self._publish("all")
+        self._publish()
         return ""
 
     def _missing(self, deadline: float, name_all: bool) -> list[int]:
         missing: list[int] = []
-        for rank in range(1, self._nranks):
-            if not self._appears(str(rank), deadline):
+        for rank in range(1, self._meeting.nranks):
+            if not self._comes(rank, deadline):
                 missing.append(rank)
                 if not name_all:
                     break
         return missing
 
-    def _publish(self, what: str) -> None:
-        self._store.set(f"{self._prefix}/{what}", b"")
+    def _publish(self) -> None:
+        self._meeting.store.set(f"barrier/{self._meeting.rank}", f"{self._meeting.identity} {self._number}")
 
-    def _appears(self, what: str, deadline: float) -> bool:
-        return appears(self._store, f"{self._prefix}/{what}", deadline, self._given_up)
+    def _comes(self, rank: int, deadline: float) -> bool:
+        def has_come() -> bool:
+            identity, _, number = value_of(self._meeting.store, f"barrier/{rank}").decode().partition(" ")
+            return bool(identity) and identity == self._meeting.identity_of(rank) and int(number) >= self._number
+
+        return becomes(has_come, deadline, self._given_up)

@@ -7,9 +7,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from typing import Any
+from functools import partial
 
-from ._store import GivenUp, appears
+from ._meeting import Meeting
+from ._store import GivenUp, becomes
 
 #: Seconds that a failure waits for another rank's reason. A rank that has died gives none.
 _PATIENCE_S = 1.0
@@ -27,11 +28,8 @@ def _other(reason: str) -> int | None:
 class Reasons:
     """Of one group. Any thread."""
 
-    def __init__(self, store: Any, prefix: str, rank: int) -> None:
-        """``prefix`` is unique to the group in the store."""
-        self._store = store
-        self._prefix = prefix
-        self._rank = rank
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
         self._explained: dict[str, str] = {}
 
     def explain(self, reason: str) -> str:
@@ -52,17 +50,17 @@ class Reasons:
         return self._explained[reason]
 
     def _exchange(self, reason: str, found: list[str]) -> None:
-        deadline, known = time.monotonic() + _PATIENCE_S, {self._rank}
+        deadline, known = time.monotonic() + _PATIENCE_S, {self._meeting.rank}
         try:
-            self._store.set(self._key(self._rank), reason)
+            self._meeting.tell_failure(reason)
             while (rank := _other(reason)) is not None and rank not in known:
                 known.add(rank)
-                if not appears(self._store, self._key(rank), deadline, GivenUp()):
+                if not becomes(partial(self._has_told, rank), deadline, GivenUp()):
                     return
-                reason = self._store.get(self._key(rank)).decode()
+                reason = self._meeting.failure_of(rank)
                 found.append(f"rank {rank} failed: {reason}")
         except Exception:  # torch has several for a store that cannot be reached
             return
 
-    def _key(self, rank: int) -> str:
-        return f"{self._prefix}/failed/{rank}"
+    def _has_told(self, rank: int) -> bool:
+        return bool(self._meeting.failure_of(rank))

@@ -9,7 +9,8 @@ from typing import Any
 import torch.distributed as dist
 
 from .._native import library
-from ._store import GivenUp, appears
+from ._meeting import Meeting
+from ._store import GivenUp
 
 #: The version of the network table that is used: the newest.
 _API = 12
@@ -23,38 +24,38 @@ def failed(group: str, reason: str | None, rc: int) -> Exception:
 
 
 class RankMissing(Exception):
-    """A rank has not published its row in time, or the wait was aborted."""
+    """A rank has not come to the group in time or has left it, or the wait was aborted."""
 
 
 class Rendezvous:
     """Rows of bytes that every rank of a group publishes in torch's store."""
 
     def __init__(self, store: Any, rank: int, nranks: int) -> None:
-        self._store = store
-        self._nranks = nranks
-        # A store may outlive a group, and another group of the same name may follow. Each rank counts the groups that
-        # it has made in this store, separately for each size: a trainer may restart with fewer ranks and later with all
-        # of them again, so that some ranks have made fewer groups in total, but all have made as many of this size.
-        self.generation = f"{nranks}/{store.add(f'made/{nranks}/{rank}', 1)}"
+        self.meeting = Meeting(store, rank, nranks)
 
     def publish(self, kind: str, rank: int, row: bytes) -> None:
-        self._store.set(f"{self.generation}/{kind}/{rank}", row)
+        self.meeting.store.set(f"{kind}/{rank}", self.meeting.identity.encode() + row)
 
     def collect(self, kind: str, timeout_s: float, given_up: GivenUp) -> list[bytes]:
-        """All ranks' rows, once published. Raises RankMissing, or the store's own error where it is unreachable."""
-        deadline, rows = time.monotonic() + timeout_s, []
-        for rank in range(self._nranks):
-            key = f"{self.generation}/{kind}/{rank}"
-            if appears(self._store, key, deadline, given_up):
-                rows.append(bytes(self._store.get(key)))
-            elif given_up.is_set():
+        """All ranks' rows, once they have met. Raises RankMissing, or the store's own error where it is unreachable."""
+        meeting = self.meeting
+        if not meeting.wait(time.monotonic() + timeout_s, given_up):
+            if meeting.refusal:
+                raise RankMissing(meeting.refusal)
+            rank = meeting.missing()[0]
+            if given_up.is_set():
                 raise RankMissing(f"aborted while rank {rank} had not made this group")
-            else:
-                raise RankMissing(
-                    f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
-                    "and does it make the same groups in the same order, with the same backend?"
-                )
-        return rows
+            raise RankMissing(
+                f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
+                "and does it make the same groups in the same order, with the same backend?"
+            )
+        return [self._row(kind, rank, identity.encode()) for rank, identity in enumerate(meeting.identities or [])]
+
+    def _row(self, kind: str, rank: int, identity: bytes) -> bytes:
+        row = bytes(self.meeting.store.get(f"{kind}/{rank}"))
+        if not row.startswith(identity):
+            raise RankMissing(f"rank {rank} has left this group, and has made it anew or was started again")
+        return row[len(identity) :]
 
 
 class Endpoint:

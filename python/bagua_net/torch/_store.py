@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Waiting for a key that another rank puts into torch's store.
+"""What ranks tell each other in torch's store: each key has one writer, and the newest value counts.
 
 All groups of a process share one connection to the store, and the store's own wait occupies it: other threads could not
-publish the keys that the peers wait for. So this wait polls, and leaves the connection to others in between.
+publish what the peers wait for. So the waits here poll, and leave the connection to others in between.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 #: Seconds between two polls: the first pause, and the longest.
-_PAUSE_S = 0.001
+PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
@@ -29,14 +30,15 @@ class GivenUp:
         return self._is_set
 
 
-def appears(store: Any, key: str, deadline: float, given_up: GivenUp) -> bool:
-    """Does the key exist before the deadline (of time.monotonic())? Polls at least once; ends early once given up.
+def value_of(store: Any, key: str) -> bytes:
+    """The key's newest value; empty where there is none. It does not wait."""
+    return bytes(store.get(key)) if store.check([key]) else b""
 
-    Raises:
-        DistNetworkError: the store cannot be reached.
-    """
-    pause_s = _PAUSE_S
-    while not store.check([key]):
+
+def becomes(holds: Callable[[], bool], deadline: float, given_up: GivenUp) -> bool:
+    """Does it hold before the deadline (of time.monotonic())? Polls at least once; ends early once given up."""
+    pause_s = PAUSE_S
+    while not holds():
         left = deadline - time.monotonic()
         if left <= 0 or given_up.is_set():
             return False
