@@ -127,14 +127,13 @@ def test_hosts_without_a_common_address_family_say_so(tmp_path: Path) -> None:
 
 def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
     """The first one leads nowhere."""
-    with _two_hosts() as hosts:
-        for host in hosts:
-            host.ip("link", "add", "a0", "type", "dummy")
-            host.ip("link", "set", "a0", "up")
-            host.ip("address", "add", f"10.98.{hosts.index(host)}.1/24", "dev", "a0")
-        ranks = _run("sum", tmp_path, hosts, "GLOO_SOCKET_IFNAME=link0")
+    with netns.two_hosts(links=2) as hosts:
+        for number, host in enumerate(hosts, 1):
+            host.ip("address", "add", f"10.98.{number}.1/24", "dev", "link0")
+            host.ip("address", "add", f"10.79.0.{number}/24", "dev", "link1")
+        ranks = _run("sum", tmp_path, hosts, "GLOO_SOCKET_IFNAME=link1")
     assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
-    said = "GLOO_SOCKET_IFNAME=link0 chooses the interface, since NCCL_SOCKET_IFNAME is not set"
+    said = "GLOO_SOCKET_IFNAME=link1 chooses the interface, since NCCL_SOCKET_IFNAME is not set"
     assert [said in rank.warned for rank in ranks] == [True, False, False]
 
 
