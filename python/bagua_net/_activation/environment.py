@@ -134,16 +134,18 @@ def check_free(wanted: dict[str, str], *, instead: str) -> None:
     raise ConflictingSetting(f"{conflict} is set already; unset it, or {instead}")
 
 
-def _warn_of_rdma() -> None:
+def displaced_rdma(among: layers.Layers) -> str | None:
+    """A sentence where a job with these settings would leave RDMA unused because of the plugin; None: it would not."""
+    found = rdma.find(among)
+    return f"RDMA is up ({found.names}) and NCCL will not use it beside the plugin" if found.used else None
+
+
+def _warn_of_rdma(nccl: discovery.Nccl | None) -> None:
     """A job may want this, so it is no error, but it should not happen unnoticed."""
-    ports = rdma.active_ports()
-    if ports:
-        warnings.warn(
-            f"RDMA is up ({', '.join(map(str, ports))}) and NCCL will not use it beside the plugin; "
-            "leave out activate(), or say activate(force=True)",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    sentence = displaced_rdma(layers.read(nccl))
+    if sentence:
+        advice = "leave out activate(), or say activate(force=True)"
+        warnings.warn(f"{sentence}; {advice}", RuntimeWarning, stacklevel=3)
 
 
 def _preload(path: Path) -> None:
@@ -198,7 +200,7 @@ def activate(*, force: bool = False) -> dict[str, str]:
     _check_in_time(nccl)
     if not force:
         check_free(wanted, instead="call bagua_net.activate(force=True)")
-        _warn_of_rdma()
+        _warn_of_rdma(nccl)
     _preload(path)
     _check_parameters(nccl)
     for name, value in wanted.items():

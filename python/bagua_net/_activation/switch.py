@@ -13,7 +13,7 @@ from .._errors import RdmaDisplaced, UnsupportedNccl
 from .._machine import rdma
 from .._native.plugin import plugin_path
 from .._nccl import discovery
-from .._settings import homes
+from .._settings import homes, layers
 from . import conf_block, environment, library_copy
 
 
@@ -86,15 +86,27 @@ def rccl_is_enabled(*, system: bool) -> bool:
     return any(conf_block.has_block(conf_block.read(path)) for path in paths)
 
 
-def check_machine(*, rccl: bool) -> None:
+def _settings_with(target: Target) -> layers.Layers:
+    """The settings of a job that reads one of the target's files."""
+    read = homes.confs_read_by(discovery.find())
+    if not any(path.absolute() in target.confs for path in read):
+        read = [*target.confs, read[-1]]  # the file for all users is read after each of them
+    return layers.read_from(read)
+
+
+def check_machine(target: Target, *, rccl: bool) -> str | None:
     """Is the plugin an improvement here, and can a configuration file turn it on?
 
     Args:
+        target: the files to write; a job reads what else they say of RDMA.
         rccl: for RCCL as well.
+
+    Returns:
+        a sentence about the RDMA ports that NCCL was told not to use; None: there are none.
 
     Raises:
         UnsupportedNccl: the NCCL of this environment takes no path.
-        RdmaDisplaced: an RDMA port is active.
+        RdmaDisplaced: an RDMA port is active, and NCCL would use it.
     """
     nccl = discovery.find()
     for one in (nccl, discovery.find(product=discovery.RCCL) if rccl else None):
@@ -105,12 +117,13 @@ def check_machine(*, rccl: bool) -> None:
             f"{nccl.full_name} at {nccl.path} takes no path, so no file can name the plugin; "
             "start jobs with `bagua-net run -- COMMAND`, or call bagua_net.activate() in them"
         )
-    ports = rdma.active_ports()
-    if ports:
+    found = rdma.find(_settings_with(target))
+    if found.used:
         raise RdmaDisplaced(
-            f"RDMA is up ({', '.join(map(str, ports))}) and NCCL would not use it beside the plugin; "
-            "--force enables the plugin anyway"
+            f"RDMA is up ({found.names}) and NCCL would not use it beside the plugin; "
+            "--force enables the plugin anyway; NCCL_IB_DISABLE=1 says that NCCL is not to use it"
         )
+    return found.left or None
 
 
 def stand_in(target: Target) -> Path | None:

@@ -17,7 +17,7 @@ import typer
 from .._activation import environment, launchers, switch
 from .._activation.status import status
 from .._machine import interfaces
-from .._settings import parameters
+from .._settings import layers, parameters
 
 Format = Enum("Format", {name: name for name in launchers.FORMATS}, type=str)  # type: ignore[misc]
 _SH = Format("sh")
@@ -68,13 +68,14 @@ def enable(
     if rccl and conf is not None:
         raise typer.BadParameter("--conf names the only file to write, so it takes no --rccl")
     target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
-    if not force:
-        switch.check_machine(rccl=rccl)
+    unused_rdma = None if force else switch.check_machine(target, rccl=rccl)
     changes = switch.plan_enable(target, force=force)
     named = switch.stand_in(target)
     if named is not None:
         command = f"bagua-net enable --conf {shlex.quote(str(named))}"
         say(f"NCCL_CONF_FILE is set, so NCCL will not read {switch.user_conf_name()} here; use `{command}`")
+    if unused_rdma is not None:
+        say(unused_rdma)
     if dry_run:
         _show(changes)
         say(f"{switch.library(target)}: the library would be copied here")
@@ -123,7 +124,9 @@ def run(
         list[str],
         typer.Argument(metavar="COMMAND", help="With its arguments."),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Override another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Override another NCCL_NET_PLUGIN or NCCL_NET; say nothing of RDMA.")
+    ] = False,
 ) -> NoReturn:
     """Run one command with the plugin on.
 
@@ -132,7 +135,8 @@ def run(
     variables = environment.env()
     if not force:
         environment.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
-    for sentence in (*parameters.check(), *filter(None, [interfaces.complaint()])):
+    complaints = [interfaces.complaint(), None if force else environment.displaced_rdma(layers.of_a_job())]
+    for sentence in (*parameters.check(), *filter(None, complaints)):
         say(f"bagua-net: {sentence}")
     try:
         os.execve(_program(command[0]), command, os.environ | variables)

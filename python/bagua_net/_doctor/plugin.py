@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from .._activation.status import status
 from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
-from .._settings import layers, parameters
+from .._settings import conf, layers, parameters
 from .._settings.homes import user_conf_name
 from .check import Check, Checks
 
@@ -29,9 +28,8 @@ print(library.bnet_version().decode())
 """
 _LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
-#: ncclSocketDefaultMagic in NCCL's src/misc/socket.cc: what strtoull takes with any base.
+#: ncclSocketDefaultMagic in NCCL's src/misc/socket.cc
 _FIRST_WITH_SOCKET_MAGIC = (2, 30, 0)
-_NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 def check_library() -> Checks:
@@ -96,7 +94,7 @@ def check_socket_magic() -> Checks:
     if not setting.value:
         return
     where = f"{setting.value} ({setting.layer})"
-    if not _NUMBER.fullmatch(setting.value):
+    if not conf.is_number(setting.value):
         fact = f"{where} is no number: NCCL uses its own value"
         yield Check(setting.name, "warn", fact, "unset it, or a number such as 0x1234, the same on every rank")
     elif nccl is not None and nccl.version is not None and nccl.version < _FIRST_WITH_SOCKET_MAGIC:
@@ -123,12 +121,16 @@ def check_parameters() -> Checks:
 
 def check_rdma() -> Checks:
     """NCCL uses one network per communicator."""
-    ports = rdma.active_ports()
-    if ports:
-        fact = "RDMA is up and the plugin would displace it: " + ", ".join(map(str, ports))
+    found = rdma.find(layers.of_a_job())
+    left = f"; {found.left}" if found.left else ""
+    if found.used and status().on:
+        fact = f"RDMA is up and the plugin displaces it: {found.names}{left}"
         yield Check("RDMA", "warn", fact, "keep RDMA unless it does not reach every host: `bagua-net disable`")
+    elif found.used:
+        fact = f"RDMA is up and the plugin would displace it: {found.names}{left}"
+        yield Check("RDMA", "warn", fact, "leave the plugin off, unless RDMA does not reach every host")
     else:
-        yield Check("RDMA", "ok", "no active port: nothing is displaced")
+        yield Check("RDMA", "ok", f"{found.left or 'no active port'}: nothing is displaced")
 
 
 def check_descriptors() -> Checks:
