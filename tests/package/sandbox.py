@@ -19,7 +19,7 @@ _SANDBOXED = """
 import sys
 from pathlib import Path
 from bagua_net._activation import library_copy
-from bagua_net._machine import rdma
+from bagua_net._machine import fabrics, rdma
 from bagua_net._nccl import discovery
 from bagua_net._settings import homes
 root = Path(sys.argv.pop(1))
@@ -29,6 +29,8 @@ homes.RCCL_SYSTEM_CONF = root / "etc" / "rccl.conf"
 discovery.ROCM = root / "rocm"
 library_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
 rdma.SYSFS = root / "infiniband"
+fabrics.PCI_DEVICES = root / "pci"
+fabrics.SLINGSHOT = root / "cxi"
 rdma.DEVICE_FILES = root / "dev" / "infiniband"
 from bagua_net.cli import main
 main()

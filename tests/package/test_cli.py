@@ -218,7 +218,15 @@ def test_a_path_that_nccl_would_cut_is_refused(sandbox: Sandbox) -> None:
 
 def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -> None:
     done = sandbox.run("enable", NCCL_NET="Socket")
-    assert "not in effect here: NCCL_NET=Socket (environment)" in done.stderr
+    assert f"{sandbox.confs[0]}: written\n" in done.stderr
+    assert "enabled" not in done.stderr
+    assert "not in effect where NCCL_NET=Socket is set" in done.stderr
+    assert 'ENV NCCL_NET="BaguaNet"\n' in done.stderr
+    assert '- name: NCCL_NET\n  value: "BaguaNet"\n' in done.stderr
+    assert "ENV NCCL_NET_PLUGIN" not in done.stderr
+    done = sandbox.run("enable", NCCL_NET_PLUGIN="")
+    assert f'ENV NCCL_NET_PLUGIN="{sandbox.copy}"\n' in done.stderr
+    assert "NCCL_NET_PLUGIN= (environment) names nothing" in sandbox.run("status", NCCL_NET_PLUGIN="").stdout
 
 
 @pytest.mark.gate
@@ -360,10 +368,10 @@ def test_run_tells_a_command_that_may_not_be_executed_from_one_that_is_not_there
 
 
 def test_run_does_not_overwrite_another_plugin(sandbox: Sandbox) -> None:
-    refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="aws-ofi")
+    refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="other")
     assert refused.returncode == 1
-    assert "NCCL_NET_PLUGIN=aws-ofi" in refused.stderr
-    assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="aws-ofi").returncode == 0
+    assert "NCCL_NET_PLUGIN=other" in refused.stderr
+    assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="other").returncode == 0
 
 
 @pytest.mark.gate

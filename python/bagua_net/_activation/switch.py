@@ -94,12 +94,13 @@ def _settings_with(target: Target) -> layers.Layers:
     return layers.read_from(read)
 
 
-def check_machine(target: Target, *, rccl: bool) -> str | None:
+def check_machine(target: Target, *, rccl: bool, per_communicator: bool) -> str | None:
     """Is the plugin an improvement here, and can a configuration file turn it on?
 
     Args:
         target: the files to write; a job reads what else they say of RDMA.
         rccl: for RCCL as well.
+        per_communicator: a communicator may choose RDMA, so nothing is displaced.
 
     Returns:
         a sentence about the RDMA ports that NCCL was told not to use; None: there are none.
@@ -118,7 +119,7 @@ def check_machine(target: Target, *, rccl: bool) -> str | None:
             "start jobs with `bagua-net run -- COMMAND`, or call bagua_net.activate() in them"
         )
     found = rdma.find(_settings_with(target))
-    if found.used:
+    if found.used and not per_communicator:
         raise RdmaDisplaced(
             f"RDMA is up ({found.names}) and NCCL would not use it beside the plugin; "
             "--force enables the plugin anyway; NCCL_IB_DISABLE=1 says that NCCL is not to use it"
@@ -140,10 +141,25 @@ def user_conf_name() -> str:
     return homes.user_conf_name(discovery.find())
 
 
-def plan_enable(target: Target, *, force: bool) -> list[Change]:
+def _settings(target: Target, *, per_communicator: bool) -> dict[str, str]:
+    path = library_copy.library(target.copy)
+    return environment.settings(path, takes_path=True, per_communicator=per_communicator)
+
+
+def overridden(target: Target, *, per_communicator: bool) -> dict[str, str]:
+    """The target's settings that the environment overrides, with the values that would make the plugin effective."""
+    wanted = _settings(target, per_communicator=per_communicator)
+    given = {name: os.environ[name] for name in ("NCCL_NET_PLUGIN", "NCCL_NET") if name in os.environ}
+    if environment.is_ours(given.get("NCCL_NET_PLUGIN", "")):
+        del given["NCCL_NET_PLUGIN"]
+    return {name: wanted[name] for name in given if name in wanted and given[name].lower() != wanted[name].lower()}
+
+
+def plan_enable(target: Target, *, force: bool, per_communicator: bool) -> list[Change]:
     """The changes that enabling would make.
 
     Args:
+        per_communicator: without NCCL_NET, so that a communicator may choose another network.
         force: put the block above other settings of NCCL_NET_PLUGIN and NCCL_NET, instead of refusing.
 
     Raises:
@@ -151,12 +167,14 @@ def plan_enable(target: Target, *, force: bool) -> list[Change]:
         ConfFileDamaged: a block has no end.
         PluginPathInvalid: NCCL would not take the copy's path.
     """
-    settings = environment.settings(library_copy.library(target.copy), takes_path=True)
+    settings = _settings(target, per_communicator=per_communicator)
     changes = []
     for path in target.confs:
         before = conf_block.read(path)
         if not force:
             conf_block.check_conflict(path, before, settings)
+        if per_communicator:
+            conf_block.check_absent(path, before, "NCCL_NET")
         changes.append(Change(path, before, conf_block.with_block(before, settings)))
     return changes
 

@@ -16,6 +16,7 @@ import typer
 
 from .._activation import environment, launchers, switch
 from .._activation.status import status
+from .._errors import ConflictingSetting
 from .._machine import interfaces
 from .._settings import layers, parameters
 
@@ -26,6 +27,13 @@ System = Annotated[bool, typer.Option("--system", help="For all users: /etc/nccl
 Rccl = Annotated[bool, typer.Option("--rccl", help="Also for AMD's RCCL, as where one is found: .rccl.conf.")]
 Conf = Annotated[Path | None, typer.Option("--conf", metavar="FILE", help="This file, for NCCL_CONF_FILE.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, as a diff; change nothing.")]
+
+PerCommunicator = Annotated[
+    bool,
+    typer.Option(
+        "--per-communicator", help="Do not set NCCL_NET: a communicator may choose another network, as IB, by netName."
+    ),
+]
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -54,6 +62,7 @@ def enable(
     conf: Conf = None,
     rccl: Rccl = False,
     dry_run: DryRun = False,
+    per_communicator: PerCommunicator = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also over active RDMA, an older NCCL, or another setting in the file.")
     ] = False,
@@ -68,8 +77,8 @@ def enable(
     if rccl and conf is not None:
         raise typer.BadParameter("--conf names the only file to write, so it takes no --rccl")
     target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
-    unused_rdma = None if force else switch.check_machine(target, rccl=rccl)
-    changes = switch.plan_enable(target, force=force)
+    unused_rdma = None if force else switch.check_machine(target, rccl=rccl, per_communicator=per_communicator)
+    changes = switch.plan_enable(target, force=force, per_communicator=per_communicator)
     named = switch.stand_in(target)
     if named is not None:
         command = f"bagua-net enable --conf {shlex.quote(str(named))}"
@@ -81,13 +90,28 @@ def enable(
         say(f"{switch.library(target)}: the library would be copied here")
         return
     switch.enable(target, changes)
+    overridden = switch.overridden(target, per_communicator=per_communicator)
+    word = "written" if overridden else "enabled"
     for change in changes:
-        say(f"{change.path}: " + ("enabled" if change.is_one else "enabled already"))
+        say(f"{change.path}: " + (word if change.is_one else f"{word} already"))
     found = status()
-    if not found.on and conf is None and named is None:
+    if overridden:
+        _say_overridden(found.problem, overridden)
+    elif not found.on and conf is None and named is None:
         say(f"but not in effect here: {found.problem}")
     elif not found.on and conf is not None:
         say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")
+
+
+def _say_overridden(problem: str | None, variables: dict[str, str]) -> None:
+    """The environment beats every file; an image's is changed where the image or the pod is made."""
+    given = ", ".join(f"{name}={os.environ[name]}" for name in variables)
+    say(
+        f"but not in effect where {given} is set, as here, because the environment overrides the file"
+        + (f": {problem}" if problem and "is a preset of" in problem else "")
+    )
+    say("in its Dockerfile:\n" + launchers.render("docker", variables))
+    say("or in its pod:\n" + launchers.render("k8s", variables))
 
 
 def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) -> None:
@@ -127,19 +151,25 @@ def run(
     force: Annotated[
         bool, typer.Option("--force", help="Override another NCCL_NET_PLUGIN or NCCL_NET; say nothing of RDMA.")
     ] = False,
+    per_communicator: PerCommunicator = False,
 ) -> NoReturn:
     """Run one command with the plugin on.
 
     The exit status is the command's; 127: there is no such command; 126: it cannot be executed.
     """
-    variables = environment.env()
+    among = layers.of_a_job()
+    variables = environment.env(per_communicator=per_communicator)
+    complaints = [*parameters.check(), *filter(None, [interfaces.complaint()])]
     if not force:
-        environment.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
-    complaints = [interfaces.complaint(), None if force else environment.displaced_rdma(layers.of_a_job())]
-    for sentence in (*parameters.check(), *filter(None, complaints)):
+        claim = environment.claim(variables, among, instead="use `bagua-net run --force -- COMMAND`")
+        variables = {} if claim.stays else variables | claim.variables
+        displaced = None if claim.stays or per_communicator else environment.displaced_rdma(among)
+        complaints += [*claim.sentences, *filter(None, [displaced])]
+    for sentence in complaints:
         say(f"bagua-net: {sentence}")
+    inherited = {name: value for name, value in os.environ.items() if name != "NCCL_NET" or not per_communicator}
     try:
-        os.execve(_program(command[0]), command, os.environ | variables)
+        os.execve(_program(command[0]), command, inherited | variables)
     except FileNotFoundError:
         say(f"bagua-net: {command[0]}: no such command")
         sys.exit(_NOT_FOUND)
@@ -150,13 +180,19 @@ def run(
 
 def env(
     form: Annotated[Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(launchers.FORMATS)}.")] = _SH,
+    per_communicator: PerCommunicator = False,
 ) -> None:
     """Print the variables that turn the plugin on, for a shell or a launcher.
 
     With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
     """
     given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
-    print(launchers.render(form.value, environment.env() | given))
+    variables = environment.env(per_communicator=per_communicator)
+    try:
+        environment.check_choice(variables, layers.of_a_job())
+    except ConflictingSetting as error:
+        say(f"bagua-net: {error}")
+    print(launchers.render(form.value, variables | given))
 
 
 def register(app: typer.Typer, panel: str) -> None:

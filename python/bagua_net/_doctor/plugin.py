@@ -80,8 +80,10 @@ def check_activation() -> Checks:
     found = status()
     if found.on:
         yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {found.plugin.layer}")
-    elif not found.plugin.value:
+    elif found.plugin.layer is None and found.network.value != "":
         yield Check("activation", "ok", "off")
+    elif found.preset_hardware:
+        yield Check("activation", "ok", f"off: {found.problem}")
     else:
         fact, _, fix = (found.problem or "").partition("; ")
         yield Check("activation", "warn", fact, fix)
