@@ -104,6 +104,12 @@ def test_a_misspelt_parameter_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> N
     assert bagua_net.status().on
 
 
+def test_an_address_in_place_of_an_interface_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "127.0.0.1")
+    with pytest.warns(RuntimeWarning, match=r"127\.0\.0\.1 is lo's address: NCCL_SOCKET_IFNAME==lo"):
+        bagua_net.activate()
+
+
 def test_deactivate_leaves_what_was_changed_since() -> None:
     bagua_net.activate()
     os.environ["NCCL_NET"] = "Socket"

@@ -126,7 +126,10 @@ def write(path: Path, content: bytes | None) -> None:
     if content is None:
         target.unlink(missing_ok=True)
         return
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

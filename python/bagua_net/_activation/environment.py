@@ -206,17 +206,18 @@ def _preload(path: Path) -> None:
 
 
 def _check_parameters(nccl: discovery.Nccl | None) -> None:
-    """Checks now what the first communicator would reject. Needs cffi; does nothing without it.
+    """Checks now what the first communicator would reject, and the interfaces. Needs cffi; does nothing without it.
 
     Raises:
         ParameterInvalid: a value would be refused.
         LibraryNotFound, LibraryUnusable: the library's header is missing or belongs to another version.
     """
     try:
+        from .._machine import interfaces
         from .._settings import parameters
     except ImportError:
         return
-    for sentence in parameters.check(layers.read(nccl)):
+    for sentence in (*parameters.check(layers.read(nccl)), *filter(None, [interfaces.complaint()])):
         warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
 
@@ -224,8 +225,9 @@ def activate(*, force: bool = False, per_communicator: bool = False) -> dict[str
     """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
 
     Call it before the first NCCL communicator: with torch, before ``init_process_group``. Repeated calls change
-    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter, and of an image's preset: it
-    takes the place of one whose hardware is not here, and leaves one whose hardware is.
+    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter, of an NCCL_SOCKET_IFNAME that
+    leaves no interface, and of an image's preset: it takes the place of one whose hardware is not here, and leaves one
+    whose hardware is.
 
     Args:
         force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import RdmaDisplaced, UnsupportedNccl
+from .._errors import NotWritable, RdmaDisplaced, UnsupportedNccl
 from .._machine import rdma
 from .._native.plugin import plugin_path
 from .._nccl import discovery
@@ -30,7 +31,12 @@ class Target:
 
         Args:
             rccl: as well the .rccl.conf, which RCCL reads instead.
+
+        Raises:
+            BaguaNetError: this user has no home.
         """
+        if not homes.homes():
+            raise library_copy.no_home()
         confs = homes.user_confs() + (homes.user_confs(discovery.RCCL) if rccl else [])
         writable = tuple(path for path in confs if os.access(path.resolve().parent, os.W_OK))
         return cls(writable or tuple(confs), library_copy.user_directory())
@@ -179,6 +185,28 @@ def plan_enable(target: Target, *, force: bool, per_communicator: bool) -> list[
     return changes
 
 
+def check_writable(target: Target) -> None:
+    """May this user write what enabling writes?
+
+    Raises:
+        NotWritable: a directory is missing, or this user may not write to it.
+    """
+    if target.copy == library_copy.SYSTEM_DIRECTORY:
+        remedies = ("run it as root, or leave out --system",) * 2
+    else:
+        elsewhere = "use --conf FILE with a file elsewhere, and NCCL_CONF_FILE=FILE in the job"
+        remedies = elsewhere, "set XDG_DATA_HOME to a directory that it may write to"
+    for path in target.confs:
+        directory = path.resolve().parent
+        if not directory.is_dir():
+            raise NotWritable(f"{path}: there is no directory {directory}; make it, or {remedies[0]}")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise NotWritable(f"{path}: this user may not write there; {remedies[0]}")
+    present = next(one for one in (target.copy, *target.copy.parents) if one.exists())
+    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
+        raise NotWritable(f"{target.copy}, for the library's copy: this user may not write there; {remedies[1]}")
+
+
 def library(target: Target) -> Path:
     """The copy that enabling makes.
 
@@ -189,9 +217,18 @@ def library(target: Target) -> Path:
 
 
 def enable(target: Target, changes: list[Change]) -> None:
-    """Makes the copy, then the changes: a file never names a library that does not exist yet."""
-    library_copy.refresh(plugin_path(), target.copy, list(target.confs))
-    _apply(changes)
+    """Makes the copy, then the changes: a file never names a library that does not exist yet.
+
+    Raises:
+        OSError: the system's error; the files are as before, and a copy that none of them needs is gone.
+    """
+    try:
+        library_copy.refresh(plugin_path(), target.copy, list(target.confs))
+        _apply(changes)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            library_copy.release(target.copy)
+        raise
 
 
 def plan_disable(target: Target) -> list[Change]:
@@ -214,6 +251,15 @@ def disable(target: Target, changes: list[Change]) -> bool:
 
 
 def _apply(changes: list[Change]) -> None:
-    for change in changes:
-        if change.is_one:
-            conf_block.write(change.path, change.after)
+    """All of them or none."""
+    made: list[Change] = []
+    try:
+        for change in changes:
+            if change.is_one:
+                conf_block.write(change.path, change.after)
+                made.append(change)
+    except BaseException:
+        for change in made:
+            with contextlib.suppress(OSError):
+                conf_block.write(change.path, change.before)
+        raise

@@ -79,6 +79,7 @@ def enable(
     target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
     unused_rdma = None if force else switch.check_machine(target, rccl=rccl, per_communicator=per_communicator)
     changes = switch.plan_enable(target, force=force, per_communicator=per_communicator)
+    switch.check_writable(target)
     named = switch.stand_in(target)
     if named is not None:
         command = f"bagua-net enable --conf {shlex.quote(str(named))}"

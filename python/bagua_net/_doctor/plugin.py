@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from .._activation import switch
 from .._activation.environment import is_old_rccl, why_not_with
-from .._activation.library_copy import library as copy_path
-from .._activation.library_copy import user_directory
 from .._activation.status import status
+from .._errors import BaguaNetError, PluginPathInvalid
 from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
@@ -49,7 +49,21 @@ def check_path_length() -> Checks:
     check_path(plugin_path())
     limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
     yield Check("path", "ok", f"the library's has {len(os.fsencode(plugin_path()))} of the {limit}")
-    copy = copy_path(user_directory())
+
+
+def check_copy() -> Checks:
+    """`enable` needs a home, or options; jobs do not."""
+    try:
+        target = switch.Target.user(rccl=False)
+        copy = switch.library(target)
+        switch.check_writable(target)
+    except PluginPathInvalid:
+        raise
+    except BaguaNetError as error:
+        fact, _, fix = str(error).partition("; ")
+        yield Check("copy", "warn", f"`bagua-net enable` would fail: {fact}", fix)
+        return
+    limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
     yield Check("copy", "ok", f"`bagua-net enable` makes {copy}: {len(os.fsencode(copy))} of the {limit}")
 
 
@@ -147,6 +161,7 @@ def check_descriptors() -> Checks:
 CHECKS: tuple[Callable[[], Checks], ...] = (
     check_library,
     check_path_length,
+    check_copy,
     check_parameters,
     check_nccl,
     check_activation,
