@@ -152,8 +152,10 @@ def test_activate_leaves_it_where_its_hardware_is(machine: Sandbox) -> None:
 
 @pytest.mark.gate
 def test_enable_gives_the_lines_that_make_it_effective(sandbox: Sandbox) -> None:
+    tried = sandbox.run("enable", "--dry-run", **SPCX)
     done = sandbox.run("enable", **SPCX)
     assert done.returncode == 0
+    assert tried.stderr.splitlines()[1:] == done.stderr.splitlines()[2:]
     assert "enabled" not in done.stderr
     assert "not in effect where NCCL_NET_PLUGIN=spcx is set" in done.stderr
     assert "preset of NVIDIA's NGC images" in done.stderr
@@ -199,7 +201,10 @@ def test_a_network_for_all_is_a_conflict_with_a_choice(sandbox: Sandbox) -> None
         refused = sandbox.run("run", "--per-communicator", *SHOW, NCCL_NET=value)
         assert refused.returncode == 1
         assert f"NCCL_NET={value} (environment) overrides the network of every communicator" in refused.stderr
-    assert "overrides" in sandbox.run("env", "--per-communicator", NCCL_NET="IB").stderr
+    for command in ("env", "enable"):
+        told = sandbox.run(command, "--per-communicator", NCCL_NET="IB")
+        assert "NCCL_NET=IB (environment) overrides the network of every communicator" in told.stderr
+    sandbox.run("disable")
     sandbox.confs[0].write_text("NCCL_NET=Socket\n")
     refused = sandbox.run("enable", "--per-communicator", "--force")
     assert refused.returncode == 1

@@ -86,12 +86,16 @@ def enable(
         say(f"NCCL_CONF_FILE is set, so NCCL will not read {switch.user_conf_name()} here; use `{command}`")
     if unused_rdma is not None:
         say(unused_rdma)
+    overridden = switch.overridden(target, per_communicator=per_communicator)
+    if per_communicator:
+        _say_if_none_can_choose()
     if dry_run:
         _show(changes)
         say(f"{switch.library(target)}: the library would be copied here")
+        if overridden:
+            _say_overridden(status().problem, overridden)
         return
     switch.enable(target, changes)
-    overridden = switch.overridden(target, per_communicator=per_communicator)
     word = "written" if overridden else "enabled"
     for change in changes:
         say(f"{change.path}: " + (word if change.is_one else f"{word} already"))
@@ -102,6 +106,13 @@ def enable(
         say(f"but not in effect here: {found.problem}")
     elif not found.on and conf is not None:
         say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")
+
+
+def _say_if_none_can_choose() -> None:
+    try:
+        environment.check_choice({}, [(layers.ENVIRONMENT, dict(os.environ))])
+    except ConflictingSetting as error:
+        say(f"bagua-net: {error}")
 
 
 def _say_overridden(problem: str | None, variables: dict[str, str]) -> None:
@@ -188,12 +199,9 @@ def env(
     With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
     """
     given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
-    variables = environment.env(per_communicator=per_communicator)
-    try:
-        environment.check_choice(variables, layers.of_a_job())
-    except ConflictingSetting as error:
-        say(f"bagua-net: {error}")
-    print(launchers.render(form.value, variables | given))
+    if per_communicator:
+        _say_if_none_can_choose()
+    print(launchers.render(form.value, environment.env(per_communicator=per_communicator) | given))
 
 
 def register(app: typer.Typer, panel: str) -> None:
