@@ -4,6 +4,7 @@
  */
 #include "device/select.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -126,6 +127,45 @@ enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bne
 
 /* ---- reasons ---- */
 
+/* Is one of the list's entries the address that this interface would be used with? */
+static bool list_has_address(const char *list, const struct bnet_interface *candidate)
+{
+	const struct sockaddr_storage *addr = &candidate->addr;
+	const void *own = addr->ss_family == AF_INET ? (const void *)&((const struct sockaddr_in *)addr)->sin_addr
+						     : (const void *)&((const struct sockaddr_in6 *)addr)->sin6_addr;
+	size_t size = addr->ss_family == AF_INET ? sizeof(struct in_addr) : sizeof(struct in6_addr);
+	char text[INET6_ADDRSTRLEN];
+	struct in6_addr parsed;
+
+	list += *list == '=';
+	for (; *list; list += strcspn(list, ","), list += *list == ',') {
+		snprintf(text, sizeof(text), "%.*s", (int)strcspn(list, ","), list);
+		if (candidate->rank != BNET_ADDRESS_NONE && inet_pton(addr->ss_family, text, &parsed) == 1 &&
+		    memcmp(&parsed, own, size) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* What a reader of the list does not see, and a shell or a YAML file left in it. */
+static const char *oddity(const char *list)
+{
+	if (strpbrk(list, "\"'"))
+		return "; its quotes are part of it";
+	return strpbrk(list, " \t\r\n") ? "; a blank is part of it" : "";
+}
+
+static void explain_list(const char *list, const struct bnet_interface *candidate, char *reason, size_t size)
+{
+	if (list_has_address(list, candidate))
+		snprintf(reason, size,
+			 "NCCL_SOCKET_IFNAME has its address, not its name; NCCL_SOCKET_IFNAME==%s selects it",
+			 candidate->name);
+	else
+		snprintf(reason, size, "%s NCCL_SOCKET_IFNAME=%.60s%s",
+			 *list == '^' ? "excluded by" : "not selected by", list, oddity(list));
+}
+
 static void explain_unusable(const struct bnet_rules *rules, const struct bnet_interface *candidate, char *reason,
 			     size_t size)
 {
@@ -182,8 +222,7 @@ bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, con
 	bool other_tier = !rules->ifname && tier != chosen;
 
 	if (rules->ifname && !bnet_ifname_match(rules->ifname, candidate->name)) {
-		snprintf(reason, size, "%s NCCL_SOCKET_IFNAME=%.80s",
-			 rules->ifname[0] == '^' ? "excluded by" : "not selected by", rules->ifname);
+		explain_list(rules->ifname, candidate, reason, size);
 		return false;
 	}
 	if (other_tier && bringing_up_is_no_use(tier, chosen)) {

@@ -14,6 +14,7 @@
 
   - :class:`RdmaDisplaced`: an active RDMA port would go unused.
   - :class:`ConflictingSetting`: a variable is already set to another value.
+  - :class:`NotWritable`: a directory that ``enable`` writes to is missing or is not this user's.
   - :class:`ConfFileDamaged`: the marked block in a configuration file has no end.
 """
 
@@ -58,6 +59,10 @@ class RdmaDisplaced(BaguaNetError):
 
 class ConflictingSetting(BaguaNetError):
     """A variable is already set to another value, which is not overwritten unless asked for."""
+
+
+class NotWritable(BaguaNetError):
+    """A directory that a file would be written to is missing, or this user may not write to it."""
 
 
 class ConfFileDamaged(BaguaNetError):

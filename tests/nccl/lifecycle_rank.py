@@ -116,6 +116,21 @@ def grouped(rank: Rank) -> int:
     return wrong
 
 
+def networks(rank: Rank, names: list[str | None], calls: int = 6) -> int:
+    """Communicators side by side, each with the network that it names, and their calls in turn."""
+    pairs = [
+        pair(rank, rank_tools.comm_with_network(rank.nccl, rank.ranks, rank.unique_id(), rank.rank, name))
+        for name in names
+    ]
+    for turn in range(calls):
+        for each in pairs:
+            each.start(MEDIUM if turn % 2 else SMALL, turn)
+    wrong = sum(each.wrong() for each in pairs)
+    for each in pairs:
+        each.destroy()
+    return wrong
+
+
 def threads(rank: Rank, rounds: int = 3) -> int:
     """A thread that makes and destroys communicators beside one that uses another."""
     ids = [rank.unique_id() for _ in range(rounds)]

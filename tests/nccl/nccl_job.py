@@ -38,6 +38,8 @@ from tests.support import nccl_wheels, programs
 #: The networks of a job: the plugin, and NCCL's own as a control. If that is wrong, so is the emulation.
 BAGUA, SOCKET = "bagua", "socket"
 NETWORKS = (BAGUA, SOCKET)
+#: No network for all: a communicator chooses, as with activate(per_communicator=True).
+CHOSEN = "chosen"
 #: By the network, as NCCL's log has it.
 NAMES = {BAGUA: NETWORK_NAME, SOCKET: "Socket"}
 
@@ -93,7 +95,8 @@ def network_settings(network: str, version: str, plugin: Path | None = None) -> 
     if network == SOCKET:
         return {"NCCL_NET_PLUGIN": "none", "NCCL_NET": NAMES[SOCKET]}
     major, minor, patch = map(int, version.split("."))
-    return {**net_plugin.variables(plugin or plugin_path(), (major, minor, patch)), "NCCL_NET": NAMES[BAGUA]}
+    loaded = net_plugin.variables(plugin or plugin_path(), (major, minor, patch))
+    return loaded if network == CHOSEN else {**loaded, "NCCL_NET": NAMES[BAGUA]}
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:

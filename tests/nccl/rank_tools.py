@@ -147,7 +147,7 @@ def steady(seconds: float = 2.0, looks: int = 20) -> dict[str, Any]:
     return found[-1]
 
 
-# ---- communicators that are made without waiting ----
+# ---- communicators with a configuration ----
 
 emulated.ffi.cdef("""
 typedef struct {
@@ -165,11 +165,24 @@ _UNDEFINED = -(2**31)
 
 def begin_comm(nccl: emulated.Nccl, ranks: int, unique_id: bytes, rank: int) -> Comm:
     """A communicator whose calls do not wait: it is ready when its asynchronous error is no longer IN_PROGRESS."""
+    return _configured_comm(nccl, ranks, unique_id, rank, blocking=0)
+
+
+def comm_with_network(nccl: emulated.Nccl, ranks: int, unique_id: bytes, rank: int, name: str | None) -> Comm:
+    """A communicator that asks for a network by ncclConfig_t.netName; None: for none."""
+    return _configured_comm(nccl, ranks, unique_id, rank, blocking=1, name=name)
+
+
+def _configured_comm(
+    nccl: emulated.Nccl, ranks: int, unique_id: bytes, rank: int, *, blocking: int, name: str | None = None
+) -> Comm:
     ffi = emulated.ffi
     config = ffi.new("ncclConfig_t *")
     config.size, config.magic, config.version = ffi.sizeof("ncclConfig_t"), _CONFIG_MAGIC, _CONFIG_VERSION
-    config.blocking = 0
+    config.blocking = blocking
     config.cgaClusterSize = config.minCTAs = config.maxCTAs = config.splitShare = _UNDEFINED
+    kept = ffi.new("char[]", name.encode()) if name is not None else ffi.NULL  # NCCL makes a copy
+    config.netName = kept
     given, made = ffi.new("ncclUniqueId *"), ffi.new("ncclComm_t *")
     ffi.memmove(given, unique_id, len(unique_id))
     nccl.call("ncclCommInitRankConfig", made, ranks, given[0], rank, config)

@@ -4,6 +4,7 @@ Every element is right, and no descriptor and no thread is left."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,7 +68,8 @@ class Ranks:
 
 def start(version: str, directory: Path, ranks: int = _RANKS, **options: Any) -> Any:
     settings = {**releases.settings(version), "MALLOC_ARENA_MAX": "2", **options.pop("settings", {})}
-    return nccl_job.start("lifecycle_rank", ranks, version, nccl_job.BAGUA, directory, settings=settings, **options)
+    network = options.pop("network", nccl_job.BAGUA)
+    return nccl_job.start("lifecycle_rank", ranks, version, network, directory, settings=settings, **options)
 
 
 @pytest.fixture(scope="module", params=releases.FEW)
@@ -101,6 +103,20 @@ def test_a_process_ends_while_calls_are_under_way(version: str, tmp_path: Path) 
     with start(version, tmp_path, ranks=2) as job:
         assert [reply["value"] for reply in job.ask({"do": "leave_busy"})] == ["busy", "busy"]
         job.finish()
+
+
+@pytest.mark.parametrize("version", releases.FEW)
+def test_each_communicator_has_the_network_that_it_names(version: str, tmp_path: Path) -> None:
+    """With the settings for a choice; that without a name has the plugin's, because NCCL asks plugins first."""
+    names = ["Socket", "BaguaNet", None]
+    settings = environment.settings(plugin_path(), takes_path=True, per_communicator=True)
+    del settings["NCCL_NET_PLUGIN"]  # by nccl_job, as this release takes it
+    with start(version, tmp_path, ranks=2, network=nccl_job.CHOSEN, settings=settings) as job:
+        assert [reply["value"] for reply in job.ask({"do": "networks", "names": names})] == [0, 0]
+        job.finish()
+    for rank in range(2):
+        used = re.findall(r"Using network (\w+)", (tmp_path / f"nccl-{rank}.log").read_text(errors="replace"))
+        assert used[-3:] == ["Socket", "BaguaNet", "BaguaNet"]
 
 
 @pytest.mark.parametrize("version", dict.fromkeys([releases.FORGETFUL, *releases.FEW]))

@@ -19,7 +19,7 @@ _SANDBOXED = """
 import sys
 from pathlib import Path
 from bagua_net._activation import library_copy
-from bagua_net._machine import rdma
+from bagua_net._machine import fabrics, rdma
 from bagua_net._nccl import discovery
 from bagua_net._settings import homes
 root = Path(sys.argv.pop(1))
@@ -29,6 +29,9 @@ homes.RCCL_SYSTEM_CONF = root / "etc" / "rccl.conf"
 discovery.ROCM = root / "rocm"
 library_copy.SYSTEM_DIRECTORY = root / "usr" / "bagua-net"
 rdma.SYSFS = root / "infiniband"
+fabrics.PCI_DEVICES = root / "pci"
+fabrics.SLINGSHOT = root / "cxi"
+rdma.DEVICE_FILES = root / "dev" / "infiniband"
 from bagua_net.cli import main
 main()
 """
@@ -108,10 +111,10 @@ class Sandbox:
         (directory / "libnccl.so.2").symlink_to(library)
         return {"PYTHONPATH": os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
-    def add_rdma_port(self, device: str, state: str) -> None:
+    def add_rdma_port(self, device: str, state: str = "4: ACTIVE", *, port: int = 1, layer: str = "InfiniBand") -> None:
         """An RDMA port as the kernel shows it."""
-        directory = self.root / "infiniband" / device / "ports" / "1"
+        directory = self.root / "infiniband" / device / "ports" / str(port)
         directory.mkdir(parents=True)
         (directory / "state").write_text(f"{state}\n")
-        (directory / "link_layer").write_text("InfiniBand\n")
+        (directory / "link_layer").write_text(f"{layer}\n")
         (directory / "rate").write_text("100 Gb/sec (4X EDR)\n")

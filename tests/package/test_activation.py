@@ -58,7 +58,7 @@ def test_twice_is_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(os.environ) == before
 
 
-@pytest.mark.parametrize(("name", "value"), [("NCCL_NET_PLUGIN", "aws-ofi"), ("NCCL_NET", "Socket")])
+@pytest.mark.parametrize(("name", "value"), [("NCCL_NET_PLUGIN", "other"), ("NCCL_NET", "Socket")])
 def test_it_does_not_overwrite_a_choice_without_force(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     before = dict(os.environ)
@@ -102,6 +102,12 @@ def test_a_misspelt_parameter_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.warns(RuntimeWarning, match=r"BAGUA_NET_NSTREMS is not a parameter; did you mean BAGUA_NET_NSTREAMS\?"):
         bagua_net.activate()
     assert bagua_net.status().on
+
+
+def test_an_address_in_place_of_an_interface_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "127.0.0.1")
+    with pytest.warns(RuntimeWarning, match=r"127\.0\.0\.1 is lo's address: NCCL_SOCKET_IFNAME==lo"):
+        bagua_net.activate()
 
 
 def test_deactivate_leaves_what_was_changed_since() -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 import bagua_net
 from bagua_net._activation import launchers
-from tests.package.sandbox import REFUSED, Sandbox
+from tests.package.sandbox import REFUSED, Sandbox, sandboxed
 from tests.support import nccl_wheels
 from tests.support.tiers import variants
 
@@ -218,7 +219,15 @@ def test_a_path_that_nccl_would_cut_is_refused(sandbox: Sandbox) -> None:
 
 def test_enable_says_when_the_environment_overrules_the_file(sandbox: Sandbox) -> None:
     done = sandbox.run("enable", NCCL_NET="Socket")
-    assert "not in effect here: NCCL_NET=Socket (environment)" in done.stderr
+    assert f"{sandbox.confs[0]}: written\n" in done.stderr
+    assert "enabled" not in done.stderr
+    assert "not in effect where NCCL_NET=Socket is set" in done.stderr
+    assert 'ENV NCCL_NET="BaguaNet"\n' in done.stderr
+    assert '- name: NCCL_NET\n  value: "BaguaNet"\n' in done.stderr
+    assert "ENV NCCL_NET_PLUGIN" not in done.stderr
+    done = sandbox.run("enable", NCCL_NET_PLUGIN="")
+    assert f'ENV NCCL_NET_PLUGIN="{sandbox.copy}"\n' in done.stderr
+    assert "NCCL_NET_PLUGIN= (environment) names nothing" in sandbox.run("status", NCCL_NET_PLUGIN="").stdout
 
 
 @pytest.mark.gate
@@ -249,6 +258,61 @@ def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
     assert done.returncode == 0, done.stderr
     assert (sandbox.root / "data" / "bagua-net" / "libnccl-net-bagua.so").is_file()
     assert not Path("/nonexistent").exists()
+
+
+UNPRIVILEGED = "--bounding-set=-dac_override,-dac_read_search,-fowner"
+
+
+def as_user(sandbox: Sandbox, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """``bagua-net ARGUMENTS`` as one who may not write everywhere, which root may."""
+    prefix: list[str] = []
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("needs setpriv(1): root may write to every directory")
+        prefix = [setpriv, UNPRIVILEGED]
+    command = ["sh", "-c", f'exec "$@" {shlex.join(arguments)}', "sh", *prefix, *shlex.split(sandboxed(sandbox.root))]
+    environment = sandbox.environment(**settings)
+    return subprocess.run(command, env=environment, cwd=sandbox.root, capture_output=True, text=True, timeout=60)
+
+
+def test_a_home_that_is_read_only_is_told_before_anything_is_written(sandbox: Sandbox) -> None:
+    """As / is, the home of a random uid."""
+    shutil.rmtree(sandbox.root / "database-home")
+    sandbox.home.chmod(0o555)
+    before = sandbox.files()
+    for arguments in (["enable"], ["enable", "--dry-run"]):
+        done = as_user(sandbox, *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{sandbox.confs[0]}: this user may not write there; use --conf FILE" in done.stderr
+        assert "NCCL_CONF_FILE=FILE" in done.stderr
+        assert one_line(done.stderr)
+    conf = str(sandbox.root / "job.conf")
+    done = as_user(sandbox, "enable", "--conf", conf)
+    assert done.returncode == 1
+    assert "set XDG_DATA_HOME to a directory that it may write to" in done.stderr
+    assert sandbox.files() == before
+    assert as_user(sandbox, "enable", "--conf", conf, XDG_DATA_HOME=str(sandbox.root)).returncode == 0
+    checks = {one["name"]: one for one in json.loads(as_user(sandbox, "doctor", "--json").stdout)}
+    assert (checks["copy"]["verdict"], checks["path"]["verdict"]) == ("warn", "ok")
+    sandbox.home.chmod(0o755)
+
+
+def test_a_directory_that_is_missing_is_named_and_nothing_is_left(sandbox: Sandbox) -> None:
+    before = sandbox.files()
+    for option in ([], ["--dry-run"]):
+        done = sandbox.run("enable", "--conf", str(sandbox.root / "missing" / "x.conf"), *option)
+        assert done.returncode == 1
+        assert f"there is no directory {sandbox.root / 'missing'}" in done.stderr
+        assert one_line(done.stderr)
+        assert sandbox.files() == before
+
+
+def test_a_user_without_a_home_is_not_told_that_nothing_was_enabled(sandbox: Sandbox) -> None:
+    (sandbox.root / "database-home").rmdir()
+    done = sandbox.run("enable", HOME="/nonexistent", XDG_DATA_HOME=str(sandbox.root / "data"))
+    assert (done.returncode, "use --conf FILE" in done.stderr) == (1, True)
+    assert sandbox.files() == {}
 
 
 # ---- env ----
@@ -360,10 +424,10 @@ def test_run_tells_a_command_that_may_not_be_executed_from_one_that_is_not_there
 
 
 def test_run_does_not_overwrite_another_plugin(sandbox: Sandbox) -> None:
-    refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="aws-ofi")
+    refused = sandbox.run("run", "true", NCCL_NET_PLUGIN="other")
     assert refused.returncode == 1
-    assert "NCCL_NET_PLUGIN=aws-ofi" in refused.stderr
-    assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="aws-ofi").returncode == 0
+    assert "NCCL_NET_PLUGIN=other" in refused.stderr
+    assert sandbox.run("run", "--force", "--", "true", NCCL_NET_PLUGIN="other").returncode == 0
 
 
 @pytest.mark.gate
@@ -510,6 +574,15 @@ def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: 
     sandbox.run("enable")
     there = sandbox.run(*command, NCCL_SOCKET_IFNAME="=lo")
     missing = sandbox.run(*command, NCCL_SOCKET_IFNAME="=absent0")
+    for value, hint in {
+        "127.0.0.1": "127.0.0.1 is lo's address: NCCL_SOCKET_IFNAME==lo",
+        '"lo"': "the quotes are part of the value; leave them out",
+        "=lo ": "a blank is part of the value; leave it out",
+    }.items():
+        told = sandbox.run(*command, NCCL_SOCKET_IFNAME=value)
+        assert told.stderr == f"bagua-net: NCCL_SOCKET_IFNAME={value} (environment): no interface to use; {hint}\n"
+    family = sandbox.run(*command, NCCL_SOCKET_FAMILY="IPV6")
+    assert "NCCL_SOCKET_FAMILY=IPV6 (environment): not AF_INET or AF_INET6; unset it" in family.stderr
     expected = "NCCL_SOCKET_IFNAME==absent0 (environment): no interface to use; `bagua-net doctor` lists them"
     assert there.stderr == ""
     assert missing.stderr == f"bagua-net: {expected}\n"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bagua_net import ConfFileDamaged, ConflictingSetting
-from bagua_net._activation import conf_block
+from bagua_net._activation import conf_block, switch
 from bagua_net._settings import conf
 
 SETTINGS = {"NCCL_NET_PLUGIN": "/opt/lib/libnccl-net-bagua.so", "NCCL_NET": "BaguaNet"}
@@ -156,3 +157,14 @@ def test_a_write_that_fails_leaves_the_file_and_no_other(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="No space left"):
         conf_block.write(target, b"A=2\n")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"nccl.conf": b"A=1\n"}
+
+
+def test_all_files_are_written_or_none(tmp_path: Path) -> None:
+    written, missing = tmp_path / "written.conf", tmp_path / "missing" / "x.conf"
+    written.write_bytes(b"X=1\n")
+    target = switch.Target((written, missing), tmp_path / "copy")
+    changes = [switch.Change(written, b"X=1\n", b"Y=1\n"), switch.Change(missing, None, b"Y=1\n")]
+    with pytest.raises(FileNotFoundError, match=re.escape(f"'{missing}'")):
+        switch.enable(target, changes)
+    assert written.read_bytes() == b"X=1\n"
+    assert sorted(tmp_path.iterdir()) == [written]

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._native": {"bagua_net._errors"},
     "bagua_net._nccl": {"bagua_net._errors", "bagua_net._native"},
     "bagua_net._settings": {"bagua_net._errors", "bagua_net._native", "bagua_net._nccl"},
-    "bagua_net._machine": {"bagua_net._native", "bagua_net._settings"},
+    "bagua_net._machine": {"bagua_net._errors", "bagua_net._native", "bagua_net._settings"},
     "bagua_net._activation": {
         "bagua_net._errors",
         "bagua_net._machine",

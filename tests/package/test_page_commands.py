@@ -35,7 +35,7 @@ _STUBS = (
     "pytest",
 )
 #: What a stub does: its name and whether the plugin is on for it.
-_STUB = '#!/bin/sh\necho "$(basename "$0") ${NCCL_NET:-}" >>"$LAUNCHED"\n'
+_STUB = '#!/bin/sh\necho "$(basename "$0") ${NCCL_NET:-} ${NCCL_NET_PLUGIN:-}" >>"$LAUNCHED"\n'
 #: The real command. A measurement of full length would show no more.
 _COMMAND = """#!/bin/sh
 case $1 in bench) set -- "$@" --max 4K --rounds 1 --iters 1 ;; esac
@@ -105,7 +105,8 @@ def test_the_shell_examples_run(page: Path, machine: dict[str, str]) -> None:
         said = launched.read_text().splitlines() if launched.exists() else []
         if "bagua-net run --" in block:
             said += done.stdout.splitlines()
-            assert any(re.search(r"\bBaguaNet\b", line) for line in said), f"{block}\n{said}"
+            sign = "libnccl-net-bagua" if "--per-communicator" in block else "BaguaNet"
+            assert any(re.search(rf"\b{sign}\b", line) for line in said), f"{block}\n{said}"
         launched.unlink(missing_ok=True)
 
 

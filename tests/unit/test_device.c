@@ -169,6 +169,8 @@ static const struct {
 	{"veth", "veth12", NULL, NULL, {IF("veth12", UP, LL6), IF("eth0", UP, V4)}},
 	{"eth", "", "eth0", "down", {IF("eth0", 0, V4), LO}},
 	{"nothing", "", "lo", "not selected by NCCL_SOCKET_IFNAME=nothing", {LO}},
+	{"\"eth0\"", "", "eth0", "IFNAME=\"eth0\"; its quotes are part of it", {IF("eth0", UP, V4), LO}},
+	{"=eth0 ", "", "eth0", "IFNAME==eth0 ; a blank is part of it", {IF("eth0", UP, V4), LO}},
 };
 
 static void check_choice(size_t row)
@@ -212,6 +214,30 @@ static void test_family_reason(void)
 	check_int(bnet_rules_parse(&parsed, NULL, "AF_INET6"), 0);
 	check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
 	check_str(reason, "no IPv6 address, and NCCL_SOCKET_FAMILY=AF_INET6");
+}
+
+/* Addresses in place of names: the interface that has one says so. */
+static void test_address_reason(void)
+{
+	static const char *const lists[] = {"10.0.0.4", "=10.0.0.4", "eth7,10.0.0.4",
+					    "fd00::4",  "10.0.0.40", "10.0.0.4/24"};
+	const char *expected = "NCCL_SOCKET_IFNAME has its address, not its name; NCCL_SOCKET_IFNAME==eth0 selects it";
+	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
+	struct sockaddr_in *in = (struct sockaddr_in *)&candidate.addr;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&candidate.addr;
+	char reason[160];
+	struct bnet_rules parsed;
+
+	for (size_t i = 0; i < COUNT(lists); i++) {
+		memset(&candidate.addr, 0, sizeof(candidate.addr));
+		candidate.addr.ss_family = i == 3 ? AF_INET6 : AF_INET;
+		check_int(i == 3 ? inet_pton(AF_INET6, "fd00::4", &in6->sin6_addr)
+				 : inet_pton(AF_INET, "10.0.0.4", &in->sin_addr),
+			  1);
+		check_int(bnet_rules_parse(&parsed, lists[i], NULL), 0);
+		check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
+		check_int(strcmp(reason, expected) == 0, i < 4);
+	}
 }
 
 /* However long the list, the reason names the variable. */
@@ -501,6 +527,7 @@ int main(void)
 	test_rules();
 	test_choices();
 	test_family_reason();
+	test_address_reason();
 	test_long_list();
 	test_address_ranks();
 	test_speeds();

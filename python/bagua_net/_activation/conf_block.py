@@ -96,6 +96,17 @@ def check_conflict(path: Path, content: bytes | None, settings: Mapping[str, str
             )
 
 
+def check_absent(path: Path, content: bytes | None, name: str) -> None:
+    """Refuses a variable whatever its value: a later line counts where the block does not set it.
+
+    Raises:
+        ConflictingSetting: a line outside the block sets it.
+    """
+    others = conf.parse(_split(content)[0]) if content else {}
+    if name in others:
+        raise ConflictingSetting(f"{path} has {name}={others[name]}, for every communicator; remove that line")
+
+
 def read(path: Path) -> bytes | None:
     """The file's bytes; None where it does not exist."""
     try:
@@ -115,7 +126,10 @@ def write(path: Path, content: bytes | None) -> None:
     if content is None:
         target.unlink(missing_ok=True)
         return
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

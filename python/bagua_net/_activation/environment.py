@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .._errors import ActivationTooLate, ConflictingSetting, LibraryUnusable, UnsupportedNccl
@@ -14,6 +15,7 @@ from .._machine import rdma
 from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, check_path, plugin_path
 from .._nccl import discovery, state
 from .._settings import layers
+from . import presets
 
 #: The earlier value of each variable that activate() set (None: unset), which deactivate() restores; and the value that
 #: it wrote: deactivate() leaves alone a variable that was changed since.
@@ -43,23 +45,24 @@ def _check_supported(nccl: discovery.Nccl | None) -> None:
         raise UnsupportedNccl(why_not_with(nccl))
 
 
-def settings(path: Path, *, takes_path: bool) -> dict[str, str]:
+def settings(path: Path, *, takes_path: bool, per_communicator: bool = False) -> dict[str, str]:
     """The variables that turn on the library at ``path``, by its short name where NCCL takes no path.
 
-    NCCL_NET is always set: without it, NCCL silently uses its own sockets when the plugin does not load. A reference
-    count of 1, the default of NCCL 2.26 and 2.27, keeps the plugin loaded after a process's last communicator: NCCL
-    2.28 and 2.29 cannot load it again, so the next communicator would fail (NVIDIA/nccl#1978).
+    NCCL_NET is set unless each communicator shall choose, because it overrides their choice: without it, NCCL silently
+    uses its own sockets when the plugin does not load. A reference count of 1, the default of NCCL 2.26 and 2.27, keeps
+    the plugin loaded after a process's last communicator: NCCL 2.28 and 2.29 cannot load it again, so the next
+    communicator would fail (NVIDIA/nccl#1978).
     """
     if takes_path:
         check_path(path)
     return {
         "NCCL_NET_PLUGIN": str(path) if takes_path else SHORT_NAME,
-        "NCCL_NET": NETWORK_NAME,
+        **({} if per_communicator else {"NCCL_NET": NETWORK_NAME}),
         "NCCL_NET_PLUGIN_REF_COUNT": "1",
     }
 
 
-def env(path: Path | None = None) -> dict[str, str]:
+def env(path: Path | None = None, *, per_communicator: bool = False) -> dict[str, str]:
     """The variables that turn the plugin on in a process yet to start, for example in Ray's ``runtime_env``.
 
     NCCL_NET_PLUGIN, NCCL_NET and NCCL_NET_PLUGIN_REF_COUNT; also LD_LIBRARY_PATH, beginning with the library's
@@ -67,6 +70,7 @@ def env(path: Path | None = None) -> dict[str, str]:
 
     Args:
         path: the library as that process sees it; by default that of this installation.
+        per_communicator: without NCCL_NET, so that a communicator may choose another network.
 
     Raises:
         LibraryNotFound: the library was never built.
@@ -77,9 +81,10 @@ def env(path: Path | None = None) -> dict[str, str]:
     nccl = discovery.find()
     _check_supported(nccl)
     if nccl is None or nccl.takes_path:
-        return settings(library, takes_path=True)
+        return settings(library, takes_path=True, per_communicator=per_communicator)
     search = [str(library.parent), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
-    return settings(library, takes_path=False) | {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(search))}
+    named = settings(library, takes_path=False, per_communicator=per_communicator)
+    return named | {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(search))}
 
 
 def is_ours(plugin: str) -> bool:
@@ -114,36 +119,82 @@ def _check_in_time(nccl: discovery.Nccl | None) -> None:
         )
 
 
-def check_free(wanted: dict[str, str], *, instead: str) -> None:
-    """Refuses to overwrite a user's setting.
+@dataclass(frozen=True)
+class Claim:
+    """What becomes of the settings that are in the plugin's way and that nobody chose."""
+
+    #: a sentence about each
+    sentences: list[str] = field(default_factory=list)
+    #: one of them stays, because its hardware is here: the plugin must not be turned on
+    stays: bool = False
+    #: what is to be set in addition
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def _in_the_way(wanted: dict[str, str], among: layers.Layers) -> list[layers.Setting]:
+    """The settings of the environment that name another plugin or network."""
+    plugin, network = (layers.effective(name, among[:1]) for name in (presets.PLUGIN, presets.NETWORK))
+    found = [plugin] if plugin.value and not is_ours(plugin.value) else []
+    if presets.NETWORK in wanted and (network.value or NETWORK_NAME).lower() != NETWORK_NAME.lower():
+        found.append(network)
+    return found
+
+
+def claim(wanted: dict[str, str], among: layers.Layers, *, instead: str) -> Claim:
+    """May the plugin be turned on beside what the environment has?
+
+    A user's setting is not overwritten, nor is an image's whose hardware is here. The plugin takes the place of an
+    image's for hardware that is not here.
 
     Args:
-        instead: what the user can do to overwrite it.
+        wanted: the variables that turn the plugin on.
+        instead: what the user can do to overwrite a setting.
 
     Raises:
-        ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET has another value.
+        ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET has a user's value; or, where each communicator shall choose,
+            NCCL_NET has any.
     """
-    plugin = os.environ.get("NCCL_NET_PLUGIN", "")
-    network = os.environ.get("NCCL_NET", "")
-    if plugin and not is_ours(plugin):
-        conflict = f"NCCL_NET_PLUGIN={plugin}"
-    elif network and network.lower() != wanted["NCCL_NET"].lower():
-        conflict = f"NCCL_NET={network}"
-    else:
-        return
-    raise ConflictingSetting(f"{conflict} is set already; unset it, or {instead}")
+    check_choice(wanted, among)
+    found: list[presets.Found] = []
+    for setting in _in_the_way(wanted, among):
+        preset = presets.find(setting, among)
+        if preset is None:
+            raise ConflictingSetting(f"{setting.name}={setting.value} is set already; unset it, or {instead}")
+        found.append(preset)
+    for preset in found:
+        if preset.seen:
+            sentence = f"{preset}, and {preset.seen} is here: it stays, and the plugin is off; to turn it on, {instead}"
+            return Claim([sentence], stays=True)
+    sentences = [f"{one}; {one.why_absent}: the plugin takes its place" for one in found]
+    tuner = presets.find(layers.effective(presets.TUNER, among[:1]), among)
+    if tuner is None or tuner.seen:
+        return Claim(sentences)
+    return Claim([*sentences, f"{tuner}; {tuner.why_absent}: it is turned off"], variables={presets.TUNER: "none"})
 
 
-def _warn_of_rdma() -> None:
+def check_choice(wanted: dict[str, str], among: layers.Layers) -> None:
+    """Can a communicator choose its network, where that is wanted?
+
+    Raises:
+        ConflictingSetting: NCCL_NET is set.
+    """
+    network = layers.effective(presets.NETWORK, among)
+    if presets.NETWORK not in wanted and network.value is not None:
+        raise ConflictingSetting(f"{network} overrides the network of every communicator; unset it there")
+
+
+def displaced_rdma(among: layers.Layers) -> str | None:
+    """A sentence where a job with these settings would leave RDMA unused because of the plugin; None: it would not."""
+    found = rdma.find(among)
+    return f"RDMA is up ({found.names}) and NCCL will not use it beside the plugin" if found.used else None
+
+
+def _warn_of_rdma(nccl: discovery.Nccl | None) -> None:
     """A job may want this, so it is no error, but it should not happen unnoticed."""
-    ports = rdma.active_ports()
-    if ports:
-        warnings.warn(
-            f"RDMA is up ({', '.join(map(str, ports))}) and NCCL will not use it beside the plugin; "
-            "leave out activate(), or say activate(force=True)",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    sentence = displaced_rdma(layers.read(nccl))
+    if sentence:
+        advice = "leave out activate(), or say activate(force=True)"
+        warnings.warn(f"{sentence}; {advice}", RuntimeWarning, stacklevel=3)
 
 
 def _preload(path: Path) -> None:
@@ -155,31 +206,35 @@ def _preload(path: Path) -> None:
 
 
 def _check_parameters(nccl: discovery.Nccl | None) -> None:
-    """Checks now what the first communicator would reject. Needs cffi; does nothing without it.
+    """Checks now what the first communicator would reject, and the interfaces. Needs cffi; does nothing without it.
 
     Raises:
         ParameterInvalid: a value would be refused.
         LibraryNotFound, LibraryUnusable: the library's header is missing or belongs to another version.
     """
     try:
+        from .._machine import interfaces
         from .._settings import parameters
     except ImportError:
         return
-    for sentence in parameters.check(layers.read(nccl)):
+    for sentence in (*parameters.check(layers.read(nccl)), *filter(None, [interfaces.complaint()])):
         warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
 
-def activate(*, force: bool = False) -> dict[str, str]:
+def activate(*, force: bool = False, per_communicator: bool = False) -> dict[str, str]:
     """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
 
     Call it before the first NCCL communicator: with torch, before ``init_process_group``. Repeated calls change
-    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter.
+    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter, of an NCCL_SOCKET_IFNAME that
+    leaves no interface, and of an image's preset: it takes the place of one whose hardware is not here, and leaves one
+    whose hardware is.
 
     Args:
         force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.
+        per_communicator: do not set NCCL_NET, so that a communicator may choose another network by its netName.
 
     Returns:
-        the variables that turn the plugin on, as ``os.environ`` has them now.
+        the variables that turn the plugin on, as ``os.environ`` has them now; none where an image's preset stays.
 
     Raises:
         ActivationTooLate: NCCL has chosen its network already.
@@ -192,20 +247,41 @@ def activate(*, force: bool = False) -> dict[str, str]:
     path = plugin_path()
     nccl = discovery.find()
     _check_supported(nccl)
-    wanted = settings(path, takes_path=nccl is None or nccl.takes_path)
-    if all(os.environ.get(name) == value for name, value in _written.items()) and _written == wanted:
-        return wanted
+    wanted = settings(path, takes_path=nccl is None or nccl.takes_path, per_communicator=per_communicator)
+    if _is_done(wanted):
+        return dict(_written)
     _check_in_time(nccl)
-    if not force:
-        check_free(wanted, instead="call bagua_net.activate(force=True)")
-        _warn_of_rdma()
+    deactivate()
+    if force:
+        check_choice(wanted, [one for one in layers.read(nccl) if one[0] != layers.ENVIRONMENT])
+    else:
+        claimed = claim(wanted, layers.read(nccl), instead="call bagua_net.activate(force=True)")
+        for sentence in claimed.sentences:
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+        if claimed.stays:
+            return {}
+        if not per_communicator:
+            _warn_of_rdma(nccl)
+        wanted |= claimed.variables
     _preload(path)
     _check_parameters(nccl)
-    for name, value in wanted.items():
-        _before.setdefault(name, os.environ.get(name))
-        os.environ[name] = value
-    _written.update(wanted)
+    _set(wanted, without=[] if presets.NETWORK in wanted else [presets.NETWORK])
     return wanted
+
+
+def _is_done(wanted: dict[str, str]) -> bool:
+    """Has an earlier call set this, and nothing changed it since?"""
+    set_now = all(os.environ.get(name) == value for name, value in _written.items())
+    return set_now and {name: _written[name] for name in _written if name != presets.TUNER} == wanted
+
+
+def _set(variables: dict[str, str], *, without: list[str]) -> None:
+    for name in (*variables, *without):
+        _before[name] = os.environ.get(name)
+    os.environ.update(variables)
+    _written.update(variables)
+    for name in without:
+        os.environ.pop(name, None)
 
 
 def deactivate() -> None:

@@ -23,6 +23,14 @@ _USERS = "used-by"
 _MODE = 0o755
 
 
+def no_home() -> BaguaNetError:
+    """What to tell a user without a home."""
+    return BaguaNetError(
+        "this user has no home directory, neither $HOME nor the password database's; "
+        "set XDG_DATA_HOME to a directory for the library's copy, and use --conf FILE"
+    )
+
+
 def user_directory() -> Path:
     """``bagua-net`` in $XDG_DATA_HOME, or in ~/.local/share where that is unset or not absolute (as its
     specification says).
@@ -35,10 +43,7 @@ def user_directory() -> Path:
         return data / "bagua-net"
     found = homes.homes()
     if not found:
-        raise BaguaNetError(
-            "this user has no home directory, neither $HOME nor the password database's; "
-            "set XDG_DATA_HOME to a directory for the library's copy, and use --conf FILE"
-        )
+        raise no_home()
     return found[0] / ".local" / "share" / "bagua-net"
 
 

@@ -11,7 +11,7 @@ from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME
 from .._nccl import discovery
 from .._settings import homes, layers
 from .._settings.layers import Layers, Setting
-from . import environment
+from . import environment, presets
 
 _PREFIX = "BAGUA_NET_"
 
@@ -35,6 +35,9 @@ class Status:
     on: bool
     #: why it is off, and what to do; None: it is on
     problem: str | None
+    #: whose images preset the setting that turns it off, and what is here of the hardware that it is for
+    preset: str | None
+    preset_hardware: str | None
     #: NCCL_NET_PLUGIN and NCCL_NET
     plugin: Setting
     network: Setting
@@ -73,13 +76,25 @@ def _why_unset(nccl: discovery.Nccl | None) -> str:
 def _problem(plugin: Setting, network: Setting, nccl: discovery.Nccl | None, among: Layers) -> str | None:
     """Why a job would not use the plugin; None: it would."""
     ours = [value for value in (plugin.value or "").split(",") if environment.is_ours(value)]
+    for setting in (plugin, network):
+        if setting.value == "" and setting.layer is not None:
+            return f"{setting} names nothing, and a file's value does not replace it; unset it there"
     if not plugin.value:
         return _why_unset(nccl)
     if not ours:
-        return f"NCCL_NET_PLUGIN={plugin.value} ({plugin.layer}) names another plugin; unset it there"
+        return _why_another(plugin, "names another plugin", among)
     if network.value and network.value.lower() != NETWORK_NAME.lower():
-        return f"NCCL_NET={network.value} ({network.layer}) asks for another network; unset it there"
+        return _why_another(network, "asks for another network", among)
     return _library_problem(ours[0], plugin.layer, nccl, among)
+
+
+def _why_another(setting: Setting, what: str, among: Layers) -> str:
+    preset = presets.find(setting, among)
+    if preset is None:
+        return f"{setting} {what}; unset it there"
+    if preset.seen:
+        return f"{preset}, and {preset.seen} is here; keep it, unless that does not reach every host"
+    return f"{preset}, {preset.why_absent}; `bagua-net run` and activate() take its place"
 
 
 def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None, among: Layers) -> str | None:
@@ -127,9 +142,13 @@ def status() -> Status:
     among = layers.read(nccl)
     plugin, network = _effective("NCCL_NET_PLUGIN", among), _effective("NCCL_NET", among)
     problem = _problem(plugin, network, nccl, among)
+    in_the_way = network if plugin.value and environment.is_ours(plugin.value) else plugin
+    preset = presets.find(in_the_way, among)
     return Status(
         on=problem is None,
         problem=problem,
+        preset=preset.preset.images if preset else None,
+        preset_hardware=preset.seen or None if preset else None,
         plugin=plugin,
         network=network,
         parameters=tuple(_effective(name, among) for name in layers.names(_PREFIX, among)),

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import RdmaDisplaced, UnsupportedNccl
+from .._errors import NotWritable, RdmaDisplaced, UnsupportedNccl
 from .._machine import rdma
 from .._native.plugin import plugin_path
 from .._nccl import discovery
-from .._settings import homes
+from .._settings import homes, layers
 from . import conf_block, environment, library_copy
 
 
@@ -30,7 +31,12 @@ class Target:
 
         Args:
             rccl: as well the .rccl.conf, which RCCL reads instead.
+
+        Raises:
+            BaguaNetError: this user has no home.
         """
+        if not homes.homes():
+            raise library_copy.no_home()
         confs = homes.user_confs() + (homes.user_confs(discovery.RCCL) if rccl else [])
         writable = tuple(path for path in confs if os.access(path.resolve().parent, os.W_OK))
         return cls(writable or tuple(confs), library_copy.user_directory())
@@ -86,15 +92,28 @@ def rccl_is_enabled(*, system: bool) -> bool:
     return any(conf_block.has_block(conf_block.read(path)) for path in paths)
 
 
-def check_machine(*, rccl: bool) -> None:
+def _settings_with(target: Target) -> layers.Layers:
+    """The settings of a job that reads one of the target's files."""
+    read = homes.confs_read_by(discovery.find())
+    if not any(path.absolute() in target.confs for path in read):
+        read = [*target.confs, read[-1]]  # the file for all users is read after each of them
+    return layers.read_from(read)
+
+
+def check_machine(target: Target, *, rccl: bool, per_communicator: bool) -> str | None:
     """Is the plugin an improvement here, and can a configuration file turn it on?
 
     Args:
+        target: the files to write; a job reads what else they say of RDMA.
         rccl: for RCCL as well.
+        per_communicator: a communicator may choose RDMA, so nothing is displaced.
+
+    Returns:
+        a sentence about the RDMA ports that NCCL was told not to use; None: there are none.
 
     Raises:
         UnsupportedNccl: the NCCL of this environment takes no path.
-        RdmaDisplaced: an RDMA port is active.
+        RdmaDisplaced: an RDMA port is active, and NCCL would use it.
     """
     nccl = discovery.find()
     for one in (nccl, discovery.find(product=discovery.RCCL) if rccl else None):
@@ -105,12 +124,13 @@ def check_machine(*, rccl: bool) -> None:
             f"{nccl.full_name} at {nccl.path} takes no path, so no file can name the plugin; "
             "start jobs with `bagua-net run -- COMMAND`, or call bagua_net.activate() in them"
         )
-    ports = rdma.active_ports()
-    if ports:
+    found = rdma.find(_settings_with(target))
+    if found.used and not per_communicator:
         raise RdmaDisplaced(
-            f"RDMA is up ({', '.join(map(str, ports))}) and NCCL would not use it beside the plugin; "
-            "--force enables the plugin anyway"
+            f"RDMA is up ({found.names}) and NCCL would not use it beside the plugin; "
+            "--force enables the plugin anyway; NCCL_IB_DISABLE=1 says that NCCL is not to use it"
         )
+    return found.left or None
 
 
 def stand_in(target: Target) -> Path | None:
@@ -127,10 +147,25 @@ def user_conf_name() -> str:
     return homes.user_conf_name(discovery.find())
 
 
-def plan_enable(target: Target, *, force: bool) -> list[Change]:
+def _settings(target: Target, *, per_communicator: bool) -> dict[str, str]:
+    path = library_copy.library(target.copy)
+    return environment.settings(path, takes_path=True, per_communicator=per_communicator)
+
+
+def overridden(target: Target, *, per_communicator: bool) -> dict[str, str]:
+    """The target's settings that the environment overrides, with the values that would make the plugin effective."""
+    wanted = _settings(target, per_communicator=per_communicator)
+    given = {name: os.environ[name] for name in ("NCCL_NET_PLUGIN", "NCCL_NET") if name in os.environ}
+    if environment.is_ours(given.get("NCCL_NET_PLUGIN", "")):
+        del given["NCCL_NET_PLUGIN"]
+    return {name: wanted[name] for name in given if name in wanted and given[name].lower() != wanted[name].lower()}
+
+
+def plan_enable(target: Target, *, force: bool, per_communicator: bool) -> list[Change]:
     """The changes that enabling would make.
 
     Args:
+        per_communicator: without NCCL_NET, so that a communicator may choose another network.
         force: put the block above other settings of NCCL_NET_PLUGIN and NCCL_NET, instead of refusing.
 
     Raises:
@@ -138,14 +173,38 @@ def plan_enable(target: Target, *, force: bool) -> list[Change]:
         ConfFileDamaged: a block has no end.
         PluginPathInvalid: NCCL would not take the copy's path.
     """
-    settings = environment.settings(library_copy.library(target.copy), takes_path=True)
+    settings = _settings(target, per_communicator=per_communicator)
     changes = []
     for path in target.confs:
         before = conf_block.read(path)
         if not force:
             conf_block.check_conflict(path, before, settings)
+        if per_communicator:
+            conf_block.check_absent(path, before, "NCCL_NET")
         changes.append(Change(path, before, conf_block.with_block(before, settings)))
     return changes
+
+
+def check_writable(target: Target) -> None:
+    """May this user write what enabling writes?
+
+    Raises:
+        NotWritable: a directory is missing, or this user may not write to it.
+    """
+    if target.copy == library_copy.SYSTEM_DIRECTORY:
+        remedies = ("run it as root, or leave out --system",) * 2
+    else:
+        elsewhere = "use --conf FILE with a file elsewhere, and NCCL_CONF_FILE=FILE in the job"
+        remedies = elsewhere, "set XDG_DATA_HOME to a directory that it may write to"
+    for path in target.confs:
+        directory = path.resolve().parent
+        if not directory.is_dir():
+            raise NotWritable(f"{path}: there is no directory {directory}; make it, or {remedies[0]}")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise NotWritable(f"{path}: this user may not write there; {remedies[0]}")
+    present = next(one for one in (target.copy, *target.copy.parents) if one.exists())
+    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
+        raise NotWritable(f"{target.copy}, for the library's copy: this user may not write there; {remedies[1]}")
 
 
 def library(target: Target) -> Path:
@@ -158,9 +217,18 @@ def library(target: Target) -> Path:
 
 
 def enable(target: Target, changes: list[Change]) -> None:
-    """Makes the copy, then the changes: a file never names a library that does not exist yet."""
-    library_copy.refresh(plugin_path(), target.copy, list(target.confs))
-    _apply(changes)
+    """Makes the copy, then the changes: a file never names a library that does not exist yet.
+
+    Raises:
+        OSError: the system's error; the files are as before, and a copy that none of them needs is gone.
+    """
+    try:
+        library_copy.refresh(plugin_path(), target.copy, list(target.confs))
+        _apply(changes)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            library_copy.release(target.copy)
+        raise
 
 
 def plan_disable(target: Target) -> list[Change]:
@@ -183,6 +251,15 @@ def disable(target: Target, changes: list[Change]) -> bool:
 
 
 def _apply(changes: list[Change]) -> None:
-    for change in changes:
-        if change.is_one:
-            conf_block.write(change.path, change.after)
+    """All of them or none."""
+    made: list[Change] = []
+    try:
+        for change in changes:
+            if change.is_one:
+                conf_block.write(change.path, change.after)
+                made.append(change)
+    except BaseException:
+        for change in made:
+            with contextlib.suppress(OSError):
+                conf_block.write(change.path, change.before)
+        raise

@@ -16,8 +16,9 @@ import typer
 
 from .._activation import environment, launchers, switch
 from .._activation.status import status
+from .._errors import ConflictingSetting
 from .._machine import interfaces
-from .._settings import parameters
+from .._settings import layers, parameters
 
 Format = Enum("Format", {name: name for name in launchers.FORMATS}, type=str)  # type: ignore[misc]
 _SH = Format("sh")
@@ -26,6 +27,13 @@ System = Annotated[bool, typer.Option("--system", help="For all users: /etc/nccl
 Rccl = Annotated[bool, typer.Option("--rccl", help="Also for AMD's RCCL, as where one is found: .rccl.conf.")]
 Conf = Annotated[Path | None, typer.Option("--conf", metavar="FILE", help="This file, for NCCL_CONF_FILE.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, as a diff; change nothing.")]
+
+PerCommunicator = Annotated[
+    bool,
+    typer.Option(
+        "--per-communicator", help="Do not set NCCL_NET: a communicator may choose another network, as IB, by netName."
+    ),
+]
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -54,6 +62,7 @@ def enable(
     conf: Conf = None,
     rccl: Rccl = False,
     dry_run: DryRun = False,
+    per_communicator: PerCommunicator = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also over active RDMA, an older NCCL, or another setting in the file.")
     ] = False,
@@ -68,25 +77,53 @@ def enable(
     if rccl and conf is not None:
         raise typer.BadParameter("--conf names the only file to write, so it takes no --rccl")
     target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
-    if not force:
-        switch.check_machine(rccl=rccl)
-    changes = switch.plan_enable(target, force=force)
+    unused_rdma = None if force else switch.check_machine(target, rccl=rccl, per_communicator=per_communicator)
+    changes = switch.plan_enable(target, force=force, per_communicator=per_communicator)
+    switch.check_writable(target)
     named = switch.stand_in(target)
     if named is not None:
         command = f"bagua-net enable --conf {shlex.quote(str(named))}"
         say(f"NCCL_CONF_FILE is set, so NCCL will not read {switch.user_conf_name()} here; use `{command}`")
+    if unused_rdma is not None:
+        say(unused_rdma)
+    overridden = switch.overridden(target, per_communicator=per_communicator)
+    if per_communicator:
+        _say_if_none_can_choose()
     if dry_run:
         _show(changes)
         say(f"{switch.library(target)}: the library would be copied here")
+        if overridden:
+            _say_overridden(status().problem, overridden)
         return
     switch.enable(target, changes)
+    word = "written" if overridden else "enabled"
     for change in changes:
-        say(f"{change.path}: " + ("enabled" if change.is_one else "enabled already"))
+        say(f"{change.path}: " + (word if change.is_one else f"{word} already"))
     found = status()
-    if not found.on and conf is None and named is None:
+    if overridden:
+        _say_overridden(found.problem, overridden)
+    elif not found.on and conf is None and named is None:
         say(f"but not in effect here: {found.problem}")
     elif not found.on and conf is not None:
         say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")
+
+
+def _say_if_none_can_choose() -> None:
+    try:
+        environment.check_choice({}, [(layers.ENVIRONMENT, dict(os.environ))])
+    except ConflictingSetting as error:
+        say(f"bagua-net: {error}")
+
+
+def _say_overridden(problem: str | None, variables: dict[str, str]) -> None:
+    """The environment beats every file; an image's is changed where the image or the pod is made."""
+    given = ", ".join(f"{name}={os.environ[name]}" for name in variables)
+    say(
+        f"but not in effect where {given} is set, as here, because the environment overrides the file"
+        + (f": {problem}" if problem and "is a preset of" in problem else "")
+    )
+    say("in its Dockerfile:\n" + launchers.render("docker", variables))
+    say("or in its pod:\n" + launchers.render("k8s", variables))
 
 
 def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) -> None:
@@ -123,19 +160,28 @@ def run(
         list[str],
         typer.Argument(metavar="COMMAND", help="With its arguments."),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Override another NCCL_NET_PLUGIN or NCCL_NET.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Override another NCCL_NET_PLUGIN or NCCL_NET; say nothing of RDMA.")
+    ] = False,
+    per_communicator: PerCommunicator = False,
 ) -> NoReturn:
     """Run one command with the plugin on.
 
     The exit status is the command's; 127: there is no such command; 126: it cannot be executed.
     """
-    variables = environment.env()
+    among = layers.of_a_job()
+    variables = environment.env(per_communicator=per_communicator)
+    complaints = [*parameters.check(), *filter(None, [interfaces.complaint()])]
     if not force:
-        environment.check_free(variables, instead="use `bagua-net run --force -- COMMAND`")
-    for sentence in (*parameters.check(), *filter(None, [interfaces.complaint()])):
+        claim = environment.claim(variables, among, instead="use `bagua-net run --force -- COMMAND`")
+        variables = {} if claim.stays else variables | claim.variables
+        displaced = None if claim.stays or per_communicator else environment.displaced_rdma(among)
+        complaints += [*claim.sentences, *filter(None, [displaced])]
+    for sentence in complaints:
         say(f"bagua-net: {sentence}")
+    inherited = {name: value for name, value in os.environ.items() if name != "NCCL_NET" or not per_communicator}
     try:
-        os.execve(_program(command[0]), command, os.environ | variables)
+        os.execve(_program(command[0]), command, inherited | variables)
     except FileNotFoundError:
         say(f"bagua-net: {command[0]}: no such command")
         sys.exit(_NOT_FOUND)
@@ -146,13 +192,16 @@ def run(
 
 def env(
     form: Annotated[Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(launchers.FORMATS)}.")] = _SH,
+    per_communicator: PerCommunicator = False,
 ) -> None:
     """Print the variables that turn the plugin on, for a shell or a launcher.
 
     With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
     """
     given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
-    print(launchers.render(form.value, environment.env() | given))
+    if per_communicator:
+        _say_if_none_can_choose()
+    print(launchers.render(form.value, environment.env(per_communicator=per_communicator) | given))
 
 
 def register(app: typer.Typer, panel: str) -> None:

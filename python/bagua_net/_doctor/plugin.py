@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
 
+from .._activation import switch
 from .._activation.environment import is_old_rccl, why_not_with
-from .._activation.library_copy import library as copy_path
-from .._activation.library_copy import user_directory
 from .._activation.status import status
+from .._errors import BaguaNetError, PluginPathInvalid
 from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
-from .._settings import layers, parameters
+from .._settings import conf, layers, parameters
 from .._settings.homes import user_conf_name
 from .check import Check, Checks
 
@@ -29,9 +28,8 @@ print(library.bnet_version().decode())
 """
 _LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
-#: ncclSocketDefaultMagic in NCCL's src/misc/socket.cc: what strtoull takes with any base.
+#: ncclSocketDefaultMagic in NCCL's src/misc/socket.cc
 _FIRST_WITH_SOCKET_MAGIC = (2, 30, 0)
-_NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 def check_library() -> Checks:
@@ -51,7 +49,21 @@ def check_path_length() -> Checks:
     check_path(plugin_path())
     limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
     yield Check("path", "ok", f"the library's has {len(os.fsencode(plugin_path()))} of the {limit}")
-    copy = copy_path(user_directory())
+
+
+def check_copy() -> Checks:
+    """`enable` needs a home, or options; jobs do not."""
+    try:
+        target = switch.Target.user(rccl=False)
+        copy = switch.library(target)
+        switch.check_writable(target)
+    except PluginPathInvalid:
+        raise
+    except BaguaNetError as error:
+        fact, _, fix = str(error).partition("; ")
+        yield Check("copy", "warn", f"`bagua-net enable` would fail: {fact}", fix)
+        return
+    limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
     yield Check("copy", "ok", f"`bagua-net enable` makes {copy}: {len(os.fsencode(copy))} of the {limit}")
 
 
@@ -82,8 +94,10 @@ def check_activation() -> Checks:
     found = status()
     if found.on:
         yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {found.plugin.layer}")
-    elif not found.plugin.value:
+    elif found.plugin.layer is None and found.network.value != "":
         yield Check("activation", "ok", "off")
+    elif found.preset_hardware:
+        yield Check("activation", "ok", f"off: {found.problem}")
     else:
         fact, _, fix = (found.problem or "").partition("; ")
         yield Check("activation", "warn", fact, fix)
@@ -96,7 +110,7 @@ def check_socket_magic() -> Checks:
     if not setting.value:
         return
     where = f"{setting.value} ({setting.layer})"
-    if not _NUMBER.fullmatch(setting.value):
+    if not conf.is_number(setting.value):
         fact = f"{where} is no number: NCCL uses its own value"
         yield Check(setting.name, "warn", fact, "unset it, or a number such as 0x1234, the same on every rank")
     elif nccl is not None and nccl.version is not None and nccl.version < _FIRST_WITH_SOCKET_MAGIC:
@@ -123,12 +137,16 @@ def check_parameters() -> Checks:
 
 def check_rdma() -> Checks:
     """NCCL uses one network per communicator."""
-    ports = rdma.active_ports()
-    if ports:
-        fact = "RDMA is up and the plugin would displace it: " + ", ".join(map(str, ports))
+    found = rdma.find(layers.of_a_job())
+    left = f"; {found.left}" if found.left else ""
+    if found.used and status().on:
+        fact = f"RDMA is up and the plugin displaces it: {found.names}{left}"
         yield Check("RDMA", "warn", fact, "keep RDMA unless it does not reach every host: `bagua-net disable`")
+    elif found.used:
+        fact = f"RDMA is up and the plugin would displace it: {found.names}{left}"
+        yield Check("RDMA", "warn", fact, "leave the plugin off, unless RDMA does not reach every host")
     else:
-        yield Check("RDMA", "ok", "no active port: nothing is displaced")
+        yield Check("RDMA", "ok", f"{found.left or 'no active port'}: nothing is displaced")
 
 
 def check_descriptors() -> Checks:
@@ -143,6 +161,7 @@ def check_descriptors() -> Checks:
 CHECKS: tuple[Callable[[], Checks], ...] = (
     check_library,
     check_path_length,
+    check_copy,
     check_parameters,
     check_nccl,
     check_activation,

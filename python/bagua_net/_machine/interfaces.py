@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from dataclasses import dataclass
 
+from .._errors import ParameterInvalid
 from .._native import library
 from .._settings import layers
 
@@ -33,14 +36,35 @@ def complaint() -> str | None:
     Raises:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
     """
+    rows: list[Interface] = []
     try:
-        if any(row.reason is None for row in scan()):
-            return None
+        rows = scan()
+    except ParameterInvalid as error:
+        return str(error)
     except OSError:
         pass
+    if any(row.reason is None for row in rows):
+        return None
     named = layers.effective("NCCL_SOCKET_IFNAME", layers.of_a_job())
-    chosen = f"NCCL_SOCKET_IFNAME={named.value} ({named.layer})" if named.value else "this machine"
-    return f"{chosen}: no interface to use; `bagua-net doctor` lists them"
+    if not named.value:
+        return "this machine: no interface to use; `bagua-net doctor` lists them"
+    hints = [
+        f"{row.address} is {row.name}'s address: NCCL_SOCKET_IFNAME=={row.name}" for row in rows if _by_address(row)
+    ]
+    hint = next(iter([*hints, *_invisible(named.value)]), "`bagua-net doctor` lists them")
+    return f"{named}: no interface to use; {hint}"
+
+
+def _by_address(row: Interface) -> bool:
+    """Does the variable name the interface by its address? The library knows."""
+    return (row.reason or "").startswith("NCCL_SOCKET_IFNAME has its address")
+
+
+def _invisible(value: str) -> list[str]:
+    """What a reader of the value does not see, and a shell or a YAML file left in it."""
+    if re.search(r"[\"']", value):
+        return ["the quotes are part of the value; leave them out"]
+    return ["a blank is part of the value; leave it out"] if re.search(r"\s", value) else []
 
 
 def scan() -> list[Interface]:
@@ -48,11 +72,16 @@ def scan() -> list[Interface]:
 
     Raises:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.
+        ParameterInvalid: NCCL_SOCKET_FAMILY has another value than these two.
         OSError: the scan failed as a whole.
     """
     lib = library.load()
-    with layers.applied(layers.of_a_job()):
+    among = layers.of_a_job()
+    with layers.applied(among):
         count = lib.bnet_interface_scan()
+    family = layers.effective("NCCL_SOCKET_FAMILY", among)
+    if count == -errno.EINVAL and family.value:
+        raise ParameterInvalid(f"{family}: not AF_INET or AF_INET6; unset it or use one of these")
     if count < 0:
         raise OSError(-count, os.strerror(-count))
     return [

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from .._nccl import discovery
 from . import conf, homes
@@ -25,14 +26,22 @@ class Setting:
     #: "environment", "activate()", or the path of the configuration file that sets it; None: not set
     layer: str | None
 
+    def __str__(self) -> str:
+        return f"{self.name}={self.value} ({self.layer})"
+
 
 Layers = list[tuple[str, dict[str, str]]]
 
 
 def read(nccl: discovery.Nccl | None) -> Layers:
     """(name, settings) of each layer, strongest first: the environment, then the files that this NCCL reads."""
+    return read_from(homes.confs_read_by(nccl))
+
+
+def read_from(confs: Iterable[Path]) -> Layers:
+    """The same for a job that reads these files, strongest first."""
     found: Layers = [(ENVIRONMENT, dict(os.environ))]
-    for path in homes.confs_read_by(nccl):
+    for path in confs:
         try:
             content = path.read_bytes()
         except OSError:
