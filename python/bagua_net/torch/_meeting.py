@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import threading
 import time
@@ -47,12 +48,21 @@ _PATIENCE_S = 10.0
 _JOIN_S = 2.0
 
 
+def _has_descriptors() -> bool:
+    """torch would try to connect until the store's timeout."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 class _Line:
     """A connection to the store that no other thread occupies, whose waits may depend on this one."""
 
     def __init__(self, base: Any) -> None:
         self.base = base  # its id is not used again meanwhile
-        self.store = base.clone() if isinstance(base, dist.TCPStore) else base
+        self.store = base.clone() if isinstance(base, dist.TCPStore) and _has_descriptors() else base
 
 
 _lines: weakref.WeakValueDictionary[int, _Line] = weakref.WeakValueDictionary()
