@@ -13,6 +13,7 @@ import contextlib
 import linecache
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,12 @@ def waits_in_the_store(thread: threading.Thread, for_what: str = "") -> bool:
     """Does it wait for what another rank writes into torch's store, in a function of that name?"""
     names = [frame.f_code.co_name for frame in _stack(thread.ident)]
     return "becomes" in names and (not for_what or for_what in names)
+
+
+def await_meeting(group: Any) -> None:
+    """Until this rank knows that all have made the group."""
+    while group._meeting.identities is None:
+        time.sleep(0.001)
 
 
 # ---- what happens at one point ----

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import bagua_net.torch
+from tests.torch_backend.inside import await_meeting
 
 _TIMEOUT = timedelta(seconds=300)  # a test that waits for it fails
 _AF_UNIX_ABSTRACT = 8  # bytes of the address of a socket that the kernel has named
@@ -67,8 +68,9 @@ def _await(path: Path) -> None:
 
 
 def die_before_use(here: Path, use: Callable[[], None]) -> None:
-    """Rank 1 ends before the others use the group."""
+    """Rank 1 ends before the others use the group, and not before they have made it."""
     if dist.get_rank() == 1:
+        await_meeting(dist.group.WORLD)
         (here / "dead").touch()
         os._exit(0)
     _await(here / "dead")
@@ -78,6 +80,7 @@ def die_before_use(here: Path, use: Callable[[], None]) -> None:
 def die_meanwhile(here: Path, use: Callable[[], None]) -> None:
     """Rank 1 ends when the others have connected to it, and not before."""
     if dist.get_rank() == 1:
+        await_meeting(dist.group.WORLD)
         for rank in (0, 2):
             _await(here / f"uses{rank}")
         time.sleep(1)
