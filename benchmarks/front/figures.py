@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from statistics import median
 from benchmarks import ROOT
 from benchmarks.collectives import report as collectives
 from benchmarks.report import results
-from benchmarks.report.figures import number, size
+from benchmarks.report.figures import number, size, span
 from benchmarks.report.results import CellRecord
 from benchmarks.run.scenarios import KIB, MIB, WHOLE_NCCL
 from benchmarks.steps import report as steps
@@ -25,32 +25,47 @@ STEPS = RESULTS / "algorithms" / "2026-11-27.jsonl"
 #: torch.distributed's operations, against gloo.
 COLLECTIVES = RESULTS / "torch-collectives" / "2026-11-24.jsonl"
 
-#: The network of the picture that limits each flow, in Mbit/s.
+#: The paths of the picture's first network, in Mbit/s: a hash puts each flow on one of them.
 CLASSES = (1000,) * 8
 #: About one of DDP's buckets.
 _LARGE = 16 * MIB
+#: NCCL's sockets in words, by the setting (threads × sockets) as the results have it.
+SOCKETS = {"1 × 8": "8 sockets", "2 × 8": "16 sockets"}
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A row: both figures in one unit."""
+    """A row: the readings of both sides in one unit, of which it shows medians and spreads."""
 
     what: str
-    before: tuple[str, float]
-    """What it is compared with, and its figure."""
-    after: float
+    rival: str
+    """What it is compared with."""
+    before: Sequence[float]
+    """The rival's."""
+    after: Sequence[float]
     unit: str
     faster: bool
     """More is better; otherwise less is."""
     source: Path
 
     def row(self) -> str:
-        name, before = self.before
-        old, new = number(before), number(self.after)
-        gain = float(new) / float(old) if self.faster else float(old) / float(new)
-        return (
-            f"| {self.what} | {name} | {old} {self.unit} | {new} {self.unit} | **{gain:.1f} ×** | {link(self.source)} |"
-        )
+        gain = quotient(self.before, self.after, faster=self.faster)
+        sides = " | ".join(self._side(values) for values in (self.before, self.after))
+        return f"| {self.what} | {self.rival} | {sides} | **{gain:.1f} ×** | {link(self.source)} |"
+
+    def _side(self, values: Sequence[float]) -> str:
+        middle, _, spread = span(dict(enumerate(values))).partition(" ")
+        return f"{middle} {self.unit} {spread}".rstrip()
+
+
+def quotient(before: Iterable[float], after: Iterable[float], *, faster: bool) -> float:
+    """How many times as good: of the medians, as a page shows them.
+
+    Args:
+        faster: more is better; otherwise less is.
+    """
+    old, new = (float(number(median(values))) for values in (before, after))
+    return new / old if faster else old / new
 
 
 def link(source: Path, folder: str = ".") -> str:
@@ -70,40 +85,63 @@ def nccl_cells(stored: results.Results, classes: tuple[int, ...]) -> list[CellRe
     return sorted(found, key=lambda record: record.cell.size)
 
 
+def nccl_values(record: CellRecord, setting: str) -> dict[int, float]:
+    """pair → value, of NCCL with one of its settings."""
+    return {
+        run.pair: run.value
+        for run in record.runs
+        if (run.side, run.choice) == ("tuned", setting) and run.pair >= 0 and run.value is not None
+    }
+
+
 def _nccl() -> Iterator[Gain]:
     stored = results.load(NCCL)
     record = next(each for each in nccl_cells(stored, CLASSES) if each.cell.size == _LARGE)
-    ours = median(record.values("ours").values())
-    version = stored.settings["nccl_version"]
-    what = f"NCCL {version}, allreduce of {size(_LARGE)}, two ranks, each flow limited to 1 Gbit/s"
-    for name, side in (("NCCL as it comes", "nccl"), ("NCCL at its best setting", "tuned")):
-        yield Gain(what, (name, median(record.values(side).values())), ours, "GB/s", True, NCCL)
+    ours = list(record.values("ours").values())
+    filled = median(ours) / (record.limit or 1)
+    what = (
+        f"NCCL {stored.settings['nccl_version']}, allreduce of {size(_LARGE)}, eight paths of 1 Gbit/s, "
+        f"of which bagua_net fills {filled * 100:.0f} %"
+    )
+    rivals = {
+        "NCCL as it comes, one socket": record.values("nccl"),
+        "16 sockets, its default on AWS": nccl_values(record, "2 × 8"),
+        "8 sockets, its best setting here": nccl_values(record, "1 × 8"),
+    }
+    for name, values in rivals.items():
+        yield Gain(what, name, list(values.values()), ours, "GB/s", True, NCCL)
 
 
 def _steps() -> Iterator[Gain]:
     _, readings = steps.load(STEPS)
     here = [each for each in readings if steps.cell_of(each) == ("VGG16", "1 Gbit/s", 2)]
-    seconds = {
-        side: median(each["seconds"] for each in here if each["side"] == side)
-        for side in ("bagua_net plain", "bagua_net ByteGrad 8", "bagua_net ByteGrad 4")
-    }
-    what = "DDP on CPUs, a step with VGG16's parameters, two hosts, 1 Gbit/s: ByteGrad of {} bits"
-    before = ("plain DDP", seconds["bagua_net plain"])
-    for bits in (8, 4):
-        yield Gain(what.format(bits), before, seconds[f"bagua_net ByteGrad {bits}"], "s", False, STEPS)
+
+    def seconds(side: str) -> list[float]:
+        return [each["seconds"] for each in here if each["side"] == f"bagua_net {side}"]
+
+    what = "DDP on CPUs, a step of VGG16's size over 1 Gbit/s, ByteGrad of {} bits"
+    plain, low_rank = ("plain DDP", seconds("plain")), ("torch's PowerSGD, rank 4", seconds("PowerSGD"))
+    for bits, (name, before) in ((8, plain), (8, low_rank), (4, low_rank)):
+        yield Gain(what.format(bits), name, before, seconds(f"ByteGrad {bits}"), "s", False, STEPS)
 
 
 def _collectives() -> Iterator[Gain]:
     _, readings = collectives.load(COLLECTIVES)
-    for nbytes in (64 * KIB, 64 * MIB):
+    rows = (
+        ("all_reduce", 64 * KIB, "`all_reduce` of 64 KiB", "µs", 1),
+        ("all_reduce", 64 * MIB, "`all_reduce` of 64 MiB", "ms", 1000),
+        ("step of ResNet-50, DDP", 0, "a DDP step of ResNet-50's size", "ms", 1000),
+    )
+    for name, nbytes, what, unit, microseconds in rows:
         here = next(
             each
             for each in readings
-            if (each["hosts"], each["ranks"], each["name"], each["bytes"]) == (1, 4, "all_reduce", nbytes)
+            if (each["hosts"], each["ranks"], each["name"], each["bytes"]) == (1, 2, name, nbytes)
         )
-        ours, theirs = (median(here["sides"][side]) / 1000 for side in (collectives.OURS, collectives.THEIRS))
-        what = f"PyTorch on CPUs, `all_reduce` of {size(nbytes)}, four ranks of one host"
-        yield Gain(what, ("gloo", theirs), ours, "ms", False, COLLECTIVES)
+        ours, theirs = (
+            [value / microseconds for value in here["sides"][side]] for side in (collectives.OURS, collectives.THEIRS)
+        )
+        yield Gain(f"PyTorch on CPUs, {what}, one host", "gloo", theirs, ours, unit, False, COLLECTIVES)
 
 
 def gains() -> Sequence[Gain]:

@@ -18,7 +18,12 @@ PICTURES = ROOT / "docs" / "images"
 #: Page → name of a block in it → what it holds.
 BLOCKS: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     README: {"figures": figures.table},
-    PERFORMANCE: {"tables": tables.nccl, "steps": tables.training, "collectives": tables.calls},
+    PERFORMANCE: {
+        "tables": tables.nccl,
+        "steps": tables.training,
+        "collectives": tables.calls,
+        "wholes": tables.whole_steps,
+    },
 }
 
 
@@ -41,8 +46,8 @@ def networks() -> dict[str, list[CellRecord]]:
     stored = results.load(figures.NCCL)
     return picture.panels_of(
         {
-            "each flow limited to 1 Gbit/s": figures.nccl_cells(stored, figures.CLASSES),
-            "no limit for each flow": figures.nccl_cells(stored, ()),
+            "eight paths of 1 Gbit/s": figures.nccl_cells(stored, figures.CLASSES),
+            "one path without a limit": figures.nccl_cells(stored, ()),
         }
     )
 

@@ -17,10 +17,12 @@ from benchmarks.steps import report as steps
 _SIZES = (16 * KIB, 256 * KIB, MIB, 16 * MIB, 256 * MIB)
 #: Title → flow classes of virtual Ethernet in Mbit/s.
 _NETWORKS = {
-    "No limit for each flow": (),
-    "Each flow limited to 1 Gbit/s, eight paths": figures.CLASSES,
+    "One path without a limit": (),
+    "Eight paths of 1 Gbit/s": figures.CLASSES,
     "Eight unequal paths, of 900 to 50 Mbit/s": (900, 800, 700, 600, 400, 200, 100, 50),
 }
+#: NCCL's settings there: in words, by the results' name.
+_FREE = {"default sockets, 256 KiB": "256 KiB buffer", "1 × 2, 128 KiB": "2 sockets, 128 KiB buffer"}
 _MODELS = ("VGG16",)
 _STEP_NETWORKS = ("1 Gbit/s", "10 Gbit/s")
 _WAYS = {
@@ -39,29 +41,33 @@ _CALLS = {
     "all_to_all, tensor": "`all_to_all_single`",
     "send and recv": "`send` and `recv`",
 }
+_PLACES = {1: "one host", 2: "two hosts"}
 _CALL_SIZES = (KIB, 64 * KIB, MIB, 64 * MIB)
 
 
-def _ratio(record: CellRecord, rival: str) -> str:
-    ours, theirs = (median(record.values(side).values()) for side in ("ours", rival))
-    gain = float(number(ours)) / float(number(theirs))
+def _ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    gain = figures.quotient(theirs.values(), ours.values(), faster=True)
     return marked(f"{gain:.2f}", gain < 1)
 
 
-def _rows(records: Sequence[CellRecord]) -> Iterator[str]:
-    yield "| message | NCCL as it comes | at its best setting | bagua_net | × NCCL | × best |"
-    yield "|---|---|---|---|---|---|"
+def _rows(records: Sequence[CellRecord], settings: Mapping[str, str]) -> Iterator[str]:
+    yield f"| message | NCCL as it comes | {' | '.join(settings.values())} | bagua_net | × NCCL | × its best |"
+    yield "|---" * (len(settings) + 5) + "|"
     for record in records:
         if record.cell.size in _SIZES:
-            values = " | ".join(span(record.values(side)) for side in ("nccl", "tuned", "ours"))
-            yield f"| {size(record.cell.size)} | {values} | {_ratio(record, 'nccl')} | {_ratio(record, 'tuned')} |"
+            theirs = [record.values("nccl"), *(figures.nccl_values(record, setting) for setting in settings)]
+            ours = record.values("ours")
+            best = max(theirs, key=lambda values: median(values.values()))
+            values = " | ".join(span(each) for each in (*theirs, ours))
+            yield f"| {size(record.cell.size)} | {values} | {_ratio(ours, theirs[0])} | {_ratio(ours, best)} |"
 
 
 def nccl() -> str:
     stored = results.load(figures.NCCL)
     out: list[str] = []
     for title, classes in _NETWORKS.items():
-        out += [f"### {title}", "", *_rows(figures.nccl_cells(stored, classes)), ""]
+        settings = figures.SOCKETS if classes else _FREE
+        out += [f"### {title}", "", *_rows(figures.nccl_cells(stored, classes), settings), ""]
     pairs = stored.settings["pairs"]["S12"]
     link = figures.link(figures.NCCL, "docs")
     return "\n".join([*out, f"NCCL {stored.settings['nccl_version']}, {pairs} runs of each side: {link}."])
@@ -84,16 +90,38 @@ def training() -> str:
     return "\n".join([*out, f"From {figures.link(figures.STEPS, 'docs')}."])
 
 
+def _quotient(reading: collectives.Reading) -> float:
+    theirs, ours = (reading["sides"][side] for side in (collectives.THEIRS, collectives.OURS))
+    return figures.quotient(theirs, ours, faster=False)
+
+
 def _times(found: Mapping[tuple[str, int], collectives.Reading], name: str, nbytes: int) -> str:
-    value = collectives.ratio(found[name, nbytes]) if (name, nbytes) in found else None
-    return "–" if value is None else marked(number(value), value < 1)
+    value = _quotient(found[name, nbytes])
+    return marked(number(value), value < 1)
+
+
+def _between_two(hosts: int) -> dict[tuple[str, int], collectives.Reading]:
+    """(call, bytes) → its readings, of two ranks."""
+    _, readings = collectives.load(figures.COLLECTIVES)
+    return {(each["name"], each["bytes"]): each for each in readings if (each["hosts"], each["ranks"]) == (hosts, 2)}
 
 
 def calls() -> str:
-    head, readings = collectives.load(figures.COLLECTIVES)
-    found = {(each["name"], each["bytes"]): each for each in readings if (each["hosts"], each["ranks"]) == (1, 4)}
+    head, _ = collectives.load(figures.COLLECTIVES)
     out = [f"| | {' | '.join(map(size, _CALL_SIZES))} |", "|---" * (len(_CALL_SIZES) + 1) + "|"]
-    for name, shown in _CALLS.items():
-        out.append(f"| {shown} | {' | '.join(_times(found, name, nbytes) for nbytes in _CALL_SIZES)} |")
+    for hosts, place in _PLACES.items():
+        found = _between_two(hosts)
+        for name, shown in _CALLS.items():
+            cells = " | ".join(_times(found, name, nbytes) for nbytes in _CALL_SIZES)
+            out.append(f"| {shown}, {place} | {cells} |")
     link = figures.link(figures.COLLECTIVES, "docs")
     return "\n".join([*out, "", f"Medians of {head['settings']['pairs']} runs: {link}."])
+
+
+def whole_steps() -> str:
+    out = [f"| a step of | {' | '.join(_PLACES.values())} |", "|---" * (len(_PLACES) + 1) + "|"]
+    for model in ("ResNet-50", "GPT-2"):
+        for way in ("DDP", "FSDP2"):
+            cells = (_times(_between_two(hosts), f"step of {model}, {way}", 0) for hosts in _PLACES)
+            out.append(f"| {model}'s size, {way} | {' | '.join(cells)} |")
+    return "\n".join(out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NCCL over TCP, as fast as the network allows, without changing the job.
+"""NCCL over TCP with several streams, without changing the job.
 
 >>> import bagua_net
 >>> bagua_net.activate()        # before the first NCCL communicator  # doctest: +SKIP

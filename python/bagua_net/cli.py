@@ -35,7 +35,7 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """NCCL over TCP, as fast as the network allows: turn it on and off, check this machine, measure."""
+    """NCCL over TCP with several streams: turn it on and off, check this machine, measure."""
 
 
 _switch.register(app, "Turn it on and off")

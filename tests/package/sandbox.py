@@ -102,13 +102,16 @@ class Sandbox:
         return {str(path): path.read_bytes() for path in sorted(self.root.rglob("*")) if path.is_file()}
 
     def with_nccl(self, library: Path) -> dict[str, str]:
-        """Variables that make this library appear as that of an installed nvidia-nccl wheel."""
+        """Variables that make this library appear as that of an installed nvidia-nccl wheel, in place of an earlier
+        one."""
         packages = self.root / "packages"
         directory = packages / "nvidia" / "nccl" / "lib"
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for package in (packages / "nvidia", packages / "nvidia" / "nccl"):
             (package / "__init__.py").touch()
-        (directory / "libnccl.so.2").symlink_to(library)
+        link = directory / "libnccl.so.2"
+        link.unlink(missing_ok=True)
+        link.symlink_to(library)
         return {"PYTHONPATH": os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
     def add_rdma_port(self, device: str, state: str = "4: ACTIVE", *, port: int = 1, layer: str = "InfiniBand") -> None:

@@ -307,6 +307,12 @@ def test_a_model_is_compared_by_its_name() -> None:
     assert text[-1] == "bagua against gloo: faster on gpt2 (1.50 × its speed)."
 
 
+def test_a_busy_machine_gives_no_verdict() -> None:
+    rows = [a_row("bagua", [2.0] * 5), a_row("gloo", [1.0] * 5)]
+    text = list(summary.sentences(rows, "between 2 ranks", {}, crowded=True))
+    assert text[-1] == "bagua against gloo: no verdict: the machine was busy."
+
+
 def test_sentences_say_first_that_results_were_wrong() -> None:
     first = next(summary.sentences([a_row("bagua", [1.0], wrong=7)], "between 2 ranks", {}))
     assert "7 ELEMENTS ARE WRONG" in first
@@ -318,17 +324,17 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1", "MASTER_P
 
 
 @pytest.mark.parametrize(
-    ("ranks", "cores", "load", "said"),
+    ("ranks", "cores", "others", "said"),
     [
-        (2, 2, 0.9, ""),
+        (2, 2, 0.1, ""),
         (2, 8, 5.9, ""),
         (4, 2, 0.0, "4 ranks shared 2 processor cores"),
-        (2, 2, 1.0, r"busy \(load 1.0, 2 cores\)"),
-        (2, 8, 6.1, r"busy \(load 6.1, 8 cores\)"),
+        (2, 2, 0.6, "busy: other programs took 0.6 of 2 processor cores"),
+        (2, 8, 6.1, "busy: other programs took 6.1 of 8 processor cores"),
     ],
 )
-def test_figures_of_a_crowded_machine_are_qualified(ranks: int, cores: int, load: float, said: str) -> None:
-    (sentence,) = summary.contention(ranks, cores, load) or [""]
+def test_figures_of_a_crowded_machine_are_qualified(ranks: int, cores: int, others: float, said: str) -> None:
+    (sentence,) = summary.contention(ranks, cores, others) or [""]
     assert bool(sentence) == bool(said)
     assert re.search(said, sentence)
 

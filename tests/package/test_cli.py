@@ -551,7 +551,7 @@ def test_status_says_off_that_a_process_loaded_it_all_the_same(sandbox: Sandbox)
         off = sandbox.run("status").stdout.splitlines()
         sandbox.run("enable")
         on = sandbox.run("status").stdout.splitlines()
-    assert "loaded independently of that, as by the torch.distributed backend:" in off
+    assert "loaded by (started with `run`, `activate()`, or the CPU backend):" in off
     assert "loaded by:" in on
     (line,) = [line for line in off if line.startswith(str(pid))]
     assert len(line) < 100 + len(os.path.realpath(LIBRARY)) + 20
@@ -564,7 +564,8 @@ def test_status_is_off_where_the_plugin_would_refuse_a_value(sandbox: Sandbox) -
     assert sandbox.run("status").returncode == 0
     refused = sandbox.run("status", BAGUA_NET_NSTREAMS="999")
     assert refused.returncode == 1
-    assert refused.stdout.startswith(f"off: a job would end with an error: {REFUSED}\n")
+    problem = f"a job would end with an error: {REFUSED}"
+    assert refused.stdout.startswith(f"off for jobs started from this shell: {problem}\n")
     assert json.loads(sandbox.run("status", "--json", BAGUA_NET_NSTREAMS="999").stdout)["on"] is False
 
 

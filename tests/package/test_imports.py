@@ -76,6 +76,7 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._bench.transports",
         "bagua_net._bench.workload",
         "bagua_net._errors",
+        "bagua_net._machine",
         "bagua_net._settings",
         "bagua_net._sizes",
     },

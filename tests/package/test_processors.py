@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""The shares of processors cover them all, without overlap where there are enough."""
+"""The shares of processors cover them all, without overlap where there are enough; their work is counted."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bagua_net._machine.processors import share
+from bagua_net._machine.processors import share, worked
 
 _PROCESSORS = st.lists(st.integers(0, 500), min_size=1, max_size=70, unique=True)
 
@@ -31,3 +32,9 @@ def test_a_process_keeps_to_its_share() -> None:
     code = "import os; from bagua_net._machine import processors; processors.bind(1, 1000)"
     code += "; print(len(os.sched_getaffinity(0)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+def test_the_work_of_processors_includes_that_of_this_process() -> None:
+    everyone = range(os.cpu_count() or 1)
+    assert worked(everyone) > sum(os.times()[:2])
+    assert worked([]) == 0

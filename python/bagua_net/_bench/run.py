@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from .. import _sizes
 from .._errors import BaguaNetError
+from .._machine import processors
 from .._settings import layers, parameters
 from .output import plot, record, report, summary
 from .ranks.launch import Launcher, lanes
@@ -159,13 +161,26 @@ def _take_settings() -> list[str]:
     return [f"with {setting.name}={setting.value} of {setting.layer}" for setting in layers.apply(among)]
 
 
-def _processors() -> tuple[int, float]:
-    """The cores that this process may use, and the machine's load over the last minute."""
-    try:
-        load = os.getloadavg()[0]
-    except OSError:
-        load = 0.0
-    return len(os.sched_getaffinity(0)), load
+class _Load:
+    """What other programs take of the processors that this process may use, from here on.
+
+    The load average would not do: it counts an earlier run of this command for minutes.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self.ranks = placement.on_host[1]
+        self._own_share = len(placement.ranks) / self.ranks
+        self._processors = os.sched_getaffinity(0)
+        self.cores = len(self._processors)
+        self._start = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), processors.worked(self._processors), sum(os.times()[:4])
+
+    def others(self) -> float:
+        """The mean number of processors. Ranks of this host that another process started count as much as the own."""
+        seconds, worked, own = (end - start for end, start in zip(self._now(), self._start, strict=True))
+        return (worked - own / self._own_share) / seconds
 
 
 def _launcher(
@@ -186,15 +201,14 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
     if ifname:
         os.environ["NCCL_SOCKET_IFNAME"] = ifname  # the option wins over a file
     taken = _take_settings()
-    busy = summary.contention(placement.on_host[1], *_processors())
     _check_memory(config, len(lanes(config)) * len(placement.ranks))
     interface = use_interface(ifname, placement.local)
     device = _DEVICES.get(config.device, "")
     where = ", ".join(filter(None, [placement.text, interface, device, *taken]))
     if 0 not in placement.ranks:
-        address = (placement.host, placement.port)
-        _launcher(config, placement, address, lambda event: None).run()
+        _follow(config, placement)
         return True
+    load = _Load(placement)
     members = len(lanes(config)) * config.nranks
     listen_on = placement.host if placement.port == 0 else ""
     with Server(members, placement.token, listen_on, placement.port, config.timeout, turn=config.nranks) as server:
@@ -205,12 +219,23 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
                 out.say(f"# waiting for {others} other rank{'s' if others > 1 else ''} at port {server.port}")
             listener = _Listener(config, where, _note(config), out)
             _launcher(config, placement, address, listener.event).run()
-    return _finish(config, where, listener, outputs, busy)
+    return _finish(config, where, listener, outputs, load)
 
 
-def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs, busy: list[str]) -> bool:
-    measured, *compared = summary.sentences(listener.rows, where, listener.missing)
-    text = [measured, *busy, *compared]
+def _follow(config: Config, placement: Placement) -> None:
+    """A rank of a run whose table is rank 0's. Its two lines go to stderr: stdout is for tables."""
+    (rank,) = placement.ranks
+    address = (placement.host, placement.port)
+    print(f"# rank {rank}: looking for rank 0 at {placement.host}:{placement.port}", file=sys.stderr)
+    _launcher(config, placement, address, lambda event: None).run()
+    print(f"# rank {rank}: done; rank 0 has the table", file=sys.stderr)
+
+
+def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs, load: _Load) -> bool:
+    here = load.ranks, load.cores, load.others()
+    crowded = summary.busy(*here)
+    measured, *compared = summary.sentences(listener.rows, where, listener.missing, crowded=crowded)
+    text = [measured, *summary.contention(*here), *compared]
     print("#")
     for sentence in text:
         print(f"# {sentence}")

@@ -33,7 +33,8 @@ _VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail
 _PIPE_WIDTH = 1000
 #: Characters of a process's command line where stdout is not a terminal.
 _PIPE_COMMAND = 100
-_LOADED_ALL_THE_SAME = "loaded independently of that, as by the torch.distributed backend:"
+#: Where no setting of this shell is the reason.
+_LOADED_ALL_THE_SAME = "loaded by (started with `run`, `activate()`, or the CPU backend):"
 
 
 def _print(*parts: str | Table) -> None:
@@ -136,7 +137,8 @@ def status(
     if as_json:
         _dump(_status_json(found))
         raise typer.Exit(0 if found.on else 1)
-    _print("[green]on[/]" if found.on else f"[yellow]off[/]: {escape(found.problem or '')}")
+    off = f"[yellow]off[/] for jobs started from this shell: {escape(found.problem or '')}"
+    _print("[green]on[/]" if found.on else off)
     _print(_grid(map(_setting, (found.plugin, found.network, *found.parameters))))
     if found.nccl is not None:
         _print(f"{found.nccl.full_name}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")

@@ -3,7 +3,7 @@
 
 A size counts as faster or slower only where the rounds agree. Round i of one transport is paired with round i of the
 other, which ran next to it. The verdict stands if the medians differ by more than 2 %, of at least three pairs, and at
-most one pair in five contradicts it. Otherwise there is no clear difference.
+most one pair in five contradicts it. Otherwise there is no clear difference. On a busy machine there is no verdict.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _LEADING = ("bagua+u8", "bagua+u4", "bagua", "nccl+bagua", "torch+bagua", "nccl+
 
 _NOISE = 0.02
 _FEWEST_PAIRS = 3
+#: The share of the processors that other programs may take on a quiet machine.
+_QUIET = 0.05
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ def _alone(name: str, rows: list[Row]) -> str:
     )
 
 
-def _against(name: str, ours: list[Row], rival: str, theirs: list[Row]) -> str:
+def _against(name: str, ours: list[Row], rival: str, theirs: list[Row], crowded: bool) -> str:
+    if crowded:
+        return f"{name} against {rival}: no verdict: the machine was busy."
     verdicts = [compare(own, other) for own, other in zip(ours, theirs, strict=True)]
     clauses = [
         _clause(verdict, list(group)) for verdict, group in itertools.groupby(verdicts, key=lambda row: row.verdict)
@@ -105,13 +109,14 @@ def _chosen(name: str, rows: list[Row]) -> Iterator[str]:
         yield f"{name} chose {', '.join(clauses)}."
 
 
-def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[str]:
+def sentences(rows: list[Row], where: str, missing: dict[str, str], *, crowded: bool = False) -> Iterator[str]:
     """The measurement, each transport's figures, ours against each other one, and the transports not compared.
 
     Args:
         rows: all rows of the run; all transports have the same sizes.
         where: "between 2 ranks on this machine, over loopback" or the like.
         missing: transport → why it was not measured.
+        crowded: the figures say nothing about which is faster.
     """
     wrong = sum(row.wrong for row in rows)
     correct = "every result was checked, 0 wrong" if wrong == 0 else f"{wrong} ELEMENTS ARE WRONG"
@@ -123,24 +128,29 @@ def sentences(rows: list[Row], where: str, missing: dict[str, str]) -> Iterator[
     us = next((name for name in _LEADING if name in by_name), None)
     for rival, theirs in by_name.items():
         if us is not None and rival != us:
-            yield _against(us, by_name[us], rival, theirs)
+            yield _against(us, by_name[us], rival, theirs, crowded)
     for name, reason in missing.items():
         yield f"Not compared: {name} ({reason})."
 
 
-def contention(ranks: int, cores: int, load: float) -> list[str]:
-    """A sentence about load that distorts the figures of one machine; empty without such load.
+def busy(ranks: int, cores: int, others: float) -> bool:
+    """Did other programs take processor time that the ranks needed?
 
     Args:
         ranks: the number on this machine.
         cores: the number that they may use.
-        load: the machine's load when the run began.
+        others: the mean number of these cores that other programs used during the run.
     """
+    return others > _QUIET * cores and ranks + others > cores
+
+
+def contention(ranks: int, cores: int, others: float) -> list[str]:
+    """A sentence about what distorts the figures of one machine; empty where nothing does. Arguments: :func:`busy`."""
     if ranks > cores:
         return [
             f"Mind that {ranks} ranks shared {cores} processor core{'s' if cores > 1 else ''}: "
             "these figures are the scheduler's as well."
         ]
-    if load >= 1 and ranks + load > cores:
-        return [f"Mind that this machine was busy (load {load:.1f}, {cores} cores): the next run may differ."]
+    if busy(ranks, cores, others):
+        return [f"Mind that this machine was busy: other programs took {others:.1f} of {cores} processor cores."]
     return []
