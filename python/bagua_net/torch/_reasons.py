@@ -14,6 +14,8 @@ from ._store import GivenUp, becomes
 
 #: Seconds that a failure waits for another rank's reason. A rank that has died gives none.
 _PATIENCE_S = 1.0
+#: Seconds for which others can read rank 0's reason at least: its process often serves the store, and ends at once.
+_FOR_OTHERS_S = 0.5
 #: What another rank has to do with; a network that refuses it has reasons of its own.
 _OTHER = re.compile(
     r"\brank \d+ (?:lost rank (\d+)|(?:cannot reach|has no connection from) rank (\d+).*(?:ended|gone|reset|closed))"
@@ -50,17 +52,23 @@ class Reasons:
         return self._explained[reason]
 
     def _exchange(self, reason: str, found: list[str]) -> None:
-        deadline, known = time.monotonic() + _PATIENCE_S, {self._meeting.rank}
+        began = time.monotonic()
         try:
             self._meeting.tell_failure(reason)
-            while (rank := _other(reason)) is not None and rank not in known:
-                known.add(rank)
-                if not becomes(partial(self._has_told, rank), deadline, GivenUp()):
-                    return
-                reason = self._meeting.failure_of(rank)
-                found.append(f"rank {rank} failed: {reason}")
+            self._look_for(reason, found, began + _PATIENCE_S)
         except Exception:  # torch has several for a store that cannot be reached
             return
+        if self._meeting.rank == 0:
+            time.sleep(max(0.0, began + _FOR_OTHERS_S - time.monotonic()))
+
+    def _look_for(self, reason: str, found: list[str], deadline: float) -> None:
+        known = {self._meeting.rank}
+        while (rank := _other(reason)) is not None and rank not in known:
+            known.add(rank)
+            if not becomes(partial(self._has_told, rank), deadline, GivenUp()):
+                return
+            reason = self._meeting.failure_of(rank)
+            found.append(f"rank {rank} failed: {reason}")
 
     def _has_told(self, rank: int) -> bool:
         return bool(self._meeting.failure_of(rank))
