@@ -18,16 +18,21 @@ static struct bnet_coll_link *link_of(struct bnet_coll *coll, int peer, bool sen
 	return sends ? &coll->peers[peer].send : &coll->peers[peer].recv;
 }
 
+static const char *advice(const struct bnet_coll *coll, const struct bnet_coll_call *call)
+{
+	if (coll->call.kind == call->kind && coll->call.number == call->number)
+		return "all must give the same size, type, reduction and root; pad what is uneven";
+	return "all must call the same ones in the same order, and each of several threads in a group of its own";
+}
+
 int bnet_coll_check_differs(struct bnet_coll *coll, const struct bnet_coll_call *call, int peer)
 {
 	char mine[BNET_COLL_CALL_TEXT], theirs[BNET_COLL_CALL_TEXT];
 
 	bnet_coll_call_text(&coll->call, mine);
 	bnet_coll_call_text(call, theirs);
-	return bnet_coll_fail(coll, -EPROTO,
-			      "the ranks call different operations: rank %d %s, rank %d %s; all must call the same ones "
-			      "in the same order",
-			      coll->rank, mine, peer, theirs);
+	return bnet_coll_fail(coll, -EPROTO, "the ranks call different operations: rank %d %s, rank %d %s; %s",
+			      coll->rank, mine, peer, theirs, advice(coll, call));
 }
 
 int bnet_coll_check_post(struct bnet_coll *coll, int peer, bool sends, bool *progress)

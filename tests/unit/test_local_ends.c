@@ -121,6 +121,7 @@ static void differ_in_type(bnet_coll_t *coll, float *buf)
 	check(rc == -EPROTO || rc == -ECONNRESET);
 	expect(coll, rc, rc, "maximum of float32");
 	expect(coll, rc, rc, "sum of float32");
+	check(rc != -EPROTO || strstr(bnet_coll_error(coll), "pad what is uneven") != NULL);
 }
 
 static void late(bnet_coll_t *coll, float *buf)

@@ -52,8 +52,9 @@ class Collectives:
                 signal handler may call a collective, for which this operation then would have to wait.
 
         Raises:
-            RuntimeError: the group has ended or belongs to the parent process, or no thread can start; or the caller is
-                a signal handler that has interrupted an operation in the library, which waits for it.
+            DistBackendError: the group has ended.
+            RuntimeError: it belongs to the parent process, or no thread can start; or the caller is a signal handler
+                that has interrupted an operation in the library, which waits for it.
             BaseException: what a signal handler has raised.
         """
         self._handle.check()
@@ -107,7 +108,7 @@ class Collectives:
         return self._shut_down()
 
     def _shut_down(self) -> Exception:
-        return RuntimeError(f"bagua_net {self._label} was shut down; make a new group")
+        return failed(self._label, "it was shut down; make a new group", 0)
 
     def _run_here(self, queue: Any, operation: Any, limit: float, request: Request) -> int:
         out = library.ffi.cast("bnet_ticket_t **", ctypes.addressof(request))

@@ -55,8 +55,8 @@ class Messages:
             peer, tag: of the group's ranks, and of 64 bits: others are not noticed.
 
         Raises:
-            RuntimeError: the group has ended or belongs to the parent process.
-            DistBackendError: that peer cannot be sent to.
+            RuntimeError: the group belongs to the parent process.
+            DistBackendError: it has ended, or that peer cannot be sent to.
         """
         handle = self._handle or self._start()
         rc = handle.call(self._send if sends else self._recv, address, nbytes, peer, tag, ctypes.byref(request))
@@ -109,7 +109,7 @@ class Messages:
         return self._handle
 
     def _shut_down(self) -> Exception:
-        return RuntimeError(f"bagua_net {self._label} was shut down; make a new group")
+        return failed(self._label, "it was shut down; make a new group", 0)
 
     def _destroy(self, coll: Any, tagged: Any, messages: Any) -> None:
         """Each owns the one before it."""

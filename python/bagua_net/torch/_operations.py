@@ -18,6 +18,7 @@ import torch.distributed as dist
 from .._native import library
 from . import _ddp_join as ddp_join
 from . import _observers as observers
+from . import _sparse as sparse
 from . import _tensors as tensors
 from ._collectives import Collectives
 from ._fingerprints import Fingerprints, describe
@@ -87,9 +88,10 @@ class Operations:
             store: what remains to be done then.
         """
 
-        def start() -> Work:
-            return self._post(calls, result, opts, held, store)
+        return self._start(name, alike, opts, lambda: self._post(calls, result, opts, held, store))
 
+    def _start(self, name: str, alike: Sequence[torch.Tensor], opts: Any, start: Callable[[], Work]) -> Work:
+        """``start`` posts the operations of one collective."""
         if self._fingerprints is None:
             self._sequence = next(self._numbers)
             return self._seen(name, start)
@@ -223,14 +225,30 @@ class Operations:
     def allreduce(self, tensor_list: Sequence[torch.Tensor] | torch.Tensor, opts: Any = None) -> Work:
         """DDP gives one tensor by itself where it has unused parameters."""
         tensor = tensor_list if isinstance(tensor_list, torch.Tensor) else tensors.only(tensor_list, "allreduce")
-        tensors.check(tensor, "allreduce")
         opts = opts if opts is not None else dist.AllreduceOptions()
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and tensor.is_cpu:
+            return self._allreduce_sparse(tensor, opts)
+        tensors.check(tensor, "all_reduce")
         buffers = tensors.Buffers([tensor], reads=True)
         call = _reduction("BNET_COLL_ALLREDUCE", buffers.plain[0], opts.reduceOp)
         work = self._run("all_reduce", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
         if tensor.numel() == 1 and getattr(opts, "asyncOp", True):
             ddp_join.keep(work)
         return work
+
+    def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
+        """Waits here until all ranks have told how many entries they have."""
+        exchange = sparse.Exchange(tensor, opts.reduceOp, "all_reduce")
+        first = dist.AllreduceOptions()
+        first.timeout, first.asyncOp = opts.timeout, False
+
+        def start() -> Work:
+            own, rows = exchange.described(), tensors.empty((self._size, sparse.FIELDS), torch.int64)
+            call = _copy("BNET_COLL_ALL_GATHER", own) | {"recv": tensors.address(rows)}
+            self._post([call], [rows], first, (own, rows), None).wait()
+            return self._post(exchange.calls(rows), [tensor], opts, exchange, exchange.store)
+
+        return self._start("all_reduce", [tensor], opts, start)
 
     def allreduce_coalesced(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
         opts = opts if opts is not None else dist.AllreduceCoalescedOptions()

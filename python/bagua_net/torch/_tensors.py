@@ -23,6 +23,8 @@ _CODES = {
     torch.float32: 6,
     torch.float64: 7,
 }
+#: Those that can be reduced.
+TYPES = list(_CODES)
 _POINTER = library.ffi.typeof("void *")
 #: The code for bytes that are moved but not reduced.
 BYTES = 1
@@ -58,7 +60,8 @@ def check(tensor: torch.Tensor, what: str) -> None:
             f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; {instead}"
         )
     if tensor.layout != torch.strided:
-        raise ValueError(f"{what}: {tensor.layout} tensors are not supported; call to_dense() on it, or use gloo")
+        only = "" if what == "all_reduce" else ", and only all_reduce takes sparse ones"
+        raise ValueError(f"{what}: {tensor.layout} tensors are not supported{only}; call to_dense() on it")
 
 
 def same(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> None:
