@@ -4,9 +4,10 @@
  */
 #include "common/clock.h"
 
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/kernel.h"
 
 uint64_t bnet_now_ns(void)
 {
@@ -31,7 +32,7 @@ uint64_t bnet_random(void)
 	uint64_t value = 0;
 
 	while (value == 0)
-		if (getrandom(&value, sizeof(value), 0) != sizeof(value))
+		if (bnet_getrandom(&value, sizeof(value)) != sizeof(value))
 			value = (uint64_t)(uintptr_t)&value ^ bnet_now_ms() << 20 ^ (uint64_t)getpid();
 	return value;
 }

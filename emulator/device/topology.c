@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/kernel.h"
+
 /* An A100 on PCIe 4.0 x16. The affinity allows every processor: NCCL intersects it with the process's. */
 static const char description[] =
 	"<system version=\"1\">\n"
@@ -24,7 +26,7 @@ static const char description[] =
 
 int emu_topology_write(char *path, unsigned size)
 {
-	const int fd = memfd_create("nccl-topology", MFD_CLOEXEC);
+	const int fd = bnet_memfd_create("nccl-topology", MFD_CLOEXEC);
 
 	if (fd < 0)
 		return -errno;

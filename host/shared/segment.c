@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/kernel.h"
 #include "shared/futex.h"
 
 /* A round costs two waits for every other rank, some microseconds where the ranks have a processor each and a change
@@ -138,7 +139,7 @@ static int map_and_enter(struct bnet_segment *segment)
 
 int bnet_segment_create(struct bnet_segment *segment, int count)
 {
-	int fd = memfd_create("bagua-net", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = bnet_memfd_create("bagua-net", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int rc = 0;
 
 	*segment = BNET_SEGMENT_NONE;

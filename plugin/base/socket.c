@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h> /* its struct tcp_info has more fields than that of netinet/tcp.h */
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -18,12 +17,20 @@
 
 #include "base/address.h"
 #include "base/counters.h"
+#include "base/tcp_info.h"
 
+/* Of kernels that are newer than a toolchain's headers may be. */
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
 #endif
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24
+#endif
+#ifndef SO_MAX_PACING_RATE
+#define SO_MAX_PACING_RATE 47
+#endif
+#ifndef TCP_NOTSENT_LOWAT
+#define TCP_NOTSENT_LOWAT 25
 #endif
 
 #define LISTEN_BACKLOG 4096 /* the kernel caps it at somaxconn */
@@ -127,11 +134,9 @@ int bnet_socket_error(int fd)
 
 uint64_t bnet_socket_received(int fd)
 {
-	struct tcp_info info;
-	socklen_t size = sizeof(info);
+	struct bnet_tcp_info info;
 
-	memset(&info, 0, sizeof(info));
-	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ? 0 : info.tcpi_bytes_received;
+	return bnet_tcp_info_read(fd, &info, offsetof(struct bnet_tcp_info, segs_out)) ? info.bytes_received : 0;
 }
 
 bool bnet_socket_all_acknowledged(int fd)

@@ -4,16 +4,9 @@
  */
 #include "transport/delivery.h"
 
-#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
-#include <netinet/in.h>
-#include <stddef.h>
-#include <string.h>
-#include <sys/socket.h>
-
 #include "base/socket.h"
+#include "base/tcp_info.h"
 
-/* netinet/tcp.h's TCP_CLOSE. */
-#define STATE_CLOSED 7
 /* Where the peer's kernel sends nothing by itself: more than one answer must be missing, since packets get lost. */
 #define MIN_UNANSWERED 2
 /* Where its probes arrive: one answer, for longer than a round trip. A proxy on the way that ends TCP passes no probes
@@ -22,19 +15,16 @@
 
 static bool read_counts(int fd, struct bnet_delivery_reading *reading)
 {
-	struct tcp_info info;
-	socklen_t size = sizeof(info);
+	struct bnet_tcp_info info;
 
-	memset(&info, 0, sizeof(info));
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    size < offsetof(struct tcp_info, tcpi_segs_in) + sizeof(info.tcpi_segs_in))
+	if (!bnet_tcp_info_read(fd, &info, offsetof(struct bnet_tcp_info, notsent_bytes)))
 		return false;
 	*reading = (struct bnet_delivery_reading){
-		.ended = info.tcpi_state == STATE_CLOSED,
-		.acked = info.tcpi_bytes_acked,
-		.arrived = info.tcpi_segs_in,
-		.unanswered = (uint32_t)info.tcpi_retransmits + info.tcpi_probes,
-		.backoff = info.tcpi_backoff,
+		.ended = info.state == TCP_CLOSE,
+		.acked = info.bytes_acked,
+		.arrived = info.segs_in,
+		.unanswered = (uint32_t)info.retransmits + info.probes,
+		.backoff = info.backoff,
 	};
 	return true;
 }

@@ -4,11 +4,7 @@
  */
 #include "transport/estimator.h"
 
-#include <linux/tcp.h> /* knows more of struct tcp_info than netinet/tcp.h */
-#include <netinet/in.h>
-#include <stddef.h>
-#include <string.h>
-#include <sys/socket.h>
+#include "base/tcp_info.h"
 
 /* Exponentially weighted means: a reading has the weight 1/RATE_READINGS in the rate, and 1/BUSY_READINGS in the busy
  * time, which the kernel counts in ticks of some milliseconds. */
@@ -28,23 +24,20 @@
 
 bool bnet_estimator_read(int fd, struct bnet_reading *reading)
 {
-	struct tcp_info info;
-	socklen_t size = sizeof(info);
+	struct bnet_tcp_info info;
 
-	memset(&info, 0, sizeof(info));
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    size < offsetof(struct tcp_info, tcpi_sndbuf_limited) + sizeof(info.tcpi_sndbuf_limited))
+	if (!bnet_tcp_info_read(fd, &info, sizeof(info)))
 		return false;
 	*reading = (struct bnet_reading){
-		.acked = info.tcpi_bytes_acked,
-		.busy_us = info.tcpi_busy_time,
-		.rwnd_us = info.tcpi_rwnd_limited,
-		.sndbuf_us = info.tcpi_sndbuf_limited,
-		.delivery_rate = info.tcpi_delivery_rate,
-		.segment = info.tcpi_snd_mss,
-		.flight = info.tcpi_unacked,
-		.rtt_us = info.tcpi_rtt,
-		.min_rtt_us = info.tcpi_min_rtt,
+		.acked = info.bytes_acked,
+		.busy_us = info.busy_time,
+		.rwnd_us = info.rwnd_limited,
+		.sndbuf_us = info.sndbuf_limited,
+		.delivery_rate = info.delivery_rate,
+		.segment = info.snd_mss,
+		.flight = info.unacked,
+		.rtt_us = info.rtt,
+		.min_rtt_us = info.min_rtt,
 	};
 	return true;
 }
