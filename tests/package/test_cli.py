@@ -106,6 +106,13 @@ def test_enable_and_disable_leave_no_trace(sandbox: Sandbox, before: bytes | Non
     assert sandbox.files() == untouched
 
 
+def test_two_homes_are_told(sandbox: Sandbox) -> None:
+    told = sandbox.run("enable").stderr.splitlines()
+    assert [line.split(": ")[0] for line in told[:2]] == [str(conf) for conf in sandbox.confs]
+    assert told[2].startswith("in both homes: ")
+    assert str(sandbox.copy) in told[2]
+
+
 def test_one_home_is_written_once(sandbox: Sandbox) -> None:
     (sandbox.root / "database-home").rmdir()
     (sandbox.root / "database-home").symlink_to("home")

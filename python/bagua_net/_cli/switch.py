@@ -99,6 +99,11 @@ def enable(
     word = "written" if overridden else "enabled"
     for change in changes:
         say(f"{change.path}: " + (word if change.is_one else f"{word} already"))
+    if len(changes) > 1 and len({change.path.parent for change in changes}) > 1:
+        say(
+            f"in both homes: NCCL before 2.30 reads that of the password database, later ones $HOME. Both files name "
+            f"{switch.library(target)}; `bagua-net disable` takes all three away"
+        )
     found = status()
     if overridden:
         _say_overridden(found.problem, overridden)
