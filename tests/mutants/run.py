@@ -228,11 +228,11 @@ def _prepare(scratch: Scratch, tests: list[Test]) -> None:
     scratch.build(_targets(tests))
 
 
-def _check_unchanged(scratches: Scratches, test: Test) -> None:
+def _fails_unchanged(scratches: Scratches, test: Test) -> str:
+    """How it fails without a mutant, twice: once it may have been the machine. "": it passes, or is skipped."""
     with scratches.one() as scratch, contextlib.suppress(Skipped):
-        failure = scratch.run(test)
-        if failure:
-            raise Unusable(f"{test} fails without a mutant: {failure}")
+        return scratch.run(test) and scratch.run(test)
+    return ""
 
 
 def _judge(scratch: Scratch, mutant: Mutant, tests: list[Test]) -> tuple[list[str], list[str]]:
@@ -268,9 +268,13 @@ def _verdict(mutant: Mutant, red: list[str], green: list[str]) -> str:
     return f"red       {mutant.name}: {'; '.join(red)}"
 
 
-def _judged(scratches: Scratches, mutant: Mutant, tier: str) -> str:
-    """The mutant's line, which begins with a word of _AS_LISTED where the list is right."""
+def _judged(scratches: Scratches, mutant: Mutant, tier: str, failing: dict[Test, str]) -> str:
+    """The mutant's line, which begins with a word of _AS_LISTED where the list is right. ``failing``: tests that fail
+    without a mutant, and how."""
     tests = mutant.tests(tier)
+    for test in tests:
+        if failing.get(test):
+            return f"UNUSABLE  {mutant.name}: {test} fails without a mutant: {failing[test]}"
     if not tests and not mutant.survives:
         return f"night     {mutant.name}: red only at night"
     try:
@@ -287,10 +291,11 @@ def _run_all(scratches: Scratches, mutants: list[Mutant], tier: str) -> int:
         mutant.files(ROOT)  # so that a list that does not fit ends the run at once
     with ThreadPoolExecutor(len(scratches.all)) as workers:
         list(workers.map(lambda scratch: _prepare(scratch, tests), scratches.all))
-        list(workers.map(lambda test: _check_unchanged(scratches, test), tests))
-        print(f"the unchanged tree passes after {time.monotonic() - began:.0f} s", flush=True)
+        failures = list(workers.map(lambda test: _fails_unchanged(scratches, test), tests))
+        failing = {test: failure for test, failure in zip(tests, failures, strict=True) if failure}
+        print(f"{len(failing)} tests fail on the unchanged tree, {time.monotonic() - began:.0f} s", flush=True)
         lines = []
-        for line in workers.map(lambda mutant: _judged(scratches, mutant, tier), mutants):
+        for line in workers.map(lambda mutant: _judged(scratches, mutant, tier, failing), mutants):
             print(line, flush=True)
             lines.append(line)
     unusable = sum(line.startswith("UNUSABLE") for line in lines)
