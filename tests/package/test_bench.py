@@ -371,13 +371,20 @@ def test_a_wrong_result_is_counted_and_ends_with_status_1(tmp_path: Path) -> Non
     assert "2 ELEMENTS ARE WRONG" in run.stdout
 
 
-def test_a_rank_that_is_killed_ends_the_run_with_its_reason() -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "rank 1 was killed by SIGKILL\n"),
+        (signal.SIGBUS, "rank 1 was killed by SIGBUS: /dev/shm may be full; in Docker, --shm-size=1g\n"),
+    ],
+)
+def test_a_rank_that_is_killed_ends_the_run_with_its_reason(number: signal.Signals, said: str) -> None:
     with endless(*ENDLESS) as (process, ranks):
         others = [os.pidfd_open(pid) for pid in ranks.values()]
-        os.kill(ranks[1], signal.SIGKILL)
+        os.kill(ranks[1], number)
         _, err = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
-        assert "rank 1 was killed by SIGKILL" in err
+        assert err.endswith(said)
         assert len(err.splitlines()) == 1
         assert ended(others)
 

@@ -220,6 +220,25 @@ def test_kernel_settings_in_a_namespace_of_their_own() -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize(("size", "verdict"), [("64m", "warn"), ("1g", "ok")])
+def test_the_shared_memory_of_a_container(size: str, verdict: str) -> None:
+    netns.require_unshare()
+    code = (
+        "from bagua_net._doctor import plugin as p\nfor c in p.check_shared_memory(): print(c.verdict, c.fix, sep='|')"
+    )
+    mount = f"mount -t tmpfs -o size={size} none /dev/shm"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{verdict}|")
+    assert ("--shm-size" in done.stdout) == (verdict == "warn")
+
+
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["BAGUA_NET_SNDBUF", "BAGUA_NET_RCVBUF"])
 @pytest.mark.parametrize(("value", "verdict"), [("65535", "warn"), ("8K", "warn"), ("64K", "ok"), ("1M", "ok")])
 def test_a_buffer_that_tcp_cannot_work_with(sandbox: Sandbox, name: str, value: str, verdict: str) -> None:

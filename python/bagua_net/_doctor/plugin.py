@@ -28,6 +28,9 @@ print(library.bnet_version().decode())
 """
 _LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
+_SHARED_MEMORY = "/dev/shm"
+#: NCCL's proxies and shared-memory channels took 34 MB a rank with 2.18 to 2.30.
+_SHARED_FOR_EIGHT = 8 * 34_000_000
 #: ncclSocketDefaultMagic in NCCL's src/misc/socket.cc
 _FIRST_WITH_SOCKET_MAGIC = (2, 30, 0)
 
@@ -158,6 +161,18 @@ def check_descriptors() -> Checks:
         yield Check("descriptors", "warn", f"a process may open {soft}", "ulimit -n 65536")
 
 
+def check_shared_memory() -> Checks:
+    """NCCL puts its ranks' buffers there, and a rank that finds no space ends with an error or SIGBUS."""
+    disk = os.statvfs(_SHARED_MEMORY)
+    free = disk.f_bavail * disk.f_frsize
+    fact = f"{_SHARED_MEMORY} has {free >> 20} MiB free; NCCL takes 34 MB for each rank of a host"
+    if free >= _SHARED_FOR_EIGHT:
+        yield Check("shared memory", "ok", fact)
+    else:
+        fix = f"docker run --shm-size=1g, or in a pod an emptyDir of medium Memory at {_SHARED_MEMORY}"
+        yield Check("shared memory", "warn", fact, fix)
+
+
 CHECKS: tuple[Callable[[], Checks], ...] = (
     check_library,
     check_path_length,
@@ -168,4 +183,5 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_socket_magic,
     check_rdma,
     check_descriptors,
+    check_shared_memory,
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -56,6 +57,10 @@ def lanes(config: Config) -> list[Lane]:
     return [Lane(tuple(shared), {}), *apart] if shared else apart
 
 
+#: A line that tells of a failure. The last one before a signal may be about anything.
+_ERROR = re.compile(r"[Ee]rror|\bWARN\b|[Ff]ailed|\b[Cc]annot\b|\bno space\b", re.ASCII)
+
+
 @dataclass
 class _Child:
     rank: int
@@ -76,15 +81,16 @@ class _Child:
     def reason(self) -> str:
         """Why it ended, in one line."""
         code = self.process.returncode
-        last = self.partial.decode(errors="replace").strip() or (self.lines[-1] if self.lines else "")
-        if code < 0:
-            try:
-                how = f"{self.networks} was killed by {signal.Signals(-code).name}"
-            except ValueError:
-                how = f"{self.networks} was killed by signal {-code}"
-        else:
-            how = f" ended with exit code {code}"
-        return f"rank {self.rank}{how}" + (f": {last}" if last else "")
+        said = [line for line in (*self.lines, self.partial.decode(errors="replace").strip()) if line]
+        if code >= 0:
+            return ": ".join([f"rank {self.rank} ended with exit code {code}", *said[-1:]])
+        try:
+            how = f"rank {self.rank}{self.networks} was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            how = f"rank {self.rank}{self.networks} was killed by signal {-code}"
+        if code == -signal.SIGBUS:
+            return f"{how}: /dev/shm may be full; in Docker, --shm-size=1g"
+        return ": ".join([how, *[line for line in said if _ERROR.search(line)][-1:]])
 
 
 def _blame(child: _Child) -> int:
