@@ -62,6 +62,37 @@ def _sum() -> None:
     assert tensor.tolist() == [float(dist.get_world_size())] * 3
 
 
+def _collectives() -> None:
+    """Each kind once, small and large enough for every way that it may go."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for count in (3, 1_000_000):
+        own = torch.full((count,), float(rank))
+        total = own.clone()
+        dist.all_reduce(total)
+        assert total.eq(sum(range(size))).all()
+        sent = own.clone()
+        dist.broadcast(sent, 1)
+        assert sent.eq(1).all()
+        rows = [torch.empty(count) for _ in range(size)]
+        dist.all_gather(rows, own)
+        assert all(row.eq(number).all() for number, row in enumerate(rows))
+        mixed = [torch.empty(count) for _ in range(size)]
+        dist.all_to_all(mixed, [own + 100 * other for other in range(size)])
+        assert all(row.eq(number + 100 * rank).all() for number, row in enumerate(mixed))
+        part = torch.empty(count)
+        dist.reduce_scatter(part, [own + other for other in range(size)])
+        assert part.eq(sum(range(size)) + size * rank).all()
+        dist.scatter(part, [own + other for other in range(size)] if rank == 0 else None, 0)
+        assert part.eq(rank).all()
+        dist.gather(own, rows if rank == 2 else None, 2)
+        work = dist.isend(own, (rank + 1) % size)
+        dist.recv(part, (rank - 1) % size)
+        assert work is not None
+        assert work.wait()
+        assert part.eq((rank - 1) % size).all()
+        dist.barrier()
+
+
 def _await(path: Path) -> None:
     while not path.exists():
         time.sleep(0.01)
@@ -115,6 +146,7 @@ def die_later(here: Path) -> None:
 
 _STEPS: dict[str, Callable[[Path], None]] = {
     "sum": lambda _: _sum(),
+    "collectives": lambda _: _collectives(),
     "dead before a sum": lambda here: die_before_use(here, _sum),
     "dead before a send": lambda here: die_before_use(here, lambda: send(here)),
     "dead in a sum": lambda here: die_meanwhile(here, _sum),
@@ -148,7 +180,8 @@ def main(what: str, here: Path) -> None:
     torch.set_num_threads(1)
     if what == "dead later":
         os.environ["NCCL_HOSTID"] = str(rank)
-    refused = _REFUSALS.get(what)
+    what, _, also = what.partition(" without ")
+    refused = _REFUSALS.get(also or what)
     if refused is not None and refused[0] == rank:
         refused[1]()
     store = _store(what, here, rank, size)
@@ -163,7 +196,7 @@ def main(what: str, here: Path) -> None:
     print("ok", flush=True)
     (here / f"over{rank}").touch()
     for other in range(size):
-        if what in _REFUSALS or what == "sum":
+        if what in (*_REFUSALS, "sum", "collectives"):
             _await(here / f"over{other}")
     os._exit(0)
 

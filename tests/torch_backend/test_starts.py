@@ -25,7 +25,16 @@ _SLOWER = "bagua_net: the ranks of a host cannot share memory{} and use TCP, whi
 
 
 class _Rank:
-    def __init__(self, what: str, here: Path, rank: int, size: int, host: netns.Host | None, chosen: str) -> None:
+    def __init__(
+        self,
+        what: str,
+        here: Path,
+        rank: int,
+        size: int,
+        host: netns.Host | None = None,
+        chosen: str = "lo",
+        around: Sequence[str] = (),
+    ) -> None:
         variable, _, interface = chosen.rpartition("=")
         settings = {"RANK": str(rank), "WORLD_SIZE": str(size), variable or "NCCL_SOCKET_IFNAME": interface}
         environment = {name: value for name, value in drivers.environment(settings).items() if name != "NCCL_DEBUG"}
@@ -34,7 +43,7 @@ class _Rank:
         command = [sys.executable, "-m", "tests.torch_backend.starting", what, str(here)]
         self._out, self._err = here / f"out{rank}", here / f"err{rank}"
         with self._out.open("w") as out, self._err.open("w") as err:
-            prefix = host.prefix if host else []
+            prefix = [*(host.prefix if host else []), *around]
             self.process = subprocess.Popen([*prefix, *command], env=environment, stdout=out, stderr=err)
 
     @property
@@ -123,6 +132,23 @@ def test_hosts_without_a_common_address_family_say_so(tmp_path: Path) -> None:
         ranks = _run("sum", tmp_path, hosts, "link0")
     _told(ranks, "Network is unreachable.*NCCL_SOCKET_FAMILY")
     assert "rank 1" in ranks[1].told
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["collectives", "collectives without connect"])
+def test_pods_of_two_hosts(tmp_path: Path, what: str) -> None:
+    """Four ranks of each host, each with users, processes, IPC and mounts of its own; they may refuse memory."""
+    pod = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc"]
+    with _two_hosts() as hosts, contextlib.ExitStack() as cleanup:
+        ranks = []
+        for rank in range(8):
+            ranks.append(_Rank(what, tmp_path, rank, 8, hosts[rank // 4], "link0", pod))
+            cleanup.callback(ranks[-1].process.wait)
+            cleanup.callback(ranks[-1].process.kill)
+        for each in ranks:
+            each.process.wait(2 * _SECONDS)
+    assert [each.told for each in ranks] == ["ok"] * 8, [each.warned for each in ranks]
+    assert (_SLOWER.format(" (Permission denied)") in ranks[0].warned) == ("without" in what)
 
 
 def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
