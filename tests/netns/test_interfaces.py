@@ -433,5 +433,5 @@ def test_facts_of_a_link(namespace: Namespace) -> None:
 
 
 def test_unknown_family_is_an_error(namespace: Namespace) -> None:
-    with pytest.raises(AssertionError, match="NCCL_SOCKET_FAMILY=IPv6 .*: not AF_INET or AF_INET6"):
+    with pytest.raises(AssertionError, match=r"NCCL_SOCKET_FAMILY=IPv6 .*: not AF_INET or AF_INET6"):
         namespace.scan(NCCL_SOCKET_FAMILY="IPv6")
