@@ -27,15 +27,14 @@ static _Thread_local struct warning own; /* all since this thread's operation be
 static _Thread_local unsigned began;
 static _Thread_local bool muted;
 
-/* A network may log the reason first and details after it: keep all that fit. The first are dropped, which may be of
- * a wait before the failure. */
+/* A network may log the reason first and details after it: keep all that fit. */
 static void add_to_own(const char *text)
 {
 	size_t used = own.number > began ? strlen(own.text) : 0;
 
-	if (used == 0 || used + strlen("; ") + strlen(text) >= JOINED_SIZE)
+	if (used == 0)
 		snprintf(own.text, sizeof(own.text), "%s", text);
-	else
+	else if (used + strlen("; ") + strlen(text) < JOINED_SIZE)
 		stpcpy(stpcpy(own.text + used, "; "), text);
 	own.number = last.number;
 }
@@ -68,7 +67,6 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 	char text[TEXT_SIZE];
 	va_list args;
 
-	(void)flags;
 	if (muted && level == NCCL_LOG_WARN)
 		return;
 	if (level != NCCL_LOG_WARN && !wanted(level))
@@ -76,7 +74,9 @@ void bnet_coll_logger(ncclDebugLogLevel level, unsigned long flags, const char *
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	if (level == NCCL_LOG_WARN)
+	/* Our network warns of a wait, during which nothing has failed, in the name of this subsystem; of all else, and
+	 * other networks of everything, in that of all. */
+	if (level == NCCL_LOG_WARN && flags != NCCL_NET)
 		remember(text);
 	if (wanted(level))
 		fprintf(stderr, "[%d] %s %s:%d %s\n", getpid(), level == NCCL_LOG_WARN ? "WARN" : "INFO", file, line,

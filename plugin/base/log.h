@@ -32,6 +32,8 @@ void bnet_log_release(void);
 
 /* For conditions that a person should act on. */
 #define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)
+/* The subsystem of such a warning, by which a caller may know that nothing has failed. */
+#define BNET_WAITS NCCL_NET
 /* The same for what costs a user minutes while nothing fails: once for each place in the code it also goes to stderr,
  * unless NCCL_DEBUG lets the logger show warnings. */
 #define bnet_warn_visibly(...)                                             \

@@ -484,7 +484,7 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 /* A level that was kept, not each that is tried: a job of weeks has a hundred thousand trials. */
 static void tell_level(struct bnet_path *path)
 {
-	const int level = path->scaler.level, before = path->told ? path->told : 1;
+	const int level = path->scaler.level, before = path->told;
 	char address[BNET_ADDRESS_TEXT];
 
 	if (path->scaler.state != BNET_SCALER_HOLDING || level == before)
@@ -497,8 +497,11 @@ static void tell_level(struct bnet_path *path)
 
 void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
 {
+	const int before = path->scaler.level;
 	const bool changed = step(path, now_us);
 
+	if (path->told == 0)
+		path->told = before;
 	tell_level(path);
 	if (changed)
 		bnet_path_widen(path);

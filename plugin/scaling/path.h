@@ -26,7 +26,7 @@ struct bnet_path {
 	struct bnet_failed_pairs failed_pairs;
 	int most; /* streams that both ends of all connections allow */
 	struct bnet_scaler scaler;
-	int told;             /* the level that the log has; 0: none */
+	int told;             /* the level that it began with, or that the log had last; 0: not judged yet */
 	bool opened;          /* a stream, since the last sample */
 	bool pinned;          /* being sampled: not to be freed */
 	uint32_t samples;     /* so far */

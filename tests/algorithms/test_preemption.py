@@ -18,7 +18,7 @@ from tests.support.ranks import environment
 from tests.support.tiers import variants
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.nightly  # one that hangs takes a minute
 
 _SECONDS = 300
 

@@ -155,7 +155,7 @@ def test_enable_gives_the_lines_that_make_it_effective(sandbox: Sandbox) -> None
     tried = sandbox.run("enable", "--dry-run", **SPCX)
     done = sandbox.run("enable", **SPCX)
     assert done.returncode == 0
-    assert tried.stderr.splitlines()[1:] == done.stderr.splitlines()[2:]
+    assert tried.stderr.splitlines()[1:] == done.stderr.splitlines()[3:]
     assert "enabled" not in done.stderr
     assert "not in effect where NCCL_NET_PLUGIN=spcx is set" in done.stderr
     assert "preset of NVIDIA's NGC images" in done.stderr

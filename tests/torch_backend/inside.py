@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bagua_net.torch import _messages, _request, _work
+from bagua_net.torch import _messages, _rendezvous, _request, _work
 
 
 def _stack(thread: int | None) -> Iterator[Any]:
@@ -68,6 +68,23 @@ def after_the_start_of_messages(group: Any, act: Callable[[], None]) -> None:
         return started
 
     group._messages._start = start_and_act
+
+
+@contextlib.contextmanager
+def after_each_row(act: Callable[[], None]) -> Iterator[None]:
+    """Acts whenever a group that is made has published a row of its addresses."""
+    kind: Any = _rendezvous.Rendezvous
+    publish = kind.publish
+
+    def publish_and_act(*arguments: Any) -> None:
+        publish(*arguments)
+        act()
+
+    kind.publish = publish_and_act
+    try:
+        yield
+    finally:
+        kind.publish = publish
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from bagua_net.torch import ProcessGroupBaguaNet
 from tests.support import ranks as harness
 from tests.support.ranks import Ranks, refusal
-from tests.torch_backend.inside import before_reports, runs_in_the_library, waits_for_an_operation
+from tests.torch_backend.inside import after_each_row, before_reports, runs_in_the_library, waits_for_an_operation
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -157,18 +157,11 @@ def test_what_a_handler_raises_between_operations_leaves_the_group_alone(ranks: 
     assert ranks.run(interrupted_between, seconds=40) == [6.0] * 2
 
 
-class _Store(dist.HashStore):  # type: ignore[misc]
-    """Ctrl-C comes when the first of two rows is published."""
-
-    def set(self, key: str, value: Any) -> None:
-        super().set(key, value)
-        signal.raise_signal(signal.SIGINT)
-
-
 def interrupted_as_it_makes_a_group(here: Here) -> None:
+    """When the first of two rows is published."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt):
-        ProcessGroupBaguaNet(_Store(), here.rank, here.size, _LONG, "made")
+    with after_each_row(lambda: signal.raise_signal(signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+        ProcessGroupBaguaNet(dist.HashStore(), here.rank, here.size, _LONG, "made")
     assert not any("made" in thread.name for thread in threading.enumerate())
     _sum(dist.group.WORLD)
 

@@ -65,8 +65,8 @@ def create(options: Any, backend_options: Any) -> Any:
     """
     _check_version()
     _check_parameters()
-    _honour_gloo(options.group_rank)
     request = requested()
+    _honour_gloo(options.group_rank)
     mixed = bool(request.others())
     if backend_options is not None and not mixed:
         raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
