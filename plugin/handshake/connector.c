@@ -182,7 +182,8 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 
 	bnet_address_text(connector->pair.peer, address);
 	if (bnet_candidate_usable(connector->conn, &connector->pair, now)) {
-		if (route_failed(error))
+		/* The only pair carries the first stream, whatever happens to another one. */
+		if (route_failed(error) && (bnet_candidate_count(connector->conn) > 1 || connector->index == 0))
 			bnet_candidate_failed(connector->conn, &connector->pair, now);
 		if (bnet_candidate_count(connector->conn) > 1)
 			bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways",

@@ -495,6 +495,14 @@ static void tell_level(struct bnet_path *path)
 		  (unsigned long long)path->scaler.base.own / 1000000);
 }
 
+static void trace_level(const struct bnet_path *path, int before)
+{
+	char address[BNET_ADDRESS_TEXT];
+
+	bnet_trace("NET/BaguaNet: a trial, or its end: %d streams per connection from %s to %s, %d before",
+		   path->scaler.level, path->dev->name, bnet_address_text(&path->addr, address), before);
+}
+
 void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
 {
 	const int before = path->scaler.level;
@@ -503,8 +511,10 @@ void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
 	if (path->told == 0)
 		path->told = before;
 	tell_level(path);
-	if (changed)
-		bnet_path_widen(path);
+	if (!changed)
+		return;
+	trace_level(path, before);
+	bnet_path_widen(path);
 }
 
 bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)

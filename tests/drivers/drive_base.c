@@ -120,8 +120,11 @@ void drive_logger(ncclDebugLogLevel level, unsigned long flags, const char *file
 	journal.lines[journal.count % LOG_LINES].level = level;
 	memcpy(journal.lines[journal.count % LOG_LINES].text, text, sizeof(text));
 	journal.count++;
-	if (level == NCCL_LOG_WARN || (level == NCCL_LOG_INFO && journal.verbose))
-		fprintf(stderr, "%s: %s %s:%d %s\n", process_name, level == NCCL_LOG_WARN ? "WARN" : "INFO",
+	if (level == NCCL_LOG_WARN || journal.verbose)
+		fprintf(stderr, "%s: %s %s:%d %s\n", process_name,
+			level == NCCL_LOG_WARN   ? "WARN"
+			: level == NCCL_LOG_INFO ? "INFO"
+						 : "TRACE",
 			file ? file : "?", line, text);
 	pthread_mutex_unlock(&journal.lock);
 }
