@@ -5,9 +5,11 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +20,8 @@
 static _Atomic(ncclDebugLogger_t) current_logger;
 
 /* A message that waits. */
-struct held {
-	struct held *next;
+struct bnet_held {
+	struct bnet_held *next;
 	ncclDebugLogLevel level;
 	unsigned long subsys;
 	const char *file;
@@ -27,10 +29,10 @@ struct held {
 	char text[];
 };
 
-static _Thread_local struct {
-	int depth;
-	struct held *first, **last;
-} waiting;
+/* Of the thread that has the lock, which alone changes the list. No thread-local variables: where a library is loaded
+ * late, the dynamic linker frees them behind ThreadSanitizer's back. */
+static _Atomic uintptr_t holder;
+static struct bnet_held *first, **last;
 
 void bnet_log_set(ncclDebugLogger_t logger)
 {
@@ -67,40 +69,52 @@ static void pass_on(ncclDebugLogLevel level, unsigned long subsys, const char *f
 		logger(level, subsys, file, line, "%s", text);
 }
 
+static uintptr_t this_thread(void)
+{
+	return (uintptr_t)pthread_self();
+}
+
 /* False: no memory. */
 static bool hold(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *text)
 {
 	const size_t size = strlen(text) + 1;
-	struct held *held = malloc(sizeof(*held) + size);
+	struct bnet_held *held = malloc(sizeof(*held) + size);
 
 	if (!held)
 		return false;
-	*held = (struct held){.level = level, .subsys = subsys, .file = file, .line = line};
+	*held = (struct bnet_held){.level = level, .subsys = subsys, .file = file, .line = line};
 	memcpy(held->text, text, size);
-	if (!waiting.first)
-		waiting.last = &waiting.first;
-	*waiting.last = held;
-	waiting.last = &held->next;
+	if (!first)
+		last = &first;
+	*last = held;
+	last = &held->next;
 	return true;
 }
 
 void bnet_log_hold(void)
 {
-	waiting.depth++;
+	atomic_store_explicit(&holder, this_thread(), memory_order_relaxed);
 }
 
-void bnet_log_release(void)
+struct bnet_held *bnet_log_release(void)
+{
+	struct bnet_held *held = first;
+
+	atomic_store_explicit(&holder, 0, memory_order_relaxed);
+	first = NULL;
+	return held;
+}
+
+void bnet_log_pass_on(struct bnet_held *held)
 {
 	int saved_errno = errno;
 
-	if (waiting.depth > 0 && --waiting.depth > 0)
-		return;
-	while (waiting.first) {
-		struct held *held = waiting.first;
+	while (held) {
+		struct bnet_held *next = held->next;
 
-		waiting.first = held->next; /* the logger may log */
 		pass_on(held->level, held->subsys, held->file, held->line, held->text);
 		free(held);
+		held = next;
 	}
 	errno = saved_errno;
 }
@@ -116,7 +130,8 @@ void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file, i
 	va_start(args, fmt);
 	format(text, fmt, args);
 	va_end(args);
-	if (waiting.depth == 0 || !hold(level, subsys, file, line, text))
+	if (atomic_load_explicit(&holder, memory_order_relaxed) != this_thread() ||
+	    !hold(level, subsys, file, line, text))
 		pass_on(level, subsys, file, line, text);
 	errno = saved_errno;
 }

@@ -25,10 +25,13 @@ __attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, uns
 __attribute__((format(printf, 4, 5))) void bnet_log_visibly(atomic_bool *told, const char *file, int line,
 							    const char *fmt, ...);
 
-/* Between the two, which may be nested, this thread's messages wait: the logger may block, as on a pipe that nobody
- * reads, while others need a lock that this thread has. */
+/* The logger may block, as on a pipe that nobody reads, while others need the engine's lock. So the messages of the
+ * thread that has it wait: hold right after it is taken, also again by a wait; release right before it is left, and what
+ * that returns (NULL: nothing) is passed on after. */
+struct bnet_held;
 void bnet_log_hold(void);
-void bnet_log_release(void);
+struct bnet_held *bnet_log_release(void);
+void bnet_log_pass_on(struct bnet_held *held);
 
 /* For conditions that a person should act on. */
 #define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)

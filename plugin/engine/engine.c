@@ -56,8 +56,10 @@ void bnet_engine_lock(void)
 
 void bnet_engine_unlock(void)
 {
+	struct bnet_held *held = bnet_log_release();
+
 	pthread_mutex_unlock(&bnet_engine.lock);
-	bnet_log_release();
+	bnet_log_pass_on(held);
 }
 
 void bnet_engine_give_way(void)
@@ -68,9 +70,11 @@ void bnet_engine_give_way(void)
 
 void bnet_engine_unlock_in_child(void)
 {
+	struct bnet_held *held = bnet_log_release();
+
 	pthread_mutex_init(&bnet_engine.turnstile, NULL);
 	pthread_mutex_unlock(&bnet_engine.lock);
-	bnet_log_release();
+	bnet_log_pass_on(held);
 }
 
 static void init_lists(void)
@@ -127,6 +131,7 @@ void bnet_engine_wait(int ms)
 	until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
 	pthread_cond_timedwait(&bnet_engine.changed, &bnet_engine.lock, &until);
+	bnet_log_hold();
 }
 
 /* ---- watched descriptors ---- */
