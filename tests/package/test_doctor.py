@@ -183,6 +183,19 @@ def test_torchcomms_uses_nccls_network(sandbox: Sandbox) -> None:
     assert "NCCL_SOCKET_MAGIC" not in checks
 
 
+def _in_namespace(kind: str, script: str, code: str) -> str:
+    """What Python code prints in a namespace of its own, after a shell's commands there, which end in "&& "."""
+    netns.require_unshare()
+    done = subprocess.run(
+        ["unshare", kind, "sh", "-c", f'{script} exec "$0" -c "$1"', sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 SICK_SYSCTLS = {
     "ipv4/tcp_wmem": "4096 16384 65536",
     "ipv4/tcp_rmem": "4096 131072 262144",
@@ -194,21 +207,13 @@ SICK_SYSCTLS = {
 
 def test_kernel_settings_in_a_namespace_of_their_own() -> None:
     """A network namespace has its own values of these, so the test can set them."""
-    netns.require_unshare()
     script = "".join(f"echo {value!r} > /proc/sys/net/{name} && " for name, value in SICK_SYSCTLS.items())
     code = (
         "import json; from bagua_net._doctor import check, network as n\n"
         "checks = (n.check_buffers, n.check_backlog, n.check_congestion_control)\n"
         "print(json.dumps({c.name: [c.verdict, c.fix] for c in check.run(checks)}))"
     )
-    done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", f'{script} exec "$0" -c "$1"', sys.executable, code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(_in_namespace("--net", script, code))
     assert {name: verdict for name, (verdict, _) in found.items()} == {
         "tcp_wmem": "warn",
         "tcp_rmem": "warn",
@@ -226,16 +231,9 @@ def test_the_shared_memory_of_a_container(size: str, verdict: str) -> None:
     code = (
         "from bagua_net._doctor import plugin as p\nfor c in p.check_shared_memory(): print(c.verdict, c.fix, sep='|')"
     )
-    mount = f"mount -t tmpfs -o size={size} none /dev/shm"
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{verdict}|")
-    assert ("--shm-size" in done.stdout) == (verdict == "warn")
+    told = _in_namespace("--mount", f"mount -t tmpfs -o size={size} none /dev/shm && ", code)
+    assert told.startswith(f"{verdict}|")
+    assert ("--shm-size" in told) == (verdict == "warn")
 
 
 @pytest.mark.gate
