@@ -158,11 +158,6 @@ bool bnet_coll_host_step(struct bnet_coll_host *host, bool all_have_asked)
 	return false;
 }
 
-bool bnet_coll_host_able(const struct bnet_coll_host *host)
-{
-	return host->settled && host->failed == 0;
-}
-
 void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared)
 {
 	host->shared = shared && host->count > 1;

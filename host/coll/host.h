@@ -53,8 +53,6 @@ int bnet_coll_host_discover(struct bnet_coll_host *host, const char *infos, size
 /* Goes on with making, giving or getting the memory. False: that is over, or has failed. all_have_asked: every other
  * member has made its first step, in which it asks; one that could not will not ask later. */
 bool bnet_coll_host_step(struct bnet_coll_host *host, bool all_have_asked);
-/* Can this rank use shared memory, or does it need none? */
-bool bnet_coll_host_able(const struct bnet_coll_host *host);
 /* What all ranks have agreed on. */
 void bnet_coll_host_agreed(struct bnet_coll_host *host, bool shared);
 /* Leaves the other members, who see the reason. Repeated calls do nothing. */
