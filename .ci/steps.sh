@@ -6,6 +6,7 @@
 
 readonly BUILD=$PWD/build-ci
 readonly TREE=$BUILD/tree
+readonly PASSED=$BUILD/passed # tests, in the bare environment
 readonly WHEEL_LIMIT=1000000 # bytes
 # C tests of what a kernel or a machine may lack: real-time scheduling, two processors, congestion controls, IPv6.
 readonly MAY_SKIP='test_yield|test_request|test_congestion|test_sampler|test_device_scope'
@@ -94,7 +95,7 @@ bare() {
 	step "bare environment: the README's first command"
 	as_in_readme "python3 -m pip install . && bagua-net bench" || return
 	step "bare environment: the README's test command"
-	as_in_readme "python3 -m pip install '.[test]' && pytest"
+	PYTEST_ADDOPTS="--record-passed $PASSED" as_in_readme "python3 -m pip install '.[test]' && pytest"
 }
 
 # ---- the environment of all other steps ----

@@ -103,6 +103,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     assert reporter is not None
+    tiers.record(config)
     if later := config.stash.get(tiers.LATER, 0):
         reporter.write_line(f"none of these is in this tier, {later} are in a later one: --tier gate, --tier nightly")
     for reason in _unexpected_skips(config) if _MUST_RUN else ():

@@ -54,16 +54,15 @@ def _digests(command: Sequence[str]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.nightly  # tests/algorithms/test_resume.py resumes every algorithm in the gate
 @pytest.mark.parametrize(
     ("job", "launched", "ranks", "package"),
-    variants(
+    [
         pytest.param("ddp_job", _torchrun, 2, "torch", id="ddp"),
-        nightly=[
-            pytest.param("fsdp_job", _torchrun, 4, "torch", id="fsdp"),
-            pytest.param("lightning_job", _by_itself, 2, "lightning", id="lightning"),
-            pytest.param("accelerate_job", _torchrun, 2, "accelerate", id="accelerate"),
-        ],
-    ),
+        pytest.param("fsdp_job", _torchrun, 4, "torch", id="fsdp"),
+        pytest.param("lightning_job", _by_itself, 2, "lightning", id="lightning"),
+        pytest.param("accelerate_job", _torchrun, 2, "accelerate", id="accelerate"),
+    ],
 )
 def test_a_job_that_is_resumed_ends_as_one_that_was_not(
     job: str, launched: Callable[..., list[str]], ranks: int, package: str, tmp_path: Path
@@ -102,7 +101,8 @@ def test_the_first_script_of_the_page_runs(tmp_path: Path) -> None:
     assert printed.count("'elements': 6500.0") == 2, printed
 
 
-@pytest.mark.parametrize(("name", "part"), variants(("bytegrad", 0.3), nightly=[("diloco", 0.02)]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "part"), [("bytegrad", 0.3), ("diloco", 0.02)])
 def test_the_example_of_attach_sends_less(name: str, part: float) -> None:
     printed = jobs_launch.run([jobs_launch.torchrun(HERE, 1, "attach_digits.py", "--algorithm", name)])
     sent = {algorithm: float(megabytes) for algorithm, megabytes in _SENT.findall(printed)}

@@ -125,6 +125,7 @@ def test_traffic(version: str, threads: str, protocol: str, sanitized: Sanitized
     assert sanitized.reports() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", releases.FEW)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.support import drivers, netns
-from tests.support.drivers import SANITIZERS
 from tests.support.netns import Host
 from tests.support.tiers import variants
 
@@ -245,7 +244,7 @@ def test_merging_as_each_version_sees_it(api: int, scenario: str) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("sanitizer", variants("address", nightly=["thread"]))
 def test_sanitized(sanitizer: str) -> None:
     with _two_networks() as hosts:
         _no_way(hosts, "link0")

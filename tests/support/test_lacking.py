@@ -10,10 +10,8 @@ import sys
 import pytest
 
 from tests.support import lacking, netns, programs
-from tests.support.tiers import variants
 
 #: What every environment of the gate has; its first environment has no torch.
-_USUAL = "numpy"
 
 
 def _run(thing: str, *command: str, seconds: int = 60) -> subprocess.CompletedProcess[str]:
@@ -52,8 +50,8 @@ def test_there_is_no_root() -> None:
     assert done.stdout == "1000 True\n"
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("thing", variants(_USUAL, nightly=[each for each in lacking.THINGS if each != _USUAL]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("thing", lacking.THINGS)
 def test_all_tests_can_be_collected_without(thing: str) -> None:
     """.ci/nightly also runs the quick ones."""
     if thing in ("namespaces", "root") and os.geteuid() != 0:

@@ -22,6 +22,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     tiers.select(config, items)
+
+def pytest_terminal_summary(config):
+    tiers.record(config)
 """
 _GATE_FILE = """
 import pytest
@@ -104,15 +107,19 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _collected(directory: Path, *arguments: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *arguments],
+def _pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],
         cwd=directory,
         env={"PATH": "", "PYTHONPATH": programs.search_path()},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def _collected(directory: Path, *arguments: str) -> set[str]:
+    done = _pytest(directory, "--collect-only", *arguments)
     assert done.returncode in (0, 5), done.stdout + done.stderr
     return {line for line in done.stdout.splitlines() if "::" in line}
 
@@ -145,3 +152,12 @@ def test_a_test_that_is_named_runs_in_every_tier(directory: Path) -> None:
 
 def test_an_option_counts_more_than_a_name(directory: Path) -> None:
     assert _collected(directory, "--tier", "gate", "test_gate.py::test_late") == set()
+
+
+def test_what_another_run_has_passed_is_left_out(directory: Path) -> None:
+    (directory / "test_more.py").write_text("def test_fails():\n    assert False\n")
+    passed = directory / "passed"
+    assert _pytest(directory, "--record-passed", str(passed)).returncode == 1
+    assert set(passed.read_text().splitlines()) == _QUICK
+    failed = {"test_more.py::test_fails"}
+    assert _collected(directory, "--tier", "gate", "--without-passed", str(passed)) == _GATE - _QUICK | failed

@@ -14,12 +14,18 @@ may move it to a later tier:
     @pytest.mark.parametrize("ranks", variants(3, nightly=[2, 4]))
     def test_something(ranks): ...
 
+A run can leave out what another one has just passed:
+
+    PYTEST_ADDOPTS="--record-passed FILE" pytest
+    pytest --tier gate --without-passed FILE
+
 A test that the command line names by its node id runs whatever its tier, as long as no ``--tier`` is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +70,8 @@ def tier_of(item: pytest.Item) -> str:
 def register(parser: pytest.Parser) -> None:
     """The option, for pytest_addoption."""
     parser.addoption("--tier", choices=TIERS, help="run the tests up to this tier; default: quick")
+    parser.addoption("--record-passed", type=Path, metavar="FILE", help="write there which tests have passed")
+    parser.addoption("--without-passed", type=Path, metavar="FILE", help="leave out the tests of such a file")
 
 
 def declare(config: pytest.Config) -> None:
@@ -83,13 +91,22 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = () if config.getoption("--tier") else tuple(name for name in map(str, config.args) if "::" in name)
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
+    before = config.getoption("--without-passed")
+    passed = set(before.read_text().splitlines()) if before else set()
     for item in items:
         runs = TIERS.index(tier_of(item)) <= last or any(_names(name, item) for name in named)
-        (kept if runs else left_out).append(item)
+        (kept if runs and item.nodeid not in passed else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
     config.stash[LATER] = len(left_out) if not kept else 0
+
+
+def record(config: pytest.Config) -> None:
+    """Which tests have passed, for ``--record-passed`` and pytest_terminal_summary."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and (path := config.getoption("--record-passed")):
+        path.write_text("".join(f"{report.nodeid}\n" for report in reporter.stats.get("passed", ())))
 
 
 def _names(argument: str, item: pytest.Item) -> bool:
