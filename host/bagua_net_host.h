@@ -251,6 +251,8 @@ int bnet_ticket_result(bnet_ticket_t *ticket, bnet_result_t *out);
 void bnet_ticket_release(bnet_ticket_t *ticket);
 /* Waits until the number of operations that are over is not `seen`, and returns it; `seen`: the queue is closed. */
 uint64_t bnet_queue_ended(bnet_queue_t *queue, uint64_t seen);
+/* The operations that it has accepted so far; *ended: those that are over. It does not wait. */
+uint64_t bnet_queue_posted(bnet_queue_t *queue, uint64_t *ended);
 /* Accepts no more operations. */
 void bnet_queue_close(bnet_queue_t *queue);
 /* Waits until all are over, at most so many seconds. 0, or -ETIMEDOUT: some are not. */
@@ -308,6 +310,8 @@ uint64_t bnet_messages_ended(bnet_messages_t *messages, uint64_t seen);
 int bnet_messages_drain(bnet_messages_t *messages, double seconds);
 /* Sends that are not over. */
 uint64_t bnet_messages_sends(bnet_messages_t *messages);
+/* The messages that were sent to a rank so far, whether they are over or not, and those that were received from it. */
+void bnet_messages_count(bnet_messages_t *messages, int peer, uint64_t *sent, uint64_t *received);
 /* Ends all messages with -ECANCELED and refuses new ones. */
 void bnet_messages_stop(bnet_messages_t *messages);
 /* The same, and frees it with the group. Tickets stay valid. */

@@ -24,6 +24,8 @@ static void report(struct bnet_messages *messages, const bnet_tagged_done_t *don
 		struct bnet_message *message = (struct bnet_message *)(uintptr_t)done[i].id;
 
 		messages->sends -= message->sends;
+		if (!message->sends && done[i].rc == 0)
+			messages->counts[done[i].peer].received++;
 		bnet_ticket_finish(&message->ticket, done[i].rc, done[i].peer, done[i].error);
 	}
 }
@@ -162,6 +164,7 @@ static void free_messages(struct bnet_messages *messages)
 	if (messages->board != NULL)
 		bnet_board_release(messages->board);
 	pthread_cond_destroy(&messages->work);
+	free(messages->counts);
 	free(messages);
 }
 
@@ -182,8 +185,11 @@ int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged)
 	messages->idle = true;
 	messages->wait.nap_after = BNET_TAGGED_PASSES;
 	messages->unwatched.nap_after = 1;
+	messages->counts = calloc((size_t)tagged->coll->nranks, sizeof(*messages->counts));
 	messages->board = bnet_board_new();
-	rc = messages->board != NULL ? bnet_thread_start(&messages->thread, serve, messages) : -ENOMEM;
+	rc = -ENOMEM;
+	if (messages->board != NULL && messages->counts != NULL)
+		rc = bnet_thread_start(&messages->thread, serve, messages);
 	if (rc != 0) {
 		free_messages(messages);
 		return rc;
@@ -217,6 +223,8 @@ static int post(struct bnet_messages *messages, bool sends, void *buf, size_t by
 		rc = bnet_tagged_recv(messages->tagged, buf, bytes, peer, tag, 0, (uintptr_t)message);
 	if (rc == 0) {
 		messages->sends += message->sends;
+		if (sends)
+			messages->counts[peer].sent++;
 		wake(messages);
 		*out = &message->ticket;
 	} else {
@@ -271,6 +279,14 @@ uint64_t bnet_messages_sends(bnet_messages_t *messages)
 	sends = messages->sends;
 	bnet_board_unlock(messages->board);
 	return sends;
+}
+
+void bnet_messages_count(bnet_messages_t *messages, int peer, uint64_t *sent, uint64_t *received)
+{
+	bnet_board_lock(messages->board);
+	*sent = messages->counts[peer].sent;
+	*received = messages->counts[peer].received;
+	bnet_board_unlock(messages->board);
 }
 
 /* ---- the end ---- */

@@ -22,6 +22,12 @@ struct bnet_message {
 	bool sends;
 };
 
+/* So far, with one other rank. */
+struct bnet_message_count {
+	uint64_t sent; /* posted */
+	uint64_t received;
+};
+
 struct bnet_messages {
 	struct bnet_board *board;
 	bnet_tagged_t *tagged;
@@ -31,10 +37,11 @@ struct bnet_messages {
 	struct bnet_coll_wait unwatched; /* of the thread */
 	int long_naps;                   /* in progress */
 	bool driven;
-	int helpers;    /* callers that wait for a message; they go before the thread */
-	bool idle;      /* nothing to do until something is posted */
-	uint64_t sends; /* that are not over */
-	bool stopped;   /* and all ends are reported */
+	int helpers;                       /* callers that wait for a message; they go before the thread */
+	bool idle;                         /* nothing to do until something is posted */
+	uint64_t sends;                    /* that are not over */
+	bool stopped;                      /* and all ends are reported */
+	struct bnet_message_count *counts; /* by rank */
 };
 
 #endif

@@ -275,16 +275,19 @@ static int post(struct bnet_queue *queue, struct bnet_posted *posted, bool now, 
 	bnet_board_lock(queue->board);
 	bnet_ticket_begin(&posted->ticket, queue->board);
 	list = list_in_turn(queue);
+	queue->posted++;
 	if (queue->closing)
 		rc = -ESHUTDOWN;
 	else if (now && list->first == NULL && list == own_list(queue) && can_run(queue))
 		run_unlocked(queue, posted);
 	else
 		rc = append(queue, posted);
-	if (rc == 0)
+	if (rc == 0) {
 		*out = &posted->ticket;
-	else
+	} else {
+		queue->posted--;
 		bnet_ticket_cancel(&posted->ticket);
+	}
 	bnet_board_unlock(queue->board);
 	return rc;
 }
@@ -320,6 +323,17 @@ uint64_t bnet_queue_ended(bnet_queue_t *queue, uint64_t seen)
 	ended = queue->board->ended;
 	bnet_board_unlock(queue->board);
 	return ended;
+}
+
+uint64_t bnet_queue_posted(bnet_queue_t *queue, uint64_t *ended)
+{
+	uint64_t posted;
+
+	bnet_board_lock(queue->board);
+	posted = queue->posted;
+	*ended = queue->board->ended;
+	bnet_board_unlock(queue->board);
+	return posted;
 }
 
 /* ---- beginning and end ---- */

@@ -59,6 +59,7 @@ struct bnet_queue {
 	pthread_t thread;
 	struct bnet_list posts;
 	struct bnet_turn *turn; /* the top of the stack */
+	uint64_t posted;        /* accepted so far */
 };
 
 #endif

@@ -109,6 +109,7 @@ static void to_and_fro(struct rank *rank)
 	bnet_messages_t *messages = messages_of(rank);
 	struct player players[THREADS];
 	pthread_t threads[THREADS];
+	uint64_t sent, received;
 
 	for (int i = 0; i < THREADS; i++) {
 		players[i] = (struct player){rank, messages, i};
@@ -116,6 +117,9 @@ static void to_and_fro(struct rank *rank)
 	}
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
+	bnet_messages_count(messages, other(rank), &sent, &received);
+	check_int(sent, THREADS * ROUNDS);
+	check_int(received, THREADS * ROUNDS);
 	end(rank, messages);
 }
 

@@ -70,7 +70,7 @@ static void in_order(struct rank *rank)
 	bnet_ticket_t *tickets[OPERATIONS], *own;
 	float *value = calloc(1, sizeof(float)), other = 1;
 	bnet_op_t op = sum(value, value, 1), own_op = sum(&other, &other, 1);
-	uint64_t seen;
+	uint64_t seen, ended;
 	float expected = 1;
 
 	check(value != NULL);
@@ -85,6 +85,8 @@ static void in_order(struct rank *rank)
 		}
 	}
 	check_int(bnet_ticket_wait(tickets[1], 0), -ETIMEDOUT);
+	check_int(bnet_queue_posted(queue, &ended), OPERATIONS);
+	check_int(ended, 0);
 	connect_queue(rank, queue);
 	check_int(bnet_queue_run(queue, &own_op, TIMEOUT_S, NULL, &own), 0); /* waits its turn */
 	check_result(own, 0, NULL);
@@ -103,6 +105,8 @@ static void in_order(struct rank *rank)
 	check_int(bnet_queue_ended(queue, seen + 1), seen + 1);
 	check_int(bnet_queue_post(queue, &op, TIMEOUT_S, &tickets[0]), -ESHUTDOWN);
 	check(tickets[0] == NULL);
+	check_int(bnet_queue_posted(queue, &ended), OPERATIONS + 2);
+	check_int(ended, OPERATIONS + 2);
 	end(rank, queue);
 	check_result(own, 0, NULL); /* a ticket outlives its queue */
 	free(value);

@@ -29,6 +29,7 @@ from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
 from ._steps import StepHooks, is_whole
 from ._weights import all_have_state, check_float32, check_weight_averaging, without_scaler
+from ._worker import awaited
 
 #: Averages a vector over the ranks, in place, with its residual. The result is the bytes that this rank sends.
 _Average = Callable[[torch.Tensor, "torch.Tensor | None"], int]
@@ -222,7 +223,7 @@ class _Rounds(AlgorithmImpl):
     def _run(self, call: Callable[[], torch.Tensor]) -> None:
         """Raises RuntimeError: a rank is gone, or does not come. It says after which step."""
         try:
-            self._context.runner.post(call).wait()
+            awaited(self._context.runner.post(call))
         except RuntimeError as error:
             raise RuntimeError(
                 f"bagua_net.algorithms: diloco: the ranks could not meet after step {self._step}: {_only_what(error)}"

@@ -14,6 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+#: In errors.
+_DESCRIPTION = "an algorithm's"
+
 
 class _Kind(NamedTuple):
     ranks: tuple[int, ...]
@@ -75,7 +78,7 @@ def _world() -> _World:
 
 def _made(kind: _Kind) -> dist.ProcessGroup:
     if len(kind.ranks) == dist.get_world_size():
-        return dist.new_group(list(kind.ranks), timeout=kind.timeout, backend=kind.backend)
+        return dist.new_group(list(kind.ranks), timeout=kind.timeout, backend=kind.backend, group_desc=_DESCRIPTION)
     return _made_by_its_ranks(kind)
 
 
@@ -94,6 +97,7 @@ def _made_by_its_ranks(kind: _Kind) -> dist.ProcessGroup:
         c10d._get_default_store(),
         f"bagua_net.algorithms:{','.join(map(str, ranks))}:{number}",
         timeout=kind.timeout or c10d._get_default_timeout(kind.backend),
+        group_desc=_DESCRIPTION,
     )
     c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
     return group

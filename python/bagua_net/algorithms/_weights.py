@@ -15,6 +15,7 @@ from ._algorithm import AlgorithmImpl
 from ._context import AlgorithmContext, ModelContext
 from ._dispatcher import dispatcher_of, refuse_join
 from ._steps import StepHooks, is_whole
+from ._worker import awaited
 
 #: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
 #: this torch has, for the old name warns there.
@@ -163,7 +164,7 @@ class WeightAveraging(AlgorithmImpl):
     def _awaited(self, average: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
         """The result of the runner. Raises RuntimeError: the ranks' weights could not be averaged."""
         try:
-            return average.wait()
+            return awaited(average)
         except RuntimeError as error:
             raise RuntimeError(
                 f"bagua_net.algorithms: {self._name}: weights could not be averaged: {error}; all ranks take the same "

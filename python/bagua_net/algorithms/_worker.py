@@ -40,6 +40,11 @@ class Runner(Protocol):
         """Ends once all that was posted is over, without waiting for it."""
 
 
+class _Thread(threading.Thread):
+    #: Somebody, at this time. It never starts an operation of its own: see ``torch/_blocked.py``.
+    serves = False
+
+
 class Worker:
     """A thread, for tensors of the CPU. It starts with the first post, and keeps nothing alive but what was posted."""
 
@@ -69,7 +74,7 @@ class Worker:
 
     def _start(self) -> None:
         """Raises RuntimeError: no thread can start. A later post tries it again."""
-        thread = threading.Thread(target=_run, args=(self._calls, self._failures), name=self._name, daemon=True)
+        thread = _Thread(target=_run, args=(self._calls, self._failures), name=self._name, daemon=True)
         _running[thread] = self._calls  # before it may end
         self._thread = thread  # before a signal handler may raise: one thread is enough
         try:
@@ -93,11 +98,20 @@ class Worker:
 
 
 def _run(calls: _Calls, failures: list[BaseException]) -> None:
+    this = threading.current_thread()
     while (item := calls.get()) is not None:
+        this.serves = True  # type: ignore[attr-defined]
         call, over = item
         over.set_result(_outcome(call, failures))
         del item, call, over  # they hold gradients
+        this.serves = False  # type: ignore[attr-defined]
     _running.pop(threading.current_thread(), None)
+
+
+def awaited(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+    """The result of a runner, whose exception it raises. ``torch/_blocked.py`` knows this function by its name: who is
+    in it waits for a thread of this process."""
+    return future.wait()
 
 
 @atexit.register

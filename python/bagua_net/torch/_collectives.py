@@ -11,6 +11,7 @@ from typing import Any
 from .._native import library
 from . import _interrupt
 from ._handle import Handle
+from ._in_flight import InFlight
 from ._rendezvous import Endpoint, RankMissing, Rendezvous, failed
 from ._reporter import Reporter
 from ._request import Request
@@ -22,7 +23,10 @@ _SLICE_S = 0.1
 class Collectives:
     """All methods may be called from any thread."""
 
-    def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
+    def __init__(
+        self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float, in_flight: InFlight
+    ) -> None:
+        self.in_flight = in_flight  # of the group
         self._lib, self._quick = library.load_host(), library.quick()
         self._label = label
         self._endpoint = Endpoint("collectives", label, rendezvous, rank, nranks, collective=True)
@@ -124,6 +128,12 @@ class Collectives:
     def _wait_for_ends(self, seen: int) -> int:
         ended = self._handle.use(self._lib.bnet_queue_ended, seen)
         return seen if ended is None else ended
+
+    def progress(self) -> tuple[int, int]:
+        """How many operations were accepted so far, and how many of them are over."""
+        over = library.ffi.new("uint64_t *")
+        posted = self._handle.use(self._lib.bnet_queue_posted, over)
+        return int(posted or 0), int(over[0])
 
     # ---- the other ranks ----
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import OrderedDict
 from typing import Protocol
 
@@ -12,8 +13,15 @@ _EVERY, _LOOKS = 8, 12
 #: The same after a look that has found none that is over: thousands of receives may be posted before the first send.
 _SELDOM = 16
 
+#: The threads that have started an operation of any group, by their identifiers; perhaps some that have ended.
+callers: set[int] = set()
+
 
 class Looked(Protocol):
+    @property
+    def has_future(self) -> bool:
+        """Is it in progress, and may somebody wait for its future?"""
+
     def look(self) -> bool:
         """Is it over? Where it is, it is removed. It never waits for another thread."""
 
@@ -30,7 +38,8 @@ class InFlight:
         self._due = _EVERY
 
     def add(self, work: Looked) -> None:
-        """Before the library knows of it."""
+        """Before the library knows of it, by the thread that starts it."""
+        callers.add(threading.get_ident())
         self._works[id(work)] = work
         added = next(self._added)
         if added >= self._due:
@@ -52,6 +61,10 @@ class InFlight:
 
     def remove(self, work: Looked) -> None:
         self._works.pop(id(work), None)
+
+    def has_futures(self) -> bool:
+        """Of operations in progress."""
+        return any(work.has_future for work in list(self._works.values()))
 
     def settle(self) -> None:
         """Forgets all that are over."""

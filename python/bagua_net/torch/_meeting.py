@@ -168,13 +168,19 @@ class Meeting:
     def _run(self) -> None:
         pause_s = PAUSE_S
         try:
-            line = _line(self._base)
-            store = dist.PrefixStore(f"bagua_net/{self._name}", line.store)
+            store, _held = self.apart()
             while not self._given_up.is_set() and not self.step(store):
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _WAITED_FOR_S if self._is_waited_for else _UNHURRIED_S)
         except RuntimeError as error:  # the store's
             self._error = error.with_traceback(None)  # whose frames have the connection
+
+    def apart(self) -> tuple[Any, object]:
+        """The group's keys by a connection that no other thread occupies for long, as long as the second object lives.
+
+        Raises RuntimeError, the store's."""
+        line = _line(self._base)
+        return dist.PrefixStore(f"bagua_net/{self._name}", line.store), line
 
     def step(self, store: Any = None) -> bool:
         """Looks once at what the others have written, and writes what is due. Have they met? For one thread at a time.

@@ -13,10 +13,13 @@ from typing import Any
 
 import torch.distributed as dist
 
+from . import _deadlock as deadlock
 from ._callbacks import Callbacks
 from ._collectives import Collectives
+from ._deadlock import Progress
 from ._fingerprints import Fingerprints
 from ._in_flight import InFlight
+from ._meeting import Meeting
 from ._membership import MembershipCheck
 from ._messages import Messages
 from ._operations import Block, Operations
@@ -47,8 +50,9 @@ class Member(Operations):
         self._timeout_s = timeout.total_seconds()
         rendezvous = Rendezvous(store, rank, size)
         self._meeting = rendezvous.meeting
+        self._in_flight = InFlight()
         try:
-            self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s)
+            self._collectives = Collectives(self._label, rendezvous, rank, size, self._timeout_s, self._in_flight)
         except RuntimeError as error:
             self._meeting.refuse(str(error))
             raise
@@ -66,8 +70,7 @@ class Member(Operations):
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
-        self._in_flight = InFlight()
-        self._reasons = Reasons(self._meeting)
+        self._reasons = Reasons(self._meeting, deadlock.decided)
         self._context = self._shared(self._collectives.reporter, self._collectives)
         self._message_context = self._shared(self._messages.reporter, None)
         self._numbers, self._sequence = itertools.count(1), 0
@@ -77,6 +80,8 @@ class Member(Operations):
         self._ending = threading.RLock()
         self._ended = False
         _open.add(self)
+        if size > 1:
+            deadlock.watch.add(self)
 
     def _shared(self, reporter: Reporter, turns: Turns | None) -> Context:
         interrupted = weakref.WeakMethod(self._interrupted)  # a group needs no garbage collector
@@ -143,6 +148,28 @@ class Member(Operations):
         self._meeting.give_up()
         self._end_comparison()
 
+    # ---- for _deadlock.py ----
+
+    @property
+    def meeting(self) -> Meeting:
+        return self._meeting
+
+    @property
+    def in_flight(self) -> InFlight:
+        return self._in_flight
+
+    @property
+    def label(self) -> str:
+        description = str(getattr(self, "group_desc", ""))
+        return f"{self._label} ({description})" if description not in ("", "undefined") else self._label
+
+    def progress(self) -> Progress:
+        return Progress(*self._collectives.progress(), self._messages.progress())
+
+    def fail(self) -> None:
+        """Makes all pending operations fail. From any thread."""
+        self._fail_pending()
+
     def _end_callbacks(self) -> None:
         """A callback may wait for the operation that this call interrupts: that one goes on afterwards."""
         self._callbacks.close(wait=not self._collectives.interrupted_here)
@@ -170,6 +197,7 @@ class Member(Operations):
         self._in_flight.settle()
         self._ended = True
         _open.discard(self)
+        deadlock.watch.remove(self)
 
     def leave_to_parent(self) -> None:
         """In a child of fork(): the connections belong to its parent, and it has none of the threads."""
@@ -222,6 +250,7 @@ def _leave_to_parent() -> None:
     for member in list(_open):
         member.leave_to_parent()
     _open.clear()
+    deadlock.watch.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

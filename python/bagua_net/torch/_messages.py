@@ -35,7 +35,7 @@ class Messages:
     def __init__(self, label: str, rendezvous: Rendezvous, rank: int, nranks: int, timeout_s: float) -> None:
         self._lib, quick = library.load_host(), library.quick()
         self._send, self._recv = quick.bnet_messages_send, quick.bnet_messages_recv
-        self._label = label
+        self._label, self._nranks = label, nranks
         self._endpoint = Endpoint("messages", label, rendezvous, rank, nranks, collective=False)
         self._handle: Handle | None = None  # once the first message was posted
         self._starting = threading.RLock()  # a signal handler may abort at any point
@@ -124,6 +124,20 @@ class Messages:
         assert self._handle is not None
         ended = self._handle.use(self._lib.bnet_messages_ended, seen)
         return seen if ended is None else ended
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """How many messages were sent to each rank so far, and how many were received from it. Others have had none."""
+        handle = self._handle
+        return (handle.use(self._counts) if handle is not None else None) or {}
+
+    def _counts(self, messages: Any) -> dict[int, tuple[int, int]]:
+        sent, received = library.ffi.new("uint64_t *"), library.ffi.new("uint64_t *")
+        counts: dict[int, tuple[int, int]] = {}
+        for peer in range(self._nranks):
+            self._lib.bnet_messages_count(messages, peer, sent, received)
+            if sent[0] or received[0]:
+                counts[peer] = int(sent[0]), int(received[0])
+        return counts
 
     # ---- the end ----
 

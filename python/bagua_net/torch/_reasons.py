@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 from ._meeting import Meeting
@@ -30,8 +31,9 @@ def _other(reason: str) -> int | None:
 class Reasons:
     """Of one group. Any thread."""
 
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
+    def __init__(self, meeting: Meeting, decided: Callable[[], str]) -> None:
+        """``decided``: why the ranks have agreed that this process waits in vain, or ""."""
+        self._meeting, self._decided = meeting, decided
         self._explained: dict[str, str] = {}
 
     def explain(self, reason: str) -> str:
@@ -55,7 +57,11 @@ class Reasons:
         began = time.monotonic()
         try:
             self._meeting.tell_failure(reason)
-            self._look_for(reason, found, began + _PATIENCE_S)
+            if decided := self._decided():
+                self._meeting.tell_failure(decided)
+                found.append(decided)
+            else:
+                self._look_for(reason, found, began + _PATIENCE_S)
         except Exception:  # torch has several for a store that cannot be reached
             return
         if self._meeting.rank == 0:

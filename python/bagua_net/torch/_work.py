@@ -199,6 +199,15 @@ class Work(dist.Work):  # type: ignore[misc]
         reason = self._context.reasons.explain(result.reason) if result.reason else None
         return failed(self._context.label, reason, result.rc)
 
+    @property
+    def has_future(self) -> bool:
+        return self._future is not None and not self._over
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The operations of its group."""
+        return self._context.in_flight
+
     # ---- for the caller; torch's names ----
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:

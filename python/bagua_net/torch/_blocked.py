@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""What the threads of this process wait for in its groups, as their stacks show it.
+
+Operations note nothing for this: a process is looked at only once nothing has moved in it for seconds.
+
+Only threads that may start an operation count: the main one, and those that have started one. All of them must wait
+before a process is called blocked, since any other one may yet start what a peer waits for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+import torch.autograd.graph
+import torch.futures
+
+from ._collectives import Collectives
+from ._in_flight import InFlight
+from ._request import Request
+from ._torch_internals import named
+from ._work import Message, Work
+
+#: Waits in C++ for what this process does itself: for a thread that serves this one, or for a future of an operation.
+#: In the first one, DDP's reducer waits for its buckets.
+_WITHIN = {
+    named(torch.autograd.graph, "_engine_run_backward").__code__: "backward",
+    named(torch.futures.Future, "wait").__code__: "a future's wait",
+}
+#: The same in an algorithm.
+_ALGORITHM = ("bagua_net.algorithms._worker", "awaited")
+#: Frames from a request's wait to that of its work.
+_NEAR = 3
+#: Whose frames are not the program's.
+_LIBRARIES = ("torch", "bagua_net", "lightning", "accelerate", "threading", "contextlib", "functools", "concurrent")
+
+
+class Wait(NamedTuple):
+    """For the next collective of a group, or for a message."""
+
+    in_flight: InFlight  # of the group
+    source: int  # of the message, a rank of the group; -1: a collective
+
+
+class Thread(NamedTuple):
+    """One that cannot go on before all of these waits are over."""
+
+    waits: list[Wait]
+    where: str  # for people; "": a thread of ours
+
+
+def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
+    """Those that wait; empty where one does not, or nobody can tell.
+
+    Args:
+        callers: identifiers of the threads that have started operations.
+        works: of all groups.
+    """
+    serving = _serving()
+    starters = {*callers, threading.main_thread().ident} - {ident for ident, busy in serving.items() if not busy}
+    stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident in starters]
+    inside = [Wait(each, -1) for each in works if each.has_futures()]
+    waiting, within = [], []
+    for ident, frame in stacks:
+        wait = _of(frame)
+        if wait is not None:
+            waiting.append(Thread([wait], _where(frame)))
+            if ident in serving:
+                inside.append(wait)
+        elif _waits_within(frame):
+            within.append(frame)
+        else:
+            return []
+    if within and not inside:
+        return []
+    return [*waiting, *(Thread(inside, _where(frame)) for frame in within)]
+
+
+def _waits_within(frame: FrameType) -> bool:
+    return frame.f_code in _WITHIN or (frame.f_globals.get("__name__"), frame.f_code.co_name) == _ALGORITHM
+
+
+def _serving() -> dict[int, bool]:
+    """Threads that carry out what others of this process ask for, and start nothing of their own: are they busy?"""
+    threads = threading.enumerate()
+    return {each.ident: each.serves for each in threads if each.ident is not None and hasattr(each, "serves")}
+
+
+def _of(stack: FrameType) -> Wait | None:
+    """What a thread waits for in the library; None: it does not, or not without a limit of its own."""
+    frame: FrameType | None = stack
+    if stack.f_code is Collectives._run_here.__code__:
+        return Wait(stack.f_locals["self"].in_flight, -1)
+    if stack.f_code is not Request.wait.__code__:
+        return None
+    for _ in range(_NEAR):
+        frame = frame.f_back if frame is not None else None
+        if frame is not None and frame.f_code is Work._waits.__code__:
+            return _of_work(frame.f_locals["self"], frame.f_locals["seconds"])
+    return None
+
+
+def _of_work(work: Work, seconds: float | None) -> Wait | None:
+    """A send may be over as soon as the network has taken it, so nobody can tell what it waits for."""
+    if not isinstance(work, Message):
+        return Wait(work.in_flight, -1) if seconds is None else None
+    sends, peer, _ = work.about
+    return Wait(work.in_flight, peer) if not sends and peer >= 0 and seconds == work.limit_s else None
+
+
+def _where(frame: FrameType | None) -> str:
+    """ "all_reduce (train.py, line 12)": torch's function, and the program's line; "": it is none of the program's."""
+    called = ""
+    while frame is not None:
+        module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+        if module.startswith("torch.distributed"):
+            called = called if name == "wrapper" else name  # it logs the call
+        elif _waits_within(frame):
+            called = called or _WITHIN.get(frame.f_code, "a step")
+        elif module.partition(".")[0] not in _LIBRARIES:
+            return f"{called or 'a wait'} ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})"
+        frame = frame.f_back
+    return ""

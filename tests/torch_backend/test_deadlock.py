@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: MIT
+"""Ranks that wait for each other in different groups are told at once, with all calls; others never are."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bagua_net.algorithms import Auto, DiLoCo, attach
+from bagua_net.torch import _deadlock as deadlock
+from bagua_net.torch._deadlock import Call, Part, Record
+from tests.support.rank import Here
+from tests.support.ranks import Ranks
+from tests.support.tiers import variants
+
+_SECONDS = 60  # much less than the groups' timeout
+_CIRCLE = "ranks wait for each other, in different groups"
+
+
+# ---- what makes a deadlock ----
+
+
+def _in(group: str, over: int = 0, source: int = -1) -> list[list[Call]]:
+    return [[Call(group, over, source)]]
+
+
+def _blocked(rank: int, threads: list[list[Call]], sent: dict[int, int] | None = None, **posted: int) -> Record:
+    """Of the groups a, b, …, in which all have the same ranks."""
+    return Record({name: Part(rank, count, sent or {}) for name, count in posted.items()}, threads, [""])
+
+
+def test_two_that_wait_in_different_groups() -> None:
+    records = {0: _blocked(0, _in("a", 4), a=5, b=2), 1: _blocked(1, _in("b", 2), a=4, b=3)}
+    assert deadlock.deadlocked(records) == {0, 1}
+
+
+def test_a_rank_that_has_called_it_too_is_not_waited_for() -> None:
+    """What it has called may be on its way."""
+    records = {0: _blocked(0, _in("a", 4), a=5, b=2), 1: _blocked(1, _in("b", 2), a=5, b=3)}
+    assert not deadlock.deadlocked(records)
+
+
+def test_those_that_wait_for_one_that_computes() -> None:
+    records = {rank: _blocked(rank, _in("a", 4), a=5, b=0) for rank in (0, 1, 3)}
+    assert not deadlock.deadlocked(records)
+
+
+def test_a_thread_that_waits_for_nobody_of_them_may_free_the_others() -> None:
+    records = {
+        0: _blocked(0, [[Call("a", 0, -1)], [Call("c", 0, -1)]], a=1, b=0, c=1),
+        1: _blocked(1, _in("b"), a=0, b=1, c=1),
+    }
+    assert not deadlock.deadlocked(records)
+
+
+def test_others_that_wait_for_those_in_a_circle_are_of_it() -> None:
+    records = {
+        0: _blocked(0, _in("a"), a=1, b=0),
+        1: _blocked(1, _in("b"), a=0, b=1),
+        2: _blocked(2, _in("a"), a=1, b=0),
+        3: _blocked(3, _in("c"), a=1, b=1, c=1),
+    }
+    assert deadlock.deadlocked(records) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("arrived", "expected"), [(3, {0, 1}), (2, set())])
+def test_a_receive_waits_for_its_source_where_all_that_it_sent_has_arrived(arrived: int, expected: set[int]) -> None:
+    records = {
+        0: _blocked(0, _in("a"), {1: 3}, a=1, b=0),
+        1: _blocked(1, _in("b", arrived, source=0), a=0, b=0),
+    }
+    assert deadlock.deadlocked(records) == expected
+
+
+# ---- real ranks ----
+
+
+@pytest.fixture
+def three() -> Iterator[Ranks]:
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def two() -> Iterator[Ranks]:
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+def _crossed(here: Here, second: Callable[[Here, Any], None]) -> None:
+    """Rank 1 goes another way than the others."""
+    group = dist.new_group(timeout=here.timeout)
+    dist.barrier()
+    dist.barrier(group)
+    if here.rank == 1:
+        second(here, group)
+    else:
+        dist.all_reduce(torch.ones(3))
+
+
+def _collective(_: Here, group: Any) -> None:
+    dist.broadcast(torch.ones(3), 0, group=group)
+
+
+def _later(_: Here, group: Any) -> None:
+    works = [dist.all_reduce(torch.ones(3), group=group, async_op=True) for _ in range(2)]
+    works[1].wait()
+
+
+def _receive(_: Here, group: Any) -> None:
+    dist.recv(torch.ones(3), 2, group=group)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("way", "call"),
+    variants((_collective, "broadcast"), (_receive, "recv"), nightly=[(_later, "wait")]),
+)
+def test_all_are_told_both_calls(three: Ranks, way: Callable[[Here, Any], None], call: str) -> None:
+    outcomes = three.outcomes(_crossed, way, seconds=_SECONDS)
+    for outcome in outcomes:
+        assert outcome.error is not None
+        assert re.search(rf"{_CIRCLE}: ranks 0, 2 in all_reduce \(test_deadlock.py, line \d+\), group ", outcome.error)
+        assert re.search(rf"rank 1 in {call} \(test_deadlock.py, line \d+\), group ", outcome.error)
+
+
+def _works_on(here: Here) -> float:
+    """Rank 1 has called what rank 0 calls last, and calls what rank 0 waits in when that is known to be blocked."""
+    group, tensor = dist.new_group(timeout=here.timeout), torch.ones(1)
+    dist.barrier()
+    if here.rank == 1:
+        early = dist.all_reduce(tensor, group=group, async_op=True)
+        here.hear("blocked")
+        dist.barrier()
+        early.wait()
+    else:
+        thread = threading.Thread(target=_say_when_blocked, args=(here,))
+        thread.start()
+        dist.barrier()
+        dist.all_reduce(tensor, group=group)
+        thread.join()
+    dist.destroy_process_group(group)
+    return float(tensor)
+
+
+def _say_when_blocked(here: Here) -> None:
+    while deadlock.watch._part is None or deadlock.watch._part._record is None:
+        time.sleep(0.01)
+    here.say("blocked")
+
+
+@pytest.mark.gate
+def test_one_that_works_on_is_waited_for(two: Ranks) -> None:
+    assert two.run(_works_on) == [2.0, 2.0]
+
+
+def _one_by_one(_: Here) -> list[bool]:
+    """Is there a thread that watches: with one group, with two, and without any?"""
+    told = [_watches()]
+    dist.new_group()
+    told.append(_watches())
+    dist.destroy_process_group()
+    return [*told, _watches()]
+
+
+def _watches() -> bool:
+    return any(thread.name == "bagua_net watch" for thread in threading.enumerate())
+
+
+@pytest.mark.gate
+def test_only_processes_with_several_groups_are_watched(two: Ranks) -> None:
+    assert two.run(_one_by_one) == [[False, True, False]] * 2
+
+
+def _uneven(here: Here, name: str) -> None:
+    """Rank 1 has two batches more."""
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    algorithm = DiLoCo(1, outer_lr=0.7) if name == "diloco" else Auto(trial_steps=1) if name == "auto" else name
+    attach(model, optimizer, algorithm)
+    for _ in range(6 if here.rank == 1 else 4):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    dist.all_reduce(torch.ones(3))
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "name", variants("bytegrad", "decentralized", "diloco", nightly=["low_precision_decentralized", "auto"])
+)
+def test_a_rank_with_more_batches_under_an_algorithm(two: Ranks, name: str) -> None:
+    for outcome in two.outcomes(_uneven, name, seconds=_SECONDS):
+        assert outcome.error is not None
+        assert re.search(rf"{_CIRCLE}: rank 0 in all_reduce \(test_deadlock.py, line \d+\), group 0", outcome.error)
+        assert re.search(
+            r"rank 1 in [a-z_' ]+ \(test_deadlock.py, line \d+\), group \d+ \(an algorithm's\)", outcome.error
+        )
