@@ -4,15 +4,11 @@ than the others, and the others in the default group: none of these groups can s
 timeouts.
 
 A process is *blocked* where nothing has moved in its groups for seconds and all of its threads wait (``_blocked.py``).
-Blocked processes tell each other in torch's store what they wait for. One in a collective waits for every rank that
-has not called it, which its count of calls shows; one in a receive for the sender, if all that this has sent has
-arrived. So a slow network is never taken for a deadlock, nor is a rank that computes or saves. Such a wait ends only by
-an act of the other process, and a process that is blocked acts no more unless one of its waits ends. Therefore those
-that remain when all are taken away, again and again, that have a thread which waits for none of the remaining, wait for
-ever (the standard reduction of a wait-for graph: Holt, Computing Surveys 4(3), 1972).
+Blocked processes tell each other in torch's store what they wait for, and the default group's rank 0 looks for some
+that wait for each other (``_wait_for_graph.py``).
 
-What was told at different times need not hold at one time. So the default group's rank 0, which decides, asks those
-that remain once more; where all still are where they were, they were so in between, all at the same time.
+What was told at different times need not hold at one time. So rank 0 asks those that it has found once more; where all
+still are where they were, they were so in between, all at the same time.
 
 Each rank writes one key and polls one. Rank 0 also polls a count of what was written, and reads what is new. The longer
 a process has been blocked, the more seldom it polls: hundreds of ranks may wait for one that saves.
@@ -23,12 +19,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
 
+from . import _wait_for_graph as graph
 from ._in_flight import InFlight, callers
 from ._meeting import Meeting
 from ._store import value_of
@@ -41,8 +38,6 @@ _POLL_FRACTION = 16
 #: Seconds for which rank 0 waits for the others' answers, and, once it has decided, with its own end: its process often
 #: serves the store, where they are to find the decision.
 _PATIENCE_S, _FOR_OTHERS_S = 2 * _LONGEST_POLL_S, 0.75
-#: Calls that an error names, and ranks of each.
-_NAMED = 4
 _JOIN_S = 2.0
 
 
@@ -71,90 +66,6 @@ class Member(Protocol):
     def fail(self) -> None: ...
 
 
-class Call(NamedTuple):
-    """What a thread waits for, as others see it."""
-
-    group: str  # the identity of the group's rank 0
-    over: int  # collectives of the group that are over here; of messages: those from the source that have arrived
-    source: int  # of a message, a rank of the group; -1: a collective
-
-
-class Part(NamedTuple):
-    """Of a process in a group."""
-
-    rank: int
-    posted: int  # collectives that it has called
-    sent: Mapping[int, int]  # messages, by rank
-
-
-class Record(NamedTuple):
-    """Of a process that is blocked."""
-
-    parts: Mapping[str, Part]
-    threads: list[list[Call]]  # what each of its threads waits for
-    where: list[str]  # for people: each thread's
-
-
-def deadlocked(records: Mapping[int, Record]) -> set[int]:
-    """Those of the processes that wait for each other for ever; empty: perhaps none do."""
-    left = set(records)
-    while True:
-        free = {
-            each for each in left if any(not _is_held(records, each, calls, left) for calls in records[each].threads)
-        }
-        if not free:
-            return left
-        left -= free
-
-
-def _is_held(records: Mapping[int, Record], process: int, calls: Iterable[Call], by: set[int]) -> bool:
-    """Does one of its threads wait for one of these other processes?"""
-    own = records[process].parts
-    return any(_waits_for(records[other].parts, call, own) for call in calls for other in by if other != process)
-
-
-def _waits_for(theirs: Mapping[str, Part], call: Call, own: Mapping[str, Part]) -> bool:
-    part = theirs.get(call.group)
-    if part is None or call.group not in own:
-        return False
-    if call.source < 0:
-        return part.posted <= call.over
-    return part.rank == call.source and part.sent.get(own[call.group].rank, 0) <= call.over
-
-
-def _text(record: Record) -> str:
-    return json.dumps([{group: list(part) for group, part in record.parts.items()}, record.threads, record.where])
-
-
-def _record(text: str) -> Record:
-    parts, threads, where = json.loads(text)
-    read = {
-        group: Part(rank, posted, {int(peer): count for peer, count in sent.items()})
-        for group, (rank, posted, sent) in parts.items()
-    }
-    return Record(read, [[Call(*call) for call in calls] for calls in threads], where)
-
-
-def _sentence(records: Mapping[int, Record], ranks: Iterable[int]) -> str:
-    by_place: dict[str, list[int]] = {}
-    for rank in sorted(ranks):
-        by_place.setdefault(" and ".join(records[rank].where), []).append(rank)
-    told = [f"{_ranks(those)} in {where}" for where, those in list(by_place.items())[:_NAMED]]
-    more = f"; and {len(by_place) - _NAMED} other calls" if len(by_place) > _NAMED else ""
-    return (
-        f"ranks wait for each other, in different groups: {'; '.join(told)}{more}. Do all ranks have as many batches, "
-        "and make the same calls in the same order?"
-    )
-
-
-def _ranks(those: list[int]) -> str:
-    more = f" and {len(those) - _NAMED} more" if len(those) > _NAMED else ""
-    return f"rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those[:_NAMED]))}{more}"
-
-
-# ---- this process ----
-
-
 class _Decision(NamedTuple):
     """What the default group's rank 0 tells all others: its question, or its decision."""
 
@@ -174,13 +85,13 @@ class _Told(NamedTuple):
     """By a rank: the number of the last question that it has answered, and where it is; None: not blocked."""
 
     number: int
-    record: Record | None
+    record: graph.Record | None
 
     @staticmethod
     def read(store: Any, rank: int, identity: str) -> _Told:
         by, _, text = value_of(store, f"blocked/{rank}").decode().partition(" ")
         number, _, record = text.partition(" ")
-        return _Told(int(number), _record(record)) if by == identity and record else _Told(0, None)
+        return _Told(int(number), graph.parsed(record)) if by == identity and record else _Told(0, None)
 
 
 class _Part:
@@ -193,9 +104,9 @@ class _Part:
         self._store, self._line = world.meeting.apart()
         self._seen: list[tuple[str, Progress]] = []
         self._since = self._poll_at = time.monotonic()
-        self._record: Record | None = None  # what others have been told
-        self._answered = 0
-        self.text = ""  # of the decision that has ended this process's operations
+        self._record: graph.Record | None = None  # what others have been told
+        self._answered = 0  # the question that it has answered; 0: none
+        self._ended: dict[str, str] = {}  # by group: the decision that has ended it
         self._judge = _Judge(self._store, identities) if self._rank == 0 else None
 
     def look(self, members: list[Member]) -> None:
@@ -210,44 +121,49 @@ class _Part:
             self._poll_at = now + min(max(_POLL_S, (now - self._since) / _POLL_FRACTION), _LONGEST_POLL_S)
             self._poll(members)
 
-    def _tell(self, record: Record | None, number: int = 0) -> None:
+    def _tell(self, record: graph.Record | None, number: int = 0) -> None:
         if (record, number) != (self._record, 0):
-            text = "" if record is None else f"{self._identities[self._rank]} {number} {_text(record)}"
+            text = "" if record is None else f"{self._identities[self._rank]} {number} {graph.text_of(record)}"
             self._store.set(f"blocked/{self._rank}", text)
             self._store.add("blocked", 1)
-        self._record = record
+        self._record, self._answered = record, number
 
     def _poll(self, members: list[Member]) -> None:
         if self._record is not None:
-            told = _Decision.read(self._store, self._identities[0])
-            if self._rank in told.ranks:
-                self._follow(told, members)
+            self._follow(_Decision.read(self._store, self._identities[0]), members)
         if self._judge is not None:
             self._judge.poll()
 
     def _follow(self, told: _Decision, members: list[Member]) -> None:
-        if told.text:
+        if self._concerns(told):
             if self._judge is not None:
                 time.sleep(_FOR_OTHERS_S)
             self._end(told.text, members)
-        elif told.number != self._answered and _snapshot(members, dict(self._seen)) == self._record:
-            self._answered = told.number
-            self._tell(self._record, told.number)
+        elif self._rank in told.ranks and not told.text and told.number != self._answered:
+            still = _snapshot(members, dict(self._seen)) == self._record
+            self._tell(self._record if still else None, told.number if still else 0)
+
+    def _concerns(self, told: _Decision) -> bool:
+        """Is it a decision about where this process is now?"""
+        return told.text != "" and self._rank in told.ranks and told.number == self._answered
 
     def _end(self, text: str, members: list[Member]) -> None:
-        assert self._record is not None
-        waited_for = {call.group for calls in self._record.threads for call in calls}
-        self._record, self.text = None, text
-        for member in members:
-            if _name(member) in waited_for:
-                member.fail()
+        ended = [member for member in members if _name(member) in self._waited_for()]
+        self._ended |= {_name(member): text for member in ended}
+        self._record = None
+        for member in ended:
+            member.fail()
 
-    def decided(self) -> str:
-        """The decision that ends this process, even if the end of another one was faster."""
-        if not self.text and self._record is not None:
+    def _waited_for(self) -> set[str]:
+        return set() if self._record is None else {call.group for calls in self._record.threads for call in calls}
+
+    def decided(self, group: str) -> str:
+        """The decision that ends a group, even if the end of another process was faster."""
+        if group not in self._ended and group in self._waited_for():
             told = _Decision.read(self._store, self._identities[0])
-            self.text = told.text if self._rank in told.ranks else ""
-        return self.text
+            if self._concerns(told):
+                self._ended[group] = told.text
+        return self._ended.get(group, "")
 
 
 class _Judge:
@@ -257,7 +173,7 @@ class _Judge:
         self._store, self._identities = store, identities
         self._count = 0  # of what was told, when it was read last
         self._number = 0
-        self._asked: dict[int, Record] = {}
+        self._asked: dict[int, graph.Record] = {}
         self._until = 0.0
 
     def poll(self) -> None:
@@ -268,12 +184,12 @@ class _Judge:
             self._count = count
             told = {rank: self._told(rank).record for rank in range(len(self._identities))}
             blocked = {rank: record for rank, record in told.items() if record is not None}
-            self._ask(blocked, deadlocked(blocked))
+            self._ask(blocked, graph.deadlocked(blocked))
 
     def _told(self, rank: int) -> _Told:
         return _Told.read(self._store, rank, self._identities[rank])
 
-    def _ask(self, records: Mapping[int, Record], ranks: set[int]) -> None:
+    def _ask(self, records: Mapping[int, graph.Record], ranks: set[int]) -> None:
         self._asked = {rank: records[rank] for rank in ranks}
         if ranks:
             self._number += 1
@@ -288,8 +204,8 @@ class _Judge:
         if len(still) + len(moved) < len(asked) and time.monotonic() < self._until:
             return
         self._asked = {}
-        if ranks := deadlocked(still):
-            self._say(ranks, _sentence(still, ranks))
+        if ranks := graph.deadlocked(still):
+            self._say(ranks, graph.sentence(still, ranks))
 
     def _say(self, ranks: set[int], text: str) -> None:
         told = _Decision(self._identities[0], self._number, sorted(ranks), text)
@@ -301,7 +217,7 @@ def _name(member: Member) -> str:
     return (member.meeting.identities or [""])[0]
 
 
-def _snapshot(members: list[Member], progress: Mapping[str, Progress]) -> Record | None:
+def _snapshot(members: list[Member], progress: Mapping[str, Progress]) -> graph.Record | None:
     """What this process waits for; None: it is not blocked, or something has moved since ``progress``."""
     from . import _blocked  # which needs what needs this module
 
@@ -319,17 +235,17 @@ def _snapshot(members: list[Member], progress: Mapping[str, Progress]) -> Record
     parts = {_name(member): _part(member, progress[_name(member)]) for member in members if _name(member)}
     if any(member.progress() != progress[_name(member)] for member in members):
         return None
-    return Record(parts, calls, where)
+    return graph.Record(parts, calls, where)
 
 
-def _call(member: Member, source: int, progress: Mapping[str, Progress]) -> Call:
+def _call(member: Member, source: int, progress: Mapping[str, Progress]) -> graph.Call:
     own = progress[_name(member)]
     over = own.over if source < 0 else own.messages.get(source, (0, 0))[1]
-    return Call(_name(member), over, source)
+    return graph.Call(_name(member), over, source)
 
 
-def _part(member: Member, own: Progress) -> Part:
-    return Part(member.meeting.rank, own.posted, {rank: sent for rank, (sent, _) in own.messages.items() if sent})
+def _part(member: Member, own: Progress) -> graph.Part:
+    return graph.Part(member.meeting.rank, own.posted, {rank: sent for rank, (sent, _) in own.messages.items() if sent})
 
 
 class Watch:
@@ -361,10 +277,11 @@ class Watch:
             self._end()
 
     def _end(self) -> None:
-        self._part, thread, self._thread = None, self._thread, None
+        thread, self._thread = self._thread, None
         self._over.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
+        self._part = None
 
     def _run(self, over: SimpleQueue[None]) -> None:
         try:
@@ -385,10 +302,13 @@ class Watch:
         if self._part is not None and self._part.world is world:
             self._part.look(members)
 
-    def decided(self) -> str:
-        """See :class:`Reasons`. Raises RuntimeError: the store cannot be reached."""
+    def decided(self, meeting: Meeting) -> str:
+        """Why a group was ended; "": it was not, or nobody can tell."""
         part = self._part
-        return "" if part is None else part.decided()
+        try:
+            return "" if part is None or not meeting.identities else part.decided(meeting.identities[0])
+        except RuntimeError:  # the store's
+            return ""
 
     def leave_to_parent(self) -> None:
         """In a child of fork(), which does not have the thread."""
@@ -404,11 +324,3 @@ def _gets(queue: SimpleQueue[None], seconds: float) -> bool:
 
 
 watch = Watch()
-
-
-def decided() -> str:
-    """Why this process's operations were ended; "": they were not, or nobody can tell."""
-    try:
-        return watch.decided()
-    except RuntimeError:
-        return ""

@@ -70,7 +70,7 @@ class Member(Operations):
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()
-        self._reasons = Reasons(self._meeting, deadlock.decided)
+        self._reasons = Reasons(self._meeting, deadlock.watch.decided)
         self._context = self._shared(self._collectives.reporter, self._collectives)
         self._message_context = self._shared(self._messages.reporter, None)
         self._numbers, self._sequence = itertools.count(1), 0

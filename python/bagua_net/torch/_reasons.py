@@ -31,8 +31,8 @@ def _other(reason: str) -> int | None:
 class Reasons:
     """Of one group. Any thread."""
 
-    def __init__(self, meeting: Meeting, decided: Callable[[], str]) -> None:
-        """``decided``: why the ranks have agreed that this process waits in vain, or ""."""
+    def __init__(self, meeting: Meeting, decided: Callable[[Meeting], str]) -> None:
+        """``decided``: why the ranks have agreed that it waits in vain, or ""."""
         self._meeting, self._decided = meeting, decided
         self._explained: dict[str, str] = {}
 
@@ -57,7 +57,7 @@ class Reasons:
         began = time.monotonic()
         try:
             self._meeting.tell_failure(reason)
-            if decided := self._decided():
+            if decided := self._decided(self._meeting):
                 self._meeting.tell_failure(decided)
                 found.append(decided)
             else:

@@ -364,6 +364,11 @@ class Message(Work):
     #: The limit of a wait without a timeout; None: none.
     limit_s: float | None
 
+    @property
+    def has_future(self) -> bool:
+        """What its future waits for, its peer alone could tell."""
+        return False
+
     def _await(self, timeout: timedelta) -> None:
         if timeout > _NO_TIME:
             super()._await(timeout)
