@@ -23,6 +23,7 @@ from ..algorithms._ddp import ddp_arguments, optimizer_for
 from ..algorithms._registry import algorithm_of
 from ..torch import NAME
 from .arguments import check
+from .preemption import Preemption
 from .resume import resumed
 
 #: Where a checkpoint has the algorithm's state.
@@ -64,6 +65,7 @@ class StrategyMixin(_Base):  # type: ignore[misc]
         super().__init__(**ddp_arguments(self._algorithm, arguments))
         self._state_in_checkpoints = state_in_checkpoints
         self._bagua: AlgorithmHandle | None = None
+        self._preemption = Preemption()
         self._group: dist.ProcessGroup | None = None  # of the last fit, and
         self._at_end: dict[str, Any] | None = None  # this rank's state at its end
 
@@ -92,8 +94,25 @@ class StrategyMixin(_Base):  # type: ignore[misc]
         optimizer = optimizer_for(self._algorithm, self.optimizers)
         return attach(self.model, optimizer, self._algorithm, scaler=getattr(self.precision_plugin, "scaler", None))
 
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self._preemption.begin()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self._preemption.meet()
+        super().on_train_batch_start(batch, batch_idx)
+
+    def on_validation_start(self) -> None:
+        self._preemption.pause()
+        super().on_validation_start()
+
+    def on_validation_end(self) -> None:
+        super().on_validation_end()
+        self._preemption.resume()
+
     def on_train_end(self) -> None:
         """Where weights are averaged, the ranks end with the same ones, which are tested and saved from here on."""
+        self._preemption.end()
         if self._bagua is not None and self._algorithm.averages == "weights":
             self._bagua.pause()
         super().on_train_end()
@@ -101,9 +120,11 @@ class StrategyMixin(_Base):  # type: ignore[misc]
     def on_exception(self, exception: BaseException) -> None:
         """The other ranks may be anywhere: nothing that waits for them. The algorithm ends with its model."""
         self._bagua = None
+        self._preemption.stop()
         super().on_exception(exception)
 
     def teardown(self) -> None:
+        self._preemption.stop()
         ended, self._bagua = self._bagua, None
         if ended is not None:
             if self._state_in_checkpoints:
