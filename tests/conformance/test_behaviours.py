@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 #: The document with the table, and the table's heading there.
 DOCUMENT = ROOT / "docs" / "dev" / "conformance.md"
 HEADING = "## Behaviours and their tests"
+FIELD = DOCUMENT.with_name("field.md")
 
 _NAME = re.compile(r"`([^`]+)`")
 
@@ -43,6 +44,12 @@ def test_every_behaviour_has_tests_that_exist() -> None:
         names = _NAME.findall(tests)
         assert names, f"no test for: {behaviour}"
         assert [name for name in names if not _exists(name)] == [], behaviour
+
+
+def test_what_shows_the_faults_of_the_field_exists() -> None:
+    named = [name for name in _NAME.findall(FIELD.read_text()) if name.startswith("test_")]
+    assert len(named) > 20
+    assert [name for name in named if not _exists(name)] == []
 
 
 def test_every_scenario_is_in_the_table() -> None:
