@@ -189,11 +189,11 @@ def test_one_that_works_on_is_waited_for(two: Ranks) -> None:
 
 
 def _one_by_one(_: Here) -> list[bool]:
-    """Is there a thread that watches: with one group, with two, and without any?"""
+    """Is there a thread that watches: with one group, with two, with one again?"""
     told = [_watches()]
-    dist.new_group()
+    group = dist.new_group()
     told.append(_watches())
-    dist.destroy_process_group()
+    dist.destroy_process_group(group)
     return [*told, _watches()]
 
 

@@ -273,7 +273,7 @@ class Watch:
     def remove(self, member: Member) -> None:
         """Repeated calls do nothing."""
         self._members.pop(id(member), None)
-        if not self._members:
+        if len(self._members) < 2:
             self._end()
 
     def _end(self) -> None:
