@@ -34,6 +34,8 @@ _WITHIN = {
 }
 #: The same in an algorithm.
 _ALGORITHM = ("bagua_net.algorithms._worker", "awaited")
+#: Seconds: a program may count on the end of a receive's shorter wait, after which its group goes on.
+_SHORT_S = 60.0
 #: Frames from a request's wait to that of its work.
 _NEAR = 3
 #: Whose frames are not the program's.
@@ -110,7 +112,8 @@ def _of_work(work: Work, seconds: float | None) -> Wait | None:
     if not isinstance(work, Message):
         return Wait(work.in_flight, -1) if seconds is None else None
     sends, peer, _ = work.about
-    return Wait(work.in_flight, peer) if not sends and peer >= 0 and seconds == work.limit_s else None
+    ends = seconds is not None and (seconds != work.limit_s or seconds < _SHORT_S)
+    return None if sends or peer < 0 or ends else Wait(work.in_flight, peer)
 
 
 def _where(frame: FrameType | None) -> str:
