@@ -345,6 +345,7 @@ def test_without_a_folder_values_are_made_and_the_log_says_so_once(
     assert cache.num_keys() == 0
     (message,) = warnings_in(caplog)
     assert message.startswith(f"the cache {tmp_path}/values cannot be used, and all values are made")
+    assert "directory= or XDG_CACHE_HOME" in message
     assert words in message
 
 
