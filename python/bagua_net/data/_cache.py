@@ -72,7 +72,9 @@ class CacheLoader:
             self._where = str(path)
             self._folder = Folder(path, capacity)
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-            told = "cannot be used, and all values are made at each request; directory= or XDG_CACHE_HOME choose another"
+            told = (
+                "cannot be used, and all values are made at each request; directory= or XDG_CACHE_HOME choose another"
+            )
             self._tell(told, error)
 
     def get(self, key: Any, load_fn: Callable[[Any], Any]) -> Any:
