@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from bagua_net.data import CachedDataset, CacheLoader, SampleUnsupported, _folder
+from bagua_net.data._cache import _digest
 
 _SECONDS = 120
 
@@ -193,7 +195,9 @@ def test_a_class_may_be_allowed(cache: CacheLoader) -> None:
 def test_reading_runs_no_code_of_the_file(cache: CacheLoader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache.get(1, str)
     (file,) = (file for file in (tmp_path / "values").iterdir() if len(file.name) == 32)
-    torch.save(Bomb(), file)
+    buffer = io.BytesIO()
+    torch.save(Bomb(), buffer)
+    file.write_bytes(_digest(buffer.getvalue()) + buffer.getvalue())
     assert cache.get(1, str) == "1"
     assert cache.get(1, never) == "1"
     assert ["cannot be read" in message for message in warnings_in(caplog)] == [True]

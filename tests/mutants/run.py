@@ -32,7 +32,11 @@ from tests.mutants.mutants import ROOT, BadList, Mutant, Test, read_all
 
 _CONTRACT = "contract:"
 #: Target: its folder, and its header there.
-_LIBRARIES = {"nccl-net-bagua": ("plugin", "bagua_net.h"), "bagua-net-host": ("host", "bagua_net_host.h")}
+_LIBRARIES = {
+    "nccl-net-bagua": ("plugin", "bagua_net.h"),
+    "bagua-net-host": ("host", "bagua_net_host.h"),
+    "bagua-net-emulator": ("emulator", "bagua_net_emulator.h"),
+}
 #: Statuses of pytest: interrupted, such as by errors while it collected; an error of its own; wrong usage.
 _NOT_RUN = (2, 3, 4)
 _NO_TESTS = 5

@@ -217,8 +217,8 @@ _DESTROYS = """
 import contextlib, os, signal, sys, threading, time, torch
 import torch.distributed as dist
 import bagua_net.torch
-from tests.torch_backend.inside import runs_in_the_library
-rank, main, began = int(os.environ["RANK"]), threading.get_ident(), threading.Event()
+from tests.torch_backend.inside import runs_in_the_library, waits_for_an_operation
+rank, main, callbacks = int(os.environ["RANK"]), threading.get_ident(), []
 store = dist.FileStore(sys.argv[1], 2)
 dist.init_process_group("bagua_net", store=store, rank=rank, world_size=2)
 dist.barrier()
@@ -229,23 +229,26 @@ def destroy(*_):
     store.set("destroyed", "1")
 
 def interrupt():
-    began.wait()
-    while not runs_in_the_library(main):
+    while not callbacks or not waits_for_an_operation(callbacks[0]):
         time.sleep(0.001)
     signal.pthread_kill(main, signal.SIGWINCH)
 
 def callback(_):
-    began.set()
+    while not runs_in_the_library(main):
+        time.sleep(0.001)
+    callbacks.append(threading.get_ident())
     dist.all_reduce(sums[1])
 
 if rank == 0:
     signal.signal(signal.SIGWINCH, destroy)
     threading.Thread(target=interrupt).start()
     future = dist.irecv(torch.zeros(1), 1).get_future().then(callback)
+    store.set("attached", "1")
     with contextlib.suppress(RuntimeError):  # where it had not begun
         dist.all_reduce(sums[0])
         future.wait()
 else:
+    store.wait(["attached"])  # what is attached to a finished operation runs at once, on the caller's thread
     dist.send(torch.ones(1), 0)
     store.wait(["destroyed"])
     with contextlib.suppress(RuntimeError):
