@@ -57,7 +57,7 @@ def trained(here: Here, backend: str, options: dict[str, bool]) -> list[list[flo
     group = here.gloo if backend == "gloo" else None
     net = torch.nn.Sequential(torch.nn.Embedding(_ROWS, 8, sparse=True), torch.nn.Linear(8, 1))
     model = torch.nn.parallel.DistributedDataParallel(net, process_group=group, **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(3):
         count = 0 if (here.rank, step) == (0, 1) else 3 + here.rank
         rows = torch.randint(_ROWS, (count, 2), generator=torch.Generator().manual_seed(10 * step + here.rank))
