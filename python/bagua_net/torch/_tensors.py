@@ -82,8 +82,11 @@ def one_type(tensors: Sequence[torch.Tensor], what: str) -> None:
         raise ValueError(f"{what}: the tensors are of {' and '.join(found)}; give all one type")
 
 
-def only(tensors: Sequence[Any], what: str) -> Any:
-    """The only element of a list. torch's interface has lists for several devices per process; a CPU is one."""
+def only(tensors: Sequence[Any] | torch.Tensor, what: str) -> Any:
+    """The only element of a list, or a tensor by itself. torch's interface has lists for several devices per process; a
+    CPU is one."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
     if len(tensors) != 1:
         raise ValueError(f"{what}: one tensor per process is needed, not {len(tensors)}")
     return tensors[0]
