@@ -74,6 +74,25 @@ def fields_in_place_of_options(here: Here) -> None:
     group.barrier(timeout=limit).wait()
 
 
+def complex_sums(here: Here) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        own = torch.tensor([1 + 2j, here.rank], dtype=dtype)
+        whole, part = own.repeat(here.size), torch.empty(2, dtype=dtype)
+        total = [here.size * (1 + 2j), here.size * (here.size - 1) / 2]
+        dist.group.WORLD.allreduce(part.copy_(own)).wait()
+        assert part.tolist() == total
+        dist.reduce(part.copy_(own), 0)
+        assert here.rank != 0 or part.tolist() == total
+        dist.reduce_scatter_tensor(part, whole)
+        assert part.tolist() == total
+        dist.reduce_scatter(part, [own] * here.size, dist.ReduceOp.AVG)
+        assert part.tolist() == [1 + 2j, (here.size - 1) / 2]
+
+
+def test_complex_sums(ranks: Ranks) -> None:
+    ranks.run(complex_sums)
+
+
 def test_fields_in_place_of_options(ranks: Ranks) -> None:
     ranks.run(fields_in_place_of_options)
 

@@ -23,7 +23,8 @@ def reduction(kind: str, plain: torch.Tensor, op: Any) -> dict[str, Any]:
     """The elements of a contiguous tensor, both sent and received."""
     dtype, number = tensors.reduction(plain.dtype, op)
     at = tensors.address(plain)
-    return {"kind": kind, "dtype": dtype, "op": number, "count": plain.numel(), "send": at, "recv": at}
+    count = 2 * plain.numel() if plain.is_complex() else plain.numel()
+    return {"kind": kind, "dtype": dtype, "op": number, "count": count, "send": at, "recv": at}
 
 
 def kept(residual: torch.Tensor | None) -> dict[str, Any]:

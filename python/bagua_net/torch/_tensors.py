@@ -25,6 +25,8 @@ _CODES = {
 }
 #: Those that can be reduced.
 TYPES = list(_CODES)
+#: What complex numbers consist of, which are summed and averaged by their parts.
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _POINTER = library.ffi.typeof("void *")
 #: The code for bytes that are moved but not reduced.
 BYTES = 1
@@ -99,7 +101,10 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
         ValueError: the library has no such reduction, or not for this type.
     """
     kind = getattr(op, "op", op)
-    number, code = _OPS.get(kind), _CODES.get(dtype)
+    number = _OPS.get(kind)
+    if number in (_SUM, _AVG):
+        dtype = _PARTS.get(dtype, dtype)
+    code = _CODES.get(dtype)
     if number is None:
         raise ValueError(f"{kind} is not supported; scale the tensor and use ReduceOp.SUM")
     if code is None:
