@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/thread.h"
 #include "base/counters.h"
+#include "base/log.h"
 #include "base/socket.h"
 #include "control/active.h"
 #include "control/lifecycle.h"
@@ -377,6 +378,10 @@ static int start_thread(void)
 
 	if (rc == 0)
 		pthread_detach(thread);
+	else
+		bnet_warn("NET/BaguaNet: no thread can start: %s. The limit of processes, of a user (ulimit -u) or of a "
+			  "container, counts threads",
+			  strerror(-rc));
 	return rc;
 }
 

@@ -86,8 +86,11 @@ static void after_fork_in_child(void)
 
 static void explain_no_device(int rc)
 {
-	bnet_warn("NET/BaguaNet: no network interface to use (%s). NCCL_SOCKET_IFNAME=%s NCCL_SOCKET_FAMILY=%s",
-		  strerror(-rc), bnet_device_ifname() ? bnet_device_ifname() : "(unset)",
+	bool refused = rc == -EPERM || rc == -EACCES || rc == -EAFNOSUPPORT;
+
+	bnet_warn("NET/BaguaNet: no network interface to use (%s%s). NCCL_SOCKET_IFNAME=%s NCCL_SOCKET_FAMILY=%s",
+		  strerror(-rc), refused ? ": a sandbox, or a service's settings, refuse it netlink sockets" : "",
+		  bnet_device_ifname() ? bnet_device_ifname() : "(unset)",
 		  getenv("NCCL_SOCKET_FAMILY") ? getenv("NCCL_SOCKET_FAMILY") : "(unset)");
 	for (int i = 0; i < bnet_engine.devices.nrejected; i++)
 		bnet_warn("NET/BaguaNet: %s not used: %s", bnet_engine.devices.rejected[i].name,

@@ -67,6 +67,8 @@ enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr)
 	switch (addr->sa_family) {
 	case AF_INET:
 		in = ntohl(((const struct sockaddr_in *)addr)->sin_addr.s_addr);
+		if (in >> 24 == IN_LOOPBACKNET)
+			return BNET_ADDRESS_IPV4_LOOPBACK;
 		return in >> 16 == 0xa9fe /* 169.254/16 */ ? BNET_ADDRESS_IPV4_LINK_LOCAL : BNET_ADDRESS_IPV4;
 	case AF_INET6:
 		in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
@@ -94,10 +96,20 @@ static bool is_bridge(const char *name)
 	return is_docker_network(name);
 }
 
+static bool has_host_address(const struct bnet_interface *loopback)
+{
+	return loopback->rank < BNET_ADDRESS_IPV4_LOOPBACK;
+}
+
+bool bnet_is_passive(const struct bnet_interface *row)
+{
+	return (row->flags & IFF_LOOPBACK) && has_host_address(row);
+}
+
 static enum bnet_tier tier_of(const struct bnet_interface *candidate)
 {
 	if (candidate->flags & IFF_LOOPBACK)
-		return BNET_TIER_LOOPBACK;
+		return has_host_address(candidate) ? BNET_TIER_HOST : BNET_TIER_LOOPBACK;
 	if (candidate->bridge_port || is_bridge(candidate->name))
 		return BNET_TIER_BRIDGE;
 	if (candidate->rank == BNET_ADDRESS_IPV4_LINK_LOCAL || candidate->rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
@@ -188,6 +200,7 @@ static void explain_tier(const struct bnet_interface *candidate, char *reason, s
 
 	switch (tier_of(candidate)) {
 	case BNET_TIER_LOOPBACK:
+	case BNET_TIER_HOST:
 		snprintf(reason, size, "loopback, while others exist; NCCL_SOCKET_IFNAME==%s selects it", name);
 		break;
 	case BNET_TIER_BRIDGE:
@@ -210,7 +223,7 @@ static void explain_tier(const struct bnet_interface *candidate, char *reason, s
 /* It would still not be selected, so its state is not the reason. */
 static bool bringing_up_is_no_use(enum bnet_tier tier, enum bnet_tier chosen)
 {
-	if (tier == BNET_TIER_TUNNEL)
+	if (tier == BNET_TIER_HOST || tier == BNET_TIER_TUNNEL)
 		return chosen < tier;
 	return (tier == BNET_TIER_LOOPBACK || tier == BNET_TIER_BRIDGE) && chosen != BNET_TIER_NONE;
 }

@@ -16,6 +16,7 @@
 enum bnet_address_rank {
 	BNET_ADDRESS_IPV4,
 	BNET_ADDRESS_IPV6,
+	BNET_ADDRESS_IPV4_LOOPBACK,
 	BNET_ADDRESS_IPV6_LOOPBACK,
 	BNET_ADDRESS_IPV4_LINK_LOCAL,
 	BNET_ADDRESS_IPV6_LINK_LOCAL,
@@ -26,6 +27,7 @@ enum bnet_address_rank {
 enum bnet_tier {
 	BNET_TIER_IB, /* IP over InfiniBand: NCCL's own order, and ranks must agree */
 	BNET_TIER_PLAIN,
+	BNET_TIER_HOST,       /* a loopback interface with an address of the host's, to which routes lead (BGP, OSPF) */
 	BNET_TIER_TUNNEL,     /* a VPN or an overlay, whose packets travel over another interface of this machine */
 	BNET_TIER_LINK_LOCAL, /* management ports and host ends of container links often have only such an address */
 	BNET_TIER_LOOPBACK,
@@ -55,6 +57,8 @@ struct bnet_rules {
 /* -EINVAL: unknown family. Ignores an ifname of less than two characters, as NCCL does. */
 int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family);
 enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr);
+/* As in struct bnet_nic. */
+bool bnet_is_passive(const struct bnet_interface *row);
 /* BNET_TIER_NONE if no interface is usable or the rules name interfaces. */
 enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bnet_interface *all, int count);
 /* Does the interface become a device? If not, writes the reason. size: that of struct bnet_rejected's reason. */

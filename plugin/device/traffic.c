@@ -37,10 +37,18 @@ static int add(const struct bnet_device *dev, char *row, struct bnet_traffic *tr
 	return 1;
 }
 
+static bool has_passive_member(const struct bnet_device *dev)
+{
+	for (int i = 0; i < dev->nmembers; i++)
+		if (dev->members[i]->passive)
+			return true;
+	return false;
+}
+
 struct bnet_traffic bnet_device_traffic(const struct bnet_device *dev)
 {
 	struct bnet_traffic traffic = {0}, unknown = {0};
-	FILE *file = fopen(COUNTERS, "re");
+	FILE *file = has_passive_member(dev) ? NULL : fopen(COUNTERS, "re");
 	char row[512];
 	int found = 0;
 

@@ -49,6 +49,31 @@ static int listener_events(int nic, int op, uint32_t events)
 	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[nic].fd, &event) < 0 ? -errno : 0;
 }
 
+/* A lease that has ended, or an administrator, may have taken it away. Another listener on it would tell. */
+static bool has_lost_address(const struct bnet_nic *where)
+{
+	struct sockaddr_storage bound;
+	int fd = bnet_socket_listen(&where->addr, (struct bnet_ports){.first = 0, .last = 0}, &bound);
+
+	if (fd >= 0)
+		bnet_socket_close(fd);
+	return fd == -EADDRNOTAVAIL;
+}
+
+static void explain_not_listening(const struct bnet_nic *where, struct bnet_ports ports, int error)
+{
+	const char *hint = "";
+
+	if (error == -EADDRNOTAVAIL)
+		hint = ". The interface has lost this address: start the process again";
+	else if (ports.first)
+		hint = ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it";
+	else if (error == -EADDRINUSE)
+		hint = ". No port is free in net.ipv4.ip_local_port_range: widen it";
+	bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", where->name, where->address, ports.first,
+		  ports.last, strerror(-error), hint);
+}
+
 static int open_listener(int nic)
 {
 	struct bnet_listener *listener = &bnet_engine.listeners[nic];
@@ -56,18 +81,14 @@ static int open_listener(int nic)
 	struct bnet_ports ports = bnet_engine.config.port_range;
 	int rc;
 
-	if (listener->fd >= 0)
+	if (listener->fd >= 0 && !has_lost_address(where))
 		return 0;
-	listener->fd = bnet_socket_listen(&where->addr, ports, &listener->addr);
-	if (listener->fd < 0) {
-		rc = listener->fd;
-		listener->fd = -1;
-		bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", where->name, where->address,
-			  ports.first, ports.last, strerror(-rc),
-			  ports.first ? ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it"
-				      : "");
+	rc = listener->fd >= 0 ? -EADDRNOTAVAIL : bnet_socket_listen(&where->addr, ports, &listener->addr);
+	if (rc < 0) {
+		explain_not_listening(where, ports, rc);
 		return rc;
 	}
+	listener->fd = rc;
 	rc = listener_events(nic, EPOLL_CTL_ADD, EPOLLIN);
 	if (rc < 0) {
 		bnet_socket_close(listener->fd);

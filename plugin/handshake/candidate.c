@@ -60,6 +60,11 @@ struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair)
 	return addr;
 }
 
+const char *bnet_candidate_interface(const struct bnet_conn *conn, const struct bnet_candidate *pair)
+{
+	return conn->setup.local || pair->nic->passive ? NULL : pair->nic->name;
+}
+
 /* ---- failed pairs ---- */
 
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)

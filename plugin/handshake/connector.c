@@ -120,7 +120,7 @@ static int open_bound(struct connector *connector)
 	if (fd < 0 || connector->unbound)
 		return fd;
 	rc = bnet_socket_bind_source(fd, &connector->pair.nic->addr,
-				     connector->conn->setup.local ? NULL : connector->pair.nic->name);
+				     bnet_candidate_interface(connector->conn, &connector->pair));
 	if (rc < 0) {
 		bnet_socket_close(fd);
 		return rc;
@@ -198,10 +198,13 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 }
 
 /* The reason, and the user's next step. */
-static const char *explain(int error, char text[EXPLANATION])
+static const char *explain(const struct connector *connector, int error, char text[EXPLANATION])
 {
 	const char *hint = "";
 
+	if (error == -ECONNREFUSED && connector->conn->setup.local)
+		return "nothing listens there: the remote process has ended, or it is on another host that has this host's "
+		       "address as well, as of a bridge of containers (NCCL_SOCKET_IFNAME)";
 	if (error == -ECONNREFUSED)
 		return "nothing listens there: the remote process has ended, or a firewall rejects it (BAGUA_NET_PORT_RANGE)";
 	if (error == -ETIMEDOUT)
@@ -233,7 +236,7 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		connector->watch.deadline_ms = now + (pause < MAX_RETRY_MS ? pause : MAX_RETRY_MS);
 		return;
 	}
-	give_up(connector, error, explain(error, text));
+	give_up(connector, error, explain(connector, error, text));
 }
 
 static int send_hello(struct connector *connector)
@@ -498,7 +501,7 @@ static void time_out(struct connector *connector)
 			"that port was reached, but no answer came within BAGUA_NET_CONNECT_TIMEOUT: the process there is "
 			"stopped or out of descriptors, or what listens is not BaguaNet");
 	else
-		give_up(connector, -ETIMEDOUT, explain(error, text));
+		give_up(connector, -ETIMEDOUT, explain(connector, error, text));
 }
 
 static void go_on(struct connector *connector, uint64_t now)

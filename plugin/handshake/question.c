@@ -46,7 +46,7 @@ static int dial(const struct bnet_conn *conn)
 	if (fd < 0)
 		return fd;
 	bnet_socket_tune(fd, conn->config, conn->setup.traffic_class);
-	rc = bnet_socket_bind_source(fd, &pair.nic->addr, conn->setup.local ? NULL : pair.nic->name);
+	rc = bnet_socket_bind_source(fd, &pair.nic->addr, bnet_candidate_interface(conn, &pair));
 	if (rc == 0)
 		rc = bnet_socket_connect(fd, &target);
 	if (rc == 0 || rc == -EINPROGRESS)

@@ -10,6 +10,7 @@ import typer
 
 from ._cli import bench as _bench
 from ._cli import show as _show
+from ._cli import streams as _streams
 from ._cli import switch as _switch
 from ._errors import BaguaNetError
 from ._native.version import version as _version
@@ -48,6 +49,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 def main() -> None:
     """The entry point. Exit status 2: wrong usage; 1: an error, in one line on stderr."""
+    _streams.prepare()
     try:
         sys.exit(app(prog_name="bagua-net", standalone_mode=False))
     except _UsageError as error:

@@ -423,6 +423,17 @@ def test_other_kinds(namespace: Namespace, kind: str) -> None:
     assert row["speed_mbps"] == 10000
 
 
+def test_an_address_of_the_host_on_loopback(namespace: Namespace) -> None:
+    """As where hosts speak BGP with their switches: the cards have link-local addresses only."""
+    namespace.link("lan0", "fe80::77/64")
+    namespace.ip("address", "add", "10.99.0.1/32", "dev", "lo")
+    for setting in ({}, {"NCCL_SOCKET_IFNAME": "lo"}):
+        rows = namespace.scan(**setting)
+        assert [(row["name"], row["address"]) for row in rows if row["reason"] is None] == [("lo", "10.99.0.1")]
+    namespace.link("eth0", "10.77.0.1/24")
+    assert chosen(namespace.scan()) == ["eth0"]
+
+
 def test_facts_of_a_link(namespace: Namespace) -> None:
     """The speed that veth reports means nothing, so it counts as unknown."""
     namespace.link("eth0", "10.77.0.1/24")

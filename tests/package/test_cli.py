@@ -77,6 +77,22 @@ def test_wrong_usage_is_2_and_says_why_on_stderr(sandbox: Sandbox, arguments: li
     assert "Error:" in done.stderr
 
 
+def test_a_stream_of_another_encoding_gets_plain_characters(sandbox: Sandbox) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    assert "0 ... 64" in sandbox.run("params", **ascii_only).stdout
+    assert json.loads(sandbox.run("params", "--json", **ascii_only).stdout)[0]["range"] == "0 … 64"
+    home = sandbox.root / "größe"
+    home.mkdir()
+    assert str(home) in sandbox.run("enable", "--dry-run", HOME=str(home), **ascii_only).stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_error(sandbox: Sandbox, closed: str) -> None:
+    command = f"{sandboxed(sandbox.root)} params {closed}"
+    done = subprocess.run(["sh", "-c", command], env=sandbox.environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---- enable and disable ----
 
 

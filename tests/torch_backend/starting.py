@@ -7,10 +7,12 @@ Its last line is what a user gets: "ok", or the error.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import resource
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,7 +32,14 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _LOAD, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 #: System calls by their numbers on x86-64 and on aarch64.
-_CALLS = {"connect": (42, 203), "memfd_create": (319, 279), "accept4": (288, 242), "fcntl": (72, 25)}
+_CALLS = {
+    "accept4": (288, 242),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "connect": (42, 203),
+    "fcntl": (72, 25),
+    "memfd_create": (319, 279),
+}
 
 
 def refuse(call: str, error: int, argument: int | None = None, value: int = 0) -> None:
@@ -144,6 +153,24 @@ def die_later(here: Path) -> None:
         dist.all_reduce(torch.ones(100_000))
 
 
+def with_no_more_threads(_: Path) -> None:
+    """On rank 1, when the second group is made."""
+    _sum()
+    if dist.get_rank() == 1:
+        for call in ("clone", "clone3"):
+            refuse(call, errno.EAGAIN)
+    dist.all_reduce(torch.ones(3), group=dist.new_group())
+
+
+def with_lost_address(_: Path) -> None:
+    """Rank 1's interface has another address when the second group is made."""
+    _sum()
+    if dist.get_rank() == 1:
+        for change in (("flush",), ("add", "10.79.0.3/24")):
+            subprocess.run(["ip", "address", *change, "dev", "link0"], check=True)
+    dist.all_reduce(torch.ones(3), group=dist.new_group())
+
+
 _STEPS: dict[str, Callable[[Path], None]] = {
     "sum": lambda _: _sum(),
     "collectives": lambda _: _collectives(),
@@ -152,6 +179,8 @@ _STEPS: dict[str, Callable[[Path], None]] = {
     "dead in a sum": lambda here: die_meanwhile(here, _sum),
     "dead later": die_later,
     "few descriptors": with_few_descriptors,
+    "lost address": with_lost_address,
+    "no more threads": with_no_more_threads,
 }
 #: What the kernel refuses to one rank.
 _REFUSALS: dict[str, tuple[int, Callable[[], None]]] = {

@@ -42,6 +42,61 @@ def _equal(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
+# ---- a group's own methods, in the forms that torch's own groups take ----
+
+
+def fields_in_place_of_options(here: Here) -> None:
+    group, limit, size = dist.group.WORLD, timedelta(seconds=60), here.size
+    own = torch.tensor([here.rank + 1.0, 2.0])
+    rows, part = [torch.empty(2) for _ in range(size)], torch.empty(2)
+    group.allreduce(part.copy_(own), dist.ReduceOp.MAX, limit).wait()
+    assert part.tolist() == [size, 2]
+    group.allreduce([part.copy_(own)], op=dist.ReduceOp.MIN, timeout=limit).wait()
+    assert part.tolist() == [1, 2]
+    group.broadcast(part.copy_(own), 1, limit).wait()
+    assert part.tolist() == [2, 2]
+    group.broadcast(part.copy_(own), root=1).wait()
+    assert part.tolist() == [2, 2]
+    group.reduce(part.copy_(own), 1, dist.ReduceOp.MAX, limit).wait()
+    assert here.rank != 1 or part.tolist() == [size, 2]
+    group.allgather(rows, own, timeout=limit).wait()
+    assert [row.tolist() for row in rows] == [[rank + 1, 2] for rank in range(size)]
+    gathered = [torch.empty(2) for _ in range(size)] if here.rank == 1 else []
+    group.gather(gathered, own, 1, limit).wait()
+    assert all(map(torch.equal, gathered, rows))
+    group.scatter(part, gathered, 1, limit).wait()
+    assert part.tolist() == [here.rank + 1, 2]
+    group.reduce_scatter(part, [own] * size, dist.ReduceOp.MAX, limit).wait()
+    assert part.tolist() == [size, 2]
+    mixed = torch.empty(size)
+    group.alltoall_base(mixed, own[:1].repeat(size), [], [], timeout=limit).wait()
+    assert mixed.tolist() == [rank + 1 for rank in range(size)]
+    group.barrier(timeout=limit).wait()
+
+
+def complex_sums(here: Here) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        own = torch.tensor([1 + 2j, here.rank], dtype=dtype)
+        whole, part = own.repeat(here.size), torch.empty(2, dtype=dtype)
+        total = [here.size * (1 + 2j), here.size * (here.size - 1) / 2]
+        dist.group.WORLD.allreduce(part.copy_(own)).wait()
+        assert part.tolist() == total
+        dist.reduce(part.copy_(own), 0)
+        assert here.rank != 0 or part.tolist() == total
+        dist.reduce_scatter_tensor(part, whole)
+        assert part.tolist() == total
+        dist.reduce_scatter(part, [own] * here.size, dist.ReduceOp.AVG)
+        assert part.tolist() == [1 + 2j, (here.size - 1) / 2]
+
+
+def test_complex_sums(ranks: Ranks) -> None:
+    ranks.run(complex_sums)
+
+
+def test_fields_in_place_of_options(ranks: Ranks) -> None:
+    ranks.run(fields_in_place_of_options)
+
+
 # ---- several tensors in one call ----
 
 

@@ -62,7 +62,7 @@ def refused_types(here: Here) -> dict[str, str]:
         "bits of floats": refusal(lambda: dist.all_reduce(ones, op=dist.ReduceOp.BAND)),
         "average of bools": refusal(lambda: dist.all_reduce(flags, op=dist.ReduceOp.AVG)),
         "complex product": refusal(lambda: dist.all_reduce(ones.to(torch.complex64), op=dist.ReduceOp.PRODUCT)),
-        "complex reduce": refusal(lambda: dist.reduce(ones.to(torch.complex64), dst=0)),
+        "complex maximum": refusal(lambda: dist.reduce(ones.to(torch.complex64), 0, dist.ReduceOp.MAX)),
         "coalesced": refusal(lambda: dist.group.WORLD.allreduce_coalesced([ones, ones.to(torch.int16)])),
     }
     assert ones.tolist() == [1.0] * 3
@@ -79,7 +79,7 @@ def test_reductions_that_there_are_not(ranks: Ranks) -> None:
         assert "bitwise reductions need integers, not torch.float32" in told["bits of floats"]
         assert re.search("no average; convert them", told["average of bools"])
         assert told["complex product"].startswith("ValueError: ")
-        assert "torch.complex64 cannot be reduced" in told["complex reduce"]
+        assert "torch.complex64 cannot be reduced" in told["complex maximum"]
 
 
 def refused_sizes(here: Here) -> dict[str, str]:

@@ -111,6 +111,12 @@ def test_a_rank_without_descriptors_is_named(tmp_path: Path) -> None:
     assert "descriptors" in ranks[1].told
 
 
+def test_a_rank_without_threads_is_named(tmp_path: Path) -> None:
+    ranks = _run("no more threads", tmp_path)
+    _told([ranks[0], ranks[2]], "rank 1 could not make this group: can't start new thread")
+    assert ranks[1].told == "can't start new thread"
+
+
 def test_ranks_of_a_ring_name_the_one_that_failed_first(tmp_path: Path) -> None:
     """Each sees its neighbour fail, one after the other."""
     ranks = _run("dead later", tmp_path, size=5)
@@ -161,6 +167,50 @@ def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
     assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
     said = "GLOO_SOCKET_IFNAME=link1 chooses the interface, since NCCL_SOCKET_IFNAME is not set"
     assert [said in rank.warned for rank in ranks] == [True, False, False]
+
+
+def test_that_nothing_is_encrypted_is_told_who_asks_gloo_for_it(tmp_path: Path) -> None:
+    rank = _Rank("sum", tmp_path, 0, 1, chosen="GLOO_DEVICE_TRANSPORT=TCP_TLS")
+    assert rank.process.wait(_SECONDS) == 0
+    assert "GLOO_DEVICE_TRANSPORT=TCP_TLS is gloo's alone: this backend does not encrypt" in rank.warned
+
+
+def test_hosts_whose_addresses_are_not_those_of_their_cards(tmp_path: Path) -> None:
+    """As where hosts speak BGP with their switches: packets leave through another interface than the one that has the
+    address."""
+    with _two_hosts() as hosts:
+        for number, host in enumerate(hosts, 1):
+            host.ip("address", "add", f"10.99.0.{number}/32", "dev", "lo")
+            host.ip("route", "add", f"10.99.0.{3 - number}/32", "via", f"10.79.0.{3 - number}")
+        ranks = _run("sum", tmp_path, hosts, "lo")
+    assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
+    assert not any("still connecting" in rank.warned for rank in ranks)
+
+
+def test_hosts_with_one_address_say_so(tmp_path: Path) -> None:
+    """As those of bridges for containers are."""
+    with _two_hosts() as hosts:
+        for host in hosts:
+            host.ip("link", "add", "mybridge", "type", "veth", "peer", "name", "container")
+            for link in ("mybridge", "container"):
+                host.ip("link", "set", link, "up")
+            host.ip("address", "add", "172.30.0.1/16", "dev", "mybridge")
+        ranks = _run("sum", tmp_path, hosts, "mybridge")
+    _told(ranks, r"has this host's address as well.*NCCL_SOCKET_IFNAME")
+
+
+def test_a_rank_whose_address_is_gone_says_so(tmp_path: Path) -> None:
+    """Between two groups, as when a lease ends."""
+    with _two_hosts() as hosts:
+        ranks = _run("lost address", tmp_path, hosts, "link0")
+    _told(ranks, r"link0 \(10\.79\.0\.2\).*lost this address")
+
+
+def test_what_files_of_nccl_set_counts(tmp_path: Path) -> None:
+    (tmp_path / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=nosuch0\n")
+    rank = _Rank("sum", tmp_path, 0, 1, chosen=f"HOME={tmp_path}")
+    assert rank.process.wait(_SECONDS) == 1
+    assert "NCCL_SOCKET_IFNAME=nosuch0" in rank.warned
 
 
 def _told(ranks: Sequence[_Rank], why: str) -> None:

@@ -93,14 +93,13 @@ static void test_rules(void)
 #define UP (IFF_UP | IFF_RUNNING)
 #define V4 BNET_ADDRESS_IPV4
 #define V6 BNET_ADDRESS_IPV6
+#define LOOP4 BNET_ADDRESS_IPV4_LOOPBACK
 #define LL4 BNET_ADDRESS_IPV4_LINK_LOCAL
 #define LL6 BNET_ADDRESS_IPV6_LINK_LOCAL
 #define NO BNET_ADDRESS_NONE
 
-#define LO                                                           \
-	{                                                            \
-		.name = "lo", .flags = UP | IFF_LOOPBACK, .rank = V4 \
-	}
+#define LO IF("lo", UP | IFF_LOOPBACK, LOOP4)
+#define LO_OF_HOST IF("lo", UP | IFF_LOOPBACK, V4)
 #define IF(n, f, r)                              \
 	{                                        \
 		.name = n, .flags = f, .rank = r \
@@ -155,6 +154,9 @@ static const struct {
 	{NULL, "eth0", "idrac", "only a link-local address", {IF("eth0", UP, V4), IF("idrac", UP, LL4)}},
 	{NULL, "eth0", "veth12", "only a link-local address", {IF("eth0", UP, V6), IF("veth12", UP, LL6)}},
 	{NULL, "eth0", "lo", "loopback", {LO, IF("eth0", UP, LL6)}},
+	{NULL, "lo", "lan0", "only a link-local address", {LO_OF_HOST, IF("lan0", UP, LL6)}},
+	{NULL, "lo", "wg0", "a VPN or overlay", {LO_OF_HOST, TUN("wg0", UP, V4)}},
+	{NULL, "eth0", "lo", "loopback, while others exist", {LO_OF_HOST, IF("eth0", UP, V4)}},
 	{"docker",
 	 "docker0",
 	 "eth0",
@@ -258,7 +260,7 @@ static const struct {
 	const char *text;
 	enum bnet_address_rank rank;
 } addresses[] = {
-	{"10.0.0.1", BNET_ADDRESS_IPV4},        {"127.0.0.1", BNET_ADDRESS_IPV4},
+	{"10.0.0.1", BNET_ADDRESS_IPV4},        {"127.0.0.1", BNET_ADDRESS_IPV4_LOOPBACK},
 	{"169.253.255.255", BNET_ADDRESS_IPV4}, {"169.254.1.1", BNET_ADDRESS_IPV4_LINK_LOCAL},
 	{"2001:db8::1", BNET_ADDRESS_IPV6},     {"fd00::1", BNET_ADDRESS_IPV6},
 	{"::1", BNET_ADDRESS_IPV6_LOOPBACK},    {"fe80::1", BNET_ADDRESS_IPV6_LINK_LOCAL},

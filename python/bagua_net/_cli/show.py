@@ -48,7 +48,7 @@ def _print(*parts: str | Table) -> None:
 
 
 def _dump(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, default=str)
+    json.dump(value, sys.stdout, indent=2, default=str)  # in ASCII, which every stream takes
     sys.stdout.write("\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import threading
 from typing import Any
 
@@ -105,7 +106,7 @@ class Collectives:
     def _refused(self, rc: int | None) -> Exception:
         """``rc``: None where the queue is destroyed, or is the parent process's."""
         if rc is not None and rc != -errno.ESHUTDOWN:
-            return RuntimeError(f"bagua_net, {self._label}: no operation can start: error {-rc}")
+            return RuntimeError(f"bagua_net, {self._label}: no operation can start: {os.strerror(-rc)}")
         if self._missing:  # the group was ended while this operation looked for the others
             return failed(self._label, self._missing, 0)
         self._handle.check()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .._native import library
-from .._settings import parameters
+from .._settings import layers, parameters
 from .._torch_backend import NAME
 from ._group import ProcessGroupBaguaNet
 from ._mixed import MixedGroup, make_others, requested
@@ -30,10 +30,13 @@ def _check_version() -> None:
 
 
 @functools.cache
-def _check_parameters() -> None:
-    """Once per process."""
-    for sentence in parameters.check():
+def _read_settings() -> None:
+    """Once per process, before the library reads the environment: where NCCL does not run, nobody else puts there what
+    NCCL's files have."""
+    among = layers.of_a_job()
+    for sentence in parameters.check(among):
         _log.warning("%s", sentence)
+    layers.apply(among)
 
 
 #: C text that the library keeps a pointer to.
@@ -42,13 +45,17 @@ _kept: list[Any] = []
 
 @functools.cache
 def _honour_gloo(rank: int) -> None:
-    """Once per process, before the first connection: jobs that come from gloo name the interface by its variable."""
+    """Once per process, before the first connection: jobs that come from gloo name the interface by its variable, and
+    may expect its encryption."""
+    level = logging.WARNING if rank == 0 else logging.INFO
+    transport = os.environ.get("GLOO_DEVICE_TRANSPORT", "")
+    if "TLS" in transport:
+        _log.log(level, "GLOO_DEVICE_TRANSPORT=%s is gloo's alone: this backend does not encrypt", transport)
     names = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if not names or "NCCL_SOCKET_IFNAME" in os.environ:
         return
     _kept.append(library.ffi.new("char[]", f"={names}".encode()))  # gloo's are whole names
     library.load().bnet_interface_prefer(_kept[-1])
-    level = logging.WARNING if rank == 0 else logging.INFO
     _log.log(level, "GLOO_SOCKET_IFNAME=%s chooses the interface, since NCCL_SOCKET_IFNAME is not set", names)
 
 
@@ -64,7 +71,7 @@ def create(options: Any, backend_options: Any) -> Any:
         DistBackendError: no network to listen on.
     """
     _check_version()
-    _check_parameters()
+    _read_settings()
     request = requested()
     _honour_gloo(options.group_rank)
     mixed = bool(request.others())

@@ -64,9 +64,10 @@ class Member(Operations):
             raise
         try:
             self._meeting.begin()
-        except BaseException:
+        except BaseException as error:
             self._collectives.close()
             self._messages.close()
+            self._meeting.refuse(str(error))
             raise
         self._callbacks = Callbacks(f"bagua_net {self._label} callbacks")
         self._coalescing = Block()

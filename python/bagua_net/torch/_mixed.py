@@ -132,9 +132,11 @@ class MixedGroup(ProcessGroupBaguaNet):
 
     # ---- operations ----
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
         device = getattr(opts, "device", None)
-        return super().barrier(opts) if device is None or _is_cpu(device) else self._others.barrier(opts)
+        if device is None or _is_cpu(device):
+            return super().barrier(opts, timeout=timeout)
+        return self._others.barrier(opts)
 
     def _start_coalescing(self, device: torch.device) -> None:
         if _is_cpu(device):

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from .._native import library
 from . import _ddp_join as ddp_join
+from . import _fields as fields
 from . import _observers as observers
 from . import _sparse as sparse
 from . import _tensors as tensors
@@ -33,6 +34,22 @@ _NO_TIME = timedelta(0)
 #: operation.
 _LARGE = 256 * 1024
 _LEAST_TAG, _LARGEST_TAG = -(2**63), 2**63 - 1
+
+
+def _options(kind: Any, given: Any, *others: Any) -> Any:
+    """torch's options of an operation. Its methods also take one tensor by itself, and the options' fields in their
+    place, so ``given`` may be one of these: a reduction, a root, a timeout."""
+    if type(given) is kind:
+        return given
+    opts = kind()
+    for field in (given, *others):
+        if isinstance(field, timedelta):
+            opts.timeout = field
+        elif isinstance(field, int):
+            opts.rootRank = field
+        elif field is not None:
+            opts.reduceOp = field
+    return opts
 
 
 def _seconds(timeout: timedelta | None) -> float | None:
@@ -158,38 +175,61 @@ class Operations:
 
     # ---- from one rank or to one rank ----
 
-    def broadcast(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+    def broadcast(
+        self,
+        tensor_list: Sequence[torch.Tensor] | torch.Tensor,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
+    ) -> Work:
         tensor = tensors.only(tensor_list, "broadcast")
         tensors.check(tensor, "broadcast")
-        root = opts.rootRank if opts is not None else 0
-        buffers = tensors.Buffers([tensor], reads=root == self._rank)
-        call = _copy("BNET_COLL_BROADCAST", buffers.plain[0], root=root)
+        opts = _options(dist.BroadcastOptions, opts, root, timeout)
+        buffers = tensors.Buffers([tensor], reads=opts.rootRank == self._rank)
+        call = fields.copy("BNET_COLL_BROADCAST", buffers.plain[0], root=opts.rootRank)
         return self._run("broadcast", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
 
-    def reduce(self, tensor_list: Sequence[torch.Tensor], opts: Any = None) -> Work:
+    def reduce(
+        self,
+        tensor_list: Sequence[torch.Tensor] | torch.Tensor,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
+    ) -> Work:
         tensor = tensors.only(tensor_list, "reduce")
         tensors.check(tensor, "reduce")
-        opts = opts if opts is not None else dist.ReduceOptions()
+        opts = _options(dist.ReduceOptions, opts, op, root, timeout)
         is_root = opts.rootRank == self._rank
         buffers = tensors.Buffers([tensor], reads=True)
-        call = _reduction("BNET_COLL_REDUCE", buffers.plain[0], opts.reduceOp) | {"root": opts.rootRank}
+        call = fields.reduction("BNET_COLL_REDUCE", buffers.plain[0], opts.reduceOp) | {"root": opts.rootRank}
         call["recv"] = call["send"] if is_root else library.ffi.NULL
         return self._run(
             "reduce", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store if is_root else None
         )
 
     def gather(
-        self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
+        self,
+        output_tensors: Sequence[Any],
+        input_tensors: Sequence[torch.Tensor] | torch.Tensor,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
     ) -> Work:
         tensor = tensors.only(input_tensors, "gather")
         tensors.check(tensor, "gather")
-        root = opts.rootRank if opts is not None else 0
-        outputs = list(tensors.only(output_tensors, "gather")) if root == self._rank else []
+        opts = _options(dist.GatherOptions, opts, root, timeout)
+        root = opts.rootRank
+        whole = [output_tensors] if tensor is input_tensors else output_tensors
+        outputs = list(tensors.only(whole, "gather")) if root == self._rank else []
         if root == self._rank:
             self._one_each(outputs, "gather")
             tensors.same(outputs, tensor, "gather")
         buffers, send = tensors.Buffers(outputs), tensors.contiguous(tensor)
-        call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": library.ffi.NULL}
+        call = fields.copy("BNET_COLL_GATHER", send, root=root) | {"recv": library.ffi.NULL}
         if root == self._rank:
             call["recvs"] = tensors.addresses(buffers.plain)
         return self._run("gather", [tensor], [call], outputs, opts, held=(buffers, send), store=buffers.store)
@@ -201,36 +241,50 @@ class Operations:
         if root == self._rank:
             self._check_share(output, tensor, "gather_single")
         buffers, send = tensors.Buffers([output]), tensors.contiguous(tensor)
-        call = _copy("BNET_COLL_GATHER", send, root=root) | {"recv": tensors.address(buffers.plain[0])}
+        call = fields.copy("BNET_COLL_GATHER", send, root=root) | {"recv": tensors.address(buffers.plain[0])}
         return self._run("gather_single", [tensor], [call], [output], opts, held=(buffers, send), store=buffers.store)
 
     def scatter(
-        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
+        self,
+        output_tensors: Sequence[torch.Tensor] | torch.Tensor,
+        input_tensors: Sequence[Any],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
     ) -> Work:
         tensor = tensors.only(output_tensors, "scatter")
         tensors.check(tensor, "scatter")
-        root = opts.rootRank if opts is not None else 0
-        inputs = list(tensors.only(input_tensors, "scatter")) if root == self._rank else []
+        opts = _options(dist.ScatterOptions, opts, root, timeout)
+        root = opts.rootRank
+        whole = [input_tensors] if tensor is output_tensors else input_tensors
+        inputs = list(tensors.only(whole, "scatter")) if root == self._rank else []
         if root == self._rank:
             self._one_each(inputs, "scatter")
             tensors.same(inputs, tensor, "scatter")
         buffers, sends = tensors.Buffers([tensor]), [tensors.contiguous(one) for one in inputs]
-        call = _copy("BNET_COLL_SCATTER", buffers.plain[0], root=root) | {"send": library.ffi.NULL}
+        call = fields.copy("BNET_COLL_SCATTER", buffers.plain[0], root=root) | {"send": library.ffi.NULL}
         if root == self._rank:
             call["sends"] = tensors.addresses(sends)
         return self._run("scatter", [tensor], [call], [tensor], opts, held=(buffers, sends), store=buffers.store)
 
     # ---- from all ranks to all ----
 
-    def allreduce(self, tensor_list: Sequence[torch.Tensor] | torch.Tensor, opts: Any = None) -> Work:
-        """DDP gives one tensor by itself where it has unused parameters."""
-        tensor = tensor_list if isinstance(tensor_list, torch.Tensor) else tensors.only(tensor_list, "allreduce")
-        opts = opts if opts is not None else dist.AllreduceOptions()
+    def allreduce(
+        self,
+        tensor_list: Sequence[torch.Tensor] | torch.Tensor,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        op: Any = None,
+    ) -> Work:
+        tensor = tensors.only(tensor_list, "allreduce")
+        opts = _options(dist.AllreduceOptions, opts, op, timeout)
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and tensor.is_cpu:
             return self._allreduce_sparse(tensor, opts)
         tensors.check(tensor, "all_reduce")
         buffers = tensors.Buffers([tensor], reads=True)
-        call = _reduction("BNET_COLL_ALLREDUCE", buffers.plain[0], opts.reduceOp)
+        call = fields.reduction("BNET_COLL_ALLREDUCE", buffers.plain[0], opts.reduceOp)
         work = self._run("all_reduce", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
         if tensor.numel() == 1 and getattr(opts, "asyncOp", True):
             ddp_join.keep(work)
@@ -244,7 +298,7 @@ class Operations:
 
         def start() -> Work:
             own, rows = exchange.described(), tensors.empty((self._size, sparse.FIELDS), torch.int64)
-            call = _copy("BNET_COLL_ALL_GATHER", own) | {"recv": tensors.address(rows)}
+            call = fields.copy("BNET_COLL_ALL_GATHER", own) | {"recv": tensors.address(rows)}
             self._post([call], [rows], first, (own, rows), None).wait()
             return self._post(exchange.calls(rows), [tensor], opts, exchange, exchange.store)
 
@@ -261,7 +315,8 @@ class Operations:
             group.append(tensor)
         joined = {dtype: tensors.joined(group) for dtype, group in small.items()}
         buffers = tensors.Buffers(large, reads=True)
-        calls = [_reduction("BNET_COLL_ALLREDUCE", each, opts.reduceOp) for each in [*buffers.plain, *joined.values()]]
+        plain = [*buffers.plain, *joined.values()]
+        calls = [fields.reduction("BNET_COLL_ALLREDUCE", each, opts.reduceOp) for each in plain]
 
         def store() -> None:
             if buffers.store is not None:
@@ -274,14 +329,17 @@ class Operations:
         )
 
     def allgather(
-        self, output_tensors: Sequence[Sequence[torch.Tensor]], input_tensors: Sequence[torch.Tensor], opts: Any = None
+        self,
+        output_tensors: Sequence[Any],
+        input_tensors: Sequence[torch.Tensor] | torch.Tensor,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
     ) -> Work:
-        return self.allgather_coalesced(
-            [[output] for output in tensors.only(output_tensors, "allgather")],
-            [tensors.only(input_tensors, "allgather")],
-            opts,
-            result=[list(output_tensors[0])],
-        )
+        tensor = tensors.only(input_tensors, "allgather")
+        outputs = output_tensors if tensor is input_tensors else tensors.only(output_tensors, "allgather")
+        opts = _options(dist.distributed_c10d.AllgatherOptions, opts, timeout)
+        return self.allgather_coalesced([[output] for output in outputs], [tensor], opts, result=[list(outputs)])
 
     def allgather_coalesced(
         self,
@@ -299,7 +357,7 @@ class Operations:
             outputs = [row[i] for row in output_lists]
             tensors.same(outputs, tensor, "allgather")
             buffers, send = tensors.Buffers(outputs), tensors.contiguous(tensor)
-            calls.append(_copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(buffers.plain)})
+            calls.append(fields.copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(buffers.plain)})
             held.append((buffers, send))
             stores.append(buffers.store)
         return self._run(
@@ -316,7 +374,7 @@ class Operations:
             self._check_share(output, tensor, "all_gather")
         buffers, sends = tensors.Buffers(outputs), [tensors.contiguous(tensor) for tensor in inputs]
         calls = [
-            _copy("BNET_COLL_ALL_GATHER", send) | {"recv": tensors.address(plain)}
+            fields.copy("BNET_COLL_ALL_GATHER", send) | {"recv": tensors.address(plain)}
             for send, plain in zip(sends, buffers.plain, strict=True)
         ]
         return self._run(
@@ -324,16 +382,22 @@ class Operations:
         )
 
     def reduce_scatter(
-        self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[Sequence[torch.Tensor]], opts: Any = None
+        self,
+        output_tensors: Sequence[torch.Tensor] | torch.Tensor,
+        input_tensors: Sequence[Any],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        op: Any = None,
     ) -> Work:
         output = tensors.only(output_tensors, "reduce_scatter")
-        inputs = list(tensors.only(input_tensors, "reduce_scatter"))
+        inputs = list(input_tensors if output is output_tensors else tensors.only(input_tensors, "reduce_scatter"))
         tensors.check(output, "reduce_scatter")
         self._one_each(inputs, "reduce_scatter")
         tensors.same(inputs, output, "reduce_scatter")
-        opts = opts if opts is not None else dist.ReduceScatterOptions()
+        opts = _options(dist.ReduceScatterOptions, opts, op, timeout)
         buffers, sends = tensors.Buffers([output]), [tensors.contiguous(tensor) for tensor in inputs]
-        call = _reduction("BNET_COLL_REDUCE_SCATTER", buffers.plain[0], opts.reduceOp)
+        call = fields.reduction("BNET_COLL_REDUCE_SCATTER", buffers.plain[0], opts.reduceOp)
         call |= {"send": library.ffi.NULL, "sends": tensors.addresses(sends)}
         return self._run("reduce_scatter", [output], [call], [output], opts, held=(buffers, sends), store=buffers.store)
 
@@ -348,7 +412,7 @@ class Operations:
             self._check_share(tensor, output, "reduce_scatter")
         buffers, sends = tensors.Buffers(outputs), [tensors.contiguous(tensor) for tensor in inputs]
         calls = [
-            _reduction("BNET_COLL_REDUCE_SCATTER", plain, opts.reduceOp) | {"send": tensors.address(send)}
+            fields.reduction("BNET_COLL_REDUCE_SCATTER", plain, opts.reduceOp) | {"send": tensors.address(send)}
             for send, plain in zip(sends, buffers.plain, strict=True)
         ]
         return self._run(
@@ -358,15 +422,15 @@ class Operations:
     # ---- compressed: opts are those of _quantized.py, which has checked everything else ----
 
     def allreduce_quantized(self, tensor: torch.Tensor, residual: torch.Tensor | None, opts: Any) -> Work:
-        call = _reduction("BNET_COLL_ALLREDUCE_Q", tensor, opts.reduceOp) | opts.fields() | _kept(residual)
+        call = fields.reduction("BNET_COLL_ALLREDUCE_Q", tensor, opts.reduceOp) | opts.fields() | fields.kept(residual)
         return self._run("all_reduce_quantized", [tensor], [call], [tensor], opts, held=(tensor, residual))
 
     def reduce_scatter_quantized(
         self, output: torch.Tensor, tensor: torch.Tensor, residual: torch.Tensor | None, opts: Any
     ) -> Work:
         self._check_share(tensor, output, "reduce_scatter_quantized")
-        call = _reduction("BNET_COLL_REDUCE_SCATTER_Q", output, opts.reduceOp) | opts.fields() | _kept(residual)
-        call["send"] = tensors.address(tensor)
+        call = fields.reduction("BNET_COLL_REDUCE_SCATTER_Q", output, opts.reduceOp)
+        call |= opts.fields() | fields.kept(residual) | {"send": tensors.address(tensor)}
         return self._run("reduce_scatter_quantized", [output], [call], [output], opts, held=(output, tensor, residual))
 
     # ---- all to all ----
@@ -378,7 +442,10 @@ class Operations:
         output_splits: Sequence[int],
         input_splits: Sequence[int],
         opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
     ) -> Work:
+        opts = _options(dist.AllToAllOptions, opts, timeout)
         tensors.check(output, "all_to_all")
         tensors.check(tensor, "all_to_all")
         tensors.one_type([output, tensor], "all_to_all")
@@ -388,7 +455,7 @@ class Operations:
         buffers, send = tensors.Buffers([output]), tensors.contiguous(tensor)
         if send.data_ptr() == output.data_ptr():
             send = send.clone()
-        call = _exchange(send_counts, recv_counts)
+        call = fields.exchange(send_counts, recv_counts)
         call |= {"send": tensors.address(send), "recv": tensors.address(buffers.plain[0])}
         return self._run("all_to_all_single", [], [call], [output], opts, held=(buffers, send), store=buffers.store)
 
@@ -401,13 +468,14 @@ class Operations:
             tensors.check(tensor, "all_to_all")
         tensors.one_type([*output_tensors, *input_tensors], "all_to_all")
         buffers, sends = tensors.Buffers(output_tensors), [tensors.contiguous(tensor) for tensor in input_tensors]
-        call = _exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in buffers.plain])
+        call = fields.exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in buffers.plain])
         call |= {"sends": tensors.addresses(sends), "recvs": tensors.addresses(buffers.plain)}
         return self._run(
             "all_to_all", [], [call], list(output_tensors), opts, held=(buffers, sends), store=buffers.store
         )
 
-    def barrier(self, opts: Any = None) -> Work:
+    def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
+        opts = _options(dist.BarrierOptions, opts, timeout)
         return self._run("barrier", [], [{"kind": "BNET_COLL_BARRIER"}], [], opts)
 
     # ---- point to point ----
@@ -510,36 +578,6 @@ class Operations:
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-
-# ---- fields of bnet_op_t ----
-
-
-def _copy(kind: str, plain: torch.Tensor, *, root: int = 0) -> dict[str, Any]:
-    """The bytes of a contiguous tensor, both sent and received."""
-    at = tensors.address(plain)
-    fields = {"kind": kind, "dtype": tensors.BYTES, "count": tensors.size_of(plain), "root": root}
-    return fields | {"send": at, "recv": at}
-
-
-def _reduction(kind: str, plain: torch.Tensor, op: Any) -> dict[str, Any]:
-    """The elements of a contiguous tensor, both sent and received."""
-    dtype, number = tensors.reduction(plain.dtype, op)
-    at = tensors.address(plain)
-    return {"kind": kind, "dtype": dtype, "op": number, "count": plain.numel(), "send": at, "recv": at}
-
-
-def _kept(residual: torch.Tensor | None) -> dict[str, Any]:
-    return {} if residual is None else {"residual": library.ffi.cast("float *", residual.data_ptr())}
-
-
-def _exchange(send_counts: Sequence[int], recv_counts: Sequence[int]) -> dict[str, Any]:
-    """Blocks of so many bytes."""
-    counts = {
-        "send_counts": library.ffi.new("size_t[]", list(send_counts)),
-        "recv_counts": library.ffi.new("size_t[]", list(recv_counts)),
-    }
-    return {"kind": "BNET_COLL_ALL_TO_ALLV", "dtype": tensors.BYTES} | counts
 
 
 def _all_of(stores: Sequence[Callable[[], None] | None]) -> Callable[[], None] | None:

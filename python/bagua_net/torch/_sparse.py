@@ -27,7 +27,8 @@ class Exchange:
         """Raises ValueError where this tensor is not summed."""
         if getattr(op, "op", op) != dist.ReduceOp.SUM:
             raise ValueError(f"{what}: sparse tensors can only be summed, with ReduceOp.SUM")
-        tensors.reduction(own.dtype, op)
+        if own.dtype not in tensors.TYPES:
+            raise ValueError(f"{what}: sparse tensors of {own.dtype} cannot be summed; call to_dense() on it")
         self._what = what
         self._own = own
         with torch.no_grad():

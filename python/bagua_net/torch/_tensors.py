@@ -25,6 +25,8 @@ _CODES = {
 }
 #: Those that can be reduced.
 TYPES = list(_CODES)
+#: What complex numbers consist of, which are summed and averaged by their parts.
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _POINTER = library.ffi.typeof("void *")
 #: The code for bytes that are moved but not reduced.
 BYTES = 1
@@ -82,8 +84,11 @@ def one_type(tensors: Sequence[torch.Tensor], what: str) -> None:
         raise ValueError(f"{what}: the tensors are of {' and '.join(found)}; give all one type")
 
 
-def only(tensors: Sequence[Any], what: str) -> Any:
-    """The only element of a list. torch's interface has lists for several devices per process; a CPU is one."""
+def only(tensors: Sequence[Any] | torch.Tensor, what: str) -> Any:
+    """The only element of a list, or a tensor by itself. torch's interface has lists for several devices per process; a
+    CPU is one."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
     if len(tensors) != 1:
         raise ValueError(f"{what}: one tensor per process is needed, not {len(tensors)}")
     return tensors[0]
@@ -96,7 +101,10 @@ def reduction(dtype: torch.dtype, op: Any) -> tuple[int, int]:
         ValueError: the library has no such reduction, or not for this type.
     """
     kind = getattr(op, "op", op)
-    number, code = _OPS.get(kind), _CODES.get(dtype)
+    number = _OPS.get(kind)
+    if number in (_SUM, _AVG):
+        dtype = _PARTS.get(dtype, dtype)
+    code = _CODES.get(dtype)
     if number is None:
         raise ValueError(f"{kind} is not supported; scale the tensor and use ReduceOp.SUM")
     if code is None:
