@@ -59,9 +59,9 @@ def complaint() -> str | None:
 
 
 def _listed(rows: list[Interface]) -> str:
-    found = [f"{row.name} ({row.address or 'no address'})" for row in rows]
+    found = [f"{row.name} ({row.address})" for row in rows if row.address]
     shown = [*found[:_FEW], "…"] if len(found) > _FEW else found
-    return f"this host has {', '.join(shown) or 'none'}"
+    return f"this host has {', '.join(shown) or 'no address'}"
 
 
 def _invisible(value: str) -> list[str]:
