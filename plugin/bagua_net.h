@@ -62,8 +62,8 @@ typedef struct {
 	int numa_node; /* -1: unknown */
 } bnet_interface_t;
 
-/* Scans the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. Returns the number of rows, or -errno.
- * The rows stay unchanged until the next call. One thread at a time. */
+/* Scans the machine by the rules of NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY and BAGUA_NET_ADDRESS_PREFIX. Returns the
+ * number of rows, or -errno. The rows stay unchanged until the next call. One thread at a time. */
 int bnet_interface_scan(void);
 int bnet_interface_get(int row, bnet_interface_t *out);
 /* What counts as NCCL_SOCKET_IFNAME in this process where that is not set, before the first connection: for programs

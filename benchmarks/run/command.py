@@ -18,7 +18,8 @@ from typing import Any
 
 from bagua_net import _sizes
 from bagua_net._errors import BaguaNetError
-from bagua_net._nccl.socket_network import find, inspect
+from bagua_net._nccl import discovery
+from bagua_net._nccl.socket_network import inspect
 from benchmarks import ROOT, command_line
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, machine, markdown, results
@@ -148,10 +149,7 @@ def _libraries(arguments: argparse.Namespace) -> Sequence[Path | None]:
     taking_part = {(scenario.name, name) for scenario in SCENARIOS for name in scenario.sides}
     if not any(contenders.needs_nccl(*part) for part in taking_part & set(itertools.product(wanted, names))):
         return [None]
-    libraries = arguments.nccl or find()[:1]
-    if not libraries:
-        raise TrackError("no NCCL to compare with: pip install --no-deps nvidia-nccl-cu12, or give --nccl FILE")
-    return list(libraries)
+    return list(arguments.nccl or discovery.libraries()[:1])
 
 
 def _listed(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:

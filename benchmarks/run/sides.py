@@ -14,7 +14,8 @@ from pathlib import Path
 import bagua_net
 from bagua_net._native.plugin import NETWORK_NAME
 from bagua_net._nccl import net_plugin
-from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable
+from bagua_net._nccl.discovery import LIBRARY_VARIABLE
+from bagua_net._nccl.socket_network import SocketTable
 from benchmarks.loads.collective import CollectiveSpec, measure_collective
 from benchmarks.loads.collective_rank import CollectiveRankSpec
 from benchmarks.loads.load import measure

@@ -20,12 +20,14 @@ enum {
 #define PORTS(...) +1
 #define WORD(...) +1
 #define NAMES(...) +1
+#define PREFIXES(...) +1
 #include "base/config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
 #undef WORD
 #undef NAMES
+#undef PREFIXES
 };
 
 int bnet_abi_version(void)
@@ -51,6 +53,7 @@ static const char *kind_name(enum bnet_config_kind kind)
 		return "ports";
 	case BNET_KIND_WORD:
 	case BNET_KIND_NAMES:
+	case BNET_KIND_PREFIXES:
 		return "string";
 	}
 	return "string";

@@ -13,9 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/prefix.h"
+
 #define PREFIX "BAGUA_NET_"
 #define NAME_SIZE 64
 #define SLICE_UNIT 4096
+#define PREFIXES_EXAMPLE "10.0.0.0/8,fd00::/8"
 
 const struct bnet_config_row bnet_config_rows[] = {
 #define INT(field, name, deflt, min, max, help) \
@@ -25,12 +28,15 @@ const struct bnet_config_row bnet_config_rows[] = {
 #define PORTS(field, name, deflt, help) {name, BNET_KIND_PORTS, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #define WORD(field, name, deflt, help) {name, BNET_KIND_WORD, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #define NAMES(field, name, deflt, help) {name, BNET_KIND_NAMES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define PREFIXES(field, name, deflt, help) \
+	{name, BNET_KIND_PREFIXES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #include "base/config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
 #undef WORD
 #undef NAMES
+#undef PREFIXES
 };
 const int bnet_config_row_count = sizeof(bnet_config_rows) / sizeof(bnet_config_rows[0]);
 
@@ -153,6 +159,19 @@ int bnet_parse_names(const char *text, char out[BNET_NAMES])
 	return 0;
 }
 
+int bnet_parse_prefixes(const char *text, char out[BNET_PREFIXES])
+{
+	size_t len = strnlen(text, BNET_PREFIXES), bad;
+
+	if (bnet_prefixes_bad(text, &bad))
+		return -EINVAL;
+	if (len == BNET_PREFIXES)
+		return -ERANGE;
+	memset(out, 0, BNET_PREFIXES);
+	memcpy(out, text, len);
+	return 0;
+}
+
 /* ---- one row ---- */
 
 static int64_t *number(const struct bnet_config_row *row, struct bnet_config *config)
@@ -171,7 +190,7 @@ static char *text_of(const struct bnet_config_row *row, struct bnet_config *conf
 }
 
 /* Leaves out unchanged if the text is invalid. -EINVAL: it does not have the parameter's form; -ERANGE: a number out of
- * the range. */
+ * the range, or a list that is too long. */
 static int parse_row(const struct bnet_config_row *row, const char *text, struct bnet_config *out)
 {
 	int64_t value;
@@ -182,6 +201,8 @@ static int parse_row(const struct bnet_config_row *row, const char *text, struct
 		return bnet_parse_word(text, text_of(row, out));
 	if (row->kind == BNET_KIND_NAMES)
 		return bnet_parse_names(text, text_of(row, out));
+	if (row->kind == BNET_KIND_PREFIXES)
+		return bnet_parse_prefixes(text, text_of(row, out));
 	if (row->kind == BNET_KIND_BYTES ? bnet_parse_bytes(text, &value) : bnet_parse_int(text, &value))
 		return -EINVAL;
 	if (value < row->min || value > row->max)
@@ -220,7 +241,7 @@ void bnet_config_format(const struct bnet_config_row *row, const struct bnet_con
 
 	if (row->kind == BNET_KIND_PORTS)
 		format_ports(ports(row, &copy), text);
-	else if (row->kind == BNET_KIND_WORD || row->kind == BNET_KIND_NAMES)
+	else if (row->kind == BNET_KIND_WORD || row->kind == BNET_KIND_NAMES || row->kind == BNET_KIND_PREFIXES)
 		snprintf(text, BNET_CONFIG_TEXT, "%s", text_of(row, &copy));
 	else
 		format_number(row->kind, *number(row, &copy), text, BNET_CONFIG_TEXT);
@@ -240,6 +261,10 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 	}
 	if (row->kind == BNET_KIND_NAMES) {
 		snprintf(text, BNET_CONFIG_TEXT, "0, 1, or names of interfaces with commas");
+		return;
+	}
+	if (row->kind == BNET_KIND_PREFIXES) {
+		snprintf(text, BNET_CONFIG_TEXT, "addresses and prefixes with commas, such as " PREFIXES_EXAMPLE);
 		return;
 	}
 	format_number(row->kind, row->min, min, sizeof(min));
@@ -264,20 +289,46 @@ static const char *remedy(const struct bnet_config_row *row)
 	return row->kind == BNET_KIND_NAMES ? "one of those" : "a value in that range";
 }
 
+/* Of a list, the entry at fault is named: nothing else shows a blank in it. */
+static void explain_prefixes(const struct bnet_config_row *row, const char *text, char *err, size_t err_size)
+{
+	size_t len;
+	const char *bad = bnet_prefixes_bad(text, &len);
+
+	if (bad)
+		snprintf(err, err_size,
+			 "%s=%.40s: not an address or a prefix: \"%.*s\"; unset it or use a list such as " PREFIXES_EXAMPLE,
+			 row->name, text, (int)(len < 60 ? len : 60), bad);
+	else
+		snprintf(err, err_size, "%s=%.40s: longer than %d characters; unset it or use fewer prefixes",
+			 row->name, text, BNET_PREFIXES - 1);
+}
+
+static void explain(const struct bnet_config_row *row, const struct bnet_config *config, const char *text, int rc,
+		    char *err, size_t err_size)
+{
+	char deflt[BNET_CONFIG_TEXT], range[BNET_CONFIG_TEXT];
+
+	if (row->kind == BNET_KIND_PREFIXES) {
+		explain_prefixes(row, text, err, err_size);
+		return;
+	}
+	bnet_config_format(row, config, deflt);
+	bnet_config_range(row, range);
+	snprintf(err, err_size, "%s=%.40s: not %s%.80s; unset it or use %s (the default is %.40s)", row->name, text,
+		 wrong_about(row, rc), range, remedy(row), deflt[0] ? deflt : "empty");
+}
+
 /* Reads the row's value from the environment. -EINVAL with a line in err: the value is invalid, and out keeps the
  * default. */
 static int read_row(const struct bnet_config_row *row, struct bnet_config *out, char *err, size_t err_size)
 {
 	const char *text = getenv(row->name);
-	char deflt[BNET_CONFIG_TEXT], range[BNET_CONFIG_TEXT];
 	int rc = text ? parse_row(row, text, out) : 0;
 
 	if (rc == 0)
 		return 0;
-	bnet_config_format(row, out, deflt);
-	bnet_config_range(row, range);
-	snprintf(err, err_size, "%s=%.40s: not %s%.80s; unset it or use %s (the default is %.40s)", row->name, text,
-		 wrong_about(row, rc), range, remedy(row), deflt[0] ? deflt : "empty");
+	explain(row, out, text, rc, err, err_size);
 	return -EINVAL;
 }
 

@@ -16,6 +16,7 @@ struct bnet_ports {
 
 #define BNET_WORD 16   /* bytes of a name with its terminator: the kernel's TCP_CA_NAME_MAX */
 #define BNET_NAMES 256 /* bytes of a list of names with its terminator: BNET_MAX_NICS names */
+#define BNET_PREFIXES 256
 
 struct bnet_config {
 #define INT(field, name, deflt, min, max, help) int64_t field;
@@ -23,12 +24,14 @@ struct bnet_config {
 #define PORTS(field, name, deflt, help) struct bnet_ports field;
 #define WORD(field, name, deflt, help) char field[BNET_WORD];
 #define NAMES(field, name, deflt, help) char field[BNET_NAMES];
+#define PREFIXES(field, name, deflt, help) char field[BNET_PREFIXES];
 #include "base/config.def"
 #undef INT
 #undef BYTES
 #undef PORTS
 #undef WORD
 #undef NAMES
+#undef PREFIXES
 };
 
 enum bnet_config_kind {
@@ -37,6 +40,7 @@ enum bnet_config_kind {
 	BNET_KIND_PORTS,
 	BNET_KIND_WORD,
 	BNET_KIND_NAMES,
+	BNET_KIND_PREFIXES,
 };
 
 struct bnet_config_row {
@@ -84,5 +88,7 @@ int bnet_parse_ports(const char *text, struct bnet_ports *out);
 int bnet_parse_word(const char *text, char out[BNET_WORD]);
 /* Comma-separated names of letters, digits, -, _ and dots, or an empty text. Pads out with zeroes. */
 int bnet_parse_names(const char *text, char out[BNET_NAMES]);
+/* A list as in prefix.h, or an empty text. Pads out with zeroes. -ERANGE: it is too long. */
+int bnet_parse_prefixes(const char *text, char out[BNET_PREFIXES]);
 
 #endif

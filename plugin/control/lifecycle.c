@@ -86,15 +86,25 @@ static void after_fork_in_child(void)
 
 static void explain_no_device(int rc)
 {
-	bool refused = rc == -EPERM || rc == -EACCES || rc == -EAFNOSUPPORT;
+	const bool refused = rc == -EPERM || rc == -EACCES || rc == -EAFNOSUPPORT;
+	const char *family = getenv("NCCL_SOCKET_FAMILY"), *prefixes = bnet_engine.config.address_prefix;
 
-	bnet_warn("NET/BaguaNet: no network interface to use (%s%s). NCCL_SOCKET_IFNAME=%s NCCL_SOCKET_FAMILY=%s",
+	if (rc == -EINVAL) {
+		bnet_warn("NET/BaguaNet: NCCL_SOCKET_FAMILY=%s: not AF_INET or AF_INET6; unset it or use one of these",
+			  family ? family : "");
+		return;
+	}
+	bnet_warn("NET/BaguaNet: no network interface to use (%s%s). NCCL_SOCKET_IFNAME=%s NCCL_SOCKET_FAMILY=%s "
+		  "BAGUA_NET_ADDRESS_PREFIX=%s",
 		  strerror(-rc), refused ? ": a sandbox, or a service's settings, refuse it netlink sockets" : "",
-		  bnet_device_ifname() ? bnet_device_ifname() : "(unset)",
-		  getenv("NCCL_SOCKET_FAMILY") ? getenv("NCCL_SOCKET_FAMILY") : "(unset)");
-	for (int i = 0; i < bnet_engine.devices.nrejected; i++)
-		bnet_warn("NET/BaguaNet: %s not used: %s", bnet_engine.devices.rejected[i].name,
-			  bnet_engine.devices.rejected[i].reason);
+		  bnet_device_ifname() ? bnet_device_ifname() : "(unset)", family ? family : "(unset)",
+		  prefixes[0] ? prefixes : "(unset)");
+	for (int i = 0; i < bnet_engine.devices.nrejected; i++) {
+		const struct bnet_rejected *left = &bnet_engine.devices.rejected[i];
+
+		bnet_warn("NET/BaguaNet: %s (%s) not used: %s", left->name,
+			  left->address[0] ? left->address : "no address", left->reason);
+	}
 }
 
 /* An unavailable congestion control costs one line, and the streams use the system's. It is tried once, not for every

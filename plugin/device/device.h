@@ -57,7 +57,7 @@ struct bnet_device {
 struct bnet_rejected {
 	char name[IF_NAMESIZE];
 	char address[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": none */
-	char reason[160];                                 /* one line that a person can act on */
+	char reason[192];                                 /* one line that a person can act on */
 };
 
 struct bnet_device_table {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/address.h"
+#include "base/config.h"
 #include "device/link.h"
 #include "device/route.h"
 #include "device/select.h"
@@ -94,20 +95,33 @@ static void keep_best_address(struct bnet_interface *row, const struct sockaddr 
 		in6->sin6_scope_id = (uint32_t)row->ifindex;
 }
 
-/* Rows for those with an address of the wanted family first, in NCCL's order. */
-static void add_rows(struct interfaces *all, const struct ifaddrs *list, int family)
+/* Keeps an address that the rules do not allow, of an interface that has no other: it shows why. */
+static void keep_for_the_reason(struct bnet_interface *row, const struct bnet_rules *rules, const struct sockaddr *addr)
 {
-	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
-		int own = family_of(entry);
-
-		if (own != AF_UNSPEC && (family == AF_UNSPEC || own == family))
-			keep_best_address(find_or_add(all, entry), entry->ifa_addr);
+	if (row->rank != BNET_ADDRESS_NONE && !row->outside)
+		return;
+	if (!bnet_family_is_wanted(rules, addr)) {
+		row->other_family = true;
+		return;
 	}
+	row->outside = true;
+	keep_best_address(row, addr);
+}
+
+/* Rows for those with an address that the rules allow first, in NCCL's order. */
+static void add_rows(struct interfaces *all, const struct ifaddrs *list, const struct bnet_rules *rules)
+{
+	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
+		if (family_of(entry) != AF_UNSPEC && bnet_family_is_wanted(rules, entry->ifa_addr) &&
+		    bnet_prefix_is_wanted(rules, entry->ifa_addr))
+			keep_best_address(find_or_add(all, entry), entry->ifa_addr);
 	for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next) {
 		struct bnet_interface *row = find_or_add(all, entry);
 
-		if (family_of(entry) != AF_UNSPEC && row->rank == BNET_ADDRESS_NONE)
-			row->other_family = true;
+		if (family_of(entry) == AF_UNSPEC)
+			continue;
+		keep_for_the_reason(row, rules, entry->ifa_addr);
+		bnet_note_misnamed(rules, row, entry->ifa_addr);
 	}
 }
 
@@ -119,7 +133,7 @@ static void mark_route(struct interfaces *all, const struct ifaddrs *list, const
 			find_or_add(all, entry)->on_route = true;
 }
 
-static int collect(struct interfaces *all, int family, const char *rendezvous)
+static int collect(struct interfaces *all, const struct bnet_rules *rules, const char *rendezvous)
 {
 	struct sockaddr_storage source;
 	struct ifaddrs *list;
@@ -131,7 +145,7 @@ static int collect(struct interfaces *all, int family, const char *rendezvous)
 		entries++;
 	*all = (struct interfaces){.rows = calloc(entries + 1, sizeof(*all->rows)), .netlink = bnet_link_open()};
 	if (all->rows) {
-		add_rows(all, list, family);
+		add_rows(all, list, rules);
 		if (bnet_route_source(rendezvous, &source))
 			mark_route(all, list, (struct sockaddr *)&source);
 	}
@@ -218,7 +232,7 @@ static void reject(struct bnet_device_table *table, const struct bnet_interface 
 	snprintf(rejected->reason, sizeof(rejected->reason), "%s", reason);
 }
 
-int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const char *family, const char *rendezvous)
+int bnet_device_scan(struct bnet_device_table *table, const struct bnet_choice *choice)
 {
 	char reason[sizeof(table->rejected[0].reason)];
 	struct interfaces all = {0};
@@ -229,9 +243,9 @@ int bnet_device_scan(struct bnet_device_table *table, const char *ifname, const 
 	atomic_store(&table->ndevices, 0);
 	table->nnics = 0;
 	table->nrejected = 0;
-	ret = bnet_rules_parse(&rules, ifname, family);
+	ret = bnet_rules_parse(&rules, choice->ifname, choice->family, choice->prefixes);
 	if (!ret)
-		ret = collect(&all, rules.family, rendezvous);
+		ret = collect(&all, &rules, choice->rendezvous);
 	if (ret)
 		return ret;
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -271,5 +285,13 @@ const char *bnet_device_ifname(void)
 
 int bnet_device_scan_here(struct bnet_device_table *table)
 {
-	return bnet_device_scan(table, bnet_device_ifname(), getenv("NCCL_SOCKET_FAMILY"), bnet_route_rendezvous());
+	struct bnet_config config;
+
+	bnet_config_read(&config, NULL, 0);
+	return bnet_device_scan(table, &(struct bnet_choice){
+					       .ifname = bnet_device_ifname(),
+					       .family = getenv("NCCL_SOCKET_FAMILY"),
+					       .prefixes = config.address_prefix,
+					       .rendezvous = bnet_route_rendezvous(),
+				       });
 }

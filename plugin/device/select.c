@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/prefix.h"
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* NCCL excludes the first two. Container engines create the others, which lead to no other host either. */
@@ -41,11 +43,13 @@ bool bnet_ifname_match(const char *list, const char *name)
 	return (found || empty) != exclude; /* an empty list matches everything, as in NCCL */
 }
 
-int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family)
+int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family, const char *prefixes)
 {
 	*rules = (struct bnet_rules){.ifname = NULL, .family = AF_UNSPEC};
 	if (ifname && strlen(ifname) > 1)
 		rules->ifname = ifname;
+	if (prefixes && *prefixes)
+		rules->prefixes = prefixes;
 	if (!family || !*family)
 		return 0;
 	if (strcmp(family, "AF_INET") == 0)
@@ -58,6 +62,26 @@ int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *f
 }
 
 /* ---- addresses ---- */
+
+bool bnet_family_is_wanted(const struct bnet_rules *rules, const struct sockaddr *addr)
+{
+	return rules->family == AF_UNSPEC || rules->family == addr->sa_family;
+}
+
+bool bnet_prefix_is_wanted(const struct bnet_rules *rules, const struct sockaddr *addr)
+{
+	size_t len;
+
+	return !rules->prefixes || bnet_prefixes_find(rules->prefixes, addr, &len);
+}
+
+void bnet_note_misnamed(const struct bnet_rules *rules, struct bnet_interface *candidate, const struct sockaddr *addr)
+{
+	const char *list = rules->ifname;
+
+	if (list && *list != '^' && !candidate->misnamed)
+		candidate->misnamed = bnet_prefixes_find(list + (*list == '='), addr, &candidate->misnamed_len);
+}
 
 enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr)
 {
@@ -122,7 +146,8 @@ static enum bnet_tier tier_of(const struct bnet_interface *candidate)
 
 static bool is_usable(const struct bnet_interface *candidate)
 {
-	return (candidate->flags & IFF_UP) && (candidate->flags & IFF_RUNNING) && candidate->rank != BNET_ADDRESS_NONE;
+	return (candidate->flags & IFF_UP) && (candidate->flags & IFF_RUNNING) &&
+	       candidate->rank != BNET_ADDRESS_NONE && !candidate->outside;
 }
 
 enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bnet_interface *all, int count)
@@ -139,26 +164,6 @@ enum bnet_tier bnet_choose_tier(const struct bnet_rules *rules, const struct bne
 
 /* ---- reasons ---- */
 
-/* Is one of the list's entries the address that this interface would be used with? */
-static bool list_has_address(const char *list, const struct bnet_interface *candidate)
-{
-	const struct sockaddr_storage *addr = &candidate->addr;
-	const void *own = addr->ss_family == AF_INET ? (const void *)&((const struct sockaddr_in *)addr)->sin_addr
-						     : (const void *)&((const struct sockaddr_in6 *)addr)->sin6_addr;
-	size_t size = addr->ss_family == AF_INET ? sizeof(struct in_addr) : sizeof(struct in6_addr);
-	char text[INET6_ADDRSTRLEN];
-	struct in6_addr parsed;
-
-	list += *list == '=';
-	for (; *list; list += strcspn(list, ","), list += *list == ',') {
-		snprintf(text, sizeof(text), "%.*s", (int)strcspn(list, ","), list);
-		if (candidate->rank != BNET_ADDRESS_NONE && inet_pton(addr->ss_family, text, &parsed) == 1 &&
-		    memcmp(&parsed, own, size) == 0)
-			return true;
-	}
-	return false;
-}
-
 /* What a reader of the list does not see, and a shell or a YAML file left in it. */
 static const char *oddity(const char *list)
 {
@@ -169,10 +174,12 @@ static const char *oddity(const char *list)
 
 static void explain_list(const char *list, const struct bnet_interface *candidate, char *reason, size_t size)
 {
-	if (list_has_address(list, candidate))
+	int len = (int)candidate->misnamed_len;
+
+	if (candidate->misnamed)
 		snprintf(reason, size,
-			 "NCCL_SOCKET_IFNAME has its address, not its name; NCCL_SOCKET_IFNAME==%s selects it",
-			 candidate->name);
+			 "NCCL_SOCKET_IFNAME takes names: =%s for %.*s, or BAGUA_NET_ADDRESS_PREFIX=%.*s in its place",
+			 candidate->name, len, candidate->misnamed, len, candidate->misnamed);
 	else
 		snprintf(reason, size, "%s NCCL_SOCKET_IFNAME=%.60s%s",
 			 *list == '^' ? "excluded by" : "not selected by", list, oddity(list));
@@ -236,6 +243,10 @@ bool bnet_is_selected(const struct bnet_rules *rules, enum bnet_tier chosen, con
 
 	if (rules->ifname && !bnet_ifname_match(rules->ifname, candidate->name)) {
 		explain_list(rules->ifname, candidate, reason, size);
+		return false;
+	}
+	if (candidate->outside) {
+		snprintf(reason, size, "no address in BAGUA_NET_ADDRESS_PREFIX=%.80s", rules->prefixes);
 		return false;
 	}
 	if (other_tier && bringing_up_is_no_use(tier, chosen)) {

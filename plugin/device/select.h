@@ -12,7 +12,7 @@
 
 #include "device/device.h"
 
-/* How suitable an address is for reaching other hosts, best first. An interface's best address is used. */
+/* How suitable an address is for reaching other hosts, best first. The best address that the rules allow is used. */
 enum bnet_address_rank {
 	BNET_ADDRESS_IPV4,
 	BNET_ADDRESS_IPV6,
@@ -35,7 +35,7 @@ enum bnet_tier {
 	BNET_TIER_NONE,
 };
 
-/* One interface of this machine and the best of its addresses. */
+/* One interface of this machine and the best of its addresses: of those that the rules allow, if there are any. */
 struct bnet_interface {
 	char name[IF_NAMESIZE];
 	int ifindex;
@@ -44,18 +44,28 @@ struct bnet_interface {
 	bool tunnel;
 	bool on_route;     /* this machine reaches the job's rendezvous from an address of it */
 	bool other_family; /* has only addresses of an unwanted family */
+	bool outside;      /* has only addresses that are in none of the prefixes */
+	/* An entry of NCCL_SOCKET_IFNAME that is no name but has an address of this interface; NULL: none. */
+	const char *misnamed;
+	size_t misnamed_len;
 	enum bnet_address_rank rank;
 	struct sockaddr_storage addr;
 };
 
-/* NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. */
+/* NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY and BAGUA_NET_ADDRESS_PREFIX. */
 struct bnet_rules {
-	const char *ifname; /* NULL: the tiers decide */
-	int family;         /* AF_UNSPEC: any */
+	const char *ifname;   /* NULL: the tiers decide */
+	int family;           /* AF_UNSPEC: any */
+	const char *prefixes; /* NULL: all addresses */
 };
 
 /* -EINVAL: unknown family. Ignores an ifname of less than two characters, as NCCL does. */
-int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family);
+int bnet_rules_parse(struct bnet_rules *rules, const char *ifname, const char *family, const char *prefixes);
+/* Is the address of the wanted family? And is it in one of the prefixes? */
+bool bnet_family_is_wanted(const struct bnet_rules *rules, const struct sockaddr *addr);
+bool bnet_prefix_is_wanted(const struct bnet_rules *rules, const struct sockaddr *addr);
+/* Notes an address of the interface that stands among NCCL_SOCKET_IFNAME's names. */
+void bnet_note_misnamed(const struct bnet_rules *rules, struct bnet_interface *candidate, const struct sockaddr *addr);
 enum bnet_address_rank bnet_address_rank(const struct sockaddr *addr);
 /* As in struct bnet_nic. */
 bool bnet_is_passive(const struct bnet_interface *row);

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bagua_net._nccl.socket_network import LIBRARY_VARIABLE, SocketTable, inspect
+from bagua_net._nccl.discovery import LIBRARY_VARIABLE
+from bagua_net._nccl.socket_network import SocketTable, inspect
 from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import sides

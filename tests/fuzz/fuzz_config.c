@@ -41,7 +41,7 @@ static void parse(const char *text)
 {
 	int64_t number = INT64_MIN, bytes = -1;
 	struct bnet_ports ports = {7, 7};
-	char word[BNET_WORD] = "?", names[BNET_NAMES] = "?";
+	char word[BNET_WORD] = "?", names[BNET_NAMES] = "?", prefixes[BNET_PREFIXES] = "?";
 	int is_number = bnet_parse_int(text, &number) == 0;
 	int is_bytes = bnet_parse_bytes(text, &bytes) == 0;
 
@@ -60,6 +60,10 @@ static void parse(const char *text)
 		EXPECT(strcmp(names, text) == 0 && names[0] != ',' && !strstr(names, ",,") && !strpbrk(text, " %/\n?"));
 	else
 		EXPECT(strcmp(names, "?") == 0);
+	if (bnet_parse_prefixes(text, prefixes) == 0)
+		EXPECT(strcmp(prefixes, text) == 0 && prefixes[0] != ',' && !strstr(prefixes, ",,"));
+	else
+		EXPECT(strcmp(prefixes, "?") == 0);
 }
 
 /* Whatever the variables hold, the parameters are usable, and every error has a line. Formatted values can be read
@@ -112,7 +116,7 @@ static void match(const char *list, const char *name)
 	other[0] = '=';
 	if (list[0] != '^' && list[0] != '=' && bnet_ifname_match(other, name))
 		EXPECT(bnet_ifname_match(list, name));
-	EXPECT(bnet_rules_parse(&rules, list, NULL) == 0);
+	EXPECT(bnet_rules_parse(&rules, list, NULL, NULL) == 0);
 	if (bnet_is_selected(&rules, bnet_choose_tier(&rules, &candidate, 1), &candidate, reason, sizeof(reason)))
 		EXPECT(!rules.ifname || bnet_ifname_match(list, candidate.name));
 	else

@@ -156,6 +156,7 @@ class Case:
 ETH0 = Link("eth0", ("10.77.0.1/24",))
 ETH1 = Link("eth1", ("10.77.1.1/24",))
 BOTH = Link("eth0", ("10.77.0.1/24", "fd77::1/64", "fe80::77/64"))
+BOTH_OTHER = Link("eth1", ("10.77.1.1/24", "fd78::1/64"))
 LOOPBACK = ("lo", "127.0.0.1")
 
 CASES = [
@@ -234,6 +235,59 @@ CASES = [
         {"NCCL_SOCKET_IFNAME": "^eth0"},
     ),
     Case("loopback on request", (ETH0,), [LOOPBACK], env={"NCCL_SOCKET_IFNAME": "lo"}),
+    Case(
+        "by a prefix, whatever its name",
+        (ETH0, Link("ens5", ("192.168.7.1/24", "fd78::1/64"))),
+        [("ens5", "192.168.7.1")],
+        {"eth0": "no address in BAGUA_NET_ADDRESS_PREFIX=192.168.0.0/16", "lo": "no address in"},
+        {"BAGUA_NET_ADDRESS_PREFIX": "192.168.0.0/16"},
+        like_nccl=False,
+    ),
+    Case(
+        "the address that is in a prefix, not the best one",
+        (Link("eth0", ("10.77.0.1/24", "10.78.0.1/24", "fd77::1/64")), BOTH_OTHER),
+        [("eth0", "10.78.0.1"), ("eth1", "fd78::1")],
+        env={"BAGUA_NET_ADDRESS_PREFIX": "fd78::/16,10.78.0.1"},
+        like_nccl=False,
+    ),
+    Case(
+        "a prefix among the names",
+        (ETH0, ETH1, Link("ens5", ("10.78.0.1/24",))),
+        [("eth1", "10.77.1.1")],
+        {"eth0": "no address in", "ens5": "not selected by NCCL_SOCKET_IFNAME=eth"},
+        {"NCCL_SOCKET_IFNAME": "eth", "BAGUA_NET_ADDRESS_PREFIX": "10.77.1.0/24,10.78.0.0/16"},
+        like_nccl=False,
+    ),
+    Case(
+        "a prefix that a container network shares",
+        (ETH0, Link("docker0", ("10.78.0.1/24",))),
+        [("eth0", "10.77.0.1")],
+        {"docker0": "leads to no other host"},
+        {"BAGUA_NET_ADDRESS_PREFIX": "10.0.0.0/8"},
+        like_nccl=False,
+    ),
+    Case(
+        "loopback by its prefix",
+        (ETH0,),
+        [LOOPBACK],
+        env={"BAGUA_NET_ADDRESS_PREFIX": "127.0.0.0/8"},
+        like_nccl=False,
+    ),
+    Case(
+        "a prefix and a family that no address has together",
+        (BOTH,),
+        [],
+        {"eth0": "no address in BAGUA_NET_ADDRESS_PREFIX=10.0.0.0/8"},
+        {"NCCL_SOCKET_FAMILY": "AF_INET6", "BAGUA_NET_ADDRESS_PREFIX": "10.0.0.0/8"},
+        like_nccl=False,
+    ),
+    Case(
+        "a prefix in place of a name",
+        (Link("eth0", ("10.77.0.1/24", "10.78.0.1/24")),),
+        [],
+        {"eth0": "takes names: =eth0 for 10.78.0.0/16, or BAGUA_NET_ADDRESS_PREFIX=10.78.0.0/16 in its place"},
+        {"NCCL_SOCKET_IFNAME": "10.78.0.0/16"},
+    ),
     Case(
         "a name that selects nothing",
         (ETH0,),

@@ -106,7 +106,16 @@ def test_a_misspelt_parameter_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_address_in_place_of_an_interface_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "127.0.0.1")
-    with pytest.warns(RuntimeWarning, match=r"127\.0\.0\.1 is lo's address: NCCL_SOCKET_IFNAME==lo"):
+    with pytest.warns(RuntimeWarning, match=r"takes names: =lo for 127\.0\.0\.1, or BAGUA_NET_ADDRESS"):
+        bagua_net.activate()
+
+
+def test_a_prefix_is_refused_or_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAGUA_NET_ADDRESS_PREFIX", "203.0.113.0/24, 127.0.0.1")
+    with pytest.raises(bagua_net.ParameterInvalid, match=r'not an address or a prefix: " 127\.0\.0\.1"; unset'):
+        bagua_net.activate()
+    monkeypatch.setenv("BAGUA_NET_ADDRESS_PREFIX", "203.0.113.0/24")
+    with pytest.warns(RuntimeWarning, match=r"PREFIX=.* \(environment\): no interface to use; this host has"):
         bagua_net.activate()
 
 

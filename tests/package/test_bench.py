@@ -187,6 +187,16 @@ def test_another_interface_than_loopback_when_told(tmp_path: Path) -> None:
     assert len(run.stderr.splitlines()) == 1
 
 
+def test_all_networks_go_where_the_prefix_leads(tmp_path: Path) -> None:
+    """The others do not read it."""
+    options = ["--transport", "bagua", "--max", "4", *QUICK]
+    record = results(tmp_path, *options, BAGUA_NET_ADDRESS_PREFIX="203.0.113.0/24,127.0.0.0/8")
+    assert record["environment"]["NCCL_SOCKET_IFNAME"] == "=lo"
+    run = bench(*options, BAGUA_NET_ADDRESS_PREFIX="203.0.113.0/24")
+    assert run.returncode == 1
+    assert "no network interface to use" in run.stderr
+
+
 def test_settings_are_those_of_the_files_that_a_job_would_read(tmp_path: Path) -> None:
     """No NCCL is in the process that would put them into the environment."""
     conf = tmp_path / "job.conf"
@@ -312,7 +322,7 @@ def test_a_network_without_an_interface_says_so_before_it_says_what_it_left_out(
     assert run.returncode == 1
     _, _, reason = run.stderr.partition("the network could not be initialized: ")
     assert reason.startswith("NET/BaguaNet: no network interface to use (No such device). NCCL_SOCKET_IFNAME=nosuchif0")
-    assert "lo not used: " in reason
+    assert "lo (127.0.0.1) not used: " in reason
 
 
 def test_a_network_that_was_asked_for_and_is_missing_is_an_error() -> None:

@@ -21,13 +21,12 @@ from bagua_net._bench import run
 from bagua_net._bench.output import plot, summary
 from bagua_net._bench.ranks.launch import lanes
 from bagua_net._bench.ranks.placement import PlacementInvalid, place
-from bagua_net._bench.transports import gloo, nccl_net
-from bagua_net._bench.transports.base import Place, Unavailable
+from bagua_net._bench.transports import gloo
+from bagua_net._bench.transports.base import Place
 from bagua_net._bench.workload import elements, models
 from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.ops import OPS
 from bagua_net._bench.workload.result import Row
-from bagua_net._nccl import socket_network
 
 # ---- sizes ----
 
@@ -432,15 +431,6 @@ def test_a_placement_that_makes_no_sense_says_why(
 
 
 # ---- missing packages ----
-
-
-def test_a_missing_nccl_is_got_as_the_readme_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delenv(socket_network.LIBRARY_VARIABLE, raising=False)
-    with pytest.raises(Unavailable) as missing:
-        nccl_net.NCCL_SOCKET.describe(Config(nranks=2))
-    (command,) = re.findall(r"pip install [^,]+", str(missing.value))
-    assert f"\npython3 -m {command}\n" in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_a_missing_matplotlib_is_got_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -467,7 +467,9 @@ def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: 
     there = sandbox.run(*command, NCCL_SOCKET_IFNAME="=lo")
     missing = sandbox.run(*command, NCCL_SOCKET_IFNAME="=absent0")
     for value, hint in {
-        "127.0.0.1": "127.0.0.1 is lo's address: NCCL_SOCKET_IFNAME==lo",
+        "127.0.0.1": (
+            "NCCL_SOCKET_IFNAME takes names: =lo for 127.0.0.1, or BAGUA_NET_ADDRESS_PREFIX=127.0.0.1 in its place"
+        ),
         '"lo"': "the quotes are part of the value; leave them out",
         "=lo ": "a blank is part of the value; leave it out",
     }.items():
@@ -475,9 +477,22 @@ def test_an_interface_that_does_not_exist_is_named_before_a_job_starts(sandbox: 
         assert told.stderr == f"bagua-net: NCCL_SOCKET_IFNAME={value} (environment): no interface to use; {hint}\n"
     family = sandbox.run(*command, NCCL_SOCKET_FAMILY="IPV6")
     assert "NCCL_SOCKET_FAMILY=IPV6 (environment): not AF_INET or AF_INET6; unset it" in family.stderr
-    expected = "NCCL_SOCKET_IFNAME==absent0 (environment): no interface to use; `bagua-net doctor` lists them"
+    expected = "bagua-net: NCCL_SOCKET_IFNAME==absent0 (environment): no interface to use; this host has "
     assert there.stderr == ""
-    assert missing.stderr == f"bagua-net: {expected}\n"
+    assert missing.stderr.startswith(expected)
+    assert "lo (127.0.0.1)" in missing.stderr
+    assert missing.returncode == 0, "the job may run on other machines"
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("command", [["status"], ["run", "--", "true"]])
+def test_a_prefix_that_no_interface_is_in_is_named_before_a_job_starts(sandbox: Sandbox, command: list[str]) -> None:
+    sandbox.run("enable")
+    assert sandbox.run(*command, BAGUA_NET_ADDRESS_PREFIX="203.0.113.0/24,127.0.0.0/8").stderr == ""
+    missing = sandbox.run(*command, BAGUA_NET_ADDRESS_PREFIX="203.0.113.0/24", NCCL_SOCKET_IFNAME="lo")
+    chosen_by = "NCCL_SOCKET_IFNAME=lo (environment) and BAGUA_NET_ADDRESS_PREFIX=203.0.113.0/24 (environment)"
+    assert missing.stderr.startswith(f"bagua-net: {chosen_by}: no interface to use; this host has ")
+    assert "lo (127.0.0.1)" in missing.stderr
     assert missing.returncode == 0, "the job may run on other machines"
 
 

@@ -88,6 +88,16 @@ def test_interfaces_are_those_that_a_file_chooses(sandbox: Sandbox) -> None:
     assert checks["interfaces"]["verdict"] == "fail"
 
 
+def test_interfaces_are_those_of_a_prefix(sandbox: Sandbox) -> None:
+    _, checks = diagnose(sandbox, BAGUA_NET_ADDRESS_PREFIX="127.0.0.1")
+    assert checks["interface lo"]["fact"].startswith("127.0.0.1, ")
+    status, checks = diagnose(sandbox, BAGUA_NET_ADDRESS_PREFIX="203.0.113.0/24")
+    assert status == 1
+    reason = "no address in BAGUA_NET_ADDRESS_PREFIX=203.0.113.0/24"
+    assert checks["interface lo"]["fact"] == f"127.0.0.1: left out: {reason}"
+    assert checks["interfaces"]["fix"] == "set BAGUA_NET_ADDRESS_PREFIX to the network of one that is up"
+
+
 def test_a_path_that_is_too_long(sandbox: Sandbox) -> None:
     status, checks = diagnose(sandbox, XDG_DATA_HOME=f"/{'x' * 250}")
     assert status == 1

@@ -12,8 +12,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 
-#: Messages of NCCL and torch.
-_OF_OTHERS = {"Could not force merge NICs", "result.isTensorList() INTERNAL ASSERT FAILED"}
+#: Messages of NCCL, torch and CMake.
+_OF_OTHERS = {
+    "can't start new thread",  # Python
+    "Could not force merge NICs",
+    "result.isTensorList() INTERNAL ASSERT FAILED",
+    "CMake Error at CMakeLists.txt",
+}
 #: Whose words are put together from several strings.
 _COMPOSED = {"sends to … go with a copy: …", "… has no connection to rank N … after S s"}
 #: A string of C, and those that follow it directly. A name between two, such as PRIu64, is a value.

@@ -84,22 +84,3 @@ def test_a_stripped_library_says_so(tmp_path: Path) -> None:
     subprocess.run([strip, str(library)], check=True, timeout=60)
     with pytest.raises(socket_network.NcclLibraryUnusable, match="stripped"):
         socket_network.inspect(library)
-
-
-def test_the_variable_stands_in_for_the_wheels_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
-    named = tmp_path / "mine" / "libnccl.so.2"
-    for file in (wheel, named):
-        file.parent.mkdir(parents=True)
-        file.touch()
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), str(tmp_path / "site")])
-    monkeypatch.delenv(socket_network.LIBRARY_VARIABLE, raising=False)
-    assert socket_network.find() == [wheel]
-    monkeypatch.setenv(socket_network.LIBRARY_VARIABLE, str(named))
-    assert socket_network.find() == [named]
-
-
-def test_a_variable_that_names_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(socket_network.LIBRARY_VARIABLE, "/nowhere/libnccl.so.2")
-    with pytest.raises(socket_network.NcclLibraryUnusable, match="BAGUA_NET_BENCH_LIBNCCL=/nowhere"):
-        socket_network.find()

@@ -236,6 +236,9 @@ static const struct {
 	{"BAGUA_NET_CONGESTION", "bbr,cubic",
 	 "BAGUA_NET_CONGESTION=bbr,cubic: not a name of up to 15 letters, digits, - and _; unset it or use such a name (the "
 	 "default is empty)"},
+	{"BAGUA_NET_ADDRESS_PREFIX", "10.0.0.0/8, fd00::/8",
+	 "BAGUA_NET_ADDRESS_PREFIX=10.0.0.0/8, fd00::/8: not an address or a prefix: \" fd00::/8\"; unset it or use a list "
+	 "such as 10.0.0.0/8,fd00::/8"},
 	{"BAGUA_NET_TRAFFIC_CLASS", "256",
 	 "BAGUA_NET_TRAFFIC_CLASS=256: not in 0 … 255; unset it or use a value in that range (the default is 0)"},
 };
@@ -285,6 +288,26 @@ static void test_long_value(void)
 	setenv("BAGUA_NET_CONNECT_TIMEOUT", value, 1);
 	check_int(bnet_config_read(&config, err, sizeof(err)), -EINVAL);
 	check(strstr(err, "(the default is 300)") != NULL);
+	clear_environment();
+}
+
+/* So many prefixes are kept as fit, and more are refused for what they are. */
+static void test_many_prefixes(void)
+{
+	struct bnet_config config;
+	char err[BNET_CONFIG_LINE], value[BNET_PREFIXES + 8];
+
+	for (size_t i = 0; i < BNET_PREFIXES; i += 8)
+		snprintf(value + i, 9, "fd00::1,");
+	value[BNET_PREFIXES - 1] = '\0';
+	setenv("BAGUA_NET_ADDRESS_PREFIX", value, 1);
+	check_int(bnet_config_read(&config, err, sizeof(err)), 0);
+	check_str(config.address_prefix, value);
+	snprintf(value + BNET_PREFIXES - 1, 9, ",fd00::1");
+	setenv("BAGUA_NET_ADDRESS_PREFIX", value, 1);
+	check_int(bnet_config_read(&config, err, sizeof(err)), -EINVAL);
+	check(strstr(err, ": longer than 255 characters; unset it or use fewer prefixes") != NULL);
+	check_str(config.address_prefix, "");
 	clear_environment();
 }
 
@@ -430,6 +453,7 @@ int main(void)
 	test_bad_values();
 	test_first_error_is_reported();
 	test_long_value();
+	test_many_prefixes();
 	test_slices_agree();
 	test_unknown_names();
 	test_overlong_name();

@@ -82,7 +82,7 @@ static void test_rules(void)
 	for (size_t i = 0; i < COUNT(rules); i++) {
 		struct bnet_rules parsed;
 
-		check_int(bnet_rules_parse(&parsed, rules[i].ifname, rules[i].family), rules[i].ret);
+		check_int(bnet_rules_parse(&parsed, rules[i].ifname, rules[i].family, NULL), rules[i].ret);
 		check_int(parsed.family, rules[i].parsed_family);
 		check_int(parsed.ifname != NULL, rules[i].by_name);
 	}
@@ -185,7 +185,7 @@ static void check_choice(size_t row)
 
 	while (count < (int)COUNT(choices[row].all) && all[count].name[0])
 		count++;
-	check_int(bnet_rules_parse(&parsed, choices[row].ifname, NULL), 0);
+	check_int(bnet_rules_parse(&parsed, choices[row].ifname, NULL, NULL), 0);
 	tier = bnet_choose_tier(&parsed, all, count);
 	for (int i = 0; i < count; i++) {
 		if (bnet_is_selected(&parsed, tier, &all[i], reason, sizeof(reason))) {
@@ -213,58 +213,10 @@ static void test_family_reason(void)
 	char reason[160];
 	struct bnet_rules parsed;
 
-	check_int(bnet_rules_parse(&parsed, NULL, "AF_INET6"), 0);
+	check_int(bnet_rules_parse(&parsed, NULL, "AF_INET6", NULL), 0);
 	check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
 	check_str(reason, "no IPv6 address, and NCCL_SOCKET_FAMILY=AF_INET6");
 }
-
-/* Addresses in place of names: the interface that has one says so. */
-static void test_address_reason(void)
-{
-	static const char *const lists[] = {"10.0.0.4", "=10.0.0.4", "eth7,10.0.0.4",
-					    "fd00::4",  "10.0.0.40", "10.0.0.4/24"};
-	const char *expected = "NCCL_SOCKET_IFNAME has its address, not its name; NCCL_SOCKET_IFNAME==eth0 selects it";
-	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
-	struct sockaddr_in *in = (struct sockaddr_in *)&candidate.addr;
-	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&candidate.addr;
-	char reason[160];
-	struct bnet_rules parsed;
-
-	for (size_t i = 0; i < COUNT(lists); i++) {
-		memset(&candidate.addr, 0, sizeof(candidate.addr));
-		candidate.addr.ss_family = i == 3 ? AF_INET6 : AF_INET;
-		check_int(i == 3 ? inet_pton(AF_INET6, "fd00::4", &in6->sin6_addr)
-				 : inet_pton(AF_INET, "10.0.0.4", &in->sin_addr),
-			  1);
-		check_int(bnet_rules_parse(&parsed, lists[i], NULL), 0);
-		check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
-		check_int(strcmp(reason, expected) == 0, i < 4);
-	}
-}
-
-/* However long the list, the reason names the variable. */
-static void test_long_list(void)
-{
-	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
-	struct bnet_rules parsed;
-	char list[2000], reason[160];
-
-	memset(list, 'x', sizeof(list) - 1);
-	list[sizeof(list) - 1] = '\0';
-	check_int(bnet_rules_parse(&parsed, list, NULL), 0);
-	check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
-	check(strncmp(reason, "not selected by NCCL_SOCKET_IFNAME=xxx", 38) == 0);
-}
-
-static const struct {
-	const char *text;
-	enum bnet_address_rank rank;
-} addresses[] = {
-	{"10.0.0.1", BNET_ADDRESS_IPV4},        {"127.0.0.1", BNET_ADDRESS_IPV4_LOOPBACK},
-	{"169.253.255.255", BNET_ADDRESS_IPV4}, {"169.254.1.1", BNET_ADDRESS_IPV4_LINK_LOCAL},
-	{"2001:db8::1", BNET_ADDRESS_IPV6},     {"fd00::1", BNET_ADDRESS_IPV6},
-	{"::1", BNET_ADDRESS_IPV6_LOOPBACK},    {"fe80::1", BNET_ADDRESS_IPV6_LINK_LOCAL},
-};
 
 static void parse_address(const char *text, struct sockaddr_storage *addr)
 {
@@ -278,6 +230,62 @@ static void parse_address(const char *text, struct sockaddr_storage *addr)
 	else
 		check_int(inet_pton(AF_INET6, text, &in6->sin6_addr), 1);
 }
+
+/* Addresses in place of names: the interface that has one says so, whether or not it would be used with that one. */
+static void test_address_reason(void)
+{
+	static const struct {
+		const char *list, *address, *shown; /* shown NULL: the list counts as names */
+	} lists[] = {
+		{"10.0.0.4", "10.0.0.4", "10.0.0.4"},      {"=10.0.0.4", "10.0.0.4", "10.0.0.4"},
+		{"eth7,10.0.0.4", "10.0.0.4", "10.0.0.4"}, {"fd00::4", "fd00::4", "fd00::4"},
+		{"10.0.0.0/8", "10.0.0.4", "10.0.0.0/8"},  {"10.0.0.40", "10.0.0.4", NULL},
+		{"^eth,10.0.0.4", "10.0.0.4", NULL},
+	};
+
+	for (size_t i = 0; i < COUNT(lists); i++) {
+		struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
+		char expected[160], reason[160];
+		struct sockaddr_storage addr;
+		struct bnet_rules parsed;
+
+		parse_address(lists[i].address, &addr);
+		check_int(bnet_rules_parse(&parsed, lists[i].list, NULL, NULL), 0);
+		bnet_note_misnamed(&parsed, &candidate, (struct sockaddr *)&addr);
+		check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
+		snprintf(expected, sizeof(expected),
+			 "NCCL_SOCKET_IFNAME takes names: =eth0 for %s, or BAGUA_NET_ADDRESS_PREFIX=%s in its place",
+			 lists[i].shown ? lists[i].shown : "", lists[i].shown ? lists[i].shown : "");
+		if (lists[i].shown)
+			check_str(reason, expected);
+		else
+			check(!strstr(reason, "takes names"));
+	}
+}
+
+/* However long the list, the reason names the variable. */
+static void test_long_list(void)
+{
+	struct bnet_interface candidate = {.name = "eth0", .flags = UP, .rank = V4};
+	struct bnet_rules parsed;
+	char list[2000], reason[160];
+
+	memset(list, 'x', sizeof(list) - 1);
+	list[sizeof(list) - 1] = '\0';
+	check_int(bnet_rules_parse(&parsed, list, NULL, NULL), 0);
+	check(!bnet_is_selected(&parsed, BNET_TIER_NONE, &candidate, reason, sizeof(reason)));
+	check(strncmp(reason, "not selected by NCCL_SOCKET_IFNAME=xxx", 38) == 0);
+}
+
+static const struct {
+	const char *text;
+	enum bnet_address_rank rank;
+} addresses[] = {
+	{"10.0.0.1", BNET_ADDRESS_IPV4},        {"127.0.0.1", BNET_ADDRESS_IPV4_LOOPBACK},
+	{"169.253.255.255", BNET_ADDRESS_IPV4}, {"169.254.1.1", BNET_ADDRESS_IPV4_LINK_LOCAL},
+	{"2001:db8::1", BNET_ADDRESS_IPV6},     {"fd00::1", BNET_ADDRESS_IPV6},
+	{"::1", BNET_ADDRESS_IPV6_LOOPBACK},    {"fe80::1", BNET_ADDRESS_IPV6_LINK_LOCAL},
+};
 
 static void test_address_ranks(void)
 {

@@ -13,7 +13,7 @@ static struct bnet_device_table table;
 
 static void test_scan_loopback(void)
 {
-	check_int(bnet_device_scan(&table, "=lo", "AF_INET", NULL), 0);
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){.ifname = "=lo", .family = "AF_INET"}), 0);
 	check_int(table.nnics, 1);
 	check_str(table.nics[0].name, "lo");
 	check_int(table.nics[0].addr.ss_family, AF_INET);
@@ -27,7 +27,7 @@ static void test_scan_loopback(void)
 
 static void test_scan_nothing(void)
 {
-	check_int(bnet_device_scan(&table, "=no-such-if", NULL, NULL), -ENODEV);
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){.ifname = "=no-such-if"}), -ENODEV);
 	check_int(table.nnics, 0);
 	check(table.nrejected > 0);
 	for (int i = 0; i < table.nrejected; i++)
@@ -36,8 +36,24 @@ static void test_scan_nothing(void)
 
 static void test_scan_family(void)
 {
-	check_int(bnet_device_scan(&table, NULL, "AF_UNIX", NULL), -EINVAL);
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){.family = "AF_UNIX"}), -EINVAL);
 	check_int(table.nnics + table.nrejected, 0);
+}
+
+/* Every machine has 127.0.0.1, and none has an address of 203.0.113.0/24, which is for documents. */
+static void test_scan_prefix(void)
+{
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){.prefixes = "203.0.113.0/24,127.0.0.0/8"}), 0);
+	check_int(table.nnics, 1);
+	check_str(table.nics[0].name, "lo");
+	check_str(table.nics[0].address, "127.0.0.1");
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){.prefixes = "203.0.113.0/24"}), -ENODEV);
+	for (int i = 0; i < table.nrejected; i++) {
+		if (strcmp(table.rejected[i].name, "lo") != 0)
+			continue;
+		check_str(table.rejected[i].reason, "no address in BAGUA_NET_ADDRESS_PREFIX=203.0.113.0/24");
+		check_str(table.rejected[i].address, "127.0.0.1");
+	}
 }
 
 /* Each interface appears once, as a NIC or as rejected. */
@@ -46,7 +62,7 @@ static void test_scan_all(void)
 	const char *seen[BNET_MAX_NICS + BNET_MAX_INTERFACES];
 	int count = 0;
 
-	check_int(bnet_device_scan(&table, NULL, NULL, NULL), 0);
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){0}), 0);
 	for (int i = 0; i < table.nnics; i++) {
 		seen[count++] = table.nics[i].name;
 		check(bnet_address_is_local((struct sockaddr *)&table.nics[i].addr));
@@ -81,6 +97,11 @@ static void test_interfaces_for_python(void)
 	}
 	check_int(bnet_interface_get(count, &row), -EINVAL);
 	check_int(bnet_interface_get(-1, &row), -EINVAL);
+	setenv("BAGUA_NET_ADDRESS_PREFIX", "203.0.113.1", 1);
+	check_int(bnet_interface_scan(), count);
+	check_int(bnet_interface_get(0, &row), 0);
+	check(row.reason != NULL);
+	unsetenv("BAGUA_NET_ADDRESS_PREFIX");
 	/* Without a device the rows have the reasons. */
 	setenv("NCCL_SOCKET_IFNAME", "=no-such-if", 1);
 	check_int(bnet_interface_scan(), count);
@@ -95,6 +116,7 @@ int main(void)
 	test_scan_loopback();
 	test_scan_nothing();
 	test_scan_family();
+	test_scan_prefix();
 	test_scan_all();
 	test_interfaces_for_python();
 	return 0;

@@ -30,7 +30,7 @@ static struct bnet_device_table table;
 static void await_devices(int count)
 {
 	for (int i = 0; i < 10000; i++) {
-		bnet_device_scan(&table, "eth", "AF_INET6", NULL);
+		bnet_device_scan(&table, &(struct bnet_choice){.ifname = "eth", .family = "AF_INET6"});
 		if (table.nnics == count)
 			return;
 		usleep(1000);

@@ -178,7 +178,7 @@ static void test_listen_range(void)
 	struct bnet_ports any = {0, 0}, range;
 	int a, b;
 
-	check_int(bnet_device_scan(&table, "=lo", NULL, NULL), 0);
+	check_int(bnet_device_scan(&table, &(struct bnet_choice){.ifname = "=lo"}), 0);
 	a = bnet_socket_listen(&table.nics[0].addr, any, &one);
 	check(a >= 0);
 	/* A range of one port, which is in use, fails instead of using another port. */

@@ -225,9 +225,9 @@ def activate(*, force: bool = False, per_communicator: bool = False) -> dict[str
     """Makes the NCCL of this process, and of every process that inherits its environment, use the plugin.
 
     Call it before the first NCCL communicator: with torch, before ``init_process_group``. Repeated calls change
-    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter, of an NCCL_SOCKET_IFNAME that
-    leaves no interface, and of an image's preset: it takes the place of one whose hardware is not here, and leaves one
-    whose hardware is.
+    nothing. It warns (RuntimeWarning) of a BAGUA_NET_* variable that is not a parameter, of an NCCL_SOCKET_IFNAME or
+    BAGUA_NET_ADDRESS_PREFIX that leaves no interface, and of an image's preset: it takes the place of one whose
+    hardware is not here, and leaves one whose hardware is.
 
     Args:
         force: overwrite another NCCL_NET_PLUGIN or NCCL_NET, and do not warn of active RDMA ports.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .._activation.status import Status, status
 from .._native.plugin import NETWORK_NAME, plugin_path
-from .._nccl import emulated, net_plugin, shared_files
+from .._nccl import discovery, emulated, net_plugin, shared_files
 from .check import Check, Checks
 from .nccl_job import FAILED, RANKS, STEPS
 
@@ -170,9 +170,9 @@ def checks(named: str) -> tuple[Callable[[], Checks], ...]:
     def check_nccl_job() -> Checks:
         """At which step does a job of two ranks stop?"""
         try:
-            library = emulated.find(named)
+            library = discovery.libraries(named)[0]
             version = emulated.probe(library)
-        except emulated.NcclUnusable as error:
+        except (discovery.NcclNotFound, emulated.NcclUnusable) as error:
             yield _stop("load", str(error))
             return
         found = status()

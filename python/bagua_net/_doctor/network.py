@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import _sizes
 from .._machine import interfaces
-from .._settings import parameters
+from .._settings import layers, parameters
 from .check import Check, Checks
 
 SYSCTLS = Path("/proc/sys/net")
@@ -45,7 +45,9 @@ def check_interfaces() -> Checks:
             where = f"{row.address}: " if row.address else ""
             yield Check(f"interface {row.name}", "ok", f"{where}left out: {row.reason}")
     if not offered:
-        yield Check("interfaces", "fail", "none is offered to NCCL", "set NCCL_SOCKET_IFNAME to one that is up")
+        prefix = layers.effective(interfaces.PREFIX, layers.of_a_job())
+        fix = f"set {prefix.name} to the network of" if prefix.value else "set NCCL_SOCKET_IFNAME to"
+        yield Check("interfaces", "fail", "none is offered to NCCL", f"{fix} one that is up")
 
 
 def check_bond() -> Checks:

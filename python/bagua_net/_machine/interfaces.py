@@ -12,6 +12,11 @@ from .._errors import ParameterInvalid
 from .._native import library
 from .._settings import layers
 
+#: The parameter by which addresses choose interfaces.
+PREFIX = "BAGUA_NET_ADDRESS_PREFIX"
+#: More interfaces are not listed in one line.
+_FEW = 8
+
 
 @dataclass(frozen=True)
 class Interface:
@@ -45,19 +50,18 @@ def complaint() -> str | None:
         pass
     if any(row.reason is None for row in rows):
         return None
-    named = layers.effective("NCCL_SOCKET_IFNAME", layers.of_a_job())
-    if not named.value:
-        return "this machine: no interface to use; `bagua-net doctor` lists them"
-    hints = [
-        f"{row.address} is {row.name}'s address: NCCL_SOCKET_IFNAME=={row.name}" for row in rows if _by_address(row)
-    ]
-    hint = next(iter([*hints, *_invisible(named.value)]), "`bagua-net doctor` lists them")
-    return f"{named}: no interface to use; {hint}"
+    among = layers.of_a_job()
+    named, prefix = (layers.effective(name, among) for name in ("NCCL_SOCKET_IFNAME", PREFIX))
+    chosen_by = " and ".join(str(setting) for setting in (named, prefix) if setting.value) or "this machine"
+    addresses = [row.reason for row in rows if row.reason and row.reason.startswith("NCCL_SOCKET_IFNAME takes names")]
+    hint = next(iter([*addresses, *_invisible(named.value or "")]), _listed(rows))
+    return f"{chosen_by}: no interface to use; {hint}"
 
 
-def _by_address(row: Interface) -> bool:
-    """Does the variable name the interface by its address? The library knows."""
-    return (row.reason or "").startswith("NCCL_SOCKET_IFNAME has its address")
+def _listed(rows: list[Interface]) -> str:
+    found = [f"{row.name} ({row.address})" for row in rows if row.address]
+    shown = [*found[:_FEW], "…"] if len(found) > _FEW else found
+    return f"this host has {', '.join(shown) or 'no address'}"
 
 
 def _invisible(value: str) -> list[str]:
@@ -68,7 +72,8 @@ def _invisible(value: str) -> list[str]:
 
 
 def scan() -> list[Interface]:
-    """Scans the machine by the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY, with their values in a job.
+    """Scans the machine by the rules of NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY and BAGUA_NET_ADDRESS_PREFIX, with their
+    values in a job. A prefix that the library refuses counts as not set.
 
     Raises:
         LibraryNotFound, LibraryUnusable: the library is missing or does not load.

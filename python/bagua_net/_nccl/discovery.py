@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._errors import BaguaNetError
+
 #: From this release on NCCL_NET_PLUGIN may be a path; earlier ones take only the NAME of "libnccl-net-NAME.so".
 FIRST_WITH_PATH = (2, 21, 0)
 #: From this release on NCCL reads the file named by NCCL_CONF_FILE instead of ~/.nccl.conf.
@@ -29,6 +31,9 @@ FIRST_RCCL_WITH_CONF_FILE = (2, 28, 3)
 #: From this release on ~ is $HOME; earlier ones take the home of the password database.
 FIRST_WITH_HOME_VARIABLE = (2, 30, 0)
 
+#: Names the NCCL that runs without a job take, instead of an installed one.
+LIBRARY_VARIABLE = "BAGUA_NET_BENCH_LIBNCCL"
+
 NCCL, RCCL = "NCCL", "RCCL"
 _LIBRARY = "libnccl.so.2"
 #: torch's wheel for ROCm has it without a number.
@@ -36,6 +41,10 @@ _RCCL_LIBRARIES = ("librccl.so.1", "librccl.so")
 #: ROCm's own directory, where ROCM_PATH names no other.
 ROCM = Path("/opt/rocm")
 _PROBE_TIMEOUT_S = 30.0
+
+
+class NcclNotFound(BaguaNetError):
+    """No NCCL is installed, or the one that was named does not exist."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +198,36 @@ def find(candidates: Iterable[tuple[Path, str]] | None = None, product: str | No
 
     None: no shared library was found. torch may still have NCCL linked in statically.
     """
-    for path, found_by in _candidates() if candidates is None else candidates:
+    found = next(_existing(_candidates() if candidates is None else candidates, product), None)
+    return None if found is None else describe(*found)
+
+
+def _existing(candidates: Iterable[tuple[Path, str]], product: str | None) -> Iterator[tuple[Path, str]]:
+    for path, found_by in candidates:
         if path.is_file() and product in (None, Nccl(path, found_by, None).product):
-            return describe(path, found_by)
-    return None
+            yield path, found_by
+
+
+def libraries(named: str = "auto") -> list[Path]:
+    """The NCCL libraries for a run without a job: that of this path; or for "auto" that of ``BAGUA_NET_BENCH_LIBNCCL``,
+    or else all from which :func:`find` chooses, each once, best first. The paths are absolute.
+
+    Raises:
+        NcclNotFound: there is none.
+    """
+    told = os.environ.get(LIBRARY_VARIABLE, "") if named == "auto" else named
+    if told:
+        path = Path(told).expanduser().absolute()
+        if not path.is_file():
+            source = f"{LIBRARY_VARIABLE}={told}" if named == "auto" else told
+            raise NcclNotFound(f"{source}: no such file; name a {_LIBRARY}")
+        return [path]
+    found: dict[Path, Path] = {}
+    for path, _ in _existing(_candidates(), NCCL):
+        found.setdefault(path.resolve(), path.absolute())
+    if not found:
+        raise NcclNotFound(
+            "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a "
+            f"{_LIBRARY} in {LIBRARY_VARIABLE}"
+        )
+    return list(found.values())

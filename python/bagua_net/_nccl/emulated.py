@@ -34,7 +34,6 @@ import cffi
 from .._errors import BaguaNetError
 from .._native.plugin import header_path
 from . import discovery
-from .socket_network import LIBRARY_VARIABLE
 
 _EMULATOR = "libbagua-net-emulator.so"
 _MACHINES = ("x86_64", "aarch64")
@@ -408,29 +407,6 @@ class Comm:
 
 
 # ---- opening ----
-
-
-def find(named: str = "auto") -> Path:
-    """The libnccl.so.2 at this path, or for "auto" that of ``BAGUA_NET_BENCH_LIBNCCL``, or else the one that a job of
-    this environment would use.
-
-    Raises:
-        NcclUnusable: no NCCL was found.
-    """
-    told = os.environ.get(LIBRARY_VARIABLE, "") if named == "auto" else named
-    if told:
-        path = Path(told).expanduser().absolute()
-        if not path.is_file():
-            source = f"{LIBRARY_VARIABLE}={told}" if named == "auto" else told
-            raise NcclUnusable(f"{source}: no such file; name a libnccl.so.2 with --libnccl PATH")
-        return path
-    found = discovery.find(product=discovery.NCCL)
-    if found is None:
-        raise NcclUnusable(
-            "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 with "
-            "--libnccl PATH"
-        )
-    return found.path.absolute()
 
 
 def emulator_path() -> Path:

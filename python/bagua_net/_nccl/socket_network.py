@@ -15,18 +15,13 @@ import ctypes
 import mmap
 import os
 import platform
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .._errors import BaguaNetError
 from . import elf
 
-__all__ = ["LIBRARY_VARIABLE", "NcclLibraryUnusable", "SocketTable", "find", "inspect", "load"]
-
-#: Names the libnccl.so.2 to measure against, instead of an installed one.
-LIBRARY_VARIABLE = "BAGUA_NET_BENCH_LIBNCCL"
+__all__ = ["NcclLibraryUnusable", "SocketTable", "inspect", "load"]
 
 _LIBRARY_NAME = "libnccl.so.2"
 _TABLE = "ncclNetSocket"
@@ -70,30 +65,6 @@ class SocketTable:
     """The entry of ``cudaGetDevice``."""
     anchor_offset: int
     """The entry of the exported ``ncclGetVersion``, which gives the load address."""
-
-
-# ---- finding ----
-
-
-def _installed() -> Iterator[Path]:
-    for entry in sys.path:
-        yield Path(entry or ".") / "nvidia" / "nccl" / "lib" / _LIBRARY_NAME
-
-
-def find() -> list[Path]:
-    """The libnccl.so.2 named by ``BAGUA_NET_BENCH_LIBNCCL``, or else those of the ``nvidia-nccl-*`` wheels on
-    ``sys.path``: each once, best first.
-
-    Raises:
-        NcclLibraryUnusable: ``BAGUA_NET_BENCH_LIBNCCL`` names a file that does not exist.
-    """
-    named = os.environ.get(LIBRARY_VARIABLE)
-    if not named:
-        return list(dict.fromkeys(path.resolve() for path in _installed() if path.is_file()))
-    path = Path(named).expanduser()
-    if not path.is_file():
-        raise NcclLibraryUnusable(f"{LIBRARY_VARIABLE}={named}: no such file; name a {_LIBRARY_NAME}")
-    return [path.resolve()]
 
 
 # ---- reading the symbol table ----

@@ -20,9 +20,8 @@ from typing import Any
 from ..._errors import BaguaNetError
 from ..._native.plugin import NETWORK_NAME, plugin_path
 from ..._native.version import version as own_version
-from ..._nccl import debug_log, emulated, net_plugin
+from ..._nccl import debug_log, discovery, emulated, net_plugin
 from ..._nccl.emulated import DataType, RedOp
-from ..._nccl.socket_network import LIBRARY_VARIABLE
 from ..workload.config import Config
 from .base import Bound, Call, Job, Kind, NetworkFailed, Place, Unavailable
 
@@ -216,12 +215,12 @@ def _blocks(memory: memoryview, peers: list[int]) -> list[tuple[int, Any]]:
 def _opened(config: Config) -> tuple[emulated.Nccl, debug_log.DebugLog | None]:
     """The NCCL of this process and its log, which starts first."""
     log = debug_log.DebugLog.start()
-    return emulated.open(emulated.find(config.nccl)), log
+    return emulated.open(discovery.libraries(config.nccl)[0]), log
 
 
 def _library(config: Config) -> tuple[Path, tuple[int, int, int]]:
     """The NCCL to measure and its version. Does not load it into this process."""
-    path = emulated.find(config.nccl)
+    path = discovery.libraries(config.nccl)[0]
     return path, emulated.probe(path)
 
 
@@ -229,14 +228,14 @@ def version(config: Config) -> str:
     """The version of the NCCL that would be measured, such as "2.30.7".
 
     Raises:
-        NcclUnusable: it cannot be opened without a GPU.
+        NcclNotFound, NcclUnusable: there is none, or it cannot be opened without a GPU.
     """
     return ".".join(map(str, _library(config)[1]))
 
 
 def _with(plugin: Path, config: Config) -> dict[str, str]:
     path, release = _library(config)
-    return {LIBRARY_VARIABLE: str(path), **net_plugin.variables(plugin, release)}
+    return {discovery.LIBRARY_VARIABLE: str(path), **net_plugin.variables(plugin, release)}
 
 
 def _other(config: Config) -> Path:
@@ -248,7 +247,7 @@ def _environment_bagua(config: Config) -> dict[str, str]:
 
 
 def _environment_socket(config: Config) -> dict[str, str]:
-    return {LIBRARY_VARIABLE: str(_library(config)[0]), "NCCL_NET_PLUGIN": "none", "NCCL_NET": _SOCKET}
+    return {discovery.LIBRARY_VARIABLE: str(_library(config)[0]), "NCCL_NET_PLUGIN": "none", "NCCL_NET": _SOCKET}
 
 
 def _environment_other(config: Config) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._native import library
-from ..._nccl import socket_network
+from ..._nccl import discovery, socket_network
 from ..workload.config import Config
 from ..workload.elements import REDUCTIONS, TYPES, tolerance
 from .base import Bound, Job, Kind, NetworkFailed, Place, Unavailable
@@ -143,9 +143,9 @@ def _describe_bagua(config: Config) -> str:
 
 
 def _find_socket() -> socket_network.SocketTable:
-    """The first installed NCCL whose table the collectives can drive."""
+    """The first NCCL found whose table the collectives can drive."""
     reasons = []
-    for path in socket_network.find():
+    for path in discovery.libraries():
         try:
             table = socket_network.inspect(path)
         except socket_network.NcclLibraryUnusable as error:
@@ -154,12 +154,7 @@ def _find_socket() -> socket_network.SocketTable:
         if table.api >= _OLDEST_API:
             return table
         reasons.append(f"{path} is NCCL {table.nccl_version}, and 2.20 is the oldest that can be compared")
-    if reasons:
-        raise Unavailable(reasons[0])
-    raise Unavailable(
-        "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a libnccl.so.2 in "
-        f"{socket_network.LIBRARY_VARIABLE}"
-    )
+    raise Unavailable(reasons[0])
 
 
 def _socket_table() -> Table:
@@ -171,7 +166,7 @@ def socket_version() -> str:
     """The version of the NCCL whose Socket network is measured, such as "2.30.7".
 
     Raises:
-        Unavailable: no installed NCCL can be measured.
+        NcclNotFound, Unavailable: there is no NCCL, or none that can be measured.
     """
     return _find_socket().nccl_version
 
