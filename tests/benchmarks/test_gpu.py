@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bagua_net._bench.workload.result import Row
+from bagua_net._errors import BaguaNetError
 from benchmarks import ROOT
 from benchmarks.gpu import allreduce, gpus
 from benchmarks.report import markdown, results
@@ -89,11 +90,11 @@ def _program(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def _on_the_cpu(output: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    from bagua_net._bench.transports import base, nccl_net
+    from bagua_net._bench.transports import nccl_net
 
     try:
         nccl_net.socket_version()
-    except base.Unavailable as error:
+    except BaguaNetError as error:
         pytest.skip(str(error))
     return _program("--device", "cpu", "--ranks", "2", "--output", str(output), *words)
 

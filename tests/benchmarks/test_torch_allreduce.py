@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bagua_net._nccl import discovery
 from benchmarks.loads.collective import CollectiveSpec
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, markdown, results
-from benchmarks.run import command, scenarios, sides, track
+from benchmarks.run import command, scenarios, sides
 from benchmarks.run.scenarios import KIB, MIB, QUICK, TORCH, Cell, torch_goal
 from tests.benchmarks.support import measure, needs_namespaces
 
@@ -150,11 +151,14 @@ def test_the_commands_share_no_scenario() -> None:
 def test_nccl_is_looked_for_where_a_side_needs_it(
     monkeypatch: pytest.MonkeyPatch, scenario: str, names: str, needed: bool
 ) -> None:
-    monkeypatch.setattr(command, "find", lambda: [])
+    def missing() -> None:
+        raise discovery.NcclNotFound("no NCCL is installed here")
+
+    monkeypatch.setattr(discovery, "libraries", missing)
     program = command.Program("a", "", (TORCH, "S7"))
     arguments = command._arguments(program, ["--scenario", scenario, "--sides", names])
     if needed:
-        with pytest.raises(track.TrackError, match="no NCCL"):
+        with pytest.raises(discovery.NcclNotFound):
             command._libraries(arguments)
     else:
         assert command._libraries(arguments) == [None]
