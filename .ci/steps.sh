@@ -95,7 +95,7 @@ bare() {
 	step "bare environment: the README's first command"
 	as_in_readme "python3 -m pip install . && bagua-net bench" || return
 	step "bare environment: the README's test command"
-	PYTEST_ADDOPTS="--record-passed $PASSED" as_in_readme "python3 -m pip install '.[test]' && pytest"
+	PYTEST_ADDOPTS="--record-passed=$PASSED" as_in_readme "python3 -m pip install '.[test]' && pytest"
 }
 
 # ---- the environment of all other steps ----

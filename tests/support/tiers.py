@@ -16,8 +16,8 @@ may move it to a later tier:
 
 A run can leave out what another one has just passed:
 
-    PYTEST_ADDOPTS="--record-passed FILE" pytest
-    pytest --tier gate --without-passed FILE
+    PYTEST_ADDOPTS="--record-passed=FILE" pytest
+    pytest --tier gate --without-passed=FILE
 
 A test that the command line names by its node id runs whatever its tier, as long as no ``--tier`` is given.
 """
