@@ -62,7 +62,7 @@ def test_the_wheel_s_then_those_of_the_path_then_the_system_s_each_once(
 
 
 def test_what_is_not_there_is_said(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(discovery, "_candidates", list)
     with pytest.raises(
         discovery.NcclNotFound, match=r"^no NCCL is installed here; .*BAGUA_NET_BENCH_LIBNCCL$"
     ) as missing:
