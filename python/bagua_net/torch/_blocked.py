@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the threads of this process wait for in its groups, as their stacks show it.
 
-Operations note nothing for this: a process is looked at only once nothing has moved in it for seconds.
+An operation notes nothing but its thread for this: a process is looked at only once nothing has moved in it for
+seconds.
 
 Only threads that may start an operation count: the main one, and those that have started one. All of them must wait
 before a process is called blocked, since any other one may yet start what a peer waits for.
@@ -17,19 +18,18 @@ from types import FrameType
 from typing import NamedTuple
 
 import torch
-import torch.autograd.graph
 import torch.futures
 
 from ._collectives import Collectives
 from ._in_flight import InFlight
 from ._request import Request
 from ._torch_internals import named
-from ._work import Message, Work
+from ._work import BACKWARD, Message, Work
 
 #: Waits in C++ for what this process does itself: for a thread that serves this one, or for a future of an operation.
 #: In the first one, DDP's reducer waits for its buckets.
 _WITHIN = {
-    named(torch.autograd.graph, "_engine_run_backward").__code__: "backward",
+    BACKWARD: "backward",
     named(torch.futures.Future, "wait").__code__: "a future's wait",
 }
 #: The same in an algorithm.
@@ -63,9 +63,12 @@ def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
         callers: identifiers of the threads that have started operations.
         works: of all groups.
     """
-    serving = _serving()
-    starters = {*callers, threading.main_thread().ident} - {ident for ident, busy in serving.items() if not busy}
-    stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident in starters]
+    serving, main, frames = _serving(), threading.main_thread().ident, sys._current_frames()
+    if main not in frames:  # it is in C++ that runs no Python
+        return []
+    starters = {*callers, main} - {ident for ident, busy in serving.items() if not busy}
+    stacks = [(ident, frame) for ident, frame in frames.items() if ident in starters]
+    del frames  # this thread's, which has them, is one of them
     inside = [Wait(each, -1) for each in works if each.has_futures()]
     waiting, within = [], []
     for ident, frame in stacks:

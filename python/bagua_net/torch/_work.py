@@ -29,7 +29,7 @@ from ._torch_internals import named
 
 _NO_TIME = timedelta(0)
 #: What runs a backward pass, and with it DDP's reducer.
-_BACKWARD = named(torch.autograd.graph, "_engine_run_backward").__code__
+BACKWARD = named(torch.autograd.graph, "_engine_run_backward").__code__
 
 _init = dist.Work.__init__
 
@@ -420,4 +420,4 @@ class Joint(dist.Work):  # type: ignore[misc]
 def _is_backward(frame: FrameType | None) -> bool:
     """Does C++ ask for the future, DDP's reducer for that of a bucket? It adds no callbacks, and a turn would only make
     the next bucket wait for a thread of Python."""
-    return frame is not None and frame.f_code is _BACKWARD
+    return frame is not None and frame.f_code is BACKWARD
