@@ -42,6 +42,8 @@ from ._store import PAUSE_S, GivenUp, becomes, value_of
 _WAITED_FOR_S, _UNHURRIED_S = 0.02, 0.1
 #: Seconds between two looks of somebody who waits for ranks that have refused to come.
 _LOOK_S = 1.0
+#: Seconds for which a rank that does not come waits for rank 0, to tell it so.
+_CALL_S = 3.0
 #: Seconds after a group was made in which its orderly end waits for the ranks that have not met yet.
 _PATIENCE_S = 10.0
 #: Seconds for which the end of a group waits for the thread, which the store may hold up.
@@ -102,6 +104,7 @@ class Meeting:
         self.refusal = ""
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
+        self._first = threading.RLock()  # the step that the caller of begin() makes
         self._before: list[str] = []  # who had met in rank 0's group before this one
         self._answered: list[str] = []  # rank 0: identities of the first ranks; the others: the calls, one or none
         self._has_called = False
@@ -109,10 +112,17 @@ class Meeting:
     def begin(self) -> None:
         """Once everything that others read is published. Raises the store's errors, or RuntimeError where no thread can
         start."""
-        if self.identities is not None or self.step():
+        if self.identities is not None:
             return
-        self._thread = threading.Thread(target=self._run, name="bagua_net meeting", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="bagua_net meeting", daemon=True)
+        with self._first:  # a rank that cannot go on has answered no call
+            thread.start()
+            self._thread = thread
+            try:
+                self.step()
+            except BaseException:
+                self.give_up()
+                raise
 
     # ---- waiting ----
 
@@ -167,9 +177,11 @@ class Meeting:
 
     def _run(self) -> None:
         pause_s = PAUSE_S
+        with self._first:
+            pass
         try:
             store, _held = self.apart()
-            while not self._given_up.is_set() and not self.step(store):
+            while self.identities is None and not self._given_up.is_set() and not self.step(store):
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _WAITED_FOR_S if self._is_waited_for else _UNHURRIED_S)
         except RuntimeError as error:  # the store's
@@ -222,12 +234,20 @@ class Meeting:
     # ---- failures ----
 
     def refuse(self, why: str) -> None:
-        """Tells those who wait why this rank does not come, by the call that it would have answered."""
+        """Tells those who wait why this rank does not come, by the call that it would have answered, for which it waits
+        some seconds."""
         with contextlib.suppress(RuntimeError):  # the store's
             if self.rank == 0:
                 self._call(self.store)
+            else:
+                becomes(self._is_called, time.monotonic() + _CALL_S, self._given_up)
             if call := self._called():
                 self.store.set(f"refusal/{self.rank}", f"{call} {why}")
+
+    def _is_called(self) -> bool:
+        """By a rank 0 whose group has not met yet."""
+        found = _parsed(value_of(self.store, "call"))
+        return bool(found["call"]) and not found["met"]
 
     def tell_failure(self, why: str) -> None:
         """Why the group has failed on this rank. Raises RuntimeError where the store cannot be reached."""
