@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-/* The list's first entry that is no prefix, with its length in *len. NULL: there is none, as in an empty list. */
+/* Returns the first entry of the list that is not a prefix, and its length in *len; NULL if all are, as in an empty
+ * list. */
 const char *bnet_prefixes_bad(const char *list, size_t *len);
 /* The list's first prefix that has the address, likewise. It passes over entries that are no prefixes. */
 const char *bnet_prefixes_find(const char *list, const struct sockaddr *addr, size_t *len);

@@ -213,7 +213,7 @@ def libraries(named: str = "auto") -> list[Path]:
     or else all from which :func:`find` chooses, each once, best first. The paths are absolute.
 
     Raises:
-        NcclNotFound: there is none.
+        NcclNotFound: NCCL is not installed here, or the named file does not exist.
     """
     told = os.environ.get(LIBRARY_VARIABLE, "") if named == "auto" else named
     if told:

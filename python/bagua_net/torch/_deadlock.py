@@ -7,8 +7,8 @@ A process is *blocked* where nothing has moved in its groups for seconds and all
 Blocked processes tell each other in torch's store what they wait for, and the default group's rank 0 looks for some
 that wait for each other (``_wait_for_graph.py``).
 
-What was told at different times need not hold at one time. So rank 0 asks those that it has found once more; where all
-still are where they were, they were so in between, all at the same time.
+Processes tell where they are at different times. So rank 0 asks those that it has found a second time. If all are still
+where they were, there was a moment between the two at which all were there.
 
 Each rank writes one key and polls one. Rank 0 also polls a count of what was written, and reads what is new. The longer
 a process has been blocked, the more seldom it polls: hundreds of ranks may wait for one that saves.

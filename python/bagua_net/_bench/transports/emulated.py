@@ -228,7 +228,8 @@ def version(config: Config) -> str:
     """The version of the NCCL that would be measured, such as "2.30.7".
 
     Raises:
-        NcclNotFound, NcclUnusable: there is none, or it cannot be opened without a GPU.
+        NcclNotFound: NCCL is not installed here.
+        NcclUnusable: it cannot be opened without a GPU.
     """
     return ".".join(map(str, _library(config)[1]))
 
