@@ -68,6 +68,9 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 /* Before connect: look is bnet_net_look() of the network of the table. Waits for a peer that has ended are then over
  * within seconds, and their errors name addresses. */
 void bnet_coll_look(bnet_coll_t *coll, const void *look);
+/* After that and before listen: in place of dev, the device through which this machine reaches the job's rendezvous
+ * (MASTER_ADDR), if one does; otherwise the first. */
+void bnet_coll_follow_route(bnet_coll_t *coll);
 /* Step 1: every rank listens and fills its row of bnet_coll_handle_size() bytes. The caller distributes all rows, in
  * rank order, to every rank. Step 2: every rank connects with them, and returns when all have. -ETIMEDOUT after
  * timeout_s seconds. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "bagua_net_host.h"
 
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 int bnet_host_abi_version(void)
 {

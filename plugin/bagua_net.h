@@ -29,7 +29,7 @@ int bnet_abi_version(void);
 const char *bnet_version(void);
 /* The ncclNet table of API version 4 to 12, the one that NCCL finds by name; NULL for any other number. */
 const void *bnet_net_table(int version);
-/* What else the network tells about its connections, for bnet_coll_look. */
+/* What else the network tells about its devices and connections, for bnet_coll_look. */
 const void *bnet_net_look(void);
 
 /* ---- parameters: the rows of config.def ---- */

@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 #: NCCL's allreduce between two ranks, with the plugin and without.
 NCCL = RESULTS / "2026-11-27.jsonl"
 #: Training steps.
-STEPS = RESULTS / "algorithms" / "2026-11-27.jsonl"
+STEPS = RESULTS / "algorithms" / "2026-11-28.jsonl"
 #: torch.distributed's operations, against gloo.
 COLLECTIVES = RESULTS / "torch-collectives" / "2026-11-24.jsonl"
 
@@ -51,7 +51,9 @@ class Gain:
     def row(self) -> str:
         gain = quotient(self.before, self.after, faster=self.faster)
         sides = " | ".join(self._side(values) for values in (self.before, self.after))
-        return f"| {self.what} | {self.rival} | {sides} | **{gain:.1f} ×** | {link(self.source)} |"
+        # A loss must not be rounded to a draw.
+        shown = f"{gain:.2f}" if gain < 2 else f"{gain:.1f}"
+        return f"| {self.what} | {self.rival} | {sides} | **{shown} ×** | {link(self.source)} |"
 
     def _side(self, values: Sequence[float]) -> str:
         middle, _, spread = span(dict(enumerate(values))).partition(" ")

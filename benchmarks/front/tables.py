@@ -23,8 +23,8 @@ _NETWORKS = {
 }
 #: NCCL's settings there: in words, by the results' name.
 _FREE = {"default sockets, 256 KiB": "256 KiB buffer", "1 × 2, 128 KiB": "2 sockets, 128 KiB buffer"}
-_MODELS = ("VGG16",)
-_STEP_NETWORKS = ("1 Gbit/s", "10 Gbit/s")
+#: Model → networks.
+_STEPS = {"VGG16": ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s"), "BERT-large": ("1 Gbit/s", "10 Gbit/s")}
 _WAYS = {
     "bagua_net plain": "plain DDP",
     "bagua_net bf16": "averages of bfloat16",
@@ -81,10 +81,10 @@ def _seconds(readings: Sequence[steps.Reading], model: str, network: str, side: 
 def training() -> str:
     _, readings = steps.load(figures.STEPS)
     out: list[str] = []
-    for model in _MODELS:
-        out += [f"| {model} | {' | '.join(_STEP_NETWORKS)} |", "|---" * (len(_STEP_NETWORKS) + 1) + "|"]
+    for model, networks in _STEPS.items():
+        out += [f"| {model} | {' | '.join(networks)} |", "|---" * (len(networks) + 1) + "|"]
         for side, name in _WAYS.items():
-            cells = " | ".join(_seconds(readings, model, network, side) for network in _STEP_NETWORKS)
+            cells = " | ".join(_seconds(readings, model, network, side) for network in networks)
             out.append(f"| {name} | {cells} |")
         out.append("")
     return "\n".join([*out, f"From {figures.link(figures.STEPS, 'docs')}."])

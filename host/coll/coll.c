@@ -139,6 +139,12 @@ void bnet_coll_look(bnet_coll_t *coll, const void *look)
 		coll->look = look;
 }
 
+void bnet_coll_follow_route(bnet_coll_t *coll)
+{
+	if (coll != NULL && coll->look != NULL)
+		coll->dev = coll->look->device_on_route();
+}
+
 size_t bnet_coll_handle_size(const bnet_coll_t *coll)
 {
 	return coll != NULL ? (size_t)coll->nranks * NCCL_NET_HANDLE_MAXSIZE : 0;

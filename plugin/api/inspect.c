@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABI_VERSION 7
+#define ABI_VERSION 8
 
 enum {
 	ROWS = 0

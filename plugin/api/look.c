@@ -16,6 +16,24 @@
 #include "transport/conn.h"
 #include "wire/wire.h"
 
+static bool is_on_route(const struct bnet_device *device)
+{
+	for (int i = 0; i < device->nmembers; i++)
+		if (device->members[i]->on_route)
+			return true;
+	return false;
+}
+
+static int device_on_route(void)
+{
+	const struct bnet_device *device;
+
+	for (int dev = 0; (device = bnet_device_get(&bnet_engine.devices, dev)); dev++)
+		if (is_on_route(device))
+			return dev;
+	return 0;
+}
+
 /* A connection that is made has its first stream until it is closed; under the lock no stream is dropped. What was
  * received and is not read yet hides the end. */
 static int ended(const struct bnet_conn *conn)
@@ -72,7 +90,7 @@ static uint64_t refused_ms(const void *handle, char *text, size_t size)
 
 const void *bnet_net_look(void)
 {
-	static const struct bnet_look look = {.lost = lost, .refused_ms = refused_ms};
+	static const struct bnet_look look = {.device_on_route = device_on_route, .lost = lost, .refused_ms = refused_ms};
 
 	return &look;
 }

@@ -206,6 +206,7 @@ static void fill_nic(struct bnet_nic *nic, const struct bnet_interface *row, int
 	format_address(row, nic->address, sizeof(nic->address));
 	nic->addr = row->addr;
 	nic->ifindex = row->ifindex;
+	nic->on_route = row->on_route;
 	nic->passive = bnet_is_passive(row);
 	nic->mtu = mtu_of(fd, row->name);
 	nic->numa_node = -1;

@@ -199,6 +199,16 @@ def test_hosts_with_one_address_say_so(tmp_path: Path) -> None:
     _told(ranks, r"has this host's address as well.*NCCL_SOCKET_IFNAME")
 
 
+def test_the_interface_that_leads_to_the_master_is_used(tmp_path: Path) -> None:
+    """Another one comes first, and leads to no other host."""
+    with netns.two_hosts(links=2) as hosts:
+        for number, host in enumerate(hosts, 1):
+            host.ip("address", "add", f"10.8{number}.0.1/24", "dev", "link0")
+            host.ip("address", "add", f"10.79.0.{number}/24", "dev", "link1")
+        ranks = _run("sum", tmp_path, hosts, "MASTER_ADDR=10.79.0.1")
+    assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
+
+
 def test_a_rank_whose_address_is_gone_says_so(tmp_path: Path) -> None:
     """Between two groups, as when a lease ends."""
     with _two_hosts() as hosts:

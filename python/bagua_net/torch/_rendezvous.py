@@ -14,7 +14,6 @@ from ._store import GivenUp
 
 #: The version of the network table that is used: the newest.
 _API = 12
-_DEVICE = 0
 
 
 def failed(group: str, reason: str | None, rc: int) -> Exception:
@@ -73,10 +72,11 @@ class Endpoint:
         out = library.ffi.new("bnet_coll_t **")
         network = library.load()
         table = network.bnet_net_table(_API)
-        self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, _DEVICE, rank, nranks))
+        self.check(library.ffi.NULL, self._lib.bnet_coll_create(out, table, _API, 0, rank, nranks))
         self.coll = out[0]
         try:
             self._lib.bnet_coll_look(self.coll, network.bnet_net_look())
+            self._lib.bnet_coll_follow_route(self.coll)
             self._lib.bnet_coll_share(self.coll)
             if collective:
                 self._lib.bnet_coll_check_calls(self.coll)
