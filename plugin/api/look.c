@@ -90,7 +90,9 @@ static uint64_t refused_ms(const void *handle, char *text, size_t size)
 
 const void *bnet_net_look(void)
 {
-	static const struct bnet_look look = {.device_on_route = device_on_route, .lost = lost, .refused_ms = refused_ms};
+	static const struct bnet_look look = {.device_on_route = device_on_route,
+					      .lost = lost,
+					      .refused_ms = refused_ms};
 
 	return &look;
 }
