@@ -34,6 +34,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     monkeypatch.delenv(discovery.LIBRARY_VARIABLE, raising=False)
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    monkeypatch.setattr(discovery, "mapped_in_process", lambda: None)  # an earlier test may have loaded one
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)  # a namespace keeps where it was found
     yield found
     sys.modules.pop("nvidia", None)
