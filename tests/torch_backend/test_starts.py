@@ -79,6 +79,16 @@ def _two_hosts(second: str = "10.79.0.2/24") -> Iterator[Sequence[netns.Host]]:
         yield hosts
 
 
+@contextlib.contextmanager
+def _first_leads_nowhere() -> Iterator[Sequence[netns.Host]]:
+    """Two hosts with two interfaces each, link0 and link1, of which the second ones meet."""
+    with netns.two_hosts(links=2) as hosts:
+        for number, host in enumerate(hosts, 1):
+            host.ip("address", "add", f"10.98.{number}.1/24", "dev", "link0")
+            host.ip("address", "add", f"10.79.0.{number}/24", "dev", "link1")
+        yield hosts
+
+
 @pytest.mark.parametrize(
     ("refused", "why"),
     variants(
@@ -158,11 +168,7 @@ def test_pods_of_two_hosts(tmp_path: Path, what: str) -> None:
 
 
 def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
-    """The first one leads nowhere."""
-    with netns.two_hosts(links=2) as hosts:
-        for number, host in enumerate(hosts, 1):
-            host.ip("address", "add", f"10.98.{number}.1/24", "dev", "link0")
-            host.ip("address", "add", f"10.79.0.{number}/24", "dev", "link1")
+    with _first_leads_nowhere() as hosts:
         ranks = _run("sum", tmp_path, hosts, "GLOO_SOCKET_IFNAME=link1")
     assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
     said = "GLOO_SOCKET_IFNAME=link1 chooses the interface, since NCCL_SOCKET_IFNAME is not set"
@@ -200,11 +206,7 @@ def test_hosts_with_one_address_say_so(tmp_path: Path) -> None:
 
 
 def test_the_interface_that_leads_to_the_master_is_used(tmp_path: Path) -> None:
-    """Another one comes first, and leads to no other host."""
-    with netns.two_hosts(links=2) as hosts:
-        for number, host in enumerate(hosts, 1):
-            host.ip("address", "add", f"10.8{number}.0.1/24", "dev", "link0")
-            host.ip("address", "add", f"10.79.0.{number}/24", "dev", "link1")
+    with _first_leads_nowhere() as hosts:
         ranks = _run("sum", tmp_path, hosts, "MASTER_ADDR=10.79.0.1")
     assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
 
