@@ -24,7 +24,7 @@ _NETWORKS = {
 #: NCCL's settings there: in words, by the results' name.
 _FREE = {"default sockets, 256 KiB": "256 KiB buffer", "1 × 2, 128 KiB": "2 sockets, 128 KiB buffer"}
 #: Model → networks.
-_STEPS = {"VGG16": ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s"), "BERT-large": ("1 Gbit/s", "10 Gbit/s")}
+_STEPS = {"VGG16": ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s"), "BERT-large": ("100 Mbit/s", "1 Gbit/s", "10 Gbit/s")}
 _WAYS = {
     "bagua_net plain": "plain DDP",
     "bagua_net bf16": "averages of bfloat16",
