@@ -204,11 +204,19 @@ static void spread(struct bnet_conn *conn)
 		bnet_scaler_bound(scaler, least, scaler->most);
 }
 
+/* What both ends and the quota leave to this connection. */
+static int most_of(const struct bnet_conn *conn)
+{
+	const int least = conn->path->scaler.least, share = conn->setup.share > least ? conn->setup.share : least;
+
+	return conn->setup.share && share < conn->setup.most ? share : conn->setup.most;
+}
+
 static int level_of(const struct bnet_conn *conn)
 {
-	int level = conn->path->scaler.level;
+	const int level = conn->path->scaler.level, most = most_of(conn);
 
-	return level < conn->setup.most ? level : conn->setup.most;
+	return level < most ? level : most;
 }
 
 static int wanted_streams(const struct bnet_conn *conn)
@@ -234,6 +242,13 @@ static void widen_all(struct bnet_node *conns, int enough)
 		if (conn->setup.ready)
 			widen(conn, enough);
 	}
+}
+
+void bnet_path_share(struct bnet_conn *conn, int share)
+{
+	conn->setup.share = share;
+	if (conn->setup.ready && level_of(conn) != atomic_load_explicit(&conn->level, memory_order_relaxed))
+		widen(conn, conn->setup.enough);
 }
 
 void bnet_path_widen(struct bnet_path *path)
@@ -300,7 +315,8 @@ static bool is_idle(const struct bnet_stream *stream)
  * through the network. While fewer are on trial the others stay open, since others in their place could be slower. */
 static void narrow(struct bnet_conn *conn)
 {
-	const int held = bnet_scaler_held(&conn->path->scaler);
+	const int most = most_of(conn), of_path = bnet_scaler_held(&conn->path->scaler);
+	const int held = of_path < most ? of_path : most;
 
 	if (conn->nstreams <= held || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
 		return;

@@ -61,7 +61,9 @@ void bnet_path_ready(struct bnet_conn *conn, int most);
 void bnet_path_widen(struct bnet_path *path);
 /* Opens some missing streams of any path, round-robin over the connections. True: others are left. */
 bool bnet_paths_open(void);
-/* Each connection may have so many streams at the most, or the least number if that is more. */
+/* This connection may have so many streams at the most, or the path's least number if that is more. */
+void bnet_path_share(struct bnet_conn *conn, int share);
+/* … and each connection of the path. */
 void bnet_path_limit(struct bnet_path *path, int quota);
 /* Gives back the leases whose time is over. */
 void bnet_paths_end_leases(uint64_t now_us);

@@ -15,9 +15,12 @@
 #define TICK_US 1000000
 /* Processes are counted again after so many ticks. */
 #define COUNT_TICKS 10
-/* The highest number of connections in use decays by this factor with each tick, in percent, so that a job's pauses do
- * not change the quotas. */
-#define KEPT_PERCENT 90
+/* A connection that was not in use for so many ticks has no say in what its path may try. */
+#define RECENT_TICKS 60
+/* What a connection knows of its company, in parts of a connection; with each look it changes by a UNIT-th, … */
+#define UNIT 64
+/* … but by this multiple upwards, so that it settles where three looks of four find no more in use. */
+#define UPWARDS 3
 
 static struct {
 	uint64_t ticked_us;
@@ -27,7 +30,8 @@ static struct {
 		int presence;       /* a descriptor plus one, 0: none */
 		int processes;      /* as last counted */
 		uint32_t count_due; /* the tick in which they are counted again */
-		int used;           /* connections in use, in hundredths */
+		uint32_t in_use;    /* connections, at the last look */
+		uint32_t fewest;    /* … and the one before it, whichever found fewer */
 	} devices[BNET_MAX_DEVICES];
 } quota;
 
@@ -77,43 +81,122 @@ static void count_processes(const struct bnet_device *dev)
 	quota.devices[device].count_due = quota.ticks + COUNT_TICKS;
 }
 
-static int count_moving(const struct bnet_path *path)
-{
-	int count = 0;
+/* ---- which connections are in use together ---- */
 
-	bnet_list_each(node, &path->moving)
-		count++;
-	return count;
+static void learn(struct bnet_conn *conn, uint32_t in_use)
+{
+	const uint32_t now = in_use * UNIT, known = conn->company.together, step = known / UNIT;
+
+	if (known == 0)
+		conn->company.together = now;
+	else if (now > known)
+		conn->company.together = now - known > step * UPWARDS ? known + step * UPWARDS : now;
+	else
+		conn->company.together = known - now > step ? known - step : now;
+	conn->company.learnt = quota.ticks;
+}
+
+/* A look also finds what was used just before a connection was, or just after: of two looks in a row the one that found
+ * fewer counts. A use that one look sees counts by that one. */
+void bnet_quota_unused(struct bnet_conn *conn)
+{
+	if (conn->company.looks == 1)
+		learn(conn, quota.devices[number_of(conn->dev)].in_use);
+	conn->company.looks = 0;
+}
+
+static bool is_in_use(struct bnet_conn *conn)
+{
+	const uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_relaxed),
+		       before = conn->company.posted;
+
+	conn->company.posted = posted;
+	return posted != before || bnet_conn_outstanding(conn) > 0;
+}
+
+static void look_at(struct bnet_conn *conn, uint32_t in_use[BNET_MAX_DEVICES])
+{
+	if (!is_in_use(conn)) {
+		bnet_quota_unused(conn);
+		return;
+	}
+	in_use[number_of(conn->dev)]++;
+	conn->company.looks++;
+}
+
+static void learn_all(struct bnet_path *path)
+{
+	const uint32_t fewest = quota.devices[number_of(path->dev)].fewest;
+
+	bnet_list_each(node, &path->moving) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
+
+		if (conn->company.looks > 1)
+			learn(conn, fewest);
+	}
+}
+
+void bnet_quota_look(void)
+{
+	uint32_t in_use[BNET_MAX_DEVICES] = {0};
+
+	bnet_list_each(node, &bnet_engine.paths)
+		bnet_list_each(member, &bnet_entry(node, struct bnet_path, node)->moving)
+			look_at(bnet_entry(member, struct bnet_conn, of_path), in_use);
+	for (int i = 0; i < BNET_MAX_DEVICES; i++) {
+		const uint32_t before = quota.devices[i].in_use;
+
+		quota.devices[i].fewest = in_use[i] < before ? in_use[i] : before;
+		quota.devices[i].in_use = in_use[i];
+	}
+	bnet_list_each(node, &bnet_engine.paths)
+		learn_all(bnet_entry(node, struct bnet_path, node));
+}
+
+/* ---- the division ---- */
+
+/* The most that connections of a path may have: of those that were in use lately, and of all. */
+struct shares {
+	int recent, any;
+};
+
+static void divide_among(struct bnet_node *conns, int processes, struct shares *most)
+{
+	bnet_list_each(node, conns) {
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
+		const int share = bnet_quota_per_connection(processes, (int)(conn->company.together / UNIT));
+
+		bnet_path_share(conn, share);
+		if (share > most->any)
+			most->any = share;
+		if (share > most->recent && conn->company.together && quota.ticks - conn->company.learnt < RECENT_TICKS)
+			most->recent = share;
+	}
+}
+
+static void divide(struct bnet_path *path)
+{
+	const int processes = quota.devices[number_of(path->dev)].processes;
+	struct shares most = {0, 0};
+
+	divide_among(&path->moving, processes, &most);
+	divide_among(&path->idle, processes, &most);
+	bnet_path_limit(path, most.recent ? most.recent : most.any);
 }
 
 void bnet_quota_tick(uint64_t now_us)
 {
-	int moving[BNET_MAX_DEVICES] = {0};
-
 	if (now_us - quota.ticked_us < TICK_US)
 		return;
 	quota.ticked_us = now_us;
 	bnet_list_each(node, &bnet_engine.paths) {
-		const struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
-		const ptrdiff_t device = number_of(path->dev);
+		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
-		moving[device] += count_moving(path);
-		if (quota.ticks >= quota.devices[device].count_due)
+		if (quota.ticks >= quota.devices[number_of(path->dev)].count_due)
 			count_processes(path->dev);
+		divide(path);
 	}
 	quota.ticks++;
-	for (int i = 0; i < BNET_MAX_DEVICES; i++) {
-		int kept = quota.devices[i].used * KEPT_PERCENT / 100;
-
-		quota.devices[i].used = moving[i] * 100 > kept ? moving[i] * 100 : kept;
-	}
-	bnet_list_each(node, &bnet_engine.paths) {
-		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
-		const ptrdiff_t device = number_of(path->dev);
-
-		bnet_path_limit(path, bnet_quota_per_connection(quota.devices[device].processes,
-								quota.devices[device].used / 100));
-	}
 }
 
 void bnet_quota_end(void)

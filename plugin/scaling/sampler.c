@@ -37,6 +37,7 @@ void bnet_sampler_begin(struct bnet_conn *conn)
 
 static void end(struct bnet_conn *conn)
 {
+	bnet_quota_unused(conn);
 	bnet_list_remove(&conn->of_path);
 	bnet_list_add(&conn->path->idle, &conn->of_path);
 	if (bnet_list_empty(&conn->path->moving))
@@ -107,7 +108,6 @@ static int sample_path(struct bnet_path *path, uint64_t now_us)
 /* The one that was sampled longest ago; NULL: none is due. */
 static struct bnet_path *begin_next(uint64_t now_us)
 {
-	bnet_quota_tick(now_us);
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
@@ -140,6 +140,8 @@ void bnet_sampler_read(uint64_t now_us)
 {
 	struct bnet_path *path;
 
+	bnet_quota_look();
+	bnet_quota_tick(now_us);
 	earn_credit(now_us);
 	while (credit.readings > 0 && (path = begin_next(now_us)))
 		credit.readings -= sample_path(path, now_us);

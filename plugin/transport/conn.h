@@ -125,6 +125,7 @@ struct bnet_setup {
 	bool ready;                             /* the first stream's handshake is complete */
 	bool handed_out;                        /* connect or accept has returned it */
 	int most;                               /* streams that both ends allow */
+	int share;                              /* … and the device's quota; 0: not divided yet */
 	int peer_keepalive;          /* a sender's: the peer's BAGUA_NET_KEEPALIVE in seconds; 0: it sends no probes */
 	int wanted;                  /* streams that were opened, or tried */
 	int enough;                  /* an idle connection opens no more */
@@ -139,6 +140,14 @@ struct bnet_setup {
 	int looks;                 /* of the control thread since an attempt's caller has asked for it */
 	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts */
 	struct bnet_node pending;
+};
+
+/* How a connection shares its device with others (scaling/quota.h). The control thread's. */
+struct bnet_company {
+	uint64_t posted;   /* at the last look */
+	uint32_t looks;    /* in a row that found it in use; 0: it was not */
+	uint32_t together; /* connections in use when this one is, in 1/64; 0: not known */
+	uint32_t learnt;   /* the quota's tick in which that was learnt last */
 };
 
 struct bnet_conn {
@@ -174,6 +183,7 @@ struct bnet_conn {
 	uint32_t noted;     /* the last round over senders on long paths that noted dry streams here */
 	uint32_t looked_at; /* the last round over all senders that looked for undelivered bytes here */
 	bool was_idle;      /* at the last sampling time the connection was idle */
+	struct bnet_company company;
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */

@@ -26,6 +26,8 @@
 #define MANY 6
 #define FEW 2
 #define OTHERS 15 /* processes */
+#define ALL 8     /* connections of an all-to-all */
+#define TURNS 100
 #define TICK_US 20000
 
 static struct bnet_client client;
@@ -173,6 +175,135 @@ static void the_quota_s_share_bounds_the_level(void)
 	close_to_oneself(&client, ends);
 }
 
+/* ---- connections in use share the quota ---- */
+
+/* An all-to-all's connections and one of a ring, in a process that shares its device with others. */
+struct job {
+	struct oneself all[ALL], ring;
+	int others[OTHERS];
+};
+
+static void begin_job(struct job *job)
+{
+	for (int i = 0; i < ALL; i++)
+		job->all[i] = connect_to_oneself(&client);
+	job->ring = connect_to_oneself(&client);
+	keep_streams(MANY);
+}
+
+/* They are counted at once. */
+static void begin_others(struct job *job)
+{
+	bnet_engine_lock();
+	for (int i = 0; i < OTHERS; i++)
+		job->others[i] = bnet_presence_announce(((struct bnet_conn *)job->ring.send)->dev);
+	pass_quota_ticks(bnet_now_us());
+	bnet_engine_unlock();
+}
+
+static void end_job(struct job *job)
+{
+	for (int i = 0; i < OTHERS; i++)
+		bnet_socket_close(job->others[i]);
+	for (int i = 0; i < ALL; i++)
+		close_to_oneself(&client, job->all[i]);
+	close_to_oneself(&client, job->ring);
+}
+
+static void send_to_all(const struct job *job)
+{
+	for (int i = 0; i < ALL; i++)
+		send_to_oneself(&client, job->all[i]);
+}
+
+static void move(struct oneself ends)
+{
+	bnet_sampler_begin(ends.send);
+}
+
+/* So many looks see each kind of work, and those at which it changes see both. */
+static void alternate(const struct job *job, int looks)
+{
+	for (int look = 0; look < 2 * looks; look++) {
+		if (look < looks || look == looks)
+			send_to_all(job);
+		if (look >= looks || look == 0)
+			send_to_oneself(&client, job->ring);
+		bnet_quota_look();
+	}
+}
+
+/* While the other connections are idle, that of the ring has the quota to itself. Where each look sees both kinds, they
+ * share it. */
+static void a_connection_shares_with_those_in_use_at_its_time(void)
+{
+	for (int looks = 1; looks <= 5; looks++) {
+		struct job job;
+
+		begin_job(&job);
+		begin_others(&job);
+		bnet_engine_lock(); /* nobody else looks */
+		for (int i = 0; i < ALL; i++)
+			move(job.all[i]);
+		move(job.ring);
+		for (int turn = 0; turn < TURNS; turn++)
+			alternate(&job, looks);
+		pass_quota_ticks(bnet_now_us());
+		bnet_engine_unlock();
+		check_int(level_of(job.ring.send), looks == 1 ? 1 : MANY);
+		for (int i = 0; i < ALL; i++)
+			check(level_of(job.all[i].send) <= BNET_QUOTA / (1 + OTHERS) / ALL);
+		end_job(&job);
+	}
+}
+
+/* Each use is seen by one look. Streams above a connection's share are closed, though the path's level is higher. */
+static void a_short_use_counts(void)
+{
+	struct bnet_conn *conn;
+	struct job job;
+
+	begin_job(&job);
+	conn = job.all[0].send;
+	while (conn->nstreams < MANY)
+		send_to_all(&job);
+	begin_others(&job);
+	bnet_engine_lock();
+	for (int i = 0; i < ALL; i++)
+		move(job.all[i]);
+	move(job.ring);
+	for (int turn = 0; turn < TURNS; turn++) {
+		send_to_all(&job);
+		bnet_quota_look();
+		send_to_oneself(&client, job.ring);
+		bnet_quota_look();
+	}
+	pass_quota_ticks(bnet_now_us());
+	while (conn->nstreams > BNET_QUOTA / (1 + OTHERS) / ALL) /* once all is acknowledged */
+		bnet_path_sample_conn(conn, bnet_now_us(), false);
+	bnet_engine_unlock();
+	check_int(level_of(job.ring.send), MANY);
+	end_job(&job);
+}
+
+/* The control thread looks and divides, and closes the streams that are too many. */
+static void connections_in_use_share_the_quota(void)
+{
+	const struct bnet_conn *conn;
+	struct job job;
+
+	begin_job(&job);
+	conn = job.all[0].send;
+	while (conn->nstreams < MANY)
+		send_to_all(&job);
+	begin_others(&job);
+	while (conn->nstreams > BNET_QUOTA / (1 + OTHERS) / ALL) {
+		keep_streams(MANY); /* whatever the scaler tries */
+		send_to_all(&job);
+	}
+	end_job(&job);
+}
+
 /* ---- the lease and the marks ---- */
 
 /* The scaler has a question at the end of a sample. */
@@ -303,6 +434,9 @@ int main(void)
 	an_idle_connection_opens_no_streams();
 	a_share_bounds_the_level();
 	the_quota_s_share_bounds_the_level();
+	a_connection_shares_with_those_in_use_at_its_time();
+	a_short_use_counts();
+	connections_in_use_share_the_quota();
 	a_trial_takes_its_host_s_lease();
 	a_mark_says_what_the_devices_have_carried(ifindex);
 	a_question_without_an_answer_ends();
