@@ -53,6 +53,8 @@ class RankSpec:
     warm_up_rounds: int
     rounds: int
     connect_timeout_s: float
+    together: int
+    """Of "connections": how many are made at a time."""
 
 
 class TrafficError(Exception):
@@ -230,7 +232,7 @@ class _Many:
 
     def connect(self, peer_handles: bytes) -> None:
         timeout = ctypes.c_double(self._spec.connect_timeout_s)
-        self._phase("connect", ctypes.c_char_p(peer_handles), timeout)
+        self._phase("connect", ctypes.c_char_p(peer_handles), self._spec.together, timeout)
         after, ends = _resources(self._spec), 2 * self._spec.lanes
         self._reply["held"] = {name: (after[name] - self._before[name]) / ends for name in after}
         self._call("register", self._object)

@@ -169,14 +169,14 @@ static int accept_one(struct many *many, int i)
 	return err;
 }
 
-/* A call for each end that is not connected; *missing: their number afterwards. */
-static int connect_pass(struct many *many, char *handles, int *missing)
+/* A call for each end from `from` to `to` that is not connected; *missing: their number afterwards. */
+static int connect_pass(struct many *many, char *handles, int from, int to, int *missing)
 {
 	size_t handle_size = many_handle_size(many);
 	int err = 0;
 
 	*missing = 0;
-	for (int i = 0; i < many->count && !err; i++) {
+	for (int i = from; i < to && !err; i++) {
 		if (!many->sends[i].comm)
 			err = timed(many, connect, &many->client, 0, handles + (size_t)i * handle_size,
 				    &many->sends[i].comm);
@@ -187,25 +187,35 @@ static int connect_pass(struct many *many, char *handles, int *missing)
 	return err;
 }
 
-int many_connect(struct many *many, const void *peer_handles, double timeout_s, struct many_calls *out)
+static int connect_some(struct many *many, char *handles, int from, int to, double deadline)
+{
+	int missing = 1;
+	int err = 0;
+
+	while (missing && !err) {
+		err = connect_pass(many, handles, from, to, &missing);
+		if (!err && missing && traffic_now() > deadline)
+			err = traffic_fail(-ETIMEDOUT, "%d of %d ends not connected in time", missing, 2 * (to - from));
+		if (missing)
+			sched_yield();
+	}
+	return err;
+}
+
+int many_connect(struct many *many, const void *peer_handles, int together, double timeout_s, struct many_calls *out)
 {
 	size_t size = (size_t)many->count * many_handle_size(many);
 	char *handles = malloc(size); /* the table may keep the state of a connect in the handle */
 	double start = traffic_now();
-	int missing = 1;
 	int err = 0;
 
 	if (!handles)
 		return traffic_fail(-ENOMEM, "no memory");
 	memcpy(handles, peer_handles, size);
 	begin_calls(many);
-	while (missing && !err) {
-		err = connect_pass(many, handles, &missing);
-		if (!err && missing && traffic_now() > start + timeout_s)
-			err = traffic_fail(-ETIMEDOUT, "%d of %d ends not connected after %.0f s", missing,
-					   2 * many->count, timeout_s);
-		sched_yield();
-	}
+	for (int i = 0; i < many->count && !err; i += together)
+		err = connect_some(many, handles, i, i + together < many->count ? i + together : many->count,
+				   start + timeout_s);
 	*out = many->calls;
 	out->began = start;
 	out->ended = traffic_now();

@@ -116,8 +116,8 @@ struct many_calls {
 int many_create(struct many **out, const void *table, int version, int count, size_t size);
 size_t many_handle_size(const struct many *many);
 int many_listen(struct many *many, void *handles, struct many_calls *out);
-/* Each listen object is closed after its accept. */
-int many_connect(struct many *many, const void *peer_handles, double timeout_s, struct many_calls *out);
+/* `together` connections at a time. Each listen object is closed after its accept. */
+int many_connect(struct many *many, const void *peer_handles, int together, double timeout_s, struct many_calls *out);
 int many_register(struct many *many);
 /* One message after the other on every connection, one outstanding. Returns with nothing outstanding; the connections
  * can then only be closed. */

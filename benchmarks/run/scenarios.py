@@ -224,6 +224,8 @@ class Cell:
     """The driver's sleep after a pass that moved nothing; 0: it yields, as NCCL's thread does."""
     interfaces: int = 0
     """Further interfaces of each host, which carry nothing."""
+    together: int = 0
+    """Connections that are made at a time; 0: all at once."""
     pairs: int = 1
     """Pairs of ranks of a "shared" network."""
     place: str = "sender"
@@ -256,6 +258,8 @@ class Cell:
             return self._shared_network
         if self.interfaces:
             return f"{self.path}, {self.interfaces} further interfaces"
+        if self.together:
+            return f"{self.path}, made {self.together} at a time"
         return f"{self.path}, {self._classes} Mbit/s" if self.classes_mbits else self.path
 
     @property
@@ -419,6 +423,7 @@ def _bottlenecks(quick: bool) -> Iterator[Cell]:
 def _many(quick: bool) -> Iterator[Cell]:
     for connections in (32, 600) if quick else (32, 128, 600, 2048):
         yield Cell("S11", "loopback", connections, KIB)
+    yield Cell("S11", "loopback", 600, KIB, together=1)
     # An address of the loopback interface is known to be local; any other one is looked for.
     for interfaces in () if quick else (0, 500):
         yield Cell("S11", "veth", 600, KIB, interfaces=interfaces)

@@ -100,6 +100,7 @@ def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
         warm_up_rounds=rounds // 4,
         rounds=rounds,
         connect_timeout_s=30.0,
+        together=cell.together or peers * cell.connections,
     )
 
 
