@@ -15,6 +15,7 @@ MEASUREMENTS = {
     "codecs": ("codecs.run", "the compressed allreduce, and the codecs alone"),
     "convergence": ("accuracy.run", "accuracy with the algorithms and with exact averages"),
     "time-to-accuracy": ("curves.run", "time until an accuracy is reached"),
+    "rings": ("rings.run", "rings of hosts: how soon all edges run at full rate"),
     "gpu": ("gpu.allreduce", "allreduce of NCCL on GPUs, over the plugin and over NCCL's own sockets"),
     "front-page": ("front.page", "no measurement: the README's picture and figures from stored results"),
 }

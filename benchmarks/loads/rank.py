@@ -55,6 +55,8 @@ class RankSpec:
     connect_timeout_s: float
     together: int
     """Of "connections": how many are made at a time."""
+    coupled: bool
+    """A message is sent only once one has come, as in a ring; with one lane."""
 
 
 class TrafficError(Exception):
@@ -122,6 +124,7 @@ class _Loops:
             address, api = _table_of(spec)
             self._call("create", out, ctypes.c_void_p(address), api, spec.devices, *counts)
             self._library.p2p_set_nap(self._object, spec.nap_us)
+            self._library.p2p_set_coupled(self._object, spec.coupled)
         handle_size = self._library[self._prefix + "handle_size"]
         handle_size.restype = ctypes.c_size_t
         self._handles_size = spec.lanes * int(handle_size(self._object))

@@ -10,7 +10,6 @@
 
 #include <sched.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,7 +37,8 @@ struct p2p {
 	void *listeners[TRAFFIC_MAX_LANES];
 	struct lane send[TRAFFIC_MAX_LANES];
 	struct lane recv[TRAFFIC_MAX_LANES];
-	bool ending; /* from now on only end marks are sent: messages of zero bytes */
+	bool ending;  /* from now on only end marks are sent: messages of zero bytes */
+	bool coupled; /* a message goes on only when one has come */
 };
 
 static _Thread_local char error_text[256];
@@ -117,6 +117,11 @@ int p2p_devices(const struct p2p *p2p)
 void p2p_set_nap(struct p2p *p2p, int nap_us)
 {
 	p2p->nap_us = nap_us;
+}
+
+void p2p_set_coupled(struct p2p *p2p, bool coupled)
+{
+	p2p->coupled = coupled;
 }
 
 static int device_of(const struct p2p *p2p, int lane)
@@ -292,6 +297,14 @@ static int test_oldest(struct p2p *p2p, struct lane *lane, int *done, int *size)
 	return err;
 }
 
+/* The end marks do not wait for others'. */
+static bool may_pass_on(const struct p2p *p2p, const struct lane *lane)
+{
+	const struct lane *from = &p2p->recv[lane - p2p->send];
+
+	return !p2p->coupled || p2p->ending || lane->posted < from->done + (uint64_t)p2p->inflight;
+}
+
 static int send_step(struct p2p *p2p, struct lane *lane, size_t size, bool *moved)
 {
 	uint64_t posted = lane->posted;
@@ -299,7 +312,7 @@ static int send_step(struct p2p *p2p, struct lane *lane, size_t size, bool *move
 	int unused = 0;
 	int err = 0;
 
-	if (lane_may_post(p2p, lane))
+	if (lane_may_post(p2p, lane) && may_pass_on(p2p, lane))
 		err = post_send(p2p, lane, p2p->ending ? 0 : size);
 	if (!err)
 		err = test_oldest(p2p, lane, &done, &unused);

@@ -10,6 +10,7 @@
 #define TRAFFIC_H
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -86,6 +87,8 @@ int p2p_create(struct p2p **out, const void *table, int version, int devices, in
 int p2p_devices(const struct p2p *p2p);
 /* The driver's sleep in microseconds after a pass that moved nothing; 0: it yields. */
 void p2p_set_nap(struct p2p *p2p, int nap_us);
+/* A lane sends `inflight` messages, and then one for each that has come: as a ring does, whose ranks pass data on. */
+void p2p_set_coupled(struct p2p *p2p, bool coupled);
 size_t p2p_handle_size(const struct p2p *p2p);
 /* Fills lanes × handle_size bytes, which the caller carries to the peer, or each lane's to another peer. */
 int p2p_listen(struct p2p *p2p, void *handles);

@@ -101,6 +101,7 @@ def _load(cell: Cell, effort: Effort, loops: Path) -> RankSpec:
         rounds=rounds,
         connect_timeout_s=30.0,
         together=cell.together or peers * cell.connections,
+        coupled=False,
     )
 
 

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""The command: rings of several sizes, with streams that scale and with as many from the start.
+
+Each host sends on what has come, as in a ring allreduce, over a network that limits every flow to a sixteenth of what
+a host may send.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import bagua_net
+from benchmarks import ROOT, command_line
+from benchmarks.loads.ipc import encode
+from benchmarks.loads.processes import Placement, RankFailed, RankProcess, running
+from benchmarks.loads.rank import RankSpec
+from benchmarks.networks import namespaces, ring
+from benchmarks.networks.namespaces import Host
+from benchmarks.report import about, machine
+from benchmarks.rings import report
+
+_RANK = "benchmarks.loads.rank"
+_STREAMS = 16
+_SETUP_S = 60.0
+_NAP_US = 300
+_FROM_THE_START = {"BAGUA_NET_MIN_NSTREAMS": str(_STREAMS), "BAGUA_NET_NSTREAMS": str(_STREAMS)}
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = command_line.parser("rings", __doc__)
+    parser.add_argument("--hosts", default="4,12,24", help="%(default)s")
+    parser.add_argument("--seconds", type=int, default=60, help="of each ring: %(default)s")
+    parser.add_argument("--pairs", type=int, default=1, help="%(default)s")
+    parser.add_argument("--flow-mbits", type=float, default=6.0, help="of a flow at the most: %(default)s")
+    parser.add_argument("--size", type=int, default=65536, help="bytes of a message: %(default)s")
+    parser.add_argument("--inflight", type=int, default=4, help="messages that a host may hold: %(default)s")
+    parser.add_argument("--build", type=Path, default=ROOT / "build-bench", help="the build folder of benchmarks/")
+    parser.add_argument("--plugin", type=Path, help="the plugin: that of the installed package")
+    parser.add_argument("--baseline", type=Path, help="another build of it")
+    parser.add_argument("--output", type=Path, help="the file of readings: results/rings/DATE.jsonl")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of that file")
+    return command_line.parsed(parser, argv, "four hosts for 20 s", hosts="4", seconds=20)
+
+
+def _spec(arguments: argparse.Namespace, library: Path, rank: int) -> RankSpec:
+    return RankSpec(
+        rank=rank,
+        ranks=2,
+        devices=1,
+        nap_us=_NAP_US,
+        kind="ours",
+        loops=str(arguments.build / "libtraffic.so"),
+        library=str(library),
+        table={},
+        address="",
+        sndbuf=0,
+        work="stream",
+        lanes=1,
+        inflight=arguments.inflight,
+        size=arguments.size,
+        warm_up_s=0.0,
+        window_s=float(arguments.seconds),
+        warm_up_rounds=0,
+        rounds=0,
+        connect_timeout_s=_SETUP_S,
+        together=1,
+        coupled=True,
+    )
+
+
+def _each_second(host: Host, seconds: int) -> list[float]:
+    """MB/s that the host sends, in each second from now on."""
+    rates, start = [], time.monotonic()
+    before, then = ring.sent_bytes(host), start
+    for number in range(1, seconds + 1):
+        time.sleep(max(0.0, start + number - time.monotonic()))
+        now, sent = time.monotonic(), ring.sent_bytes(host)
+        rates.append((sent - before) / (now - then) / 1e6)
+        before, then = sent, now
+    return rates
+
+
+def _connect(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> None:
+    for rank, spec in zip(ranks, specs, strict=True):
+        rank.send(encode(spec))
+    handles = [str(rank.receive(_SETUP_S)["handles"]) for rank in ranks]
+    for rank, handle in zip(ranks, [*handles[1:], handles[0]], strict=True):
+        rank.send(json.dumps(handle) + "\n")
+    for rank in ranks:
+        rank.receive(_SETUP_S)
+
+
+def _read(arguments: argparse.Namespace, hosts: Sequence[Host], library: Path, streams: dict[str, str]) -> list[float]:
+    specs = [_spec(arguments, library, number) for number in range(len(hosts))]
+    placements = [Placement(number, host, streams) for number, host in enumerate(hosts)]
+    with running(_RANK, placements) as ranks:
+        _connect(ranks, specs)
+        for rank in ranks:
+            rank.send("go\n")
+        return _each_second(hosts[0], arguments.seconds)
+
+
+def _sides(arguments: argparse.Namespace, plugin: Path) -> dict[str, tuple[Path, dict[str, str]]]:
+    baseline = {"baseline": (arguments.baseline, {})} if arguments.baseline else {}
+    return {report.REFERENCE: (plugin, _FROM_THE_START), **baseline, "bagua_net": (plugin, {})}
+
+
+def _measure(arguments: argparse.Namespace, plugin: Path, output: Path, head: report.Reading) -> list[report.Reading]:
+    readings: list[report.Reading] = []
+    for count in map(int, arguments.hosts.split(",")):
+        for pair in range(arguments.pairs):
+            limits = (arguments.flow_mbits, arguments.flow_mbits * _STREAMS)
+            with ring.hosts(count, *limits, machine.congestion_control()) as hosts:
+                for side, (library, streams) in _sides(arguments, plugin).items():
+                    rates = [round(rate, 3) for rate in _read(arguments, hosts, library, streams)]
+                    readings.append({"hosts": count, "pair": pair, "side": side, "mb_per_s": rates})
+                    output.write_text(report.lines(head, readings))
+                    print(report.line(readings[-1]), file=sys.stderr)
+    return readings
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = _arguments(argv)
+    if arguments.report:
+        print(report.render(*report.load(arguments.report)), end="")
+        return 0
+    plugin = arguments.plugin or bagua_net.plugin_path()
+    date = datetime.date.today().isoformat()
+    output = arguments.output or ROOT / "benchmarks" / "results" / "rings" / f"{date}.jsonl"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    limits = {"flow_mbits": arguments.flow_mbits, "host_mbits": arguments.flow_mbits * _STREAMS}
+    head = about.this_run("rings", argv, streams=_STREAMS, size=arguments.size, inflight=arguments.inflight, **limits)
+    namespaces.remove_stale()
+    try:
+        readings = _measure(arguments, plugin, output, head)
+    except (RankFailed, namespaces.NetworkSetupError) as error:
+        print(f"rings: {error}", file=sys.stderr)
+        return 1
+    output.with_suffix(".md").write_text(report.render(head, readings))
+    return 0
