@@ -406,9 +406,12 @@ static void wait_and_handle(int ms)
 
 static void *run(void *unused)
 {
+	const uint64_t tick_ms = (uint64_t)bnet_engine.config.control_tick, started_ms = bnet_now_ms();
+	/* Callers may have connected and posted before this thread runs: they have a tick's time as well. */
 	struct loop_state state = {.mode = MODE_ACTIVE,
-				   .tick_ms = (uint64_t)bnet_engine.config.control_tick,
-				   .moved_ms = bnet_now_ms()};
+				   .tick_ms = tick_ms,
+				   .moved_ms = started_ms,
+				   .look_at_ms = started_ms + tick_ms};
 	struct ticks ticks = {.house_ms = 0};
 
 	(void)unused;
