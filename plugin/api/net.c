@@ -256,8 +256,6 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 
 	*out = NULL;
 	bnet_engine_lock();
-	if (bnet_list_empty(&listen->queue))
-		bnet_control_help();
 	if (bnet_list_empty(&listen->queue)) {
 		rc = check_accept(listen);
 	} else {
@@ -365,7 +363,7 @@ static int begin_attempt(struct bnet_conn *conn)
 	bnet_list_add(&bnet_engine.conns, &conn->node);
 	bnet_table_add(&bnet_engine.attempts_by_id, &conn->by_id, conn->id);
 	bnet_list_add(&bnet_engine.attempts, &conn->setup.pending);
-	bnet_control_notice();
+	bnet_engine_wake();
 	return 0;
 }
 
@@ -396,8 +394,6 @@ static bool poll_attempt(uint64_t id, void *handle, struct bnet_conn **out, int 
 
 	bnet_engine_lock();
 	conn = find_attempt(id);
-	if (conn && !conn->setup.ready)
-		bnet_control_help();
 	*rc = conn ? atomic_load(&conn->error) : 0;
 	if (conn)
 		conn->setup.looks = 0;

@@ -46,9 +46,6 @@
 /* Handled at a time, each in some ten µs: those who need the lock wait meanwhile. */
 #define EVENTS 32
 
-static void take_handshakes(void);
-
-/* An event may belong to an object that an earlier one, or a caller, has ended: then it is found no more. */
 static void handle_event(const struct epoll_event *event)
 {
 	uint64_t id = event->data.u64, count;
@@ -57,9 +54,6 @@ static void handle_event(const struct epoll_event *event)
 	struct bnet_answer answer;
 
 	switch ((enum bnet_watch_kind)(id & 7)) {
-	case BNET_WATCH_HANDSHAKES:
-		take_handshakes();
-		return;
 	case BNET_WATCH_WAKE:
 		if (read(bnet_engine.wake, &count, sizeof(count)) < 0)
 			return; /* another event reset it */
@@ -88,46 +82,6 @@ static void handle_event(const struct epoll_event *event)
 			bnet_path_answered(&answer);
 		return;
 	}
-}
-
-/* ---- handshakes ---- */
-
-static void take_handshakes(void)
-{
-	struct epoll_event events[EVENTS];
-	int n = epoll_wait(bnet_engine.handshakes, events, EVENTS, 0);
-
-	for (int i = 0; i < n; i++)
-		handle_event(&events[i]);
-}
-
-/* A connection takes four steps, and a thread that has to be woken for each of them takes several times as long as the
- * caller that waits for it. */
-void bnet_control_help(void)
-{
-	if (!bnet_engine.running)
-		return;
-	bnet_engine.helped_ms = bnet_now_ms();
-	take_handshakes();
-}
-
-void bnet_control_notice(void)
-{
-	if (!bnet_engine.ticking)
-		bnet_engine_wake();
-}
-
-static bool is_helped(uint64_t now)
-{
-	return now - bnet_engine.helped_ms < FAST_TICK_MS;
-}
-
-/* Whether the thread wakes when something arrives. */
-static void watch_handshakes(int op, bool awake)
-{
-	struct epoll_event event = {.events = awake ? EPOLLIN : 0, .data.u64 = BNET_WATCH_HANDSHAKES};
-
-	epoll_ctl(bnet_engine.epoll, op, bnet_engine.handshakes, &event);
 }
 
 /* ---- processors ---- */
@@ -357,14 +311,6 @@ static bool nothing_left(void)
 	       bnet_list_empty(&bnet_engine.connectors) && bnet_list_empty(&bnet_engine.drains);
 }
 
-static void close_descriptors(void)
-{
-	bnet_socket_close(bnet_engine.wake);
-	bnet_socket_close(bnet_engine.handshakes);
-	bnet_socket_close(bnet_engine.epoll);
-	bnet_engine.wake = bnet_engine.handshakes = bnet_engine.epoll = -1;
-}
-
 static void end(void)
 {
 	bnet_workers_stop();
@@ -375,43 +321,33 @@ static void end(void)
 		bnet_socket_close(bnet_engine.listeners[i].fd);
 		bnet_engine.listeners[i].fd = -1;
 	}
-	close_descriptors();
+	bnet_socket_close(bnet_engine.wake);
+	bnet_socket_close(bnet_engine.epoll);
+	bnet_engine.wake = bnet_engine.epoll = -1;
 	atomic_store(&bnet_engine_wake_on_post, false);
 	bnet_engine.running = false;
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
 
+/* An event may belong to an object that an earlier one has ended: then it is found no more. */
 static void wait_and_handle(int ms)
 {
-	const bool helped = is_helped(bnet_now_ms());
 	struct epoll_event events[EVENTS];
 	int n, fd = bnet_engine.epoll;
 
-	/* Callers take what arrives, and the thread looks within a tick whether they still do. */
-	if (helped)
-		watch_handshakes(EPOLL_CTL_MOD, false);
-	if (helped && (ms < 0 || ms > FAST_TICK_MS))
-		ms = FAST_TICK_MS;
-	bnet_engine.ticking = ms >= 0 && ms <= FAST_TICK_MS;
 	bnet_engine_unlock();
 	bnet_descriptors_reserve();
 	n = epoll_wait(fd, events, EVENTS, ms);
 	bnet_engine_lock();
-	bnet_engine.ticking = true;
-	if (helped)
-		watch_handshakes(EPOLL_CTL_MOD, true);
 	for (int i = 0; i < n; i++)
 		handle_event(&events[i]);
 }
 
 static void *run(void *unused)
 {
-	const uint64_t tick_ms = (uint64_t)bnet_engine.config.control_tick, started_ms = bnet_now_ms();
-	/* Callers may have connected and posted before this thread runs: they have a tick's time as well. */
 	struct loop_state state = {.mode = MODE_ACTIVE,
-				   .tick_ms = tick_ms,
-				   .moved_ms = started_ms,
-				   .look_at_ms = started_ms + tick_ms};
+				   .tick_ms = (uint64_t)bnet_engine.config.control_tick,
+				   .moved_ms = bnet_now_ms()};
 	struct ticks ticks = {.house_ms = 0};
 
 	(void)unused;
@@ -449,34 +385,28 @@ static int start_thread(void)
 	return rc;
 }
 
-static int open_descriptors(void)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = BNET_WATCH_WAKE};
-
-	bnet_engine.epoll = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
-	if (bnet_engine.epoll < 0)
-		return bnet_engine.epoll;
-	bnet_engine.handshakes = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
-	if (bnet_engine.handshakes < 0)
-		return bnet_engine.handshakes;
-	watch_handshakes(EPOLL_CTL_ADD, true);
-	bnet_engine.wake = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	if (bnet_engine.wake < 0)
-		return bnet_engine.wake;
-	return epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, bnet_engine.wake, &event) < 0 ? -errno : 0;
-}
-
 int bnet_control_start(void)
 {
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = BNET_WATCH_WAKE};
 	int rc;
 
 	if (bnet_engine.running)
 		return 0;
-	rc = open_descriptors();
-	if (rc == 0)
+	bnet_engine.epoll = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
+	if (bnet_engine.epoll < 0)
+		return bnet_engine.epoll;
+	bnet_engine.wake = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	rc = bnet_engine.wake;
+	if (rc >= 0 && epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, bnet_engine.wake, &event) < 0)
+		rc = -errno;
+	if (rc >= 0)
 		rc = start_thread();
-	if (rc < 0)
-		close_descriptors();
-	bnet_engine.running = rc == 0;
-	return rc;
+	if (rc < 0) {
+		bnet_socket_close(bnet_engine.wake);
+		bnet_socket_close(bnet_engine.epoll);
+		bnet_engine.wake = bnet_engine.epoll = -1;
+		return rc;
+	}
+	bnet_engine.running = true;
+	return 0;
 }

@@ -10,10 +10,5 @@
 
 /* Under the engine's lock. The thread runs, all signals blocked, when this returns 0; else -errno. */
 int bnet_control_start(void);
-/* Under the engine's lock, by a caller that waits for a connection: takes the steps of handshakes for which something
- * has arrived, anybody's. While callers do, the thread leaves these to them. Never waits. */
-void bnet_control_help(void);
-/* Under the engine's lock: something was begun that the thread looks after. */
-void bnet_control_notice(void);
 
 #endif

@@ -71,9 +71,8 @@ static void after_fork_in_child(void)
 	bnet_quota_end();
 	if (bnet_engine.running) {
 		close(bnet_engine.epoll);
-		close(bnet_engine.handshakes);
 		close(bnet_engine.wake);
-		bnet_engine.epoll = bnet_engine.handshakes = bnet_engine.wake = -1;
+		bnet_engine.epoll = bnet_engine.wake = -1;
 	}
 	bnet_workers_forget();
 	bnet_engine.running = false;

@@ -19,7 +19,6 @@ struct bnet_engine bnet_engine = {
 	.turnstile = PTHREAD_MUTEX_INITIALIZER,
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.epoll = -1,
-	.handshakes = -1,
 	.wake = -1,
 };
 _Atomic bool bnet_engine_wake_on_post;
@@ -144,24 +143,11 @@ void bnet_watch_init(struct bnet_watch *watch, int fd)
 	watch->fd = fd;
 }
 
-int bnet_watch_set(enum bnet_watch_kind kind)
-{
-	const bool handshake = kind == BNET_WATCH_LISTENER || kind == BNET_WATCH_INBOUND ||
-			       kind == BNET_WATCH_CONNECTOR;
-
-	return handshake ? bnet_engine.handshakes : bnet_engine.epoll;
-}
-
-static int set_of(const struct bnet_watch *watch)
-{
-	return bnet_watch_set((enum bnet_watch_kind)(watch->by_id.key & 7));
-}
-
 int bnet_watch_add(struct bnet_watch *watch, enum bnet_watch_kind kind, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.u64 = ++bnet_engine.serial << 3 | kind};
 
-	if (epoll_ctl(bnet_watch_set(kind), EPOLL_CTL_ADD, watch->fd, &event) < 0)
+	if (epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, watch->fd, &event) < 0)
 		return -errno;
 	bnet_table_add(&bnet_engine.watches_by_id, &watch->by_id, event.data.u64);
 	return 0;
@@ -171,7 +157,7 @@ int bnet_watch_change(struct bnet_watch *watch, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.u64 = watch->by_id.key};
 
-	return epoll_ctl(set_of(watch), EPOLL_CTL_MOD, watch->fd, &event) < 0 ? -errno : 0;
+	return epoll_ctl(bnet_engine.epoll, EPOLL_CTL_MOD, watch->fd, &event) < 0 ? -errno : 0;
 }
 
 int bnet_watch_remove(struct bnet_watch *watch)
@@ -179,7 +165,7 @@ int bnet_watch_remove(struct bnet_watch *watch)
 	int fd = watch->fd;
 
 	if (!bnet_list_empty(&watch->by_id.node))
-		epoll_ctl(set_of(watch), EPOLL_CTL_DEL, fd, NULL);
+		epoll_ctl(bnet_engine.epoll, EPOLL_CTL_DEL, fd, NULL);
 	bnet_table_remove(&watch->by_id);
 	watch->fd = -1;
 	return fd;

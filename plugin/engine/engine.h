@@ -31,7 +31,6 @@ enum bnet_watch_kind {
 	BNET_WATCH_CONNECTOR = 3,
 	BNET_WATCH_DRAIN = 4,
 	BNET_WATCH_QUESTION = 5,
-	BNET_WATCH_HANDSHAKES = 6, /* the epoll set of listeners, inbound connections and connectors */
 };
 
 /* The first member of every object that has one. */
@@ -74,10 +73,7 @@ struct bnet_engine {
 	int ninbound;
 	int ndraining_senders;
 	bool running; /* the control thread */
-	bool ticking; /* … and it will wake within a tick */
 	int epoll;
-	int handshakes;     /* an epoll set within it, for whoever waits for a connection (control/control.h) */
-	uint64_t helped_ms; /* when a caller last took what had arrived there */
 	int wake;
 	uint64_t serial;
 	uint64_t descriptors_warn_at_ms; /* that there are too few for streams: the next warning is due then */
@@ -122,9 +118,7 @@ static inline void bnet_engine_posted(struct bnet_work_item *item)
 
 /* In no list, watching fd, which may be -1 for now. */
 void bnet_watch_init(struct bnet_watch *watch, int fd);
-/* The epoll set for descriptors of that kind. */
-int bnet_watch_set(enum bnet_watch_kind kind);
-/* Adds or changes a descriptor in its epoll set. 0 or -errno. */
+/* Adds or changes a descriptor in the control thread's epoll set. 0 or -errno. */
 int bnet_watch_add(struct bnet_watch *watch, enum bnet_watch_kind kind, uint32_t events);
 int bnet_watch_change(struct bnet_watch *watch, uint32_t events);
 /* Takes the descriptor out of the set, if it is in it; it is the caller's. */

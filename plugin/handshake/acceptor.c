@@ -46,8 +46,7 @@ static int listener_events(int nic, int op, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.u64 = listener_id(nic)};
 
-	return epoll_ctl(bnet_watch_set(BNET_WATCH_LISTENER), op, bnet_engine.listeners[nic].fd, &event) < 0 ? -errno
-													     : 0;
+	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[nic].fd, &event) < 0 ? -errno : 0;
 }
 
 /* A lease that has ended, or an administrator, may have taken it away. Another listener on it would tell. */
