@@ -362,6 +362,8 @@ static void catch_up(struct bnet_conn *conn, uint64_t now_us)
 void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idle)
 {
 	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
+	/* What the quota keeps below the others says nothing of the levels that they try. */
+	const bool judged = most_of(conn) >= conn->path->scaler.most;
 	bool counts = false;
 	int active = bnet_conn_active(conn);
 	uint64_t acked = 0;
@@ -375,7 +377,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 			continue;
 		step = bnet_estimator_update(&stream->estimator, &reading, now_us, was_idle);
 		fit(conn, stream);
-		if (step.elapsed_us == 0 || step.elapsed_us > most_gap(conn->path, &reading))
+		if (!judged || step.elapsed_us == 0 || step.elapsed_us > most_gap(conn->path, &reading))
 			continue;
 		acked += step.acked;
 		if (step.paused)

@@ -21,9 +21,12 @@
 #define UNIT 64
 /* … but by this multiple upwards, so that it settles where three looks of four find no more in use. */
 #define UPWARDS 3
+/* After a look at each connection so much time passes, of which it took less than a hundredth. */
+#define LOOK_US 30
 
 static struct {
 	uint64_t ticked_us;
+	uint64_t look_us; /* not before that */
 	uint32_t ticks;
 	struct {
 		bool joined;
@@ -136,13 +139,18 @@ static void learn_all(struct bnet_path *path)
 	}
 }
 
-void bnet_quota_look(void)
+void bnet_quota_look(uint64_t now_us)
 {
-	uint32_t in_use[BNET_MAX_DEVICES] = {0};
+	uint32_t in_use[BNET_MAX_DEVICES] = {0}, looked = 0;
 
+	if (now_us < quota.look_us)
+		return;
 	bnet_list_each(node, &bnet_engine.paths)
-		bnet_list_each(member, &bnet_entry(node, struct bnet_path, node)->moving)
+		bnet_list_each(member, &bnet_entry(node, struct bnet_path, node)->moving) {
 			look_at(bnet_entry(member, struct bnet_conn, of_path), in_use);
+			looked++;
+		}
+	quota.look_us = now_us + (uint64_t)looked * LOOK_US;
 	for (int i = 0; i < BNET_MAX_DEVICES; i++) {
 		const uint32_t before = quota.devices[i].in_use;
 
@@ -164,7 +172,9 @@ static void divide_among(struct bnet_node *conns, int processes, struct shares *
 {
 	bnet_list_each(node, conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
-		const int share = bnet_quota_per_connection(processes, (int)(conn->company.together / UNIT));
+		/* To the nearest: a single look that found fewer must not change the share. */
+		const int together = (int)((conn->company.together + UNIT / 2) / UNIT);
+		const int share = bnet_quota_per_connection(processes, together);
 
 		bnet_path_share(conn, share);
 		if (share > most->any)
@@ -207,4 +217,5 @@ void bnet_quota_end(void)
 	}
 	memset(quota.devices, 0, sizeof(quota.devices));
 	quota.ticks = 0;
+	quota.look_us = 0;
 }

@@ -21,8 +21,8 @@ int bnet_quota_per_connection(int processes, int connections);
 
 /* A connection of this device is being made: other processes count this one from here on, until bnet_quota_end. */
 void bnet_quota_join(const struct bnet_device *dev);
-/* Counts the connections in use, among those that move. */
-void bnet_quota_look(void);
+/* Counts the connections in use, among those that move. Where they are very many, not each time. */
+void bnet_quota_look(uint64_t now_us);
 /* This one moves no longer. */
 void bnet_quota_unused(struct bnet_conn *conn);
 /* Once a second: limits the connections and their paths to their part of it. */

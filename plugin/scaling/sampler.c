@@ -38,6 +38,7 @@ void bnet_sampler_begin(struct bnet_conn *conn)
 static void end(struct bnet_conn *conn)
 {
 	bnet_quota_unused(conn);
+	conn->setup.enough = conn->path->scaler.least; /* it gets more when it moves */
 	bnet_list_remove(&conn->of_path);
 	bnet_list_add(&conn->path->idle, &conn->of_path);
 	if (bnet_list_empty(&conn->path->moving))
@@ -140,7 +141,7 @@ void bnet_sampler_read(uint64_t now_us)
 {
 	struct bnet_path *path;
 
-	bnet_quota_look();
+	bnet_quota_look(now_us);
 	bnet_quota_tick(now_us);
 	earn_credit(now_us);
 	while (credit.readings > 0 && (path = begin_next(now_us)))

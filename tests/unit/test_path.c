@@ -221,6 +221,14 @@ static void move(struct oneself ends)
 	bnet_sampler_begin(ends.send);
 }
 
+/* As if the time had come. */
+static void look_once(void)
+{
+	static uint64_t later_us;
+
+	bnet_quota_look(bnet_now_us() + (later_us += 300));
+}
+
 /* So many looks see each kind of work, and those at which it changes see both. */
 static void alternate(const struct job *job, int looks)
 {
@@ -229,7 +237,7 @@ static void alternate(const struct job *job, int looks)
 			send_to_all(job);
 		if (look >= looks || look == 0)
 			send_to_oneself(&client, job->ring);
-		bnet_quota_look();
+		look_once();
 	}
 }
 
@@ -257,6 +265,18 @@ static void a_connection_shares_with_those_in_use_at_its_time(void)
 	}
 }
 
+/* Readings of a connection that count for its path. */
+static int samples_of(const struct job *job, struct bnet_conn *conn)
+{
+	const int before = (int)conn->path->streams;
+
+	for (int i = 0; i < 2; i++) {
+		send_to_oneself(&client, conn == job->ring.send ? job->ring : job->all[0]);
+		bnet_path_sample_conn(conn, bnet_now_us(), false);
+	}
+	return (int)conn->path->streams - before;
+}
+
 /* Each use is seen by one look. Streams above a connection's share are closed, though the path's level is higher. */
 static void a_short_use_counts(void)
 {
@@ -274,15 +294,45 @@ static void a_short_use_counts(void)
 	move(job.ring);
 	for (int turn = 0; turn < TURNS; turn++) {
 		send_to_all(&job);
-		bnet_quota_look();
+		look_once();
 		send_to_oneself(&client, job.ring);
-		bnet_quota_look();
+		look_once();
 	}
 	pass_quota_ticks(bnet_now_us());
 	while (conn->nstreams > BNET_QUOTA / (1 + OTHERS) / ALL) /* once all is acknowledged */
 		bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check_int(samples_of(&job, conn), 0); /* it says nothing of more streams than it may have */
+	check(samples_of(&job, job.ring.send) > 0);
 	bnet_engine_unlock();
 	check_int(level_of(job.ring.send), MANY);
+	end_job(&job);
+}
+
+/* A pause begins with a look that finds fewer, and a tick may come then. Connections that are idle get no streams from
+ * a larger share. */
+static void a_single_look_changes_no_share(void)
+{
+	struct bnet_conn *conn;
+	struct job job;
+
+	begin_job(&job);
+	begin_others(&job);
+	conn = job.ring.send;
+	bnet_engine_lock();
+	move(job.ring);
+	move(job.all[0]);
+	for (int turn = 0; turn < TURNS; turn++) {
+		send_to_oneself(&client, job.all[0]);
+		send_to_oneself(&client, job.ring);
+		look_once();
+	}
+	send_to_oneself(&client, job.ring);
+	look_once();
+	send_to_oneself(&client, job.ring);
+	look_once();
+	pass_quota_ticks(bnet_now_us());
+	check_int(conn->setup.share, BNET_QUOTA / (1 + OTHERS) / 2);
+	bnet_engine_unlock();
 	end_job(&job);
 }
 
@@ -436,6 +486,7 @@ int main(void)
 	the_quota_s_share_bounds_the_level();
 	a_connection_shares_with_those_in_use_at_its_time();
 	a_short_use_counts();
+	a_single_look_changes_no_share();
 	connections_in_use_share_the_quota();
 	a_trial_takes_its_host_s_lease();
 	a_mark_says_what_the_devices_have_carried(ifindex);
