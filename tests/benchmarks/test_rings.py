@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The benchmark of rings: a small run, its report, the stored results."""
+"""The benchmark of rings: a small run, and its report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ROOT
 from benchmarks.rings import report
 from tests.benchmarks.support import measure, needs_namespaces
-
-STORED = sorted((ROOT / "benchmarks" / "results" / "rings").glob("*.jsonl"))
 
 
 @pytest.mark.gate
@@ -33,8 +30,3 @@ def test_full_rate_is_reached_when_it_stays() -> None:
     assert report.full_after([1, 9, 2, 9, 9, 9], 9) == 3
     assert report.full_after([9, 9], 9) == 0
     assert report.full_after([1, 9], 9) is None
-
-
-@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.stem)
-def test_stored_tables_follow_from_their_readings(stored: Path) -> None:
-    assert stored.with_suffix(".md").read_text() == report.render(*report.load(stored))
