@@ -191,6 +191,19 @@ static void begin_job(struct job *job)
 	keep_streams(MANY);
 }
 
+static void send_to_all(const struct job *job)
+{
+	for (int i = 0; i < ALL; i++)
+		send_to_oneself(&client, job->all[i]);
+}
+
+/* … until all streams of that connection are open. */
+static void send_until_wide(const struct job *job, const struct bnet_conn *conn)
+{
+	while (conn->nstreams < MANY)
+		send_to_all(job);
+}
+
 /* They are counted at once. */
 static void begin_others(struct job *job)
 {
@@ -208,12 +221,6 @@ static void end_job(struct job *job)
 	for (int i = 0; i < ALL; i++)
 		close_to_oneself(&client, job->all[i]);
 	close_to_oneself(&client, job->ring);
-}
-
-static void send_to_all(const struct job *job)
-{
-	for (int i = 0; i < ALL; i++)
-		send_to_oneself(&client, job->all[i]);
 }
 
 static void move(struct oneself ends)
@@ -285,8 +292,7 @@ static void a_short_use_counts(void)
 
 	begin_job(&job);
 	conn = job.all[0].send;
-	while (conn->nstreams < MANY)
-		send_to_all(&job);
+	send_until_wide(&job, conn);
 	begin_others(&job);
 	bnet_engine_lock();
 	for (int i = 0; i < ALL; i++)
@@ -308,8 +314,7 @@ static void a_short_use_counts(void)
 	end_job(&job);
 }
 
-/* A pause begins with a look that finds fewer, and a tick may come then. Connections that are idle get no streams from
- * a larger share. */
+/* A pause begins with a look that finds fewer, and a tick may come then. */
 static void a_single_look_changes_no_share(void)
 {
 	struct bnet_conn *conn;
@@ -344,8 +349,7 @@ static void connections_in_use_share_the_quota(void)
 
 	begin_job(&job);
 	conn = job.all[0].send;
-	while (conn->nstreams < MANY)
-		send_to_all(&job);
+	send_until_wide(&job, conn);
 	begin_others(&job);
 	while (conn->nstreams > BNET_QUOTA / (1 + OTHERS) / ALL) {
 		keep_streams(MANY); /* whatever the scaler tries */
