@@ -24,7 +24,8 @@ from benchmarks import ROOT, command_line
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, machine, markdown, results
 from benchmarks.run import sides as contenders
-from benchmarks.run.scenarios import FULL, PATHS, QUICK, SCENARIOS, TORCH
+from benchmarks.run.effort import FULL, QUICK
+from benchmarks.run.scenarios import PATHS, SCENARIOS, TORCH
 from benchmarks.run.track import Plan, Track, TrackError
 
 #: --short: short windows and few settings.

@@ -24,7 +24,8 @@ from benchmarks.loads.reading import Reading
 from benchmarks.loads.shared import measure_shared
 from benchmarks.networks.namespaces import Hosts
 from benchmarks.networks.shared import Shared
-from benchmarks.run.scenarios import KIB, MIB, TORCH, WHOLE_NCCL, Cell, Effort
+from benchmarks.run.effort import Effort
+from benchmarks.run.scenarios import KIB, MIB, TORCH, WHOLE_NCCL, Cell
 
 #: In the order of the report's columns. "baseline" is another build of the plugin.
 NAMES = ("raw", "nccl", "tuned", "gloo", "one stream", "baseline", "ours")

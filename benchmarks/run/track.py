@@ -19,7 +19,8 @@ from benchmarks.networks import namespaces, shared, wan
 from benchmarks.report import machine, results
 from benchmarks.report.markdown import QUIET
 from benchmarks.run import sides as contenders
-from benchmarks.run.scenarios import PATHS, Cell, Effort, cells
+from benchmarks.run.effort import Effort
+from benchmarks.run.scenarios import PATHS, Cell, cells
 
 #: Factor by which a reading may exceed the capacity of the flow classes: a window opens on full buffers.
 _OVER_CAPACITY = 1.02

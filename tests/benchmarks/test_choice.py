@@ -17,7 +17,8 @@ from benchmarks.loads.reading import Reading
 from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import command, sides, track
-from benchmarks.run.scenarios import FULL, KIB, MIB, QUICK, SCENARIOS, Cell, Scenario
+from benchmarks.run.effort import FULL, QUICK
+from benchmarks.run.scenarios import KIB, MIB, SCENARIOS, Cell, Scenario
 from tests.benchmarks.support import needs_namespaces
 
 CABLE = Cell("S1", "veth", 2, MIB)

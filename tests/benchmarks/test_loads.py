@@ -17,7 +17,8 @@ from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, markdown, results
 from benchmarks.run import sides, track
-from benchmarks.run.scenarios import KIB, MIB, QUICK, Cell, cells
+from benchmarks.run.effort import QUICK
+from benchmarks.run.scenarios import KIB, MIB, Cell, cells
 from tests.benchmarks.support import needs_namespaces
 
 pytestmark = pytest.mark.gate

@@ -15,7 +15,8 @@ from bagua_net._nccl.socket_network import SocketTable, inspect
 from benchmarks.networks import namespaces
 from benchmarks.report import markdown, results
 from benchmarks.run import sides
-from benchmarks.run.scenarios import KIB, MIB, QUICK, Cell, cells
+from benchmarks.run.effort import QUICK
+from benchmarks.run.scenarios import KIB, MIB, Cell, cells
 from tests.benchmarks.support import needs_namespaces
 from tests.support import nccl_wheels
 from tests.support.tiers import variants

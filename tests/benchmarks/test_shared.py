@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.networks import namespaces, shared
 from benchmarks.run import sides
-from benchmarks.run.scenarios import QUICK, Cell
+from benchmarks.run.effort import QUICK
+from benchmarks.run.scenarios import Cell
 from tests.benchmarks.support import needs_namespaces
 
 PAIRS = 2

@@ -14,7 +14,8 @@ from benchmarks.loads.collective import CollectiveSpec
 from benchmarks.networks import namespaces
 from benchmarks.report import chart, markdown, results
 from benchmarks.run import command, scenarios, sides
-from benchmarks.run.scenarios import KIB, MIB, QUICK, TORCH, Cell, torch_goal
+from benchmarks.run.effort import QUICK
+from benchmarks.run.scenarios import KIB, MIB, TORCH, Cell, torch_goal
 from tests.benchmarks.support import measure, needs_namespaces
 
 LOOPBACK = Cell(TORCH, "loopback", 0, KIB)

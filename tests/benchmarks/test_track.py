@@ -18,7 +18,8 @@ from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces
 from benchmarks.report import machine, markdown, results
 from benchmarks.run import command, sides, track
-from benchmarks.run.scenarios import MIB, QUICK, Cell, cells
+from benchmarks.run.effort import QUICK
+from benchmarks.run.scenarios import MIB, Cell, cells
 from tests.benchmarks.support import needs_namespaces
 
 CAPPED = Cell("S2", "veth", 1, MIB, (1000,) * 8)
