@@ -27,6 +27,14 @@ uint64_t bnet_now_ms(void)
 	return bnet_now_ns() / 1000000;
 }
 
+uint64_t bnet_wall_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 uint64_t bnet_random(void)
 {
 	uint64_t value = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The monotonic clock and random numbers. Any thread; no state.
+ * Clocks and random numbers. Any thread; no state.
  */
 #ifndef BNET_CLOCK_H
 #define BNET_CLOCK_H
@@ -11,6 +11,9 @@
 uint64_t bnet_now_ns(void);
 uint64_t bnet_now_us(void);
 uint64_t bnet_now_ms(void);
+
+/* The wall clock, which hosts have in common as far as their administrators see to it; it may be set. */
+uint64_t bnet_wall_us(void);
 
 /* Never zero. */
 uint64_t bnet_random(void);

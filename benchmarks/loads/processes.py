@@ -29,6 +29,8 @@ class RankFailed(Exception):
 def _environment(host: Host, settings: Mapping[str, str]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
     network = {"NCCL_SOCKET_IFNAME": f"={host.interface}", "NCCL_SOCKET_FAMILY": "AF_INET"}
+    # What one reading's paths have learned is of another network than the next one's, at the same addresses.
+    network |= {"BAGUA_NET_PATH_MEMORY": "0"}
     return {**inherited, **network, "GLOO_SOCKET_IFNAME": host.interface, "NCCL_DEBUG": "WARN", **settings}
 
 

@@ -256,6 +256,8 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 
 	*out = NULL;
 	bnet_engine_lock();
+	if (bnet_list_empty(&listen->queue))
+		bnet_acceptor_look(listen);
 	if (bnet_list_empty(&listen->queue)) {
 		rc = check_accept(listen);
 	} else {
@@ -386,6 +388,19 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	return rc;
 }
 
+/* A caller that polls would wait for the control thread to be scheduled, which on busy processors takes longer than the
+ * handshake. */
+static void go_on(struct bnet_conn *conn)
+{
+	struct bnet_joined joined;
+
+	if (conn->setup.ready || atomic_load(&conn->error) || !bnet_connector_look(conn, &joined))
+		return;
+	bnet_lifecycle_joined(&joined);
+	if (!bnet_list_empty(&bnet_engine.missing))
+		bnet_engine_wake(); /* which opens them */
+}
+
 /* False: there is no such attempt. *out: the connection once it is ready. *rc: why it has failed. */
 static bool poll_attempt(uint64_t id, void *handle, struct bnet_conn **out, int *rc)
 {
@@ -394,6 +409,8 @@ static bool poll_attempt(uint64_t id, void *handle, struct bnet_conn **out, int 
 
 	bnet_engine_lock();
 	conn = find_attempt(id);
+	if (conn)
+		go_on(conn);
 	*rc = conn ? atomic_load(&conn->error) : 0;
 	if (conn)
 		conn->setup.looks = 0;

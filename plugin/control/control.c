@@ -138,7 +138,6 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_connectors_tick(now);
 		bnet_drains_tick(now);
 		end_late_questions(now);
-		bnet_paths_end_leases(bnet_now_us());
 		ticks->house_ms = now;
 	}
 	if (now - ticks->attempts_ms >= ATTEMPTS_TICK_MS) {
@@ -164,7 +163,7 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 static int housekeeping_ms(void)
 {
 	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains) ||
-	    !bnet_list_empty(&bnet_engine.questions) || !bnet_list_empty(&bnet_engine.leases))
+	    !bnet_list_empty(&bnet_engine.questions))
 		return FAST_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		return SLOW_TICK_MS;

@@ -81,7 +81,6 @@ static void init_lists(void)
 {
 	bnet_list_init(&bnet_engine.listens);
 	bnet_list_init(&bnet_engine.conns);
-	bnet_list_init(&bnet_engine.leases);
 	bnet_list_init(&bnet_engine.paths);
 	bnet_list_init(&bnet_engine.inbound);
 	bnet_list_init(&bnet_engine.connectors);

@@ -69,7 +69,6 @@ struct bnet_engine {
 	struct bnet_worklist active; /* of bnet_conn.work: those on which something was posted lately */
 	struct bnet_node attempts;   /* of bnet_conn.setup.pending */
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
-	struct bnet_node leases;     /* of bnet_path.of_leases */
 	int ninbound;
 	int ndraining_senders;
 	bool running; /* the control thread */

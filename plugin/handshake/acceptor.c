@@ -306,8 +306,6 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 		return "it adds a stream to a connection that does not exist (any more)";
 	case BNET_WIRE_VERDICT_LIMIT:
 		return "there is no room for another stream";
-	case BNET_WIRE_VERDICT_BUSY:
-		break; /* of an answer */
 	}
 	return "it asks for something unknown";
 }
@@ -353,27 +351,7 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 
 /* ---- questions ---- */
 
-/* No trial on this device may be held for longer, whatever is asked for. */
-#define MAX_LEASE_MS 5000
-
-/* The trial that has the lease on a device of this process: its connection, and until when. */
-static struct {
-	uint64_t connection, until_ms;
-} leases[BNET_MAX_DEVICES];
-
-static bool grant_lease(const struct bnet_conn *conn, const struct bnet_wire_question *question)
-{
-	const ptrdiff_t device = conn->dev - bnet_engine.devices.devices;
-	const uint64_t now = bnet_now_ms();
-
-	if (now < leases[device].until_ms && leases[device].connection != question->connection)
-		return false;
-	leases[device].connection = question->connection;
-	leases[device].until_ms = now + (question->lease_ms < MAX_LEASE_MS ? question->lease_ms : MAX_LEASE_MS);
-	return true;
-}
-
-/* Asker and answerer know the same token, so a stranger learns nothing and takes no lease. */
+/* Asker and answerer know the same token, so a stranger learns nothing. */
 static void answer(struct inbound *inbound, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {
@@ -386,8 +364,7 @@ static void answer(struct inbound *inbound, const struct bnet_wire_question *que
 	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
 
 	if (conn) {
-		wire.verdict = question->lease && !grant_lease(conn, question) ? BNET_WIRE_VERDICT_BUSY
-									       : BNET_WIRE_VERDICT_OK;
+		wire.verdict = BNET_WIRE_VERDICT_OK;
 		wire.received = bnet_device_traffic(conn->dev).received;
 		wire.at_us = bnet_now_us();
 	}
@@ -528,17 +505,42 @@ int bnet_acceptor_error(const struct bnet_listen *listen)
 	return 0;
 }
 
-void bnet_acceptor_ready(int nic)
+/* Those that wait, as far as one time allows. Returns the last descriptor, or -errno where there was none. */
+static int accept_some(struct bnet_listener *listener)
 {
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
 	struct sockaddr_storage peer;
 	int fd = 0;
 
 	for (int i = 0; i < ACCEPTS && listener->fd >= 0 && fd >= 0; i++) {
 		fd = bnet_socket_accept(listener->fd, &peer);
-		if (fd >= 0)
-			add_inbound(fd, &peer);
+		if (fd < 0)
+			break;
+		listener->short_since_ms = 0;
+		add_inbound(fd, &peer);
 	}
+	return fd;
+}
+
+/* A lack of descriptors is left to the control thread: its event stays. */
+void bnet_acceptor_look(const struct bnet_listen *listen)
+{
+	const int before = bnet_engine.ninbound;
+
+	for (int i = 0; i < listen->dev->nmembers; i++) {
+		struct bnet_listener *listener = &bnet_engine.listeners[nic_number(listen->dev->members[i])];
+
+		if (!listener->paused_until_ms)
+			accept_some(listener);
+	}
+	if (bnet_engine.ninbound != before)
+		bnet_engine_wake(); /* they have a deadline */
+}
+
+void bnet_acceptor_ready(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	const int fd = accept_some(listener);
+
 	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM)
 		pause_accepting(nic, fd);
 	else

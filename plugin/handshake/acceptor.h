@@ -38,6 +38,8 @@ void bnet_acceptor_unlisten(struct bnet_listen *listen);
 int bnet_acceptor_error(const struct bnet_listen *listen);
 /* A listener is readable: accepts some connections. */
 void bnet_acceptor_ready(int nic);
+/* The same for a caller that waits for one, so that it need not wait for the control thread as well. */
+void bnet_acceptor_look(const struct bnet_listen *listen);
 /* An inbound connection is readable: reads its HELLO or QUESTION, no further, and answers it. */
 void bnet_acceptor_hello(struct bnet_watch *watch);
 /* why: the line in the log; NULL: none. */

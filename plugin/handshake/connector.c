@@ -272,6 +272,8 @@ static void connected(struct connector *connector, uint64_t now)
 
 	if (rc == 0)
 		rc = send_hello(connector);
+	if (rc == -EAGAIN)
+		return; /* a caller looks before it is connected */
 	if (rc == 0)
 		rc = bnet_watch_change(&connector->watch, EPOLLIN | EPOLLRDHUP);
 	if (rc < 0)
@@ -389,8 +391,6 @@ static bool judged(struct connector *connector, const struct bnet_wire_welcome *
 	case BNET_WIRE_VERDICT_LIMIT:
 		give_up(connector, -EUSERS, "it has no room for another stream");
 		return false;
-	case BNET_WIRE_VERDICT_BUSY:
-		break; /* of an answer */
 	}
 	snprintf(why, sizeof(why), "it refused for reason %u, which this version does not know", welcome->verdict);
 	give_up(connector, -EPROTO, why);
@@ -442,6 +442,16 @@ bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined)
 		return read_welcome(connector, now, joined);
 	connected(connector, now);
 	return false;
+}
+
+bool bnet_connector_look(struct bnet_conn *conn, struct bnet_joined *joined)
+{
+	struct connector *connector;
+
+	if (bnet_list_empty(&conn->setup.connectors))
+		return false;
+	connector = bnet_entry(conn->setup.connectors.next, struct connector, siblings);
+	return connector->state != WAITING && bnet_connector_ready(&connector->watch, joined);
 }
 
 static void warn_if_slow(struct connector *connector, uint64_t now)

@@ -27,6 +27,9 @@ struct bnet_joined {
 int bnet_connector_start(struct bnet_conn *conn, int index, bool trial);
 /* True: the handshake is complete, and *joined tells which stream has joined its connection; the connector is gone. */
 bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined);
+/* The same for a caller that waits for the connection: goes on with its first stream's handshake, as far as the peer has
+ * answered. */
+bool bnet_connector_look(struct bnet_conn *conn, struct bnet_joined *joined);
 void bnet_connectors_tick(uint64_t now);
 void bnet_connectors_cancel(struct bnet_conn *conn);
 

@@ -55,20 +55,18 @@ static int dial(const struct bnet_conn *conn)
 	return rc;
 }
 
-int bnet_question_ask(const struct bnet_conn *conn, const struct bnet_question *question)
+int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us)
 {
-	uint64_t wait_ms = (uint64_t)question->rtt_us * WAIT_RTTS / 1000;
+	uint64_t wait_ms = (uint64_t)rtt_us * WAIT_RTTS / 1000;
 	struct pending *pending = calloc(1, sizeof(*pending));
 	int rc;
 
 	if (!pending)
 		return -ENOMEM;
-	pending->path = question->path;
+	pending->path = path;
 	pending->wire = (struct bnet_wire_question){
 		.version = BNET_WIRE_VERSION,
-		.lease = question->lease,
 		.connection = conn->id,
-		.lease_ms = question->lease_ms,
 	};
 	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
 	pending->watch.deadline_ms = bnet_now_ms() + (wait_ms > WAIT_MS ? wait_ms : WAIT_MS);
@@ -135,8 +133,7 @@ static struct bnet_answer understood(const struct pending *pending)
 				    sizeof(pending->bytes) - BNET_WIRE_FRAME_HEADER, &wire) < 0 ||
 	    wire.connection != pending->wire.connection)
 		return answer;
-	answer.refused = wire.verdict == BNET_WIRE_VERDICT_BUSY;
-	if (wire.verdict == BNET_WIRE_VERDICT_OK || answer.refused) {
+	if (wire.verdict == BNET_WIRE_VERDICT_OK) {
 		answer.at_us = wire.at_us;
 		answer.received = wire.received;
 	}

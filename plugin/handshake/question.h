@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Questions: short-lived sockets on which a path asks the receiver's host what its device has received so far, and
- * whether a trial may begin. The handshake of such a socket also tells how long a fresh flow waits on the way. The
- * control thread, or under the engine's lock.
+ * Questions: short-lived sockets on which a path asks the receiver's host what its device has received so far. The
+ * handshake of such a socket also tells how long a fresh flow waits on the way. The control thread, or under the
+ * engine's lock.
  */
 #ifndef BNET_QUESTION_H
 #define BNET_QUESTION_H
@@ -13,25 +13,17 @@
 #include "engine/engine.h"
 #include "transport/conn.h"
 
-struct bnet_question {
-	struct bnet_path *path; /* the asker; not looked at here */
-	bool lease;             /* a trial is about to begin */
-	uint32_t lease_ms;
-	uint32_t rtt_us; /* of the path, which bounds the wait for an answer */
-};
-
 /* What the peer said, or that it said nothing in time. */
 struct bnet_answer {
 	struct bnet_path *path;
-	bool refused;      /* another trial has the lease */
 	uint64_t at_us;    /* the peer's clock */
 	uint64_t received; /* bytes; 0: not known */
 	uint32_t rtt_us;   /* of this socket's handshake; 0: not known */
 };
 
-/* Asks the peer of a ready connection. 0: the answer comes later, from bnet_question_ready or bnet_questions_tick;
+/* Asks the peer of a ready connection, for a path that is not looked at here, and whose round trip bounds the wait. 0: the answer comes later, from bnet_question_ready or bnet_questions_tick;
  * -errno: it will not come. */
-int bnet_question_ask(const struct bnet_conn *conn, const struct bnet_question *question);
+int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us);
 /* True: *answer is the end of a question. */
 bool bnet_question_ready(struct bnet_watch *watch, struct bnet_answer *answer);
 /* Ends one question that has waited too long: true, and *answer says so. */

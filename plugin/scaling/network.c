@@ -6,6 +6,9 @@
 
 /* A counter counts if it shows this share of what the path has carried, in percent: readings are not simultaneous. */
 #define SEEN_PERCENT 85
+/* Others carry little below this share of what a device carries, in percent: headers and marks that are not
+ * simultaneous look like as much. */
+#define LITTLE_PERCENT 20
 
 static uint64_t rate(uint64_t from, uint64_t to, uint64_t us, uint64_t own)
 {
@@ -25,10 +28,15 @@ struct bnet_network bnet_network_between(const struct bnet_mark *from, const str
 	};
 }
 
-static bool shows_less(uint64_t fewer, uint64_t more, uint64_t change, uint64_t percent)
+static bool shows_less(uint64_t fewer, uint64_t more, const struct bnet_carried *before, uint64_t change,
+		       uint64_t percent)
 {
+	const uint64_t others = fewer > before->own ? fewer - before->own : 0;
+
 	if (!fewer || !more)
 		return false;
+	if (others * 100 < fewer * LITTLE_PERCENT)
+		percent /= 3;
 	return more < fewer || (more - fewer) * 100 < change * percent;
 }
 
@@ -36,6 +44,6 @@ bool bnet_is_others_share(const struct bnet_carried *fewer, const struct bnet_ca
 {
 	uint64_t change = more->own > fewer->own ? more->own - fewer->own : 0;
 
-	return shows_less(fewer->network.sent, more->network.sent, change, percent) ||
-	       shows_less(fewer->network.received, more->network.received, change, percent);
+	return shows_less(fewer->network.sent, more->network.sent, fewer, change, percent) ||
+	       shows_less(fewer->network.received, more->network.received, fewer, change, percent);
 }

@@ -32,7 +32,8 @@ struct bnet_carried {
 	struct bnet_network network;
 };
 
-/* Does less than this share of the path's change, in percent, show at either end? */
+/* Is what the more streams of a path carry beyond the fewer taken from others? It is if less than `percent` of it shows
+ * at either end; where others carry little there is little to take, and a third of that suffices. */
 bool bnet_is_others_share(const struct bnet_carried *fewer, const struct bnet_carried *more, uint64_t percent);
 
 #endif

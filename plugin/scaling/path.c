@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "device/traffic.h"
-#include "device/lease.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
@@ -29,6 +28,39 @@
 
 /* A connection whose streams could not be opened tries again so much later. */
 #define CATCH_UP_US 1000000
+
+/* Within a host nothing is worth remembering. */
+static void recall(struct bnet_path *path, bool local)
+{
+	char address[BNET_ADDRESS_TEXT];
+
+	path->local = local;
+	if (local || !bnet_memory_recall(path->dev, &path->addr, &path->learned))
+		return;
+	bnet_scaler_resume(&path->scaler, path->learned.streams);
+	bnet_info(NCCL_NET,
+		  "NET/BaguaNet: %d stream%s per connection from %s to %s, as earlier (BAGUA_NET_PATH_MEMORY)",
+		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name,
+		  bnet_address_text(&path->addr, address));
+}
+
+/* The level is the quota's, the peer's or a variable's, and not what the path has learned. */
+static bool is_bounded(const struct bnet_scaler *scaler)
+{
+	return (scaler->level == scaler->most && scaler->most < BNET_MAX_STREAMS) ||
+	       (scaler->level == scaler->least && scaler->least > 1);
+}
+
+/* The level that is held, not one on trial. */
+static void keep(struct bnet_path *path)
+{
+	const struct bnet_scaler *scaler = &path->scaler;
+
+	if (path->local || !path->told || is_bounded(scaler))
+		return;
+	path->learned.streams = scaler->state == BNET_SCALER_HOLDING ? scaler->level : scaler->before;
+	bnet_memory_keep(path->dev, &path->addr, &path->learned);
+}
 
 static struct bnet_path *find_path(const struct bnet_device *dev, const struct sockaddr_storage *addr)
 {
@@ -55,12 +87,11 @@ int bnet_path_join(struct bnet_conn *conn)
 			return -ENOMEM;
 		bnet_list_init(&path->idle);
 		bnet_list_init(&path->moving);
-		bnet_list_init(&path->of_leases);
 		path->dev = conn->dev;
 		path->addr = *addr;
-		path->lease = -1;
 		path->most = most;
 		bnet_scaler_init(&path->scaler, least < most ? least : most, most, bnet_random());
+		recall(path, conn->setup.local);
 		bnet_list_add(&bnet_engine.paths, &path->node);
 	}
 	bnet_list_add(&path->idle, &conn->of_path);
@@ -69,31 +100,13 @@ int bnet_path_join(struct bnet_conn *conn)
 	return 0;
 }
 
-static void end_lease(struct bnet_path *path)
-{
-	bnet_socket_close(path->lease);
-	path->lease = -1;
-	bnet_list_remove(&path->of_leases);
-}
-
-/* A path that is idle is not sampled, and others wait for its lease. */
-void bnet_paths_end_leases(uint64_t now_us)
-{
-	bnet_list_each(node, &bnet_engine.leases) {
-		struct bnet_path *path = bnet_entry(node, struct bnet_path, of_leases);
-
-		if (now_us >= path->lease_until_us)
-			end_lease(path);
-	}
-}
-
 static void free_unused(struct bnet_path *path)
 {
 	if (path->pinned || !bnet_list_empty(&path->idle) || !bnet_list_empty(&path->moving))
 		return;
 	bnet_questions_cancel(path);
-	end_lease(path);
 	bnet_list_remove(&path->node);
+	keep(path);
 	free(path);
 }
 
@@ -118,7 +131,7 @@ void bnet_path_unpin(struct bnet_path *path)
 void bnet_paths_forget(void)
 {
 	bnet_list_each(node, &bnet_engine.paths) {
-		end_lease(bnet_entry(node, struct bnet_path, node));
+		bnet_entry(node, struct bnet_path, node)->told = 0; /* what they have learned is the parent's to keep */
 		bnet_list_remove(node);
 	}
 }
@@ -151,6 +164,8 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 	conn->path->bbr |= stream->bbr;
 	if (!bnet_estimator_read(stream->fd, &reading))
 		return;
+	if (!conn->path->told && conn->path->learned.rate)
+		bnet_estimator_begin(&stream->estimator, conn->path->learned.rate);
 	bnet_estimator_update(&stream->estimator, &reading, bnet_now_us(), false);
 	fit(conn, stream);
 }
@@ -302,6 +317,18 @@ void bnet_path_ready(struct bnet_conn *conn, int most)
 		bnet_path_widen(conn->path);
 }
 
+int bnet_path_recalled(const struct bnet_conn *conn)
+{
+	const struct bnet_path *path = conn->path;
+
+	return path->told || !path->learned.streams ? 0 : path->scaler.level - path->scaler.least;
+}
+
+void bnet_path_open_recalled(struct bnet_conn *conn)
+{
+	widen(conn, conn->path->scaler.level);
+}
+
 /* The peer must have acknowledged a stream's bytes before the stream is closed: it may read them much later, and the
  * kernel forgets a closed socket whose peer keeps its window shut. A stream that has ended without that is not idle but
  * lost (control/undelivered.h). */
@@ -325,17 +352,22 @@ static void narrow(struct bnet_conn *conn)
 	bnet_conn_disown(conn);
 }
 
-static void add_stream(struct bnet_path *path, const struct bnet_estimator_step *step, enum bnet_work work)
+/* rate: of the stream, bytes/s. */
+static void add_stream(struct bnet_path *path, const struct bnet_estimator_step *step, uint64_t rate,
+		       enum bnet_work work)
 {
 	const bool contended = bnet_now_ms() < bnet_engine.contended_until_ms, lone = path->scaler.level == 1;
 
 	bnet_tally_add_stream(&path->of[work], step, work, lone, contended);
 	path->streams++;
+	path->busy += (uint32_t)step->busy;
+	path->rates += rate;
 	if (step->rtt_us > path->sample.rtt_us)
 		path->sample.rtt_us = step->rtt_us;
 	if (step->rtt_us > step->min_rtt_us)
 		path->queues_us += step->rtt_us - step->min_rtt_us;
-	if (step->min_rtt_us < path->sample.min_rtt_us || path->sample.min_rtt_us == 0)
+	if (step->min_rtt_us <= BNET_MAX_RTT_US &&
+	    (step->min_rtt_us < path->sample.min_rtt_us || path->sample.min_rtt_us == 0))
 		path->sample.min_rtt_us = step->min_rtt_us;
 }
 
@@ -384,7 +416,8 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 			continue;
 		counts = true;
 		conn->path->sample.elapsed_us = step.elapsed_us;
-		add_stream(conn->path, &step, work);
+		add_stream(conn->path, &step, atomic_load_explicit(&stream->estimator.rate, memory_order_relaxed),
+			   work);
 	}
 	if (counts)
 		conn->path->sample.acked += acked;
@@ -397,7 +430,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 	catch_up(conn, now_us);
 }
 
-/* ---- what the network carries, and which trial may begin ---- */
+/* ---- what the network carries ---- */
 
 /* Tells the scaler what this end's device has sent by now, and what the peer has said. */
 static void take_answer(struct bnet_path *path, const struct bnet_answer *answer)
@@ -407,12 +440,9 @@ static void take_answer(struct bnet_path *path, const struct bnet_answer *answer
 			 .sent = bnet_device_traffic(path->dev).sent,
 			 .at_us = answer->at_us,
 			 .received = answer->received},
-		.refused = answer->refused,
 		.rtt_us = answer->rtt_us,
 	};
 
-	if (answer->refused)
-		end_lease(path);
 	bnet_scaler_tell(&path->scaler, &report);
 }
 
@@ -422,64 +452,26 @@ void bnet_path_answered(const struct bnet_answer *answer)
 	take_answer(answer->path, answer);
 }
 
-/* The lease among this host's processes. True also where the kernel has no leases. */
-static bool take_lease(struct bnet_path *path, uint64_t now_us, uint64_t length_us)
+static const struct bnet_conn *find_asker(const struct bnet_path *path)
 {
-	if (path->lease < 0)
-		path->lease = bnet_lease_take(path->dev);
-	path->lease_until_us = now_us + length_us;
-	if (path->lease >= 0 && bnet_list_empty(&path->of_leases))
-		bnet_list_add(&bnet_engine.leases, &path->of_leases);
-	return path->lease != -EADDRINUSE;
-}
-
-/* id: only that one; 0: any. */
-static const struct bnet_conn *find_ready(const struct bnet_node *conns, uint64_t id)
-{
-	bnet_list_each(node, conns) {
+	bnet_list_each(node, &path->moving) {
 		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
 
-		if ((!id || conn->id == id) && conn->setup.ready && !atomic_load(&conn->error))
+		if (conn->setup.ready && !atomic_load(&conn->error))
 			return conn;
 	}
 	return NULL;
 }
 
-/* The peer gives the lease to a connection, so that a path asks over the same one as long as it lives. */
-static const struct bnet_conn *find_asker(struct bnet_path *path)
-{
-	const struct bnet_conn *conn = NULL;
-
-	if (path->asker)
-		conn = find_ready(&path->moving, path->asker);
-	if (path->asker && !conn)
-		conn = find_ready(&path->idle, path->asker);
-	if (!conn)
-		conn = find_ready(&path->moving, 0);
-	path->asker = conn ? conn->id : 0;
-	return conn;
-}
-
 /* Asks the peer what the scaler wants to know. */
-static void ask(struct bnet_path *path, uint64_t now_us)
+static void ask(struct bnet_path *path)
 {
-	const bool lease = path->scaler.window.asks == BNET_ASKS_LEASE;
-	const uint64_t length_us = bnet_scaler_trial_us(&path->scaler, path->sample.rtt_us);
 	const struct bnet_conn *conn = find_asker(path);
-	const struct bnet_question question = {.path = path,
-					       .lease = lease,
-					       .lease_ms = (uint32_t)(length_us / 1000),
-					       .rtt_us = path->sample.rtt_us};
-	struct bnet_answer nothing = {.path = path};
+	const struct bnet_answer nothing = {.path = path};
 
-	if (lease && !take_lease(path, now_us, length_us)) {
-		nothing.refused = true;
+	path->asking = conn && bnet_question_ask(conn, path, path->sample.rtt_us) == 0;
+	if (!path->asking)
 		take_answer(path, &nothing);
-	} else if (conn && bnet_question_ask(conn, &question) == 0) {
-		path->asking = true;
-	} else {
-		take_answer(path, &nothing);
-	}
 }
 
 static bool step(struct bnet_path *path, uint64_t now_us)
@@ -492,10 +484,14 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 	if (path->of[sample->work].count == 0)
 		return false;
 	sample->queue_us = (uint32_t)(path->queues_us / path->streams);
-	path->min_rtt_us = sample->min_rtt_us;
+	sample->busy = (uint32_t)(path->busy / path->streams);
+	sample->minute = bnet_wall_us() / 60000000;
+	path->min_rtt_us = path->learned.min_rtt_us = sample->min_rtt_us;
+	if (sample->limited)
+		path->learned.rate = path->rates / path->streams;
 	changed = bnet_scaler_step(&path->scaler, sample);
 	if (path->scaler.window.asks && !path->asking)
-		ask(path, now_us);
+		ask(path);
 	return changed;
 }
 
@@ -508,6 +504,7 @@ static void tell_level(struct bnet_path *path)
 	if (path->scaler.state != BNET_SCALER_HOLDING || level == before)
 		return;
 	path->told = level;
+	keep(path);
 	bnet_info(NCCL_NET, "NET/BaguaNet: %d stream%s per connection from %s to %s, %d before: %llu MB/s then", level,
 		  level == 1 ? "" : "s", path->dev->name, bnet_address_text(&path->addr, address), before,
 		  (unsigned long long)path->scaler.base.own / 1000000);
@@ -546,7 +543,7 @@ bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));
 	memset(path->of, 0, sizeof(path->of));
-	path->queues_us = path->streams = 0;
+	path->queues_us = path->busy = path->rates = path->streams = 0;
 	/* A part of the time since the last sample was spent with fewer streams. */
 	path->sample.opening = path->opened;
 	path->opened = false;

@@ -15,6 +15,7 @@
 #include "handshake/candidate.h"
 #include "handshake/question.h"
 #include "scaling/limited.h"
+#include "scaling/memory.h"
 #include "scaling/scaler.h"
 #include "transport/conn.h"
 
@@ -26,25 +27,24 @@ struct bnet_path {
 	struct bnet_failed_pairs failed_pairs;
 	int most; /* streams that both ends of all connections allow */
 	struct bnet_scaler scaler;
-	int told;             /* the level that it began with, or that the log had last; 0: not judged yet */
-	bool opened;          /* a stream, since the last sample */
-	bool pinned;          /* being sampled: not to be freed */
-	uint32_t samples;     /* so far */
-	uint64_t sampled_us;  /* 0: never, or all connections were idle since then */
-	uint32_t min_rtt_us;  /* of the last sample, the shortest of its streams; 0: not known */
-	bool bbr;             /* has controlled a stream */
-	uint64_t interval_us; /* between the last two samples; 0: there were none */
-	bool was_idle;        /* idle for a while since then */
+	struct bnet_learned learned; /* recalled, and then by the last sample; streams is 0 where there was neither */
+	int told;                    /* the level that it began with, or that the log had last; 0: not judged yet */
+	bool opened;                 /* a stream, since the last sample */
+	bool local;                  /* to this host itself */
+	bool pinned;                 /* being sampled: not to be freed */
+	uint32_t samples;            /* so far */
+	uint64_t sampled_us;         /* 0: never, or all connections were idle since then */
+	uint32_t min_rtt_us;         /* of the last sample, the shortest of its streams; 0: not known */
+	bool bbr;                    /* has controlled a stream */
+	uint64_t interval_us;        /* between the last two samples; 0: there were none */
+	bool was_idle;               /* idle for a while since then */
 	/* the sample that is being taken */
 	struct bnet_sample sample;
 	struct bnet_tally of[BNET_WORKS]; /* streams, by the kind of work of their connection */
 	uint32_t streams;                 /* … of all kinds */
-	uint64_t queues_us;               /* the sum of their round trips above their smallest */
-	bool asking;                      /* a question is on its way */
-	uint64_t asker;                   /* the connection over which it asks; 0: none */
-	int lease;                        /* a descriptor that holds this host's lease; -1: none */
-	uint64_t lease_until_us;
-	struct bnet_node of_leases; /* in the engine's list of paths that hold one */
+	/* sums of their round trips above their smallest, of how busy they are, and of their rates */
+	uint64_t queues_us, busy, rates;
+	bool asking; /* a question is on its way */
 };
 
 /* The path to the connection's first peer address, which it joins. -ENOMEM. */
@@ -56,6 +56,10 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 /* The connection's first stream has joined, and the peer takes `most` streams. The scaler keeps to that from here on;
  * every NIC of both ends gets a stream. */
 void bnet_path_ready(struct bnet_conn *conn, int most);
+/* The streams above the least number that its path has recalled and not judged yet. */
+int bnet_path_recalled(const struct bnet_conn *conn);
+/* Has them opened before the connection moves, so that its first message has them. */
+void bnet_path_open_recalled(struct bnet_conn *conn);
 /* Has the missing streams of the path's connections opened, of idle ones no more than the least number, and lets those
  * above the scaler's level are inactive. */
 void bnet_path_widen(struct bnet_path *path);
@@ -65,8 +69,6 @@ bool bnet_paths_open(void);
 void bnet_path_share(struct bnet_conn *conn, int share);
 /* … and each connection of the path. */
 void bnet_path_limit(struct bnet_path *path, int quota);
-/* Gives back the leases whose time is over. */
-void bnet_paths_end_leases(uint64_t now_us);
 /* A question of a path has been answered. */
 void bnet_path_answered(const struct bnet_answer *answer);
 /* In a forked child: the paths are the parent's. */

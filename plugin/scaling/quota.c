@@ -25,6 +25,7 @@
 #define LOOK_US 30
 
 static struct {
+	int early; /* streams that connections were promised before they moved */
 	uint64_t ticked_us;
 	uint64_t look_us; /* not before that */
 	uint32_t ticks;
@@ -72,6 +73,16 @@ void bnet_quota_join(const struct bnet_device *dev)
 		return;
 	fd = bnet_presence_announce(dev);
 	quota.devices[device].presence = fd < 0 ? 0 : fd + 1;
+}
+
+bool bnet_quota_early(int streams)
+{
+	const int ranks = bnet_engine.local_ranks > 1 ? bnet_engine.local_ranks : 1;
+
+	if (quota.early + streams > BNET_QUOTA / ranks)
+		return false;
+	quota.early += streams;
+	return true;
 }
 
 /* Where the kernel has no names to count by, all ranks that the launcher tells of may use the device. */
@@ -199,6 +210,7 @@ void bnet_quota_tick(uint64_t now_us)
 	if (now_us - quota.ticked_us < TICK_US)
 		return;
 	quota.ticked_us = now_us;
+	quota.early = 0; /* those that have moved have shares by now */
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
@@ -217,5 +229,6 @@ void bnet_quota_end(void)
 	}
 	memset(quota.devices, 0, sizeof(quota.devices));
 	quota.ticks = 0;
+	quota.early = 0;
 	quota.look_us = 0;
 }

@@ -15,51 +15,49 @@
 /* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
-/* What opening streams and asking for marks takes. */
-#define MARKS_US 100000
-#define MARKS_RTTS 8
 /* Marks are asked for so much earlier than they are needed. */
 #define AHEAD_US 10000
 #define AHEAD_RTTS 2
+/* A raise: four streams first, and then twice as many. On two processors, four times as many from four on carried 0.85 ×
+ * as much (S2). */
+#define FIRST_LEVEL 4
+#define RAISE 2
 /* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a
  * lone stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
+/* What more streams must carry after which the network limits no more, in percent of the rate of fewer. Where the
+ * processor limits instead, 32 streams carry a half of 16. */
+#define AS_MUCH_PERCENT 80
+/* … and how busy they may be then, in percent of what fewer were: half, if each has a limit of its own. */
+#define LESS_BUSY_PERCENT 75
 /* Where nothing queues on the way, the streams' own windows limit, and more streams carry more sooner or later: they
  * stay unless they carry clearly less. */
 #define LOSS_PERCENT 50
-/* A level is as good as the best of a climb from this percentage of its rate on: short windows waver. */
-#define AS_GOOD_PERCENT 80
+/* Fewer streams, in a step: one of so many less, or, where nothing queues, one of FEW. */
+#define SIXTEENTH 16
+#define FEW 4
+/* … and where the network does not limit, so many that they are busy for this share of the time, in 1/10000. */
+#define SPARE_BUSY 5000
+/* … if in so many windows before, in 10 s of work, it has not limited. */
+#define QUIET_WINDOWS 100
+/* How long fewer streams are due, which the network must limit as well. */
+#define DUE_US 5000000
 /* The rate that fewer streams must reach, in percent. */
 #define SAME_PERCENT 97
-/* The share of a path's gain that must show at the devices, in percent; what does not show was taken from others. Where
- * flow classes fill up, a part of a gain shows. Streams that were kept are given up only if clearly less shows. */
-#define SHOWN_PERCENT 25
+/* The share of a path's gain that must show at the devices, in percent; what does not show was taken from others.
+ * Streams that were kept are given up only if clearly less shows. */
+#define SHOWN_PERCENT 75
 #define STILL_SHOWN_PERCENT 15
-/* Fewer streams are tried this long after more were kept, and then less and less often. */
-#define DOUBT_US 5000000
-#define MAX_DOUBT_US 60000000
 /* A window that calls for a trial has no marks yet; within so many windows another one that has marks will follow, also
  * where the job works in bursts. */
 #define CURIOUS_WINDOWS 16
-/* Another trial has the lease: the next try comes after once to twice this. */
-#define RETRY_US 100000
 /* Where nothing queues, a lone stream must be limited for this share of the time, in 1/10000, in a mean over several
  * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins
  * lower, so that one window does not suffice. */
 #define OFTEN 5000
 #define OFTEN_BEGIN 2500
 #define OFTEN_WINDOWS 4
-/* After this many windows without the network as the limit, fewer streams are tried. */
-#define IDLE_WINDOWS 10
-#define LONG_IDLE_WINDOWS 2
-/* A window of small messages counts for one over this of a bulk window: fewer streams would do for them, but more are
- * at hand when bulk work comes. */
-#define BULK_WEIGHT 60
-/* A review holds for this many long windows, a minute or more. After that the path may have changed. */
-#define CAREFUL_WINDOWS 60
-/* How long a trial may wait for other ranks: twice the first rest, since they are about to try the same. */
-#define PATIENCE_US 1000000
 #define BACKOFF_US 500000
 #define MAX_BACKOFF_US 60000000
 
@@ -78,18 +76,12 @@ void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most, uint64_t 
 {
 	memset(scaler, 0, sizeof(*scaler));
 	scaler->random = seed;
-	scaler->doubt_wait_us = DOUBT_US;
 	scaler->curious = CURIOUS_WINDOWS;
 	scaler->level = scaler->least = least;
 	scaler->most = most;
 	scaler->often = OFTEN_BEGIN;
 	for (int i = 0; i < BNET_WORKS; i++)
 		scaler->rests[i].backoff_us = BACKOFF_US;
-}
-
-static uint64_t at_least(uint64_t us, uint32_t rtt_us, uint64_t rtts)
-{
-	return rtt_us * rtts > us ? rtt_us * rtts : us;
 }
 
 /* Up to us more, at random (xorshift64). */
@@ -103,15 +95,23 @@ static uint64_t jittered(struct bnet_scaler *scaler, uint64_t us)
 
 /* ---- the window ---- */
 
+/* us, or that many round trips of the path itself: a queue would stretch a trial, whose streams do not need it. */
+static uint64_t at_least(uint64_t us, const struct bnet_sample *sample, uint64_t rtts)
+{
+	const uint64_t rtt_us = sample->min_rtt_us ? sample->min_rtt_us : sample->rtt_us;
+
+	return rtt_us * rtts > us ? rtt_us * rtts : us;
+}
+
 static void settle(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
-	scaler->settled_us = sample->now_us + at_least(SETTLE_US, sample->rtt_us, SETTLE_RTTS);
+	scaler->settled_us = sample->now_us + at_least(SETTLE_US, sample, SETTLE_RTTS);
 	bnet_window_clear(&scaler->window);
 }
 
-/* Windows of a trial and of a review are compared by what the network carried. So is the one before a trial, but it
- * may begin without a mark and get one later. */
-static bool needs_marks(const struct bnet_scaler *scaler)
+/* Windows of a trial are compared by what the network carried. So is the one before a trial, but it may begin without a
+ * mark and get one later. */
+static bool tries(const struct bnet_scaler *scaler)
 {
 	return scaler->state != BNET_SCALER_HOLDING;
 }
@@ -125,13 +125,13 @@ static uint64_t ahead_us(const struct bnet_sample *sample)
 /* A trial may follow this window. */
 static bool calls_for_trial(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
-	return scaler->curious && scaler->most > scaler->least && (sample->limited || sample->pressed);
+	return scaler->due || (scaler->curious && scaler->most > scaler->least && (sample->limited || sample->pressed));
 }
 
 static bool needs_a_beginning(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	return scaler->window.marked == 0 && sample->now_us + ahead_us(sample) >= scaler->settled_us &&
-	       (needs_marks(scaler) || calls_for_trial(scaler, sample));
+	       (tries(scaler) || calls_for_trial(scaler, sample));
 }
 
 static void measure(struct bnet_scaler *scaler, const struct bnet_sample *sample)
@@ -141,83 +141,83 @@ static void measure(struct bnet_scaler *scaler, const struct bnet_sample *sample
 		return;
 	}
 	if (needs_a_beginning(scaler, sample))
-		scaler->window.asks = BNET_ASKS_MARK;
-	if (sample->now_us < scaler->settled_us || (needs_marks(scaler) && scaler->window.marked == 0))
+		scaler->window.asks = true;
+	if (sample->now_us < scaler->settled_us || (tries(scaler) && scaler->window.marked == 0))
 		return;
 	bnet_window_add(&scaler->window, sample);
 }
 
-static bool reviews(const struct bnet_scaler *scaler)
+static const struct bnet_tally *tally(const struct bnet_scaler *scaler)
 {
-	return scaler->state == BNET_SCALER_REVIEWING || scaler->state == BNET_SCALER_COMPARING;
+	return &scaler->window.of[bnet_window_work(&scaler->window)];
 }
 
-static bool tries(const struct bnet_scaler *scaler)
+static bool limited(const struct bnet_scaler *scaler)
 {
-	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
+	return bnet_window_is_limited(tally(scaler), scaler->level == 1);
 }
 
-static uint64_t window_us(const struct bnet_scaler *scaler, uint32_t rtt_us)
+/* Reason enough to keep the streams, and to try more if there are several. */
+static bool wants_streams(const struct bnet_scaler *scaler)
 {
-	return reviews(scaler) || scaler->careful ? at_least(LONG_WINDOW_US, rtt_us, LONG_WINDOW_RTTS)
-						  : at_least(WINDOW_US, rtt_us, WINDOW_RTTS);
+	return limited(scaler) || bnet_window_is_pressed(tally(scaler), scaler->level == 1);
+}
+
+static bool queued(const struct bnet_scaler *scaler)
+{
+	return bnet_tally_is_queued(tally(scaler));
+}
+
+/* Nothing queues, so the streams' windows grow and shrink; and no hurry, since this is not a climb. */
+static bool takes_long(const struct bnet_scaler *scaler)
+{
+	return (scaler->careful || scaler->state == BNET_SCALER_LOWERING) && !queued(scaler);
+}
+
+static uint64_t window_us(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	return takes_long(scaler) ? at_least(LONG_WINDOW_US, sample, LONG_WINDOW_RTTS)
+				  : at_least(WINDOW_US, sample, WINDOW_RTTS);
 }
 
 static bool window_is_full(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	if (sample->opening || sample->now_us < scaler->settled_us)
 		return false;
-	return scaler->window.time_us >= window_us(scaler, sample->rtt_us);
+	return scaler->window.time_us >= window_us(scaler, sample);
 }
 
 static bool window_is_nearly_full(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
 	return !window_is_full(scaler, sample) && scaler->window.marked == 1 && scaler->window.time_us > 0 &&
-	       scaler->window.time_us + ahead_us(sample) >= window_us(scaler, sample->rtt_us);
+	       scaler->window.time_us + ahead_us(sample) >= window_us(scaler, sample);
 }
 
-static bool limited(const struct bnet_scaler *scaler)
-{
-	return bnet_window_is_limited(&scaler->window.of[bnet_window_work(&scaler->window)], scaler->level == 1);
-}
-
-/* Reason enough to keep the streams, and to try more if there are several. */
-static bool wants_streams(const struct bnet_scaler *scaler)
-{
-	return limited(scaler) ||
-	       bnet_window_is_pressed(&scaler->window.of[bnet_window_work(&scaler->window)], scaler->level == 1);
-}
-
-static bool queued(const struct bnet_scaler *scaler)
-{
-	return bnet_tally_is_queued(&scaler->window.of[bnet_window_work(&scaler->window)]);
-}
-
-/* ---- the climb and the rests ---- */
-
-static void forget_climb(struct bnet_scaler *scaler)
-{
-	scaler->in_doubt = false;
-	scaler->nseen = 0;
-}
+/* ---- the level from outside ---- */
 
 void bnet_scaler_set(struct bnet_scaler *scaler, int level)
 {
 	scaler->level = level;
 	scaler->state = BNET_SCALER_HOLDING;
 	scaler->curious = 0;
-	forget_climb(scaler);
+	scaler->in_doubt = scaler->due = false;
 	bnet_window_clear(&scaler->window);
-}
-
-int bnet_scaler_held(const struct bnet_scaler *scaler)
-{
-	return tries(scaler) && scaler->before > scaler->level ? scaler->before : scaler->level;
 }
 
 static int within(int level, int least, int most)
 {
 	return level > most ? most : level < least ? least : level;
+}
+
+void bnet_scaler_resume(struct bnet_scaler *scaler, int level)
+{
+	scaler->level = within(level, scaler->least, scaler->most);
+	scaler->untested = scaler->level > scaler->least;
+}
+
+int bnet_scaler_held(const struct bnet_scaler *scaler)
+{
+	return scaler->state == BNET_SCALER_LOWERING ? scaler->before : scaler->level;
 }
 
 void bnet_scaler_bound(struct bnet_scaler *scaler, int least, int most)
@@ -230,18 +230,9 @@ void bnet_scaler_bound(struct bnet_scaler *scaler, int least, int most)
 		bnet_scaler_set(scaler, level);
 }
 
-static void remember(struct bnet_scaler *scaler, int level, uint64_t rate)
-{
-	if (scaler->nseen > 0 && scaler->seen[scaler->nseen - 1].level >= level)
-		scaler->nseen--; /* a trial's base is the level at which the one before it ended, measured again */
-	if (scaler->nseen == BNET_SCALER_SEEN)
-		return;
-	scaler->seen[scaler->nseen].level = level;
-	scaler->seen[scaler->nseen].rate = rate;
-	scaler->nseen++;
-}
+/* ---- rests ---- */
 
-/* No trial for a while at this level or above, and after the next one that fails here for twice as long. */
+/* No trial of more for a while at this level or above, and after the next one that fails here for twice as long. */
 static void rest(struct bnet_scaler *scaler, uint64_t now_us)
 {
 	uint64_t *backoff_us = &scaler->rests[scaler->work].backoff_us;
@@ -262,212 +253,55 @@ static bool rests(const struct bnet_scaler *scaler, uint64_t now_us)
 	return now_us < scaler->rests[work].until_us && scaler->level >= scaler->rests[work].level;
 }
 
-static void end_review(struct bnet_scaler *scaler, uint64_t now_us)
-{
-	scaler->state = BNET_SCALER_HOLDING;
-	forget_climb(scaler);
-	scaler->careful = CAREFUL_WINDOWS;
-	rest(scaler, now_us);
-}
-
-/* ---- a trial ---- */
-
-/* It is time to see whether fewer streams would do. */
-static bool doubts(const struct bnet_scaler *scaler, uint64_t now_us)
-{
-	return scaler->level > scaler->least && now_us >= scaler->doubt_us;
-}
-
-static uint64_t gain_percent(const struct bnet_scaler *scaler)
-{
-	if (scaler->level < scaler->before)
-		return SAME_PERCENT;
-	return scaler->before == 1 ? FIRST_GAIN_PERCENT : GAIN_PERCENT;
-}
-
-static bool gains(const struct bnet_scaler *scaler, uint64_t rate)
-{
-	return rate * 100 >= scaler->base.own * gain_percent(scaler);
-}
-
-static bool loses(const struct bnet_scaler *scaler, uint64_t rate)
-{
-	return rate * 100 < scaler->base.own * LOSS_PERCENT;
-}
-
-/* What the more streams of the trial's two levels carry beyond the fewer is taken from others. */
-static bool takes_from_others(const struct bnet_scaler *scaler, const struct bnet_carried *now)
-{
-	return scaler->level > scaler->before ? bnet_is_others_share(&scaler->base, now, SHOWN_PERCENT)
-					      : bnet_is_others_share(now, &scaler->base, STILL_SHOWN_PERCENT);
-}
-
-/* More streams that carry no more now may yet do so, if their own windows are what limits. */
-static bool may_yet_gain(const struct bnet_scaler *scaler, uint64_t rate)
-{
-	return !scaler->careful && scaler->work == BNET_WORK_BULK &&
-	       bnet_window_work(&scaler->window) == BNET_WORK_BULK && !queued(scaler) && !loses(scaler, rate);
-}
-
-static bool waits_for_ranks(const struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
-{
-	return scaler->level > scaler->before && !gains(scaler, rate) && !limited(scaler) && !loses(scaler, rate) &&
-	       now_us < scaler->patience_us;
-}
-
-static void begin_trial(struct bnet_scaler *scaler, const struct bnet_sample *sample, int level,
-			const struct bnet_carried *now)
-{
-	if (level > scaler->level && !scaler->in_doubt)
-		scaler->nseen = 0; /* a climb begins, or goes on without doubt */
-	if (level > scaler->level)
-		remember(scaler, scaler->level, now->own);
-	scaler->state = reviews(scaler) ? BNET_SCALER_COMPARING : BNET_SCALER_TRYING;
-	scaler->before = scaler->level;
-	scaler->base = *now;
-	scaler->work = bnet_window_work(&scaler->window);
-	scaler->doubted = level < scaler->level && doubts(scaler, sample->now_us);
-	scaler->level = level;
-	scaler->curious = 0;
-	scaler->patience_us = sample->now_us + at_least(PATIENCE_US, sample->rtt_us, LONG_WINDOW_RTTS);
-	settle(scaler, sample);
-}
-
-static void keep_more(struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
-{
-	scaler->doubt_wait_us = DOUBT_US;
-	scaler->doubt_us = now_us + jittered(scaler, scaler->doubt_wait_us);
-	scaler->in_doubt |= !gains(scaler, rate);
-	scaler->rests[scaler->work].backoff_us = BACKOFF_US;
-	remember(scaler, scaler->level, rate);
-	scaler->state = BNET_SCALER_HOLDING;
-}
-
-/* Streams that were given up on doubt are not tried again at once. */
-static void keep_fewer(struct bnet_scaler *scaler, uint64_t now_us)
-{
-	if (scaler->state == BNET_SCALER_COMPARING)
-		end_review(scaler, now_us);
-	else if (scaler->doubted)
-		rest(scaler, now_us);
-	scaler->state = BNET_SCALER_HOLDING;
-}
-
-static void doubt_later(struct bnet_scaler *scaler, uint64_t now_us)
-{
-	scaler->doubt_wait_us = scaler->doubt_wait_us * 2 < MAX_DOUBT_US ? scaler->doubt_wait_us * 2 : MAX_DOUBT_US;
-	scaler->doubt_us = now_us + jittered(scaler, scaler->doubt_wait_us);
-}
-
-static void give_up(struct bnet_scaler *scaler, const struct bnet_sample *sample)
-{
-	scaler->level = scaler->before;
-	if (scaler->doubted)
-		doubt_later(scaler, sample->now_us);
-	else if (scaler->state == BNET_SCALER_TRYING)
-		rest(scaler, sample->now_us);
-	scaler->state = scaler->state == BNET_SCALER_COMPARING ? BNET_SCALER_REVIEWING : BNET_SCALER_HOLDING;
-	settle(scaler, sample);
-}
-
-/* True: the trial has failed, and the level is back. */
-static bool end_trial(struct bnet_scaler *scaler, const struct bnet_sample *sample, const struct bnet_carried *now)
-{
-	const bool more = scaler->level > scaler->before, takes = takes_from_others(scaler, now);
-	const uint64_t rate = now->own;
-	const bool kept = more ? (gains(scaler, rate) ? !takes : may_yet_gain(scaler, rate))
-			       : gains(scaler, rate) || takes;
-
-	if (!kept)
-		give_up(scaler, sample);
-	else if (more)
-		keep_more(scaler, sample->now_us, rate);
-	else
-		keep_fewer(scaler, sample->now_us);
-	return !kept;
-}
-
 /* ---- what to try next ---- */
 
-static void learn(struct bnet_scaler *scaler)
+static int more(const struct bnet_scaler *scaler)
 {
-	const struct bnet_tally *tally = &scaler->window.of[bnet_window_work(&scaler->window)];
-	const uint32_t weight = bnet_window_work(&scaler->window) == BNET_WORK_BULK ? BULK_WEIGHT : 1;
+	const int level = scaler->level < FIRST_LEVEL / RAISE ? FIRST_LEVEL : scaler->level * RAISE;
 
-	if (scaler->level == 1)
-		scaler->often +=
-			((int)(tally->limited * UINT64_C(10000) / tally->count) - scaler->often) / OFTEN_WINDOWS;
-	scaler->unlimited = wants_streams(scaler) ? 0 : scaler->unlimited + weight;
+	return level < scaler->most ? level : scaler->most;
 }
 
-/* The level to try next from where nothing is on trial or in review; 0: none. */
+/* What a minute of little work needs; streams that the network limits by the step. */
+static int fewer(const struct bnet_scaler *scaler)
+{
+	const int step = scaler->level / (queued(scaler) ? SIXTEENTH : FEW);
+	const int less = scaler->level - (step > 0 ? step : 1);
+	const int busy = 1 + (int)(bnet_window_busy(&scaler->window) * (uint32_t)scaler->level / SPARE_BUSY);
+	const int level = scaler->idle && busy < less ? busy : less;
+
+	return level > scaler->least ? level : scaler->least;
+}
+
+/* The level to try next from the one that is held, by the window; the same: none. */
 static int propose(const struct bnet_scaler *scaler, uint64_t now_us)
 {
-	const uint32_t idle = (scaler->careful ? LONG_IDLE_WINDOWS : IDLE_WINDOWS) * BULK_WEIGHT;
-	int more = scaler->level < 2 ? 4 : 2 * scaler->level, fewer = scaler->level / 2;
-
-	if (now_us < scaler->retry_us)
-		return 0;
-	if (doubts(scaler, now_us))
-		return fewer > scaler->least ? fewer : scaler->least;
-	if (rests(scaler, now_us))
-		return 0;
+	if (scaler->due)
+		return scaler->idle || wants_streams(scaler) ? fewer(scaler) : scaler->level;
+	if (rests(scaler, now_us) || !wants_streams(scaler))
+		return scaler->level;
 	if (limited(scaler) && scaler->level == 1 && !queued(scaler) && scaler->often < OFTEN)
-		return 0;
-	if (wants_streams(scaler))
-		return scaler->level >= scaler->most ? 0 : more < scaler->most ? more : scaler->most;
-	if (scaler->unlimited < idle || scaler->level == scaler->least)
-		return 0;
-	return fewer > scaler->least ? fewer : scaler->least;
+		return scaler->level;
+	return more(scaler);
 }
 
-/* A climb that was kept in doubt is over where no raise can follow: the level is the highest, the last trial failed, or
- * the network has not limited for a while. */
-static bool climb_is_over(const struct bnet_scaler *scaler, uint64_t now_us)
+/* A job that works in bursts may not be limited just then. */
+static void set_due(struct bnet_scaler *scaler, uint64_t now_us)
 {
-	return scaler->in_doubt && (scaler->level >= scaler->most || rests(scaler, now_us) ||
-				    scaler->unlimited >= IDLE_WINDOWS * BULK_WEIGHT);
+	scaler->due = true;
+	scaler->due_until_us = now_us + DUE_US;
 }
 
-/* In a review: the place in `seen` of the fewest streams that seemed as good as the best, which may be the present ones
- * by their rate in the long window; -1: none. */
-static int find_as_good(const struct bnet_scaler *scaler, uint64_t rate)
+/* A climb that was kept in doubt is over where no raise can follow. */
+static bool doubtful_climb_is_over(const struct bnet_scaler *scaler, uint64_t now_us)
 {
-	uint64_t best = rate;
-
-	for (int i = 0; i < scaler->nseen; i++)
-		best = scaler->seen[i].rate > best ? scaler->seen[i].rate : best;
-	for (int i = 0; i < scaler->nseen; i++)
-		if (scaler->seen[i].rate * 100 >= best * AS_GOOD_PERCENT && scaler->seen[i].level >= scaler->least &&
-		    scaler->seen[i].level < scaler->level)
-			return i;
-	return -1;
+	return scaler->in_doubt && (scaler->level >= scaler->most || rests(scaler, now_us));
 }
 
-/* The level to compare next; 0: the review is over. */
-static int next_of_review(struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
-{
-	int place = find_as_good(scaler, rate), level;
-
-	if (place < 0) {
-		end_review(scaler, now_us);
-		return 0;
-	}
-	level = scaler->seen[place].level;
-	/* It is compared once, and so is none below it. */
-	scaler->nseen -= place + 1;
-	memmove(scaler->seen, scaler->seen + place + 1, (size_t)scaler->nseen * sizeof(scaler->seen[0]));
-	return level;
-}
-
-/* A trial of that level must not begin. */
+/* A trial of more must not begin: all flows share one queue. Several streams have shown that each has a limit of its
+ * own. */
 static bool is_refused(struct bnet_scaler *scaler, int level, uint64_t now_us)
 {
-	if (scaler->window.refused) {
-		scaler->retry_us = now_us + jittered(scaler, RETRY_US);
-		return true;
-	}
-	/* Several streams have shown that each has a limit of its own. */
 	if (level < scaler->level || scaler->level > scaler->least || !bnet_window_shares_its_queue(&scaler->window))
 		return false;
 	scaler->work = bnet_window_work(&scaler->window);
@@ -475,13 +309,212 @@ static bool is_refused(struct bnet_scaler *scaler, int level, uint64_t now_us)
 	return true;
 }
 
-/* The lease is not wanted where no trial can follow: at the end of one in vain. */
-static enum bnet_window_question last_question(const struct bnet_scaler *scaler, uint64_t rate)
-{
-	const bool in_vain = tries(scaler) && scaler->level > scaler->before && !gains(scaler, rate) &&
-			     !may_yet_gain(scaler, rate);
+/* ---- a trial ---- */
 
-	return in_vain ? BNET_ASKS_MARK : BNET_ASKS_LEASE;
+static bool reaches(const struct bnet_scaler *scaler, uint64_t rate, uint64_t percent)
+{
+	return rate * 100 >= scaler->base.own * percent;
+}
+
+static bool gains(const struct bnet_scaler *scaler, uint64_t rate)
+{
+	const uint64_t percent = scaler->state == BNET_SCALER_LOWERING ? SAME_PERCENT
+				 : scaler->before == 1                 ? FIRST_GAIN_PERCENT
+								       : GAIN_PERCENT;
+
+	return reaches(scaler, rate, percent);
+}
+
+/* More streams that carry no more now may yet do so, if their own windows are what limits. */
+static bool may_yet_gain(const struct bnet_scaler *scaler, uint64_t rate)
+{
+	return !scaler->careful && scaler->work == BNET_WORK_BULK &&
+	       bnet_window_work(&scaler->window) == BNET_WORK_BULK && !queued(scaler) &&
+	       reaches(scaler, rate, LOSS_PERCENT);
+}
+
+/* What the more streams of the trial's two levels carry beyond the fewer was taken from others. */
+static bool takes_from_others(const struct bnet_scaler *scaler, const struct bnet_carried *now)
+{
+	return scaler->state == BNET_SCALER_RAISING ? bnet_is_others_share(&scaler->base, now, SHOWN_PERCENT)
+						    : bnet_is_others_share(now, &scaler->base, STILL_SHOWN_PERCENT);
+}
+
+/* What a raise is compared with: the window before it. Where that was somewhat slower than before the last trial, which
+ * has failed, others may try something just then, so half of the difference counts. */
+static struct bnet_carried base_of(const struct bnet_scaler *scaler, const struct bnet_carried *now)
+{
+	struct bnet_carried base = *now;
+
+	if (scaler->before == scaler->level && scaler->work == bnet_window_work(&scaler->window) &&
+	    now->own < scaler->base.own && now->own * 100 >= scaler->base.own * LOSS_PERCENT)
+		base.own = now->own / 2 + scaler->base.own / 2;
+	return base;
+}
+
+static void begin_trial(struct bnet_scaler *scaler, const struct bnet_sample *sample, int level,
+			const struct bnet_carried *now)
+{
+	scaler->state = level > scaler->level ? BNET_SCALER_RAISING : BNET_SCALER_LOWERING;
+	scaler->base = scaler->state == BNET_SCALER_RAISING ? base_of(scaler, now) : *now;
+	scaler->base_busy = bnet_window_busy(&scaler->window);
+	scaler->before = scaler->level;
+	scaler->work = bnet_window_work(&scaler->window);
+	scaler->level = level;
+	scaler->curious = 0;
+	scaler->due = false;
+	settle(scaler, sample);
+}
+
+static void give_up(struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	const bool raised = scaler->state == BNET_SCALER_RAISING;
+
+	scaler->level = scaler->before;
+	scaler->state = BNET_SCALER_HOLDING;
+	if (raised)
+		rest(scaler, sample->now_us);
+	settle(scaler, sample);
+}
+
+/* They carry about as much with less work. A job that happens to have less to send is as busy as its rate says. */
+static bool limits_no_more(const struct bnet_scaler *scaler, uint64_t rate)
+{
+	return !wants_streams(scaler) && reaches(scaler, rate, AS_MUCH_PERCENT) &&
+	       bnet_window_busy(&scaler->window) * 100 <= scaler->base_busy * LESS_BUSY_PERCENT;
+}
+
+static bool keeps_more(const struct bnet_scaler *scaler, const struct bnet_carried *now)
+{
+	if (gains(scaler, now->own))
+		return !takes_from_others(scaler, now);
+	return limits_no_more(scaler, now->own) || may_yet_gain(scaler, now->own);
+}
+
+static void keep_more(struct bnet_scaler *scaler, uint64_t rate)
+{
+	scaler->in_doubt |= wants_streams(scaler) && !gains(scaler, rate);
+	scaler->rests[scaler->work].backoff_us = BACKOFF_US;
+	scaler->state = BNET_SCALER_HOLDING;
+}
+
+static bool keeps_fewer(const struct bnet_scaler *scaler, const struct bnet_carried *now)
+{
+	return gains(scaler, now->own) || takes_from_others(scaler, now);
+}
+
+/* Goes on with the next step, whose rate is compared with the first base: small losses add up. Long windows waver so
+ * little that the best one can take its place. Streams that were given up are not tried again at once. */
+static bool keep_fewer(struct bnet_scaler *scaler, const struct bnet_sample *sample, const struct bnet_carried *now)
+{
+	const int level = fewer(scaler);
+
+	rest(scaler, sample->now_us);
+	if (takes_long(scaler) && now->own > scaler->base.own)
+		scaler->base = *now;
+	if (level == scaler->level) {
+		scaler->state = BNET_SCALER_HOLDING;
+		bnet_window_clear(&scaler->window);
+		return false;
+	}
+	scaler->before = scaler->level;
+	scaler->level = level;
+	settle(scaler, sample);
+	return true;
+}
+
+/* ---- a window's end ---- */
+
+static void learn(struct bnet_scaler *scaler, uint64_t now_us)
+{
+	const int often = (int)(tally(scaler)->limited * UINT64_C(10000) / tally(scaler)->count);
+
+	if (scaler->level == 1)
+		scaler->often += (often - scaler->often) / OFTEN_WINDOWS;
+	scaler->quiet++;
+	if (!wants_streams(scaler))
+		return;
+	scaler->quiet = 0;
+	if (scaler->untested)
+		set_due(scaler, now_us);
+	scaler->untested = false;
+}
+
+/* True: the window does not call for a trial, and the next one begins. */
+static bool is_quiet(struct bnet_scaler *scaler, uint64_t now_us)
+{
+	learn(scaler, now_us);
+	if (propose(scaler, now_us) != scaler->level)
+		return false;
+	if (doubtful_climb_is_over(scaler, now_us)) {
+		set_due(scaler, now_us);
+		scaler->careful = true;
+		scaler->in_doubt = false;
+	} else if (scaler->due && (now_us >= scaler->due_until_us || scaler->level == scaler->least)) {
+		scaler->due = false;
+	}
+	scaler->curious -= scaler->curious > 0;
+	bnet_window_clear(&scaler->window);
+	return true;
+}
+
+/* True: the window is not complete yet, or begins again. */
+static bool lacks_marks(struct bnet_scaler *scaler)
+{
+	if (scaler->window.marked == 2)
+		return false;
+	if (scaler->window.marked == 0) {
+		scaler->curious = CURIOUS_WINDOWS;
+		bnet_window_clear(&scaler->window);
+	}
+	scaler->window.asks = true;
+	return true;
+}
+
+static bool begin_next(struct bnet_scaler *scaler, const struct bnet_sample *sample, const struct bnet_carried *now)
+{
+	const int level = propose(scaler, sample->now_us);
+
+	if (level == scaler->level || is_refused(scaler, level, sample->now_us)) {
+		bnet_window_clear(&scaler->window);
+		return false;
+	}
+	begin_trial(scaler, sample, level, now);
+	return true;
+}
+
+/* The window is complete. */
+static bool decide(struct bnet_scaler *scaler, const struct bnet_sample *sample)
+{
+	const struct bnet_carried now = bnet_window_carried(&scaler->window);
+
+	if (scaler->state == BNET_SCALER_LOWERING && keeps_fewer(scaler, &now))
+		return keep_fewer(scaler, sample, &now);
+	if (scaler->state == BNET_SCALER_RAISING && keeps_more(scaler, &now)) {
+		keep_more(scaler, now.own);
+		if (is_quiet(scaler, sample->now_us))
+			return false;
+	}
+	if (tries(scaler)) {
+		give_up(scaler, sample);
+		return true;
+	}
+	return begin_next(scaler, sample, &now);
+}
+
+/* The minute has begun while a trial is on: fewer are tried a minute later. */
+static void note_minute(struct bnet_scaler *scaler, uint64_t now_us, uint64_t minute)
+{
+	const bool first = scaler->minute == 0;
+
+	if (minute == scaler->minute)
+		return;
+	scaler->minute = minute;
+	if (first || tries(scaler) || scaler->level == scaler->least)
+		return;
+	set_due(scaler, now_us);
+	scaler->idle = scaler->quiet >= QUIET_WINDOWS;
+	bnet_window_clear(&scaler->window);
 }
 
 void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report)
@@ -493,103 +526,21 @@ void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_repor
 	bnet_window_mark(&scaler->window, report);
 }
 
-uint64_t bnet_scaler_trial_us(const struct bnet_scaler *scaler, uint32_t rtt_us)
-{
-	return at_least(SETTLE_US, rtt_us, SETTLE_RTTS) + window_us(scaler, rtt_us) +
-	       at_least(MARKS_US, rtt_us, MARKS_RTTS);
-}
-
-/* ---- a window's end ---- */
-
-/* True: the window does not call for a trial, and the next one begins. */
-static bool is_quiet(struct bnet_scaler *scaler, uint64_t now_us)
-{
-	learn(scaler);
-	if (propose(scaler, now_us))
-		return false;
-	if (climb_is_over(scaler, now_us))
-		scaler->state = BNET_SCALER_REVIEWING;
-	scaler->curious -= scaler->curious > 0;
-	bnet_window_clear(&scaler->window);
-	return true;
-}
-
-/* True: the window is not complete yet, or begins again. */
-static bool lacks_marks(struct bnet_scaler *scaler, uint64_t rate)
-{
-	if (scaler->window.marked == 2)
-		return false;
-	if (scaler->window.marked == 1) {
-		scaler->window.asks = last_question(scaler, rate);
-		return true;
-	}
-	scaler->curious = CURIOUS_WINDOWS;
-	bnet_window_clear(&scaler->window);
-	scaler->window.asks = BNET_ASKS_MARK;
-	return true;
-}
-
-static bool begin_next(struct bnet_scaler *scaler, const struct bnet_sample *sample, const struct bnet_carried *now)
-{
-	const bool review = reviews(scaler);
-	const int level = review && scaler->window.refused ? 0
-			  : review                         ? next_of_review(scaler, sample->now_us, now->own)
-							   : propose(scaler, sample->now_us);
-
-	if (!level || is_refused(scaler, level, sample->now_us)) {
-		bnet_window_clear(&scaler->window);
-		return false;
-	}
-	scaler->unlimited = 0;
-	begin_trial(scaler, sample, level, now);
-	return true;
-}
-
-/* The window is complete. */
-static bool decide(struct bnet_scaler *scaler, const struct bnet_sample *sample)
-{
-	const struct bnet_carried now = bnet_window_carried(&scaler->window);
-	const bool tried = tries(scaler);
-
-	scaler->careful -= scaler->careful > 0;
-	if (tried && end_trial(scaler, sample, &now))
-		return true;
-	if (tried && scaler->state == BNET_SCALER_HOLDING && is_quiet(scaler, sample->now_us))
-		return false;
-	return begin_next(scaler, sample, &now);
-}
-
-/* The window's last mark, if it will be needed. */
-static void ask_early(struct bnet_scaler *scaler, const struct bnet_sample *sample)
-{
-	const uint64_t rate = bnet_window_carried(&scaler->window).own;
-
-	if (scaler->state == BNET_SCALER_HOLDING ? propose(scaler, sample->now_us) == 0
-						 : waits_for_ranks(scaler, sample->now_us, rate))
-		return;
-	scaler->window.asks = last_question(scaler, rate);
-}
-
 bool bnet_scaler_step(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
+	note_minute(scaler, sample->now_us, sample->minute);
 	measure(scaler, sample);
-	if (!scaler->window.asks && window_is_nearly_full(scaler, sample))
-		ask_early(scaler, sample);
+	if (!scaler->window.asks && window_is_nearly_full(scaler, sample) &&
+	    (tries(scaler) || propose(scaler, sample->now_us) != scaler->level))
+		scaler->window.asks = true;
 	if (!window_is_full(scaler, sample))
 		return false;
-	if (tries(scaler) && waits_for_ranks(scaler, sample->now_us, bnet_window_carried(&scaler->window).own)) {
-		if (scaler->window.marked == 2)
-			scaler->window.marked = 1; /* its end comes later */
-		return false;
-	}
-	if (scaler->state == BNET_SCALER_HOLDING && !scaler->window.judged) {
+	if (!tries(scaler) && !scaler->window.judged) {
 		scaler->window.judged = true;
-		if (is_quiet(scaler, sample->now_us)) {
-			scaler->careful -= scaler->careful > 0;
+		if (is_quiet(scaler, sample->now_us))
 			return false;
-		}
 	}
-	if (scaler->window.asks || lacks_marks(scaler, bnet_window_carried(&scaler->window).own))
+	if (scaler->window.asks || lacks_marks(scaler))
 		return false;
 	return decide(scaler, sample);
 }

@@ -21,38 +21,31 @@ struct bnet_sample {
 	uint32_t min_rtt_us; /* the shortest that any stream has had; 0: not known */
 	uint32_t queue_us;   /* the mean of the streams' round trips above their smallest */
 	enum bnet_work
-		work; /* bulk where any connection has more to send than its streams took; what follows is of those */
-	bool limited; /* the network limits the streams */
-	bool pressed; /* … or nearly so; counts where there are several */
-	bool queued;  /* in most of them bytes queue on the way */
-	bool opening; /* some streams of this level are not connected yet */
+		work;  /* bulk where any connection has more to send than its streams took; what follows is of those */
+	bool limited;  /* the network limits the streams */
+	bool pressed;  /* … or nearly so; counts where there are several */
+	bool queued;   /* in most of them bytes queue on the way */
+	uint32_t busy; /* share of the time in which a stream has bytes in flight, in 1/10000, a mean over the streams */
+	bool opening;  /* some streams of this level are not connected yet */
+	uint64_t minute; /* of the wall clock, which all hosts share */
 };
 
-/* What a window needs from its caller. */
-enum bnet_window_question {
-	BNET_ASKS_NOTHING,
-	BNET_ASKS_MARK,  /* a window begins or ends */
-	BNET_ASKS_LEASE, /* … and a trial may follow, so no other trial should begin */
-};
-
-/* The answer. */
+/* The answer to a window's question. */
 struct bnet_window_report {
 	struct bnet_mark mark;
-	bool refused;    /* another trial has the lease */
 	uint32_t rtt_us; /* of a fresh flow's handshake; 0: not known */
 };
 
 struct bnet_window {
 	uint64_t bytes, time_us;
-	uint64_t queues_us; /* the sum of its samples' queue_us */
+	uint64_t queues_us, busy; /* sums of its samples' queue_us and busy */
 	struct bnet_tally of[BNET_WORKS];
 	bool judged; /* it has been full once, and calls for a trial: from here on only its bytes and its time count */
 	int marked;  /* marks that it has: 0, 1 or 2 */
 	struct bnet_mark from, to;
-	bool refused;         /* by the last report */
 	uint32_t fresh_us;    /* the shortest round trip of a fresh flow; 0: not known */
 	uint32_t shortest_us; /* … and of the streams; 0: not known */
-	enum bnet_window_question asks;
+	bool asks;            /* for a mark: it begins or ends */
 };
 
 /* Empties the window. A question that is pending stays so. */
@@ -63,6 +56,8 @@ void bnet_window_mark(struct bnet_window *window, const struct bnet_window_repor
 
 /* Of a window that is not empty: bytes/s, of the path and of the network between its marks. */
 struct bnet_carried bnet_window_carried(const struct bnet_window *window);
+/* Of all its samples, in 1/10000. */
+uint32_t bnet_window_busy(const struct bnet_window *window);
 /* The kind of work of most samples; only those are asked what limits them. */
 enum bnet_work bnet_window_work(const struct bnet_window *window);
 /* All flows share one queue: a fresh one waits as long as the path's own streams. */

@@ -17,10 +17,6 @@
 #define AHEAD_US 4000
 /* … and in bytes while the rate is unknown: the stream may turn out to be very slow. */
 #define UNKNOWN_BYTES 32768
-/* No path is faster: a higher rate counts as this one. */
-#define MAX_RATE (UINT64_C(1) << 38)
-/* No path is longer: a kernel that reports more has not measured. */
-#define MAX_RTT_US 10000000
 
 bool bnet_estimator_read(int fd, struct bnet_reading *reading)
 {
@@ -42,12 +38,20 @@ bool bnet_estimator_read(int fd, struct bnet_reading *reading)
 	return true;
 }
 
+void bnet_estimator_begin(struct bnet_estimator *estimator, uint64_t rate)
+{
+	if (rate / 1000000 * AHEAD_US < UNKNOWN_BYTES)
+		return; /* it would allow less than an unknown one, and might never be corrected */
+	estimator->peak = rate;
+	atomic_store_explicit(&estimator->rate, rate, memory_order_relaxed);
+}
+
 uint64_t bnet_rate(uint64_t bytes, uint64_t us)
 {
 	if (us == 0)
 		return 0;
-	if (bytes / us >= MAX_RATE / 1000000)
-		return MAX_RATE;
+	if (bytes / us >= BNET_MAX_RATE / 1000000)
+		return BNET_MAX_RATE;
 	return bytes / us * 1000000 + bytes % us * 1000000 / us;
 }
 
@@ -107,7 +111,7 @@ static bool went_back(const struct bnet_reading *from, const struct bnet_reading
 /* The kernel reports a round trip that was not measured as the largest number. */
 static uint32_t known_rtt(uint32_t rtt_us)
 {
-	return rtt_us <= MAX_RTT_US ? rtt_us : 0;
+	return rtt_us <= BNET_MAX_RTT_US ? rtt_us : 0;
 }
 
 static struct bnet_estimator_step difference(const struct bnet_estimator *estimator, const struct bnet_reading *reading,

@@ -27,6 +27,10 @@ struct bnet_reading {
 	uint32_t min_rtt_us;
 };
 
+/* No path is faster, in bytes/s: a higher rate counts as this one. */
+#define BNET_MAX_RATE (UINT64_C(1) << 38)
+/* No path is longer: a kernel that reports more has not measured. */
+#define BNET_MAX_RTT_US 10000000
 /* From this round trip on a path is long. No network within a building takes as long. */
 #define BNET_LONG_RTT_US 2000
 
@@ -59,6 +63,9 @@ struct bnet_estimator_step {
 	int busy;        /* share of busy time in 1/10000, a mean over several readings; 0 after a pause */
 };
 
+/* What an earlier stream of this path has learned: bytes/s, which the next readings correct. A low rate, as of a network that was failing, counts as
+ * unknown. */
+void bnet_estimator_begin(struct bnet_estimator *estimator, uint64_t rate);
 /* Reads the kernel's counts. False where it does not report enough. */
 bool bnet_estimator_read(int fd, struct bnet_reading *reading);
 /* Takes a reading into account and returns what happened since the last one. `was_idle`: the connection was idle for a

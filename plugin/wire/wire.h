@@ -47,7 +47,6 @@ enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_TOKEN = 2,   /* no listener has this token, or no longer */
 	BNET_WIRE_VERDICT_GONE = 3,    /* the stream's connection does not exist, or no longer */
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
-	BNET_WIRE_VERDICT_BUSY = 5,    /* of an ANSWER: another path to this device has the lease */
 };
 
 #define BNET_WIRE_FRAME_HEADER 8
@@ -100,20 +99,18 @@ struct bnet_wire_welcome {
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
 };
 
-/* How much has the receiver's device received, and may a trial begin? The sender of an existing connection asks. */
+/* How much has the receiver's device received? The sender of an existing connection asks. */
 #define BNET_WIRE_QUESTION_SIZE (BNET_WIRE_FRAME_HEADER + 40)
 struct bnet_wire_question {
 	uint16_t version;
-	bool lease; /* a trial is about to begin: nobody else's on this device for lease_ms */
 	uint64_t connection;
 	uint8_t token[BNET_TOKEN_SIZE];
-	uint32_t lease_ms;
 };
 
 #define BNET_WIRE_ANSWER_SIZE (BNET_WIRE_FRAME_HEADER + 32)
 struct bnet_wire_answer {
 	uint16_t version;
-	uint16_t verdict;    /* enum bnet_wire_verdict; the rest is valid with OK and BUSY */
+	uint16_t verdict;    /* enum bnet_wire_verdict; the rest is valid with OK */
 	uint64_t connection; /* as asked */
 	uint64_t at_us;      /* the answering host's clock, from an arbitrary start */
 	uint64_t received;   /* bytes that all interfaces of the device had received by then; 0: not known */

@@ -19,7 +19,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path, loops: Path) -> None:
     done = measure("rings", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     head, readings = report.load(output)
-    assert [each["side"] for each in readings] == [report.REFERENCE, "bagua_net"]
+    assert [each["side"] for each in readings] == [report.REFERENCE, "bagua_net", "the second job"]
     assert all(len(each["mb_per_s"]) == 3 for each in readings)
     # A lone flow would carry 0.75 MB/s at the most.
     assert max(readings[0]["mb_per_s"]) > 1

@@ -42,7 +42,6 @@
 #define VERDICT_OK 0
 #define VERDICT_VERSION 1
 #define VERDICT_GONE 3
-#define VERDICT_BUSY 5
 #define CONNECTION 77
 
 /* ---- bytes ---- */
@@ -440,7 +439,7 @@ struct answer {
 	uint64_t at_us, received;
 };
 
-static struct answer ask(const unsigned char *handle, uint64_t connection, bool lease)
+static struct answer ask(const unsigned char *handle, uint64_t connection)
 {
 	unsigned char question[QUESTION_SIZE] = {0}, bytes[ANSWER_SIZE], rest;
 	int fd = contract_open_socket(handle);
@@ -448,10 +447,8 @@ static struct answer ask(const unsigned char *handle, uint64_t connection, bool 
 	write_frame(question, FRAME_QUESTION, QUESTION_SIZE - 8);
 	put(question + 8, 4, QUESTION_MAGIC);
 	put(question + 12, 2, VERSION);
-	put(question + 14, 2, lease);
 	put(question + 16, 8, connection);
 	memcpy(question + 24, handle + HANDLE_TOKEN, 16);
-	put(question + 40, 4, 1000000); /* ms of the lease */
 	say(fd, question, sizeof(question));
 	hear(fd, bytes, sizeof(bytes));
 	drive_check(bytes[0] == FRAME_ANSWER && get(bytes + 8, 4) == ANSWER_MAGIC && get(bytes + 16, 8) == connection,
@@ -463,47 +460,33 @@ static struct answer ask(const unsigned char *handle, uint64_t connection, bool 
 			       .received = get(bytes + 32, 8)};
 }
 
-static void expect_verdict(const unsigned char *handle, uint64_t connection, bool lease, unsigned verdict)
-{
-	const struct answer answer = ask(handle, connection, lease);
-
-	drive_check(answer.verdict == verdict, "the verdict is %u instead of %u", answer.verdict, verdict);
-}
-
-/* A peer learns how much the device has received, and one of its connections has the lease, for a while. */
+/* A peer learns how much the device has received. */
 static void questions(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
 	struct answer before, after;
-	void *listen_comm, *comms[2];
-	int fds[2];
+	void *listen_comm, *comm;
+	unsigned verdict;
+	int fd;
 
 	contract_load(c);
 	listen_comm = contract_listen(c, handle);
-	for (unsigned i = 0; i < 2; i++)
-		fds[i] = open_stream(handle, CONNECTION + i, VERSION, 0, welcome);
-	for (unsigned i = 0; i < 2; i++)
-		comms[i] = contract_accept(c, listen_comm);
-	before = ask(handle, CONNECTION, false);
-	say_message(fds[0], 0, SLICE, SLICE);
-	after = ask(handle, CONNECTION, false);
+	fd = open_stream(handle, CONNECTION, VERSION, 0, welcome);
+	comm = contract_accept(c, listen_comm);
+	before = ask(handle, CONNECTION);
+	say_message(fd, 0, SLICE, SLICE);
+	after = ask(handle, CONNECTION);
+	drive_check(before.verdict == VERDICT_OK && after.verdict == VERDICT_OK, "the verdicts are %u and %u",
+		    before.verdict, after.verdict);
 	drive_check(before.received && after.received >= before.received + SLICE && after.at_us > before.at_us,
 		    "the device has received %llu bytes, and then %llu", (unsigned long long)before.received,
 		    (unsigned long long)after.received);
-	expect_verdict(handle, CONNECTION, true, VERDICT_OK);
-	expect_verdict(handle, CONNECTION + 1, true, VERDICT_BUSY);
-	expect_verdict(handle, CONNECTION, true, VERDICT_OK);
-	expect_verdict(handle, CONNECTION + 1, false, VERDICT_OK);
-	while (ask(handle, CONNECTION + 1, true).verdict ==
-	       VERDICT_BUSY) /* for some seconds, not for the 1000 asked for */
-		contract_nap();
-	expect_verdict(handle, CONNECTION + 2, true, VERDICT_GONE);
+	verdict = ask(handle, CONNECTION + 1).verdict;
+	drive_check(verdict == VERDICT_GONE, "the verdict about another connection is %u", verdict);
 	while (!drive_log_has(NCCL_LOG_INFO, "dropped a connection", "does not exist"))
 		contract_nap();
-	for (unsigned i = 0; i < 2; i++) {
-		close(fds[i]);
-		drive_ok(bnet_client_close_recv(&c->client, comms[i]));
-	}
+	close(fd);
+	drive_ok(bnet_client_close_recv(&c->client, comm));
 	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_finalize(c);
 }

@@ -119,7 +119,7 @@ ONLY_COPIED = {"close_budget", "exit_budget"}
 LATE_THREADS = {"fork_child_connects"}
 
 
-#: The control thread alone takes part, whatever moves data by whichever table; and a lease takes seconds to end.
+#: The control thread alone takes part, whatever moves data by whichever table.
 WITHOUT_DATA = {"questions"}
 
 

@@ -2,7 +2,7 @@
 """Applies each mutant of the list to a copy of the tree, and sees whether its tests fail.
 
     python3 -m tests.mutants.run                 # all
-    python3 -m tests.mutants.run doubt lease     # those whose names contain a word
+    python3 -m tests.mutants.run quota marks     # those whose names contain a word
     python3 -m tests.mutants.run --tier gate  # without the tests that run only at night
     python3 -m tests.mutants.run --jobs 2     # two at a time, each with a copy and a build of its own
     python3 -m tests.mutants.run --list

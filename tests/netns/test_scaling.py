@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import subprocess
 import time
@@ -101,9 +102,9 @@ def _job(hosts: Hosts, messages: int, settings: tuple[Settings, Settings] = ({},
 
 
 @contextlib.contextmanager
-def _two_hosts() -> Iterator[Hosts]:
+def _two_hosts(addresses: tuple[str, str] = _ADDRESSES) -> Iterator[Hosts]:
     with netns.two_hosts() as hosts:
-        for host, address in zip(hosts, _ADDRESSES, strict=True):
+        for host, address in zip(hosts, addresses, strict=True):
             host.ip("address", "add", address, "dev", "link0")
         yield hosts
 
@@ -184,6 +185,23 @@ def test_streams_that_carry_no_more_are_closed() -> None:
             job.wait(lambda: min(job.streams()) > 1)
             assert all(now > before for now, before in zip(job.descriptors(), alone, strict=True))
             job.wait(lambda: job.descriptors() == alone and job.streams() == (1, 1))
+
+
+def test_the_next_job_begins_where_the_last_one_ended() -> None:
+    """Between addresses of which nothing can be known yet. The second job ends before it could have tried anything."""
+    remembers = ({"BAGUA_NET_PATH_MEMORY": "1"}, {"BAGUA_NET_PATH_MEMORY": "1"})
+    network = f"10.{random.randrange(80, 250)}.{random.randrange(256)}"
+    with _two_hosts((f"{network}.1/24", f"{network}.2/24")) as hosts:
+        _cap_flows(hosts[0])
+        with _job(hosts, 120, remembers) as first:
+            pass
+        before = hosts[0].capped_bytes("link0")
+        with _job(hosts, 3, remembers) as second:
+            pass
+        carried = [now - then for now, then in zip(hosts[0].capped_bytes("link0"), before, strict=True)]
+    assert not any("as earlier" in line for line in first.log)
+    assert any("as earlier" in line for line in second.log), second.log
+    assert sum(each > 3 * _MESSAGE / 50 for each in carried) > 2
 
 
 def test_a_trial_whose_streams_get_no_answer_ends() -> None:

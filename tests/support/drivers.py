@@ -88,9 +88,10 @@ def build(sanitizer: str = "") -> Build:
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, with no NCCL_* and BAGUA_NET_* but ``settings``; by default on loopback."""
+    """This process's environment, with no NCCL_* and BAGUA_NET_* but ``settings``; by default on loopback, and without
+    what the paths of other tests have learned."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "BAGUA_NET_"))}
-    return kept | _SANITIZER_OPTIONS | {"NCCL_SOCKET_IFNAME": "lo"} | dict(settings)
+    return kept | _SANITIZER_OPTIONS | {"NCCL_SOCKET_IFNAME": "lo", "BAGUA_NET_PATH_MEMORY": "0"} | dict(settings)
 
 
 def _run(command: Sequence[str], settings: Mapping[str, str], seconds: int) -> dict[str, Any]:

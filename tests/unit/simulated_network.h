@@ -27,8 +27,6 @@ enum queue {
 struct host {
 	uint64_t link; /* bytes/s in each direction; 0: no limit */
 	uint64_t sent, received;
-	uint64_t sends_until_us, receives_until_us; /* a trial has the lease */
-	int sender, receiver;                       /* … of this path */
 };
 
 struct route {
@@ -36,7 +34,6 @@ struct route {
 	int from, to; /* hosts */
 	uint64_t starts_us, bytes;
 	uint64_t rate; /* now */
-	bool asked;
 };
 
 struct net {
@@ -47,7 +44,7 @@ struct net {
 	uint64_t middle; /* bytes/s of a link that all share; 0: no limit */
 	int nclasses;    /* of each sender's host; 0: no flow classes */
 	uint64_t class;  /* bytes/s */
-	bool blind;      /* nothing is known of the network, and nobody takes a lease */
+	bool blind;      /* nothing is known of the network */
 	uint64_t now_us, random;
 	uint64_t changes; /* of levels */
 };
@@ -202,30 +199,10 @@ static inline uint32_t fresh_rtt(const struct net *net, const struct route *rout
 	return RTT_US + (waits ? QUEUE_US : 0);
 }
 
-static inline bool take(uint64_t *until_us, int *holder, int route, uint64_t now_us, uint64_t length_us)
-{
-	if (now_us < *until_us && *holder != route)
-		return false;
-	*until_us = now_us + length_us;
-	*holder = route;
-	return true;
-}
-
-/* At this end, then at the peer's. */
-static inline bool take_lease(struct net *net, int number)
-{
-	const struct route *route = &net->routes[number];
-	struct host *from = &net->hosts[route->from], *to = &net->hosts[route->to];
-	const uint64_t length_us = bnet_scaler_trial_us(&route->scaler, RTT_US);
-
-	return take(&from->sends_until_us, &from->sender, number, net->now_us, length_us) &&
-	       take(&to->receives_until_us, &to->receiver, number, net->now_us, length_us);
-}
-
 static inline void answer(struct net *net, int number)
 {
 	struct route *route = &net->routes[number];
-	struct bnet_window_report report = {.refused = false};
+	struct bnet_window_report report = {.rtt_us = 0};
 
 	if (!net->blind) {
 		report.mark = (struct bnet_mark){.now_us = net->now_us,
@@ -233,7 +210,6 @@ static inline void answer(struct net *net, int number)
 						 .at_us = 77 + net->now_us,
 						 .received = 1 + net->hosts[route->to].received};
 		report.rtt_us = fresh_rtt(net, route);
-		report.refused = route->scaler.window.asks == BNET_ASKS_LEASE && !take_lease(net, number);
 	}
 	bnet_scaler_tell(&route->scaler, &report);
 }
@@ -253,16 +229,27 @@ static inline bool step_route(struct net *net, int number)
 		.queue_us = QUEUE_US,
 		.limited = true,
 		.queued = true,
+		.busy = 10000,
 		.work = BNET_WORK_BULK,
+		.minute = net->now_us / 60000000,
 	};
 
 	if (net->now_us < route->starts_us)
 		return false;
-	net->hosts[route->from].sent += bytes;
-	net->hosts[route->to].received += bytes;
 	if (route->scaler.window.asks)
 		answer(net, number);
 	return bnet_scaler_step(&route->scaler, &sample);
+}
+
+/* What devices count, of all routes before any of them looks. */
+static inline void count_bytes(struct net *net)
+{
+	for (int i = 0; i < net->nroutes; i++) {
+		const struct route *route = &net->routes[i];
+
+		net->hosts[route->from].sent += route->rate * TICK_US / 1000000;
+		net->hosts[route->to].received += route->rate * TICK_US / 1000000;
+	}
 }
 
 static inline void play(struct net *net, double seconds)
@@ -271,6 +258,7 @@ static inline void play(struct net *net, double seconds)
 		bool changed = false;
 
 		net->now_us += TICK_US;
+		count_bytes(net);
 		for (int i = 0; i < net->nroutes; i++) {
 			const bool now = step_route(net, i);
 

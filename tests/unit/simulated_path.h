@@ -18,9 +18,8 @@
 struct world {
 	struct bnet_scaler scaler;
 	uint64_t (*carries)(int streams); /* bytes/s */
-	uint64_t together;                /* … of ranks that wait for each other; 0: as `carries` says */
 	uint64_t now_us, changes, questions;
-	uint32_t rtt_us;
+	uint32_t rtt_us, min_rtt_us, busy; /* busy: where the network does not limit */
 	int highest;
 	bool limited, pressed, queued, bulk, opening;
 	struct bnet_window_report report; /* to every question; nothing is known by default */
@@ -39,7 +38,7 @@ static inline struct world begin(uint64_t (*carries)(int streams), int least, in
 
 static inline bool on_trial(const struct bnet_scaler *scaler)
 {
-	return scaler->state == BNET_SCALER_TRYING || scaler->state == BNET_SCALER_COMPARING;
+	return scaler->state != BNET_SCALER_HOLDING;
 }
 
 /* The level that is kept while a trial is on. */
@@ -55,12 +54,15 @@ static inline bool sample_unanswered(struct world *world)
 	struct bnet_sample sample = {
 		.now_us = world->now_us += TICK_US,
 		.elapsed_us = TICK_US,
-		.acked = (world->together ? world->together : world->carries(before)) * TICK_US / 1000000,
+		.acked = world->carries(before) * TICK_US / 1000000,
 		.rtt_us = world->rtt_us,
+		.min_rtt_us = world->min_rtt_us,
 		.limited = world->limited,
 		.pressed = world->pressed,
 		.queued = world->queued,
+		.busy = world->limited ? 10000 : world->busy,
 		.work = world->bulk ? BNET_WORK_BULK : BNET_WORK_SMALL,
+		.minute = world->now_us / 60000000,
 		.opening = world->opening,
 	};
 	bool changed = bnet_scaler_step(&world->scaler, &sample);
@@ -75,7 +77,7 @@ static inline bool sample_unanswered(struct world *world)
 
 static inline void answer_question(struct world *world)
 {
-	world->questions += world->scaler.window.asks != BNET_ASKS_NOTHING;
+	world->questions += world->scaler.window.asks;
 	if (world->scaler.window.asks)
 		bnet_scaler_tell(&world->scaler, &world->report);
 }

@@ -417,8 +417,22 @@ static void sockets_are_read(void)
 	close(listener);
 }
 
+/* A lower one would be corrected late or never. */
+static void a_recalled_rate_allows_more_than_an_unknown_one(void)
+{
+	struct bnet_estimator unknown, slow, fast;
+
+	memset(&unknown, 0, sizeof(unknown));
+	slow = fast = unknown;
+	bnet_estimator_begin(&slow, 1000000);
+	check(bnet_estimator_inflight_limit(&slow) == bnet_estimator_inflight_limit(&unknown));
+	bnet_estimator_begin(&fast, 100000000);
+	check(bnet_estimator_inflight_limit(&fast) > bnet_estimator_inflight_limit(&unknown));
+}
+
 int main(void)
 {
+	a_recalled_rate_allows_more_than_an_unknown_one();
 	the_rate_counts_busy_time_only();
 	the_rate_follows_changes();
 	idle_time_keeps_the_rate();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once, as does the
- * quota's share. Trials take their host's lease and ask for marks. What a path does with its streams is in
+ * quota's share. Trials ask for marks. What a path does with its streams is in
  * test_path_streams.c.
  */
 #include <errno.h>
@@ -15,7 +15,6 @@
 #include "common/clock.h"
 #include "base/socket.h"
 #include "device/presence.h"
-#include "device/lease.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -358,41 +357,15 @@ static void connections_in_use_share_the_quota(void)
 	end_job(&job);
 }
 
-/* ---- the lease and the marks ---- */
+/* ---- the marks ---- */
 
 /* The scaler has a question at the end of a sample. */
-static void judge_with_question(struct bnet_path *path, enum bnet_window_question question, uint64_t now_us)
+static void judge_with_question(struct bnet_path *path)
 {
 	path->of[BNET_WORK_SMALL].count = path->streams = 1;
 	path->sample.elapsed_us = TICK_US;
-	path->scaler.window.asks = question;
-	bnet_path_judge(path, now_us);
-}
-
-static void a_trial_takes_its_host_s_lease(void)
-{
-	struct oneself ends = connect_to_oneself(&client);
-	struct bnet_conn *conn = ends.send;
-	struct bnet_path *path = conn->path;
-	uint64_t now_us = bnet_now_us();
-	int lease;
-
-	bnet_engine_lock();
-	lease = bnet_lease_take(path->dev);
-	check(lease >= 0);
-	judge_with_question(path, BNET_ASKS_LEASE, now_us);
-	check(path->scaler.window.refused);
-	bnet_socket_close(lease);
-	judge_with_question(path, BNET_ASKS_LEASE, now_us += TICK_US);
-	check_int(bnet_lease_take(path->dev), -EADDRINUSE);
-	bnet_paths_end_leases(now_us);
-	check_int(bnet_lease_take(path->dev), -EADDRINUSE);
-	bnet_paths_end_leases(now_us + 3600000000);
-	lease = bnet_lease_take(path->dev); /* it is over */
-	check(lease >= 0);
-	bnet_socket_close(lease);
-	bnet_engine_unlock();
-	close_to_oneself(&client, ends);
+	path->scaler.window.asks = true;
+	bnet_path_judge(path, bnet_now_us());
 }
 
 /* Both ends' counters, the peer's by a question. */
@@ -405,7 +378,7 @@ static void a_mark_says_what_the_devices_have_carried(int ifindex)
 	bnet_engine_lock();
 	bnet_engine.devices.nics[0].ifindex = ifindex;
 	bnet_sampler_begin(conn);
-	judge_with_question(conn->path, BNET_ASKS_MARK, bnet_now_us());
+	judge_with_question(conn->path);
 	while (window->asks) {
 		bnet_engine_unlock();
 		sched_yield();
@@ -432,14 +405,14 @@ static void a_question_without_an_answer_ends(void)
 	bnet_engine_lock();
 	conn->setup.peers[0] = silent;
 	bnet_sampler_begin(conn);
-	judge_with_question(conn->path, BNET_ASKS_MARK, bnet_now_us());
+	judge_with_question(conn->path);
 	check(conn->path->asking);
 	while (conn->path->asking) {
 		bnet_engine_unlock();
 		sched_yield();
 		bnet_engine_lock();
 	}
-	check_int(conn->path->scaler.window.asks, BNET_ASKS_NOTHING);
+	check(!conn->path->scaler.window.asks);
 	bnet_engine_unlock();
 	close(fd);
 	close_to_oneself(&client, ends);
@@ -481,7 +454,7 @@ int main(void)
 	setenv("BAGUA_NET_NSTREAMS", "0", 1);
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
-	/* Processes outside this test neither count nor have a lease. */
+	/* Processes outside this test do not count. */
 	ifindex = bnet_engine.devices.nics[0].ifindex;
 	bnet_engine.devices.nics[0].ifindex = 1000000 + (int)getpid();
 	a_lower_maximum_applies_to_all();
@@ -492,7 +465,6 @@ int main(void)
 	a_short_use_counts();
 	a_single_look_changes_no_share();
 	connections_in_use_share_the_quota();
-	a_trial_takes_its_host_s_lease();
 	a_mark_says_what_the_devices_have_carried(ifindex);
 	a_question_without_an_answer_ends();
 	nothing_is_left_of_a_path_without_connections();

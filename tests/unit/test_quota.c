@@ -10,7 +10,6 @@
 #include "base/socket.h"
 #include "check.h"
 #include "device/presence.h"
-#include "device/lease.h"
 #include "engine/engine.h"
 #include "scaling/quota.h"
 #include "transport/conn.h"
@@ -116,25 +115,6 @@ static void names_are_looked_for_once(void)
 	bnet_quota_end();
 }
 
-static void one_at_a_time_has_the_lease(void)
-{
-	struct bnet_nic nic, other_nic;
-	struct bnet_device dev = device(&nic), other = device(&other_nic);
-	int first, second;
-
-	other_nic.ifindex++;
-	first = bnet_lease_take(&dev);
-	check(first >= 0);
-	check_int(bnet_lease_take(&dev), -EADDRINUSE);
-	second = bnet_lease_take(&other);
-	check(second >= 0);
-	bnet_socket_close(second);
-	bnet_socket_close(first);
-	first = bnet_lease_take(&dev);
-	check(first >= 0);
-	bnet_socket_close(first);
-}
-
 int main(void)
 {
 	shares_add_up_to_the_quota();
@@ -142,6 +122,5 @@ int main(void)
 	the_number_of_names_is_bounded();
 	a_process_counts_once_on_a_nic();
 	names_are_looked_for_once();
-	one_at_a_time_has_the_lease();
 	return 0;
 }
