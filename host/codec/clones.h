@@ -2,7 +2,8 @@
  *
  * For files of loops over elements: BNET_CLONES before a function makes one copy of it for each instruction set, of
  * which the loader chooses; BNET_INDEPENDENT before a loop says that no iteration depends on another. Include it last:
- * it sets options of the compiler for the rest of the file.
+ * it sets options of the compiler for the rest of the file. The names must differ between files, also those of static
+ * functions: clang makes their resolvers global.
  */
 #ifndef BNET_CLONES_H
 #define BNET_CLONES_H

@@ -19,7 +19,7 @@
 /* Partial sums: their number, and so the order of the additions, is the same on every machine. */
 #define LANES ((size_t)16)
 
-BNET_CLONES static void sum_of(const float *a, const float *b, size_t count, float *sum)
+BNET_CLONES static void sum_of_block(const float *a, const float *b, size_t count, float *sum)
 {
 	BNET_INDEPENDENT
 	for (size_t i = 0; i < count; i++)
@@ -86,7 +86,7 @@ BNET_CLONES static void lost_of(const float *x, float magnitude, size_t count, f
 }
 
 /* A whole number of words. */
-BNET_CLONES static void values_of(const uint8_t *signs, float magnitude, size_t count, float *x)
+BNET_CLONES static void values_of_signs(const uint8_t *signs, float magnitude, size_t count, float *x)
 {
 	uint32_t bits;
 
@@ -122,7 +122,7 @@ int bnet_signs_encode(size_t block, const float *x, float *residual, size_t coun
 	for (size_t at = 0; at < count; at += block, signs += block / 8, magnitudes++) {
 		const size_t here = rest(count, at, block);
 
-		sum_of(x + at, residual + at, here, sum);
+		sum_of_block(x + at, residual + at, here, sum);
 		memset(sum + here, 0, (block - here) * sizeof(*sum));
 		*magnitudes = magnitude_of(sum, words_up(here));
 		negative_of(sum, block, negative);
@@ -146,9 +146,9 @@ static int decode(size_t block, const uint8_t *signs, const float *magnitudes, f
 	for (size_t at = 0; at < count; at += block, signs += block / 8, magnitudes++) {
 		const size_t here = rest(count, at, block);
 
-		values_of(signs, *magnitudes, words_up(here), values);
+		values_of_signs(signs, *magnitudes, words_up(here), values);
 		if (adds)
-			sum_of(x + at, values, here, x + at);
+			sum_of_block(x + at, values, here, x + at);
 		else
 			memcpy(x + at, values, here * sizeof(*x));
 	}
