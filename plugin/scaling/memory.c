@@ -141,7 +141,7 @@ static bool may_write(off_t end)
 	return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= (rlim_t)end;
 }
 
-/* The same path's, or one that is none, or the oldest. */
+/* Of the same path; else of none; else the oldest one. */
 static int choose_place(const struct record few[FEW], int n, const struct record *record)
 {
 	int oldest = 0;

@@ -170,6 +170,30 @@ static void what_others_lose_is_given_back(void)
 	}
 }
 
+/* One of two paths on a link that is full. */
+static uint64_t third(int streams)
+{
+	return streams == 1 ? 350 * MB : 650 * MB;
+}
+
+/* … though the network limits it no more. */
+static void a_raise_at_others_cost_does_not_stay(void)
+{
+	struct world world = begin(third, 1, MOST);
+
+	for (uint64_t i = 0; i < 10 * SECOND; i++) {
+		world.report.mark = (struct bnet_mark){.now_us = world.now_us,
+						       .sent = world.now_us * 1000,
+						       .at_us = world.now_us,
+						       .received = world.now_us * 1000};
+		world.limited = world.scaler.level == 1;
+		world.busy = 2500;
+		sample(&world);
+	}
+	check_int(world.highest, 4);
+	check_int(kept(&world), 1);
+}
+
 int main(void)
 {
 	a_shared_link_needs_one_stream_each();
@@ -181,5 +205,6 @@ int main(void)
 	many_peers_share_a_link();
 	a_climb_is_given_back();
 	what_others_lose_is_given_back();
+	a_raise_at_others_cost_does_not_stay();
 	return 0;
 }
