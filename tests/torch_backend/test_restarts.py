@@ -115,6 +115,25 @@ def test_groups_of_one_name_that_nobody_used(make: Make, times: int) -> None:
     assert _sums([last[rank] for rank in range(3)]) == [3.0] * 3
 
 
+def test_a_group_that_ends_while_the_watch_begins(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second group of this process starts a thread, and a signal handler or another thread ends the first one."""
+    start = threading.Thread.start
+
+    def ends_the_first(thread: threading.Thread) -> None:
+        if thread.name == "bagua_net watch":
+            first.abort()
+            watches.append(thread)
+        start(thread)
+
+    watches: list[threading.Thread] = []
+    first = make(0, 2)
+    monkeypatch.setattr(threading.Thread, "start", ends_the_first)
+    make(1, 2)
+    for thread in watches:
+        thread.join(20)
+    assert [thread.is_alive() for thread in watches] == [False]
+
+
 def test_who_leaves_at_once_does_not_keep_the_others_from_messages(make: Make) -> None:
     groups: dict[int, Any] = {}
     leaver = threading.Thread(target=make(2, 3).shutdown)

@@ -20,6 +20,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -256,29 +257,32 @@ class Watch:
 
     def _begin(self) -> None:
         self._members: dict[int, Member] = {}
+        self._starting = threading.RLock()  # groups are made and ended by any thread, and by signal handlers
         self._thread: threading.Thread | None = None
         self._over: SimpleQueue[None] = SimpleQueue()  # a signal handler may end a group at any point
         self._part: _Part | None = None
 
     def add(self, member: Member) -> None:
-        self._members[id(member)] = member
-        if len(self._members) > 1 and (self._thread is None or not self._thread.is_alive()):
-            self._over = SimpleQueue()
-            self._thread = threading.Thread(target=self._run, args=(self._over,), name="bagua_net watch", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # no thread can start: a group's timeout will tell
-                self._thread = None
+        with self._starting:
+            self._members[id(member)] = member
+            if len(self._members) > 1 and (self._thread is None or not self._thread.is_alive()):
+                self._begin_to_look()
+
+    def _begin_to_look(self) -> None:
+        self._over = SimpleQueue()
+        thread = threading.Thread(target=self._run, args=(self._over,), name="bagua_net watch", daemon=True)
+        with suppress(RuntimeError):  # no thread can start: a group's timeout will tell
+            thread.start()
+            self._thread = thread
 
     def remove(self, member: Member) -> None:
         """Repeated calls do nothing."""
-        self._members.pop(id(member), None)
-        if len(self._members) < 2:
-            self._end()
-
-    def _end(self) -> None:
-        thread, self._thread = self._thread, None
-        self._over.put(None)
+        with self._starting:
+            self._members.pop(id(member), None)
+            if len(self._members) > 1:
+                return
+            thread, self._thread = self._thread, None
+            self._over.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
         self._part = None
