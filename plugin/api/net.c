@@ -195,8 +195,9 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	if (rc == 0) {
 		fill_handle(handle, listen);
 		*out = listen;
+	} else {
+		bnet_engine_wake(); /* nothing may be left for it */
 	}
-	bnet_engine_wake();
 	bnet_engine_unlock();
 	if (rc < 0)
 		free(listen);
@@ -365,7 +366,7 @@ static int begin_attempt(struct bnet_conn *conn)
 	bnet_list_add(&bnet_engine.conns, &conn->node);
 	bnet_table_add(&bnet_engine.attempts_by_id, &conn->by_id, conn->id);
 	bnet_list_add(&bnet_engine.attempts, &conn->setup.pending);
-	bnet_engine_wake();
+	bnet_engine_tick_soon();
 	return 0;
 }
 

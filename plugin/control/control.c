@@ -30,8 +30,7 @@
 #include "scaling/sampler.h"
 #include "transport/worker.h"
 
-/* How often connectors and drains are looked at, and how often silent inbound connections. */
-#define FAST_TICK_MS 10
+/* How often silent inbound connections are looked at. */
 #define SLOW_TICK_MS 100
 #define ATTEMPTS_TICK_MS 10000
 /* … and how often the streams of senders are read. */
@@ -133,7 +132,7 @@ static void end_late_questions(uint64_t now)
  * cost the square of their number. */
 static void keep_house(struct ticks *ticks, uint64_t now)
 {
-	if (now - ticks->house_ms >= FAST_TICK_MS) {
+	if (now - ticks->house_ms >= BNET_TICK_MS) {
 		bnet_acceptor_tick(now);
 		bnet_connectors_tick(now);
 		bnet_drains_tick(now);
@@ -163,13 +162,10 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 static int housekeeping_ms(void)
 {
 	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains) ||
-	    !bnet_list_empty(&bnet_engine.questions))
-		return FAST_TICK_MS;
+	    !bnet_list_empty(&bnet_engine.questions) || bnet_acceptor_waits())
+		return BNET_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		return SLOW_TICK_MS;
-	for (int i = 0; i < bnet_engine.devices.nnics; i++)
-		if (bnet_engine.listeners[i].paused_until_ms)
-			return SLOW_TICK_MS;
 	return bnet_list_empty(&bnet_engine.attempts) ? -1 : ATTEMPTS_TICK_MS;
 }
 
@@ -304,12 +300,6 @@ static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, u
 
 /* ---- the loop ---- */
 
-static bool nothing_left(void)
-{
-	return bnet_list_empty(&bnet_engine.listens) && bnet_list_empty(&bnet_engine.conns) &&
-	       bnet_list_empty(&bnet_engine.connectors) && bnet_list_empty(&bnet_engine.drains);
-}
-
 static void end(void)
 {
 	bnet_workers_stop();
@@ -329,15 +319,17 @@ static void end(void)
 }
 
 /* An event may belong to an object that an earlier one has ended: then it is found no more. */
-static void wait_and_handle(int ms)
+static void wait_and_handle(int ms, uint64_t now)
 {
 	struct epoll_event events[EVENTS];
 	int n, fd = bnet_engine.epoll;
 
+	bnet_engine.asleep_until_ms = ms < 0 ? UINT64_MAX : now + (uint64_t)ms;
 	bnet_engine_unlock();
 	bnet_descriptors_reserve();
 	n = epoll_wait(fd, events, EVENTS, ms);
 	bnet_engine_lock();
+	bnet_engine.asleep_until_ms = 0;
 	for (int i = 0; i < n; i++)
 		handle_event(&events[i]);
 }
@@ -351,7 +343,7 @@ static void *run(void *unused)
 
 	(void)unused;
 	bnet_engine_lock();
-	while (!nothing_left()) {
+	while (!bnet_engine_is_empty()) {
 		uint64_t now = bnet_now_ms();
 		bool more;
 
@@ -361,8 +353,8 @@ static void *run(void *unused)
 		more = bnet_paths_open();
 		bnet_engine_give_way();
 		look_or_idle(&state, now);
-		if (!nothing_left())
-			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
+		if (!bnet_engine_is_empty())
+			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now), now);
 		wake_up(&state, now);
 	}
 	end();

@@ -246,8 +246,8 @@ static void detach_listen(struct bnet_listen *listen, struct bnet_node *doomed)
 		detach(bnet_entry(node, struct bnet_conn, setup.pending), doomed);
 	bnet_acceptor_unlisten(listen);
 	free(listen);
-	if (bnet_engine.running)
-		bnet_engine_wake();
+	if (bnet_engine.running && bnet_engine_is_empty())
+		bnet_engine_wake(); /* it ends */
 }
 
 void bnet_lifecycle_discard(struct bnet_conn *conn)

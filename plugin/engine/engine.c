@@ -104,6 +104,12 @@ void bnet_engine_init(void)
 	bnet_cond_init(&bnet_engine.changed);
 }
 
+bool bnet_engine_is_empty(void)
+{
+	return bnet_list_empty(&bnet_engine.listens) && bnet_list_empty(&bnet_engine.conns) &&
+	       bnet_list_empty(&bnet_engine.connectors) && bnet_list_empty(&bnet_engine.drains);
+}
+
 void bnet_engine_wake(void)
 {
 	uint64_t one = 1;
@@ -111,6 +117,14 @@ void bnet_engine_wake(void)
 	atomic_store(&bnet_engine_wake_on_post, false);
 	if (bnet_engine.wake >= 0 && write(bnet_engine.wake, &one, sizeof(one)) < 0)
 		return; /* full: it is awake */
+}
+
+void bnet_engine_tick_soon(void)
+{
+	if (bnet_engine.asleep_until_ms <= bnet_now_ms() + BNET_TICK_MS)
+		return;
+	bnet_engine_wake();
+	bnet_engine.asleep_until_ms = 0;
 }
 
 /* The item is added before the look at the flag, and the control thread looks for items after it has set it: one of the
@@ -159,11 +173,16 @@ int bnet_watch_change(struct bnet_watch *watch, uint32_t events)
 	return epoll_ctl(bnet_engine.epoll, EPOLL_CTL_MOD, watch->fd, &event) < 0 ? -errno : 0;
 }
 
+bool bnet_watch_is_on(const struct bnet_watch *watch)
+{
+	return !bnet_list_empty(&watch->by_id.node);
+}
+
 int bnet_watch_remove(struct bnet_watch *watch)
 {
 	int fd = watch->fd;
 
-	if (!bnet_list_empty(&watch->by_id.node))
+	if (bnet_watch_is_on(watch))
 		epoll_ctl(bnet_engine.epoll, EPOLL_CTL_DEL, fd, NULL);
 	bnet_table_remove(&watch->by_id);
 	watch->fd = -1;

@@ -22,6 +22,9 @@
 #include "base/worklist.h"
 #include "device/device.h"
 
+/* How often the control thread looks at handshakes and drains, and at what callers have begun (handshake/). */
+#define BNET_TICK_MS 10
+
 /* Kinds of descriptors that the control thread waits on. The epoll set carries {serial, kind}, never a pointer, since
  * an object may be gone when its event is read. */
 enum bnet_watch_kind {
@@ -46,9 +49,11 @@ struct bnet_listener {
 	int fd; /* -1: none yet */
 	struct sockaddr_storage addr;
 	uint64_t paused_until_ms; /* out of descriptors: not accepting, 0: accepting */
-	uint64_t short_since_ms;  /* no connection could be accepted since then; 0: the last one was */
-	int short_of;             /* … and why: -errno */
-	uint64_t warn_at_ms;      /* the next warning is due then */
+	uint64_t callers_ms; /* the last time that a caller has looked, who accepts instead of the control thread; 0:
+				     * the control thread does */
+	uint64_t short_since_ms; /* no connection could be accepted since then; 0: the last one was */
+	int short_of;            /* … and why: -errno */
+	uint64_t warn_at_ms;     /* the next warning is due then */
 };
 
 struct bnet_engine {
@@ -71,7 +76,8 @@ struct bnet_engine {
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
 	int ninbound;
 	int ndraining_senders;
-	bool running; /* the control thread */
+	bool running;             /* the control thread */
+	uint64_t asleep_until_ms; /* … by itself at the latest; 0: it is awake */
 	int epoll;
 	int wake;
 	uint64_t serial;
@@ -91,6 +97,8 @@ void bnet_engine_give_way(void);
 void bnet_engine_unlock_in_child(void);
 /* Empty lists, no listener, a new condition. Under the lock, or before any thread knows of it. */
 void bnet_engine_init(void);
+/* Under the lock: nothing is left for the control thread to look after. */
+bool bnet_engine_is_empty(void);
 /* Under the lock: waits for `changed`, at most ms. */
 void bnet_engine_wait(int ms);
 
@@ -102,6 +110,8 @@ extern _Atomic bool bnet_engine_wake_on_post;
 
 /* Any thread while the control thread runs, or under the lock. */
 void bnet_engine_wake(void);
+/* Under the lock: it ticks from now on, within BNET_TICK_MS. */
+void bnet_engine_tick_soon(void);
 
 /* Any thread. */
 void bnet_engine_activate(struct bnet_work_item *item);
@@ -120,6 +130,7 @@ void bnet_watch_init(struct bnet_watch *watch, int fd);
 /* Adds or changes a descriptor in the control thread's epoll set. 0 or -errno. */
 int bnet_watch_add(struct bnet_watch *watch, enum bnet_watch_kind kind, uint32_t events);
 int bnet_watch_change(struct bnet_watch *watch, uint32_t events);
+bool bnet_watch_is_on(const struct bnet_watch *watch);
 /* Takes the descriptor out of the set, if it is in it; it is the caller's. */
 int bnet_watch_remove(struct bnet_watch *watch);
 /* Closes the descriptor, if there is one. */

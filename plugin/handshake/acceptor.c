@@ -42,11 +42,17 @@ static uint64_t listener_id(int nic)
 	return (uint64_t)nic << 3 | BNET_WATCH_LISTENER;
 }
 
-static int listener_events(int nic, int op, uint32_t events)
+static bool is_watched(const struct bnet_listener *listener)
 {
-	struct epoll_event event = {.events = events, .data.u64 = listener_id(nic)};
+	return !listener->paused_until_ms && !listener->callers_ms;
+}
 
-	return epoll_ctl(bnet_engine.epoll, op, bnet_engine.listeners[nic].fd, &event) < 0 ? -errno : 0;
+static int watch_listener(int nic, int op)
+{
+	const struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	struct epoll_event event = {.events = is_watched(listener) ? EPOLLIN : 0, .data.u64 = listener_id(nic)};
+
+	return epoll_ctl(bnet_engine.epoll, op, listener->fd, &event) < 0 ? -errno : 0;
 }
 
 /* A lease that has ended, or an administrator, may have taken it away. Another listener on it would tell. */
@@ -89,7 +95,7 @@ static int open_listener(int nic)
 		return rc;
 	}
 	listener->fd = rc;
-	rc = listener_events(nic, EPOLL_CTL_ADD, EPOLLIN);
+	rc = watch_listener(nic, EPOLL_CTL_ADD);
 	if (rc < 0) {
 		bnet_socket_close(listener->fd);
 		listener->fd = -1;
@@ -192,12 +198,23 @@ void bnet_acceptor_tick(uint64_t now)
 	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
 		struct bnet_listener *listener = &bnet_engine.listeners[i];
 
-		if (listener->paused_until_ms && now >= listener->paused_until_ms) {
+		if (is_watched(listener))
+			continue;
+		if (now >= listener->paused_until_ms)
 			listener->paused_until_ms = 0;
-			if (listener->fd >= 0)
-				listener_events(i, EPOLL_CTL_MOD, EPOLLIN);
-		}
+		if (now >= listener->callers_ms + BNET_TICK_MS)
+			listener->callers_ms = 0;
+		if (is_watched(listener) && listener->fd >= 0)
+			watch_listener(i, EPOLL_CTL_MOD);
 	}
+}
+
+bool bnet_acceptor_waits(void)
+{
+	for (int i = 0; i < bnet_engine.devices.nnics; i++)
+		if (!is_watched(&bnet_engine.listeners[i]))
+			return true;
+	return false;
 }
 
 static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
@@ -489,7 +506,7 @@ static void pause_accepting(int nic, int error)
 		listener->warn_at_ms = now + WARN_MS;
 	}
 	listener->paused_until_ms = now + PAUSE_MS;
-	listener_events(nic, EPOLL_CTL_MOD, 0);
+	watch_listener(nic, EPOLL_CTL_MOD);
 }
 
 int bnet_acceptor_error(const struct bnet_listen *listen)
@@ -505,9 +522,9 @@ int bnet_acceptor_error(const struct bnet_listen *listen)
 	return 0;
 }
 
-/* Those that wait, as far as one time allows. Returns the last descriptor, or -errno where there was none. */
-static int accept_some(struct bnet_listener *listener)
+void bnet_acceptor_ready(int nic)
 {
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
 	struct sockaddr_storage peer;
 	int fd = 0;
 
@@ -515,34 +532,34 @@ static int accept_some(struct bnet_listener *listener)
 		fd = bnet_socket_accept(listener->fd, &peer);
 		if (fd < 0)
 			break;
-		listener->short_since_ms = 0;
 		add_inbound(fd, &peer);
 	}
-	return fd;
-}
-
-/* A lack of descriptors is left to the control thread: its event stays. */
-void bnet_acceptor_look(const struct bnet_listen *listen)
-{
-	const int before = bnet_engine.ninbound;
-
-	for (int i = 0; i < listen->dev->nmembers; i++) {
-		struct bnet_listener *listener = &bnet_engine.listeners[nic_number(listen->dev->members[i])];
-
-		if (!listener->paused_until_ms)
-			accept_some(listener);
-	}
-	if (bnet_engine.ninbound != before)
-		bnet_engine_wake(); /* they have a deadline */
-}
-
-void bnet_acceptor_ready(int nic)
-{
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	const int fd = accept_some(listener);
-
 	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM)
 		pause_accepting(nic, fd);
 	else
 		listener->short_since_ms = 0;
+}
+
+/* Its event would wake the control thread for each connection. */
+static void take_over(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	const bool watched = is_watched(listener);
+
+	listener->callers_ms = bnet_now_ms();
+	if (!watched || listener->fd < 0)
+		return;
+	watch_listener(nic, EPOLL_CTL_MOD);
+	bnet_engine_tick_soon();
+}
+
+void bnet_acceptor_look(const struct bnet_listen *listen)
+{
+	for (int i = 0; i < listen->dev->nmembers; i++) {
+		const int nic = nic_number(listen->dev->members[i]);
+
+		take_over(nic);
+		if (!bnet_engine.listeners[nic].paused_until_ms)
+			bnet_acceptor_ready(nic);
+	}
 }

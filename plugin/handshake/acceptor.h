@@ -8,6 +8,7 @@
 #ifndef BNET_ACCEPTOR_H
 #define BNET_ACCEPTOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/list.h"
@@ -38,12 +39,15 @@ void bnet_acceptor_unlisten(struct bnet_listen *listen);
 int bnet_acceptor_error(const struct bnet_listen *listen);
 /* A listener is readable: accepts some connections. */
 void bnet_acceptor_ready(int nic);
-/* The same for a caller that waits for one, so that it need not wait for the control thread as well. */
+/* For a caller that waits for one, so that it need not wait for the control thread as well: accepts some, and does so
+ * instead of the control thread until no caller has looked for BNET_TICK_MS. */
 void bnet_acceptor_look(const struct bnet_listen *listen);
 /* An inbound connection is readable: reads its HELLO or QUESTION, no further, and answers it. */
 void bnet_acceptor_hello(struct bnet_watch *watch);
 /* why: the line in the log; NULL: none. */
 void bnet_acceptor_drop(struct bnet_watch *watch, const char *why);
+/* Some listener is not watched for now: the next ticks see to it. */
+bool bnet_acceptor_waits(void);
 void bnet_acceptor_tick(uint64_t now);
 
 #endif

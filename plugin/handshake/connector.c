@@ -274,7 +274,7 @@ static void connected(struct connector *connector, uint64_t now)
 		rc = send_hello(connector);
 	if (rc == -EAGAIN)
 		return; /* a caller looks before it is connected */
-	if (rc == 0)
+	if (rc == 0 && bnet_watch_is_on(&connector->watch))
 		rc = bnet_watch_change(&connector->watch, EPOLLIN | EPOLLRDHUP);
 	if (rc < 0)
 		try_failed(connector, rc, now);
@@ -282,12 +282,23 @@ static void connected(struct connector *connector, uint64_t now)
 		said_hello(connector);
 }
 
+/* The control thread is to know when it is connected, or when the WELCOME comes. */
+static void watch(struct connector *connector, uint64_t now)
+{
+	int rc = 0;
+
+	if (connector->watch.fd >= 0 && !bnet_watch_is_on(&connector->watch))
+		rc = bnet_watch_add(&connector->watch, BNET_WATCH_CONNECTOR,
+				    connector->state == HELLO_SENT ? EPOLLIN | EPOLLRDHUP : EPOLLOUT);
+	if (rc < 0)
+		try_failed(connector, rc, now);
+}
+
 static void try_connect(struct connector *connector, uint64_t now)
 {
 	struct sockaddr_storage target = bnet_candidate_target(&connector->pair);
 	uint64_t timeout = (uint64_t)bnet_engine.config.connect_timeout * 1000;
 	int rc = open_bound(connector);
-	bool said;
 
 	connector->watch.fd = rc;
 	if (rc < 0) {
@@ -307,21 +318,19 @@ static void try_connect(struct connector *connector, uint64_t now)
 	/* On this machine it is connected by now, though connect does not say so. */
 	if (rc == 0 || rc == -EINPROGRESS)
 		rc = send_hello(connector);
-	said = rc == 0;
-	if (said || rc == -EAGAIN)
-		rc = bnet_watch_add(&connector->watch, BNET_WATCH_CONNECTOR, said ? EPOLLIN | EPOLLRDHUP : EPOLLOUT);
-	if (rc < 0) {
+	if (rc < 0 && rc != -EAGAIN) {
 		try_failed(connector, rc, now);
-		return;
-	}
-	if (said) {
-		said_hello(connector);
 		return;
 	}
 	connector->state = CONNECTING;
 	connector->watch.deadline_ms = now + (connector->unbound          ? timeout
 					      : pairs_are_left(connector) ? PAIR_TRY_MS
 									  : BOUND_TRY_MS);
+	if (rc == 0)
+		said_hello(connector);
+	/* The caller goes on with the first one, and until the next tick no event wakes the control thread for it. */
+	if (connector->index)
+		watch(connector, now);
 }
 
 int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
@@ -532,8 +541,10 @@ void bnet_connectors_tick(uint64_t now)
 		struct connector *connector = bnet_entry(node, struct connector, watch.node);
 
 		warn_if_slow(connector, now);
-		if (!is_due(connector, now))
+		if (!is_due(connector, now)) {
+			watch(connector, now); /* where the caller has not come to its end by now */
 			continue;
+		}
 		bnet_list_remove(node); /* on the next tick the others come first */
 		bnet_list_add(&bnet_engine.connectors, node);
 		go_on(connector, now);

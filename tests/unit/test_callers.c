@@ -4,7 +4,6 @@
  * woken for what callers leave behind. Its sleep is interposed.
  */
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
@@ -25,10 +24,12 @@ static struct bnet_client client;
 /* ---- interposed ---- */
 
 static atomic_bool asleep, is_asleep;
+static atomic_int limit_ms; /* of the control thread's last sleep */
 
 /* Only the control thread waits here: connections within a host have no workers. */
 int epoll_wait(int fd, struct epoll_event *events, int count, int ms)
 {
+	atomic_store(&limit_ms, ms);
 	if (!atomic_load(&asleep))
 		return (int)syscall(SYS_epoll_pwait, fd, events, count, ms, NULL, 0);
 	atomic_store(&is_asleep, true);
@@ -40,23 +41,19 @@ int epoll_wait(int fd, struct epoll_event *events, int count, int ms)
 
 static void fall_asleep(void)
 {
-	uint64_t count;
-
 	atomic_store(&asleep, true);
 	bnet_engine_lock();
 	bnet_engine_wake();
 	bnet_engine_unlock();
 	while (!atomic_load(&is_asleep))
 		sched_yield();
-	while (read(bnet_engine.wake, &count, sizeof(count)) > 0)
-		;
 }
 
-static bool was_woken(void)
+/* It sleeps until something wakes it. */
+static void await_idle(void)
 {
-	struct pollfd wake = {.fd = bnet_engine.wake, .events = POLLIN};
-
-	return poll(&wake, 1, 0) == 1;
+	while (atomic_load(&limit_ms) >= 0)
+		sched_yield();
 }
 
 /* ---- connections ---- */
@@ -76,26 +73,126 @@ static void connections_are_made_while_the_control_thread_sleeps(void)
 	}
 }
 
-/* It says nothing, and must not stay for ever. */
-static void it_is_woken_for_a_silent_socket(void)
+static int silent_socket(void)
+{
+	const struct sockaddr_storage where = bnet_engine.listeners[0].addr;
+	int fd = socket(where.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	check_int(connect(fd, (const struct sockaddr *)&where, sizeof(struct sockaddr_in)), 0);
+	return fd;
+}
+
+static int inbound(void)
+{
+	int count;
+
+	bnet_engine_lock();
+	count = bnet_engine.ninbound;
+	bnet_engine_unlock();
+	return count;
+}
+
+/* Without another call of this process. */
+static void await_inbound(int count)
+{
+	while (inbound() != count)
+		sched_yield();
+}
+
+/* A caller accepts a socket that says nothing, and does not look at it again. */
+static void a_silent_socket_is_dropped(void)
 {
 	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
-	struct sockaddr_storage where;
 	void *listen, *comm = NULL;
 	int fd;
 
 	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
-	fall_asleep();
-	where = bnet_engine.listeners[0].addr;
-	fd = socket(where.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	check_int(connect(fd, (struct sockaddr *)&where, sizeof(struct sockaddr_in)), 0);
-	check(!was_woken());
-	while (bnet_engine.ninbound == 0)
+	await_idle();
+	check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
+	fd = silent_socket();
+	while (inbound() == 0)
 		check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
-	check(comm == NULL && was_woken());
-	atomic_store(&asleep, false);
+	check(comm == NULL);
+	bnet_engine_lock();
+	bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node)->deadline_ms = 1; /* its 10 s are over */
+	bnet_engine_unlock();
+	await_inbound(0);
 	close(fd);
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
+}
+
+static int last_error(void)
+{
+	int error;
+
+	bnet_engine_lock();
+	error = bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending)->setup.last_error;
+	bnet_engine_unlock();
+	return error;
+}
+
+/* A caller begins, and does not ask again. */
+static void a_try_without_an_answer_ends(void)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	struct bnet_wire_handle named;
+	socklen_t size = sizeof(named.addr);
+	void *object, *comm = NULL;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	check_int(bnet_client_listen(&client, 0, handle, &object), ncclSuccess);
+	check_int(bnet_client_close_listen(&client, object), ncclSuccess);
+	check_int(bnet_wire_handle_decode((const uint8_t *)handle, &named), 0);
+	((struct sockaddr_in *)&named.addr)->sin_port = 0;
+	check_int(bind(fd, (const struct sockaddr *)&named.addr, sizeof(struct sockaddr_in)), 0);
+	check_int(listen(fd, 1), 0);
+	check_int(getsockname(fd, (struct sockaddr *)&named.addr, &size), 0);
+	bnet_wire_handle_encode((uint8_t *)handle, &named);
+	await_idle();
+	check_int(bnet_client_connect(&client, 0, handle, &comm), ncclSuccess);
+	check(comm == NULL);
+	bnet_engine_lock();
+	bnet_entry(bnet_engine.connectors.next, struct bnet_watch, node)->deadline_ms = 1; /* its time is over */
+	bnet_engine_unlock();
+	while (last_error() == 0)
+		sched_yield();
+	close(fd);
+}
+
+static bool is_ready(void)
+{
+	bool ready;
+
+	bnet_engine_lock();
+	ready = bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending)->setup.ready;
+	bnet_engine_unlock();
+	return ready;
+}
+
+/* Callers that begin, and do something else then. */
+static void the_control_thread_finishes_what_they_begin(void)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	struct oneself ends = {NULL, NULL};
+	void *listen;
+	int fd;
+
+	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
+	await_idle();
+	check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
+	while (!ends.recv)
+		check_int(bnet_client_accept(&client, listen, &ends.recv), ncclSuccess);
+	while (!ends.send && !is_ready())
+		sched_yield();
+	while (!ends.send)
+		check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
+	await_idle();
+	fd = silent_socket();
+	await_inbound(1);
+	close(fd);
+	await_inbound(0);
+	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
+	close_to_oneself(&client, ends);
 }
 
 /* What callers accept ends a shortage as well. */
@@ -135,8 +232,10 @@ int main(void)
 	first = connect_to_oneself(&client); /* keeps the control thread */
 	fall_asleep();
 	connections_are_made_while_the_control_thread_sleeps();
-	it_is_woken_for_a_silent_socket();
+	a_silent_socket_is_dropped();
+	the_control_thread_finishes_what_they_begin();
 	a_shortage_that_is_over_is_forgotten();
+	a_try_without_an_answer_ends();
 	close_to_oneself(&client, first);
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
