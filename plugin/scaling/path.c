@@ -138,8 +138,30 @@ void bnet_paths_forget(void)
 
 /* ---- send buffers ---- */
 
+/* A lone stream on a short path, with messages of so many bytes, has a larger buffer: ping-pong of 512 KiB and 1 MiB then
+ * takes 0.70 to 0.93 of the time, and a stream of 1 MiB carries 1.1 to 1.4 times as much. Streams of 64 and 256 KiB
+ * would carry 0.5 to 1.1 times as much (docs/dev/history.md). */
+#define LARGE_BYTES (512 * 1024)
+#define LARGE_SNDBUF (512 * 1024)
+
+/* Where both sizes are mixed, those that were seen last count, and a mean in between changes nothing. */
+static void weigh(struct bnet_conn *conn)
+{
+	struct bnet_sizes *sizes = &conn->sizes;
+	const uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_relaxed);
+	const uint64_t bytes = atomic_load_explicit(&conn->posted_bytes, memory_order_relaxed);
+	const uint64_t messages = posted - sizes->posted, sum = bytes - sizes->bytes;
+
+	if (messages == 0)
+		return;
+	sizes->large = sum / messages >= (sizes->large ? LARGE_BYTES / 2 : LARGE_BYTES);
+	sizes->posted = posted;
+	sizes->bytes = bytes;
+}
+
 static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 {
+	const bool large = conn->sizes.large && bnet_conn_active(conn) == 1;
 	uint64_t rate = stream->estimator.peak;
 	int64_t want;
 
@@ -149,6 +171,8 @@ static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (rate == 0)
 		rate = (uint64_t)conn->dev->speed_mbps * 125000;
 	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate);
+	if (large && want && want < LARGE_SNDBUF)
+		want = LARGE_SNDBUF;
 	want = bnet_sndbuf_change(stream->estimator.sndbuf, want, bnet_sndbuf_most());
 	if (want == stream->estimator.sndbuf)
 		return;
@@ -400,6 +424,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 	int active = bnet_conn_active(conn);
 	uint64_t acked = 0;
 
+	weigh(conn);
 	for (int i = 0; i < active; i++) {
 		struct bnet_stream *stream = conn->streams[i];
 		struct bnet_estimator_step step;

@@ -150,6 +150,12 @@ struct bnet_company {
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
 };
 
+/* How large a sender's messages are, on average since the last reading but one that saw any. The control thread's. */
+struct bnet_sizes {
+	uint64_t posted, bytes; /* at the last reading */
+	bool large;
+};
+
 struct bnet_conn {
 	struct bnet_node node;         /* in the engine's list of connections */
 	struct bnet_table_entry by_id; /* an attempt's or a receiver's */
@@ -184,6 +190,7 @@ struct bnet_conn {
 	uint32_t looked_at; /* the last round over all senders that looked for undelivered bytes here */
 	bool was_idle;      /* at the last sampling time the connection was idle */
 	struct bnet_company company;
+	struct bnet_sizes sizes;
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */

@@ -52,17 +52,25 @@ static inline struct oneself connect_to_oneself(const struct bnet_client *client
 	return ends;
 }
 
-/* Sends a byte and waits until both ends are done. */
-static inline void send_to_oneself(const struct bnet_client *client, struct oneself ends)
+/* Sends a message and waits until both ends are done. */
+static inline void pass_to_oneself(const struct bnet_client *client, struct oneself ends, char *from, char *into,
+				   size_t size)
 {
 	void *requests[2];
-	char from = 'x', into;
 
-	check_int(bnet_client_irecv(client, ends.recv, &into, 1, 0, NULL, &requests[0]), ncclSuccess);
-	check_int(bnet_client_isend(client, ends.send, &from, 1, 0, NULL, &requests[1]), ncclSuccess);
+	check_int(bnet_client_irecv(client, ends.recv, into, size, 0, NULL, &requests[0]), ncclSuccess);
+	check_int(bnet_client_isend(client, ends.send, from, size, 0, NULL, &requests[1]), ncclSuccess);
 	for (int i = 0; i < 2; i++)
 		for (int done = 0; !done; sched_yield())
 			check_int(bnet_client_test(client, requests[i], &done, NULL), ncclSuccess);
+}
+
+/* Sends a byte and waits until both ends are done. */
+static inline void send_to_oneself(const struct bnet_client *client, struct oneself ends)
+{
+	char from = 'x', into;
+
+	pass_to_oneself(client, ends, &from, &into, 1);
 	check_int(into, from);
 }
 

@@ -78,6 +78,37 @@ static void send_buffers_follow_the_path(void)
 	close_to_oneself(&client, ends);
 }
 
+static void sample(struct bnet_conn *conn)
+{
+	bnet_engine_lock();
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	bnet_engine_unlock();
+}
+
+static void send_buffers_follow_the_messages(void)
+{
+	static char from[1 << 20], into[1 << 20];
+	struct oneself ends;
+	struct bnet_conn *conn;
+
+	min_rtt_us = 1;
+	ends = connect_to_oneself(&client);
+	conn = ends.send;
+	pass_to_oneself(&client, ends, from, into, sizeof(from));
+	sample(conn);
+	check_int(send_buffer(conn->streams[0]), 512 * 1024);
+	sample(conn); /* nothing was sent in between */
+	check_int(send_buffer(conn->streams[0]), 512 * 1024);
+	pass_to_oneself(&client, ends, from, into, sizeof(from) / 4);
+	sample(conn);
+	check_int(send_buffer(conn->streams[0]), 512 * 1024);
+	send_to_oneself(&client, ends);
+	sample(conn);
+	check_int(send_buffer(conn->streams[0]), BNET_SNDBUF_MIN);
+	min_rtt_us = 0;
+	close_to_oneself(&client, ends);
+}
+
 /* ---- samples ---- */
 
 /* A sample, a while after the last one, in which the connection has moved. Returns how many of its streams count. */
@@ -176,6 +207,7 @@ int main(void)
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	send_buffers_follow_the_path();
+	send_buffers_follow_the_messages();
 	pauses_do_not_count();
 	a_resting_stream_waits_for_its_bytes();
 	a_resting_stream_waits_for_the_trials_end();

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The measurement: all transports in each rank take turns, round after round.
 
+The largest workload goes first without being measured, as in nccl-tests: networks that adapt keep what they learn from
+it, as they would in a job.
+
 One rank's steps for one workload: check each transport once; warm up; rounds in which every transport has its turn, in
 an order that rotates with the round, so that a change in the machine's load affects all alike; check again. A turn
 begins with the transport's own barrier. Its time is that of the slowest rank, by that rank's clock around a Python loop
@@ -24,6 +27,9 @@ from ..workload.result import Row
 from .rendezvous import Client
 
 _MOST_ITERS = 1000
+#: The first warm-up of a transport, in seconds, and in shares of the time for all measuring. Within two seconds a
+#: connection of two or four hosts finds how many streams its network rewards.
+_WARM_UP_S, _WARM_UP_SHARE = 2.0, 1 / 5
 _POISON = b"\xa5" * (1 << 16)
 
 
@@ -88,21 +94,34 @@ class Bench:
         Raises:
             BaguaNetError: a network or another rank failed.
         """
+        self._warm_up()
         for workload in self._config.workloads():
             yield self._measure(workload)
+
+    def _warm_up(self) -> None:
+        bound = self._bound(self._jobs(max(self._config.workloads(), key=lambda workload: sum(workload.counts))))
+        share = min(_WARM_UP_S, self._config.seconds * _WARM_UP_SHARE / len(self._transports))
+        iters = self._iterations(bound, share)
+        for name, calls in self._turns(bound):
+            self._timed(name, calls, iters[name])
+
+    def _bound(self, jobs: list[Job]) -> dict[str, list[Bound]]:
+        """Those of this process's transports."""
+        return {
+            name: [transport.bind(job) for job in jobs]
+            for name, transport in self._transports.items()
+            if transport is not None
+        }
 
     # ---- one workload ----
 
     def _measure(self, workload: Workload) -> list[Row]:
         jobs = self._jobs(workload)
-        bound = {
-            name: [transport.bind(job) for job in jobs]
-            for name, transport in self._transports.items()
-            if transport is not None
-        }
+        bound = self._bound(jobs)
+        turns = len(self._config.workloads()) * len(self._transports) * (self._config.rounds + 2)
         wrong = {name: self._checked(name, jobs, calls) for name, calls in self._turns(bound)}
         chosen = {name: calls[-1].chosen() for name, calls in bound.items()}
-        iters = self._iterations(bound)
+        iters = self._iterations(bound, self._config.seconds / turns)
         spent: dict[str, list[Spent]] = {name: [] for name in bound}
         for number in range(self._config.rounds):
             for name, calls in self._turns(bound, start=number):
@@ -182,17 +201,15 @@ class Bench:
 
     # ---- what the ranks agree on ----
 
-    def _iterations(self, bound: dict[str, list[Bound]]) -> dict[str, int]:
-        """Calls per round for each transport, the same on every rank: by the slowest rank's warm-up."""
+    def _iterations(self, bound: dict[str, list[Bound]], seconds: float) -> dict[str, int]:
+        """Calls in so many seconds for each transport, the same on every rank: by the slowest rank's warm-up."""
         estimates = {
             name: [self._timed(name, calls, max(1, self._config.warmup)).clock] for name, calls in self._turns(bound)
         }
         slowest = self._gather(estimates, max)
         if self._config.iters:
             return {name: self._config.iters for name in slowest}
-        turns = len(self._config.workloads()) * len(self._transports) * (self._config.rounds + 2)
-        share = self._config.seconds / turns
-        return {name: max(1, min(_MOST_ITERS, int(share / took))) for name, (took,) in slowest.items()}
+        return {name: max(1, min(_MOST_ITERS, int(seconds / took))) for name, (took,) in slowest.items()}
 
     def _gather(self, mine: dict[str, list[float]], reduce: Callable[[list[float]], float]) -> dict[str, list[float]]:
         """Reduces each transport's figures, place by place, over the ranks that have it."""
