@@ -26,9 +26,10 @@
  * lone stream gives several a multiple; later ones a little more. */
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
-/* What more streams must carry after which the network limits no more, in percent of the rate of fewer. Where the
- * processor limits instead, 32 streams carry a half of 16. */
-#define AS_MUCH_PERCENT 80
+/* What more streams must carry after which the network limits no more, in percent of the rate of fewer: where a ring
+ * waits for another edge it is as much. Where the processor limits instead, 32 streams carry a half of 16, and in rings of
+ * small messages 64 carry two thirds. */
+#define AS_MUCH_PERCENT 95
 /* … and how busy they may be then, in percent of what fewer were: half, if each has a limit of its own. */
 #define LESS_BUSY_PERCENT 75
 /* Where nothing queues on the way, the streams' own windows limit, and more streams carry more sooner or later: they
