@@ -37,7 +37,7 @@ _MEMORY = Path(f"/dev/shm/bagua-net-paths-{os.geteuid()}")
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = command_line.parser("rings", __doc__)
-    parser.add_argument("--hosts", default="4,12,24", help="%(default)s")
+    parser.add_argument("--hosts", default="4,12,24,48", help="%(default)s")
     parser.add_argument("--seconds", type=int, default=60, help="of each ring: %(default)s")
     parser.add_argument("--pairs", type=int, default=1, help="%(default)s")
     parser.add_argument("--flow-mbits", type=float, default=6.0, help="of a flow at the most: %(default)s")

@@ -319,12 +319,12 @@ static void end(void)
 }
 
 /* An event may belong to an object that an earlier one has ended: then it is found no more. */
-static void wait_and_handle(int ms, uint64_t now)
+static void wait_and_handle(int ms)
 {
 	struct epoll_event events[EVENTS];
 	int n, fd = bnet_engine.epoll;
 
-	bnet_engine.asleep_until_ms = ms < 0 ? UINT64_MAX : now + (uint64_t)ms;
+	bnet_engine.asleep_until_ms = ms < 0 ? UINT64_MAX : bnet_now_ms() + (uint64_t)ms;
 	bnet_engine_unlock();
 	bnet_descriptors_reserve();
 	n = epoll_wait(fd, events, EVENTS, ms);
@@ -354,7 +354,7 @@ static void *run(void *unused)
 		bnet_engine_give_way();
 		look_or_idle(&state, now);
 		if (!bnet_engine_is_empty())
-			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now), now);
+			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
 	}
 	end();

@@ -73,6 +73,7 @@ static void after_fork_in_child(void)
 		close(bnet_engine.epoll);
 		close(bnet_engine.wake);
 		bnet_engine.epoll = bnet_engine.wake = -1;
+		bnet_engine.asleep_until_ms = 0;
 	}
 	bnet_workers_forget();
 	bnet_engine.running = false;

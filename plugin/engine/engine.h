@@ -49,11 +49,11 @@ struct bnet_listener {
 	int fd; /* -1: none yet */
 	struct sockaddr_storage addr;
 	uint64_t paused_until_ms; /* out of descriptors: not accepting, 0: accepting */
-	uint64_t callers_ms; /* the last time that a caller has looked, who accepts instead of the control thread; 0:
-				     * the control thread does */
-	uint64_t short_since_ms; /* no connection could be accepted since then; 0: the last one was */
-	int short_of;            /* … and why: -errno */
-	uint64_t warn_at_ms;     /* the next warning is due then */
+	uint64_t looked_ms;       /* the last time that a caller has looked */
+	bool by_callers;          /* they look all the time, and accept instead of the control thread */
+	uint64_t short_since_ms;  /* no connection could be accepted since then; 0: the last one was */
+	int short_of;             /* … and why: -errno */
+	uint64_t warn_at_ms;      /* the next warning is due then */
 };
 
 struct bnet_engine {

@@ -25,6 +25,8 @@
 /* What a process that closes other connections at that moment may take. */
 #define SHORT_MS 2000
 #define WARN_MS 60000
+/* Callers that look so often look all the time. */
+#define SPIN_MS 1
 /* Accepted at a time: other events wait, and so do those who need the lock. */
 #define ACCEPTS 16
 
@@ -44,7 +46,7 @@ static uint64_t listener_id(int nic)
 
 static bool is_watched(const struct bnet_listener *listener)
 {
-	return !listener->paused_until_ms && !listener->callers_ms;
+	return !listener->paused_until_ms && !listener->by_callers;
 }
 
 static int watch_listener(int nic, int op)
@@ -94,7 +96,7 @@ static int open_listener(int nic)
 		explain_not_listening(where, ports, rc);
 		return rc;
 	}
-	listener->fd = rc;
+	*listener = (struct bnet_listener){.fd = rc, .addr = listener->addr};
 	rc = watch_listener(nic, EPOLL_CTL_ADD);
 	if (rc < 0) {
 		bnet_socket_close(listener->fd);
@@ -187,6 +189,15 @@ void bnet_acceptor_drop(struct bnet_watch *watch, const char *why)
 	free_inbound(inbound);
 }
 
+static bool watch_inbound(struct bnet_watch *watch)
+{
+	int rc = bnet_watch_add(watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
+
+	if (rc < 0)
+		bnet_acceptor_drop(watch, strerror(-rc));
+	return rc == 0;
+}
+
 void bnet_acceptor_tick(uint64_t now)
 {
 	bnet_list_each(node, &bnet_engine.inbound) {
@@ -194,6 +205,8 @@ void bnet_acceptor_tick(uint64_t now)
 
 		if (now >= watch->deadline_ms)
 			bnet_acceptor_drop(watch, "it said nothing for 10 s");
+		else if (!bnet_watch_is_on(watch))
+			watch_inbound(watch);
 	}
 	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
 		struct bnet_listener *listener = &bnet_engine.listeners[i];
@@ -202,8 +215,8 @@ void bnet_acceptor_tick(uint64_t now)
 			continue;
 		if (now >= listener->paused_until_ms)
 			listener->paused_until_ms = 0;
-		if (now >= listener->callers_ms + BNET_TICK_MS)
-			listener->callers_ms = 0;
+		if (now >= listener->looked_ms + BNET_TICK_MS)
+			listener->by_callers = false;
 		if (is_watched(listener) && listener->fd >= 0)
 			watch_listener(i, EPOLL_CTL_MOD);
 	}
@@ -467,11 +480,10 @@ static void evict_oldest(void)
 		bnet_acceptor_drop(oldest, "too many connections have not said who they are");
 }
 
-/* Most often its HELLO is there already. */
-static void add_inbound(int fd, const struct sockaddr_storage *peer)
+/* Most often its HELLO is there already. A caller looks for it again; what it leaves is watched from the next tick on. */
+static void add_inbound(int fd, const struct sockaddr_storage *peer, bool by_caller)
 {
 	struct inbound *inbound = calloc(1, sizeof(*inbound));
-	int rc;
 
 	if (!inbound) {
 		bnet_socket_close(fd);
@@ -482,12 +494,7 @@ static void add_inbound(int fd, const struct sockaddr_storage *peer)
 	bnet_address_text(peer, inbound->peer);
 	bnet_list_add(&bnet_engine.inbound, &inbound->watch.node);
 	bnet_engine.ninbound++;
-	if (read_hello(inbound))
-		return;
-	rc = bnet_watch_add(&inbound->watch, BNET_WATCH_INBOUND, EPOLLIN | EPOLLRDHUP);
-	if (rc < 0)
-		bnet_acceptor_drop(&inbound->watch, strerror(-rc));
-	else
+	if (!read_hello(inbound) && (by_caller || watch_inbound(&inbound->watch)))
 		evict_oldest();
 }
 
@@ -522,9 +529,14 @@ int bnet_acceptor_error(const struct bnet_listen *listen)
 	return 0;
 }
 
-void bnet_acceptor_ready(int nic)
+static bool is_shortage(int result)
 {
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	return result == -EMFILE || result == -ENFILE || result == -ENOBUFS || result == -ENOMEM;
+}
+
+/* Those that wait, as far as one time allows. Returns the last descriptor, or -errno where there was none. */
+static int accept_some(struct bnet_listener *listener, bool by_caller)
+{
 	struct sockaddr_storage peer;
 	int fd = 0;
 
@@ -532,34 +544,79 @@ void bnet_acceptor_ready(int nic)
 		fd = bnet_socket_accept(listener->fd, &peer);
 		if (fd < 0)
 			break;
-		add_inbound(fd, &peer);
+		listener->short_since_ms = 0;
+		add_inbound(fd, &peer, by_caller);
 	}
-	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM)
+	return fd;
+}
+
+void bnet_acceptor_ready(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	const int fd = accept_some(listener, false);
+
+	if (is_shortage(fd))
 		pause_accepting(nic, fd);
 	else
 		listener->short_since_ms = 0;
 }
 
-/* Its event would wake the control thread for each connection. */
-static void take_over(int nic)
+/* ---- for callers ---- */
+
+static void set_by_callers(int nic, bool by_callers)
 {
 	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	const bool watched = is_watched(listener);
 
-	listener->callers_ms = bnet_now_ms();
-	if (!watched || listener->fd < 0)
+	if (listener->by_callers == by_callers || listener->fd < 0)
 		return;
+	listener->by_callers = by_callers;
 	watch_listener(nic, EPOLL_CTL_MOD);
 	bnet_engine_tick_soon();
 }
 
+/* Where callers look all the time, each event would wake the control thread in vain. */
+static void note_look(int nic)
+{
+	struct bnet_listener *listener = &bnet_engine.listeners[nic];
+	const uint64_t now = bnet_now_ms(), before = listener->looked_ms;
+
+	listener->looked_ms = now;
+	if (now - before <= SPIN_MS)
+		set_by_callers(nic, true);
+}
+
+/* Of those that callers have accepted. */
+static void read_hellos(void)
+{
+	int left = ACCEPTS;
+
+	bnet_list_each(node, &bnet_engine.inbound) {
+		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
+
+		if (left-- == 0)
+			return;
+		if (!bnet_watch_is_on(watch))
+			bnet_acceptor_hello(watch);
+	}
+}
+
+/* A lack of descriptors is left to the control thread: it shows whether or not a connection waits, and an event only
+ * where one does. */
 void bnet_acceptor_look(const struct bnet_listen *listen)
 {
+	read_hellos();
 	for (int i = 0; i < listen->dev->nmembers; i++) {
 		const int nic = nic_number(listen->dev->members[i]);
+		struct bnet_listener *listener = &bnet_engine.listeners[nic];
 
-		take_over(nic);
-		if (!bnet_engine.listeners[nic].paused_until_ms)
-			bnet_acceptor_ready(nic);
+		if (listener->paused_until_ms)
+			continue;
+		note_look(nic);
+		if (!is_shortage(accept_some(listener, true)))
+			continue;
+		listener->looked_ms = 0;
+		set_by_callers(nic, false);
 	}
+	if (!bnet_list_empty(&bnet_engine.inbound))
+		bnet_engine_tick_soon(); /* they have a deadline, and nobody watches those that were accepted here */
 }

@@ -39,8 +39,8 @@ void bnet_acceptor_unlisten(struct bnet_listen *listen);
 int bnet_acceptor_error(const struct bnet_listen *listen);
 /* A listener is readable: accepts some connections. */
 void bnet_acceptor_ready(int nic);
-/* For a caller that waits for one, so that it need not wait for the control thread as well: accepts some, and does so
- * instead of the control thread until no caller has looked for BNET_TICK_MS. */
+/* For a caller that waits for one, so that it need not wait for the control thread as well: accepts some. Callers that
+ * look all the time do so instead of the control thread, until none has looked for BNET_TICK_MS. */
 void bnet_acceptor_look(const struct bnet_listen *listen);
 /* An inbound connection is readable: reads its HELLO or QUESTION, no further, and answers it. */
 void bnet_acceptor_hello(struct bnet_watch *watch);

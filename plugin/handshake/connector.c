@@ -282,12 +282,17 @@ static void connected(struct connector *connector, uint64_t now)
 		said_hello(connector);
 }
 
+static bool is_watched(const struct connector *connector)
+{
+	return connector->watch.fd < 0 || bnet_watch_is_on(&connector->watch);
+}
+
 /* The control thread is to know when it is connected, or when the WELCOME comes. */
 static void watch(struct connector *connector, uint64_t now)
 {
 	int rc = 0;
 
-	if (connector->watch.fd >= 0 && !bnet_watch_is_on(&connector->watch))
+	if (!is_watched(connector))
 		rc = bnet_watch_add(&connector->watch, BNET_WATCH_CONNECTOR,
 				    connector->state == HELLO_SENT ? EPOLLIN | EPOLLRDHUP : EPOLLOUT);
 	if (rc < 0)
@@ -541,13 +546,14 @@ void bnet_connectors_tick(uint64_t now)
 		struct connector *connector = bnet_entry(node, struct connector, watch.node);
 
 		warn_if_slow(connector, now);
-		if (!is_due(connector, now)) {
-			watch(connector, now); /* where the caller has not come to its end by now */
+		if (!is_due(connector, now) && is_watched(connector))
 			continue;
-		}
 		bnet_list_remove(node); /* on the next tick the others come first */
 		bnet_list_add(&bnet_engine.connectors, node);
-		go_on(connector, now);
+		if (is_due(connector, now))
+			go_on(connector, now);
+		else
+			watch(connector, now); /* its caller has not come to the end of it */
 		if (++tries == TRIES)
 			break;
 	}

@@ -150,7 +150,7 @@ struct bnet_company {
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
 };
 
-/* How large a sender's messages are, on average since the last reading but one that saw any. The control thread's. */
+/* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */
 struct bnet_sizes {
 	uint64_t posted, bytes; /* at the last reading */
 	bool large;

@@ -126,6 +126,7 @@ def test_a_group_that_ends_while_the_watch_begins(make: Make, monkeypatch: pytes
         start(thread)
 
     watches: list[threading.Thread] = []
+    assert not any(thread.name == "bagua_net watch" for thread in threading.enumerate())
     first = make(0, 2)
     monkeypatch.setattr(threading.Thread, "start", ends_the_first)
     make(1, 2)

@@ -39,6 +39,16 @@ int epoll_wait(int fd, struct epoll_event *events, int count, int ms)
 	return 0;
 }
 
+static atomic_bool short_of_descriptors;
+
+int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags)
+{
+	if (!atomic_load(&short_of_descriptors))
+		return (int)syscall(SYS_accept4, fd, address, size, flags);
+	errno = EMFILE; /* whether or not a connection waits */
+	return -1;
+}
+
 static void fall_asleep(void)
 {
 	atomic_store(&asleep, true);
@@ -195,6 +205,24 @@ static void the_control_thread_finishes_what_they_begin(void)
 	close_to_oneself(&client, ends);
 }
 
+/* A rank that waits for a late one is not to end since something else has all descriptors meanwhile. */
+static void a_shortage_without_a_connection_is_none(void)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	void *listen, *comm = NULL;
+
+	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
+	await_idle();
+	atomic_store(&short_of_descriptors, true);
+	for (int i = 0; i < 100; i++)
+		check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
+	bnet_engine_lock();
+	check_int(bnet_engine.listeners[0].short_since_ms, 0);
+	bnet_engine_unlock();
+	atomic_store(&short_of_descriptors, false);
+	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
+}
+
 /* What callers accept ends a shortage as well. */
 static void a_shortage_that_is_over_is_forgotten(void)
 {
@@ -234,6 +262,7 @@ int main(void)
 	connections_are_made_while_the_control_thread_sleeps();
 	a_silent_socket_is_dropped();
 	the_control_thread_finishes_what_they_begin();
+	a_shortage_without_a_connection_is_none();
 	a_shortage_that_is_over_is_forgotten();
 	a_try_without_an_answer_ends();
 	close_to_oneself(&client, first);

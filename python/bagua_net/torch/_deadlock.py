@@ -271,9 +271,11 @@ class Watch:
     def _begin_to_look(self) -> None:
         self._over = SimpleQueue()
         thread = threading.Thread(target=self._run, args=(self._over,), name="bagua_net watch", daemon=True)
-        with suppress(RuntimeError):  # no thread can start: a group's timeout will tell
-            thread.start()
-            self._thread = thread
+        try:
+            with suppress(RuntimeError):  # no thread can start: a group's timeout will tell
+                thread.start()
+        finally:  # a signal handler may raise once it runs
+            self._thread = thread if thread.ident is not None else None
 
     def remove(self, member: Member) -> None:
         """Repeated calls do nothing."""
@@ -285,7 +287,9 @@ class Watch:
             self._over.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
-        self._part = None
+        with self._starting:
+            if self._thread is None:
+                self._part = None
 
     def _run(self, over: SimpleQueue[None]) -> None:
         try:
@@ -301,10 +305,11 @@ class Watch:
         if world is None or id(world) not in self._members:
             return
         identities = world.meeting.identities
-        if identities is not None and (self._part is None or self._part.world is not world):
-            self._part = _Part(world, identities)
-        if self._part is not None and self._part.world is world:
-            self._part.look(members)
+        part = self._part
+        if identities is not None and (part is None or part.world is not world):
+            part = self._part = _Part(world, identities)
+        if part is not None and part.world is world:
+            part.look(members)
 
     def decided(self, meeting: Meeting) -> str:
         """Why a group was ended; "": it was not, or nobody can tell."""

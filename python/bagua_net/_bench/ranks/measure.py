@@ -99,11 +99,14 @@ class Bench:
             yield self._measure(workload)
 
     def _warm_up(self) -> None:
+        """In two halves: the first calls connect and meet new memory, and take longer than those that follow."""
         bound = self._bound(self._jobs(max(self._config.workloads(), key=lambda workload: sum(workload.counts))))
-        share = min(_WARM_UP_S, self._config.seconds * _WARM_UP_SHARE / len(self._transports))
-        iters = self._iterations(bound, share)
-        for name, calls in self._turns(bound):
-            self._timed(name, calls, iters[name])
+        seconds = min(_WARM_UP_S, self._config.seconds * _WARM_UP_SHARE / len(self._transports))
+        for _ in range(2):
+            slowest = self._gather(self._estimates(bound), max)
+            for name, calls in self._turns(bound):
+                if iters := int(seconds / 2 / slowest[name][0]):
+                    self._timed(name, calls, iters)
 
     def _bound(self, jobs: list[Job]) -> dict[str, list[Bound]]:
         """Those of this process's transports."""
@@ -201,12 +204,15 @@ class Bench:
 
     # ---- what the ranks agree on ----
 
-    def _iterations(self, bound: dict[str, list[Bound]], seconds: float) -> dict[str, int]:
-        """Calls in so many seconds for each transport, the same on every rank: by the slowest rank's warm-up."""
-        estimates = {
+    def _estimates(self, bound: dict[str, list[Bound]]) -> dict[str, list[float]]:
+        """Seconds of a pass over the calls of each of this process's transports, by its warm-up."""
+        return {
             name: [self._timed(name, calls, max(1, self._config.warmup)).clock] for name, calls in self._turns(bound)
         }
-        slowest = self._gather(estimates, max)
+
+    def _iterations(self, bound: dict[str, list[Bound]], seconds: float) -> dict[str, int]:
+        """Calls per round for each transport, the same on every rank: by the slowest rank's warm-up."""
+        slowest = self._gather(self._estimates(bound), max)
         if self._config.iters:
             return {name: self._config.iters for name in slowest}
         return {name: max(1, min(_MOST_ITERS, int(seconds / took))) for name, (took,) in slowest.items()}
