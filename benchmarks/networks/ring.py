@@ -32,10 +32,19 @@ def _lay(switch: str, name: str, number: int, congestion_control: str) -> Host:
     return Host(name, _INTERFACE, address)
 
 
+def _of_host(mbits: float) -> str:
+    return f"parent 1: classid 1:1 htb rate {mbits}mbit burst 64k cburst 64k"
+
+
+def change_host(host: Host, mbits: float) -> None:
+    """Limits what the host sends in all to another rate."""
+    run(["tc", "-n", host.namespace, *f"class change dev {host.interface} {_of_host(mbits)}".split()])
+
+
 def _limit(host: Host, flow_mbits: float, host_mbits: float, seed: int) -> None:
     device = f"dev {host.interface}"
     lines = [f"qdisc replace {device} root handle 1: htb default fff"]
-    lines.append(f"class add {device} parent 1: classid 1:1 htb rate {host_mbits}mbit burst 64k cburst 64k")
+    lines.append(f"class add {device} {_of_host(host_mbits)}")
     # Segments without payload do not wait.
     lines.append(f"class add {device} parent 1: classid 1:fff htb rate 10gbit quantum 60000")
     for number in range(_CLASSES):

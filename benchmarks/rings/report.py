@@ -56,6 +56,29 @@ def _row(reading: Reading, reference: float) -> list[str]:
     return [str(reading["hosts"]), reading["side"], *figures, "never" if after is None else f"{after}", f"{below}"]
 
 
+def _around(reading: Reading, slow: Sequence[int]) -> list[str]:
+    """Medians before, while and after a host is slow, and the seconds until all have nine tenths of the first again."""
+    first, last = slow
+    rates = reading["mb_per_s"]
+    before, during = median(rates[first // 2 : first]), median(rates[first:last])
+    again = full_after(rates[last:], _FULL * before)
+    figures = [f"{rate:.2f}" for rate in (before, during, median(rates[last:]))]
+    return [str(reading["hosts"]), reading["side"], *figures, "never" if again is None else f"{again}"]
+
+
+def _slow_host(settings: Reading, readings: Sequence[Reading]) -> list[str]:
+    if "slow" not in settings:
+        return []
+    first, last = settings["slow"]
+    rows = [
+        ["hosts", "streams", "before", "slow", "after", "at nine tenths again after, s"],
+        ["---"] * 6,
+        *(_around(each, settings["slow"]) for each in readings),
+    ]
+    text = f"From second {first} to {last} the last host sends at half its rate. MB/s, medians:"
+    return ["", text, "", *("| " + " | ".join(row) + " |" for row in rows)]
+
+
 def render(head: Reading, readings: Sequence[Reading]) -> str:
     cell = ("hosts", "pair")
     reference = {
@@ -78,5 +101,6 @@ def render(head: Reading, readings: Sequence[Reading]) -> str:
         f'"{REFERENCE}" is the reference, on the same hosts.',
         "",
         *("| " + " | ".join(row) + " |" for row in rows),
+        *_slow_host(settings, readings),
     ]
     return "\n".join(text) + "\n"

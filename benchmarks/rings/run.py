@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import bagua_net
@@ -35,6 +35,13 @@ _REMEMBERS = {"BAGUA_NET_PATH_MEMORY": "1"}
 _MEMORY = Path(f"/dev/shm/bagua-net-paths-{os.geteuid()}")
 
 
+def _from_to(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(",")
+    if not (first.isdigit() and last.isdigit() and 0 < int(first) < int(last)):
+        raise argparse.ArgumentTypeError(f"{text}: not two seconds such as 120,180")
+    return int(first), int(last)
+
+
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = command_line.parser("rings", __doc__)
     parser.add_argument("--hosts", default="4,12,24,48", help="%(default)s")
@@ -43,6 +50,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--flow-mbits", type=float, default=6.0, help="of a flow at the most: %(default)s")
     parser.add_argument("--size", type=int, default=65536, help="bytes of a message: %(default)s")
     parser.add_argument("--inflight", type=int, default=4, help="messages that a host may hold: %(default)s")
+    help_slow = "seconds between which the last host has half its rate"
+    parser.add_argument("--slow", type=_from_to, default=(), metavar="FROM,TO", help=help_slow)
     parser.add_argument("--build", type=Path, default=ROOT / "build-bench", help="the build folder of benchmarks/")
     parser.add_argument("--plugin", type=Path, help="the plugin: that of the installed package")
     parser.add_argument("--baseline", type=Path, help="another build of it")
@@ -77,8 +86,14 @@ def _spec(arguments: argparse.Namespace, library: Path, rank: int) -> RankSpec:
     )
 
 
-def _each_second(host: Host, seconds: int) -> list[float]:
-    """MB/s that the host sends, in each second from now on."""
+def _change(arguments: argparse.Namespace, host: Host, second: int) -> None:
+    if second in arguments.slow:
+        share = 0.5 if second == arguments.slow[0] else 1.0
+        ring.change_host(host, share * arguments.flow_mbits * _STREAMS)
+
+
+def _each_second(host: Host, seconds: int, change: Callable[[int], None]) -> list[float]:
+    """MB/s that the host sends, in each second from now on. ``change`` gets the number of seconds after each."""
     rates, start = [], time.monotonic()
     before, then = ring.sent_bytes(host), start
     for number in range(1, seconds + 1):
@@ -86,6 +101,7 @@ def _each_second(host: Host, seconds: int) -> list[float]:
         now, sent = time.monotonic(), ring.sent_bytes(host)
         rates.append((sent - before) / (now - then) / 1e6)
         before, then = sent, now
+        change(number)
     return rates
 
 
@@ -106,7 +122,7 @@ def _read(arguments: argparse.Namespace, hosts: Sequence[Host], library: Path, s
         _connect(ranks, specs)
         for rank in ranks:
             rank.send("go\n")
-        return _each_second(hosts[0], arguments.seconds)
+        return _each_second(hosts[0], arguments.seconds, lambda second: _change(arguments, hosts[-1], second))
 
 
 def _sides(arguments: argparse.Namespace, plugin: Path) -> dict[str, tuple[Path, dict[str, str]]]:
@@ -140,7 +156,8 @@ def main(argv: Sequence[str]) -> int:
     date = datetime.date.today().isoformat()
     output = arguments.output or ROOT / "benchmarks" / "results" / "rings" / f"{date}.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
-    limits = {"flow_mbits": arguments.flow_mbits, "host_mbits": arguments.flow_mbits * _STREAMS}
+    slow = {"slow": arguments.slow} if arguments.slow else {}
+    limits = {**slow, "flow_mbits": arguments.flow_mbits, "host_mbits": arguments.flow_mbits * _STREAMS}
     head = about.this_run("rings", argv, streams=_STREAMS, size=arguments.size, inflight=arguments.inflight, **limits)
     namespaces.remove_stale()
     try:

@@ -15,7 +15,7 @@ from tests.benchmarks.support import measure, needs_namespaces
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path, loops: Path) -> None:
     output = tmp_path / "small.jsonl"
-    words = ["--hosts", "3", "--seconds", "3", "--build", str(loops.parent), "--plugin", str(plugin)]
+    words = ["--hosts", "3", "--seconds", "3", "--slow", "1,2", "--build", str(loops.parent), "--plugin", str(plugin)]
     done = measure("rings", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     head, readings = report.load(output)
