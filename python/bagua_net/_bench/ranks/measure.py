@@ -103,7 +103,7 @@ class Bench:
         bound = self._bound(self._jobs(max(self._config.workloads(), key=lambda workload: sum(workload.counts))))
         seconds = min(_WARM_UP_S, self._config.seconds * _WARM_UP_SHARE / len(self._transports))
         for _ in range(2):
-            slowest = self._gather(self._estimates(bound), max)
+            slowest = self._slowest(bound, 1)
             for name, calls in self._turns(bound):
                 if iters := int(seconds / 2 / slowest[name][0]):
                     self._timed(name, calls, iters)
@@ -204,15 +204,13 @@ class Bench:
 
     # ---- what the ranks agree on ----
 
-    def _estimates(self, bound: dict[str, list[Bound]]) -> dict[str, list[float]]:
-        """Seconds of a pass over the calls of each of this process's transports, by its warm-up."""
-        return {
-            name: [self._timed(name, calls, max(1, self._config.warmup)).clock] for name, calls in self._turns(bound)
-        }
+    def _slowest(self, bound: dict[str, list[Bound]], iters: int) -> dict[str, list[float]]:
+        """Seconds of a pass over the calls of each transport, a mean of so many, on the slowest rank."""
+        return self._gather({name: [self._timed(name, calls, iters).clock] for name, calls in self._turns(bound)}, max)
 
     def _iterations(self, bound: dict[str, list[Bound]], seconds: float) -> dict[str, int]:
         """Calls per round for each transport, the same on every rank: by the slowest rank's warm-up."""
-        slowest = self._gather(self._estimates(bound), max)
+        slowest = self._slowest(bound, max(1, self._config.warmup))
         if self._config.iters:
             return {name: self._config.iters for name in slowest}
         return {name: max(1, min(_MOST_ITERS, int(seconds / took))) for name, (took,) in slowest.items()}
