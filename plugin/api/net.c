@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "handshake/candidate.h"
 #include "handshake/connector.h"
+#include "handshake/listener.h"
 #include "scaling/path.h"
 #include "scaling/quota.h"
 #include "transport/progress.h"
@@ -209,7 +210,7 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 static int check_accept(struct bnet_listen *listen)
 {
 	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
-	int rc = bnet_acceptor_error(listen);
+	int rc = bnet_listeners_error(listen->dev);
 	char address[BNET_ADDRESS_TEXT];
 	bool over;
 

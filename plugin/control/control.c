@@ -24,6 +24,7 @@
 #include "handshake/acceptor.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
+#include "handshake/listener.h"
 #include "handshake/question.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
@@ -162,7 +163,7 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 static int housekeeping_ms(void)
 {
 	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains) ||
-	    !bnet_list_empty(&bnet_engine.questions) || bnet_acceptor_waits())
+	    !bnet_list_empty(&bnet_engine.questions) || bnet_listeners_wait())
 		return BNET_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		return SLOW_TICK_MS;

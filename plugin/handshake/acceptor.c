@@ -15,18 +15,13 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "device/traffic.h"
+#include "handshake/listener.h"
 #include "transport/conn.h"
 #include "transport/worker.h"
 #include "wire/wire.h"
 
 #define HELLO_MS 10000
 #define MAX_INBOUND 1024
-#define PAUSE_MS 100
-/* What a process that closes other connections at that moment may take. */
-#define SHORT_MS 2000
-#define WARN_MS 60000
-/* Callers that look so often look all the time. */
-#define SPIN_MS 1
 /* Accepted at a time: other events wait, and so do those who need the lock. */
 #define ACCEPTS 16
 
@@ -37,78 +32,7 @@ struct inbound {
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };
 
-/* ---- listeners ---- */
-
-static uint64_t listener_id(int nic)
-{
-	return (uint64_t)nic << 3 | BNET_WATCH_LISTENER;
-}
-
-static bool is_watched(const struct bnet_listener *listener)
-{
-	return !listener->paused_until_ms && !listener->by_callers;
-}
-
-static int watch_listener(int nic, int op)
-{
-	const struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	struct epoll_event event = {.events = is_watched(listener) ? EPOLLIN : 0, .data.u64 = listener_id(nic)};
-
-	return epoll_ctl(bnet_engine.epoll, op, listener->fd, &event) < 0 ? -errno : 0;
-}
-
-/* A lease that has ended, or an administrator, may have taken it away. Another listener on it would tell. */
-static bool has_lost_address(const struct bnet_nic *where)
-{
-	struct sockaddr_storage bound;
-	int fd = bnet_socket_listen(&where->addr, (struct bnet_ports){.first = 0, .last = 0}, &bound);
-
-	if (fd >= 0)
-		bnet_socket_close(fd);
-	return fd == -EADDRNOTAVAIL;
-}
-
-static void explain_not_listening(const struct bnet_nic *where, struct bnet_ports ports, int error)
-{
-	const char *hint = "";
-
-	if (error == -EADDRNOTAVAIL)
-		hint = ". The interface has lost this address: start the process again";
-	else if (ports.first)
-		hint = ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it";
-	else if (error == -EADDRINUSE)
-		hint = ". No port is free in net.ipv4.ip_local_port_range: widen it";
-	bnet_warn("NET/BaguaNet: cannot listen on %s (%s), port %d-%d: %s%s", where->name, where->address, ports.first,
-		  ports.last, strerror(-error), hint);
-}
-
-static int open_listener(int nic)
-{
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	const struct bnet_nic *where = &bnet_engine.devices.nics[nic];
-	struct bnet_ports ports = bnet_engine.config.port_range;
-	int rc;
-
-	if (listener->fd >= 0 && !has_lost_address(where))
-		return 0;
-	rc = listener->fd >= 0 ? -EADDRNOTAVAIL : bnet_socket_listen(&where->addr, ports, &listener->addr);
-	if (rc < 0) {
-		explain_not_listening(where, ports, rc);
-		return rc;
-	}
-	*listener = (struct bnet_listener){.fd = rc, .addr = listener->addr};
-	rc = watch_listener(nic, EPOLL_CTL_ADD);
-	if (rc < 0) {
-		bnet_socket_close(listener->fd);
-		listener->fd = -1;
-	}
-	return rc;
-}
-
-static int nic_number(const struct bnet_nic *nic)
-{
-	return (int)(nic - bnet_engine.devices.nics);
-}
+/* ---- listen objects ---- */
 
 /* On every member; *first: the first one's address. 0, or -errno if none of them can be listened on. */
 static int open_listeners(const struct bnet_device *dev, struct sockaddr_storage *first)
@@ -117,7 +41,7 @@ static int open_listeners(const struct bnet_device *dev, struct sockaddr_storage
 	bool found = false;
 
 	for (int i = 0; i < dev->nmembers; i++) {
-		int nic = nic_number(dev->members[i]), rc = open_listener(nic);
+		int nic = bnet_listener_number(dev->members[i]), rc = bnet_listener_open(nic);
 
 		if (rc == 0 && !found)
 			*first = bnet_engine.listeners[nic].addr;
@@ -161,7 +85,7 @@ static_assert(BNET_MAX_NICS <= BNET_ADDRESSES, "all members' addresses fit into 
 static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welcome *welcome)
 {
 	for (int i = 0; i < dev->nmembers && dev->nmembers > 1; i++) {
-		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(dev->members[i])];
+		const struct bnet_listener *listener = &bnet_engine.listeners[bnet_listener_number(dev->members[i])];
 
 		if (listener->fd >= 0)
 			welcome->addresses[welcome->naddresses++] = listener->addr;
@@ -208,26 +132,7 @@ void bnet_acceptor_tick(uint64_t now)
 		else if (!bnet_watch_is_on(watch))
 			watch_inbound(watch);
 	}
-	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
-		struct bnet_listener *listener = &bnet_engine.listeners[i];
-
-		if (is_watched(listener))
-			continue;
-		if (now >= listener->paused_until_ms)
-			listener->paused_until_ms = 0;
-		if (now >= listener->looked_ms + BNET_TICK_MS)
-			listener->by_callers = false;
-		if (is_watched(listener) && listener->fd >= 0)
-			watch_listener(i, EPOLL_CTL_MOD);
-	}
-}
-
-bool bnet_acceptor_waits(void)
-{
-	for (int i = 0; i < bnet_engine.devices.nnics; i++)
-		if (!is_watched(&bnet_engine.listeners[i]))
-			return true;
-	return false;
+	bnet_listeners_tick(now);
 }
 
 static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
@@ -498,37 +403,6 @@ static void add_inbound(int fd, const struct sockaddr_storage *peer, bool by_cal
 		evict_oldest();
 }
 
-/* The queue stays readable: without a pause this thread would spin. */
-static void pause_accepting(int nic, int error)
-{
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	uint64_t now = bnet_now_ms();
-
-	if (!listener->short_since_ms)
-		listener->short_since_ms = now;
-	listener->short_of = error;
-	if (now >= listener->warn_at_ms) {
-		bnet_warn_visibly("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
-				  strerror(-error));
-		listener->warn_at_ms = now + WARN_MS;
-	}
-	listener->paused_until_ms = now + PAUSE_MS;
-	watch_listener(nic, EPOLL_CTL_MOD);
-}
-
-int bnet_acceptor_error(const struct bnet_listen *listen)
-{
-	const uint64_t now = bnet_now_ms();
-
-	for (int i = 0; i < listen->dev->nmembers; i++) {
-		const struct bnet_listener *listener = &bnet_engine.listeners[nic_number(listen->dev->members[i])];
-
-		if (listener->short_since_ms && now - listener->short_since_ms >= SHORT_MS)
-			return listener->short_of;
-	}
-	return 0;
-}
-
 static bool is_shortage(int result)
 {
 	return result == -EMFILE || result == -ENFILE || result == -ENOBUFS || result == -ENOMEM;
@@ -556,34 +430,12 @@ void bnet_acceptor_ready(int nic)
 	const int fd = accept_some(listener, false);
 
 	if (is_shortage(fd))
-		pause_accepting(nic, fd);
+		bnet_listener_pause(nic, fd);
 	else
 		listener->short_since_ms = 0;
 }
 
 /* ---- for callers ---- */
-
-static void set_by_callers(int nic, bool by_callers)
-{
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-
-	if (listener->by_callers == by_callers || listener->fd < 0)
-		return;
-	listener->by_callers = by_callers;
-	watch_listener(nic, EPOLL_CTL_MOD);
-	bnet_engine_tick_soon();
-}
-
-/* Where callers look all the time, each event would wake the control thread in vain. */
-static void note_look(int nic)
-{
-	struct bnet_listener *listener = &bnet_engine.listeners[nic];
-	const uint64_t now = bnet_now_ms(), before = listener->looked_ms;
-
-	listener->looked_ms = now;
-	if (now - before <= SPIN_MS)
-		set_by_callers(nic, true);
-}
 
 /* Of those that callers have accepted. */
 static void read_hellos(void)
@@ -606,16 +458,14 @@ void bnet_acceptor_look(const struct bnet_listen *listen)
 {
 	read_hellos();
 	for (int i = 0; i < listen->dev->nmembers; i++) {
-		const int nic = nic_number(listen->dev->members[i]);
+		const int nic = bnet_listener_number(listen->dev->members[i]);
 		struct bnet_listener *listener = &bnet_engine.listeners[nic];
 
 		if (listener->paused_until_ms)
 			continue;
-		note_look(nic);
-		if (!is_shortage(accept_some(listener, true)))
-			continue;
-		listener->looked_ms = 0;
-		set_by_callers(nic, false);
+		bnet_listener_look(nic);
+		if (is_shortage(accept_some(listener, true)))
+			bnet_listener_leave(nic);
 	}
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		bnet_engine_tick_soon(); /* they have a deadline, and nobody watches those that were accepted here */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The listening side: listeners, one socket for each NIC, and inbound connections, which are accepted and have sent
+ * The listening side: listen objects, and inbound connections, which come by the listeners (listener.h), are accepted and have sent
  * neither HELLO nor QUESTION. One that sends anything else, or nothing for ten seconds, is dropped with a line in the
  * log; it costs one descriptor and 700 bytes. At most 1024 are kept, and at most an eighth of the process's
  * descriptors. The control thread, or under the engine's lock.
@@ -8,7 +8,6 @@
 #ifndef BNET_ACCEPTOR_H
 #define BNET_ACCEPTOR_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/list.h"
@@ -35,8 +34,6 @@ struct bnet_listen {
  * be listened on. */
 int bnet_acceptor_listen(struct bnet_listen *listen);
 void bnet_acceptor_unlisten(struct bnet_listen *listen);
-/* -errno if for some seconds this process had no means to accept a connection on one of its listeners; else 0. */
-int bnet_acceptor_error(const struct bnet_listen *listen);
 /* A listener is readable: accepts some connections. */
 void bnet_acceptor_ready(int nic);
 /* For a caller that waits for one, so that it need not wait for the control thread as well: accepts some. Callers that
@@ -46,8 +43,6 @@ void bnet_acceptor_look(const struct bnet_listen *listen);
 void bnet_acceptor_hello(struct bnet_watch *watch);
 /* why: the line in the log; NULL: none. */
 void bnet_acceptor_drop(struct bnet_watch *watch, const char *why);
-/* Some listener is not watched for now: the next ticks see to it. */
-bool bnet_acceptor_waits(void);
 void bnet_acceptor_tick(uint64_t now);
 
 #endif

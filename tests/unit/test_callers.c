@@ -14,6 +14,8 @@
 #include "bagua_net.h"
 #include "engine/engine.h"
 #include "handshake/acceptor.h"
+#include "handshake/listener.h"
+#include "inbound.h"
 #include "oneself.h"
 #include "transport/conn.h"
 
@@ -92,20 +94,10 @@ static int silent_socket(void)
 	return fd;
 }
 
-static int inbound(void)
-{
-	int count;
-
-	bnet_engine_lock();
-	count = bnet_engine.ninbound;
-	bnet_engine_unlock();
-	return count;
-}
-
 /* Without another call of this process. */
 static void await_inbound(int count)
 {
-	while (inbound() != count)
+	while (inbound_connections() != count)
 		sched_yield();
 }
 
@@ -120,7 +112,7 @@ static void a_silent_socket_is_dropped(void)
 	await_idle();
 	check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
 	fd = silent_socket();
-	while (inbound() == 0)
+	while (inbound_connections() == 0)
 		check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
 	check(comm == NULL);
 	bnet_engine_lock();
@@ -131,14 +123,15 @@ static void a_silent_socket_is_dropped(void)
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
 }
 
-static int last_error(void)
+/* What the only attempt has come to. */
+static struct bnet_setup attempt(void)
 {
-	int error;
+	struct bnet_setup setup;
 
 	bnet_engine_lock();
-	error = bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending)->setup.last_error;
+	setup = bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending)->setup;
 	bnet_engine_unlock();
-	return error;
+	return setup;
 }
 
 /* A caller begins, and does not ask again. */
@@ -164,19 +157,9 @@ static void a_try_without_an_answer_ends(void)
 	bnet_engine_lock();
 	bnet_entry(bnet_engine.connectors.next, struct bnet_watch, node)->deadline_ms = 1; /* its time is over */
 	bnet_engine_unlock();
-	while (last_error() == 0)
+	while (attempt().last_error == 0)
 		sched_yield();
 	close(fd);
-}
-
-static bool is_ready(void)
-{
-	bool ready;
-
-	bnet_engine_lock();
-	ready = bnet_entry(bnet_engine.attempts.next, struct bnet_conn, setup.pending)->setup.ready;
-	bnet_engine_unlock();
-	return ready;
 }
 
 /* Callers that begin, and do something else then. */
@@ -192,7 +175,7 @@ static void the_control_thread_finishes_what_they_begin(void)
 	check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
 	while (!ends.recv)
 		check_int(bnet_client_accept(&client, listen, &ends.recv), ncclSuccess);
-	while (!ends.send && !is_ready())
+	while (!ends.send && !attempt().ready)
 		sched_yield();
 	while (!ends.send)
 		check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
@@ -243,7 +226,7 @@ static void a_shortage_that_is_over_is_forgotten(void)
 		if (!ends.send)
 			check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
 	}
-	check_int(bnet_acceptor_error(listen), 0);
+	check_int(bnet_listeners_error(((const struct bnet_listen *)listen)->dev), 0);
 	atomic_store(&asleep, false);
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
 	close_to_oneself(&client, ends);

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "inbound.h"
 #include "bagua_net.h"
 #include "common/clock.h"
 #include "engine/engine.h"
@@ -56,23 +57,13 @@ static void connect_silently(int *fds)
 	}
 }
 
-static int inbound(void)
-{
-	int count;
-
-	bnet_engine_lock();
-	count = bnet_engine.ninbound;
-	bnet_engine_unlock();
-	return count;
-}
-
 static void silent_connections_are_dropped_after_ten_seconds(void)
 {
 	int fds[INBOUND];
 	char byte;
 
 	connect_silently(fds);
-	while (inbound() < INBOUND)
+	while (inbound_connections() < INBOUND)
 		sched_yield();
 	bnet_engine_lock();
 	bnet_acceptor_tick(bnet_now_ms() + 9000);
@@ -85,7 +76,7 @@ static void silent_connections_are_dropped_after_ten_seconds(void)
 		check(n == 0 || (n < 0 && errno == ECONNRESET));
 		close(fds[i]);
 	}
-	check_int(inbound(), 0);
+	check_int(inbound_connections(), 0);
 }
 
 int main(void)
