@@ -337,13 +337,13 @@ static void wait_and_handle(int ms)
 
 static void *run(void *unused)
 {
-	struct loop_state state = {.mode = MODE_ACTIVE,
-				   .tick_ms = (uint64_t)bnet_engine.config.control_tick,
-				   .moved_ms = bnet_now_ms()};
+	struct loop_state state = {.tick_ms = (uint64_t)bnet_engine.config.control_tick};
 	struct ticks ticks = {.house_ms = 0};
 
 	(void)unused;
 	bnet_engine_lock();
+	/* The first look comes a tick later: callers may have posted before this thread ran. */
+	become_active(&state, bnet_now_ms());
 	while (!bnet_engine_is_empty()) {
 		uint64_t now = bnet_now_ms();
 		bool more;
