@@ -497,7 +497,7 @@ static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_r
 		return atomic_load_explicit(&conn->error, memory_order_acquire);
 	bnet_engine_posted(&conn->work);
 	if (!bnet_conn_is_inline(conn))
-		bnet_worker_wake(conn->worker);
+		bnet_worker_wake(conn);
 	return 0;
 }
 

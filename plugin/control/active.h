@@ -18,7 +18,7 @@ void bnet_active_forget(struct bnet_conn *conn);
 
 /* Once a tick: the control thread moves the data of the active connections that their caller has not polled since the
  * last look at them. It releases the lock meanwhile. That may take several calls, since other work waits: so many are
- * `left`; 0 begins anew. */
-void bnet_active_look_after(int *left);
+ * `left`; 0 begins anew. True: something may have moved since the last look. */
+bool bnet_active_look_after(int *left);
 
 #endif

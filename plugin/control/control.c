@@ -14,7 +14,6 @@
 
 #include "common/clock.h"
 #include "common/thread.h"
-#include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "control/active.h"
@@ -29,6 +28,7 @@
 #include "scaling/quota.h"
 #include "scaling/path.h"
 #include "scaling/sampler.h"
+#include "transport/readiness.h"
 #include "transport/worker.h"
 
 /* How often silent inbound connections are looked at. */
@@ -185,20 +185,9 @@ struct loop_state {
 	uint64_t look_at_ms; /* of MODE_ACTIVE: when the next round over the active connections is due */
 	int left;            /* … and how many the present one has not looked at yet */
 	uint64_t tick_ms;
-	uint64_t moves;    /* of the process, at the last round */
-	uint64_t moved_ms; /* the last round that found others */
+	uint64_t moved_ms; /* the last round that found that something had moved */
 	bool rare;         /* of MODE_ACTIVE: nothing has moved for some time */
 };
-
-/* Calls that have sent or received something. */
-static uint64_t moves(void)
-{
-	uint64_t calls = atomic_load_explicit(&bnet_counts.send_calls, memory_order_relaxed) +
-			 atomic_load_explicit(&bnet_counts.receive_calls, memory_order_relaxed);
-
-	return calls - atomic_load_explicit(&bnet_counts.send_again, memory_order_relaxed) -
-	       atomic_load_explicit(&bnet_counts.receive_again, memory_order_relaxed);
-}
 
 static bool is_quiet(const struct loop_state *state, uint64_t now)
 {
@@ -207,11 +196,6 @@ static bool is_quiet(const struct loop_state *state, uint64_t now)
 
 static void plan_look(struct loop_state *state, uint64_t now)
 {
-	const uint64_t before = state->moves;
-
-	state->moves = moves();
-	if (state->moves != before)
-		state->moved_ms = now;
 	state->rare = is_quiet(state, now);
 	state->look_at_ms = now + (state->rare ? QUIET_TICK_MS : state->tick_ms);
 	/* A post on an idle connection ends a rare tick, as it ends idleness, unless it comes while this thread is
@@ -244,7 +228,8 @@ static void look_or_idle(struct loop_state *state, uint64_t now)
 	if (state->mode == MODE_ACTIVE) {
 		if (state->left == 0 && now < state->look_at_ms)
 			return;
-		bnet_active_look_after(&state->left);
+		if (bnet_active_look_after(&state->left))
+			state->moved_ms = now;
 		plan_look(state, now);
 	}
 	if (state->left == 0 && !bnet_active_any())
@@ -304,6 +289,7 @@ static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, u
 static void end(void)
 {
 	bnet_workers_stop();
+	bnet_readiness_end();
 	bnet_quota_end();
 	bnet_list_each(node, &bnet_engine.inbound)
 		bnet_acceptor_drop(bnet_entry(node, struct bnet_watch, node), NULL);

@@ -19,7 +19,15 @@
 #include "handshake/close.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
+#include "transport/readiness.h"
 #include "transport/worker.h"
+
+/* Nothing moves on it any more. */
+static void leave_list(struct bnet_conn *conn)
+{
+	bnet_list_remove(&conn->node);
+	bnet_conn_counts_add(&bnet_counts.ended, &conn->counts);
+}
 
 /* ---- fork ---- */
 
@@ -55,9 +63,10 @@ static void after_fork_in_child(void)
 			close(conn->epoll);
 		conn->epoll = -1;
 		conn->worker = NULL;
+		conn->ready.flag = 0;
 		atomic_store(&conn->error, -ECHILD);
 		atomic_store(&conn->owner, false);
-		bnet_list_remove(node);
+		leave_list(conn);
 		bnet_table_remove(&conn->by_id);
 		bnet_list_init(&conn->setup.connectors); /* freed above */
 		bnet_list_init(&conn->setup.missing);
@@ -76,6 +85,7 @@ static void after_fork_in_child(void)
 		bnet_engine.asleep_until_ms = 0;
 	}
 	bnet_workers_forget();
+	bnet_readiness_forget();
 	bnet_engine.running = false;
 	atomic_store(&bnet_engine_wake_on_post, false);
 	atomic_store(&bnet_counts.descriptors, 0);
@@ -222,10 +232,11 @@ static void detach(struct bnet_conn *conn, struct bnet_node *doomed)
 
 static void finish(struct bnet_conn *conn)
 {
-	bnet_worker_await(conn);
+	bnet_workers_await();
 	bnet_drain_prepare(conn);
 	bnet_engine_lock();
-	bnet_list_remove(&conn->node);
+	leave_list(conn);
+	bnet_readiness_leave(conn);
 	if (bnet_engine.running)
 		bnet_drain_start(conn);
 	bnet_conn_close(conn);

@@ -95,7 +95,7 @@ static void init_lists(void)
 	bnet_worklist_init(&bnet_engine.active);
 	for (int i = 0; i < BNET_MAX_NICS; i++)
 		bnet_engine.listeners[i].fd = -1;
-	bnet_engine.ninbound = bnet_engine.ndraining_senders = 0;
+	bnet_engine.ninbound = bnet_engine.ndraining_senders = bnet_engine.active_receivers = 0;
 }
 
 void bnet_engine_init(void)

@@ -72,6 +72,7 @@ struct bnet_engine {
 	struct bnet_table receivers_by_id; /* of bnet_conn: whatever a further stream may join */
 	struct bnet_table watches_by_id;
 	struct bnet_worklist active; /* of bnet_conn.work: those on which something was posted lately */
+	int active_receivers;        /* … of these */
 	struct bnet_node attempts;   /* of bnet_conn.setup.pending */
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
 	int ninbound;

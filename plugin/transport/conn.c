@@ -17,6 +17,7 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "transport/readiness.h"
 
 #define POLL_EVENTS 16
 
@@ -90,6 +91,8 @@ static int open_set(struct bnet_conn *conn)
 		return fd;
 	conn->epoll = fd;
 	rc = conn->nstreams ? watch_stream(conn, conn->streams[0], EPOLL_CTL_ADD, true) : 0;
+	if (rc == 0 && conn->ready.flag)
+		rc = bnet_readiness_nest(conn);
 	if (rc < 0) {
 		bnet_socket_close(fd);
 		conn->epoll = -1;
@@ -211,7 +214,7 @@ void bnet_conn_poll(struct bnet_conn *conn)
 	int n = epoll_wait(conn->epoll, events, POLL_EVENTS, 0);
 	uint32_t streams = (uint32_t)atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 
-	bnet_count(poll_calls, 1);
+	bnet_conn_count(conn, poll_calls, 1);
 	for (int i = 0; i < n; i++) {
 		struct bnet_stream *stream;
 

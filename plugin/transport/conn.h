@@ -23,6 +23,7 @@
 
 #include "base/address.h"
 #include "base/config.h"
+#include "base/counters.h"
 #include "common/list.h"
 #include "base/table.h"
 #include "base/worklist.h"
@@ -168,10 +169,6 @@ struct bnet_conn {
 	struct bnet_setup setup;
 
 	struct bnet_worker *worker; /* moves its data; NULL: its caller does */
-	struct {
-		struct bnet_worker *worker; /* that did, until the connection began to end */
-		uint64_t round;             /* … in which it may still look at it */
-	} left;
 	_Atomic bool owner;
 	_Atomic uint64_t posted;      /* requests so far: the number of the next one */
 	_Atomic uint32_t outstanding; /* posted and not done: work for the owner */
@@ -179,11 +176,13 @@ struct bnet_conn {
 	_Atomic uint32_t passes;      /* of any owner; the control thread sees whether the caller polls */
 	_Atomic bool reap;            /* a receiver's: a stream other than the first has ended */
 	_Atomic int error;            /* 0 or -errno: the connection is unusable; the first error is kept */
+	struct bnet_conn_counts counts;
 	/* the control thread's; near the above, since it looks at both */
 	struct bnet_work_item work; /* in the engine's list of active connections */
 	struct bnet_node of_path;   /* a sender's: in one of its path's lists */
 	struct bnet_path *path;     /* of a sender */
 	uint32_t passes_seen;
+	uint64_t moves_seen;
 	uint32_t passes_sampled;
 	uint32_t sample;    /* of its path, in which it was read last */
 	uint32_t noted;     /* the last round over senders on long paths that noted dry streams here */
@@ -191,6 +190,11 @@ struct bnet_conn {
 	bool was_idle;      /* at the last sampling time the connection was idle */
 	struct bnet_company company;
 	struct bnet_sizes sizes;
+
+	struct {
+		int flag; /* from 1 on; 0: it is not in the set of many receivers. Written under the engine's lock as well */
+		uint32_t asked; /* how often the set had been asked when this connection was looked at last */
+	} ready;                /* the owner's (readiness.h) */
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */

@@ -6,8 +6,6 @@
 
 #include <errno.h>
 
-#include "base/counters.h"
-
 struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint64_t size)
 {
 	uint64_t number = atomic_load_explicit(&conn->posted, memory_order_relaxed);
@@ -73,12 +71,12 @@ void bnet_request_sent(struct bnet_conn *conn, struct bnet_request *request, uin
 {
 	if (atomic_fetch_sub_explicit(&request->left, bytes, memory_order_acq_rel) != bytes)
 		return;
-	bnet_count(messages_sent, 1);
+	bnet_conn_count(conn, messages_sent, 1);
 	complete(conn, request);
 }
 
 void bnet_request_received(struct bnet_conn *conn, struct bnet_request *request)
 {
-	bnet_count(messages_received, 1);
+	bnet_conn_count(conn, messages_received, 1);
 	complete(conn, request);
 }

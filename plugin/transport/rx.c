@@ -6,11 +6,12 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "base/counters.h"
 #include "base/socket.h"
+#include "transport/readiness.h"
 #include "transport/request.h"
 
 /* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
@@ -100,9 +101,10 @@ static void compact(struct bnet_read_ahead *ahead)
 /* The kernel acknowledges a short segment when a read empties the socket, and the waiting caller of a small message
  * would wait for that, too. So where a small message probably arrives alone it is only peeked at, and the next call,
  * which most often has nothing else to find, takes it out of the socket. Anything else is taken out at once. */
-static ssize_t peek(int fd, struct bnet_read_ahead *ahead)
+static ssize_t peek(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	ssize_t n = recv(fd, ahead->bytes, BNET_READ_AHEAD, MSG_DONTWAIT | MSG_PEEK);
+	struct bnet_read_ahead *ahead = &stream->in.ahead;
+	ssize_t n = recv(stream->fd, ahead->bytes, BNET_READ_AHEAD, MSG_DONTWAIT | MSG_PEEK);
 
 	if (n <= 0)
 		return n;
@@ -110,14 +112,16 @@ static ssize_t peek(int fd, struct bnet_read_ahead *ahead)
 		ahead->peeked = (uint32_t)n;
 		return n;
 	}
-	bnet_count(receive_calls, 1);
-	return recv(fd, ahead->bytes, (size_t)n, MSG_DONTWAIT);
+	bnet_conn_count(conn, receive_calls, 1);
+	return recv(stream->fd, ahead->bytes, (size_t)n, MSG_DONTWAIT);
 }
 
-/* Whether the next call should only look: the last one brought a lone frame, which has been parsed. */
-static bool should_peek(const struct bnet_incoming *in)
+/* Whether the next call should only look: the last one brought a lone frame, which has been parsed. In the set of many
+ * receivers there may be no call after that for long. */
+static bool should_peek(const struct bnet_conn *conn, const struct bnet_incoming *in)
 {
-	return in->ahead.expect_lone_frame && in->ahead.to == 0 && in->state != BNET_INCOMING_PAYLOAD;
+	return !conn->ready.flag && in->ahead.expect_lone_frame && in->ahead.to == 0 &&
+	       in->state != BNET_INCOMING_PAYLOAD;
 }
 
 /* A receive call and its answer. */
@@ -132,7 +136,7 @@ struct call {
 /* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. The rest of a
  * small one goes to the read-ahead as well and is copied in order, which the kernel does not guarantee. Peeked bytes are
  * overwritten with themselves. */
-static void fetch(struct bnet_stream *stream, struct call *call)
+static void fetch(struct bnet_conn *conn, struct bnet_stream *stream, struct call *call)
 {
 	struct bnet_incoming *in = &stream->in;
 	uint32_t at = in->ahead.to - in->ahead.peeked;
@@ -145,8 +149,8 @@ static void fetch(struct bnet_stream *stream, struct call *call)
 		iov[0] = (struct iovec){in->request->data + in->data.offset + (in->data.length - in->left),
 					call->direct};
 		call->n = readv(stream->fd, iov, 2);
-	} else if (should_peek(in)) {
-		call->n = peek(stream->fd, &in->ahead);
+	} else if (should_peek(conn, in)) {
+		call->n = peek(conn, stream);
 	} else {
 		call->n = recv(stream->fd, iov[1].iov_base, iov[1].iov_len, MSG_DONTWAIT);
 	}
@@ -214,16 +218,16 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 	if (!in->ahead.peeked)
 		compact(&in->ahead);
 	do
-		fetch(stream, &call);
+		fetch(conn, stream, &call);
 	while (call.error == EINTR);
-	bnet_count(receive_calls, 1);
+	bnet_conn_count(conn, receive_calls, 1);
 	*drained = emptied(&call, stream->hangup);
 	if (call.again)
 		in->ahead.peeked = 0;
 
 	switch (outcome_of(&call)) {
 	case OUTCOME_NOTHING:
-		bnet_count(receive_again, 1);
+		bnet_conn_count(conn, receive_again, 1);
 		return 0;
 	case OUTCOME_BROKEN:
 		return matters(stream) ? lost(conn, -call.error, strerror(call.error)) : end_stream(conn, stream);
@@ -246,8 +250,8 @@ static void slice_arrived(struct bnet_conn *conn, struct bnet_incoming *in)
 	in->request = NULL;
 	if (!request)
 		return;
-	bnet_count(slices_received, 1);
-	bnet_count(bytes_received, in->data.length);
+	bnet_conn_count(conn, slices_received, 1);
+	bnet_conn_count(conn, bytes_received, in->data.length);
 	if (bnet_reassembly_arrived(&request->reassembly, in->data.length))
 		bnet_request_received(conn, request);
 }
@@ -439,13 +443,28 @@ static bool pump_others(struct bnet_conn *conn, int streams)
 	bool moved = false;
 
 	conn->quiet++;
-	/* A worker may sleep after this pass, and the event that woke it is not reported again. */
-	if (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0)
+	/* In the set of many receivers it has been asked. A worker may sleep after this pass, and the event that woke it is not reported again. */
+	if (!conn->ready.flag && (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0))
 		bnet_conn_poll(conn);
 	for (int i = 1; i < streams; i++)
 		if (has_something(conn->streams[i]))
 			moved |= pump(conn, conn->streams[i]);
 	return moved;
+}
+
+/* The set of many receivers says so, or there is something that no edge announces. */
+static bool is_ready(struct bnet_conn *conn, int streams)
+{
+	uint32_t events = bnet_readiness_take(conn);
+
+	if (events && conn->epoll >= 0)
+		bnet_conn_poll(conn);
+	else if (events & (EPOLLRDHUP | EPOLLHUP))
+		conn->streams[0]->hangup = true;
+	for (int i = 0; i < streams && !events; i++)
+		if (has_something(conn->streams[i]) || conn->streams[i]->in.state == BNET_INCOMING_ENDED)
+			return true;
+	return events != 0;
 }
 
 bool bnet_rx_progress(struct bnet_conn *conn)
@@ -455,6 +474,8 @@ bool bnet_rx_progress(struct bnet_conn *conn)
 
 	/* A thread that sees a request counted sees it posted. This pass does not wait for later posts. */
 	if (streams == 0 || !bnet_conn_has_work(conn))
+		return false;
+	if (conn->ready.flag && !is_ready(conn, streams))
 		return false;
 	moved = streams > 1 && pump_others(conn, streams);
 	if (!moved || has_something(conn->streams[0]))

@@ -12,7 +12,6 @@
 #include <sys/uio.h>
 
 #include "common/clock.h"
-#include "base/counters.h"
 #include "transport/request.h"
 #include "transport/scheduler.h"
 #include "transport/zerocopy.h"
@@ -70,8 +69,8 @@ static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 	uint64_t counted = stream->out.length ? stream->out.length - stream->out.pinned : 1;
 
 	stream->out.request = NULL;
-	bnet_count(slices_sent, 1);
-	bnet_count(bytes_sent, stream->out.length);
+	bnet_conn_count(conn, slices_sent, 1);
+	bnet_conn_count(conn, bytes_sent, stream->out.length);
 	if (counted)
 		bnet_request_sent(conn, request, counted);
 }
@@ -104,7 +103,7 @@ static ssize_t send_parts(struct bnet_stream *stream)
 }
 
 /* Header and payload in one call. Bytes written, or -errno. */
-static ssize_t write_with_copy(struct bnet_stream *stream)
+static ssize_t write_with_copy(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	bool small = stream->out.header_left == BNET_WIRE_DATA_HEADER && stream->out.left <= JOIN_BYTES;
 	ssize_t n;
@@ -112,7 +111,7 @@ static ssize_t write_with_copy(struct bnet_stream *stream)
 	do
 		n = small ? send_joined(stream) : send_parts(stream);
 	while (n < 0 && errno == EINTR);
-	bnet_count(send_calls, 1);
+	bnet_conn_count(conn, send_calls, 1);
 	return n < 0 ? -errno : n;
 }
 
@@ -125,7 +124,7 @@ static ssize_t write_without_copy(struct bnet_conn *conn, struct bnet_stream *st
 	if (header) {
 		n = send(stream->fd, stream->out.header + BNET_WIRE_DATA_HEADER - header, header,
 			 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
-		bnet_count(send_calls, 1);
+		bnet_conn_count(conn, send_calls, 1);
 		if (n < (ssize_t)header)
 			return n < 0 ? -errno : n;
 	}
@@ -138,7 +137,7 @@ static ssize_t write_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	uint64_t since = bnet_zerocopy_clock(conn, stream);
 	bool without_copy = bnet_zerocopy_wants(conn, stream);
-	ssize_t n = without_copy ? write_without_copy(conn, stream) : write_with_copy(stream);
+	ssize_t n = without_copy ? write_without_copy(conn, stream) : write_with_copy(conn, stream);
 
 	if (n > 0)
 		bnet_zerocopy_cost(conn, without_copy, (uint64_t)n, since);
@@ -174,7 +173,7 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 	ssize_t n = write_slice(conn, stream);
 
 	if (is_full(n)) {
-		bnet_count(send_again, 1);
+		bnet_conn_count(conn, send_again, 1);
 		stream->writable = false;
 		return 0;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * See worker.h. A worker reads its slots without a lock: the thread that empties a slot waits until the worker has
- * ended the round that may still have read it.
+ * See worker.h. Workers read slots without a lock, their own and each other's: the thread that empties a slot waits until
+ * every worker has ended the round in which it may still have read it.
  */
 #include "transport/worker.h"
 
@@ -35,18 +35,19 @@ struct bnet_worker {
 	int wake_fd;
 	int load; /* connections; under the engine's lock */
 	_Atomic bool stop;
-	_Atomic bool asleep; /* a post must wake it */
-	_Atomic bool parked; /* … and the worker reads no slot */
+	_Atomic bool passing; /* it moves a connection's data now */
+	_Atomic bool asleep;  /* a post must wake it */
+	_Atomic bool parked;  /* … and the worker reads no slot */
 	_Atomic uint64_t round;
 	_Atomic uint64_t wakes;
-	bool refused;     /* in this round another thread held an owner word; the worker's */
+	bool refused;     /* in this round another thread held an owner word; the worker's own */
 	_Atomic int used; /* slots from here on are empty */
 	_Atomic(struct bnet_conn *) slots[SLOTS];
 };
 
 static struct {
 	int wanted; /* how many there will be */
-	int count;
+	_Atomic int count;
 	struct bnet_worker *workers[BNET_MAX_WORKERS];
 } pool;
 
@@ -115,7 +116,7 @@ int bnet_workers_wanted(void)
 
 /* ---- the loop ---- */
 
-static struct bnet_conn *in_slot(struct bnet_worker *worker, int slot)
+static struct bnet_conn *in_slot(const struct bnet_worker *worker, int slot)
 {
 	return atomic_load(&worker->slots[slot]);
 }
@@ -125,14 +126,13 @@ static bool wants_passes(const struct bnet_conn *conn)
 	return conn && bnet_conn_is_workable(conn);
 }
 
-static bool make_round(struct bnet_worker *worker)
+/* A pass over each connection that is assigned to `of`. How many of them moved something. */
+static int make_passes(struct bnet_worker *worker, const struct bnet_worker *of)
 {
-	int used = atomic_load_explicit(&worker->used, memory_order_acquire);
-	bool moved = false;
+	int used = atomic_load_explicit(&of->used, memory_order_acquire), moved = 0;
 
-	worker->refused = false;
 	for (int i = 0; i < used; i++) {
-		struct bnet_conn *conn = in_slot(worker, i);
+		struct bnet_conn *conn = in_slot(of, i);
 
 		if (!wants_passes(conn))
 			continue;
@@ -140,11 +140,66 @@ static bool make_round(struct bnet_worker *worker)
 			worker->refused = true;
 			continue;
 		}
-		moved |= bnet_progress(conn);
+		atomic_store_explicit(&worker->passing, true, memory_order_relaxed);
+		moved += bnet_progress(conn);
+		atomic_store_explicit(&worker->passing, false, memory_order_relaxed);
 		bnet_conn_disown(conn);
 	}
-	atomic_fetch_add(&worker->round, 1);
 	return moved;
+}
+
+/* False: it is awake. */
+static bool ring(struct bnet_worker *worker)
+{
+	uint64_t one = 1;
+
+	atomic_fetch_add(&worker->wakes, 1);
+	if (!atomic_load(&worker->asleep) || !atomic_exchange(&worker->asleep, false))
+		return false;
+	/* A full counter has woken it already. */
+	return write(worker->wake_fd, &one, sizeof(one)) == sizeof(one) || errno == EAGAIN;
+}
+
+/* A connection is assigned once, so that one worker may have all that move. Another one, which finds nothing of its own,
+ * takes those that are not under way; one that sleeps is woken for that. A worker that sleeps has nothing to take: what
+ * comes wakes it. So does whoever has taken something, since what is left will not be announced again. */
+static bool steal(struct bnet_worker *worker)
+{
+	int count = atomic_load_explicit(&pool.count, memory_order_acquire);
+
+	for (int i = 0; i < count; i++) {
+		struct bnet_worker *busy = pool.workers[i];
+
+		if (busy == worker || atomic_load(&busy->parked) || make_passes(worker, busy) == 0)
+			continue;
+		ring(busy);
+		return true;
+	}
+	return false;
+}
+
+/* Wakes one other. */
+static void ask_for_help(const struct bnet_worker *worker)
+{
+	int count = atomic_load_explicit(&pool.count, memory_order_acquire);
+
+	for (int i = 0; i < count; i++)
+		if (pool.workers[i] != worker && atomic_load(&pool.workers[i]->asleep) && ring(pool.workers[i]))
+			return;
+}
+
+static bool make_round(struct bnet_worker *worker)
+{
+	int moved;
+
+	worker->refused = false;
+	moved = make_passes(worker, worker);
+	if (moved > 1)
+		ask_for_help(worker);
+	if (moved == 0)
+		moved = steal(worker);
+	atomic_fetch_add(&worker->round, 1);
+	return moved > 0;
 }
 
 /* How long the worker may sleep in ms; -1: until an event; 0: not at all, since it was woken. A wake is counted
@@ -207,14 +262,16 @@ static void *run(void *arg)
 	return NULL;
 }
 
-void bnet_worker_wake(struct bnet_worker *worker)
+void bnet_worker_wake(const struct bnet_conn *conn)
 {
-	uint64_t one = 1;
+	struct bnet_worker *worker = conn->worker;
 
-	atomic_fetch_add(&worker->wakes, 1);
-	/* A full counter has woken it already. */
-	if (atomic_load(&worker->asleep) && write(worker->wake_fd, &one, sizeof(one)) < 0)
+	if (ring(worker))
 		return;
+	/* It is busy, and not with this one. */
+	if (atomic_load_explicit(&worker->passing, memory_order_relaxed) &&
+	    !atomic_load_explicit(&conn->owner, memory_order_relaxed))
+		ask_for_help(worker);
 }
 
 /* ---- start and end ---- */
@@ -284,22 +341,25 @@ static bool start_worker(int node)
 		return false;
 	}
 	place(worker->thread, node);
-	pool.workers[pool.count++] = worker;
+	pool.workers[pool.count] = worker;
+	atomic_fetch_add(&pool.count, 1);
 	return true;
 }
 
+/* Each may still look at the others. */
 void bnet_workers_stop(void)
 {
 	uint64_t one = 1;
+	bool told = true;
 
 	for (int i = 0; i < pool.count; i++) {
-		struct bnet_worker *worker = pool.workers[i];
-
-		atomic_store(&worker->stop, true);
-		if (write(worker->wake_fd, &one, sizeof(one)) == sizeof(one))
-			pthread_join(worker->thread, NULL);
-		free_worker(worker);
+		atomic_store(&pool.workers[i]->stop, true);
+		told &= write(pool.workers[i]->wake_fd, &one, sizeof(one)) == sizeof(one);
 	}
+	for (int i = 0; i < pool.count && told; i++)
+		pthread_join(pool.workers[i]->thread, NULL);
+	for (int i = 0; i < pool.count; i++)
+		free_worker(pool.workers[i]);
 	pool.count = 0;
 }
 
@@ -343,7 +403,7 @@ void bnet_worker_adopt(struct bnet_conn *conn)
 	atomic_store(&worker->slots[slot], conn);
 	if (slot >= atomic_load(&worker->used))
 		atomic_store(&worker->used, slot + 1);
-	bnet_worker_wake(worker);
+	ring(worker);
 }
 
 void bnet_worker_release(struct bnet_conn *conn)
@@ -359,18 +419,23 @@ void bnet_worker_release(struct bnet_conn *conn)
 	epoll_ctl(worker->epoll, EPOLL_CTL_DEL, conn->epoll, NULL);
 	worker->load--;
 	conn->worker = NULL;
-	conn->left.worker = worker;
-	conn->left.round = atomic_load(&worker->round);
 }
 
-/* The worker is there until the engine's lists are empty, and the connection is still in one. Sleeping lets a worker of
- * lower priority on the same processor finish its round. */
-void bnet_worker_await(struct bnet_conn *conn)
+static void await_round(const struct bnet_worker *worker)
 {
+	/* Sleeping lets a worker of lower priority on the same processor finish its round. */
 	const struct timespec pause = {.tv_nsec = 50000};
-	struct bnet_worker *worker = conn->left.worker;
+	uint64_t round = atomic_load(&worker->round);
 
-	while (worker && atomic_load(&worker->round) == conn->left.round && !atomic_load(&worker->parked))
+	while (atomic_load(&worker->round) == round && !atomic_load(&worker->parked))
 		nanosleep(&pause, NULL);
-	conn->left.worker = NULL;
+}
+
+/* Workers are there until the engine's lists are empty. */
+void bnet_workers_await(void)
+{
+	int count = atomic_load(&pool.count);
+
+	for (int i = 0; i < count; i++)
+		await_round(pool.workers[i]);
 }

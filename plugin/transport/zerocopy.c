@@ -12,7 +12,6 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
-#include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "transport/request.h"
@@ -134,14 +133,14 @@ void bnet_zerocopy_cost(struct bnet_conn *conn, bool without_copy, uint64_t byte
 		decide(conn, BNET_ZEROCOPY_OFF, "without takes no less time");
 }
 
-static ssize_t send_rest(const struct bnet_stream *stream, int flags)
+static ssize_t send_rest(struct bnet_conn *conn, const struct bnet_stream *stream, int flags)
 {
 	ssize_t n;
 
 	do
 		n = send(stream->fd, stream->out.data, stream->out.left, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
 	while (n < 0 && errno == EINTR);
-	bnet_count(send_calls, 1);
+	bnet_conn_count(conn, send_calls, 1);
 	return n < 0 ? -errno : n;
 }
 
@@ -158,18 +157,18 @@ static void refused(struct bnet_conn *conn, int error)
 ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_zerocopy_calls *calls = &stream->zerocopy;
-	ssize_t n = send_rest(stream, MSG_ZEROCOPY);
+	ssize_t n = send_rest(conn, stream, MSG_ZEROCOPY);
 
 	if (n == -ENOBUFS || n == -EFAULT) {
 		refused(conn, (int)n);
-		return send_rest(stream, 0);
+		return send_rest(conn, stream, 0);
 	}
 	if (n <= 0)
 		return n;
 	calls->rows[calls->made++ % BNET_ZEROCOPY_PENDING] =
 		(struct bnet_zerocopy_call){.request = stream->out.request, .bytes = (uint64_t)n};
 	stream->out.pinned += (uint64_t)n;
-	bnet_count(zerocopy_calls, 1);
+	bnet_conn_count(conn, zerocopy_calls, 1);
 	return n;
 }
 
@@ -219,7 +218,7 @@ static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 		end_calls(conn, &stream->zerocopy, error.ee_info, error.ee_data);
 		if (!(error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED))
 			continue;
-		bnet_count(zerocopy_copied, 1);
+		bnet_conn_count(conn, zerocopy_copied, 1);
 		if (!conn->zerocopy.forced)
 			decide(conn, BNET_ZEROCOPY_OFF, "the kernel copies all the same");
 	}

@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/counters.h"
 #include "check.h"
 #include "stream_pairs.h"
 #include "transport/conn.h"
@@ -75,10 +74,10 @@ static void the_first_is_not_read_where_others_bring_something(void)
 
 		settle(1);
 		request = deliver(i);
-		in_vain = atomic_load(&bnet_counts.receive_again);
+		in_vain = atomic_load(&conn->counts.receive_again);
 		while (!is_done(request))
 			check(bnet_progress(conn) || is_done(request));
-		check_int(atomic_load(&bnet_counts.receive_again), in_vain);
+		check_int(atomic_load(&conn->counts.receive_again), in_vain);
 		bnet_request_take(request);
 	}
 }

@@ -157,7 +157,7 @@ static void start_on_node(int node)
 	bnet_worker_adopt(conn);
 	check(conn->worker != NULL);
 	bnet_worker_release(conn);
-	bnet_worker_await(conn);
+	bnet_workers_await();
 	bnet_workers_stop();
 	bnet_conn_free(conn);
 	close(pair[1]);

@@ -17,12 +17,14 @@
 #define DEADLINE_S 250
 #define BYTES (1 << 20)
 #define ROUNDS 50
+#define QUIET_YIELDS 500
 
 static char from[BYTES], into[BYTES];
 
 /* ---- interposed: the worker's sleep; a pass does not sleep ---- */
 
 static _Atomic bool asleep;
+static _Atomic int wakes;
 
 int epoll_wait(int fd, struct epoll_event *events, int count, int timeout_ms)
 {
@@ -32,15 +34,24 @@ int epoll_wait(int fd, struct epoll_event *events, int count, int timeout_ms)
 	if (worker)
 		atomic_store(&asleep, true);
 	n = (int)syscall(SYS_epoll_pwait, fd, events, count, timeout_ms, NULL, 8);
-	if (worker)
+	if (worker) {
 		atomic_store(&asleep, false);
+		atomic_fetch_add(&wakes, 1);
+	}
 	return n;
 }
 
+/* … and nothing that is still under way wakes it again: it stays asleep while others run. */
 static void await_sleep(void)
 {
-	while (!atomic_load(&asleep))
-		sched_yield();
+	int seen = -1;
+
+	for (int same = 0; same < QUIET_YIELDS; sched_yield()) {
+		bool stays = atomic_load(&asleep) && atomic_load(&wakes) == seen;
+
+		same = stays ? same + 1 : 0;
+		seen = atomic_load(&wakes);
+	}
 }
 
 /* ---- the test ---- */
