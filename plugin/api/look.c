@@ -34,16 +34,28 @@ static int device_on_route(void)
 	return 0;
 }
 
-/* A connection that is made has its first stream until it is closed; under the lock no stream is dropped. What was
- * received and is not read yet hides the end. */
-static int ended(const struct bnet_conn *conn)
+static int ended(const struct bnet_stream *stream)
 {
 	char byte;
-	ssize_t n = recv(conn->streams[0]->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t n = recv(stream->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 
 	if (n == 0)
 		return -ECONNRESET;
 	return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+}
+
+/* A connection that is made has a stream until it is closed; under the lock no stream is dropped. What was received and
+ * is not read yet hides the end. */
+static int all_ended(const struct bnet_conn *conn)
+{
+	int error = 0;
+
+	for (int i = 0; i < conn->nstreams; i++) {
+		error = ended(conn->streams[i]);
+		if (error == 0)
+			return 0;
+	}
+	return error;
 }
 
 static int lost(void *comm)
@@ -54,7 +66,7 @@ static int lost(void *comm)
 	bnet_engine_lock();
 	error = atomic_load(&conn->error);
 	if (error == 0)
-		error = ended(conn);
+		error = all_ended(conn);
 	bnet_engine_unlock();
 	return error;
 }

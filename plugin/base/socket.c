@@ -298,13 +298,13 @@ void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_clas
 		set_int(fd, SOL_SOCKET, SO_SNDBUF, config->sndbuf);
 }
 
-int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate)
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, int64_t most, int64_t tuned)
 {
 	uint64_t product = rate / 1000000 * min_rtt_us;
 	uint64_t want;
 
 	if (min_rtt_us > BNET_SHORT_RTT_US)
-		return 0;
+		return most > tuned / 2 ? most : 0;
 	/* Two bandwidth-delay products, in steps of the minimum, so that small changes of the path have no effect. */
 	want = (2 * product + BNET_SNDBUF_MIN - 1) / BNET_SNDBUF_MIN * BNET_SNDBUF_MIN;
 	return want < BNET_SNDBUF_MIN ? BNET_SNDBUF_MIN : (int64_t)want;
@@ -342,6 +342,28 @@ int64_t bnet_sndbuf_most(void)
 
 	pthread_once(&once, ask_sndbuf_most);
 	return sndbuf_most;
+}
+
+static int64_t sndbuf_tuned = INT64_MAX;
+
+static void ask_sndbuf_tuned(void)
+{
+	FILE *file = fopen("/proc/sys/net/ipv4/tcp_wmem", "re");
+	long long most;
+
+	if (!file)
+		return;
+	if (fscanf(file, "%*s %*s %lld", &most) == 1 && most > 0)
+		sndbuf_tuned = most;
+	fclose(file);
+}
+
+int64_t bnet_sndbuf_tuned(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, ask_sndbuf_tuned);
+	return sndbuf_tuned;
 }
 
 void bnet_socket_set_sndbuf(int fd, int64_t bytes)

@@ -62,11 +62,12 @@ int bnet_socket_try_congestion(int family, const char *name);
 void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS]);
 
 /* The send buffer for a path: bytes for SO_SNDBUF, or 0 for the kernel's autotuning. Pure. On a short round trip the
- * processor is the limit, and a small buffer keeps the data in its cache; a long round trip needs many bytes in flight.
- * rate: bytes/s. */
+ * processor is the limit, and a small buffer keeps the data in its cache. A long round trip needs many bytes in flight, and
+ * each loss keeps them for another one: the largest buffer there is, which is either `most`, of which the kernel makes
+ * twice as much for its own overhead, or what its autotuning ends with. rate: bytes/s. */
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_MIN (128 * 1024)
-int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate);
+int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, int64_t most, int64_t tuned);
 /* What replaces a send buffer of `now` bytes where a path wants `want`; 0: the kernel's autotuning. Pure. Nothing above
  * `most`, which the kernel would cut down. Twice the product is wanted, so a buffer that is a third too small still
  * fills the path, and one that is twice too large is still small: what lies in between changes nothing. */
@@ -74,6 +75,8 @@ int64_t bnet_sndbuf_change(int64_t now, int64_t want, int64_t most);
 /* The largest size that may be set, as net.core.wmem_max says; 0: none may, since this kernel could not take it back
  * (before Linux 5.15). Asks the kernel once. */
 int64_t bnet_sndbuf_most(void);
+/* What autotuning ends with, overhead included: net.ipv4.tcp_wmem. INT64_MAX: not known. Asks the kernel once. */
+int64_t bnet_sndbuf_tuned(void);
 /* Sets SO_SNDBUF, up to bnet_sndbuf_most; 0 restores the kernel's autotuning. */
 void bnet_socket_set_sndbuf(int fd, int64_t bytes);
 

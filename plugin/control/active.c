@@ -10,7 +10,6 @@
 #include "engine/engine.h"
 #include "scaling/sampler.h"
 #include "transport/progress.h"
-#include "transport/readiness.h"
 
 /* A takeover continues while it finds work, for at most this many passes. */
 #define TAKEOVER_PASSES 4
@@ -92,14 +91,14 @@ static void take_over(struct bnet_conn *conn)
 	bnet_engine_lock();
 }
 
-/* Frees a receiver's streams that the peer has closed. */
+/* Frees streams that the peer has closed, or that were reset with nothing under way. The last one stays. */
 static void reap(struct bnet_conn *conn)
 {
 	if (!bnet_conn_try_own(conn))
 		return;
 	atomic_store_explicit(&conn->reap, false, memory_order_relaxed);
-	for (int i = conn->nstreams - 1; i > 0; i--)
-		if (conn->streams[i]->in.state == BNET_INCOMING_ENDED)
+	for (int i = conn->nstreams - 1; i >= 0 && conn->nstreams > 1; i--)
+		if (conn->streams[i]->broken || conn->streams[i]->in.state == BNET_INCOMING_ENDED)
 			bnet_socket_close(bnet_conn_drop_stream(conn, i));
 	bnet_conn_disown(conn);
 }
@@ -121,9 +120,9 @@ static void share_readiness(struct bnet_conn *conn)
 	if (conn->sender || (!join && !leave) || !bnet_conn_try_own(conn))
 		return;
 	if (join)
-		bnet_readiness_join(conn);
+		bnet_readiness_join(&conn->ready, conn->epoll >= 0 ? conn->epoll : conn->streams[0]->fd);
 	else
-		bnet_readiness_leave(conn);
+		bnet_conn_unready(conn);
 	bnet_conn_disown(conn);
 }
 

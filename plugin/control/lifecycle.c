@@ -19,12 +19,13 @@
 #include "handshake/close.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
-#include "transport/readiness.h"
 #include "transport/worker.h"
 
-/* Nothing moves on it any more. */
+/* Nothing moves on it any more. A forked child has taken its copy out before. */
 static void leave_list(struct bnet_conn *conn)
 {
+	if (bnet_list_empty(&conn->node))
+		return;
 	bnet_list_remove(&conn->node);
 	bnet_conn_counts_add(&bnet_counts.ended, &conn->counts);
 }
@@ -236,7 +237,7 @@ static void finish(struct bnet_conn *conn)
 	bnet_drain_prepare(conn);
 	bnet_engine_lock();
 	leave_list(conn);
-	bnet_readiness_leave(conn);
+	bnet_conn_unready(conn);
 	if (bnet_engine.running)
 		bnet_drain_start(conn);
 	bnet_conn_close(conn);

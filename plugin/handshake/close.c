@@ -129,16 +129,14 @@ void bnet_drain_socket(int fd, bool sender)
 }
 
 /* A receiver whose receives are left over then knows that nothing is lost. Without room for it now, it takes the end for
- * that of a process. */
+ * that of a process. A stream may have been reset while it was idle. */
 static void say_closed(const struct bnet_conn *conn)
 {
-	const struct bnet_wire_frame frame = {.type = BNET_WIRE_FRAME_CLOSE};
-	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
-
 	if (!conn->sender || conn->nstreams == 0 || bnet_conn_has_work(conn) || atomic_load(&conn->error))
 		return;
-	bnet_wire_frame_encode(bytes, &frame);
-	send(conn->streams[0]->fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+	for (int i = 0; i < conn->nstreams; i++)
+		if (bnet_stream_say(conn->streams[i], BNET_WIRE_FRAME_CLOSE))
+			return;
 }
 
 void bnet_drain_prepare(struct bnet_conn *conn)

@@ -246,6 +246,7 @@ static int send_hello(struct connector *connector)
 		.version = BNET_WIRE_VERSION,
 		.stream = (uint16_t)connector->index,
 		.connection = conn->id,
+		.features = BNET_WIRE_FEATURE_FAILED,
 		.listener = bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics].addr,
 	};
 	uint8_t bytes[BNET_WIRE_HELLO_MAX];

@@ -33,11 +33,10 @@ void bnet_tally_add(struct bnet_tally *tally, bool limited, bool queued, bool pr
 
 /* ---- a stream ---- */
 
-/* The path is long, and net.ipv4.tcp_wmem allows no more bytes in flight. */
+/* The path is long, and the kernel grants no more bytes in flight. */
 static bool buffer_limits(const struct bnet_estimator_step *step)
 {
-	return !step->own_sndbuf && step->min_rtt_us > QUEUE_RTT_US &&
-	       step->sndbuf_us * 100 >= step->busy_us * SNDBUF_PERCENT;
+	return step->min_rtt_us > QUEUE_RTT_US && step->sndbuf_us * 100 >= step->busy_us * SNDBUF_PERCENT;
 }
 
 /* Bytes wait for room, so the kernel always has some to send: the network limits if it delivers them evenly. */

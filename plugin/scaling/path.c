@@ -178,7 +178,7 @@ static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
 	/* Before anything was measured the link's nominal speed stands in. */
 	if (rate == 0)
 		rate = (uint64_t)conn->dev->speed_mbps * 125000;
-	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate);
+	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate, bnet_sndbuf_most(), bnet_sndbuf_tuned());
 	if (large && want && want < large_sndbuf())
 		want = large_sndbuf();
 	want = bnet_sndbuf_change(stream->estimator.sndbuf, want, bnet_sndbuf_most());
@@ -379,7 +379,8 @@ static void narrow(struct bnet_conn *conn)
 
 	if (conn->nstreams <= held || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
 		return;
-	for (int last = conn->nstreams - 1; last >= held && is_idle(conn->streams[last]); last--)
+	/* Streams that are broken go first (control/active.c): those above the level may be the only ones that are not. */
+	for (int last = conn->nstreams - 1; last >= held && !conn->reap && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
 }

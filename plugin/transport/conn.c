@@ -17,7 +17,6 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
-#include "transport/readiness.h"
 
 #define POLL_EVENTS 16
 
@@ -74,29 +73,34 @@ void bnet_conn_free(struct bnet_conn *conn)
 	bnet_count(connections, -1);
 }
 
-static int watch_stream(const struct bnet_conn *conn, const struct bnet_stream *stream, int op, bool armed)
+static int watch_in(int epoll, const struct bnet_conn *conn, const struct bnet_stream *stream, int op, bool armed)
 {
 	uint32_t wanted = EPOLLIN | EPOLLRDHUP | EPOLLET | (conn->sender ? (uint32_t)EPOLLOUT : 0);
 	struct epoll_event event = {.events = armed ? wanted : EPOLLET, .data.u32 = (uint32_t)stream->index};
 
-	return epoll_ctl(conn->epoll, op, stream->fd, &event) < 0 ? -errno : 0;
+	return epoll_ctl(epoll, op, stream->fd, &event) < 0 ? -errno : 0;
 }
 
-/* A lone stream needs no epoll set, unless a worker sleeps on it; the second stream creates the set. */
+static int watch_stream(const struct bnet_conn *conn, const struct bnet_stream *stream, int op, bool armed)
+{
+	return watch_in(conn->epoll, conn, stream, op, armed);
+}
+
+/* A lone stream needs no epoll set, unless a worker sleeps on it; the second stream creates the set. The connection's
+ * owner may look at it as soon as it is there. */
 static int open_set(struct bnet_conn *conn)
 {
 	int rc, fd = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
 
 	if (fd < 0)
 		return fd;
-	conn->epoll = fd;
-	rc = conn->nstreams ? watch_stream(conn, conn->streams[0], EPOLL_CTL_ADD, true) : 0;
+	rc = conn->nstreams ? watch_in(fd, conn, conn->streams[0], EPOLL_CTL_ADD, true) : 0;
 	if (rc == 0 && conn->ready.flag)
-		rc = bnet_readiness_nest(conn);
-	if (rc < 0) {
+		rc = bnet_readiness_add(&conn->ready, fd);
+	if (rc < 0)
 		bnet_socket_close(fd);
-		conn->epoll = -1;
-	}
+	else
+		conn->epoll = fd;
 	return rc;
 }
 
@@ -179,6 +183,31 @@ void bnet_conn_disown(struct bnet_conn *conn)
 	atomic_store_explicit(&conn->owner, false, memory_order_release);
 }
 
+/* It may have joined with the first stream and got its set later. */
+void bnet_conn_unready(struct bnet_conn *conn)
+{
+	bnet_readiness_leave(&conn->ready, (int[]){conn->streams[0]->fd, conn->epoll});
+}
+
+bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type type)
+{
+	const struct bnet_wire_frame frame = {.type = type};
+	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
+
+	if (stream->out.request && stream->out.header_left < BNET_WIRE_DATA_HEADER)
+		return false;
+	bnet_wire_frame_encode(bytes, &frame);
+	return send(stream->fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(bytes);
+}
+
+/* What the receiver's kernel has got it keeps after the reset. */
+static void break_stream(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	if (conn->sender)
+		bnet_stream_say(stream, BNET_WIRE_FRAME_FAILED);
+	bnet_socket_reset(stream->fd);
+}
+
 void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 {
 	int none = 0;
@@ -204,11 +233,12 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 		if (orderly && !bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
 			shutdown(conn->streams[i]->fd, SHUT_RDWR);
 		else
-			bnet_socket_reset(conn->streams[i]->fd);
+			break_stream(conn, conn->streams[i]);
 	}
 }
 
-void bnet_conn_poll(struct bnet_conn *conn)
+/* False: there may be more. */
+static bool poll_some(struct bnet_conn *conn)
 {
 	struct epoll_event events[POLL_EVENTS];
 	int n = epoll_wait(conn->epoll, events, POLL_EVENTS, 0);
@@ -231,4 +261,12 @@ void bnet_conn_poll(struct bnet_conn *conn)
 		if (events[i].data.u32)
 			conn->quiet = 0;
 	}
+	return n < POLL_EVENTS;
+}
+
+/* What is left would be announced to nobody who waits for an edge of the set. */
+void bnet_conn_poll(struct bnet_conn *conn)
+{
+	while (!poll_some(conn))
+		;
 }

@@ -31,6 +31,7 @@
 #include "transport/admission.h"
 #include "transport/delivery.h"
 #include "transport/estimator.h"
+#include "transport/readiness.h"
 #include "transport/reassembly.h"
 #include "transport/slice.h"
 #include "transport/zerocopy_state.h"
@@ -40,8 +41,9 @@
  * of order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
-/* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. */
-#define BNET_READ_AHEAD 4096
+/* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. A
+ * message of 4 KiB, of which a longer one than this would take two calls, fits with its header. */
+#define BNET_READ_AHEAD (BNET_UNIT + BNET_WIRE_DATA_HEADER)
 
 struct bnet_conn;
 struct bnet_path;
@@ -105,11 +107,13 @@ struct bnet_stream {
 	bool writable; /* the last send found room; set again by the connection's epoll */
 	bool readable; /* not known to be empty */
 	bool hangup;   /* the kernel reported the end: read up to it */
+	bool broken;   /* of a sender: it was reset when nothing was under way; it takes no slice, and is dropped */
 	struct bnet_outgoing out;
 	struct bnet_incoming in;
 	struct bnet_estimator estimator; /* of a sender */
 	struct bnet_inflight inflight;   /* of a sender; the owner's account */
 	struct bnet_delivery delivery;   /* of a sender */
+	uint64_t message;                /* of a sender: the last one that it has carried a slice of */
 	bool bbr;                        /* of a sender: its congestion control; the control thread's */
 	bool landed; /* of a sender: all was acknowledged when last looked at, and nothing written since */
 	struct bnet_zerocopy_calls zerocopy;
@@ -151,6 +155,14 @@ struct bnet_company {
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
 };
 
+/* A slice whose stream was reset before it took a byte of it. Another stream takes it before any new slice is claimed, one
+ * that has carried no later message: behind a message that is not posted it might wait for ever. */
+struct bnet_returned {
+	struct bnet_request *request; /* NULL: none */
+	uint64_t message, offset, length;
+	int error; /* of its stream */
+};
+
 /* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */
 struct bnet_sizes {
 	uint64_t posted, bytes; /* at the last reading */
@@ -174,7 +186,7 @@ struct bnet_conn {
 	_Atomic uint32_t outstanding; /* posted and not done: work for the owner */
 	_Atomic bool light;           /* so little is posted that the caller moves it, worker or not */
 	_Atomic uint32_t passes;      /* of any owner; the control thread sees whether the caller polls */
-	_Atomic bool reap;            /* a receiver's: a stream other than the first has ended */
+	_Atomic bool reap;            /* one of several streams has ended */
 	_Atomic int error;            /* 0 or -errno: the connection is unusable; the first error is kept */
 	struct bnet_conn_counts counts;
 	/* the control thread's; near the above, since it looks at both */
@@ -191,23 +203,23 @@ struct bnet_conn {
 	struct bnet_company company;
 	struct bnet_sizes sizes;
 
-	struct {
-		int flag; /* from 1 on; 0: it is not in the set of many receivers. Written under the engine's lock as well */
-		uint32_t asked; /* how often the set had been asked when this connection was looked at last */
-	} ready;                /* the owner's (readiness.h) */
+	struct bnet_ready ready; /* a receiver's place in the set of many */
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */
 	struct bnet_stream *streams[BNET_MAX_STREAMS];
-	int epoll;      /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
-	bool watched;   /* a worker sleeps on `epoll` */
-	bool closed;    /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
+	_Atomic int epoll; /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
+	bool watched;      /* a worker sleeps on `epoll` */
+	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
+	bool says_failed;  /* a receiver's: its sender says so before it resets the streams (wire/wire.h) */
+	int reset;      /* a receiver's: why a stream ended that nothing was under way on; 0: none has. The owner's */
 	uint32_t quiet; /* passes since a stream other than the first had something */
 
 	/* sender */
 	struct bnet_claim claim;
 	uint64_t claimed_bytes; /* the owner's, as is what follows */
 	bool held_back;         /* a writable stream was refused by admission */
+	struct bnet_returned returned;
 	struct bnet_zerocopy zerocopy;
 	_Atomic uint64_t posted_bytes;
 	struct bnet_request ring[BNET_RING];
@@ -224,11 +236,17 @@ void bnet_conn_free(struct bnet_conn *conn);
 /* Adds a connected socket after its handshake; the connection owns it from here on. Under the engine's lock. -ENOSPC,
  * -ENOMEM, or epoll's -errno, and then the socket stays the caller's. */
 int bnet_conn_add_stream(struct bnet_conn *conn, int fd);
-/* Drops a stream other than the first; the last one takes its index. Returns the descriptor, which is the caller's.
+/* Drops one of several streams; the last one takes its index. Returns the descriptor, which is the caller's.
  * The owner only, under the engine's lock. */
 int bnet_conn_drop_stream(struct bnet_conn *conn, int index);
 /* Asks the kernel which streams have something, and marks them. The owner only. */
 void bnet_conn_poll(struct bnet_conn *conn);
+
+/* Takes it out of the set of many receivers, if it is in it. As bnet_readiness_leave. */
+void bnet_conn_unready(struct bnet_conn *conn);
+/* A frame without a body, on a sender's stream between two slices. False: a slice is under way, or there is no room. The
+ * owner only. */
+bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type type);
 
 bool bnet_conn_try_own(struct bnet_conn *conn);
 void bnet_conn_own(struct bnet_conn *conn); /* waits: only in deregMr, in close, and without memory */

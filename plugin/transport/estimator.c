@@ -128,7 +128,6 @@ static struct bnet_estimator_step difference(const struct bnet_estimator *estima
 		.delivery_rate = reading->delivery_rate,
 		.rtt_us = reading->rtt_us,
 		.min_rtt_us = reading->min_rtt_us,
-		.own_sndbuf = estimator->sndbuf != 0,
 	};
 }
 

@@ -58,9 +58,8 @@ struct bnet_estimator_step {
 	uint64_t delivery_rate; /* bytes/s */
 	uint32_t rtt_us;
 	uint32_t min_rtt_us;
-	bool own_sndbuf; /* the send buffer is fitted to the path, not sized by the kernel */
-	bool paused;     /* idle for a part of the time: how busy it was says nothing */
-	int busy;        /* share of busy time in 1/10000, a mean over several readings; 0 after a pause */
+	bool paused; /* idle for a part of the time: how busy it was says nothing */
+	int busy;    /* share of busy time in 1/10000, a mean over several readings; 0 after a pause */
 };
 
 /* What an earlier stream of this path has learned: bytes/s, which the next readings correct. A low rate, as of a network that was failing, counts as

@@ -5,6 +5,7 @@
 #include "transport/readiness.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -38,13 +39,7 @@ static int add(int fd, int flag)
 	return epoll_ctl(set.epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
 }
 
-/* A lone stream's descriptor, or the epoll set of several. */
-static int fd_of(const struct bnet_conn *conn)
-{
-	return conn->epoll >= 0 ? conn->epoll : conn->streams[0]->fd;
-}
-
-void bnet_readiness_join(struct bnet_conn *conn)
+void bnet_readiness_join(struct bnet_ready *ready, int fd)
 {
 	int flag;
 
@@ -57,29 +52,28 @@ void bnet_readiness_join(struct bnet_conn *conn)
 		return;
 	/* What has come before is an event as well. */
 	atomic_store(&set.flags[flag], 0);
-	if (add(fd_of(conn), flag) < 0) {
+	if (add(fd, flag) < 0) {
 		set.free[set.nfree++] = (uint16_t)flag;
 		return;
 	}
-	conn->ready.flag = flag + 1;
-	conn->ready.asked = atomic_load(&set.asked);
+	ready->flag = flag + 1;
+	ready->asked = atomic_load(&set.asked);
 }
 
-int bnet_readiness_nest(const struct bnet_conn *conn)
+int bnet_readiness_add(const struct bnet_ready *ready, int fd)
 {
-	return add(conn->epoll, conn->ready.flag - 1);
+	return add(fd, ready->flag - 1);
 }
 
-void bnet_readiness_leave(struct bnet_conn *conn)
+void bnet_readiness_leave(struct bnet_ready *ready, const int fds[2])
 {
-	if (!conn->ready.flag)
+	if (!ready->flag)
 		return;
-	/* Both: it may have joined with the first and got the second later. */
-	epoll_ctl(set.epoll, EPOLL_CTL_DEL, conn->streams[0]->fd, NULL);
-	if (conn->epoll >= 0)
-		epoll_ctl(set.epoll, EPOLL_CTL_DEL, conn->epoll, NULL);
-	set.free[set.nfree++] = (uint16_t)(conn->ready.flag - 1);
-	conn->ready.flag = 0;
+	for (int i = 0; i < 2; i++)
+		if (fds[i] >= 0)
+			epoll_ctl(set.epoll, EPOLL_CTL_DEL, fds[i], NULL);
+	set.free[set.nfree++] = (uint16_t)(ready->flag - 1);
+	ready->flag = 0;
 }
 
 void bnet_readiness_ask(void)
@@ -99,17 +93,17 @@ void bnet_readiness_ask(void)
 }
 
 /* The kernel is asked by whoever has seen the last answer already: once a round, whoever begins it. */
-uint32_t bnet_readiness_take(struct bnet_conn *conn)
+uint32_t bnet_readiness_take(struct bnet_ready *ready, bool *asked)
 {
-	_Atomic uint32_t *flag = &set.flags[conn->ready.flag - 1];
-	uint32_t asked = atomic_load_explicit(&set.asked, memory_order_relaxed);
+	_Atomic uint32_t *flag = &set.flags[ready->flag - 1];
+	uint32_t answer = atomic_load_explicit(&set.asked, memory_order_relaxed);
 
-	if (!atomic_load_explicit(flag, memory_order_relaxed) && conn->ready.asked == asked) {
+	*asked = !atomic_load_explicit(flag, memory_order_relaxed) && ready->asked == answer;
+	if (*asked) {
 		bnet_readiness_ask();
-		bnet_conn_count(conn, poll_calls, 1);
-		asked = atomic_load_explicit(&set.asked, memory_order_relaxed);
+		answer = atomic_load_explicit(&set.asked, memory_order_relaxed);
 	}
-	conn->ready.asked = asked;
+	ready->asked = answer;
 	return atomic_load_explicit(flag, memory_order_relaxed)
 		       ? atomic_exchange_explicit(flag, 0, memory_order_acquire)
 		       : 0;

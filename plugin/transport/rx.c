@@ -11,7 +11,6 @@
 #include <sys/uio.h>
 
 #include "base/socket.h"
-#include "transport/readiness.h"
 #include "transport/request.h"
 
 /* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
@@ -66,11 +65,11 @@ static int lost(struct bnet_conn *conn, int error, const char *how)
 /* All streams have ended after whole frames. */
 static void ended(struct bnet_conn *conn)
 {
-	if (conn->closed)
+	if (conn->closed && !conn->reset)
 		bnet_conn_fail(conn, -ESHUTDOWN, "%s has closed its connection; receives that are left: %u", conn->peer,
 			       bnet_conn_outstanding(conn));
 	else
-		lost(conn, -ECONNRESET, "the peer closed it");
+		lost(conn, -ECONNRESET, conn->reset ? strerror(conn->reset) : "the peer closed it");
 }
 
 /* ---- one receive call ---- */
@@ -185,13 +184,28 @@ static bool matters(const struct bnet_stream *stream)
 	return stream->in.used || stream->index == 0 || bnet_socket_received(stream->fd) > stream->in.handshake_bytes;
 }
 
+static bool is_inside(const struct bnet_incoming *in)
+{
+	return in->state == BNET_INCOMING_PAYLOAD || unparsed(&in->ahead);
+}
+
+/* A stream that breaks after a whole frame may have lost nothing. Its sender knows, and says so on the others. */
+static bool is_left_to_the_sender(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+
+	for (int i = 0; i < streams && conn->says_failed && !is_inside(&stream->in); i++)
+		if (conn->streams[i] != stream && conn->streams[i]->in.state != BNET_INCOMING_ENDED)
+			return true;
+	return false;
+}
+
 static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	bool inside = stream->in.state == BNET_INCOMING_PAYLOAD || unparsed(&stream->in.ahead);
+	bool inside = is_inside(&stream->in);
 
 	stream->in.state = BNET_INCOMING_ENDED;
-	if (stream->index)
-		atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
+	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 	return inside ? lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
 }
 
@@ -230,7 +244,10 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 		bnet_conn_count(conn, receive_again, 1);
 		return 0;
 	case OUTCOME_BROKEN:
-		return matters(stream) ? lost(conn, -call.error, strerror(call.error)) : end_stream(conn, stream);
+		if (matters(stream) && !is_left_to_the_sender(conn, stream))
+			return lost(conn, -call.error, strerror(call.error));
+		conn->reset = call.error;
+		return end_stream(conn, stream);
 	case OUTCOME_END:
 		return end_stream(conn, stream);
 	case OUTCOME_BYTES:
@@ -331,6 +348,8 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 	in->used = true;
 	bnet_wire_frame_decode(at, &frame);
 	if (frame.type != BNET_WIRE_FRAME_DATA) {
+		if (frame.type == BNET_WIRE_FRAME_FAILED)
+			return lost(conn, -ECONNRESET, "the sender has given it up");
 		if (frame.type == BNET_WIRE_FRAME_CLOSE)
 			conn->closed = true;
 		/* This version acts on no other type. The length is 32 bits wide, so the skip ends. */
@@ -455,8 +474,10 @@ static bool pump_others(struct bnet_conn *conn, int streams)
 /* The set of many receivers says so, or there is something that no edge announces. */
 static bool is_ready(struct bnet_conn *conn, int streams)
 {
-	uint32_t events = bnet_readiness_take(conn);
+	bool asked;
+	uint32_t events = bnet_readiness_take(&conn->ready, &asked);
 
+	bnet_conn_count(conn, poll_calls, asked);
 	if (events && conn->epoll >= 0)
 		bnet_conn_poll(conn);
 	else if (events & (EPOLLRDHUP | EPOLLHUP))

@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 
 #include "common/clock.h"
+#include "base/log.h"
 #include "transport/request.h"
 #include "transport/scheduler.h"
 #include "transport/zerocopy.h"
@@ -23,7 +24,38 @@ static bool anything_to_claim(const struct bnet_conn *conn)
 {
 	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
 
-	return bnet_claim_look(&conn->claim, posted).message != posted;
+	return conn->returned.request || bnet_claim_look(&conn->claim, posted).message != posted;
+}
+
+static void begin_slice(struct bnet_conn *conn, struct bnet_stream *stream, struct bnet_request *request,
+			const struct bnet_wire_data *data)
+{
+	conn->claimed_bytes += data->length;
+	bnet_wire_data_encode(stream->out.header, data);
+	stream->out.header_left = BNET_WIRE_DATA_HEADER;
+	stream->out.data = request->data + data->offset;
+	stream->out.left = data->length;
+	stream->out.length = data->length;
+	stream->out.pinned = 0;
+	stream->out.request = request;
+	stream->message = data->message;
+}
+
+static bool claim_returned(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
+{
+	const struct bnet_returned back = conn->returned;
+	const struct bnet_wire_data data = {
+		.message = back.message,
+		.size = atomic_load_explicit(&back.request->size, memory_order_relaxed),
+		.offset = back.offset,
+		.length = (uint32_t)back.length,
+	};
+
+	if (stream->message > back.message || bnet_scheduler_slice(conn, stream, streams, data.size, now) == 0)
+		return false;
+	conn->returned.request = NULL;
+	begin_slice(conn, stream, back.request, &data);
+	return true;
 }
 
 /* Claims a slice for the stream and prepares its header. now: 0 for a lone stream. */
@@ -35,6 +67,8 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 	struct bnet_slice slice;
 	uint64_t want, size;
 
+	if (conn->returned.request)
+		return claim_returned(conn, stream, streams, now);
 	do {
 		view = bnet_claim_look(&conn->claim, posted);
 		if (view.message == posted)
@@ -46,19 +80,13 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 			return false;
 	} while (!bnet_claim_take(&conn->claim, &view, size, want, &slice));
 
-	conn->claimed_bytes += slice.length;
-	bnet_wire_data_encode(stream->out.header, &(struct bnet_wire_data){
-							  .message = slice.message,
-							  .size = size,
-							  .offset = slice.offset,
-							  .length = (uint32_t)slice.length,
-						  });
-	stream->out.header_left = BNET_WIRE_DATA_HEADER;
-	stream->out.data = request->data + slice.offset;
-	stream->out.left = slice.length;
-	stream->out.length = slice.length;
-	stream->out.pinned = 0;
-	stream->out.request = request;
+	begin_slice(conn, stream, request,
+		    &(struct bnet_wire_data){
+			    .message = slice.message,
+			    .size = size,
+			    .offset = slice.offset,
+			    .length = (uint32_t)slice.length,
+		    });
 	return true;
 }
 
@@ -161,6 +189,52 @@ static void lost(struct bnet_conn *conn, int error)
 		       conn->peer, strerror(-error), bnet_conn_outstanding(conn));
 }
 
+static bool can_take(const struct bnet_conn *conn, uint64_t message)
+{
+	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+
+	for (int i = 0; i < streams; i++)
+		if (!conn->streams[i]->broken && conn->streams[i]->message <= message)
+			return true;
+	return false;
+}
+
+static bool is_end(int error)
+{
+	return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == ECONNABORTED ||
+	       error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
+}
+
+/* The stream is broken. True: that costs nothing, since everything before its slice has arrived, it has taken no byte of
+ * that slice, and another stream can take it. */
+static bool return_slice(struct bnet_conn *conn, struct bnet_stream *stream, int error)
+{
+	struct bnet_outgoing *out = &stream->out;
+	struct bnet_wire_data data;
+
+	if (!is_end(error) || atomic_load(&conn->error) || conn->returned.request ||
+	    out->header_left < BNET_WIRE_DATA_HEADER || bnet_zerocopy_pending(&stream->zerocopy) ||
+	    bnet_delivery_missing(&stream->delivery, stream->fd) > 0)
+		return false;
+	bnet_wire_data_decode(out->header, &data);
+	stream->broken = true;
+	if (!can_take(conn, data.message))
+		return false;
+	conn->returned = (struct bnet_returned){
+		.request = out->request,
+		.message = data.message,
+		.offset = data.offset,
+		.length = data.length,
+		.error = error,
+	};
+	conn->claimed_bytes -= data.length;
+	out->request = NULL;
+	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
+	bnet_info(NCCL_NET, "NET/BaguaNet: an idle stream to %s was reset: %s. Nothing is lost, the others go on",
+		  conn->peer, strerror(error));
+	return true;
+}
+
 static bool is_full(ssize_t result)
 {
 	return result == -EAGAIN || result == -ENOBUFS || result == -ENOMEM;
@@ -179,7 +253,8 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 	}
 	if (n < 0) {
 		stream->writable = false;
-		lost(conn, (int)n);
+		if (!return_slice(conn, stream, -(int)n))
+			lost(conn, (int)n);
 		return 0;
 	}
 	bnet_delivery_add(&stream->delivery, (uint64_t)n);
@@ -262,7 +337,7 @@ int bnet_tx_note_dry(struct bnet_conn *conn)
 static bool any_full(const struct bnet_conn *conn, int streams)
 {
 	for (int i = 0; i < streams; i++)
-		if (!conn->streams[i]->writable)
+		if (!conn->streams[i]->writable && !conn->streams[i]->broken)
 			return true;
 	return false;
 }
@@ -276,6 +351,13 @@ bool bnet_tx_progress(struct bnet_conn *conn)
 	for (int i = 0; i < streams; i++)
 		if (bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
 			bnet_zerocopy_reap(conn, conn->streams[i]);
+	if (conn->returned.request) {
+		if (!can_take(conn, conn->returned.message)) {
+			lost(conn, -conn->returned.error);
+			return false;
+		}
+		active = streams; /* those above the level may be the only ones that can take it */
+	}
 	if (streams == 1)
 		return pump(conn, conn->streams[0]);
 	if (conn->held_back || any_full(conn, streams))

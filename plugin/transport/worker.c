@@ -169,11 +169,15 @@ static bool steal(struct bnet_worker *worker)
 
 	for (int i = 0; i < count; i++) {
 		struct bnet_worker *busy = pool.workers[i];
+		int moved;
 
-		if (busy == worker || atomic_load(&busy->parked) || make_passes(worker, busy) == 0)
+		if (busy == worker || atomic_load(&busy->parked))
 			continue;
-		ring(busy);
-		return true;
+		moved = make_passes(worker, busy);
+		if (moved || atomic_load(&busy->parked))
+			ring(busy);
+		if (moved)
+			return true;
 	}
 	return false;
 }

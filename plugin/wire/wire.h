@@ -38,8 +38,12 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_STREAM_DEAD = 6,
 	BNET_WIRE_FRAME_QUESTION = 7,
 	BNET_WIRE_FRAME_ANSWER = 8,
-	BNET_WIRE_FRAME_CLOSE = 9, /* the sender closes, and nothing was outstanding; has no body */
+	BNET_WIRE_FRAME_CLOSE = 9,   /* the sender closes, and nothing was outstanding; has no body */
+	BNET_WIRE_FRAME_FAILED = 10, /* the sender gives the connection up, and resets its streams next; has no body */
 };
+
+/* A sender that fails says so on each stream before it resets it: one that is reset without that may be the only one. */
+#define BNET_WIRE_FEATURE_FAILED 1u
 
 enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_OK = 0,

@@ -23,7 +23,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST 32 /* messages of a connection */
+#define MOST 1000 /* messages of a connection */
 #define LINE (2 * NCCL_NET_HANDLE_MAXSIZE + 64)
 
 struct message {

@@ -187,6 +187,32 @@ def test_one_of_several_streams_dies_on_the_sender_s_side(tmp_path: Path) -> Non
         assert receiver.answer() == f"error {_REMOTE_ERROR}"
 
 
+def _pass_one(sender: _End, receiver: _End, message: int, size: int) -> None:
+    assert receiver.ask(f"post {size}") == sender.ask(f"post {size}") == f"posted {message}"
+    assert sender.ask(f"wait {message}") == receiver.ask(f"wait {message}") == "done"
+
+
+def test_idle_streams_that_are_reset_are_replaced(tmp_path: Path) -> None:
+    """As by a middlebox that has forgotten them: it answers the probes of the sender's kernel. The receiver learns of
+    it when the sender has closed them."""
+    streams = 4
+    with _connected(tmp_path, streams=streams) as (sender, receiver):
+        message = 0
+        for choose in (min, max):
+            kept = choose(sender.sockets())
+            idle = [port for port in sender.sockets() if port != kept]
+            ports = ", ".join(str(port) for port in idle)
+            _cut(receiver.host, f"tcp sport {{ {ports} }}", "reject with tcp reset", ("input",))
+            sender.until(lambda: len(sender.sockets()) == 1)
+            receiver.host.nft("delete table inet cut\n")
+            _pass_one(sender, receiver, message := message + 1, _LARGE)
+            while len(sender.sockets()) < streams:  # streams are opened while something moves
+                _pass_one(sender, receiver, message := message + 1, _SMALL)
+                time.sleep(_POLL_S)
+        receiver.until(lambda: sorted(receiver.sockets()) == sorted(sender.sockets()))
+        assert "broke" not in sender.log() + receiver.log()
+
+
 def test_a_partition(tmp_path: Path) -> None:
     """The sender has bytes in its kernel, the receiver waits for them. Neither host hears of the other again."""
     with _connected(tmp_path) as (sender, receiver):

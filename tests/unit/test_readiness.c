@@ -29,7 +29,7 @@
 
 struct one {
 	struct bnet_conn *conn;
-	int peers[STREAMS], streams;
+	int peers[BNET_MAX_STREAMS], streams;
 	uint64_t sent;
 };
 
@@ -49,13 +49,13 @@ static struct one open_one(void)
 	struct one one = {.streams = 1};
 
 	one.conn = open_stream_pairs(false, one.peers, 1);
-	bnet_readiness_join(one.conn);
+	bnet_readiness_join(&one.conn->ready, one.conn->streams[0]->fd);
 	return one;
 }
 
 static void close_one(struct one *one)
 {
-	bnet_readiness_leave(one->conn);
+	bnet_conn_unready(one->conn);
 	bnet_conn_free(one->conn);
 	for (int i = 0; i < one->streams; i++)
 		close(one->peers[i]);
@@ -180,13 +180,31 @@ static void further_streams_are_read(void)
 	close_one(&one);
 }
 
+/* The set has one edge for all that has come, and one call brings only some of it. */
+static void all_of_many_streams_are_read(void)
+{
+	struct bnet_request *requests[BNET_MAX_STREAMS];
+	struct one one = open_one();
+
+	while (one.streams < BNET_MAX_STREAMS)
+		add_stream(&one);
+	for (int i = 0; i < BNET_RING; i++)
+		requests[i] = expect(&one);
+	settle(&one);
+	for (int i = 0; i < BNET_RING; i++)
+		deliver(&one, i);
+	for (int i = 0; i < BNET_RING; i++)
+		finish(requests[i]);
+	close_one(&one);
+}
+
 /* It joins with several, and has one left. */
 static void a_stream_that_is_left_is_read(void)
 {
 	struct one one = {.streams = 2};
 
 	one.conn = open_stream_pairs(false, one.peers, 2);
-	bnet_readiness_join(one.conn);
+	bnet_readiness_join(&one.conn->ready, one.conn->epoll);
 	for (int i = 0; i < 3; i++) {
 		struct bnet_request *request = expect(&one);
 
@@ -205,7 +223,7 @@ static void flags_are_given_again(void)
 	struct one left = open_one(), one;
 	struct bnet_request *request;
 
-	bnet_readiness_leave(left.conn);
+	bnet_conn_unready(left.conn);
 	request = expect(&left);
 	one = open_one();
 	check(one.conn->ready.flag == 1);
@@ -331,6 +349,7 @@ int main(void)
 	the_end_behind_a_message_is_seen();
 	the_end_before_a_receive_is_seen();
 	further_streams_are_read();
+	all_of_many_streams_are_read();
 	a_stream_that_is_left_is_read();
 	flags_are_given_again();
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);

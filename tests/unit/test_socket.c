@@ -14,23 +14,32 @@
 #include "device/scan.h"
 #include "base/counters.h"
 
+enum { K = 1024, MOST = 208 * K, TUNED = 4096 * K };
+
 static void test_path_rule(void)
 {
 	const uint64_t gb = 1000000000;
 
-	check_int(bnet_sndbuf_for_path(10, 1 * gb), 128 * 1024); /* the minimum */
-	check_int(bnet_sndbuf_for_path(10, 5 * gb), 128 * 1024);
-	check_int(bnet_sndbuf_for_path(100, 12 * gb), 2400000 / 131072 * 131072 + 131072); /* 100 Gb/s, 100 µs */
-	check_int(bnet_sndbuf_for_path(300, gb), 655360);
-	check_int(bnet_sndbuf_for_path(301, gb), 0); /* long: the kernel's autotuning */
-	check_int(bnet_sndbuf_for_path(20000, 100 * gb), 0);
-	check_int(bnet_sndbuf_for_path(0, 0), 128 * 1024);
+	check_int(bnet_sndbuf_for_path(10, 1 * gb, MOST, TUNED), 128 * 1024); /* the minimum */
+	check_int(bnet_sndbuf_for_path(10, 5 * gb, MOST, TUNED), 128 * 1024);
+	/* 100 Gb/s, 100 µs */
+	check_int(bnet_sndbuf_for_path(100, 12 * gb, MOST, TUNED), 2400000 / 131072 * 131072 + 131072);
+	check_int(bnet_sndbuf_for_path(300, gb, MOST, TUNED), 655360);
+	check_int(bnet_sndbuf_for_path(0, 0, MOST, TUNED), 128 * 1024);
+}
+
+static void the_send_buffer_of_a_long_path_is_the_largest(void)
+{
+	check_int(bnet_sndbuf_for_path(301, 1, TUNED, TUNED), TUNED);
+	check_int(bnet_sndbuf_for_path(20000, 1, TUNED / 2 + 1, TUNED), TUNED / 2 + 1);
+	check_int(bnet_sndbuf_for_path(20000, 1, TUNED / 2, TUNED), 0); /* the kernel's autotuning ends with as much */
+	check_int(bnet_sndbuf_for_path(20000, 1, MOST, TUNED), 0);
+	check_int(bnet_sndbuf_for_path(20000, 1, TUNED, INT64_MAX), 0); /* not known */
+	check(bnet_sndbuf_tuned() > 0);
 }
 
 static void test_changes_of_buffers(void)
 {
-	enum { K = 1024, MOST = 208 * K };
-
 	check_int(bnet_sndbuf_change(0, 128 * K, MOST), 128 * K);
 	check_int(bnet_sndbuf_change(128 * K, 0, MOST), 0);
 	check_int(bnet_sndbuf_change(128 * K, 256 * K, 4096 * K), 256 * K);
@@ -195,6 +204,7 @@ static void test_listen_range(void)
 int main(void)
 {
 	test_path_rule();
+	the_send_buffer_of_a_long_path_is_the_largest();
 	test_options();
 	test_traffic_class(AF_INET, IPPROTO_IP, IP_TOS);
 	test_traffic_class(AF_INET6, IPPROTO_IPV6, IPV6_TCLASS);
