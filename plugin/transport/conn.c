@@ -183,10 +183,11 @@ void bnet_conn_disown(struct bnet_conn *conn)
 	atomic_store_explicit(&conn->owner, false, memory_order_release);
 }
 
-/* It may have joined with the first stream and got its set later. */
+/* It may have joined with the first stream and got its set later. One that never came up has no stream. */
 void bnet_conn_unready(struct bnet_conn *conn)
 {
-	bnet_readiness_leave(&conn->ready, (int[]){conn->streams[0]->fd, conn->epoll});
+	if (conn->ready.flag)
+		bnet_readiness_leave(&conn->ready, (int[]){conn->streams[0]->fd, conn->epoll});
 }
 
 bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type type)

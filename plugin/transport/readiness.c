@@ -67,8 +67,6 @@ int bnet_readiness_add(const struct bnet_ready *ready, int fd)
 
 void bnet_readiness_leave(struct bnet_ready *ready, const int fds[2])
 {
-	if (!ready->flag)
-		return;
 	for (int i = 0; i < 2; i++)
 		if (fds[i] >= 0)
 			epoll_ctl(set.epoll, EPOLL_CTL_DEL, fds[i], NULL);

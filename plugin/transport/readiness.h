@@ -26,7 +26,7 @@ struct bnet_ready {
 void bnet_readiness_join(struct bnet_ready *ready, int fd);
 /* … and another one of it. 0 or -errno. Under the engine's lock. */
 int bnet_readiness_add(const struct bnet_ready *ready, int fd);
-/* It is read directly; also before its descriptors are closed. fds: those that may be in the set; -1: none. The owner,
+/* One that is in it is read directly from here on; also before its descriptors are closed. fds: those that may be in the set; -1: none. The owner,
  * under the engine's lock. */
 void bnet_readiness_leave(struct bnet_ready *ready, const int fds[2]);
 
