@@ -212,6 +212,7 @@ struct bnet_conn {
 	bool watched;      /* a worker sleeps on `epoll` */
 	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
 	bool says_failed;  /* a receiver's: its sender says so before it resets the streams (wire/wire.h) */
+	bool gone;         /* a receiver's: a stream has ended; it may have been dropped since. The owner's */
 	int reset;      /* a receiver's: why a stream ended that nothing was under way on; 0: none has. The owner's */
 	uint32_t quiet; /* passes since a stream other than the first had something */
 

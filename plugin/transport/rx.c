@@ -189,12 +189,14 @@ static bool is_inside(const struct bnet_incoming *in)
 	return in->state == BNET_INCOMING_PAYLOAD || unparsed(&in->ahead);
 }
 
-/* A stream that breaks after a whole frame may have lost nothing. Its sender knows, and says so on the others. */
+/* A stream that breaks after a whole frame may have lost nothing. Its sender knows, and says so on the others; if that
+ * gets lost as well, probes of the kernel find it out. */
 static bool is_left_to_the_sender(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+	bool trusted = conn->says_failed && conn->config->keepalive;
 
-	for (int i = 0; i < streams && conn->says_failed && !is_inside(&stream->in); i++)
+	for (int i = 0; i < streams && trusted && !is_inside(&stream->in); i++)
 		if (conn->streams[i] != stream && conn->streams[i]->in.state != BNET_INCOMING_ENDED)
 			return true;
 	return false;
@@ -205,6 +207,7 @@ static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
 	bool inside = is_inside(&stream->in);
 
 	stream->in.state = BNET_INCOMING_ENDED;
+	conn->gone = true;
 	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 	return inside ? lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
 }
@@ -244,7 +247,9 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 		bnet_conn_count(conn, receive_again, 1);
 		return 0;
 	case OUTCOME_BROKEN:
-		if (matters(stream) && !is_left_to_the_sender(conn, stream))
+		if (!matters(stream))
+			return end_stream(conn, stream);
+		if (!is_left_to_the_sender(conn, stream))
 			return lost(conn, -call.error, strerror(call.error));
 		conn->reset = call.error;
 		return end_stream(conn, stream);
@@ -437,19 +442,16 @@ bool bnet_rx_has_stalled(const struct bnet_conn *conn)
 }
 
 /* Can no outstanding receive complete any more? A stream carries messages in order, so a stalled one holds nothing for
- * an earlier receive. */
+ * an earlier receive. What is missing was on a stream that has ended. */
 static bool exhausted(const struct bnet_conn *conn, int streams)
 {
-	int ended = 0;
-
 	for (int i = 0; i < streams; i++) {
 		enum bnet_incoming_state state = conn->streams[i]->in.state;
 
 		if (state != BNET_INCOMING_ENDED && state != BNET_INCOMING_STALLED)
 			return false;
-		ended += state == BNET_INCOMING_ENDED;
 	}
-	return ended > 0;
+	return conn->gone;
 }
 
 static bool has_something(const struct bnet_stream *stream)

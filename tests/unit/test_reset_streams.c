@@ -25,7 +25,7 @@
 #define BYTES (1 << 20)
 #define SMALL 100
 
-static struct bnet_config config = {.min_chunksize = 4096, .max_chunksize = 65536};
+static struct bnet_config config = {.min_chunksize = 4096, .max_chunksize = 65536, .keepalive = 120};
 static struct bnet_device device = {.name = "unit", .address = ""};
 static char from[BYTES], into[BYTES];
 
@@ -351,6 +351,58 @@ static void an_idle_stream_is_not_missed(int stream)
 	close_end(&end);
 }
 
+/* The stream with an outstanding message has ended and was dropped. All others wait for the receive of a later one, and
+ * what they say behind it is not read. */
+static void what_an_ended_stream_lacks_is_missed(void)
+{
+	struct end end = open_end(false);
+	struct bnet_request *request = expect(&end);
+
+	reset(&end, 0);
+	look(&end);
+	check_int(atomic_load(&end.conn->error), 0);
+	close(bnet_conn_drop_stream(end.conn, 0));
+	end.sent++; /* the message that was lost */
+	for (int i = 1; i < STREAMS; i++)
+		deliver_whole(&end, i);
+	check(!receive(&end, request));
+	check_int(atomic_load(&end.conn->error), -ECONNRESET);
+	close_end(&end);
+}
+
+/* As where a sender closes while a stream joins. */
+static void the_reset_of_a_stream_without_a_frame_is_none(void)
+{
+	const struct bnet_wire_frame frame = {.type = BNET_WIRE_FRAME_CLOSE};
+	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
+	struct end end = open_end(false);
+	struct bnet_request *request = expect(&end);
+
+	bnet_wire_frame_encode(bytes, &frame);
+	check_int(send(end.peers[0], bytes, sizeof(bytes), 0), sizeof(bytes));
+	reset(&end, 2);
+	for (int i = 0; i < 2; i++)
+		shutdown(end.peers[i], SHUT_WR);
+	check(!receive(&end, request));
+	check_int(atomic_load(&end.conn->error), -ESHUTDOWN);
+	close_end(&end);
+}
+
+static void without_probes_nothing_is_left_to_the_sender(void)
+{
+	struct end end = open_end(false);
+	struct bnet_request *request = expect(&end);
+
+	config.keepalive = 0;
+	deliver_whole(&end, 1);
+	check(receive(&end, request));
+	request = expect(&end);
+	reset(&end, 1);
+	check(!receive(&end, request));
+	config.keepalive = 120;
+	close_end(&end);
+}
+
 static void what_came_before_the_reset_is_read(void)
 {
 	struct end end = open_end(false);
@@ -445,6 +497,9 @@ int main(void)
 	an_older_slice_goes_behind_no_later_message();
 	for (int i = 0; i < STREAMS; i++)
 		an_idle_stream_is_not_missed(i);
+	what_an_ended_stream_lacks_is_missed();
+	the_reset_of_a_stream_without_a_frame_is_none();
+	without_probes_nothing_is_left_to_the_sender();
 	what_came_before_the_reset_is_read();
 	a_sender_that_fails_is_believed();
 	with_an_older_sender_the_connection_fails();
