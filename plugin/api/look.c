@@ -44,8 +44,8 @@ static int ended(const struct bnet_stream *stream)
 	return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
 }
 
-/* A connection that is made has a stream until it is closed; under the lock no stream is dropped. What was received and
- * is not read yet hides the end. */
+/* 0 while a stream is left. An established connection always has one, and none is dropped under the lock. Data that was
+ * received and not read yet hides the end. */
 static int all_ended(const struct bnet_conn *conn)
 {
 	int error = 0;

@@ -265,7 +265,7 @@ static bool poll_some(struct bnet_conn *conn)
 	return n < POLL_EVENTS;
 }
 
-/* What is left would be announced to nobody who waits for an edge of the set. */
+/* Takes all events: those left in the set would raise no further edge of it. */
 void bnet_conn_poll(struct bnet_conn *conn)
 {
 	while (!poll_some(conn))

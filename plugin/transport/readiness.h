@@ -26,8 +26,8 @@ struct bnet_ready {
 void bnet_readiness_join(struct bnet_ready *ready, int fd);
 /* … and another one of it. 0 or -errno. Under the engine's lock. */
 int bnet_readiness_add(const struct bnet_ready *ready, int fd);
-/* One that is in it is read directly from here on; also before its descriptors are closed. fds: those that may be in the set; -1: none. The owner,
- * under the engine's lock. */
+/* One that is in it is read directly from here on; also before its descriptors are closed. fds: those that may be in
+ * the set; -1: none. The owner, under the engine's lock. */
 void bnet_readiness_leave(struct bnet_ready *ready, const int fds[2]);
 
 /* Of one that is in the set: epoll's events since the last time, 0: none. asked: the kernel was asked for that. The

@@ -442,7 +442,7 @@ bool bnet_rx_has_stalled(const struct bnet_conn *conn)
 }
 
 /* Can no outstanding receive complete any more? A stream carries messages in order, so a stalled one holds nothing for
- * an earlier receive. What is missing was on a stream that has ended. */
+ * an earlier receive; the missing slice was on a stream that has ended. */
 static bool exhausted(const struct bnet_conn *conn, int streams)
 {
 	for (int i = 0; i < streams; i++) {
@@ -464,7 +464,8 @@ static bool pump_others(struct bnet_conn *conn, int streams)
 	bool moved = false;
 
 	conn->quiet++;
-	/* In the set of many receivers it has been asked. A worker may sleep after this pass, and the event that woke it is not reported again. */
+	/* In the set of many receivers it has been asked. A worker may sleep after this pass, and the event that woke it
+	 * is not reported again. */
 	if (!conn->ready.flag && (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0))
 		bnet_conn_poll(conn);
 	for (int i = 1; i < streams; i++)

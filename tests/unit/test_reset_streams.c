@@ -309,6 +309,15 @@ static void deliver_whole(struct end *end, int stream)
 	deliver(end, stream, BNET_WIRE_DATA_HEADER + SMALL);
 }
 
+static void say(const struct end *end, int stream, enum bnet_wire_frame_type type)
+{
+	const struct bnet_wire_frame frame = {.type = type};
+	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
+
+	bnet_wire_frame_encode(bytes, &frame);
+	check_int(send(end->peers[stream], bytes, sizeof(bytes), 0), sizeof(bytes));
+}
+
 static struct bnet_request *expect(struct end *end)
 {
 	struct bnet_request *request = bnet_request_post(end->conn, into, SMALL);
@@ -373,13 +382,10 @@ static void what_an_ended_stream_lacks_is_missed(void)
 /* As where a sender closes while a stream joins. */
 static void the_reset_of_a_stream_without_a_frame_is_none(void)
 {
-	const struct bnet_wire_frame frame = {.type = BNET_WIRE_FRAME_CLOSE};
-	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
 	struct end end = open_end(false);
 	struct bnet_request *request = expect(&end);
 
-	bnet_wire_frame_encode(bytes, &frame);
-	check_int(send(end.peers[0], bytes, sizeof(bytes), 0), sizeof(bytes));
+	say(&end, 0, BNET_WIRE_FRAME_CLOSE);
 	reset(&end, 2);
 	for (int i = 0; i < 2; i++)
 		shutdown(end.peers[i], SHUT_WR);
@@ -421,16 +427,13 @@ static void what_came_before_the_reset_is_read(void)
 
 static void a_sender_that_fails_is_believed(void)
 {
-	const struct bnet_wire_frame frame = {.type = BNET_WIRE_FRAME_FAILED};
-	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
 	struct end end = open_end(false);
 	struct bnet_request *request = expect(&end);
 
 	reset(&end, 1);
 	look(&end);
 	check_int(atomic_load(&end.conn->error), 0);
-	bnet_wire_frame_encode(bytes, &frame);
-	check_int(send(end.peers[2], bytes, sizeof(bytes), 0), sizeof(bytes));
+	say(&end, 2, BNET_WIRE_FRAME_FAILED);
 	check(!receive(&end, request));
 	check_int(atomic_load(&end.conn->error), -ECONNRESET);
 	close_end(&end);
