@@ -12,8 +12,11 @@
 
 #include "bagua_net.h"
 #include "common/clock.h"
+#include "base/socket.h"
+#include "control/repair.h"
 #include "engine/engine.h"
 #include "transport/conn.h"
+#include "transport/tx.h"
 #include "wire/wire.h"
 
 static bool is_on_route(const struct bnet_device *device)
@@ -44,29 +47,45 @@ static int ended(const struct bnet_stream *stream)
 	return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
 }
 
-/* 0 while a stream is left. An established connection always has one, and none is dropped under the lock. Data that was
- * received and not read yet hides the end. */
+/* 0 while a stream is left, or may be repaired. None is dropped under the lock. Data that was received and not read yet
+ * hides the end. */
 static int all_ended(const struct bnet_conn *conn)
 {
 	int error = 0;
 
 	for (int i = 0; i < conn->nstreams; i++) {
-		error = ended(conn->streams[i]);
-		if (error == 0)
+		const struct bnet_stream *stream = conn->streams[i];
+
+		error = ended(stream);
+		if (error == 0 || (conn->repairs && bnet_socket_is_closed(stream->fd)))
 			return 0;
 	}
 	return error;
 }
 
+/* An idle sender would not notice: whether the peer is still there is found by repairing them. */
+static void repair(struct bnet_conn *conn)
+{
+	if (!conn->sender || !conn->repairs || !bnet_conn_try_own(conn))
+		return;
+	for (int i = 0; i < conn->nstreams; i++)
+		if (!conn->streams[i]->broken && bnet_socket_is_closed(conn->streams[i]->fd))
+			bnet_tx_break(conn, conn->streams[i], -ECONNRESET);
+	bnet_repair_begin(conn);
+	bnet_conn_disown(conn);
+}
+
 static int lost(void *comm)
 {
-	const struct bnet_conn *conn = comm;
+	struct bnet_conn *conn = comm;
 	int error;
 
 	bnet_engine_lock();
 	error = atomic_load(&conn->error);
 	if (error == 0)
 		error = all_ended(conn);
+	if (error == 0)
+		repair(conn);
 	bnet_engine_unlock();
 	return error;
 }

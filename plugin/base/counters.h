@@ -17,6 +17,7 @@
 	X(messages_received)  \
 	X(slices_sent)        \
 	X(slices_received)    \
+	X(slices_repeated)    \
 	X(send_calls)         \
 	X(send_again)         \
 	X(receive_calls)      \
@@ -31,6 +32,7 @@
 	X(descriptors)           \
 	X(rejected)              \
 	X(takeovers)             \
+	X(repairs)               \
 	X(lock_wait_us)
 
 /* Of a connection. Any thread reads, its owner writes. */

@@ -153,6 +153,13 @@ void bnet_socket_acknowledge_at_once(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
 }
 
+bool bnet_socket_is_closed(int fd)
+{
+	struct bnet_tcp_info info;
+
+	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
+}
+
 void bnet_socket_reset(int fd)
 {
 	struct sockaddr none = {.sa_family = AF_UNSPEC};

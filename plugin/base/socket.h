@@ -30,6 +30,8 @@ int bnet_socket_error(int fd);
 uint64_t bnet_socket_received(int fd);
 /* Has the peer's kernel acknowledged everything written, including a FIN? */
 bool bnet_socket_all_acknowledged(int fd);
+/* Was the connection reset, or given up by the kernel? An error that was reported once is not reported again. */
+bool bnet_socket_is_closed(int fd);
 /* Turns off delayed acknowledgements for about the next dozen segments. After an exchange such as HELLO and WELCOME the
  * kernel treats the connection as interactive and delays them, so that replies can carry them. */
 void bnet_socket_acknowledge_at_once(int fd);

@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "base/counters.h"
 #include "base/socket.h"
+#include "control/repair.h"
 #include "engine/engine.h"
 #include "scaling/sampler.h"
 #include "transport/progress.h"
@@ -91,15 +92,17 @@ static void take_over(struct bnet_conn *conn)
 	bnet_engine_lock();
 }
 
-/* Frees streams that the peer has closed, or that were reset with nothing under way. The last one stays. */
+/* Frees streams that the peer has closed, of which the last one stays, and puts others in the place of broken ones. */
 static void reap(struct bnet_conn *conn)
 {
 	if (!bnet_conn_try_own(conn))
 		return;
 	atomic_store_explicit(&conn->reap, false, memory_order_relaxed);
 	for (int i = conn->nstreams - 1; i >= 0 && conn->nstreams > 1; i--)
-		if (conn->streams[i]->broken || conn->streams[i]->in.state == BNET_INCOMING_ENDED)
+		if (conn->streams[i]->in.state == BNET_INCOMING_ENDED)
 			bnet_socket_close(bnet_conn_drop_stream(conn, i));
+	if (conn->sender)
+		bnet_repair_begin(conn);
 	bnet_conn_disown(conn);
 }
 

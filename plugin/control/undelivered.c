@@ -6,9 +6,12 @@
 
 #include <errno.h>
 
+#include "base/socket.h"
+#include "control/repair.h"
 #include "engine/engine.h"
 #include "transport/conn.h"
 #include "transport/delivery.h"
+#include "transport/tx.h"
 
 /* A pass takes some microseconds. */
 #define OWN_TRIES 1000
@@ -37,13 +40,25 @@ static bool own(struct bnet_conn *conn)
 	return false;
 }
 
-static void fail(struct bnet_conn *conn, const struct bnet_stream *stream, enum bnet_delivery_state state)
+/* Of several streams a silent one is given up like one that was reset: were the host down, its siblings would be silent
+ * as well. */
+static bool can_be_repaired(const struct bnet_conn *conn, enum bnet_delivery_state state)
+{
+	return conn->repairs && (state == BNET_DELIVERY_LOST || conn->nstreams > 1);
+}
+
+static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_delivery_state state)
 {
 	unsigned long long missing = bnet_delivery_missing(&stream->delivery, stream->fd);
 
 	if (!own(conn))
 		return; /* at the next look */
-	if (state == BNET_DELIVERY_LOST)
+	if (can_be_repaired(conn, state)) {
+		if (state == BNET_DELIVERY_SILENT)
+			bnet_socket_reset(stream->fd);
+		bnet_tx_break(conn, stream, state == BNET_DELIVERY_LOST ? -ECONNRESET : -ETIMEDOUT);
+		bnet_repair_begin(conn);
+	} else if (state == BNET_DELIVERY_LOST)
 		bnet_conn_fail(conn, -ECONNRESET,
 			       "the connection to %s broke: it ended before %llu bytes that were sent had arrived. The "
 			       "remote process has ended or the network dropped the connection; look at the other rank's "
@@ -65,8 +80,11 @@ static bool look_at(struct bnet_conn *conn)
 
 	for (int i = 0; i < conn->nstreams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
-		enum bnet_delivery_state state = bnet_delivery_look(&stream->delivery, stream->fd, limit);
+		enum bnet_delivery_state state;
 
+		if (stream->broken)
+			continue;
+		state = bnet_delivery_look(&stream->delivery, stream->fd, limit);
 		open |= state != BNET_DELIVERY_DONE;
 		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {
 			fail(conn, stream, state);

@@ -17,6 +17,7 @@
 #include "device/traffic.h"
 #include "handshake/listener.h"
 #include "transport/conn.h"
+#include "transport/rx.h"
 #include "transport/worker.h"
 #include "wire/wire.h"
 
@@ -171,7 +172,7 @@ static struct bnet_conn *new_receiver(const struct inbound *inbound, struct bnet
 	if (!conn)
 		return NULL;
 	conn->id = hello->connection;
-	conn->says_failed = hello->features & BNET_WIRE_FEATURE_FAILED;
+	conn->repairs = bnet_engine.config.repair && hello->features & BNET_WIRE_FEATURE_REPAIR && hello->serial;
 	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
 	memcpy(conn->peer, inbound->peer, sizeof(conn->peer));
 	conn->setup.context = listen->context;
@@ -197,6 +198,8 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 	if (hello->stream > 0) {
 		if (!*conn || atomic_load(&(*conn)->error))
 			return BNET_WIRE_VERDICT_GONE;
+		if (hello->repairs)
+			return (*conn)->nstreams < BNET_MAX_STREAMS ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 		return (*conn)->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
 										     : BNET_WIRE_VERDICT_LIMIT;
 	}
@@ -208,9 +211,9 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 	return *conn ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 }
 
-/* listen: of a connection's first stream, else NULL. */
+/* listen: of a connection's first stream, else NULL. position: of the stream that this one repairs. */
 static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict,
-		  const struct bnet_listen *listen)
+		  const struct bnet_listen *listen, uint64_t position)
 {
 	struct bnet_wire_welcome welcome = {
 		.version = BNET_WIRE_VERSION,
@@ -218,6 +221,9 @@ static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_ve
 		.max_streams = (uint16_t)most_streams(),
 		.keepalive = (uint8_t)bnet_engine.config.keepalive,
 		.connection = hello->connection,
+		.features = bnet_engine.config.repair ? BNET_WIRE_FEATURE_REPAIR : 0,
+		.repaired = hello->repairs && verdict == BNET_WIRE_VERDICT_OK,
+		.position = position,
 	};
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
 	size_t size;
@@ -246,23 +252,45 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 	return "it asks for something unknown";
 }
 
+/* A pass takes some microseconds. */
+#define OWN_TRIES 1000
+
+/* A stream takes the place of a broken one. False: its owner is busy; the peer tries again. The lock is held here, so that
+ * the word may only be tried (engine.h). */
+static bool replace(struct bnet_conn *conn, const struct bnet_wire_hello *hello, uint64_t *position)
+{
+	for (int i = 0; i < OWN_TRIES; i++) {
+		if (!bnet_conn_try_own(conn))
+			continue;
+		*position = bnet_rx_replace(conn, hello->repairs);
+		bnet_conn_disown(conn);
+		return true;
+	}
+	return false;
+}
+
 static void complete(struct inbound *inbound, const struct bnet_wire_hello *hello)
 {
 	struct bnet_listen *listen;
 	struct bnet_conn *conn;
 	enum bnet_wire_verdict verdict = judge(inbound, hello, &conn, &listen);
+	struct bnet_stream_start start = {.serial = hello->serial, .repairs = hello->repairs};
 	int fd = inbound->watch.fd;
 
 	if (verdict != BNET_WIRE_VERDICT_OK) {
-		reply(fd, hello, verdict, NULL);
+		reply(fd, hello, verdict, NULL, 0);
 		shutdown(fd, SHUT_WR);
 		bnet_acceptor_drop(&inbound->watch, verdict_text(verdict));
+		return;
+	}
+	if (hello->repairs && !replace(conn, hello, &start.position)) {
+		bnet_acceptor_drop(&inbound->watch, "its connection is busy");
 		return;
 	}
 	/* The stream is in place before the peer hears that it may use it. */
 	bnet_socket_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
 	bnet_socket_choose_congestion(fd, &bnet_engine.config, false);
-	if (bnet_conn_add_stream(conn, fd) < 0) {
+	if (bnet_conn_add_stream(conn, fd, &start) < 0) {
 		if (listen)
 			bnet_conn_free(conn);
 		bnet_acceptor_drop(&inbound->watch, "this process is out of memory or descriptors");
@@ -270,7 +298,7 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 	}
 	bnet_watch_remove(&inbound->watch); /* the stream has its descriptor */
 	free_inbound(inbound);
-	if (!reply(fd, hello, verdict, listen) && listen) {
+	if (!reply(fd, hello, verdict, listen, start.position) && listen) {
 		bnet_conn_free(conn);
 		return;
 	}

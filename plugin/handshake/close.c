@@ -128,6 +128,18 @@ void bnet_drain_socket(int fd, bool sender)
 		bnet_socket_close(fd);
 }
 
+/* Is something left of a broken stream? Nobody sends it any more. */
+static bool owes_something(const struct bnet_conn *conn)
+{
+	for (int i = 0; i < conn->nstreams; i++)
+		if (conn->streams[i]->replaces && conn->streams[i]->replaces->ledger.count)
+			return true;
+	bnet_list_each(node, &conn->broken)
+		if (bnet_entry(node, struct bnet_stream, node)->ledger.count)
+			return true;
+	return false;
+}
+
 /* A receiver whose receives are left over then knows that nothing is lost. Without room for it now, it takes the end for
  * that of a process. A stream may have been reset while it was idle. */
 static void say_closed(const struct bnet_conn *conn)
@@ -135,7 +147,8 @@ static void say_closed(const struct bnet_conn *conn)
 	if (!conn->sender || conn->nstreams == 0 || bnet_conn_has_work(conn) || atomic_load(&conn->error))
 		return;
 	for (int i = 0; i < conn->nstreams; i++)
-		if (bnet_stream_say(conn->streams[i], BNET_WIRE_FRAME_CLOSE))
+		if (bnet_stream_say(conn->streams[i],
+				    owes_something(conn) ? BNET_WIRE_FRAME_FAILED : BNET_WIRE_FRAME_CLOSE))
 			return;
 }
 

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
+#include "base/counters.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "handshake/candidate.h"
@@ -43,6 +44,11 @@
 #define MAX_RETRY_MS 1000
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
+/* The same for a stream that takes the place of a broken one, while no other one is left. */
+#define REPAIR_REFUSED_MS 500
+/* For the answer to its HELLO: the peer's control thread may be late. */
+#define REPAIR_HELLO_MS 5000
+#define MAX_REPAIR_RETRY_MS 10000
 /* Bytes of a reason. */
 #define EXPLANATION 256
 
@@ -58,6 +64,9 @@ struct connector {
 	struct bnet_conn *conn;
 	int index;
 	bool trial;
+	struct bnet_stream *replaces; /* the broken stream that it takes the place of; NULL: of none */
+	uint32_t serial;              /* of the stream in the last HELLO */
+	uint64_t refused_since_ms;    /* each try since then was refused; 0: the last one was not */
 	enum state state;
 	struct bnet_candidate pair; /* being tried */
 	int attempts;               /* pairs looked at so far */
@@ -68,6 +77,12 @@ struct connector {
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };
 
+/* Does it open the connection? */
+static bool is_first(const struct connector *connector)
+{
+	return connector->index == 0 && !connector->replaces;
+}
+
 static void end(struct connector *connector)
 {
 	connector->conn->setup.connecting--;
@@ -77,15 +92,22 @@ static void end(struct connector *connector)
 	free(connector);
 }
 
-/* The failure of the first stream fails the connection; that of another one is a line in the log. */
+/* The failure of the first stream fails the connection, as does that of one that takes the place of a broken one; that of
+ * another one is a line in the log. */
 static void give_up(struct connector *connector, int error, const char *why)
 {
 	struct bnet_conn *conn = connector->conn;
 
-	if (connector->index == 0) {
+	if (is_first(connector)) {
 		bnet_conn_fail(conn, error, "cannot connect from %s (%s) to %s: %s", conn->dev->name,
 			       conn->dev->address, conn->peer, why);
 		pthread_cond_broadcast(&bnet_engine.changed);
+	} else if (connector->replaces) {
+		bnet_conn_fail(conn, conn->error_of,
+			       "the connection to %s broke: %s (sends that were outstanding: %u), and another stream did not "
+			       "come up: %s. The remote process has ended or the network dropped the connection; look at "
+			       "the other rank's log first",
+			       conn->peer, strerror(-conn->error_of), bnet_conn_outstanding(conn), why);
 	} else {
 		bnet_info(NCCL_NET, "NET/BaguaNet: no stream %d to %s, going on with %d: %s", connector->index,
 			  conn->peer, conn->nstreams, why);
@@ -156,7 +178,7 @@ static void note(struct connector *connector, int error, uint64_t now)
 {
 	struct bnet_setup *setup = &connector->conn->setup;
 
-	if (connector->index)
+	if (!is_first(connector))
 		return;
 	setup->last_error = error;
 	if (!refused(error))
@@ -172,7 +194,7 @@ static void try_connect(struct connector *connector, uint64_t now);
 static bool pair_failed(const struct connector *connector, int error)
 {
 	return !connector->unbound &&
-	       (route_failed(error) || (connector->index && pairs_are_left(connector) && refused(error)));
+	       (route_failed(error) || (!is_first(connector) && pairs_are_left(connector) && refused(error)));
 }
 
 static void next_pair(struct connector *connector, int error, uint64_t now)
@@ -183,7 +205,7 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	bnet_address_text(connector->pair.peer, address);
 	if (bnet_candidate_usable(connector->conn, &connector->pair, now)) {
 		/* The only pair carries the first stream, whatever happens to another one. */
-		if (route_failed(error) && (bnet_candidate_count(connector->conn) > 1 || connector->index == 0))
+		if (route_failed(error) && (bnet_candidate_count(connector->conn) > 1 || is_first(connector)))
 			bnet_candidate_failed(connector->conn, &connector->pair, now);
 		if (bnet_candidate_count(connector->conn) > 1)
 			bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways",
@@ -218,6 +240,49 @@ static const char *explain(const struct connector *connector, int error, char te
 	return text;
 }
 
+static int living(const struct bnet_conn *conn)
+{
+	int count = 0;
+
+	for (int i = 0; i < conn->nstreams; i++)
+		count += !conn->streams[i]->broken;
+	return count;
+}
+
+/* While another stream is left, the peer is there. */
+static bool is_hopeless(const struct connector *connector, uint64_t now)
+{
+	const struct bnet_conn *conn = connector->conn;
+	const uint64_t patience = (uint64_t)conn->config->keepalive * 1000;
+	const uint64_t refusals = conn->setup.local ? 0 : REPAIR_REFUSED_MS;
+
+	if (living(conn))
+		return false;
+	return (connector->refused_since_ms && now - connector->refused_since_ms >= refusals) ||
+	       (patience && now - connector->started_ms >= patience);
+}
+
+/* All pairs have failed: from the first one again, later. */
+static void replace_later(struct connector *connector, int error, uint64_t now)
+{
+	uint64_t pause = ++connector->retries * RETRY_MS;
+	char text[EXPLANATION];
+
+	if (error != -ECONNREFUSED)
+		connector->refused_since_ms = 0;
+	else if (connector->refused_since_ms == 0)
+		connector->refused_since_ms = now;
+	if (is_hopeless(connector, now)) {
+		give_up(connector, error, explain(connector, error, text));
+		return;
+	}
+	connector->attempts = 0;
+	connector->unbound = false;
+	choose_pair(connector, now);
+	connector->state = WAITING;
+	connector->watch.deadline_ms = now + (pause < MAX_REPAIR_RETRY_MS ? pause : MAX_REPAIR_RETRY_MS);
+}
+
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
 static void try_failed(struct connector *connector, int error, uint64_t now)
 {
@@ -227,6 +292,10 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 	note(connector, error, now);
 	if (pair_failed(connector, error)) {
 		next_pair(connector, error, now);
+		return;
+	}
+	if (connector->replaces) {
+		replace_later(connector, error, now);
 		return;
 	}
 	if (now - connector->started_ms < patience_ms(connector, error)) {
@@ -244,9 +313,11 @@ static int send_hello(struct connector *connector)
 	struct bnet_conn *conn = connector->conn;
 	struct bnet_wire_hello hello = {
 		.version = BNET_WIRE_VERSION,
-		.stream = (uint16_t)connector->index,
+		.stream = (uint16_t)(is_first(connector) ? 0 : connector->index ? connector->index : 1),
 		.connection = conn->id,
-		.features = BNET_WIRE_FEATURE_FAILED,
+		.features = conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0,
+		.serial = conn->serials + 1,
+		.repairs = connector->replaces ? connector->replaces->serial : 0,
 		.listener = bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics].addr,
 	};
 	uint8_t bytes[BNET_WIRE_HELLO_MAX];
@@ -257,14 +328,19 @@ static int send_hello(struct connector *connector)
 	size = bnet_wire_hello_encode(bytes, &hello);
 	/* A socket that has carried nothing takes this in one piece. */
 	n = send(connector->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-	return n == (ssize_t)size ? 0 : n < 0 ? -errno : -EIO;
+	if (n != (ssize_t)size)
+		return n < 0 ? -errno : -EIO;
+	connector->serial = ++conn->serials;
+	return 0;
 }
 
 static void said_hello(struct connector *connector)
 {
 	connector->state = HELLO_SENT;
 	connector->got = 0;
-	connector->watch.deadline_ms = connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
+	connector->watch.deadline_ms =
+		connector->replaces ? bnet_now_ms() + REPAIR_HELLO_MS
+				    : connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
 }
 
 static void connected(struct connector *connector, uint64_t now)
@@ -309,7 +385,7 @@ static void try_connect(struct connector *connector, uint64_t now)
 	connector->watch.fd = rc;
 	if (rc < 0) {
 		connector->watch.fd = -1;
-		if (rc == -EMFILE || rc == -ENFILE)
+		if ((rc == -EMFILE || rc == -ENFILE) && !connector->replaces)
 			give_up(connector, rc, "out of descriptors: raise the limit of open files (ulimit -n)");
 		else
 			try_failed(connector, rc, now);
@@ -335,11 +411,11 @@ static void try_connect(struct connector *connector, uint64_t now)
 	if (rc == 0)
 		said_hello(connector);
 	/* The caller goes on with the first one, and until the next tick no event wakes the control thread for it. */
-	if (connector->index)
+	if (!is_first(connector))
 		watch(connector, now);
 }
 
-int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
+static int start(struct bnet_conn *conn, int index, bool trial, struct bnet_stream *replaces)
 {
 	struct connector *connector = calloc(1, sizeof(*connector));
 
@@ -348,6 +424,7 @@ int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
 	connector->conn = conn;
 	connector->index = index;
 	connector->trial = trial;
+	connector->replaces = replaces;
 	connector->started_ms = bnet_now_ms();
 	bnet_watch_init(&connector->watch, -1);
 	bnet_list_add(&bnet_engine.connectors, &connector->watch.node);
@@ -358,19 +435,57 @@ int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
 	return 0;
 }
 
+int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
+{
+	return start(conn, index, trial, NULL);
+}
+
+int bnet_connector_replace(struct bnet_conn *conn, struct bnet_stream *broken)
+{
+	return start(conn, broken->dialed, false, broken);
+}
+
 /* ---- after WELCOME ---- */
+
+static void replaced(const struct connector *connector)
+{
+	struct bnet_stream *broken = connector->replaces;
+
+	if (!broken)
+		return;
+	bnet_list_remove(&broken->node);
+	bnet_count(repairs, 1);
+	bnet_info(NCCL_NET, "NET/BaguaNet: a stream to %s broke (%s). After %llu ms another one is in its place, and nothing is "
+		  "lost", connector->conn->peer, strerror(-connector->conn->error_of),
+		  (unsigned long long)(bnet_now_us() - broken->broken_us) / 1000);
+}
 
 static bool welcomed(struct connector *connector, const struct bnet_wire_welcome *welcome, struct bnet_joined *joined)
 {
 	struct bnet_conn *conn = connector->conn;
-	bool first = connector->index == 0;
-	int fd = bnet_watch_remove(&connector->watch), rc = bnet_conn_add_stream(conn, fd);
+	bool first = is_first(connector);
+	const struct bnet_stream_start start = {
+		.serial = connector->serial,
+		.dialed = connector->index,
+		.replaces = connector->replaces,
+		.position = welcome->position,
+	};
+	int fd, rc;
 
+	if (connector->replaces && !welcome->repaired) {
+		give_up(connector, -EPROTO, "its answer is damaged");
+		return false;
+	}
+	if (first)
+		conn->repairs = conn->config->repair && welcome->features & BNET_WIRE_FEATURE_REPAIR;
+	fd = bnet_watch_remove(&connector->watch);
+	rc = bnet_conn_add_stream(conn, fd, &start);
 	if (rc < 0) {
 		bnet_socket_close(fd);
 		give_up(connector, rc, strerror(-rc));
 		return false;
 	}
+	replaced(connector);
 	end(connector);
 	if (first) {
 		conn->setup.ready = true;
@@ -404,6 +519,10 @@ static bool judged(struct connector *connector, const struct bnet_wire_welcome *
 		give_up(connector, -ECONNRESET, "the remote communicator is gone");
 		return false;
 	case BNET_WIRE_VERDICT_LIMIT:
+		if (connector->replaces) {
+			try_failed(connector, -EUSERS, bnet_now_ms());
+			return false;
+		}
 		give_up(connector, -EUSERS, "it has no room for another stream");
 		return false;
 	}
@@ -473,7 +592,7 @@ static void warn_if_slow(struct connector *connector, uint64_t now)
 {
 	struct bnet_setup *setup = &connector->conn->setup;
 
-	if (connector->index || now < setup->warn_at_ms)
+	if (!is_first(connector) || now < setup->warn_at_ms)
 		return;
 	setup->warn_at_ms = now + (now - setup->started_ms);
 	bnet_warn_visibly(
@@ -501,6 +620,8 @@ static uint64_t timeout_ms(const struct connector *connector)
 {
 	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000, extra = EXTRA_MS;
 
+	if (connector->replaces)
+		return UINT64_MAX; /* replace_later ends it */
 	if (connector->trial)
 		extra = (connector->state == HELLO_SENT ? TRIAL_MS : TRIAL_SYN_MS) +
 			TRIAL_RTTS * rtt_ms(connector->conn);

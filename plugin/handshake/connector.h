@@ -25,6 +25,9 @@ struct bnet_joined {
 /* trial: the connection does not need the stream, and its path waits for the result, so it ends soon without an answer.
  * -ENOMEM. A failure of the network is reported later: the connection fails, or has a stream less. */
 int bnet_connector_start(struct bnet_conn *conn, int index, bool trial);
+/* For one that takes the place of a broken stream, which is in its connection's list of them; see control/repair.h.
+ * -ENOMEM. */
+int bnet_connector_replace(struct bnet_conn *conn, struct bnet_stream *broken);
 /* True: the handshake is complete, and *joined tells which stream has joined its connection; the connector is gone. */
 bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined);
 /* The same for a caller that waits for the connection: goes on with its first stream's handshake, as far as the peer has

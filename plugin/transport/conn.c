@@ -35,6 +35,7 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	bnet_list_init(&conn->setup.missing);
 	bnet_list_init(&conn->setup.pending);
 	bnet_claim_init(&conn->claim);
+	bnet_list_init(&conn->broken);
 	conn->sender = sender;
 	conn->dev = dev;
 	conn->config = config;
@@ -60,13 +61,37 @@ void bnet_conn_close(struct bnet_conn *conn)
 	conn->epoll = -1;
 }
 
+static void put_copy(struct bnet_conn *conn, void *copy, uint64_t length)
+{
+	if (copy)
+		bnet_copy_put(&conn->copies, copy, length);
+}
+
+void bnet_stream_free(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	if (stream->replaces)
+		bnet_stream_free(conn, stream->replaces);
+	if (stream->out.active)
+		put_copy(conn, stream->out.copy, stream->out.length);
+	while (stream->ledger.count) {
+		struct bnet_sent_slice slice = bnet_ledger_take(&stream->ledger);
+
+		put_copy(conn, slice.copy, slice.data.length);
+	}
+	bnet_ledger_free(&stream->ledger);
+	free(stream);
+}
+
 void bnet_conn_free(struct bnet_conn *conn)
 {
 	bnet_conn_close(conn);
 	for (int i = 0; i < conn->nstreams; i++) {
-		free(conn->streams[i]);
+		bnet_stream_free(conn, conn->streams[i]);
 		bnet_count(streams, -1);
 	}
+	bnet_list_each(node, &conn->broken)
+		bnet_stream_free(conn, bnet_entry(node, struct bnet_stream, node));
+	bnet_copies_free(&conn->copies);
 	for (int i = 0; i < BNET_RING; i++)
 		bnet_reassembly_destroy(&conn->ring[i].reassembly);
 	free(conn);
@@ -104,7 +129,7 @@ static int open_set(struct bnet_conn *conn)
 	return rc;
 }
 
-int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
+int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_stream_start *start)
 {
 	int n = atomic_load_explicit(&conn->nstreams, memory_order_relaxed);
 	struct bnet_stream *stream;
@@ -119,7 +144,16 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	stream->index = n;
 	stream->writable = true;
 	stream->readable = true;
+	stream->in.limit = UINT64_MAX;
+	if (start) {
+		stream->serial = start->serial;
+		stream->dialed = start->dialed;
+		stream->replaces = start->replaces;
+		stream->position = start->position;
+		stream->in.repairs = start->repairs;
+	}
 	stream->in.handshake_bytes = bnet_socket_received(fd);
+	bnet_list_init(&stream->node);
 	if (conn->sender)
 		bnet_delivery_start(&stream->delivery, fd);
 	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
@@ -142,21 +176,28 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd)
 	return 0;
 }
 
-int bnet_conn_drop_stream(struct bnet_conn *conn, int index)
+struct bnet_stream *bnet_conn_take_stream(struct bnet_conn *conn, int index)
 {
 	int last = atomic_load_explicit(&conn->nstreams, memory_order_relaxed) - 1;
 	struct bnet_stream *stream = conn->streams[index];
-	int fd = stream->fd;
 
-	epoll_ctl(conn->epoll, EPOLL_CTL_DEL, fd, NULL);
+	epoll_ctl(conn->epoll, EPOLL_CTL_DEL, stream->fd, NULL);
 	conn->streams[index] = conn->streams[last];
 	conn->streams[index]->index = index;
 	conn->streams[last] = NULL;
 	atomic_store(&conn->nstreams, last);
 	if (index != last)
 		watch_stream(conn, conn->streams[index], EPOLL_CTL_MOD, true);
-	free(stream);
 	bnet_count(streams, -1);
+	return stream;
+}
+
+int bnet_conn_drop_stream(struct bnet_conn *conn, int index)
+{
+	struct bnet_stream *stream = bnet_conn_take_stream(conn, index);
+	int fd = stream->fd;
+
+	bnet_stream_free(conn, stream);
 	return fd;
 }
 
@@ -195,18 +236,21 @@ bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type
 	const struct bnet_wire_frame frame = {.type = type};
 	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
 
-	if (stream->out.request && stream->out.header_left < BNET_WIRE_DATA_HEADER)
+	if (stream->broken || (stream->out.active && stream->out.header_left < BNET_WIRE_DATA_HEADER))
 		return false;
 	bnet_wire_frame_encode(bytes, &frame);
 	return send(stream->fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(bytes);
 }
 
-/* What the receiver's kernel has got it keeps after the reset. */
+/* What the receiver's kernel has got it keeps after the reset. Where a slice is under way its end says as much as the
+ * frame; a reset would be taken for one that is to be repaired. */
 static void break_stream(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	if (conn->sender)
-		bnet_stream_say(stream, BNET_WIRE_FRAME_FAILED);
-	bnet_socket_reset(stream->fd);
+	if (!conn->sender || bnet_stream_say(stream, BNET_WIRE_FRAME_FAILED) ||
+	    bnet_zerocopy_pending(&stream->zerocopy))
+		bnet_socket_reset(stream->fd);
+	else
+		shutdown(stream->fd, SHUT_RDWR);
 }
 
 void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)

@@ -31,6 +31,7 @@
 #include "transport/admission.h"
 #include "transport/delivery.h"
 #include "transport/estimator.h"
+#include "transport/ledger.h"
 #include "transport/readiness.h"
 #include "transport/reassembly.h"
 #include "transport/slice.h"
@@ -63,15 +64,17 @@ struct bnet_request {
 	struct bnet_reassembly reassembly; /* of a receive */
 };
 
-/* The slice that a stream is writing; no slice where request is NULL. */
+/* The slice that a stream is writing. */
 struct bnet_outgoing {
+	bool active; /* there is one */
 	uint8_t header[BNET_WIRE_DATA_HEADER];
 	size_t header_left;
 	const char *data;
 	uint64_t left;
 	uint64_t length;
-	uint64_t pinned; /* bytes of it that count as sent when the kernel's notification arrives */
-	struct bnet_request *request;
+	bool pinned;                  /* some of its bytes went without a copy */
+	struct bnet_request *request; /* NULL: it is done, and the bytes are in the copy */
+	void *copy;                   /* of the whole frame; NULL: there is none */
 };
 
 /* What the next bytes of a stream belong to. */
@@ -99,6 +102,9 @@ struct bnet_incoming {
 	uint64_t left;
 	bool used;                /* the stream has carried a frame */
 	uint64_t handshake_bytes; /* received before the stream joined */
+	uint64_t taken;           /* bytes that were taken out of the socket */
+	uint64_t limit;           /* … and no more than this: the rest comes on the stream that takes its place */
+	uint32_t repairs;         /* the serial of the stream whose place it took; 0: of none */
 };
 
 struct bnet_stream {
@@ -107,16 +113,34 @@ struct bnet_stream {
 	bool writable; /* the last send found room; set again by the connection's epoll */
 	bool readable; /* not known to be empty */
 	bool hangup;   /* the kernel reported the end: read up to it */
-	bool broken;   /* of a sender: it was reset when nothing was under way; it takes no slice, and is dropped */
+	bool broken;   /* it was reset, or counts as lost: it moves nothing more, and another one takes its place */
+	uint32_t serial;
+	int dialed; /* of a sender: its number when it was opened, by which it has its pair of addresses */
 	struct bnet_outgoing out;
 	struct bnet_incoming in;
 	struct bnet_estimator estimator; /* of a sender */
 	struct bnet_inflight inflight;   /* of a sender; the owner's account */
 	struct bnet_delivery delivery;   /* of a sender */
-	uint64_t message;                /* of a sender: the last one that it has carried a slice of */
 	bool bbr;                        /* of a sender: its congestion control; the control thread's */
 	bool landed; /* of a sender: all was acknowledged when last looked at, and nothing written since */
 	struct bnet_zerocopy_calls zerocopy;
+	struct bnet_ledger ledger; /* of a sender */
+	/* of a sender's stream that has taken the place of a broken one */
+	struct bnet_stream *replaces; /* until it has sent again what that one's ledger holds */
+	bool settled;                 /* that ledger holds nothing more that has arrived */
+	uint64_t position;            /* bytes of it that have; so of a receiver's */
+	/* of a broken one, after it was dropped; under the engine's lock */
+	struct bnet_node node; /* in its connection's list */
+	uint64_t broken_us;
+};
+
+/* How a stream joins its connection. */
+struct bnet_stream_start {
+	uint32_t serial;
+	int dialed;
+	struct bnet_stream *replaces; /* a sender's */
+	uint64_t position;
+	uint32_t repairs; /* a receiver's */
 };
 
 /* The establishing of a connection; under the engine's lock. */
@@ -153,14 +177,6 @@ struct bnet_company {
 	uint32_t looks;    /* in a row that found it in use; 0: it was not */
 	uint32_t together; /* connections in use when this one is, in 1/64; 0: not known */
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
-};
-
-/* A slice whose stream was reset before it took a byte of it. Another stream takes it before any new slice is claimed, one
- * that has carried no later message: behind a message that is not posted it might wait for ever. */
-struct bnet_returned {
-	struct bnet_request *request; /* NULL: none */
-	uint64_t message, offset, length;
-	int error; /* of its stream */
 };
 
 /* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */
@@ -210,18 +226,22 @@ struct bnet_conn {
 	struct bnet_stream *streams[BNET_MAX_STREAMS];
 	_Atomic int epoll; /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
 	bool watched;      /* a worker sleeps on `epoll` */
+	bool repairs;      /* both ends take part in the repair of a stream */
 	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
-	bool says_failed;  /* a receiver's: its sender says so before it resets the streams (wire/wire.h) */
 	bool gone;         /* a receiver's: a stream has ended; it may have been dropped since. The owner's */
-	int reset;      /* a receiver's: why a stream ended that nothing was under way on; 0: none has. The owner's */
-	uint32_t quiet; /* passes since a stream other than the first had something */
+	uint64_t alone_us; /* a receiver's: since then only streams that wait for repair could bring more; 0: not so */
+	uint32_t quiet;    /* passes since a stream other than the first had something */
 
 	/* sender */
 	struct bnet_claim claim;
 	uint64_t claimed_bytes; /* the owner's, as is what follows */
 	bool held_back;         /* a writable stream was refused by admission */
-	struct bnet_returned returned;
 	struct bnet_zerocopy zerocopy;
+	struct bnet_copies copies;
+	uint32_t idle; /* passes in a row that wrote nothing while slices were held */
+	int error_of;  /* why a stream broke last: -errno */
+	uint32_t serials;        /* given out; under the engine's lock */
+	struct bnet_node broken; /* streams that were dropped and wait for the one that takes their place; likewise */
 	_Atomic uint64_t posted_bytes;
 	struct bnet_request ring[BNET_RING];
 };
@@ -234,12 +254,16 @@ void bnet_conn_close(struct bnet_conn *conn);
 /* After the connection has left its path. */
 void bnet_conn_free(struct bnet_conn *conn);
 
-/* Adds a connected socket after its handshake; the connection owns it from here on. Under the engine's lock. -ENOSPC,
- * -ENOMEM, or epoll's -errno, and then the socket stays the caller's. */
-int bnet_conn_add_stream(struct bnet_conn *conn, int fd);
-/* Drops one of several streams; the last one takes its index. Returns the descriptor, which is the caller's.
- * The owner only, under the engine's lock. */
+/* Adds a connected socket after its handshake; the connection owns it from here on. start: NULL, nothing to know of it.
+ * Under the engine's lock. -ENOSPC, -ENOMEM, or epoll's -errno, and then the socket stays the caller's. */
+int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_stream_start *start);
+/* Takes a stream out; the last one takes its index. It and its descriptor are the caller's. The owner only, under the
+ * engine's lock. */
+struct bnet_stream *bnet_conn_take_stream(struct bnet_conn *conn, int index);
+/* … and frees it. Returns the descriptor, which is the caller's. */
 int bnet_conn_drop_stream(struct bnet_conn *conn, int index);
+/* Its memory, and what it has in place of another one. Whoever has taken it out. */
+void bnet_stream_free(struct bnet_conn *conn, struct bnet_stream *stream);
 /* Asks the kernel which streams have something, and marks them. The owner only. */
 void bnet_conn_poll(struct bnet_conn *conn);
 

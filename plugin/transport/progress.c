@@ -9,6 +9,7 @@
 #include "transport/request.h"
 #include "transport/rx.h"
 #include "transport/tx.h"
+#include "transport/worker.h"
 
 bool bnet_progress(struct bnet_conn *conn)
 {
@@ -33,11 +34,17 @@ static void yield_if_idle(bool moved)
 	sched_yield();
 }
 
+/* A worker that has written all sleeps, and no event tells it of acknowledgements that a send waits for. */
+static bool is_callers(const struct bnet_conn *conn)
+{
+	return bnet_conn_is_inline(conn) || (conn->sender && conn->repairs && bnet_worker_sleeps(conn));
+}
+
 void bnet_progress_inline(struct bnet_conn *conn)
 {
 	bool moved;
 
-	if (!bnet_conn_is_inline(conn) || !bnet_conn_try_own(conn))
+	if (!is_callers(conn) || !bnet_conn_try_own(conn))
 		return;
 	moved = bnet_progress(conn);
 	bnet_conn_disown(conn);

@@ -80,6 +80,14 @@ int bnet_reassembly_place(struct bnet_reassembly *reassembly, uint64_t offset, u
 	return 0;
 }
 
+void bnet_reassembly_take_back(struct bnet_reassembly *reassembly, uint64_t offset, uint64_t length)
+{
+	uint64_t first = offset / BNET_UNIT, count = bnet_units(length);
+
+	for (uint64_t w = first / 64; count && w <= (first + count - 1) / 64; w++)
+		atomic_fetch_and_explicit(&reassembly->words[w], ~mask(w, first, count), memory_order_relaxed);
+}
+
 bool bnet_reassembly_arrived(struct bnet_reassembly *reassembly, uint64_t length)
 {
 	uint64_t count = length ? bnet_units(length) : 1;

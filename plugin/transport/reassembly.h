@@ -30,6 +30,8 @@ void bnet_reassembly_start(struct bnet_reassembly *reassembly, uint64_t size);
  * arriving on another stream and must not be written; -EBADMSG: it overlaps another slice in part, which no sender
  * does. One thread at a time. */
 int bnet_reassembly_place(struct bnet_reassembly *reassembly, uint64_t offset, uint64_t length);
+/* A placed slice that has not arrived in full will not: another one may be placed there. */
+void bnet_reassembly_take_back(struct bnet_reassembly *reassembly, uint64_t offset, uint64_t length);
 /* A placed slice has arrived in full. True for exactly one caller: the message is complete. */
 bool bnet_reassembly_arrived(struct bnet_reassembly *reassembly, uint64_t length);
 

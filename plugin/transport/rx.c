@@ -5,11 +5,14 @@
 #include "transport/rx.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "common/clock.h"
 #include "base/socket.h"
 #include "transport/request.h"
 
@@ -20,6 +23,8 @@
  * eighth. */
 #define QUIET_PASSES 64
 #define QUIET_EVERY 8
+/* Where BAGUA_NET_KEEPALIVE sets no limit: how long a receiver waits for the repair of its last stream. */
+#define LONG_PATIENCE_S 120
 
 typedef long long line_t __attribute__((vector_size(16), aligned(1), may_alias));
 
@@ -65,11 +70,11 @@ static int lost(struct bnet_conn *conn, int error, const char *how)
 /* All streams have ended after whole frames. */
 static void ended(struct bnet_conn *conn)
 {
-	if (conn->closed && !conn->reset)
+	if (conn->closed)
 		bnet_conn_fail(conn, -ESHUTDOWN, "%s has closed its connection; receives that are left: %u", conn->peer,
 			       bnet_conn_outstanding(conn));
 	else
-		lost(conn, -ECONNRESET, conn->reset ? strerror(conn->reset) : "the peer closed it");
+		lost(conn, -ECONNRESET, "the peer closed it");
 }
 
 /* ---- one receive call ---- */
@@ -112,7 +117,9 @@ static ssize_t peek(struct bnet_conn *conn, struct bnet_stream *stream)
 		return n;
 	}
 	bnet_conn_count(conn, receive_calls, 1);
-	return recv(stream->fd, ahead->bytes, (size_t)n, MSG_DONTWAIT);
+	n = recv(stream->fd, ahead->bytes, (size_t)n, MSG_DONTWAIT);
+	stream->in.taken += n > 0 ? (uint64_t)n : 0;
+	return n;
 }
 
 /* Whether the next call should only look: the last one brought a lone frame, which has been parsed. In the set of many
@@ -120,7 +127,7 @@ static ssize_t peek(struct bnet_conn *conn, struct bnet_stream *stream)
 static bool should_peek(const struct bnet_conn *conn, const struct bnet_incoming *in)
 {
 	return !conn->ready.flag && in->ahead.expect_lone_frame && in->ahead.to == 0 &&
-	       in->state != BNET_INCOMING_PAYLOAD;
+	       in->state != BNET_INCOMING_PAYLOAD && in->limit == UINT64_MAX;
 }
 
 /* A receive call and its answer. */
@@ -134,14 +141,18 @@ struct call {
 
 /* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. The rest of a
  * small one goes to the read-ahead as well and is copied in order, which the kernel does not guarantee. Peeked bytes are
- * overwritten with themselves. */
+ * overwritten with themselves. Nothing beyond the stream's limit, where it has one. */
 static void fetch(struct bnet_conn *conn, struct bnet_stream *stream, struct call *call)
 {
 	struct bnet_incoming *in = &stream->in;
 	uint32_t at = in->ahead.to - in->ahead.peeked;
+	uint64_t most = in->limit - in->taken;
 	struct iovec iov[2] = {{.iov_len = 0}, {in->ahead.bytes + at, BNET_READ_AHEAD - at}};
 
 	call->direct = in->request && in->left > BNET_READ_AHEAD ? in->left : 0;
+	call->direct = call->direct < most ? call->direct : most;
+	if (iov[1].iov_len > most - call->direct)
+		iov[1].iov_len = most - call->direct;
 	call->again = in->ahead.peeked;
 	call->asked = call->direct + iov[1].iov_len;
 	if (call->direct) {
@@ -150,10 +161,13 @@ static void fetch(struct bnet_conn *conn, struct bnet_stream *stream, struct cal
 		call->n = readv(stream->fd, iov, 2);
 	} else if (should_peek(conn, in)) {
 		call->n = peek(conn, stream);
+		call->error = call->n < 0 ? errno : 0;
+		return;
 	} else {
 		call->n = recv(stream->fd, iov[1].iov_base, iov[1].iov_len, MSG_DONTWAIT);
 	}
 	call->error = call->n < 0 ? errno : 0;
+	in->taken += call->n > 0 ? (uint64_t)call->n : 0;
 }
 
 enum outcome {
@@ -189,19 +203,6 @@ static bool is_inside(const struct bnet_incoming *in)
 	return in->state == BNET_INCOMING_PAYLOAD || unparsed(&in->ahead);
 }
 
-/* A stream that breaks after a whole frame may have lost nothing. Its sender knows, and says so on the others; if that
- * gets lost as well, probes of the kernel find it out. */
-static bool is_left_to_the_sender(const struct bnet_conn *conn, const struct bnet_stream *stream)
-{
-	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-	bool trusted = conn->says_failed && conn->config->keepalive;
-
-	for (int i = 0; i < streams && trusted && !is_inside(&stream->in); i++)
-		if (conn->streams[i] != stream && conn->streams[i]->in.state != BNET_INCOMING_ENDED)
-			return true;
-	return false;
-}
-
 static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	bool inside = is_inside(&stream->in);
@@ -210,6 +211,24 @@ static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
 	conn->gone = true;
 	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 	return inside ? lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
+}
+
+/* What follows comes on the stream that has taken its place. */
+static void end_at_limit(struct bnet_conn *conn, struct bnet_incoming *in)
+{
+	in->state = BNET_INCOMING_ENDED;
+	in->ahead.from = in->ahead.to;
+	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
+}
+
+static int break_stream(struct bnet_conn *conn, struct bnet_stream *stream, int error)
+{
+	if (!conn->repairs && !matters(stream))
+		return end_stream(conn, stream);
+	if (!conn->repairs || stream->in.limit != UINT64_MAX)
+		return lost(conn, -error, strerror(error));
+	stream->broken = true;
+	return 0;
 }
 
 /* n new bytes: first those in the payload's place, then the read-ahead's. */
@@ -232,6 +251,10 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 	struct bnet_incoming *in = &stream->in;
 	struct call call;
 
+	if (in->taken == in->limit) {
+		end_at_limit(conn, in);
+		return 0;
+	}
 	if (!in->ahead.peeked)
 		compact(&in->ahead);
 	do
@@ -247,14 +270,11 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 		bnet_conn_count(conn, receive_again, 1);
 		return 0;
 	case OUTCOME_BROKEN:
-		if (!matters(stream))
-			return end_stream(conn, stream);
-		if (!is_left_to_the_sender(conn, stream))
-			return lost(conn, -call.error, strerror(call.error));
-		conn->reset = call.error;
-		return end_stream(conn, stream);
+		return break_stream(conn, stream, call.error);
 	case OUTCOME_END:
-		return end_stream(conn, stream);
+		/* One that was reset reads as closed once its error was reported. */
+		return bnet_socket_is_closed(stream->fd) ? break_stream(conn, stream, ECONNRESET)
+							 : end_stream(conn, stream);
 	case OUTCOME_BYTES:
 		break;
 	}
@@ -301,6 +321,14 @@ static int protocol_error(struct bnet_conn *conn, const char *what)
 	return -EBADMSG;
 }
 
+/* Bytes behind the read-ahead's next `size` that the stream brings. */
+static uint64_t left_behind(const struct bnet_incoming *in, uint32_t size)
+{
+	if (in->limit == UINT64_MAX)
+		return UINT64_MAX;
+	return unparsed(&in->ahead) - size + (in->limit - in->taken) - in->ahead.peeked;
+}
+
 /* Finds the request that the slice belongs to. 1: in->request names it, or is NULL for a slice to skip; 0: the message
  * is not posted yet, and the stream stalls. */
 static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
@@ -309,6 +337,9 @@ static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
 	struct bnet_request *request;
 	int rc;
 
+	in->request = NULL;
+	if (data->length > left_behind(in, BNET_WIRE_DATA_HEADER))
+		return 1; /* it is cut off, and comes again whole */
 	if (data->message >= atomic_load_explicit(&conn->posted, memory_order_acquire)) {
 		in->state = BNET_INCOMING_STALLED;
 		return 0;
@@ -411,7 +442,7 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 	bool drained = false;
 	size_t got = 0;
 
-	while (got < PASS_BYTES && stream->in.state != BNET_INCOMING_ENDED) {
+	while (got < PASS_BYTES && stream->in.state != BNET_INCOMING_ENDED && !stream->broken) {
 		bool more;
 		ssize_t n;
 
@@ -441,22 +472,53 @@ bool bnet_rx_has_stalled(const struct bnet_conn *conn)
 	return false;
 }
 
-/* Can no outstanding receive complete any more? A stream carries messages in order, so a stalled one holds nothing for
- * an earlier receive; the missing slice was on a stream that has ended. */
-static bool exhausted(const struct bnet_conn *conn, int streams)
+static bool has_something(const struct bnet_stream *stream)
 {
+	return !stream->broken && (stream->readable || stream->in.state == BNET_INCOMING_STALLED);
+}
+
+/* Seconds for which a receiver that can only wait for repair waits for it. */
+static uint64_t patience_s(const struct bnet_conn *conn)
+{
+	return conn->config->keepalive ? (uint64_t)conn->config->keepalive : LONG_PATIENCE_S;
+}
+
+static void wait_for_repair(struct bnet_conn *conn)
+{
+	uint64_t now = bnet_now_us(), patience = patience_s(conn);
+	char how[128];
+
+	if (conn->alone_us == 0)
+		conn->alone_us = now;
+	if (now - conn->alone_us < patience * 1000000)
+		return;
+	snprintf(how, sizeof(how), "it was reset, and its sender has not come back within %llu s (BAGUA_NET_KEEPALIVE)",
+		 (unsigned long long)patience);
+	lost(conn, -ETIMEDOUT, how);
+}
+
+/* Nothing has come. Can no outstanding receive complete any more? A stream carries messages in order, so a stalled one
+ * holds nothing for an earlier receive: what is missing was on a stream that has ended, or is on one that is broken. */
+static void look_for_end(struct bnet_conn *conn, int streams)
+{
+	bool broken = false;
+
 	for (int i = 0; i < streams; i++) {
 		enum bnet_incoming_state state = conn->streams[i]->in.state;
 
-		if (state != BNET_INCOMING_ENDED && state != BNET_INCOMING_STALLED)
-			return false;
+		broken |= conn->streams[i]->broken;
+		if (!conn->streams[i]->broken && state != BNET_INCOMING_ENDED && state != BNET_INCOMING_STALLED) {
+			conn->alone_us = 0;
+			return;
+		}
 	}
-	return conn->gone;
-}
-
-static bool has_something(const struct bnet_stream *stream)
-{
-	return stream->readable || stream->in.state == BNET_INCOMING_STALLED;
+	/* A stream that has joined since may carry what is missing. */
+	if (atomic_load_explicit(&conn->nstreams, memory_order_acquire) != streams)
+		return;
+	if (broken && !conn->closed)
+		wait_for_repair(conn);
+	else if (conn->gone)
+		ended(conn);
 }
 
 static bool pump_others(struct bnet_conn *conn, int streams)
@@ -504,9 +566,62 @@ bool bnet_rx_progress(struct bnet_conn *conn)
 	moved = streams > 1 && pump_others(conn, streams);
 	if (!moved || has_something(conn->streams[0]))
 		moved |= pump(conn, conn->streams[0]);
-	/* A stream that has joined since may carry what is missing. */
-	if (!moved && exhausted(conn, streams) &&
-	    atomic_load_explicit(&conn->nstreams, memory_order_acquire) == streams)
-		ended(conn);
+	if (!moved)
+		look_for_end(conn, streams);
 	return moved;
+}
+
+/* ---- a stream that another one takes the place of ---- */
+
+static struct bnet_stream *find(const struct bnet_conn *conn, uint32_t serial, bool repaired)
+{
+	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+
+	for (int i = 0; i < streams; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+
+		if ((repaired ? stream->in.repairs : stream->serial) == serial)
+			return stream;
+	}
+	return NULL;
+}
+
+/* Nothing more is taken out of its socket than what is there now. A slice that is cut off by that is taken back: it comes
+ * again. */
+static void end_with_what_is_there(struct bnet_stream *stream)
+{
+	struct bnet_incoming *in = &stream->in;
+	int there = 0;
+
+	if (in->state != BNET_INCOMING_ENDED && ioctl(stream->fd, FIONREAD, &there) < 0)
+		there = 0;
+	in->limit = in->taken + (uint64_t)there;
+	stream->readable = true;
+	stream->broken = false;
+	if (in->state != BNET_INCOMING_PAYLOAD || in->left <= left_behind(in, 0) || !in->request)
+		return;
+	bnet_reassembly_take_back(&in->request->reassembly, in->data.offset, in->data.length);
+	in->request = NULL;
+}
+
+uint64_t bnet_rx_replace(struct bnet_conn *conn, uint32_t serial)
+{
+	struct bnet_stream *old = find(conn, serial, false), *unused = find(conn, serial, true);
+	uint64_t position = 0;
+
+	if (old && old->in.limit == UINT64_MAX)
+		end_with_what_is_there(old);
+	if (old)
+		position = old->in.limit;
+	else if (unused)
+		position = unused->position;
+	/* Its sender has not had the answer. */
+	if (unused) {
+		unused->in.repairs = 0;
+		unused->in.limit = unused->in.taken;
+		unused->broken = false;
+		unused->readable = true;
+	}
+	conn->alone_us = 0;
+	return position;
 }

@@ -53,7 +53,7 @@ struct bnet_stream *bnet_scheduler_pick(struct bnet_conn *conn, int active, uint
 		struct bnet_stream *stream = conn->streams[i];
 		uint64_t ns;
 
-		if (!stream->writable || stream->broken || stream->out.request || refused >> i & 1)
+		if (!stream->writable || stream->broken || stream->replaces || stream->out.active || refused >> i & 1)
 			continue;
 		ns = completes_in(stream, now);
 		if (ns < best_ns) {

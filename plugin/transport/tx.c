@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "base/log.h"
+#include "base/socket.h"
 #include "transport/request.h"
 #include "transport/scheduler.h"
 #include "transport/zerocopy.h"
@@ -20,98 +21,221 @@
 /* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
 
+/* A held slice is copied after this time, if its stream has nothing else to write: its caller may wait for it. Within a
+ * building an acknowledgement takes less, unless the peer's kernel delays it or the network has a queue. */
+#define COPY_AFTER_US 200
+/* All copies of a connection. A kernel holds as much of a long path's bytes. */
+#define MOST_COPIED (16u << 20)
+/* Slices in a stream's ledger. More of them wait for acknowledgements. */
+#define MOST_ROWS 1024
+/* Passes in a row after which the sockets are asked whether they have ended: slices that wait for acknowledgements need
+ * no write that would tell. */
+#define IDLE_PASSES 64
+
+/* ---- what was written and is not acknowledged ---- */
+
+/* Bytes of the stream that the peer's kernel has. */
+static uint64_t acknowledged(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	uint64_t written = atomic_load_explicit(&stream->delivery.written, memory_order_relaxed);
+	int queued = 0;
+
+	if (!conn->repairs || ioctl(stream->fd, SIOCOUTQ, &queued) < 0)
+		return UINT64_MAX;
+	return written > (uint64_t)queued ? written - (uint64_t)queued : 0;
+}
+
+static bool is_pinned(const struct bnet_stream *stream, const struct bnet_sent_slice *slice)
+{
+	return slice->pinned && (int32_t)(stream->zerocopy.notified - slice->calls) < 0;
+}
+
+/* An empty message has one slice of no bytes, and counts as one. */
+static void credit(struct bnet_conn *conn, struct bnet_request *request, uint64_t length)
+{
+	if (request)
+		bnet_request_sent(conn, request, length ? length : 1);
+}
+
+/* The oldest slice of the ledger has arrived. */
+static void release_one(struct bnet_conn *conn, struct bnet_ledger *ledger)
+{
+	const struct bnet_sent_slice slice = bnet_ledger_take(ledger);
+
+	ledger->released = slice.end;
+	if (slice.copy)
+		bnet_copy_put(&conn->copies, slice.copy, slice.data.length);
+	credit(conn, slice.request, slice.data.length);
+}
+
+static void release(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_ledger *ledger = &stream->ledger;
+	uint64_t acked = ledger->count ? acknowledged(conn, stream) : 0;
+
+	while (ledger->count && bnet_ledger_at(ledger, 0)->end <= acked &&
+	       !is_pinned(stream, bnet_ledger_at(ledger, 0)))
+		release_one(conn, ledger);
+}
+
+/* Room for one more slice. */
+static bool make_room(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_ledger *ledger = &stream->ledger;
+
+	if (bnet_ledger_is_full(ledger))
+		release(conn, stream);
+	return ledger->count < MOST_ROWS && bnet_ledger_reserve(ledger) == 0;
+}
+
+/* The request need not wait any longer. */
+static void copy_slice(struct bnet_conn *conn, struct bnet_ledger *ledger, struct bnet_sent_slice *slice)
+{
+	struct bnet_request *request = slice->request;
+	void *copy = bnet_copy_get(&conn->copies, slice->data.length);
+
+	if (!copy)
+		return;
+	slice->bytes = memcpy((char *)copy + BNET_WIRE_DATA_HEADER, slice->bytes, slice->data.length);
+	slice->copy = copy;
+	slice->request = NULL;
+	ledger->held--;
+	credit(conn, request, slice->data.length);
+}
+
+static void copy_late(struct bnet_conn *conn, struct bnet_stream *stream, uint64_t now)
+{
+	for (uint32_t i = 0; i < stream->ledger.count && stream->ledger.held; i++) {
+		struct bnet_sent_slice *slice = bnet_ledger_at(&stream->ledger, i);
+
+		if (now - slice->since_us < COPY_AFTER_US || conn->copies.bytes + slice->data.length > MOST_COPIED)
+			return;
+		if (slice->request && !is_pinned(stream, slice))
+			copy_slice(conn, &stream->ledger, slice);
+	}
+}
+
+/* ---- claiming ---- */
+
 static bool anything_to_claim(const struct bnet_conn *conn)
 {
 	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
 
-	return conn->returned.request || bnet_claim_look(&conn->claim, posted).message != posted;
+	return bnet_claim_look(&conn->claim, posted).message != posted;
 }
 
-static void begin_slice(struct bnet_conn *conn, struct bnet_stream *stream, struct bnet_request *request,
-			const struct bnet_wire_data *data)
+static void begin_slice(struct bnet_stream *stream, const struct bnet_sent_slice *slice)
 {
-	conn->claimed_bytes += data->length;
-	bnet_wire_data_encode(stream->out.header, data);
+	bnet_wire_data_encode(stream->out.header, &slice->data);
+	stream->out.active = true;
 	stream->out.header_left = BNET_WIRE_DATA_HEADER;
-	stream->out.data = request->data + data->offset;
-	stream->out.left = data->length;
-	stream->out.length = data->length;
-	stream->out.pinned = 0;
-	stream->out.request = request;
-	stream->message = data->message;
-}
-
-static bool claim_returned(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
-{
-	const struct bnet_returned back = conn->returned;
-	const struct bnet_wire_data data = {
-		.message = back.message,
-		.size = atomic_load_explicit(&back.request->size, memory_order_relaxed),
-		.offset = back.offset,
-		.length = (uint32_t)back.length,
-	};
-
-	if (stream->message > back.message || bnet_scheduler_slice(conn, stream, streams, data.size, now) == 0)
-		return false;
-	conn->returned.request = NULL;
-	begin_slice(conn, stream, back.request, &data);
-	return true;
+	stream->out.data = slice->bytes;
+	stream->out.left = stream->out.length = slice->data.length;
+	stream->out.pinned = false;
+	stream->out.request = slice->request;
+	stream->out.copy = slice->copy;
 }
 
 /* Claims a slice for the stream and prepares its header. now: 0 for a lone stream. */
 static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
 {
 	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
+	struct bnet_sent_slice sent = {.copy = NULL};
 	struct bnet_claim_view view;
-	struct bnet_request *request;
 	struct bnet_slice slice;
 	uint64_t want, size;
 
-	if (conn->returned.request)
-		return claim_returned(conn, stream, streams, now);
 	do {
 		view = bnet_claim_look(&conn->claim, posted);
-		if (view.message == posted)
+		if (view.message == posted || !make_room(conn, stream))
 			return false;
-		request = &conn->ring[view.message % BNET_RING];
-		size = atomic_load_explicit(&request->size, memory_order_relaxed);
+		sent.request = &conn->ring[view.message % BNET_RING];
+		size = atomic_load_explicit(&sent.request->size, memory_order_relaxed);
 		want = bnet_scheduler_slice(conn, stream, streams, size, now);
 		if (want == 0)
 			return false;
 	} while (!bnet_claim_take(&conn->claim, &view, size, want, &slice));
 
-	begin_slice(conn, stream, request,
-		    &(struct bnet_wire_data){
-			    .message = slice.message,
-			    .size = size,
-			    .offset = slice.offset,
-			    .length = (uint32_t)slice.length,
-		    });
+	conn->claimed_bytes += slice.length;
+	sent.bytes = sent.request->data + slice.offset;
+	sent.data = (struct bnet_wire_data){
+		.message = slice.message,
+		.size = size,
+		.offset = slice.offset,
+		.length = (uint32_t)slice.length,
+	};
+	begin_slice(stream, &sent);
 	return true;
+}
+
+/* The next slice of the stream that this one has taken the place of. */
+static bool claim_again(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_sent_slice slice;
+
+	if (!stream->replaces || !make_room(conn, stream))
+		return false;
+	if (stream->replaces->ledger.count == 0) {
+		bnet_stream_free(conn, stream->replaces);
+		stream->replaces = NULL;
+		return false;
+	}
+	slice = bnet_ledger_take(&stream->replaces->ledger);
+	begin_slice(stream, &slice);
+	bnet_conn_count(conn, slices_repeated, 1);
+	return true;
+}
+
+static struct bnet_sent_slice outgoing(const struct bnet_stream *stream)
+{
+	struct bnet_sent_slice slice = {
+		.bytes = stream->out.copy ? (char *)stream->out.copy + BNET_WIRE_DATA_HEADER
+					  : stream->out.data - (stream->out.length - stream->out.left),
+		.request = stream->out.request,
+		.copy = stream->out.copy,
+		.end = BNET_UNWRITTEN,
+		.calls = stream->zerocopy.made,
+		.pinned = stream->out.pinned,
+	};
+
+	bnet_wire_data_decode(stream->out.header, &slice.data);
+	return slice;
 }
 
 static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	struct bnet_request *request = stream->out.request;
-	/* An empty message has one slice of no bytes, and counts as one. */
-	uint64_t counted = stream->out.length ? stream->out.length - stream->out.pinned : 1;
+	struct bnet_outgoing *out = &stream->out;
+	struct bnet_request *done = out->copy || !(conn->repairs || out->pinned) ? out->request : NULL;
 
-	stream->out.request = NULL;
+	if (done)
+		out->request = NULL;
+	if (conn->repairs || out->pinned) {
+		struct bnet_sent_slice slice = outgoing(stream);
+
+		slice.end = conn->repairs ? atomic_load_explicit(&stream->delivery.written, memory_order_relaxed) : 0;
+		slice.since_us = slice.request ? bnet_now_us() : 0;
+		bnet_ledger_add(&stream->ledger, &slice);
+	}
+	out->active = false;
 	bnet_conn_count(conn, slices_sent, 1);
-	bnet_conn_count(conn, bytes_sent, stream->out.length);
-	if (counted)
-		bnet_request_sent(conn, request, counted);
+	bnet_conn_count(conn, bytes_sent, out->length);
+	credit(conn, done, out->length);
 }
 
-/* Up to this size a payload is copied behind its header: the kernel takes longer to gather two parts. */
-#define JOIN_BYTES 2048
+/* ---- writing ---- */
 
-static ssize_t send_joined(const struct bnet_stream *stream)
+/* Header and payload as one piece: up to BNET_SMALL_COPY bytes the kernel takes longer to gather two. The copy is kept
+ * until it is acknowledged, so that the request need not wait for that. */
+static ssize_t send_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	uint8_t frame[BNET_WIRE_DATA_HEADER + JOIN_BYTES];
+	uint8_t once[BNET_WIRE_DATA_HEADER + BNET_SMALL_COPY], *frame = stream->out.copy;
 
+	if (!frame && conn->repairs)
+		frame = stream->out.copy = bnet_copy_get(&conn->copies, stream->out.length);
+	if (!frame)
+		frame = once;
 	memcpy(frame, stream->out.header, BNET_WIRE_DATA_HEADER);
-	if (stream->out.left)
+	if (stream->out.left && stream->out.request)
 		memcpy(frame + BNET_WIRE_DATA_HEADER, stream->out.data, stream->out.left);
 	return send(stream->fd, frame, BNET_WIRE_DATA_HEADER + stream->out.left, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -133,11 +257,11 @@ static ssize_t send_parts(struct bnet_stream *stream)
 /* Header and payload in one call. Bytes written, or -errno. */
 static ssize_t write_with_copy(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	bool small = stream->out.header_left == BNET_WIRE_DATA_HEADER && stream->out.left <= JOIN_BYTES;
+	bool small = stream->out.header_left == BNET_WIRE_DATA_HEADER && stream->out.left <= BNET_SMALL_COPY;
 	ssize_t n;
 
 	do
-		n = small ? send_joined(stream) : send_parts(stream);
+		n = small ? send_joined(conn, stream) : send_parts(stream);
 	while (n < 0 && errno == EINTR);
 	bnet_conn_count(conn, send_calls, 1);
 	return n < 0 ? -errno : n;
@@ -189,50 +313,64 @@ static void lost(struct bnet_conn *conn, int error)
 		       conn->peer, strerror(-error), bnet_conn_outstanding(conn));
 }
 
-static bool can_take(const struct bnet_conn *conn, uint64_t message)
-{
-	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-
-	for (int i = 0; i < streams; i++)
-		if (!conn->streams[i]->broken && conn->streams[i]->message <= message)
-			return true;
-	return false;
-}
-
 static bool is_end(int error)
 {
-	return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == ECONNABORTED ||
-	       error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN;
+	return error == -ECONNRESET || error == -EPIPE || error == -ETIMEDOUT || error == -ECONNABORTED ||
+	       error == -EHOSTUNREACH || error == -ENETUNREACH || error == -ENETDOWN;
 }
 
-/* The stream is broken. True: that costs nothing, since everything before its slice has arrived, it has taken no byte of
- * that slice, and another stream can take it. */
-static bool return_slice(struct bnet_conn *conn, struct bnet_stream *stream, int error)
+void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error)
 {
-	struct bnet_outgoing *out = &stream->out;
-	struct bnet_wire_data data;
-
-	if (!is_end(error) || atomic_load(&conn->error) || conn->returned.request ||
-	    out->header_left < BNET_WIRE_DATA_HEADER || bnet_zerocopy_pending(&stream->zerocopy) ||
-	    bnet_delivery_missing(&stream->delivery, stream->fd) > 0)
-		return false;
-	bnet_wire_data_decode(out->header, &data);
+	if (!conn->repairs || !is_end(error)) {
+		lost(conn, error);
+		return;
+	}
 	stream->broken = true;
-	if (!can_take(conn, data.message))
-		return false;
-	conn->returned = (struct bnet_returned){
-		.request = out->request,
-		.message = data.message,
-		.offset = data.offset,
-		.length = data.length,
-		.error = error,
-	};
-	conn->claimed_bytes -= data.length;
-	out->request = NULL;
+	stream->writable = false;
+	conn->error_of = error;
 	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
-	bnet_info(NCCL_NET, "NET/BaguaNet: an idle stream to %s was reset: %s. Nothing is lost, the others go on",
-		  conn->peer, strerror(error));
-	return true;
+}
+
+int bnet_tx_bury(struct bnet_stream *stream)
+{
+	struct bnet_stream *replaces = stream->replaces;
+	struct bnet_sent_slice slice;
+
+	if (stream->out.active) {
+		if (bnet_ledger_reserve(&stream->ledger) < 0)
+			return -ENOMEM;
+		slice = outgoing(stream);
+		bnet_ledger_add(&stream->ledger, &slice);
+		stream->out.active = false;
+	}
+	while (replaces && replaces->ledger.count) {
+		if (bnet_ledger_reserve(&stream->ledger) < 0)
+			return -ENOMEM;
+		slice = bnet_ledger_take(&replaces->ledger);
+		slice.end = BNET_UNWRITTEN;
+		bnet_ledger_add(&stream->ledger, &slice);
+	}
+	return 0;
+}
+
+/* The receiver has said how much of the broken stream has arrived. */
+static void settle(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_stream *old = stream->replaces;
+	uint64_t written = atomic_load_explicit(&old->delivery.written, memory_order_relaxed);
+
+	stream->settled = true;
+	if (stream->position > written || stream->position < old->ledger.released) {
+		bnet_conn_fail(conn, -EBADMSG,
+			       "a stream to %s was reset, and %llu of the %llu bytes that were acknowledged on it have not "
+			       "arrived: something on the way ends TCP connections (a proxy, a service mesh). With "
+			       "BAGUA_NET_REPAIR=0 each such reset ends the connection",
+			       conn->peer, (unsigned long long)(old->ledger.released - stream->position),
+			       (unsigned long long)old->ledger.released);
+		return;
+	}
+	while (old->ledger.count && bnet_ledger_at(&old->ledger, 0)->end <= stream->position)
+		release_one(conn, &old->ledger);
 }
 
 static bool is_full(ssize_t result)
@@ -253,8 +391,7 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 	}
 	if (n < 0) {
 		stream->writable = false;
-		if (!return_slice(conn, stream, -(int)n))
-			lost(conn, (int)n);
+		bnet_tx_break(conn, stream, (int)n);
 		return 0;
 	}
 	bnet_delivery_add(&stream->delivery, (uint64_t)n);
@@ -267,13 +404,27 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 	return (size_t)n;
 }
 
-/* Whether a lone stream has room is found by writing: that takes the same single system call. */
-static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
+/* What has to be sent again, as far as there is room. */
+static size_t repeat(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	size_t written = 0;
 
+	while (stream->writable && written < PASS_BYTES && (stream->out.active || claim_again(conn, stream)))
+		written += write_on(conn, stream);
+	return written;
+}
+
+/* Whether a lone stream has room is found by writing: that takes the same single system call. */
+static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	size_t written;
+
+	if (stream->broken)
+		return false;
 	stream->writable = true;
-	while (stream->writable && written < PASS_BYTES && (stream->out.request || claim_slice(conn, stream, 1, 0)))
+	written = repeat(conn, stream);
+	while (stream->writable && written < PASS_BYTES && !stream->replaces &&
+	       (stream->out.active || claim_slice(conn, stream, 1, 0)))
 		written += write_on(conn, stream);
 	return written > 0;
 }
@@ -306,7 +457,7 @@ static size_t distribute(struct bnet_conn *conn, int active)
 
 static bool may_be_dry(const struct bnet_stream *stream)
 {
-	return stream->bbr && !stream->landed && !stream->out.request && !stream->hangup &&
+	return stream->bbr && !stream->landed && !stream->out.active && !stream->hangup && !stream->broken &&
 	       atomic_load_explicit(&stream->estimator.min_rtt_us, memory_order_relaxed) >= BNET_LONG_RTT_US;
 }
 
@@ -318,7 +469,7 @@ static void note_dry(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (ioctl(stream->fd, SIOCOUTQ, &queued) == 0 && queued == 0)
 		stream->landed = true;
 	else if (send(stream->fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EINTR && !is_full(-errno))
-		lost(conn, -errno); /* the socket reports an error only once */
+		bnet_tx_break(conn, stream, -errno); /* the socket reports an error only once */
 }
 
 int bnet_tx_note_dry(struct bnet_conn *conn)
@@ -342,29 +493,80 @@ static bool any_full(const struct bnet_conn *conn, int streams)
 	return false;
 }
 
+static bool any_held(const struct bnet_conn *conn, int streams)
+{
+	for (int i = 0; i < streams; i++)
+		if (conn->streams[i]->ledger.held && !conn->streams[i]->broken)
+			return true;
+	return false;
+}
+
+/* A slice that is held needs no write, which would tell that its stream has ended. */
+static void look_for_ends(struct bnet_conn *conn, int streams)
+{
+	if (conn->epoll >= 0)
+		bnet_conn_poll(conn);
+	for (int i = 0; i < streams; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		int error = streams == 1 || stream->hangup ? bnet_socket_error(stream->fd) : 0;
+
+		if (stream->broken || !(error || stream->hangup || (streams == 1 && bnet_socket_is_closed(stream->fd))))
+			continue;
+		bnet_tx_break(conn, stream, error ? error : -EPIPE);
+	}
+}
+
+/* Nothing can be written, and slices are held. */
+static void wait_for_acknowledgements(struct bnet_conn *conn, int streams)
+{
+	uint64_t now = bnet_now_us();
+
+	if (!anything_to_claim(conn))
+		for (int i = 0; i < streams; i++)
+			if (conn->streams[i]->ledger.held && !conn->streams[i]->broken)
+				copy_late(conn, conn->streams[i], now);
+	if (++conn->idle % IDLE_PASSES == 0)
+		look_for_ends(conn, streams);
+}
+
+static void take_notice(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	if (bnet_zerocopy_pending(&stream->zerocopy))
+		bnet_zerocopy_reap(conn, stream);
+	if (stream->replaces && !stream->settled)
+		settle(conn, stream);
+	if (stream->ledger.held)
+		release(conn, stream);
+}
+
 bool bnet_tx_progress(struct bnet_conn *conn)
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-	int active = bnet_conn_active(conn);
 	size_t written = 0;
 
 	for (int i = 0; i < streams; i++)
-		if (bnet_zerocopy_pending(&conn->streams[i]->zerocopy))
-			bnet_zerocopy_reap(conn, conn->streams[i]);
-	if (conn->returned.request) {
-		if (!can_take(conn, conn->returned.message)) {
-			lost(conn, -conn->returned.error);
-			return false;
+		if (!conn->streams[i]->broken)
+			take_notice(conn, conn->streams[i]);
+	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
+		return false;
+	if (streams == 1) {
+		written = pump(conn, conn->streams[0]);
+	} else {
+		if (conn->held_back || any_full(conn, streams))
+			bnet_conn_poll(conn);
+		for (int i = 0; i < streams; i++) {
+			struct bnet_stream *stream = conn->streams[i];
+
+			if (stream->replaces)
+				written += repeat(conn, stream);
+			else if (stream->out.active && stream->writable)
+				written += write_on(conn, stream);
 		}
-		active = streams; /* those above the level may be the only ones that can take it */
+		written += distribute(conn, bnet_conn_active(conn));
 	}
-	if (streams == 1)
-		return pump(conn, conn->streams[0]);
-	if (conn->held_back || any_full(conn, streams))
-		bnet_conn_poll(conn);
-	for (int i = 0; i < streams; i++)
-		if (conn->streams[i]->out.request && conn->streams[i]->writable)
-			written += write_on(conn, conn->streams[i]);
-	written += distribute(conn, active);
+	if (written)
+		conn->idle = 0;
+	else if (conn->repairs && any_held(conn, streams))
+		wait_for_acknowledgements(conn, streams);
 	return written > 0;
 }

@@ -2,6 +2,10 @@
  *
  * The sending direction: streams that can write claim slices of the posted messages, oldest first. The connection's
  * owner only.
+ *
+ * Where both ends take part in repairs a slice is in its stream's ledger until the peer's kernel has acknowledged it, and
+ * its request is not done before, unless there is a copy: of a small one, and of one whose acknowledgement is late. What
+ * the peer's kernel has is not lost when the stream is reset.
  */
 #ifndef BNET_TX_H
 #define BNET_TX_H
@@ -12,6 +16,11 @@
 
 /* One pass. True: something was written. */
 bool bnet_tx_progress(struct bnet_conn *conn);
+/* A stream of the connection has ended. If both ends take part in repairs, the control thread puts another one in its place
+ * (control/repair.h); else the connection fails. error: -errno. */
+void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error);
+/* Of a stream that was taken out: its ledger holds all that may not have arrived. -ENOMEM. */
+int bnet_tx_bury(struct bnet_stream *stream);
 /* Tells the kernel which streams have run dry: all of their bytes are on their way, and nothing follows. Only those that
  * bbr controls, on long paths. To be called several times in a round trip. Returns how many streams it looked at.
  *

@@ -266,6 +266,11 @@ static void *run(void *arg)
 	return NULL;
 }
 
+bool bnet_worker_sleeps(const struct bnet_conn *conn)
+{
+	return atomic_load_explicit(&conn->worker->parked, memory_order_relaxed);
+}
+
 void bnet_worker_wake(const struct bnet_conn *conn)
 {
 	struct bnet_worker *worker = conn->worker;

@@ -165,9 +165,8 @@ ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 	}
 	if (n <= 0)
 		return n;
-	calls->rows[calls->made++ % BNET_ZEROCOPY_PENDING] =
-		(struct bnet_zerocopy_call){.request = stream->out.request, .bytes = (uint64_t)n};
-	stream->out.pinned += (uint64_t)n;
+	calls->over[calls->made++ % BNET_ZEROCOPY_PENDING] = false;
+	stream->out.pinned = true;
 	bnet_conn_count(conn, zerocopy_calls, 1);
 	return n;
 }
@@ -175,18 +174,12 @@ ssize_t bnet_zerocopy_send(struct bnet_conn *conn, struct bnet_stream *stream)
 /* ---- notifications ---- */
 
 /* The calls first … last are over. Notifications arrive in order, but the kernel does not guarantee it. */
-static void end_calls(struct bnet_conn *conn, struct bnet_zerocopy_calls *calls, uint32_t first, uint32_t last)
+static void end_calls(struct bnet_zerocopy_calls *calls, uint32_t first, uint32_t last)
 {
-	for (uint32_t call = calls->notified; call != calls->made; call++) {
-		struct bnet_zerocopy_call *row = &calls->rows[call % BNET_ZEROCOPY_PENDING];
-
-		if (call - first > last - first || row->over)
-			continue;
-		row->over = true;
-		if (row->request)
-			bnet_request_sent(conn, row->request, row->bytes);
-	}
-	while (calls->notified != calls->made && calls->rows[calls->notified % BNET_ZEROCOPY_PENDING].over)
+	for (uint32_t call = calls->notified; call != calls->made; call++)
+		if (call - first <= last - first)
+			calls->over[call % BNET_ZEROCOPY_PENDING] = true;
+	while (calls->notified != calls->made && calls->over[calls->notified % BNET_ZEROCOPY_PENDING])
 		calls->notified++;
 }
 
@@ -215,7 +208,7 @@ static bool take_one(struct bnet_conn *conn, struct bnet_stream *stream)
 		memcpy(&error, CMSG_DATA(part), sizeof(error));
 		if (error.ee_errno || error.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 			continue;
-		end_calls(conn, &stream->zerocopy, error.ee_info, error.ee_data);
+		end_calls(&stream->zerocopy, error.ee_info, error.ee_data);
 		if (!(error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED))
 			continue;
 		bnet_conn_count(conn, zerocopy_copied, 1);
@@ -245,13 +238,6 @@ void bnet_zerocopy_reset(struct bnet_conn *conn)
 			bnet_socket_reset(conn->streams[i]->fd);
 }
 
-/* Later notifications credit nothing. */
-static void give_up(struct bnet_zerocopy_calls *calls)
-{
-	for (int i = 0; i < BNET_ZEROCOPY_PENDING; i++)
-		calls->rows[i].request = NULL;
-}
-
 static uint64_t release_until(void)
 {
 	static _Atomic uint64_t began;
@@ -271,7 +257,6 @@ void bnet_zerocopy_release(struct bnet_conn *conn)
 		struct pollfd pollfd = {.fd = stream->fd};
 		uint64_t now;
 
-		give_up(&stream->zerocopy);
 		for (bnet_zerocopy_reap(conn, stream); bnet_zerocopy_pending(&stream->zerocopy);
 		     bnet_zerocopy_reap(conn, stream)) {
 			now = bnet_now_ms();

@@ -8,8 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct bnet_request;
-
 enum bnet_zerocopy_mode {
 	BNET_ZEROCOPY_OFF,
 	BNET_ZEROCOPY_TRIAL,
@@ -26,12 +24,6 @@ struct bnet_zerocopy {
 	} with_copy, without_copy; /* of the trial */
 };
 
-struct bnet_zerocopy_call {
-	struct bnet_request *request; /* NULL: given up */
-	uint64_t bytes;
-	bool over; /* notified before an earlier call */
-};
-
 /* Of a stream: the calls that have not been notified. The kernel has room for some 170 notifications
  * (net.core.optmem_max). */
 #define BNET_ZEROCOPY_PENDING 64
@@ -39,7 +31,7 @@ struct bnet_zerocopy_calls {
 	bool enabled;      /* SO_ZEROCOPY is set */
 	uint32_t made;     /* the kernel's number of the next call */
 	uint32_t notified; /* … of the first call that has not been notified */
-	struct bnet_zerocopy_call rows[BNET_ZEROCOPY_PENDING];
+	bool over[BNET_ZEROCOPY_PENDING]; /* notified before an earlier call */
 };
 
 static inline bool bnet_zerocopy_pending(const struct bnet_zerocopy_calls *calls)

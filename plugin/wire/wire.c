@@ -16,6 +16,7 @@
 #define HELLO_MAGIC 0x4f4c4842u
 #define WELCOME_MAGIC 0x434c5742u
 #define HELLO_FIXED 64
+#define HELLO_SERIALS 8
 #define WELCOME_FIXED 24
 #define QUESTION_FIXED 40
 #define ANSWER_FIXED 32
@@ -173,7 +174,10 @@ size_t bnet_wire_hello_encode(uint8_t out[BNET_WIRE_HELLO_MAX], const struct bne
 	put_address(p + 36, &hello->listener);
 	p[56] = hello->proof_size;
 	memcpy(p + HELLO_FIXED, hello->proof, hello->proof_size);
-	return finish(out, BNET_WIRE_FRAME_HELLO, HELLO_FIXED + hello->proof_size);
+	p += HELLO_FIXED + hello->proof_size;
+	put32(p, hello->serial);
+	put32(p + 4, hello->repairs);
+	return finish(out, BNET_WIRE_FRAME_HELLO, HELLO_FIXED + hello->proof_size + HELLO_SERIALS);
 }
 
 int bnet_wire_hello_decode(const uint8_t *body, size_t size, struct bnet_wire_hello *hello)
@@ -189,13 +193,18 @@ int bnet_wire_hello_decode(const uint8_t *body, size_t size, struct bnet_wire_he
 	if (hello->proof_size > BNET_PROOF_MAX || hello->proof_size > size - HELLO_FIXED)
 		return -EBADMSG;
 	memcpy(hello->proof, body + HELLO_FIXED, hello->proof_size);
+	hello->serial = hello->repairs = 0;
+	if (size - HELLO_FIXED - hello->proof_size >= HELLO_SERIALS) {
+		hello->serial = get32(body + HELLO_FIXED + hello->proof_size);
+		hello->repairs = get32(body + HELLO_FIXED + hello->proof_size + 4);
+	}
 	return get_address(body + 36, &hello->listener);
 }
 
 /* A single address is not repeated here: nothing follows the proof. */
 static size_t put_addresses(uint8_t *p, const struct bnet_wire_welcome *welcome)
 {
-	if (welcome->naddresses == 0)
+	if (welcome->naddresses == 0 && !welcome->repaired)
 		return 0;
 	put32(p, welcome->naddresses);
 	for (int i = 0; i < welcome->naddresses; i++)
@@ -204,9 +213,13 @@ static size_t put_addresses(uint8_t *p, const struct bnet_wire_welcome *welcome)
 }
 
 /* Bytes there are ignored if the peer's version differs. */
-static int get_addresses(const uint8_t *p, size_t size, struct bnet_wire_welcome *welcome)
+static int get_rest(const uint8_t *p, size_t size, struct bnet_wire_welcome *welcome)
 {
+	size_t addresses;
+
 	welcome->naddresses = 0;
+	welcome->repaired = false;
+	welcome->position = 0;
 	if (size == 0 || welcome->version != BNET_WIRE_VERSION)
 		return 0;
 	if (size < ADDRESSES_FIXED || p[0] > BNET_ADDRESSES ||
@@ -219,6 +232,10 @@ static int get_addresses(const uint8_t *p, size_t size, struct bnet_wire_welcome
 			return -EBADMSG;
 	}
 	welcome->naddresses = p[0];
+	addresses = ADDRESSES_FIXED + (size_t)p[0] * BNET_ADDRESS_SIZE;
+	welcome->repaired = size - addresses >= 8;
+	if (welcome->repaired)
+		welcome->position = get64(p + addresses);
 	return 0;
 }
 
@@ -237,6 +254,10 @@ size_t bnet_wire_welcome_encode(uint8_t out[BNET_WIRE_WELCOME_MAX], const struct
 	put32(p + 20, welcome->features);
 	memcpy(p + WELCOME_FIXED, welcome->proof, welcome->proof_size);
 	size += put_addresses(p + size, welcome);
+	if (welcome->repaired) {
+		put64(p + size, welcome->position);
+		size += 8;
+	}
 	return finish(out, BNET_WIRE_FRAME_WELCOME, size);
 }
 
@@ -257,7 +278,7 @@ int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_
 		return -EBADMSG;
 	memcpy(welcome->proof, body + WELCOME_FIXED, welcome->proof_size);
 	known = WELCOME_FIXED + welcome->proof_size;
-	return get_addresses(body + known, size - known, welcome);
+	return get_rest(body + known, size - known, welcome);
 }
 
 size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const struct bnet_wire_question *question)

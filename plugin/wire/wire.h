@@ -5,9 +5,8 @@
  * little-endian and of fixed width.
  *
  * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
- * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream is
- * reserved for ACK, HEARTBEAT and STREAM_DEAD, which this version decodes but does not yet send. A frame of an unknown
- * type is skipped by its length.
+ * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream carries
+ * nothing. A frame of an unknown type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
 #define BNET_WIRE_H
@@ -33,17 +32,15 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_HELLO = 1,
 	BNET_WIRE_FRAME_WELCOME = 2,
 	BNET_WIRE_FRAME_DATA = 3,
-	BNET_WIRE_FRAME_ACK = 4,
-	BNET_WIRE_FRAME_HEARTBEAT = 5,
-	BNET_WIRE_FRAME_STREAM_DEAD = 6,
 	BNET_WIRE_FRAME_QUESTION = 7,
 	BNET_WIRE_FRAME_ANSWER = 8,
 	BNET_WIRE_FRAME_CLOSE = 9,   /* the sender closes, and nothing was outstanding; has no body */
 	BNET_WIRE_FRAME_FAILED = 10, /* the sender gives the connection up, and resets its streams next; has no body */
 };
 
-/* A sender that fails says so on each stream before it resets it: one that is reset without that may be the only one. */
-#define BNET_WIRE_FEATURE_FAILED 1u
+/* This end takes part in the repair of a stream: a sender keeps what has not been acknowledged, a receiver says how far it
+ * has got. A sender that fails says so, since one of its streams that is reset without that is to be repaired. */
+#define BNET_WIRE_FEATURE_REPAIR 2u
 
 enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_OK = 0,
@@ -73,7 +70,7 @@ struct bnet_wire_handle {
 /* The maximum size of HELLO and WELCOME frames. A later version's may be longer than this version's; its first fields
  * must be read to report that version. */
 #define BNET_WIRE_HANDSHAKE_MAX 512
-#define BNET_WIRE_HELLO_MAX (BNET_WIRE_FRAME_HEADER + 64 + BNET_PROOF_MAX)
+#define BNET_WIRE_HELLO_MAX (BNET_WIRE_FRAME_HEADER + 64 + BNET_PROOF_MAX + 8)
 struct bnet_wire_hello {
 	uint16_t version;
 	uint16_t stream;     /* 0: opens the connection */
@@ -83,13 +80,16 @@ struct bnet_wire_hello {
 	struct sockaddr_storage listener; /* where the connector itself listens; AF_UNSPEC: nowhere */
 	uint8_t proof_size;
 	uint8_t proof[BNET_PROOF_MAX];
+	/* They follow the proof, so that an older reader skips them. */
+	uint32_t serial;  /* of the stream, unlike `stream` never used again on this connection; 0: an older sender's */
+	uint32_t repairs; /* the serial of the stream that this one takes the place of; 0: of none */
 };
 
 /* The addresses of a listener with several interfaces; the handle has room for only one. They follow the proof, so that
  * an older reader skips them. */
 #define BNET_ADDRESSES 16
 #define BNET_ADDRESS_SIZE 20
-#define BNET_WIRE_WELCOME_MAX (BNET_WIRE_FRAME_HEADER + 24 + BNET_PROOF_MAX + 4 + BNET_ADDRESSES * BNET_ADDRESS_SIZE)
+#define BNET_WIRE_WELCOME_MAX (BNET_WIRE_FRAME_HEADER + 24 + BNET_PROOF_MAX + 4 + BNET_ADDRESSES * BNET_ADDRESS_SIZE + 8)
 struct bnet_wire_welcome {
 	uint16_t version;
 	uint16_t verdict;     /* enum bnet_wire_verdict */
@@ -101,6 +101,10 @@ struct bnet_wire_welcome {
 	uint8_t proof[BNET_PROOF_MAX];
 	uint8_t naddresses; /* 0: the handle has the only address, or this WELCOME does not list them */
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
+	/* To a stream that repairs another one: so many bytes of that one, counted from the end of its HELLO, are or will be
+	 * received. They follow the addresses. */
+	bool repaired;
+	uint64_t position;
 };
 
 /* How much has the receiver's device received? The sender of an existing connection asks. */

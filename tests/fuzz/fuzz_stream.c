@@ -67,7 +67,7 @@ static void add_stream(struct bnet_conn *conn, const uint8_t *data, size_t size)
 		sent += (size_t)n;
 	}
 	close(pair[1]);
-	if (bnet_conn_add_stream(conn, pair[0]) < 0)
+	if (bnet_conn_add_stream(conn, pair[0], NULL) < 0)
 		abort();
 }
 

@@ -22,7 +22,7 @@ static inline struct bnet_conn *open_stream_pairs(bool sender, int *peers, int c
 		int pair[2];
 
 		check_int(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
-		check_int(bnet_conn_add_stream(conn, pair[0]), 0);
+		check_int(bnet_conn_add_stream(conn, pair[0], NULL), 0);
 		peers[i] = pair[1];
 	}
 	return conn;

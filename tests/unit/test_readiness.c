@@ -40,7 +40,7 @@ static void add_stream(struct one *one)
 	int pair[2];
 
 	check_int(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
-	check_int(bnet_conn_add_stream(one->conn, pair[0]), 0);
+	check_int(bnet_conn_add_stream(one->conn, pair[0], NULL), 0);
 	one->peers[one->streams++] = pair[1];
 }
 

@@ -66,7 +66,7 @@ int main(void)
 	check(conn != NULL);
 	for (int i = 0; i < 2; i++) {
 		check_int(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pairs[i]), 0);
-		check_int(bnet_conn_add_stream(conn, pairs[i][0]), 0);
+		check_int(bnet_conn_add_stream(conn, pairs[i][0], NULL), 0);
 	}
 	check(bnet_request_post(conn, from, sizeof(from)) != NULL);
 	slow_streams_get_smaller_slices_of_a_small_message(conn);

@@ -80,6 +80,8 @@ static void test_hello(void)
 		.features = 3,
 		.listener = address("fe80::1", 999),
 		.proof_size = BNET_PROOF_MAX,
+		.serial = 0x89abcdef,
+		.repairs = 3,
 	};
 	struct bnet_wire_hello out;
 	uint8_t bytes[BNET_WIRE_HELLO_MAX];
@@ -102,9 +104,15 @@ static void test_hello(void)
 	check_int(memcmp(&out.listener, &in.listener, sizeof(in.listener)), 0);
 	check_int(memcmp(out.proof, in.proof, sizeof(in.proof)), 0);
 
-	/* Refused if truncated anywhere, or if the magic number is wrong. */
-	for (uint32_t n = 0; n < frame.length; n++)
+	check_int(out.serial, in.serial);
+	check_int(out.repairs, in.repairs);
+
+	/* Refused if truncated anywhere, or if the magic number is wrong; an older sender's ends before the serials. */
+	for (uint32_t n = 0; n < frame.length - 8; n++)
 		check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+	check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length - 8, &out), 0);
+	check_int(out.serial, 0);
+	check_int(out.repairs, 0);
 	bytes[BNET_WIRE_FRAME_HEADER] ^= 1;
 	check_int(bnet_wire_hello_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), -EBADMSG);
 }
@@ -188,7 +196,7 @@ static void test_welcome_addresses(void)
 	for (int i = 0; i < BNET_ADDRESSES; i++)
 		in.addresses[i] = address(i % 2 ? "10.1.2.3" : "fd00::7", (uint16_t)(1000 + i));
 	size = bnet_wire_welcome_encode(bytes, &in);
-	check_int(size, BNET_WIRE_WELCOME_MAX);
+	check_int(size, BNET_WIRE_WELCOME_MAX - 8);
 	bnet_wire_frame_decode(bytes, &frame);
 	check(bnet_wire_frame_is_welcome(&frame));
 	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
@@ -212,6 +220,24 @@ static void test_welcome_addresses(void)
 	bnet_wire_welcome_encode(bytes, &in);
 	check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
 	check_int(out.naddresses, 0);
+}
+
+/* It follows the addresses, even if there is none. */
+static void test_welcome_position(void)
+{
+	struct bnet_wire_welcome in = {.version = BNET_WIRE_VERSION, .repaired = true, .position = 7}, out;
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
+
+	for (in.naddresses = 0; in.naddresses <= 1; in.naddresses++) {
+		size_t size;
+
+		in.addresses[0] = address("10.1.2.3", 1);
+		size = bnet_wire_welcome_encode(bytes, &in) - BNET_WIRE_FRAME_HEADER;
+		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, size, &out), 0);
+		check(out.repaired && out.position == 7 && out.naddresses == in.naddresses);
+		check_int(bnet_wire_welcome_decode(bytes + BNET_WIRE_FRAME_HEADER, size - 1, &out), 0);
+		check(!out.repaired);
+	}
 }
 
 static int decode(uint64_t size, uint64_t offset, uint32_t length)
@@ -275,6 +301,7 @@ int main(void)
 	test_answer();
 	test_welcome();
 	test_welcome_addresses();
+	test_welcome_position();
 	test_data();
 	test_address_text();
 	return 0;

@@ -153,7 +153,7 @@ static void start_on_node(int node)
 	bindings = 0;
 	bnet_workers_want(1);
 	check_int(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
-	check_int(bnet_conn_add_stream(conn, pair[0]), 0);
+	check_int(bnet_conn_add_stream(conn, pair[0], NULL), 0);
 	bnet_worker_adopt(conn);
 	check(conn->worker != NULL);
 	bnet_worker_release(conn);

@@ -90,7 +90,7 @@ static struct end open_end(void)
 
 	check(end.conn != NULL);
 	check_int(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
-	check_int(bnet_conn_add_stream(end.conn, pair[0]), 0);
+	check_int(bnet_conn_add_stream(end.conn, pair[0], NULL), 0);
 	end.peer = pair[1];
 	bnet_worker_adopt(end.conn);
 	check(end.conn->worker != NULL);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The repair of streams, at the sender. A stream that was reset, or counts as lost, is taken out of its connection with
+ * the ledger of what it may not have delivered, and another one is opened. Its HELLO names the serial of the broken one;
+ * the receiver answers how much of that has arrived; what has not goes again, as the same slices, on the new stream, which
+ * holds nothing else: behind a message that is not posted they might wait for ever. The receiver's side is in
+ * transport/rx.h. The control thread.
+ *
+ * The connection fails if the peer does not know it any more, if nothing listens there and no other stream is left, or if
+ * none is left and nobody has answered for BAGUA_NET_KEEPALIVE. While a stream is left, it is tried again for ever.
+ */
+#ifndef BNET_REPAIR_H
+#define BNET_REPAIR_H
+
+#include "transport/conn.h"
+
+/* Takes broken streams out, and opens others. The owner, under the engine's lock. */
+void bnet_repair_begin(struct bnet_conn *conn);
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See ledger.h.
+ */
+#include "transport/ledger.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_ROWS 16
+
+int bnet_ledger_reserve(struct bnet_ledger *ledger)
+{
+	uint32_t capacity = ledger->capacity ? 2 * ledger->capacity : FIRST_ROWS;
+	struct bnet_sent_slice *rows;
+
+	if (!bnet_ledger_is_full(ledger))
+		return 0;
+	rows = malloc(capacity * sizeof(*rows));
+	if (!rows)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < ledger->count; i++)
+		rows[i] = *bnet_ledger_at(ledger, i);
+	free(ledger->rows);
+	ledger->rows = rows;
+	ledger->capacity = capacity;
+	ledger->first = 0;
+	return 0;
+}
+
+struct bnet_sent_slice *bnet_ledger_at(struct bnet_ledger *ledger, uint32_t i)
+{
+	return &ledger->rows[(ledger->first + i) % ledger->capacity];
+}
+
+void bnet_ledger_add(struct bnet_ledger *ledger, const struct bnet_sent_slice *slice)
+{
+	*bnet_ledger_at(ledger, ledger->count++) = *slice;
+	ledger->held += slice->request != NULL;
+}
+
+struct bnet_sent_slice bnet_ledger_take(struct bnet_ledger *ledger)
+{
+	struct bnet_sent_slice slice = *bnet_ledger_at(ledger, 0);
+
+	ledger->first = (ledger->first + 1) % ledger->capacity;
+	ledger->count--;
+	ledger->held -= slice.request != NULL;
+	return slice;
+}
+
+void bnet_ledger_free(struct bnet_ledger *ledger)
+{
+	free(ledger->rows);
+	memset(ledger, 0, sizeof(*ledger));
+}
+
+/* ---- copies ---- */
+
+void *bnet_copy_get(struct bnet_copies *copies, uint64_t length)
+{
+	const bool small = length <= BNET_SMALL_COPY;
+	void *copy = small ? copies->free : NULL;
+
+	if (copy)
+		memcpy(&copies->free, copy, sizeof(copies->free));
+	else
+		copy = malloc(BNET_WIRE_DATA_HEADER + (small ? BNET_SMALL_COPY : length));
+	if (copy)
+		copies->bytes += length;
+	return copy;
+}
+
+void bnet_copy_put(struct bnet_copies *copies, void *copy, uint64_t length)
+{
+	copies->bytes -= length;
+	if (length > BNET_SMALL_COPY) {
+		free(copy);
+		return;
+	}
+	memcpy(copy, &copies->free, sizeof(copies->free));
+	copies->free = copy;
+}
+
+void bnet_copies_free(struct bnet_copies *copies)
+{
+	while (copies->free) {
+		void *copy = copies->free;
+
+		memcpy(&copies->free, copy, sizeof(copies->free));
+		free(copy);
+	}
+}
