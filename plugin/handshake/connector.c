@@ -313,9 +313,11 @@ static int send_hello(struct connector *connector)
 	struct bnet_conn *conn = connector->conn;
 	struct bnet_wire_hello hello = {
 		.version = BNET_WIRE_VERSION,
-		.stream = (uint16_t)(is_first(connector) ? 0 : connector->index ? connector->index : 1),
+		.stream = (uint16_t)(is_first(connector) ? 0
+				     : connector->index  ? connector->index
+							 : 1),
 		.connection = conn->id,
-		.features = conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0,
+		.features = BNET_WIRE_FEATURE_FAILED | (conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0),
 		.serial = conn->serials + 1,
 		.repairs = connector->replaces ? connector->replaces->serial : 0,
 		.listener = bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics].addr,
@@ -455,8 +457,10 @@ static void replaced(const struct connector *connector)
 		return;
 	bnet_list_remove(&broken->node);
 	bnet_count(repairs, 1);
-	bnet_info(NCCL_NET, "NET/BaguaNet: a stream to %s broke (%s). After %llu ms another one is in its place, and nothing is "
-		  "lost", connector->conn->peer, strerror(-connector->conn->error_of),
+	bnet_info(NCCL_NET,
+		  "NET/BaguaNet: a stream to %s broke (%s). After %llu ms another one is in its place, and nothing is "
+		  "lost",
+		  connector->conn->peer, strerror(-connector->conn->error_of),
 		  (unsigned long long)(bnet_now_us() - broken->broken_us) / 1000);
 }
 

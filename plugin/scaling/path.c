@@ -367,8 +367,7 @@ void bnet_path_open_recalled(struct bnet_conn *conn)
 static bool is_idle(const struct bnet_stream *stream)
 {
 	return !stream->broken && !stream->out.active && !stream->replaces && !stream->ledger.held &&
-	       !bnet_zerocopy_pending(&stream->zerocopy) &&
-	       bnet_delivery_missing(&stream->delivery, stream->fd) == 0;
+	       !bnet_zerocopy_pending(&stream->zerocopy) && bnet_delivery_missing(&stream->delivery, stream->fd) == 0;
 }
 
 /* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
@@ -382,7 +381,7 @@ static void narrow(struct bnet_conn *conn)
 		return;
 	/* Streams that are broken go first (control/active.c): those above the level may be the only ones that are not. */
 	for (int last = conn->nstreams - 1;
-	     last >= held && !conn->reap && is_idle(conn->streams[last]); last--)
+	     last >= held && !conn->reap && !conn->returned.request && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
 }

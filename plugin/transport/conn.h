@@ -113,7 +113,7 @@ struct bnet_stream {
 	bool writable; /* the last send found room; set again by the connection's epoll */
 	bool readable; /* not known to be empty */
 	bool hangup;   /* the kernel reported the end: read up to it */
-	bool broken;   /* it was reset, or counts as lost: it moves nothing more, and another one takes its place */
+	bool broken;   /* it was reset, or counts as lost: it moves nothing more, and is dropped or repaired */
 	uint32_t serial;
 	int dialed; /* of a sender: its number when it was opened, by which it has its pair of addresses */
 	struct bnet_outgoing out;
@@ -121,6 +121,7 @@ struct bnet_stream {
 	struct bnet_estimator estimator; /* of a sender */
 	struct bnet_inflight inflight;   /* of a sender; the owner's account */
 	struct bnet_delivery delivery;   /* of a sender */
+	uint64_t message;                /* of a sender: the last one that it has carried a slice of */
 	bool bbr;                        /* of a sender: its congestion control; the control thread's */
 	bool landed; /* of a sender: all was acknowledged when last looked at, and nothing written since */
 	struct bnet_zerocopy_calls zerocopy;
@@ -179,6 +180,14 @@ struct bnet_company {
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
 };
 
+/* Without repairs: a slice whose stream was reset before it took a byte of it. Another stream takes it before any new slice
+ * is claimed, one that has carried no later message: behind a message that is not posted it might wait for ever. */
+struct bnet_returned {
+	struct bnet_request *request; /* NULL: none */
+	uint64_t message, offset, length;
+	int error; /* of its stream */
+};
+
 /* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */
 struct bnet_sizes {
 	uint64_t posted, bytes; /* at the last reading */
@@ -227,8 +236,10 @@ struct bnet_conn {
 	_Atomic int epoll; /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
 	bool watched;      /* a worker sleeps on `epoll` */
 	bool repairs;      /* both ends take part in the repair of a stream */
+	bool says_failed;  /* a receiver's: its sender says so before it resets the streams (wire/wire.h) */
 	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
 	bool gone;         /* a receiver's: a stream has ended; it may have been dropped since. The owner's */
+	int reset; /* a receiver's: why a stream ended that nothing was under way on; 0: none has. The owner's */
 	uint64_t alone_us; /* a receiver's: since then only streams that wait for repair could bring more; 0: not so */
 	uint32_t quiet;    /* passes since a stream other than the first had something */
 
@@ -236,10 +247,11 @@ struct bnet_conn {
 	struct bnet_claim claim;
 	uint64_t claimed_bytes; /* the owner's, as is what follows */
 	bool held_back;         /* a writable stream was refused by admission */
+	struct bnet_returned returned;
 	struct bnet_zerocopy zerocopy;
 	struct bnet_copies copies;
-	uint32_t idle; /* passes in a row that wrote nothing while slices were held */
-	int error_of;  /* why a stream broke last: -errno */
+	uint32_t idle;           /* passes in a row that wrote nothing while slices were held */
+	int error_of;            /* why a stream broke last: -errno */
 	uint32_t serials;        /* given out; under the engine's lock */
 	struct bnet_node broken; /* streams that were dropped and wait for the one that takes their place; likewise */
 	_Atomic uint64_t posted_bytes;

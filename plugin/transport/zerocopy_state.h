@@ -28,9 +28,9 @@ struct bnet_zerocopy {
  * (net.core.optmem_max). */
 #define BNET_ZEROCOPY_PENDING 64
 struct bnet_zerocopy_calls {
-	bool enabled;      /* SO_ZEROCOPY is set */
-	uint32_t made;     /* the kernel's number of the next call */
-	uint32_t notified; /* … of the first call that has not been notified */
+	bool enabled;                     /* SO_ZEROCOPY is set */
+	uint32_t made;                    /* the kernel's number of the next call */
+	uint32_t notified;                /* … of the first call that has not been notified */
 	bool over[BNET_ZEROCOPY_PENDING]; /* notified before an earlier call */
 };
 

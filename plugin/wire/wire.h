@@ -38,8 +38,10 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_FAILED = 10, /* the sender gives the connection up, and resets its streams next; has no body */
 };
 
+/* A sender that fails says so on each stream before it resets it: one that is reset without that may be the only one. */
+#define BNET_WIRE_FEATURE_FAILED 1u
 /* This end takes part in the repair of a stream: a sender keeps what has not been acknowledged, a receiver says how far it
- * has got. A sender that fails says so, since one of its streams that is reset without that is to be repaired. */
+ * has got. */
 #define BNET_WIRE_FEATURE_REPAIR 2u
 
 enum bnet_wire_verdict {
@@ -89,7 +91,8 @@ struct bnet_wire_hello {
  * an older reader skips them. */
 #define BNET_ADDRESSES 16
 #define BNET_ADDRESS_SIZE 20
-#define BNET_WIRE_WELCOME_MAX (BNET_WIRE_FRAME_HEADER + 24 + BNET_PROOF_MAX + 4 + BNET_ADDRESSES * BNET_ADDRESS_SIZE + 8)
+#define BNET_WIRE_WELCOME_MAX \
+	(BNET_WIRE_FRAME_HEADER + 24 + BNET_PROOF_MAX + 4 + BNET_ADDRESSES * BNET_ADDRESS_SIZE + 8)
 struct bnet_wire_welcome {
 	uint16_t version;
 	uint16_t verdict;     /* enum bnet_wire_verdict */

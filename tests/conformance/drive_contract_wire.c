@@ -28,7 +28,7 @@
 #define FRAME_HELLO 1
 #define FRAME_WELCOME 2
 #define FRAME_DATA 3
-#define HELLO_SIZE (8 + 64)
+#define HELLO_SIZE (8 + 64 + 8)
 #define WELCOME_SIZE (8 + 24)
 #define FRAME_QUESTION 7
 #define FRAME_ANSWER 8

@@ -314,7 +314,6 @@ int main(void)
 	setenv("BAGUA_NET_RCVBUF", "4K", 1);
 	setenv("BAGUA_NET_SNDBUF", "208K", 1);
 	setenv("BAGUA_NET_NOTSENT_LOWAT", "0", 1);
-	setenv("BAGUA_NET_REPAIR", "0", 1); /* a stream that is lost fails its connection */
 	setenv("BAGUA_NET_THREADS", "0", 1);
 	alarm(DEADLINE_S);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);

@@ -41,7 +41,7 @@ int main(void)
 	while (bnet_progress(conn))
 		;
 	for (int i = 0; i < STREAMS; i++)
-		check(conn->streams[i]->writable && !conn->streams[i]->out.request);
+		check(conn->streams[i]->writable && !conn->streams[i]->out.active);
 	make_passes(PASSES);
 	check_int(conn->error, 0);
 	check(bnet_conn_has_work(conn));
