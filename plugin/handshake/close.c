@@ -144,11 +144,14 @@ static bool owes_something(const struct bnet_conn *conn)
  * that of a process. A stream may have been reset while it was idle. */
 static void say_closed(const struct bnet_conn *conn)
 {
+	enum bnet_wire_frame_type type = BNET_WIRE_FRAME_CLOSE;
+
 	if (!conn->sender || conn->nstreams == 0 || bnet_conn_has_work(conn) || atomic_load(&conn->error))
 		return;
+	if (owes_something(conn))
+		type = BNET_WIRE_FRAME_FAILED;
 	for (int i = 0; i < conn->nstreams; i++)
-		if (bnet_stream_say(conn->streams[i],
-				    owes_something(conn) ? BNET_WIRE_FRAME_FAILED : BNET_WIRE_FRAME_CLOSE))
+		if (bnet_stream_say(conn->streams[i], type))
 			return;
 }
 

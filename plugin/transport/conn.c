@@ -246,8 +246,11 @@ bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type
  * frame; a reset would be taken for one that is to be repaired. */
 static void break_stream(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	if (!conn->sender || bnet_stream_say(stream, BNET_WIRE_FRAME_FAILED) || !conn->repairs ||
-	    bnet_zerocopy_pending(&stream->zerocopy))
+	bool said = false;
+
+	if (conn->sender)
+		said = bnet_stream_say(stream, BNET_WIRE_FRAME_FAILED);
+	if (said || !conn->sender || !conn->repairs || bnet_zerocopy_pending(&stream->zerocopy))
 		bnet_socket_reset(stream->fd);
 	else
 		shutdown(stream->fd, SHUT_RDWR);

@@ -206,6 +206,7 @@ struct bnet_conn {
 	struct bnet_setup setup;
 
 	struct bnet_worker *worker; /* moves its data; NULL: its caller does */
+	const _Atomic bool *worker_sleeps;
 	_Atomic bool owner;
 	_Atomic uint64_t posted;      /* requests so far: the number of the next one */
 	_Atomic uint32_t outstanding; /* posted and not done: work for the owner */

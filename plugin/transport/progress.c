@@ -9,7 +9,6 @@
 #include "transport/request.h"
 #include "transport/rx.h"
 #include "transport/tx.h"
-#include "transport/worker.h"
 
 bool bnet_progress(struct bnet_conn *conn)
 {
@@ -37,7 +36,8 @@ static void yield_if_idle(bool moved)
 /* A worker that has written all sleeps, and no event tells it of acknowledgements that a send waits for. */
 static bool is_callers(const struct bnet_conn *conn)
 {
-	return bnet_conn_is_inline(conn) || (conn->sender && conn->repairs && bnet_worker_sleeps(conn));
+	return bnet_conn_is_inline(conn) ||
+	       (conn->sender && conn->repairs && atomic_load_explicit(conn->worker_sleeps, memory_order_relaxed));
 }
 
 void bnet_progress_inline(struct bnet_conn *conn)

@@ -266,11 +266,6 @@ static void *run(void *arg)
 	return NULL;
 }
 
-bool bnet_worker_sleeps(const struct bnet_conn *conn)
-{
-	return atomic_load_explicit(&conn->worker->parked, memory_order_relaxed);
-}
-
 void bnet_worker_wake(const struct bnet_conn *conn)
 {
 	struct bnet_worker *worker = conn->worker;
@@ -408,6 +403,7 @@ void bnet_worker_adopt(struct bnet_conn *conn)
 	while (in_slot(worker, slot))
 		slot++;
 	worker->load++;
+	conn->worker_sleeps = &worker->parked;
 	conn->worker = worker;
 	atomic_store(&worker->slots[slot], conn);
 	if (slot >= atomic_load(&worker->used))

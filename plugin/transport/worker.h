@@ -45,7 +45,5 @@ void bnet_workers_forget(void);
 /* Something was posted on a connection that has a worker: the worker wakes if it sleeps, another one if it is busy with
  * other connections. Any thread. */
 void bnet_worker_wake(const struct bnet_conn *conn);
-/* The worker of a connection that has one. Any thread. */
-bool bnet_worker_sleeps(const struct bnet_conn *conn);
 
 #endif

@@ -15,7 +15,7 @@
 #include "engine/engine.h"
 #include "oneself.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define BYTES 300000
 #define IDLE_PAIRS 6
 #define ROUNDS 100

@@ -19,7 +19,7 @@
 #include "oneself.h"
 #include "transport/conn.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 
 static struct bnet_client client;
 

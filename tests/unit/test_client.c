@@ -10,7 +10,7 @@
 #include "bagua_net.h"
 #include "oneself.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 
 static void refuses_unknown_tables(void)
 {

@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 #include "oneself.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define BYTES ((size_t)128 << 10) /* more than the receiver's small buffer takes, and less than the sender's holds */
 
 static struct bnet_client client;

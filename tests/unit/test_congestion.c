@@ -21,7 +21,7 @@
 #include "oneself.h"
 
 #define SKIPPED 77
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define CONTROLS "/proc/sys/net/ipv4/tcp_"
 
 /* ---- interposed ---- */

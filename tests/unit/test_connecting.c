@@ -19,7 +19,7 @@
 #include "transport/conn.h"
 #include "wire/wire.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define LIMIT_S 3600
 
 static struct bnet_client client;

@@ -19,7 +19,7 @@
 #include "scaling/path.h"
 #include "transport/delivery.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 
 /* ---- what follows from the counts ---- */
 

@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 #include "handshake/close.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define SOCKETS 200
 #define TICK_MS 10 /* the minimum between two passes over all of them */
 

@@ -18,7 +18,7 @@
 #include "handshake/acceptor.h"
 #include "oneself.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define INBOUND 4
 
 /* ---- interposed ---- */

@@ -21,7 +21,7 @@
 #include "scaling/path.h"
 #include "wire/wire.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define TURNS 50
 #define BYTES (4 << 20)
 #define PAIRS 6

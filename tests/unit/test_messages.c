@@ -13,7 +13,7 @@
 #include "ranks.h"
 
 #define TIMEOUT_S 60
-#define DEADLINE_S 200
+#define DEADLINE_S 250
 #define THREADS 3
 #define ROUNDS 60
 #define LARGEST 100000

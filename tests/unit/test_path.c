@@ -21,7 +21,7 @@
 #include "scaling/quota.h"
 #include "scaling/sampler.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define MANY 6
 #define FEW 2
 #define OTHERS 15 /* processes */

@@ -20,7 +20,7 @@
 #include "scaling/path.h"
 #include "scaling/sampler.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define STREAMS 2
 #define TICK_US 20000
 

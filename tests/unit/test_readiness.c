@@ -18,7 +18,7 @@
 #include "transport/readiness.h"
 #include "transport/request.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define BYTES 5000
 #define PAIRS 12
 #define ROUNDS 1000

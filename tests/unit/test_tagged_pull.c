@@ -17,7 +17,7 @@
 #include "ranks.h"
 #include "tagged/pull.h"
 
-#define DEADLINE_S 100 /* of the whole program */
+#define DEADLINE_S 250 /* of the whole program */
 #define TIMEOUT_S 60   /* of an operation: ends a hang */
 
 enum { BYTES = 5000001, MESSAGES = 3 };

@@ -15,7 +15,7 @@
 #include "bagua_net.h"
 #include "oneself.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define BYTES 200000
 
 static struct bnet_client client;

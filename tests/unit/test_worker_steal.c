@@ -19,7 +19,7 @@
 #include "transport/request.h"
 #include "transport/worker.h"
 
-#define DEADLINE_S 100
+#define DEADLINE_S 250
 #define WORKERS 2
 #define QUIET_YIELDS 500
 #define DESCRIPTORS 1024
