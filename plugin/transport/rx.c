@@ -290,8 +290,9 @@ static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool 
 		return break_stream(conn, stream, call.error);
 	case OUTCOME_END:
 		/* One that was reset reads as closed once its error was reported. */
-		return bnet_socket_is_closed(stream->fd) ? break_stream(conn, stream, ECONNRESET)
-							 : end_stream(conn, stream);
+		if (conn->repairs && bnet_socket_is_closed(stream->fd))
+			return break_stream(conn, stream, ECONNRESET);
+		return end_stream(conn, stream);
 	case OUTCOME_BYTES:
 		break;
 	}
