@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "common/clock.h"
+#include "engine/engine.h"
 #include "handshake/connector.h"
 #include "transport/tx.h"
 
@@ -23,7 +24,8 @@ static void replace(struct bnet_conn *conn, int index)
 	bnet_socket_close(stream->fd);
 	stream->broken_us = bnet_now_us();
 	bnet_list_add(&conn->broken, &stream->node);
-	rc = bnet_tx_bury(stream);
+	rc = bnet_tx_bury(conn, stream);
+	bnet_engine_posted(&conn->work); /* its caller may not come again */
 	if (rc == 0)
 		rc = bnet_connector_replace(conn, stream);
 	if (rc < 0)

@@ -146,10 +146,12 @@ static void say_closed(const struct bnet_conn *conn)
 {
 	enum bnet_wire_frame_type type = BNET_WIRE_FRAME_CLOSE;
 
-	if (!conn->sender || conn->nstreams == 0 || bnet_conn_has_work(conn) || atomic_load(&conn->error))
+	if (!conn->sender || conn->nstreams == 0 || atomic_load(&conn->error))
 		return;
 	if (owes_something(conn))
 		type = BNET_WIRE_FRAME_FAILED;
+	else if (bnet_conn_has_work(conn))
+		return;
 	for (int i = 0; i < conn->nstreams; i++)
 		if (bnet_stream_say(conn->streams[i], type))
 			return;

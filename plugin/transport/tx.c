@@ -201,6 +201,7 @@ static bool claim_again(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (stream->replaces->ledger.count == 0) {
 		bnet_stream_free(conn, stream->replaces);
 		stream->replaces = NULL;
+		atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_release);
 		return false;
 	}
 	slice = bnet_ledger_take(&stream->replaces->ledger);
@@ -396,7 +397,7 @@ void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error
 	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 }
 
-int bnet_tx_bury(struct bnet_stream *stream)
+int bnet_tx_bury(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_stream *replaces = stream->replaces;
 	struct bnet_sent_slice slice;
@@ -415,6 +416,11 @@ int bnet_tx_bury(struct bnet_stream *stream)
 		slice.end = BNET_UNWRITTEN;
 		bnet_ledger_add(&stream->ledger, &slice);
 	}
+	if (replaces)
+		bnet_stream_free(conn, replaces);
+	else
+		atomic_fetch_add_explicit(&conn->outstanding, 1, memory_order_release);
+	stream->replaces = NULL;
 	return 0;
 }
 

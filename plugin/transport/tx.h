@@ -19,8 +19,9 @@ bool bnet_tx_progress(struct bnet_conn *conn);
 /* A stream of the connection has ended. If both ends take part in repairs, the control thread puts another one in its place
  * (control/repair.h); else the connection fails. error: -errno. */
 void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error);
-/* Of a stream that was taken out: its ledger holds all that may not have arrived. -ENOMEM. */
-int bnet_tx_bury(struct bnet_stream *stream);
+/* Of a stream that was taken out: its ledger holds all that may not have arrived. That counts as outstanding until it was
+ * sent again, though its sends may be done and nobody asks for them. -ENOMEM. */
+int bnet_tx_bury(struct bnet_conn *conn, struct bnet_stream *stream);
 /* Tells the kernel which streams have run dry: all of their bytes are on their way, and nothing follows. Only those that
  * bbr controls, on long paths. To be called several times in a round trip. Returns how many streams it looked at.
  *

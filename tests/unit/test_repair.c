@@ -242,7 +242,7 @@ static void repair(void)
 			continue;
 		broken = bnet_conn_take_stream(ends.sender, i);
 		bnet_socket_close(broken->fd);
-		check_int(bnet_tx_bury(broken), 0);
+		check_int(bnet_tx_bury(ends.sender, broken), 0);
 		join(broken);
 		ends.repairs++;
 	}
