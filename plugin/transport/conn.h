@@ -74,7 +74,7 @@ struct bnet_outgoing {
 	uint64_t length;
 	bool pinned;                  /* some of its bytes went without a copy */
 	struct bnet_request *request; /* NULL: it is done, and the bytes are in the copy */
-	void *copy;                   /* of the whole frame; NULL: there is none */
+	void *copy;                   /* the frame, kept until it is acknowledged; NULL: none was made */
 };
 
 /* What the next bytes of a stream belong to. */

@@ -17,6 +17,7 @@
 
 #include "base/socket.h"
 #include "check.h"
+#include "tcp_pair.h"
 #include "transport/conn.h"
 #include "transport/progress.h"
 #include "transport/request.h"
@@ -61,24 +62,9 @@ static struct {
 
 static void open_pair(int pair[2])
 {
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t size = sizeof(addr);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), small = 32768;
-	char byte;
+	int small = 32768;
 
-	check_int(bind(listener, (struct sockaddr *)&addr, sizeof(addr)), 0);
-	check_int(listen(listener, 1), 0);
-	check_int(getsockname(listener, (struct sockaddr *)&addr, &size), 0);
-	pair[0] = socket(AF_INET, SOCK_STREAM, 0);
-	check_int(connect(pair[0], (struct sockaddr *)&addr, sizeof(addr)), 0);
-	pair[1] = accept(listener, NULL, NULL);
-	check(pair[1] >= 0);
-	close(listener);
-	/* As after the handshake, which both kernels have acknowledged. */
-	check_int(send(pair[0], "x", 1, 0), 1);
-	check_int(recv(pair[1], &byte, 1, 0), 1);
-	check_int(send(pair[1], "x", 1, 0), 1);
-	check_int(recv(pair[0], &byte, 1, 0), 1);
+	open_tcp_pair(pair);
 	/* Full sockets, so that slices are cut off. */
 	if (any(2))
 		setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));

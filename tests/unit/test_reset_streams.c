@@ -16,6 +16,7 @@
 
 #include "check.h"
 #include "handshake/close.h"
+#include "tcp_pair.h"
 #include "transport/conn.h"
 #include "transport/progress.h"
 #include "transport/request.h"
@@ -42,23 +43,7 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 	return syscall(SYS_sendmsg, fd, message, flags);
 }
 
-/* ---- TCP connections ---- */
-
-static void open_pair(int pair[2])
-{
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t size = sizeof(addr);
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-	check_int(bind(listener, (struct sockaddr *)&addr, sizeof(addr)), 0);
-	check_int(listen(listener, 1), 0);
-	check_int(getsockname(listener, (struct sockaddr *)&addr, &size), 0);
-	pair[0] = socket(AF_INET, SOCK_STREAM, 0);
-	check_int(connect(pair[0], (struct sockaddr *)&addr, sizeof(addr)), 0);
-	pair[1] = accept(listener, NULL, NULL);
-	check(pair[1] >= 0);
-	close(listener);
-}
+/* ---- one end ---- */
 
 struct end {
 	struct bnet_conn *conn;
@@ -74,12 +59,7 @@ static struct end open_end(bool sender)
 	for (int i = 0; i < STREAMS; i++) {
 		int pair[2];
 
-		open_pair(pair);
-		/* As after the handshake, which both kernels have acknowledged. */
-		check_int(send(pair[0], "x", 1, 0), 1);
-		check_int(recv(pair[1], into, 1, 0), 1);
-		check_int(send(pair[1], "x", 1, 0), 1);
-		check_int(recv(pair[0], into, 1, 0), 1);
+		open_tcp_pair(pair);
 		check_int(bnet_conn_add_stream(end.conn, pair[0], NULL), 0);
 		end.peers[i] = pair[1];
 	}

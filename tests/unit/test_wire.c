@@ -222,7 +222,7 @@ static void test_welcome_addresses(void)
 	check_int(out.naddresses, 0);
 }
 
-/* It follows the addresses, even if there is none. */
+/* The position is behind the list of addresses, which may be empty. */
 static void test_welcome_position(void)
 {
 	struct bnet_wire_welcome in = {.version = BNET_WIRE_VERSION, .repaired = true, .position = 7}, out;
