@@ -357,6 +357,9 @@ static int begin_attempt(struct bnet_conn *conn)
 
 	if (rc == 0)
 		rc = bnet_control_start();
+	/* The peer may have to ask. Without, it waits. */
+	if (rc == 0 && conn->config->repair)
+		(void)bnet_listener_open(bnet_listener_number(conn->dev->members[0]));
 	if (rc == 0)
 		rc = bnet_connector_start(conn, 0, false);
 	if (rc < 0) {
@@ -425,6 +428,8 @@ static bool poll_attempt(uint64_t id, void *handle, struct bnet_conn **out, int 
 		bnet_table_remove(&conn->by_id);
 		bnet_list_remove(&conn->setup.pending);
 	}
+	if (*out)
+		bnet_table_add(&bnet_engine.senders_by_id, &conn->by_id, conn->id);
 	bnet_engine_unlock();
 	if (*rc || *out)
 		bnet_wire_handle_set_attempt(handle, 0);
@@ -532,5 +537,5 @@ void bnet_net_close(struct bnet_conn *conn)
 	bnet_conn_own(conn);
 	bnet_zerocopy_reset(conn);
 	bnet_zerocopy_release(conn);
-	bnet_lifecycle_discard(conn);
+	bnet_lifecycle_close(conn);
 }

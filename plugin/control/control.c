@@ -18,6 +18,7 @@
 #include "base/socket.h"
 #include "control/active.h"
 #include "control/lifecycle.h"
+#include "control/repair.h"
 #include "control/undelivered.h"
 #include "engine/engine.h"
 #include "handshake/acceptor.h"
@@ -45,6 +46,14 @@
 #define QUIET_TICK_MS 40
 /* Handled at a time, each in some ten µs: those who need the lock wait meanwhile. */
 #define EVENTS 32
+
+static void answered(const struct bnet_answer *answer)
+{
+	if (answer->path)
+		bnet_path_answered(answer);
+	else
+		bnet_repair_answered(answer);
+}
 
 static void handle_event(const struct epoll_event *event)
 {
@@ -79,7 +88,7 @@ static void handle_event(const struct epoll_event *event)
 	case BNET_WATCH_QUESTION:
 		watch = bnet_watch_find(id);
 		if (watch && bnet_question_ready(watch, &answer))
-			bnet_path_answered(&answer);
+			answered(&answer);
 		return;
 	}
 }
@@ -117,6 +126,7 @@ struct ticks {
 	uint64_t paths_ms; /* when paths were sampled */
 	uint64_t dry_ms;   /* when dry streams were noted */
 	uint64_t undelivered_ms;
+	uint64_t closed_ms;   /* when senders that were closed were looked at */
 	uint64_t attempts_ms; /* when attempts that nobody asks for were looked for */
 	struct contention contention;
 };
@@ -126,7 +136,7 @@ static void end_late_questions(uint64_t now)
 	struct bnet_answer answer;
 
 	while (bnet_questions_tick(now, &answer))
-		bnet_path_answered(&answer);
+		answered(&answer);
 }
 
 /* Each of these walks a whole list, so they do not run after every event: many objects that come or go at once would
@@ -139,6 +149,12 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_drains_tick(now);
 		end_late_questions(now);
 		ticks->house_ms = now;
+	}
+	if (!bnet_list_empty(&bnet_engine.closed) && now - ticks->closed_ms >= BNET_TICK_MS) {
+		ticks->closed_ms = now;
+		bnet_engine_unlock();
+		bnet_lifecycle_end_closed();
+		bnet_engine_lock();
 	}
 	if (now - ticks->attempts_ms >= ATTEMPTS_TICK_MS) {
 		ticks->attempts_ms = now;
@@ -163,7 +179,7 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 static int housekeeping_ms(void)
 {
 	if (!bnet_list_empty(&bnet_engine.connectors) || !bnet_list_empty(&bnet_engine.drains) ||
-	    !bnet_list_empty(&bnet_engine.questions) || bnet_listeners_wait())
+	    !bnet_list_empty(&bnet_engine.questions) || !bnet_list_empty(&bnet_engine.closed) || bnet_listeners_wait())
 		return BNET_TICK_MS;
 	if (!bnet_list_empty(&bnet_engine.inbound))
 		return SLOW_TICK_MS;

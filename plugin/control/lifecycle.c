@@ -17,8 +17,10 @@
 #include "control/active.h"
 #include "device/scan.h"
 #include "handshake/close.h"
+#include "handshake/question.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
+#include "transport/tx.h"
 #include "transport/worker.h"
 
 /* Nothing moves on it any more. A forked child has taken its copy out before. */
@@ -46,6 +48,9 @@ static void close_watches(struct bnet_node *head)
  * gets an empty engine; inherited connections fail in the child, and can be closed there. */
 static void after_fork_in_child(void)
 {
+	struct bnet_node doomed; /* nobody closes them again */
+
+	bnet_list_init(&doomed);
 	close_watches(&bnet_engine.inbound);
 	close_watches(&bnet_engine.connectors);
 	close_watches(&bnet_engine.drains);
@@ -73,6 +78,8 @@ static void after_fork_in_child(void)
 		bnet_list_init(&conn->setup.missing);
 		if (conn->sender)
 			bnet_list_init(&conn->setup.pending);
+		if (conn->setup.closed)
+			bnet_list_add(&doomed, &conn->setup.pending);
 		bnet_work_item_init(&conn->work);
 	}
 	bnet_list_each(node, &bnet_engine.listens)
@@ -92,6 +99,8 @@ static void after_fork_in_child(void)
 	atomic_store(&bnet_counts.descriptors, 0);
 	bnet_engine_init();
 	bnet_engine_unlock_in_child();
+	bnet_list_each(node, &doomed)
+		bnet_lifecycle_discard(bnet_entry(node, struct bnet_conn, setup.pending));
 }
 
 /* ---- configuration ---- */
@@ -216,6 +225,9 @@ void bnet_lifecycle_free(struct bnet_conn *conn)
 
 /* ---- the end of a connection ---- */
 
+/* Where BAGUA_NET_KEEPALIVE sets no limit: for how long a sender that was closed tries to deliver what it owes. */
+#define CLOSED_S 120
+
 /* An end takes three steps, so that nobody waits for the lock meanwhile: under the lock the connection is taken from
  * all who may find it, except that it stays in the list that keeps the control thread and its workers running; then,
  * without the lock, a worker's round is awaited and what has arrived is read; then, under the lock, its sockets are
@@ -223,6 +235,7 @@ void bnet_lifecycle_free(struct bnet_conn *conn)
 static void detach(struct bnet_conn *conn, struct bnet_node *doomed)
 {
 	bnet_connectors_cancel(conn);
+	bnet_questions_cancel(NULL, conn);
 	bnet_worker_release(conn);
 	bnet_path_leave(conn);
 	bnet_table_remove(&conn->by_id);
@@ -273,6 +286,70 @@ void bnet_lifecycle_discard(struct bnet_conn *conn)
 	detach(conn, &doomed);
 	bnet_engine_unlock();
 	finish(conn);
+}
+
+/* Nothing that the caller has posted is left, so that whatever is owed is in copies. */
+static bool may_end_later(struct bnet_conn *conn)
+{
+	return conn->sender && !atomic_load(&conn->error) && bnet_conn_outstanding(conn) == conn->buried &&
+	       bnet_tx_owes(conn);
+}
+
+void bnet_lifecycle_close(struct bnet_conn *conn)
+{
+	const uint64_t seconds = conn->config->keepalive ? (uint64_t)conn->config->keepalive : CLOSED_S;
+
+	if (!may_end_later(conn)) {
+		bnet_lifecycle_discard(conn);
+		return;
+	}
+	bnet_engine_lock();
+	conn->setup.closed = true;
+	conn->setup.context = NULL;
+	conn->setup.until_ms = bnet_now_ms() + seconds * 1000;
+	bnet_list_add(&bnet_engine.closed, &conn->setup.pending);
+	bnet_drain_begin();
+	bnet_engine_tick_soon();
+	bnet_conn_disown(conn);
+	bnet_engine_unlock();
+}
+
+/* True: its end has come, and it is owned. */
+static bool is_over(struct bnet_conn *conn, uint64_t now)
+{
+	if (!bnet_conn_try_own(conn))
+		return false;
+	if (atomic_load(&conn->error) || now >= conn->setup.until_ms || !bnet_tx_owes(conn))
+		return true;
+	bnet_conn_disown(conn);
+	return false;
+}
+
+/* Each is looked at once. */
+void bnet_lifecycle_end_closed(void)
+{
+	const uint64_t now = bnet_now_ms();
+	const struct bnet_node *last;
+
+	bnet_engine_lock();
+	last = bnet_engine.closed.prev;
+	for (bool more = !bnet_list_empty(&bnet_engine.closed); more;) {
+		struct bnet_node *node = bnet_engine.closed.next;
+		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, setup.pending);
+
+		more = node != last;
+		bnet_list_remove(node);
+		if (!is_over(conn, now)) {
+			bnet_list_add(&bnet_engine.closed, node);
+			continue;
+		}
+		bnet_engine_unlock();
+		bnet_lifecycle_discard(conn);
+		bnet_engine_lock();
+	}
+	if (bnet_list_empty(&bnet_engine.closed))
+		pthread_cond_broadcast(&bnet_engine.changed);
+	bnet_engine_unlock();
 }
 
 void bnet_lifecycle_discard_listen(struct bnet_listen *listen)
@@ -344,7 +421,7 @@ __attribute__((destructor)) static void finish_drains(void)
 	until.tv_sec++;
 	if (!bnet_engine.configured || pthread_mutex_timedlock(&bnet_engine.lock, &until) != 0)
 		return;
-	while (bnet_engine.running && bnet_drains_matter()) {
+	while (bnet_engine.running && (bnet_drains_matter() || !bnet_list_empty(&bnet_engine.closed))) {
 		uint64_t now = bnet_now_ms();
 
 		if (now >= bnet_engine.drain_deadline_ms)

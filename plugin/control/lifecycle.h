@@ -23,6 +23,11 @@ void bnet_lifecycle_free(struct bnet_conn *conn);
 /* The end of a connection in any state: its connectors are cancelled, its sockets drain, its memory is freed. The
  * caller owns it, or it was not handed out. */
 void bnet_lifecycle_discard(struct bnet_conn *conn);
+/* Of one that was handed out. A sender that owes something ends later, after a repair if need be; the caller does not wait for
+ * that. */
+void bnet_lifecycle_close(struct bnet_conn *conn);
+/* Ends those that owe nothing any more, have failed, or have had their time. The control thread. */
+void bnet_lifecycle_end_closed(void);
 /* The same for a listen object, and for the connections that were not accepted from it. */
 void bnet_lifecycle_discard_listen(struct bnet_listen *listen);
 /* The same for all listen objects of a communicator, and for its connections that were not handed out. */

@@ -11,6 +11,7 @@
 #include "base/socket.h"
 #include "common/clock.h"
 #include "engine/engine.h"
+#include "handshake/candidate.h"
 #include "handshake/connector.h"
 #include "transport/tx.h"
 
@@ -37,4 +38,68 @@ void bnet_repair_begin(struct bnet_conn *conn)
 	for (int i = conn->nstreams - 1; i >= 0 && !atomic_load(&conn->error); i--)
 		if (conn->streams[i]->broken)
 			replace(conn, i);
+}
+
+/* ---- a receiver that waits ---- */
+
+/* A pass takes some microseconds. The lock is held here, so that the word may only be tried (engine.h). */
+#define OWN_TRIES 1000
+
+static void fail(struct bnet_conn *conn, const char *why)
+{
+	for (int i = 0; i < OWN_TRIES; i++) {
+		if (!bnet_conn_try_own(conn))
+			continue;
+		bnet_conn_fail(conn, -ECONNRESET,
+			       "the connection from %s broke: it was reset (receives that were outstanding: %u), and %s; look "
+			       "at the other rank's log first",
+			       conn->peer, bnet_conn_outstanding(conn), why);
+		bnet_conn_disown(conn);
+		return;
+	}
+}
+
+/* error: 0, the sender is still there, and will come. */
+static void heard(struct bnet_conn *conn, int error)
+{
+	struct bnet_asking *asking = &conn->asking;
+	const uint64_t now = bnet_now_ms();
+
+	if (atomic_load(&conn->error) || !atomic_load(&conn->alone_us))
+		return;
+	if (error != -ECONNREFUSED)
+		asking->refused_since_ms = 0;
+	else if (asking->refused_since_ms == 0)
+		asking->refused_since_ms = now;
+	else if (now - asking->refused_since_ms >= BNET_REPAIR_REFUSED_MS)
+		fail(conn, "nothing listens any more where its sender did: that process has ended");
+	if (error == 0)
+		atomic_store(&conn->alone_us, bnet_now_us());
+	if (error == -ENOENT)
+		fail(conn, "its sender has given it up");
+}
+
+bool bnet_repair_ask(struct bnet_conn *conn)
+{
+	struct bnet_asking *asking = &conn->asking;
+	int rc;
+
+	if (!atomic_load_explicit(&conn->alone_us, memory_order_relaxed)) {
+		asking->refused_since_ms = 0;
+		return false;
+	}
+	if (asking->pending)
+		return true;
+	conn->setup.local = conn->setup.npeers && bnet_peer_is_local(conn->dev, &conn->setup.peers[0]);
+	rc = bnet_question_ask_sender(conn, asking->times++);
+	asking->pending = rc == 0;
+	if (rc < 0)
+		heard(conn, rc);
+	return true;
+}
+
+void bnet_repair_answered(const struct bnet_answer *answer)
+{
+	answer->conn->asking.pending = false;
+	heard(answer->conn, answer->error);
 }

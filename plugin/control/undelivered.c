@@ -118,8 +118,8 @@ bool bnet_undelivered_look(void)
 	round++;
 	while ((conn = next_of_round(round)) != NULL) {
 		looks += conn->nstreams;
-		if (conn->sender && !atomic_load_explicit(&conn->error, memory_order_relaxed))
-			open |= look_at(conn);
+		if (!atomic_load_explicit(&conn->error, memory_order_relaxed))
+			open |= conn->sender ? look_at(conn) : bnet_repair_ask(conn);
 		if (looks < IN_A_ROW)
 			continue;
 		looks = 0;

@@ -86,10 +86,12 @@ static void init_lists(void)
 	bnet_list_init(&bnet_engine.connectors);
 	bnet_list_init(&bnet_engine.drains);
 	bnet_list_init(&bnet_engine.questions);
+	bnet_list_init(&bnet_engine.closed);
 	bnet_list_init(&bnet_engine.attempts);
 	bnet_list_init(&bnet_engine.missing);
 	bnet_table_init(&bnet_engine.listens_by_token);
 	bnet_table_init(&bnet_engine.attempts_by_id);
+	bnet_table_init(&bnet_engine.senders_by_id);
 	bnet_table_init(&bnet_engine.receivers_by_id);
 	bnet_table_init(&bnet_engine.watches_by_id);
 	bnet_worklist_init(&bnet_engine.active);

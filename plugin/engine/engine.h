@@ -69,11 +69,13 @@ struct bnet_engine {
 	struct bnet_node listens, conns, paths, inbound, connectors, drains, questions;
 	struct bnet_table listens_by_token;
 	struct bnet_table attempts_by_id;  /* of bnet_conn: senders that connect has not returned */
+	struct bnet_table senders_by_id;   /* of bnet_conn: those that it has */
 	struct bnet_table receivers_by_id; /* of bnet_conn: whatever a further stream may join */
 	struct bnet_table watches_by_id;
 	struct bnet_worklist active; /* of bnet_conn.work: those on which something was posted lately */
 	int active_receivers;        /* … of these */
-	struct bnet_node attempts;   /* of bnet_conn.setup.pending */
+	struct bnet_node attempts;   /* of bnet_conn.setup.pending, as is the next one: */
+	struct bnet_node closed;     /* senders whose close has returned, and that owe something */
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
 	int ninbound;
 	int ndraining_senders;

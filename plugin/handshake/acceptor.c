@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "device/traffic.h"
+#include "handshake/candidate.h"
 #include "handshake/listener.h"
 #include "transport/conn.h"
 #include "transport/rx.h"
@@ -150,9 +151,8 @@ static struct bnet_listen *find_listen(const uint8_t token[BNET_TOKEN_SIZE])
 	return NULL;
 }
 
-static struct bnet_conn *find_receiver(uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
+static struct bnet_conn *find(struct bnet_table *table, uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
 {
-	struct bnet_table *table = &bnet_engine.receivers_by_id;
 	struct bnet_table_entry *entry = NULL;
 
 	while ((entry = bnet_table_find(table, id, entry))) {
@@ -162,6 +162,21 @@ static struct bnet_conn *find_receiver(uint64_t id, const uint8_t token[BNET_TOK
 			return conn;
 	}
 	return NULL;
+}
+
+static struct bnet_conn *find_receiver(uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
+{
+	return find(&bnet_engine.receivers_by_id, id, token);
+}
+
+/* NULL also for one that has failed: it sends nothing more. */
+static struct bnet_conn *find_sender(uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
+{
+	struct bnet_conn *conn = find(&bnet_engine.senders_by_id, id, token);
+
+	if (!conn)
+		conn = find(&bnet_engine.attempts_by_id, id, token);
+	return conn && !atomic_load(&conn->error) ? conn : NULL;
 }
 
 static struct bnet_conn *new_receiver(const struct inbound *inbound, struct bnet_listen *listen,
@@ -178,6 +193,8 @@ static struct bnet_conn *new_receiver(const struct inbound *inbound, struct bnet
 	memcpy(conn->peer, inbound->peer, sizeof(conn->peer));
 	conn->setup.context = listen->context;
 	conn->setup.traffic_class = listen->traffic_class;
+	if (hello->listener.ss_family != AF_UNSPEC)
+		bnet_peer_addresses_start(conn, &hello->listener, false);
 	conn->setup.ready = true;
 	return conn;
 }
@@ -196,7 +213,8 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 	if (hello->version != BNET_WIRE_VERSION)
 		return BNET_WIRE_VERDICT_VERSION;
 	*conn = find_receiver(hello->connection, hello->token);
-	if (hello->stream > 0) {
+	/* With a HELLO of stream 0, whose WELCOME has not arrived, the sender begins again. */
+	if (hello->stream > 0 || (*conn && (*conn)->repairs && hello->repairs)) {
 		if (!*conn || atomic_load(&(*conn)->error))
 			return BNET_WIRE_VERDICT_GONE;
 		if (hello->repairs)
@@ -212,9 +230,9 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 	return *conn ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 }
 
-/* listen: of a connection's first stream, else NULL. position: of the stream that this one repairs. */
+/* dev: of a connection's first stream, else NULL. position: of the stream that this one repairs. */
 static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict,
-		  const struct bnet_listen *listen, uint64_t position)
+		  const struct bnet_device *dev, uint64_t position)
 {
 	struct bnet_wire_welcome welcome = {
 		.version = BNET_WIRE_VERSION,
@@ -229,8 +247,8 @@ static bool reply(int fd, const struct bnet_wire_hello *hello, enum bnet_wire_ve
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
 	size_t size;
 
-	if (listen)
-		list_addresses(listen->dev, &welcome);
+	if (dev)
+		list_addresses(dev, &welcome);
 	size = bnet_wire_welcome_encode(bytes, &welcome);
 	/* A socket that has carried nothing takes this in one piece. */
 	return send(fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
@@ -284,7 +302,7 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 		bnet_acceptor_drop(&inbound->watch, verdict_text(verdict));
 		return;
 	}
-	if (hello->repairs && !replace(conn, hello, &start.position)) {
+	if (!listen && hello->repairs && !replace(conn, hello, &start.position)) {
 		bnet_acceptor_drop(&inbound->watch, "its connection is busy");
 		return;
 	}
@@ -299,7 +317,7 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 	}
 	bnet_watch_remove(&inbound->watch); /* the stream has its descriptor */
 	free_inbound(inbound);
-	if (!reply(fd, hello, verdict, listen, start.position) && listen) {
+	if (!reply(fd, hello, verdict, hello->stream ? NULL : conn->dev, start.position) && listen) {
 		bnet_conn_free(conn);
 		return;
 	}
@@ -324,10 +342,12 @@ static void answer(struct inbound *inbound, const struct bnet_wire_question *que
 		.verdict = BNET_WIRE_VERDICT_GONE,
 		.connection = question->connection,
 	};
-	const struct bnet_conn *conn =
-		question->version == BNET_WIRE_VERSION ? find_receiver(question->connection, question->token) : NULL;
+	const struct bnet_conn *conn = NULL;
 	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
 
+	if (question->version == BNET_WIRE_VERSION)
+		conn = question->by_receiver ? find_sender(question->connection, question->token)
+					     : find_receiver(question->connection, question->token);
 	if (conn) {
 		wire.verdict = BNET_WIRE_VERDICT_OK;
 		wire.received = bnet_device_traffic(conn->dev).received;

@@ -113,7 +113,7 @@ static bool drain_later(int fd, bool sender)
 	return true;
 }
 
-static void begin_budget(void)
+void bnet_drain_begin(void)
 {
 	uint64_t now = bnet_now_ms();
 
@@ -123,7 +123,7 @@ static void begin_budget(void)
 
 void bnet_drain_socket(int fd, bool sender)
 {
-	begin_budget();
+	bnet_drain_begin();
 	if (prepare(fd) || !drain_later(fd, sender))
 		bnet_socket_close(fd);
 }
@@ -166,7 +166,7 @@ void bnet_drain_prepare(struct bnet_conn *conn)
 
 void bnet_drain_start(struct bnet_conn *conn)
 {
-	begin_budget();
+	bnet_drain_begin();
 	for (int i = 0; i < conn->nstreams; i++)
 		if (conn->streams[i]->fd >= 0 && !conn->streams[i]->hangup &&
 		    drain_later(conn->streams[i]->fd, conn->sender))

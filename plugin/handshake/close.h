@@ -25,6 +25,8 @@ void bnet_drain_socket(int fd, bool sender);
 /* The control thread only; these release the lock meanwhile. */
 void bnet_drain_ready(struct bnet_watch *watch);
 void bnet_drains_tick(uint64_t now);
+/* The time of all closes that overlap begins, unless it has. */
+void bnet_drain_begin(void);
 /* Does a drain still hold bytes that were reported as sent? */
 bool bnet_drains_matter(void);
 

@@ -37,15 +37,13 @@
 #define EXTRA_REFUSED_MS 10000
 /* Between two processes of this machine nothing is on the way. */
 #define LOCAL_REFUSED_MS 1000
-/* What this machine's own set-up forbids: long enough for an interface that is coming up. */
-#define ROUTE_MS 2000
+/* What this machine's own set-up forbids: long enough for a link that comes up again. */
+#define ROUTE_MS 10000
 /* A pause, which grows by as much each time. */
 #define RETRY_MS 100
 #define MAX_RETRY_MS 1000
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
-/* The same for a stream that takes the place of a broken one, while no other one is left. */
-#define REPAIR_REFUSED_MS 500
 /* For the answer to its HELLO: the peer's control thread may be late. */
 #define REPAIR_HELLO_MS 5000
 #define MAX_REPAIR_RETRY_MS 10000
@@ -65,7 +63,7 @@ struct connector {
 	int index;
 	bool trial;
 	struct bnet_stream *replaces; /* the broken stream that it takes the place of; NULL: of none */
-	uint32_t serial;              /* of the stream in the last HELLO */
+	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
 	uint64_t refused_since_ms;    /* each try since then was refused; 0: the last one was not */
 	enum state state;
 	struct bnet_candidate pair; /* being tried */
@@ -249,17 +247,28 @@ static int living(const struct bnet_conn *conn)
 	return count;
 }
 
-/* While another stream is left, the peer is there. */
-static bool is_hopeless(const struct connector *connector, uint64_t now)
+/* Of a stream that takes the place of a broken one: none has been left for BAGUA_NET_KEEPALIVE. While one is, the peer is
+ * there. */
+static bool has_waited(const struct connector *connector)
 {
-	const struct bnet_conn *conn = connector->conn;
-	const uint64_t patience = (uint64_t)conn->config->keepalive * 1000;
-	const uint64_t refusals = conn->setup.local ? 0 : REPAIR_REFUSED_MS;
+	struct bnet_conn *conn = connector->conn;
+	const uint64_t patience_us = (uint64_t)conn->config->keepalive * 1000000, now = bnet_now_us();
+	uint64_t since = atomic_load_explicit(&conn->alone_us, memory_order_relaxed);
 
 	if (living(conn))
+		since = 0;
+	else if (since == 0)
+		since = now;
+	atomic_store_explicit(&conn->alone_us, since, memory_order_relaxed);
+	return since && patience_us && now - since >= patience_us;
+}
+
+static bool is_hopeless(const struct connector *connector, uint64_t now)
+{
+	if (living(connector->conn))
 		return false;
-	return (connector->refused_since_ms && now - connector->refused_since_ms >= refusals) ||
-	       (patience && now - connector->started_ms >= patience);
+	return (connector->refused_since_ms && now - connector->refused_since_ms >= BNET_REPAIR_REFUSED_MS) ||
+	       has_waited(connector);
 }
 
 /* All pairs have failed: from the first one again, later. */
@@ -283,6 +292,12 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 	connector->watch.deadline_ms = now + (pause < MAX_REPAIR_RETRY_MS ? pause : MAX_REPAIR_RETRY_MS);
 }
 
+/* A first stream that was answered before, and lost again, begins anew. */
+static uint64_t failing_since_ms(const struct connector *connector, int error)
+{
+	return is_first(connector) && refused(error) ? connector->conn->setup.refused_since_ms : connector->started_ms;
+}
+
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
 static void try_failed(struct connector *connector, int error, uint64_t now)
 {
@@ -298,7 +313,7 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		replace_later(connector, error, now);
 		return;
 	}
-	if (now - connector->started_ms < patience_ms(connector, error)) {
+	if (now - failing_since_ms(connector, error) < patience_ms(connector, error)) {
 		uint64_t pause = ++connector->retries * RETRY_MS;
 
 		connector->state = WAITING;
@@ -319,7 +334,9 @@ static int send_hello(struct connector *connector)
 		.connection = conn->id,
 		.features = BNET_WIRE_FEATURE_FAILED | (conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0),
 		.serial = conn->serials + 1,
-		.repairs = connector->replaces ? connector->replaces->serial : 0,
+		.repairs = connector->replaces   ? connector->replaces->serial
+			   : is_first(connector) ? connector->serial
+						 : 0,
 		.listener = bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics].addr,
 	};
 	uint8_t bytes[BNET_WIRE_HELLO_MAX];
@@ -407,7 +424,8 @@ static void try_connect(struct connector *connector, uint64_t now)
 		return;
 	}
 	connector->state = CONNECTING;
-	connector->watch.deadline_ms = now + (connector->unbound          ? timeout
+	connector->watch.deadline_ms = now + (connector->replaces         ? PAIR_TRY_MS
+					      : connector->unbound        ? timeout
 					      : pairs_are_left(connector) ? PAIR_TRY_MS
 									  : BOUND_TRY_MS);
 	if (rc == 0)
@@ -625,7 +643,7 @@ static uint64_t timeout_ms(const struct connector *connector)
 	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000, extra = EXTRA_MS;
 
 	if (connector->replaces)
-		return UINT64_MAX; /* replace_later ends it */
+		return has_waited(connector) ? 0 : UINT64_MAX;
 	if (connector->trial)
 		extra = (connector->state == HELLO_SENT ? TRIAL_MS : TRIAL_SYN_MS) +
 			TRIAL_RTTS * rtt_ms(connector->conn);
@@ -644,7 +662,7 @@ static void time_out(struct connector *connector)
 	int error = connector->state == WAITING ? connector->conn->setup.last_error : -ETIMEDOUT;
 	char text[EXPLANATION];
 
-	if (connector->index)
+	if (connector->index || connector->replaces)
 		give_up(connector, -ETIMEDOUT, "no answer");
 	else if (connector->state == HELLO_SENT)
 		give_up(connector, -ETIMEDOUT,

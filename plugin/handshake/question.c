@@ -19,10 +19,13 @@
 /* An answer that takes longer comes too late for the window that it is about. */
 #define WAIT_MS 250
 #define WAIT_RTTS 10
+/* … and that a receiver waits for: a SYN is sent again after 1 s, and the sender's control thread may be late. */
+#define SENDER_WAIT_MS 5000
 
 struct pending {
 	struct bnet_watch watch;
-	struct bnet_path *path;
+	struct bnet_path *path; /* that asks, or */
+	struct bnet_conn *conn; /* a receiver that does */
 	struct bnet_wire_question wire;
 	bool asked;
 	uint32_t rtt_us; /* of the handshake */
@@ -37,9 +40,9 @@ static void end(struct pending *pending)
 	free(pending);
 }
 
-static int dial(const struct bnet_conn *conn)
+static int dial(const struct bnet_conn *conn, int attempt)
 {
-	struct bnet_candidate pair = bnet_candidate_of(conn, 0, 0);
+	struct bnet_candidate pair = bnet_candidate_of(conn, 0, attempt);
 	struct sockaddr_storage target = bnet_candidate_target(&pair);
 	int fd = bnet_socket_open(target.ss_family), rc;
 
@@ -55,22 +58,22 @@ static int dial(const struct bnet_conn *conn)
 	return rc;
 }
 
-int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us)
+static int ask(const struct bnet_conn *conn, int attempt, uint64_t wait_ms, const struct pending *asker)
 {
-	uint64_t wait_ms = (uint64_t)rtt_us * WAIT_RTTS / 1000;
 	struct pending *pending = calloc(1, sizeof(*pending));
 	int rc;
 
 	if (!pending)
 		return -ENOMEM;
-	pending->path = path;
+	*pending = *asker;
 	pending->wire = (struct bnet_wire_question){
 		.version = BNET_WIRE_VERSION,
+		.by_receiver = !conn->sender,
 		.connection = conn->id,
 	};
 	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
-	pending->watch.deadline_ms = bnet_now_ms() + (wait_ms > WAIT_MS ? wait_ms : WAIT_MS);
-	rc = dial(conn);
+	pending->watch.deadline_ms = bnet_now_ms() + wait_ms;
+	rc = dial(conn, attempt);
 	bnet_watch_init(&pending->watch, rc);
 	if (rc >= 0)
 		rc = bnet_watch_add(&pending->watch, BNET_WATCH_QUESTION, EPOLLOUT);
@@ -79,6 +82,20 @@ int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint
 	else
 		end(pending);
 	return rc;
+}
+
+int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us)
+{
+	const uint64_t wait_ms = (uint64_t)rtt_us * WAIT_RTTS / 1000;
+
+	return ask(conn, 0, wait_ms > WAIT_MS ? wait_ms : WAIT_MS, &(struct pending){.path = path});
+}
+
+int bnet_question_ask_sender(struct bnet_conn *conn, int attempt)
+{
+	if (conn->setup.npeers == 0)
+		return -EDESTADDRREQ;
+	return ask(conn, attempt, SENDER_WAIT_MS, &(struct pending){.conn = conn});
 }
 
 /* The handshake is complete. */
@@ -115,15 +132,18 @@ static int receive_answer(struct pending *pending)
 	return pending->got == sizeof(pending->bytes);
 }
 
-static struct bnet_answer nothing(const struct pending *pending)
+static struct bnet_answer nothing(const struct pending *pending, int error)
 {
-	return (struct bnet_answer){.path = pending->path, .rtt_us = pending->rtt_us};
+	return (struct bnet_answer){.path = pending->path,
+				    .conn = pending->conn,
+				    .error = error,
+				    .rtt_us = pending->rtt_us};
 }
 
 /* An answer that this version does not understand says nothing. */
 static struct bnet_answer understood(const struct pending *pending)
 {
-	struct bnet_answer answer = nothing(pending);
+	struct bnet_answer answer = nothing(pending, -EPROTO);
 	struct bnet_wire_answer wire;
 	struct bnet_wire_frame frame;
 
@@ -133,7 +153,10 @@ static struct bnet_answer understood(const struct pending *pending)
 				    sizeof(pending->bytes) - BNET_WIRE_FRAME_HEADER, &wire) < 0 ||
 	    wire.connection != pending->wire.connection)
 		return answer;
+	if (wire.verdict == BNET_WIRE_VERDICT_GONE)
+		answer.error = -ENOENT;
 	if (wire.verdict == BNET_WIRE_VERDICT_OK) {
+		answer.error = 0;
 		answer.at_us = wire.at_us;
 		answer.received = wire.received;
 	}
@@ -147,7 +170,7 @@ bool bnet_question_ready(struct bnet_watch *watch, struct bnet_answer *answer)
 
 	if (rc == 0)
 		return false;
-	*answer = rc > 0 ? understood(pending) : nothing(pending);
+	*answer = rc > 0 ? understood(pending) : nothing(pending, rc);
 	end(pending);
 	return true;
 }
@@ -159,19 +182,19 @@ bool bnet_questions_tick(uint64_t now_ms, struct bnet_answer *answer)
 
 		if (now_ms < pending->watch.deadline_ms)
 			continue;
-		*answer = nothing(pending);
+		*answer = nothing(pending, -ETIMEDOUT);
 		end(pending);
 		return true;
 	}
 	return false;
 }
 
-void bnet_questions_cancel(const struct bnet_path *path)
+void bnet_questions_cancel(const struct bnet_path *path, const struct bnet_conn *conn)
 {
 	bnet_list_each(node, &bnet_engine.questions) {
 		struct pending *pending = bnet_entry(node, struct pending, watch.node);
 
-		if (pending->path == path)
+		if (pending->path == path && pending->conn == conn)
 			end(pending);
 	}
 }

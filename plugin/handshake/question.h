@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Questions: short-lived sockets on which a path asks the receiver's host what its device has received so far. The
- * handshake of such a socket also tells how long a fresh flow waits on the way. The control thread, or under the
- * engine's lock.
+ * Questions: short-lived sockets on which one end of a connection asks the other's host. A path asks what the receiver's
+ * device has received so far; the handshake of such a socket also tells how long a fresh flow waits on the way. A receiver
+ * all of whose streams have broken asks whether its sender is still there. The control thread, or under the engine's lock.
  */
 #ifndef BNET_QUESTION_H
 #define BNET_QUESTION_H
@@ -15,19 +15,24 @@
 
 /* What the peer said, or that it said nothing in time. */
 struct bnet_answer {
-	struct bnet_path *path;
-	uint64_t at_us;    /* the peer's clock */
-	uint64_t received; /* bytes; 0: not known */
-	uint32_t rtt_us;   /* of this socket's handshake; 0: not known */
+	struct bnet_path *path; /* that has asked, or */
+	struct bnet_conn *conn; /* the receiver that has */
+	int error;              /* -ENOENT: there is no such connection; -errno: no answer; 0: there is */
+	uint64_t at_us;         /* the peer's clock */
+	uint64_t received;      /* bytes; 0: not known */
+	uint32_t rtt_us;        /* of this socket's handshake; 0: not known */
 };
 
-/* Asks the peer of a ready connection, for a path that is not looked at here, and whose round trip bounds the wait. 0: the answer comes later, from bnet_question_ready or bnet_questions_tick;
- * -errno: it will not come. */
+/* Asks the peer of a ready sender, for a path that is not looked at here, and whose round trip bounds the wait. 0: the
+ * answer comes later, from bnet_question_ready or bnet_questions_tick; -errno: it will not come. */
 int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us);
+/* Likewise a receiver's, whose attempts take the candidate pairs in turn. -EDESTADDRREQ: the sender listens nowhere. */
+int bnet_question_ask_sender(struct bnet_conn *conn, int attempt);
 /* True: *answer is the end of a question. */
 bool bnet_question_ready(struct bnet_watch *watch, struct bnet_answer *answer);
 /* Ends one question that has waited too long: true, and *answer says so. */
 bool bnet_questions_tick(uint64_t now_ms, struct bnet_answer *answer);
-void bnet_questions_cancel(const struct bnet_path *path);
+/* Those of a path, or of a receiver; the other one is NULL. */
+void bnet_questions_cancel(const struct bnet_path *path, const struct bnet_conn *conn);
 
 #endif

@@ -104,7 +104,7 @@ static void free_unused(struct bnet_path *path)
 {
 	if (path->pinned || !bnet_list_empty(&path->idle) || !bnet_list_empty(&path->moving))
 		return;
-	bnet_questions_cancel(path);
+	bnet_questions_cancel(path, NULL);
 	bnet_list_remove(&path->node);
 	keep(path);
 	free(path);

@@ -267,7 +267,8 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	va_start(args, why);
 	vsnprintf(text, sizeof(text), why, args);
 	va_end(args);
-	if (error == -ESHUTDOWN)
+	/* After the close of a sender, the receiver's may just have come. */
+	if (error == -ESHUTDOWN || conn->setup.closed)
 		bnet_info(NCCL_NET, "NET/BaguaNet: %s", text);
 	else if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);

@@ -46,6 +46,9 @@
  * message of 4 KiB, of which a longer one than this would take two calls, fits with its header. */
 #define BNET_READ_AHEAD (BNET_UNIT + BNET_WIRE_DATA_HEADER)
 
+/* Of a connection without a living stream: a peer that refuses for so long has ended. */
+#define BNET_REPAIR_REFUSED_MS 500
+
 struct bnet_conn;
 struct bnet_path;
 struct bnet_failed_pairs;
@@ -147,13 +150,14 @@ struct bnet_stream_start {
 /* The establishing of a connection; under the engine's lock. */
 struct bnet_setup {
 	const void *context; /* its communicator, for finalize */
-	int npeers;          /* a sender's: the addresses at which the peer listens, the handle's first */
+	int npeers; /* the addresses at which the peer listens: a sender's, the handle's first; a receiver's one */
 	struct sockaddr_storage peers[BNET_ADDRESSES];
-	bool local;                             /* … which are this machine's */
+	bool local;                             /* a sender's: they are this machine's */
 	struct bnet_failed_pairs *failed_pairs; /* its path's candidate pairs without a route */
 	int traffic_class;                      /* of every stream; BNET_NO_TRAFFIC_CLASS: the system's */
 	bool ready;                             /* the first stream's handshake is complete */
 	bool handed_out;                        /* connect or accept has returned it */
+	bool closed;                            /* … and close has taken it back */
 	int most;                               /* streams that both ends allow */
 	int share;                              /* … and the device's quota; 0: not divided yet */
 	int peer_keepalive;          /* a sender's: the peer's BAGUA_NET_KEEPALIVE in seconds; 0: it sends no probes */
@@ -168,8 +172,10 @@ struct bnet_setup {
 	int last_error;            /* of the first stream's tries; 0: none has failed */
 	uint64_t refused_since_ms; /* each of them since then was refused; 0: the last one was not */
 	int looks;                 /* of the control thread since an attempt's caller has asked for it */
-	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts */
+	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts;
+	 * after it was closed, a sender's in that of senders that owe something */
 	struct bnet_node pending;
+	uint64_t until_ms; /* it is in that list at most so long */
 };
 
 /* How a connection shares its device with others (scaling/quota.h). The control thread's. */
@@ -194,9 +200,16 @@ struct bnet_sizes {
 	bool large;
 };
 
+/* Of a receiver that asks whether its sender is still there (control/repair.h). Under the engine's lock. */
+struct bnet_asking {
+	bool pending;
+	int times;
+	uint64_t refused_since_ms; /* each time since then was refused; 0: the last one was not */
+};
+
 struct bnet_conn {
-	struct bnet_node node;         /* in the engine's list of connections */
-	struct bnet_table_entry by_id; /* an attempt's or a receiver's */
+	struct bnet_node node; /* in the engine's list of connections */
+	struct bnet_table_entry by_id;
 	bool sender;
 	uint64_t id;
 	uint8_t token[BNET_TOKEN_SIZE];
@@ -241,8 +254,11 @@ struct bnet_conn {
 	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
 	bool gone;         /* a receiver's: a stream has ended; it may have been dropped since. The owner's */
 	int reset; /* a receiver's: why a stream ended that nothing was under way on; 0: none has. The owner's */
-	uint64_t alone_us; /* a receiver's: since then only streams that wait for repair could bring more; 0: not so */
-	uint32_t quiet;    /* passes since a stream other than the first had something */
+	_Atomic uint64_t
+		alone_us; /* a receiver's: since then only streams that wait for repair could bring more; a sender's:
+				    * since then none has been left; 0: not so */
+	struct bnet_asking asking; /* … whether its sender is still there */
+	uint32_t quiet;            /* passes since a stream other than the first had something */
 
 	/* sender */
 	struct bnet_claim claim;
@@ -252,7 +268,9 @@ struct bnet_conn {
 	struct bnet_zerocopy zerocopy;
 	struct bnet_copies copies;
 	uint32_t idle;           /* passes in a row that wrote nothing while slices were held */
+	uint64_t idle_us;        /* since then nothing was acknowledged, either */
 	int error_of;            /* why a stream broke last: -errno */
+	uint32_t buried;         /* of `outstanding`: streams that broke, until what they owed was sent again */
 	uint32_t serials;        /* given out; under the engine's lock */
 	struct bnet_node broken; /* streams that were dropped and wait for the one that takes their place; likewise */
 	_Atomic uint64_t posted_bytes;

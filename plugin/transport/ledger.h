@@ -24,7 +24,6 @@ struct bnet_sent_slice {
 	struct bnet_request *request; /* credited when the slice is released; NULL: it has been */
 	void *copy;                   /* which `bytes` are in; NULL: the request's memory */
 	uint64_t end;                 /* bytes of the stream until then; BNET_UNWRITTEN */
-	uint64_t since_us;            /* when it was written */
 	uint32_t calls; /* the stream's first calls without a copy, which end before the slice is released */
 	bool pinned;    /* … of which some are the slice's own: the kernel reads the request's memory */
 };

@@ -504,13 +504,14 @@ static uint64_t patience_s(const struct bnet_conn *conn)
 static void wait_for_repair(struct bnet_conn *conn)
 {
 	uint64_t now = bnet_now_us(), patience = patience_s(conn);
+	uint64_t since = atomic_load_explicit(&conn->alone_us, memory_order_relaxed);
 	char how[128];
 
-	if (conn->alone_us == 0)
-		conn->alone_us = now;
-	if (now - conn->alone_us < patience * 1000000)
+	if (since == 0)
+		atomic_store_explicit(&conn->alone_us, since = now, memory_order_relaxed);
+	if (now - since < patience * 1000000)
 		return;
-	snprintf(how, sizeof(how), "it was reset, and its sender has not come back within %llu s (BAGUA_NET_KEEPALIVE)",
+	snprintf(how, sizeof(how), "it was reset, and nothing was heard of its sender for %llu s (BAGUA_NET_KEEPALIVE)",
 		 (unsigned long long)patience);
 	lost(conn, -ETIMEDOUT, how);
 }
@@ -526,7 +527,7 @@ static void look_for_end(struct bnet_conn *conn, int streams)
 
 		broken |= conn->streams[i]->broken;
 		if (!conn->streams[i]->broken && state != BNET_INCOMING_ENDED && state != BNET_INCOMING_STALLED) {
-			conn->alone_us = 0;
+			atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
 			return;
 		}
 	}
@@ -640,6 +641,6 @@ uint64_t bnet_rx_replace(struct bnet_conn *conn, uint32_t serial)
 		unused->broken = false;
 		unused->readable = true;
 	}
-	conn->alone_us = 0;
+	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
 	return position;
 }

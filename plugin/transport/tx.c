@@ -21,9 +21,12 @@
 /* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
 
-/* A held slice is copied after this time, if its stream has nothing else to write: its caller may wait for it. Within a
- * building an acknowledgement takes less, unless the peer's kernel delays it or the network has a queue. */
-#define COPY_AFTER_US 200
+/* Held slices are copied when for this time nothing was acknowledged and nothing is left to write: their caller may wait for
+ * them, and the peer's kernel may delay an acknowledgement by 40 ms. It is less than a message of that size takes to the
+ * peer and an answer back, and so much that a stream of messages is not copied. */
+#define COPY_SHORT_US 3
+#define COPY_LONG_US 15
+#define SHORT_BYTES (32u << 10)
 /* All copies of a connection. A kernel holds as much of a long path's bytes. */
 #define MOST_COPIED (16u << 20)
 /* Slices in a stream's ledger. More of them wait for acknowledgements. */
@@ -103,13 +106,15 @@ static void copy_slice(struct bnet_conn *conn, struct bnet_ledger *ledger, struc
 	credit(conn, request, slice->data.length);
 }
 
-static void copy_late(struct bnet_conn *conn, struct bnet_stream *stream, uint64_t now)
+static void copy_held(struct bnet_conn *conn, struct bnet_stream *stream, uint64_t idle_us)
 {
 	for (uint32_t i = 0; i < stream->ledger.count && stream->ledger.held; i++) {
 		struct bnet_sent_slice *slice = bnet_ledger_at(&stream->ledger, i);
 
-		if (now - slice->since_us < COPY_AFTER_US || conn->copies.bytes + slice->data.length > MOST_COPIED)
+		if (conn->copies.bytes + slice->data.length > MOST_COPIED)
 			return;
+		if (idle_us < (slice->data.length > SHORT_BYTES ? COPY_LONG_US : COPY_SHORT_US))
+			continue;
 		if (slice->request && !is_pinned(stream, slice))
 			copy_slice(conn, &stream->ledger, slice);
 	}
@@ -201,6 +206,7 @@ static bool claim_again(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (stream->replaces->ledger.count == 0) {
 		bnet_stream_free(conn, stream->replaces);
 		stream->replaces = NULL;
+		conn->buried--;
 		atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_release);
 		return false;
 	}
@@ -237,7 +243,6 @@ static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 		struct bnet_sent_slice slice = outgoing(stream);
 
 		slice.end = conn->repairs ? atomic_load_explicit(&stream->delivery.written, memory_order_relaxed) : 0;
-		slice.since_us = slice.request ? bnet_now_us() : 0;
 		bnet_ledger_add(&stream->ledger, &slice);
 	}
 	out->active = false;
@@ -418,8 +423,10 @@ int bnet_tx_bury(struct bnet_conn *conn, struct bnet_stream *stream)
 	}
 	if (replaces)
 		bnet_stream_free(conn, replaces);
-	else
+	else {
 		atomic_fetch_add_explicit(&conn->outstanding, 1, memory_order_release);
+		conn->buried++;
+	}
 	stream->replaces = NULL;
 	return 0;
 }
@@ -587,15 +594,35 @@ static void look_for_ends(struct bnet_conn *conn, int streams)
 	}
 }
 
+/* True: something was. */
+static bool release_all(struct bnet_conn *conn, int streams)
+{
+	bool released = false;
+
+	for (int i = 0; i < streams; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+		uint32_t before = stream->ledger.count;
+
+		if (stream->broken || !stream->ledger.held)
+			continue;
+		release(conn, stream);
+		released |= stream->ledger.count < before;
+	}
+	return released;
+}
+
 /* Nothing can be written, and slices are held. */
 static void wait_for_acknowledgements(struct bnet_conn *conn, int streams)
 {
-	uint64_t now = bnet_now_us();
+	const bool released = release_all(conn, streams);
+	const uint64_t now = bnet_now_us();
 
-	if (!anything_to_claim(conn))
+	if (released || conn->idle == 0)
+		conn->idle_us = now;
+	else if (now - conn->idle_us >= COPY_SHORT_US && !anything_to_claim(conn))
 		for (int i = 0; i < streams; i++)
 			if (conn->streams[i]->ledger.held && !conn->streams[i]->broken)
-				copy_late(conn, conn->streams[i], now);
+				copy_held(conn, conn->streams[i], now - conn->idle_us);
 	if (++conn->idle % IDLE_PASSES == 0)
 		look_for_ends(conn, streams);
 }
@@ -606,8 +633,23 @@ static void take_notice(struct bnet_conn *conn, struct bnet_stream *stream)
 		bnet_zerocopy_reap(conn, stream);
 	if (stream->replaces && !stream->settled)
 		settle(conn, stream);
-	if (stream->ledger.held)
-		release(conn, stream);
+	if (stream->ledger.held && !conn->repairs)
+		release(conn, stream); /* with repairs, where nothing is to be written */
+}
+
+bool bnet_tx_owes(struct bnet_conn *conn)
+{
+	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
+	bool owes = conn->buried > 0;
+
+	for (int i = 0; i < streams && !owes; i++) {
+		struct bnet_stream *stream = conn->streams[i];
+
+		if (!stream->broken && stream->ledger.count)
+			release(conn, stream);
+		owes = stream->ledger.count || stream->out.active;
+	}
+	return owes && conn->repairs;
 }
 
 bool bnet_tx_progress(struct bnet_conn *conn)

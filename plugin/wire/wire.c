@@ -287,7 +287,7 @@ size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const str
 
 	put32(p, QUESTION_MAGIC);
 	put16(p + 4, question->version);
-	put16(p + 6, 0);
+	put16(p + 6, question->by_receiver);
 	put64(p + 8, question->connection);
 	memcpy(p + 16, question->token, BNET_TOKEN_SIZE);
 	put32(p + 32, 0);
@@ -300,6 +300,7 @@ int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire
 	if (size < QUESTION_FIXED || get32(body) != QUESTION_MAGIC)
 		return -EBADMSG;
 	question->version = get16(body + 4);
+	question->by_receiver = get16(body + 6) == 1;
 	question->connection = get64(body + 8);
 	memcpy(question->token, body + 16, BNET_TOKEN_SIZE);
 	return 0;

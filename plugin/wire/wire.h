@@ -110,10 +110,12 @@ struct bnet_wire_welcome {
 	uint64_t position;
 };
 
-/* How much has the receiver's device received? The sender of an existing connection asks. */
+/* One end of an existing connection asks the other's host. Its sender: how much has the receiver's device received? Its
+ * receiver: is the sender still there? */
 #define BNET_WIRE_QUESTION_SIZE (BNET_WIRE_FRAME_HEADER + 40)
 struct bnet_wire_question {
 	uint16_t version;
+	bool by_receiver;
 	uint64_t connection;
 	uint8_t token[BNET_TOKEN_SIZE];
 };
@@ -121,7 +123,7 @@ struct bnet_wire_question {
 #define BNET_WIRE_ANSWER_SIZE (BNET_WIRE_FRAME_HEADER + 32)
 struct bnet_wire_answer {
 	uint16_t version;
-	uint16_t verdict;    /* enum bnet_wire_verdict; the rest is valid with OK */
+	uint16_t verdict;    /* OK or GONE; the rest is valid with OK */
 	uint64_t connection; /* as asked */
 	uint64_t at_us;      /* the answering host's clock, from an arbitrary start */
 	uint64_t received;   /* bytes that all interfaces of the device had received by then; 0: not known */

@@ -73,7 +73,7 @@ def _loses(here: Here, makes: Callable[[Here], Made]) -> str:
     return raised
 
 
-@pytest.mark.parametrize("makes", variants(_with_momentum, _with_replicas, nightly=[_with_auto, _with_shards]))
+@pytest.mark.parametrize("makes", variants(_with_momentum, nightly=[_with_replicas, _with_auto, _with_shards]))
 def test_a_rank_that_dies_ends_the_other_with_an_error_that_names_it(makes: Callable[[Here], Made]) -> None:
     assert "rank 1" in survivor(_loses, makes)
 

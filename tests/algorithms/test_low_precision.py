@@ -198,7 +198,7 @@ def _dies(here: Here, backend: str) -> str:
     return failed
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_ends_the_other_with_an_error_that_names_it(backend: str) -> None:
     said = survivor(_dies, backend)

@@ -12,7 +12,7 @@ from benchmarks.codecs import report, speed
 from tests.benchmarks.support import measure, needs_namespaces
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     pytest.importorskip("torch")  # of which one of the sides is

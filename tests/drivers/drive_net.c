@@ -36,6 +36,7 @@ enum {
 	OPT_LARGER,
 	OPT_UNMAP,
 	OPT_STAGGER,
+	OPT_TOGETHER,
 	OPT_VERBOSE,
 	OPT_DEVICE,
 	OPT_MERGE,
@@ -61,7 +62,8 @@ static const struct option long_options[] = {
 	{"order", required_argument, NULL, OPT_ORDER},
 	{"posted-larger", no_argument, NULL, OPT_LARGER},
 	{"unmap", no_argument, NULL, OPT_UNMAP},
-	{"stagger", no_argument, NULL, OPT_STAGGER}, /* open connections while earlier ones move data */
+	{"stagger", no_argument, NULL, OPT_STAGGER},   /* open connections while earlier ones move data */
+	{"together", no_argument, NULL, OPT_TOGETHER}, /* no process ends before all have received everything */
 	{"verbose", no_argument, NULL, OPT_VERBOSE},
 	{"device", required_argument, NULL, OPT_DEVICE},
 	{"merge", required_argument, NULL, OPT_MERGE}, /* merge the first N devices, as NCCL does */
@@ -164,6 +166,9 @@ static void set_option(struct net_options *options, int option, const char *valu
 		break;
 	case OPT_STAGGER:
 		options->stagger = true;
+		break;
+	case OPT_TOGETHER:
+		options->together = true;
 		break;
 	case OPT_VERBOSE:
 		options->verbose = true;
@@ -285,6 +290,15 @@ __attribute__((noreturn)) static void give_up(struct hub *hub, const char *why, 
 	drive_fail("%s (rank %d)", why, rank);
 }
 
+static void let_go(struct hub *hub)
+{
+	for (int rank = 0; rank < hub->options->procs; rank++)
+		if (!hub->ranks[rank].finished)
+			return;
+	for (int rank = 0; rank < hub->options->procs; rank++)
+		shutdown(hub->ranks[rank].control, SHUT_RDWR);
+}
+
 /* Takes one datagram of a rank. A rank that closes its socket without a result has failed and has said why. */
 static void take_packet(struct hub *hub, int rank)
 {
@@ -301,6 +315,8 @@ static void take_packet(struct hub *hub, int rank)
 	if (packet.kind == NET_PACKET_RESULT) {
 		hub->ranks[rank].finished = true;
 		hub->ranks[rank].result = packet;
+		if (hub->options->together)
+			let_go(hub);
 		return;
 	}
 	if (send(hub->ranks[packet.to].control, &packet, sizeof(packet), MSG_NOSIGNAL) != (ssize_t)sizeof(packet))

@@ -29,6 +29,7 @@ struct net_options {
 	bool posted_larger;
 	bool unmap;
 	bool stagger;
+	bool together;
 	bool verbose;
 	int device;
 	int merge;    /* number of devices, from the first, to merge; the merged one is used; 0: none */

@@ -320,6 +320,15 @@ static void report_result(const struct rank *rank, double seconds)
 	send_packet(rank, &packet);
 }
 
+/* The hub hangs up when all ranks have reported. This end reads no more, so that only that is an event. */
+static void await_others(const struct rank *rank)
+{
+	struct pollfd fd = {.fd = rank->options->control};
+
+	if (rank->options->together && poll(&fd, 1, rank->options->deadline * 1000) != 1)
+		drive_fail("the other ranks have not finished after %d s", rank->options->deadline);
+}
+
 static void destroy_communicators(struct rank *rank)
 {
 	for (int k = 0; k < rank->options->communicators; k++) {
@@ -349,6 +358,7 @@ int net_rank_main(const struct net_options *options)
 	read_packets(&rank);
 	pthread_join(rank.joiner, NULL);
 	report_result(&rank, drive_now() - start);
+	await_others(&rank);
 	destroy_communicators(&rank);
 	return 0;
 }

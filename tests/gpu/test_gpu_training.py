@@ -7,6 +7,7 @@ import pytest
 
 from tests.gpu.gpu_jobs.job import Job
 from tests.gpu.gpu_jobs.places import Run
+from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
@@ -19,7 +20,7 @@ def _losses(run: Run, program: str, device: str, plugin: bool) -> list[list[floa
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("program", ["ddp", "fsdp"])
+@pytest.mark.parametrize("program", variants("fsdp", nightly=["ddp"]))
 def test_losses_are_those_of_one_process(run: Run, program: str, device: str) -> None:
     first, second = _losses(run, program, device, plugin=True)
     assert first == second, "the ranks disagree on the mean of their losses"
@@ -41,7 +42,7 @@ def test_losses_are_those_without_the_plugin(run: Run, program: str, device: str
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("program", ["ddp", "fsdp"])
+@pytest.mark.parametrize("program", variants("fsdp", nightly=["ddp"]))
 def test_gradients_went_through_the_plugin(run: Run, program: str, device: str) -> None:
     reports = run(Job(program, 2, device)).reports
 

@@ -119,10 +119,16 @@ Ends = tuple[_End, _End]
 
 @contextlib.contextmanager
 def _connected(
-    directory: Path, seconds: int = _SHORT, peer_seconds: int | None = None, streams: int = 1, rcvbuf: str = "0"
+    directory: Path,
+    seconds: int = _SHORT,
+    peer_seconds: int | None = None,
+    streams: int = 1,
+    rcvbuf: str = "0",
+    repair: bool = False,
 ) -> Iterator[Ends]:
     """A sender and a receiver; one message has arrived, and is acknowledged."""
     common: dict[str, object] = {"BAGUA_NET_MIN_NSTREAMS": streams, "BAGUA_NET_NSTREAMS": streams}
+    common["BAGUA_NET_REPAIR"] = int(repair)
     ours = common | {"BAGUA_NET_KEEPALIVE": seconds}
     theirs = common | {"BAGUA_NET_KEEPALIVE": seconds if peer_seconds is None else peer_seconds}
     with netns.two_hosts() as hosts:
@@ -185,6 +191,47 @@ def test_one_of_several_streams_dies_on_the_sender_s_side(tmp_path: Path) -> Non
         _cut(receiver.host, f"tcp sport {port}", "reject with tcp reset", ("input",))
         sender.await_log("WARN", f"to {sender.peer()}:", "broke", "bytes that were sent had arrived")
         assert receiver.answer() == f"error {_REMOTE_ERROR}"
+
+
+def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path) -> None:
+    """The sender's requests are all done. What the stream has lost comes on another one."""
+    with _connected(tmp_path, _LONG, streams=4, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {_LARGE}") == "posted 1"
+        port = max(sender.sockets())
+        _cut(receiver.host, f"tcp sport {port}", ways=("input",))
+        assert sender.ask(f"post {_LARGE}") == "posted 1"
+        receiver.tell("wait 1")
+        assert sender.ask("wait 1") == "done"
+        sender.until(lambda: [each for each, missing in sender.sockets().items() if missing] == [port])
+        _cut(receiver.host, f"tcp sport {port}", "reject with tcp reset", ("input",))
+        assert receiver.answer() == "done"
+        assert "nothing is lost" in sender.log()
+        assert "WARN" not in sender.log() + receiver.log()
+
+
+def test_a_repair_that_is_refused_is_an_error_on_both_sides(tmp_path: Path) -> None:
+    """To the sender it looks as if nothing listened any more; the receiver hears nothing."""
+    with _connected(tmp_path, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {_SMALL}") == "posted 1"
+        _cut(receiver.host)
+        _send_into_the_kernel(sender)
+        _cut(receiver.host, "ip protocol tcp", "reject with tcp reset", ("input",))
+        sender.await_log("WARN", f"to {sender.peer()}:", "broke", "another stream did not come up")
+        _fails(receiver, 1)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_partition_ends_a_repair(tmp_path: Path, idle: bool) -> None:
+    with _connected(tmp_path, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {_SMALL}") == "posted 1"
+        _cut(receiver.host)
+        if not idle:
+            _send_into_the_kernel(sender)
+        _fails(receiver, 1)
+        if idle:
+            sender.until(lambda: not sender.sockets())
+            assert sender.ask(f"post {_SMALL}") == "posted 1"
+        sender.await_log("WARN", f"to {sender.peer()}:", "broke")
 
 
 def _pass_one(sender: _End, receiver: _End, message: int, size: int) -> None:

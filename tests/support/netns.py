@@ -79,6 +79,10 @@ class Host:
     def index(self, interface: str) -> int:
         return int(json.loads(self.ip("-json", "link", "show", interface))[0]["ifindex"])
 
+    def is_up(self, interface: str) -> bool:
+        """It has a carrier."""
+        return bool(json.loads(self.ip("-json", "link", "show", interface))[0]["operstate"] == "UP")
+
     def congestion_controls(self) -> set[str]:
         """Of the connected TCP sockets."""
         listed = _run(*self.prefix, "ss", "--tcp", "--info", "--oneline", "--no-header", "state", "established")
@@ -167,6 +171,10 @@ class Host:
         counts = [re.findall(r"bytes_(?:sent|received):(\d+)", row) for row in listed.splitlines()]
         return sum(any(int(count) > 1000 for count in row) for row in counts)
 
+    def listeners(self) -> int:
+        """The number of TCP sockets that listen."""
+        return len(_run(*self.prefix, "ss", "--tcp", "--listening", "--no-header").splitlines())
+
     def socket_details(self) -> str:
         """What ss reports of the connected TCP sockets, with their timers."""
         return _run(*self.prefix, "ss", "--tcp", "--options", "--no-header", "state", "established")
@@ -205,6 +213,10 @@ class Host:
     def received_packets(self) -> list[int]:
         """The counts of :meth:`count_received`."""
         return self._counters("counts")
+
+    def packets(self, table: str) -> int:
+        """That the counters of the table have counted."""
+        return sum(self._counters(table))
 
     def _counters(self, table: str) -> list[int]:
         listed = json.loads(_run(*self.prefix, "nft", "--json", "list", "table", "inet", table))["nftables"]

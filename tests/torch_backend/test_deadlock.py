@@ -221,7 +221,7 @@ def _uneven(here: Here, name: str) -> None:
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    "name", variants("bytegrad", "diloco", nightly=["decentralized", "low_precision_decentralized", "auto"])
+    "name", variants("bytegrad", nightly=["diloco", "decentralized", "low_precision_decentralized", "auto"])
 )
 def test_a_rank_with_more_batches_under_an_algorithm(two: Ranks, name: str) -> None:
     for outcome in two.outcomes(_uneven, name, seconds=_SECONDS):

@@ -119,7 +119,7 @@ def one_more(here: Here, count: int, root: int, later: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1000, 200_000])
-@pytest.mark.parametrize("root", [0, 1])
+@pytest.mark.parametrize("root", variants(1, nightly=[0]))
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 def test_a_rank_that_calls_one_operation_more(pair: Ranks, count: int, root: int, later: bool) -> None:
     """Calls of one size, so that the data of one could pass for that of another."""
@@ -454,7 +454,7 @@ def until_it_fails(here: Here, what: str, killed: int) -> str:
     return refusal(work)
 
 
-@pytest.mark.parametrize("what", variants("backward", "recv", nightly=["all_reduce", "later"]))
+@pytest.mark.parametrize("what", variants("backward", nightly=["recv", "all_reduce", "later"]))
 @pytest.mark.parametrize("size", variants(3, nightly=[2]))
 def test_a_peer_that_dies(size: int, what: str) -> None:
     """DDP's reducer waits for futures in C++, which must get the error as Python does."""

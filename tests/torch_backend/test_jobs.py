@@ -96,8 +96,9 @@ def _losses_of_gloo(package: str) -> str:
     return jobs_launch.losses(printed)["gloo"]
 
 
-@pytest.mark.parametrize("count", variants(_ONE, nightly=[_TWO]))
-@pytest.mark.parametrize("package", variants("lightning", nightly=[each for each in FRAMEWORKS if each != "lightning"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [_ONE, _TWO])
+@pytest.mark.parametrize("package", FRAMEWORKS)
 def test_frameworks_train_as_with_gloo(package: str, count: int) -> None:
     jobs_launch.needs(package)
     with jobs_launch.hosts(count) as hosts:

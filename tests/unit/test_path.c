@@ -213,6 +213,19 @@ static void begin_others(struct job *job)
 	bnet_engine_unlock();
 }
 
+/* They count until all is acknowledged. */
+static void await_closed(void)
+{
+	bool closed = false;
+
+	while (!closed) {
+		bnet_engine_lock();
+		closed = bnet_list_empty(&bnet_engine.closed);
+		bnet_engine_unlock();
+		sched_yield();
+	}
+}
+
 static void end_job(struct job *job)
 {
 	for (int i = 0; i < OTHERS; i++)
@@ -220,6 +233,7 @@ static void end_job(struct job *job)
 	for (int i = 0; i < ALL; i++)
 		close_to_oneself(&client, job->all[i]);
 	close_to_oneself(&client, job->ring);
+	await_closed();
 }
 
 static void move(struct oneself ends)
