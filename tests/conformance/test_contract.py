@@ -156,6 +156,12 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
     drivers.contract(drivers.build(), NEWEST, scenario, settings)
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("scenario", WITH_DATA)
+def test_behaviour_with_repair(scenario: str) -> None:
+    drivers.contract(drivers.build(), NEWEST, scenario, {"BAGUA_NET_REPAIR": "1"})
+
+
 def _workers(threads: int, streams: int) -> dict[str, str]:
     return {"BAGUA_NET_THREADS": str(threads), "BAGUA_NET_MIN_NSTREAMS": str(streams)}
 

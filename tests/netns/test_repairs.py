@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""With repair on: what a stream that dies costs, also in a handshake and beside a close, and when it is an error."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.netns.steps import (
+    LARGE,
+    LONG,
+    SHORT,
+    SMALL,
+    connected,
+    cut,
+    fails,
+    pass_one,
+    send_into_the_kernel,
+)
+
+pytestmark = pytest.mark.gate
+
+
+def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path) -> None:
+    """The sender's requests are all done. What the stream has lost comes on another one."""
+    with connected(tmp_path, LONG, streams=4, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {LARGE}") == "posted 1"
+        port = max(sender.sockets())
+        cut(receiver.host, f"tcp sport {port}", ways=("input",))
+        assert sender.ask(f"post {LARGE}") == "posted 1"
+        receiver.tell("wait 1")
+        assert sender.ask("wait 1") == "done"
+        sender.until(lambda: [each for each, missing in sender.sockets().items() if missing] == [port])
+        cut(receiver.host, f"tcp sport {port}", "reject with tcp reset", ("input",))
+        assert receiver.answer() == "done"
+        assert "nothing is lost" in sender.log()
+        assert "WARN" not in sender.log() + receiver.log()
+
+
+def test_a_repair_that_is_refused_is_an_error_on_both_sides(tmp_path: Path) -> None:
+    """To the sender it looks as if nothing listened any more; the receiver hears nothing."""
+    with connected(tmp_path, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        cut(receiver.host)
+        send_into_the_kernel(sender)
+        cut(receiver.host, "ip protocol tcp", "reject with tcp reset", ("input",))
+        sender.await_log("WARN", f"to {sender.peer()}:", "broke", "another stream did not come up")
+        fails(receiver, 1)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_partition_ends_a_repair(tmp_path: Path, idle: bool) -> None:
+    with connected(tmp_path, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        cut(receiver.host)
+        if not idle:
+            send_into_the_kernel(sender)
+        fails(receiver, 1)
+        if idle:
+            sender.until(lambda: not sender.sockets())
+            assert sender.ask(f"post {SMALL}") == "posted 1"
+        sender.await_log("WARN", f"to {sender.peer()}:", "broke")
+
+
+def test_what_a_closed_sender_owes_arrives(tmp_path: Path) -> None:
+    """Its only stream dies after close has returned."""
+    with connected(tmp_path, LONG, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        (port,) = sender.sockets()
+        cut(receiver.host)
+        send_into_the_kernel(sender)
+        assert sender.ask("close") == "ok"
+        cut(receiver.host, f"tcp sport {port}", "reject with tcp reset", ("input",))
+        assert receiver.ask("wait 1") == "done"
+        sender.until(lambda: not sender.sockets())
+        assert "WARN" not in sender.log() + receiver.log()
+
+
+def test_a_receiver_whose_stream_died_waits_for_an_idle_sender(tmp_path: Path) -> None:
+    """Its sender knows of nothing, sends nothing for some times BAGUA_NET_KEEPALIVE, and then something."""
+    with connected(tmp_path, LONG, peer_seconds=SHORT, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        receiver.tell("wait 1")
+        (port,) = sender.sockets()
+        cut(sender.host, f"tcp dport {port}", "reject with tcp reset", ("input",))  # of the receiver's own probes
+        receiver.until(lambda: not receiver.sockets())
+        cut(sender.host, "tcp dport 1", "accept")
+        time.sleep(3 * SHORT)  # it asks, and is told that it may wait
+        assert receiver.is_waiting()
+        assert sender.ask(f"post {SMALL}") == "posted 1"
+        assert sender.ask("wait 1") == receiver.answer() == "done"
+
+
+def test_a_lost_welcome_is_asked_for_again(tmp_path: Path) -> None:
+    """The receiver's answer to the first HELLO is answered with a reset. The sender's kernel finds that out."""
+    with connected(tmp_path, LONG, repair=True, welcome_is_lost=True) as (sender, receiver):
+        pass_one(sender, receiver, 1, LARGE)
+        assert "broke" not in sender.log() + receiver.log()
