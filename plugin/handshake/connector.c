@@ -37,8 +37,9 @@
 #define EXTRA_REFUSED_MS 10000
 /* Between two processes of this machine nothing is on the way. */
 #define LOCAL_REFUSED_MS 1000
-/* What this machine's own set-up forbids: long enough for a link that comes up again. */
-#define ROUTE_MS 10000
+/* What this machine's own set-up forbids: long enough for a link that comes up again, and before the peer, which waits as
+ * well, warns for a reason that is not the true one. */
+#define ROUTE_MS 5000
 /* A pause, which grows by as much each time. */
 #define RETRY_MS 100
 #define MAX_RETRY_MS 1000
