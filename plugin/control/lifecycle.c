@@ -60,6 +60,7 @@ static void after_fork_in_child(void)
 			close(bnet_engine.listeners[i].fd);
 	bnet_list_each(node, &bnet_engine.conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
+		bool moved;
 
 		for (int i = 0; i < conn->nstreams; i++) {
 			close(conn->streams[i]->fd);
@@ -70,15 +71,16 @@ static void after_fork_in_child(void)
 		conn->epoll = -1;
 		conn->worker = NULL;
 		conn->ready.flag = 0;
+		/* A thread that is not here may have left it in any state. */
+		moved = atomic_exchange(&conn->owner, false);
 		atomic_store(&conn->error, -ECHILD);
-		atomic_store(&conn->owner, false);
 		leave_list(conn);
 		bnet_table_remove(&conn->by_id);
 		bnet_list_init(&conn->setup.connectors); /* freed above */
 		bnet_list_init(&conn->setup.missing);
 		if (conn->sender)
 			bnet_list_init(&conn->setup.pending);
-		if (conn->setup.closed)
+		if (conn->setup.closed && !moved)
 			bnet_list_add(&doomed, &conn->setup.pending);
 		bnet_work_item_init(&conn->work);
 	}
@@ -325,11 +327,15 @@ static bool is_over(struct bnet_conn *conn, uint64_t now)
 	return false;
 }
 
+/* Ended at a time: each waits for the workers' rounds, and other events wait meanwhile. */
+#define ENDS 16
+
 /* Each is looked at once. */
 void bnet_lifecycle_end_closed(void)
 {
 	const uint64_t now = bnet_now_ms();
 	const struct bnet_node *last;
+	int ends = 0;
 
 	bnet_engine_lock();
 	last = bnet_engine.closed.prev;
@@ -337,12 +343,13 @@ void bnet_lifecycle_end_closed(void)
 		struct bnet_node *node = bnet_engine.closed.next;
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, setup.pending);
 
-		more = node != last;
+		more = node != last && ends < ENDS;
 		bnet_list_remove(node);
 		if (!is_over(conn, now)) {
 			bnet_list_add(&bnet_engine.closed, node);
 			continue;
 		}
+		ends++;
 		bnet_engine_unlock();
 		bnet_lifecycle_discard(conn);
 		bnet_engine_lock();
@@ -416,17 +423,19 @@ void bnet_lifecycle_discard_context(const void *context)
 __attribute__((destructor)) static void finish_drains(void)
 {
 	struct timespec until;
+	uint64_t deadline_ms;
 
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec++;
 	if (!bnet_engine.configured || pthread_mutex_timedlock(&bnet_engine.lock, &until) != 0)
 		return;
+	deadline_ms = bnet_engine.drain_deadline_ms; /* those that end meanwhile may begin a budget */
 	while (bnet_engine.running && (bnet_drains_matter() || !bnet_list_empty(&bnet_engine.closed))) {
 		uint64_t now = bnet_now_ms();
 
-		if (now >= bnet_engine.drain_deadline_ms)
+		if (now >= deadline_ms)
 			break;
-		bnet_engine_wait((int)(bnet_engine.drain_deadline_ms - now));
+		bnet_engine_wait((int)(deadline_ms - now));
 	}
 	bnet_engine_unlock();
 }

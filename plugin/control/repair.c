@@ -11,7 +11,6 @@
 #include "base/socket.h"
 #include "common/clock.h"
 #include "engine/engine.h"
-#include "handshake/candidate.h"
 #include "handshake/connector.h"
 #include "transport/tx.h"
 
@@ -67,11 +66,12 @@ static void heard(struct bnet_conn *conn, int error)
 
 	if (atomic_load(&conn->error) || !atomic_load(&conn->alone_us))
 		return;
-	if (error != -ECONNREFUSED)
+	/* It answers; where there is no route, the next pair of addresses may have one. */
+	if (error == 0 || error == -EPROTO || error == -ECONNRESET)
 		asking->refused_since_ms = 0;
-	else if (asking->refused_since_ms == 0)
+	if (error == -ECONNREFUSED && asking->refused_since_ms == 0)
 		asking->refused_since_ms = now;
-	else if (now - asking->refused_since_ms >= BNET_REPAIR_REFUSED_MS)
+	else if (error == -ECONNREFUSED && now - asking->refused_since_ms >= BNET_REPAIR_REFUSED_MS)
 		fail(conn, "nothing listens any more where its sender did: that process has ended");
 	if (error == 0)
 		atomic_store(&conn->alone_us, bnet_now_us());
@@ -90,7 +90,6 @@ bool bnet_repair_ask(struct bnet_conn *conn)
 	}
 	if (asking->pending)
 		return true;
-	conn->setup.local = conn->setup.npeers && bnet_peer_is_local(conn->dev, &conn->setup.peers[0]);
 	rc = bnet_question_ask_sender(conn, asking->times++);
 	asking->pending = rc == 0;
 	if (rc < 0)

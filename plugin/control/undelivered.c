@@ -76,7 +76,7 @@ static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_d
 static bool look_at(struct bnet_conn *conn)
 {
 	const struct bnet_silence_limit limit = limit_of(conn);
-	bool open = false;
+	bool open = false, kept = false;
 
 	for (int i = 0; i < conn->nstreams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
@@ -86,10 +86,16 @@ static bool look_at(struct bnet_conn *conn)
 			continue;
 		state = bnet_delivery_look(&stream->delivery, stream->fd, limit);
 		open |= state != BNET_DELIVERY_DONE;
+		kept |= state == BNET_DELIVERY_DONE && stream->ledger.count;
 		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {
 			fail(conn, stream, state);
 			break;
 		}
+	}
+	/* An idle connection keeps no copies. */
+	if (kept && conn->repairs && own(conn)) {
+		bnet_tx_owes(conn);
+		bnet_conn_disown(conn);
 	}
 	return open;
 }

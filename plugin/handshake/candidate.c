@@ -62,7 +62,7 @@ struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair)
 
 const char *bnet_candidate_interface(const struct bnet_conn *conn, const struct bnet_candidate *pair)
 {
-	return conn->setup.local || pair->nic->passive ? NULL : pair->nic->name;
+	return !conn->sender || conn->setup.local || pair->nic->passive ? NULL : pair->nic->name;
 }
 
 /* ---- failed pairs ---- */

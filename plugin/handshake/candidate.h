@@ -42,7 +42,8 @@ bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candi
 void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
 /* The address to connect to: the peer's, a link-local one with the scope of this NIC. */
 struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair);
-/* The interface to bind to, so that the packets leave through it; NULL: the kernel's routes decide. */
+/* The interface to bind to, so that the packets leave through it; NULL: the kernel's routes decide, as for a receiver's
+ * questions, since to find out whether their target is local takes a system call that may wait. */
 const char *bnet_candidate_interface(const struct bnet_conn *conn, const struct bnet_candidate *pair);
 
 /* Is the peer that listens there, reached from this device, this machine? A system call: not under the lock. */

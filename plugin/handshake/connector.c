@@ -293,10 +293,11 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 	connector->watch.deadline_ms = now + (pause < MAX_REPAIR_RETRY_MS ? pause : MAX_REPAIR_RETRY_MS);
 }
 
-/* A first stream that was answered before, and lost again, begins anew. */
+/* A first stream that was connected before, and lost again, begins anew. */
 static uint64_t failing_since_ms(const struct connector *connector, int error)
 {
-	return is_first(connector) && refused(error) ? connector->conn->setup.refused_since_ms : connector->started_ms;
+	return is_first(connector) && connector->serial && refused(error) ? connector->conn->setup.refused_since_ms
+									  : connector->started_ms;
 }
 
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
@@ -327,6 +328,7 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 static int send_hello(struct connector *connector)
 {
 	struct bnet_conn *conn = connector->conn;
+	const struct bnet_listener *listener = &bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics];
 	struct bnet_wire_hello hello = {
 		.version = BNET_WIRE_VERSION,
 		.stream = (uint16_t)(is_first(connector) ? 0
@@ -338,13 +340,14 @@ static int send_hello(struct connector *connector)
 		.repairs = connector->replaces   ? connector->replaces->serial
 			   : is_first(connector) ? connector->serial
 						 : 0,
-		.listener = bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics].addr,
 	};
 	uint8_t bytes[BNET_WIRE_HELLO_MAX];
 	size_t size;
 	ssize_t n;
 
 	memcpy(hello.token, conn->token, BNET_TOKEN_SIZE);
+	if (listener->fd >= 0)
+		hello.listener = listener->addr;
 	size = bnet_wire_hello_encode(bytes, &hello);
 	/* A socket that has carried nothing takes this in one piece. */
 	n = send(connector->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -358,6 +361,8 @@ static void said_hello(struct connector *connector)
 {
 	connector->state = HELLO_SENT;
 	connector->got = 0;
+	if (is_first(connector))
+		connector->conn->setup.refused_since_ms = 0;
 	connector->watch.deadline_ms =
 		connector->replaces ? bnet_now_ms() + REPAIR_HELLO_MS
 				    : connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
@@ -508,6 +513,7 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 		give_up(connector, rc, strerror(-rc));
 		return false;
 	}
+	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
 	replaced(connector);
 	end(connector);
 	if (first) {

@@ -503,13 +503,14 @@ static uint64_t patience_s(const struct bnet_conn *conn)
 
 static void wait_for_repair(struct bnet_conn *conn)
 {
+	/* The control thread may put it off at any time. */
+	uint64_t since = atomic_load_explicit(&conn->alone_us, memory_order_acquire);
 	uint64_t now = bnet_now_us(), patience = patience_s(conn);
-	uint64_t since = atomic_load_explicit(&conn->alone_us, memory_order_relaxed);
 	char how[128];
 
 	if (since == 0)
 		atomic_store_explicit(&conn->alone_us, since = now, memory_order_relaxed);
-	if (now - since < patience * 1000000)
+	if (now < since + patience * 1000000)
 		return;
 	snprintf(how, sizeof(how), "it was reset, and nothing was heard of its sender for %llu s (BAGUA_NET_KEEPALIVE)",
 		 (unsigned long long)patience);

@@ -317,7 +317,7 @@ static ssize_t write_without_copy(struct bnet_conn *conn, struct bnet_stream *st
 static ssize_t write_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	uint64_t since = bnet_zerocopy_clock(conn, stream);
-	bool without_copy = bnet_zerocopy_wants(conn, stream);
+	bool without_copy = !stream->out.copy && bnet_zerocopy_wants(conn, stream);
 	ssize_t n = without_copy ? write_without_copy(conn, stream) : write_with_copy(conn, stream);
 
 	if (n > 0)
@@ -642,12 +642,12 @@ bool bnet_tx_owes(struct bnet_conn *conn)
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 	bool owes = conn->buried > 0;
 
-	for (int i = 0; i < streams && !owes; i++) {
+	for (int i = 0; i < streams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
 
 		if (!stream->broken && stream->ledger.count)
 			release(conn, stream);
-		owes = stream->ledger.count || stream->out.active;
+		owes |= stream->ledger.count || stream->out.active;
 	}
 	return owes && conn->repairs;
 }

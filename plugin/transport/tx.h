@@ -22,8 +22,8 @@ void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error
 /* Of a stream that was taken out: its ledger holds all that may not have arrived. That counts as outstanding until it was
  * sent again, though its sends may be done and nobody asks for them. -ENOMEM. */
 int bnet_tx_bury(struct bnet_conn *conn, struct bnet_stream *stream);
-/* Is something left that was reported as sent, or is under way, and has not been acknowledged? Without repairs nobody knows:
- * false. */
+/* Releases what was acknowledged. Is something left that was reported as sent, or is under way, and has not been? Without
+ * repairs nobody knows: false. */
 bool bnet_tx_owes(struct bnet_conn *conn);
 /* Tells the kernel which streams have run dry: all of their bytes are on their way, and nothing follows. Only those that
  * bbr controls, on long paths. To be called several times in a round trip. Returns how many streams it looked at.
