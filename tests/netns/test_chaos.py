@@ -61,7 +61,7 @@ def _run(hosts: tuple[Host, Host], ranks: int, seed: int, total: _Total) -> None
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("seconds", variants(30, nightly=[1800]))
+@pytest.mark.parametrize("seconds", variants(30, nightly=[pytest.param(1800, marks=pytest.mark.timeout(2400))]))
 def test_nothing_is_noticed(ranks: int, seconds: int) -> None:
     seed = int(os.environ.get("BNET_CHAOS_SEED", "1"))
     total = _Total()
