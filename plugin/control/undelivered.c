@@ -86,7 +86,7 @@ static bool look_at(struct bnet_conn *conn)
 			continue;
 		state = bnet_delivery_look(&stream->delivery, stream->fd, limit);
 		open |= state != BNET_DELIVERY_DONE;
-		kept |= state == BNET_DELIVERY_DONE && stream->ledger.count;
+		kept |= state == BNET_DELIVERY_DONE; /* its ledger is the owner's */
 		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {
 			fail(conn, stream, state);
 			break;
