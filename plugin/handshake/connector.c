@@ -51,6 +51,17 @@
 /* Bytes of a reason. */
 #define EXPLANATION 256
 
+/* Why a try has failed, as far as it decides how long such failures are waited for. */
+enum failure {
+	FAILURE_NONE,
+	FAILURE_REFUSED,
+	FAILURE_RESET,
+	FAILURE_NO_HOST,
+	FAILURE_NO_ROUTE,
+	FAILURE_NO_ANSWER,
+	FAILURE_FINAL,
+};
+
 enum state {
 	WAITING, /* to try again */
 	CONNECTING,
@@ -65,7 +76,8 @@ struct connector {
 	bool trial;
 	struct bnet_stream *replaces; /* the broken stream that it takes the place of; NULL: of none */
 	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
-	uint64_t refused_since_ms;    /* each try since then was refused; 0: the last one was not */
+	enum failure failure;         /* of the last try */
+	uint64_t failing_since_ms;    /* … and of all since then */
 	enum state state;
 	struct bnet_candidate pair; /* being tried */
 	int attempts;               /* pairs looked at so far */
@@ -160,16 +172,42 @@ static bool refused(int error)
 	return error == -ECONNREFUSED || error == -ECONNRESET;
 }
 
-/* For how long a try that has failed like this is repeated. */
-static uint64_t patience_ms(const struct connector *connector, int error)
+static enum failure failure_of(int error)
 {
-	if (error == -ETIMEDOUT)
+	switch (error) {
+	case -ECONNREFUSED:
+		return FAILURE_REFUSED;
+	case -ECONNRESET:
+		return FAILURE_RESET;
+	case -EHOSTUNREACH:
+		return FAILURE_NO_HOST;
+	case -ETIMEDOUT:
+		return FAILURE_NO_ANSWER;
+	default:
+		return route_failed(error) ? FAILURE_NO_ROUTE : FAILURE_FINAL;
+	}
+}
+
+/* For how long tries that fail like the last one are repeated. */
+static uint64_t patience_ms(const struct connector *connector)
+{
+	switch (connector->failure) {
+	case FAILURE_NO_ANSWER:
 		return UINT64_MAX; /* bnet_connectors_tick ends the tries after BAGUA_NET_CONNECT_TIMEOUT */
-	if (refused(error) && connector->conn->setup.local)
-		return LOCAL_REFUSED_MS;
-	if (refused(error) || error == -EHOSTUNREACH)
+	case FAILURE_REFUSED:
+	case FAILURE_RESET:
+		if (connector->conn->setup.local)
+			return LOCAL_REFUSED_MS;
+		/* fall through */
+	case FAILURE_NO_HOST:
 		return connector->index ? EXTRA_REFUSED_MS : REFUSED_MS;
-	return route_failed(error) ? ROUTE_MS : 0;
+	case FAILURE_NO_ROUTE:
+		return ROUTE_MS;
+	case FAILURE_NONE:
+	case FAILURE_FINAL:
+		break;
+	}
+	return 0;
 }
 
 /* What the first stream's tries have met, for those who wait for it. */
@@ -268,7 +306,7 @@ static bool is_hopeless(const struct connector *connector, uint64_t now)
 {
 	if (living(connector->conn))
 		return false;
-	return (connector->refused_since_ms && now - connector->refused_since_ms >= BNET_REPAIR_REFUSED_MS) ||
+	return (connector->failure == FAILURE_REFUSED && now - connector->failing_since_ms >= BNET_REPAIR_REFUSED_MS) ||
 	       has_waited(connector);
 }
 
@@ -278,10 +316,6 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 	uint64_t pause = ++connector->retries * RETRY_MS;
 	char text[EXPLANATION];
 
-	if (error != -ECONNREFUSED)
-		connector->refused_since_ms = 0;
-	else if (connector->refused_since_ms == 0)
-		connector->refused_since_ms = now;
 	if (is_hopeless(connector, now)) {
 		give_up(connector, error, explain(connector, error, text));
 		return;
@@ -293,11 +327,15 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 	connector->watch.deadline_ms = now + (pause < MAX_REPAIR_RETRY_MS ? pause : MAX_REPAIR_RETRY_MS);
 }
 
-/* A first stream that was connected before, and lost again, begins anew. */
-static uint64_t failing_since_ms(const struct connector *connector, int error)
+/* All pairs have failed. A failure of another kind than the last one, as of a link that goes down while the peer is
+ * awaited, is waited for from now on. */
+static void note_failure(struct connector *connector, int error, uint64_t now)
 {
-	return is_first(connector) && connector->serial && refused(error) ? connector->conn->setup.refused_since_ms
-									  : connector->started_ms;
+	enum failure failure = failure_of(error);
+
+	if (failure != connector->failure)
+		connector->failing_since_ms = now;
+	connector->failure = failure;
 }
 
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
@@ -311,11 +349,12 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		next_pair(connector, error, now);
 		return;
 	}
+	note_failure(connector, error, now);
 	if (connector->replaces) {
 		replace_later(connector, error, now);
 		return;
 	}
-	if (now - failing_since_ms(connector, error) < patience_ms(connector, error)) {
+	if (now - connector->failing_since_ms < patience_ms(connector)) {
 		uint64_t pause = ++connector->retries * RETRY_MS;
 
 		connector->state = WAITING;
@@ -361,6 +400,7 @@ static void said_hello(struct connector *connector)
 {
 	connector->state = HELLO_SENT;
 	connector->got = 0;
+	connector->failure = FAILURE_NONE; /* it was reached: what is lost again begins anew */
 	if (is_first(connector))
 		connector->conn->setup.refused_since_ms = 0;
 	connector->watch.deadline_ms =

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support import drivers, netns
 from tests.support.netns import Host
@@ -119,16 +120,15 @@ Ends = tuple[End, End]
 
 
 @contextlib.contextmanager
-def connected(
+def ends(
     directory: Path,
     seconds: int = SHORT,
     peer_seconds: int | None = None,
     streams: int = 1,
     rcvbuf: str = "0",
     repair: bool = False,
-    welcome_is_lost: bool = False,
 ) -> Iterator[Ends]:
-    """A sender and a receiver; one message has arrived, and is acknowledged."""
+    """A sender and a receiver, which are not connected yet."""
     common: dict[str, object] = {"BAGUA_NET_MIN_NSTREAMS": streams, "BAGUA_NET_NSTREAMS": streams}
     common["BAGUA_NET_REPAIR"] = int(repair)
     ours = common | {"BAGUA_NET_KEEPALIVE": seconds}
@@ -140,16 +140,29 @@ def connected(
             _end(hosts[0], True, directory, ours) as sender,
             _end(hosts[1], False, directory, theirs | {"BAGUA_NET_RCVBUF": rcvbuf}) as receiver,
         ):
-            handle = receiver.ask("listen").removeprefix("handle ")
-            if welcome_is_lost:
-                first = "meta length > 80 numgen inc mod 1000000 == 0"
-                cut(sender.host, f"tcp flags & syn == 0 {first}", "reject with tcp reset", ("input",))
-            assert sender.ask(f"connect {handle}") == "ok"
-            assert receiver.ask("accept") == "ok"
-            assert sender.ask(f"post {SMALL}") == receiver.ask(f"post {SMALL}") == "posted 0"
-            assert sender.ask("wait 0") == receiver.ask("wait 0") == "done"
-            sender.until(lambda: list(sender.sockets().values()) == [0] * streams)
             yield sender, receiver
+
+
+@contextlib.contextmanager
+def connected(directory: Path, seconds: int = SHORT, streams: int = 1, **options: Any) -> Iterator[Ends]:
+    """The same after one message, which has arrived and is acknowledged."""
+    with ends(directory, seconds, streams=streams, **options) as (sender, receiver):
+        sender.tell(f"connect {listen(receiver)}")
+        meet(sender, receiver)
+        sender.until(lambda: list(sender.sockets().values()) == [0] * streams)
+        yield sender, receiver
+
+
+def listen(receiver: End) -> str:
+    """Its handle."""
+    return receiver.ask("listen").removeprefix("handle ")
+
+
+def meet(sender: End, receiver: End) -> None:
+    """The end of a connect that was begun, and the first message."""
+    assert sender.answer() == "ok"
+    assert receiver.ask("accept") == "ok"
+    pass_one(sender, receiver, 0, SMALL)
 
 
 def cut(host: Host, match: str = "", verdict: str = "drop", ways: tuple[str, ...] = ("input", "output")) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""With repair on: what a stream that dies costs, also in a handshake and beside a close, and when it is an error."""
+"""With repair on: what a stream that dies costs, also beside a close, and when it is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.netns.steps import (
     connected,
     cut,
     fails,
-    pass_one,
     send_into_the_kernel,
 )
 
@@ -91,10 +90,3 @@ def test_a_receiver_whose_stream_died_waits_for_an_idle_sender(tmp_path: Path) -
         assert receiver.is_waiting()
         assert sender.ask(f"post {SMALL}") == "posted 1"
         assert sender.ask("wait 1") == receiver.answer() == "done"
-
-
-def test_a_lost_welcome_is_asked_for_again(tmp_path: Path) -> None:
-    """The receiver's answer to the first HELLO is answered with a reset. The sender's kernel finds that out."""
-    with connected(tmp_path, LONG, repair=True, welcome_is_lost=True) as (sender, receiver):
-        pass_one(sender, receiver, 1, LARGE)
-        assert "broke" not in sender.log() + receiver.log()

@@ -24,6 +24,8 @@ from tests.support.netns import CommandFailed, Host
 
 KINDS = ("resets", "cuts", "links", "stops", "rates")
 _LINK = "link0"
+#: Twice in a row this is less than a connection that is being made waits for a route.
+_LINK_SECONDS = 2.0
 
 
 @dataclass
@@ -89,7 +91,7 @@ class _Chaos:
         if sum(each.listeners() for each in self._hosts) < self._ranks:
             return
         host.ip("link", "set", _LINK, "down")
-        self._over.wait(seconds)
+        self._over.wait(min(seconds, _LINK_SECONDS))
         host.ip("link", "set", _LINK, "up")
         while not all(each.is_up(_LINK) for each in self._hosts):  # the kernel takes up to a second
             time.sleep(0.01)
