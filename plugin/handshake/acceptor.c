@@ -187,7 +187,6 @@ static struct bnet_conn *new_receiver(const struct inbound *inbound, struct bnet
 	if (!conn)
 		return NULL;
 	conn->id = hello->connection;
-	conn->says_failed = hello->features & BNET_WIRE_FEATURE_FAILED;
 	conn->repairs = bnet_engine.config.repair && hello->features & BNET_WIRE_FEATURE_REPAIR && hello->serial;
 	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
 	memcpy(conn->peer, inbound->peer, sizeof(conn->peer));

@@ -374,7 +374,7 @@ static int send_hello(struct connector *connector)
 				     : connector->index  ? connector->index
 							 : 1),
 		.connection = conn->id,
-		.features = BNET_WIRE_FEATURE_FAILED | (conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0),
+		.features = conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0,
 		.serial = conn->serials + 1,
 		.repairs = connector->replaces   ? connector->replaces->serial
 			   : is_first(connector) ? connector->serial

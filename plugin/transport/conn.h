@@ -186,14 +186,6 @@ struct bnet_company {
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
 };
 
-/* Without repairs: a slice whose stream was reset before it took a byte of it. Another stream takes it before any new slice
- * is claimed, one that has carried no later message: behind a message that is not posted it might wait for ever. */
-struct bnet_returned {
-	struct bnet_request *request; /* NULL: none */
-	uint64_t message, offset, length;
-	int error; /* of its stream */
-};
-
 /* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */
 struct bnet_sizes {
 	uint64_t posted, bytes; /* at the last reading */
@@ -250,10 +242,8 @@ struct bnet_conn {
 	_Atomic int epoll; /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
 	bool watched;      /* a worker sleeps on `epoll` */
 	bool repairs;      /* both ends take part in the repair of a stream */
-	bool says_failed;  /* a receiver's: its sender says so before it resets the streams (wire/wire.h) */
 	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
 	bool gone;         /* a receiver's: a stream has ended; it may have been dropped since. The owner's */
-	int reset; /* a receiver's: why a stream ended that nothing was under way on; 0: none has. The owner's */
 	_Atomic uint64_t
 		alone_us; /* a receiver's: since then only streams that wait for repair could bring more; a sender's:
 				    * since then none has been left; 0: not so */
@@ -264,7 +254,6 @@ struct bnet_conn {
 	struct bnet_claim claim;
 	uint64_t claimed_bytes; /* the owner's, as is what follows */
 	bool held_back;         /* a writable stream was refused by admission */
-	struct bnet_returned returned;
 	struct bnet_zerocopy zerocopy;
 	struct bnet_copies copies;
 	uint32_t idle;           /* passes in a row that wrote nothing while slices were held */

@@ -70,11 +70,11 @@ static int lost(struct bnet_conn *conn, int error, const char *how)
 /* All streams have ended after whole frames. */
 static void ended(struct bnet_conn *conn)
 {
-	if (conn->closed && !conn->reset)
+	if (conn->closed)
 		bnet_conn_fail(conn, -ESHUTDOWN, "%s has closed its connection; receives that are left: %u", conn->peer,
 			       bnet_conn_outstanding(conn));
 	else
-		lost(conn, -ECONNRESET, conn->reset ? strerror(conn->reset) : "the peer closed it");
+		lost(conn, -ECONNRESET, "the peer closed it");
 }
 
 /* ---- one receive call ---- */
@@ -213,19 +213,6 @@ static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
 	return inside ? lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
 }
 
-/* Without repairs: a stream that breaks after a whole frame may have lost nothing. Its sender knows, and says so on the
- * others; if that gets lost as well, probes of the kernel find it out. */
-static bool is_left_to_the_sender(const struct bnet_conn *conn, const struct bnet_stream *stream)
-{
-	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-	bool trusted = conn->says_failed && conn->config->keepalive;
-
-	for (int i = 0; i < streams && trusted && !is_inside(&stream->in); i++)
-		if (conn->streams[i] != stream && conn->streams[i]->in.state != BNET_INCOMING_ENDED)
-			return true;
-	return false;
-}
-
 /* What follows comes on the stream that has taken its place. */
 static void end_at_limit(struct bnet_conn *conn, struct bnet_incoming *in)
 {
@@ -242,10 +229,7 @@ static int break_stream(struct bnet_conn *conn, struct bnet_stream *stream, int 
 	}
 	if (!conn->repairs && !matters(stream))
 		return end_stream(conn, stream);
-	if (conn->repairs || !is_left_to_the_sender(conn, stream))
-		return lost(conn, -error, strerror(error));
-	conn->reset = error;
-	return end_stream(conn, stream);
+	return lost(conn, -error, strerror(error));
 }
 
 /* n new bytes: first those in the payload's place, then the read-ahead's. */

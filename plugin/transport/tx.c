@@ -126,7 +126,7 @@ static bool anything_to_claim(const struct bnet_conn *conn)
 {
 	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
 
-	return conn->returned.request || bnet_claim_look(&conn->claim, posted).message != posted;
+	return bnet_claim_look(&conn->claim, posted).message != posted;
 }
 
 static void begin_slice(struct bnet_stream *stream, const struct bnet_sent_slice *slice)
@@ -142,26 +142,6 @@ static void begin_slice(struct bnet_stream *stream, const struct bnet_sent_slice
 	stream->message = slice->data.message;
 }
 
-static bool claim_returned(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
-{
-	const struct bnet_returned back = conn->returned;
-	struct bnet_sent_slice slice = {.request = back.request, .bytes = back.request->data + back.offset};
-
-	slice.data = (struct bnet_wire_data){
-		.message = back.message,
-		.size = atomic_load_explicit(&back.request->size, memory_order_relaxed),
-		.offset = back.offset,
-		.length = (uint32_t)back.length,
-	};
-	if (stream->message > back.message || !make_room(conn, stream) ||
-	    bnet_scheduler_slice(conn, stream, streams, slice.data.size, now) == 0)
-		return false;
-	conn->returned.request = NULL;
-	conn->claimed_bytes += back.length;
-	begin_slice(stream, &slice);
-	return true;
-}
-
 /* Claims a slice for the stream and prepares its header. now: 0 for a lone stream. */
 static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
 {
@@ -171,8 +151,6 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 	struct bnet_slice slice;
 	uint64_t want, size;
 
-	if (conn->returned.request)
-		return claim_returned(conn, stream, streams, now);
 	do {
 		view = bnet_claim_look(&conn->claim, posted);
 		if (view.message == posted || !make_room(conn, stream))
@@ -348,50 +326,8 @@ static bool is_end(int error)
 	       error == -EHOSTUNREACH || error == -ENETUNREACH || error == -ENETDOWN;
 }
 
-static bool can_take(const struct bnet_conn *conn, uint64_t message)
-{
-	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-
-	for (int i = 0; i < streams; i++)
-		if (!conn->streams[i]->broken && conn->streams[i]->message <= message)
-			return true;
-	return false;
-}
-
-/* The stream is broken. True: that costs nothing, since everything before its slice has arrived, it has taken no byte of
- * that slice, and another stream can take it. */
-static bool return_slice(struct bnet_conn *conn, struct bnet_stream *stream, int error)
-{
-	struct bnet_outgoing *out = &stream->out;
-	struct bnet_wire_data data;
-
-	if (!is_end(error) || atomic_load(&conn->error) || conn->returned.request || !out->active ||
-	    out->header_left < BNET_WIRE_DATA_HEADER || bnet_zerocopy_pending(&stream->zerocopy) ||
-	    bnet_delivery_missing(&stream->delivery, stream->fd) > 0)
-		return false;
-	bnet_wire_data_decode(out->header, &data);
-	stream->broken = true;
-	if (!can_take(conn, data.message))
-		return false;
-	conn->returned = (struct bnet_returned){
-		.request = out->request,
-		.message = data.message,
-		.offset = data.offset,
-		.length = data.length,
-		.error = error,
-	};
-	conn->claimed_bytes -= data.length;
-	out->active = false;
-	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
-	bnet_info(NCCL_NET, "NET/BaguaNet: an idle stream to %s was reset: %s. Nothing is lost, the others go on",
-		  conn->peer, strerror(-error));
-	return true;
-}
-
 void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error)
 {
-	if (!conn->repairs && return_slice(conn, stream, error))
-		return;
 	if (!conn->repairs || !is_end(error)) {
 		lost(conn, error);
 		return;
@@ -663,13 +599,6 @@ bool bnet_tx_progress(struct bnet_conn *conn)
 			take_notice(conn, conn->streams[i]);
 	if (atomic_load_explicit(&conn->error, memory_order_relaxed))
 		return false;
-	if (conn->returned.request) {
-		if (!can_take(conn, conn->returned.message)) {
-			lost(conn, conn->returned.error);
-			return false;
-		}
-		active = streams; /* those above the level may be the only ones that can take it */
-	}
 	if (streams == 1) {
 		written = pump(conn, conn->streams[0]);
 	} else {

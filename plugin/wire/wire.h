@@ -38,8 +38,6 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_FAILED = 10, /* the sender gives the connection up, and resets its streams next; has no body */
 };
 
-/* A sender that fails says so on each stream before it resets it: one that is reset without that may be the only one. */
-#define BNET_WIRE_FEATURE_FAILED 1u
 /* This end takes part in the repair of a stream: a sender keeps what has not been acknowledged, a receiver says how far it
  * has got. */
 #define BNET_WIRE_FEATURE_REPAIR 2u

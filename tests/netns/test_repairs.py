@@ -13,9 +13,11 @@ from tests.netns.steps import (
     LONG,
     SHORT,
     SMALL,
+    End,
     connected,
     cut,
     fails,
+    pass_one,
     send_into_the_kernel,
 )
 
@@ -35,6 +37,25 @@ def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path) -> 
         cut(receiver.host, f"tcp sport {port}", "reject with tcp reset", ("input",))
         assert receiver.answer() == "done"
         assert "nothing is lost" in sender.log()
+        assert "WARN" not in sender.log() + receiver.log()
+
+
+def _until_gone(sender: End, ports: set[int]) -> None:
+    sender.until(lambda: not ports.intersection(sender.sockets()))
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_idle_streams_that_are_reset_are_replaced(tmp_path: Path, streams: int) -> None:
+    """As by a middlebox that has forgotten them: it answers the probes of the sender's kernel."""
+    with connected(tmp_path, streams=streams, repair=True) as (sender, receiver):
+        for message in (1, 2):
+            forgotten = set(sender.sockets())
+            ports = ", ".join(map(str, forgotten))
+            cut(receiver.host, f"tcp sport {{ {ports} }}", "reject with tcp reset", ("input",))
+            _until_gone(sender, forgotten)
+            pass_one(sender, receiver, message, LARGE)
+            sender.until(lambda: len(sender.sockets()) == streams)
+        receiver.until(lambda: sorted(receiver.sockets()) == sorted(sender.sockets()))
         assert "WARN" not in sender.log() + receiver.log()
 
 

@@ -14,7 +14,6 @@ import pytest
 from tests.netns.steps import (
     LARGE,
     LONG,
-    POLL_S,
     REMOTE_ERROR,
     SHORT,
     SMALL,
@@ -22,7 +21,6 @@ from tests.netns.steps import (
     connected,
     cut,
     fails,
-    pass_one,
     send_into_the_kernel,
 )
 from tests.support.tiers import variants
@@ -54,27 +52,6 @@ def test_one_of_several_streams_dies_on_the_sender_s_side(tmp_path: Path) -> Non
         cut(receiver.host, f"tcp sport {port}", "reject with tcp reset", ("input",))
         sender.await_log("WARN", f"to {sender.peer()}:", "broke", "bytes that were sent had arrived")
         assert receiver.answer() == f"error {REMOTE_ERROR}"
-
-
-def test_idle_streams_that_are_reset_are_replaced(tmp_path: Path) -> None:
-    """As by a middlebox that has forgotten them: it answers the probes of the sender's kernel. The receiver learns of
-    it when the sender has closed them."""
-    streams = 4
-    with connected(tmp_path, streams=streams) as (sender, receiver):
-        message = 0
-        for choose in (min, max):
-            kept = choose(sender.sockets())
-            idle = [port for port in sender.sockets() if port != kept]
-            ports = ", ".join(str(port) for port in idle)
-            cut(receiver.host, f"tcp sport {{ {ports} }}", "reject with tcp reset", ("input",))
-            sender.until(lambda: len(sender.sockets()) == 1)
-            receiver.host.nft("delete table inet cut\n")
-            pass_one(sender, receiver, message := message + 1, LARGE)
-            while len(sender.sockets()) < streams:  # streams are opened while something moves
-                pass_one(sender, receiver, message := message + 1, SMALL)
-                time.sleep(POLL_S)
-        receiver.until(lambda: sorted(receiver.sockets()) == sorted(sender.sockets()))
-        assert "broke" not in sender.log() + receiver.log()
 
 
 def test_a_partition(tmp_path: Path) -> None:
