@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import forked
+
 _SECONDS = 60
 #: What is said of BAGUA_NET_NSTREAMS=999.
 REFUSED = "BAGUA_NET_NSTREAMS=999: not in 0 … 64; unset it or use a value in that range (the default is 0)"
@@ -41,6 +43,18 @@ def is_setting(name: str) -> bool:
     """Does this variable change what the package does?"""
     ours = name.startswith("BAGUA_NET_") and not name.startswith("BAGUA_NET_TEST_")
     return ours or name.startswith("NCCL_") or name in ("LD_LIBRARY_PATH", "ROCM_PATH", "XDG_DATA_HOME")
+
+
+#: Nearly all of the command's time is its imports: of what bagua_net.cli needs, and later, of what typer needs for help
+#: and, where it has _adapters, to convert arguments.
+TEMPLATE = forked.Template(
+    "bagua_net.cli",
+    "typer.rich_utils",
+    "typer._adapters",
+    environment=lambda: {name: value for name, value in os.environ.items() if not is_setting(name)},
+    free="(BAGUA_NET|NCCL|COMP)_.*|_BAGUA_NET_COMPLETE|COLUMNS|HOME|LOCAL_RANK|PATH|RANK|ROCM_PATH|SHELL|XDG_DATA_HOME",
+    quick_end=True,
+)
 
 
 def sandboxed(root: Path) -> str:
@@ -75,10 +89,13 @@ class Sandbox:
         inherited = {name: value for name, value in os.environ.items() if not is_setting(name)}
         return inherited | {"HOME": str(self.home), "COLUMNS": "200"} | settings
 
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", _SANDBOXED, str(self.root), *arguments]
+
     def start(self, *arguments: str, stdout: int, **settings: str) -> subprocess.Popen[str]:
         """``bagua-net ARGUMENTS`` with these variables set and stdout as given."""
         return subprocess.Popen(
-            [sys.executable, "-c", _SANDBOXED, str(self.root), *arguments],
+            self._command(*arguments),
             env=self.environment(**settings),
             cwd=self.root,
             stdin=subprocess.DEVNULL,
@@ -89,7 +106,15 @@ class Sandbox:
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """``bagua-net ARGUMENTS`` with these variables set; waits for its end."""
-        with self.start(*arguments, stdout=subprocess.PIPE, **settings) as process:
+        with TEMPLATE.popen(
+            self._command(*arguments),
+            env=self.environment(**settings),
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
             try:
                 out, err = process.communicate(timeout=_SECONDS)
             except subprocess.TimeoutExpired:

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tests.support import drivers, programs
+from tests.support import drivers, forked, programs
 
 #: Seconds until a group's operation times out, and until the test gives up on its ranks.
 GROUP_SECONDS = 60
@@ -59,6 +59,12 @@ def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
         | {"PYTHONPATH": programs.search_path()}
         | dict(settings or {})
     )
+
+
+#: Of a rank's start, nearly all is these imports.
+TEMPLATE = forked.Template(
+    "bagua_net.torch", __name__, environment=environment, free="RANK|WORLD_SIZE|NCCL_HOSTID|BAGUA_NET_.*"
+)
 
 
 @dataclass
@@ -176,7 +182,7 @@ class Ranks:
         stdout, stderr = stem.with_suffix(".stdout"), stem.with_suffix(".stderr")
         numbers = (theirs.fileno(), rank, self.size, self._store.port, GROUP_SECONDS)
         with theirs, stdout.open("wb") as out, stderr.open("wb") as err:
-            popen = subprocess.Popen(
+            popen = TEMPLATE.popen(
                 [sys.executable, "-m", "tests.support.rank", *map(str, numbers)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -462,7 +462,12 @@ def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: P
 
 
 def test_processes_are_as_many_as_before() -> None:
-    """Children that ranks of other tests leave behind would be this process's children."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    states = [Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] for child in children]
+    """Ranks of other tests that nobody has waited for would be this process's children, or its template's."""
+    processes = _children(os.getpid())
+    processes += [each for child in processes for each in _children(int(child))]
+    states = [Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] for process in processes]
     assert "Z" not in states
+
+
+def _children(process: int) -> list[str]:
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
