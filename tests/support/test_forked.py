@@ -182,15 +182,6 @@ def test_it_can_be_awaited_and_ended(template: forked.Template) -> None:
     assert not Path("/proc", str(process.pid)).exists()
 
 
-def test_it_is_interrupted(template: forked.Template) -> None:
-    code = "try:\n print('here', flush=True)\n input()\nexcept KeyboardInterrupt: print('interrupted')"
-    with template.popen([sys.executable, "-c", code], env=_environment(), stdin=_PIPE, stdout=_PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"here\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.read() == b"interrupted\n"
-
-
 def test_an_interrupt_from_a_terminal_leaves_the_template(template: forked.Template) -> None:
     """It reaches all processes of the group."""
     parent = int(_run(template.popen, "import os; print(os.getppid())")[1])
