@@ -142,7 +142,7 @@ class _Server:
 
 class _Forked(subprocess.Popen[Any]):
     """A child of the template. The methods are those by which Popen starts a process and learns of its end: they are
-    not documented, but the same in Python 3.10 to 3.14."""
+    not documented, but the same in Python 3.10 to 3.13."""
 
     def __init__(self, server: _Server, command: Sequence[str], **streams: Any) -> None:
         self._server = server
