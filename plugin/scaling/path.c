@@ -380,8 +380,7 @@ static void narrow(struct bnet_conn *conn)
 	if (conn->nstreams <= held || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
 		return;
 	/* Streams that are broken go first (control/active.c): those above the level may be the only ones that are not. */
-	for (int last = conn->nstreams - 1;
-	     last >= held && !conn->reap && is_idle(conn->streams[last]); last--)
+	for (int last = conn->nstreams - 1; last >= held && !conn->reap && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);
 }
