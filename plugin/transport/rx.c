@@ -521,7 +521,7 @@ static void look_for_end(struct bnet_conn *conn, int streams)
 		return;
 	if (broken && !conn->closed)
 		wait_for_repair(conn);
-	else if (conn->gone)
+	else if (conn->gone || broken) /* a reset behind the sender's CLOSE is the end */
 		ended(conn);
 }
 
