@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One of several streams ends: what is said of it, and what it ends, where nothing is repaired.
+ * One of several streams ends: what is said of it, and what it ends, where nothing is repaired or is to be.
  */
 #include <errno.h>
 #include <poll.h>
@@ -205,6 +205,22 @@ static void the_reset_of_a_stream_without_a_frame_is_none(void)
 	close_end(&end);
 }
 
+/* Some time after the sender's end its host has forgotten the streams, and resets what asks for them. */
+static void what_is_reset_after_an_orderly_close_is_not_waited_for(void)
+{
+	struct end end = open_end(false);
+
+	end.conn->repairs = true;
+	say(&end, 0, BNET_WIRE_FRAME_CLOSE);
+	for (int i = 0; i < STREAMS; i++) {
+		shutdown(end.peers[i], SHUT_WR);
+		reset(&end, i);
+	}
+	check(!receive(&end, expect(&end)));
+	check_int(atomic_load(&end.conn->error), -ESHUTDOWN);
+	close_end(&end);
+}
+
 static void a_sender_that_fails_is_believed(void)
 {
 	struct end end = open_end(false);
@@ -236,6 +252,7 @@ int main(void)
 	a_sender_says_that_it_fails();
 	what_an_ended_stream_lacks_is_missed();
 	the_reset_of_a_stream_without_a_frame_is_none();
+	what_is_reset_after_an_orderly_close_is_not_waited_for();
 	a_sender_that_fails_is_believed();
 	a_message_that_is_cut_off_fails_the_connection();
 	return 0;
