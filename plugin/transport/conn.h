@@ -319,6 +319,14 @@ static inline bool bnet_conn_is_workable(const struct bnet_conn *conn)
 	return bnet_conn_has_work(conn) && !atomic_load_explicit(&conn->error, memory_order_relaxed);
 }
 
+/* Of a sender: is there no more to write than what streams have begun? */
+static inline bool bnet_conn_all_is_claimed(const struct bnet_conn *conn)
+{
+	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
+
+	return bnet_claim_look(&conn->claim, posted).message == posted;
+}
+
 /* Are streams being opened, or still to be? Under the engine's lock. */
 static inline bool bnet_conn_is_opening(const struct bnet_conn *conn)
 {

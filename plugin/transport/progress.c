@@ -33,19 +33,12 @@ static void yield_if_idle(bool moved)
 	sched_yield();
 }
 
-static bool all_is_claimed(const struct bnet_conn *conn)
-{
-	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
-
-	return bnet_claim_look(&conn->claim, posted).message == posted;
-}
-
 /* A worker that has written all sleeps, and no event tells it of acknowledgements that a send waits for. */
 static bool is_callers(const struct bnet_conn *conn)
 {
 	return bnet_conn_is_inline(conn) ||
 	       (conn->sender && conn->repairs && atomic_load_explicit(conn->worker_sleeps, memory_order_relaxed) &&
-		all_is_claimed(conn));
+		bnet_conn_all_is_claimed(conn));
 }
 
 void bnet_progress_inline(struct bnet_conn *conn)

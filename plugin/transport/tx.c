@@ -122,13 +122,6 @@ static void copy_held(struct bnet_conn *conn, struct bnet_stream *stream, uint64
 
 /* ---- claiming ---- */
 
-static bool anything_to_claim(const struct bnet_conn *conn)
-{
-	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
-
-	return bnet_claim_look(&conn->claim, posted).message != posted;
-}
-
 static void begin_slice(struct bnet_stream *stream, const struct bnet_sent_slice *slice)
 {
 	bnet_wire_data_encode(stream->out.header, &slice->data);
@@ -374,7 +367,11 @@ static void settle(struct bnet_conn *conn, struct bnet_stream *stream)
 	uint64_t written = atomic_load_explicit(&old->delivery.written, memory_order_relaxed);
 
 	stream->settled = true;
-	if (stream->position > written || stream->position < old->ledger.released) {
+	if (stream->position > written) {
+		bnet_conn_fail(conn, -EBADMSG, "%s says that it has more of a broken stream than was sent", conn->peer);
+		return;
+	}
+	if (stream->position < old->ledger.released) {
 		bnet_conn_fail(conn, -EBADMSG,
 			       "a stream to %s was reset, and %llu of the %llu bytes that were acknowledged on it have not "
 			       "arrived: something on the way ends TCP connections (a proxy, a service mesh). With "
@@ -449,7 +446,7 @@ static size_t distribute(struct bnet_conn *conn, int active)
 	size_t written = 0;
 	uint64_t refused = 0;
 
-	while (written < PASS_BYTES && anything_to_claim(conn)) {
+	while (written < PASS_BYTES && !bnet_conn_all_is_claimed(conn)) {
 		uint64_t now = bnet_now_ns();
 		struct bnet_stream *stream = bnet_scheduler_pick(conn, active, refused, now);
 		size_t n;
@@ -555,7 +552,7 @@ static void wait_for_acknowledgements(struct bnet_conn *conn, int streams)
 
 	if (released || conn->idle == 0)
 		conn->idle_us = now;
-	else if (now - conn->idle_us >= COPY_SHORT_US && !anything_to_claim(conn))
+	else if (now - conn->idle_us >= COPY_SHORT_US && bnet_conn_all_is_claimed(conn))
 		for (int i = 0; i < streams; i++)
 			if (conn->streams[i]->ledger.held && !conn->streams[i]->broken)
 				copy_held(conn, conn->streams[i], now - conn->idle_us);
