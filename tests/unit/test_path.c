@@ -83,10 +83,10 @@ static void a_lower_maximum_applies_to_all(void)
 	close_to_oneself(&client, second);
 }
 
-/* Sets the level of all paths, as a trial that was kept does. */
-static void keep_streams(int streams)
+/* Sets the level of all paths, as a trial that was kept does. Under the lock: without it the scaler may change them at
+ * once. */
+static void set_levels(int streams)
 {
-	bnet_engine_lock();
 	bnet_list_each(node, &bnet_engine.paths) {
 		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
 
@@ -94,6 +94,12 @@ static void keep_streams(int streams)
 		bnet_scaler_set(&path->scaler, streams);
 		bnet_path_widen(path);
 	}
+}
+
+static void keep_streams(int streams)
+{
+	bnet_engine_lock();
+	set_levels(streams);
 	bnet_engine_unlock();
 }
 
@@ -106,8 +112,8 @@ static void an_idle_connection_opens_no_streams(void)
 	limit_streams(0);
 	ends = connect_to_oneself(&client);
 	conn = ends.send;
-	keep_streams(MANY);
 	bnet_engine_lock();
+	set_levels(MANY);
 	while (bnet_paths_open())
 		;
 	check_int(conn->setup.wanted, 1);
@@ -126,8 +132,8 @@ static void a_share_bounds_the_level(void)
 	struct oneself ends = connect_to_oneself(&client);
 	struct bnet_conn *conn = ends.send;
 
-	keep_streams(MANY);
 	bnet_engine_lock();
+	set_levels(MANY);
 	bnet_path_limit(conn->path, FEW);
 	check_int(conn->level, FEW);
 	check_int(conn->path->scaler.level, FEW);
@@ -161,8 +167,8 @@ static void the_quota_s_share_bounds_the_level(void)
 	int others[OTHERS];
 	uint64_t now_us;
 
-	keep_streams(MANY);
 	bnet_engine_lock();
+	set_levels(MANY);
 	bnet_engine.local_ranks = BNET_QUOTA / FEW;
 	now_us = pass_quota_ticks(bnet_now_us());
 	bnet_engine.local_ranks = told;
@@ -192,7 +198,6 @@ static void begin_job(struct job *job)
 	for (int i = 0; i < ALL; i++)
 		job->all[i] = connect_to_oneself(&client);
 	job->ring = connect_to_oneself(&client);
-	keep_streams(MANY);
 }
 
 static void send_to_all(const struct job *job)
@@ -201,11 +206,13 @@ static void send_to_all(const struct job *job)
 		send_to_oneself(&client, job->all[i]);
 }
 
-/* … until all streams of that connection are open. */
+/* … until all streams of that connection are open, whatever the scaler tries. */
 static void send_until_wide(const struct job *job, const struct bnet_conn *conn)
 {
-	while (conn->nstreams < MANY)
+	while (conn->nstreams < MANY) {
+		keep_streams(MANY);
 		send_to_all(job);
+	}
 }
 
 /* They are counted at once. */
@@ -276,6 +283,7 @@ static void a_connection_shares_with_those_in_use_at_its_time(void)
 		begin_job(&job);
 		begin_others(&job);
 		bnet_engine_lock(); /* nobody else looks */
+		set_levels(MANY);
 		for (int i = 0; i < ALL; i++)
 			move(job.all[i]);
 		move(job.ring);
@@ -313,6 +321,7 @@ static void a_short_use_counts(void)
 	send_until_wide(&job, conn);
 	begin_others(&job);
 	bnet_engine_lock();
+	set_levels(MANY);
 	for (int i = 0; i < ALL; i++)
 		move(job.all[i]);
 	move(job.ring);
@@ -342,6 +351,7 @@ static void a_single_look_changes_no_share(void)
 	begin_others(&job);
 	conn = job.ring.send;
 	bnet_engine_lock();
+	set_levels(MANY);
 	move(job.ring);
 	move(job.all[0]);
 	for (int turn = 0; turn < TURNS; turn++) {
