@@ -255,7 +255,7 @@ static void look_or_idle(struct loop_state *state, uint64_t now)
 /* While requests are outstanding, and after that until everything has arrived. */
 static void look_at_undelivered(struct loop_state *state, struct ticks *ticks, uint64_t now)
 {
-	if ((!state->undelivered && state->mode == MODE_IDLE) || now - ticks->undelivered_ms < BNET_UNDELIVERED_MS)
+	if ((!state->undelivered && state->mode == MODE_IDLE) || now - ticks->undelivered_ms < BNET_DELIVERY_LOOK_MS)
 		return;
 	state->undelivered = bnet_undelivered_look();
 	ticks->undelivered_ms = now;
@@ -287,8 +287,8 @@ static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, u
 	int ms = housekeeping_ms(), look = until(state->look_at_ms, now);
 	int read = until(ticks->paths_ms + PATH_TICK_MS, now), dry = until(ticks->dry_ms + DRY_TICK_MS, now);
 
-	if (state->undelivered && (ms < 0 || ms > BNET_UNDELIVERED_MS))
-		ms = BNET_UNDELIVERED_MS;
+	if (state->undelivered && (ms < 0 || ms > BNET_DELIVERY_LOOK_MS))
+		ms = BNET_DELIVERY_LOOK_MS;
 	if (state->mode == MODE_IDLE)
 		return ms;
 	if (state->left)

@@ -8,6 +8,7 @@
 
 #include "base/socket.h"
 #include "control/repair.h"
+#include "handshake/connector.h"
 #include "engine/engine.h"
 #include "transport/conn.h"
 #include "transport/delivery.h"
@@ -18,16 +19,29 @@
 /* Streams that are looked at before whoever waits for the engine's lock gets it: one of which bytes are missing takes a µs
  * or two. */
 #define IN_A_ROW 64
+/* A stream of which nothing is heard for so long, and for so many round trips, is doubted: by then the kernel has sent
+ * its oldest bytes four times. */
+#define DOUBT_MS 3000
+#define DOUBT_RTTS 20
 
 /* Both ends' settings count: a peer with a longer one sends its probes less often. */
-static struct bnet_silence_limit limit_of(const struct bnet_conn *conn)
+static uint32_t looks_limit(const struct bnet_conn *conn)
 {
 	int own = (int)conn->config->keepalive, peer = conn->setup.peer_keepalive;
 	int seconds = own && peer > own ? peer : own;
 
+	return (uint32_t)seconds * 1000 / BNET_DELIVERY_LOOK_MS;
+}
+
+static struct bnet_silence_limit limit_of(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	uint32_t rtt_us = atomic_load_explicit(&stream->estimator.min_rtt_us, memory_order_relaxed);
+	uint32_t doubt = (DOUBT_MS + DOUBT_RTTS * (rtt_us / 1000)) / BNET_DELIVERY_LOOK_MS;
+
 	return (struct bnet_silence_limit){
-		.looks = (uint32_t)seconds * 1000 / BNET_UNDELIVERED_MS,
-		.peer_probes = peer > 0,
+		.looks = looks_limit(conn),
+		.doubt = conn->repairs ? doubt : 0,
+		.peer_probes = conn->setup.peer_keepalive > 0,
 	};
 }
 
@@ -40,23 +54,14 @@ static bool own(struct bnet_conn *conn)
 	return false;
 }
 
-/* Of several streams a silent one is given up like one that was reset: were the host down, its siblings would be silent
- * as well. */
-static bool can_be_repaired(const struct bnet_conn *conn, enum bnet_delivery_state state)
-{
-	return conn->repairs && (state == BNET_DELIVERY_LOST || conn->nstreams > 1);
-}
-
 static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_delivery_state state)
 {
 	unsigned long long missing = bnet_delivery_missing(&stream->delivery, stream->fd);
 
 	if (!own(conn))
 		return; /* at the next look */
-	if (can_be_repaired(conn, state)) {
-		if (state == BNET_DELIVERY_SILENT)
-			bnet_socket_reset(stream->fd);
-		bnet_tx_break(conn, stream, state == BNET_DELIVERY_LOST ? -ECONNRESET : -ETIMEDOUT);
+	if (state == BNET_DELIVERY_LOST && conn->repairs) {
+		bnet_tx_break(conn, stream, -ECONNRESET);
 		bnet_repair_begin(conn);
 	} else if (state == BNET_DELIVERY_LOST)
 		bnet_conn_fail(conn, -ECONNRESET,
@@ -69,13 +74,12 @@ static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_d
 			       "the connection to %s broke: nothing has come from that host for %u s "
 			       "(BAGUA_NET_KEEPALIVE), and %llu bytes that were sent are not acknowledged. The host is "
 			       "down, or the network between",
-			       conn->peer, stream->delivery.silent * BNET_UNDELIVERED_MS / 1000, missing);
+			       conn->peer, stream->delivery.silent * BNET_DELIVERY_LOOK_MS / 1000, missing);
 	bnet_conn_disown(conn);
 }
 
 static bool look_at(struct bnet_conn *conn)
 {
-	const struct bnet_silence_limit limit = limit_of(conn);
 	bool open = false, kept = false;
 
 	for (int i = 0; i < conn->nstreams; i++) {
@@ -84,9 +88,13 @@ static bool look_at(struct bnet_conn *conn)
 
 		if (stream->broken)
 			continue;
-		state = bnet_delivery_look(&stream->delivery, stream->fd, limit);
+		if (stream->away && conn->repairs)
+			bnet_connector_home(conn, stream);
+		state = bnet_delivery_look(&stream->delivery, stream->fd, limit_of(conn, stream));
 		open |= state != BNET_DELIVERY_DONE;
 		kept |= state == BNET_DELIVERY_DONE; /* its ledger is the owner's */
+		if (state == BNET_DELIVERY_DOUBTFUL)
+			bnet_connector_beside(conn, stream); /* without memory: when it is doubtful again */
 		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {
 			fail(conn, stream, state);
 			break;

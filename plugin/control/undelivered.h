@@ -8,11 +8,9 @@
 
 #include <stdbool.h>
 
-/* The interval of looks, in which bnet_delivery_look counts. */
-#define BNET_UNDELIVERED_MS 1000
-
-/* Looks at the streams of all senders. A connection of which bytes are lost fails, and so does one whose peer's host
- * is silent for BAGUA_NET_KEEPALIVE seconds while bytes are missing. True: some bytes have not arrived yet. */
+/* Looks at the streams of all senders. A stream of which bytes are lost is repaired, or fails its connection. Beside a
+ * silent one another is opened, which takes its place if the peer answers; a connection with a stream that is silent for
+ * BAGUA_NET_KEEPALIVE seconds fails. True: some bytes have not arrived yet. */
 bool bnet_undelivered_look(void);
 
 #endif

@@ -10,9 +10,11 @@
 #include "base/address.h"
 #include "device/local.h"
 
-/* A link may come back; until then connections do not wait for it. The only one is not missed: without it they go by the
- * kernel's route, and to find out once more takes a connection a quarter of a minute. */
-#define FAILED_MS 60000
+/* A link may come back: it is tried again after a pause, which doubles each time, so that one that flaps is left alone. The
+ * only one is not missed: without it connections go by the kernel's route, and to find out once more takes a connection a
+ * quarter of a minute. */
+#define FAILED_MS 10000
+#define MAX_FAILED_MS 640000
 #define ONLY_FAILED_MS 3600000
 
 /* ---- which pair ---- */
@@ -67,28 +69,43 @@ const char *bnet_candidate_interface(const struct bnet_conn *conn, const struct 
 
 /* ---- failed pairs ---- */
 
-bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
+static struct bnet_failed_pair *find(struct bnet_failed_pairs *failed_pairs, const struct bnet_candidate *pair)
 {
-	const struct bnet_failed_pairs *failed_pairs = conn->setup.failed_pairs;
+	for (int i = 0; i < BNET_FAILED_PAIRS; i++) {
+		struct bnet_failed_pair *row = &failed_pairs->rows[i];
 
-	if (pair->nic->addr.ss_family != pair->peer->ss_family)
-		return false;
-	for (int i = 0; i < BNET_FAILED_PAIRS; i++)
-		if (failed_pairs->rows[i].nic == pair->nic && now_ms < failed_pairs->rows[i].until_ms &&
-		    bnet_same_host((const struct sockaddr *)&failed_pairs->rows[i].addr,
-				   (const struct sockaddr *)pair->peer))
-			return false;
-	return true;
+		if (row->nic == pair->nic &&
+		    bnet_same_host((const struct sockaddr *)&row->addr, (const struct sockaddr *)pair->peer))
+			return row;
+	}
+	return NULL;
 }
 
+bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
+{
+	const struct bnet_failed_pair *row = find(conn->setup.failed_pairs, pair);
+
+	return pair->nic->addr.ss_family == pair->peer->ss_family && !(row && now_ms < row->until_ms);
+}
+
+/* Of all that try it at the same time the first one to fail counts. */
 void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
 {
 	struct bnet_failed_pairs *failed_pairs = conn->setup.failed_pairs;
-	uint32_t row = failed_pairs->added++ % BNET_FAILED_PAIRS;
+	struct bnet_failed_pair *row = find(failed_pairs, pair);
+	uint64_t most = bnet_candidate_count(conn) > 1 ? MAX_FAILED_MS : ONLY_FAILED_MS;
 
-	failed_pairs->rows[row].nic = pair->nic;
-	failed_pairs->rows[row].addr = *pair->peer;
-	failed_pairs->rows[row].until_ms = now_ms + (bnet_candidate_count(conn) > 1 ? FAILED_MS : ONLY_FAILED_MS);
+	if (row && now_ms < row->until_ms)
+		return;
+	if (!row) {
+		row = &failed_pairs->rows[failed_pairs->added++ % BNET_FAILED_PAIRS];
+		*row = (struct bnet_failed_pair){.nic = pair->nic, .addr = *pair->peer};
+	}
+	if (row->pause_ms == 0 || now_ms >= row->until_ms + most)
+		row->pause_ms = most == MAX_FAILED_MS ? FAILED_MS : most;
+	else
+		row->pause_ms = 2 * row->pause_ms < most ? 2 * row->pause_ms : most;
+	row->until_ms = now_ms + row->pause_ms;
 }
 
 /* ---- the peer's addresses ---- */

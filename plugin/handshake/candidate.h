@@ -22,12 +22,15 @@ struct bnet_candidate {
 
 /* A path's pairs without a route. When the table is full, the oldest entry is overwritten. */
 #define BNET_FAILED_PAIRS 32
+struct bnet_failed_pair {
+	const struct bnet_nic *nic;
+	struct sockaddr_storage addr;
+	uint64_t pause_ms; /* the last one */
+	uint64_t until_ms; /* it ends */
+};
+
 struct bnet_failed_pairs {
-	struct {
-		const struct bnet_nic *nic;
-		struct sockaddr_storage addr;
-		uint64_t until_ms;
-	} rows[BNET_FAILED_PAIRS];
+	struct bnet_failed_pair rows[BNET_FAILED_PAIRS];
 	uint32_t added;
 };
 

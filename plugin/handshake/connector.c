@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "handshake/candidate.h"
+#include "handshake/replacement.h"
 #include "wire/wire.h"
 
 /* A socket that is bound to its device and gets no answer is tried once more unbound, since the route may be another.
@@ -75,6 +76,8 @@ struct connector {
 	int index;
 	bool trial;
 	struct bnet_stream *replaces; /* the broken stream that it takes the place of; NULL: of none */
+	uint32_t beside;              /* of a silent one, by its serial, as soon as the peer has answered; 0: of none */
+	bool home;                    /* … or of one that has not the pair of its own, on that pair only */
 	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
 	enum failure failure;         /* of the last try */
 	uint64_t failing_since_ms;    /* … and of all since then */
@@ -91,7 +94,7 @@ struct connector {
 /* Does it open the connection? */
 static bool is_first(const struct connector *connector)
 {
-	return connector->index == 0 && !connector->replaces;
+	return connector->index == 0 && !connector->replaces && !connector->beside;
 }
 
 static void end(struct connector *connector)
@@ -114,11 +117,13 @@ static void give_up(struct connector *connector, int error, const char *why)
 			       conn->dev->address, conn->peer, why);
 		pthread_cond_broadcast(&bnet_engine.changed);
 	} else if (connector->replaces) {
-		bnet_conn_fail(conn, conn->error_of,
-			       "the connection to %s broke: %s (sends that were outstanding: %u), and another stream did not "
-			       "come up: %s. The remote process has ended or the network dropped the connection; look at "
-			       "the other rank's log first",
-			       conn->peer, strerror(-conn->error_of), bnet_conn_outstanding(conn), why);
+		bnet_replacement_failed(conn, why);
+	} else if (connector->home) {
+		bnet_candidate_failed(conn, &connector->pair, bnet_now_ms());
+	} else if (connector->beside) {
+		bnet_info(NCCL_NET,
+			  "NET/BaguaNet: a stream to %s is silent, and another one in its place gets no further: %s",
+			  conn->peer, why);
 	} else {
 		bnet_info(NCCL_NET, "NET/BaguaNet: no stream %d to %s, going on with %d: %s", connector->index,
 			  conn->peer, conn->nstreams, why);
@@ -134,7 +139,7 @@ static void choose_pair(struct connector *connector, uint64_t now)
 
 	while (connector->attempts < count) {
 		connector->pair = bnet_candidate_of(conn, connector->index, connector->attempts++);
-		if (bnet_candidate_usable(conn, &connector->pair, now))
+		if (connector->home || bnet_candidate_usable(conn, &connector->pair, now))
 			return;
 	}
 	connector->pair = (struct bnet_candidate){.nic = conn->dev->members[0], .peer = &conn->setup.peers[0]};
@@ -230,7 +235,7 @@ static void try_connect(struct connector *connector, uint64_t now);
  * network. */
 static bool pair_failed(const struct connector *connector, int error)
 {
-	return !connector->unbound &&
+	return !connector->unbound && !connector->home &&
 	       (route_failed(error) || (!is_first(connector) && pairs_are_left(connector) && refused(error)));
 }
 
@@ -277,37 +282,13 @@ static const char *explain(const struct connector *connector, int error, char te
 	return text;
 }
 
-static int living(const struct bnet_conn *conn)
-{
-	int count = 0;
-
-	for (int i = 0; i < conn->nstreams; i++)
-		count += !conn->streams[i]->broken;
-	return count;
-}
-
-/* Of a stream that takes the place of a broken one: none has been left for BAGUA_NET_KEEPALIVE. While one is, the peer is
- * there. */
-static bool has_waited(const struct connector *connector)
-{
-	struct bnet_conn *conn = connector->conn;
-	const uint64_t patience_us = (uint64_t)conn->config->keepalive * 1000000, now = bnet_now_us();
-	uint64_t since = atomic_load_explicit(&conn->alone_us, memory_order_relaxed);
-
-	if (living(conn))
-		since = 0;
-	else if (since == 0)
-		since = now;
-	atomic_store_explicit(&conn->alone_us, since, memory_order_relaxed);
-	return since && patience_us && now - since >= patience_us;
-}
-
+/* While a stream is left, the peer is there. */
 static bool is_hopeless(const struct connector *connector, uint64_t now)
 {
-	if (living(connector->conn))
+	if (bnet_replacement_any_living(connector->conn))
 		return false;
 	return (connector->failure == FAILURE_REFUSED && now - connector->failing_since_ms >= BNET_REPAIR_REFUSED_MS) ||
-	       has_waited(connector);
+	       bnet_replacement_has_waited(connector->conn);
 }
 
 /* All pairs have failed: from the first one again, later. */
@@ -321,7 +302,7 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 		return;
 	}
 	connector->attempts = 0;
-	connector->unbound = false;
+	connector->unbound = connector->home = false;
 	choose_pair(connector, now);
 	connector->state = WAITING;
 	connector->watch.deadline_ms = now + (pause < MAX_REPAIR_RETRY_MS ? pause : MAX_REPAIR_RETRY_MS);
@@ -354,14 +335,14 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		replace_later(connector, error, now);
 		return;
 	}
-	if (now - connector->failing_since_ms < patience_ms(connector)) {
+	if (!connector->beside && now - connector->failing_since_ms < patience_ms(connector)) {
 		uint64_t pause = ++connector->retries * RETRY_MS;
 
 		connector->state = WAITING;
 		connector->watch.deadline_ms = now + (pause < MAX_RETRY_MS ? pause : MAX_RETRY_MS);
 		return;
 	}
-	give_up(connector, error, explain(connector, error, text));
+	give_up(connector, error, connector->beside ? strerror(-error) : explain(connector, error, text));
 }
 
 static int send_hello(struct connector *connector)
@@ -408,10 +389,33 @@ static void said_hello(struct connector *connector)
 				    : connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
 }
 
+/* The peer is there, and the stream is still silent: this one replaces it. 0; -EAGAIN: its owner is busy, and the event
+ * comes again; -ENOENT: it is not any more, and the connector is gone. */
+static int take_place(struct connector *connector)
+{
+	struct bnet_conn *conn = connector->conn;
+
+	if (!connector->beside)
+		return 0;
+	if (!bnet_conn_try_own(conn))
+		return -EAGAIN;
+	connector->replaces = bnet_replacement_retire_living(conn, connector->beside, connector->home);
+	bnet_conn_disown(conn);
+	connector->beside = 0;
+	if (connector->replaces)
+		return 0;
+	end(connector);
+	return -ENOENT;
+}
+
 static void connected(struct connector *connector, uint64_t now)
 {
 	int rc = bnet_socket_error(connector->watch.fd);
 
+	if (rc == 0)
+		rc = take_place(connector);
+	if (rc == -ENOENT)
+		return;
 	if (rc == 0)
 		rc = send_hello(connector);
 	if (rc == -EAGAIN)
@@ -463,17 +467,19 @@ static void try_connect(struct connector *connector, uint64_t now)
 	rc = bnet_socket_connect(connector->watch.fd, &target);
 	bnet_socket_choose_congestion(connector->watch.fd, &bnet_engine.config, connector->conn->setup.local);
 	/* On this machine it is connected by now, though connect does not say so. */
-	if (rc == 0 || rc == -EINPROGRESS)
+	if (connector->beside && (rc == 0 || rc == -EINPROGRESS))
+		rc = -EAGAIN;
+	else if (rc == 0 || rc == -EINPROGRESS)
 		rc = send_hello(connector);
 	if (rc < 0 && rc != -EAGAIN) {
 		try_failed(connector, rc, now);
 		return;
 	}
 	connector->state = CONNECTING;
-	connector->watch.deadline_ms = now + (connector->replaces         ? PAIR_TRY_MS
-					      : connector->unbound        ? timeout
-					      : pairs_are_left(connector) ? PAIR_TRY_MS
-									  : BOUND_TRY_MS);
+	connector->watch.deadline_ms = now + (connector->replaces || connector->beside ? PAIR_TRY_MS
+					      : connector->unbound                     ? timeout
+					      : pairs_are_left(connector)              ? PAIR_TRY_MS
+										       : BOUND_TRY_MS);
 	if (rc == 0)
 		said_hello(connector);
 	/* The caller goes on with the first one, and until the next tick no event wakes the control thread for it. */
@@ -481,16 +487,14 @@ static void try_connect(struct connector *connector, uint64_t now)
 		watch(connector, now);
 }
 
-static int start(struct bnet_conn *conn, int index, bool trial, struct bnet_stream *replaces)
+static int start(const struct connector *wanted)
 {
-	struct connector *connector = calloc(1, sizeof(*connector));
+	struct bnet_conn *conn = wanted->conn;
+	struct connector *connector = malloc(sizeof(*connector));
 
 	if (!connector)
 		return -ENOMEM;
-	connector->conn = conn;
-	connector->index = index;
-	connector->trial = trial;
-	connector->replaces = replaces;
+	*connector = *wanted;
 	connector->started_ms = bnet_now_ms();
 	bnet_watch_init(&connector->watch, -1);
 	bnet_list_add(&bnet_engine.connectors, &connector->watch.node);
@@ -503,30 +507,35 @@ static int start(struct bnet_conn *conn, int index, bool trial, struct bnet_stre
 
 int bnet_connector_start(struct bnet_conn *conn, int index, bool trial)
 {
-	return start(conn, index, trial, NULL);
+	return start(&(struct connector){.conn = conn, .index = index, .trial = trial});
 }
 
 int bnet_connector_replace(struct bnet_conn *conn, struct bnet_stream *broken)
 {
-	return start(conn, broken->dialed, false, broken);
+	return start(&(struct connector){.conn = conn, .index = broken->dialed, .replaces = broken});
+}
+
+int bnet_connector_beside(struct bnet_conn *conn, const struct bnet_stream *silent)
+{
+	bnet_list_each(node, &conn->setup.connectors)
+		if (bnet_entry(node, struct connector, siblings)->beside == silent->serial)
+			return 0;
+	return start(&(struct connector){.conn = conn, .index = silent->dialed, .beside = silent->serial});
+}
+
+int bnet_connector_home(struct bnet_conn *conn, const struct bnet_stream *away)
+{
+	const struct bnet_candidate pair = bnet_candidate_of(conn, away->dialed, 0);
+
+	if (bnet_candidate_count(conn) == 1 || !bnet_candidate_usable(conn, &pair, bnet_now_ms()))
+		return 0;
+	bnet_list_each(node, &conn->setup.connectors)
+		if (bnet_entry(node, struct connector, siblings)->beside)
+			return 0;
+	return start(&(struct connector){.conn = conn, .index = away->dialed, .beside = away->serial, .home = true});
 }
 
 /* ---- after WELCOME ---- */
-
-static void replaced(const struct connector *connector)
-{
-	struct bnet_stream *broken = connector->replaces;
-
-	if (!broken)
-		return;
-	bnet_list_remove(&broken->node);
-	bnet_count(repairs, 1);
-	bnet_info(NCCL_NET,
-		  "NET/BaguaNet: a stream to %s broke (%s). After %llu ms another one is in its place, and nothing is "
-		  "lost",
-		  connector->conn->peer, strerror(-connector->conn->error_of),
-		  (unsigned long long)(bnet_now_us() - broken->broken_us) / 1000);
-}
 
 static bool welcomed(struct connector *connector, const struct bnet_wire_welcome *welcome, struct bnet_joined *joined)
 {
@@ -535,6 +544,7 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 	const struct bnet_stream_start start = {
 		.serial = connector->serial,
 		.dialed = connector->index,
+		.away = connector->attempts != 1 || connector->unbound,
 		.replaces = connector->replaces,
 		.position = welcome->position,
 	};
@@ -554,7 +564,8 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 		return false;
 	}
 	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
-	replaced(connector);
+	if (connector->replaces)
+		bnet_replacement_done(conn, connector->replaces, connector->home ? connector->pair.nic : NULL);
 	end(connector);
 	if (first) {
 		conn->setup.ready = true;
@@ -689,8 +700,10 @@ static uint64_t timeout_ms(const struct connector *connector)
 {
 	uint64_t limit = (uint64_t)bnet_engine.config.connect_timeout * 1000, extra = EXTRA_MS;
 
+	if (connector->beside)
+		return UINT64_MAX; /* it tries each pair once */
 	if (connector->replaces)
-		return has_waited(connector) ? 0 : UINT64_MAX;
+		return bnet_replacement_has_waited(connector->conn) ? 0 : UINT64_MAX;
 	if (connector->trial)
 		extra = (connector->state == HELLO_SENT ? TRIAL_MS : TRIAL_SYN_MS) +
 			TRIAL_RTTS * rtt_ms(connector->conn);

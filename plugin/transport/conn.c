@@ -148,6 +148,7 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 	if (start) {
 		stream->serial = start->serial;
 		stream->dialed = start->dialed;
+		stream->away = start->away;
 		stream->replaces = start->replaces;
 		stream->position = start->position;
 		stream->in.repairs = start->repairs;

@@ -119,6 +119,7 @@ struct bnet_stream {
 	bool broken;   /* it was reset, or counts as lost: it moves nothing more, and is dropped or repaired */
 	uint32_t serial;
 	int dialed; /* of a sender: its number when it was opened, by which it has its pair of addresses */
+	bool away;  /* … which failed then, so that it has another one */
 	struct bnet_outgoing out;
 	struct bnet_incoming in;
 	struct bnet_estimator estimator; /* of a sender */
@@ -142,6 +143,7 @@ struct bnet_stream {
 struct bnet_stream_start {
 	uint32_t serial;
 	int dialed;
+	bool away;
 	struct bnet_stream *replaces; /* a sender's */
 	uint64_t position;
 	uint32_t repairs; /* a receiver's */

@@ -59,6 +59,20 @@ uint64_t bnet_delivery_missing(const struct bnet_delivery *delivery, int fd)
 	return missing(delivery, reading.acked, written);
 }
 
+/* The first look that finds bytes missing may come right after they were written. */
+static uint32_t looks_of_silence(const struct bnet_delivery *delivery)
+{
+	return delivery->silent ? delivery->silent - 1 : 0;
+}
+
+static bool is_doubtful(const struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading,
+			struct bnet_silence_limit limit)
+{
+	uint32_t looks = looks_of_silence(delivery), times = looks / limit.doubt;
+
+	return looks && looks % limit.doubt == 0 && (times & (times - 1)) == 0 && reading->unanswered >= MIN_UNANSWERED;
+}
+
 static bool misses_answers(const struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading,
 			   struct bnet_silence_limit limit)
 {
@@ -100,9 +114,10 @@ enum bnet_delivery_state bnet_delivery_judge(struct bnet_delivery *delivery,
 		return BNET_DELIVERY_LOST;
 	delivery->silent = heard ? 0 : delivery->silent + 1;
 	delivery->unanswered = heard || !reading->unanswered ? 0 : delivery->unanswered + 1;
-	/* The first look that finds bytes missing may come right after they were written. */
-	if (limit.looks && delivery->silent > limit.looks && misses_answers(delivery, reading, limit))
+	if (limit.looks && looks_of_silence(delivery) >= limit.looks && misses_answers(delivery, reading, limit))
 		return BNET_DELIVERY_SILENT;
+	if (limit.doubt && is_doubtful(delivery, reading, limit))
+		return BNET_DELIVERY_DOUBTFUL;
 	return BNET_DELIVERY_OPEN;
 }
 

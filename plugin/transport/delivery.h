@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The interval of looks. */
+#define BNET_DELIVERY_LOOK_MS 1000
+
 struct bnet_delivery {
 	_Atomic uint64_t written; /* bytes since the handshake */
 	bool counted;             /* the kernel counts acknowledged bytes and segments; some emulated ones do not */
@@ -35,15 +38,17 @@ struct bnet_delivery_reading {
 };
 
 enum bnet_delivery_state {
-	BNET_DELIVERY_DONE,   /* everything is acknowledged */
-	BNET_DELIVERY_OPEN,   /* not yet */
-	BNET_DELIVERY_SILENT, /* not yet, and the peer's host has sent nothing for too long */
-	BNET_DELIVERY_LOST,   /* not, and the stream has ended */
+	BNET_DELIVERY_DONE,     /* everything is acknowledged */
+	BNET_DELIVERY_OPEN,     /* not yet */
+	BNET_DELIVERY_DOUBTFUL, /* not yet, nothing has come for some time, and now is the time to try another stream */
+	BNET_DELIVERY_SILENT,   /* not yet, and the peer's host has sent nothing for too long */
+	BNET_DELIVERY_LOST,     /* not, and the stream has ended */
 };
 
 /* How long the peer's host may be silent. */
 struct bnet_silence_limit {
 	uint32_t looks;   /* 0: for ever */
+	uint32_t doubt;   /* after so many, and each time after twice as many, the stream is doubtful */
 	bool peer_probes; /* its kernel sends keepalive probes more often than that */
 };
 

@@ -97,7 +97,11 @@ class End:
 def _end(host: Host, sends: bool, directory: Path, settings: Mapping[str, object]) -> Iterator[End]:
     built = drivers.build()
     file = directory / f"{host.name}.log"
-    variables = {"NCCL_SOCKET_IFNAME": "link0", **{name: str(value) for name, value in settings.items()}}
+    variables = {
+        "NCCL_SOCKET_IFNAME": "link",
+        "BAGUA_NET_BOND": "1",
+        **{name: str(value) for name, value in settings.items()},
+    }
     command = [*host.prefix, str(built.drive_steps), "--lib", str(built.library), "--deadline", str(DEADLINE)]
     with (
         file.open("w") as log,
@@ -127,15 +131,18 @@ def ends(
     streams: int = 1,
     rcvbuf: str = "0",
     repair: bool = False,
+    links: int = 1,
 ) -> Iterator[Ends]:
-    """A sender and a receiver, which are not connected yet."""
+    """A sender and a receiver, which are not connected yet. Several links are one device."""
     common: dict[str, object] = {"BAGUA_NET_MIN_NSTREAMS": streams, "BAGUA_NET_NSTREAMS": streams}
     common["BAGUA_NET_REPAIR"] = int(repair)
     ours = common | {"BAGUA_NET_KEEPALIVE": seconds}
     theirs = common | {"BAGUA_NET_KEEPALIVE": seconds if peer_seconds is None else peer_seconds}
-    with netns.two_hosts() as hosts:
+    with netns.two_hosts(links) as hosts:
         for host, address in zip(hosts, ADDRESSES, strict=True):
-            host.ip("address", "add", f"{address}/24", "dev", "link0")
+            for link in range(links):
+                address_on = address.replace("77", str(77 + link))
+                host.ip("address", "add", f"{address_on}/24", "dev", f"link{link}")
         with (
             _end(hosts[0], True, directory, ours) as sender,
             _end(hosts[1], False, directory, theirs | {"BAGUA_NET_RCVBUF": rcvbuf}) as receiver,

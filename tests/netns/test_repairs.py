@@ -111,3 +111,29 @@ def test_a_receiver_whose_stream_died_waits_for_an_idle_sender(tmp_path: Path) -
         assert receiver.is_waiting()
         assert sender.ask(f"post {SMALL}") == "posted 1"
         assert sender.ask("wait 1") == receiver.answer() == "done"
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_silent_stream_is_replaced(tmp_path: Path, streams: int) -> None:
+    """Its packets vanish, as on one of several ways through a network. Those of others do not."""
+    with connected(tmp_path, LONG, streams=streams, repair=True) as (sender, receiver):
+        port = max(sender.sockets())
+        cut(receiver.host, f"tcp sport {port}", ways=("input",))
+        pass_one(sender, receiver, 1, LARGE)
+        sender.await_log("INFO", "Connection timed out", "nothing is lost")
+        assert port not in sender.sockets()
+        assert "WARN" not in sender.log() + receiver.log()
+
+
+def test_while_a_host_is_silent_its_streams_are_kept(tmp_path: Path) -> None:
+    """Others in their place find no answer, either."""
+    with connected(tmp_path, LONG, streams=4, repair=True) as (sender, receiver):
+        ports = set(sender.sockets())
+        assert receiver.ask(f"post {LARGE}") == "posted 1"
+        cut(receiver.host)
+        assert sender.ask(f"post {LARGE}") == "posted 1"
+        sender.await_log("INFO", "is silent", "another one in its place gets no further")
+        assert set(sender.sockets()) == ports
+        cut(receiver.host, "tcp dport 1", "accept")
+        assert sender.ask("wait 1") == receiver.ask("wait 1") == "done"
+        assert "WARN" not in sender.log() + receiver.log()

@@ -59,8 +59,47 @@ static void check_attempts(int nnics, int npeers, int stream)
 	}
 }
 
+/* How often a pair that fails whenever it is tried is tried within so many seconds. */
+static int tries(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t *now_ms, uint64_t seconds)
+{
+	const uint64_t end_ms = *now_ms + seconds * 1000;
+	int count = 0;
+
+	for (; *now_ms < end_ms; *now_ms += 1000) {
+		if (!bnet_candidate_usable(conn, pair, *now_ms))
+			continue;
+		for (int i = 0; i < 3; i++) /* connections, at the same time */
+			bnet_candidate_failed(conn, pair, *now_ms);
+		count++;
+	}
+	return count;
+}
+
+/* The pauses double, and are as short again for one that has worked for long. */
+static void check_failures(void)
+{
+	static const struct bnet_nic nics[2] = {{.addr.ss_family = AF_INET}, {.addr.ss_family = AF_INET}};
+	static struct bnet_failed_pairs failed_pairs;
+	static const struct bnet_device device = {.members = {&nics[0], &nics[1]}, .nmembers = 2};
+	static struct bnet_conn conn = {
+		.dev = &device,
+		.setup = {.failed_pairs = &failed_pairs, .npeers = 1, .peers = {{.ss_family = AF_INET}}},
+	};
+	const struct bnet_candidate pair = bnet_candidate_of(&conn, 0, 0), other = bnet_candidate_of(&conn, 1, 0);
+	uint64_t now_ms = 1000;
+
+	check_int(tries(&conn, &pair, &now_ms, 10), 1);
+	check_int(tries(&conn, &pair, &now_ms, 20), 1);
+	check(bnet_candidate_usable(&conn, &other, now_ms));
+	check_int(tries(&conn, &pair, &now_ms, 40 + 80 + 160 + 320), 4);
+	check_int(tries(&conn, &pair, &now_ms, 3 * 640), 3);
+	now_ms += 640 * 1000;
+	check_int(tries(&conn, &pair, &now_ms, 10 + 20), 2);
+}
+
 int main(void)
 {
+	check_failures();
 	for (int nnics = 1; nnics <= MOST; nnics++)
 		for (int npeers = 1; npeers <= MOST; npeers++) {
 			check_streams(nnics, npeers);

@@ -102,6 +102,27 @@ static void a_host_is_silent_if_nothing_arrives(void)
 	check_int(looks_until_silent(&delivery, (struct given){HANDSHAKE, 2, 5, false, 0}, endless), 0);
 }
 
+/* After three looks, six, twelve …: another stream is tried in its place. */
+static void a_silent_stream_is_doubted_ever_more_rarely(void)
+{
+	const struct bnet_silence_limit limit = {.looks = 50, .doubt = 3};
+	struct bnet_delivery delivery = fresh();
+	int doubts = 0;
+
+	for (int looks = 0; looks < 50; looks++) {
+		bool doubt = judge(&delivery, 100, (struct given){HANDSHAKE, 2, 2, false, 0}, limit) ==
+			     BNET_DELIVERY_DOUBTFUL;
+
+		check(doubt == (looks == 3 || looks == 6 || looks == 12 || looks == 24 || looks == 48));
+		doubts += doubt;
+	}
+	check_int(doubts, 5);
+	/* It is heard again, or nothing was asked. */
+	check_int(judge(&delivery, 100, (struct given){HANDSHAKE, 3, 0, false, 0}, limit), BNET_DELIVERY_OPEN);
+	for (int looks = 0; looks < 50; looks++)
+		check_int(judge(&delivery, 100, (struct given){HANDSHAKE, 3, 0, false, 0}, limit), BNET_DELIVERY_OPEN);
+}
+
 /* A window that is shut is probed up to two minutes apart, and one answer may be lost. */
 static void a_host_that_was_not_asked_is_not_silent(void)
 {
@@ -303,6 +324,7 @@ int main(void)
 	acknowledged_bytes_are_done();
 	bytes_of_a_stream_that_ended_are_lost();
 	a_host_is_silent_if_nothing_arrives();
+	a_silent_stream_is_doubted_ever_more_rarely();
 	a_host_that_was_not_asked_is_not_silent();
 	a_host_that_answers_in_time_is_not_silent();
 	one_missing_answer_is_enough_only_where_the_peer_s_probes_arrive();

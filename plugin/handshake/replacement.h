@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A sender's streams that another one takes the place of: how one leaves its connection with the ledger of what it may not
+ * have delivered, how long is waited for the other one, and what is said of both. Who tries to open it is in connector.h;
+ * why and when, in control/repair.h. Under the engine's lock.
+ */
+#ifndef BNET_REPLACEMENT_H
+#define BNET_REPLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "transport/conn.h"
+
+/* Takes a broken stream out. It is in its connection's list of them from here on. NULL: no memory, and the connection has
+ * failed. The owner. */
+struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index);
+/* … one that is not broken, by its serial. NULL: it is gone, or, unless it goes home, has been heard again. The owner. */
+struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, bool goes_home);
+
+/* Is a stream left that is not broken? */
+bool bnet_replacement_any_living(const struct bnet_conn *conn);
+/* None has been left for BAGUA_NET_KEEPALIVE. */
+bool bnet_replacement_has_waited(struct bnet_conn *conn);
+/* Another stream is in its place. home: on this NIC, which had failed; NULL: wherever. */
+void bnet_replacement_done(struct bnet_conn *conn, struct bnet_stream *broken, const struct bnet_nic *home);
+/* None will be: the connection fails. */
+void bnet_replacement_failed(struct bnet_conn *conn, const char *why);
+
+#endif
