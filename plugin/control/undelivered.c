@@ -6,6 +6,7 @@
 
 #include <errno.h>
 
+#include "base/descriptors.h"
 #include "base/socket.h"
 #include "control/repair.h"
 #include "handshake/connector.h"
@@ -54,14 +55,23 @@ static bool own(struct bnet_conn *conn)
 	return false;
 }
 
+/* Of several streams a silent one is given up like one that was reset: were the host down, its siblings would be silent
+ * as well. */
+static bool can_be_repaired(const struct bnet_conn *conn, enum bnet_delivery_state state)
+{
+	return conn->repairs && (state == BNET_DELIVERY_LOST || conn->nstreams > 1);
+}
+
 static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_delivery_state state)
 {
 	unsigned long long missing = bnet_delivery_missing(&stream->delivery, stream->fd);
 
 	if (!own(conn))
 		return; /* at the next look */
-	if (state == BNET_DELIVERY_LOST && conn->repairs) {
-		bnet_tx_break(conn, stream, -ECONNRESET);
+	if (can_be_repaired(conn, state)) {
+		if (state == BNET_DELIVERY_SILENT)
+			bnet_socket_reset(stream->fd);
+		bnet_tx_break(conn, stream, state == BNET_DELIVERY_LOST ? -ECONNRESET : -ETIMEDOUT);
 		bnet_repair_begin(conn);
 	} else if (state == BNET_DELIVERY_LOST)
 		bnet_conn_fail(conn, -ECONNRESET,
@@ -78,6 +88,18 @@ static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_d
 	bnet_conn_disown(conn);
 }
 
+/* Another stream beside one that lives: it costs a descriptor. */
+static bool may_dial(const struct bnet_conn *conn)
+{
+	return conn->repairs && conn->setup.handed_out && bnet_descriptors_left();
+}
+
+/* It has left the table of its kind, and is freed soon. */
+static bool is_detached(const struct bnet_conn *conn)
+{
+	return bnet_list_empty(&conn->by_id.node);
+}
+
 static bool look_at(struct bnet_conn *conn)
 {
 	bool open = false, kept = false;
@@ -88,12 +110,12 @@ static bool look_at(struct bnet_conn *conn)
 
 		if (stream->broken)
 			continue;
-		if (stream->away && conn->repairs)
+		if (stream->away && may_dial(conn))
 			bnet_connector_home(conn, stream);
 		state = bnet_delivery_look(&stream->delivery, stream->fd, limit_of(conn, stream));
 		open |= state != BNET_DELIVERY_DONE;
 		kept |= state == BNET_DELIVERY_DONE; /* its ledger is the owner's */
-		if (state == BNET_DELIVERY_DOUBTFUL)
+		if (state == BNET_DELIVERY_DOUBTFUL && may_dial(conn))
 			bnet_connector_beside(conn, stream); /* without memory: when it is doubtful again */
 		if (state == BNET_DELIVERY_LOST || state == BNET_DELIVERY_SILENT) {
 			fail(conn, stream, state);
@@ -132,7 +154,7 @@ bool bnet_undelivered_look(void)
 	round++;
 	while ((conn = next_of_round(round)) != NULL) {
 		looks += conn->nstreams;
-		if (!atomic_load_explicit(&conn->error, memory_order_relaxed))
+		if (!atomic_load_explicit(&conn->error, memory_order_relaxed) && !is_detached(conn))
 			open |= conn->sender ? look_at(conn) : bnet_repair_ask(conn);
 		if (looks < IN_A_ROW)
 			continue;

@@ -88,6 +88,13 @@ bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candi
 	return pair->nic->addr.ss_family == pair->peer->ss_family && !(row && now_ms < row->until_ms);
 }
 
+bool bnet_candidate_is_due(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
+{
+	const struct bnet_failed_pair *row = find(conn->setup.failed_pairs, pair);
+
+	return bnet_candidate_count(conn) > 1 && row && now_ms >= row->until_ms;
+}
+
 /* Of all that try it at the same time the first one to fail counts. */
 void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
 {

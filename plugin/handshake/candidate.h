@@ -42,6 +42,8 @@ int bnet_candidate_count(const struct bnet_conn *conn);
 struct bnet_candidate bnet_candidate_of(const struct bnet_conn *conn, int stream, int attempt);
 /* The address families agree, and the pair has not failed lately. */
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
+/* It had failed, and may be tried again. */
+bool bnet_candidate_is_due(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
 void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms);
 /* The address to connect to: the peer's, a link-local one with the scope of this NIC. */
 struct sockaddr_storage bnet_candidate_target(const struct bnet_candidate *pair);

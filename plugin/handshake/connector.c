@@ -66,6 +66,7 @@ enum failure {
 enum state {
 	WAITING, /* to try again */
 	CONNECTING,
+	ANSWERED, /* one beside another stream: for the connection's owner word, at each tick */
 	HELLO_SENT,
 };
 
@@ -77,7 +78,9 @@ struct connector {
 	bool trial;
 	struct bnet_stream *replaces; /* the broken stream that it takes the place of; NULL: of none */
 	uint32_t beside;              /* of a silent one, by its serial, as soon as the peer has answered; 0: of none */
+	uint32_t silent;              /* … if that one has been silent for so many looks then */
 	bool home;                    /* … or of one that has not the pair of its own, on that pair only */
+	bool counted;                 /* the connection is opening streams meanwhile */
 	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
 	enum failure failure;         /* of the last try */
 	uint64_t failing_since_ms;    /* … and of all since then */
@@ -99,11 +102,22 @@ static bool is_first(const struct connector *connector)
 
 static void end(struct connector *connector)
 {
-	connector->conn->setup.connecting--;
+	connector->conn->setup.connecting -= connector->counted;
 	bnet_list_remove(&connector->watch.node);
 	bnet_list_remove(&connector->siblings);
 	bnet_watch_close(&connector->watch);
 	free(connector);
+}
+
+static bool route_failed(int error)
+{
+	return error == -ENETUNREACH || error == -EHOSTUNREACH || error == -EADDRNOTAVAIL || error == -EINVAL ||
+	       error == -ETIMEDOUT || error == -ENODEV || error == -EACCES;
+}
+
+static bool refused(int error)
+{
+	return error == -ECONNREFUSED || error == -ECONNRESET;
 }
 
 /* The failure of the first stream fails the connection, as does that of one that takes the place of a broken one; that of
@@ -119,7 +133,8 @@ static void give_up(struct connector *connector, int error, const char *why)
 	} else if (connector->replaces) {
 		bnet_replacement_failed(conn, why);
 	} else if (connector->home) {
-		bnet_candidate_failed(conn, &connector->pair, bnet_now_ms());
+		if (route_failed(error) || refused(error))
+			bnet_candidate_failed(conn, &connector->pair, bnet_now_ms());
 	} else if (connector->beside) {
 		bnet_info(NCCL_NET,
 			  "NET/BaguaNet: a stream to %s is silent, and another one in its place gets no further: %s",
@@ -164,17 +179,6 @@ static int open_bound(struct connector *connector)
 		return rc;
 	}
 	return fd;
-}
-
-static bool route_failed(int error)
-{
-	return error == -ENETUNREACH || error == -EHOSTUNREACH || error == -EADDRNOTAVAIL || error == -EINVAL ||
-	       error == -ETIMEDOUT || error == -ENODEV || error == -EACCES;
-}
-
-static bool refused(int error)
-{
-	return error == -ECONNREFUSED || error == -ECONNRESET;
 }
 
 static enum failure failure_of(int error)
@@ -389,8 +393,8 @@ static void said_hello(struct connector *connector)
 				    : connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
 }
 
-/* The peer is there, and the stream is still silent: this one replaces it. 0; -EAGAIN: its owner is busy, and the event
- * comes again; -ENOENT: it is not any more, and the connector is gone. */
+/* The peer is there, and the stream is still silent: this one replaces it. 0; -EBUSY: its owner is; -ENOENT: it is not any
+ * more, and the connector is gone. */
 static int take_place(struct connector *connector)
 {
 	struct bnet_conn *conn = connector->conn;
@@ -398,10 +402,12 @@ static int take_place(struct connector *connector)
 	if (!connector->beside)
 		return 0;
 	if (!bnet_conn_try_own(conn))
-		return -EAGAIN;
-	connector->replaces = bnet_replacement_retire_living(conn, connector->beside, connector->home);
+		return -EBUSY;
+	connector->replaces = bnet_replacement_retire_living(conn, connector->beside, connector->silent);
 	bnet_conn_disown(conn);
 	connector->beside = 0;
+	connector->counted = true;
+	conn->setup.connecting++;
 	if (connector->replaces)
 		return 0;
 	end(connector);
@@ -416,6 +422,12 @@ static void connected(struct connector *connector, uint64_t now)
 		rc = take_place(connector);
 	if (rc == -ENOENT)
 		return;
+	if (rc == -EBUSY) {
+		connector->state = ANSWERED;
+		rc = bnet_watch_change(&connector->watch, 0);
+		if (rc == 0)
+			return;
+	}
 	if (rc == 0)
 		rc = send_hello(connector);
 	if (rc == -EAGAIN)
@@ -499,7 +511,8 @@ static int start(const struct connector *wanted)
 	bnet_watch_init(&connector->watch, -1);
 	bnet_list_add(&bnet_engine.connectors, &connector->watch.node);
 	bnet_list_add(&conn->setup.connectors, &connector->siblings);
-	conn->setup.connecting++;
+	connector->counted = !connector->beside;
+	conn->setup.connecting += connector->counted;
 	choose_pair(connector, connector->started_ms);
 	try_connect(connector, connector->started_ms);
 	return 0;
@@ -520,18 +533,24 @@ int bnet_connector_beside(struct bnet_conn *conn, const struct bnet_stream *sile
 	bnet_list_each(node, &conn->setup.connectors)
 		if (bnet_entry(node, struct connector, siblings)->beside == silent->serial)
 			return 0;
-	return start(&(struct connector){.conn = conn, .index = silent->dialed, .beside = silent->serial});
+	return start(&(struct connector){.conn = conn,
+					 .index = silent->dialed,
+					 .beside = silent->serial,
+					 .silent = silent->delivery.silent});
 }
 
 int bnet_connector_home(struct bnet_conn *conn, const struct bnet_stream *away)
 {
 	const struct bnet_candidate pair = bnet_candidate_of(conn, away->dialed, 0);
 
-	if (bnet_candidate_count(conn) == 1 || !bnet_candidate_usable(conn, &pair, bnet_now_ms()))
+	if (!bnet_candidate_is_due(conn, &pair, bnet_now_ms()))
 		return 0;
-	bnet_list_each(node, &conn->setup.connectors)
-		if (bnet_entry(node, struct connector, siblings)->beside)
+	bnet_list_each(node, &conn->setup.connectors) {
+		const struct connector *other = bnet_entry(node, struct connector, siblings);
+
+		if (other->beside || other->replaces)
 			return 0;
+	}
 	return start(&(struct connector){.conn = conn, .index = away->dialed, .beside = away->serial, .home = true});
 }
 
@@ -581,6 +600,12 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 	return true;
 }
 
+/* Is it the replacement of a stream on another pair than that one's? Another host may have that address. */
+static bool is_elsewhere(const struct connector *connector)
+{
+	return connector->replaces && (connector->attempts > 1 || connector->unbound);
+}
+
 static bool judged(struct connector *connector, const struct bnet_wire_welcome *welcome, struct bnet_joined *joined)
 {
 	char why[160];
@@ -596,6 +621,10 @@ static bool judged(struct connector *connector, const struct bnet_wire_welcome *
 		return false;
 	case BNET_WIRE_VERDICT_TOKEN:
 	case BNET_WIRE_VERDICT_GONE:
+		if (is_elsewhere(connector)) {
+			try_failed(connector, -ECONNREFUSED, bnet_now_ms());
+			return false;
+		}
 		give_up(connector, -ECONNRESET, "the remote communicator is gone");
 		return false;
 	case BNET_WIRE_VERDICT_LIMIT:
@@ -633,6 +662,10 @@ static bool read_welcome(struct connector *connector, uint64_t now, struct bnet_
 			continue;
 		bnet_wire_frame_decode(connector->bytes, &frame);
 		if (!bnet_wire_frame_is_welcome(&frame)) {
+			if (is_elsewhere(connector)) {
+				try_failed(connector, -ECONNREFUSED, now);
+				return false;
+			}
 			give_up(connector, -EPROTO, "what listens there does not speak BaguaNet's protocol");
 			return false;
 		}
@@ -652,7 +685,7 @@ bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined)
 	struct connector *connector = (struct connector *)watch;
 	uint64_t now = bnet_now_ms();
 
-	if (connector->state != CONNECTING)
+	if (connector->state == HELLO_SENT)
 		return read_welcome(connector, now, joined);
 	connected(connector, now);
 	return false;
@@ -750,6 +783,10 @@ void bnet_connectors_tick(uint64_t now)
 		struct connector *connector = bnet_entry(node, struct connector, watch.node);
 
 		warn_if_slow(connector, now);
+		if (connector->state == ANSWERED && !is_due(connector, now)) {
+			connected(connector, now);
+			continue;
+		}
 		if (!is_due(connector, now) && is_watched(connector))
 			continue;
 		bnet_list_remove(node); /* on the next tick the others come first */

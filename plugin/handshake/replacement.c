@@ -32,16 +32,16 @@ struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index)
 	return NULL;
 }
 
-struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, bool goes_home)
+struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, uint32_t silent)
 {
 	if (atomic_load(&conn->error))
 		return NULL;
 	for (int i = 0; i < conn->nstreams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
 
-		if (stream->serial != serial || stream->broken || !(goes_home || stream->delivery.silent))
+		if (stream->serial != serial || stream->broken || stream->delivery.silent < silent)
 			continue;
-		bnet_tx_break(conn, stream, goes_home ? -ECONNABORTED : -ETIMEDOUT);
+		bnet_tx_break(conn, stream, silent ? -ETIMEDOUT : -ECONNABORTED);
 		return bnet_replacement_retire(conn, i);
 	}
 	return NULL;

@@ -15,8 +15,9 @@
 /* Takes a broken stream out. It is in its connection's list of them from here on. NULL: no memory, and the connection has
  * failed. The owner. */
 struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index);
-/* … one that is not broken, by its serial. NULL: it is gone, or, unless it goes home, has been heard again. The owner. */
-struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, bool goes_home);
+/* … one that is not broken, by its serial, if it is silent for so many looks; 0: however it is. NULL: it is gone, or has
+ * been heard meanwhile. The owner. */
+struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, uint32_t silent);
 
 /* Is a stream left that is not broken? */
 bool bnet_replacement_any_living(const struct bnet_conn *conn);

@@ -135,7 +135,7 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 	struct bnet_stream *stream;
 	int rc;
 
-	if (n == BNET_MAX_STREAMS)
+	if (n == (conn->sender ? BNET_MAX_STREAMS : BNET_STREAM_SLOTS))
 		return -ENOSPC;
 	stream = calloc(1, sizeof(*stream));
 	if (!stream)
@@ -151,6 +151,8 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		stream->away = start->away;
 		stream->replaces = start->replaces;
 		stream->position = start->position;
+		/* A way that lets handshakes pass and no payload is not better for being tried again. */
+		stream->delivery.silent = start->replaces ? start->replaces->delivery.silent : 0;
 		stream->in.repairs = start->repairs;
 	}
 	stream->in.handshake_bytes = bnet_socket_received(fd);

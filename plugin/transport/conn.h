@@ -42,6 +42,8 @@
  * of order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
+/* A receiver may have another one in the place of each before that one's last bytes are read. */
+#define BNET_STREAM_SLOTS (2 * BNET_MAX_STREAMS)
 /* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. A
  * message of 4 KiB, of which a longer one than this would take two calls, fits with its header. */
 #define BNET_READ_AHEAD (BNET_UNIT + BNET_WIRE_DATA_HEADER)
@@ -240,7 +242,7 @@ struct bnet_conn {
 
 	_Atomic int nstreams;
 	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */
-	struct bnet_stream *streams[BNET_MAX_STREAMS];
+	struct bnet_stream *streams[BNET_STREAM_SLOTS];
 	_Atomic int epoll; /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
 	bool watched;      /* a worker sleeps on `epoll` */
 	bool repairs;      /* both ends take part in the repair of a stream */

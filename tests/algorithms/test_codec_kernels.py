@@ -40,9 +40,11 @@ on_cuda = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, list[str]]:
-    """What differs, of each case."""
-    command = [sys.executable, "-m", "tests.algorithms.interpreted"]
+def interpreted(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    """What differs, of each case of this run."""
+    asking = [item for item in request.session.items if "interpreted" in getattr(item, "fixturenames", ())]
+    cases = [item.callspec.params["case"] for item in asking if isinstance(item, pytest.Function)]
+    command = [sys.executable, "-m", "tests.algorithms.interpreted", *cases]
     environment = os.environ | {"PYTHONPATH": programs.search_path(), "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -148,6 +148,7 @@ def _by_lightning(here: Here) -> None:
     assert _equal(_trained(here, model), _by_attach(here, "bagua_net"))
 
 
+@pytest.mark.nightly
 def test_lightning_registers_it(two: Ranks) -> None:
     pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
     two.run(_by_lightning)

@@ -479,7 +479,7 @@ def _dies(here: Here, backend: str) -> list[str]:
     return said
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_between_rounds_ends_the_next_one_with_an_error(backend: str) -> None:
     outcome = survivor(_dies, backend)

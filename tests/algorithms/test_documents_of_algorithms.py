@@ -33,6 +33,7 @@ def _examples() -> dict[str, str]:
 _SCRIPT, *_OTHERS = _examples()
 
 
+@pytest.mark.nightly
 def test_the_first_example_is_a_script(tmp_path: Path) -> None:
     script, text = tmp_path / "train.py", _examples()[_SCRIPT]
     script.write_text(text)

@@ -434,7 +434,7 @@ def _dies(here: Here) -> str:
         return refusal(lambda: fit(here, strategy(here), 10_000, Says()))
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_rank_that_dies_ends_the_others_with_an_error() -> None:
     with Ranks(2) as ranks:
         ranks.begin(_dies)

@@ -325,7 +325,7 @@ def _one_attaches(here: Here) -> str:
     return refusal(lambda: backward(here, model, 0))
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_rank_that_does_not_attach_is_not_waited_for() -> None:
     with Ranks(2) as ranks:
         said, _ = ranks.run(_one_attaches)

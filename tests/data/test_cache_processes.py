@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bagua_net.data import CachedDataset, CacheLoader, _folder
+from tests.support.tiers import variants
 
 _SECONDS = 120
 FORK = multiprocessing.get_context("fork")
@@ -169,7 +170,7 @@ def indices(loader: DataLoader) -> list[int]:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", variants("fork", nightly=["spawn"]))
 def test_the_workers_of_loaders_share_the_samples(tmp_path: Path, method: str) -> None:
     log = tmp_path / "made"
     cached = CachedDataset(Logged(str(log)), "logged", tmp_path)

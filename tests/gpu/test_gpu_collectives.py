@@ -57,6 +57,7 @@ def test_nccl_used_the_protocols_and_algorithms_that_it_was_told(run: Run, ranks
     assert {(each.algo.upper(), each.proto.upper()) for each in plan.SETTINGS if each.algo} <= said
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_without_the_plugin_it_is_not_there(run: Run, device: str) -> None:
     """Shows that the counts and logs in the tests above depend on the plugin."""

@@ -17,6 +17,7 @@ def test_a_captured_graph_can_be_replayed(run: Run) -> None:
         assert all(report["result"]["replays"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_halves_of_a_communicator_work_beside_each_other(run: Run, device: str) -> None:
     outcome = run(Job("split", 4, device))
@@ -30,6 +31,7 @@ def test_halves_of_a_communicator_work_beside_each_other(run: Run, device: str) 
         assert all(log.networks == {"BaguaNet"} for log in outcome.logs)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_several_communicators_at_once(run: Run, device: str) -> None:
     for report in run(Job("several", 2, device)).reports:

@@ -31,7 +31,12 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 # ---- measuring ----
 
 
-EVERY = variants(*((op, "3") for op in OPS), nightly=[(op, "2") for op in OPS])
+USUAL = [("reduce_scatter", "3"), ("all_to_all", "3")]
+EVERY = variants(
+    *USUAL[:1],
+    gate=USUAL[1:],
+    nightly=[(op, ranks) for op in OPS for ranks in ("2", "3") if (op, ranks) not in USUAL],
+)
 
 
 @pytest.mark.parametrize(("op", "ranks"), EVERY)
@@ -62,20 +67,21 @@ def test_every_operation_is_right(tmp_path: Path, op: str, ranks: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "redop"),
-    [
-        ("float32", "sum"),
-        ("float32", "prod"),
-        ("float32", "min"),
-        ("float32", "max"),
-        ("float32", "avg"),
-        ("int8", "avg"),
-        ("uint8", "sum"),
-        ("int32", "prod"),
-        ("int64", "max"),
-        ("float16", "avg"),
+    variants(
         ("bfloat16", "sum"),
-        ("float64", "min"),
-    ],
+        gate=[("int8", "avg"), ("int64", "max")],
+        nightly=[
+            ("float32", "sum"),
+            ("float32", "prod"),
+            ("float32", "min"),
+            ("float32", "max"),
+            ("float32", "avg"),
+            ("uint8", "sum"),
+            ("int32", "prod"),
+            ("float16", "avg"),
+            ("float64", "min"),
+        ],
+    ),
 )
 def test_every_type_and_reduction_is_right(tmp_path: Path, dtype: str, redop: str) -> None:
     options = ["--ranks", "3", "--dtype", dtype, "--redop", redop, "--transport", "bagua"]
@@ -130,6 +136,7 @@ def test_gloo_takes_turns_with_ours(tmp_path: Path, op: str) -> None:
     assert [row["transport"] for row in record["results"]] == ["bagua", "gloo"]
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_the_backend_takes_turns_with_gloo_in_processes_of_its_own(tmp_path: Path) -> None:
     networks = ["--transport", "torch+bagua", "--transport", "gloo"]
@@ -149,6 +156,7 @@ def test_codes_take_turns_with_elements(tmp_path: Path, codec: str) -> None:
     assert any(line.startswith(f"{name} against bagua: ") for line in record["summary"])
 
 
+@pytest.mark.nightly
 def test_what_the_figures_of_codes_mean_is_said() -> None:
     run = bench("--codec", "u8", "--codec", "u4", "--max", "4", *QUICK)
     assert run.returncode == 0, run.stderr
@@ -164,6 +172,7 @@ def test_only_an_allreduce_of_float32_is_compressed() -> None:
         assert "bagua+u8 cannot be measured: only an allreduce of float32, sum or avg, can be compressed" in run.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.quick
 def test_a_model_is_one_row_with_all_its_gradients(tmp_path: Path) -> None:
     options = ["--model", "resnet50", "--dtype", "float16", "--transport", "bagua", "--iters", "1", "--rounds", "1"]
@@ -331,12 +340,14 @@ def test_a_network_that_was_asked_for_and_is_missing_is_an_error() -> None:
     assert "nccl-socket cannot be measured: BAGUA_NET_BENCH_LIBNCCL=/nowhere" in run.stderr
 
 
+@pytest.mark.nightly
 def test_a_network_that_nobody_asked_for_and_is_missing_is_a_note() -> None:
     run = bench("--max", "4", *QUICK, BAGUA_NET_BENCH_LIBNCCL="/nowhere/libnccl.so.2")
     assert run.returncode == 0, run.stderr
     assert "# Not compared: nccl-socket (BAGUA_NET_BENCH_LIBNCCL=/nowhere" in run.stdout
 
 
+@pytest.mark.nightly
 def test_cuda_without_cuda_is_refused_in_one_line() -> None:
     if importlib.util.find_spec("torch") is not None:
         import torch

@@ -93,7 +93,8 @@ def test_the_output_says_what_it_is_and_what_nccl_chose() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "chosen"), [("2.18.3", ""), ("2.21.5", "RING/LL"), ("2.30.7", "RING/LL")], ids=nccl_wheels.VERSIONS
+    ("version", "chosen"),
+    variants(("2.18.3", ""), ("2.30.7", "RING/LL"), nightly=[("2.21.5", "RING/LL")]),
 )
 def test_releases_that_take_a_plugin_by_name_and_by_path(tmp_path: Path, version: str, chosen: str) -> None:
     record = results(tmp_path, *named(nccl_wheels.library(version)), "--max", "4", *QUICK)
@@ -166,6 +167,7 @@ def test_ranks_with_different_releases_are_told_so() -> None:
         assert "rank 1 has NCCL 2.30.7 and rank 0 has 2.21.5; use one release everywhere" in text
 
 
+@pytest.mark.nightly
 def test_a_rank_that_never_comes_is_named_once() -> None:
     """Although each of its networks has a process of its own."""
     address = f"127.0.0.1:{free_port()}"

@@ -149,7 +149,7 @@ def _goes_on(here: Here) -> float:
     return float(tensor)
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_ranks_that_were_told_may_go_on_in_another_group(two: Ranks) -> None:
     assert two.run(_goes_on) == [2.0, 2.0]
 
@@ -183,7 +183,7 @@ def _say_when_blocked(here: Here) -> None:
     here.say("blocked")
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_one_that_works_on_is_waited_for(two: Ranks) -> None:
     assert two.run(_works_on) == [2.0, 2.0]
 

@@ -292,6 +292,7 @@ def ended_by_a_signal_as_it_fails(here: Here) -> str:
     return told
 
 
+@pytest.mark.nightly
 def test_what_fails_after_a_handler_has_destroyed_the_group_says_why() -> None:
     with _perturbed() as ranks:
         assert "rank 1, on this host, has left the group" in ranks.run(ended_by_a_signal_as_it_fails, seconds=40)[0]

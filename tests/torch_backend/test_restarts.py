@@ -236,7 +236,7 @@ def test_lives_of_torchrun() -> None:
     assert _lives([agent]) == {0: 2, 1: 2}
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_lives_of_two_agents() -> None:
     """A static rendezvous: each agent starts its own worker again, at its own time."""
     job, port = Job("1:0:before init,0:1:before new_group,1:2:within"), _free_port()

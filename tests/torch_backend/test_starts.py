@@ -93,8 +93,11 @@ def _first_leads_nowhere() -> Iterator[Sequence[netns.Host]]:
     ("refused", "why"),
     variants(
         ("connect", " (Permission denied)"),
-        ("accept", " (Too many open files)"),
-        nightly=[("memfd_create", " (Function not implemented)"), ("lock", " (No locks available)")],
+        nightly=[
+            ("accept", " (Too many open files)"),
+            ("memfd_create", " (Function not implemented)"),
+            ("lock", " (No locks available)"),
+        ],
     ),
 )
 def test_ranks_of_a_host_that_cannot_share_memory_use_tcp(tmp_path: Path, refused: str, why: str) -> None:
@@ -107,8 +110,7 @@ def test_ranks_of_a_host_that_cannot_share_memory_use_tcp(tmp_path: Path, refuse
     ("what", "why"),
     variants(
         ("dead before a sum", _DEAD),
-        ("dead in a sum", _LOST),
-        nightly=[("dead before a send", _DEAD)],
+        nightly=[("dead in a sum", _LOST), ("dead before a send", _DEAD)],
     ),
 )
 def test_all_ranks_of_a_host_tell_why(tmp_path: Path, what: str, why: str) -> None:
@@ -121,6 +123,7 @@ def test_a_rank_without_descriptors_is_named(tmp_path: Path) -> None:
     assert "(ulimit -n)" in ranks[1].told  # of the one that it lacked for a connection, or for accepting one
 
 
+@pytest.mark.nightly
 def test_a_rank_without_threads_is_named(tmp_path: Path) -> None:
     ranks = _run("no more threads", tmp_path)
     _told([ranks[0], ranks[2]], "rank 1 could not make this group: can't start new thread")
@@ -136,7 +139,7 @@ def test_ranks_of_a_ring_name_the_one_that_failed_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "why"),
-    variants(("dead before a sum", _DEAD), ("dead in a sum", _LOST), nightly=[("dead before a send", _DEAD)]),
+    variants(("dead in a sum", _LOST), nightly=[("dead before a sum", _DEAD), ("dead before a send", _DEAD)]),
 )
 def test_ranks_of_another_host_tell_why(tmp_path: Path, what: str, why: str) -> None:
     with _two_hosts() as hosts:
@@ -167,6 +170,7 @@ def test_pods_of_two_hosts(tmp_path: Path, what: str) -> None:
     assert (_SLOWER.format(" (Permission denied)") in ranks[0].warned) == ("without" in what)
 
 
+@pytest.mark.nightly
 def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
     with _first_leads_nowhere() as hosts:
         ranks = _run("sum", tmp_path, hosts, "GLOO_SOCKET_IFNAME=link1")
@@ -193,6 +197,7 @@ def test_hosts_whose_addresses_are_not_those_of_their_cards(tmp_path: Path) -> N
     assert not any("still connecting" in rank.warned for rank in ranks)
 
 
+@pytest.mark.nightly
 def test_hosts_with_one_address_say_so(tmp_path: Path) -> None:
     """As those of bridges for containers are."""
     with _two_hosts() as hosts:

@@ -423,6 +423,7 @@ def called_in_a_child(here: Here) -> list[str]:
     return said
 
 
+@pytest.mark.nightly
 def test_detail_in_a_forked_child(watched: Ranks) -> None:
     said = watched.run(called_in_a_child, seconds=60)[0]
     assert len(said) == 3, said
