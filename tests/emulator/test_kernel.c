@@ -77,10 +77,9 @@ static void test_link(enum emu_proto proto, enum world_link link)
 
 int main(void)
 {
-	for (int link = 0; link < WORLD_LINKS; link++) {
-		test_link(EMU_SIMPLE, (enum world_link)link);
-		test_link(EMU_LL, (enum world_link)link);
-		test_link(EMU_LL128, (enum world_link)link);
-	}
+	for (int link = 0; link < WORLD_LINKS; link++)
+		for (int proto = 0; proto < EMU_PROTOCOLS; proto++)
+			if (link == WORLD_PROXY || is_nightly())
+				test_link((enum emu_proto)proto, (enum world_link)link);
 	return 0;
 }

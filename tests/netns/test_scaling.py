@@ -23,7 +23,7 @@ from tests.support import drivers, netns
 from tests.support.netns import Host
 from tests.support.tiers import variants
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.alone]
 
 Hosts = tuple[Host, Host]
 Settings = Mapping[str, str]

@@ -19,7 +19,7 @@ from tests.support import drivers, netns
 from tests.support.netns import CommandFailed, Host
 from tests.support.tiers import variants
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.alone]
 
 _JOBS = 4
 _MBIT = 400

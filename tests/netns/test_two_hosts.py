@@ -177,6 +177,7 @@ def test_no_answer(silence: str, limit: int) -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.alone
 @pytest.mark.parametrize("seed", variants(1, nightly=[2]))
 @pytest.mark.parametrize("mbits", [[1000] * 8, [1000, 1000, 500, 200, 100, 50]], ids=["equal", "unequal"])
 def test_capped_flows(mbits: list[int], seed: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support import drivers, netns
 from tests.support.netns import Host
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.alone]
 
 _CONNECTIONS = 4
 _MESSAGES = 300

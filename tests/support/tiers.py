@@ -78,6 +78,7 @@ def declare(config: pytest.Config) -> None:
     """The marks, for pytest_configure."""
     for tier in TIERS:
         config.addinivalue_line("markers", f"{tier}: runs from `pytest --tier {tier}` on")
+    config.addinivalue_line("markers", "alone: what it sees depends on how fast data moves, so nothing runs beside it")
 
 
 def chosen(config: pytest.Config) -> str:
