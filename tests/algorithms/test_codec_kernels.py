@@ -43,7 +43,7 @@ on_cuda = pytest.mark.skipif(
 def interpreted(request: pytest.FixtureRequest) -> dict[str, list[str]]:
     """What differs, of each case of this run."""
     asking = [item for item in request.session.items if "interpreted" in getattr(item, "fixturenames", ())]
-    cases = [item.callspec.params["case"] for item in asking if isinstance(item, pytest.Function)]
+    cases = [str(item.callspec.params["case"]) for item in asking if isinstance(item, pytest.Function)]
     command = [sys.executable, "-m", "tests.algorithms.interpreted", *cases]
     environment = os.environ | {"PYTHONPATH": programs.search_path(), "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

@@ -2,7 +2,7 @@
 """A network that misbehaves, in an order that a seed chooses: streams are reset on one side, links are cut or go down,
 ranks stop, rates change.
 
-    with chaos.going_on(hosts, 2, seed, kinds=("resets", "cuts")) as log:
+    with chaos.going_on(hosts, 2, seed, chaos.Plan(kinds=("resets", "cuts"))) as log:
         ...                        # traffic, until it is over
     print(log.resets)
 
@@ -28,6 +28,15 @@ _LINK = "link0"
 _LINK_SECONDS = 2.0
 
 
+@dataclass(frozen=True)
+class Plan:
+    kinds: Sequence[str] = KINDS
+    #: Of one thing, in seconds.
+    longest: float = 3.0
+    #: Those of the connections that packets are lost and reset of; of all by default.
+    ports: str = "0-65535"
+
+
 @dataclass
 class Log:
     """What was done."""
@@ -37,13 +46,12 @@ class Log:
 
 
 class _Chaos:
-    def __init__(self, hosts: Sequence[Host], ranks: int, seed: int, kinds: Sequence[str], longest: float) -> None:
+    def __init__(self, hosts: Sequence[Host], ranks: int, seed: int, plan: Plan) -> None:
         self.log = Log()
         self._hosts = hosts
         self._ranks = ranks
         self._random = random.Random(seed)
-        self._kinds = kinds
-        self._longest = longest
+        self._plan = plan
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -56,8 +64,8 @@ class _Chaos:
             "rates": self._rate,
         }
         while not self._over.is_set():
-            kind, host = self._random.choice(self._kinds), self._random.choice(self._hosts)
-            seconds = self._random.uniform(0.2, self._longest)
+            kind, host = self._random.choice(self._plan.kinds), self._random.choice(self._hosts)
+            seconds = self._random.uniform(0.2, self._plan.longest)
             self.log.done.append(f"{kind} at {host.name[-1]} for {seconds:.1f} s")
             acts[kind](host, seconds)
             self._over.wait(self._random.uniform(0, 0.5))
@@ -67,7 +75,8 @@ class _Chaos:
 
     @contextlib.contextmanager
     def _rules(self, host: Host, hook: str, rule: str) -> Iterator[None]:
-        host.nft(f"table inet chaos {{ chain c {{ type filter hook {hook} priority 0;\n{rule}\n}}\n}}\n")
+        rules = "\n".join(f"tcp {end} {self._plan.ports} {rule}" for end in ("sport", "dport"))
+        host.nft(f"table inet chaos {{ chain c {{ type filter hook {hook} priority 0;\n{rules}\n}}\n}}\n")
         try:
             yield
         finally:
@@ -83,7 +92,7 @@ class _Chaos:
 
     def _cut(self, host: Host, seconds: float) -> None:
         """Nothing passes."""
-        with self._rules(host, "input", "meta l4proto tcp counter drop"):
+        with self._rules(host, "input", "counter drop"):
             self._over.wait(seconds)
 
     def _link(self, host: Host, seconds: float) -> None:
@@ -117,16 +126,13 @@ class _Chaos:
 
 
 @contextlib.contextmanager
-def going_on(
-    hosts: Sequence[Host], ranks: int, seed: int, kinds: Sequence[str] = KINDS, longest: float = 3.0
-) -> Iterator[Log]:
+def going_on(hosts: Sequence[Host], ranks: int, seed: int, plan: Plan = Plan()) -> Iterator[Log]:
     """Until the block ends; then the network is whole.
 
     Args:
         ranks: as many as take part, each of which listens.
-        longest: of one thing, in seconds.
     """
-    chaos = _Chaos(hosts, ranks, seed, kinds, longest)
+    chaos = _Chaos(hosts, ranks, seed, plan)
     thread = threading.Thread(target=chaos.run)
     thread.start()
     try:

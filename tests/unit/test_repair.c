@@ -290,8 +290,9 @@ static bool run(uint64_t seed, int streams, uint32_t every)
 
 int main(int argc, char **argv)
 {
-	const uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 0) : 1,
-		       to = argc > 2 ? strtoull(argv[2], NULL, 0) : is_nightly() ? 30 : 10;
+	const uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, to = argc > 2 ? strtoull(argv[2], NULL, 0)
+									      : is_nightly() ? 30
+											     : 10;
 	uint64_t resets = 0, repairs = 0;
 
 	alarm(DEADLINE_S);
