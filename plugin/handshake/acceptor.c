@@ -20,6 +20,7 @@
 #include "transport/conn.h"
 #include "transport/rx.h"
 #include "transport/worker.h"
+#include "transport/tx.h"
 #include "wire/wire.h"
 
 #define HELLO_MS 10000
@@ -334,6 +335,20 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 /* ---- questions ---- */
 
 /* Asker and answerer know the same token, so a stranger learns nothing. */
+/* A receiver asks, all of whose streams have broken: its sender may have nothing to send, and have seen no end yet. The
+ * control thread repairs it, or finds out what is lost. */
+static void look_for_ends(struct bnet_conn *conn)
+{
+	if (!conn->repairs || !conn->setup.handed_out || !bnet_conn_try_own(conn))
+		return; /* a busy owner: it is asked again */
+	for (int i = 0; i < conn->nstreams; i++)
+		if (!conn->streams[i]->broken && bnet_socket_is_closed(conn->streams[i]->fd))
+			bnet_tx_break(conn, conn->streams[i], -ECONNRESET);
+	bnet_conn_disown(conn);
+	if (atomic_load(&conn->reap))
+		bnet_engine_posted(&conn->work);
+}
+
 static void answer(struct inbound *inbound, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {
@@ -341,7 +356,7 @@ static void answer(struct inbound *inbound, const struct bnet_wire_question *que
 		.verdict = BNET_WIRE_VERDICT_GONE,
 		.connection = question->connection,
 	};
-	const struct bnet_conn *conn = NULL;
+	struct bnet_conn *conn = NULL;
 	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
 
 	if (question->version == BNET_WIRE_VERSION)
@@ -351,6 +366,8 @@ static void answer(struct inbound *inbound, const struct bnet_wire_question *que
 		wire.verdict = BNET_WIRE_VERDICT_OK;
 		wire.received = bnet_device_traffic(conn->dev).received;
 		wire.at_us = bnet_now_us();
+		if (question->by_receiver)
+			look_for_ends(conn);
 	}
 	bnet_wire_answer_encode(bytes, &wire);
 	/* A socket that has carried nothing takes this in one piece. Where it has broken, the asker gives up by itself. */
