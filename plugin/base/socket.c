@@ -160,6 +160,14 @@ bool bnet_socket_is_closed(int fd)
 	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
 }
 
+uint32_t bnet_socket_unheard_ms(int fd)
+{
+	struct bnet_tcp_info info;
+
+	return bnet_tcp_info_read(fd, &info, offsetof(struct bnet_tcp_info, pmtu)) ? info.last_ack_received
+										   : UINT32_MAX;
+}
+
 void bnet_socket_reset(int fd)
 {
 	struct sockaddr none = {.sa_family = AF_UNSPEC};

@@ -99,7 +99,7 @@ static void reap(struct bnet_conn *conn)
 		return;
 	atomic_store_explicit(&conn->reap, false, memory_order_relaxed);
 	for (int i = conn->nstreams - 1; i >= 0 && conn->nstreams > 1; i--)
-		if (conn->streams[i]->in.state == BNET_INCOMING_ENDED)
+		if (conn->streams[i]->in.state == BNET_INCOMING_ENDED && !conn->streams[i]->in.awaits)
 			bnet_socket_close(bnet_conn_drop_stream(conn, i));
 	if (conn->sender && conn->repairs)
 		bnet_repair_begin(conn);

@@ -55,11 +55,32 @@ static bool own(struct bnet_conn *conn)
 	return false;
 }
 
-/* Of several streams a silent one is given up like one that was reset: were the host down, its siblings would be silent
- * as well. */
-static bool can_be_repaired(const struct bnet_conn *conn, enum bnet_delivery_state state)
+/* Is one of its streams heard? Idle ones are, by the probes of either kernel. */
+static bool is_heard(const struct bnet_conn *conn, uint32_t within_ms)
 {
-	return conn->repairs && (state == BNET_DELIVERY_LOST || conn->nstreams > 1);
+	for (int i = 0; i < conn->nstreams; i++) {
+		const struct bnet_stream *stream = conn->streams[i];
+
+		if (!stream->broken && !bnet_socket_is_closed(stream->fd) &&
+		    bnet_socket_unheard_ms(stream->fd) < within_ms)
+			return true;
+	}
+	return false;
+}
+
+/* A silent stream is given up like one that was reset, if its host is there. */
+static bool can_be_repaired(const struct bnet_conn *conn, const struct bnet_stream *stream,
+			    enum bnet_delivery_state state)
+{
+	return conn->repairs &&
+	       (state == BNET_DELIVERY_LOST || is_heard(conn, stream->delivery.silent * BNET_DELIVERY_LOOK_MS / 2));
+}
+
+/* While a connection is repaired, its other streams are looked at as well, though they may have nothing to deliver: they
+ * are the reason why it is waited for. */
+static bool has_ended(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	return !bnet_list_empty(&conn->broken) && bnet_socket_is_closed(stream->fd);
 }
 
 static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_delivery_state state)
@@ -68,7 +89,7 @@ static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_d
 
 	if (!own(conn))
 		return; /* at the next look */
-	if (can_be_repaired(conn, state)) {
+	if (can_be_repaired(conn, stream, state)) {
 		if (state == BNET_DELIVERY_SILENT)
 			bnet_socket_reset(stream->fd);
 		bnet_tx_break(conn, stream, state == BNET_DELIVERY_LOST ? -ECONNRESET : -ETIMEDOUT);
@@ -112,7 +133,9 @@ static bool look_at(struct bnet_conn *conn)
 			continue;
 		if (stream->away && may_dial(conn))
 			bnet_connector_home(conn, stream);
-		state = bnet_delivery_look(&stream->delivery, stream->fd, limit_of(conn, stream));
+		state = has_ended(conn, stream)
+				? BNET_DELIVERY_LOST
+				: bnet_delivery_look(&stream->delivery, stream->fd, limit_of(conn, stream));
 		open |= state != BNET_DELIVERY_DONE;
 		kept |= state == BNET_DELIVERY_DONE; /* its ledger is the owner's */
 		if (state == BNET_DELIVERY_DOUBTFUL && may_dial(conn))

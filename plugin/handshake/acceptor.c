@@ -334,7 +334,6 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 
 /* ---- questions ---- */
 
-/* Asker and answerer know the same token, so a stranger learns nothing. */
 /* A receiver asks, all of whose streams have broken: its sender may have nothing to send, and have seen no end yet. The
  * control thread repairs it, or finds out what is lost. */
 static void look_for_ends(struct bnet_conn *conn)
@@ -349,6 +348,7 @@ static void look_for_ends(struct bnet_conn *conn)
 		bnet_engine_posted(&conn->work);
 }
 
+/* Asker and answerer know the same token, so a stranger learns nothing. */
 static void answer(struct inbound *inbound, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {

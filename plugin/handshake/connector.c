@@ -49,6 +49,8 @@
 /* For the answer to its HELLO: the peer's control thread may be late. */
 #define REPAIR_HELLO_MS 5000
 #define MAX_REPAIR_RETRY_MS 10000
+/* A pass takes some microseconds. The engine's lock is held meanwhile, so that the owner word may only be tried. */
+#define OWN_TRIES 1000
 /* Bytes of a reason. */
 #define EXPLANATION 256
 
@@ -305,6 +307,8 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 		give_up(connector, error, explain(connector, error, text));
 		return;
 	}
+	if (connector->home)
+		bnet_candidate_failed(connector->conn, &connector->pair, now);
 	connector->attempts = 0;
 	connector->unbound = connector->home = false;
 	choose_pair(connector, now);
@@ -328,6 +332,9 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 {
 	char text[EXPLANATION];
 
+	/* Its end in order would be the sender's, were the stream in place there. */
+	if (connector->state == HELLO_SENT && (connector->replaces || is_first(connector)))
+		bnet_socket_reset(connector->watch.fd);
 	bnet_watch_close(&connector->watch);
 	note(connector, error, now);
 	if (pair_failed(connector, error)) {
@@ -385,7 +392,8 @@ static void said_hello(struct connector *connector)
 {
 	connector->state = HELLO_SENT;
 	connector->got = 0;
-	connector->failure = FAILURE_NONE; /* it was reached: what is lost again begins anew */
+	if (!connector->replaces)
+		connector->failure = FAILURE_NONE; /* it was reached: what is lost again begins anew */
 	if (is_first(connector))
 		connector->conn->setup.refused_since_ms = 0;
 	connector->watch.deadline_ms =
@@ -401,8 +409,9 @@ static int take_place(struct connector *connector)
 
 	if (!connector->beside)
 		return 0;
-	if (!bnet_conn_try_own(conn))
-		return -EBUSY;
+	for (int i = 0; !bnet_conn_try_own(conn); i++)
+		if (i == OWN_TRIES)
+			return -EBUSY;
 	connector->replaces = bnet_replacement_retire_living(conn, connector->beside, connector->silent);
 	bnet_conn_disown(conn);
 	connector->beside = 0;
@@ -603,13 +612,18 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 /* Is it the replacement of a stream on another pair than that one's? Another host may have that address. */
 static bool is_elsewhere(const struct connector *connector)
 {
-	return connector->replaces && (connector->attempts > 1 || connector->unbound);
+	return connector->replaces && (connector->attempts > 1 || connector->unbound || connector->home);
 }
 
 static bool judged(struct connector *connector, const struct bnet_wire_welcome *welcome, struct bnet_joined *joined)
 {
 	char why[160];
 
+	if (welcome->verdict != BNET_WIRE_VERDICT_OK && welcome->verdict != BNET_WIRE_VERDICT_LIMIT &&
+	    is_elsewhere(connector)) {
+		try_failed(connector, -ECONNREFUSED, bnet_now_ms());
+		return false;
+	}
 	switch ((enum bnet_wire_verdict)welcome->verdict) {
 	case BNET_WIRE_VERDICT_OK:
 		return welcomed(connector, welcome, joined);
@@ -621,10 +635,6 @@ static bool judged(struct connector *connector, const struct bnet_wire_welcome *
 		return false;
 	case BNET_WIRE_VERDICT_TOKEN:
 	case BNET_WIRE_VERDICT_GONE:
-		if (is_elsewhere(connector)) {
-			try_failed(connector, -ECONNREFUSED, bnet_now_ms());
-			return false;
-		}
 		give_up(connector, -ECONNRESET, "the remote communicator is gone");
 		return false;
 	case BNET_WIRE_VERDICT_LIMIT:
@@ -771,6 +781,8 @@ static void go_on(struct connector *connector, uint64_t now)
 		time_out(connector);
 	else if (connector->state == WAITING)
 		try_connect(connector, now);
+	else if (connector->state == ANSWERED)
+		end(connector); /* of a pair that works, for a stream whose owner is at work */
 	else
 		try_failed(connector, -ETIMEDOUT, now);
 }

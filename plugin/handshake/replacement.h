@@ -19,7 +19,7 @@ struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index);
  * been heard meanwhile. The owner. */
 struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, uint32_t silent);
 
-/* Is a stream left that is not broken? */
+/* Is a stream left that is not broken, nor was reset and not asked since? */
 bool bnet_replacement_any_living(const struct bnet_conn *conn);
 /* None has been left for BAGUA_NET_KEEPALIVE. */
 bool bnet_replacement_has_waited(struct bnet_conn *conn);

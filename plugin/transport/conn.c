@@ -152,7 +152,8 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		stream->replaces = start->replaces;
 		stream->position = start->position;
 		/* A way that lets handshakes pass and no payload is not better for being tried again. */
-		stream->delivery.silent = start->replaces ? start->replaces->delivery.silent : 0;
+		if (start->replaces && start->position < atomic_load(&start->replaces->delivery.written))
+			stream->delivery.silent = start->replaces->delivery.silent;
 		stream->in.repairs = start->repairs;
 	}
 	stream->in.handshake_bytes = bnet_socket_received(fd);
@@ -168,6 +169,9 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		free(stream);
 		return rc;
 	}
+	for (int i = 0; i < n && stream->in.repairs; i++)
+		if (conn->streams[i]->in.awaits == stream->in.repairs)
+			conn->streams[i]->in.awaits = 0;
 	conn->streams[n] = stream;
 	atomic_store(&conn->nstreams, n + 1);
 	if (conn->epoll >= 0)

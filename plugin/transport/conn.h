@@ -110,6 +110,7 @@ struct bnet_incoming {
 	uint64_t taken;           /* bytes that were taken out of the socket */
 	uint64_t limit;           /* … and no more than this: the rest comes on the stream that takes its place */
 	uint32_t repairs;         /* the serial of the stream whose place it took; 0: of none */
+	uint32_t awaits;          /* one that repairs this serial, and has not joined yet; 0: none */
 };
 
 struct bnet_stream {

@@ -510,7 +510,7 @@ static void look_for_end(struct bnet_conn *conn, int streams)
 	for (int i = 0; i < streams; i++) {
 		enum bnet_incoming_state state = conn->streams[i]->in.state;
 
-		broken |= conn->streams[i]->broken;
+		broken |= conn->streams[i]->broken || conn->streams[i]->in.awaits;
 		if (!conn->streams[i]->broken && state != BNET_INCOMING_ENDED && state != BNET_INCOMING_STALLED) {
 			atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
 			return;
@@ -600,6 +600,7 @@ static void end_with_what_is_there(struct bnet_stream *stream)
 	if (in->state != BNET_INCOMING_ENDED && ioctl(stream->fd, FIONREAD, &there) < 0)
 		there = 0;
 	in->limit = in->taken + (uint64_t)there;
+	in->awaits = stream->serial;
 	stream->readable = true;
 	stream->broken = false;
 	if (in->state != BNET_INCOMING_PAYLOAD || in->left <= left_behind(in, 0) || !in->request)
@@ -621,6 +622,7 @@ uint64_t bnet_rx_replace(struct bnet_conn *conn, uint32_t serial)
 		position = unused->position;
 	/* Its sender has not had the answer. */
 	if (unused) {
+		unused->in.awaits = serial;
 		unused->in.repairs = 0;
 		unused->in.limit = unused->in.taken;
 		unused->broken = false;

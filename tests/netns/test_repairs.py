@@ -20,6 +20,7 @@ from tests.netns.steps import (
     pass_one,
     send_into_the_kernel,
 )
+from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
@@ -70,9 +71,10 @@ def test_a_repair_that_is_refused_is_an_error_on_both_sides(tmp_path: Path) -> N
         fails(receiver, 1)
 
 
-@pytest.mark.parametrize("idle", [True, False])
-def test_a_partition_ends_a_repair(tmp_path: Path, idle: bool) -> None:
-    with connected(tmp_path, repair=True) as (sender, receiver):
+@pytest.mark.parametrize(("streams", "idle"), variants((1, True), (4, False), nightly=[(1, False), (4, True)]))
+def test_a_partition_ends_a_repair(tmp_path: Path, streams: int, idle: bool) -> None:
+    """A host that is gone is told from a stream that is: nothing is heard of the other ones, either."""
+    with connected(tmp_path, streams=streams, repair=True) as (sender, receiver):
         assert receiver.ask(f"post {SMALL}") == "posted 1"
         cut(receiver.host)
         if not idle:
@@ -82,6 +84,28 @@ def test_a_partition_ends_a_repair(tmp_path: Path, idle: bool) -> None:
             sender.until(lambda: not sender.sockets())
             assert sender.ask(f"post {SMALL}") == "posted 1"
         sender.await_log("WARN", f"to {sender.peer()}:", "broke")
+
+
+def test_the_end_of_a_try_is_not_that_of_the_connection(tmp_path: Path) -> None:
+    """The receiver's answer to a repair is lost for so long that the sender closes that socket and tries again."""
+    with connected(tmp_path, LONG, repair=True) as (sender, receiver):
+        (first,) = sender.sockets()
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        receiver.tell("wait 1")
+        answers = "type filter hook output priority 0\ntcp sport != 1 meta length > 80 drop"
+        receiver.host.nft(f"table inet answers {{\nchain out {{\n{answers}\n}}\n}}\n")
+        cut(receiver.host, f"tcp sport {first}", "reject with tcp reset", ("input",))
+        send_into_the_kernel(sender)
+        seen = {first}
+
+        def two_tries() -> bool:
+            seen.update(sender.sockets())
+            return len(seen) == 3
+
+        sender.until(two_tries)
+        receiver.host.nft("delete table inet answers\n")
+        assert receiver.answer() == "done"
+        assert "WARN" not in sender.log() + receiver.log()
 
 
 def test_what_a_closed_sender_owes_arrives(tmp_path: Path) -> None:

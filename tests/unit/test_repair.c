@@ -83,6 +83,8 @@ static void join(struct bnet_stream *replaces)
 	open_pair(pair);
 	if (replaces)
 		tx.position = rx.position = bnet_rx_replace(ends.receiver, replaces->serial);
+	if (any(2)) /* its caller comes before the new stream */
+		bnet_progress(ends.receiver);
 	check_int(bnet_conn_add_stream(ends.receiver, pair[1], &rx), 0);
 	if (replaces && any(4) == 0) { /* the answer is lost: it is asked again */
 		close(pair[0]);
@@ -102,6 +104,7 @@ static void open_ends(int streams)
 	for (int i = 0; i < streams; i++)
 		join(NULL);
 	atomic_store(&ends.sender->level, streams);
+	ends.receiver->gone = true; /* a stream was closed before, as by the scaler */
 	for (int i = 0; i < SLOTS; i++) {
 		ends.sends[i].memory = malloc(LARGEST);
 		ends.receives[i].memory = malloc(LARGEST);
@@ -237,7 +240,7 @@ static void repair(void)
 static void reap(void)
 {
 	for (int i = atomic_load(&ends.receiver->nstreams) - 1; i >= 0 && ends.receiver->nstreams > 1; i--)
-		if (ends.receiver->streams[i]->in.state == BNET_INCOMING_ENDED)
+		if (ends.receiver->streams[i]->in.state == BNET_INCOMING_ENDED && !ends.receiver->streams[i]->in.awaits)
 			bnet_socket_close(bnet_conn_drop_stream(ends.receiver, i));
 }
 
