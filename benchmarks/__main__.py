@@ -16,6 +16,7 @@ MEASUREMENTS = {
     "convergence": ("accuracy.run", "accuracy with the algorithms and with exact averages"),
     "time-to-accuracy": ("curves.run", "time until an accuracy is reached"),
     "rings": ("rings.run", "rings of hosts: how soon all edges run at full rate"),
+    "repairs": ("repairs.run", "streams that are reset: how soon their connection has its full rate again"),
     "gpu": ("gpu.allreduce", "allreduce of NCCL on GPUs, over the plugin and over NCCL's own sockets"),
     "front-page": ("front.page", "no measurement: the README's picture and figures from stored results"),
 }

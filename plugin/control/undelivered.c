@@ -55,14 +55,24 @@ static bool own(struct bnet_conn *conn)
 	return false;
 }
 
-/* Is one of its streams heard? Idle ones are, by the probes of either kernel. */
-static bool is_heard(const struct bnet_conn *conn, uint32_t within_ms)
+/* How long nothing has come on a stream. Where it has nothing to deliver, this kernel's probes are answered. */
+static uint32_t unheard_ms(const struct bnet_stream *stream)
 {
+	if (atomic_load_explicit(&stream->delivery.written, memory_order_relaxed) == stream->delivery.settled)
+		return bnet_socket_unheard_ms(stream->fd);
+	return stream->delivery.silent * BNET_DELIVERY_LOOK_MS;
+}
+
+/* Has one of the silent stream's siblings been heard lately? */
+static bool is_heard(const struct bnet_conn *conn, const struct bnet_stream *silent)
+{
+	const uint32_t lately_ms = silent->delivery.silent * BNET_DELIVERY_LOOK_MS / 2;
+
 	for (int i = 0; i < conn->nstreams; i++) {
 		const struct bnet_stream *stream = conn->streams[i];
 
-		if (!stream->broken && !bnet_socket_is_closed(stream->fd) &&
-		    bnet_socket_unheard_ms(stream->fd) < within_ms)
+		if (stream != silent && !stream->broken && !bnet_socket_is_closed(stream->fd) &&
+		    unheard_ms(stream) < lately_ms)
 			return true;
 	}
 	return false;
@@ -72,8 +82,7 @@ static bool is_heard(const struct bnet_conn *conn, uint32_t within_ms)
 static bool can_be_repaired(const struct bnet_conn *conn, const struct bnet_stream *stream,
 			    enum bnet_delivery_state state)
 {
-	return conn->repairs &&
-	       (state == BNET_DELIVERY_LOST || is_heard(conn, stream->delivery.silent * BNET_DELIVERY_LOOK_MS / 2));
+	return conn->repairs && (state == BNET_DELIVERY_LOST || is_heard(conn, stream));
 }
 
 /* While a connection is repaired, its other streams are looked at as well, though they may have nothing to deliver: they

@@ -274,18 +274,29 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 /* A pass takes some microseconds. */
 #define OWN_TRIES 1000
 
-/* A stream takes the place of a broken one. False: its owner is busy; the peer tries again. The lock is held here, so that
- * the word may only be tried (engine.h). */
-static bool replace(struct bnet_conn *conn, const struct bnet_wire_hello *hello, uint64_t *position)
+/* A stream takes the place of a broken one: the owner sees both or neither. -EBUSY: the owner is at work, and the peer
+ * tries again; -ESTALE: this is not the peer's last try. The lock is held here, so that the word may only be tried
+ * (engine.h). */
+static int replace(struct bnet_conn *conn, int fd, struct bnet_stream_start *start)
 {
-	for (int i = 0; i < OWN_TRIES; i++) {
+	int rc = -EBUSY;
+
+	for (int i = 0; i < OWN_TRIES && rc == -EBUSY; i++) {
 		if (!bnet_conn_try_own(conn))
 			continue;
-		*position = bnet_rx_replace(conn, hello->repairs);
+		rc = bnet_socket_is_closed(fd) ? -ESTALE : bnet_rx_replace(conn, start);
+		if (rc == 0)
+			rc = bnet_conn_add_stream(conn, fd, start);
 		bnet_conn_disown(conn);
-		return true;
 	}
-	return false;
+	return rc;
+}
+
+static const char *reason_of(int error)
+{
+	if (error == -EBUSY)
+		return "its connection is busy";
+	return error == -ESTALE ? "its sender has tried again since" : "this process is out of memory or descriptors";
 }
 
 static void complete(struct inbound *inbound, const struct bnet_wire_hello *hello)
@@ -294,7 +305,7 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 	struct bnet_conn *conn;
 	enum bnet_wire_verdict verdict = judge(inbound, hello, &conn, &listen);
 	struct bnet_stream_start start = {.serial = hello->serial, .repairs = hello->repairs};
-	int fd = inbound->watch.fd;
+	int fd = inbound->watch.fd, rc;
 
 	if (verdict != BNET_WIRE_VERDICT_OK) {
 		reply(fd, hello, verdict, NULL, 0);
@@ -302,17 +313,14 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 		bnet_acceptor_drop(&inbound->watch, verdict_text(verdict));
 		return;
 	}
-	if (!listen && hello->repairs && !replace(conn, hello, &start.position)) {
-		bnet_acceptor_drop(&inbound->watch, "its connection is busy");
-		return;
-	}
 	/* The stream is in place before the peer hears that it may use it. */
 	bnet_socket_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
 	bnet_socket_choose_congestion(fd, &bnet_engine.config, false);
-	if (bnet_conn_add_stream(conn, fd, &start) < 0) {
+	rc = !listen && hello->repairs ? replace(conn, fd, &start) : bnet_conn_add_stream(conn, fd, &start);
+	if (rc < 0) {
 		if (listen)
 			bnet_conn_free(conn);
-		bnet_acceptor_drop(&inbound->watch, "this process is out of memory or descriptors");
+		bnet_acceptor_drop(&inbound->watch, reason_of(rc));
 		return;
 	}
 	bnet_watch_remove(&inbound->watch); /* the stream has its descriptor */

@@ -316,11 +316,18 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 	connector->watch.deadline_ms = now + (pause < MAX_REPAIR_RETRY_MS ? pause : MAX_REPAIR_RETRY_MS);
 }
 
+/* Is it the replacement of a stream on another pair than that one's? Another host may have that address. */
+static bool is_elsewhere(const struct connector *connector)
+{
+	return connector->replaces && bnet_candidate_count(connector->conn) > 1 &&
+	       (connector->attempts > 1 || connector->unbound || connector->home);
+}
+
 /* All pairs have failed. A failure of another kind than the last one, as of a link that goes down while the peer is
  * awaited, is waited for from now on. */
 static void note_failure(struct connector *connector, int error, uint64_t now)
 {
-	enum failure failure = failure_of(error);
+	enum failure failure = is_elsewhere(connector) && refused(error) ? FAILURE_NO_HOST : failure_of(error);
 
 	if (failure != connector->failure)
 		connector->failing_since_ms = now;
@@ -607,12 +614,6 @@ static bool welcomed(struct connector *connector, const struct bnet_wire_welcome
 		.most = welcome->max_streams,
 	};
 	return true;
-}
-
-/* Is it the replacement of a stream on another pair than that one's? Another host may have that address. */
-static bool is_elsewhere(const struct connector *connector)
-{
-	return connector->replaces && (connector->attempts > 1 || connector->unbound || connector->home);
 }
 
 static bool judged(struct connector *connector, const struct bnet_wire_welcome *welcome, struct bnet_joined *joined)

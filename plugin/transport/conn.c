@@ -170,8 +170,10 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		return rc;
 	}
 	for (int i = 0; i < n && stream->in.repairs; i++)
-		if (conn->streams[i]->in.awaits == stream->in.repairs)
+		if (conn->streams[i]->in.awaits == stream->in.repairs) {
 			conn->streams[i]->in.awaits = 0;
+			atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
+		}
 	conn->streams[n] = stream;
 	atomic_store(&conn->nstreams, n + 1);
 	if (conn->epoll >= 0)

@@ -609,17 +609,20 @@ static void end_with_what_is_there(struct bnet_stream *stream)
 	in->request = NULL;
 }
 
-uint64_t bnet_rx_replace(struct bnet_conn *conn, uint32_t serial)
+int bnet_rx_replace(struct bnet_conn *conn, struct bnet_stream_start *start)
 {
+	const uint32_t serial = start->repairs;
 	struct bnet_stream *old = find(conn, serial, false), *unused = find(conn, serial, true);
-	uint64_t position = 0;
 
+	/* A try that was given up may be read after the one that was not. */
+	if (unused && unused->serial > start->serial)
+		return -ESTALE;
 	if (old && old->in.limit == UINT64_MAX)
 		end_with_what_is_there(old);
 	if (old)
-		position = old->in.limit;
+		start->position = old->in.limit;
 	else if (unused)
-		position = unused->position;
+		start->position = unused->position;
 	/* Its sender has not had the answer. */
 	if (unused) {
 		unused->in.awaits = serial;
@@ -629,5 +632,5 @@ uint64_t bnet_rx_replace(struct bnet_conn *conn, uint32_t serial)
 		unused->readable = true;
 	}
 	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
-	return position;
+	return 0;
 }

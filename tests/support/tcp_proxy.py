@@ -116,14 +116,14 @@ def _main() -> None:
     passing: list[_Passing] = []
     with socket.create_server(("0.0.0.0", _PORT), backlog=100) as listener:
         selector.register(listener, selectors.EVENT_READ)
-        selector.register(sys.stdin, selectors.EVENT_READ)
+        selector.register(sys.stdin, selectors.EVENT_READ, "told")
         print("listening", flush=True)
         while True:
             for key, _ in selector.select():
                 if key.fileobj is listener:
                     with contextlib.suppress(OSError):  # nobody listens there: the near end is closed
                         passing.append(_Passing(selector, listener.accept()[0]))
-                elif key.fileobj is sys.stdin:
+                elif key.data == "told":
                     what = sys.stdin.readline().strip()
                     for each in passing:
                         each.hold() if what == "hold" else each.reset()

@@ -82,13 +82,15 @@ static void join(struct bnet_stream *replaces)
 
 	open_pair(pair);
 	if (replaces)
-		tx.position = rx.position = bnet_rx_replace(ends.receiver, replaces->serial);
+		check_int(bnet_rx_replace(ends.receiver, &rx), 0);
+	tx.position = rx.position;
 	if (any(2)) /* its caller comes before the new stream */
 		bnet_progress(ends.receiver);
 	check_int(bnet_conn_add_stream(ends.receiver, pair[1], &rx), 0);
 	if (replaces && any(4) == 0) { /* the answer is lost: it is asked again */
 		close(pair[0]);
 		join(replaces);
+		check_int(bnet_rx_replace(ends.receiver, &rx), -ESTALE); /* it was on its way for long */
 		return;
 	}
 	check_int(bnet_conn_add_stream(ends.sender, pair[0], &tx), 0);
