@@ -94,7 +94,7 @@ class End:
 
 
 @contextlib.contextmanager
-def _end(host: Host, sends: bool, directory: Path, settings: Mapping[str, object]) -> Iterator[End]:
+def _end(host: Host, sends: bool, directory: Path, settings: Mapping[str, object], deadline: int) -> Iterator[End]:
     built = drivers.build()
     file = directory / f"{host.name}.log"
     variables = {
@@ -102,7 +102,7 @@ def _end(host: Host, sends: bool, directory: Path, settings: Mapping[str, object
         "BAGUA_NET_BOND": "1",
         **{name: str(value) for name, value in settings.items()},
     }
-    command = [*host.prefix, str(built.drive_steps), "--lib", str(built.library), "--deadline", str(DEADLINE)]
+    command = [*host.prefix, str(built.drive_steps), "--lib", str(built.library), "--deadline", str(deadline)]
     with (
         file.open("w") as log,
         subprocess.Popen(
@@ -131,12 +131,16 @@ def ends(
     streams: int = 1,
     rcvbuf: str = "0",
     repair: bool = False,
+    peer_repairs: bool = True,
     links: int = 1,
+    deadline: int = DEADLINE,
 ) -> Iterator[Ends]:
     """A sender and a receiver, which are not connected yet. Several links are one device."""
     common: dict[str, object] = {"BAGUA_NET_MIN_NSTREAMS": streams, "BAGUA_NET_NSTREAMS": streams}
     common["BAGUA_NET_REPAIR"] = int(repair)
     ours = common | {"BAGUA_NET_KEEPALIVE": seconds}
+    if not peer_repairs:
+        common = common | {"BAGUA_NET_REPAIR": 0}
     theirs = common | {"BAGUA_NET_KEEPALIVE": seconds if peer_seconds is None else peer_seconds}
     with netns.two_hosts(links) as hosts:
         for host, address in zip(hosts, ADDRESSES, strict=True):
@@ -144,8 +148,8 @@ def ends(
                 address_on = address.replace("77", str(77 + link))
                 host.ip("address", "add", f"{address_on}/24", "dev", f"link{link}")
         with (
-            _end(hosts[0], True, directory, ours) as sender,
-            _end(hosts[1], False, directory, theirs | {"BAGUA_NET_RCVBUF": rcvbuf}) as receiver,
+            _end(hosts[0], True, directory, ours, deadline) as sender,
+            _end(hosts[1], False, directory, theirs | {"BAGUA_NET_RCVBUF": rcvbuf}, deadline) as receiver,
         ):
             yield sender, receiver
 

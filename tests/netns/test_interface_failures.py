@@ -57,3 +57,13 @@ def test_the_other_one_carries_all_until_it_is_back(tmp_path: Path, side: str, f
             message += 1
         sender.await_log("INFO", f"a stream to {sender.peer()}:", "goes through link1", "again")
         assert "WARN" not in sender.log() + receiver.log()
+
+
+def test_one_that_is_removed_is_left(tmp_path: Path) -> None:
+    with connected(tmp_path, LONG, streams=STREAMS, repair=True, links=2) as (sender, receiver):
+        assert receiver.ask(f"post {LARGE}") == "posted 1"
+        sender.host.ip("link", "delete", "link1")
+        assert sender.ask(f"post {LARGE}") == "posted 1"
+        assert sender.ask("wait 1") == receiver.ask("wait 1") == "done"
+        sender.until(lambda: _on_second_link(sender) == 0)
+        assert "WARN" not in sender.log() + receiver.log()

@@ -41,6 +41,17 @@ def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path) -> 
         assert "WARN" not in sender.log() + receiver.log()
 
 
+def test_with_a_peer_that_does_not_repair_a_reset_is_an_error_on_both_sides(tmp_path: Path) -> None:
+    """As with one of a version before that."""
+    with connected(tmp_path, LONG, streams=4, repair=True, peer_repairs=False) as (sender, receiver):
+        pass_one(sender, receiver, 1, LARGE)
+        assert receiver.ask(f"post {LARGE}") == "posted 2"
+        cut(receiver.host, f"tcp sport {max(sender.sockets())}", "reject with tcp reset", ("input",))
+        assert sender.ask(f"post {LARGE}") == "posted 2"
+        fails(sender, 2)
+        fails(receiver, 2)
+
+
 def _until_gone(sender: End, ports: set[int]) -> None:
     sender.until(lambda: not ports.intersection(sender.sockets()))
 
@@ -84,6 +95,19 @@ def test_a_partition_ends_a_repair(tmp_path: Path, streams: int, idle: bool) -> 
             sender.until(lambda: not sender.sockets())
             assert sender.ask(f"post {SMALL}") == "posted 1"
         sender.await_log("WARN", f"to {sender.peer()}:", "broke")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_link_that_is_cut_for_a_minute(tmp_path: Path, streams: int) -> None:
+    with connected(tmp_path, LONG, streams=streams, repair=True, deadline=200) as (sender, receiver):
+        assert receiver.ask(f"post {LARGE}") == "posted 1"
+        cut(receiver.host)
+        assert sender.ask(f"post {LARGE}") == "posted 1"
+        time.sleep(60)  # the cut itself
+        cut(receiver.host, "tcp dport 1", "accept")
+        assert sender.ask("wait 1") == receiver.ask("wait 1") == "done"
+        assert "WARN" not in sender.log() + receiver.log()
 
 
 def test_the_end_of_a_try_is_not_that_of_the_connection(tmp_path: Path) -> None:
