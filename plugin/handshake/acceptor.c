@@ -218,7 +218,7 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 		if (!*conn || atomic_load(&(*conn)->error))
 			return BNET_WIRE_VERDICT_GONE;
 		if (hello->repairs)
-			return (*conn)->nstreams < BNET_STREAM_SLOTS ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
+			return (*conn)->nstreams < BNET_MOST_PLACES ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 		return (*conn)->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
 										     : BNET_WIRE_VERDICT_LIMIT;
 	}

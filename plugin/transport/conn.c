@@ -36,6 +36,8 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 	bnet_list_init(&conn->setup.pending);
 	bnet_claim_init(&conn->claim);
 	bnet_list_init(&conn->broken);
+	conn->streams = conn->usual;
+	conn->places = BNET_MAX_STREAMS;
 	conn->sender = sender;
 	conn->dev = dev;
 	conn->config = config;
@@ -91,6 +93,8 @@ void bnet_conn_free(struct bnet_conn *conn)
 	}
 	bnet_list_each(node, &conn->broken)
 		bnet_stream_free(conn, bnet_entry(node, struct bnet_stream, node));
+	if (conn->streams != conn->usual)
+		free(conn->streams);
 	bnet_copies_free(&conn->copies);
 	for (int i = 0; i < BNET_RING; i++)
 		bnet_reassembly_destroy(&conn->ring[i].reassembly);
@@ -129,14 +133,34 @@ static int open_set(struct bnet_conn *conn)
 	return rc;
 }
 
+/* For one more stream, of a receiver, that takes another one's place. */
+static int make_place(struct bnet_conn *conn, const struct bnet_stream_start *start)
+{
+	struct bnet_stream **more;
+
+	if (conn->nstreams < conn->places)
+		return 0;
+	if (conn->sender || !start || !start->repairs || conn->places == BNET_MOST_PLACES)
+		return -ENOSPC;
+	more = calloc((size_t)conn->places * 2, sizeof(struct bnet_stream *));
+	if (!more)
+		return -ENOMEM;
+	memcpy(more, conn->streams, (size_t)conn->places * sizeof(struct bnet_stream *));
+	if (conn->streams != conn->usual)
+		free(conn->streams);
+	conn->streams = more;
+	conn->places *= 2;
+	return 0;
+}
+
 int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_stream_start *start)
 {
 	int n = atomic_load_explicit(&conn->nstreams, memory_order_relaxed);
 	struct bnet_stream *stream;
-	int rc;
+	int rc = make_place(conn, start);
 
-	if (n == (conn->sender ? BNET_MAX_STREAMS : BNET_STREAM_SLOTS))
-		return -ENOSPC;
+	if (rc < 0)
+		return rc;
 	stream = calloc(1, sizeof(*stream));
 	if (!stream)
 		return -ENOMEM;

@@ -42,8 +42,9 @@
  * of order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
-/* A receiver may have another one in the place of each before that one's last bytes are read. */
-#define BNET_STREAM_SLOTS (2 * BNET_MAX_STREAMS)
+/* A receiver has others as well: each that was reset, until its last bytes are read. Those may belong to messages that are
+ * not posted, and what the receiver waits for may come on one that has no place yet: too few places are a deadlock. */
+#define BNET_MOST_PLACES 4096
 /* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. A
  * message of 4 KiB, of which a longer one than this would take two calls, fits with its header. */
 #define BNET_READ_AHEAD (BNET_UNIT + BNET_WIRE_DATA_HEADER)
@@ -242,8 +243,10 @@ struct bnet_conn {
 	struct bnet_ready ready; /* a receiver's place in the set of many */
 
 	_Atomic int nstreams;
-	_Atomic int level; /* how many of them, from the first, may claim slices; of a sender */
-	struct bnet_stream *streams[BNET_STREAM_SLOTS];
+	_Atomic int level;            /* how many of them, from the first, may claim slices; of a sender */
+	struct bnet_stream **streams; /* grows under the engine's lock, by the owner */
+	int places;                   /* … which it has */
+	struct bnet_stream *usual[BNET_MAX_STREAMS];
 	_Atomic int epoll; /* all streams, edge-triggered, from the second stream on or with a worker; else -1 */
 	bool watched;      /* a worker sleeps on `epoll` */
 	bool repairs;      /* both ends take part in the repair of a stream */

@@ -302,7 +302,7 @@ int main(int argc, char **argv)
 
 	alarm(DEADLINE_S);
 	/* Old ones are still to be read while others are in their place. */
-	check(run(from, BNET_MAX_STREAMS, 60));
+	check(run(from, BNET_MAX_STREAMS, 5));
 	close_ends();
 	for (uint64_t seed = from; seed <= to; seed++)
 		for (int streams = 1; streams <= MOST_STREAMS; streams++) {
