@@ -59,8 +59,12 @@ def test_every_scenario_is_in_the_table() -> None:
 
 #: Named tests that run only at night: the gate has another test, or other variants, of their behaviour.
 _AT_NIGHT = {
+    "test_chaos.py::test_training_notices_nothing",
     "test_contract.py::test_behaviour_with_workers",
     "test_matrix.py::test_cells_of_many_ranks",
+    "test_proxy.py::test_a_message_that_is_cut_off_is_an_error_or_arrives",
+    "test_repairs.py::test_a_link_that_is_cut_for_a_minute",
+    "test_restarts.py::test_lives_of_two_agents",
     "test_scaling.py::test_one_stream_without_caps",
     "test_scaling.py::test_streams_that_carry_no_more_are_closed",
     "test_silence.py::test_a_partition_behind_a_shut_window",
