@@ -204,6 +204,12 @@ static int most_streams(void)
 	return bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
 }
 
+/* For one that takes another one's place. The first ones may use any descriptor. */
+static bool has_place(const struct bnet_conn *conn)
+{
+	return conn->nstreams < 2 * BNET_MAX_STREAMS || (conn->nstreams < BNET_MOST_PLACES && bnet_descriptors_left());
+}
+
 /* Finds or makes the connection that a HELLO is for. */
 static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_wire_hello *hello,
 				    struct bnet_conn **conn, struct bnet_listen **listen)
@@ -218,7 +224,7 @@ static enum bnet_wire_verdict judge(struct inbound *inbound, const struct bnet_w
 		if (!*conn || atomic_load(&(*conn)->error))
 			return BNET_WIRE_VERDICT_GONE;
 		if (hello->repairs)
-			return (*conn)->nstreams < BNET_MOST_PLACES ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
+			return has_place(*conn) ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 		return (*conn)->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
 										     : BNET_WIRE_VERDICT_LIMIT;
 	}
@@ -289,6 +295,8 @@ static int replace(struct bnet_conn *conn, int fd, struct bnet_stream_start *sta
 			rc = bnet_conn_add_stream(conn, fd, start);
 		bnet_conn_disown(conn);
 	}
+	if (conn->setup.handed_out)
+		bnet_engine_posted(&conn->work); /* an idle one frees the old stream */
 	return rc;
 }
 
@@ -320,6 +328,8 @@ static void complete(struct inbound *inbound, const struct bnet_wire_hello *hell
 	if (rc < 0) {
 		if (listen)
 			bnet_conn_free(conn);
+		else if (rc == -EBUSY)
+			reply(fd, hello, BNET_WIRE_VERDICT_LIMIT, NULL, 0); /* it comes again */
 		bnet_acceptor_drop(&inbound->watch, reason_of(rc));
 		return;
 	}

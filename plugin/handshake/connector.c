@@ -85,6 +85,7 @@ struct connector {
 	bool counted;                 /* the connection is opening streams meanwhile */
 	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
 	enum failure failure;         /* of the last try */
+	bool refused;                 /* in this round, on the pair that the stream had */
 	uint64_t failing_since_ms;    /* … and of all since then */
 	enum state state;
 	struct bnet_candidate pair; /* being tried */
@@ -307,9 +308,10 @@ static void replace_later(struct connector *connector, int error, uint64_t now)
 		give_up(connector, error, explain(connector, error, text));
 		return;
 	}
-	if (connector->home)
+	if (connector->home && error != -EUSERS)
 		bnet_candidate_failed(connector->conn, &connector->pair, now);
 	connector->attempts = 0;
+	connector->refused = false;
 	connector->unbound = connector->home = false;
 	choose_pair(connector, now);
 	connector->state = WAITING;
@@ -327,7 +329,8 @@ static bool is_elsewhere(const struct connector *connector)
  * awaited, is waited for from now on. */
 static void note_failure(struct connector *connector, int error, uint64_t now)
 {
-	enum failure failure = is_elsewhere(connector) && refused(error) ? FAILURE_NO_HOST : failure_of(error);
+	const bool by_a_stranger = is_elsewhere(connector) && refused(error) && !connector->refused;
+	enum failure failure = by_a_stranger ? FAILURE_NO_HOST : failure_of(error);
 
 	if (failure != connector->failure)
 		connector->failing_since_ms = now;
@@ -344,6 +347,7 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		bnet_socket_reset(connector->watch.fd);
 	bnet_watch_close(&connector->watch);
 	note(connector, error, now);
+	connector->refused |= error == -ECONNREFUSED && !is_elsewhere(connector);
 	if (pair_failed(connector, error)) {
 		next_pair(connector, error, now);
 		return;

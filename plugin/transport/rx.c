@@ -592,7 +592,7 @@ static struct bnet_stream *find(const struct bnet_conn *conn, uint32_t serial, b
 
 /* Nothing more is taken out of its socket than what is there now. A slice that is cut off by that is taken back: it comes
  * again. */
-static void end_with_what_is_there(struct bnet_stream *stream)
+static void end_with_what_is_there(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_incoming *in = &stream->in;
 	int there = 0;
@@ -601,6 +601,8 @@ static void end_with_what_is_there(struct bnet_stream *stream)
 		there = 0;
 	in->limit = in->taken + (uint64_t)there;
 	in->awaits = stream->serial;
+	if (in->limit == in->taken && in->state == BNET_INCOMING_HEADER && !unparsed(&in->ahead))
+		end_at_limit(conn, in);
 	stream->readable = true;
 	stream->broken = false;
 	if (in->state != BNET_INCOMING_PAYLOAD || in->left <= left_behind(in, 0) || !in->request)
@@ -618,7 +620,7 @@ int bnet_rx_replace(struct bnet_conn *conn, struct bnet_stream_start *start)
 	if (unused && unused->serial > start->serial)
 		return -ESTALE;
 	if (old && old->in.limit == UINT64_MAX)
-		end_with_what_is_there(old);
+		end_with_what_is_there(conn, old);
 	if (old)
 		start->position = old->in.limit;
 	else if (unused)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.netns.steps import LARGE, LONG, End, connected, pass_one
+from tests.netns.steps import LARGE, LONG, End, connected, fails, pass_one
 from tests.support.netns import Host
 from tests.support.tiers import variants
 
@@ -67,3 +69,11 @@ def test_one_that_is_removed_is_left(tmp_path: Path) -> None:
         assert sender.ask("wait 1") == receiver.ask("wait 1") == "done"
         sender.until(lambda: _on_second_link(sender) == 0)
         assert "WARN" not in sender.log() + receiver.log()
+
+
+def test_a_peer_that_has_ended_is_an_error_at_once(tmp_path: Path) -> None:
+    """On each pair of addresses there is nobody."""
+    with connected(tmp_path, LONG, streams=STREAMS, repair=True, links=2) as (sender, receiver):
+        os.kill(receiver.pid(), signal.SIGKILL)
+        assert sender.ask(f"post {LARGE}") == "posted 1"
+        fails(sender, 1)

@@ -123,7 +123,7 @@ def test_a_rank_without_descriptors_is_named(tmp_path: Path) -> None:
     assert "(ulimit -n)" in ranks[1].told  # of the one that it lacked for a connection, or for accepting one
 
 
-@pytest.mark.nightly
+@pytest.mark.gate
 def test_a_rank_without_threads_is_named(tmp_path: Path) -> None:
     ranks = _run("no more threads", tmp_path)
     _told([ranks[0], ranks[2]], "rank 1 could not make this group: can't start new thread")
