@@ -4,6 +4,7 @@ abort returns, and nothing is left. ``fault_table.py`` compares with NCCL's own 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,7 +138,9 @@ def test_a_link_that_comes_back_is_no_error(tmp_path: Path) -> None:
     ("fault", "code"), [(faults.cut_for_good, NOTHING), (faults.rejected, REMOTE_ERROR)], ids=["down", "reset"]
 )
 def test_an_abort_without_a_network(fault: Callable[[Place], list[Finding]], code: int, tmp_path: Path) -> None:
-    for finding in fault(_place(releases.ONE, tmp_path)):
+    """What a sender owes is tried for BAGUA_NET_KEEPALIVE, also after the abort."""
+    place = dataclasses.replace(_place(releases.ONE, tmp_path), settings={"BAGUA_NET_KEEPALIVE": "5"})
+    for finding in fault(place):
         assert finding.code == (code if releases.reports_errors(releases.ONE) else NOTHING)
         _check_end(finding, releases.ONE)
 
