@@ -6,6 +6,7 @@
  *   test_cycles [CYCLES]
  */
 #include <dirent.h>
+#include <limits.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +21,9 @@
 #include "transport/conn.h"
 
 #define DEADLINE_S 3000 /* at night */
-#define USUAL 150
+#define USUAL 60
 #define NIGHTLY 10000
-#define WARM_UP 50
+#define WARM_UP 20
 /* What an allocator may keep for itself, whatever the number of cycles. */
 #define SLACK (256 << 10)
 #define SMALL 1000
@@ -108,11 +109,21 @@ struct left {
 	size_t bytes;
 };
 
-/* Once nothing is being closed any more: the control thread has ended. */
-static struct left what_is_left(void)
+static bool is_running(void)
 {
-	while (entries("/proc/self/task") > 0)
-		sched_yield();
+	bool running;
+
+	bnet_engine_lock();
+	running = bnet_engine.running;
+	bnet_engine_unlock();
+	return running;
+}
+
+/* Once nothing is being closed any more: the control thread has ended, and there are no more threads than before. */
+static struct left what_is_left(int most_threads)
+{
+	while (entries("/proc/self/task") > most_threads || is_running())
+		usleep(1000);
 	malloc_trim(0);
 	return (struct left){
 		.descriptors = entries("/proc/self/fd"),
@@ -133,10 +144,10 @@ int main(int argc, char **argv)
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	for (int i = 0; i < WARM_UP; i++)
 		cycle();
-	before = what_is_left();
+	before = what_is_left(INT_MAX);
 	for (int i = 0; i < cycles; i++)
 		cycle();
-	after = what_is_left();
+	after = what_is_left(before.threads);
 	printf("%d cycles: %d descriptors, %d threads, %zu bytes before and %d, %d, %zu after\n", cycles,
 	       before.descriptors, before.threads, before.bytes, after.descriptors, after.threads, after.bytes);
 	check_int(after.descriptors, before.descriptors);
