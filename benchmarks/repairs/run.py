@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import re
 import subprocess
 import sys
@@ -17,16 +16,14 @@ from pathlib import Path
 
 import bagua_net
 from benchmarks import ROOT, command_line
-from benchmarks.loads.ipc import encode
-from benchmarks.loads.processes import Placement, RankFailed, RankProcess, running
+from benchmarks.loads import in_turn
+from benchmarks.loads.processes import Placement, RankFailed, running
 from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces, ring
 from benchmarks.networks.namespaces import Host
 from benchmarks.repairs import report
 from benchmarks.report import about, machine
 
-_RANK = "benchmarks.loads.rank"
-_SETUP_S = 60.0
 #: Streams and how many of them are reset at a time.
 _CELLS = ((8, 1), (8, 8), (1, 1))
 #: Bytes sent on a stream, by which those that carry data are told from those on which they come.
@@ -48,39 +45,16 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _spec(arguments: argparse.Namespace, library: Path, rank: int, seconds: float) -> RankSpec:
-    return RankSpec(
-        rank=rank,
-        ranks=2,
-        devices=1,
-        nap_us=0,
-        kind="ours",
-        loops=str(arguments.build / "libtraffic.so"),
-        library=str(library),
-        table={},
-        address="",
-        sndbuf=0,
-        work="stream",
-        lanes=1,
-        inflight=arguments.inflight,
+    return in_turn.spec(
+        rank,
+        build=arguments.build,
+        plugin=library,
         size=arguments.size,
-        warm_up_s=0.0,
-        window_s=seconds,
-        warm_up_rounds=0,
-        rounds=0,
-        connect_timeout_s=_SETUP_S,
-        together=1,
+        inflight=arguments.inflight,
+        seconds=seconds,
+        nap_us=0,
         coupled=False,
     )
-
-
-def _connect(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> None:
-    for rank, spec in zip(ranks, specs, strict=True):
-        rank.send(encode(spec))
-    handles = [str(rank.receive(_SETUP_S)["handles"]) for rank in ranks]
-    for rank, handle in zip(ranks, reversed(handles), strict=True):
-        rank.send(json.dumps(handle) + "\n")
-    for rank in ranks:
-        rank.receive(_SETUP_S)
 
 
 @contextmanager
@@ -145,10 +119,8 @@ def _cell(arguments: argparse.Namespace, plugin: Path, streams: int, reset: int)
     with ring.hosts(2, *limits, machine.congestion_control()) as hosts:
         specs = [_spec(arguments, plugin, number, seconds) for number in range(2)]
         placements = [Placement(number, host, settings) for number, host in enumerate(hosts)]
-        with running(_RANK, placements) as ranks:
-            _connect(ranks, specs)
-            for rank in ranks:
-                rank.send("go\n")
+        with running(in_turn.MODULE, placements) as ranks:
+            in_turn.begin(ranks, specs)
             with _sampled(hosts[0]) as samples:
                 time.sleep(3.0)
                 times = []

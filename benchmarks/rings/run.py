@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import sys
 import time
@@ -18,17 +17,15 @@ from pathlib import Path
 
 import bagua_net
 from benchmarks import ROOT, command_line
-from benchmarks.loads.ipc import encode
-from benchmarks.loads.processes import Placement, RankFailed, RankProcess, running
+from benchmarks.loads import in_turn
+from benchmarks.loads.processes import Placement, RankFailed, running
 from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces, ring
 from benchmarks.networks.namespaces import Host
 from benchmarks.report import about, machine
 from benchmarks.rings import report
 
-_RANK = "benchmarks.loads.rank"
 _STREAMS = 16
-_SETUP_S = 60.0
 _NAP_US = 300
 _FROM_THE_START = {"BAGUA_NET_MIN_NSTREAMS": str(_STREAMS), "BAGUA_NET_NSTREAMS": str(_STREAMS)}
 _REMEMBERS = {"BAGUA_NET_PATH_MEMORY": "1"}
@@ -61,27 +58,14 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _spec(arguments: argparse.Namespace, library: Path, rank: int) -> RankSpec:
-    return RankSpec(
-        rank=rank,
-        ranks=2,
-        devices=1,
-        nap_us=_NAP_US,
-        kind="ours",
-        loops=str(arguments.build / "libtraffic.so"),
-        library=str(library),
-        table={},
-        address="",
-        sndbuf=0,
-        work="stream",
-        lanes=1,
-        inflight=arguments.inflight,
+    return in_turn.spec(
+        rank,
+        build=arguments.build,
+        plugin=library,
         size=arguments.size,
-        warm_up_s=0.0,
-        window_s=float(arguments.seconds),
-        warm_up_rounds=0,
-        rounds=0,
-        connect_timeout_s=_SETUP_S,
-        together=1,
+        inflight=arguments.inflight,
+        seconds=float(arguments.seconds),
+        nap_us=_NAP_US,
         coupled=True,
     )
 
@@ -105,23 +89,11 @@ def _each_second(host: Host, seconds: int, change: Callable[[int], None]) -> lis
     return rates
 
 
-def _connect(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> None:
-    for rank, spec in zip(ranks, specs, strict=True):
-        rank.send(encode(spec))
-    handles = [str(rank.receive(_SETUP_S)["handles"]) for rank in ranks]
-    for rank, handle in zip(ranks, [*handles[1:], handles[0]], strict=True):
-        rank.send(json.dumps(handle) + "\n")
-    for rank in ranks:
-        rank.receive(_SETUP_S)
-
-
 def _read(arguments: argparse.Namespace, hosts: Sequence[Host], library: Path, streams: dict[str, str]) -> list[float]:
     specs = [_spec(arguments, library, number) for number in range(len(hosts))]
     placements = [Placement(number, host, streams) for number, host in enumerate(hosts)]
-    with running(_RANK, placements) as ranks:
-        _connect(ranks, specs)
-        for rank in ranks:
-            rank.send("go\n")
+    with running(in_turn.MODULE, placements) as ranks:
+        in_turn.begin(ranks, specs)
         return _each_second(hosts[0], arguments.seconds, lambda second: _change(arguments, hosts[-1], second))
 
 

@@ -9,8 +9,9 @@
 #include <stdbool.h>
 
 /* Looks at the streams of all senders. A stream of which bytes are lost is repaired, or fails its connection. Beside a
- * silent one another is opened, which takes its place if the peer answers; a connection with a stream that is silent for
- * BAGUA_NET_KEEPALIVE seconds fails. True: some bytes have not arrived yet. */
+ * silent one another is opened, which takes its place if the peer answers. One that is silent for BAGUA_NET_KEEPALIVE
+ * seconds is given up if its siblings are heard, and fails its connection otherwise. True: some bytes have not arrived
+ * yet. */
 bool bnet_undelivered_look(void);
 
 #endif
