@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Streams that are reset while data moves, and others that take their place: every message arrives, whole and once. Both
- * ends and what the control thread does between them are in this thread, in an order that a seed chooses.
+ * ends and what the control thread does between them are in this thread, in an order that a seed chooses. Every other
+ * seed sends without a copy, so that the kernel holds memory of the sends when a stream ends.
  *
  *   test_repair [FIRST_SEED [LAST_SEED]]
  */
@@ -23,12 +24,16 @@
 #include "transport/request.h"
 #include "transport/rx.h"
 #include "transport/tx.h"
+#include "transport/zerocopy.h"
 
 #define MOST_STREAMS 4
 #define SLOTS 8
 #define LARGEST (300 << 10)
 #define MESSAGES 60
 #define STEPS 2000000
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60 /* missing in kernel headers before Linux 4.14 */
+#endif
 #define DEADLINE_S 250 /* of the whole program */
 
 static struct bnet_config config = {.min_chunksize = 4096, .max_chunksize = 65536, .keepalive = 120, .repair = 1};
@@ -58,6 +63,7 @@ static struct {
 	struct slot sends[SLOTS], receives[SLOTS];
 	uint64_t sent, posted, arrived; /* messages */
 	uint64_t resets, repairs;
+	uint64_t pinned; /* streams that were reset while the kernel held memory of a send */
 } ends;
 
 static void open_pair(int pair[2])
@@ -103,6 +109,7 @@ static void open_ends(int streams)
 	ends.receiver = bnet_conn_new(false, &device, &config, false);
 	check(ends.sender && ends.receiver);
 	ends.sender->repairs = ends.receiver->repairs = true;
+	bnet_zerocopy_start(ends.sender);
 	for (int i = 0; i < streams; i++)
 		join(NULL);
 	atomic_store(&ends.sender->level, streams);
@@ -121,6 +128,18 @@ static void close_ends(void)
 		free(ends.sends[i].memory);
 		free(ends.receives[i].memory);
 	}
+}
+
+static bool kernel_can_pin(void)
+{
+	int one = 1, pair[2];
+	bool can;
+
+	open_tcp_pair(pair);
+	can = setsockopt(pair[0], SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one)) == 0;
+	close(pair[0]);
+	close(pair[1]);
+	return can;
 }
 
 /* ---- the messages ---- */
@@ -209,10 +228,13 @@ static void end_receives(void)
 static void reset_one(void)
 {
 	int streams = atomic_load(&ends.sender->nstreams), silent = 1, fd;
+	const struct bnet_stream *stream;
 
 	if (streams == 0)
 		return;
-	fd = ends.sender->streams[any((uint32_t)streams)]->fd;
+	stream = ends.sender->streams[any((uint32_t)streams)];
+	fd = stream->fd;
+	ends.pinned += !stream->broken && bnet_zerocopy_pending(&stream->zerocopy);
 	if (any(3) == 0)
 		setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &silent, sizeof(silent));
 	bnet_socket_reset(fd);
@@ -278,6 +300,7 @@ static bool run(uint64_t seed, int streams, uint32_t every)
 	int steps = 0;
 
 	state = seed;
+	config.zerocopy = seed % 2 == 0;
 	open_ends(streams);
 	while (ends.arrived < MESSAGES && steps++ < STEPS) {
 		step(every);
@@ -298,7 +321,7 @@ int main(int argc, char **argv)
 	const uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, to = argc > 2 ? strtoull(argv[2], NULL, 0)
 									      : is_nightly() ? 30
 											     : 10;
-	uint64_t resets = 0, repairs = 0;
+	uint64_t resets = 0, repairs = 0, pinned = 0;
 
 	alarm(DEADLINE_S);
 	/* Old ones are still to be read while others are in their place. */
@@ -309,9 +332,12 @@ int main(int argc, char **argv)
 			check(run(seed, streams, 40 + (uint32_t)seed % 7 * 40));
 			resets += ends.resets;
 			repairs += ends.repairs;
+			pinned += ends.pinned;
 			close_ends();
 		}
-	printf("%llu resets, %llu repairs\n", (unsigned long long)resets, (unsigned long long)repairs);
+	printf("%llu resets, %llu of them with pinned memory, %llu repairs\n", (unsigned long long)resets,
+	       (unsigned long long)pinned, (unsigned long long)repairs);
 	check(repairs > 0);
+	check(pinned > 0 || argc > 1 || !kernel_can_pin());
 	return 0;
 }
