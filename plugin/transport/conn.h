@@ -120,7 +120,8 @@ struct bnet_stream {
 	bool writable; /* the last send found room; set again by the connection's epoll */
 	bool readable; /* not known to be empty */
 	bool hangup;   /* the kernel reported the end: read up to it */
-	bool broken;   /* it was reset, or counts as lost: it moves nothing more, and is dropped or repaired */
+	/* It was reset, or counts as lost: it moves nothing more, and is dropped or repaired. The owner writes it. */
+	_Atomic bool broken;
 	uint32_t serial;
 	int dialed; /* of a sender: its number when it was opened, by which it has its pair of addresses */
 	bool away;  /* … which failed then, so that it has another one */

@@ -61,7 +61,7 @@ static void test_link(enum emu_proto proto, enum world_link link)
 {
 	const int ranks[] = {2, 3, 4, 5, 8};
 
-	for (int i = 0; i < (is_nightly() ? 5 : 3); i++) {
+	for (int i = 0; i < (is_nightly() ? 5 : is_brief() ? 2 : 3); i++) {
 		struct world world;
 
 		world_open(&world, ranks[i], 1 + i % 2, link);

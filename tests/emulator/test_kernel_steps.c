@@ -58,7 +58,7 @@ static void test_slices(enum emu_proto proto, enum world_link link)
 	struct world world;
 
 	world_open(&world, 3, 2, link);
-	for (size_t i = 0; i < 7 * (is_nightly() ? 3 : 1); i++) {
+	for (size_t i = 0; i < (is_brief() ? 4 : is_nightly() ? 21 : 7); i++) {
 		struct job job = {.func = EMU_ALL_REDUCE,
 				  .algo = EMU_RING,
 				  .proto = proto,
@@ -226,7 +226,7 @@ static void test_pat_ranks(enum world_link link)
 
 	const int most = link == WORLD_DIRECT ? 10 : 7;
 
-	for (int i = 0; i < (is_nightly() ? most : 5); i++) {
+	for (int i = 0; i < (is_nightly() ? most : is_brief() ? 2 : 5); i++) {
 		const int ranks = counts[i];
 		struct world world;
 

@@ -320,6 +320,7 @@ int main(int argc, char **argv)
 {
 	const uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, to = argc > 2 ? strtoull(argv[2], NULL, 0)
 									      : is_nightly() ? 30
+									      : is_brief()   ? 4
 											     : 10;
 	uint64_t resets = 0, repairs = 0, pinned = 0;
 
