@@ -89,6 +89,7 @@ def _keeps_the_sum(here: Here, backend: str) -> None:
     assert spread < 1e-4, "the weights were not averaged"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_steps_of_the_optimizer_the_sum_over_the_ranks_is_kept(ranks: Ranks, backend: str) -> None:
     ranks.run(_keeps_the_sum, backend)
@@ -492,7 +493,7 @@ def _dies(here: Here, backend: str) -> str:
     return failed
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_ends_the_other_with_an_error(backend: str) -> None:
     said = survivor(_dies, backend)
@@ -516,7 +517,7 @@ def _ends_by_an_error(here: Here) -> str:
     return failed
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_process_that_ends_by_an_error_ends_the_other_with_one() -> None:
     said = survivor(_ends_by_an_error)
     assert "averaging weights beside training has ended: rank 1 ended, or dropped the model, without pause()" in said

@@ -439,7 +439,7 @@ def _dies(here: Here, backend: str) -> str:
     return raised
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_dies_ends_the_others_with_an_error(backend: str) -> None:
     said = survivor(_dies, backend)

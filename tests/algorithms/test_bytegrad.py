@@ -123,7 +123,7 @@ def _shares_hosts(here: Here) -> None:
     comm.detach()
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_no_residual_is_left_where_a_rank_does_not_look_again() -> None:
     with Ranks(4, hosts=2) as ranks:
         ranks.run(_shares_hosts)

@@ -312,7 +312,7 @@ def test_bad_input_is_refused_in_one_line(call: Any, error: type[Exception], say
 # ---- Triton ----
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_tensors_on_the_cpu_do_not_import_triton() -> None:
     program = (
         "import sys, torch; from bagua_net.algorithms._codec import Codec\n"

@@ -73,6 +73,7 @@ def test_a_job_that_is_resumed_ends_as_one_that_was_not(
     assert _digests([*command, "--resume"]) == whole
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", variants("bytegrad", nightly=["qadam", "async"]))  # of gradients, momentum, weights
 def test_a_script_in_baguas_style_runs_unchanged(name: str) -> None:
     script = ["-m", "bagua_net.compat", str(JOBS / "old_script.py"), "--algorithm", name]

@@ -94,6 +94,7 @@ def _soon_weights(here: Here) -> Made:
     return _soon(DiLoCo(steps=1), here)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("makes", variants(_soon_gradients, nightly=[_soon_weights]))
 def test_a_rank_that_stands_still_ends_the_other_in_the_groups_timeout(makes: Callable[[Here], Made]) -> None:
     said = waiting(_loses, makes)

@@ -107,7 +107,7 @@ def test_a_preempted_job_saves_a_checkpoint(tmp_path: Path, number: signal.Signa
         job.kill()
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("rank", variants(1, nightly=[0]))
 def test_one_rank_is_enough(tmp_path: Path, rank: int) -> None:
     job = Job(tmp_path)

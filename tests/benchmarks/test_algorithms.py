@@ -91,7 +91,7 @@ def test_the_quick_cells_are_among_all() -> None:
     assert {f"bagua_net {way}" for way in ("auto", *report.CANDIDATES)} <= set(QUICK_SIDES)
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_what_there_is_not_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = measure("algorithms", "--sides", "gloo nothing", cwd=tmp_path)

@@ -112,7 +112,7 @@ def test_sizes_that_make_no_sense() -> None:
     assert "is below the smallest" in done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_without_cuda_it_says_so_in_one_line(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is not None:
         import torch

@@ -302,6 +302,7 @@ def test_a_rank_of_a_collective_that_cannot_start_is_named(loops: Path) -> None:
         sides.read([side], hosts)
 
 
+@pytest.mark.nightly
 @needs_namespaces
 def test_connections_spread_over_both_cards_fill_both(loops: Path, plugin: Path) -> None:
     rates = (40, 10)

@@ -11,7 +11,7 @@ from benchmarks.rings import report
 from tests.benchmarks.support import measure, needs_namespaces
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @needs_namespaces
 def test_a_small_run(tmp_path: Path, plugin: Path, loops: Path) -> None:
     output = tmp_path / "small.jsonl"

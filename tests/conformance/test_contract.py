@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +134,12 @@ def _rows(api: int) -> list[tuple[str, int]]:
     return [(name, api) for name in SCENARIOS if SCENARIOS[name] <= api and (name in WITH_DATA or api == NEWEST)]
 
 
+def _turns(turn: int, *, without: Iterable[str] = ()) -> list[Any]:
+    """With other settings, a third of the scenarios with data in the gate, and all at night."""
+    names = [name for name in WITH_DATA if name not in without]
+    return variants(gate=names[turn::3], nightly=[name for name in names if name not in names[turn::3]])
+
+
 def test_no_scenario_is_left_out() -> None:
     assert drivers.contract_list(drivers.build()) == SCENARIOS
 
@@ -156,8 +164,7 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
     drivers.contract(drivers.build(), NEWEST, scenario, settings)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("scenario", WITH_DATA)
+@pytest.mark.parametrize("scenario", _turns(0))
 def test_behaviour_with_repair(scenario: str) -> None:
     drivers.contract(drivers.build(), NEWEST, scenario, {"BAGUA_NET_REPAIR": "1"})
 
@@ -174,8 +181,8 @@ def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> No
     drivers.contract(drivers.build(), NEWEST, scenario, _workers(threads, streams))
 
 
-@pytest.mark.parametrize(("streams", "threads"), variants(gate=[(6, 4)], nightly=[(1, 0), (6, 0)]))
-@pytest.mark.parametrize("scenario", [name for name in WITH_DATA if name not in ONLY_COPIED])
+@pytest.mark.parametrize(("streams", "threads"), variants((6, 4), nightly=[(1, 0), (6, 0)]))
+@pytest.mark.parametrize("scenario", _turns(1, without=ONLY_COPIED))
 def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
     """On loopback the kernel uses the sender's memory until it delivers, and copies then."""
     settings = {

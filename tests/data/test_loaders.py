@@ -149,7 +149,7 @@ def seen_in_lightning(way: str, directory: Path) -> list[list[list[int]]]:
     return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", variants("sampler", nightly=["batch_sampler"]))
 def test_lightning_keeps_the_sampler(way: str, tmp_path: Path) -> None:
     """It replaces other samplers by its own, and tells the epoch."""

@@ -142,7 +142,7 @@ _WITHOUT_COPIES = ["--sizes", "1000000,10,0,70000,4096", "--unmap", "--outstandi
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("threads", variants(0, 2))
+@pytest.mark.parametrize("threads", variants(0, nightly=[2]))
 @pytest.mark.parametrize("streams", variants(5, nightly=[1]))
 def test_without_copies(threads: int, streams: int) -> None:
     """Buffers are refilled as soon as a send is done."""

@@ -39,6 +39,7 @@ def test_several_communicators_at_once(run: Run, device: str) -> None:
         assert report["counters"]["messages_sent"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_process_goes_on_after_it_has_aborted_a_collective(run: Run, device: str) -> None:
     reports = run(Job("abort", 2, device)).reports

@@ -41,6 +41,7 @@ def test_losses_are_those_without_the_plugin(run: Run, program: str, device: str
     assert _losses(run, program, device, plugin=True) == [pytest.approx(losses, rel=TOLERANCE / 100) for losses in own]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("program", variants("fsdp", nightly=["ddp"]))
 def test_gradients_went_through_the_plugin(run: Run, program: str, device: str) -> None:

@@ -34,8 +34,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 USUAL = [("reduce_scatter", "3"), ("all_to_all", "3")]
 EVERY = variants(
     *USUAL[:1],
-    gate=USUAL[1:],
-    nightly=[(op, ranks) for op in OPS for ranks in ("2", "3") if (op, ranks) not in USUAL],
+    nightly=[(op, ranks) for op in OPS for ranks in ("2", "3") if (op, ranks) not in USUAL[:1]],
 )
 
 
@@ -69,8 +68,9 @@ def test_every_operation_is_right(tmp_path: Path, op: str, ranks: str) -> None:
     ("dtype", "redop"),
     variants(
         ("bfloat16", "sum"),
-        gate=[("int8", "avg"), ("int64", "max")],
         nightly=[
+            ("int8", "avg"),
+            ("int64", "max"),
             ("float32", "sum"),
             ("float32", "prod"),
             ("float32", "min"),
@@ -128,6 +128,7 @@ def test_an_nccl_that_is_too_old_to_compare_says_so(tmp_path: Path) -> None:
     assert "is NCCL 2.18.3, and 2.20 is the oldest that can be compared" in run.stderr
 
 
+@pytest.mark.nightly
 @needs_torch
 @pytest.mark.parametrize("op", variants("allreduce", nightly=["reduce_scatter", "sendrecv"]))
 def test_gloo_takes_turns_with_ours(tmp_path: Path, op: str) -> None:
@@ -146,7 +147,7 @@ def test_the_backend_takes_turns_with_gloo_in_processes_of_its_own(tmp_path: Pat
     assert any(line.startswith("torch+bagua against gloo: ") for line in record["summary"])
 
 
-@pytest.mark.parametrize("codec", ["u8", "u4"])
+@pytest.mark.parametrize("codec", variants("u4", nightly=["u8"]))
 def test_codes_take_turns_with_elements(tmp_path: Path, codec: str) -> None:
     options = ["--codec", codec, "--redop", "avg", "--ranks", "3", "--min", "12", "--max", "800K"]
     record = results(tmp_path, *options, "--factor", "256", *QUICK)
@@ -394,10 +395,10 @@ def test_a_wrong_result_is_counted_and_ends_with_status_1(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [
-        (signal.SIGKILL, "rank 1 was killed by SIGKILL\n"),
+    variants(
         (signal.SIGBUS, "rank 1 was killed by SIGBUS: /dev/shm may be full; in Docker, --shm-size=1g\n"),
-    ],
+        nightly=[(signal.SIGKILL, "rank 1 was killed by SIGKILL\n")],
+    ),
 )
 def test_a_rank_that_is_killed_ends_the_run_with_its_reason(number: signal.Signals, said: str) -> None:
     with endless(*ENDLESS) as (process, ranks):
@@ -410,6 +411,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_its_reason(number: signal.Signa
         assert ended(others)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_stands_still_ends_the_run() -> None:
     with endless(*ENDLESS, "--timeout", "10") as (process, ranks):
         os.kill(ranks[1], signal.SIGSTOP)

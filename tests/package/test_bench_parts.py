@@ -27,6 +27,7 @@ from bagua_net._bench.workload import elements, models
 from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.ops import OPS
 from bagua_net._bench.workload.result import Row
+from tests.support.tiers import variants
 
 # ---- sizes ----
 
@@ -111,7 +112,7 @@ REDUCE: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("nranks", [1, 2, 3, 7, 16, elements.MAX_RANKS])
+@pytest.mark.parametrize("nranks", variants(1, 3, 16, nightly=[2, 7, elements.MAX_RANKS]))
 @pytest.mark.parametrize("redop", elements.REDUCTIONS)
 @pytest.mark.parametrize("dtype", elements.TYPES)
 def test_every_result_is_exact_in_its_type(dtype: str, redop: str, nranks: int) -> None:

@@ -16,6 +16,7 @@ from bagua_net._nccl import discovery
 from tests.package import nccl_here
 from tests.package.sandbox import Sandbox
 from tests.support import nccl_wheels
+from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
@@ -138,7 +139,8 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.mark.parametrize(
-    ("function", "step"), [("Comm.all_reduce", "allreduce"), ("Nccl.comm_init_rank", "init"), ("Comm.destroy", "close")]
+    ("function", "step"),
+    variants(("Comm.all_reduce", "allreduce"), nightly=[("Nccl.comm_init_rank", "init"), ("Comm.destroy", "close")]),
 )
 def test_a_rank_that_dies_is_named_with_its_signal(sandbox: Sandbox, function: str, step: str) -> None:
     """The other one, which waits for it, is not."""

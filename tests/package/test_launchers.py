@@ -63,7 +63,7 @@ def _choice(sandbox: Sandbox, version: str, *launcher: str) -> str:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("version", variants("2.30.7", gate=["2.18.3"]))
+@pytest.mark.parametrize("version", variants("2.30.7", nightly=["2.18.3"]))
 @pytest.mark.parametrize("package", LAUNCHERS)
 def test_launchers_of_today(sandbox: Sandbox, package: str, version: str) -> None:
     spec = importlib.util.find_spec(package)

@@ -17,9 +17,14 @@ import pytest
 
 from tests.package import nccl_here
 from tests.package.sandbox import Sandbox, sandboxed
+from tests.support.tiers import variants
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: .ci/run itself makes what these show, with the stranger's own commands.
+_SLOW = [ROOT / "README.md", ROOT / "docs" / "install.md"]
+#: .ci/run itself makes what these show, with the stranger's own commands.
+_SLOW = [ROOT / "README.md", ROOT / "docs" / "install.md"]
 _BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 _STUBS = (
     "COMMAND",
@@ -94,7 +99,11 @@ def _shell(lines: str, machine: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    variants(*(page for page in PAGES if page not in _SLOW), nightly=_SLOW),
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_the_shell_examples_run(page: Path, machine: dict[str, str]) -> None:
     for block in _blocks(page):
         done = _shell(block, machine)

@@ -219,7 +219,7 @@ def _uneven(here: Here, name: str) -> None:
     dist.all_reduce(torch.ones(3))
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", variants("bytegrad", nightly=["diloco", "decentralized", "low_precision_decentralized", "auto"])
 )

@@ -236,7 +236,9 @@ def nobody_comes(here: Here, name: str) -> tuple[str, str]:
     return told, after
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "all_reduce later", "barrier", "recv", "recv any", "send"])
+@pytest.mark.parametrize(
+    "name", variants("all_reduce", "recv", "recv any", nightly=["all_reduce later", "barrier", "send"])
+)
 @pytest.mark.parametrize("ranks", variants(3, nightly=[2]), indirect=True)
 def test_a_peer_that_does_not_come(ranks: Ranks, name: str) -> None:
     """The operation fails after the group's timeout, and so do later ones; other groups go on."""

@@ -102,6 +102,7 @@ def test_importing_torch_loads_nothing_of_ours_but_the_name(tmp_path: Path) -> N
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
+@pytest.mark.nightly
 def test_by_hand(tmp_path: Path) -> None:
     """Where torch loads no extensions, an import registers the backend; registering again changes nothing."""
     code = _MEET.replace("import torch, ", "import bagua_net.torch as backend; backend.register(); import torch, ")
@@ -119,6 +120,7 @@ def test_a_torch_that_it_was_not_tried_with_is_named(version: str, tmp_path: Pat
     assert said == (0 if version.startswith("2.13.") else 1), done.stderr
 
 
+@pytest.mark.nightly
 def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
     """Logged once, and the group is still made."""
     done = _python(_MEET + _MEET.replace("import torch, ", "import "), _installed(tmp_path), {"BAGUA_NET_NSTREAM": "3"})
@@ -126,6 +128,7 @@ def test_a_name_that_is_no_parameter_is_pointed_out(tmp_path: Path) -> None:
     assert done.stderr.count("BAGUA_NET_NSTREAM is not a parameter; did you mean BAGUA_NET_NSTREAMS?") == 1, done.stderr
 
 
+@pytest.mark.nightly
 @not_on_request
 def test_without_extensions_the_name_is_unknown(tmp_path: Path) -> None:
     """Shows that the test above depends on the import."""
@@ -173,6 +176,7 @@ except ImportError as error: print(error)
 """
 
 
+@pytest.mark.nightly
 def test_what_torch_calls_on_request_raises(tmp_path: Path) -> None:
     """Nothing catches the reason: otherwise torch could only say that the entry point registered nothing. What runs in
     an import of torch raises nothing, and logs it."""
@@ -181,6 +185,7 @@ def test_what_torch_calls_on_request_raises(tmp_path: Path) -> None:
     assert re.search("^DEBUG:bagua_net.torch:.*no such thing$", done.stderr, re.MULTILINE), done.stderr
 
 
+@pytest.mark.nightly
 def test_autoload_without_torch_distributed(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"
@@ -201,6 +206,7 @@ not_editable = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly
 @not_editable
 @pytest.mark.parametrize("text", variants("raise RuntimeError('of another kind')", nightly=[""]))
 def test_another_package_of_that_name_is_no_obstacle_to_torch(text: str, tmp_path: Path) -> None:
@@ -273,6 +279,7 @@ print("worked", gathered)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", variants("gloo", nightly=["cpu:gloo", "cpu:gloo,cuda:gloo"]))
 def test_other_backends_work_beside_it(backend: str, tmp_path: Path) -> None:
     """torch makes groups differently where backends that it does not know are registered."""

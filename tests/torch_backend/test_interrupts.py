@@ -257,7 +257,7 @@ else:
 """
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_handler_destroys_the_group_while_a_callback_waits_in_it(tmp_path: Path) -> None:
     """The callback waits for the operation that the handler interrupts."""
     processes = [_process(_DESTROYS, tmp_path, rank) for rank in range(2)]
@@ -297,7 +297,7 @@ else:
 """
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_the_interpreter_exits_while_callbacks_wait_in_each_others_groups(tmp_path: Path) -> None:
     first, other = [_process(_ENDS_WITHIN_CALLBACKS, tmp_path, rank) for rank in range(2)]
     try:

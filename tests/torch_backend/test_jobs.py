@@ -39,6 +39,7 @@ def _packages() -> None:
 # ---- torch's own ----
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", variants(_TWO, nightly=[_ONE]))
 @pytest.mark.parametrize("script", variants("fsdp_digits.py", nightly=["ddp_digits.py"]))
 def test_training_is_that_of_gloo(script: str, count: int) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.ranks import Ranks
+from tests.support.tiers import variants
 from tests.torch_backend.cases import values
 from tests.torch_backend.inside import forget_ended
 
@@ -70,7 +71,7 @@ def uneven(here: Here, backend: str, initial_size: bool) -> list[list[float]]:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("initial_size", [True, False])
+@pytest.mark.parametrize("initial_size", variants(False, nightly=[True]))
 def test_gradients_of_uneven_inputs_as_with_gloo(ranks: Ranks, initial_size: bool) -> None:
     ours, theirs = (ranks.run(uneven, backend, initial_size, seconds=60) for backend in ("bagua_net", "gloo"))
     for rank, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -142,7 +143,7 @@ def dropped(here: Here, elements: int) -> int:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("elements", [1, 2])
+@pytest.mark.parametrize("elements", variants(1, nightly=[2]))
 @_TWO
 def test_works_that_are_dropped_are_freed(ranks: Ranks, elements: int) -> None:
     assert ranks.run(dropped, elements, seconds=60) == [0] * 2

@@ -435,7 +435,7 @@ print("done")
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("what", variants("nothing", "collective", nightly=["receive", "send", "queue", "raise"]))
+@pytest.mark.parametrize("what", variants("nothing", nightly=["collective", "receive", "send", "queue", "raise"]))
 def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: Path) -> None:
     """With anything still open, it ends at once, with its own status and no output of ours; torch may print."""
     command = [sys.executable, "-c", _ENDS, what, str(tmp_path / "store")]

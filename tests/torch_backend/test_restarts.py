@@ -228,7 +228,7 @@ def _free_port() -> str:
         return str(server.getsockname()[1])
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_lives_of_torchrun() -> None:
     """Its workers all start again when one of them dies, and its store goes on."""
     job = Job("1:0:before init,0:1:before the second")

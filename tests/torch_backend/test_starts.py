@@ -106,6 +106,7 @@ def test_ranks_of_a_host_that_cannot_share_memory_use_tcp(tmp_path: Path, refuse
     assert [rank.warned.count(_SLOWER.format(why)) for rank in ranks] == [1, 0, 0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("what", "why"),
     variants(
@@ -123,13 +124,14 @@ def test_a_rank_without_descriptors_is_named(tmp_path: Path) -> None:
     assert "(ulimit -n)" in ranks[1].told  # of the one that it lacked for a connection, or for accepting one
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_rank_without_threads_is_named(tmp_path: Path) -> None:
     ranks = _run("no more threads", tmp_path)
     _told([ranks[0], ranks[2]], "rank 1 could not make this group: can't start new thread")
     assert ranks[1].told == "can't start new thread"
 
 
+@pytest.mark.nightly
 def test_ranks_of_a_ring_name_the_one_that_failed_first(tmp_path: Path) -> None:
     """Each sees its neighbour fail, one after the other."""
     ranks = _run("dead later", tmp_path, size=5)
@@ -185,6 +187,7 @@ def test_that_nothing_is_encrypted_is_told_who_asks_gloo_for_it(tmp_path: Path) 
     assert "GLOO_DEVICE_TRANSPORT=TCP_TLS is gloo's alone: this backend does not encrypt" in rank.warned
 
 
+@pytest.mark.nightly
 def test_hosts_whose_addresses_are_not_those_of_their_cards(tmp_path: Path) -> None:
     """As where hosts speak BGP with their switches: packets leave through another interface than the one that has the
     address."""
@@ -216,6 +219,7 @@ def test_the_interface_that_leads_to_the_master_is_used(tmp_path: Path) -> None:
     assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
 
 
+@pytest.mark.nightly
 def test_a_rank_whose_address_is_gone_says_so(tmp_path: Path) -> None:
     """Between two groups, as when a lease ends."""
     with _two_hosts() as hosts:

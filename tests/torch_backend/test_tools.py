@@ -245,7 +245,7 @@ def agreed(here: Here) -> None:
         work.wait()
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_detail_lets_equal_calls_pass(watched: Ranks) -> None:
     watched.run(agreed)
 
