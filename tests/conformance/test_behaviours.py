@@ -61,15 +61,18 @@ def test_every_scenario_is_in_the_table() -> None:
 _AT_NIGHT = {
     "test_chaos.py::test_training_notices_nothing",
     "test_contract.py::test_behaviour_with_workers",
+    "test_import.py::test_other_backends_work_beside_it",
     "test_matrix.py::test_cells_of_many_ranks",
     "test_proxy.py::test_a_message_that_is_cut_off_is_an_error_or_arrives",
     "test_repairs.py::test_a_link_that_is_cut_for_a_minute",
+    "test_restarts.py::test_lives_of_torchrun",
     "test_restarts.py::test_lives_of_two_agents",
     "test_scaling.py::test_one_stream_without_caps",
     "test_scaling.py::test_streams_that_carry_no_more_are_closed",
     "test_silence.py::test_a_partition_behind_a_shut_window",
     "test_silence.py::test_a_partition_while_sends_are_outstanding",
     "test_silence.py::test_without_a_limit_a_partition_ends",
+    "test_starts.py::test_hosts_whose_addresses_are_not_those_of_their_cards",
     "test_transport.py::test_streams_that_join_while_others_move_data",
 }
 

@@ -176,7 +176,7 @@ except ImportError as error: print(error)
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.gate
 def test_what_torch_calls_on_request_raises(tmp_path: Path) -> None:
     """Nothing catches the reason: otherwise torch could only say that the entry point registered nothing. What runs in
     an import of torch raises nothing, and logs it."""

@@ -219,7 +219,7 @@ def test_the_interface_that_leads_to_the_master_is_used(tmp_path: Path) -> None:
     assert [rank.told for rank in ranks] == ["ok"] * 3, [rank.warned for rank in ranks]
 
 
-@pytest.mark.nightly
+@pytest.mark.gate
 def test_a_rank_whose_address_is_gone_says_so(tmp_path: Path) -> None:
     """Between two groups, as when a lease ends."""
     with _two_hosts() as hosts:
