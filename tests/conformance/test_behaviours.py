@@ -61,7 +61,6 @@ def test_every_scenario_is_in_the_table() -> None:
 _AT_NIGHT = {
     "test_chaos.py::test_training_notices_nothing",
     "test_contract.py::test_behaviour_with_workers",
-    "test_import.py::test_other_backends_work_beside_it",
     "test_matrix.py::test_cells_of_many_ranks",
     "test_proxy.py::test_a_message_that_is_cut_off_is_an_error_or_arrives",
     "test_repairs.py::test_a_link_that_is_cut_for_a_minute",

@@ -213,9 +213,14 @@ def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("sanitizer", "threads"), variants(gate=[("address", 4), ("thread", 4)], nightly=[("thread", 1)])
-)
+@pytest.mark.parametrize("threads", variants(gate=[4], nightly=[1]))
 @pytest.mark.parametrize("scenario", [name for name in WITH_DATA if name not in TOO_LARGE | LATE_THREADS])
-def test_sanitized_with_workers(scenario: str, sanitizer: str, threads: int) -> None:
-    drivers.contract(drivers.build(sanitizer), NEWEST, scenario, _workers(threads, streams=2))
+def test_races_with_workers(scenario: str, threads: int) -> None:
+    drivers.contract(drivers.build("thread"), NEWEST, scenario, _workers(threads, streams=2))
+
+
+@pytest.mark.sanitize
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", _turns(2, without=TOO_LARGE))
+def test_addresses_with_workers(scenario: str) -> None:
+    drivers.contract(drivers.build("address"), NEWEST, scenario, _workers(4, streams=2))

@@ -14,6 +14,7 @@ import pytest
 from tests.nccl import nccl_job, releases
 from tests.support import netns
 from tests.support.netns import Host
+from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
@@ -90,7 +91,7 @@ def test_workers_write_lines_that_are_polled(protocol: str, tmp_path: Path) -> N
 TORN = {"cut": (CUT, [500_000, 70_001], 100), "copied": ({}, [30, 200, 900], 1_500)}
 
 
-@pytest.mark.parametrize("way", TORN)
+@pytest.mark.parametrize("way", variants("copied", nightly=["cut"]))
 def test_no_line_is_torn(way: str, tmp_path: Path) -> None:
     """The flag of an LL128 line arrives after its data. Otherwise a kernel that polls reads old data now and then: with
     the first 64 bytes of a message as a slice of their own, or with copies backwards, in most runs of this test."""
@@ -101,7 +102,7 @@ def test_no_line_is_torn(way: str, tmp_path: Path) -> None:
         job.finish()
 
 
-@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+@pytest.mark.parametrize("algorithm", variants("Tree", nightly=["Ring"]))
 def test_four_ranks(algorithm: str, tmp_path: Path) -> None:
     """Some peers are on the same host, some on the other."""
     with _two_hosts() as hosts:

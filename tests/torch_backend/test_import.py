@@ -279,7 +279,7 @@ print("worked", gathered)
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.gate
 @pytest.mark.parametrize("backend", variants("gloo", nightly=["cpu:gloo", "cpu:gloo,cuda:gloo"]))
 def test_other_backends_work_beside_it(backend: str, tmp_path: Path) -> None:
     """torch makes groups differently where backends that it does not know are registered."""
