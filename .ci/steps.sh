@@ -165,8 +165,9 @@ check_wheel() {
 c_build() {
 	cmake -S . -B "$1" -DCMAKE_C_COMPILER="$2" -DBNET_WERROR=ON -DSKBUILD=ON -DSKBUILD_STATE=wheel "${@:3}" \
 		>/dev/null || return
-	if ! cmake --build "$1" >"$BUILD/compile.log" 2>&1; then
-		cat "$BUILD/compile.log"
+	# C_TARGETS: these alone. The log has a name of its own, as two builds may run at a time.
+	if ! cmake --build "$1" --target "${C_TARGETS:-all}" >"$BUILD/${1##*/}.compile" 2>&1; then
+		cat "$BUILD/${1##*/}.compile"
 		return 1
 	fi
 }
