@@ -19,6 +19,7 @@
 #include "handshake/listener.h"
 #include "transport/conn.h"
 #include "transport/rx.h"
+#include "transport/source.h"
 #include "transport/worker.h"
 #include "transport/tx.h"
 #include "wire/wire.h"
@@ -290,7 +291,7 @@ static int replace(struct bnet_conn *conn, int fd, struct bnet_stream_start *sta
 	for (int i = 0; i < OWN_TRIES && rc == -EBUSY; i++) {
 		if (!bnet_conn_try_own(conn))
 			continue;
-		rc = bnet_socket_is_closed(fd) ? -ESTALE : bnet_rx_replace(conn, start);
+		rc = bnet_socket_is_closed(fd) ? -ESTALE : bnet_source_replace(conn, start);
 		if (rc == 0)
 			rc = bnet_conn_add_stream(conn, fd, start);
 		bnet_conn_disown(conn);

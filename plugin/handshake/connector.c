@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "handshake/candidate.h"
+#include "handshake/failure.h"
 #include "handshake/replacement.h"
 #include "wire/wire.h"
 
@@ -32,15 +33,6 @@
 #define TRIAL_RTTS 20
 /* The time limit for a try while another pair is left: SYNs are sent again after 1 s and 3 s. */
 #define PAIR_TRY_MS 4000
-/* The peer listens before its handle travels, so a refusal says that its process has ended, or that something on the
- * way is not ready: the proxy beside a container, a firewall. NCCL's own Socket network tries for as long. */
-#define REFUSED_MS 60000
-#define EXTRA_REFUSED_MS 10000
-/* Between two processes of this machine nothing is on the way. */
-#define LOCAL_REFUSED_MS 1000
-/* What this machine's own set-up forbids: long enough for a link that comes up again, and before the peer, which waits as
- * well, warns for a reason that is not the true one. */
-#define ROUTE_MS 5000
 /* A pause, which grows by as much each time. */
 #define RETRY_MS 100
 #define MAX_RETRY_MS 1000
@@ -51,19 +43,6 @@
 #define MAX_REPAIR_RETRY_MS 10000
 /* A pass takes some microseconds. The engine's lock is held meanwhile, so that the owner word may only be tried. */
 #define OWN_TRIES 1000
-/* Bytes of a reason. */
-#define EXPLANATION 256
-
-/* Why a try has failed, as far as it decides how long such failures are waited for. */
-enum failure {
-	FAILURE_NONE,
-	FAILURE_REFUSED,
-	FAILURE_RESET,
-	FAILURE_NO_HOST,
-	FAILURE_NO_ROUTE,
-	FAILURE_NO_ANSWER,
-	FAILURE_FINAL,
-};
 
 enum state {
 	WAITING, /* to try again */
@@ -84,7 +63,7 @@ struct connector {
 	bool home;                    /* … or of one that has not the pair of its own, on that pair only */
 	bool counted;                 /* the connection is opening streams meanwhile */
 	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
-	enum failure failure;         /* of the last try */
+	enum bnet_failure failure;    /* of the last try */
 	bool refused;                 /* in this round, on the pair that the stream had */
 	uint64_t failing_since_ms;    /* … and of all since then */
 	enum state state;
@@ -112,17 +91,6 @@ static void end(struct connector *connector)
 	free(connector);
 }
 
-static bool route_failed(int error)
-{
-	return error == -ENETUNREACH || error == -EHOSTUNREACH || error == -EADDRNOTAVAIL || error == -EINVAL ||
-	       error == -ETIMEDOUT || error == -ENODEV || error == -EACCES;
-}
-
-static bool refused(int error)
-{
-	return error == -ECONNREFUSED || error == -ECONNRESET;
-}
-
 /* The failure of the first stream fails the connection, as does that of one that takes the place of a broken one; that of
  * another one is a line in the log. */
 static void give_up(struct connector *connector, int error, const char *why)
@@ -136,7 +104,7 @@ static void give_up(struct connector *connector, int error, const char *why)
 	} else if (connector->replaces) {
 		bnet_replacement_failed(conn, why);
 	} else if (connector->home) {
-		if (route_failed(error) || refused(error))
+		if (bnet_failure_of_route(error) || bnet_failure_refused(error))
 			bnet_candidate_failed(conn, &connector->pair, bnet_now_ms());
 	} else if (connector->beside) {
 		bnet_info(NCCL_NET,
@@ -184,44 +152,6 @@ static int open_bound(struct connector *connector)
 	return fd;
 }
 
-static enum failure failure_of(int error)
-{
-	switch (error) {
-	case -ECONNREFUSED:
-		return FAILURE_REFUSED;
-	case -ECONNRESET:
-		return FAILURE_RESET;
-	case -EHOSTUNREACH:
-		return FAILURE_NO_HOST;
-	case -ETIMEDOUT:
-		return FAILURE_NO_ANSWER;
-	default:
-		return route_failed(error) ? FAILURE_NO_ROUTE : FAILURE_FINAL;
-	}
-}
-
-/* For how long tries that fail like the last one are repeated. */
-static uint64_t patience_ms(const struct connector *connector)
-{
-	switch (connector->failure) {
-	case FAILURE_NO_ANSWER:
-		return UINT64_MAX; /* bnet_connectors_tick ends the tries after BAGUA_NET_CONNECT_TIMEOUT */
-	case FAILURE_REFUSED:
-	case FAILURE_RESET:
-		if (connector->conn->setup.local)
-			return LOCAL_REFUSED_MS;
-		/* fall through */
-	case FAILURE_NO_HOST:
-		return connector->index ? EXTRA_REFUSED_MS : REFUSED_MS;
-	case FAILURE_NO_ROUTE:
-		return ROUTE_MS;
-	case FAILURE_NONE:
-	case FAILURE_FINAL:
-		break;
-	}
-	return 0;
-}
-
 /* What the first stream's tries have met, for those who wait for it. */
 static void note(struct connector *connector, int error, uint64_t now)
 {
@@ -230,7 +160,7 @@ static void note(struct connector *connector, int error, uint64_t now)
 	if (!is_first(connector))
 		return;
 	setup->last_error = error;
-	if (!refused(error))
+	if (!bnet_failure_refused(error))
 		setup->refused_since_ms = 0;
 	else if (!setup->refused_since_ms)
 		setup->refused_since_ms = now;
@@ -243,7 +173,8 @@ static void try_connect(struct connector *connector, uint64_t now);
 static bool pair_failed(const struct connector *connector, int error)
 {
 	return !connector->unbound && !connector->home &&
-	       (route_failed(error) || (!is_first(connector) && pairs_are_left(connector) && refused(error)));
+	       (bnet_failure_of_route(error) ||
+		(!is_first(connector) && pairs_are_left(connector) && bnet_failure_refused(error)));
 }
 
 static void next_pair(struct connector *connector, int error, uint64_t now)
@@ -254,7 +185,7 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	bnet_address_text(connector->pair.peer, address);
 	if (bnet_candidate_usable(connector->conn, &connector->pair, now)) {
 		/* The only pair carries the first stream, whatever happens to another one. */
-		if (route_failed(error) && (bnet_candidate_count(connector->conn) > 1 || is_first(connector)))
+		if (bnet_failure_of_route(error) && (bnet_candidate_count(connector->conn) > 1 || is_first(connector)))
 			bnet_candidate_failed(connector->conn, &connector->pair, now);
 		if (bnet_candidate_count(connector->conn) > 1)
 			bnet_info(NCCL_NET, "NET/BaguaNet: no way from %s (%s) to %s: %s. Streams take other ways",
@@ -268,33 +199,13 @@ static void next_pair(struct connector *connector, int error, uint64_t now)
 	try_connect(connector, now);
 }
 
-/* The reason, and the user's next step. */
-static const char *explain(const struct connector *connector, int error, char text[EXPLANATION])
-{
-	const char *hint = "";
-
-	if (error == -ECONNREFUSED && connector->conn->setup.local)
-		return "nothing listens there: the remote process has ended, or it is on another host that has this host's "
-		       "address as well, as of a bridge of containers (NCCL_SOCKET_IFNAME)";
-	if (error == -ECONNREFUSED)
-		return "nothing listens there: the remote process has ended, or a firewall rejects it (BAGUA_NET_PORT_RANGE)";
-	if (error == -ETIMEDOUT)
-		return "no answer within BAGUA_NET_CONNECT_TIMEOUT: that address cannot be reached from this interface "
-		       "(NCCL_SOCKET_IFNAME), or a firewall drops it (BAGUA_NET_PORT_RANGE)";
-	if (error == -EACCES || error == -EPERM)
-		hint = ": this host's firewall or security module forbids it";
-	else if (route_failed(error))
-		hint = ". NCCL_SOCKET_IFNAME chooses the interface, NCCL_SOCKET_FAMILY between IPv4 and IPv6, on every host";
-	snprintf(text, EXPLANATION, "%s%s", strerror(-error), hint);
-	return text;
-}
-
 /* While a stream is left, the peer is there. */
 static bool is_hopeless(const struct connector *connector, uint64_t now)
 {
 	if (bnet_replacement_any_living(connector->conn))
 		return false;
-	return (connector->failure == FAILURE_REFUSED && now - connector->failing_since_ms >= BNET_REPAIR_REFUSED_MS) ||
+	return (connector->failure == BNET_FAILURE_REFUSED &&
+		now - connector->failing_since_ms >= BNET_REPAIR_REFUSED_MS) ||
 	       bnet_replacement_has_waited(connector->conn);
 }
 
@@ -302,10 +213,10 @@ static bool is_hopeless(const struct connector *connector, uint64_t now)
 static void replace_later(struct connector *connector, int error, uint64_t now)
 {
 	uint64_t pause = ++connector->retries * RETRY_MS;
-	char text[EXPLANATION];
+	char text[BNET_EXPLANATION];
 
 	if (is_hopeless(connector, now)) {
-		give_up(connector, error, explain(connector, error, text));
+		give_up(connector, error, bnet_failure_explain(error, connector->conn->setup.local, text));
 		return;
 	}
 	if (connector->home && error != -EUSERS)
@@ -329,8 +240,8 @@ static bool is_elsewhere(const struct connector *connector)
  * awaited, is waited for from now on. */
 static void note_failure(struct connector *connector, int error, uint64_t now)
 {
-	const bool by_a_stranger = is_elsewhere(connector) && refused(error) && !connector->refused;
-	enum failure failure = by_a_stranger ? FAILURE_NO_HOST : failure_of(error);
+	const bool by_a_stranger = is_elsewhere(connector) && bnet_failure_refused(error) && !connector->refused;
+	enum bnet_failure failure = by_a_stranger ? BNET_FAILURE_NO_HOST : bnet_failure_of(error);
 
 	if (failure != connector->failure)
 		connector->failing_since_ms = now;
@@ -340,7 +251,7 @@ static void note_failure(struct connector *connector, int error, uint64_t now)
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
 static void try_failed(struct connector *connector, int error, uint64_t now)
 {
-	char text[EXPLANATION];
+	char text[BNET_EXPLANATION];
 
 	/* Its end in order would be the sender's, were the stream in place there. */
 	if (connector->state == HELLO_SENT && (connector->replaces || is_first(connector)))
@@ -357,14 +268,17 @@ static void try_failed(struct connector *connector, int error, uint64_t now)
 		replace_later(connector, error, now);
 		return;
 	}
-	if (!connector->beside && now - connector->failing_since_ms < patience_ms(connector)) {
+	if (!connector->beside &&
+	    now - connector->failing_since_ms <
+		    bnet_failure_patience_ms(connector->failure, connector->conn->setup.local, connector->index > 0)) {
 		uint64_t pause = ++connector->retries * RETRY_MS;
 
 		connector->state = WAITING;
 		connector->watch.deadline_ms = now + (pause < MAX_RETRY_MS ? pause : MAX_RETRY_MS);
 		return;
 	}
-	give_up(connector, error, connector->beside ? strerror(-error) : explain(connector, error, text));
+	give_up(connector, error,
+		connector->beside ? strerror(-error) : bnet_failure_explain(error, connector->conn->setup.local, text));
 }
 
 static int send_hello(struct connector *connector)
@@ -404,7 +318,7 @@ static void said_hello(struct connector *connector)
 	connector->state = HELLO_SENT;
 	connector->got = 0;
 	if (!connector->replaces)
-		connector->failure = FAILURE_NONE; /* it was reached: what is lost again begins anew */
+		connector->failure = BNET_FAILURE_NONE; /* it was reached: what is lost again begins anew */
 	if (is_first(connector))
 		connector->conn->setup.refused_since_ms = 0;
 	connector->watch.deadline_ms =
@@ -768,7 +682,7 @@ static bool is_due(const struct connector *connector, uint64_t now)
 static void time_out(struct connector *connector)
 {
 	int error = connector->state == WAITING ? connector->conn->setup.last_error : -ETIMEDOUT;
-	char text[EXPLANATION];
+	char text[BNET_EXPLANATION];
 
 	if (connector->index || connector->replaces)
 		give_up(connector, -ETIMEDOUT, "no answer");
@@ -777,7 +691,7 @@ static void time_out(struct connector *connector)
 			"that port was reached, but no answer came within BAGUA_NET_CONNECT_TIMEOUT: the process there is "
 			"stopped or out of descriptors, or what listens is not BaguaNet");
 	else
-		give_up(connector, -ETIMEDOUT, explain(connector, error, text));
+		give_up(connector, -ETIMEDOUT, bnet_failure_explain(error, connector->conn->setup.local, text));
 }
 
 static void go_on(struct connector *connector, uint64_t now)

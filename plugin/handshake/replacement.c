@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "engine/engine.h"
+#include "transport/retention.h"
 #include "transport/tx.h"
 
 struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index)
@@ -24,7 +25,7 @@ struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index)
 	bnet_socket_close(stream->fd);
 	stream->broken_us = bnet_now_us() - (uint64_t)stream->delivery.silent * BNET_DELIVERY_LOOK_MS * 1000;
 	bnet_list_add(&conn->broken, &stream->node);
-	rc = bnet_tx_bury(conn, stream);
+	rc = bnet_retention_bury(conn, stream);
 	bnet_engine_posted(&conn->work); /* its caller may not come again */
 	if (rc == 0)
 		return stream;

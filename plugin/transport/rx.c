@@ -8,13 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "common/clock.h"
-#include "base/socket.h"
 #include "transport/request.h"
+#include "transport/source.h"
 
 /* A stream's budget in a pass, so that a fast stream does not keep its owner from the other connections. */
 #define PASS_BYTES (4u << 20)
@@ -51,22 +48,6 @@ static void copy_in_order(char *to, const char *from, size_t size)
 		put_byte(to++, *from++);
 }
 
-static uint32_t unparsed(const struct bnet_read_ahead *ahead)
-{
-	return ahead->to - ahead->from;
-}
-
-static int lost(struct bnet_conn *conn, int error, const char *how)
-{
-	uint32_t n = bnet_conn_outstanding(conn);
-
-	bnet_conn_fail(conn, error,
-		       "the connection from %s broke while %u receive%s outstanding: %s. The remote process has ended or "
-		       "the network dropped the connection; look at the other rank's log first",
-		       conn->peer, n, n == 1 ? " was" : "s were", how);
-	return error;
-}
-
 /* All streams have ended after whole frames. */
 static void ended(struct bnet_conn *conn)
 {
@@ -74,214 +55,7 @@ static void ended(struct bnet_conn *conn)
 		bnet_conn_fail(conn, -ESHUTDOWN, "%s has closed its connection; receives that are left: %u", conn->peer,
 			       bnet_conn_outstanding(conn));
 	else
-		lost(conn, -ECONNRESET, "the peer closed it");
-}
-
-/* ---- one receive call ---- */
-
-/* A lone frame of up to this size is left in the kernel at first; see peek. */
-#define PEEK_BYTES 2048
-
-/* Is it one frame, whole? */
-static bool one_frame(const uint8_t *at, size_t size)
-{
-	struct bnet_wire_frame frame;
-
-	if (size < BNET_WIRE_FRAME_HEADER)
-		return false;
-	bnet_wire_frame_decode(at, &frame);
-	return size - BNET_WIRE_FRAME_HEADER == frame.length;
-}
-
-/* Moves what is unparsed, a part of a header at most, to the beginning. */
-static void compact(struct bnet_read_ahead *ahead)
-{
-	if (unparsed(ahead) && ahead->from)
-		memmove(ahead->bytes, ahead->bytes + ahead->from, unparsed(ahead));
-	ahead->to -= ahead->from;
-	ahead->from = 0;
-}
-
-/* The kernel acknowledges a short segment when a read empties the socket, and the waiting caller of a small message
- * would wait for that, too. So where a small message probably arrives alone it is only peeked at, and the next call,
- * which most often has nothing else to find, takes it out of the socket. Anything else is taken out at once. */
-static ssize_t peek(struct bnet_conn *conn, struct bnet_stream *stream)
-{
-	struct bnet_read_ahead *ahead = &stream->in.ahead;
-	ssize_t n = recv(stream->fd, ahead->bytes, BNET_READ_AHEAD, MSG_DONTWAIT | MSG_PEEK);
-
-	if (n <= 0)
-		return n;
-	if (one_frame(ahead->bytes, (size_t)n)) {
-		ahead->peeked = (uint32_t)n;
-		return n;
-	}
-	bnet_conn_count(conn, receive_calls, 1);
-	n = recv(stream->fd, ahead->bytes, (size_t)n, MSG_DONTWAIT);
-	stream->in.taken += n > 0 ? (uint64_t)n : 0;
-	return n;
-}
-
-/* Whether the next call should only look: the last one brought a lone frame, which has been parsed. In the set of many
- * receivers there may be no call after that for long. */
-static bool should_peek(const struct bnet_conn *conn, const struct bnet_incoming *in)
-{
-	return !conn->ready.flag && in->ahead.expect_lone_frame && in->ahead.to == 0 &&
-	       in->state != BNET_INCOMING_PAYLOAD && in->limit == UINT64_MAX;
-}
-
-/* A receive call and its answer. */
-struct call {
-	size_t direct;  /* bytes asked for in the payload's place */
-	size_t asked;   /* … and in all */
-	uint32_t again; /* bytes that an earlier call peeked at: they come first */
-	ssize_t n;
-	int error; /* of n < 0 */
-};
-
-/* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. The rest of a
- * small one goes to the read-ahead as well and is copied in order, which the kernel does not guarantee. Peeked bytes are
- * overwritten with themselves. Nothing beyond the stream's limit, where it has one. */
-static void fetch(struct bnet_conn *conn, struct bnet_stream *stream, struct call *call)
-{
-	struct bnet_incoming *in = &stream->in;
-	uint32_t at = in->ahead.to - in->ahead.peeked;
-	uint64_t most = in->limit - in->taken;
-	struct iovec iov[2] = {{.iov_len = 0}, {in->ahead.bytes + at, BNET_READ_AHEAD - at}};
-
-	call->direct = in->request && in->left > BNET_READ_AHEAD ? in->left : 0;
-	call->direct = call->direct < most ? call->direct : most;
-	if (iov[1].iov_len > most - call->direct)
-		iov[1].iov_len = most - call->direct;
-	call->again = in->ahead.peeked;
-	call->asked = call->direct + iov[1].iov_len;
-	if (call->direct) {
-		iov[0] = (struct iovec){in->request->data + in->data.offset + (in->data.length - in->left),
-					call->direct};
-		call->n = readv(stream->fd, iov, 2);
-	} else if (should_peek(conn, in)) {
-		call->n = peek(conn, stream);
-		call->error = call->n < 0 ? errno : 0;
-		return;
-	} else {
-		call->n = recv(stream->fd, iov[1].iov_base, iov[1].iov_len, MSG_DONTWAIT);
-	}
-	call->error = call->n < 0 ? errno : 0;
-	in->taken += call->n > 0 ? (uint64_t)call->n : 0;
-}
-
-enum outcome {
-	OUTCOME_NOTHING, /* no new byte */
-	OUTCOME_BYTES,
-	OUTCOME_END, /* the peer closed the stream */
-	OUTCOME_BROKEN,
-};
-
-static enum outcome outcome_of(const struct call *call)
-{
-	if ((call->n < 0 && call->error == EAGAIN) || (call->again && call->n == (ssize_t)call->again))
-		return OUTCOME_NOTHING;
-	if (call->n < 0)
-		return OUTCOME_BROKEN;
-	return call->n == 0 ? OUTCOME_END : OUTCOME_BYTES;
-}
-
-/* Less than asked for means empty, unless the end comes next: no edge would announce it again. */
-static bool emptied(const struct call *call, bool hangup)
-{
-	return call->n < (ssize_t)call->asked && (call->n <= 0 || !hangup);
-}
-
-/* The peer may give up a stream that it never used; nothing is lost then. */
-static bool matters(const struct bnet_stream *stream)
-{
-	return stream->in.used || stream->index == 0 || bnet_socket_received(stream->fd) > stream->in.handshake_bytes;
-}
-
-static bool is_inside(const struct bnet_incoming *in)
-{
-	return in->state == BNET_INCOMING_PAYLOAD || unparsed(&in->ahead);
-}
-
-static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
-{
-	bool inside = is_inside(&stream->in);
-
-	stream->in.state = BNET_INCOMING_ENDED;
-	conn->gone = true;
-	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
-	return inside ? lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
-}
-
-/* What follows comes on the stream that has taken its place. */
-static void end_at_limit(struct bnet_conn *conn, struct bnet_incoming *in)
-{
-	in->state = BNET_INCOMING_ENDED;
-	in->ahead.from = in->ahead.to;
-	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
-}
-
-static int break_stream(struct bnet_conn *conn, struct bnet_stream *stream, int error)
-{
-	if (conn->repairs && stream->in.limit == UINT64_MAX) {
-		stream->broken = true;
-		return 0;
-	}
-	if (!conn->repairs && !matters(stream))
-		return end_stream(conn, stream);
-	return lost(conn, -error, strerror(error));
-}
-
-/* n new bytes: first those in the payload's place, then the read-ahead's. */
-static void take_in(struct bnet_incoming *in, size_t n, size_t direct)
-{
-	struct bnet_read_ahead *ahead = &in->ahead;
-
-	ahead->expect_lone_frame = n <= PEEK_BYTES && in->state != BNET_INCOMING_PAYLOAD && unparsed(ahead) == 0 &&
-				   one_frame(ahead->bytes + ahead->to, n);
-	if (direct > n)
-		direct = n;
-	in->left -= direct;
-	ahead->to += (uint32_t)(n - direct);
-}
-
-/* One receive call, where the read-ahead is empty or holds the beginning of a header. New bytes, 0 for nothing now or
- * the end, or -errno. drained: the socket held less than it was asked for. */
-static ssize_t receive(struct bnet_conn *conn, struct bnet_stream *stream, bool *drained)
-{
-	struct bnet_incoming *in = &stream->in;
-	struct call call;
-
-	if (in->taken == in->limit) {
-		end_at_limit(conn, in);
-		return 0;
-	}
-	if (!in->ahead.peeked)
-		compact(&in->ahead);
-	do
-		fetch(conn, stream, &call);
-	while (call.error == EINTR);
-	bnet_conn_count(conn, receive_calls, 1);
-	*drained = emptied(&call, stream->hangup);
-	if (call.again)
-		in->ahead.peeked = 0;
-
-	switch (outcome_of(&call)) {
-	case OUTCOME_NOTHING:
-		bnet_conn_count(conn, receive_again, 1);
-		return 0;
-	case OUTCOME_BROKEN:
-		return break_stream(conn, stream, call.error);
-	case OUTCOME_END:
-		/* One that was reset reads as closed once its error was reported. */
-		if (conn->repairs && bnet_socket_is_closed(stream->fd))
-			return break_stream(conn, stream, ECONNRESET);
-		return end_stream(conn, stream);
-	case OUTCOME_BYTES:
-		break;
-	}
-	take_in(in, (size_t)call.n - call.again, call.direct);
-	return call.n - (ssize_t)call.again;
+		bnet_source_lost(conn, -ECONNRESET, "the peer closed it");
 }
 
 /* ---- frames ---- */
@@ -323,14 +97,6 @@ static int protocol_error(struct bnet_conn *conn, const char *what)
 	return -EBADMSG;
 }
 
-/* Bytes behind the read-ahead's next `size` that the stream brings. */
-static uint64_t left_behind(const struct bnet_incoming *in, uint32_t size)
-{
-	if (in->limit == UINT64_MAX)
-		return UINT64_MAX;
-	return unparsed(&in->ahead) - size + (in->limit - in->taken) - in->ahead.peeked;
-}
-
 /* Finds the request that the slice belongs to. 1: in->request names it, or is NULL for a slice to skip; 0: the message
  * is not posted yet, and the stream stalls. */
 static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
@@ -340,7 +106,7 @@ static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
 	int rc;
 
 	in->request = NULL;
-	if (data->length > left_behind(in, BNET_WIRE_DATA_HEADER))
+	if (data->length > bnet_source_left_behind(in, BNET_WIRE_DATA_HEADER))
 		return 1; /* it is cut off, and comes again whole */
 	if (data->message >= atomic_load_explicit(&conn->posted, memory_order_acquire)) {
 		in->state = BNET_INCOMING_STALLED;
@@ -381,13 +147,13 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 	int rc;
 
 	in->state = BNET_INCOMING_HEADER;
-	if (unparsed(&in->ahead) < BNET_WIRE_FRAME_HEADER)
+	if (bnet_source_unparsed(&in->ahead) < BNET_WIRE_FRAME_HEADER)
 		return 0;
 	in->used = true;
 	bnet_wire_frame_decode(at, &frame);
 	if (frame.type != BNET_WIRE_FRAME_DATA) {
 		if (frame.type == BNET_WIRE_FRAME_FAILED)
-			return lost(conn, -ECONNRESET, "the sender has given it up");
+			return bnet_source_lost(conn, -ECONNRESET, "the sender has given it up");
 		if (frame.type == BNET_WIRE_FRAME_CLOSE)
 			conn->closed = true;
 		/* This version acts on no other type. The length is 32 bits wide, so the skip ends. */
@@ -395,7 +161,7 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 		begin_payload(in, frame.length, BNET_WIRE_FRAME_HEADER);
 		return 1;
 	}
-	if (unparsed(&in->ahead) < BNET_WIRE_DATA_HEADER)
+	if (bnet_source_unparsed(&in->ahead) < BNET_WIRE_DATA_HEADER)
 		return 0;
 	if (bnet_wire_data_decode(at, &in->data) < 0)
 		return protocol_error(conn, "a slice that lies outside its message");
@@ -408,7 +174,8 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 /* The part of the payload that the read-ahead holds. */
 static void copy_payload(struct bnet_incoming *in)
 {
-	uint32_t n = unparsed(&in->ahead) < in->left ? unparsed(&in->ahead) : (uint32_t)in->left;
+	uint32_t n = bnet_source_unparsed(&in->ahead) < in->left ? bnet_source_unparsed(&in->ahead)
+								 : (uint32_t)in->left;
 	uint64_t done = in->data.length - in->left;
 
 	if (in->request)
@@ -454,7 +221,7 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 		}
 		if (!more || drained)
 			break;
-		n = receive(conn, stream, &drained);
+		n = bnet_source_receive(conn, stream, &drained);
 		if (n <= 0)
 			break;
 		got += (size_t)n;
@@ -498,7 +265,7 @@ static void wait_for_repair(struct bnet_conn *conn)
 		return;
 	snprintf(how, sizeof(how), "it was reset, and nothing was heard of its sender for %llu s (BAGUA_NET_KEEPALIVE)",
 		 (unsigned long long)patience);
-	lost(conn, -ETIMEDOUT, how);
+	bnet_source_lost(conn, -ETIMEDOUT, how);
 }
 
 /* Nothing has come. Can no outstanding receive complete any more? A stream carries messages in order, so a stalled one
@@ -573,66 +340,4 @@ bool bnet_rx_progress(struct bnet_conn *conn)
 	if (!moved)
 		look_for_end(conn, streams);
 	return moved;
-}
-
-/* ---- a stream that another one takes the place of ---- */
-
-static struct bnet_stream *find(const struct bnet_conn *conn, uint32_t serial, bool repaired)
-{
-	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
-
-	for (int i = 0; i < streams; i++) {
-		struct bnet_stream *stream = conn->streams[i];
-
-		if ((repaired ? stream->in.repairs : stream->serial) == serial)
-			return stream;
-	}
-	return NULL;
-}
-
-/* Nothing more is taken out of its socket than what is there now. A slice that is cut off by that is taken back: it comes
- * again. */
-static void end_with_what_is_there(struct bnet_conn *conn, struct bnet_stream *stream)
-{
-	struct bnet_incoming *in = &stream->in;
-	int there = 0;
-
-	if (in->state != BNET_INCOMING_ENDED && ioctl(stream->fd, FIONREAD, &there) < 0)
-		there = 0;
-	in->limit = in->taken + (uint64_t)there;
-	in->awaits = stream->serial;
-	if (in->limit == in->taken && in->state == BNET_INCOMING_HEADER && !unparsed(&in->ahead))
-		end_at_limit(conn, in);
-	stream->readable = true;
-	stream->broken = false;
-	if (in->state != BNET_INCOMING_PAYLOAD || in->left <= left_behind(in, 0) || !in->request)
-		return;
-	bnet_reassembly_take_back(&in->request->reassembly, in->data.offset, in->data.length);
-	in->request = NULL;
-}
-
-int bnet_rx_replace(struct bnet_conn *conn, struct bnet_stream_start *start)
-{
-	const uint32_t serial = start->repairs;
-	struct bnet_stream *old = find(conn, serial, false), *unused = find(conn, serial, true);
-
-	/* A try that was given up may be read after the one that was not. */
-	if (unused && unused->serial > start->serial)
-		return -ESTALE;
-	if (old && old->in.limit == UINT64_MAX)
-		end_with_what_is_there(conn, old);
-	if (old)
-		start->position = old->in.limit;
-	else if (unused)
-		start->position = unused->position;
-	/* Its sender has not had the answer. */
-	if (unused) {
-		unused->in.awaits = serial;
-		unused->in.repairs = 0;
-		unused->in.limit = unused->in.taken;
-		unused->broken = false;
-		unused->readable = true;
-	}
-	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
-	return 0;
 }

@@ -3,9 +3,7 @@
  * The sending direction: streams that can write claim slices of the posted messages, oldest first. The connection's
  * owner only.
  *
- * Where both ends take part in repairs a slice is in its stream's ledger until the peer's kernel has acknowledged it, and
- * its request is not done before, unless there is a copy: of a small one, and of one whose acknowledgement is late. What
- * the peer's kernel has is not lost when the stream is reset.
+ * Where both ends take part in repairs, what was written is kept for a while (retention.h).
  */
 #ifndef BNET_TX_H
 #define BNET_TX_H
@@ -19,9 +17,6 @@ bool bnet_tx_progress(struct bnet_conn *conn);
 /* A stream of the connection has ended. If both ends take part in repairs, the control thread puts another one in its place
  * (control/repair.h); else the connection fails. error: -errno. */
 void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error);
-/* Of a stream that was taken out: its ledger holds all that may not have arrived. That counts as outstanding until it was
- * sent again, though its sends may be done and nobody asks for them. -ENOMEM. */
-int bnet_tx_bury(struct bnet_conn *conn, struct bnet_stream *stream);
 /* Releases what was acknowledged. Is something left that was reported as sent, or is under way, and has not been? Without
  * repairs nobody knows: false. */
 bool bnet_tx_owes(struct bnet_conn *conn);

@@ -27,7 +27,6 @@ from bagua_net.algorithms import (
 from tests.algorithms.models import attached, backward, inside, net
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
-from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
@@ -103,7 +102,7 @@ def _resumes(here: Here, backend: str, algorithm: Any) -> tuple[bool, bool]:
     return torch.equal(with_states, whole), torch.equal(without, whole)
 
 
-@pytest.mark.parametrize("backend", variants("bagua_net", nightly=["gloo"]))
+@pytest.mark.parametrize("backend", ["bagua_net", "gloo"])
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(four: Ranks, algorithm: str, backend: str) -> None:
     resumed, without_states = zip(*four.run(_resumes, backend, _ALGORITHMS[algorithm]), strict=True)

@@ -23,6 +23,8 @@
 #include "transport/progress.h"
 #include "transport/request.h"
 #include "transport/rx.h"
+#include "transport/source.h"
+#include "transport/retention.h"
 #include "transport/tx.h"
 #include "transport/zerocopy.h"
 
@@ -88,7 +90,7 @@ static void join(struct bnet_stream *replaces)
 
 	open_pair(pair);
 	if (replaces)
-		check_int(bnet_rx_replace(ends.receiver, &rx), 0);
+		check_int(bnet_source_replace(ends.receiver, &rx), 0);
 	tx.position = rx.position;
 	if (any(2)) /* its caller comes before the new stream */
 		bnet_progress(ends.receiver);
@@ -96,7 +98,7 @@ static void join(struct bnet_stream *replaces)
 	if (replaces && any(4) == 0) { /* the answer is lost: it is asked again */
 		close(pair[0]);
 		join(replaces);
-		check_int(bnet_rx_replace(ends.receiver, &rx), -ESTALE); /* it was on its way for long */
+		check_int(bnet_source_replace(ends.receiver, &rx), -ESTALE); /* it was on its way for long */
 		return;
 	}
 	check_int(bnet_conn_add_stream(ends.sender, pair[0], &tx), 0);
@@ -255,7 +257,7 @@ static void repair(void)
 			continue;
 		broken = bnet_conn_take_stream(ends.sender, i);
 		bnet_socket_close(broken->fd);
-		check_int(bnet_tx_bury(ends.sender, broken), 0);
+		check_int(bnet_retention_bury(ends.sender, broken), 0);
 		join(broken);
 		ends.repairs++;
 	}
