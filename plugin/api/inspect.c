@@ -21,6 +21,7 @@ enum {
 #define WORD(...) +1
 #define NAMES(...) +1
 #define PREFIXES(...) +1
+#define DIRECTORY(...) +1
 #include "base/config.def"
 #undef INT
 #undef BYTES
@@ -28,6 +29,7 @@ enum {
 #undef WORD
 #undef NAMES
 #undef PREFIXES
+#undef DIRECTORY
 };
 
 int bnet_abi_version(void)
@@ -54,6 +56,7 @@ static const char *kind_name(enum bnet_config_kind kind)
 	case BNET_KIND_WORD:
 	case BNET_KIND_NAMES:
 	case BNET_KIND_PREFIXES:
+	case BNET_KIND_DIRECTORY:
 		return "string";
 	}
 	return "string";

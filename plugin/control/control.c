@@ -29,6 +29,7 @@
 #include "scaling/quota.h"
 #include "scaling/path.h"
 #include "scaling/sampler.h"
+#include "stats/publish.h"
 #include "transport/readiness.h"
 #include "transport/worker.h"
 
@@ -167,6 +168,7 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 	if (now - ticks->paths_ms >= PATH_TICK_MS) {
 		bnet_active_collect();
 		bnet_sampler_read(bnet_now_us());
+		bnet_stats_sample(bnet_now_us());
 		ticks->paths_ms = now;
 	}
 	if (now - ticks->dry_ms >= DRY_TICK_MS) {
@@ -203,6 +205,7 @@ struct loop_state {
 	uint64_t tick_ms;
 	uint64_t moved_ms; /* the last round that found that something had moved */
 	bool rare;         /* of MODE_ACTIVE: nothing has moved for some time */
+	bool unpublished;  /* a round over what `bagua-net top` sees is under way */
 };
 
 static bool is_quiet(const struct loop_state *state, uint64_t now)
@@ -231,6 +234,10 @@ static void try_to_idle(struct loop_state *state, uint64_t now)
 	const bool was_active = state->mode == MODE_ACTIVE;
 
 	state->mode = MODE_IDLE;
+	if (was_active) {
+		bnet_stats_hurry(); /* what it sees stays for as long as nothing moves */
+		state->unpublished = true;
+	}
 	/* A post clears the flag. */
 	if (!atomic_exchange(&bnet_engine_wake_on_post, true) || was_active)
 		state->undelivered = true;
@@ -307,6 +314,7 @@ static void end(void)
 	bnet_workers_stop();
 	bnet_readiness_end();
 	bnet_quota_end();
+	bnet_stats_end();
 	bnet_list_each(node, &bnet_engine.inbound)
 		bnet_acceptor_drop(bnet_entry(node, struct bnet_watch, node), NULL);
 	for (int i = 0; i < BNET_MAX_NICS; i++) {
@@ -355,9 +363,12 @@ static void *run(void *unused)
 		bnet_engine_give_way();
 		more = bnet_paths_open();
 		bnet_engine_give_way();
+		if (state.mode == MODE_ACTIVE || state.undelivered || state.unpublished)
+			state.unpublished = bnet_stats_publish(bnet_now_us());
+		bnet_engine_give_way();
 		look_or_idle(&state, now);
 		if (!bnet_engine_is_empty())
-			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
+			wait_and_handle(more || state.unpublished ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
 	}
 	end();

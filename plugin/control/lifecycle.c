@@ -19,6 +19,7 @@
 #include "handshake/close.h"
 #include "handshake/question.h"
 #include "scaling/quota.h"
+#include "stats/publish.h"
 #include "scaling/path.h"
 #include "transport/tx.h"
 #include "transport/worker.h"
@@ -88,6 +89,7 @@ static void after_fork_in_child(void)
 		bnet_acceptor_unlisten(bnet_entry(node, struct bnet_listen, node));
 	bnet_paths_forget();
 	bnet_quota_end();
+	bnet_stats_forget();
 	if (bnet_engine.running) {
 		close(bnet_engine.epoll);
 		close(bnet_engine.wake);
@@ -175,6 +177,7 @@ static int configure(void)
 		bnet_warn("NET/BaguaNet: %s", err);
 	check_congestion(&bnet_engine.config, bnet_engine.devices.nics[0].addr.ss_family);
 	bnet_engine.local_ranks = bnet_local_ranks();
+	bnet_stats_configure();
 	bnet_workers_want(bnet_workers_choose(&bnet_engine.config, &bnet_engine.devices));
 	bnet_engine_init();
 	rc = pthread_atfork(bnet_engine_lock, bnet_engine_unlock, after_fork_in_child);

@@ -142,6 +142,7 @@ struct bnet_stream {
 	/* of a broken one, after it was dropped; under the engine's lock */
 	struct bnet_node node; /* in its connection's list */
 	uint64_t broken_us;
+	int row; /* as in struct bnet_seen */
 };
 
 /* How a stream joins its connection. */
@@ -206,6 +207,15 @@ struct bnet_asking {
 	uint64_t refused_since_ms; /* each time since then was refused; 0: the last one was not */
 };
 
+/* What stats/publish.h keeps of a connection. The control thread's. */
+struct bnet_seen {
+	int row; /* its number, from 1; 0: it has none */
+	uint32_t round;
+	uint64_t opened_us;
+	uint64_t posted_us;
+	uint64_t moves, moved_us;
+};
+
 struct bnet_conn {
 	struct bnet_node node; /* in the engine's list of connections */
 	struct bnet_table_entry by_id;
@@ -240,6 +250,7 @@ struct bnet_conn {
 	bool was_idle;      /* at the last sampling time the connection was idle */
 	struct bnet_company company;
 	struct bnet_sizes sizes;
+	struct bnet_seen seen;
 
 	struct bnet_ready ready; /* a receiver's place in the set of many */
 

@@ -12,6 +12,7 @@ from ._cli import bench as _bench
 from ._cli import show as _show
 from ._cli import streams as _streams
 from ._cli import switch as _switch
+from ._cli import top as _top
 from ._errors import BaguaNetError
 from ._native.version import version as _version
 
@@ -41,6 +42,7 @@ def root(
 
 _switch.register(app, "Turn it on and off")
 _show.register(app, "Check")
+_top.register(app, "Watch")
 _bench.register(app, "Measure")
 
 #: The base of all that wrong usage raises; typer exports this subclass of it.

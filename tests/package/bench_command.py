@@ -86,9 +86,9 @@ def children(pid: int) -> dict[int, int]:
 
 
 @contextmanager
-def endless(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
+def endless(*arguments: str, **extra: str) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
     """A run that has printed its first row and measures, and its ranks. All its processes end with the block."""
-    process = start(*arguments)
+    process = start(*arguments, **extra)
     ranks: dict[int, int] = {}
     try:
         assert process.stdout is not None

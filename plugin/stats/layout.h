@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The file in which a process shows what it does: `bagua-net top` reads it while the job runs, hangs, or has crashed. It
+ * contains numbers and offsets, and no pointer. A text in it names each field with its place, so that a reader of
+ * another version finds those that it knows.
+ *
+ *   header, text, the process's row, connections' rows, streams' rows
+ *
+ * One thread writes, the control thread, under the engine's lock. A row begins with a count: odd while the row is being
+ * written, and another number afterwards, so that a reader knows when to read again. `used` is 0 in a row of nothing.
+ */
+#ifndef BNET_STATS_LAYOUT_H
+#define BNET_STATS_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/counters.h"
+
+#define BNET_STATS_MAGIC "BNETSTAT"
+#define BNET_STATS_VERSION 1
+#define BNET_STATS_TEXT 64
+#define BNET_STATS_CONNECTIONS 256
+#define BNET_STATS_STREAMS 1024
+
+/* Times are of the wall clock, in µs since 1970; durations in µs. N: a number. T: a text that ends with a zero byte. */
+#define BNET_STATS_PROCESS(N, T)                                       \
+	N(pid)                                                         \
+	N(started_us)                                                  \
+	N(published_us)         /* the rows are of this time */        \
+	N(processor_us)         /* of all threads together */          \
+	N(contended)            /* 1: it shares its processors */      \
+	N(connections_left_out) /* for which there was no row */       \
+	N(streams_left_out)                                            \
+	T(version)                                                     \
+	T(program)                                                     \
+	T(host)                                                        \
+	T(rank) /* as the launcher says, as the following; or empty */ \
+	T(world_size)                                                  \
+	T(local_rank)                                                  \
+	T(job)
+
+/* Of a connection, since its beginning. */
+#define BNET_STATS_CONNECTION(N, T)                                      \
+	N(id)                                                            \
+	N(sender)                                                        \
+	N(opened_us)                                                     \
+	N(error) /* errno; 0: it works */                                \
+	N(streams)                                                       \
+	N(level)       /* of a sender: streams that take slices */       \
+	N(most)        /* of a sender: streams that it may have */       \
+	N(outstanding) /* messages now */                                \
+	N(posted_us)   /* for so long some were */                       \
+	N(still_us)    /* some are, and for so long nothing has moved */ \
+	T(device)                                                        \
+	T(peer)
+
+/* Of a stream, since its beginning, as the kernel counts. */
+#define BNET_STATS_STREAM(N, T)                                           \
+	N(connection) /* its id */                                        \
+	N(sender)                                                         \
+	N(serial)                                                         \
+	N(bytes_acked)                                                    \
+	N(bytes_received)                                                 \
+	N(busy_us)         /* with bytes in flight */                     \
+	N(rwnd_limited_us) /* … of it, limited by the peer's window */  \
+	N(sndbuf_limited_us)                                              \
+	N(rtt_us)                                                         \
+	N(rttvar_us)                                                      \
+	N(min_rtt_us)                                                     \
+	N(delivery_rate)     /* bytes/s, of what was acknowledged last */ \
+	N(congestion_window) /* segments */                               \
+	N(segment)           /* bytes */                                  \
+	N(segments_sent)     /* with data */                              \
+	N(segments_received)                                              \
+	N(retransmits)                                                    \
+	N(unacked)   /* segments */                                       \
+	N(unsent)    /* bytes */                                          \
+	N(silent_us) /* since something came from the peer's host */      \
+	N(broken)                                                         \
+	T(local)                                                          \
+	T(remote)                                                         \
+	T(congestion_control)
+
+#define BNET_STATS_NUMBER(name) uint64_t name;
+#define BNET_STATS_CHARS(name) char name[BNET_STATS_TEXT];
+
+struct bnet_stats_process {
+	_Atomic uint64_t sequence;
+	uint64_t used;
+	BNET_STATS_PROCESS(BNET_STATS_NUMBER, BNET_STATS_CHARS)
+	BNET_PROCESS_COUNTERS(BNET_STATS_NUMBER)
+	BNET_CONN_COUNTERS(BNET_STATS_NUMBER) /* of all connections, and of those that are no more */
+};
+
+struct bnet_stats_connection {
+	_Atomic uint64_t sequence;
+	uint64_t used;
+	BNET_STATS_CONNECTION(BNET_STATS_NUMBER, BNET_STATS_CHARS)
+	BNET_CONN_COUNTERS(BNET_STATS_NUMBER)
+};
+
+struct bnet_stats_stream {
+	_Atomic uint64_t sequence;
+	uint64_t used;
+	BNET_STATS_STREAM(BNET_STATS_NUMBER, BNET_STATS_CHARS)
+};
+
+struct bnet_stats_header {
+	char magic[8];
+	uint64_t version; /* changes when older readers would be wrong */
+	uint64_t size;    /* of the file */
+	uint64_t text_at, text_size;
+};
+
+#endif

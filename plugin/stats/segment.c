@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See segment.h.
+ */
+#include "stats/segment.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/socket.h"
+#include "common/clock.h"
+
+/* A container's /dev/shm has 64 MB, which NCCL and the loaders of data need. */
+#define LEAVE_BYTES (UINT64_C(16) << 20)
+/* What a process leaves that was killed is there for so long, for whoever looks for the reason. */
+#define KEPT_S 3600
+#define MOST_FILES 4096
+
+static struct {
+	int directory; /* open while there is a segment */
+	int fd;
+	void *memory;
+	size_t size;
+	char name[96];
+} segment = {.directory = -1, .fd = -1};
+
+/* Nobody else's, and no link to one. */
+static int open_directory(const char *where, char *path, size_t size)
+{
+	struct stat status;
+	int fd;
+
+	snprintf(path, size, "%s/bagua-net-stats-%u", *where ? where : "/dev/shm", (unsigned)geteuid());
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	fd = bnet_fd_opened(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &status) == 0 && status.st_uid == geteuid() && (status.st_mode & 077) == 0)
+		return fd;
+	bnet_socket_close(fd);
+	return -EPERM;
+}
+
+static bool is_old(int directory, const char *name)
+{
+	struct stat status;
+
+	return fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode) &&
+	       status.st_mtime < time(NULL) - KEPT_S;
+}
+
+/* Of processes that have ended: nobody holds their locks. */
+static void remove_old(int directory)
+{
+	DIR *entries = fdopendir(dup(directory));
+	const struct dirent *entry;
+
+	if (!entries)
+		return;
+	for (int i = 0; i < MOST_FILES && (entry = readdir(entries)) != NULL; i++) {
+		int fd;
+
+		if (!is_old(directory, entry->d_name))
+			continue;
+		fd = openat(directory, entry->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+		if (fd < 0)
+			continue;
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			unlinkat(directory, entry->d_name, 0);
+		close(fd);
+	}
+	closedir(entries);
+}
+
+static bool leaves_enough(int fd, size_t size)
+{
+	struct statvfs status;
+	struct rlimit limit;
+
+	/* A write beyond the limit of a file's size would end the process by a signal. */
+	return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= size && fstatvfs(fd, &status) == 0 &&
+	       (uint64_t)status.f_bavail * status.f_frsize >= size + LEAVE_BYTES;
+}
+
+/* A descriptor that is locked and has its memory, or -errno. */
+static int make_nameless(int directory, size_t size)
+{
+	int fd = bnet_fd_opened(openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)), rc = 0;
+
+	if (fd < 0)
+		return fd;
+	if (!leaves_enough(fd, size))
+		rc = -ENOSPC;
+	else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		rc = -errno;
+	else
+		rc = -posix_fallocate(fd, 0, (off_t)size);
+	if (rc == 0)
+		return fd;
+	bnet_socket_close(fd);
+	return rc;
+}
+
+static int give_name(int directory, int fd)
+{
+	char path[64];
+
+	snprintf(segment.name, sizeof(segment.name), "%d-%" PRIx64, (int)getpid(), bnet_random());
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return linkat(AT_FDCWD, path, directory, segment.name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+}
+
+static int make(const char *where, size_t size, char *path, size_t path_size)
+{
+	int directory = open_directory(where, path, path_size), fd, rc;
+	void *memory;
+
+	if (directory < 0)
+		return directory;
+	remove_old(directory);
+	fd = make_nameless(directory, size);
+	rc = fd < 0 ? fd : 0;
+	memory = rc == 0 ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+	if (rc == 0 && memory == MAP_FAILED)
+		rc = -errno;
+	if (rc == 0)
+		rc = give_name(directory, fd);
+	if (rc == 0) {
+		segment.directory = directory;
+		segment.fd = fd;
+		segment.memory = memory;
+		segment.size = size;
+		return 0;
+	}
+	if (memory != MAP_FAILED)
+		munmap(memory, size);
+	if (fd >= 0)
+		bnet_socket_close(fd);
+	bnet_socket_close(directory);
+	return rc;
+}
+
+void *bnet_segment_make(const char *where, size_t size)
+{
+	char path[512];
+	int rc = make(where, size, path, sizeof(path));
+
+	if (rc == 0)
+		return segment.memory;
+	bnet_info(NCCL_NET,
+		  "NET/BaguaNet: `bagua-net top` will not see this process: %s: %s. BAGUA_NET_STATS_DIR names another "
+		  "directory, BAGUA_NET_STATS=0 asks for none",
+		  path, strerror(-rc));
+	return NULL;
+}
+
+void bnet_segment_end(void)
+{
+	if (!segment.memory)
+		return;
+	unlinkat(segment.directory, segment.name, 0);
+	munmap(segment.memory, segment.size);
+	bnet_socket_close(segment.fd);
+	bnet_socket_close(segment.directory);
+	segment.memory = NULL;
+	segment.fd = segment.directory = -1;
+}
+
+void bnet_segment_forget(void)
+{
+	if (!segment.memory)
+		return;
+	munmap(segment.memory, segment.size);
+	close(segment.fd);
+	close(segment.directory);
+	segment.memory = NULL;
+	segment.fd = segment.directory = -1;
+}

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net top``: the connections of this user's running processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from .._stats import files, limits
+from .._stats.files import Snapshot
+from .._stats.limits import Rate
+
+#: As often as processes publish, twice over.
+_SECONDS = 1.0
+_BAR = 8
+_PIPE_WIDTH = 1000
+_NOTHING = (
+    "no process of this user shows connections here. One does from its first connection on, where the plugin is on "
+    "(bagua-net status) and BAGUA_NET_STATS is not 0. Those of other users are not shown"
+)
+
+
+def _text(row: files.Row, name: str) -> str:
+    return str(row.get(name, ""))
+
+
+def _size(value: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def _rank(snapshot: Snapshot) -> str:
+    rank, size = (_text(snapshot.process, name) for name in ("rank", "world_size"))
+    return f"{rank}/{size}" if rank and size else rank or "-"
+
+
+def _bar(share: float) -> str:
+    filled = round(share * _BAR)
+    return "█" * filled + "·" * (_BAR - filled)
+
+
+def _retransmits(rate: Rate) -> str:
+    return f"{rate.retransmits / rate.segments:.2%}" if rate.segments else "-"
+
+
+def _round_trip(rate: Rate) -> str:
+    times = [int(row["rtt_us"]) for row in rate.streams if row["rtt_us"]]
+    return f"{sum(times) / len(times) / 1000:.3g} ms" if times else "-"
+
+
+def _columns() -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    for name in ("PID", "RANK", "", "PEER", "STREAMS"):
+        table.add_column(name, no_wrap=name != "PEER")
+    for name in ("NOW", "", "MEAN", "RTT", "RETR"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    table.add_column("LIMIT", no_wrap=True)
+    return table
+
+
+def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> Table:
+    table = _columns()
+    rows = [
+        (snapshot, recent, whole)
+        for snapshot in now
+        for recent, whole in zip(limits.rates(snapshot, before.get(snapshot.path)), limits.rates(snapshot), strict=True)
+    ]
+    most = max((recent.bytes_per_second for _, recent, _ in rows), default=0.0)
+    for snapshot, recent, whole in rows:
+        connection = recent.connection
+        sender = bool(connection["sender"])
+        table.add_row(
+            str(snapshot.process["pid"]),
+            _rank(snapshot),
+            "→" if sender else "←",
+            escape(_text(connection, "peer")),
+            f"{connection['level']}/{connection['streams']}" if sender else str(connection["streams"]),
+            f"{_size(recent.bytes_per_second)}/s",
+            _bar(recent.bytes_per_second / most if most else 0.0),
+            f"{_size(whole.bytes_per_second)}/s",
+            _round_trip(recent),
+            _retransmits(recent) if sender else "",
+            (recent.limit or "") if snapshot.lives else "process has ended",
+        )
+    return table
+
+
+def _as_json(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> list[dict[str, Any]]:
+    return [
+        {
+            "process": dict(snapshot.process),
+            "lives": snapshot.lives,
+            "connections": [
+                {
+                    **rate.connection,
+                    "seconds": rate.seconds,
+                    "bytes_per_second": rate.bytes_per_second,
+                    "posted": rate.posted,
+                    "busy": rate.busy,
+                    "rwnd_limited": rate.rwnd,
+                    "sndbuf_limited": rate.sndbuf,
+                    "limit": rate.limit,
+                    "streams": [dict(row) for row in rate.streams],
+                }
+                for rate in limits.rates(snapshot, before.get(snapshot.path))
+            ],
+        }
+        for snapshot in now
+    ]
+
+
+def _snapshots(ended: bool) -> list[Snapshot]:
+    return [snapshot for snapshot in files.read_all(files.directory()) if ended or snapshot.lives]
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    @app.command(rich_help_panel=panel)
+    def top(
+        once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="For programs; once.")] = False,
+        ended: Annotated[bool, typer.Option("--ended", help="Also what processes left that were killed.")] = False,
+        interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = _SECONDS,
+    ) -> None:
+        """Show what the connections of this user's running processes carry, and what limits each of them.
+
+        NOW is of the last seconds, MEAN since the connection began. LIMIT is what holds a sender back: network,
+        receiver, send buffer, processor, or the application, which gives it nothing to send for a part of the time.
+        """
+        first = {each.path: each for each in _snapshots(ended)}
+        if not first and not as_json:
+            print(f"bagua-net: {_NOTHING}", file=sys.stderr)
+            raise typer.Exit(1)
+        if once or as_json:
+            time.sleep(interval)
+            now = _snapshots(ended)
+            if as_json:
+                json.dump(_as_json(now, first), sys.stdout, indent=2)
+                sys.stdout.write("\n")
+            else:
+                _print(_table(now, first))
+            return
+        _watch(first, ended, interval)
+
+
+def _print(table: Table) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def _watch(before: dict[Any, Snapshot], ended: bool, interval: float) -> None:
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            time.sleep(interval)
+            now = _snapshots(ended)
+            live.update(Group(_table(now, before)), refresh=True)
+            before = {each.path: each for each in now}

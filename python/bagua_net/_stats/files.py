@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""Reads the files in which processes that have loaded the plugin show what they do (plugin/stats/layout.h).
+
+They may be written meanwhile, be left of a process that was killed, be of another version, or be damaged: whatever does
+not fit is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .._settings import layers
+
+DIRECTORY = "/dev/shm"
+_SETTING = "BAGUA_NET_STATS_DIR"
+_MAGIC = b"BNETSTAT"
+_VERSION = 1
+_HEADER = struct.Struct("<8sQQQQ")
+_MOST_BYTES = 64 << 20
+_TRIES = 20
+
+Row = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a process has shown last. Rows are as in layout.h: numbers since the beginning, times in µs."""
+
+    path: Path
+    #: it has not ended
+    lives: bool
+    process: Row
+    connections: tuple[Row, ...]
+    streams: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class _Table:
+    start: int
+    rows: int
+    size: int
+    fields: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def fits(self, size: int) -> bool:
+        inside = all(at >= 0 and length > 0 and at + length <= self.size for _, at, length in self.fields)
+        return inside and self.start >= 0 and self.rows >= 0 and self.size >= 16 and self.end <= size
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows * self.size
+
+    def read(self, data: bytes, number: int) -> dict[str, int | str]:
+        start = self.start + number * self.size
+        row: dict[str, int | str] = {}
+        for name, at, length in self.fields:
+            raw = data[start + at : start + at + length]
+            if length == 8:
+                row[name] = int.from_bytes(raw, "little")
+            else:
+                row[name] = raw.partition(b"\0")[0].decode(errors="replace")
+        return row
+
+
+class NotReadable(ValueError):
+    """It is none of these files, or damaged, or of a later version."""
+
+
+def directory() -> Path:
+    """Where this user's processes put them, with the settings of this environment."""
+    chosen = layers.effective(_SETTING, layers.of_a_job()).value or DIRECTORY
+    return Path(chosen) / f"bagua-net-stats-{os.geteuid()}"
+
+
+def _schema(data: bytes) -> dict[str, _Table]:
+    if len(data) < _HEADER.size:
+        raise NotReadable("too short")
+    magic, version, size, at, length = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION or size > len(data) or at + length > len(data):
+        raise NotReadable("not one of these files, or of another version")
+    tables: dict[str, _Table] = {}
+    table: _Table | None = None
+    try:
+        for line in data[at : at + length].decode("ascii").splitlines():
+            words = line.split()
+            if words[0] == "table":
+                tables[words[1]] = table = _Table(int(words[2]), int(words[3]), int(words[4]))
+            elif table is not None:
+                table.fields.append((words[0], int(words[1]), int(words[2])))
+    except (ValueError, IndexError, TypeError, UnicodeDecodeError) as error:
+        raise NotReadable("damaged") from error
+    if not all(name in tables and tables[name].fits(len(data)) for name in ("process", "connection", "stream")):
+        raise NotReadable("damaged")
+    return tables
+
+
+def _is_whole(data: bytes, again: bytes, start: int) -> bool:
+    """Was the row not written between the two?"""
+    return data[start : start + 8] == again[start : start + 8] and data[start] % 2 == 0
+
+
+def _rows(table: _Table, data: bytes, again: bytes) -> Iterator[Row | None]:
+    for number in range(table.rows):
+        start = table.start + number * table.size
+        if not _is_whole(data, again, start):
+            yield None
+        elif data[start + 8]:
+            yield table.read(data, number)
+
+
+def _bytes_of(descriptor: int) -> bytes:
+    return os.pread(descriptor, _MOST_BYTES, 0)
+
+
+def _lives(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def read(path: Path) -> Snapshot:
+    """One file.
+
+    Raises:
+        OSError: it cannot be opened; it is another user's.
+        NotReadable: it is not such a file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotReadable("no file")
+        for _ in range(_TRIES):
+            lives = _lives(descriptor)
+            data, again = _bytes_of(descriptor), _bytes_of(descriptor)
+            tables = _schema(data)
+            found = {name: list(_rows(table, data, again)) for name, table in tables.items()}
+            # A process that was killed while it wrote a row leaves that one so.
+            if not lives or all(row is not None for rows in found.values() for row in rows):
+                break
+        whole = {name: tuple(row for row in rows if row is not None) for name, rows in found.items()}
+        if not whole["process"]:
+            raise NotReadable("nothing is in it yet")
+        return Snapshot(path, lives, whole["process"][0], whole["connection"], whole["stream"])
+    finally:
+        os.close(descriptor)
+
+
+def read_all(where: Path) -> list[Snapshot]:
+    """Those of a directory that can be read, by the time at which their processes began."""
+    found: list[Snapshot] = []
+    try:
+        paths = sorted(where.iterdir())
+    except FileNotFoundError:
+        return []
+    for path in paths:
+        with contextlib.suppress(OSError, NotReadable):
+            found.append(read(path))
+    return sorted(found, key=lambda each: (not each.lives, each.process["started_us"]))

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net top``: what running processes show of their connections, in files that are never in a job's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bagua_net._stats import files, limits
+from bagua_net._stats.files import NotReadable, Snapshot
+from tests.package import bench_command
+
+_SECONDS = 60
+_JOB = ["--transport", "bagua", "--min", "1M", "--max", "1G"]
+
+
+def top(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bagua_net", "top", *options],
+        env=bench_command.environment(BAGUA_NET_STATS_DIR=str(directory)),
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )
+
+
+def shown(directory: Path, *options: str) -> list[dict[str, Any]]:
+    done = top(directory, "--json", "--interval", "0.1", *options)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@contextmanager
+def job(directory: Path) -> Iterator[dict[int, int]]:
+    """Two ranks that move data; their process ids."""
+    with bench_command.endless(*_JOB, BAGUA_NET_STATS_DIR=str(directory)) as (_, ranks):
+        yield ranks
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def own(directory: Path) -> Path:
+    return directory / f"bagua-net-stats-{os.geteuid()}"
+
+
+def test_a_running_job(tmp_path: Path) -> None:
+    with job(tmp_path) as ranks:
+        until(lambda: all(process["connections"] for process in shown(tmp_path)))
+        found = shown(tmp_path)
+        assert {process["process"]["pid"] for process in found} == set(ranks.values())
+        for process in found:
+            senders = [each for each in process["connections"] if each["sender"]]
+            assert process["lives"]
+            assert senders
+            assert any(each["bytes_sent"] > 0 and each["bytes_per_second"] > 0 for each in senders)
+            assert all(each["streams"][0]["remote"].startswith("127.0.0.1:") for each in senders)
+        table = top(tmp_path, "--once", "--interval", "0.1").stdout.splitlines()
+        assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "RTT", "RETR", "LIMIT"]
+        assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
+        assert max(map(len, table)) <= 100
+
+
+def test_what_was_killed_or_stopped(tmp_path: Path) -> None:
+    with job(tmp_path) as ranks:
+        until(lambda: len(shown(tmp_path)) == 2)
+        os.kill(ranks[0], signal.SIGSTOP)
+        os.kill(ranks[1], signal.SIGKILL)
+        until(lambda: [process["process"]["pid"] for process in shown(tmp_path)] == [ranks[0]])
+        left = {process["process"]["pid"]: process["lives"] for process in shown(tmp_path, "--ended")}
+        assert left == {ranks[0]: True, ranks[1]: False}
+        os.kill(ranks[0], signal.SIGCONT)
+
+
+def test_a_process_that_ends_leaves_nothing(tmp_path: Path) -> None:
+    done = bench_command.bench(
+        "--transport", "bagua", "--max", "4K", *bench_command.QUICK, BAGUA_NET_STATS_DIR=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(own(tmp_path).iterdir()) == []
+
+
+def test_without_any(tmp_path: Path) -> None:
+    done = top(tmp_path, "--once")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "BAGUA_NET_STATS" in done.stderr
+    assert shown(tmp_path) == []
+
+
+@pytest.mark.gate
+def test_it_can_be_turned_off(tmp_path: Path) -> None:
+    done = bench_command.bench(
+        *["--transport", "bagua", "--max", "4K", *bench_command.QUICK],
+        BAGUA_NET_STATS_DIR=str(tmp_path),
+        BAGUA_NET_STATS="0",
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("place", ["no directory", "a file", "another user's"])
+def test_a_directory_that_cannot_be_used_is_no_obstacle(place: str, tmp_path: Path) -> None:
+    directory = tmp_path / "stats"
+    if place == "a file":
+        directory.write_text("")
+    elif place == "another user's":
+        directory.mkdir()
+        own(directory).mkdir(mode=0o777)
+        own(directory).chmod(0o777)
+    done = bench_command.bench(
+        *["--transport", "bagua", "--max", "4K", *bench_command.QUICK], BAGUA_NET_STATS_DIR=str(directory)
+    )
+    assert done.returncode == 0, done.stderr
+    if place == "another user's":
+        assert list(own(directory).iterdir()) == []
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("options", ["size=300k", "size=64m,ro"])
+def test_a_file_system_without_room_is_no_obstacle(options: str, tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("needs root, or rights to mount a file system")
+    bench = [sys.executable, "-m", "bagua_net", "bench", "--transport", "bagua", "--max", "4K", *bench_command.QUICK]
+    mounted = f'mount -t tmpfs -o {options} none "$1" && shift && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mounted, "sh", str(tmp_path), *bench],
+        env=bench_command.environment(BAGUA_NET_STATS_DIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gate
+def test_what_is_old_and_of_nobody_is_removed(tmp_path: Path) -> None:
+    with job(tmp_path) as ranks:
+        until(lambda: len(shown(tmp_path)) == 2)
+        os.kill(ranks[1], signal.SIGKILL)
+        until(lambda: len(shown(tmp_path)) == 1)
+        (left,) = [each.path for each in files.read_all(own(tmp_path)) if not each.lives]
+        (lives,) = [each.path for each in files.read_all(own(tmp_path)) if each.lives]
+        for path in (left, lives):
+            os.utime(path, (1, 1))
+        done = bench_command.bench(
+            "--transport", "bagua", "--max", "4K", *bench_command.QUICK, BAGUA_NET_STATS_DIR=str(tmp_path)
+        )
+        assert done.returncode == 0, done.stderr
+        assert list(own(tmp_path).iterdir()) == [lives]
+
+
+# ---- the reader ----
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    directory = tmp_path_factory.mktemp("stats")
+    with job(directory):
+        until(lambda: any(process["connections"] for process in shown(directory)))
+        return files.read_all(own(directory))[0].path.read_bytes()
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_file_is_read_or_refused(content: bytes, data: st.DataObject) -> None:
+    """Bytes anywhere, most of them in the header and in the names of the fields."""
+    changed = bytearray(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    for at, value in data.draw(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 255)), max_size=8)):
+        if at < len(changed):
+            changed[at] = value
+    path = Path(f"/dev/shm/bagua-net-test-{os.getpid()}")
+    path.write_bytes(changed)
+    try:
+        assert isinstance(files.read(path), Snapshot)
+    except NotReadable:
+        pass
+    finally:
+        path.unlink()
+
+
+# ---- limits ----
+
+
+def _snapshot(at_us: int, connection: dict[str, int | str], stream: dict[str, int | str]) -> Snapshot:
+    fixed: dict[str, int | str] = {"id": 7, "sender": 1, "level": 1, "opened_us": 0, "error": 0, "outstanding": 1}
+    of_stream: dict[str, int | str] = {"connection": 7, "sender": 1, "serial": 1, "rtt_us": 100}
+    return Snapshot(
+        Path("x"), True, {"published_us": at_us}, (fixed | {"still_us": 0} | connection,), (of_stream | stream,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("posted", "busy", "rwnd", "sndbuf", "sent", "limit"),
+    [
+        (0.99, 0.97, 0.0, 0.0, 10**9, limits.NETWORK),
+        (0.99, 0.97, 0.8, 0.0, 10**9, limits.RECEIVER),
+        (0.99, 0.97, 0.0, 0.8, 10**9, limits.SEND_BUFFER),
+        (0.99, 0.4, 0.0, 0.0, 10**9, limits.PROCESSOR),
+        (0.4, 0.4, 0.0, 0.0, 10**9, limits.APPLICATION),
+        (0.0, 0.0, 0.0, 0.0, 0, limits.IDLE),
+    ],
+)
+def test_the_limit_by_the_counts(posted: float, busy: float, rwnd: float, sndbuf: float, sent: int, limit: str) -> None:
+    before = _snapshot(10**6, {"posted_us": 5, "bytes_sent": 5}, {"busy_us": 5})
+    now = _snapshot(
+        2 * 10**6,
+        {"posted_us": 5 + int(posted * 1e6), "bytes_sent": 5 + sent},
+        {
+            "busy_us": 5 + int(busy * 1e6),
+            "rwnd_limited_us": int(rwnd * busy * 1e6),
+            "sndbuf_limited_us": int(sndbuf * busy * 1e6),
+        },
+    )
+    (rate,) = limits.rates(now, before)
+    assert (rate.limit, rate.bytes) == (limit, sent)
