@@ -502,7 +502,7 @@ def _power_sgd_in_order(here: Here) -> None:
         assert torch.equal(free, waiting)
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_power_sgd_on_many_buckets_trains_as_one_bucket_after_the_other(ranks: Ranks) -> None:
     """Its callbacks start collectives while backward starts those of other buckets. gloo hangs there, now and then."""
     ranks.run(_power_sgd_in_order)

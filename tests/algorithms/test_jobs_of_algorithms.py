@@ -92,6 +92,7 @@ def test_workers_that_a_script_spawns_import_bagua() -> None:
     assert jobs_launch.run([Command(HERE, _by_itself(1, *script))]) == "0 1 0\n1 1 1\n"
 
 
+@pytest.mark.nightly
 def test_the_first_script_of_the_page_runs(tmp_path: Path) -> None:
     page = (JOBS.parents[2] / "docs" / "algorithms.md").read_text()
     script = tmp_path / "train.py"

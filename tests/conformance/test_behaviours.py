@@ -64,6 +64,7 @@ _AT_NIGHT = {
     "test_matrix.py::test_cells_of_many_ranks",
     "test_proxy.py::test_a_message_that_is_cut_off_is_an_error_or_arrives",
     "test_repairs.py::test_a_link_that_is_cut_for_a_minute",
+    "test_restarts.py::test_a_file_that_an_earlier_run_left",
     "test_restarts.py::test_lives_of_torchrun",
     "test_restarts.py::test_lives_of_two_agents",
     "test_scaling.py::test_one_stream_without_caps",

@@ -19,6 +19,7 @@ def _losses(run: Run, program: str, device: str, plugin: bool) -> list[list[floa
     return [report["result"]["losses"] for report in run(Job(program, 2, device, plugin)).reports]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("program", variants("fsdp", nightly=["ddp"]))
 def test_losses_are_those_of_one_process(run: Run, program: str, device: str) -> None:

@@ -280,6 +280,7 @@ def test_ranks_of_torchrun_meet_beside_its_store() -> None:
     assert "between 2 ranks on this machine" in first.stdout
 
 
+@pytest.mark.nightly
 def test_a_rank_that_never_comes_is_named() -> None:
     address = f"127.0.0.1:{free_port()}"
     run = bench("--rendezvous", address, "--ranks", "3", "--rank", "0", "--timeout", "10", "--max", "4")

@@ -43,6 +43,7 @@ def says(record: dict[str, object], name: str) -> list[str]:
 # ---- measuring ----
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("op", variants("reduce_scatter", nightly=[op for op in OPS if op != "reduce_scatter"]))
 def test_every_operation_is_right_over_both_networks(tmp_path: Path, op: str) -> None:
     options = [*nccl(), "--op", op, "--ranks", "3", "--min", "12", "--max", "100K", "--factor", "90", *QUICK]
@@ -53,6 +54,7 @@ def test_every_operation_is_right_over_both_networks(tmp_path: Path, op: str) ->
     assert all("coll channels" in says(record, name)[1] for name in BOTH)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "redop", "ranks"),
     variants(

@@ -19,7 +19,7 @@ def test_skips_for_this_reason() -> None:
         pytest.skip(os.environ[_REASON])
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("asked", "reason", "status"),
     [

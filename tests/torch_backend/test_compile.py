@@ -19,6 +19,7 @@ from torch.distributed import _functional_collectives as functional
 
 from tests.support.ranks import Ranks
 from tests.torch_backend import names
+from tests.support.tiers import variants
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
@@ -65,7 +66,7 @@ def trained(here: Here, kind: str, compiler: str | None) -> list[float]:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("compiler", [_INDUCTOR])
-@pytest.mark.parametrize("kind", ["ddp", "fsdp1", "fsdp2"])
+@pytest.mark.parametrize("kind", variants("ddp", nightly=["fsdp1", "fsdp2"]))
 @_TWO
 def test_compiled_training_as_without(ranks: Ranks, kind: str, compiler: str) -> None:
     compiled, eager = (ranks.run(trained, kind, how, seconds=300) for how in (compiler, None))

@@ -226,7 +226,7 @@ def with_fewer_ranks_in_between(here: Here) -> None:
     here.join()
 
 
-@pytest.mark.parametrize("ranks", [3, 4], indirect=True)
+@pytest.mark.parametrize("ranks", variants(3, nightly=[4]), indirect=True)
 def test_one_store_for_groups_of_different_sizes(ranks: Ranks) -> None:
     ranks.run(with_fewer_ranks_in_between)
 

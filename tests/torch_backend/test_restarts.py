@@ -246,7 +246,7 @@ def test_lives_of_two_agents() -> None:
     assert sorted(ended) == [0, 1]
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_file_that_an_earlier_run_left(tmp_path: Path) -> None:
     job, store = Job("0:0:before init,1:1:before new_group,0:1:before the second"), tmp_path / "store"
     for life in range(3):

@@ -118,6 +118,7 @@ def test_all_ranks_of_a_host_tell_why(tmp_path: Path, what: str, why: str) -> No
     _told(_run(what, tmp_path), why)
 
 
+@pytest.mark.nightly
 def test_a_rank_without_descriptors_is_named(tmp_path: Path) -> None:
     ranks = _run("few descriptors", tmp_path)
     _told(ranks, "rank 1")
@@ -148,6 +149,7 @@ def test_ranks_of_another_host_tell_why(tmp_path: Path, what: str, why: str) -> 
         _told(_run(what, tmp_path, hosts, "link0"), why)
 
 
+@pytest.mark.nightly
 def test_hosts_without_a_common_address_family_say_so(tmp_path: Path) -> None:
     with _two_hosts("fd00::2/64") as hosts:
         ranks = _run("sum", tmp_path, hosts, "link0")

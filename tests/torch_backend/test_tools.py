@@ -385,6 +385,7 @@ def ended_as_it_compares(here: Here) -> str:
     return "".join(told)
 
 
+@pytest.mark.nightly
 def test_detail_s_wait_ends_with_the_group(watched: Ranks) -> None:
     told = watched.run(ended_as_it_compares, seconds=40)[0]
     assert "aborted while other ranks had not called it" in told, told
