@@ -18,8 +18,8 @@ import torch.distributed.fsdp
 from torch.distributed import _functional_collectives as functional
 
 from tests.support.ranks import Ranks
-from tests.torch_backend import names
 from tests.support.tiers import variants
+from tests.torch_backend import names
 
 if TYPE_CHECKING:
     from tests.support.rank import Here
