@@ -173,6 +173,7 @@ static void publish_process(void)
 	process->streams_left_out = stats.streams_left_out;
 	process->published_us = bnet_wall_us();
 	write_row(&stats.segment->process, process, sizeof(*process));
+	bnet_segment_touch();
 }
 
 static void begin(void)

@@ -26,8 +26,10 @@
 
 /* A container's /dev/shm has 64 MB, which NCCL and the loaders of data need. */
 #define LEAVE_BYTES (UINT64_C(16) << 20)
-/* What a process leaves that was killed is there for so long, for whoever looks for the reason. */
-#define KEPT_S 3600
+/* What processes leave that were killed is there for so long, for whoever looks for the reason, if they are no more than
+ * this: a job that fails and begins again for hours must not fill the memory. */
+#define KEPT_S 600
+#define MOST_KEPT 8
 #define MOST_FILES 4096
 
 static struct {
@@ -64,27 +66,32 @@ static bool is_old(int directory, const char *name)
 	       status.st_mtime < time(NULL) - KEPT_S;
 }
 
-/* Of processes that have ended: nobody holds their locks. */
+/* Its process has ended: nobody holds its lock. */
+static bool has_ended(int directory, const char *name)
+{
+	int fd = openat(directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	bool ended;
+
+	if (fd < 0)
+		return false;
+	ended = flock(fd, LOCK_EX | LOCK_NB) == 0;
+	close(fd);
+	return ended;
+}
+
 static void remove_old(int directory)
 {
-	DIR *entries = fdopendir(dup(directory));
+	int copy = fcntl(directory, F_DUPFD_CLOEXEC, 0), kept = 0;
+	DIR *entries = copy < 0 ? NULL : fdopendir(copy);
 	const struct dirent *entry;
 
-	if (!entries)
-		return;
-	for (int i = 0; i < MOST_FILES && (entry = readdir(entries)) != NULL; i++) {
-		int fd;
-
-		if (!is_old(directory, entry->d_name))
-			continue;
-		fd = openat(directory, entry->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-		if (fd < 0)
-			continue;
-		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+	for (int i = 0; entries && i < MOST_FILES && (entry = readdir(entries)) != NULL; i++)
+		if (has_ended(directory, entry->d_name) && (is_old(directory, entry->d_name) || ++kept > MOST_KEPT))
 			unlinkat(directory, entry->d_name, 0);
-		close(fd);
-	}
-	closedir(entries);
+	if (entries)
+		closedir(entries);
+	else if (copy >= 0)
+		close(copy);
 }
 
 static bool leaves_enough(int fd, size_t size)
@@ -167,6 +174,18 @@ void *bnet_segment_make(const char *where, size_t size)
 		  "directory, BAGUA_NET_STATS=0 asks for none",
 		  path, strerror(-rc));
 	return NULL;
+}
+
+void bnet_segment_touch(void)
+{
+	futimens(segment.fd, NULL);
+}
+
+/* A process that exits leaves nothing, though it has closed nothing. One that has forked is not the last one. */
+__attribute__((destructor)) static void remove_at_exit(void)
+{
+	if (segment.memory)
+		unlinkat(segment.directory, segment.name, 0);
 }
 
 void bnet_segment_end(void)

@@ -13,7 +13,9 @@
 /* Makes one of so many bytes, and returns its memory. where: a directory; "": /dev/shm. NULL: not there, and one line in
  * the log says why. Files of processes that ended some time ago are removed. */
 void *bnet_segment_make(const char *where, size_t size);
-/* Removes it. */
+/* Its process is alive, for those who ask when it ended. */
+void bnet_segment_touch(void);
+/* Removes it, as the end of the process does. */
 void bnet_segment_end(void);
 /* In a forked child: it is the parent's. */
 void bnet_segment_forget(void);
