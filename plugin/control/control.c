@@ -41,6 +41,8 @@
 /* … and how often, on long paths, the kernel is told which of them have run dry. A lost packet is sent again a round
  * trip later: by then it should know. On paths of 2 to 5 ms it often does not. */
 #define DRY_TICK_MS 5
+/* How often a process shows what it does (stats/). It is some streams at a time, one path tick after the other. */
+#define PUBLISH_MS 500
 /* Active connections are looked at and read less often, once in the second time, after the first one in which none of
  * them has moved anything: a rank that waits for a late one would spend most of its processor time on that. */
 #define QUIET_AFTER_MS 200
@@ -203,9 +205,11 @@ struct loop_state {
 	uint64_t look_at_ms; /* of MODE_ACTIVE: when the next round over the active connections is due */
 	int left;            /* … and how many the present one has not looked at yet */
 	uint64_t tick_ms;
-	uint64_t moved_ms; /* the last round that found that something had moved */
-	bool rare;         /* of MODE_ACTIVE: nothing has moved for some time */
-	bool unpublished;  /* a round over what `bagua-net top` sees is under way */
+	uint64_t moved_ms;      /* the last round that found that something had moved */
+	bool rare;              /* of MODE_ACTIVE: nothing has moved for some time */
+	uint64_t publish_at_ms; /* what `bagua-net top` sees */
+	bool publishing;        /* a round is under way */
+	int rounds;             /* … and so many are to come to their end before this thread may sleep for long */
 };
 
 static bool is_quiet(const struct loop_state *state, uint64_t now)
@@ -234,10 +238,8 @@ static void try_to_idle(struct loop_state *state, uint64_t now)
 	const bool was_active = state->mode == MODE_ACTIVE;
 
 	state->mode = MODE_IDLE;
-	if (was_active) {
-		bnet_stats_hurry(); /* what it sees stays for as long as nothing moves */
-		state->unpublished = true;
-	}
+	if (was_active)
+		state->rounds = state->publishing ? 2 : 1; /* what it sees then stays */
 	/* A post clears the flag. */
 	if (!atomic_exchange(&bnet_engine_wake_on_post, true) || was_active)
 		state->undelivered = true;
@@ -288,18 +290,30 @@ static int until(uint64_t then, uint64_t now)
 	return then > now ? (int)(then - now) : 0;
 }
 
+static void publish(struct loop_state *state, uint64_t now)
+{
+	if (now < state->publish_at_ms || (state->mode == MODE_IDLE && state->rounds == 0))
+		return;
+	state->publishing = bnet_stats_publish(bnet_now_us());
+	state->publish_at_ms = now + (state->publishing ? PATH_TICK_MS : PUBLISH_MS);
+	state->rounds -= state->rounds && !state->publishing;
+}
+
 /* Active connections are to be looked after and their streams to be read. */
 static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, uint64_t now)
 {
 	int ms = housekeeping_ms(), look = until(state->look_at_ms, now);
 	int read = until(ticks->paths_ms + PATH_TICK_MS, now), dry = until(ticks->dry_ms + DRY_TICK_MS, now);
+	int published = until(state->publish_at_ms, now);
 
 	if (state->undelivered && (ms < 0 || ms > BNET_DELIVERY_LOOK_MS))
 		ms = BNET_DELIVERY_LOOK_MS;
 	if (state->mode == MODE_IDLE)
-		return ms;
+		return state->rounds && (ms < 0 || published < ms) ? published : ms;
 	if (state->left)
 		return 0;
+	if (published < look)
+		look = published;
 	if (!state->rare && read < look)
 		look = read;
 	if (!state->rare && dry < look && bnet_sampler_any_far())
@@ -363,12 +377,11 @@ static void *run(void *unused)
 		bnet_engine_give_way();
 		more = bnet_paths_open();
 		bnet_engine_give_way();
-		if (state.mode == MODE_ACTIVE || state.undelivered || state.unpublished)
-			state.unpublished = bnet_stats_publish(bnet_now_us());
+		publish(&state, now);
 		bnet_engine_give_way();
 		look_or_idle(&state, now);
 		if (!bnet_engine_is_empty())
-			wait_and_handle(more || state.unpublished ? 0 : sleep_ms(&state, &ticks, now));
+			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
 	}
 	end();

@@ -440,5 +440,6 @@ __attribute__((destructor)) static void finish_drains(void)
 			break;
 		bnet_engine_wait((int)(deadline_ms - now));
 	}
+	bnet_stats_exit();
 	bnet_engine_unlock();
 }

@@ -23,13 +23,13 @@
 #include "stats/segment.h"
 #include "transport/conn.h"
 
-#define EVERY_US 500000
 /* Streams, each a system call of a microsecond, and connections at a time: those who need the engine's lock wait
  * meanwhile. */
 #define STREAMS_AT_A_TIME 64
 #define CONNECTIONS_AT_A_TIME 256
 /* Active connections that are looked at on each tick; of more, each one less often. */
 #define SAMPLED 256
+#define LATE_US 1000000
 #define SCHEMA_BYTES 8192
 
 struct segment {
@@ -44,7 +44,6 @@ static struct {
 	bool tried;
 	struct segment *segment;
 	struct bnet_stats_process process; /* what does not change */
-	uint64_t began_us;                 /* the last round */
 	bool under_way;
 	uint32_t round;
 	uint32_t of_connection[BNET_STATS_CONNECTIONS]; /* the round in which the row was last written; 0: it is free */
@@ -101,18 +100,22 @@ static void write_schema(void)
 
 /* ---- the process ---- */
 
+/* As far as there is room. */
 static void copy_text(char out[BNET_STATS_TEXT], const char *text)
 {
-	snprintf(out, BNET_STATS_TEXT, "%s", text ? text : "");
+	memcpy(out, text, strnlen(text, BNET_STATS_TEXT - 1));
 }
 
 static void copy_first(char out[BNET_STATS_TEXT], const char *const *names)
 {
-	for (; *names; names++)
-		if (getenv(*names)) {
-			copy_text(out, getenv(*names));
+	for (; *names; names++) {
+		const char *text = getenv(*names);
+
+		if (text) {
+			copy_text(out, text);
 			return;
 		}
+	}
 }
 
 void bnet_stats_configure(void)
@@ -342,9 +345,6 @@ bool bnet_stats_publish(uint64_t now_us)
 	if (!stats.segment)
 		return false;
 	if (!stats.under_way) {
-		if (stats.began_us && now_us - stats.began_us < EVERY_US)
-			return false;
-		stats.began_us = now_us;
 		stats.under_way = true;
 		stats.left_out = stats.streams_left_out = 0;
 		if (++stats.round == 0)
@@ -358,12 +358,6 @@ bool bnet_stats_publish(uint64_t now_us)
 	return false;
 }
 
-void bnet_stats_hurry(void)
-{
-	if (!stats.under_way)
-		stats.began_us = 0;
-}
-
 void bnet_stats_sample(uint64_t now_us)
 {
 	const unsigned every = 1 + (unsigned)bnet_engine.active.count / SAMPLED;
@@ -372,8 +366,8 @@ void bnet_stats_sample(uint64_t now_us)
 	if (!stats.segment || ++stats.tick % every)
 		return;
 	stats.sampled_us = now_us;
-	/* After a time without ticks nothing was posted for the most of it. */
-	if (elapsed > (uint64_t)EVERY_US)
+	/* Between two ticks it was idle. */
+	if (elapsed > LATE_US)
 		return;
 	bnet_list_each(node, &bnet_engine.active.items) {
 		struct bnet_conn *conn =
@@ -390,9 +384,13 @@ void bnet_stats_end(void)
 	bnet_segment_end();
 	stats.segment = NULL;
 	stats.tried = stats.under_way = false;
-	stats.began_us = 0;
 	memset(stats.of_connection, 0, sizeof(stats.of_connection));
 	memset(stats.of_stream, 0, sizeof(stats.of_stream));
+}
+
+void bnet_stats_exit(void)
+{
+	bnet_segment_remove();
 }
 
 void bnet_stats_forget(void)

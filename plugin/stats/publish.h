@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Fills the rows of layout.h: twice a second, and once more when the process becomes idle. Counters stay where they are
- * counted, and the kernel is asked for a stream's numbers then, so that the data path knows nothing of this. The control
- * thread, under the engine's lock, which is held for some streams at a time.
+ * Fills the rows of layout.h. Counters stay where they are counted, and the kernel is asked for a stream's numbers then,
+ * so that the data path knows nothing of this. The control thread, under the engine's lock.
  */
 #ifndef BNET_STATS_PUBLISH_H
 #define BNET_STATS_PUBLISH_H
@@ -14,12 +13,13 @@
 void bnet_stats_configure(void);
 /* For how long connections have had something posted. On each tick while connections are active. */
 void bnet_stats_sample(uint64_t now_us);
-/* Goes on with a round over all connections, if one is due. True: it has not come to its end. */
+/* Goes on with a round over all connections, or begins one, for some streams: each is a system call, and those who need
+ * the lock wait meanwhile. True: the round has not come to its end. */
 bool bnet_stats_publish(uint64_t now_us);
-/* Nothing is active any more: the next call of publish begins a round. */
-void bnet_stats_hurry(void);
 /* The control thread ends. */
 void bnet_stats_end(void);
+/* The process exits. It leaves no file, though it has closed nothing. */
+void bnet_stats_exit(void);
 /* In a forked child. */
 void bnet_stats_forget(void);
 

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "common/clock.h"
@@ -33,12 +34,11 @@
 #define MOST_FILES 4096
 
 static struct {
-	int directory; /* open while there is a segment */
-	int fd;
+	int fd; /* open, with the lock, while there is a segment */
 	void *memory;
 	size_t size;
-	char name[96];
-} segment = {.directory = -1, .fd = -1};
+	char path[BNET_DIRECTORY + 96];
+} segment = {.fd = -1};
 
 /* Nobody else's, and no link to one. */
 static int open_directory(const char *where, char *path, size_t size)
@@ -123,13 +123,13 @@ static int make_nameless(int directory, size_t size)
 	return rc;
 }
 
-static int give_name(int directory, int fd)
+static int give_name(const char *directory, int fd)
 {
 	char path[64];
 
-	snprintf(segment.name, sizeof(segment.name), "%d-%" PRIx64, (int)getpid(), bnet_random());
+	snprintf(segment.path, sizeof(segment.path), "%s/%d-%" PRIx64, directory, (int)getpid(), bnet_random());
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return linkat(AT_FDCWD, path, directory, segment.name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+	return linkat(AT_FDCWD, path, AT_FDCWD, segment.path, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
 }
 
 static int make(const char *where, size_t size, char *path, size_t path_size)
@@ -146,9 +146,9 @@ static int make(const char *where, size_t size, char *path, size_t path_size)
 	if (rc == 0 && memory == MAP_FAILED)
 		rc = -errno;
 	if (rc == 0)
-		rc = give_name(directory, fd);
+		rc = give_name(path, fd);
+	bnet_socket_close(directory);
 	if (rc == 0) {
-		segment.directory = directory;
 		segment.fd = fd;
 		segment.memory = memory;
 		segment.size = size;
@@ -158,13 +158,12 @@ static int make(const char *where, size_t size, char *path, size_t path_size)
 		munmap(memory, size);
 	if (fd >= 0)
 		bnet_socket_close(fd);
-	bnet_socket_close(directory);
 	return rc;
 }
 
 void *bnet_segment_make(const char *where, size_t size)
 {
-	char path[512];
+	char path[BNET_DIRECTORY + 64];
 	int rc = make(where, size, path, sizeof(path));
 
 	if (rc == 0)
@@ -181,23 +180,21 @@ void bnet_segment_touch(void)
 	futimens(segment.fd, NULL);
 }
 
-/* A process that exits leaves nothing, though it has closed nothing. One that has forked is not the last one. */
-__attribute__((destructor)) static void remove_at_exit(void)
+void bnet_segment_remove(void)
 {
 	if (segment.memory)
-		unlinkat(segment.directory, segment.name, 0);
+		unlink(segment.path);
 }
 
 void bnet_segment_end(void)
 {
 	if (!segment.memory)
 		return;
-	unlinkat(segment.directory, segment.name, 0);
+	unlink(segment.path);
 	munmap(segment.memory, segment.size);
 	bnet_socket_close(segment.fd);
-	bnet_socket_close(segment.directory);
 	segment.memory = NULL;
-	segment.fd = segment.directory = -1;
+	segment.fd = -1;
 }
 
 void bnet_segment_forget(void)
@@ -206,7 +203,6 @@ void bnet_segment_forget(void)
 		return;
 	munmap(segment.memory, segment.size);
 	close(segment.fd);
-	close(segment.directory);
 	segment.memory = NULL;
-	segment.fd = segment.directory = -1;
+	segment.fd = -1;
 }

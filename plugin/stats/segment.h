@@ -15,7 +15,9 @@
 void *bnet_segment_make(const char *where, size_t size);
 /* Its process is alive, for those who ask when it ended. */
 void bnet_segment_touch(void);
-/* Removes it, as the end of the process does. */
+/* Its file. The memory stays. */
+void bnet_segment_remove(void);
+/* Both. */
 void bnet_segment_end(void);
 /* In a forked child: it is the parent's. */
 void bnet_segment_forget(void);

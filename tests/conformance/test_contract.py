@@ -134,10 +134,11 @@ def _rows(api: int) -> list[tuple[str, int]]:
     return [(name, api) for name in SCENARIOS if SCENARIOS[name] <= api and (name in WITH_DATA or api == NEWEST)]
 
 
-def _turns(turn: int, *, without: Iterable[str] = ()) -> list[Any]:
-    """With other settings, a third of the scenarios with data in the gate, and all at night."""
+def _turns(*turns: int, without: Iterable[str] = ()) -> list[Any]:
+    """With other settings, one third of the scenarios with data in the gate, or two, and all at night."""
     names = [name for name in WITH_DATA if name not in without]
-    return variants(gate=names[turn::3], nightly=[name for name in names if name not in names[turn::3]])
+    gate = [name for turn in turns for name in names[turn::3]]
+    return variants(gate=gate, nightly=[name for name in names if name not in gate])
 
 
 def test_no_scenario_is_left_out() -> None:
@@ -214,7 +215,7 @@ def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("threads", variants(gate=[4], nightly=[1]))
-@pytest.mark.parametrize("scenario", [name for name in WITH_DATA if name not in TOO_LARGE | LATE_THREADS])
+@pytest.mark.parametrize("scenario", _turns(0, 1, without=TOO_LARGE | LATE_THREADS))
 def test_races_with_workers(scenario: str, threads: int) -> None:
     drivers.contract(drivers.build("thread"), NEWEST, scenario, _workers(threads, streams=2))
 

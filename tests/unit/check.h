@@ -46,8 +46,17 @@ static inline bool is_nightly(void)
 	return tier && strcmp(tier, "nightly") == 0;
 }
 
-/* ThreadSanitizer, under which a program takes ten times as long, looks at how threads share data: for that the gate needs
- * each path, and not each size and type. */
+/* Under a sanitizer a program takes up to ten times as long. Before the night it sees few types there. */
+static inline bool is_sanitized(void)
+{
+#if defined(SANITIZE_THREAD) || defined(SANITIZE_ADDRESS)
+	return !is_nightly();
+#else
+	return false;
+#endif
+}
+
+/* ThreadSanitizer looks at how threads share data: for that the gate needs each path, and not each size and type. */
 static inline bool is_brief(void)
 {
 #if defined(SANITIZE_THREAD)

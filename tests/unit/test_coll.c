@@ -155,7 +155,7 @@ static void all_collectives(struct rank *rank, size_t count, int dtype, int op, 
 
 static void collectives(struct rank *rank)
 {
-	for (int dtype = BNET_INT8; dtype <= BNET_FLOAT64; dtype += is_brief() ? 4 : 1)
+	for (int dtype = BNET_INT8; dtype <= BNET_FLOAT64; dtype += is_sanitized() ? 4 : 1)
 		for (int op = BNET_SUM; op <= BNET_AVG; op++)
 			for (size_t i = 0; i < sizeof(small_counts) / sizeof(small_counts[0]); i++)
 				all_collectives(rank, small_counts[i], dtype, op, i % 2 == 0);
