@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._native": {"bagua_net._errors"},
     "bagua_net._nccl": {"bagua_net._errors", "bagua_net._native"},
     "bagua_net._settings": {"bagua_net._errors", "bagua_net._native", "bagua_net._nccl"},
+    "bagua_net._stats": {"bagua_net._settings"},
     "bagua_net._machine": {"bagua_net._errors", "bagua_net._native", "bagua_net._settings"},
     "bagua_net._activation": {
         "bagua_net._errors",
@@ -91,6 +92,7 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._native",
         "bagua_net._settings",
         "bagua_net._sizes",
+        "bagua_net._stats",
     },
     "bagua_net.cli": {"bagua_net._cli", "bagua_net._errors", "bagua_net._native"},
     "bagua_net.__main__": {"bagua_net.cli"},

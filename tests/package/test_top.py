@@ -37,16 +37,18 @@ def top(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def shown(directory: Path, *options: str) -> list[dict[str, Any]]:
-    done = top(directory, "--json", "--interval", "0.1", *options)
+    done = top(directory, "--json", "--interval", "0.6", *options)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 
 
 @contextmanager
-def job(directory: Path) -> Iterator[dict[int, int]]:
-    """Two ranks that move data; their process ids."""
-    with bench_command.endless(*_JOB, BAGUA_NET_STATS_DIR=str(directory)) as (_, ranks):
+def job(directory: Path, *, left_alone: bool = False) -> Iterator[dict[int, int]]:
+    """Two ranks that move data; their process ids. left_alone: nobody ends the one when the other ends."""
+    with bench_command.endless(*_JOB, BAGUA_NET_STATS_DIR=str(directory)) as (launcher, ranks):
+        if left_alone:
+            launcher.send_signal(signal.SIGSTOP)
         yield ranks
 
 
@@ -72,21 +74,21 @@ def test_a_running_job(tmp_path: Path) -> None:
             assert senders
             assert any(each["bytes_sent"] > 0 and each["bytes_per_second"] > 0 for each in senders)
             assert all(each["streams"][0]["remote"].startswith("127.0.0.1:") for each in senders)
-        table = top(tmp_path, "--once", "--interval", "0.1").stdout.splitlines()
+        table = top(tmp_path, "--once", "--interval", "0.6").stdout.splitlines()
         assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "RTT", "RETR", "LIMIT"]
         assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
         assert max(map(len, table)) <= 100
+        assert {each["limit"] for process in found for each in process["connections"]} <= {"", *limits.ALL}
 
 
 def test_what_was_killed_or_stopped(tmp_path: Path) -> None:
-    with job(tmp_path) as ranks:
+    with job(tmp_path, left_alone=True) as ranks:
         until(lambda: len(shown(tmp_path)) == 2)
         os.kill(ranks[0], signal.SIGSTOP)
         os.kill(ranks[1], signal.SIGKILL)
         until(lambda: [process["process"]["pid"] for process in shown(tmp_path)] == [ranks[0]])
         left = {process["process"]["pid"]: process["lives"] for process in shown(tmp_path, "--ended")}
         assert left == {ranks[0]: True, ranks[1]: False}
-        os.kill(ranks[0], signal.SIGCONT)
 
 
 def test_a_process_that_ends_leaves_nothing(tmp_path: Path) -> None:
@@ -153,8 +155,9 @@ def test_a_file_system_without_room_is_no_obstacle(options: str, tmp_path: Path)
 
 @pytest.mark.gate
 def test_what_is_old_and_of_nobody_is_removed(tmp_path: Path) -> None:
-    with job(tmp_path) as ranks:
+    with job(tmp_path, left_alone=True) as ranks:
         until(lambda: len(shown(tmp_path)) == 2)
+        os.kill(ranks[0], signal.SIGSTOP)  # else it would end with the other one
         os.kill(ranks[1], signal.SIGKILL)
         until(lambda: len(shown(tmp_path)) == 1)
         (left,) = [each.path for each in files.read_all(own(tmp_path)) if not each.lives]
@@ -203,6 +206,7 @@ def test_any_file_is_read_or_refused(content: bytes, data: st.DataObject) -> Non
 def _snapshot(at_us: int, connection: dict[str, int | str], stream: dict[str, int | str]) -> Snapshot:
     fixed: dict[str, int | str] = {"id": 7, "sender": 1, "level": 1, "opened_us": 0, "error": 0, "outstanding": 1}
     of_stream: dict[str, int | str] = {"connection": 7, "sender": 1, "serial": 1, "rtt_us": 100}
+    of_stream |= {"local": "10.0.0.1:5", "remote": "10.0.0.2:6"}
     return Snapshot(
         Path("x"), True, {"published_us": at_us}, (fixed | {"still_us": 0} | connection,), (of_stream | stream,)
     )

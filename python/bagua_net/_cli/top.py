@@ -19,7 +19,7 @@ from .._stats import files, limits
 from .._stats.files import Snapshot
 from .._stats.limits import Rate
 
-#: As often as processes publish, twice over.
+#: Processes publish twice a second.
 _SECONDS = 1.0
 _BAR = 8
 _PIPE_WIDTH = 1000
@@ -131,7 +131,7 @@ def register(app: typer.Typer, panel: str) -> None:
         once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="For programs; once.")] = False,
         ended: Annotated[bool, typer.Option("--ended", help="Also what processes left that were killed.")] = False,
-        interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = _SECONDS,
+        interval: Annotated[float, typer.Option("--interval", min=0.6, help="Seconds between two looks.")] = _SECONDS,
     ) -> None:
         """Show what the connections of this user's running processes carry, and what limits each of them.
 

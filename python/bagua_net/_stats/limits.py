@@ -29,6 +29,7 @@ SEND_BUFFER = "send buffer"
 NETWORK = "network"
 PROCESSOR = "processor"
 FAILED = "failed"
+ALL = (IDLE, STILL, APPLICATION, RECEIVER, SEND_BUFFER, NETWORK, PROCESSOR, FAILED)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,12 @@ def _matching(rows: Sequence[Row], *key: str) -> dict[tuple[int | str, ...], Row
     return {tuple(row.get(name, 0) for name in key): row for row in rows}
 
 
-def _limit(connection: Row, moved: int, posted: float, busy: float, rwnd: float, sndbuf: float) -> str:
+def _is_local(streams: Sequence[Row]) -> bool:
+    """Both ends have the same address: what is slow there is this machine."""
+    return any(str(row["local"]).rpartition(":")[0] == str(row["remote"]).rpartition(":")[0] for row in streams)
+
+
+def _limit(connection: Row, local: bool, moved: int, posted: float, busy: float, rwnd: float, sndbuf: float) -> str:
     if _number(connection, "error"):
         return FAILED
     if _number(connection, "outstanding") and _number(connection, "still_us") >= _STILL_US:
@@ -82,7 +88,7 @@ def _limit(connection: Row, moved: int, posted: float, busy: float, rwnd: float,
         return RECEIVER
     if sndbuf >= _OF_BUSY:
         return SEND_BUFFER
-    return NETWORK if busy >= _BUSY else PROCESSOR
+    return NETWORK if busy >= _BUSY and not local else PROCESSOR
 
 
 def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequence[Row], seconds: float) -> Rate:
@@ -109,7 +115,7 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
         **shares,
         segments=sum(_since(row, was, "segments_sent") for row, was in pairs),
         retransmits=sum(_since(row, was, "retransmits") for row, was in pairs),
-        limit=_limit(connection, moved, **shares) if sender else "",
+        limit=_limit(connection, _is_local(streams), moved, **shares) if sender else "",
     )
 
 
