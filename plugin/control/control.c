@@ -294,7 +294,7 @@ static void publish(struct loop_state *state, uint64_t now)
 {
 	if (now < state->publish_at_ms || (state->mode == MODE_IDLE && state->rounds == 0))
 		return;
-	state->publishing = bnet_stats_publish(bnet_now_us());
+	state->publishing = bnet_stats_publish();
 	state->publish_at_ms = now + (state->publishing ? PATH_TICK_MS : PUBLISH_MS);
 	state->rounds -= state->rounds && !state->publishing;
 }

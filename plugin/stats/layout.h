@@ -6,13 +6,12 @@
  *
  *   header, text, the process's row, connections' rows, streams' rows
  *
- * One thread writes, the control thread, under the engine's lock. A row begins with a count: odd while the row is being
- * written, and another number afterwards, so that a reader knows when to read again. `used` is 0 in a row of nothing.
+ * One thread writes, the control thread, under the engine's lock. A row begins and ends with the same number, another
+ * one each time, so that a reader knows when it was being written. `used` is 0 in a row of nothing.
  */
 #ifndef BNET_STATS_LAYOUT_H
 #define BNET_STATS_LAYOUT_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/counters.h"
@@ -24,20 +23,20 @@
 #define BNET_STATS_STREAMS 1024
 
 /* Times are of the wall clock, in µs since 1970; durations in µs. N: a number. T: a text that ends with a zero byte. */
-#define BNET_STATS_PROCESS(N, T)                                       \
-	N(pid)                                                         \
-	N(started_us)                                                  \
-	N(published_us)         /* the rows are of this time */        \
-	N(processor_us)         /* of all threads together */          \
-	N(contended)            /* 1: it shares its processors */      \
-	N(connections_left_out) /* for which there was no row */       \
-	N(streams_left_out)                                            \
-	T(version)                                                     \
-	T(program)                                                     \
-	T(host)                                                        \
-	T(rank) /* as the launcher says, as the following; or empty */ \
-	T(world_size)                                                  \
-	T(local_rank)                                                  \
+#define BNET_STATS_PROCESS(N, T)                                              \
+	N(pid)                                                                \
+	N(started_us)                                                         \
+	N(published_us)         /* the last round over all rows ended then */ \
+	N(processor_us)         /* of all threads together */                 \
+	N(contended)            /* 1: it shares its processors */             \
+	N(connections_left_out) /* for which there was no row */              \
+	N(streams_left_out)                                                   \
+	T(version)                                                            \
+	T(program)                                                            \
+	T(host)                                                               \
+	T(rank) /* as the launcher says, as the following; or empty */        \
+	T(world_size)                                                         \
+	T(local_rank)                                                         \
 	T(job)
 
 /* Of a connection, since its beginning. */
@@ -45,7 +44,8 @@
 	N(id)                                                            \
 	N(sender)                                                        \
 	N(opened_us)                                                     \
-	N(error) /* errno; 0: it works */                                \
+	N(published_us) /* the row is of this time */                    \
+	N(error)        /* errno; 0: it works */                         \
 	N(streams)                                                       \
 	N(level)       /* of a sender: streams that take slices */       \
 	N(most)        /* of a sender: streams that it may have */       \
@@ -86,24 +86,24 @@
 #define BNET_STATS_CHARS(name) char name[BNET_STATS_TEXT];
 
 struct bnet_stats_process {
-	_Atomic uint64_t sequence;
-	uint64_t used;
+	uint64_t begins, used;
 	BNET_STATS_PROCESS(BNET_STATS_NUMBER, BNET_STATS_CHARS)
 	BNET_PROCESS_COUNTERS(BNET_STATS_NUMBER)
 	BNET_CONN_COUNTERS(BNET_STATS_NUMBER) /* of all connections, and of those that are no more */
+	uint64_t ends;
 };
 
 struct bnet_stats_connection {
-	_Atomic uint64_t sequence;
-	uint64_t used;
+	uint64_t begins, used;
 	BNET_STATS_CONNECTION(BNET_STATS_NUMBER, BNET_STATS_CHARS)
 	BNET_CONN_COUNTERS(BNET_STATS_NUMBER)
+	uint64_t ends;
 };
 
 struct bnet_stats_stream {
-	_Atomic uint64_t sequence;
-	uint64_t used;
+	uint64_t begins, used;
 	BNET_STATS_STREAM(BNET_STATS_NUMBER, BNET_STATS_CHARS)
+	uint64_t ends;
 };
 
 struct bnet_stats_header {

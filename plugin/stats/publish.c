@@ -6,6 +6,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <errno.h>
@@ -27,75 +28,71 @@
  * meanwhile. */
 #define STREAMS_AT_A_TIME 64
 #define CONNECTIONS_AT_A_TIME 256
-/* Active connections that are looked at on each tick; of more, each one less often. */
+/* Active connections that are looked at on each tick; of more, each one less often, and of many more, none: this is done
+ * under the engine's lock. */
 #define SAMPLED 256
-#define LATE_US 1000000
+#define MOST_SAMPLED 1024
+/* A connection that was not looked at for so long was idle meanwhile. */
+#define LATE_US 100000
 #define SCHEMA_BYTES 8192
 
 struct segment {
 	struct bnet_stats_header header;
-	char schema[SCHEMA_BYTES];
+	char text[SCHEMA_BYTES];
 	struct bnet_stats_process process;
 	struct bnet_stats_connection connections[BNET_STATS_CONNECTIONS];
 	struct bnet_stats_stream streams[BNET_STATS_STREAMS];
 };
 
 static struct {
-	bool tried;
-	struct segment *segment;
+	bool tried, shown, exiting;
+	uint64_t writes;
 	struct bnet_stats_process process; /* what does not change */
 	bool under_way;
 	uint32_t round;
 	uint32_t of_connection[BNET_STATS_CONNECTIONS]; /* the round in which the row was last written; 0: it is free */
 	uint32_t of_stream[BNET_STATS_STREAMS];
 	uint64_t left_out, streams_left_out; /* in this round */
-	uint64_t sampled_us;
 	unsigned tick;
 } stats;
 
 /* ---- the text that names the fields ---- */
 
-static void append(size_t *at, const char *table, size_t from, size_t rows, size_t size)
+struct text {
+	char bytes[SCHEMA_BYTES];
+	size_t size;
+};
+
+__attribute__((format(printf, 2, 3))) static void append(struct text *text, const char *format, ...)
 {
-	*at += (size_t)snprintf(stats.segment->schema + *at, SCHEMA_BYTES - *at, "table %s %zu %zu %zu\n", table, from,
-				rows, size);
+	va_list arguments;
+	int n;
+
+	va_start(arguments, format);
+	n = vsnprintf(text->bytes + text->size, SCHEMA_BYTES - text->size, format, arguments);
+	va_end(arguments);
+	if (n > 0 && (size_t)n < SCHEMA_BYTES - text->size)
+		text->size += (size_t)n;
 }
 
-static void append_field(size_t *at, const char *name, size_t offset, size_t size)
-{
-	if (*at < SCHEMA_BYTES)
-		*at += (size_t)snprintf(stats.segment->schema + *at, SCHEMA_BYTES - *at, "%s %zu %zu\n", name, offset,
-					size);
-}
+#define TABLE(name, member, rows, row) \
+	append(text, "table " name " %zu %d %zu\n", offsetof(struct segment, member), rows, sizeof(struct row));
+#define FIELD(row, name) append(text, #name " %zu %zu\n", offsetof(struct row, name), sizeof(((struct row *)0)->name));
 
-static void write_schema(void)
+static void name_fields(struct text *text)
 {
-	size_t at = 0;
-
-#define FIELD(name)                                                         \
-	append_field(&at, #name, offsetof(struct bnet_stats_process, name), \
-		     sizeof(((struct bnet_stats_process *)0)->name));
-	append(&at, "process", offsetof(struct segment, process), 1, sizeof(struct bnet_stats_process));
-	BNET_STATS_PROCESS(FIELD, FIELD)
-	BNET_PROCESS_COUNTERS(FIELD)
-	BNET_CONN_COUNTERS(FIELD)
-#undef FIELD
-#define FIELD(name)                                                            \
-	append_field(&at, #name, offsetof(struct bnet_stats_connection, name), \
-		     sizeof(((struct bnet_stats_connection *)0)->name));
-	append(&at, "connection", offsetof(struct segment, connections), BNET_STATS_CONNECTIONS,
-	       sizeof(struct bnet_stats_connection));
-	BNET_STATS_CONNECTION(FIELD, FIELD)
-	BNET_CONN_COUNTERS(FIELD)
-#undef FIELD
-#define FIELD(name)                                                        \
-	append_field(&at, #name, offsetof(struct bnet_stats_stream, name), \
-		     sizeof(((struct bnet_stats_stream *)0)->name));
-	append(&at, "stream", offsetof(struct segment, streams), BNET_STATS_STREAMS, sizeof(struct bnet_stats_stream));
-	BNET_STATS_STREAM(FIELD, FIELD)
-#undef FIELD
-	stats.segment->header.text_at = offsetof(struct segment, schema);
-	stats.segment->header.text_size = at < SCHEMA_BYTES ? at : SCHEMA_BYTES;
+#define OF_PROCESS(name) FIELD(bnet_stats_process, name)
+#define OF_CONNECTION(name) FIELD(bnet_stats_connection, name)
+#define OF_STREAM(name) FIELD(bnet_stats_stream, name)
+	TABLE("process", process, 1, bnet_stats_process)
+	BNET_STATS_PROCESS(OF_PROCESS, OF_PROCESS)
+	BNET_PROCESS_COUNTERS(OF_PROCESS)
+	BNET_CONN_COUNTERS(OF_PROCESS)
+	TABLE("connection", connections, BNET_STATS_CONNECTIONS, bnet_stats_connection)
+	BNET_STATS_CONNECTION(OF_CONNECTION, OF_CONNECTION)
+	BNET_CONN_COUNTERS(OF_CONNECTION)
+	TABLE("stream", streams, BNET_STATS_STREAMS, bnet_stats_stream)
+	BNET_STATS_STREAM(OF_STREAM, OF_STREAM)
 }
 
 /* ---- the process ---- */
@@ -136,17 +133,14 @@ void bnet_stats_configure(void)
 	gethostname(process->host, sizeof(process->host) - 1);
 }
 
-/* A reader that meets an odd number, or two that differ, reads again. */
-static void write_row(void *row, const void *fresh, size_t size)
-{
-	_Atomic uint64_t *sequence = row;
-	const uint64_t before = atomic_load_explicit(sequence, memory_order_relaxed) & ~UINT64_C(1);
+#define WRITE_ROW(at, row)                                    \
+	do {                                                  \
+		(row)->begins = (row)->ends = ++stats.writes; \
+		bnet_segment_write(at, row, sizeof(*(row)));  \
+	} while (0)
 
-	atomic_store_explicit(sequence, before + 1, memory_order_relaxed);
-	atomic_thread_fence(memory_order_release);
-	memcpy((char *)row + sizeof(*sequence), (const char *)fresh + sizeof(*sequence), size - sizeof(*sequence));
-	atomic_store_explicit(sequence, before + 2, memory_order_release);
-}
+#define AT_CONNECTION(i) (offsetof(struct segment, connections) + (size_t)(i) * sizeof(struct bnet_stats_connection))
+#define AT_STREAM(i) (offsetof(struct segment, streams) + (size_t)(i) * sizeof(struct bnet_stats_stream))
 
 static uint64_t us_of(struct timeval time)
 {
@@ -175,24 +169,32 @@ static void publish_process(void)
 	process->connections_left_out = stats.left_out;
 	process->streams_left_out = stats.streams_left_out;
 	process->published_us = bnet_wall_us();
-	write_row(&stats.segment->process, process, sizeof(*process));
+	WRITE_ROW(offsetof(struct segment, process), process);
 	bnet_segment_touch();
 }
 
+/* The header last: a file without one is none. */
 static void begin(void)
 {
+	static struct text text;
+	struct bnet_stats_header header = {.version = BNET_STATS_VERSION,
+					   .size = sizeof(struct segment),
+					   .text_at = offsetof(struct segment, text)};
+
 	stats.tried = true;
-	if (!bnet_engine.config.stats)
+	if (!bnet_engine.config.stats || stats.exiting)
 		return;
-	stats.segment = bnet_segment_make(bnet_engine.config.stats_dir, sizeof(struct segment));
-	if (!stats.segment)
+	stats.shown = bnet_segment_make(bnet_engine.config.stats_dir, sizeof(struct segment));
+	if (!stats.shown)
 		return;
-	write_schema();
+	text.size = 0;
+	name_fields(&text);
+	header.text_size = text.size;
 	stats.process.started_us = bnet_wall_us();
-	stats.segment->header.version = BNET_STATS_VERSION;
-	stats.segment->header.size = sizeof(struct segment);
+	bnet_segment_write(header.text_at, text.bytes, text.size);
 	publish_process();
-	memcpy(stats.segment->header.magic, BNET_STATS_MAGIC, sizeof(stats.segment->header.magic));
+	memcpy(header.magic, BNET_STATS_MAGIC, sizeof(header.magic));
+	bnet_segment_write(0, &header, sizeof(header));
 }
 
 /* ---- rows ---- */
@@ -255,32 +257,22 @@ static void publish_stream(const struct bnet_conn *conn, struct bnet_stream *str
 		copy_text(row.remote, bnet_address_text(&addr, text));
 	getsockopt(stream->fd, IPPROTO_TCP, TCP_CONGESTION, row.congestion_control, &name);
 	row.congestion_control[BNET_STATS_TEXT - 1] = 0;
-	write_row(&stats.segment->streams[at], &row, sizeof(row));
+	WRITE_ROW(AT_STREAM(at), &row);
 }
 
-/* Nothing has moved on it for so long although something is posted. */
-static uint64_t still_us(struct bnet_conn *conn, uint64_t now_us)
-{
-	const uint64_t moves = bnet_conn_moves(&conn->counts);
-
-	if (moves != conn->seen.moves || !bnet_conn_has_work(conn) || conn->seen.moved_us == 0)
-		conn->seen.moved_us = now_us;
-	conn->seen.moves = moves;
-	return now_us - conn->seen.moved_us;
-}
-
-static void publish_connection(struct bnet_conn *conn, uint64_t now_us)
+static void publish_connection(struct bnet_conn *conn)
 {
 	struct bnet_stats_connection row = {.used = 1, .id = conn->id, .sender = conn->sender};
 	int at = row_for(&conn->seen.row, stats.of_connection, BNET_STATS_CONNECTIONS);
 
+	row.published_us = bnet_wall_us();
+	if (conn->seen.opened_us == 0)
+		conn->seen.opened_us = row.published_us;
 	if (at < 0) {
 		stats.left_out++;
 		return;
 	}
 	stats.of_connection[at] = stats.round;
-	if (conn->seen.opened_us == 0)
-		conn->seen.opened_us = bnet_wall_us();
 	row.opened_us = conn->seen.opened_us;
 	row.error = (uint64_t)-atomic_load_explicit(&conn->error, memory_order_relaxed);
 	row.streams = (uint64_t)conn->nstreams;
@@ -288,13 +280,13 @@ static void publish_connection(struct bnet_conn *conn, uint64_t now_us)
 	row.most = (uint64_t)conn->setup.most;
 	row.outstanding = bnet_conn_outstanding(conn);
 	row.posted_us = conn->seen.posted_us;
-	row.still_us = still_us(conn, now_us);
+	row.still_us = bnet_conn_has_work(conn) ? conn->seen.still_us : 0;
 	copy_text(row.device, conn->dev->name);
 	copy_text(row.peer, conn->peer);
 #define X(name) row.name = atomic_load_explicit(&conn->counts.name, memory_order_relaxed);
 	BNET_CONN_COUNTERS(X)
 #undef X
-	write_row(&stats.segment->connections[at], &row, sizeof(row));
+	WRITE_ROW(AT_CONNECTION(at), &row);
 }
 
 /* ---- a round ---- */
@@ -302,23 +294,20 @@ static void publish_connection(struct bnet_conn *conn, uint64_t now_us)
 /* What was not seen in this round is no more. */
 static void sweep(void)
 {
-	static const struct bnet_stats_connection no_connection;
-	static const struct bnet_stats_stream no_stream;
-
 	for (int i = 0; i < BNET_STATS_CONNECTIONS; i++)
 		if (stats.of_connection[i] && stats.of_connection[i] != stats.round) {
-			write_row(&stats.segment->connections[i], &no_connection, sizeof(no_connection));
+			WRITE_ROW(AT_CONNECTION(i), &(struct bnet_stats_connection){.used = 0});
 			stats.of_connection[i] = 0;
 		}
 	for (int i = 0; i < BNET_STATS_STREAMS; i++)
 		if (stats.of_stream[i] && stats.of_stream[i] != stats.round) {
-			write_row(&stats.segment->streams[i], &no_stream, sizeof(no_stream));
+			WRITE_ROW(AT_STREAM(i), &(struct bnet_stats_stream){.used = 0});
 			stats.of_stream[i] = 0;
 		}
 }
 
 /* True: all connections have been seen. */
-static bool go_on(uint64_t now_us)
+static bool go_on(void)
 {
 	int streams = 0, connections = 0;
 
@@ -330,19 +319,19 @@ static bool go_on(uint64_t now_us)
 		if (streams >= STREAMS_AT_A_TIME || connections++ == CONNECTIONS_AT_A_TIME)
 			return false;
 		conn->seen.round = stats.round;
-		publish_connection(conn, now_us);
-		for (int i = 0; i < conn->nstreams; i++)
+		publish_connection(conn);
+		/* A receiver may have more that were reset. */
+		for (int i = 0; i < conn->nstreams && i < BNET_MAX_STREAMS; i++, streams++)
 			publish_stream(conn, conn->streams[i]);
-		streams += conn->nstreams;
 	}
 	return true;
 }
 
-bool bnet_stats_publish(uint64_t now_us)
+bool bnet_stats_publish(void)
 {
 	if (!stats.tried)
 		begin();
-	if (!stats.segment)
+	if (!stats.shown)
 		return false;
 	if (!stats.under_way) {
 		stats.under_way = true;
@@ -350,7 +339,7 @@ bool bnet_stats_publish(uint64_t now_us)
 		if (++stats.round == 0)
 			stats.round = 1;
 	}
-	if (!go_on(now_us))
+	if (!go_on())
 		return true;
 	sweep();
 	publish_process();
@@ -358,31 +347,36 @@ bool bnet_stats_publish(uint64_t now_us)
 	return false;
 }
 
+/* Something is posted on it: for so long, and nothing has moved for so long. */
+static void sample(struct bnet_conn *conn, uint64_t now_us, uint64_t late_us)
+{
+	struct bnet_seen *seen = &conn->seen;
+	const uint64_t elapsed = now_us - seen->sampled_us, moves = bnet_conn_moves(&conn->counts);
+	const bool worked = seen->worked && elapsed <= late_us;
+
+	seen->worked = bnet_conn_has_work(conn);
+	seen->sampled_us = now_us;
+	seen->still_us = worked && seen->worked && moves == seen->moves ? seen->still_us + elapsed : 0;
+	seen->moves = moves;
+	seen->posted_us += worked && seen->worked ? elapsed : 0;
+}
+
 void bnet_stats_sample(uint64_t now_us)
 {
 	const unsigned every = 1 + (unsigned)bnet_engine.active.count / SAMPLED;
-	uint64_t elapsed = now_us - stats.sampled_us;
 
-	if (!stats.segment || ++stats.tick % every)
+	if (!stats.shown || bnet_engine.active.count > MOST_SAMPLED || ++stats.tick % every)
 		return;
-	stats.sampled_us = now_us;
-	/* Between two ticks it was idle. */
-	if (elapsed > LATE_US)
-		return;
-	bnet_list_each(node, &bnet_engine.active.items) {
-		struct bnet_conn *conn =
-			bnet_entry(bnet_entry(node, struct bnet_work_item, node), struct bnet_conn, work);
-
-		if (!bnet_conn_has_work(conn))
-			continue;
-		conn->seen.posted_us += elapsed;
-	}
+	bnet_list_each(node, &bnet_engine.active.items)
+		sample(bnet_entry(bnet_entry(node, struct bnet_work_item, node), struct bnet_conn, work), now_us,
+		       every * LATE_US);
 }
 
 void bnet_stats_end(void)
 {
-	bnet_segment_end();
-	stats.segment = NULL;
+	if (stats.shown)
+		bnet_segment_end();
+	stats.shown = false;
 	stats.tried = stats.under_way = false;
 	memset(stats.of_connection, 0, sizeof(stats.of_connection));
 	memset(stats.of_stream, 0, sizeof(stats.of_stream));
@@ -390,11 +384,13 @@ void bnet_stats_end(void)
 
 void bnet_stats_exit(void)
 {
+	stats.exiting = true;
 	bnet_segment_remove();
 }
 
 void bnet_stats_forget(void)
 {
 	bnet_segment_forget();
+	stats.shown = false;
 	bnet_stats_end();
 }

@@ -15,7 +15,7 @@ void bnet_stats_configure(void);
 void bnet_stats_sample(uint64_t now_us);
 /* Goes on with a round over all connections, or begins one, for some streams: each is a system call, and those who need
  * the lock wait meanwhile. True: the round has not come to its end. */
-bool bnet_stats_publish(uint64_t now_us);
+bool bnet_stats_publish(void);
 /* The control thread ends. */
 void bnet_stats_end(void);
 /* The process exits. It leaves no file, though it has closed nothing. */

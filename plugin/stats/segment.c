@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -35,8 +34,6 @@
 
 static struct {
 	int fd; /* open, with the lock, while there is a segment */
-	void *memory;
-	size_t size;
 	char path[BNET_DIRECTORY + 96];
 } segment = {.fd = -1};
 
@@ -135,44 +132,40 @@ static int give_name(const char *directory, int fd)
 static int make(const char *where, size_t size, char *path, size_t path_size)
 {
 	int directory = open_directory(where, path, path_size), fd, rc;
-	void *memory;
 
 	if (directory < 0)
 		return directory;
 	remove_old(directory);
 	fd = make_nameless(directory, size);
-	rc = fd < 0 ? fd : 0;
-	memory = rc == 0 ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-	if (rc == 0 && memory == MAP_FAILED)
-		rc = -errno;
-	if (rc == 0)
-		rc = give_name(path, fd);
 	bnet_socket_close(directory);
-	if (rc == 0) {
+	if (fd < 0)
+		return fd;
+	rc = give_name(path, fd);
+	if (rc == 0)
 		segment.fd = fd;
-		segment.memory = memory;
-		segment.size = size;
-		return 0;
-	}
-	if (memory != MAP_FAILED)
-		munmap(memory, size);
-	if (fd >= 0)
+	else
 		bnet_socket_close(fd);
 	return rc;
 }
 
-void *bnet_segment_make(const char *where, size_t size)
+bool bnet_segment_make(const char *where, size_t size)
 {
 	char path[BNET_DIRECTORY + 64];
 	int rc = make(where, size, path, sizeof(path));
 
 	if (rc == 0)
-		return segment.memory;
+		return true;
 	bnet_info(NCCL_NET,
 		  "NET/BaguaNet: `bagua-net top` will not see this process: %s: %s. BAGUA_NET_STATS_DIR names another "
 		  "directory, BAGUA_NET_STATS=0 asks for none",
 		  path, strerror(-rc));
-	return NULL;
+	return false;
+}
+
+void bnet_segment_write(size_t at, const void *bytes, size_t size)
+{
+	/* What a full file system does not take is not shown. */
+	(void)!pwrite(segment.fd, bytes, size, (off_t)at);
 }
 
 void bnet_segment_touch(void)
@@ -182,27 +175,20 @@ void bnet_segment_touch(void)
 
 void bnet_segment_remove(void)
 {
-	if (segment.memory)
+	if (segment.fd >= 0)
 		unlink(segment.path);
 }
 
 void bnet_segment_end(void)
 {
-	if (!segment.memory)
-		return;
-	unlink(segment.path);
-	munmap(segment.memory, segment.size);
+	bnet_segment_remove();
 	bnet_socket_close(segment.fd);
-	segment.memory = NULL;
 	segment.fd = -1;
 }
 
 void bnet_segment_forget(void)
 {
-	if (!segment.memory)
-		return;
-	munmap(segment.memory, segment.size);
-	close(segment.fd);
-	segment.memory = NULL;
+	if (segment.fd >= 0)
+		close(segment.fd);
 	segment.fd = -1;
 }

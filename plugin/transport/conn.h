@@ -212,8 +212,8 @@ struct bnet_seen {
 	int row; /* its number, from 1; 0: it has none */
 	uint32_t round;
 	uint64_t opened_us;
-	uint64_t posted_us;
-	uint64_t moves, moved_us;
+	uint64_t sampled_us, posted_us, still_us, moves;
+	bool worked; /* something was posted then */
 };
 
 struct bnet_conn {

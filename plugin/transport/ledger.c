@@ -58,15 +58,27 @@ void bnet_ledger_free(struct bnet_ledger *ledger)
 
 /* ---- copies ---- */
 
+/* The class whose copies have room for so many bytes; BNET_COPY_CLASSES: none. */
+static int class_of(uint64_t length)
+{
+	int class = 0;
+
+	while (class < BNET_COPY_CLASSES && BNET_SMALL_COPY << class < length)
+		class ++;
+	return class;
+}
+
 void *bnet_copy_get(struct bnet_copies *copies, uint64_t length)
 {
-	const bool small = length <= BNET_SMALL_COPY;
-	void *copy = small ? copies->free : NULL;
+	const int class = class_of(length);
+	void *copy = class < BNET_COPY_CLASSES ? copies->free[class] : NULL;
 
-	if (copy)
-		memcpy(&copies->free, copy, sizeof(copies->free));
-	else
-		copy = malloc(BNET_WIRE_DATA_HEADER + (small ? BNET_SMALL_COPY : length));
+	if (copy) {
+		memcpy(&copies->free[class], copy, sizeof(copy));
+		copies->kept -= BNET_SMALL_COPY << class;
+	} else {
+		copy = malloc(BNET_WIRE_DATA_HEADER + (class < BNET_COPY_CLASSES ? BNET_SMALL_COPY << class : length));
+	}
 	if (copy)
 		copies->bytes += length;
 	return copy;
@@ -74,21 +86,26 @@ void *bnet_copy_get(struct bnet_copies *copies, uint64_t length)
 
 void bnet_copy_put(struct bnet_copies *copies, void *copy, uint64_t length)
 {
+	const int class = class_of(length);
+
 	copies->bytes -= length;
-	if (length > BNET_SMALL_COPY) {
+	if (class == BNET_COPY_CLASSES || copies->kept + (BNET_SMALL_COPY << class) > BNET_COPIES_KEPT) {
 		free(copy);
 		return;
 	}
-	memcpy(copy, &copies->free, sizeof(copies->free));
-	copies->free = copy;
+	memcpy(copy, &copies->free[class], sizeof(copy));
+	copies->free[class] = copy;
+	copies->kept += BNET_SMALL_COPY << class;
 }
 
 void bnet_copies_free(struct bnet_copies *copies)
 {
-	while (copies->free) {
-		void *copy = copies->free;
+	for (int class = 0; class < BNET_COPY_CLASSES; class ++)
+		while (copies->free[class]) {
+			void *copy = copies->free[class];
 
-		memcpy(&copies->free, copy, sizeof(copies->free));
-		free(copy);
-	}
+			memcpy(&copies->free[class], copy, sizeof(copy));
+			free(copy);
+		}
+	copies->kept = 0;
 }

@@ -141,16 +141,18 @@ static bool any_held(const struct bnet_conn *conn, int streams)
 	return false;
 }
 
-/* True: something was. */
+/* Of streams that hold requests, and of all where copies are about to find no room: those that were acknowledged are still
+ * there on a stream that holds none. True: something was released. */
 static bool release_all(struct bnet_conn *conn, int streams)
 {
+	const bool crowded = conn->copies.bytes > MOST_COPIED / 2;
 	bool released = false;
 
 	for (int i = 0; i < streams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
 		uint32_t before = stream->ledger.count;
 
-		if (stream->broken || !stream->ledger.held)
+		if (stream->broken || !(crowded ? stream->ledger.count : stream->ledger.held))
 			continue;
 		bnet_retention_release(conn, stream);
 		released |= stream->ledger.count < before;

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bagua_net._stats import files, limits
-from bagua_net._stats.files import NotReadable, Snapshot
+from bagua_net._stats.files import Snapshot
 from tests.package import bench_command
 
 _SECONDS = 60
@@ -107,6 +107,14 @@ def test_without_any(tmp_path: Path) -> None:
     assert shown(tmp_path) == []
 
 
+def test_a_directory_of_something_else_is_one_line(tmp_path: Path) -> None:
+    own(tmp_path).write_text("")
+    done = top(tmp_path, "--once")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "not a directory of this user" in done.stderr
+
+
 @pytest.mark.gate
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     done = bench_command.bench(
@@ -182,22 +190,23 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         return files.read_all(own(directory))[0].path.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("changed")
+
+
 @settings(max_examples=200)
 @given(data=st.data())
-def test_any_file_is_read_or_refused(content: bytes, data: st.DataObject) -> None:
+def test_any_file_is_read_or_left_out(content: bytes, directory: Path, data: st.DataObject) -> None:
     """Bytes anywhere, most of them in the header and in the names of the fields."""
     changed = bytearray(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
     for at, value in data.draw(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 255)), max_size=8)):
         if at < len(changed):
             changed[at] = value
-    path = Path(f"/dev/shm/bagua-net-test-{os.getpid()}")
-    path.write_bytes(changed)
-    try:
-        assert isinstance(files.read(path), Snapshot)
-    except NotReadable:
-        pass
-    finally:
-        path.unlink()
+    directory.joinpath("1-a").write_bytes(changed)
+    for snapshot in files.read_all(directory):
+        for rate in limits.rates(snapshot, snapshot) + limits.rates(snapshot):
+            assert rate.limit in ("", *limits.ALL)
 
 
 # ---- limits ----
@@ -205,6 +214,7 @@ def test_any_file_is_read_or_refused(content: bytes, data: st.DataObject) -> Non
 
 def _snapshot(at_us: int, connection: dict[str, int | str], stream: dict[str, int | str]) -> Snapshot:
     fixed: dict[str, int | str] = {"id": 7, "sender": 1, "level": 1, "opened_us": 0, "error": 0, "outstanding": 1}
+    fixed |= {"published_us": at_us}
     of_stream: dict[str, int | str] = {"connection": 7, "sender": 1, "serial": 1, "rtt_us": 100}
     of_stream |= {"local": "10.0.0.1:5", "remote": "10.0.0.2:6"}
     return Snapshot(

@@ -83,7 +83,7 @@ def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> Table:
         sender = bool(connection["sender"])
         table.add_row(
             str(snapshot.process["pid"]),
-            _rank(snapshot),
+            escape(_rank(snapshot)),
             "→" if sender else "←",
             escape(_text(connection, "peer")),
             f"{connection['level']}/{connection['streams']}" if sender else str(connection["streams"]),

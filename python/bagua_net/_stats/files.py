@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +24,39 @@ _SETTING = "BAGUA_NET_STATS_DIR"
 _MAGIC = b"BNETSTAT"
 _VERSION = 1
 _HEADER = struct.Struct("<8sQQQQ")
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 4 << 20
+_MOST_ROWS = 8192
 _TRIES = 20
+#: What these fields are, where the file is one that the package can use.
+_NUMBERS = {
+    "process": ["pid", "started_us", "published_us"],
+    "connection": [
+        "id",
+        "sender",
+        "opened_us",
+        "published_us",
+        "error",
+        "streams",
+        "level",
+        "outstanding",
+        "posted_us",
+        "still_us",
+        "bytes_sent",
+        "bytes_received",
+    ],
+    "stream": [
+        "connection",
+        "sender",
+        "serial",
+        "busy_us",
+        "rwnd_limited_us",
+        "sndbuf_limited_us",
+        "rtt_us",
+        "segments_sent",
+        "retransmits",
+    ],
+}
+_TEXTS = {"process": ("rank", "world_size"), "connection": ("peer",), "stream": ("local", "remote")}
 
 Row = Mapping[str, int | str]
 
@@ -51,7 +82,11 @@ class _Table:
 
     def fits(self, size: int) -> bool:
         inside = all(at >= 0 and length > 0 and at + length <= self.size for _, at, length in self.fields)
-        return inside and self.start >= 0 and self.rows >= 0 and self.size >= 16 and self.end <= size
+        return inside and self.start >= 0 and 0 <= self.rows <= _MOST_ROWS and self.size >= 24 and self.end <= size
+
+    def has(self, numbers: Sequence[str], texts: Sequence[str]) -> bool:
+        lengths = {name: length for name, _, length in self.fields}
+        return all(lengths.get(name) == 8 for name in numbers) and all(lengths.get(name, 8) != 8 for name in texts)
 
     @property
     def end(self) -> int:
@@ -65,7 +100,8 @@ class _Table:
             if length == 8:
                 row[name] = int.from_bytes(raw, "little")
             else:
-                row[name] = raw.partition(b"\0")[0].decode(errors="replace")
+                text = raw.partition(b"\0")[0].decode(errors="replace")
+                row[name] = "".join(char if char.isprintable() else "?" for char in text)
         return row
 
 
@@ -96,20 +132,21 @@ def _schema(data: bytes) -> dict[str, _Table]:
                 table.fields.append((words[0], int(words[1]), int(words[2])))
     except (ValueError, IndexError, TypeError, UnicodeDecodeError) as error:
         raise NotReadable("damaged") from error
-    if not all(name in tables and tables[name].fits(len(data)) for name in ("process", "connection", "stream")):
-        raise NotReadable("damaged")
-    return tables
+    for name in _NUMBERS:
+        if name not in tables or not tables[name].fits(len(data)) or not tables[name].has(_NUMBERS[name], _TEXTS[name]):
+            raise NotReadable("damaged")
+    return {name: tables[name] for name in _NUMBERS}
 
 
-def _is_whole(data: bytes, again: bytes, start: int) -> bool:
-    """Was the row not written between the two?"""
-    return data[start : start + 8] == again[start : start + 8] and data[start] % 2 == 0
+def _is_whole(row: bytes, again: bytes) -> bool:
+    """Was the row not being written?"""
+    return row == again and row[:8] == row[-8:]
 
 
 def _rows(table: _Table, data: bytes, again: bytes) -> Iterator[Row | None]:
     for number in range(table.rows):
         start = table.start + number * table.size
-        if not _is_whole(data, again, start):
+        if not _is_whole(data[start : start + table.size], again[start : start + table.size]):
             yield None
         elif data[start + 8]:
             yield table.read(data, number)
@@ -138,8 +175,8 @@ def read(path: Path) -> Snapshot:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotReadable("no file")
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise NotReadable("no file of this user")
         for _ in range(_TRIES):
             lives = _lives(descriptor)
             data, again = _bytes_of(descriptor), _bytes_of(descriptor)
@@ -157,12 +194,19 @@ def read(path: Path) -> Snapshot:
 
 
 def read_all(where: Path) -> list[Snapshot]:
-    """Those of a directory that can be read, by the time at which their processes began."""
+    """Those of a directory that can be read, by the time at which their processes began.
+
+    Raises:
+        OSError: it is not this user's, or cannot be read.
+    """
     found: list[Snapshot] = []
     try:
-        paths = sorted(where.iterdir())
+        owner = where.lstat()
     except FileNotFoundError:
         return []
+    if owner.st_uid != os.geteuid() or not stat.S_ISDIR(owner.st_mode):
+        raise PermissionError(errno.EPERM, "not a directory of this user", str(where))
+    paths = sorted(where.iterdir())
     for path in paths:
         with contextlib.suppress(OSError, NotReadable):
             found.append(read(path))

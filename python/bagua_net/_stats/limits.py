@@ -121,12 +121,11 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
 
 def rates(now: Snapshot, before: Snapshot | None = None) -> list[Rate]:
     """Of all connections, between the two snapshots of one process, or since each began."""
-    published = _number(now.process, "published_us")
     earlier = _matching(before.connections if before else (), "id", "sender")
     found = []
     for connection in now.connections:
         was = earlier.get((connection["id"], connection["sender"]))
-        since = _number(before.process, "published_us") if before and was else _number(connection, "opened_us")
+        since = _number(was, "published_us") if was else _number(connection, "opened_us")
         own, old = (
             [
                 row
@@ -135,5 +134,5 @@ def rates(now: Snapshot, before: Snapshot | None = None) -> list[Rate]:
             ]
             for rows in (now.streams, before.streams if before and was else ())
         )
-        found.append(_rate(connection, was, own, old, max(0, published - since) / 1e6))
+        found.append(_rate(connection, was, own, old, max(0, _number(connection, "published_us") - since) / 1e6))
     return found
