@@ -134,9 +134,12 @@ def ends(
     peer_repairs: bool = True,
     links: int = 1,
     deadline: int = DEADLINE,
+    stats: Path | None = None,
 ) -> Iterator[Ends]:
-    """A sender and a receiver, which are not connected yet. Several links are one device."""
+    """A sender and a receiver, which are not connected yet. Several links are one device. stats: the directory in which
+    they show what they do."""
     common: dict[str, object] = {"BAGUA_NET_MIN_NSTREAMS": streams, "BAGUA_NET_NSTREAMS": streams}
+    common |= {"BAGUA_NET_STATS_DIR": stats} if stats else {"BAGUA_NET_STATS": 0}
     common["BAGUA_NET_REPAIR"] = int(repair)
     ours = common | {"BAGUA_NET_KEEPALIVE": seconds}
     if not peer_repairs:

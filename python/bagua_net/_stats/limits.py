@@ -17,7 +17,9 @@ from .files import Row, Snapshot
 #: nearly all of the time, and one that computes in between for a part.
 _POSTED = 0.7
 _BUSY = 0.7
-_OF_BUSY = 0.5
+#: Of that: a window that is shut also fills the send buffer, and leaves the rest of the time to what it let through.
+_OF_BUSY_RWND = 0.25
+_OF_BUSY_SNDBUF = 0.5
 #: Nothing has moved for so long although something is posted.
 _STILL_US = 2_000_000
 
@@ -84,9 +86,9 @@ def _limit(connection: Row, local: bool, moved: int, posted: float, busy: float,
         return IDLE
     if posted < _POSTED:
         return APPLICATION
-    if rwnd >= _OF_BUSY:
+    if rwnd >= _OF_BUSY_RWND:
         return RECEIVER
-    if sndbuf >= _OF_BUSY:
+    if sndbuf >= _OF_BUSY_SNDBUF:
         return SEND_BUFFER
     return NETWORK if busy >= _BUSY and not local else PROCESSOR
 
