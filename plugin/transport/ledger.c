@@ -68,6 +68,12 @@ static int class_of(uint64_t length)
 	return class;
 }
 
+/* The smallest ones always are: each small message has one. */
+static uint64_t kept_for(int class)
+{
+	return class ? BNET_SMALL_COPY << class : 0;
+}
+
 void *bnet_copy_get(struct bnet_copies *copies, uint64_t length)
 {
 	const int class = class_of(length);
@@ -75,7 +81,7 @@ void *bnet_copy_get(struct bnet_copies *copies, uint64_t length)
 
 	if (copy) {
 		memcpy(&copies->free[class], copy, sizeof(copy));
-		copies->kept -= BNET_SMALL_COPY << class;
+		copies->kept -= kept_for(class);
 	} else {
 		copy = malloc(BNET_WIRE_DATA_HEADER + (class < BNET_COPY_CLASSES ? BNET_SMALL_COPY << class : length));
 	}
@@ -89,13 +95,13 @@ void bnet_copy_put(struct bnet_copies *copies, void *copy, uint64_t length)
 	const int class = class_of(length);
 
 	copies->bytes -= length;
-	if (class == BNET_COPY_CLASSES || copies->kept + (BNET_SMALL_COPY << class) > BNET_COPIES_KEPT) {
+	if (class == BNET_COPY_CLASSES || copies->kept + kept_for(class) > BNET_COPIES_KEPT) {
 		free(copy);
 		return;
 	}
 	memcpy(copy, &copies->free[class], sizeof(copy));
 	copies->free[class] = copy;
-	copies->kept += BNET_SMALL_COPY << class;
+	copies->kept += kept_for(class);
 }
 
 void bnet_copies_free(struct bnet_copies *copies)

@@ -52,8 +52,8 @@ static inline bool bnet_ledger_is_full(const struct bnet_ledger *ledger)
 
 /* ---- copies ---- */
 
-/* Of a connection. Up to so many bytes of those that are free are kept for the next ones, in classes of BNET_SMALL_COPY
- * bytes, of twice as many, and so on up to 1 MiB: an allreduce of 16 MiB over a line of 20 ms takes 30 ms of a processor
+/* Of a connection. Those that are free are kept for the next ones, in classes of BNET_SMALL_COPY bytes, of twice as many,
+ * and so on up to 1 MiB, except for the first class up to so many bytes: an allreduce of 16 MiB over a line of 20 ms takes 30 ms of a processor
  * where each copy is allocated, and 20 where it is there (the kernel clears the pages). */
 #define BNET_SMALL_COPY UINT64_C(2048)
 #define BNET_COPY_CLASSES 10
@@ -61,7 +61,7 @@ static inline bool bnet_ledger_is_full(const struct bnet_ledger *ledger)
 struct bnet_copies {
 	void *free[BNET_COPY_CLASSES];
 	uint64_t bytes; /* of those in use */
-	uint64_t kept;  /* of those that are free */
+	uint64_t kept;  /* of those that are free, without the first class */
 };
 
 /* Memory for a slice's header, and for its bytes at BNET_WIRE_DATA_HEADER. NULL: none is left. */
