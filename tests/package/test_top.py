@@ -161,7 +161,7 @@ def test_a_file_system_without_room_is_no_obstacle(options: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_what_is_old_and_of_nobody_is_removed(tmp_path: Path) -> None:
     with job(tmp_path, left_alone=True) as ranks:
         until(lambda: len(shown(tmp_path)) == 2)
