@@ -28,10 +28,8 @@
  * meanwhile. */
 #define STREAMS_AT_A_TIME 64
 #define CONNECTIONS_AT_A_TIME 256
-/* Active connections that are looked at on each tick; of more, each one less often, and of many more, none: this is done
- * under the engine's lock. */
+/* Active connections that are looked at on each tick; of more, all of them on one of several ticks. */
 #define SAMPLED 256
-#define MOST_SAMPLED 1024
 /* A connection that was not looked at for so long was idle meanwhile. */
 #define LATE_US 100000
 #define SCHEMA_BYTES 8192
@@ -291,7 +289,7 @@ static void publish_connection(struct bnet_conn *conn)
 
 /* ---- a round ---- */
 
-/* What was not seen in this round is no more. */
+/* Rows that this round has not written are of connections and streams that have ended. */
 static void sweep(void)
 {
 	for (int i = 0; i < BNET_STATS_CONNECTIONS; i++)
@@ -365,7 +363,7 @@ void bnet_stats_sample(uint64_t now_us)
 {
 	const unsigned every = 1 + (unsigned)bnet_engine.active.count / SAMPLED;
 
-	if (!stats.shown || bnet_engine.active.count > MOST_SAMPLED || ++stats.tick % every)
+	if (!stats.shown || ++stats.tick % every)
 		return;
 	bnet_list_each(node, &bnet_engine.active.items)
 		sample(bnet_entry(bnet_entry(node, struct bnet_work_item, node), struct bnet_conn, work), now_us,

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import drivers
 from tests.support.drivers import SANITIZERS
-from tests.support.tiers import variants
+from tests.support.tiers import thirds, variants
 
 #: Scenario, and the lowest API version that has the behaviour.
 SCENARIOS = {
@@ -134,11 +133,8 @@ def _rows(api: int) -> list[tuple[str, int]]:
     return [(name, api) for name in SCENARIOS if SCENARIOS[name] <= api and (name in WITH_DATA or api == NEWEST)]
 
 
-def _turns(*turns: int, without: Iterable[str] = ()) -> list[Any]:
-    """With other settings, one third of the scenarios with data in the gate, or two, and all at night."""
-    names = [name for name in WITH_DATA if name not in without]
-    gate = [name for turn in turns for name in names[turn::3]]
-    return variants(gate=gate, nightly=[name for name in names if name not in gate])
+def _with_data(*, without: Iterable[str] = ()) -> list[str]:
+    return [name for name in WITH_DATA if name not in without]
 
 
 def test_no_scenario_is_left_out() -> None:
@@ -165,7 +161,7 @@ def test_behaviour_over_several_streams(scenario: str) -> None:
     drivers.contract(drivers.build(), NEWEST, scenario, settings)
 
 
-@pytest.mark.parametrize("scenario", _turns(0))
+@pytest.mark.parametrize("scenario", thirds(_with_data(), 0))
 def test_behaviour_with_repair(scenario: str) -> None:
     drivers.contract(drivers.build(), NEWEST, scenario, {"BAGUA_NET_REPAIR": "1"})
 
@@ -183,7 +179,7 @@ def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> No
 
 
 @pytest.mark.parametrize(("streams", "threads"), variants((6, 4), nightly=[(1, 0), (6, 0)]))
-@pytest.mark.parametrize("scenario", _turns(1, without=ONLY_COPIED))
+@pytest.mark.parametrize("scenario", thirds(_with_data(without=ONLY_COPIED), 1))
 def test_behaviour_without_copies(scenario: str, streams: int, threads: int) -> None:
     """On loopback the kernel uses the sender's memory until it delivers, and copies then."""
     settings = {
@@ -215,13 +211,13 @@ def test_sanitized(scenario: str, api: int, sanitizer: str) -> None:
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("threads", variants(gate=[4], nightly=[1]))
-@pytest.mark.parametrize("scenario", _turns(0, 1, without=TOO_LARGE | LATE_THREADS))
+@pytest.mark.parametrize("scenario", thirds(_with_data(without=TOO_LARGE | LATE_THREADS), 0, 1))
 def test_races_with_workers(scenario: str, threads: int) -> None:
     drivers.contract(drivers.build("thread"), NEWEST, scenario, _workers(threads, streams=2))
 
 
 @pytest.mark.sanitize
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("scenario", _turns(2, without=TOO_LARGE))
+@pytest.mark.parametrize("scenario", thirds(_with_data(without=TOO_LARGE), 2))
 def test_addresses_with_workers(scenario: str) -> None:
     drivers.contract(drivers.build("address"), NEWEST, scenario, _workers(4, streams=2))

@@ -21,9 +21,7 @@ from tests.support.tiers import variants
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-#: .ci/run itself makes what these show, with the stranger's own commands.
-_SLOW = [ROOT / "README.md", ROOT / "docs" / "install.md"]
-#: .ci/run itself makes what these show, with the stranger's own commands.
+#: .ci/run itself runs the first page's commands, and the other page installs as they do.
 _SLOW = [ROOT / "README.md", ROOT / "docs" / "install.md"]
 _BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 _STUBS = (

@@ -48,6 +48,14 @@ def variants(*usual: Any, gate: Iterable[Any] = (), nightly: Iterable[Any] = ())
     ]
 
 
+def thirds(values: Iterable[Any], *turns: int) -> list[Any]:
+    """Every third value, from the turn (0 to 2) on, is in the gate, and the others at night: several tests of the same
+    values share these out among them."""
+    every = list(values)
+    gate = [value for turn in turns for value in every[turn::3]]
+    return variants(gate=gate, nightly=[value for value in every if value not in gate])
+
+
 def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     if hasattr(value, "marks") and hasattr(value, "values"):  # a pytest.param
         return pytest.param(*value.values, id=value.id, marks=[*value.marks, mark])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.support.ranks import Ranks
-from tests.support.tiers import variants
+from tests.support.tiers import thirds, variants
 from tests.torch_backend import cases
 from tests.torch_backend.cases import Case
 
@@ -38,12 +37,6 @@ def _dtypes(name: str, reduction: str) -> st.SearchStrategy[torch.dtype]:
     return st.sampled_from([*cases.INTEGERS, *cases.FLOATS, *extra])
 
 
-def _turns(turn: int) -> list[Any]:
-    """A third of the collectives in the gate, and all at night."""
-    names = list(cases.COLLECTIVES)
-    return variants(gate=names[turn::3], nightly=[name for name in names if name not in names[turn::3]])
-
-
 @st.composite
 def _cases(draw: st.DrawFn, name: str) -> Case:
     reduction = draw(st.sampled_from(cases.REDUCTIONS)) if cases.COLLECTIVES[name].reduces else "SUM"
@@ -60,7 +53,7 @@ def _cases(draw: st.DrawFn, name: str) -> Case:
     )
 
 
-@pytest.mark.parametrize("name", _turns(0))
+@pytest.mark.parametrize("name", thirds(cases.COLLECTIVES, 0))
 def test_any_tensor(ranks: Ranks, name: str) -> None:
     @hypothesis_settings(max_examples=_EXAMPLES, suppress_health_check=[HealthCheck.too_slow], print_blob=False)
     @given(_cases(name))
@@ -85,7 +78,7 @@ def test_every_type_and_reduction(ranks: Ranks, name: str) -> None:
         assert ranks.run(cases.compare, replace(case, collective=name)) == [[]] * ranks.size, case
 
 
-@pytest.mark.parametrize("name", _turns(1))
+@pytest.mark.parametrize("name", thirds(cases.COLLECTIVES, 1))
 def test_many_chunks_from_and_to_everyone(ranks: Ranks, name: str) -> None:
     """Somewhat more than 5 MB, so that the pipelines fill; every rank is the root once."""
     for root in range(ranks.size if cases.COLLECTIVES[name].rooted else 1):
@@ -99,7 +92,7 @@ def two_hosts() -> Iterator[Ranks]:
         yield ranks
 
 
-@pytest.mark.parametrize("name", _turns(2))
+@pytest.mark.parametrize("name", thirds(cases.COLLECTIVES, 2))
 def test_ranks_of_two_hosts(two_hosts: Ranks, name: str) -> None:
     """Through shared memory and the network, and, for what is small, the network alone."""
     for count in (1, 1001, 1_300_003):
