@@ -154,9 +154,10 @@ static bool look_at(struct bnet_conn *conn)
 			break;
 		}
 	}
-	/* An idle connection keeps no copies. */
+	/* An idle connection keeps no copies, nor memory for more. */
 	if (kept && conn->repairs && own(conn)) {
 		bnet_tx_owes(conn);
+		open |= bnet_copies_rest(&conn->copies);
 		bnet_conn_disown(conn);
 	}
 	return open;

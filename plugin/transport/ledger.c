@@ -79,6 +79,7 @@ void *bnet_copy_get(struct bnet_copies *copies, uint64_t length)
 	const int class = class_of(length);
 	void *copy = class < BNET_COPY_CLASSES ? copies->free[class] : NULL;
 
+	copies->used = true;
 	if (copy) {
 		memcpy(&copies->free[class], copy, sizeof(copy));
 		copies->kept -= kept_for(class);
@@ -114,4 +115,16 @@ void bnet_copies_free(struct bnet_copies *copies)
 			free(copy);
 		}
 	copies->kept = 0;
+}
+
+bool bnet_copies_rest(struct bnet_copies *copies)
+{
+	bool left = false;
+
+	if (!copies->used)
+		bnet_copies_free(copies);
+	copies->used = false;
+	for (int class = 0; class < BNET_COPY_CLASSES; class ++)
+		left |= copies->free[class] != NULL;
+	return left;
 }

@@ -62,6 +62,7 @@ struct bnet_copies {
 	void *free[BNET_COPY_CLASSES];
 	uint64_t bytes; /* of those in use */
 	uint64_t kept;  /* of those that are free, without the first class */
+	bool used;      /* since bnet_copies_rest was called last */
 };
 
 /* Memory for a slice's header, and for its bytes at BNET_WIRE_DATA_HEADER. NULL: none is left. */
@@ -69,5 +70,7 @@ void *bnet_copy_get(struct bnet_copies *copies, uint64_t length);
 /* Takes back one for as many bytes. */
 void bnet_copy_put(struct bnet_copies *copies, void *copy, uint64_t length);
 void bnet_copies_free(struct bnet_copies *copies);
+/* Frees those that are free, unless one was taken since the last call. False: none is left. */
+bool bnet_copies_rest(struct bnet_copies *copies);
 
 #endif

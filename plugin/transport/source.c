@@ -237,16 +237,25 @@ ssize_t bnet_source_receive(struct bnet_conn *conn, struct bnet_stream *stream, 
 
 /* ---- a stream that another one takes the place of ---- */
 
-static struct bnet_stream *find(const struct bnet_conn *conn, uint32_t serial, bool repaired)
+static bool is_of_serial(const struct bnet_stream *stream, uint32_t serial)
+{
+	return stream->serial == serial;
+}
+
+/* One that has come in its place, whether or not another one is awaited in its own place already. */
+static bool is_in_place_of(const struct bnet_stream *stream, uint32_t serial)
+{
+	return stream->serial != serial && (stream->in.repairs == serial || stream->in.awaits == serial);
+}
+
+static struct bnet_stream *find(const struct bnet_conn *conn, uint32_t serial,
+				bool (*is)(const struct bnet_stream *stream, uint32_t serial))
 {
 	int streams = atomic_load_explicit(&conn->nstreams, memory_order_acquire);
 
-	for (int i = 0; i < streams; i++) {
-		struct bnet_stream *stream = conn->streams[i];
-
-		if ((repaired ? stream->in.repairs : stream->serial) == serial)
-			return stream;
-	}
+	for (int i = 0; i < streams; i++)
+		if (is(conn->streams[i], serial))
+			return conn->streams[i];
 	return NULL;
 }
 
@@ -274,7 +283,7 @@ static void end_with_what_is_there(struct bnet_conn *conn, struct bnet_stream *s
 int bnet_source_replace(struct bnet_conn *conn, struct bnet_stream_start *start)
 {
 	const uint32_t serial = start->repairs;
-	struct bnet_stream *old = find(conn, serial, false), *unused = find(conn, serial, true);
+	struct bnet_stream *old = find(conn, serial, is_of_serial), *unused = find(conn, serial, is_in_place_of);
 
 	/* A try that was given up may be read after the one that was not. */
 	if (unused && unused->serial > start->serial)

@@ -4,7 +4,9 @@
  */
 #include "handshake/candidate.h"
 
+#include <netinet/in.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "check.h"
 
@@ -97,9 +99,35 @@ static void check_failures(void)
 	check_int(tries(&conn, &pair, &now_ms, 10 + 20), 2);
 }
 
+/* The only pair has failed, and then the peer names a further address: there is a way beside it now, and it is tried again
+ * like one of several. */
+static void check_an_only_pair(void)
+{
+	static const struct bnet_nic nic = {.addr.ss_family = AF_INET};
+	static struct bnet_failed_pairs failed_pairs;
+	static const struct bnet_device device = {.members = {&nic}, .nmembers = 1};
+	static struct bnet_conn conn = {
+		.dev = &device,
+		.setup = {.failed_pairs = &failed_pairs, .npeers = 1, .peers = {{.ss_family = AF_INET}}},
+	};
+	struct sockaddr_in further = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_storage address = {.ss_family = AF_INET};
+	const struct bnet_candidate pair = bnet_candidate_of(&conn, 0, 0);
+
+	bnet_candidate_failed(&conn, &pair, 1000);
+	check(!bnet_candidate_usable(&conn, &pair, 1000 + 3599 * 1000));
+	memcpy(&address, &further, sizeof(further));
+	bnet_peer_addresses_add(&conn, &address, 1);
+	check(!bnet_candidate_usable(&conn, &pair, 1000 + 9 * 1000));
+	check(bnet_candidate_is_due(&conn, &pair, 1000 + 10 * 1000));
+	bnet_candidate_failed(&conn, &pair, 1000 + 10 * 1000);
+	check(bnet_candidate_usable(&conn, &pair, 1000 + 20 * 1000));
+}
+
 int main(void)
 {
 	check_failures();
+	check_an_only_pair();
 	for (int nnics = 1; nnics <= MOST; nnics++)
 		for (int npeers = 1; npeers <= MOST; npeers++) {
 			check_streams(nnics, npeers);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Sends whose acknowledgements are late are done by copies, of which a connection has a bounded amount: those that were
- * acknowledged make room for others, on whatever stream they are.
+ * acknowledged make room for others, on whatever stream they are, and an idle connection keeps no memory for them.
  */
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -14,6 +14,8 @@
 
 #include "base/descriptors.h"
 #include "check.h"
+#include "control/undelivered.h"
+#include "engine/engine.h"
 #include "tcp_pair.h"
 #include "transport/conn.h"
 #include "transport/progress.h"
@@ -99,6 +101,21 @@ static void use(int stream)
 		sender->streams[i]->writable = i == stream;
 }
 
+/* The control thread looks twice. */
+static void an_idle_one_keeps_nothing(void)
+{
+	bnet_list_init(&bnet_engine.conns);
+	bnet_list_add(&bnet_engine.conns, &sender->node);
+	bnet_table_add(&bnet_engine.senders_by_id, &sender->by_id, 1);
+	check(bnet_undelivered_look());
+	check_int(sender->copies.bytes, 0);
+	check(sender->copies.kept > 0);
+	check(!bnet_undelivered_look());
+	check_int(sender->copies.kept, 0);
+	bnet_table_remove(&sender->by_id);
+	bnet_list_remove(&sender->node);
+}
+
 int main(void)
 {
 	alarm(DEADLINE_S);
@@ -117,6 +134,7 @@ int main(void)
 	check_int(sender->streams[0]->ledger.count, 0);
 
 	acknowledges[1] = true;
+	an_idle_one_keeps_nothing();
 	bnet_conn_free(sender);
 	bnet_conn_free(receiver);
 	free(memory);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Which streams a receiver reads: the first one directly, so that a small message is found by the next pass, but not
- * where the others keep it busy. And in which order it writes a small message.
+ * where the others keep it busy. In which order it writes a small message, and where a stream goes on that takes another
+ * one's place.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 #include "transport/conn.h"
 #include "transport/progress.h"
 #include "transport/request.h"
+#include "transport/source.h"
 
 #define STREAMS 3
 #define BYTES 100
@@ -159,6 +161,23 @@ static void a_small_message_is_written_from_its_beginning(void)
 	munmap(pages, 2 * page);
 }
 
+/* A stream that takes the place of one which itself had been replaced, and on which nothing was sent, goes on where that one
+ * did, also when the receiver had no memory for the first try. */
+static void a_replacement_s_position_is_not_forgotten(void)
+{
+	struct bnet_stream *last = conn->streams[STREAMS - 1];
+
+	last->serial = 5;
+	last->in.repairs = 4;
+	last->position = 1000;
+	for (uint32_t serial = 6; serial < 8; serial++) {
+		struct bnet_stream_start start = {.serial = serial, .repairs = 4};
+
+		check_int(bnet_source_replace(conn, &start), 0);
+		check_int(start.position, 1000);
+	}
+}
+
 int main(void)
 {
 	conn = open_stream_pairs(false, peers, STREAMS);
@@ -166,6 +185,7 @@ int main(void)
 	the_first_is_read_by_the_next_pass();
 	the_first_is_read_while_others_bring_something();
 	a_small_message_is_written_from_its_beginning();
+	a_replacement_s_position_is_not_forgotten();
 	bnet_conn_free(conn);
 	for (int i = 0; i < STREAMS; i++)
 		close(peers[i]);

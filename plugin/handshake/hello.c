@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See hello.h.
+ */
+#include "handshake/hello.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/counters.h"
+#include "base/log.h"
+#include "base/socket.h"
+#include "common/clock.h"
+#include "handshake/dial.h"
+#include "handshake/replacement.h"
+
+/* For the answer to its HELLO: the peer's control thread may be late. */
+#define REPAIR_HELLO_MS 5000
+
+int bnet_hello_send(struct bnet_connector *connector)
+{
+	struct bnet_conn *conn = connector->conn;
+	const struct bnet_listener *listener = &bnet_engine.listeners[conn->dev->members[0] - bnet_engine.devices.nics];
+	struct bnet_wire_hello hello = {
+		.version = BNET_WIRE_VERSION,
+		.stream = (uint16_t)(bnet_connector_is_first(connector) ? 0
+				     : connector->index                 ? connector->index
+									: 1),
+		.connection = conn->id,
+		.features = conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0,
+		.serial = conn->serials + 1,
+		.repairs = connector->replaces                  ? connector->replaces->serial
+			   : bnet_connector_is_first(connector) ? connector->serial
+								: 0,
+	};
+	uint8_t bytes[BNET_WIRE_HELLO_MAX];
+	size_t size;
+	ssize_t n;
+
+	memcpy(hello.token, conn->token, BNET_TOKEN_SIZE);
+	if (listener->fd >= 0)
+		hello.listener = listener->addr;
+	size = bnet_wire_hello_encode(bytes, &hello);
+	/* A socket that has carried nothing takes this in one piece. */
+	n = send(connector->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (n != (ssize_t)size)
+		return n < 0 ? -errno : -EIO;
+	connector->serial = ++conn->serials;
+	return 0;
+}
+
+void bnet_hello_said(struct bnet_connector *connector)
+{
+	connector->state = BNET_CONNECTOR_HELLO_SENT;
+	connector->got = 0;
+	if (!connector->replaces)
+		connector->failure = BNET_FAILURE_NONE; /* it was reached: what is lost again begins anew */
+	if (bnet_connector_is_first(connector))
+		connector->conn->setup.refused_since_ms = 0;
+	connector->watch.deadline_ms =
+		connector->replaces ? bnet_now_ms() + REPAIR_HELLO_MS
+				    : connector->started_ms + (uint64_t)bnet_engine.config.connect_timeout * 1000;
+}
+
+static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_welcome *welcome,
+		     struct bnet_joined *joined)
+{
+	struct bnet_conn *conn = connector->conn;
+	bool first = bnet_connector_is_first(connector);
+	const struct bnet_stream_start start = {
+		.serial = connector->serial,
+		.dialed = connector->index,
+		.away = connector->attempts != 1 || connector->unbound,
+		.replaces = connector->replaces,
+		.position = welcome->position,
+	};
+	int fd, rc;
+
+	if (connector->replaces && !welcome->repaired) {
+		bnet_connector_give_up(connector, -EPROTO, "its answer is damaged");
+		return false;
+	}
+	if (first)
+		conn->repairs = conn->config->repair && welcome->features & BNET_WIRE_FEATURE_REPAIR;
+	fd = bnet_watch_remove(&connector->watch);
+	rc = bnet_conn_add_stream(conn, fd, &start);
+	if (rc < 0) {
+		bnet_socket_close(fd);
+		bnet_connector_give_up(connector, rc, strerror(-rc));
+		return false;
+	}
+	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
+	if (connector->replaces)
+		bnet_replacement_done(conn, connector->replaces, connector->home ? connector->pair.nic : NULL);
+	bnet_connector_end(connector);
+	if (first) {
+		conn->setup.ready = true;
+		conn->setup.peer_keepalive = welcome->keepalive;
+		bnet_peer_addresses_add(conn, welcome->addresses, welcome->naddresses);
+	}
+	*joined = (struct bnet_joined){
+		.conn = conn,
+		.stream = conn->streams[conn->nstreams - 1],
+		.first = first,
+		.most = welcome->max_streams,
+	};
+	return true;
+}
+
+static bool judged(struct bnet_connector *connector, const struct bnet_wire_welcome *welcome,
+		   struct bnet_joined *joined)
+{
+	char why[160];
+
+	if (welcome->verdict != BNET_WIRE_VERDICT_OK && welcome->verdict != BNET_WIRE_VERDICT_LIMIT &&
+	    bnet_dial_is_elsewhere(connector)) {
+		bnet_dial_failed(connector, -ECONNREFUSED, bnet_now_ms());
+		return false;
+	}
+	switch ((enum bnet_wire_verdict)welcome->verdict) {
+	case BNET_WIRE_VERDICT_OK:
+		return welcomed(connector, welcome, joined);
+	case BNET_WIRE_VERDICT_VERSION:
+		snprintf(why, sizeof(why),
+			 "it speaks wire version %u, this process version %u: install the same bagua_net on every host",
+			 welcome->version, BNET_WIRE_VERSION);
+		bnet_connector_give_up(connector, -EPROTO, why);
+		return false;
+	case BNET_WIRE_VERDICT_TOKEN:
+	case BNET_WIRE_VERDICT_GONE:
+		bnet_connector_give_up(connector, -ECONNRESET, "the remote communicator is gone");
+		return false;
+	case BNET_WIRE_VERDICT_LIMIT:
+		if (connector->replaces) {
+			bnet_dial_failed(connector, -EUSERS, bnet_now_ms());
+			return false;
+		}
+		bnet_connector_give_up(connector, -EUSERS, "it has no room for another stream");
+		return false;
+	}
+	snprintf(why, sizeof(why), "it refused for reason %u, which this version does not know", welcome->verdict);
+	bnet_connector_give_up(connector, -EPROTO, why);
+	return false;
+}
+
+bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bnet_joined *joined)
+{
+	struct bnet_wire_welcome welcome;
+	struct bnet_wire_frame frame;
+	uint32_t want = BNET_WIRE_FRAME_HEADER;
+
+	while (connector->got < want) {
+		ssize_t n = recv(connector->watch.fd, connector->bytes + connector->got, want - connector->got,
+				 MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return false;
+		if (n <= 0) {
+			bnet_dial_failed(connector, n == 0 ? -ECONNRESET : -errno, now);
+			return false;
+		}
+		connector->got += (uint32_t)n;
+		if (connector->got < BNET_WIRE_FRAME_HEADER)
+			continue;
+		bnet_wire_frame_decode(connector->bytes, &frame);
+		if (!bnet_wire_frame_is_welcome(&frame)) {
+			if (bnet_dial_is_elsewhere(connector)) {
+				bnet_dial_failed(connector, -ECONNREFUSED, now);
+				return false;
+			}
+			bnet_connector_give_up(connector, -EPROTO,
+					       "what listens there does not speak BaguaNet's protocol");
+			return false;
+		}
+		want = BNET_WIRE_FRAME_HEADER + frame.length;
+	}
+	if (bnet_wire_welcome_decode(connector->bytes + BNET_WIRE_FRAME_HEADER, connector->got - BNET_WIRE_FRAME_HEADER,
+				     &welcome) < 0 ||
+	    welcome.connection != connector->conn->id) {
+		bnet_connector_give_up(connector, -EPROTO, "its answer is damaged");
+		return false;
+	}
+	return judged(connector, &welcome, joined);
+}
