@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -44,9 +46,9 @@ def shown(directory: Path, *options: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def job(directory: Path, *, left_alone: bool = False) -> Iterator[dict[int, int]]:
+def job(directory: Path, *, left_alone: bool = False, **variables: str) -> Iterator[dict[int, int]]:
     """Two ranks that move data; their process ids. left_alone: nobody ends the one when the other ends."""
-    with bench_command.endless(*_JOB, BAGUA_NET_STATS_DIR=str(directory)) as (launcher, ranks):
+    with bench_command.endless(*_JOB, BAGUA_NET_STATS_DIR=str(directory), **variables) as (launcher, ranks):
         if left_alone:
             launcher.send_signal(signal.SIGSTOP)
         yield ranks
@@ -77,8 +79,28 @@ def test_a_running_job(tmp_path: Path) -> None:
         table = top(tmp_path, "--once", "--interval", "0.6").stdout.splitlines()
         assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "RTT", "RETR", "LIMIT"]
         assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
-        assert max(map(len, table)) <= 100
         assert {each["limit"] for process in found for each in process["connections"]} <= {"", *limits.ALL}
+
+
+def test_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    """Nothing is cut off or folded, as an IPv4 address, a rank of 512 and numbers of any size need."""
+    with job(tmp_path, RANK="17", WORLD_SIZE="512") as ranks:
+        until(lambda: all(process["connections"] for process in shown(tmp_path)))
+        controller, terminal = pty.openpty()
+        done = subprocess.run(
+            [sys.executable, "-m", "bagua_net", "top", "--once", "--interval", "0.6"],
+            env=bench_command.environment(BAGUA_NET_STATS_DIR=str(tmp_path), COLUMNS="80", TERM="xterm"),
+            stdout=terminal,
+            timeout=_SECONDS,
+        )
+        os.close(terminal)
+        table = re.sub(r"\x1b\[\d*m", "", os.read(controller, 65536).decode()).splitlines()
+        os.close(controller)
+        assert done.returncode == 0
+        assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "RTT", "RETR", "LIMIT"]
+        assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
+        assert all(line.split()[1] == "17/512" and line.split()[3] == "127.0.0.1" for line in table[1:])
+        assert max(map(len, table)) <= 80
 
 
 def test_what_was_killed_or_stopped(tmp_path: Path) -> None:

@@ -101,16 +101,18 @@ static void use(int stream)
 		sender->streams[i]->writable = i == stream;
 }
 
-/* The control thread looks twice. */
+/* The control thread looks until there is nothing to look at. */
 static void an_idle_one_keeps_nothing(void)
 {
 	bnet_list_init(&bnet_engine.conns);
+	bnet_table_init(&bnet_engine.senders_by_id);
 	bnet_list_add(&bnet_engine.conns, &sender->node);
 	bnet_table_add(&bnet_engine.senders_by_id, &sender->by_id, 1);
 	check(bnet_undelivered_look());
 	check_int(sender->copies.bytes, 0);
 	check(sender->copies.kept > 0);
-	check(!bnet_undelivered_look());
+	while (bnet_undelivered_look()) /* the peer's kernel delays its last acknowledgement */
+		usleep(1000);
 	check_int(sender->copies.kept, 0);
 	bnet_table_remove(&sender->by_id);
 	bnet_list_remove(&sender->node);

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -22,6 +22,8 @@ from .._stats.limits import Rate
 #: Processes publish twice a second.
 _SECONDS = 1.0
 _BAR = 8
+#: A terminal of 80 columns has no room for all of them.
+_ALL_FROM = 100
 _PIPE_WIDTH = 1000
 _NOTHING = (
     "no process of this user shows connections here. One does from its first connection on, where the plugin is on "
@@ -60,18 +62,34 @@ def _round_trip(rate: Rate) -> str:
     return f"{sum(times) / len(times) / 1000:.3g} ms" if times else "-"
 
 
-def _columns() -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
-    for name in ("PID", "RANK", "", "PEER", "STREAMS"):
-        table.add_column(name, no_wrap=name != "PEER")
-    for name in ("NOW", "", "MEAN", "RTT", "RETR"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    table.add_column("LIMIT", no_wrap=True)
-    return table
+def _peer(row: files.Row) -> str:
+    """Its address without the port, which says nothing."""
+    host = _text(row, "peer").rpartition(":")[0]
+    return host.removeprefix("[").removesuffix("]")
 
 
-def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> Table:
-    table = _columns()
+class _Columns:
+    """Their names, and which of them there is room for."""
+
+    def __init__(self, width: int) -> None:
+        every = {"PID": "left", "RANK": "left", "→": "left", "PEER": "left", "STREAMS": "left", "NOW": "right"}
+        every |= {"█": "left", "MEAN": "right", "RTT": "right", "RETR": "right", "LIMIT": "left"}
+        left_out = set() if width >= _ALL_FROM else {"█", "MEAN"}
+        self.names = [name for name in every if name not in left_out]
+        self.table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+        for name in self.names:
+            self.table.add_column(
+                name if name.isascii() else "",
+                justify="right" if every[name] == "right" else "left",
+                no_wrap=name != "PEER",
+            )
+
+    def add(self, **texts: str) -> None:
+        self.table.add_row(*(texts[name] for name in self.names))
+
+
+def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot], width: int) -> Table:
+    columns = _Columns(width)
     rows = [
         (snapshot, recent, whole)
         for snapshot in now
@@ -81,20 +99,22 @@ def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> Table:
     for snapshot, recent, whole in rows:
         connection = recent.connection
         sender = bool(connection["sender"])
-        table.add_row(
-            str(snapshot.process["pid"]),
-            escape(_rank(snapshot)),
-            "→" if sender else "←",
-            escape(_text(connection, "peer")),
-            f"{connection['level']}/{connection['streams']}" if sender else str(connection["streams"]),
-            f"{_size(recent.bytes_per_second)}/s",
-            _bar(recent.bytes_per_second / most if most else 0.0),
-            f"{_size(whole.bytes_per_second)}/s",
-            _round_trip(recent),
-            _retransmits(recent) if sender else "",
-            (recent.limit or "") if snapshot.lives else "process has ended",
+        columns.add(
+            **{
+                "PID": str(snapshot.process["pid"]),
+                "RANK": escape(_rank(snapshot)),
+                "→": "→" if sender else "←",
+                "PEER": escape(_peer(connection)),
+                "STREAMS": f"{connection['level']}/{connection['streams']}" if sender else str(connection["streams"]),
+                "NOW": f"{_size(recent.bytes_per_second)}/s",
+                "█": _bar(recent.bytes_per_second / most if most else 0.0),
+                "MEAN": f"{_size(whole.bytes_per_second)}/s",
+                "RTT": _round_trip(recent),
+                "RETR": _retransmits(recent) if sender else "",
+                "LIMIT": recent.limit if snapshot.lives else "has ended",
+            }
         )
-    return table
+    return columns.table
 
 
 def _as_json(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> list[dict[str, Any]]:
@@ -149,15 +169,15 @@ def register(app: typer.Typer, panel: str) -> None:
                 json.dump(_as_json(now, first), sys.stdout, indent=2)
                 sys.stdout.write("\n")
             else:
-                _print(_table(now, first))
+                _print(now, first)
             return
         _watch(first, ended, interval)
 
 
-def _print(table: Table) -> None:
+def _print(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> None:
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as capture:
-        console.print(table)
+        console.print(_table(now, before, console.width))
     for line in capture.get().splitlines():
         print(line.rstrip())
 
@@ -168,5 +188,5 @@ def _watch(before: dict[Any, Snapshot], ended: bool, interval: float) -> None:
         while True:
             time.sleep(interval)
             now = _snapshots(ended)
-            live.update(Group(_table(now, before)), refresh=True)
+            live.update(_table(now, before, console.width), refresh=True)
             before = {each.path: each for each in now}
