@@ -42,6 +42,12 @@ struct bnet_conn_counts {
 #undef X
 };
 
+/* How long messages of a connection took, by powers of two of a µs; likewise. */
+#define BNET_LATENCIES 24
+struct bnet_latencies {
+	_Atomic uint64_t below[BNET_LATENCIES];
+};
+
 /* Of the process. Any thread. */
 struct bnet_counts {
 #define X(name) _Atomic uint64_t name;
@@ -62,6 +68,13 @@ static inline void bnet_count_own(_Atomic uint64_t *counter, uint64_t n)
 
 /* The owner. */
 #define bnet_conn_count(conn, name, n) bnet_count_own(&(conn)->counts.name, (uint64_t)(n))
+
+static inline void bnet_count_latency(struct bnet_latencies *latencies, uint64_t us)
+{
+	const int power = us ? 64 - __builtin_clzll(us) : 0;
+
+	bnet_count_own(&latencies->below[power < BNET_LATENCIES ? power : BNET_LATENCIES - 1], 1);
+}
 
 static inline void bnet_conn_counts_add(struct bnet_conn_counts *sum, const struct bnet_conn_counts *counts)
 {

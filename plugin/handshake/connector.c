@@ -211,7 +211,7 @@ static void go_on(struct bnet_connector *connector, uint64_t now)
 	else if (connector->state == BNET_CONNECTOR_ANSWERED)
 		bnet_connector_end(connector); /* of a pair that works, for a stream whose owner is at work */
 	else
-		bnet_dial_failed(connector, -ETIMEDOUT, now);
+		bnet_connector_try_failed(connector, -ETIMEDOUT, now);
 }
 
 void bnet_connectors_tick(uint64_t now)

@@ -12,15 +12,8 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "handshake/joined.h"
 #include "transport/conn.h"
-
-/* A completed handshake. */
-struct bnet_joined {
-	struct bnet_conn *conn;
-	struct bnet_stream *stream;
-	bool first; /* the connection is ready: its peer's addresses are known */
-	int most;   /* streams that the peer takes */
-};
 
 /* trial: the connection does not need the stream, and its path waits for the result, so it ends soon without an answer.
  * -ENOMEM. A failure of the network is reported later: the connection fails, or has a stream less. */

@@ -54,6 +54,15 @@ static inline bool bnet_connector_is_first(const struct bnet_connector *connecto
 	return connector->index == 0 && !connector->replaces && !connector->beside;
 }
 
+/* Is it the replacement of a stream on another pair than that one's? Another host may have that address. */
+static inline bool bnet_connector_is_elsewhere(const struct bnet_connector *connector)
+{
+	return connector->replaces && bnet_candidate_count(connector->conn) > 1 &&
+	       (connector->attempts > 1 || connector->unbound || connector->home);
+}
+
+/* The present try has failed: tries another pair, or unbound, or later, or gives up. */
+void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint64_t now);
 /* It has failed, and is gone. The failure of the first stream fails the connection, as does that of one that takes the place
  * of a broken one; that of another one is a line in the log. */
 void bnet_connector_give_up(struct bnet_connector *connector, int error, const char *why);

@@ -46,12 +46,6 @@ static bool pairs_are_left(const struct bnet_connector *connector)
 	return connector->attempts < bnet_candidate_count(connector->conn);
 }
 
-bool bnet_dial_is_elsewhere(const struct bnet_connector *connector)
-{
-	return connector->replaces && bnet_candidate_count(connector->conn) > 1 &&
-	       (connector->attempts > 1 || connector->unbound || connector->home);
-}
-
 static int open_bound(struct bnet_connector *connector)
 {
 	int fd = bnet_socket_open(connector->pair.peer->ss_family), rc;
@@ -148,7 +142,7 @@ static void replace_later(struct bnet_connector *connector, int error, uint64_t 
  * awaited, is waited for from now on. */
 static void note_failure(struct bnet_connector *connector, int error, uint64_t now)
 {
-	const bool by_a_stranger = bnet_dial_is_elsewhere(connector) && bnet_failure_refused(error) &&
+	const bool by_a_stranger = bnet_connector_is_elsewhere(connector) && bnet_failure_refused(error) &&
 				   !connector->refused;
 	enum bnet_failure failure = by_a_stranger ? BNET_FAILURE_NO_HOST : bnet_failure_of(error);
 
@@ -157,7 +151,7 @@ static void note_failure(struct bnet_connector *connector, int error, uint64_t n
 	connector->failure = failure;
 }
 
-void bnet_dial_failed(struct bnet_connector *connector, int error, uint64_t now)
+void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint64_t now)
 {
 	char text[BNET_EXPLANATION];
 
@@ -167,7 +161,7 @@ void bnet_dial_failed(struct bnet_connector *connector, int error, uint64_t now)
 		bnet_socket_reset(connector->watch.fd);
 	bnet_watch_close(&connector->watch);
 	note(connector, error, now);
-	connector->refused |= error == -ECONNREFUSED && !bnet_dial_is_elsewhere(connector);
+	connector->refused |= error == -ECONNREFUSED && !bnet_connector_is_elsewhere(connector);
 	if (pair_failed(connector, error)) {
 		next_pair(connector, error, now);
 		return;
@@ -234,7 +228,7 @@ void bnet_dial_connected(struct bnet_connector *connector, uint64_t now)
 	if (rc == 0 && bnet_watch_is_on(&connector->watch))
 		rc = bnet_watch_change(&connector->watch, EPOLLIN | EPOLLRDHUP);
 	if (rc < 0)
-		bnet_dial_failed(connector, rc, now);
+		bnet_connector_try_failed(connector, rc, now);
 	else
 		bnet_hello_said(connector);
 }
@@ -252,7 +246,7 @@ void bnet_dial_watch(struct bnet_connector *connector, uint64_t now)
 		rc = bnet_watch_add(&connector->watch, BNET_WATCH_CONNECTOR,
 				    connector->state == BNET_CONNECTOR_HELLO_SENT ? EPOLLIN | EPOLLRDHUP : EPOLLOUT);
 	if (rc < 0)
-		bnet_dial_failed(connector, rc, now);
+		bnet_connector_try_failed(connector, rc, now);
 }
 
 void bnet_dial_try(struct bnet_connector *connector, uint64_t now)
@@ -268,7 +262,7 @@ void bnet_dial_try(struct bnet_connector *connector, uint64_t now)
 			bnet_connector_give_up(connector, rc,
 					       "out of descriptors: raise the limit of open files (ulimit -n)");
 		else
-			bnet_dial_failed(connector, rc, now);
+			bnet_connector_try_failed(connector, rc, now);
 		return;
 	}
 	bnet_socket_tune(rc, &bnet_engine.config, connector->conn->setup.traffic_class);
@@ -283,7 +277,7 @@ void bnet_dial_try(struct bnet_connector *connector, uint64_t now)
 	else if (rc == 0 || rc == -EINPROGRESS)
 		rc = bnet_hello_send(connector);
 	if (rc < 0 && rc != -EAGAIN) {
-		bnet_dial_failed(connector, rc, now);
+		bnet_connector_try_failed(connector, rc, now);
 		return;
 	}
 	connector->state = BNET_CONNECTOR_CONNECTING;

@@ -13,15 +13,11 @@
 void bnet_dial_choose(struct bnet_connector *connector, uint64_t now);
 /* Tries the pair that was chosen. */
 void bnet_dial_try(struct bnet_connector *connector, uint64_t now);
-/* The present try has failed: tries another pair, or unbound, or later, or gives up. */
-void bnet_dial_failed(struct bnet_connector *connector, int error, uint64_t now);
 /* The socket is connected, or has failed. */
 void bnet_dial_connected(struct bnet_connector *connector, uint64_t now);
 /* Is the socket the control thread's to watch already, or is there none? */
 bool bnet_dial_is_watched(const struct bnet_connector *connector);
 /* The control thread is to know when it is connected, or when the WELCOME comes. */
 void bnet_dial_watch(struct bnet_connector *connector, uint64_t now);
-/* Is it the replacement of a stream on another pair than that one's? Another host may have that address. */
-bool bnet_dial_is_elsewhere(const struct bnet_connector *connector);
 
 #endif

@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "common/clock.h"
-#include "handshake/dial.h"
 #include "handshake/replacement.h"
 
 /* For the answer to its HELLO: the peer's control thread may be late. */
@@ -115,8 +114,8 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 	char why[160];
 
 	if (welcome->verdict != BNET_WIRE_VERDICT_OK && welcome->verdict != BNET_WIRE_VERDICT_LIMIT &&
-	    bnet_dial_is_elsewhere(connector)) {
-		bnet_dial_failed(connector, -ECONNREFUSED, bnet_now_ms());
+	    bnet_connector_is_elsewhere(connector)) {
+		bnet_connector_try_failed(connector, -ECONNREFUSED, bnet_now_ms());
 		return false;
 	}
 	switch ((enum bnet_wire_verdict)welcome->verdict) {
@@ -134,7 +133,7 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 		return false;
 	case BNET_WIRE_VERDICT_LIMIT:
 		if (connector->replaces) {
-			bnet_dial_failed(connector, -EUSERS, bnet_now_ms());
+			bnet_connector_try_failed(connector, -EUSERS, bnet_now_ms());
 			return false;
 		}
 		bnet_connector_give_up(connector, -EUSERS, "it has no room for another stream");
@@ -158,7 +157,7 @@ bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bn
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return false;
 		if (n <= 0) {
-			bnet_dial_failed(connector, n == 0 ? -ECONNRESET : -errno, now);
+			bnet_connector_try_failed(connector, n == 0 ? -ECONNRESET : -errno, now);
 			return false;
 		}
 		connector->got += (uint32_t)n;
@@ -166,8 +165,8 @@ bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bn
 			continue;
 		bnet_wire_frame_decode(connector->bytes, &frame);
 		if (!bnet_wire_frame_is_welcome(&frame)) {
-			if (bnet_dial_is_elsewhere(connector)) {
-				bnet_dial_failed(connector, -ECONNREFUSED, now);
+			if (bnet_connector_is_elsewhere(connector)) {
+				bnet_connector_try_failed(connector, -ECONNREFUSED, now);
 				return false;
 			}
 			bnet_connector_give_up(connector, -EPROTO,

@@ -6,8 +6,8 @@
 #ifndef BNET_HELLO_H
 #define BNET_HELLO_H
 
-#include "handshake/connector.h"
 #include "handshake/connector_state.h"
+#include "handshake/joined.h"
 
 /* 0, or a negative errno: -EAGAIN while the socket is not connected. */
 int bnet_hello_send(struct bnet_connector *connector);

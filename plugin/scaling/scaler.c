@@ -424,6 +424,17 @@ static bool keep_fewer(struct bnet_scaler *scaler, const struct bnet_sample *sam
 	return true;
 }
 
+static void note_verdict(const struct bnet_scaler *scaler, struct bnet_verdict *verdict, uint64_t now_us, uint64_t rate)
+{
+	*verdict = (struct bnet_verdict){
+		.at_us = now_us,
+		.fewer = scaler->before,
+		.more = scaler->level,
+		.with_fewer = scaler->base.own,
+		.with_more = rate,
+	};
+}
+
 /* ---- a window's end ---- */
 
 static void learn(struct bnet_scaler *scaler, uint64_t now_us)
@@ -492,11 +503,14 @@ static bool decide(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 	if (scaler->state == BNET_SCALER_LOWERING && keeps_fewer(scaler, &now))
 		return keep_fewer(scaler, sample, &now);
 	if (scaler->state == BNET_SCALER_RAISING && keeps_more(scaler, &now)) {
+		note_verdict(scaler, &scaler->kept, sample->now_us, now.own);
 		keep_more(scaler, now.own);
 		if (is_quiet(scaler, sample->now_us))
 			return false;
 	}
 	if (tries(scaler)) {
+		if (scaler->state == BNET_SCALER_RAISING)
+			note_verdict(scaler, &scaler->refused, sample->now_us, now.own);
 		give_up(scaler, sample);
 		return true;
 	}

@@ -41,6 +41,13 @@ enum bnet_scaler_state {
 	BNET_SCALER_LOWERING, /* … of fewer */
 };
 
+/* What came of a trial of more streams; for whoever asks why there are so many. */
+struct bnet_verdict {
+	uint64_t at_us; /* 0: there was none */
+	int fewer, more;
+	uint64_t with_fewer, with_more; /* bytes/s of all connections of the path */
+};
+
 struct bnet_scaler {
 	enum bnet_scaler_state state;
 	int level; /* streams that a connection uses */
@@ -66,7 +73,8 @@ struct bnet_scaler {
 	int often;     /* how often the network limits a lone stream, in 1/10000, a mean over some windows */
 	bool in_doubt; /* more streams were kept in this climb though they carried no more */
 	bool careful;  /* such a climb has ended: from here on nothing is kept in doubt */
-	int curious;   /* windows of which those that the network limits begin with a mark: a trial may follow */
+	struct bnet_verdict kept, refused; /* the last ones */
+	int curious; /* windows of which those that the network limits begin with a mark: a trial may follow */
 	struct bnet_window window; /* that is being measured */
 };
 

@@ -40,20 +40,62 @@
 	T(job)
 
 /* Of a connection, since its beginning. */
-#define BNET_STATS_CONNECTION(N, T)                                      \
-	N(id)                                                            \
-	N(sender)                                                        \
-	N(opened_us)                                                     \
-	N(published_us) /* the row is of this time */                    \
-	N(error)        /* errno; 0: it works */                         \
-	N(streams)                                                       \
-	N(level)       /* of a sender: streams that take slices */       \
-	N(most)        /* of a sender: streams that it may have */       \
-	N(outstanding) /* messages now */                                \
-	N(posted_us)   /* for so long some were */                       \
-	N(still_us)    /* some are, and for so long nothing has moved */ \
-	T(device)                                                        \
+#define BNET_STATS_CONNECTION(N, T)                                                    \
+	N(id)                                                                          \
+	N(sender)                                                                      \
+	N(opened_us)                                                                   \
+	N(published_us) /* the row is of this time */                                  \
+	N(error)        /* errno; 0: it works */                                       \
+	N(streams)                                                                     \
+	N(level)       /* of a sender: streams that take slices */                     \
+	N(most)        /* of a sender: streams that it may have */                     \
+	N(outstanding) /* messages now */                                              \
+	N(posted_us)   /* for so long some were */                                     \
+	N(still_us)    /* some are, and for so long nothing has moved */               \
+	N(local_peer)  /* 1: the peer is this machine */                               \
+	N(device_sent) /* bytes of its device, of all users; 0: not known */           \
+	N(device_received)                                                             \
+	N(device_mbps) /* 0: not known */                                              \
+	N(kept_us)     /* when the last trial of more streams was kept; 0: none was */ \
+	N(kept_fewer)                                                                  \
+	N(kept_more)                                                                   \
+	N(kept_with_fewer) /* bytes/s of all connections to that host */               \
+	N(kept_with_more)                                                              \
+	N(refused_us) /* … and the last one that was not */                          \
+	N(refused_fewer)                                                               \
+	N(refused_more)                                                                \
+	N(refused_with_fewer)                                                          \
+	N(refused_with_more)                                                           \
+	T(device)                                                                      \
 	T(peer)
+
+/* Messages of a connection that took less than 2^N µs from the post until they were done, and not less than half of it;
+ * the last one: all that took longer. One of four is timed. */
+#define BNET_STATS_LATENCY(N) \
+	N(latency_0)          \
+	N(latency_1)          \
+	N(latency_2)          \
+	N(latency_3)          \
+	N(latency_4)          \
+	N(latency_5)          \
+	N(latency_6)          \
+	N(latency_7)          \
+	N(latency_8)          \
+	N(latency_9)          \
+	N(latency_10)         \
+	N(latency_11)         \
+	N(latency_12)         \
+	N(latency_13)         \
+	N(latency_14)         \
+	N(latency_15)         \
+	N(latency_16)         \
+	N(latency_17)         \
+	N(latency_18)         \
+	N(latency_19)         \
+	N(latency_20)         \
+	N(latency_21)         \
+	N(latency_22)         \
+	N(latency_23)
 
 /* Of a stream, since its beginning, as the kernel counts. */
 #define BNET_STATS_STREAM(N, T)                                           \
@@ -97,6 +139,7 @@ struct bnet_stats_connection {
 	uint64_t begins, used;
 	BNET_STATS_CONNECTION(BNET_STATS_NUMBER, BNET_STATS_CHARS)
 	BNET_CONN_COUNTERS(BNET_STATS_NUMBER)
+	BNET_STATS_LATENCY(BNET_STATS_NUMBER)
 	uint64_t ends;
 };
 

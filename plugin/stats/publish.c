@@ -4,23 +4,15 @@
  */
 #include "stats/publish.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/address.h"
-#include "base/tcp_info.h"
 #include "common/clock.h"
 #include "engine/engine.h"
 #include "stats/layout.h"
+#include "stats/rows.h"
 #include "stats/segment.h"
 #include "transport/conn.h"
 
@@ -52,6 +44,8 @@ static struct {
 	uint32_t of_stream[BNET_STATS_STREAMS];
 	uint64_t left_out, streams_left_out; /* in this round */
 	unsigned tick;
+	const struct bnet_device *device; /* the last one that was asked what it has moved */
+	struct bnet_traffic traffic;
 } stats;
 
 /* ---- the text that names the fields ---- */
@@ -89,46 +83,16 @@ static void name_fields(struct text *text)
 	TABLE("connection", connections, BNET_STATS_CONNECTIONS, bnet_stats_connection)
 	BNET_STATS_CONNECTION(OF_CONNECTION, OF_CONNECTION)
 	BNET_CONN_COUNTERS(OF_CONNECTION)
+	BNET_STATS_LATENCY(OF_CONNECTION)
 	TABLE("stream", streams, BNET_STATS_STREAMS, bnet_stats_stream)
 	BNET_STATS_STREAM(OF_STREAM, OF_STREAM)
 }
 
 /* ---- the process ---- */
 
-/* As far as there is room. */
-static void copy_text(char out[BNET_STATS_TEXT], const char *text)
-{
-	memcpy(out, text, strnlen(text, BNET_STATS_TEXT - 1));
-}
-
-static void copy_first(char out[BNET_STATS_TEXT], const char *const *names)
-{
-	for (; *names; names++) {
-		const char *text = getenv(*names);
-
-		if (text) {
-			copy_text(out, text);
-			return;
-		}
-	}
-}
-
 void bnet_stats_configure(void)
 {
-	static const char *const rank[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
-	static const char *const size[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL};
-	static const char *const local[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-					    "SLURM_LOCALID", NULL};
-	static const char *const job[] = {"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", NULL};
-	struct bnet_stats_process *process = &stats.process;
-
-	copy_first(process->rank, rank);
-	copy_first(process->world_size, size);
-	copy_first(process->local_rank, local);
-	copy_first(process->job, job);
-	copy_text(process->version, BNET_VERSION);
-	copy_text(process->program, program_invocation_short_name);
-	gethostname(process->host, sizeof(process->host) - 1);
+	bnet_row_configure(&stats.process);
 }
 
 #define WRITE_ROW(at, row)                                    \
@@ -140,34 +104,12 @@ void bnet_stats_configure(void)
 #define AT_CONNECTION(i) (offsetof(struct segment, connections) + (size_t)(i) * sizeof(struct bnet_stats_connection))
 #define AT_STREAM(i) (offsetof(struct segment, streams) + (size_t)(i) * sizeof(struct bnet_stats_stream))
 
-static uint64_t us_of(struct timeval time)
-{
-	return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_usec;
-}
-
 static void publish_process(void)
 {
-	struct bnet_stats_process *process = &stats.process;
-	struct bnet_conn_counts sum = bnet_counts.ended;
-	struct rusage usage = {.ru_utime = {0, 0}};
-
-	bnet_list_each(node, &bnet_engine.conns)
-		bnet_conn_counts_add(&sum, &bnet_entry(node, struct bnet_conn, node)->counts);
-#define X(name) process->name = atomic_load_explicit(&sum.name, memory_order_relaxed);
-	BNET_CONN_COUNTERS(X)
-#undef X
-#define X(name) process->name = atomic_load_explicit(&bnet_counts.name, memory_order_relaxed);
-	BNET_PROCESS_COUNTERS(X)
-#undef X
-	getrusage(RUSAGE_SELF, &usage);
-	process->used = 1;
-	process->pid = (uint64_t)getpid();
-	process->processor_us = us_of(usage.ru_utime) + us_of(usage.ru_stime);
-	process->contended = bnet_now_ms() < bnet_engine.contended_until_ms;
-	process->connections_left_out = stats.left_out;
-	process->streams_left_out = stats.streams_left_out;
-	process->published_us = bnet_wall_us();
-	WRITE_ROW(offsetof(struct segment, process), process);
+	bnet_row_of_process(&stats.process);
+	stats.process.connections_left_out = stats.left_out;
+	stats.process.streams_left_out = stats.streams_left_out;
+	WRITE_ROW(offsetof(struct segment, process), &stats.process);
 	bnet_segment_touch();
 }
 
@@ -210,16 +152,18 @@ static int row_for(int *row, uint32_t *rounds, int count)
 	return -1;
 }
 
+/* Of its device; connections of one follow each other more often than not. */
+static const struct bnet_traffic *traffic_of(const struct bnet_device *dev)
+{
+	if (stats.device != dev)
+		stats.traffic = bnet_device_traffic(dev);
+	stats.device = dev;
+	return &stats.traffic;
+}
+
 static void publish_stream(const struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	struct bnet_stats_stream row = {.used = 1,
-					.connection = conn->id,
-					.sender = conn->sender,
-					.serial = stream->serial};
-	struct sockaddr_storage addr;
-	socklen_t size = sizeof(addr), name = sizeof(row.congestion_control);
-	char text[BNET_ADDRESS_TEXT];
-	struct bnet_tcp_info info;
+	struct bnet_stats_stream row;
 	int at = row_for(&stream->row, stats.of_stream, BNET_STATS_STREAMS);
 
 	if (at < 0) {
@@ -227,63 +171,23 @@ static void publish_stream(const struct bnet_conn *conn, struct bnet_stream *str
 		return;
 	}
 	stats.of_stream[at] = stats.round;
-	bnet_tcp_info_read(stream->fd, &info, 0);
-	row.bytes_acked = info.bytes_acked;
-	row.bytes_received = info.bytes_received;
-	row.busy_us = info.busy_time;
-	row.rwnd_limited_us = info.rwnd_limited;
-	row.sndbuf_limited_us = info.sndbuf_limited;
-	row.rtt_us = info.rtt;
-	row.rttvar_us = info.rttvar;
-	row.min_rtt_us = info.min_rtt;
-	row.delivery_rate = info.delivery_rate;
-	row.congestion_window = info.snd_cwnd;
-	row.segment = info.snd_mss;
-	row.segments_sent = info.data_segs_out;
-	row.segments_received = info.data_segs_in;
-	row.retransmits = info.total_retrans;
-	row.unacked = info.unacked;
-	row.unsent = info.notsent_bytes;
-	row.silent_us = (uint64_t)(info.last_ack_received < info.last_data_received ? info.last_ack_received
-										    : info.last_data_received) *
-			1000;
-	row.broken = stream->broken;
-	if (getsockname(stream->fd, (struct sockaddr *)&addr, &size) == 0)
-		copy_text(row.local, bnet_address_text(&addr, text));
-	size = sizeof(addr);
-	if (getpeername(stream->fd, (struct sockaddr *)&addr, &size) == 0)
-		copy_text(row.remote, bnet_address_text(&addr, text));
-	getsockopt(stream->fd, IPPROTO_TCP, TCP_CONGESTION, row.congestion_control, &name);
-	row.congestion_control[BNET_STATS_TEXT - 1] = 0;
+	bnet_row_of_stream(&row, conn, stream);
 	WRITE_ROW(AT_STREAM(at), &row);
 }
 
 static void publish_connection(struct bnet_conn *conn)
 {
-	struct bnet_stats_connection row = {.used = 1, .id = conn->id, .sender = conn->sender};
+	struct bnet_stats_connection row;
 	int at = row_for(&conn->seen.row, stats.of_connection, BNET_STATS_CONNECTIONS);
 
-	row.published_us = bnet_wall_us();
 	if (conn->seen.opened_us == 0)
-		conn->seen.opened_us = row.published_us;
+		conn->seen.opened_us = bnet_wall_us();
 	if (at < 0) {
 		stats.left_out++;
 		return;
 	}
 	stats.of_connection[at] = stats.round;
-	row.opened_us = conn->seen.opened_us;
-	row.error = (uint64_t)-atomic_load_explicit(&conn->error, memory_order_relaxed);
-	row.streams = (uint64_t)conn->nstreams;
-	row.level = (uint64_t)atomic_load_explicit(&conn->level, memory_order_relaxed);
-	row.most = (uint64_t)conn->setup.most;
-	row.outstanding = bnet_conn_outstanding(conn);
-	row.posted_us = conn->seen.posted_us;
-	row.still_us = bnet_conn_has_work(conn) ? conn->seen.still_us : 0;
-	copy_text(row.device, conn->dev->name);
-	copy_text(row.peer, conn->peer);
-#define X(name) row.name = atomic_load_explicit(&conn->counts.name, memory_order_relaxed);
-	BNET_CONN_COUNTERS(X)
-#undef X
+	bnet_row_of_connection(&row, conn, traffic_of(conn->dev));
 	WRITE_ROW(AT_CONNECTION(at), &row);
 }
 
@@ -309,6 +213,7 @@ static bool go_on(void)
 {
 	int streams = 0, connections = 0;
 
+	stats.device = NULL;
 	bnet_list_each(node, &bnet_engine.conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Fills the rows of layout.h. Counters stay where they are counted, and the kernel is asked for a stream's numbers then,
- * so that the data path knows nothing of this. The control thread, under the engine's lock.
+ * Writes the rows of layout.h, in rounds over all connections. The control thread, under the engine's lock.
  */
 #ifndef BNET_STATS_PUBLISH_H
 #define BNET_STATS_PUBLISH_H

@@ -67,6 +67,7 @@ struct bnet_request {
 	_Atomic bool known;                /* of a receive: its first slice has arrived */
 	_Atomic bool done;                 /* released by the owner, acquired by test */
 	_Atomic bool busy;                 /* from post to the test that completes it; the poster's, read by deregMr */
+	uint64_t posted_us;                /* 0: it is not timed */
 	struct bnet_reassembly reassembly; /* of a receive */
 };
 
@@ -237,6 +238,7 @@ struct bnet_conn {
 	_Atomic bool reap;            /* one of several streams has ended */
 	_Atomic int error;            /* 0 or -errno: the connection is unusable; the first error is kept */
 	struct bnet_conn_counts counts;
+	struct bnet_latencies latencies;
 	/* the control thread's; near the above, since it looks at both */
 	struct bnet_work_item work; /* in the engine's list of active connections */
 	struct bnet_node of_path;   /* a sender's: in one of its path's lists */

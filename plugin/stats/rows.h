@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the rows of layout.h contain. Counters stay where they are counted, and the kernel is asked for a stream's numbers
+ * then, so that the data path knows nothing of this. The control thread, under the engine's lock.
+ */
+#ifndef BNET_STATS_ROWS_H
+#define BNET_STATS_ROWS_H
+
+#include "device/traffic.h"
+#include "stats/layout.h"
+#include "transport/conn.h"
+
+/* What does not change: what the launcher says of this process. Before the control thread runs. */
+void bnet_row_configure(struct bnet_stats_process *process);
+/* What does; begins and ends, and what was left out, are the caller's. */
+void bnet_row_of_process(struct bnet_stats_process *process);
+/* device: what all its users have moved. */
+void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet_conn *conn,
+			    const struct bnet_traffic *device);
+/* A system call or four. */
+void bnet_row_of_stream(struct bnet_stats_stream *row, const struct bnet_conn *conn, const struct bnet_stream *stream);
+
+#endif
