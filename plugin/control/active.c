@@ -8,6 +8,7 @@
 #include "base/counters.h"
 #include "base/socket.h"
 #include "control/repair.h"
+#include "control/watchdog.h"
 #include "engine/engine.h"
 #include "scaling/sampler.h"
 #include "transport/progress.h"
@@ -50,6 +51,7 @@ static bool collect_some(void)
 			return false;
 		bnet_engine.active_receivers += !conn_of(item)->sender;
 		bnet_sampler_begin(conn_of(item));
+		bnet_watchdog_begin(conn_of(item));
 	}
 	return true;
 }

@@ -20,6 +20,7 @@
 #include "control/lifecycle.h"
 #include "control/repair.h"
 #include "control/undelivered.h"
+#include "control/watchdog.h"
 #include "engine/engine.h"
 #include "handshake/acceptor.h"
 #include "handshake/close.h"
@@ -165,12 +166,14 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_lifecycle_discard_abandoned();
 		bnet_engine_lock();
 	}
-	if (now - ticks->contention.sampled_ms >= SLOW_TICK_MS)
+	if (now - ticks->contention.sampled_ms >= SLOW_TICK_MS) {
 		sense(&ticks->contention, now);
+		bnet_watchdog_look();
+	}
 	if (now - ticks->paths_ms >= PATH_TICK_MS) {
 		bnet_active_collect();
 		bnet_sampler_read(bnet_now_us());
-		bnet_stats_sample(bnet_now_us());
+		bnet_watchdog_sample(bnet_now_us());
 		ticks->paths_ms = now;
 	}
 	if (now - ticks->dry_ms >= DRY_TICK_MS) {

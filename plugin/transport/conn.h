@@ -208,7 +208,7 @@ struct bnet_asking {
 	uint64_t refused_since_ms; /* each time since then was refused; 0: the last one was not */
 };
 
-/* What stats/publish.h keeps of a connection. The control thread's. */
+/* What stats/ and control/watchdog.h keep of a connection. The control thread's. */
 struct bnet_seen {
 	int row; /* its number, from 1; 0: it has none */
 	uint32_t round;

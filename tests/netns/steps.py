@@ -135,12 +135,14 @@ def ends(
     links: int = 1,
     deadline: int = DEADLINE,
     stats: Path | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[Ends]:
     """A sender and a receiver, which are not connected yet. Several links are one device. stats: the directory in which
-    they show what they do."""
+    they show what they do. settings: further variables of both."""
     common: dict[str, object] = {"BAGUA_NET_MIN_NSTREAMS": streams, "BAGUA_NET_NSTREAMS": streams}
     common |= {"BAGUA_NET_STATS_DIR": stats} if stats else {"BAGUA_NET_STATS": 0}
     common["BAGUA_NET_REPAIR"] = int(repair)
+    common |= settings or {}
     ours = common | {"BAGUA_NET_KEEPALIVE": seconds}
     if not peer_repairs:
         common = common | {"BAGUA_NET_REPAIR": 0}
