@@ -69,11 +69,6 @@ const char *bnet_candidate_interface(const struct bnet_conn *conn, const struct 
 
 /* ---- failed pairs ---- */
 
-static uint64_t longest_pause_ms(const struct bnet_conn *conn)
-{
-	return bnet_candidate_count(conn) > 1 ? MAX_FAILED_MS : ONLY_FAILED_MS;
-}
-
 static struct bnet_failed_pair *find(struct bnet_failed_pairs *failed_pairs, const struct bnet_candidate *pair)
 {
 	for (int i = 0; i < BNET_FAILED_PAIRS; i++) {
@@ -86,12 +81,9 @@ static struct bnet_failed_pair *find(struct bnet_failed_pairs *failed_pairs, con
 	return NULL;
 }
 
-/* It failed when there was no other one, and by now there is: it is missed sooner. */
 static bool is_paused(const struct bnet_conn *conn, const struct bnet_failed_pair *row, uint64_t now_ms)
 {
-	uint64_t pause_ms = row->pause_ms <= longest_pause_ms(conn) ? row->pause_ms : FAILED_MS;
-
-	return now_ms < row->failed_ms + pause_ms;
+	return now_ms < row->until_ms || (bnet_candidate_count(conn) == 1 && now_ms < row->only_until_ms);
 }
 
 bool bnet_candidate_usable(const struct bnet_conn *conn, const struct bnet_candidate *pair, uint64_t now_ms)
@@ -113,7 +105,6 @@ void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *
 {
 	struct bnet_failed_pairs *failed_pairs = conn->setup.failed_pairs;
 	struct bnet_failed_pair *row = find(failed_pairs, pair);
-	uint64_t most = longest_pause_ms(conn);
 
 	if (row && is_paused(conn, row, now_ms))
 		return;
@@ -121,11 +112,13 @@ void bnet_candidate_failed(struct bnet_conn *conn, const struct bnet_candidate *
 		row = &failed_pairs->rows[failed_pairs->added++ % BNET_FAILED_PAIRS];
 		*row = (struct bnet_failed_pair){.nic = pair->nic, .addr = *pair->peer};
 	}
-	if (row->pause_ms == 0 || row->pause_ms > most || now_ms >= row->failed_ms + row->pause_ms + most)
-		row->pause_ms = most == MAX_FAILED_MS ? FAILED_MS : most;
+	if (row->pause_ms == 0 || now_ms >= row->until_ms + MAX_FAILED_MS)
+		row->pause_ms = FAILED_MS;
 	else
-		row->pause_ms = 2 * row->pause_ms < most ? 2 * row->pause_ms : most;
-	row->failed_ms = now_ms;
+		row->pause_ms = 2 * row->pause_ms < MAX_FAILED_MS ? 2 * row->pause_ms : MAX_FAILED_MS;
+	row->until_ms = now_ms + row->pause_ms;
+	if (bnet_candidate_count(conn) == 1)
+		row->only_until_ms = now_ms + ONLY_FAILED_MS;
 }
 
 /* ---- the peer's addresses ---- */

@@ -25,8 +25,9 @@ struct bnet_candidate {
 struct bnet_failed_pair {
 	const struct bnet_nic *nic;
 	struct sockaddr_storage addr;
-	uint64_t failed_ms; /* when it did last */
-	uint64_t pause_ms;  /* from then on */
+	uint64_t pause_ms;      /* the last one */
+	uint64_t until_ms;      /* it ends */
+	uint64_t only_until_ms; /* … for a connection that has no other pair, or knows of none yet */
 };
 
 struct bnet_failed_pairs {

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #define FIRST_ROWS 16
+/* The kernel takes memory back in some 50 µs a megabyte, and the engine's lock is held meanwhile. */
+#define FREED_AT_A_TIME (UINT64_C(1) << 20)
 
 int bnet_ledger_reserve(struct bnet_ledger *ledger)
 {
@@ -105,26 +107,39 @@ void bnet_copy_put(struct bnet_copies *copies, void *copy, uint64_t length)
 	copies->kept += kept_for(class);
 }
 
+/* Of a class: until so many bytes were freed. */
+static uint64_t free_class(struct bnet_copies *copies, int class, uint64_t most)
+{
+	uint64_t freed = 0;
+
+	while (copies->free[class] && freed < most) {
+		void *copy = copies->free[class];
+
+		memcpy(&copies->free[class], copy, sizeof(copy));
+		free(copy);
+		copies->kept -= kept_for(class);
+		freed += BNET_SMALL_COPY << class;
+	}
+	return freed;
+}
+
 void bnet_copies_free(struct bnet_copies *copies)
 {
 	for (int class = 0; class < BNET_COPY_CLASSES; class ++)
-		while (copies->free[class]) {
-			void *copy = copies->free[class];
-
-			memcpy(&copies->free[class], copy, sizeof(copy));
-			free(copy);
-		}
-	copies->kept = 0;
+		free_class(copies, class, UINT64_MAX);
 }
 
 bool bnet_copies_rest(struct bnet_copies *copies)
 {
-	bool left = false;
+	uint64_t left = copies->used ? 0 : FREED_AT_A_TIME;
 
-	if (!copies->used)
-		bnet_copies_free(copies);
 	copies->used = false;
-	for (int class = 0; class < BNET_COPY_CLASSES; class ++)
-		left |= copies->free[class] != NULL;
-	return left;
+	for (int class = 0; class < BNET_COPY_CLASSES; class ++) {
+		const uint64_t freed = free_class(copies, class, left);
+
+		left -= freed < left ? freed : left;
+		if (copies->free[class])
+			return true;
+	}
+	return false;
 }

@@ -70,7 +70,7 @@ void *bnet_copy_get(struct bnet_copies *copies, uint64_t length);
 /* Takes back one for as many bytes. */
 void bnet_copy_put(struct bnet_copies *copies, void *copy, uint64_t length);
 void bnet_copies_free(struct bnet_copies *copies);
-/* Frees those that are free, unless one was taken since the last call. False: none is left. */
+/* Frees some of those that are free, unless one was taken since the last call. False: none is left. */
 bool bnet_copies_rest(struct bnet_copies *copies);
 
 #endif

@@ -121,7 +121,10 @@ static void check_an_only_pair(void)
 	check(!bnet_candidate_usable(&conn, &pair, 1000 + 9 * 1000));
 	check(bnet_candidate_is_due(&conn, &pair, 1000 + 10 * 1000));
 	bnet_candidate_failed(&conn, &pair, 1000 + 10 * 1000);
-	check(bnet_candidate_usable(&conn, &pair, 1000 + 20 * 1000));
+	check(!bnet_candidate_usable(&conn, &pair, 1000 + 29 * 1000));
+	check(bnet_candidate_usable(&conn, &pair, 1000 + 30 * 1000));
+	conn.setup.npeers = 1; /* one that has not heard of the other address yet */
+	check(!bnet_candidate_usable(&conn, &pair, 1000 + 3599 * 1000));
 }
 
 int main(void)
