@@ -101,9 +101,14 @@ def _options(parameters: Iterable[Any]) -> Iterator[str]:
             yield from _option(option)
 
 
+def _argument(argument: Any) -> str:
+    name = rf"\fI{_escape(argument.metavar)}\fP"
+    return f"{name} ..." if argument.nargs != 1 else name if argument.required else f"[{name}]"
+
+
 def _command(name: str, command: Any) -> Iterator[str]:
     """One command: how it is called, what it does, its options; then its subcommands."""
-    arguments = [rf"\fI{_escape(one.metavar)}\fP ..." for one in command.params if one.param_type_name == "argument"]
+    arguments = [_argument(one) for one in command.params if one.param_type_name == "argument"]
     # "--" is needed by nothing, but says where the command's own options end.
     arguments = [r"[\fB\-\-\fP]", *arguments] if arguments else []
     yield f".SS {name}"

@@ -45,7 +45,7 @@ struct bnet_conn_counts {
 /* How long messages of a connection took, by powers of two of a µs; likewise. */
 #define BNET_LATENCIES 24
 struct bnet_latencies {
-	_Atomic uint64_t below[BNET_LATENCIES];
+	_Atomic uint64_t below[BNET_LATENCIES], sum_us;
 };
 
 /* Of the process. Any thread. */
@@ -73,6 +73,7 @@ static inline void bnet_count_latency(struct bnet_latencies *latencies, uint64_t
 {
 	const int power = us ? 64 - __builtin_clzll(us) : 0;
 
+	bnet_count_own(&latencies->sum_us, us);
 	bnet_count_own(&latencies->below[power < BNET_LATENCIES ? power : BNET_LATENCIES - 1], 1);
 }
 

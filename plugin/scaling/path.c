@@ -251,8 +251,7 @@ static void spread(struct bnet_conn *conn)
 		bnet_scaler_bound(scaler, least, scaler->most);
 }
 
-/* What both ends and the quota leave to this connection. */
-static int most_of(const struct bnet_conn *conn)
+int bnet_path_most(const struct bnet_conn *conn)
 {
 	const int least = conn->path->scaler.least, share = conn->setup.share > least ? conn->setup.share : least;
 
@@ -261,7 +260,7 @@ static int most_of(const struct bnet_conn *conn)
 
 static int level_of(const struct bnet_conn *conn)
 {
-	const int level = conn->path->scaler.level, most = most_of(conn);
+	const int level = conn->path->scaler.level, most = bnet_path_most(conn);
 
 	return level < most ? level : most;
 }
@@ -374,7 +373,7 @@ static bool is_idle(const struct bnet_stream *stream)
  * through the network. While fewer are on trial the others stay open, since others in their place could be slower. */
 static void narrow(struct bnet_conn *conn)
 {
-	const int most = most_of(conn), of_path = bnet_scaler_held(&conn->path->scaler);
+	const int most = bnet_path_most(conn), of_path = bnet_scaler_held(&conn->path->scaler);
 	const int held = of_path < most ? of_path : most;
 
 	if (conn->nstreams <= held || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
@@ -428,7 +427,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 {
 	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
 	/* What the quota keeps below the others says nothing of the levels that they try. */
-	const bool judged = most_of(conn) >= conn->path->scaler.most;
+	const bool judged = bnet_path_most(conn) >= conn->path->scaler.most;
 	bool counts = false;
 	int active = bnet_conn_active(conn);
 	uint64_t acked = 0;

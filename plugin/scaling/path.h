@@ -69,6 +69,8 @@ bool bnet_paths_open(void);
 void bnet_path_share(struct bnet_conn *conn, int share);
 /* … and each connection of the path. */
 void bnet_path_limit(struct bnet_path *path, int quota);
+/* The streams that both ends and its share leave to this connection. */
+int bnet_path_most(const struct bnet_conn *conn);
 /* A question of a path has been answered. */
 void bnet_path_answered(const struct bnet_answer *answer);
 /* In a forked child: the paths are the parent's. */

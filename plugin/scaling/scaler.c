@@ -410,6 +410,7 @@ static bool keep_fewer(struct bnet_scaler *scaler, const struct bnet_sample *sam
 {
 	const int level = fewer(scaler);
 
+	scaler->kept.at_us = 0;
 	rest(scaler, sample->now_us);
 	if (takes_long(scaler) && now->own > scaler->base.own)
 		scaler->base = *now;
@@ -424,15 +425,27 @@ static bool keep_fewer(struct bnet_scaler *scaler, const struct bnet_sample *sam
 	return true;
 }
 
-static void note_verdict(const struct bnet_scaler *scaler, struct bnet_verdict *verdict, uint64_t now_us, uint64_t rate)
+static struct bnet_verdict verdict(const struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
 {
-	*verdict = (struct bnet_verdict){
+	return (struct bnet_verdict){
 		.at_us = now_us,
 		.fewer = scaler->before,
 		.more = scaler->level,
 		.with_fewer = scaler->base.own,
 		.with_more = rate,
 	};
+}
+
+/* One that goes on where the last one has ended is a part of the same climb. */
+static void note_kept(struct bnet_scaler *scaler, uint64_t now_us, uint64_t rate)
+{
+	const struct bnet_verdict last = scaler->kept;
+
+	scaler->kept = verdict(scaler, now_us, rate);
+	if (last.at_us && last.more == scaler->before) {
+		scaler->kept.fewer = last.fewer;
+		scaler->kept.with_fewer = last.with_fewer;
+	}
 }
 
 /* ---- a window's end ---- */
@@ -503,14 +516,14 @@ static bool decide(struct bnet_scaler *scaler, const struct bnet_sample *sample)
 	if (scaler->state == BNET_SCALER_LOWERING && keeps_fewer(scaler, &now))
 		return keep_fewer(scaler, sample, &now);
 	if (scaler->state == BNET_SCALER_RAISING && keeps_more(scaler, &now)) {
-		note_verdict(scaler, &scaler->kept, sample->now_us, now.own);
+		note_kept(scaler, sample->now_us, now.own);
 		keep_more(scaler, now.own);
 		if (is_quiet(scaler, sample->now_us))
 			return false;
 	}
 	if (tries(scaler)) {
 		if (scaler->state == BNET_SCALER_RAISING)
-			note_verdict(scaler, &scaler->refused, sample->now_us, now.own);
+			scaler->refused = verdict(scaler, sample->now_us, now.own);
 		give_up(scaler, sample);
 		return true;
 	}

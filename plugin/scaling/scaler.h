@@ -41,7 +41,7 @@ enum bnet_scaler_state {
 	BNET_SCALER_LOWERING, /* … of fewer */
 };
 
-/* What came of a trial of more streams; for whoever asks why there are so many. */
+/* What came of trials of more streams; for whoever asks why there are so many. */
 struct bnet_verdict {
 	uint64_t at_us; /* 0: there was none */
 	int fewer, more;
@@ -70,10 +70,11 @@ struct bnet_scaler {
 		uint64_t until_us;   /* no trial at this level or above until then */
 		uint64_t backoff_us; /* the next rest at this level */
 	} rests[BNET_WORKS];
-	int often;     /* how often the network limits a lone stream, in 1/10000, a mean over some windows */
-	bool in_doubt; /* more streams were kept in this climb though they carried no more */
-	bool careful;  /* such a climb has ended: from here on nothing is kept in doubt */
-	struct bnet_verdict kept, refused; /* the last ones */
+	int often;                /* how often the network limits a lone stream, in 1/10000, a mean over some windows */
+	bool in_doubt;            /* more streams were kept in this climb though they carried no more */
+	bool careful;             /* such a climb has ended: from here on nothing is kept in doubt */
+	struct bnet_verdict kept; /* of the last climb, from where it began; none once fewer have carried as much */
+	struct bnet_verdict refused; /* the last one */
 	int curious; /* windows of which those that the network limits begin with a mark: a trial may follow */
 	struct bnet_window window; /* that is being measured */
 };

@@ -53,6 +53,7 @@
 	N(posted_us)   /* for so long some were */                                     \
 	N(still_us)    /* some are, and for so long nothing has moved */               \
 	N(local_peer)  /* 1: the peer is this machine */                               \
+	N(device_us)   /* its counters are of this time */                             \
 	N(device_sent) /* bytes of its device, of all users; 0: not known */           \
 	N(device_received)                                                             \
 	N(device_mbps) /* 0: not known */                                              \
@@ -66,6 +67,7 @@
 	N(refused_more)                                                                \
 	N(refused_with_fewer)                                                          \
 	N(refused_with_more)                                                           \
+	N(latency_us) /* of the messages that were timed, together */                  \
 	T(device)                                                                      \
 	T(peer)
 

@@ -20,10 +20,6 @@
  * meanwhile. */
 #define STREAMS_AT_A_TIME 64
 #define CONNECTIONS_AT_A_TIME 256
-/* Active connections that are looked at on each tick; of more, all of them on one of several ticks. */
-#define SAMPLED 256
-/* A connection that was not looked at for so long was idle meanwhile. */
-#define LATE_US 100000
 #define SCHEMA_BYTES 8192
 
 struct segment {
@@ -43,9 +39,7 @@ static struct {
 	uint32_t of_connection[BNET_STATS_CONNECTIONS]; /* the round in which the row was last written; 0: it is free */
 	uint32_t of_stream[BNET_STATS_STREAMS];
 	uint64_t left_out, streams_left_out; /* in this round */
-	unsigned tick;
-	const struct bnet_device *device; /* the last one that was asked what it has moved */
-	struct bnet_traffic traffic;
+	struct bnet_device_row devices[BNET_MAX_DEVICES];
 } stats;
 
 /* ---- the text that names the fields ---- */
@@ -152,13 +146,16 @@ static int row_for(int *row, uint32_t *rounds, int count)
 	return -1;
 }
 
-/* Of its device; connections of one follow each other more often than not. */
-static const struct bnet_traffic *traffic_of(const struct bnet_device *dev)
+/* To ask for it takes tens of µs: once a round. */
+static const struct bnet_device_row *device_of(const struct bnet_device *dev)
 {
-	if (stats.device != dev)
-		stats.traffic = bnet_device_traffic(dev);
-	stats.device = dev;
-	return &stats.traffic;
+	struct bnet_device_row *row = &stats.devices[dev - bnet_engine.devices.devices];
+
+	if (row->round != stats.round)
+		*row = (struct bnet_device_row){.round = stats.round,
+						.at_us = bnet_wall_us(),
+						.traffic = bnet_device_traffic(dev)};
+	return row;
 }
 
 static void publish_stream(const struct bnet_conn *conn, struct bnet_stream *stream)
@@ -187,7 +184,7 @@ static void publish_connection(struct bnet_conn *conn)
 		return;
 	}
 	stats.of_connection[at] = stats.round;
-	bnet_row_of_connection(&row, conn, traffic_of(conn->dev));
+	bnet_row_of_connection(&row, conn, device_of(conn->dev));
 	WRITE_ROW(AT_CONNECTION(at), &row);
 }
 
@@ -213,7 +210,6 @@ static bool go_on(void)
 {
 	int streams = 0, connections = 0;
 
-	stats.device = NULL;
 	bnet_list_each(node, &bnet_engine.conns) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, node);
 
@@ -248,31 +244,6 @@ bool bnet_stats_publish(void)
 	publish_process();
 	stats.under_way = false;
 	return false;
-}
-
-/* Something is posted on it: for so long, and nothing has moved for so long. */
-static void sample(struct bnet_conn *conn, uint64_t now_us, uint64_t late_us)
-{
-	struct bnet_seen *seen = &conn->seen;
-	const uint64_t elapsed = now_us - seen->sampled_us, moves = bnet_conn_moves(&conn->counts);
-	const bool worked = seen->worked && elapsed <= late_us;
-
-	seen->worked = bnet_conn_has_work(conn);
-	seen->sampled_us = now_us;
-	seen->still_us = worked && seen->worked && moves == seen->moves ? seen->still_us + elapsed : 0;
-	seen->moves = moves;
-	seen->posted_us += worked && seen->worked ? elapsed : 0;
-}
-
-void bnet_stats_sample(uint64_t now_us)
-{
-	const unsigned every = 1 + (unsigned)bnet_engine.active.count / SAMPLED;
-
-	if (!stats.shown || ++stats.tick % every)
-		return;
-	bnet_list_each(node, &bnet_engine.active.items)
-		sample(bnet_entry(bnet_entry(node, struct bnet_work_item, node), struct bnet_conn, work), now_us,
-		       every * LATE_US);
 }
 
 void bnet_stats_end(void)

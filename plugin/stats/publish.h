@@ -10,8 +10,6 @@
 
 /* Reads what the launcher says of this process. Before the control thread runs. */
 void bnet_stats_configure(void);
-/* For how long connections have had something posted. On each tick while connections are active. */
-void bnet_stats_sample(uint64_t now_us);
 /* Goes on with a round over all connections, or begins one, for some streams: each is a system call, and those who need
  * the lock wait meanwhile. True: the round has not come to its end. */
 bool bnet_stats_publish(void);

@@ -19,7 +19,8 @@
 #include "engine/engine.h"
 #include "scaling/path.h"
 
-static_assert(sizeof(struct bnet_latencies) / sizeof(uint64_t) == BNET_LATENCIES, "one number for each of the fields");
+#define ONE(name) +1
+static_assert(0 BNET_STATS_LATENCY(ONE) == BNET_LATENCIES, "a field for each of them");
 
 /* ---- of the process ---- */
 
@@ -105,13 +106,14 @@ static void fill_latencies(struct bnet_stats_connection *row, const struct bnet_
 {
 	int i = 0;
 
+	row->latency_us = atomic_load_explicit(&latencies->sum_us, memory_order_relaxed);
 #define X(name) row->name = atomic_load_explicit(&latencies->below[i++], memory_order_relaxed);
 	BNET_STATS_LATENCY(X)
 #undef X
 }
 
 void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet_conn *conn,
-			    const struct bnet_traffic *device)
+			    const struct bnet_device_row *device)
 {
 	*row = (struct bnet_stats_connection){
 		.used = 1,
@@ -122,13 +124,14 @@ void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet
 		.error = (uint64_t)-atomic_load_explicit(&conn->error, memory_order_relaxed),
 		.streams = (uint64_t)conn->nstreams,
 		.level = (uint64_t)atomic_load_explicit(&conn->level, memory_order_relaxed),
-		.most = (uint64_t)conn->setup.most,
+		.most = (uint64_t)(conn->path ? bnet_path_most(conn) : conn->setup.most),
 		.outstanding = bnet_conn_outstanding(conn),
 		.posted_us = conn->seen.posted_us,
 		.still_us = bnet_conn_has_work(conn) ? conn->seen.still_us : 0,
 		.local_peer = conn->setup.local,
-		.device_sent = device->sent,
-		.device_received = device->received,
+		.device_us = device->at_us,
+		.device_sent = device->traffic.sent,
+		.device_received = device->traffic.received,
 		.device_mbps = conn->dev->speed_known ? (uint64_t)conn->dev->speed_mbps : 0,
 	};
 	copy_text(row->device, conn->dev->name);

@@ -14,9 +14,15 @@
 void bnet_row_configure(struct bnet_stats_process *process);
 /* What does; begins and ends, and what was left out, are the caller's. */
 void bnet_row_of_process(struct bnet_stats_process *process);
-/* device: what all its users have moved. */
+/* What all users of a device have moved, in this round. */
+struct bnet_device_row {
+	uint32_t round;
+	uint64_t at_us;
+	struct bnet_traffic traffic;
+};
+
 void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet_conn *conn,
-			    const struct bnet_traffic *device);
+			    const struct bnet_device_row *device);
 /* A system call or four. */
 void bnet_row_of_stream(struct bnet_stats_stream *row, const struct bnet_conn *conn, const struct bnet_stream *stream);
 

@@ -63,6 +63,12 @@ static bool is_old(int directory, const char *name)
 	       status.st_mtime < time(NULL) - KEPT_S;
 }
 
+/* PID-NUMBER; the commands have others there. */
+static bool is_segment(const char *name)
+{
+	return name[0] >= '0' && name[0] <= '9';
+}
+
 /* Its process has ended: nobody holds its lock. */
 static bool has_ended(int directory, const char *name)
 {
@@ -83,7 +89,8 @@ static void remove_old(int directory)
 	const struct dirent *entry;
 
 	for (int i = 0; entries && i < MOST_FILES && (entry = readdir(entries)) != NULL; i++)
-		if (has_ended(directory, entry->d_name) && (is_old(directory, entry->d_name) || ++kept > MOST_KEPT))
+		if (is_segment(entry->d_name) && has_ended(directory, entry->d_name) &&
+		    (is_old(directory, entry->d_name) || ++kept > MOST_KEPT))
 			unlinkat(directory, entry->d_name, 0);
 	if (entries)
 		closedir(entries);

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ._cli import bench as _bench
+from ._cli import explain as _explain
+from ._cli import export as _export
 from ._cli import show as _show
 from ._cli import streams as _streams
 from ._cli import switch as _switch
@@ -43,6 +45,8 @@ def root(
 _switch.register(app, "Turn it on and off")
 _show.register(app, "Check")
 _top.register(app, "Watch")
+_explain.register(app, "Watch")
+_export.register(app, "Watch")
 _bench.register(app, "Measure")
 
 #: The base of all that wrong usage raises; typer exports this subclass of it.

@@ -10,9 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +20,11 @@ from hypothesis import strategies as st
 from bagua_net._stats import files, limits
 from bagua_net._stats.files import Snapshot
 from tests.package import bench_command
-
-_SECONDS = 60
-_JOB = ["--transport", "bagua", "--min", "1M", "--max", "1G"]
+from tests.package.running_jobs import SECONDS, command, job, own, until
 
 
 def top(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bagua_net", "top", *options],
-        env=bench_command.environment(BAGUA_NET_STATS_DIR=str(directory)),
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-    )
+    return command(directory, "top", *options)
 
 
 def shown(directory: Path, *options: str) -> list[dict[str, Any]]:
@@ -45,28 +34,27 @@ def shown(directory: Path, *options: str) -> list[dict[str, Any]]:
     return found
 
 
-@contextmanager
-def job(directory: Path, *, left_alone: bool = False, **variables: str) -> Iterator[dict[int, int]]:
-    """Two ranks that move data; their process ids. left_alone: nobody ends the one when the other ends."""
-    with bench_command.endless(*_JOB, BAGUA_NET_STATS_DIR=str(directory), **variables) as (launcher, ranks):
-        if left_alone:
-            launcher.send_signal(signal.SIGSTOP)
-        yield ranks
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def own(directory: Path) -> Path:
-    return directory / f"bagua-net-stats-{os.geteuid()}"
+def _check_80_columns(directory: Path, ranks: dict[int, int]) -> None:
+    """Nothing is cut off or folded, as an IPv4 address, a rank of 512 and numbers of any size need."""
+    controller, terminal = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "bagua_net", "top", "--once", "--interval", "0.6"],
+        env=bench_command.environment(BAGUA_NET_STATS_DIR=str(directory), COLUMNS="80", TERM="xterm"),
+        stdout=terminal,
+        timeout=SECONDS,
+    )
+    os.close(terminal)
+    table = re.sub(r"\x1b\[\d*m", "", os.read(controller, 65536).decode()).splitlines()
+    os.close(controller)
+    assert done.returncode == 0
+    assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "P99", "RETR", "LIMIT"]
+    assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
+    assert all(line.split()[1] == "17/512" and line.split()[3] == "127.0.0.1" for line in table[1:])
+    assert max(map(len, table)) <= 80
 
 
 def test_a_running_job(tmp_path: Path) -> None:
-    with job(tmp_path) as ranks:
+    with job(tmp_path, RANK="17", WORLD_SIZE="512") as ranks:
         until(lambda: all(process["connections"] for process in shown(tmp_path)))
         found = shown(tmp_path)
         assert {process["process"]["pid"] for process in found} == set(ranks.values())
@@ -77,30 +65,10 @@ def test_a_running_job(tmp_path: Path) -> None:
             assert any(each["bytes_sent"] > 0 and each["bytes_per_second"] > 0 for each in senders)
             assert all(each["streams"][0]["remote"].startswith("127.0.0.1:") for each in senders)
         table = top(tmp_path, "--once", "--interval", "0.6").stdout.splitlines()
-        assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "RTT", "RETR", "LIMIT"]
+        assert table[0].split() == [*["PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "P99", "RTT", "RETR", "LIMIT"]]
         assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
+        _check_80_columns(tmp_path, ranks)
         assert {each["limit"] for process in found for each in process["connections"]} <= {"", *limits.ALL}
-
-
-def test_a_terminal_of_80_columns(tmp_path: Path) -> None:
-    """Nothing is cut off or folded, as an IPv4 address, a rank of 512 and numbers of any size need."""
-    with job(tmp_path, RANK="17", WORLD_SIZE="512") as ranks:
-        until(lambda: all(process["connections"] for process in shown(tmp_path)))
-        controller, terminal = pty.openpty()
-        done = subprocess.run(
-            [sys.executable, "-m", "bagua_net", "top", "--once", "--interval", "0.6"],
-            env=bench_command.environment(BAGUA_NET_STATS_DIR=str(tmp_path), COLUMNS="80", TERM="xterm"),
-            stdout=terminal,
-            timeout=_SECONDS,
-        )
-        os.close(terminal)
-        table = re.sub(r"\x1b\[\d*m", "", os.read(controller, 65536).decode()).splitlines()
-        os.close(controller)
-        assert done.returncode == 0
-        assert table[0].split() == ["PID", "RANK", "PEER", "STREAMS", "NOW", "RTT", "RETR", "LIMIT"]
-        assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
-        assert all(line.split()[1] == "17/512" and line.split()[3] == "127.0.0.1" for line in table[1:])
-        assert max(map(len, table)) <= 80
 
 
 def test_what_was_killed_or_stopped(tmp_path: Path) -> None:
@@ -178,7 +146,7 @@ def test_a_file_system_without_room_is_no_obstacle(options: str, tmp_path: Path)
         env=bench_command.environment(BAGUA_NET_STATS_DIR=str(tmp_path)),
         capture_output=True,
         text=True,
-        timeout=_SECONDS,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from .._stats import files, limits
+from .._stats import causes, files, limits
 from .._stats.files import Snapshot
 from .._stats.limits import Rate
 
@@ -23,24 +24,12 @@ from .._stats.limits import Rate
 _SECONDS = 1.0
 _BAR = 8
 #: A terminal of 80 columns has no room for all of them.
-_ALL_FROM = 100
+_ALL_FROM = 110
 _PIPE_WIDTH = 1000
-_NOTHING = (
-    "no process of this user shows connections here. One does from its first connection on, where the plugin is on "
-    "(bagua-net status) and BAGUA_NET_STATS is not 0. Those of other users are not shown"
-)
 
 
 def _text(row: files.Row, name: str) -> str:
     return str(row.get(name, ""))
-
-
-def _size(value: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
 
 
 def _rank(snapshot: Snapshot) -> str:
@@ -54,18 +43,17 @@ def _bar(share: float) -> str:
 
 
 def _retransmits(rate: Rate) -> str:
-    return f"{rate.retransmits / rate.segments:.2%}" if rate.segments else "-"
+    return f"{rate.retransmitted:.2%}" if rate.segments else "-"
 
 
 def _round_trip(rate: Rate) -> str:
-    times = [int(row["rtt_us"]) for row in rate.streams if row["rtt_us"]]
-    return f"{sum(times) / len(times) / 1000:.3g} ms" if times else "-"
+    return _time(rate.mean("rtt_us"))
 
 
-def _peer(row: files.Row) -> str:
-    """Its address without the port, which says nothing."""
-    host = _text(row, "peer").rpartition(":")[0]
-    return host.removeprefix("[").removesuffix("]")
+def _time(microseconds: float | None) -> str:
+    if microseconds == math.inf:
+        return "> 4 s"
+    return f"{microseconds / 1000:.3g} ms" if microseconds else "-"
 
 
 class _Columns:
@@ -73,8 +61,8 @@ class _Columns:
 
     def __init__(self, width: int) -> None:
         every = {"PID": "left", "RANK": "left", "→": "left", "PEER": "left", "STREAMS": "left", "NOW": "right"}
-        every |= {"█": "left", "MEAN": "right", "RTT": "right", "RETR": "right", "LIMIT": "left"}
-        left_out = set() if width >= _ALL_FROM else {"█", "MEAN"}
+        every |= {"█": "left", "MEAN": "right", "P99": "right", "RTT": "right", "RETR": "right", "LIMIT": "left"}
+        left_out = set() if width >= _ALL_FROM else {"█", "MEAN", "RTT"}
         self.names = [name for name in every if name not in left_out]
         self.table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
         for name in self.names:
@@ -104,11 +92,12 @@ def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot], width: int) -> 
                 "PID": str(snapshot.process["pid"]),
                 "RANK": escape(_rank(snapshot)),
                 "→": "→" if sender else "←",
-                "PEER": escape(_peer(connection)),
+                "PEER": escape(causes.host(connection["peer"])),
                 "STREAMS": f"{connection['level']}/{connection['streams']}" if sender else str(connection["streams"]),
-                "NOW": f"{_size(recent.bytes_per_second)}/s",
+                "NOW": f"{causes.size(recent.bytes_per_second)}/s",
                 "█": _bar(recent.bytes_per_second / most if most else 0.0),
-                "MEAN": f"{_size(whole.bytes_per_second)}/s",
+                "MEAN": f"{causes.size(whole.bytes_per_second)}/s",
+                "P99": _time(recent.latency_us(0.99)),
                 "RTT": _round_trip(recent),
                 "RETR": _retransmits(recent) if sender else "",
                 "LIMIT": recent.limit if snapshot.lives else "has ended",
@@ -155,12 +144,14 @@ def register(app: typer.Typer, panel: str) -> None:
     ) -> None:
         """Show what the connections of this user's running processes carry, and what limits each of them.
 
-        NOW is of the last seconds, MEAN since the connection began. LIMIT is what holds a sender back: network,
+        NOW is of the last seconds, MEAN since the connection began. 99 of 100 messages were done within P99 after they
+        were posted, to the next power of two. RTT is the network's, RETR the share of packets that were sent again.
+        LIMIT is what holds a sender back: network,
         receiver, send buffer, processor, or the application, which gives it nothing to send for a part of the time.
         """
         first = {each.path: each for each in _snapshots(ended)}
         if not first and not as_json:
-            print(f"bagua-net: {_NOTHING}", file=sys.stderr)
+            print(f"bagua-net: {files.NOTHING}", file=sys.stderr)
             raise typer.Exit(1)
         if once or as_json:
             time.sleep(interval)

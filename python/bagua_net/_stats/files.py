@@ -20,6 +20,10 @@ from pathlib import Path
 from .._settings import layers
 
 DIRECTORY = "/dev/shm"
+NOTHING = (
+    "no process of this user shows connections here. One does from its first connection on, where the plugin is on "
+    "(bagua-net status) and BAGUA_NET_STATS is not 0. Those of other users are not shown"
+)
 _SETTING = "BAGUA_NET_STATS_DIR"
 _MAGIC = b"BNETSTAT"
 _VERSION = 1

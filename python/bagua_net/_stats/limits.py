@@ -8,6 +8,7 @@ the time in which messages were posted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,13 +16,16 @@ from .files import Row, Snapshot
 
 #: Shares of time, from which on something is the limit. A job that posts without a pause has something posted for
 #: nearly all of the time, and one that computes in between for a part.
-_POSTED = 0.7
+_POSTED = 0.5
+#: Of the time in which something is posted: bytes are on the way.
 _BUSY = 0.7
 #: Of that: a window that is shut also fills the send buffer, and leaves the rest of the time to what it let through.
 _OF_BUSY_RWND = 0.25
 _OF_BUSY_SNDBUF = 0.5
 #: Nothing has moved for so long although something is posted.
 _STILL_US = 2_000_000
+
+LATENCIES = 24
 
 IDLE = "idle"
 STILL = "stands still"
@@ -52,35 +56,68 @@ class Rate:
     sndbuf: float
     segments: int
     retransmits: int
+    #: of its device, for all who use it; 0: not known
+    device_bytes_per_second: float
+    #: messages that took less than 2^i µs, for each i; those that were timed
+    latencies: tuple[int, ...]
     limit: str
+
+    @property
+    def sender(self) -> bool:
+        return bool(number(self.connection, "sender"))
 
     @property
     def bytes_per_second(self) -> float:
         return self.bytes / self.seconds if self.seconds else 0.0
 
+    @property
+    def retransmitted(self) -> float:
+        """The share of its segments."""
+        return self.retransmits / self.segments if self.segments else 0.0
 
-def _number(row: Row | None, name: str) -> int:
+    def latency_us(self, share: float) -> float | None:
+        """At most so long took this share of the messages, to the next power of two; None: none was timed. Infinite
+        beyond the last power."""
+        wanted = share * sum(self.latencies)
+        seen = 0
+        for power, count in enumerate(self.latencies):
+            seen += count
+            if count and seen >= wanted:
+                return math.inf if power == LATENCIES - 1 else 1 << power
+        return None
+
+    def mean(self, name: str) -> float:
+        """Of what its streams have of it, those that have none left out."""
+        values = [value for value in (number(row, name) for row in self.streams) if value]
+        return sum(values) / len(values) if values else 0.0
+
+
+def number(row: Row | None, name: str) -> int:
+    """0 where there is none, as in a row of an earlier version."""
     value = row.get(name, 0) if row is not None else 0
     return value if isinstance(value, int) else 0
 
 
 def _since(now: Row, before: Row | None, name: str) -> int:
-    return max(0, _number(now, name) - _number(before, name))
+    return max(0, number(now, name) - number(before, name))
 
 
 def _matching(rows: Sequence[Row], *key: str) -> dict[tuple[int | str, ...], Row]:
     return {tuple(row.get(name, 0) for name in key): row for row in rows}
 
 
-def _is_local(streams: Sequence[Row]) -> bool:
-    """Both ends have the same address: what is slow there is this machine."""
-    return any(str(row["local"]).rpartition(":")[0] == str(row["remote"]).rpartition(":")[0] for row in streams)
+def _is_local(connection: Row, streams: Sequence[Row]) -> bool:
+    """Both ends are on one machine: what is slow there is this machine."""
+    if number(connection, "local_peer"):
+        return True
+    ends = [[str(row.get(end, "")).rpartition(":")[0] for end in ("local", "remote")] for row in streams]
+    return any(local == remote != "" for local, remote in ends)
 
 
 def _limit(connection: Row, local: bool, moved: int, posted: float, busy: float, rwnd: float, sndbuf: float) -> str:
-    if _number(connection, "error"):
+    if number(connection, "error"):
         return FAILED
-    if _number(connection, "outstanding") and _number(connection, "still_us") >= _STILL_US:
+    if number(connection, "outstanding") and number(connection, "still_us") >= _STILL_US:
         return STILL
     if not moved:
         return IDLE
@@ -90,11 +127,24 @@ def _limit(connection: Row, local: bool, moved: int, posted: float, busy: float,
         return RECEIVER
     if sndbuf >= _OF_BUSY_SNDBUF:
         return SEND_BUFFER
-    return NETWORK if busy >= _BUSY and not local else PROCESSOR
+    return NETWORK if busy >= _BUSY * min(posted, 1) and not local else PROCESSOR
+
+
+def _limit_of_receiver(connection: Row) -> str:
+    """Otherwise its sender knows."""
+    if number(connection, "error"):
+        return FAILED
+    return STILL if number(connection, "outstanding") and number(connection, "still_us") >= _STILL_US else ""
+
+
+def _device_rate(connection: Row, before: Row | None, sender: bool) -> float:
+    name = "device_sent" if sender else "device_received"
+    elapsed_us = _since(connection, before, "device_us")
+    return _since(connection, before, name) * 1e6 / elapsed_us if number(before, name) and elapsed_us else 0.0
 
 
 def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequence[Row], seconds: float) -> Rate:
-    sender = bool(_number(connection, "sender"))
+    sender = bool(number(connection, "sender"))
     earlier = _matching(old, "connection", "serial")
     pairs = [(row, earlier.get((row["connection"], row["serial"]))) for row in streams]
     busy, rwnd, sndbuf = (
@@ -102,7 +152,7 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
         for name in ("busy_us", "rwnd_limited_us", "sndbuf_limited_us")
     )
     moved = _since(connection, before, "bytes_sent" if sender else "bytes_received")
-    counted = max(1, _number(connection, "level") if sender else len(streams))
+    counted = max(1, min(number(connection, "level"), len(streams)) if sender else len(streams))
     shares = {
         "posted": _since(connection, before, "posted_us") / 1e6 / seconds if seconds else 0.0,
         "busy": busy / 1e6 / seconds / counted if seconds else 0.0,
@@ -117,7 +167,11 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
         **shares,
         segments=sum(_since(row, was, "segments_sent") for row, was in pairs),
         retransmits=sum(_since(row, was, "retransmits") for row, was in pairs),
-        limit=_limit(connection, _is_local(streams), moved, **shares) if sender else "",
+        device_bytes_per_second=_device_rate(connection, before, sender),
+        latencies=tuple(_since(connection, before, f"latency_{power}") for power in range(LATENCIES)),
+        limit=_limit(connection, _is_local(connection, streams), moved, **shares)
+        if sender
+        else _limit_of_receiver(connection),
     )
 
 
@@ -127,7 +181,7 @@ def rates(now: Snapshot, before: Snapshot | None = None) -> list[Rate]:
     found = []
     for connection in now.connections:
         was = earlier.get((connection["id"], connection["sender"]))
-        since = _number(was, "published_us") if was else _number(connection, "opened_us")
+        since = number(was, "published_us") if was else number(connection, "opened_us")
         own, old = (
             [
                 row
@@ -136,5 +190,5 @@ def rates(now: Snapshot, before: Snapshot | None = None) -> list[Rate]:
             ]
             for rows in (now.streams, before.streams if before and was else ())
         )
-        found.append(_rate(connection, was, own, old, max(0, _number(connection, "published_us") - since) / 1e6))
+        found.append(_rate(connection, was, own, old, max(0, number(connection, "published_us") - since) / 1e6))
     return found

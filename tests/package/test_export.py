@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net export`` and ``explain``: what monitoring gets of running processes, and what a person is told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bagua_net._stats.files import Snapshot
+from tests.package import bench_command
+from tests.package.running_jobs import SECONDS, command, job, own, until
+
+prometheus_client = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+_DASHBOARD = Path(__file__).parents[2] / "docs/grafana-dashboard.json"
+
+
+def _samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """By name and labels."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def _of_pid(rows: dict[tuple[tuple[str, str], ...], float], pid: int) -> float:
+    return sum(value for labels, value in rows.items() if ("pid", str(pid)) in labels)
+
+
+def _check_explained(directory: Path, pid: int) -> None:
+    until(lambda: any(each["peers"] for each in json.loads(command(directory, "explain", "--json").stdout)))
+    done = command(directory, "explain", str(pid))
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.splitlines()
+    assert re.fullmatch(rf"\S+ \(PID {pid}, rank 17 of 512\)", text[0])
+    assert re.fullmatch(r"  to 127\.0\.0\.1 \(.*B/s\): [a-z ]+", text[1])
+    assert len(text) >= 5
+    assert all(line.startswith("    ") and line.endswith(".") for line in text[2:5])
+    wrong = command(directory, "explain", "1")
+    assert wrong.returncode == 1
+    assert len(wrong.stderr.splitlines()) == 1
+
+
+def test_a_running_job(tmp_path: Path) -> None:
+    with job(tmp_path, RANK="17", WORLD_SIZE="512", SLURM_JOB_ID="4711") as ranks:
+        until(lambda: "bagua_net_peer_sent_bytes_total{" in command(tmp_path, "export", "--once").stdout)
+        done = command(tmp_path, "export", "--once")
+        _check_explained(tmp_path, ranks[0])
+    assert done.returncode == 0, done.stderr
+    found = _samples(done.stdout)
+    for pid in ranks.values():
+        assert _of_pid(found["bagua_net_peer_sent_bytes_total"], pid) > 0
+        assert _of_pid(found["bagua_net_sent_bytes_total"], pid) > 0
+        assert _of_pid(found["bagua_net_peer_round_trip_seconds"], pid) > 0
+        assert _of_pid(found["bagua_net_message_seconds_count"], pid) > 0
+        senders = {
+            labels: n for labels, n in found["bagua_net_peer_connections"].items() if ("direction", "send") in labels
+        }
+        assert _of_pid(found["bagua_net_peer_limit"], pid) == _of_pid(senders, pid) > 0
+    info = [dict(labels) for labels in found["bagua_net_process_info"]]
+    assert {(row["rank"], row["nranks"], row["slurm_job_id"]) for row in info} == {("17", "512", "4711")}
+    assert {dict(labels)["peer"] for labels in found["bagua_net_peer_sent_bytes_total"]} == {"127.0.0.1"}
+
+
+def _metrics_of(*looks: list[Snapshot]) -> list[dict[str, dict[tuple[tuple[str, str], ...], float]]]:
+    from bagua_net._stats.metrics import Metrics
+
+    waiting = list(looks)
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Metrics(lambda: waiting.pop(0)))
+    return [_samples(prometheus_client.generate_latest(registry).decode()) for _ in looks]
+
+
+def _snapshot(*connections: tuple[int, int]) -> Snapshot:
+    """Of connections with an id and bytes that they have sent."""
+    return Snapshot(
+        Path("one"),
+        True,
+        {"pid": 1, "rank": "0"},
+        tuple({"id": number, "sender": 1, "peer": "10.0.0.2:1", "bytes_sent": sent} for number, sent in connections),
+        tuple(
+            {"connection": number, "sender": 1, "serial": 1, "segments_sent": sent, "rtt_us": 9}
+            for number, sent in connections
+        ),
+    )
+
+
+def _totals(*looks: list[Snapshot]) -> list[list[float]]:
+    found = _metrics_of(*looks)
+    for each in found:
+        sent, segments = (each.get(f"bagua_net_peer_sent_{what}_total", {}) for what in ("bytes", "segments"))
+        assert sent.values() == segments.values() or list(sent.values()) == list(segments.values())
+    return [list(each.get("bagua_net_peer_sent_bytes_total", {}).values()) for each in found]
+
+
+def test_counters_do_not_fall_when_connections_end() -> None:
+    both, one, other = _snapshot((1, 100), (2, 10)), _snapshot((2, 20)), _snapshot((2, 30), (3, 1))
+    assert _totals([both], [one], [other]) == [[110], [120], [131]]
+    assert _totals([both], *([[one]] * 20), [other])[-1] == [131]
+
+
+def test_a_row_that_could_not_be_read_once_is_not_counted_twice() -> None:
+    both, one, later = _snapshot((1, 100), (2, 10)), _snapshot((2, 20)), _snapshot((1, 110), (2, 30))
+    assert _totals([both], [one], [later]) == [[110], [120], [140]]
+    assert _totals([both], [], [later]) == [[110], [], [140]]
+
+
+def test_two_processes_of_one_number_are_added() -> None:
+    here, there = _snapshot((1, 100)), dataclasses.replace(_snapshot((1, 5)), path=Path("two"))
+    (found,) = _metrics_of([here, there])
+    assert list(found["bagua_net_peer_sent_bytes_total"].values()) == [105]
+    assert len(found["bagua_net_process_info"]) == 1
+
+
+@contextlib.contextmanager
+def _exporter(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "bagua_net", "export", *arguments],
+        env=bench_command.environment(BAGUA_NET_STATS_DIR=str(directory)),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stderr
+    return process.stderr.readline()
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def test_one_of_several_exporters_serves(tmp_path: Path) -> None:
+    with _exporter(tmp_path, "--port", "0") as first:
+        url = _line(first).split()[-1]
+        assert "bagua_net_process" in _get(url)
+        with _exporter(tmp_path, "--port", "0") as second:
+            assert "another exporter" in _line(second)
+            first.kill()
+            assert "bagua_net_process" in _get(_line(second).split()[-1])
+    assert own(tmp_path).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with _exporter(tmp_path, "--port", "0") as first:
+        port = _line(first).split()[-1].rpartition(":")[2].partition("/")[0]
+        other = tmp_path / "other"
+        other.mkdir()
+        done = command(other, "export", "--port", port)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "--port" in done.stderr
+
+
+def test_the_file_for_node_exporter(tmp_path: Path) -> None:
+    file = tmp_path / "bagua.prom"
+    with _exporter(tmp_path, "--textfile", str(file)):
+        until(file.exists)
+        assert "bagua_net_process" in file.read_text()
+
+
+def test_another_s_directory_is_one_line(tmp_path: Path) -> None:
+    own(tmp_path).mkdir(mode=0o777)
+    own(tmp_path).chmod(0o777)
+    done = command(tmp_path, "export")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "BAGUA_NET_STATS_DIR" in done.stderr
+
+
+def test_without_the_package_it_is_one_line(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['prometheus_client'] = None; from bagua_net.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "export", "--once"],
+        env=bench_command.environment(BAGUA_NET_STATS_DIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "pip install prometheus-client" in done.stderr
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    dashboard = json.loads(_DASHBOARD.read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"bagua_net_\w+", target["expr"])
+    }
+    at_first = _snapshot((1, 1))
+    later = dataclasses.replace(at_first, process={**at_first.process, "published_us": 2_000_000})
+    assert asked
+    assert asked <= set(_metrics_of([at_first], [later])[1])
+
+
+@pytest.mark.nightly
+def test_prometheus_scrapes_a_running_transfer(tmp_path: Path) -> None:
+    """Debian's: apt-get install prometheus."""
+    program = shutil.which("prometheus")
+    if program is None:
+        pytest.skip("there is no prometheus here")
+    port = bench_command.free_port()
+    with job(tmp_path), _exporter(tmp_path, "--port", "0") as exporter:
+        target = urllib.parse.urlsplit(_line(exporter).split()[-1]).netloc
+        config = tmp_path / "prometheus.yml"
+        scrape = {"job_name": "bagua_net", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
+        config.write_text(json.dumps({"scrape_configs": [scrape]}))  # which is YAML
+        arguments = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+        arguments.append(f"--web.listen-address=127.0.0.1:{port}")
+        with subprocess.Popen([program, *arguments], stderr=subprocess.DEVNULL) as server:
+            try:
+                until(lambda: bool(_asked(port, "rate(bagua_net_peer_sent_bytes_total[10s]) > 0")))
+                assert _asked(port, "histogram_quantile(0.99, rate(bagua_net_message_seconds_bucket[10s])) > 0")
+                until(lambda: bool(_asked(port, "bagua_net_peer_limit > 0")))
+            finally:
+                server.kill()
+
+
+def _asked(port: int, query: str) -> list[Any]:
+    url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"
+    try:
+        found: list[Any] = json.loads(_get(url))["data"]["result"]
+    except OSError:
+        time.sleep(0.2)
+        return []
+    return found
