@@ -413,7 +413,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_a_detach_after_the_group_was_destroyed_leaves_nothing_to_the_next_one() -> None:
     command = [sys.executable, "-W", "ignore", "-c", _DETACHES_LATE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -267,7 +267,7 @@ def _within_a_host(here: Here) -> None:
     comm.detach()
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 def test_ranks_that_share_memory_send_no_codes() -> None:
     with Ranks(2) as ranks:
         ranks.run(_within_a_host)

@@ -142,7 +142,7 @@ def dropped(here: Here, elements: int) -> int:
     return sum(tensor() is not None for tensor in tensors)
 
 
-@pytest.mark.gate
+@pytest.mark.nightly
 @pytest.mark.parametrize("elements", variants(1, nightly=[2]))
 @_TWO
 def test_works_that_are_dropped_are_freed(ranks: Ranks, elements: int) -> None:

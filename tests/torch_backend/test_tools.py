@@ -321,6 +321,7 @@ def one_is_missing(here: Here) -> str:
     return told
 
 
+@pytest.mark.nightly
 def test_detail_names_who_is_missing(watched: Ranks) -> None:
     told = watched.run(one_is_missing)
     assert re.search(r"rank 2 .*did not|[Rr]anks? 2 failed", told[0]), told[0]

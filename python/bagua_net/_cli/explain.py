@@ -171,10 +171,10 @@ def register(app: typer.Typer, panel: str) -> None:
     @app.command(rich_help_panel=panel)
     def explain(
         pid: Annotated[
-            int | None, typer.Argument(metavar="PID", help="Of one process; without, all of this user.")
+            int | None, typer.Argument(metavar="PID", help="One process; default: all of this user.")
         ] = None,
         seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="How long to look.")] = _SECONDS,
-        as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
     ) -> None:
         """Say why the connections of this user's running processes are as slow as they are.
 
@@ -186,6 +186,9 @@ def register(app: typer.Typer, panel: str) -> None:
             raise typer.Exit(1)
         time.sleep(seconds)
         found = [each for each in _explained(_living(pid), before) if pid in (None, each.snapshot.process["pid"])]
+        if not found and not as_json:
+            print("bagua-net: all processes have ended meanwhile", file=sys.stderr)
+            raise typer.Exit(1)
         if as_json:
             json.dump([_as_json(each) for each in found], sys.stdout, indent=2)
             sys.stdout.write("\n")

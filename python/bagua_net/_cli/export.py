@@ -35,9 +35,7 @@ def _registry() -> Any:
 
         from .._stats.metrics import Metrics
     except ModuleNotFoundError as error:
-        raise ExportNotPossible(
-            f"{error.name} is not installed here: pip install prometheus-client (or bagua-net[export])"
-        ) from error
+        raise ExportNotPossible(f"{error.name} is not installed here: pip install prometheus-client") from error
     registry = CollectorRegistry()
     registry.register(Metrics(lambda: files.read_all(files.directory())))
     return registry
@@ -113,7 +111,7 @@ def register(app: typer.Typer, panel: str) -> None:
         textfile: Annotated[
             Path | None, typer.Option("--textfile", help="Write this file every 15 s instead, for node_exporter.")
         ] = None,
-        once: Annotated[bool, typer.Option("--once", help="Print them and end.")] = False,
+        once: Annotated[bool, typer.Option("--once", help="Print all metrics and end.")] = False,
     ) -> None:
         """Serve the counters of this user's running processes to Prometheus.
 

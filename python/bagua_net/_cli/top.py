@@ -138,8 +138,8 @@ def register(app: typer.Typer, panel: str) -> None:
     @app.command(rich_help_panel=panel)
     def top(
         once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="For programs; once.")] = False,
-        ended: Annotated[bool, typer.Option("--ended", help="Also what processes left that were killed.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table, once.")] = False,
+        ended: Annotated[bool, typer.Option("--ended", help="Also show processes that were killed lately.")] = False,
         interval: Annotated[float, typer.Option("--interval", min=0.6, help="Seconds between two looks.")] = _SECONDS,
     ) -> None:
         """Show what the connections of this user's running processes carry, and what limits each of them.

@@ -141,7 +141,7 @@ def _still(rate: Rate) -> Cause:
             limits.STILL,
             fact,
             "The rank there sends nothing: it computes, is stopped, or waits for another rank.",
-            f"Look at the rank on {_peer(rate)}: its log, its stack (py-spy), and `bagua-net explain` there.",
+            f"Look at the rank on {_peer(rate)}: its log, its stack (py-spy dump), and `bagua-net explain` there.",
         )
     return Cause(
         limits.STILL,
@@ -290,7 +290,7 @@ def _flow_limit(rate: Rate, process: Sequence[Rate]) -> Cause | None:
         return None  # since then the whole has been the limit
     action = "More streams are tried by themselves, within seconds while the job sends."
     if level >= number(row, "most"):
-        action = f"No more than {level} are allowed: by BAGUA_NET_NSTREAMS of either host, or by the card's share."
+        action = f"No more than {level} are allowed: raise BAGUA_NET_NSTREAMS on both hosts."
     return Cause(
         FLOW_LIMIT,
         f"{_streams(fewer)} carried {_rate(with_fewer)}, and {more} carry {_rate(with_more)}.",
@@ -312,7 +312,7 @@ def _network(rate: Rate) -> Cause:
         limits.NETWORK,
         fact,
         reason,
-        "Compare with what the link is sold as (`bagua-net bench` between the two hosts, iperf3).",
+        "Compare with the link's rated speed (`bagua-net bench` between the two hosts, iperf3).",
     )
 
 

@@ -21,8 +21,9 @@ from .._settings import layers
 
 DIRECTORY = "/dev/shm"
 NOTHING = (
-    "no process of this user shows connections here. One does from its first connection on, where the plugin is on "
-    "(bagua-net status) and BAGUA_NET_STATS is not 0. Those of other users are not shown"
+    "no process of this user shows connections here. Is the job's plugin on (bagua-net status)? It must run as this "
+    "user and in this container, with the same BAGUA_NET_STATS_DIR, without BAGUA_NET_STATS=0, and with 16 MB free in "
+    "/dev/shm"
 )
 _SETTING = "BAGUA_NET_STATS_DIR"
 _MAGIC = b"BNETSTAT"

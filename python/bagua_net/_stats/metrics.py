@@ -37,6 +37,7 @@ _INFO = {
 }
 _OF_PROCESS = ("pid", "rank")
 _OF_PEER = (*_OF_PROCESS, "peer", "device")
+_OF_TIME = (*_OF_PEER, "direction")
 _US = 1e-6
 
 #: name, help, field of the process's row, unit
@@ -103,6 +104,11 @@ class _Sums:
         return sums
 
 
+def _add_all(sums: dict[Labels, list[int]], more: dict[Labels, list[int]]) -> None:
+    for labels, counts in more.items():
+        _add(sums, labels, counts)
+
+
 def _add(sums: dict[Labels, list[int]], labels: Labels, counts: list[int]) -> None:
     sums[labels] = [a + b for a, b in zip(sums.get(labels, [0] * len(counts)), counts, strict=True)]
 
@@ -119,9 +125,8 @@ class _Known:
     #: since the one before; none at first
     rates: list[Rate] = field(default_factory=list)
     missed: int = 0
-    connections: _Sums = field(
-        default_factory=lambda: _Sums((*(name for _, _, name, _ in _PEER_COUNTERS), *_LATENCIES))
-    )
+    connections: _Sums = field(default_factory=lambda: _Sums(tuple(name for _, _, name, _ in _PEER_COUNTERS)))
+    latencies: _Sums = field(default_factory=lambda: _Sums(_LATENCIES))
     streams: _Sums = field(default_factory=lambda: _Sums(tuple(name for _, _, name, _ in _STREAM_COUNTERS)))
 
     def judge(self, now: Snapshot) -> None:
@@ -140,6 +145,10 @@ def _of_peer(snapshot: Snapshot, connection: Row) -> Labels:
 
 def _key(row: Row, name: str) -> tuple[int, int]:
     return number(row, name), number(row, "sender")
+
+
+def _direction(connection: Row) -> str:
+    return "send" if number(connection, "sender") else "receive"
 
 
 class Metrics(Collector):
@@ -173,22 +182,22 @@ class Metrics(Collector):
     def _counters(self, now: Sequence[Snapshot]) -> Iterator[Metric]:
         of_peers: dict[Labels, list[int]] = {}
         of_streams: dict[Labels, list[int]] = {}
+        times: dict[Labels, list[int]] = {}
         for each in now:
             known = self._known[each.path]
             labels = {_key(row, "id"): _of_peer(each, row) for row in each.connections}
-            for name, counts in known.connections.take(
-                (_key(row, "id"), labels[_key(row, "id")], row) for row in each.connections
-            ).items():
-                _add(of_peers, name, counts)
-            for name, counts in known.streams.take(
+            rows = [(_key(row, "id"), labels[_key(row, "id")], row) for row in each.connections]
+            streams = [
                 ((*_key(row, "connection"), number(row, "serial")), labels[_key(row, "connection")], row)
                 for row in each.streams
                 if _key(row, "connection") in labels
-            ).items():
-                _add(of_streams, name, counts)
+            ]
+            _add_all(of_peers, known.connections.take(rows))
+            _add_all(times, known.latencies.take((key, (*peer, _direction(row)), row) for key, peer, row in rows))
+            _add_all(of_streams, known.streams.take(streams))
         yield from _counters(_PEER_COUNTERS, of_peers)
         yield from _counters(_STREAM_COUNTERS, of_streams)
-        yield _latencies({labels: counts[len(_PEER_COUNTERS) :] for labels, counts in of_peers.items()})
+        yield _latencies(times)
 
 
 def _counters(table: Iterable[tuple[str, str, str, float]], sums: dict[Labels, list[int]]) -> Iterator[Metric]:
@@ -201,7 +210,7 @@ def _counters(table: Iterable[tuple[str, str, str, float]], sums: dict[Labels, l
 
 def _latencies(sums: dict[Labels, list[int]]) -> Metric:
     metric = HistogramMetricFamily(
-        _LATENCY, "from the post of a message until it was done, of one of four messages", labels=_OF_PEER
+        _LATENCY, "from the post of a message until it was done, of one of four messages", labels=_OF_TIME
     )
     for labels, (*counts, sum_us) in sums.items():
         buckets, seen = [], 0
@@ -231,8 +240,8 @@ def _processes(now: Sequence[Snapshot]) -> Iterator[Metric]:
 
 
 def _peers(now: Sequence[Snapshot]) -> Iterator[Metric]:
-    connections = GaugeMetricFamily("bagua_net_peer_connections", "connections now", labels=(*_OF_PEER, "direction"))
-    streams = GaugeMetricFamily("bagua_net_peer_streams", "TCP streams now", labels=(*_OF_PEER, "direction"))
+    connections = GaugeMetricFamily("bagua_net_peer_connections", "connections now", labels=_OF_TIME)
+    streams = GaugeMetricFamily("bagua_net_peer_streams", "TCP streams now", labels=_OF_TIME)
     round_trip = GaugeMetricFamily("bagua_net_peer_round_trip_seconds", "a mean over the streams", labels=_OF_PEER)
     grouped: dict[Labels, list[Rate]] = {}
     for snapshot in now:
