@@ -4,6 +4,7 @@
  */
 #include "control/watchdog.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -68,7 +69,8 @@ static struct silence listen_to(const struct bnet_conn *conn)
 	for (int i = 0; i < conn->nstreams; i++) {
 		struct bnet_tcp_info info;
 
-		bnet_tcp_info_read(conn->streams[i]->fd, &info, 0);
+		if (!bnet_tcp_info_read(conn->streams[i]->fd, &info, offsetof(struct bnet_tcp_info, pmtu)))
+			continue;
 		silence.heard |= info.last_ack_received < half_ms || info.last_data_received < half_ms;
 		silence.asked |= info.unacked || info.probes || info.retransmits;
 	}
