@@ -70,7 +70,8 @@ def test_nothing_is_noticed(ranks: int, seconds: int, messages: int, plan: chaos
     with netns.two_hosts() as hosts:
         for host, address in zip(hosts, _ADDRESSES, strict=True):
             host.ip("address", "add", address, "dev", "link0")
-        while time.monotonic() < until:
+        # A few resets may all come while a job starts or ends.
+        while time.monotonic() < until or not total.repairs:
             with chaos.going_on(hosts, ranks, seed, plan) as log:
                 try:
                     _run(hosts, ranks, messages, seed, total)
@@ -79,7 +80,6 @@ def test_nothing_is_noticed(ranks: int, seconds: int, messages: int, plan: chaos
             total.resets += log.resets
             seed += 1
     print(f"{total}")
-    assert total.repairs > 0, "nothing was reset"
 
 
 def _job(commands: Callable[[list[jobs_launch.Host]], list[Command]], seconds: int) -> str:
