@@ -36,7 +36,7 @@ _IN_FLIGHT = 0.5
 _LONG_US = 1000
 #: Nothing has come from a host for so long, although it owes an answer.
 _SILENT_US = 3_000_000
-#: What was said within this share of the time in which nothing moved was said meanwhile.
+#: A host that was heard in this last part of the time in which nothing moved is there.
 _MEANWHILE = 0.5
 
 FLOW_LIMIT = "flow limit"
@@ -136,18 +136,14 @@ def _still(rate: Rate) -> Cause:
             f"The host {_peer(rate)} answers nothing: it is down, or the network between is.",
             f"Look whether {_peer(rate)} can be reached.",
         )
-    if not rate.sender:
-        return Cause(
-            limits.STILL,
-            fact,
-            "The rank there sends nothing: it computes, is stopped, or waits for another rank.",
-            f"Look at the rank on {_peer(rate)}: its log, its stack (py-spy dump), and `bagua-net explain` there.",
-        )
+    reason = "The rank there sends nothing: it computes, is stopped, or waits for another rank."
+    if rate.sender:
+        reason = "The rank there takes nothing: it is stopped, or has not posted its receives."
     return Cause(
         limits.STILL,
         fact,
-        "The rank there takes nothing: it is stopped, or has not posted its receives.",
-        f"Look at the rank on {_peer(rate)}: its log, its stack (py-spy), and `bagua-net explain` there.",
+        reason,
+        f"Look at the rank on {_peer(rate)}: its log, its stack (py-spy dump), and `bagua-net explain` there.",
     )
 
 

@@ -93,7 +93,7 @@ class Rate:
 
 
 def number(row: Row | None, name: str) -> int:
-    """0 where there is none, as in a row of an earlier version."""
+    """The field of a row; 0 if the row lacks it, as those of earlier versions may."""
     value = row.get(name, 0) if row is not None else 0
     return value if isinstance(value, int) else 0
 
