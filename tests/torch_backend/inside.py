@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bagua_net.torch import _messages, _rendezvous, _request, _work
+from bagua_net.torch import _blocked, _messages, _rendezvous, _request, _work
 
 
 def _stack(thread: int | None) -> Iterator[Any]:
-    frame = sys._current_frames().get(thread or 0)
+    frame = _blocked.frames_of_all().get(thread or 0)
     while frame is not None:
         yield frame
         frame = frame.f_back

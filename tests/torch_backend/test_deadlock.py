@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bagua_net.algorithms import Auto, DiLoCo, attach
+from bagua_net.torch import _blocked
 from bagua_net.torch import _deadlock as deadlock
 from bagua_net.torch._wait_for_graph import Call, Part, Record, deadlocked
 from tests.support.rank import Here
@@ -32,41 +34,41 @@ def _in(group: str, over: int = 0, source: int = -1) -> list[list[Call]]:
     return [[Call(group, over, source)]]
 
 
-def _blocked(rank: int, threads: list[list[Call]], sent: dict[int, int] | None = None, **posted: int) -> Record:
+def _record(rank: int, threads: list[list[Call]], sent: dict[int, int] | None = None, **posted: int) -> Record:
     """Of the groups a, b, …, in which all have the same ranks."""
     return Record({name: Part(rank, count, sent or {}) for name, count in posted.items()}, threads, [""])
 
 
 def test_two_that_wait_in_different_groups() -> None:
-    records = {0: _blocked(0, _in("a", 4), a=5, b=2), 1: _blocked(1, _in("b", 2), a=4, b=3)}
+    records = {0: _record(0, _in("a", 4), a=5, b=2), 1: _record(1, _in("b", 2), a=4, b=3)}
     assert deadlocked(records) == {0, 1}
 
 
 def test_a_rank_that_has_called_it_too_is_not_waited_for() -> None:
     """What it has called may be on its way."""
-    records = {0: _blocked(0, _in("a", 4), a=5, b=2), 1: _blocked(1, _in("b", 2), a=5, b=3)}
+    records = {0: _record(0, _in("a", 4), a=5, b=2), 1: _record(1, _in("b", 2), a=5, b=3)}
     assert not deadlocked(records)
 
 
 def test_those_that_wait_for_one_that_computes() -> None:
-    records = {rank: _blocked(rank, _in("a", 4), a=5, b=0) for rank in (0, 1, 3)}
+    records = {rank: _record(rank, _in("a", 4), a=5, b=0) for rank in (0, 1, 3)}
     assert not deadlocked(records)
 
 
 def test_a_thread_that_waits_for_nobody_of_them_may_free_the_others() -> None:
     records = {
-        0: _blocked(0, [[Call("a", 0, -1)], [Call("c", 0, -1)]], a=1, b=0, c=1),
-        1: _blocked(1, _in("b"), a=0, b=1, c=1),
+        0: _record(0, [[Call("a", 0, -1)], [Call("c", 0, -1)]], a=1, b=0, c=1),
+        1: _record(1, _in("b"), a=0, b=1, c=1),
     }
     assert not deadlocked(records)
 
 
 def test_others_that_wait_for_those_in_a_circle_are_of_it() -> None:
     records = {
-        0: _blocked(0, _in("a"), a=1, b=0),
-        1: _blocked(1, _in("b"), a=0, b=1),
-        2: _blocked(2, _in("a"), a=1, b=0),
-        3: _blocked(3, _in("c"), a=1, b=1, c=1),
+        0: _record(0, _in("a"), a=1, b=0),
+        1: _record(1, _in("b"), a=0, b=1),
+        2: _record(2, _in("a"), a=1, b=0),
+        3: _record(3, _in("c"), a=1, b=1, c=1),
     }
     assert deadlocked(records) == {0, 1, 2}
 
@@ -74,8 +76,8 @@ def test_others_that_wait_for_those_in_a_circle_are_of_it() -> None:
 @pytest.mark.parametrize(("arrived", "expected"), [(3, {0, 1}), (2, set())])
 def test_a_receive_waits_for_its_source_where_all_that_it_sent_has_arrived(arrived: int, expected: set[int]) -> None:
     records = {
-        0: _blocked(0, _in("a"), {1: 3}, a=1, b=0),
-        1: _blocked(1, _in("b", arrived, source=0), a=0, b=0),
+        0: _record(0, _in("a"), {1: 3}, a=1, b=0),
+        1: _record(1, _in("b", arrived, source=0), a=0, b=0),
     }
     assert deadlocked(records) == expected
 
@@ -195,6 +197,39 @@ def _one_by_one(_: Here) -> list[bool]:
     told.append(_watches())
     dist.destroy_process_group(group)
     return [*told, _watches()]
+
+
+class _StartsAThread:
+    """When it is collected: nothing else refers to it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        threading.Thread(target=time.monotonic).start()
+
+
+def _look_among_garbage(_: Here) -> bool:
+    """The frames of this many threads are allocated: before Python 3.12 that begins a collection."""
+    release = threading.Event()
+    others = [threading.Thread(target=release.wait) for _ in range(40)]
+    for each in others:
+        each.start()
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(20, 1000, 1000)
+    _StartsAThread()
+    seen = _blocked.frames_of_all()
+    gc.set_threshold(*before)
+    release.set()
+    for each in others:
+        each.join()
+    return gc.isenabled() and {each.ident for each in others} <= seen.keys()
+
+
+@pytest.mark.gate
+def test_a_collection_while_the_threads_are_looked_at(two: Ranks) -> None:
+    assert two.run(_look_among_garbage, seconds=20) == [True, True]
 
 
 def _watches() -> bool:

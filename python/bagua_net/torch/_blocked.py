@@ -10,6 +10,7 @@ before a process is called blocked, since any other one may yet start what a pee
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Iterable
@@ -56,6 +57,21 @@ class Thread(NamedTuple):
     where: str  # for people; "": a thread of ours
 
 
+def frames_of_all() -> dict[int, FrameType]:
+    """What each thread of this process executes, by the thread's identifier.
+
+    Before Python 3.12 a garbage collection in the middle of this ends in a deadlock of the process: it runs destructors
+    under a lock of the interpreter that they may need, as a thread's start does (CPython issue 106883). So none runs.
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return sys._current_frames()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()
+
+
 def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
     """Those that wait; empty where one does not, or nobody can tell.
 
@@ -63,7 +79,7 @@ def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
         callers: identifiers of the threads that have started operations.
         works: of all groups.
     """
-    serving, main, frames = _serving(), threading.main_thread().ident, sys._current_frames()
+    serving, main, frames = _serving(), threading.main_thread().ident, frames_of_all()
     if main not in frames:  # it is in C++ that runs no Python
         return []
     starters = {*callers, main} - {ident for ident, busy in serving.items() if not busy}
