@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ._cli import bench as _bench
+from ._cli import doctor as _doctor
 from ._cli import explain as _explain
 from ._cli import export as _export
 from ._cli import show as _show
@@ -43,6 +44,7 @@ def root(
 
 
 _switch.register(app, "Turn it on and off")
+_doctor.register(app, "Check")
 _show.register(app, "Check")
 _top.register(app, "Watch")
 _explain.register(app, "Watch")

@@ -1,62 +1,33 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net status``, ``doctor``, ``params`` and ``path``: the present state, as text or as JSON."""
+"""``bagua-net status``, ``params`` and ``path``: the present state, as text or as JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import sys
-from collections.abc import Collection, Iterable
-from pathlib import Path
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from .._activation.status import Process, Status
 from .._activation.status import status as find_status
-from .._doctor import check, nccl, network, plugin
 from .._errors import LibraryNotFound, LibraryUnusable
 from .._machine import interfaces
 from .._native.plugin import plugin_path
 from .._settings import layers, parameters
+from . import printing
+from .printing import Json
 
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-
-_VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
-#: Width where stdout is not a terminal: the reader's tools wrap long lines.
-_PIPE_WIDTH = 1000
 #: Characters of a process's command line where stdout is not a terminal.
 _PIPE_COMMAND = 100
 #: Where no setting of this shell is the reason.
 _LOADED_ALL_THE_SAME = "loaded by (started with `run`, `activate()`, or the CPU backend):"
-
-
-def _print(*parts: str | Table) -> None:
-    """Prints markup and tables without the blanks that pad the last column."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part)
-    for line in capture.get().splitlines():
-        print(line.rstrip())
-
-
-def _dump(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2, default=str)  # in ASCII, which every stream takes
-    sys.stdout.write("\n")
-
-
-def _grid(rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _processes(found: Collection[Process]) -> Table:
@@ -135,50 +106,15 @@ def status(
         _complain(*_unknown(rows, among), *filter(None, [interfaces.complaint()]))
         found = _refused(found, parameters.refusals(rows))
     if as_json:
-        _dump(_status_json(found))
+        printing.dump(_status_json(found))
         raise typer.Exit(0 if found.on else 1)
     off = f"[yellow]off[/] for jobs started from this shell: {escape(found.problem or '')}"
-    _print("[green]on[/]" if found.on else off)
-    _print(_grid(map(_setting, (found.plugin, found.network, *found.parameters))))
+    printing.lines("[green]on[/]" if found.on else off)
+    printing.lines(printing.grid(map(_setting, (found.plugin, found.network, *found.parameters))))
     if found.nccl is not None:
-        _print(f"{found.nccl.full_name}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
-    _print(*_loaded(found, everyone))
+        printing.lines(f"{found.nccl.full_name}  {escape(str(found.nccl.path))}  ({found.nccl.found_by})")
+    printing.lines(*_loaded(found, everyone))
     raise typer.Exit(0 if found.on else 1)
-
-
-def doctor(
-    with_nccl: Annotated[
-        bool, typer.Option("--nccl", help="Also run a job of two ranks over NCCL's own code, without a GPU.")
-    ] = False,
-    libnccl: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            exists=True,
-            dir_okay=False,
-            resolve_path=True,
-            help="The same with this libnccl.so.2 instead of the one that a job here would use.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Check this machine: verdict, fact, fix.
-
-    Exit status 1: something fails. Warnings leave it 0.
-    """
-    job = nccl.checks(str(libnccl or "auto")) if with_nccl or libnccl else ()
-    findings = list(check.run((*plugin.CHECKS, *network.CHECKS, *job)))
-    failed = any(finding.verdict == "fail" for finding in findings)
-    if as_json:
-        _dump([dataclasses.asdict(finding) for finding in findings])
-    else:
-        rows = ((_VERDICTS[finding.verdict], finding.name, _with_fix(finding)) for finding in findings)
-        _print(_grid(rows))
-    raise typer.Exit(1 if failed else 0)
-
-
-def _with_fix(finding: check.Check) -> str:
-    return escape(finding.fact) + (f" [bold]→ {escape(finding.fix)}[/]" if finding.fix else "")
 
 
 def _value(row: parameters.Parameter) -> str:
@@ -197,12 +133,12 @@ def params(as_json: Json = False) -> None:
     among = layers.of_a_job()
     rows = parameters.read(among)
     if as_json:
-        _dump([dataclasses.asdict(row) for row in rows])
+        printing.dump([dataclasses.asdict(row) for row in rows])
     else:
         table = Table("parameter", "value", "default", "range", "what it does", box=None, pad_edge=False)
         for row in rows:
             table.add_row(*map(escape, (row.name, _value(row), row.default, row.range, row.help)))
-        _print(table)
+        printing.lines(table)
     refusals = parameters.refusals(rows)
     _complain(*refusals, *_unknown(rows, among))
     raise typer.Exit(1 if refusals else 0)
@@ -215,5 +151,5 @@ def path() -> None:
 
 def register(app: typer.Typer, panel: str) -> None:
     """Adds the commands."""
-    for command in (status, doctor, params, path):
+    for command in (status, params, path):
         app.command(rich_help_panel=panel)(command)

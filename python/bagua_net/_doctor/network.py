@@ -169,7 +169,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _kernels_ports() -> tuple[int, int]:
+def kernels_ports() -> tuple[int, int]:
     """The first and the last port that the kernel gives to sockets that ask for none."""
     low, high = _sysctl("ipv4/ip_local_port_range").split()
     return int(low), int(high)
@@ -193,7 +193,7 @@ def check_ports() -> Checks:
         yield Check("ports", "warn", fact, "widen BAGUA_NET_PORT_RANGE: a port for each process and interface")
     else:
         yield Check("ports", "ok", fact)
-    low, high = _kernels_ports()
+    low, high = kernels_ports()
     if ports.start <= high and low < ports.stop:
         fact = f"{row.value} overlaps the ports of outgoing connections, {low}-{high}"
         fix = f"sysctl -w net.ipv4.ip_local_reserved_ports={row.value}, or ports below {low}"
@@ -203,7 +203,7 @@ def check_ports() -> Checks:
 def check_bootstrap_ports() -> Checks:
     """NCCL's bootstrap, through which ranks find each other, asks for no port, and NCCL has no parameter for one
     (createListenSocket in its src/bootstrap.cc). Only the port of rank 0 may be given, by NCCL_COMM_ID."""
-    low, high = _kernels_ports()
+    low, high = kernels_ports()
     fact = f"any of {low}-{high}: NCCL's bootstrap listens there whatever BAGUA_NET_PORT_RANGE is"
     yield Check("NCCL's ports", "ok", f"{fact}; for a firewall, net.ipv4.ip_local_port_range narrows them")
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net doctor``: this machine, NCCL on it, and what stands between several hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from .._doctor import check, nccl, network, plugin
+from . import printing
+from .printing import Json
+
+_VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_SEVERAL = "Several hosts"
+#: For hosts that are started by hand.
+_MEETING_S = 300.0
+
+Peers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST,…",
+        help="Examine these hosts and this one, and the network between them; ssh starts the check there.",
+        rich_help_panel=_SEVERAL,
+    ),
+]
+Through = Annotated[
+    str,
+    typer.Option(
+        metavar="COMMAND",
+        help="What starts a command on a host instead of ssh; {} is the host, as in 'kubectl exec {} --'.",
+        rich_help_panel=_SEVERAL,
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Their Python that has bagua_net. Default: this one.", rich_help_panel=_SEVERAL),
+]
+Rendezvous = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Without ssh: the same command on every host, with the address of rank 0's, --rank and --ranks.",
+        rich_help_panel=_SEVERAL,
+    ),
+]
+Rank = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="This host's number there.", rich_help_panel=_SEVERAL)
+]
+Rates = Annotated[
+    bool,
+    typer.Option(
+        "--rates/--no-rates",
+        help="Fill the network between the hosts, one pair after another, for four seconds each way.",
+        rich_help_panel=_SEVERAL,
+    ),
+]
+Ranks = Annotated[int | None, typer.Option(min=2, metavar="N", help="The number of hosts.", rich_help_panel=_SEVERAL)]
+
+
+def _say(what: str) -> None:
+    """What is looked at, where somebody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what and what + ' …'}", end="", file=sys.stderr, flush=True)
+
+
+def _between(others: list[str], through: str, python: str, *, rates: bool) -> list[check.Check]:
+    from .._doctor.peers import examine, link  # their imports would slow down the other commands
+
+    with link.Commands(others, through, python) as hosts:
+        found = list(check.run(examine.checks(hosts, _say, rates=rates)))
+    _say("")
+    return found
+
+
+def _meet(rendezvous: str, rank: int | None, ranks: int | None, *, rates: bool) -> list[check.Check]:
+    """On rank 0; on the others it takes part, and finds nothing itself."""
+    from .._bench.ranks.placement import PlacementInvalid, place
+    from .._doctor.peers import examine, link
+
+    try:
+        placement = place(ranks, rank, rendezvous)
+    except PlacementInvalid as error:
+        raise typer.BadParameter(str(error)) from None
+    if 0 not in placement.ranks:
+        link.follow(placement, _MEETING_S)
+        return []
+    with link.meeting(placement, _MEETING_S) as hosts:
+        found = list(check.run(examine.checks(hosts, _say, rates=rates)))
+    _say("")
+    return found
+
+
+def doctor(
+    with_nccl: Annotated[
+        bool, typer.Option("--nccl", help="Also run a job of two ranks over NCCL's own code, without a GPU.")
+    ] = False,
+    libnccl: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            exists=True,
+            dir_okay=False,
+            resolve_path=True,
+            help="The same with this libnccl.so.2 instead of the one that a job here would use.",
+        ),
+    ] = None,
+    peers: Peers = None,
+    through: Through = "ssh -o BatchMode=yes",
+    python: Python = None,
+    rendezvous: Rendezvous = None,
+    rank: Rank = None,
+    ranks: Ranks = None,
+    rates: Rates = True,
+    as_json: Json = False,
+) -> None:
+    """Check this machine, or several and the network between them: verdict, fact, fix.
+
+    Exit status 1: something fails. Warnings leave it 0.
+    """
+    if peers is not None and (rendezvous is not None or rank is not None or ranks is not None):
+        raise typer.BadParameter("--peers reaches the hosts itself; --rendezvous is for commands on each of them")
+    if (with_nccl or libnccl) and (peers is not None or rendezvous is not None):
+        raise typer.BadParameter("--nccl runs on this machine: without --peers and --rendezvous")
+    if peers is not None:
+        others = [each.strip() for each in peers.split(",") if each.strip()]
+        if not others:
+            raise typer.BadParameter("--peers names no host")
+        findings = _between(others, through, python or sys.executable, rates=rates)
+    elif rendezvous is not None:
+        findings = _meet(rendezvous, rank, ranks, rates=rates)
+    elif rank is not None or ranks is not None:
+        raise typer.BadParameter("--rank and --ranks need --rendezvous HOST:PORT, the same on every host")
+    else:
+        job = nccl.checks(str(libnccl or "auto")) if with_nccl or libnccl else ()
+        findings = list(check.run((*plugin.CHECKS, *network.CHECKS, *job)))
+    failed = any(finding.verdict == "fail" for finding in findings)
+    if as_json:
+        printing.dump([dataclasses.asdict(finding) for finding in findings])
+    else:
+        rows = ((_VERDICTS[finding.verdict], escape(finding.name), _with_fix(finding)) for finding in findings)
+        printing.lines(printing.grid(rows))
+    raise typer.Exit(1 if failed else 0)
+
+
+def _with_fix(finding: check.Check) -> str:
+    return escape(finding.fact) + (f" [bold]→ {escape(finding.fix)}[/]" if finding.fix else "")
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Adds the command."""
+    app.command(rich_help_panel=panel)(doctor)
