@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.package import nccl_here
+from tests.package.bench_command import free_port
 from tests.package.sandbox import Sandbox, sandboxed
 from tests.support.tiers import variants
 
@@ -118,13 +119,15 @@ def test_the_shell_examples_run(page: Path, machine: dict[str, str]) -> None:
 
 
 def test_the_two_hosts_of_the_quick_start_meet(machine: dict[str, str]) -> None:
-    """Its two commands at the same time, with the address of this host."""
+    """Its two commands at the same time, with the address of this host and a port that nothing has: another run of the
+    tests may be here."""
+    port = free_port()
     text = (ROOT / "docs" / "quickstart.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("bagua-net bench --ranks 2 --rank")]
     assert len(lines) == 2
     hosts = [
         subprocess.Popen(
-            ["bash", "-c", line.replace("host0:", "127.0.0.1:")],
+            ["bash", "-c", line.replace("host0:29600", f"127.0.0.1:{port}")],
             env=machine,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -348,10 +348,32 @@ def step(
     _run(config, placement, ifname, json_file, plot_file)
 
 
+def compare(
+    before: Annotated[
+        Path, typer.Argument(metavar="BEFORE", exists=True, dir_okay=False, help="A file that `--json` wrote.")
+    ],
+    after: Annotated[
+        Path, typer.Argument(metavar="AFTER", exists=True, dir_okay=False, help="A later one, of the same measurement.")
+    ],
+) -> None:
+    """Compare two stored runs: what became slower or faster, beyond what their rounds vary by.
+
+    Exit status 1: something became slower.
+    """
+    from .._bench.output import difference
+
+    runs = difference.Run.load(before), difference.Run.load(after)
+    found = difference.changes(*runs)
+    for sentence in difference.sentences(*runs, found):
+        print(sentence)
+    raise typer.Exit(int(any(change.verdict == "slower" for change in found)))
+
+
 def register(app: typer.Typer, panel: str) -> None:
     """Adds the command ``bench`` with its subcommands."""
-    group = typer.Typer(subcommand_metavar="[nccl|step]", rich_markup_mode="markdown")
+    group = typer.Typer(subcommand_metavar="[nccl|step|compare]", rich_markup_mode="markdown")
     group.callback(invoke_without_command=True)(bench)
     for command in (nccl, step):
         group.command(rich_help_panel="Other measurements")(command)
+    group.command(rich_help_panel="Stored runs")(compare)
     app.add_typer(group, name="bench", rich_help_panel=panel)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""`bagua-net doctor --peers` without a network: two parts on this host, and the verdicts on what hosts say. What stands
+between real ones is in tests/netns/test_peers.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bagua_net._doctor.check import Check
+from bagua_net._doctor.peers import verdicts
+from bagua_net._doctor.peers.facts import Facts, Listening, Nic, Reach
+from bagua_net._doctor.peers.probe import Answer, Rate, Way
+from tests.package.sandbox import Sandbox
+
+_NIC = Nic("eth0", "10.0.0.1", 1500, 25_000, True)
+_ONE = Facts("one", "1.0", True, "", "NCCL 2.30.7", [_NIC], [], [32768, 60999], "", 8)
+_OTHER = replace(_ONE, name="other", nics=[replace(_NIC, address="10.0.0.2")])
+_ANSWER = Answer(Way("10.0.0.1", "eth0", "10.0.0.2", 4000), "", 0.0002, "10.0.0.1", "its name")
+_REACH = Reach(_ONE, _OTHER, [_ANSWER], Listening("its name", {"10.0.0.2": 4000}, {}))
+_GBIT = 125e6
+
+
+def _rates(*gbits: float, repeated: float = 0.0, processors: float = 0.1) -> list[Rate]:
+    return [Rate(1 << at, value * _GBIT, repeated, processors) for at, value in enumerate(gbits)]
+
+
+def _rate(reach: Reach, *gbits: float, **more: float) -> Check:
+    (found,) = verdicts.flows(reach, _ANSWER, _rates(*gbits, **more))
+    return found
+
+
+def test_both_parts_on_this_host(sandbox: Sandbox) -> None:
+    options = ["--json", "--no-rates", "--peers", "here", "--through", "env PEER={}"]
+    done = sandbox.run("doctor", *options, NCCL_SOCKET_IFNAME="lo")
+    found = {each["name"]: each for each in json.loads(done.stdout)}
+    ways = {name: each for name, each in found.items() if " → " in name}
+    assert len(ways) == 2  # both directions
+    assert {each["verdict"] for each in ways.values()} == {"ok"}
+    assert found["versions"]["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--peers", ","], "names no host"),
+        (["--peers", "a", "--rank", "1"], "--peers reaches the hosts itself"),
+        (["--peers", "a", "--nccl"], "--nccl runs on this machine"),
+        (["--rank", "1"], "need --rendezvous"),
+        (["--rendezvous", "10.0.0.1:29500"], "--rank and --ranks"),
+    ],
+)
+def test_options_that_do_not_go_together(sandbox: Sandbox, options: list[str], said: str) -> None:
+    done = sandbox.run("doctor", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_hosts_that_differ() -> None:
+    old = replace(_OTHER, version="0.9", on=False, problem="NCCL_NET_PLUGIN is not set; set it", nccl="NCCL 2.21.5")
+    found = {each.name: each for each in verdicts.agreement([_ONE, old])}
+    assert found["versions"].fact == "one: bagua_net 1.0; other: bagua_net 0.9"
+    assert found["activation"].verdict == "fail"
+    assert found["activation"].fact == "one: on; other: off (NCCL_NET_PLUGIN is not set)"
+    assert found["NCCL"].fact == "one: NCCL 2.30.7; other: NCCL 2.21.5"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "error", "said"),
+    [(30.0, 0.1, ["30.0 s ahead of that of one"]), (-2.0, 0.5, ["2.0 s behind that of one"]), (2.0, 1.5, [])],
+)
+def test_clocks(ahead: float, error: float, said: list[str]) -> None:
+    assert [each.fact for each in verdicts.clocks([_ONE, _OTHER], {1: (ahead, error)})] == said
+
+
+def test_a_flow_limit_of_a_cloud() -> None:
+    amazon = replace(_REACH, one=replace(_ONE, vendor="Amazon EC2"))
+    found = _rate(amazon, 4.9, 9.8, 19.5, 24.0)
+    assert found.verdict == "ok"
+    assert "8 carry 4.9 times as much as one" in found.fact
+    assert "5 Gbit/s a flow" in found.fact
+    assert "AWS" not in _rate(amazon, 24.0, 24.0, 24.0, 24.0).fact
+
+
+def test_less_than_the_card() -> None:
+    assert _rate(_REACH, 9.0, 9.1, 9.0, 9.1).verdict == "warn"
+    assert _rate(_REACH, 9.0, 9.1, 9.0, 9.1, processors=8.0).fact.endswith("is the limit of this measurement")
+    assert _rate(_REACH, 20.0, 23.0, 23.0, 23.0).verdict == "ok"
+
+
+def test_losses() -> None:
+    assert "2.0% of the packets are sent again" in _rate(_REACH, 20.0, 23.0, repeated=0.02).fact
+
+
+def test_a_tunnel() -> None:
+    inside = replace(_REACH, one=replace(_ONE, nics=[replace(_NIC, tunnel="wireguard")]))
+    found = {each.name: each for each in verdicts.reachable(inside, _REACH)}
+    assert found["one → other: tunnel"].verdict == "warn"
+
+
+def test_an_address_that_two_hosts_have() -> None:
+    elsewhere = replace(_REACH, answers=[replace(_ANSWER, name="another's name")])
+    (found,) = verdicts.reachable(elsewhere, _REACH)
+    assert found.verdict == "fail"
+    assert "10.0.0.2 of other (eth0) is another host's address as well" in found.fact
