@@ -13,23 +13,21 @@ from bagua_net._doctor.check import Check
 from bagua_net._doctor.peers import verdicts
 from bagua_net._doctor.peers.facts import Facts, Listening, Nic, Reach
 from bagua_net._doctor.peers.probe import Answer, Rate, Way
+from bagua_net._doctor.peers.verdicts import Measured
 from tests.package.sandbox import Sandbox
 
 _NIC = Nic("eth0", "10.0.0.1", 1500, 25_000, True)
-_ONE = Facts("one", "1.0", True, "", "NCCL 2.30.7", [_NIC], [], [32768, 60999], "", 8)
-_OTHER = replace(_ONE, name="other", nics=[replace(_NIC, address="10.0.0.2")])
+_ONE = Facts("one", "here", "1.0", True, "", "NCCL 2.30.7", [_NIC], {}, [], [32768, 60999], "", 8)
+_OTHER = replace(_ONE, name="other", place="there", nics=[replace(_NIC, address="10.0.0.2")])
 _ANSWER = Answer(Way("10.0.0.1", "eth0", "10.0.0.2", 4000), "", 0.0002, "10.0.0.1", "its name")
-_REACH = Reach(_ONE, _OTHER, [_ANSWER], Listening("its name", {"10.0.0.2": 4000}, {}))
+_REACH = Reach(_ONE, _OTHER, [_ANSWER], Listening("its name", "there", {"10.0.0.2": 4000}, {}, {}))
 _GBIT = 125e6
 
 
-def _rates(*gbits: float, repeated: float = 0.0, processors: float = 0.1) -> list[Rate]:
-    return [Rate(1 << at, value * _GBIT, repeated, processors) for at, value in enumerate(gbits)]
-
-
-def _rate(reach: Reach, *gbits: float, **more: float) -> Check:
-    (found,) = verdicts.flows(reach, _ANSWER, _rates(*gbits, **more))
-    return found
+def _rate(reach: Reach, *gbits: float, repeated: float = 0.0, here: float = 0.1, there: float = 0.1) -> Check:
+    """What is said of 1, 2, 4, … flows that carry so much."""
+    rates = [Rate(1 << at, value * _GBIT, repeated, here) for at, value in enumerate(gbits)]
+    return verdicts.flows(reach, _ANSWER, [Measured(rate, there) for rate in rates])
 
 
 def test_both_parts_on_this_host(sandbox: Sandbox) -> None:
@@ -45,8 +43,10 @@ def test_both_parts_on_this_host(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--peers", ","], "names no host"),
+        (["--peers", ","], "--peers names hosts"),
         (["--peers", "a", "--rank", "1"], "--peers reaches the hosts itself"),
+        (["--peers", "-oProxyCommand=x"], "--peers names hosts"),
+        (["--through", "rsh"], "--through and --python need --peers"),
         (["--peers", "a", "--nccl"], "--nccl runs on this machine"),
         (["--rank", "1"], "need --rendezvous"),
         (["--rendezvous", "10.0.0.1:29500"], "--rank and --ranks"),
@@ -72,7 +72,7 @@ def test_hosts_that_differ() -> None:
     [(30.0, 0.1, ["30.0 s ahead of that of one"]), (-2.0, 0.5, ["2.0 s behind that of one"]), (2.0, 1.5, [])],
 )
 def test_clocks(ahead: float, error: float, said: list[str]) -> None:
-    assert [each.fact for each in verdicts.clocks([_ONE, _OTHER], {1: (ahead, error)})] == said
+    assert [each.fact for each in verdicts.clocks(_ONE, [(_OTHER, ahead, error)])] == said
 
 
 def test_a_flow_limit_of_a_cloud() -> None:
@@ -86,8 +86,18 @@ def test_a_flow_limit_of_a_cloud() -> None:
 
 def test_less_than_the_card() -> None:
     assert _rate(_REACH, 9.0, 9.1, 9.0, 9.1).verdict == "warn"
-    assert _rate(_REACH, 9.0, 9.1, 9.0, 9.1, processors=8.0).fact.endswith("is the limit of this measurement")
     assert _rate(_REACH, 20.0, 23.0, 23.0, 23.0).verdict == "ok"
+    slower = replace(_REACH, other=replace(_OTHER, nics=[replace(_OTHER.nics[0], speed_mbps=10_000)]))
+    assert _rate(slower, 9.0, 9.1, 9.0, 9.1).verdict == "ok"
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_a_processor_that_is_the_limit(side: str) -> None:
+    """One flow keeps one busy, and eight flows have eight."""
+    found = _rate(_REACH, 3.0, 5.9, 11.0, 20.0, **{side: 0.95})
+    assert found.verdict == "ok"
+    assert "the processors limit this measurement" in found.fact
+    assert "a limit for each flow" not in found.fact
 
 
 def test_losses() -> None:
@@ -104,4 +114,41 @@ def test_an_address_that_two_hosts_have() -> None:
     elsewhere = replace(_REACH, answers=[replace(_ANSWER, name="another's name")])
     (found,) = verdicts.reachable(elsewhere, _REACH)
     assert found.verdict == "fail"
-    assert "10.0.0.2 of other (eth0) is another host's address as well" in found.fact
+    assert "10.0.0.2 of other (eth0): another host answers there" in found.fact
+
+
+def test_an_address_that_both_have() -> None:
+    own = {"172.17.0.1": "docker0"}
+    bridge = replace(_NIC, name="docker0", address="172.17.0.1")
+    both = replace(_REACH, one=replace(_ONE, others=own), other=replace(_OTHER, nics=[bridge]), answers=[])
+    (found,) = verdicts.reachable(both, _REACH)
+    assert "172.17.0.1 of other (docker0): one has it as well" in found.fact
+    assert "NCCL_SOCKET_IFNAME=^=docker0" in found.fix
+
+
+def test_ports_that_a_job_has() -> None:
+    taken = replace(_REACH.listening, ports={}, problems={"10.0.0.2": "Address already in use"})
+    full = replace(_REACH, answers=[], other=replace(_OTHER, ports=[20000, 20001]), listening=taken)
+    (found,) = verdicts.reachable(full, _REACH)
+    assert found.fact == "other cannot listen at 10.0.0.2: no port of 20000-20001 is free (Address already in use)"
+
+
+def test_a_card_of_several_that_is_not_reached() -> None:
+    """The other's, so it is told to the other."""
+    two = replace(_OTHER, nics=[*_OTHER.nics, replace(_NIC, name="ib0", address="10.1.0.2")])
+    deaf = Answer(Way("10.0.0.1", "eth0", "10.1.0.2", 4000), "no answer")
+    (found,) = verdicts.reachable(replace(_REACH, other=two, answers=[_ANSWER, deaf]), _REACH)
+    assert found.verdict == "warn"
+    assert "ib0 (10.1.0.2) of other is not reached: no answer" in found.fact
+    assert found.fix.startswith("on other NCCL_SOCKET_IFNAME==eth0")
+
+
+def test_names_that_are_not_common() -> None:
+    ens = replace(_REACH, one=_OTHER, other=_ONE, answers=[replace(_ANSWER, way=_ANSWER.way._replace(device="ens5"))])
+    hosts = {0: _ONE, 1: replace(_OTHER, nics=[replace(_OTHER.nics[0], name="ens5")])}
+    (found,) = verdicts.names(hosts, {(0, 1): _REACH, (1, 0): ens})
+    assert "NCCL_SOCKET_IFNAME==ens5,eth0" in found.fact
+    assert list(verdicts.names(hosts, {(0, 1): _REACH, (1, 0): _REACH})) == []
+    hosts[1].nics.append(replace(_NIC, address="10.1.0.2"))  # another network, by a name that the first uses
+    (found,) = verdicts.names(hosts, {(0, 1): _REACH, (1, 0): ens})
+    assert "NCCL takes its own" in found.fact

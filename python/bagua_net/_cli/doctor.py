@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from .printing import Json
 
 _VERDICTS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 _SEVERAL = "Several hosts"
+#: It asks for no password.
+_SSH = "ssh -o BatchMode=yes"
 #: For hosts that are started by hand.
 _MEETING_S = 300.0
 
@@ -24,15 +27,16 @@ Peers = Annotated[
     str | None,
     typer.Option(
         metavar="HOST,…",
-        help="Examine these hosts and this one, and the network between them; ssh starts the check there.",
+        help="Examine these hosts and this one, and the network between them. ssh starts the check there.",
         rich_help_panel=_SEVERAL,
     ),
 ]
 Through = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="COMMAND",
-        help="What starts a command on a host instead of ssh; {} is the host, as in 'kubectl exec {} --'.",
+        help="What starts a command on a host instead of ssh, with its input: {} is the host, as in "
+        "'kubectl exec -i {} --'.",
         rich_help_panel=_SEVERAL,
     ),
 ]
@@ -44,7 +48,8 @@ Rendezvous = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Without ssh: the same command on every host, with the address of rank 0's, --rank and --ranks.",
+        help="Without ssh: run this command on every host, with the address of rank 0's, --rank and --ranks, and a "
+        "secret in BAGUA_NET_BENCH_TOKEN where strangers are in the network.",
         rich_help_panel=_SEVERAL,
     ),
 ]
@@ -55,7 +60,7 @@ Rates = Annotated[
     bool,
     typer.Option(
         "--rates/--no-rates",
-        help="Fill the network between the hosts, one pair after another, for four seconds each way.",
+        help="Fill the network between the hosts, one pair of them after another, for some seconds each way and card.",
         rich_help_panel=_SEVERAL,
     ),
 ]
@@ -68,17 +73,22 @@ def _say(what: str) -> None:
         print(f"\r\033[K{what and what + ' …'}", end="", file=sys.stderr, flush=True)
 
 
+def _is_bad(findings: Iterable[check.Check]) -> bool:
+    return any(finding.verdict == "fail" for finding in findings)
+
+
 def _between(others: list[str], through: str, python: str, *, rates: bool) -> list[check.Check]:
     from .._doctor.peers import examine, link  # their imports would slow down the other commands
 
-    with link.Commands(others, through, python) as hosts:
-        found = list(check.run(examine.checks(hosts, _say, rates=rates)))
-    _say("")
-    return found
+    try:
+        with link.Commands(others, through, python) as hosts:
+            return list(check.run(examine.checks(hosts, _say, rates=rates)))
+    finally:
+        _say("")
 
 
 def _meet(rendezvous: str, rank: int | None, ranks: int | None, *, rates: bool) -> list[check.Check]:
-    """On rank 0; on the others it takes part, and finds nothing itself."""
+    """On rank 0. The others take part, say so, and end with the same status."""
     from .._bench.ranks.placement import PlacementInvalid, place
     from .._doctor.peers import examine, link
 
@@ -87,12 +97,35 @@ def _meet(rendezvous: str, rank: int | None, ranks: int | None, *, rates: bool) 
     except PlacementInvalid as error:
         raise typer.BadParameter(str(error)) from None
     if 0 not in placement.ranks:
-        link.follow(placement, _MEETING_S)
-        return []
-    with link.meeting(placement, _MEETING_S) as hosts:
-        found = list(check.run(examine.checks(hosts, _say, rates=rates)))
-    _say("")
-    return found
+        failed = link.follow(placement, _MEETING_S)
+        print("# rank 0 has the findings", file=sys.stderr)
+        raise typer.Exit(int(failed))
+    try:
+        with link.meeting(placement, _MEETING_S) as hosts:
+            found = list(check.run(examine.checks(hosts, _say, rates=rates)))
+            hosts.failed = _is_bad(found)
+            return found
+    finally:
+        _say("")
+
+
+def _named(peers: str) -> list[str]:
+    others = [each.strip() for each in peers.split(",") if each.strip()]
+    if not others or any(each.startswith("-") for each in others):
+        raise typer.BadParameter("--peers names hosts, with commas between them")
+    return others
+
+
+def _check_options(*, several: bool, job: bool, peers: bool, only_peers: bool, rendezvous: bool, ranked: bool) -> None:
+    """Raises BadParameter where options do not go together."""
+    if peers and (rendezvous or ranked):
+        raise typer.BadParameter("--peers reaches the hosts itself; --rendezvous is for commands on each of them")
+    if ranked and not rendezvous:
+        raise typer.BadParameter("--rank and --ranks need --rendezvous HOST:PORT, the same on every host")
+    if only_peers and not peers:
+        raise typer.BadParameter("--through and --python need --peers, which names the hosts")
+    if job and several:
+        raise typer.BadParameter("--nccl runs on this machine: without --peers and --rendezvous")
 
 
 def doctor(
@@ -110,7 +143,7 @@ def doctor(
         ),
     ] = None,
     peers: Peers = None,
-    through: Through = "ssh -o BatchMode=yes",
+    through: Through = None,
     python: Python = None,
     rendezvous: Rendezvous = None,
     rank: Rank = None,
@@ -122,33 +155,36 @@ def doctor(
 
     Exit status 1: something fails. Warnings leave it 0.
     """
-    if peers is not None and (rendezvous is not None or rank is not None or ranks is not None):
-        raise typer.BadParameter("--peers reaches the hosts itself; --rendezvous is for commands on each of them")
-    if (with_nccl or libnccl) and (peers is not None or rendezvous is not None):
-        raise typer.BadParameter("--nccl runs on this machine: without --peers and --rendezvous")
+    _check_options(
+        several=peers is not None or rendezvous is not None,
+        job=with_nccl or libnccl is not None,
+        peers=peers is not None,
+        only_peers=through is not None or python is not None,
+        rendezvous=rendezvous is not None,
+        ranked=rank is not None or ranks is not None,
+    )
     if peers is not None:
-        others = [each.strip() for each in peers.split(",") if each.strip()]
-        if not others:
-            raise typer.BadParameter("--peers names no host")
-        findings = _between(others, through, python or sys.executable, rates=rates)
+        findings = _between(_named(peers), through or _SSH, python or sys.executable, rates=rates)
     elif rendezvous is not None:
         findings = _meet(rendezvous, rank, ranks, rates=rates)
-    elif rank is not None or ranks is not None:
-        raise typer.BadParameter("--rank and --ranks need --rendezvous HOST:PORT, the same on every host")
     else:
         job = nccl.checks(str(libnccl or "auto")) if with_nccl or libnccl else ()
         findings = list(check.run((*plugin.CHECKS, *network.CHECKS, *job)))
-    failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         printing.dump([dataclasses.asdict(finding) for finding in findings])
     else:
-        rows = ((_VERDICTS[finding.verdict], escape(finding.name), _with_fix(finding)) for finding in findings)
+        rows = ((_VERDICTS[finding.verdict], _plain(finding.name), _with_fix(finding)) for finding in findings)
         printing.lines(printing.grid(rows))
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(int(_is_bad(findings)))
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey: another host may have said it."""
+    return escape("".join(char if char.isprintable() else " " for char in text))
 
 
 def _with_fix(finding: check.Check) -> str:
-    return escape(finding.fact) + (f" [bold]→ {escape(finding.fix)}[/]" if finding.fix else "")
+    return _plain(finding.fact) + (f" [bold]→ {_plain(finding.fix)}[/]" if finding.fix else "")
 
 
 def register(app: typer.Typer, panel: str) -> None:

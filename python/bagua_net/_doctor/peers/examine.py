@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 
 from ..check import Check, Checks
 from . import facts, verdicts
 from .facts import Facts, Listening, Reach
 from .link import Hosts, PeerLost, Reply, Request
-from .probe import ANSWER_S, Answer, Rate, Way
+from .probe import ANSWER_S, MOST, Answer, Passage, Rate, Way
+from .verdicts import Measured
 
 #: Seconds: NCCL is asked for its version, and libraries load.
 _FACTS_S = 120.0
@@ -24,6 +26,9 @@ _WARM_S, _WARM_ROUNDS, _MOST_WARM_S = 0.2, 15, 4.0
 #: that IPv6 and IPv4 promise.
 _SIZES = (8900, 4000, 1460, 1410, 1360, 1300, 1220, 1000, 536)
 
+#: By an interface's address and the one that it sends to.
+_Rates = dict[tuple[str, str], list[Measured]]
+
 
 class _Examination:
     def __init__(self, hosts: Hosts, say: Callable[[str], None], *, rates: bool) -> None:
@@ -31,150 +36,176 @@ class _Examination:
         self._measures = rates
         self._say = say
         self._token = secrets.token_hex(16)
-        self._facts: list[Facts] = []
-        self._listening: list[Listening] = []
+        self._facts: dict[int, Facts] = {}
+        self._listening: dict[int, Listening] = {}
 
     # ---- requests ----
 
+    def _name(self, number: int) -> str:
+        known = self._facts.get(number)
+        return known.name if known is not None else self._hosts.names[number] or f"rank {number}"
+
     def _ask(self, requests: dict[int, Request], seconds: float) -> dict[int, Reply]:
+        """Raises PeerLost where one has no answer."""
         replies = self._hosts.ask(requests, seconds)
         for number, reply in replies.items():
-            if "error" in reply:
-                name = self._facts[number].name if self._facts else self._hosts.names[number] or f"rank {number}"
-                raise PeerLost(f"{name}: {reply['error']}")
+            if problem := reply.get("lost") or reply.get("error"):
+                raise PeerLost(f"{self._name(number)}: {problem}")
         return replies
 
-    def _ask_one(self, number: int, request: Request, seconds: float) -> Reply:
+    def _ask_one(self, number: int, request: Request, seconds: float = _SHORT_S) -> Reply:
         return self._ask({number: request}, seconds)[number]
-
-    def _ask_all(self, request: Request, seconds: float) -> list[Reply]:
-        replies = self._ask(dict.fromkeys(range(len(self._hosts.names)), request), seconds)
-        return [replies[number] for number in sorted(replies)]
 
     # ---- steps ----
 
     def run(self) -> Checks:
         self._say("each host of itself")
-        self._facts = self._meet(self._ask_all({"do": "facts"}, _FACTS_S))
-        yield from verdicts.own(self._facts)
-        yield from verdicts.agreement(self._facts)
-        yield from verdicts.clocks(self._facts, self._clocks())
+        yield from self._meet()
+        if len(self._facts) < 2:
+            return
+        hosts = list(self._facts.values())
+        yield from verdicts.own(hosts)
+        yield from verdicts.agreement(hosts)
+        yield from self._clocks()
         self._say("each host of the others")
         self._listen()
         reaches = self._look()
         for (one, other), reach in reaches.items():
             yield from verdicts.reachable(reach, reaches[other, one])
-            yield from self._beside(one, reach)
+            yield from self._beside(one, other, reach)
         yield from verdicts.names(self._facts, reaches)
         yield from self._between(reaches)
 
-    def _meet(self, replies: list[Reply]) -> list[Facts]:
-        called = [given or reply["host"] for given, reply in zip(self._hosts.names, replies, strict=True)]
-        names = [f"{name} ({at})" if called.count(name) > 1 else name for at, name in enumerate(called)]
-        return [facts.of(name, reply) for name, reply in zip(names, replies, strict=True)]
+    def _meet(self) -> Checks:
+        """Without those that do not answer, and without second names of one host."""
+        replies = self._hosts.ask({number: {"do": "facts"} for number in range(len(self._hosts.names))}, _FACTS_S)
+        called = [given or replies[at].get("host", "") for at, given in enumerate(self._hosts.names)]
+        for at, reply in replies.items():
+            name = f"{called[at]} ({at})" if called.count(called[at]) > 1 else called[at]
+            if problem := reply.get("lost") or reply.get("error"):
+                fact, _, fix = str(problem).partition("; ")
+                yield Check(name or f"rank {at}", "fail", fact, fix or "start a command there by hand, as this did")
+            else:
+                self._facts[at] = facts.of(name, reply)
+        yield from self._once()
 
-    def _clocks(self) -> dict[int, tuple[float, float]]:
-        ahead = {}
-        for number in range(1, len(self._facts)):
+    def _once(self) -> Checks:
+        """A host that has two names is examined by the first one, unless it is all that there is."""
+        first: dict[str, Facts] = {}
+        again = [at for at, host in self._facts.items() if first.setdefault(host.place, host) is not host]
+        for at in again if len(first) > 1 else []:
+            host = self._facts.pop(at)
+            yield Check(host.name, "ok", f"it is {first[host.place].name}")
+
+    def _clocks(self) -> Checks:
+        (_, first), *others = self._facts.items()
+        ahead = []
+        for number, host in others:
             began = time.time()
-            there = self._ask_one(number, {"do": "clock"}, _SHORT_S)["time"]
+            there = self._ask_one(number, {"do": "clock"})["time"]
             took = time.time() - began
-            ahead[number] = there - began - took / 2, took / 2
-        return ahead
+            ahead.append((host, there - began - took / 2, took / 2))
+        yield from verdicts.clocks(first, ahead)
 
     def _listen(self) -> None:
-        requests = {
+        requests: dict[int, Request] = {
             number: {
                 "do": "listen",
                 "token": self._token,
                 "addresses": [nic.address for nic in host.nics],
                 "ports": host.ports,
             }
-            for number, host in enumerate(self._facts)
+            for number, host in self._facts.items()
         }
-        replies = self._ask(requests, _SHORT_S)
-        self._listening = [Listening(**replies[number]) for number in sorted(replies)]
+        for number, reply in self._ask(requests, _SHORT_S).items():
+            self._listening[number] = Listening(**reply)
+
+    def _looks(self, listeners: Iterable[tuple[Listening, dict[str, int]]]) -> Request:
+        """To look at these listeners' ports."""
+        hosts = [{"name": each.name, "place": each.place, "ports": ports} for each, ports in listeners]
+        return {"do": "look", "token": self._token, "hosts": hosts}
 
     def _look(self) -> dict[tuple[int, int], Reach]:
         """From each to all others, all at once."""
-        numbers = range(len(self._facts))
-        pairs = {
-            one: {
-                other: facts.ways(self._facts[one], self._facts[other], self._listening[other].ports)
-                for other in numbers
-                if other != one
-            }
-            for one in numbers
-        }
-        requests = {
-            one: {"do": "look", "token": self._token, "ways": [way for ways in others.values() for way in ways]}
-            for one, others in pairs.items()
-        }
-        replies = self._ask(requests, _SHORT_S + ANSWER_S)
+        request = self._looks((each, each.ports) for each in self._listening.values())
+        addresses = sum(len(each.ports) for each in self._listening.values())
+        ways = addresses * max(len(host.nics) for host in self._facts.values())
+        replies = self._ask(dict.fromkeys(self._facts, request), _SHORT_S + ANSWER_S * (1 + ways // MOST))
         reaches = {}
-        for one, others in pairs.items():
-            met = iter(facts.answers(replies[one]))
-            for other, ways in others.items():
-                answers = [next(met) for _ in ways]
-                reaches[one, other] = Reach(self._facts[one], self._facts[other], answers, self._listening[other])
+        for one, other in itertools.permutations(self._facts, 2):
+            listening = self._listening[other]
+            met = facts.answers(replies[one]["answers"][listening.name])
+            reaches[one, other] = Reach(self._facts[one], self._facts[other], met, listening)
         return reaches
 
-    def _beside(self, one: int, reach: Reach) -> Checks:
+    def _beside(self, one: int, other: int, reach: Reach) -> Checks:
         """The ports outside of the plugin's range, by the first way that is good."""
-        if reach.good and reach.other.ports:
-            way = reach.best[0].way
-            outside = way._replace(port=reach.listening.any[way.address])
-            reply = self._ask_one(one, {"do": "look", "token": self._token, "ways": [outside]}, _SHORT_S)
-            yield from verdicts.bootstrap(reach, facts.answers(reply)[0])
+        if not reach.good or not reach.other.ports:
+            return
+        way, listening = reach.best[0].way, self._listening[other]
+        if way.address not in listening.any:
+            return
+        reply = self._ask_one(one, self._looks([(listening, {way.address: listening.any[way.address]})]))
+        met = facts.answers(reply["answers"][listening.name])
+        yield from verdicts.bootstrap(reach, next(each for each in met if each.way.source == way.source))
 
     # ---- packets and flows, of one pair after another ----
 
     def _between(self, reaches: dict[tuple[int, int], Reach]) -> Checks:
         """Each host and the next one, both ways, in the order of a ring."""
-        count = len(self._facts)
-        for one in range(count if count > 2 else 1):
-            other = (one + 1) % count
-            rates = {}
-            for at, to in ((one, other), (other, one)):
-                rates[at] = yield from self._path(at, reaches[at, to])
-            if rates[one] and rates[other]:
-                yield from verdicts.unlike(reaches[one, other], rates[one], rates[other])
+        numbers = list(self._facts)
+        for at, one in enumerate(numbers if len(numbers) > 2 else numbers[:1]):
+            other = numbers[(at + 1) % len(numbers)]
+            there = yield from self._paths(one, other, reaches[one, other])
+            back = yield from self._paths(other, one, reaches[other, one])
+            for (source, address), rates in there.items():
+                if (address, source) in back:
+                    yield from verdicts.unlike(reaches[one, other], rates, back[address, source])
 
-    def _path(self, one: int, reach: Reach) -> Generator[Check, None, list[Rate]]:
-        """Yields its findings; returns the rates, by the first interface; none: nothing passes."""
-        rates: list[Rate] = []
+    def _paths(self, one: int, other: int, reach: Reach) -> Generator[Check, None, _Rates]:
+        """Yields its findings; returns the rates of the ways that pass."""
+        rates: _Rates = {}
         for answer in reach.best:
             self._say(f"{reach.title}, {answer.way.device}")
-            if not self._passes(one, answer.way, 0):
-                largest = next(
-                    (mss for mss in self._smaller(reach, answer) if self._passes(one, answer.way, mss)), None
-                )
-                yield verdicts.packets(reach, answer, largest)
-            elif self._measures:
-                measured = self._rates(one, answer)
-                yield from verdicts.flows(reach, answer, measured)
-                rates = rates or measured
+            try:
+                stopped = self._stopped(one, reach, answer)
+                if stopped is not None:
+                    yield stopped
+                elif self._measures:
+                    measured = self._rates(one, other, answer)
+                    rates[answer.way.source, answer.way.address] = measured
+                    yield verdicts.flows(reach, answer, measured)
+            except PeerLost as error:
+                fix = "a firewall that counts connections, or look at that host"
+                yield Check(f"{reach.title}: {answer.way.device}", "fail", str(error), fix)
         return rates
 
-    @staticmethod
-    def _smaller(reach: Reach, answer: Answer) -> list[int]:
-        nic = reach.nic(answer)
-        return [mss for mss in _SIZES if mss + nic.headers < nic.mtu]
+    def _stopped(self, one: int, reach: Reach, answer: Answer) -> Check | None:
+        """Where full packets do not arrive, twice: for the first time that may be anything."""
+        full = self._passes(one, answer.way, 0)
+        if full.passes:
+            return None
+        tried = (self._passes(one, answer.way, mss) for mss in _SIZES if mss < full.mss)
+        smaller = next((each for each in tried if each.passes), None)
+        if self._passes(one, answer.way, 0).passes:
+            return None
+        return verdicts.packets(reach, answer, full, smaller)
 
-    def _passes(self, one: int, way: Way, mss: int) -> bool:
-        request = {"do": "passes", "token": self._token, "way": way, "mss": mss}
-        return bool(self._ask_one(one, request, _SHORT_S)["passes"])
+    def _passes(self, one: int, way: Way, mss: int) -> Passage:
+        return Passage(**self._ask_one(one, {"do": "passes", "token": self._token, "way": way, "mss": mss}))
 
-    def _rates(self, one: int, answer: Answer) -> list[Rate]:
+    def _rates(self, one: int, other: int, answer: Answer) -> list[Measured]:
         """A flow alone is measured first and last: what else uses the path may come and go."""
-        alone, *more, again = (self._rate(one, answer, flows) for flows in (*_FLOWS, _FLOWS[0]))
-        return [max(alone, again, key=lambda rate: rate.bytes_per_second), *more]
+        alone, *more, again = (self._rate(one, other, answer, flows) for flows in (*_FLOWS, _FLOWS[0]))
+        return [max(alone, again, key=lambda each: each.rate.bytes_per_second), *more]
 
-    def _rate(self, one: int, answer: Answer, flows: int) -> Rate:
+    def _rate(self, one: int, other: int, answer: Answer, flows: int) -> Measured:
         request = {"do": "rate", "token": self._token, "way": answer.way, "flows": flows}
         warm_s = min(_MOST_WARM_S, _WARM_S + _WARM_ROUNDS * answer.seconds)
-        request |= {"warm_s": warm_s, "seconds": _MEASURE_S}
-        return Rate(**self._ask_one(one, request, _SHORT_S))
+        before = self._ask_one(other, {"do": "worked"})
+        rate = Rate(**self._ask_one(one, request | {"warm_s": warm_s, "seconds": _MEASURE_S}))
+        after = self._ask_one(other, {"do": "worked"})
+        return Measured(rate, (after["seconds"] - before["seconds"]) / max(0.001, after["clock"] - before["clock"]))
 
 
 def checks(hosts: Hosts, say: Callable[[str], None], *, rates: bool = True) -> tuple[Callable[[], Checks], ...]:
@@ -182,11 +213,15 @@ def checks(hosts: Hosts, say: Callable[[str], None], *, rates: bool = True) -> t
 
     Args:
         say: is told what is looked at next.
-        rates: also fill the network between them, for four seconds in each direction.
+        rates: also fill the network between them.
     """
 
     def check_peers() -> Checks:
         """What stands between the hosts?"""
-        yield from _Examination(hosts, say, rates=rates).run()
+        try:
+            yield from _Examination(hosts, say, rates=rates).run()
+        except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+            what = f"a host answers what this one does not understand ({error!r})"
+            raise PeerLost(f"{what}; install the same bagua_net on all hosts") from error
 
     return (check_peers,)

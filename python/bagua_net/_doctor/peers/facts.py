@@ -7,6 +7,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any
 
+from .host import FORMAT
+from .link import PeerLost
 from .probe import Answer, Way
 
 
@@ -40,11 +42,15 @@ class Facts:
     """Of one host."""
 
     name: str
+    #: the network that it sees: the same for processes of one host, or of one container
+    place: str
     version: str
     on: bool
     problem: str
     nccl: str
     nics: list[Nic]
+    #: interfaces that NCCL is not offered, by their addresses
+    others: dict[str, str]
     #: the first and the last port of BAGUA_NET_PORT_RANGE; empty: any
     ports: list[int]
     #: those that the kernel gives to who asks for none
@@ -54,12 +60,23 @@ class Facts:
     processors: int
     findings: list[dict[str, str]] = field(default_factory=list)
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """All of its interfaces' names, by address."""
+        return {**self.others, **{nic.address: nic.name for nic in self.nics}}
+
 
 def of(name: str, reply: dict[str, Any]) -> Facts:
-    """Of what a host has answered."""
+    """Of what a host has answered.
+
+    Raises:
+        PeerLost: it has another version of the doctor.
+    """
+    if reply["format"] != FORMAT:
+        raise PeerLost(f"{name} has another version of bagua_net; install the same one on all hosts")
     nics = [Nic(**{each: row[each] for each in Nic.__dataclass_fields__}) for row in reply["interfaces"]]
-    same = ("version", "on", "problem", "nccl", "ports", "kernel_ports", "vendor", "processors", "findings")
-    return Facts(name=name, nics=nics, **{each: reply[each] for each in same})
+    same = {each: reply[each] for each in Facts.__dataclass_fields__ if each not in ("name", "nics")}
+    return Facts(name=name, nics=nics, **same)
 
 
 @dataclass(frozen=True)
@@ -67,22 +84,15 @@ class Listening:
     """A host's listeners: its name as they say it, and their ports by address."""
 
     name: str
+    place: str
     ports: dict[str, int]
     any: dict[str, int]
+    #: why there is none, by address
+    problems: dict[str, str]
 
 
-def ways(one: Facts, other: Facts, ports: dict[str, int]) -> list[Way]:
-    """From each interface of the one to each address of the other, of the same family."""
-    return [
-        Way(here.address, here.name, there.address, ports[there.address])
-        for here in one.nics
-        for there in other.nics
-        if here.family == there.family and there.address in ports
-    ]
-
-
-def answers(reply: dict[str, Any]) -> list[Answer]:
-    return [Answer(**{**each, "way": Way(*each["way"])}) for each in reply["answers"]]
+def answers(rows: list[dict[str, Any]]) -> list[Answer]:
+    return [Answer(**{**each, "way": Way(*each["way"])}) for each in rows]
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,11 @@ class Reach:
         return [each for each in self.answers if not each.problem and each.name != self.listening.name]
 
     @property
+    def common(self) -> list[str]:
+        """Addresses of the other that the one has as well."""
+        return [nic.address for nic in self.other.nics if nic.address in self.one.addresses]
+
+    @property
     def best(self) -> list[Answer]:
         """A good one for each interface: to the address that answered soonest."""
         first: dict[str, Answer] = {}
@@ -117,6 +132,14 @@ class Reach:
             first.setdefault(each.way.device, each)
         return list(first.values())
 
+    @property
+    def translated(self) -> list[Answer]:
+        """Those whose source the other sees as another address."""
+        return [each for each in self.good if each.seen.partition("%")[0] != each.way.source.partition("%")[0]]
+
     def nic(self, answer: Answer) -> Nic:
         """Of the one, by which the answer came."""
         return next(each for each in self.one.nics if each.name == answer.way.device)
+
+    def nic_there(self, answer: Answer) -> Nic:
+        return next(each for each in self.other.nics if each.address == answer.way.address)

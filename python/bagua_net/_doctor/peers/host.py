@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,20 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from ..._activation.status import status
-from ..._errors import BaguaNetError
 from ..._machine import interfaces
 from ..._native.version import version
 from ..._settings import parameters
 from .. import check, network, plugin
 from . import probe
-from .probe import Listeners, Way
+from .probe import Answer, Listeners, Way
 
 #: Begins each answer: whatever else a shell or a library writes is none.
 MARK = "bagua-net-peer "
+#: Raised whenever requests or answers change.
+FORMAT = 1
+#: One that nobody asks for that long has lost who asked.
+_FORGOTTEN_S = 3600.0
+#: What a host does at the most, whoever asks.
+_MOST_FLOWS, _MOST_S = 64, 10.0
 _NET = Path("/sys/class/net")
 _DMI = Path("/sys/class/dmi/id")
-#: Types of a device, as the kernel names them, through which packets go inside of others.
-_TUNNELS = ("vxlan", "geneve", "wireguard", "gre", "ipip", "sit")
+#: Devices through which packets go inside of others: by DEVTYPE, and by their link's type (linux/if_arp.h).
+_TUNNELS = ("vxlan", "geneve", "wireguard")
+_TUNNEL_TYPES = {"768": "ipip", "769": "ip6tnl", "776": "sit", "778": "gre", "823": "ip6gre"}
+_LOOPBACK_FLAG = 8  # IFF_LOOPBACK
 
 
 def _read(path: Path) -> str:
@@ -48,7 +55,11 @@ def _tunnel(name: str) -> str:
     if (_NET / name / "tun_flags").exists():
         return "tun"
     kind = next((row[8:] for row in _read(_NET / name / "uevent").splitlines() if row.startswith("DEVTYPE=")), "")
-    return kind if kind in _TUNNELS else ""
+    return kind if kind in _TUNNELS else _TUNNEL_TYPES.get(_read(_NET / name / "type"), "")
+
+
+def _is_loopback(name: str) -> bool:
+    return bool(int(_read(_NET / name / "flags") or "0", 16) & _LOOPBACK_FLAG)
 
 
 def _own_ports() -> list[int]:
@@ -60,18 +71,24 @@ def _own_ports() -> list[int]:
     return [int(first), int(last or first)]
 
 
+def _place() -> str:
+    """The network that this process sees: of one kernel, one namespace."""
+    return f"{_read(Path('/proc/sys/kernel/random/boot_id'))} {Path('/proc/self/ns/net').stat().st_ino}"
+
+
 def _facts() -> dict[str, Any]:
     found = status()
     rows = interfaces.scan()
-    offered = [asdict(row) | {"tunnel": _tunnel(row.name)} for row in rows if row.reason is None]
     return {
+        "format": FORMAT,
         "host": socket.gethostname(),
+        "place": _place(),
         "version": version(),
         "on": found.on,
         "problem": found.problem or "",
         "nccl": found.nccl.full_name if found.nccl is not None else "",
-        "interfaces": offered,
-        "left_out": [asdict(row) for row in rows if row.reason is not None and row.address],
+        "interfaces": [asdict(row) | {"tunnel": _tunnel(row.name)} for row in rows if row.reason is None],
+        "others": {row.address: row.name for row in rows if row.reason is not None and row.address},
         "ports": _own_ports(),
         "kernel_ports": list(network.kernels_ports()),
         "vendor": _read(_DMI / "sys_vendor"),
@@ -84,24 +101,25 @@ class Host:
     """What the doctor asks of this host."""
 
     def __init__(self) -> None:
-        self._name = secrets.token_hex(8)
+        self._name = probe.new_name()
         self._listeners: list[Listeners] = []
         self._does: dict[str, Callable[..., dict[str, Any]]] = {
             "facts": _facts,
             "clock": lambda: {"time": time.time()},
+            "worked": lambda: {"clock": time.monotonic(), "seconds": probe.worked()},
             "listen": self._listen,
             "look": self._look,
             "passes": self._passes,
             "rate": self._rate,
         }
 
-    def do(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do(self, request: Any) -> dict[str, Any]:
         """Its answer; with "error" where it cannot be done."""
-        what = dict(request)
         try:
+            what = dict(request)
             return self._does[what.pop("do")](**what)
-        except (OSError, ValueError, BaguaNetError) as error:
-            return {"error": str(error)}
+        except Exception as error:  # of another version, or what this machine lacks: one request, not the examination
+            return {"error": f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"}
 
     def close(self) -> None:
         for each in self._listeners:
@@ -113,25 +131,60 @@ class Host:
         choice = range(ports[0], ports[1] + 1) if ports else (0,)
         made = [Listeners(self._name, token, addresses, each) for each in (choice, (0,))]
         self._listeners += made
-        return {"name": self._name, "ports": made[0].ports, "any": made[1].ports}
+        return {
+            "name": self._name,
+            "place": _place(),
+            "ports": made[0].ports,
+            "any": made[1].ports,
+            "problems": made[0].problems,
+        }
 
-    def _look(self, token: str, ways: list[list[Any]]) -> dict[str, Any]:
-        return {"answers": [asdict(each) for each in probe.look([Way(*way) for way in ways], token)]}
+    def _look(self, token: str, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+        """From each interface that NCCL is offered to each address of the other hosts, of the same family, that this
+        host does not have itself."""
+        rows = interfaces.scan()
+        nics = [row for row in rows if row.reason is None]
+        own = {row.address for row in rows}
+        ways, of = [], []
+        for host in hosts:
+            local = host["place"] == _place()
+            for nic in nics if host["name"] != self._name else []:
+                for address, port in host["ports"].items():
+                    if (":" in nic.address) == (":" in address) and (local or address not in own):
+                        bound = not local and not _is_loopback(nic.name)
+                        ways.append(Way(nic.address, nic.name, address, port, bound))
+                        of.append(host["name"])
+        met: dict[str, list[Answer]] = {host["name"]: [] for host in hosts}
+        for name, answer in zip(of, probe.look(ways, token), strict=True):
+            met[name].append(answer)
+        return {"answers": {name: [asdict(each) for each in answers] for name, answers in met.items()}}
 
     def _passes(self, token: str, way: list[Any], mss: int) -> dict[str, Any]:
-        return {"passes": probe.passes(Way(*way), token, mss)}
+        return probe.passes(Way(*way), token, mss)._asdict()
 
     def _rate(self, token: str, way: list[Any], flows: int, warm_s: float, seconds: float) -> dict[str, Any]:
+        if not 1 <= flows <= _MOST_FLOWS or not 0 <= warm_s + seconds <= _MOST_S:
+            raise ValueError(f"{flows} flows for {warm_s + seconds} s")
         return asdict(probe.rate(Way(*way), token, flows, warm_s, seconds))
+
+
+def _end_when_forgotten() -> threading.Timer:
+    timer = threading.Timer(_FORGOTTEN_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
+    timer = _end_when_forgotten()
     for name, value in json.loads(sys.stdin.readline() or "{}").items():
         os.environ.setdefault(name, value)
     host = Host()
     for line in sys.stdin:
+        timer.cancel()
+        timer = _end_when_forgotten()
         print(MARK + json.dumps(host.do(json.loads(line))), file=out, flush=True)
 
 

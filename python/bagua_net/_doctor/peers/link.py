@@ -15,28 +15,34 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from ..._bench.ranks.placement import Placement
-from ..._bench.ranks.rendezvous import Client, Server
+from ..._bench.ranks.rendezvous import Client, RendezvousFailed, Server
 from ..._errors import BaguaNetError
 from .host import MARK, Host
 
 Request = dict[str, Any]
 Reply = dict[str, Any]
 _END_S = 5.0
+_MOST_BYTES = 16 << 20
 _KEPT_LINES = 20
+#: What Python, shells and others say where they do not find bagua_net, or Python.
+_MISSING = ("No module named", "No such file or directory", "not found")
+#: In a row of requests: the same for all.
+_ALL = "*"
 #: Settings of a job that its launcher gives to every host.
 _SETTINGS = ("NCCL_", "BAGUA_NET_", "GLOO_")
 _SECRET = "BAGUA_NET_BENCH_TOKEN"
 
 
 class PeerLost(BaguaNetError):
-    """A host cannot be examined: its command failed, or it does not answer."""
+    """A host cannot be examined: its command failed, it does not answer, or it answers what nobody understands."""
 
 
 class Hosts(Protocol):
@@ -46,10 +52,11 @@ class Hosts(Protocol):
     """As the user calls them; "": as they call themselves."""
 
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
-        """Puts one request to each of these hosts at once, and waits for the answers.
+        """Puts one request to each of these hosts at once, and waits for the answers. That of a host which has gone, or
+        has not answered in that time, has the reason in "lost".
 
         Raises:
-            PeerLost, RendezvousFailed: one has not answered in that time.
+            RendezvousFailed: all are lost.
         """
 
 
@@ -68,10 +75,15 @@ def command(through: str, host: str, python: str) -> list[str]:
 
 
 class _Remote:
-    """One host's part, as a process here that leads to it."""
+    """One host's part, as a process here that leads to it. A thread each writes to it and reads from it, so that one
+    that is stopped holds up nobody."""
 
     def __init__(self, name: str, words: list[str], environment: dict[str, str] | None = None) -> None:
         self._name = name
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._requests: queue.Queue[str] = queue.Queue()
+        self._said: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
                 words,
@@ -83,60 +95,84 @@ class _Remote:
                 env=environment,
             )
         except OSError as error:
-            raise PeerLost(f"{name}: cannot run {words[0]}: {error.strerror}") from error
-        self._answers: queue.Queue[str] = queue.Queue()
-        self._said: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._readers = [threading.Thread(target=each, daemon=True) for each in (self._hear, self._hear_errors)]
-        for reader in self._readers:
-            reader.start()
-
-    def _hear(self) -> None:
+            self._said.append(f"cannot run {words[0]}: {error.strerror}")
+            self._answers.put("")
+            return
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self._process.stderr is not None
+        work = ((self._write, self._process.stdin), (self._hear, self._process.stdout))
+        self._threads = [threading.Thread(target=each, args=(pipe,), daemon=True) for each, pipe in work]
+        self._errors = threading.Thread(target=self._hear_errors, args=(self._process.stderr,), daemon=True)
+        for thread in (*self._threads, self._errors):
+            thread.start()
+
+    def _write(self, pipe: IO[str]) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it has ended, which its answer says
+            while line := self._requests.get():
+                pipe.write(line)
+                pipe.flush()
+        with contextlib.suppress(OSError, ValueError):
+            pipe.close()
+
+    def _hear(self, pipe: IO[str]) -> None:
+        while line := pipe.readline(_MOST_BYTES):
             _, mark, answer = line.partition(MARK)
             if mark:
                 self._answers.put(answer)
         self._answers.put("")
 
-    def _hear_errors(self) -> None:
-        assert self._process.stderr is not None
-        self._said.extend(line.strip() for line in self._process.stderr if line.strip())
+    def _hear_errors(self, pipe: IO[str]) -> None:
+        while line := pipe.readline(_MOST_BYTES):
+            if line.strip():
+                self._said.append(line.strip())
 
     def tell(self, what: Any) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, which its answer says
-            self._process.stdin.write(json.dumps(what) + "\n")
-            self._process.stdin.flush()
+        self._requests.put(json.dumps(what) + "\n")
 
     def answer(self, seconds: float) -> Reply:
         try:
             line = self._answers.get(timeout=seconds)
         except queue.Empty:
-            raise PeerLost(f"{self._name}: no answer within {seconds:g} s") from None
+            return {"lost": f"no answer within {seconds:g} s"}
         if not line:
-            raise PeerLost(f"{self._name}: {self._reason()}")
-        return dict(json.loads(line))
+            self._answers.put("")  # nor will there be another one
+            return {"lost": self._reason()}
+        try:
+            return dict(json.loads(line))
+        except (TypeError, ValueError):
+            return {"lost": "its answer is cut off, or of another program"}
 
     def _reason(self) -> str:
+        if self._process is None:
+            return self._said[-1]
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        self._readers[1].join(_END_S)
-        said = self._said[-1] if self._said else f"its command ended with status {self._process.returncode}"
-        if "No module named" in said:
-            return f"{said}; install bagua_net there at the same path, or name its Python by --python"
-        return said
+        self._errors.join(_END_S)
+        status, said = self._process.returncode, list(self._said)
+        missing = next((line for line in said if any(each in line for each in _MISSING)), "")
+        if "_doctor" in missing:
+            return f"{missing}; it has an older bagua_net: install the same version there"
+        if missing:
+            return f"{missing}; install bagua_net there at the same path, or name its Python by --python"
+        if status == 0:
+            return "its command ended at once; it needs its input: kubectl and docker exec have -i for that"
+        return said[-1] if said else f"its command ended with status {status}"
 
     def end(self) -> None:
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        self._requests.put("")
 
-    def reap(self) -> None:
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def reap(self, deadline: float) -> None:
+        """Gone by then, in order or not."""
+        if self._process is None:
+            return
+        for end in (self._process.terminate, self._process.kill):
+            try:
+                self._process.wait(max(0.1, deadline - time.monotonic()))
+                return
+            except subprocess.TimeoutExpired:
+                end()
+        self._process.wait()
 
 
 def _here() -> tuple[list[str], dict[str, str]]:
@@ -158,13 +194,10 @@ class Commands:
     def __init__(self, others: list[str], through: str, python: str) -> None:
         words, environment = _here()
         self.names = [os.uname().nodename, *others]
-        self._remotes: list[_Remote] = []
-        try:
-            self._remotes.append(_Remote("this host", words, environment))
-            self._remotes += [_Remote(each, command(through, each, python)) for each in others]
-        except PeerLost:
-            self.close()
-            raise
+        self._remotes = [
+            _Remote("this host", words, environment),
+            *(_Remote(each, command(through, each, python)) for each in others),
+        ]
         settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS) and name != _SECRET}
         for remote in self._remotes:
             remote.tell(settings)
@@ -177,8 +210,9 @@ class Commands:
     def close(self) -> None:
         for each in self._remotes:
             each.end()
+        deadline = time.monotonic() + _END_S
         for each in self._remotes:
-            each.reap()
+            each.reap(deadline)
 
     def __enter__(self) -> Commands:
         return self
@@ -201,12 +235,17 @@ class Meeting:
 
     def __init__(self, client: Client, nranks: int) -> None:
         self.names = [""] * nranks
+        #: something fails, for the exit status of all
+        self.failed = False
         self._client = client
         self._host = Host()
 
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
         del seconds  # the rendezvous has its own
-        replies = _round(self._client, self._host, 0, {str(number): request for number, request in requests.items()})
+        first = next(iter(requests.values()))
+        same = len(requests) == len(self.names) and all(each == first for each in requests.values())
+        row = {_ALL: first} if same else {str(number): request for number, request in requests.items()}
+        replies = _round(self._client, self._host, 0, {"ask": row})
         return {number: replies[number] for number in requests}
 
     def __enter__(self) -> Meeting:
@@ -216,27 +255,44 @@ class Meeting:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._host.close()
-        if error is None:
-            self._client.all_gather("end")
+        with contextlib.suppress(RendezvousFailed):  # they have gone
+            self._client.all_gather({"end": self.failed or error is not None})
 
 
-def _round(client: Client, host: Host, rank: int, requests: Any) -> list[Any]:
-    """One round of requests, which rank 0 gives, and of answers."""
-    asked = client.all_gather(requests)[0]
-    if asked == "end":
-        return []
-    mine = asked.get(str(rank))
+def _round(client: Client, host: Host, rank: int, own: Any) -> list[Any]:
+    """One round of requests, which rank 0 gives, and of answers.
+
+    Raises:
+        _Over: rank 0 ends the examination.
+    """
+    row = client.all_gather(own)[0]
+    if "end" in row:
+        raise _Over(bool(row["end"]))
+    asked = row["ask"]
+    mine = asked.get(_ALL, asked.get(str(rank)))
     return client.all_gather(None if mine is None else host.do(mine))
 
 
-def follow(placement: Placement, timeout_s: float) -> None:
-    """The part of a rank other than 0, until rank 0 ends it."""
+class _Over(Exception):
+    """Its argument: something fails."""
+
+
+def follow(placement: Placement, timeout_s: float) -> bool:
+    """The part of a rank other than 0, until rank 0 ends it. True: something fails.
+
+    Raises:
+        RendezvousFailed: rank 0, or another one, is not there or has gone.
+    """
     (rank,) = placement.ranks
     host = Host()
     with Client(placement.host, placement.port, placement.token, rank, placement.nranks, timeout_s) as client:
-        while _round(client, host, rank, None):
-            pass
-    host.close()
+        try:
+            while True:
+                _round(client, host, rank, None)
+        except _Over as over:
+            return bool(over.args[0])
+        finally:
+            host.close()
 
 
 @contextlib.contextmanager

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..check import Check, Checks
 from .facts import Facts, Reach
-from .probe import Answer, Rate
+from .probe import Answer, Passage, Rate
 
 #: Certificates, and log lines that are compared.
 _CLOCK_S = 1.0
@@ -18,11 +19,8 @@ _LOSSES = 0.01
 _HALF = 0.5
 #: Of the processors that the flows could use.
 _BUSY = 0.85
-#: AWS, "Amazon EC2 instance network bandwidth"; Google Cloud, "Network bandwidth", of Compute Engine.
-_CLOUDS = {
-    "Amazon EC2": "AWS carries 5 Gbit/s a flow, 10 within a cluster placement group, 25 with ENA Express",
-    "Google": "Google Cloud limits the machine, by its type: further network cards add nothing",
-}
+#: "Amazon EC2 instance network bandwidth"
+_CLOUDS = {"Amazon EC2": "AWS carries 5 Gbit/s a flow, 10 within a cluster placement group, 25 with ENA Express"}
 
 
 # ---- each host, and all of them ----
@@ -37,7 +35,7 @@ def own(hosts: Sequence[Facts]) -> Checks:
 
 
 def _listed(values: Sequence[tuple[str, str]]) -> str:
-    """ "a and b have 1, c has 2"."""
+    """ "a, b: 1; c: 2"."""
     groups: dict[str, list[str]] = {}
     for host, value in values:
         groups.setdefault(value, []).append(host)
@@ -54,24 +52,22 @@ def agreement(hosts: Sequence[Facts]) -> Checks:
     if len({each.on for each in hosts}) > 1:
         off = next(each for each in hosts if not each.on)
         states = _listed([(host.name, "on" if host.on else "off") for host in hosts])
-        fix = "`bagua-net enable` on all of them, or none; with `run` or `activate()` it needs no file"
+        fix = "`bagua-net enable` on all of them, or on none and `bagua-net run -- COMMAND` on all"
         yield Check("activation", "fail", f"{states} ({off.problem.partition('; ')[0]})", fix)
     nccls = [(host.name, host.nccl or "no NCCL") for host in hosts]
     if len({each.nccl for each in hosts}) > 1:
-        yield Check("NCCL", "warn", _listed(nccls), "the same NCCL on all hosts: a job's ranks must have one")
+        yield Check("NCCL", "warn", _listed(nccls), "the same NCCL on all hosts")
 
 
-def clocks(hosts: Sequence[Facts], ahead: dict[int, tuple[float, float]]) -> Checks:
-    """Against the first host.
-
-    Args:
-        ahead: by how many seconds each other one's clock is, and how much of that may be an error.
+def clocks(first: Facts, others: Sequence[tuple[Facts, float, float]]) -> Checks:
+    """Args:
+    others: by how many seconds each one's clock is ahead of the first one's, and how much of that may be an error.
     """
-    for number, (seconds, error) in ahead.items():
+    for host, seconds, error in others:
         if abs(seconds) - error > _CLOCK_S:
             how = "ahead of" if seconds > 0 else "behind"
-            fact = f"{abs(seconds):.1f} s {how} that of {hosts[0].name}"
-            yield Check(f"{hosts[number].name}: clock", "warn", fact, "timedatectl set-ntp true, or chrony")
+            fact = f"{abs(seconds):.1f} s {how} that of {first.name}"
+            yield Check(f"{host.name}: clock", "warn", fact, "timedatectl set-ntp true, or chrony")
 
 
 # ---- between two ----
@@ -94,26 +90,50 @@ def _way(answer: Answer) -> str:
     return f"{answer.way.device} {answer.way.source} → {answer.way.address}"
 
 
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
+
+
+def _met(answers: Sequence[Answer]) -> str:
+    """ "no answer, refused"."""
+    return ", ".join(dict.fromkeys(each.problem or "another host answers" for each in answers))
+
+
 def _reached(reach: Reach) -> Checks:
-    shown = ", ".join(f"{_way(each)} in {each.seconds * 1e3:.2g} ms" for each in reach.best)
-    left = [str(each) for each in reach.one.nics if each.name not in {answer.way.device for answer in reach.best}]
-    addresses = {each.way.address for each in reach.good}
-    unseen = [str(each) for each in reach.other.nics if each.address not in addresses]
-    if not left and not unseen:
+    one, other = reach.one, reach.other
+    shown = ", ".join(f"{_way(each)} in {_milliseconds(each.seconds)}" for each in reach.best)
+    here, there = ({each.way.device for each in reach.best}, {each.way.address for each in reach.good})
+    left = [nic for nic in one.nics if nic.name not in here]
+    unseen = [nic for nic in other.nics if nic.address not in there]
+    facts, fixes = [shown], []
+    for nic in left:
+        tried = [each for each in reach.answers if each.way.device == nic.name]
+        facts.append(f"{nic} reaches nothing there: {_why(reach, tried)}")
+    for nic in unseen:
+        tried = [each for each in reach.answers if each.way.address == nic.address]
+        facts.append(f"{nic} of {other.name} is not reached: {_why(reach, tried, nic.address)}")
+    if left:
+        fixes.append(f"on {one.name} NCCL_SOCKET_IFNAME=={','.join(sorted(here))}")
+    if unseen:
+        names = sorted({nic.name for nic in other.nics if nic.address in there})
+        fixes.append(f"on {other.name} NCCL_SOCKET_IFNAME=={','.join(names)}")
+    if fixes:
+        yield Check(reach.title, "warn", "; ".join(facts), f"{' and '.join(fixes)}, or let them pass")
+    else:
         yield Check(reach.title, "ok", shown)
-        return
-    missing = [f"{', '.join(left)} of {reach.one.name} reaches nothing there"] if left else []
-    missing += [f"{', '.join(unseen)} of {reach.other.name} is not reached"] if unseen else []
-    names = ",".join(sorted({each.way.device for each in reach.best}))
-    fix = f"NCCL_SOCKET_IFNAME={names} on {reach.one.name} and the like on the others, or routes"
-    yield Check(reach.title, "warn", f"{shown}; {'; '.join(missing)}", fix)
+
+
+def _why(reach: Reach, tried: Sequence[Answer], address: str = "") -> str:
+    if address in reach.common:
+        return f"{reach.one.name} has that address as well"
+    return _met(tried) or "no address of its family"
 
 
 def _translated(reach: Reach, back: Reach) -> Checks:
-    seen = [each for each in reach.good if each.seen != each.way.source.partition("%")[0]]
-    if not seen:
+    if not reach.translated:
         return
-    fact = f"{reach.other.name} sees {seen[0].way.source} as {seen[0].seen}: addresses are translated on the way"
+    one = reach.translated[0]
+    fact = f"{reach.other.name} sees {one.way.source} as {one.seen}: addresses are translated on the way"
     if back.good:
         yield Check(f"{reach.title}: addresses", "ok", f"{fact}, and the other direction works")
     else:
@@ -125,7 +145,8 @@ def _tunnelled(reach: Reach) -> Checks:
     inside = [f"{nic} is a tunnel ({nic.tunnel})" for nic in map(reach.nic, reach.best) if nic.tunnel]
     if inside and len(inside) == len(reach.best):
         fix = "an interface of the hosts' own network: NCCL_SOCKET_IFNAME; in a pod hostNetwork: true"
-        yield Check(f"{reach.title}: tunnel", "warn", f"{', '.join(inside)}: it costs packets and processors", fix)
+        fact = f"{', '.join(inside)}: it takes bytes of each packet, and processors"
+        yield Check(f"{reach.title}: tunnel", "warn", fact, fix)
 
 
 def _unreached(reach: Reach, back: Reach) -> tuple[str, str]:
@@ -133,21 +154,39 @@ def _unreached(reach: Reach, back: Reach) -> tuple[str, str]:
     for host in (one, other):
         if not host.nics:
             return f"{host.name} has no interface to use", "see its own findings"
+    if reach.strange or (reach.common and not reach.answers):
+        return _twice(reach)
     if not reach.answers:
-        families = _listed([(each.name, f"IPv{each.nics[0].family} only") for each in (one, other)])
-        return families, "NCCL_SOCKET_FAMILY, and addresses of one family on all hosts"
-    if reach.strange:
-        twice = reach.strange[0].way.address
-        name = next(each.name for each in other.nics if each.address == twice)
-        fix = f"NCCL_SOCKET_IFNAME=^{name}, or with the interface of the network between the hosts"
-        return f"{twice} of {other.name} ({name}) is another host's address as well, as of a bridge of containers", fix
-    met = {each.problem for each in reach.answers}
+        return _without_a_way(reach)
     shown = "; ".join(f"{_way(each)}: {each.problem}" for each in reach.answers)
+    met = {each.problem for each in reach.answers}
+    if back.translated:
+        return shown, f"see the addresses of {back.title}"
     if met == {"no route"}:
         return shown, "routes between these networks, or NCCL_SOCKET_IFNAME with interfaces of one network"
-    through = f"{other.ports[0]}-{other.ports[1]}" if other.ports else "any port, or those of BAGUA_NET_PORT_RANGE"
+    through = f"the ports {other.ports[0]}-{other.ports[1]}" if other.ports else "any port, or set BAGUA_NET_PORT_RANGE"
     whole = " (the other direction passes)" if back.good else ""
-    return f"{shown}{whole}", f"a firewall of {other.name}, or between, must let TCP from {one.name} to {through}"
+    fix = f"the firewall of {other.name}, or one between, has to let TCP from {one.name} to {through}"
+    return f"{shown}{whole}", fix
+
+
+def _twice(reach: Reach) -> tuple[str, str]:
+    """Somebody else answers, or nobody was asked."""
+    address = reach.strange[0].way.address if reach.strange else reach.common[0]
+    name = reach.other.addresses[address]
+    whose = f"{reach.one.name} has it as well" if address in reach.common else "another host answers there"
+    fact = f"{address} of {reach.other.name} ({name}): {whose}, as with a bridge of containers"
+    return fact, f"NCCL_SOCKET_IFNAME=^={name}, or with the interface of the network between the hosts"
+
+
+def _without_a_way(reach: Reach) -> tuple[str, str]:
+    if problems := reach.listening.problems:
+        address, why = next(iter(problems.items()))
+        of = f"of {reach.other.ports[0]}-{reach.other.ports[1]} " if reach.other.ports else ""
+        fact = f"{reach.other.name} cannot listen at {address}: no port {of}is free ({why})"
+        return fact, "wait for the job that has them, or widen BAGUA_NET_PORT_RANGE"
+    families = [(each.name, f"IPv{each.nics[0].family}") for each in (reach.one, reach.other)]
+    return f"{_listed(families)} only", "NCCL_SOCKET_FAMILY, and addresses of one family on all hosts"
 
 
 def bootstrap(reach: Reach, answer: Answer) -> Checks:
@@ -163,26 +202,34 @@ def bootstrap(reach: Reach, answer: Answer) -> Checks:
     yield Check(f"{reach.title}: NCCL's ports", "fail", fact, fix)
 
 
-def packets(reach: Reach, answer: Answer, largest: int | None) -> Check:
+def packets(reach: Reach, answer: Answer, full: Passage, smaller: Passage | None) -> Check:
     """Full packets did not arrive.
 
     Args:
-        largest: bytes of data with which they do; None: with none that was tried.
+        smaller: the largest that did; None: none of those that were tried.
     """
     nic = reach.nic(answer)
     name = f"{reach.title}: MTU"
-    if largest is None:
+    if smaller is None:
         fact = f"{_way(answer)}: it connects, and no data arrives"
         return Check(name, "fail", fact, "a firewall that looks into connections, or a damaged path")
-    fact = f"{_way(answer)}: packets of the MTU, {nic.mtu}, do not arrive, those of {largest + nic.headers} do"
+    size = smaller.mss + nic.headers
+    fact = f"{_way(answer)}: packets of {full.mss + nic.headers} bytes do not arrive, those of {size} do"
     fix = (
-        f"ip link set {nic.name} mtu {largest + nic.headers}, on all hosts; or let ICMP pass that says so, or "
-        "sysctl -w net.ipv4.tcp_mtu_probing=1"
+        f"ip link set {nic.name} mtu {size} on both hosts; or let ICMP pass that says how much fits (fragmentation "
+        "needed, packet too big); or sysctl -w net.ipv4.tcp_mtu_probing=1"
     )
     return Check(name, "fail", fact, fix)
 
 
 # ---- rates ----
+
+
+class Measured(NamedTuple):
+    """A rate, and the processors that the receiving host's part took."""
+
+    rate: Rate
+    there: float
 
 
 def bits(bytes_per_second: float) -> str:
@@ -191,65 +238,71 @@ def bits(bytes_per_second: float) -> str:
     return f"{value / 1e9:.3g} Gbit/s" if value >= 1e9 else f"{value / 1e6:.3g} Mbit/s"
 
 
-def flows(reach: Reach, answer: Answer, rates: Sequence[Rate]) -> Checks:
+def _most(measured: Sequence[Measured]) -> Measured:
+    return max(measured, key=lambda each: each.rate.bytes_per_second)
+
+
+def flows(reach: Reach, answer: Answer, measured: Sequence[Measured]) -> Check:
     """Args:
-    rates: of 1, 2, … flows.
+    measured: with 1, 2, … flows.
     """
-    shown = ", ".join(f"{each.flows}: {bits(each.bytes_per_second)}" for each in rates)
-    best = max(rates, key=lambda rate: rate.bytes_per_second)
-    fact = f"flows {shown}; {_meaning(reach, rates, best)}"
+    rates = [each.rate for each in measured]
+    shown = ", ".join(f"{each.flows} flow{'s'[: each.flows - 1]} {bits(each.bytes_per_second)}" for each in rates)
+    best = _most(measured)
+    fact = f"{shown}; {_meaning(reach, measured)}"
     nic = reach.nic(answer)
-    link = nic.speed_mbps * 125_000
-    if best.repeated > _LOSSES:
-        fact += f"; {best.repeated:.1%} of the packets are sent again"
-        yield Check(f"{reach.title}: rate", "warn", fact, f"drop counters along the way: ethtool -S {nic.name}")
-    elif nic.speed_known and best.bytes_per_second < _HALF * link and not _by_processor(reach, best):
-        fact += f"; {nic.name} has {bits(link)}"
-        fix = "what else uses the link or the switches; in a cloud, the bandwidth of the machine's type"
-        yield Check(f"{reach.title}: rate", "warn", fact, fix)
-    else:
-        yield Check(f"{reach.title}: rate", "ok", fact)
+    name = f"{reach.title}: rate"
+    link = min((each.speed_mbps for each in (nic, reach.nic_there(answer)) if each.speed_known), default=0) * 125_000
+    if best.rate.repeated > _LOSSES:
+        fact += f"; {best.rate.repeated:.1%} of the packets are sent again"
+        return Check(name, "warn", fact, f"drop counters along the way: ethtool -S {nic.name}")
+    if best.rate.bytes_per_second < _HALF * link and not _by_processor(reach, best):
+        fact += f"; the card has {bits(link)}"
+        return Check(name, "warn", fact, "what else uses the link or the switches; in a cloud, the type of the machine")
+    return Check(name, "ok", fact)
 
 
-def _by_processor(reach: Reach, rate: Rate) -> bool:
-    return rate.processors > _BUSY * min(rate.flows, reach.one.processors)
+def _by_processor(reach: Reach, measured: Measured) -> bool:
+    """Was a processor for each flow, or all that there are, busy at one end?"""
+    used = ((measured.rate.processors, reach.one), (measured.there, reach.other))
+    return any(busy > _BUSY * min(measured.rate.flows, host.processors) for busy, host in used)
 
 
-def _meaning(reach: Reach, rates: Sequence[Rate], best: Rate) -> str:
-    alone = rates[0]
-    if best.bytes_per_second > _GAIN * alone.bytes_per_second:
+def _meaning(reach: Reach, measured: Sequence[Measured]) -> str:
+    alone, best = measured[0], _most(measured)
+    if _by_processor(reach, alone) or _by_processor(reach, best):
+        return "the processors limit this measurement, not the network"
+    if best.rate.bytes_per_second > _GAIN * alone.rate.bytes_per_second:
+        times = best.rate.bytes_per_second / alone.rate.bytes_per_second
         cloud = _CLOUDS.get(reach.one.vendor, "")
-        more = f"{best.flows} carry {best.bytes_per_second / alone.bytes_per_second:.1f} times as much as one"
-        return f"a limit for each flow: {more}, and the plugin takes as many as help" + (f"; {cloud}" if cloud else "")
-    if _by_processor(reach, best):
-        return f"a processor of {reach.one.name} is the limit of this measurement"
+        more = f"{best.rate.flows} carry {times:.1f} times as much as one, and the plugin opens more while that helps"
+        return f"a limit for each flow: {more}" + (f"; {cloud}" if cloud else "")
     return "one flow carries what the path carries"
 
 
-def unlike(one: Reach, rates: Sequence[Rate], back: Sequence[Rate]) -> Checks:
-    """Both directions of a path."""
-    there, here = (max(each.bytes_per_second for each in either) for either in (rates, back))
-    if min(there, here) * 2 < max(there, here):
-        fact = f"{bits(there)} there and {bits(here)} back"
+def unlike(reach: Reach, there: Sequence[Measured], back: Sequence[Measured]) -> Checks:
+    """Both directions of one pair of interfaces."""
+    rates = [_most(each).rate.bytes_per_second for each in (there, back)]
+    if min(rates) * 2 < max(rates):
+        fact = f"{bits(rates[0])} there and {bits(rates[1])} back"
         fix = "what limits or uses one direction: shaping, duplex, another job"
-        yield Check(f"{one.title}: directions", "warn", fact, fix)
+        yield Check(f"{reach.title}: directions", "warn", fact, fix)
 
 
 # ---- names ----
 
 
-def names(hosts: Sequence[Facts], reaches: dict[tuple[int, int], Reach]) -> Checks:
-    """Interfaces by which hosts reach each other, where they have other names on each."""
-    used = [
-        sorted({each.way.device for (at, _), reach in reaches.items() if at == number for each in reach.best})
-        for number in range(len(hosts))
-    ]
-    if len({tuple(each) for each in used if each}) < 2:
+def names(hosts: Mapping[int, Facts], reaches: Mapping[tuple[int, int], Reach]) -> Checks:
+    """Interfaces by which hosts reach each other, where no name is common to all."""
+    used = {
+        number: {each.way.device for (at, _), reach in reaches.items() if at == number for each in reach.best}
+        for number in hosts
+    }
+    if not all(used.values()) or set.intersection(*used.values()):
         return
-    shown = _listed([(host.name, ", ".join(each)) for host, each in zip(hosts, used, strict=True)])
-    every = ",".join(sorted({name for each in used for name in each}))
-    fact = (
-        f"{shown}. For NCCL one value on all of them, NCCL_SOCKET_IFNAME={every}; for gloo its own on each, "
-        "GLOO_SOCKET_IFNAME"
-    )
+    shown = _listed([(hosts[number].name, ", ".join(sorted(each))) for number, each in used.items()])
+    every = set.union(*used.values())
+    others = any({nic.name for nic in hosts[number].nics} & every - each for number, each in used.items())
+    nccl = "its own" if others else f"one value for all, NCCL_SOCKET_IFNAME=={','.join(sorted(every))}"
+    fact = f"{shown}. NCCL takes {nccl}; gloo needs a GLOO_SOCKET_IFNAME on each"
     yield Check("interface names", "ok", fact)
