@@ -299,7 +299,7 @@ static void publish(struct loop_state *state, uint64_t now)
 		return;
 	state->publishing = bnet_stats_publish();
 	state->publish_at_ms = now + (state->publishing ? PATH_TICK_MS : PUBLISH_MS);
-	state->rounds -= state->rounds && !state->publishing;
+	state->rounds -= state->rounds && !state->publishing && !bnet_stats_is_awaited();
 }
 
 /* Active connections are to be looked after and their streams to be read. */

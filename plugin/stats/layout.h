@@ -31,6 +31,7 @@
 	N(contended)            /* 1: it shares its processors */             \
 	N(connections_left_out) /* for which there was no row */              \
 	N(streams_left_out)                                                   \
+	N(events_dropped) /* in recordings for `bagua-net trace`: they found no room */ \
 	T(version)                                                            \
 	T(program)                                                            \
 	T(host)                                                               \

@@ -14,6 +14,7 @@
 #include "stats/layout.h"
 #include "stats/rows.h"
 #include "stats/segment.h"
+#include "stats/trace.h"
 #include "transport/conn.h"
 
 /* Streams, each a system call of a microsecond, and connections at a time: those who need the engine's lock wait
@@ -34,7 +35,7 @@ static struct {
 	bool tried, shown, exiting;
 	uint64_t writes;
 	struct bnet_stats_process process; /* what does not change */
-	bool under_way;
+	bool under_way, traced;
 	uint32_t round;
 	uint32_t of_connection[BNET_STATS_CONNECTIONS]; /* the round in which the row was last written; 0: it is free */
 	uint32_t of_stream[BNET_STATS_STREAMS];
@@ -103,6 +104,7 @@ static void publish_process(void)
 	bnet_row_of_process(&stats.process);
 	stats.process.connections_left_out = stats.left_out;
 	stats.process.streams_left_out = stats.streams_left_out;
+	stats.process.events_dropped = bnet_trace_dropped();
 	WRITE_ROW(offsetof(struct segment, process), &stats.process);
 	bnet_segment_touch();
 }
@@ -243,7 +245,13 @@ bool bnet_stats_publish(void)
 	sweep();
 	publish_process();
 	stats.under_way = false;
-	return false;
+	stats.traced = bnet_trace_look(bnet_segment_path());
+	return bnet_trace_has_more();
+}
+
+bool bnet_stats_is_awaited(void)
+{
+	return stats.traced;
 }
 
 void bnet_stats_end(void)
@@ -251,7 +259,8 @@ void bnet_stats_end(void)
 	if (stats.shown)
 		bnet_segment_end();
 	stats.shown = false;
-	stats.tried = stats.under_way = false;
+	stats.tried = stats.under_way = stats.traced = false;
+	bnet_trace_end();
 	memset(stats.of_connection, 0, sizeof(stats.of_connection));
 	memset(stats.of_stream, 0, sizeof(stats.of_stream));
 }

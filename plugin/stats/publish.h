@@ -13,6 +13,8 @@ void bnet_stats_configure(void);
 /* Goes on with a round over all connections, or begins one, for some streams: each is a system call, and those who need
  * the lock wait meanwhile. True: the round has not come to its end. */
 bool bnet_stats_publish(void);
+/* Somebody waits for what is recorded: further rounds are due, though nothing moves. */
+bool bnet_stats_is_awaited(void);
 /* The control thread ends. */
 void bnet_stats_end(void);
 /* The process exits. It leaves no file, though it has closed nothing. */

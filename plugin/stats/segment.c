@@ -98,7 +98,7 @@ static void remove_old(int directory)
 		close(copy);
 }
 
-static bool leaves_enough(int fd, size_t size)
+bool bnet_segment_leaves_enough(int fd, size_t size)
 {
 	struct statvfs status;
 	struct rlimit limit;
@@ -115,7 +115,7 @@ static int make_nameless(int directory, size_t size)
 
 	if (fd < 0)
 		return fd;
-	if (!leaves_enough(fd, size))
+	if (!bnet_segment_leaves_enough(fd, size))
 		rc = -ENOSPC;
 	else if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 		rc = -errno;
@@ -173,6 +173,11 @@ void bnet_segment_write(size_t at, const void *bytes, size_t size)
 {
 	/* What a full file system does not take is not shown. */
 	(void)!pwrite(segment.fd, bytes, size, (off_t)at);
+}
+
+const char *bnet_segment_path(void)
+{
+	return segment.path;
 }
 
 void bnet_segment_touch(void)

@@ -17,6 +17,9 @@ bool bnet_segment_make(const char *where, size_t size);
 void bnet_segment_write(size_t at, const void *bytes, size_t size);
 /* Its process is alive, for those who ask when it ended. */
 void bnet_segment_touch(void);
+const char *bnet_segment_path(void);
+/* May a file beside it, open for writing, become so large? */
+bool bnet_segment_leaves_enough(int fd, size_t size);
 /* Its file. */
 void bnet_segment_remove(void);
 /* … and the descriptor. */

@@ -67,7 +67,7 @@ struct bnet_request {
 	_Atomic bool known;                /* of a receive: its first slice has arrived */
 	_Atomic bool done;                 /* released by the owner, acquired by test */
 	_Atomic bool busy;                 /* from post to the test that completes it; the poster's, read by deregMr */
-	uint64_t posted_us;                /* 0: it is not timed */
+	uint64_t posted_us;                /* 0: it is neither timed nor recorded */
 	struct bnet_reassembly reassembly; /* of a receive */
 };
 
@@ -82,6 +82,7 @@ struct bnet_outgoing {
 	bool pinned;                  /* some of its bytes went without a copy */
 	struct bnet_request *request; /* NULL: it is done, and the bytes are in the copy */
 	void *copy;                   /* the frame, kept until it is acknowledged; NULL: none was made */
+	uint64_t began_us;            /* 0: it is not recorded */
 };
 
 /* What the next bytes of a stream belong to. */
@@ -113,6 +114,7 @@ struct bnet_incoming {
 	uint64_t limit;           /* … and no more than this: the rest comes on the stream that takes its place */
 	uint32_t repairs;         /* the serial of the stream whose place it took; 0: of none */
 	uint32_t awaits;          /* one that repairs this serial, and has not joined yet; 0: none */
+	uint64_t began_us;        /* the slice; 0: it is not recorded */
 };
 
 struct bnet_stream {

@@ -6,13 +6,14 @@
 
 #include <errno.h>
 
+#include "base/recorder.h"
 #include "common/clock.h"
 
 /* To read the clock twice takes a hundredth of a small message's time, so one of four is timed, at random: what a job sends
  * repeats itself. */
-static uint64_t timed_since(uint64_t number)
+static bool is_timed(uint64_t number)
 {
-	return number * UINT64_C(0x9e3779b97f4a7c15) >> 62 ? 0 : bnet_now_us();
+	return number * UINT64_C(0x9e3779b97f4a7c15) >> 62 == 0;
 }
 
 struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint64_t size)
@@ -31,7 +32,7 @@ struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint6
 	}
 	request->data = data;
 	request->capacity = size;
-	request->posted_us = timed_since(number);
+	request->posted_us = is_timed(number) || bnet_recording_is_on() ? bnet_now_us() : 0;
 	atomic_store_explicit(&request->size, size, memory_order_relaxed);
 	atomic_store_explicit(&request->number, number, memory_order_relaxed);
 	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
@@ -70,10 +71,28 @@ struct bnet_request *bnet_request_find(struct bnet_conn *conn, uint64_t message)
 	return request;
 }
 
+static void time_message(struct bnet_conn *conn, const struct bnet_request *request)
+{
+	const uint64_t number = atomic_load_explicit(&request->number, memory_order_relaxed), now = bnet_now_us();
+
+	if (is_timed(number))
+		bnet_count_latency(&conn->latencies, now - request->posted_us);
+	if (bnet_recording_is_on())
+		bnet_record(&(struct bnet_event){
+			.kind = BNET_EVENT_MESSAGE,
+			.begin_us = request->posted_us,
+			.end_us = now,
+			.connection = conn->id,
+			.sender = conn->sender,
+			.message = number,
+			.bytes = atomic_load_explicit(&request->size, memory_order_relaxed),
+		});
+}
+
 static void complete(struct bnet_conn *conn, struct bnet_request *request)
 {
 	if (request->posted_us)
-		bnet_count_latency(&conn->latencies, bnet_now_us() - request->posted_us);
+		time_message(conn, request);
 	/* The control thread that sees nothing outstanding sees what was written for it. */
 	atomic_fetch_sub_explicit(&conn->outstanding, 1, memory_order_release);
 	atomic_store_explicit(&request->done, true, memory_order_release);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/recorder.h"
 #include "common/clock.h"
 #include "transport/request.h"
 #include "transport/source.h"
@@ -60,8 +61,22 @@ static void ended(struct bnet_conn *conn)
 
 /* ---- frames ---- */
 
-static void slice_arrived(struct bnet_conn *conn, struct bnet_incoming *in)
+static void record_slice(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
+	bnet_record(&(struct bnet_event){
+		.kind = BNET_EVENT_SLICE,
+		.begin_us = stream->in.began_us,
+		.end_us = bnet_now_us(),
+		.connection = conn->id,
+		.stream = stream->serial,
+		.message = stream->in.data.message,
+		.bytes = stream->in.data.length,
+	});
+}
+
+static void slice_arrived(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_incoming *in = &stream->in;
 	struct bnet_request *request = in->request;
 
 	in->state = BNET_INCOMING_HEADER;
@@ -70,6 +85,8 @@ static void slice_arrived(struct bnet_conn *conn, struct bnet_incoming *in)
 		return;
 	bnet_conn_count(conn, slices_received, 1);
 	bnet_conn_count(conn, bytes_received, in->data.length);
+	if (in->began_us && bnet_recording_is_on())
+		record_slice(conn, stream);
 	if (bnet_reassembly_arrived(&request->reassembly, in->data.length))
 		bnet_request_received(conn, request);
 }
@@ -134,6 +151,7 @@ static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
 static void begin_payload(struct bnet_incoming *in, uint64_t length, uint32_t header)
 {
 	in->left = length;
+	in->began_us = bnet_recording_is_on() ? bnet_now_us() : 0;
 	in->state = BNET_INCOMING_PAYLOAD;
 	in->ahead.from += header;
 }
@@ -188,8 +206,10 @@ static void copy_payload(struct bnet_incoming *in)
 /* ---- a pass ---- */
 
 /* Parses what the read-ahead holds up to the next point where more bytes are needed. True: a slice was completed. */
-static bool parse(struct bnet_conn *conn, struct bnet_incoming *in, bool *more)
+static bool parse(struct bnet_conn *conn, struct bnet_stream *stream, bool *more)
 {
+	struct bnet_incoming *in = &stream->in;
+
 	if (in->state != BNET_INCOMING_PAYLOAD) {
 		int rc = next_frame(conn, in);
 
@@ -201,7 +221,7 @@ static bool parse(struct bnet_conn *conn, struct bnet_incoming *in, bool *more)
 	*more = in->left > 0;
 	if (*more)
 		return false;
-	slice_arrived(conn, in);
+	slice_arrived(conn, stream);
 	return true;
 }
 
@@ -215,7 +235,7 @@ static bool pump(struct bnet_conn *conn, struct bnet_stream *stream)
 		bool more;
 		ssize_t n;
 
-		if (parse(conn, &stream->in, &more)) {
+		if (parse(conn, stream, &more)) {
 			got++;
 			continue;
 		}

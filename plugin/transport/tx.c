@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "base/log.h"
+#include "base/recorder.h"
 #include "base/socket.h"
 #include "transport/request.h"
 #include "transport/retention.h"
@@ -38,6 +39,7 @@ static void begin_slice(struct bnet_stream *stream, const struct bnet_sent_slice
 	stream->out.pinned = false;
 	stream->out.request = slice->request;
 	stream->out.copy = slice->copy;
+	stream->out.began_us = bnet_recording_is_on() ? bnet_now_us() : 0;
 	stream->message = slice->data.message;
 }
 
@@ -93,6 +95,20 @@ static bool claim_again(struct bnet_conn *conn, struct bnet_stream *stream)
 	return true;
 }
 
+static void record_slice(const struct bnet_conn *conn, const struct bnet_stream *stream)
+{
+	bnet_record(&(struct bnet_event){
+		.kind = BNET_EVENT_SLICE,
+		.begin_us = stream->out.began_us,
+		.end_us = bnet_now_us(),
+		.connection = conn->id,
+		.sender = 1,
+		.stream = stream->serial,
+		.message = stream->message,
+		.bytes = stream->out.length,
+	});
+}
+
 static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_outgoing *out = &stream->out;
@@ -105,6 +121,8 @@ static void slice_written(struct bnet_conn *conn, struct bnet_stream *stream)
 	out->active = false;
 	bnet_conn_count(conn, slices_sent, 1);
 	bnet_conn_count(conn, bytes_sent, out->length);
+	if (out->began_us && bnet_recording_is_on())
+		record_slice(conn, stream);
 	if (done)
 		bnet_request_sent(conn, done, out->length ? out->length : 1);
 }

@@ -16,6 +16,7 @@ from ._cli import show as _show
 from ._cli import streams as _streams
 from ._cli import switch as _switch
 from ._cli import top as _top
+from ._cli import trace as _trace
 from ._errors import BaguaNetError
 from ._native.version import version as _version
 
@@ -48,6 +49,7 @@ _doctor.register(app, "Check")
 _show.register(app, "Check")
 _top.register(app, "Watch")
 _explain.register(app, "Watch")
+_trace.register(app, "Watch")
 _export.register(app, "Watch")
 _bench.register(app, "Measure")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bagua_net._stats import exporters
 from bagua_net._stats.files import Snapshot
 from tests.package import bench_command
 from tests.package.running_jobs import SECONDS, command, job, own, until
@@ -161,6 +162,50 @@ def test_one_of_several_exporters_serves(tmp_path: Path) -> None:
             first.kill()
             assert "bagua_net_process" in _get(_line(second).split()[-1])
     assert own(tmp_path).stat().st_mode & 0o777 == 0o700
+
+
+def _top(*options: str) -> subprocess.CompletedProcess[str]:
+    return command(Path("/nowhere"), "top", "--once", *options)
+
+
+def test_top_shows_the_hosts_of_exporters(tmp_path: Path) -> None:
+    """Also where one of them does not answer."""
+    with job(tmp_path, RANK="3", WORLD_SIZE="8") as ranks, _exporter(tmp_path, "--port", "0") as exporter:
+        port = _line(exporter).split()[-1].rpartition(":")[2].partition("/")[0]
+        until(lambda: "bagua_net_peer_limit" in _get(f"http://127.0.0.1:{port}/metrics"))
+        until(lambda: len(_top("--from", f"127.0.0.1:{port}").stdout.splitlines()) > len(ranks))
+        done = _top("--from", f"127.0.0.1:{port},127.0.0.1:1", "--interval", "2", "--sort", "now")
+    head, *lines = [line.split() for line in done.stdout.splitlines()]
+    assert head == ["HOST", "PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "P99", "RTT", "RETR", "LIMIT"]
+    assert {line[1] for line in lines} == {str(pid) for pid in ranks.values()}
+    assert all(line[0] == line[4] == "127.0.0.1" and line[2] == "3/8" for line in lines)
+    assert {line[3] for line in lines} == {"→", "←"}
+    assert any(line[6] != "0" for line in lines)
+    assert done.stderr.startswith("bagua-net: http://127.0.0.1:1/metrics: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--from", "127.0.0.1:1"], "does `bagua-net export --address 0.0.0.0` run there?"),
+        (["--from", ","], "--from names no host"),
+        (["--from", "a", "--streams"], "exporters have no single streams"),
+    ],
+)
+def test_what_top_refuses(options: list[str], said: str) -> None:
+    done = _top(*options)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_addresses_of_exporters() -> None:
+    for named, host, url in (
+        ("node1", "node1", "http://node1:9478/metrics"),
+        ("node1:80", "node1", "http://node1:80/metrics"),
+        ("[fd00::1]", "fd00::1", "http://[fd00::1]:9478/metrics"),
+        ("[fd00::1]:80", "fd00::1", "http://[fd00::1]:80/metrics"),
+    ):
+        assert exporters.address(named) == (host, url)
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 from bagua_net._stats import files, limits
 from bagua_net._stats.files import Snapshot
+from bagua_net._stats.lines import Line, chosen
 from tests.package import bench_command
 from tests.package.running_jobs import SECONDS, command, job, own, until
 
@@ -53,6 +56,18 @@ def _check_80_columns(directory: Path, ranks: dict[int, int]) -> None:
     assert max(map(len, table)) <= 80
 
 
+def _check_choices(directory: Path, pid: int) -> None:
+    """Of the lines, and what stands below them."""
+    own = [each for each in shown(directory) if each["process"]["pid"] == pid]
+    ports = {stream["local"].rpartition(":")[2] for each in own[0]["connections"] for stream in each["streams"]}
+    table = top(directory, "--once", "--interval", "0.6", "--streams", "--filter", str(pid)).stdout.splitlines()
+    streams = [line for line in table[1:] if line.startswith(" ")]
+    assert {line.split()[0] for line in table[1:] if line not in streams} == {str(pid)}
+    assert {line.split()[0].lstrip(":") for line in streams} == ports
+    assert any("window " in line for line in streams)
+    assert len(top(directory, "--once", "--interval", "0.6", "--filter", "no such text").stdout.splitlines()) == 1
+
+
 def test_a_running_job(tmp_path: Path) -> None:
     with job(tmp_path, RANK="17", WORLD_SIZE="512") as ranks:
         until(lambda: all(process["connections"] for process in shown(tmp_path)))
@@ -68,6 +83,7 @@ def test_a_running_job(tmp_path: Path) -> None:
         assert table[0].split() == [*["PID", "RANK", "PEER", "STREAMS", "NOW", "MEAN", "P99", "RTT", "RETR", "LIMIT"]]
         assert {line.split()[0] for line in table[1:]} == {str(pid) for pid in ranks.values()}
         _check_80_columns(tmp_path, ranks)
+        _check_choices(tmp_path, ranks[1])
         assert {each["limit"] for process in found for each in process["connections"]} <= {"", *limits.ALL}
 
 
@@ -200,6 +216,18 @@ def test_any_file_is_read_or_left_out(content: bytes, directory: Path, data: st.
 
 
 # ---- limits ----
+
+
+def test_the_order_of_lines() -> None:
+    plain = Line("", "7", "10/16", True, "10.0.0.2", "1/1", 5.0, 4.0, 100.0, 50.0, 0.1, "network")
+    other = replace(plain, pid="11", rank="9/16", peer="10.0.0.1", bytes_per_second=6.0, p99_us=math.inf, limit="idle")
+    both = [other, plain]
+    assert chosen(both, "", "") == both
+    for order in ("pid", "retr"):
+        assert chosen([other, replace(plain, retransmitted=0.2)], "", order)[0].pid == "7"
+    for order in ("rank", "peer", "now", "p99"):
+        assert chosen(both[::-1], "", order) == both
+    assert chosen(both, "NETWORK", "") == [plain]
 
 
 def _snapshot(at_us: int, connection: dict[str, int | str], stream: dict[str, int | str]) -> Snapshot:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""``bagua-net top``: the connections of this user's running processes."""
+"""``bagua-net top``: the connections of this user's running processes, here or on other hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -16,9 +18,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from .._stats import causes, files, limits
+from .._stats import causes, exporters, files, limits
 from .._stats.files import Snapshot
-from .._stats.limits import Rate
+from .._stats.lines import ORDERS, Line, Part, chosen, of_processes
 
 #: Processes publish twice a second.
 _SECONDS = 1.0
@@ -26,28 +28,32 @@ _BAR = 8
 #: A terminal of 80 columns has no room for all of them.
 _ALL_FROM = 110
 _PIPE_WIDTH = 1000
+_COLUMNS = {
+    "HOST": "left",
+    "PID": "left",
+    "RANK": "left",
+    "→": "left",
+    "PEER": "left",
+    "STREAMS": "left",
+    "NOW": "right",
+    "█": "left",
+    "MEAN": "right",
+    "P99": "right",
+    "RTT": "right",
+    "RETR": "right",
+    "LIMIT": "left",
+}
+_WIDE = ("█", "MEAN", "RTT")
+
+Order = Enum("Order", {name: name for name in ORDERS}, type=str)  # type: ignore[misc]
 
 
-def _text(row: files.Row, name: str) -> str:
-    return str(row.get(name, ""))
-
-
-def _rank(snapshot: Snapshot) -> str:
-    rank, size = (_text(snapshot.process, name) for name in ("rank", "world_size"))
-    return f"{rank}/{size}" if rank and size else rank or "-"
+# ---- the table ----
 
 
 def _bar(share: float) -> str:
     filled = round(share * _BAR)
     return "█" * filled + "·" * (_BAR - filled)
-
-
-def _retransmits(rate: Rate) -> str:
-    return f"{rate.retransmitted:.2%}" if rate.segments else "-"
-
-
-def _round_trip(rate: Rate) -> str:
-    return _time(rate.mean("rtt_us"))
 
 
 def _time(microseconds: float | None) -> str:
@@ -56,54 +62,103 @@ def _time(microseconds: float | None) -> str:
     return f"{microseconds / 1000:.3g} ms" if microseconds else "-"
 
 
-class _Columns:
-    """Their names, and which of them there is room for."""
-
-    def __init__(self, width: int) -> None:
-        every = {"PID": "left", "RANK": "left", "→": "left", "PEER": "left", "STREAMS": "left", "NOW": "right"}
-        every |= {"█": "left", "MEAN": "right", "P99": "right", "RTT": "right", "RETR": "right", "LIMIT": "left"}
-        left_out = set() if width >= _ALL_FROM else {"█", "MEAN", "RTT"}
-        self.names = [name for name in every if name not in left_out]
-        self.table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
-        for name in self.names:
-            self.table.add_column(
-                name if name.isascii() else "",
-                justify="right" if every[name] == "right" else "left",
-                no_wrap=name != "PEER",
-            )
-
-    def add(self, **texts: str) -> None:
-        self.table.add_row(*(texts[name] for name in self.names))
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"
 
 
-def _table(now: Iterable[Snapshot], before: dict[Any, Snapshot], width: int) -> Table:
-    columns = _Columns(width)
-    rows = [
-        (snapshot, recent, whole)
-        for snapshot in now
-        for recent, whole in zip(limits.rates(snapshot, before.get(snapshot.path)), limits.rates(snapshot), strict=True)
-    ]
-    most = max((recent.bytes_per_second for _, recent, _ in rows), default=0.0)
-    for snapshot, recent, whole in rows:
-        connection = recent.connection
-        sender = bool(connection["sender"])
-        columns.add(
-            **{
-                "PID": str(snapshot.process["pid"]),
-                "RANK": escape(_rank(snapshot)),
-                "→": "→" if sender else "←",
-                "PEER": escape(causes.host(connection["peer"])),
-                "STREAMS": f"{connection['level']}/{connection['streams']}" if sender else str(connection["streams"]),
-                "NOW": f"{causes.size(recent.bytes_per_second)}/s",
-                "█": _bar(recent.bytes_per_second / most if most else 0.0),
-                "MEAN": f"{causes.size(whole.bytes_per_second)}/s",
-                "P99": _time(recent.latency_us(0.99)),
-                "RTT": _round_trip(recent),
-                "RETR": _retransmits(recent) if sender else "",
-                "LIMIT": recent.limit if snapshot.lives else "has ended",
-            }
-        )
-    return columns.table
+def _rate(bytes_per_second: float | None) -> str:
+    return "-" if bytes_per_second is None else f"{causes.size(bytes_per_second)}/s"
+
+
+def _cells(line: Line, most: float) -> dict[str, str]:
+    return {
+        "HOST": line.host,
+        "PID": line.pid,
+        "RANK": line.rank or "-",
+        "→": "→" if line.sends else "←",
+        "PEER": line.peer,
+        "STREAMS": line.streams,
+        "NOW": _rate(line.bytes_per_second),
+        "█": _bar(line.bytes_per_second / most if most else 0.0),
+        "MEAN": _rate(line.mean),
+        "P99": _time(line.p99_us),
+        "RTT": _time(line.rtt_us),
+        "RETR": _share(line.retransmitted) if line.sends else "",
+        "LIMIT": line.limit,
+    }
+
+
+def _cells_of_part(part: Part, sends: bool, most: float) -> dict[str, str]:
+    """A stream, below its connection: the ports by which `ss` knows it, and its window."""
+    ports = " → ".join(f":{end.rpartition(':')[2]}" for end in (part.local, part.remote))
+    return {
+        "PEER": f"  {ports}",
+        "NOW": _rate(part.bytes_per_second),
+        "█": _bar(part.bytes_per_second / most if most else 0.0),
+        "RTT": _time(part.rtt_us),
+        "RETR": _share(part.retransmitted) if sends else "",
+        "LIMIT": "broken" if part.broken else f"window {part.congestion_window}" if sends else "",
+    }
+
+
+def _table(lines: list[Line], width: int, streams: bool) -> Table:
+    left_out = {*(() if width >= _ALL_FROM else _WIDE), *(() if any(line.host for line in lines) else ("HOST",))}
+    names = [name for name in _COLUMNS if name not in left_out]
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    for name in names:
+        justify = "right" if _COLUMNS[name] == "right" else "left"
+        table.add_column(name if name.isascii() else "", justify=justify, no_wrap=name != "PEER")  # type: ignore[arg-type]
+    most = max((line.bytes_per_second for line in lines), default=0.0)
+
+    def add(cells: dict[str, str]) -> None:
+        table.add_row(*(escape(cells.get(name, "")) for name in names))
+
+    for line in lines:
+        add(_cells(line, most))
+        for part in line.parts if streams else ():
+            add(_cells_of_part(part, line.sends, most))
+    return table
+
+
+# ---- where the lines are from ----
+
+
+@dataclass
+class _Source:
+    """Between its last look and the one before."""
+
+    look: Callable[[], tuple[Any, list[str]]]
+    """What is there now, and sentences about what could not be looked at."""
+    compare: Callable[[Any, Any], list[Line]]
+    before: Any = None
+
+    def next(self) -> tuple[list[Line], list[str]]:
+        now, complaints = self.look()
+        lines = self.compare(now, self.before) if self.before is not None else []
+        self.before = now
+        return lines, complaints
+
+
+def _snapshots(ended: bool) -> list[Snapshot]:
+    return [snapshot for snapshot in files.read_all(files.directory()) if ended or snapshot.lives]
+
+
+def _here(ended: bool) -> _Source:
+    def look() -> tuple[dict[Any, Snapshot], list[str]]:
+        found = {each.path: each for each in _snapshots(ended)}
+        return found, [] if found else [files.NOTHING]
+
+    return _Source(look, lambda now, before: of_processes(now.values(), before))
+
+
+def _there(hosts: str) -> _Source:
+    names = [each.strip() for each in hosts.split(",") if each.strip()]
+    if not names:
+        raise typer.BadParameter("--from names no host")
+    return _Source(lambda: exporters.look_at(names), exporters.lines)
+
+
+# ---- the command ----
 
 
 def _as_json(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> list[dict[str, Any]]:
@@ -130,15 +185,35 @@ def _as_json(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> list[dict[
     ]
 
 
-def _snapshots(ended: bool) -> list[Snapshot]:
-    return [snapshot for snapshot in files.read_all(files.directory()) if ended or snapshot.lives]
+def _dump(ended: bool, interval: float) -> None:
+    first = {each.path: each for each in _snapshots(ended)}
+    time.sleep(interval)
+    json.dump(_as_json(_snapshots(ended), first), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _complain(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print(f"bagua-net: {sentence}", file=sys.stderr)
 
 
 def register(app: typer.Typer, panel: str) -> None:
     @app.command(rich_help_panel=panel)
     def top(
         once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table, once.")] = False,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="JSON instead of a table, once: all that there is.")
+        ] = False,
+        streams: Annotated[bool, typer.Option("--streams", help="Also show the streams of each connection.")] = False,
+        text: Annotated[
+            str, typer.Option("--filter", metavar="TEXT", help="Only lines that have this in a word.")
+        ] = "",
+        order: Annotated[
+            Order | None, typer.Option("--sort", metavar="COLUMN", help=f"By one of {', '.join(ORDERS)}.")
+        ] = None,
+        hosts: Annotated[
+            str, typer.Option("--from", metavar="HOST,…", help="Of other hosts, where `bagua-net export` runs.")
+        ] = "",
         ended: Annotated[bool, typer.Option("--ended", help="Also show processes that were killed lately.")] = False,
         interval: Annotated[float, typer.Option("--interval", min=0.6, help="Seconds between two looks.")] = _SECONDS,
     ) -> None:
@@ -149,35 +224,43 @@ def register(app: typer.Typer, panel: str) -> None:
         LIMIT is what holds a sender back: network,
         receiver, send buffer, processor, or the application, which gives it nothing to send for a part of the time.
         """
-        first = {each.path: each for each in _snapshots(ended)}
-        if not first and not as_json:
-            print(f"bagua-net: {files.NOTHING}", file=sys.stderr)
-            raise typer.Exit(1)
-        if once or as_json:
-            time.sleep(interval)
-            now = _snapshots(ended)
-            if as_json:
-                json.dump(_as_json(now, first), sys.stdout, indent=2)
-                sys.stdout.write("\n")
-            else:
-                _print(now, first)
+        if hosts and (as_json or ended or streams):
+            raise typer.BadParameter("exporters have no single streams, no ended processes and no --json: see /metrics")
+        if as_json:
+            _dump(ended, interval)
             return
-        _watch(first, ended, interval)
+        source = _there(hosts) if hosts else _here(ended)
+        _, complaints = source.next()
+        if not source.before:
+            _complain(complaints)
+            raise typer.Exit(1)
+
+        def table(lines: list[Line], width: int) -> Table:
+            return _table(chosen(lines, text, order.value if order else ""), width, streams)
+
+        if not once:
+            _watch(source, table, interval)
+        time.sleep(interval)
+        lines, complaints = source.next()
+        _complain(complaints if hosts else ())
+        _print(lines, table)
 
 
-def _print(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> None:
+def _print(lines: list[Line], table: Callable[[list[Line], int], Table]) -> None:
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     with console.capture() as capture:
-        console.print(_table(now, before, console.width))
+        console.print(table(lines, console.width))
     for line in capture.get().splitlines():
         print(line.rstrip())
 
 
-def _watch(before: dict[Any, Snapshot], ended: bool, interval: float) -> None:
+def _watch(source: _Source, table: Callable[[list[Line], int], Table], interval: float) -> None:
+    """Until it is interrupted."""
     console = Console(highlight=False)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
             time.sleep(interval)
-            now = _snapshots(ended)
-            live.update(_table(now, before, console.width), refresh=True)
-            before = {each.path: each for each in now}
+            lines, complaints = source.next()
+            shown = table(lines, console.width)
+            shown.caption = escape(" ".join(complaints))
+            live.update(shown, refresh=True)

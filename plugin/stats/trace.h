@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Records for `bagua-net trace`. Who wants that makes a file with the name of the process's segment and ".trace", which
+ * begins with a number of seconds; the process writes into it what it has recorded in that time, and the header of
+ * struct bnet_trace_header last. The control thread, under the engine's lock.
+ */
+#ifndef BNET_STATS_TRACE_H
+#define BNET_STATS_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BNET_TRACE_MAGIC "BNETTRAC"
+#define BNET_TRACE_VERSION 1
+
+/* At the file's begin; events follow it. */
+struct bnet_trace_header {
+	char magic[8];
+	uint64_t version, event_bytes, events;
+	uint64_t dropped;          /* they found no room */
+	uint64_t began_us, end_us; /* of bnet_now_us, as the events' times are */
+	uint64_t wall_us;          /* what the wall clock was ahead of that */
+};
+
+/* Looks whether somebody asks for a recording, and goes on with one. path: the segment's. True: it is under way. */
+bool bnet_trace_look(const char *path);
+/* There is more to write, and nobody waits for anything else. */
+bool bnet_trace_has_more(void);
+/* Events that found no room, in all recordings. */
+uint64_t bnet_trace_dropped(void);
+/* The control thread ends, or, in a forked child, the process is another one. */
+void bnet_trace_end(void);
+
+#endif

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net trace``: what a running process sends and receives, slice by slice, as a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._errors import BaguaNetError
+from .._stats import causes, files, traces
+from .._stats.files import Snapshot
+from .._stats.limits import number
+
+_SECONDS = 2
+
+
+def _find(pid: int | None) -> Snapshot:
+    found = [each for each in files.read_all(files.directory()) if each.lives]
+    if not found:
+        raise BaguaNetError(files.NOTHING)
+    if pid is None and len(found) > 1:
+        listed = ", ".join(f"{each.process['pid']} ({each.process.get('program', '')})" for each in found)
+        raise BaguaNetError(f"there are several processes: {listed}; name one of them")
+    one = next((each for each in found if pid in (None, number(each.process, "pid"))), None)
+    if one is None:
+        raise BaguaNetError(f"process {pid} shows no connections; `bagua-net top` lists those that do")
+    return one
+
+
+def _said(trace: traces.Trace, path: Path) -> str:
+    slices = [event for event in trace.events if event.is_slice]
+    sent, received = (sum(event.bytes for event in slices if event.sender is sends) for sends in (True, False))
+    text = (
+        f"{path}: {(trace.end_us - trace.began_us) / 1e6:.1f} s, {len(slices)} slices, {causes.size(sent)} sent, "
+        f"{causes.size(received)} received. Open it at https://ui.perfetto.dev"
+    )
+    return text + (f". {trace.dropped} later events found no room: record fewer seconds" if trace.dropped else "")
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    @app.command(rich_help_panel=panel)
+    def trace(
+        pid: Annotated[
+            int | None, typer.Argument(metavar="[PID]", help="The process; the only one that there is.")
+        ] = None,
+        seconds: Annotated[
+            int, typer.Option(min=1, max=traces.MOST_SECONDS, metavar="N", help="How long to record.")
+        ] = _SECONDS,
+        output: Annotated[
+            Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the recording.")
+        ] = Path("bagua-net-trace.json"),
+    ) -> None:
+        """Record what a running process sends and receives: a track for each stream, messages above.
+
+        The file is for https://ui.perfetto.dev, which shows it without sending it anywhere, or for chrome://tracing. A
+        slice lasts from its first byte, written to the kernel or read from it, to its last one; a message from its
+        post until it is done. The process keeps up to 262,144 events.
+        """
+        if not output.absolute().parent.is_dir():
+            raise typer.BadParameter(f"{output}: no such directory")
+        recorded = traces.record(_find(pid), seconds)
+        output.write_text(json.dumps(traces.as_json(recorded)), encoding="utf-8")
+        print(_said(recorded, output), file=sys.stderr)

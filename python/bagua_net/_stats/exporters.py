@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""Other hosts' lines, from what `bagua-net export` serves there."""
+
+from __future__ import annotations
+
+import math
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from .._errors import BaguaNetError
+from .lines import Line
+
+PORT = 9478
+_SECONDS = 5.0
+_MOST_BYTES = 16 << 20
+
+#: pid, rank, peer, device
+Key = tuple[str, str, str, str]
+_KEY = ("pid", "rank", "peer", "device")
+#: Beside the key's, of some: the direction, a bucket's bound, a limit's name.
+_BESIDE = ("direction", "le", "limit")
+
+
+class ExporterUnusable(BaguaNetError):
+    """It does not answer, or serves something else."""
+
+
+@dataclass
+class Look:
+    """What an exporter served at a time."""
+
+    host: str
+    at: float
+    #: a metric's values by key, and by what stands beside it
+    values: dict[str, dict[tuple[Key, str, str], float]] = field(default_factory=dict)
+    #: nranks of each process
+    sizes: dict[str, str] = field(default_factory=dict)
+
+    def get(self, name: str, key: Key, direction: str = "", beside: str = "") -> float:
+        return self.values.get(name, {}).get((key, direction, beside), 0.0)
+
+    def beside(self, name: str, key: Key, direction: str = "") -> dict[str, float]:
+        """By what stands beside the key."""
+        rows = self.values.get(name, {}).items()
+        return {each: value for (at, way, each), value in rows if at == key and way == direction}
+
+
+def address(named: str) -> tuple[str, str]:
+    """The host, and the URL of its metrics. ``named``: HOST, HOST:PORT, or [IPv6]:PORT."""
+    host, colon, port = named.rpartition(":")
+    if not colon or named.endswith("]"):
+        host, port = named, str(PORT)
+    return host.strip("[]"), f"http://{host}:{port}/metrics"
+
+
+def look(named: str) -> Look:
+    """Raises:
+    ExporterUnusable: it does not answer, or serves something else.
+    """
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError:
+        raise ExporterUnusable("prometheus_client is not installed; pip install prometheus-client") from None
+    host, url = address(named)
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
+            text = answer.read(_MOST_BYTES).decode()
+        found = Look(host, time.monotonic())
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                _take(found, sample.name, sample.labels, sample.value)
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise ExporterUnusable(f"{url}: {reason}; does `bagua-net export --address 0.0.0.0` run there?") from None
+    return found
+
+
+def _take(found: Look, name: str, labels: dict[str, str], value: float) -> None:
+    if name == "bagua_net_process_info":
+        found.sizes[labels.get("pid", "")] = labels.get("nranks", "")
+    if "peer" in labels:
+        key = (labels.get("pid", ""), labels.get("rank", ""), labels["peer"], labels.get("device", ""))
+        beside = next((labels[each] for each in _BESIDE[1:] if each in labels), "")
+        found.values.setdefault(name, {})[key, labels.get("direction", ""), beside] = value
+
+
+def look_at(names: Iterable[str]) -> tuple[dict[str, Look], list[str]]:
+    """All at once: those that answer, and a sentence for each other one."""
+
+    def one(name: str) -> Look | str:
+        try:
+            return look(name)
+        except ExporterUnusable as error:
+            return str(error)
+
+    every = list(names)
+    with ThreadPoolExecutor(max(1, len(every))) as pool:
+        found = dict(zip(every, pool.map(one, every), strict=True))
+    looks = {name: each for name, each in found.items() if isinstance(each, Look)}
+    return looks, [each for each in found.values() if isinstance(each, str)]
+
+
+# ---- lines ----
+
+
+def _p99_us(now: Look, before: Look, key: Key, direction: str) -> float | None:
+    buckets = now.beside("bagua_net_message_seconds_bucket", key, direction)
+    earlier = before.beside("bagua_net_message_seconds_bucket", key, direction)
+    counts = sorted((float(bound), count - earlier.get(bound, 0.0)) for bound, count in buckets.items())
+    if not counts or counts[-1][1] <= 0:
+        return None
+    bound = next(bound for bound, count in counts if count >= 0.99 * counts[-1][1])
+    return math.inf if math.isinf(bound) else bound * 1e6
+
+
+def _line(now: Look, before: Look, key: Key, direction: str) -> Line:
+    def since(name: str) -> float:
+        return max(0.0, now.get(name, key) - before.get(name, key))
+
+    pid, rank, peer, _ = key
+    sends = direction == "send"
+    size = now.sizes.get(pid, "")
+    seconds = now.at - before.at
+    moved = since("bagua_net_peer_sent_bytes_total" if sends else "bagua_net_peer_received_bytes_total")
+    segments = since("bagua_net_peer_sent_segments_total")
+    held = now.beside("bagua_net_peer_limit", key)
+    return Line(
+        host=now.host,
+        pid=pid,
+        rank=f"{rank}/{size}" if rank and size else rank,
+        sends=sends,
+        peer=peer,
+        streams=f"{now.get('bagua_net_peer_streams', key, direction):.0f}",
+        bytes_per_second=moved / seconds if seconds else 0.0,
+        mean=None,
+        p99_us=_p99_us(now, before, key, direction),
+        rtt_us=now.get("bagua_net_peer_round_trip_seconds", key) * 1e6 if sends else 0.0,
+        retransmitted=since("bagua_net_peer_retransmitted_segments_total") / segments if sends and segments else None,
+        limit=max(held, key=lambda word: held[word]) if sends and any(held.values()) else "",
+    )
+
+
+def lines(now: dict[str, Look], before: dict[str, Look]) -> list[Line]:
+    """Of the directions in which there are connections."""
+    return [
+        _line(each, before[name], key, direction)
+        for name, each in now.items()
+        if name in before
+        for (key, direction, _), count in sorted(each.values.get("bagua_net_peer_connections", {}).items())
+        if count
+    ]

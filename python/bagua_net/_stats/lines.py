@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""What `bagua-net top` shows: a line for each connection, from this host's processes or from exporters of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from . import causes, limits
+from .files import Row, Snapshot
+from .limits import Rate, number
+
+#: Of a process that is no more.
+ENDED = "has ended"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stream of a connection. Bytes are those that the kernel has seen acknowledged, or has received."""
+
+    local: str
+    remote: str
+    bytes_per_second: float
+    rtt_us: float
+    #: of its segments; None: it sent none
+    retransmitted: float | None
+    congestion_window: int
+    broken: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A connection, or, of an exporter, all connections of a process to a host by a device, in one direction."""
+
+    host: str
+    pid: str
+    rank: str
+    sends: bool
+    peer: str
+    #: "2/4": used, open
+    streams: str
+    bytes_per_second: float
+    #: since its beginning; None: not known
+    mean: float | None
+    #: 99 of 100 messages were done in that time; None: none was timed
+    p99_us: float | None
+    rtt_us: float
+    retransmitted: float | None
+    limit: str
+    parts: tuple[Part, ...] = ()
+
+    def has(self, text: str) -> bool:
+        """In one of its words."""
+        words = (str(getattr(self, field.name)) for field in fields(self) if field.type == "str")
+        return any(text.lower() in word.lower() for word in words)
+
+
+#: What lines can be sorted by: the largest first, but text and numbers of processes.
+ORDERS: Mapping[str, Callable[[Line], tuple[float, str]]] = {
+    "pid": lambda line: (float(line.pid) if line.pid.isdecimal() else 0.0, line.host),
+    "rank": lambda line: (_number(line.rank.partition("/")[0]), line.host),
+    "peer": lambda line: (0.0, line.peer),
+    "now": lambda line: (-line.bytes_per_second, ""),
+    "mean": lambda line: (-(line.mean or 0.0), ""),
+    "p99": lambda line: (-(line.p99_us or 0.0), ""),
+    "rtt": lambda line: (-line.rtt_us, ""),
+    "retr": lambda line: (-(line.retransmitted or 0.0), ""),
+}
+
+
+def _number(text: str) -> float:
+    return float(text) if text.isdecimal() else -1.0
+
+
+def chosen(lines: Iterable[Line], text: str, order: str) -> list[Line]:
+    """Those that have the text, in an order of :data:`ORDERS`; "": as they are."""
+    found = [line for line in lines if line.has(text)]
+    return sorted(found, key=ORDERS[order]) if order else found
+
+
+# ---- of this host ----
+
+
+def _rank(snapshot: Snapshot) -> str:
+    rank, size = (str(snapshot.process.get(name, "")) for name in ("rank", "world_size"))
+    return f"{rank}/{size}" if rank and size else rank
+
+
+def _part(row: Row, before: Row | None, seconds: float) -> Part:
+    def since(name: str) -> int:
+        return max(0, number(row, name) - number(before, name))
+
+    moved = since("bytes_acked") if number(row, "sender") else since("bytes_received")
+    segments = since("segments_sent")
+    return Part(
+        str(row.get("local", "")),
+        str(row.get("remote", "")),
+        moved / seconds if seconds else 0.0,
+        number(row, "rtt_us"),
+        since("retransmits") / segments if segments and number(row, "sender") else None,
+        number(row, "congestion_window"),
+        bool(number(row, "broken")),
+    )
+
+
+def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Snapshot | None) -> Line:
+    connection = recent.connection
+    level, streams = connection["level"], connection["streams"]
+    earlier = {
+        row["serial"]: row
+        for row in (before.streams if before is not None else ())
+        if (row["connection"], row["sender"]) == (connection["id"], connection["sender"])
+    }
+    return Line(
+        host="",
+        pid=str(snapshot.process["pid"]),
+        rank=_rank(snapshot),
+        sends=recent.sender,
+        peer=causes.host(connection["peer"]),
+        streams=f"{level}/{streams}" if recent.sender else str(streams),
+        bytes_per_second=recent.bytes_per_second,
+        mean=whole.bytes_per_second,
+        p99_us=recent.latency_us(0.99),
+        rtt_us=recent.mean("rtt_us"),
+        retransmitted=recent.retransmitted if recent.sender and recent.segments else None,
+        limit=recent.limit if snapshot.lives else ENDED,
+        parts=tuple(_part(row, earlier.get(row["serial"]), recent.seconds) for row in recent.streams),
+    )
+
+
+def of_processes(now: Iterable[Snapshot], before: Mapping[Path, Snapshot]) -> list[Line]:
+    """Between two looks at each process; of one that was not there at the first, since its connections began."""
+    return [
+        _line(snapshot, recent, whole, before.get(snapshot.path))
+        for snapshot in now
+        for recent, whole in zip(limits.rates(snapshot, before.get(snapshot.path)), limits.rates(snapshot), strict=True)
+    ]

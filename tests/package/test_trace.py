@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""``bagua-net trace``: the slices and messages of a running job, as a file for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bagua_net._stats import files, traces
+from tests.package.running_jobs import command, job, own, until
+
+_Events = list[dict[str, Any]]
+
+
+def _record(directory: Path, pid: int, *options: str) -> dict[str, Any]:
+    output = directory / "trace.json"
+    done = command(directory, "trace", str(pid), "--seconds", "1", "--output", str(output), *options)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.startswith(f"{output}: ")
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+def _pieces(events: _Events) -> dict[tuple[int, int], list[int]]:
+    """The bytes of the slices of each message, by what a connection has as its number."""
+    found = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            found[event["pid"], event["args"]["message"]].append(event["args"]["bytes"])
+    return found
+
+
+def test_a_running_job(tmp_path: Path) -> None:
+    """Both ends: the slices of a message are as long together as it is, and lie in its time."""
+    with job(tmp_path, BAGUA_NET_MIN_NSTREAMS="4", RANK="3") as ranks:
+        until(lambda: len(list(own(tmp_path).glob("[0-9]*"))) == len(ranks))
+        trace = _record(tmp_path, ranks[1])
+        left = list(own(tmp_path).glob("*.trace"))
+    events: _Events = trace["traceEvents"]
+    assert left == []
+    assert trace["otherData"]["pid"] == ranks[1]
+    assert trace["otherData"]["rank"] == "3"
+    assert trace["otherData"]["events_dropped"] == 0
+    begun = {(each["pid"], each["id"]): each for each in events if each["ph"] == "b"}
+    ended = {(each["pid"], each["id"]): each for each in events if each["ph"] == "e"}
+    assert begun.keys() == ended.keys() != set()
+    pieces = _pieces(events)
+    whole = 0
+    for key, message in begun.items():
+        place, number = map(int, key[1].split("/"))
+        assert message["ts"] <= ended[key]["ts"]
+        if message["ts"] >= trace["otherData"]["began_us"]:
+            whole += 1
+            assert sum(pieces[place, number]) == message["args"]["bytes"]
+    assert whole > 0
+    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert {name[0] for name in names} == {"→", "←"}
+    assert all("127.0.0.1" in name for name in names)
+    assert len({(each["pid"], each["tid"]) for each in events if each["ph"] == "X"}) > len(names)
+
+
+@pytest.mark.gate
+def test_a_second_recording_has_nothing_of_the_first(tmp_path: Path) -> None:
+    with job(tmp_path) as ranks:
+        until(lambda: len(list(own(tmp_path).glob("[0-9]*"))) == len(ranks))
+        first, second = (_record(tmp_path, ranks[0]) for _ in range(2))
+    latest = max(each["ts"] for each in first["traceEvents"] if "ts" in each)
+    assert min(each["ts"] + each["dur"] for each in second["traceEvents"] if each["ph"] == "X") > latest
+
+
+@pytest.mark.gate
+def test_one_at_a_time(tmp_path: Path) -> None:
+    with job(tmp_path) as ranks:
+        until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
+        snapshot = files.read_all(own(tmp_path))[0]
+        held = traces._ask(Path(f"{snapshot.path}.trace"), 60)
+        with pytest.raises(traces.NoTrace, match="another `bagua-net trace` records this process"):
+            traces.record(snapshot, 1)
+        os.close(held)
+        assert traces.record(snapshot, 1).events  # what is left of one that died is taken away
+
+
+@pytest.mark.gate
+def test_which_process(tmp_path: Path) -> None:
+    done = command(tmp_path, "trace")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no process of this user shows connections here" in done.stderr
+    with job(tmp_path) as ranks:
+        until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
+        done = command(tmp_path, "trace")
+        assert "there are several processes: " in done.stderr
+        assert all(str(pid) in done.stderr for pid in ranks.values())
+        assert "process 1 shows no connections" in command(tmp_path, "trace", "1").stderr
+    assert "no such directory" in command(tmp_path, "trace", "-o", "/nowhere/at/all.json").stderr
+
+
+@pytest.mark.nightly  # it waits for an answer
+def test_a_process_that_is_stopped(tmp_path: Path) -> None:
+    with job(tmp_path, left_alone=True) as ranks:
+        until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
+        os.kill(ranks[0], signal.SIGSTOP)
+        done = command(tmp_path, "trace", str(ranks[0]), "--seconds", "1")
+        os.kill(ranks[0], signal.SIGKILL)
+    assert done.returncode == 1
+    assert f"process {ranks[0]} records nothing; it has ended, is stopped" in done.stderr
+    assert list(own(tmp_path).glob("*.trace")) == []
