@@ -41,5 +41,7 @@ void bnet_recording_stop(void);
 size_t bnet_recording_size(uint64_t *dropped);
 /* False: another thread is still about to write it. */
 bool bnet_recording_get(size_t place, struct bnet_event *event);
+/* Gives its memory back to the kernel. */
+void bnet_recording_free(void);
 
 #endif

@@ -82,7 +82,7 @@ static const char *reason_of(const struct bnet_conn *conn)
 	const struct silence silence = listen_to(conn);
 
 	if (!bnet_list_empty(&conn->broken) || atomic_load(&conn->alone_us))
-		return "its streams broke, and none has taken their place";
+		return "its streams were reset, and none has taken their place";
 	if (silence.asked && !silence.heard)
 		return "that host answers nothing: it is down, or the network between";
 	if (!conn->sender)

@@ -23,21 +23,21 @@
 #define BNET_STATS_STREAMS 1024
 
 /* Times are of the wall clock, in µs since 1970; durations in µs. N: a number. T: a text that ends with a zero byte. */
-#define BNET_STATS_PROCESS(N, T)                                              \
-	N(pid)                                                                \
-	N(started_us)                                                         \
-	N(published_us)         /* the last round over all rows ended then */ \
-	N(processor_us)         /* of all threads together */                 \
-	N(contended)            /* 1: it shares its processors */             \
-	N(connections_left_out) /* for which there was no row */              \
-	N(streams_left_out)                                                   \
+#define BNET_STATS_PROCESS(N, T)                                                        \
+	N(pid)                                                                          \
+	N(started_us)                                                                   \
+	N(published_us)         /* the last round over all rows ended then */           \
+	N(processor_us)         /* of all threads together */                           \
+	N(contended)            /* 1: it shares its processors */                       \
+	N(connections_left_out) /* for which there was no row */                        \
+	N(streams_left_out)                                                             \
 	N(events_dropped) /* in recordings for `bagua-net trace`: they found no room */ \
-	T(version)                                                            \
-	T(program)                                                            \
-	T(host)                                                               \
-	T(rank) /* as the launcher says, as the following; or empty */        \
-	T(world_size)                                                         \
-	T(local_rank)                                                         \
+	T(version)                                                                      \
+	T(program)                                                                      \
+	T(host)                                                                         \
+	T(rank) /* as the launcher says, as the following; or empty */                  \
+	T(world_size)                                                                   \
+	T(local_rank)                                                                   \
 	T(job)
 
 /* Of a connection, since its beginning. */

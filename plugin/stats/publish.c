@@ -234,6 +234,10 @@ bool bnet_stats_publish(void)
 		begin();
 	if (!stats.shown)
 		return false;
+	if (bnet_trace_has_more()) {
+		stats.traced = bnet_trace_look(bnet_segment_path());
+		return bnet_trace_has_more();
+	}
 	if (!stats.under_way) {
 		stats.under_way = true;
 		stats.left_out = stats.streams_left_out = 0;
@@ -256,11 +260,11 @@ bool bnet_stats_is_awaited(void)
 
 void bnet_stats_end(void)
 {
+	bnet_trace_end();
 	if (stats.shown)
 		bnet_segment_end();
 	stats.shown = false;
 	stats.tried = stats.under_way = stats.traced = false;
-	bnet_trace_end();
 	memset(stats.of_connection, 0, sizeof(stats.of_connection));
 	memset(stats.of_stream, 0, sizeof(stats.of_stream));
 }
@@ -268,11 +272,14 @@ void bnet_stats_end(void)
 void bnet_stats_exit(void)
 {
 	stats.exiting = true;
+	if (stats.shown)
+		bnet_trace_remove(bnet_segment_path());
 	bnet_segment_remove();
 }
 
 void bnet_stats_forget(void)
 {
+	bnet_trace_forget();
 	bnet_segment_forget();
 	stats.shown = false;
 	bnet_stats_end();

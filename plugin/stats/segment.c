@@ -63,10 +63,10 @@ static bool is_old(int directory, const char *name)
 	       status.st_mtime < time(NULL) - KEPT_S;
 }
 
-/* PID-NUMBER; the commands have others there. */
+/* PID-NUMBER; the commands have others there, and PID-NUMBER.trace. */
 static bool is_segment(const char *name)
 {
-	return name[0] >= '0' && name[0] <= '9';
+	return name[0] >= '0' && name[0] <= '9' && !strchr(name, '.');
 }
 
 /* Its process has ended: nobody holds its lock. */

@@ -4,10 +4,12 @@
  */
 #include "stats/trace.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,8 +20,10 @@
 #include "stats/segment.h"
 
 #define MOST_SECONDS 60
-/* Events that are written at a time: those who need the engine's lock wait for less than a millisecond. */
+/* Events that are written at a time: in memory, where the file is unless BAGUA_NET_STATS_DIR says otherwise, those who need
+ * the engine's lock wait for less than a millisecond. */
 #define AT_A_TIME 4096
+#define NAME_BYTES (BNET_DIRECTORY + 112)
 
 static struct {
 	int fd; /* of the file, from the request to the end */
@@ -31,27 +35,59 @@ static struct {
 
 static uint64_t dropped; /* of all recordings */
 
+static void forget(void)
+{
+	bnet_recording_stop();
+	bnet_socket_close(trace.fd);
+	trace.fd = -1;
+	trace.writing = false;
+}
+
 static void finish(void)
 {
-	dropped += trace.header.dropped;
+	dropped += trace.header.dropped + trace.header.lost;
 	memcpy(trace.header.magic, BNET_TRACE_MAGIC, sizeof(trace.header.magic));
 	(void)!pwrite(trace.fd, &trace.header, sizeof(trace.header), 0);
-	bnet_trace_end();
+	bnet_recording_free();
+	forget();
+}
+
+static void name_of(char name[NAME_BYTES], const char *path)
+{
+	snprintf(name, NAME_BYTES, "%s.trace", path);
+}
+
+void bnet_trace_remove(const char *path)
+{
+	char name[NAME_BYTES];
+
+	name_of(name, path);
+	unlink(name);
+}
+
+/* Whoever waits holds the lock. */
+static bool is_awaited(int fd)
+{
+	return flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
 /* This user's, and no link. -1: there is none. */
 static int open_request(const char *path)
 {
-	char name[BNET_DIRECTORY + 112];
+	char name[NAME_BYTES];
 	struct stat status;
 	int fd;
 
-	snprintf(name, sizeof(name), "%s.trace", path);
+	name_of(name, path);
 	fd = bnet_fd_opened(open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
 	if (fd < 0)
 		return -1;
-	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid())
-		return fd;
+	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
+	    bnet_segment_leaves_enough(fd, sizeof(trace.header))) {
+		if (is_awaited(fd))
+			return fd;
+		unlink(name);
+	}
 	bnet_socket_close(fd);
 	return -1;
 }
@@ -78,6 +114,7 @@ static bool begin(const char *path)
 		bnet_socket_close(fd);
 		return false;
 	}
+	(void)!pwrite(fd, BNET_TRACE_BEGUN, strlen(BNET_TRACE_BEGUN), 0);
 	trace.fd = fd;
 	trace.header = (struct bnet_trace_header){
 		.version = BNET_TRACE_VERSION,
@@ -96,8 +133,8 @@ static void stop(void)
 	trace.size = bnet_recording_size(&trace.header.dropped);
 	trace.place = 0;
 	trace.writing = true;
-	if (!bnet_segment_leaves_enough(trace.fd, trace.size * sizeof(struct bnet_event))) {
-		trace.header.dropped += trace.size;
+	if (!bnet_segment_leaves_enough(trace.fd, sizeof(trace.header) + trace.size * sizeof(struct bnet_event))) {
+		trace.header.lost = trace.size;
 		trace.size = 0;
 	}
 }
@@ -112,9 +149,9 @@ static void write_some(void)
 		if (bnet_recording_get(trace.place, &events[count]))
 			count++;
 		else
-			trace.header.dropped++;
+			trace.header.lost++;
 	if (count && pwrite(trace.fd, events, count * sizeof(*events), at) != (ssize_t)(count * sizeof(*events)))
-		trace.header.dropped += count;
+		trace.header.lost += count;
 	else
 		trace.header.events += count;
 	if (trace.place == trace.size)
@@ -125,6 +162,11 @@ bool bnet_trace_look(const char *path)
 {
 	if (trace.fd < 0)
 		return begin(path);
+	if (!is_awaited(trace.fd)) {
+		forget();
+		bnet_trace_remove(path);
+		return false;
+	}
 	if (trace.writing)
 		write_some();
 	else if (bnet_now_us() >= trace.until_us)
@@ -144,8 +186,13 @@ bool bnet_trace_has_more(void)
 
 void bnet_trace_end(void)
 {
-	bnet_recording_stop();
-	bnet_socket_close(trace.fd);
-	trace.fd = -1;
-	trace.writing = false;
+	if (trace.fd >= 0 && !trace.writing)
+		stop();
+	while (trace.writing)
+		write_some();
+}
+
+void bnet_trace_forget(void)
+{
+	forget();
 }

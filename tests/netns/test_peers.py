@@ -307,7 +307,7 @@ def test_a_rank_that_dies(joined: tuple[Host, Host]) -> None:
         ("sh -c 'echo kex_exchange: refused >&2; exit 255'", "kex_exchange: refused"),
         nightly=[
             ("ip netns exec {} env -u PYTHONPATH false", "its command ended with status 1"),
-            ("ip netns exec {} no-such-command", "install bagua_net there at the same path"),
+            ("ip netns exec no-such-host", "no-such-host"),
             ("no-such-command", "install bagua_net there at the same path"),
             ("sh -c 'echo bagua-net-peer {; sleep 1'", "cut off, or of another program"),
         ],

@@ -8,8 +8,10 @@ import dataclasses
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -206,6 +208,43 @@ def test_addresses_of_exporters() -> None:
         ("[fd00::1]:80", "fd00::1", "http://[fd00::1]:80/metrics"),
     ):
         assert exporters.address(named) == (host, url)
+    for named in ("fd00::1", "node1:x", "user@node1", "node1/path", ""):
+        with pytest.raises(exporters.ExporterUnusable, match="not HOST, HOST:PORT"):
+            exporters.address(named)
+
+
+class _Speaker(threading.Thread):
+    """Says this to each who connects, and then nothing."""
+
+    def __init__(self, words: bytes) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._words = words
+        self.start()
+
+    def run(self) -> None:
+        kept = []
+        while True:
+            connection = self._listener.accept()[0]
+            kept.append(connection)
+            connection.sendall(self._words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.0 500 \x1b]52;c;eA==\x07\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n<html",
+        b'HTTP/1.0 200 OK\r\nContent-Length: 90\r\n\r\nbagua_net_peer_x_bucket{peer="a",le="x"} 1\n',
+    ],
+)
+def test_what_is_no_exporter(words: bytes) -> None:
+    found, said = exporters.look_at([f"127.0.0.1:{_Speaker(words).port}"])
+    assert found == {}
+    assert "does `bagua-net export --address 0.0.0.0` run there?" in said[0]
+    assert said[0].isprintable()
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

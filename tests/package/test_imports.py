@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._native": {"bagua_net._errors"},
     "bagua_net._nccl": {"bagua_net._errors", "bagua_net._native"},
     "bagua_net._settings": {"bagua_net._errors", "bagua_net._native", "bagua_net._nccl"},
-    "bagua_net._stats": {"bagua_net._settings"},
+    "bagua_net._stats": {"bagua_net._errors", "bagua_net._settings"},
     "bagua_net._machine": {"bagua_net._errors", "bagua_net._native", "bagua_net._settings"},
     "bagua_net._activation": {
         "bagua_net._errors",
@@ -65,6 +65,15 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._machine",
         "bagua_net._nccl",
     },
+    "bagua_net._doctor.peers": {
+        "bagua_net._activation",
+        "bagua_net._bench.ranks",
+        "bagua_net._doctor",
+        "bagua_net._errors",
+        "bagua_net._machine",
+        "bagua_net._native",
+        "bagua_net._settings",
+    },
     "bagua_net._bench.output": {
         "bagua_net._bench.ranks",
         "bagua_net._bench.workload",
@@ -84,9 +93,11 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._cli": {
         "bagua_net._activation",
         "bagua_net._bench",
+        "bagua_net._bench.output",
         "bagua_net._bench.ranks",
         "bagua_net._bench.workload",
         "bagua_net._doctor",
+        "bagua_net._doctor.peers",
         "bagua_net._errors",
         "bagua_net._machine",
         "bagua_net._native",

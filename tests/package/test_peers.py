@@ -17,7 +17,7 @@ from bagua_net._doctor.peers.verdicts import Measured
 from tests.package.sandbox import Sandbox
 
 _NIC = Nic("eth0", "10.0.0.1", 1500, 25_000, True)
-_ONE = Facts("one", "here", "1.0", True, "", "NCCL 2.30.7", [_NIC], {}, [], [32768, 60999], "", 8)
+_ONE = Facts("one", "here", "1.0", True, "", "NCCL 2.30.7", [_NIC], {}, {}, [], [32768, 60999], "", 8)
 _OTHER = replace(_ONE, name="other", place="there", nics=[replace(_NIC, address="10.0.0.2")])
 _ANSWER = Answer(Way("10.0.0.1", "eth0", "10.0.0.2", 4000), "", 0.0002, "10.0.0.1", "its name")
 _REACH = Reach(_ONE, _OTHER, [_ANSWER], Listening("its name", "there", {"10.0.0.2": 4000}, {}, {}))
@@ -152,3 +152,9 @@ def test_names_that_are_not_common() -> None:
     hosts[1].nics.append(replace(_NIC, address="10.1.0.2"))  # another network, by a name that the first uses
     (found,) = verdicts.names(hosts, {(0, 1): _REACH, (1, 0): ens})
     assert "NCCL takes its own" in found.fact
+
+
+def test_a_host_that_has_nothing_but_itself() -> None:
+    own = replace(_OTHER, nics=[replace(_NIC, name="lo", address="127.0.0.1")], left_out={"eth0": "no carrier"})
+    (found,) = verdicts.reachable(replace(_REACH, other=own, answers=[]), _REACH)
+    assert found.fact == "other has no interface to use but lo (eth0: no carrier)"

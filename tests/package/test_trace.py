@@ -7,13 +7,14 @@ import json
 import os
 import signal
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bagua_net._stats import files, traces
-from tests.package.running_jobs import command, job, own, until
+from tests.package.running_jobs import SECONDS, command, job, own, until
 
 _Events = list[dict[str, Any]]
 
@@ -46,23 +47,25 @@ def test_a_running_job(tmp_path: Path) -> None:
     assert left == []
     assert trace["otherData"]["pid"] == ranks[1]
     assert trace["otherData"]["rank"] == "3"
-    assert trace["otherData"]["events_dropped"] == 0
     begun = {(each["pid"], each["id"]): each for each in events if each["ph"] == "b"}
     ended = {(each["pid"], each["id"]): each for each in events if each["ph"] == "e"}
     assert begun.keys() == ended.keys() != set()
     pieces = _pieces(events)
-    whole = 0
+    numbers = defaultdict(set)
     for key, message in begun.items():
-        place, number = map(int, key[1].split("/"))
-        assert message["ts"] <= ended[key]["ts"]
-        if message["ts"] >= trace["otherData"]["began_us"]:
-            whole += 1
-            assert sum(pieces[place, number]) == message["args"]["bytes"]
-    assert whole > 0
+        place, number = message["pid"], message["args"]["message"]
+        numbers[place].add(number)
+        assert trace["otherData"]["began_us"] <= message["ts"] <= ended[key]["ts"]
+        assert sum(pieces[place, number]) == message["args"]["bytes"]
+    for those in numbers.values():  # all, but some of the last ones that are not done at the end
+        assert 2 * len(those) > max(those) - min(those) + 1
     names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert {name[0] for name in names} == {"→", "←"}
     assert all("127.0.0.1" in name for name in names)
-    assert len({(each["pid"], each["tid"]) for each in events if each["ph"] == "X"}) > len(names)
+    tracks = {(each["pid"], each["tid"]) for each in events if each["ph"] == "X"}
+    assert len(tracks) > len(names)
+    assert len({track for _, track in tracks}) == len(tracks)  # Perfetto merges what has one number
+    assert max(map(max, tracks)) < 1 << 31
 
 
 @pytest.mark.gate
@@ -79,11 +82,29 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     with job(tmp_path) as ranks:
         until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
         snapshot = files.read_all(own(tmp_path))[0]
-        held = traces._ask(Path(f"{snapshot.path}.trace"), 60)
+        path = Path(f"{snapshot.path}.trace")
+        held = traces._ask(path, 60)
+        until(lambda: path.read_bytes().startswith(b"begun"))
         with pytest.raises(traces.NoTrace, match="another `bagua-net trace` records this process"):
             traces.record(snapshot, 1)
-        os.close(held)
-        assert traces.record(snapshot, 1).events  # what is left of one that died is taken away
+        os.close(held)  # as if it were killed
+        until(lambda: not path.exists())
+        assert traces.record(snapshot, 1).events
+
+
+@pytest.mark.gate
+def test_a_process_that_ends_meanwhile(tmp_path: Path) -> None:
+    with job(tmp_path, left_alone=True) as ranks:
+        until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
+        snapshot = next(each for each in files.read_all(own(tmp_path)) if each.process["pid"] == ranks[0])
+        path = Path(f"{snapshot.path}.trace")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(traces.record, snapshot, 60)
+            until(lambda: path.exists() and path.read_bytes().startswith(b"begun"))
+            os.kill(ranks[0], signal.SIGKILL)
+            with pytest.raises(traces.NoTrace, match=f"process {ranks[0]} has ended"):
+                waiting.result(SECONDS)
+        assert not path.exists()
 
 
 @pytest.mark.gate
@@ -93,11 +114,13 @@ def test_which_process(tmp_path: Path) -> None:
     assert "no process of this user shows connections here" in done.stderr
     with job(tmp_path) as ranks:
         until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
-        done = command(tmp_path, "trace")
+        done = command(tmp_path, "trace", "--output", str(tmp_path / "trace.json"))
         assert "there are several processes: " in done.stderr
         assert all(str(pid) in done.stderr for pid in ranks.values())
         assert "process 1 shows no connections" in command(tmp_path, "trace", "1").stderr
-    assert "no such directory" in command(tmp_path, "trace", "-o", "/nowhere/at/all.json").stderr
+        done = command(tmp_path, "trace", str(ranks[0]), "-o", "/nowhere/at/all.json")
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+        assert "/nowhere/at/all.json" in done.stderr
 
 
 @pytest.mark.nightly  # it waits for an answer
@@ -108,5 +131,5 @@ def test_a_process_that_is_stopped(tmp_path: Path) -> None:
         done = command(tmp_path, "trace", str(ranks[0]), "--seconds", "1")
         os.kill(ranks[0], signal.SIGKILL)
     assert done.returncode == 1
-    assert f"process {ranks[0]} records nothing; it has ended, is stopped" in done.stderr
+    assert f"process {ranks[0]} does not answer; it is stopped" in done.stderr
     assert list(own(tmp_path).glob("*.trace")) == []

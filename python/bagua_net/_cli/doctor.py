@@ -35,8 +35,8 @@ Through = Annotated[
     str | None,
     typer.Option(
         metavar="COMMAND",
-        help="What starts a command on a host instead of ssh, with its input: {} is the host, as in "
-        "'kubectl exec -i {} --'.",
+        help="What starts a command on a host, instead of ssh: the host follows it, or takes the place of {}, as in "
+        "'kubectl exec -i {} --'. It must pass on its input.",
         rich_help_panel=_SEVERAL,
     ),
 ]

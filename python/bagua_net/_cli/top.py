@@ -44,6 +44,8 @@ _COLUMNS = {
     "LIMIT": "left",
 }
 _WIDE = ("█", "MEAN", "RTT")
+#: Where hosts are shown, a rank tells as much.
+_WITHOUT_HOSTS = ("PID",)
 
 Order = Enum("Order", {name: name for name in ORDERS}, type=str)  # type: ignore[misc]
 
@@ -59,7 +61,9 @@ def _bar(share: float) -> str:
 def _time(microseconds: float | None) -> str:
     if microseconds == math.inf:
         return "> 4 s"
-    return f"{microseconds / 1000:.3g} ms" if microseconds else "-"
+    if not microseconds:
+        return "-"
+    return f"{microseconds / 1e6:.3g} s" if microseconds >= 1e6 else f"{microseconds / 1000:.3g} ms"
 
 
 def _share(share: float | None) -> str:
@@ -102,7 +106,9 @@ def _cells_of_part(part: Part, sends: bool, most: float) -> dict[str, str]:
 
 
 def _table(lines: list[Line], width: int, streams: bool) -> Table:
-    left_out = {*(() if width >= _ALL_FROM else _WIDE), *(() if any(line.host for line in lines) else ("HOST",))}
+    hosts = any(line.host for line in lines)
+    left_out = {*(() if width >= _ALL_FROM else (*_WIDE, *(_WITHOUT_HOSTS if hosts else ())))}
+    left_out |= set() if hosts else {"HOST"}
     names = [name for name in _COLUMNS if name not in left_out]
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     for name in names:
@@ -200,16 +206,21 @@ def _complain(sentences: Iterable[str]) -> None:
 def register(app: typer.Typer, panel: str) -> None:
     @app.command(rich_help_panel=panel)
     def top(
-        once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
+        once: Annotated[bool, typer.Option("--once", help="Print the table once and end, as in a pipe.")] = False,
         as_json: Annotated[
             bool, typer.Option("--json", help="JSON instead of a table, once: all that there is.")
         ] = False,
         streams: Annotated[bool, typer.Option("--streams", help="Also show the streams of each connection.")] = False,
         text: Annotated[
-            str, typer.Option("--filter", metavar="TEXT", help="Only lines that have this in a word.")
+            str, typer.Option("--filter", metavar="TEXT", help="Only lines that have this in one of their words.")
         ] = "",
         order: Annotated[
-            Order | None, typer.Option("--sort", metavar="COLUMN", help=f"By one of {', '.join(ORDERS)}.")
+            Order | None,
+            typer.Option(
+                "--sort",
+                metavar="COLUMN",
+                help=f"By one of {', '.join(ORDERS)}: the largest first, but numbers and names.",
+            ),
         ] = None,
         hosts: Annotated[
             str, typer.Option("--from", metavar="HOST,…", help="Of other hosts, where `bagua-net export` runs.")
@@ -238,7 +249,7 @@ def register(app: typer.Typer, panel: str) -> None:
         def table(lines: list[Line], width: int) -> Table:
             return _table(chosen(lines, text, order.value if order else ""), width, streams)
 
-        if not once:
+        if not once and sys.stdout.isatty():
             _watch(source, table, interval)
         time.sleep(interval)
         lines, complaints = source.next()
@@ -247,7 +258,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def _print(lines: list[Line], table: Callable[[list[Line], int], Table]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, emoji=False)
     with console.capture() as capture:
         console.print(table(lines, console.width))
     for line in capture.get().splitlines():
@@ -256,7 +267,7 @@ def _print(lines: list[Line], table: Callable[[list[Line], int], Table]) -> None
 
 def _watch(source: _Source, table: Callable[[list[Line], int], Table], interval: float) -> None:
     """Until it is interrupted."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
             time.sleep(interval)

@@ -38,7 +38,11 @@ def _said(trace: traces.Trace, path: Path) -> str:
         f"{path}: {(trace.end_us - trace.began_us) / 1e6:.1f} s, {len(slices)} slices, {causes.size(sent)} sent, "
         f"{causes.size(received)} received. Open it at https://ui.perfetto.dev"
     )
-    return text + (f". {trace.dropped} later events found no room: record fewer seconds" if trace.dropped else "")
+    if trace.dropped:
+        text += f". {trace.dropped} later events found no room: record fewer seconds"
+    if trace.lost:
+        text += f". {trace.lost} events are lost: the file system of the process's counters is full"
+    return text
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -58,10 +62,11 @@ def register(app: typer.Typer, panel: str) -> None:
 
         The file is for https://ui.perfetto.dev, which shows it without sending it anywhere, or for chrome://tracing. A
         slice lasts from its first byte, written to the kernel or read from it, to its last one; a message from its
-        post until it is done. The process keeps up to 262,144 events.
+        post until it is done. Messages that were posted before, or are not done at the end, are not shown: `bagua-net
+        explain` tells what hangs. The process keeps up to 262,144 events.
         """
-        if not output.absolute().parent.is_dir():
-            raise typer.BadParameter(f"{output}: no such directory")
-        recorded = traces.record(_find(pid), seconds)
-        output.write_text(json.dumps(traces.as_json(recorded)), encoding="utf-8")
+        process = _find(pid)
+        with output.open("w", encoding="utf-8") as file:  # fails before the recording
+            recorded = traces.record(process, seconds)
+            json.dump(traces.as_json(recorded), file)
         print(_said(recorded, output), file=sys.stderr)

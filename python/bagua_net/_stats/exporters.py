@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import math
+import queue
+import re
+import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from .._errors import BaguaNetError
@@ -39,6 +42,8 @@ class Look:
     values: dict[str, dict[tuple[Key, str, str], float]] = field(default_factory=dict)
     #: nranks of each process
     sizes: dict[str, str] = field(default_factory=dict)
+    #: when each process, by pid and rank, has published: seconds since 1970
+    published: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def get(self, name: str, key: Key, direction: str = "", beside: str = "") -> float:
         return self.values.get(name, {}).get((key, direction, beside), 0.0)
@@ -50,11 +55,33 @@ class Look:
 
 
 def address(named: str) -> tuple[str, str]:
-    """The host, and the URL of its metrics. ``named``: HOST, HOST:PORT, or [IPv6]:PORT."""
-    host, colon, port = named.rpartition(":")
-    if not colon or named.endswith("]"):
-        host, port = named, str(PORT)
-    return host.strip("[]"), f"http://{host}:{port}/metrics"
+    """The host, and the URL of its metrics. ``named``: HOST, HOST:PORT, or [IPv6]:PORT.
+
+    Raises:
+        ExporterUnusable: it is none of these.
+    """
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\[\]:/@\s]+))(?::(\d{1,5}))?", named)
+    if match is None:
+        raise ExporterUnusable(f"{named}: not HOST, HOST:PORT or [IPv6]:PORT")
+    address, host, port = match.groups()
+    return address or host, f"http://{f'[{address}]' if address else host}:{port or PORT}/metrics"
+
+
+def _plain(text: object) -> str:
+    """Without what a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in str(text))
+
+
+def _fetch(url: str) -> str:
+    """As far as it comes within the time. No proxy: these are hosts of a cluster."""
+    deadline, data = time.monotonic() + _SECONDS, bytearray()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_SECONDS) as answer:
+        while piece := answer.read1(1 << 16):
+            data += piece
+            if time.monotonic() > deadline or len(data) > _MOST_BYTES:
+                raise TimeoutError("its answer takes too long")
+    return data.decode()
 
 
 def look(named: str) -> Look:
@@ -66,42 +93,56 @@ def look(named: str) -> Look:
     except ImportError:
         raise ExporterUnusable("prometheus_client is not installed; pip install prometheus-client") from None
     host, url = address(named)
+    found = Look(_plain(host), time.monotonic())
     try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-            text = answer.read(_MOST_BYTES).decode()
-        found = Look(host, time.monotonic())
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(_fetch(url)):
             for sample in family.samples:
                 _take(found, sample.name, sample.labels, sample.value)
-    except (OSError, ValueError, urllib.error.URLError) as error:
+    except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise ExporterUnusable(f"{url}: {reason}; does `bagua-net export --address 0.0.0.0` run there?") from None
+        why = f"{url}: {_plain(reason)}"
+        raise ExporterUnusable(f"{why}; does `bagua-net export --address 0.0.0.0` run there?") from None
     return found
 
 
 def _take(found: Look, name: str, labels: dict[str, str], value: float) -> None:
+    labels = {each: _plain(text) for each, text in labels.items()}
+    if not math.isfinite(value):
+        return
     if name == "bagua_net_process_info":
         found.sizes[labels.get("pid", "")] = labels.get("nranks", "")
-    if "peer" in labels:
+    elif name == "bagua_net_published_timestamp_seconds":
+        found.published[labels.get("pid", ""), labels.get("rank", "")] = value
+    elif "peer" in labels:
         key = (labels.get("pid", ""), labels.get("rank", ""), labels["peer"], labels.get("device", ""))
         beside = next((labels[each] for each in _BESIDE[1:] if each in labels), "")
+        if "le" in labels:
+            float(beside)
         found.values.setdefault(name, {})[key, labels.get("direction", ""), beside] = value
 
 
 def look_at(names: Iterable[str]) -> tuple[dict[str, Look], list[str]]:
-    """All at once: those that answer, and a sentence for each other one."""
+    """All at once: those that answer, and a sentence for each other one. Threads that a name look-up holds up are left
+    to themselves."""
+    answers: queue.Queue[tuple[str, Look | str]] = queue.Queue()
 
-    def one(name: str) -> Look | str:
+    def one(name: str) -> None:
         try:
-            return look(name)
+            answers.put((name, look(name)))
         except ExporterUnusable as error:
-            return str(error)
+            answers.put((name, str(error)))
 
-    every = list(names)
-    with ThreadPoolExecutor(max(1, len(every))) as pool:
-        found = dict(zip(every, pool.map(one, every), strict=True))
+    every = list(dict.fromkeys(names))
+    for name in every:
+        threading.Thread(target=one, args=(name,), daemon=True).start()
+    found: dict[str, Look | str] = dict.fromkeys(every, "")
+    deadline = time.monotonic() + 2 * _SECONDS
+    with contextlib.suppress(queue.Empty):
+        for _ in every:
+            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            found[name] = answer
     looks = {name: each for name, each in found.items() if isinstance(each, Look)}
-    return looks, [each for each in found.values() if isinstance(each, str)]
+    return looks, [each or f"{name}: no answer" for name, each in found.items() if isinstance(each, str)]
 
 
 # ---- lines ----
@@ -113,7 +154,7 @@ def _p99_us(now: Look, before: Look, key: Key, direction: str) -> float | None:
     counts = sorted((float(bound), count - earlier.get(bound, 0.0)) for bound, count in buckets.items())
     if not counts or counts[-1][1] <= 0:
         return None
-    bound = next(bound for bound, count in counts if count >= 0.99 * counts[-1][1])
+    bound = next((bound for bound, count in counts if count >= 0.99 * counts[-1][1]), math.inf)
     return math.inf if math.isinf(bound) else bound * 1e6
 
 
@@ -124,7 +165,7 @@ def _line(now: Look, before: Look, key: Key, direction: str) -> Line:
     pid, rank, peer, _ = key
     sends = direction == "send"
     size = now.sizes.get(pid, "")
-    seconds = now.at - before.at
+    seconds = now.published.get(key[:2], now.at) - before.published.get(key[:2], before.at)
     moved = since("bagua_net_peer_sent_bytes_total" if sends else "bagua_net_peer_received_bytes_total")
     segments = since("bagua_net_peer_sent_segments_total")
     held = now.beside("bagua_net_peer_limit", key)
@@ -135,7 +176,7 @@ def _line(now: Look, before: Look, key: Key, direction: str) -> Line:
         sends=sends,
         peer=peer,
         streams=f"{now.get('bagua_net_peer_streams', key, direction):.0f}",
-        bytes_per_second=moved / seconds if seconds else 0.0,
+        bytes_per_second=moved / seconds if seconds > 0 else 0.0,
         mean=None,
         p99_us=_p99_us(now, before, key, direction),
         rtt_us=now.get("bagua_net_peer_round_trip_seconds", key) * 1e6 if sends else 0.0,
@@ -151,5 +192,5 @@ def lines(now: dict[str, Look], before: dict[str, Look]) -> list[Line]:
         for name, each in now.items()
         if name in before
         for (key, direction, _), count in sorted(each.values.get("bagua_net_peer_connections", {}).items())
-        if count
+        if count and (key, direction, "") in before[name].values.get("bagua_net_peer_connections", {})
     ]

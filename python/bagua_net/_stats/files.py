@@ -157,6 +157,18 @@ def _rows(table: _Table, data: bytes, again: bytes) -> Iterator[Row | None]:
             yield table.read(data, number)
 
 
+def lives(path: Path) -> bool:
+    """Has the process of this file not ended?"""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _lives(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _bytes_of(descriptor: int) -> bytes:
     return os.pread(descriptor, _MOST_BYTES, 0)
 
@@ -211,7 +223,7 @@ def read_all(where: Path) -> list[Snapshot]:
         return []
     if owner.st_uid != os.geteuid() or not stat.S_ISDIR(owner.st_mode):
         raise PermissionError(errno.EPERM, "not a directory of this user", str(where))
-    paths = sorted(where.iterdir())
+    paths = sorted(path for path in where.iterdir() if not path.suffix)  # others are of those who look
     for path in paths:
         with contextlib.suppress(OSError, NotReadable):
             found.append(read(path))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -60,13 +62,20 @@ class Line:
 ORDERS: Mapping[str, Callable[[Line], tuple[float, str]]] = {
     "pid": lambda line: (float(line.pid) if line.pid.isdecimal() else 0.0, line.host),
     "rank": lambda line: (_number(line.rank.partition("/")[0]), line.host),
-    "peer": lambda line: (0.0, line.peer),
+    "peer": lambda line: _address(line.peer),
     "now": lambda line: (-line.bytes_per_second, ""),
     "mean": lambda line: (-(line.mean or 0.0), ""),
     "p99": lambda line: (-(line.p99_us or 0.0), ""),
     "rtt": lambda line: (-line.rtt_us, ""),
     "retr": lambda line: (-(line.retransmitted or 0.0), ""),
 }
+
+
+def _address(text: str) -> tuple[float, str]:
+    try:
+        return float(int(ipaddress.ip_address(text.partition("%")[0]))), text
+    except ValueError:
+        return math.inf, text
 
 
 def _number(text: str) -> float:

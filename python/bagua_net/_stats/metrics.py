@@ -66,6 +66,7 @@ _STREAM_COUNTERS = (
     ("bagua_net_peer_buffer_limited_seconds", "… of it, limited by the send buffer", "sndbuf_limited_us", _US),
 )
 _LATENCY = "bagua_net_message_seconds"
+_PUBLISHED = "bagua_net_published_timestamp_seconds"
 
 #: Looks at which a row, or a process, was not there, before it counts as ended.
 _MISSED = 10
@@ -232,11 +233,12 @@ def _processes(now: Sequence[Snapshot]) -> Iterator[Metric]:
     for family, name, text, source, unit in (
         *((CounterMetricFamily, *each) for each in _PROCESS_COUNTERS),
         (GaugeMetricFamily, "bagua_net_connections_left_out", "connections not shown", "connections_left_out", 1),
+        (GaugeMetricFamily, _PUBLISHED, "when the process has published these figures", "published_us", _US),
     ):
         metric = family(name, text, labels=_OF_PROCESS)
         for labels in of:
-            rows = [each.process for each in now if _of_process(each) == labels]
-            metric.add_metric(labels, sum(number(row, source) for row in rows) * unit)
+            values = [number(each.process, source) for each in now if _of_process(each) == labels]
+            metric.add_metric(labels, (max(values) if name == _PUBLISHED else sum(values)) * unit)
         yield metric
 
 

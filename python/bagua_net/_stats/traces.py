@@ -13,23 +13,24 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .._errors import BaguaNetError
-from . import causes
+from . import causes, files
 from .files import Row, Snapshot
 from .limits import number
 
 _MAGIC = b"BNETTRAC"
 _VERSION = 1
-_HEADER = struct.Struct("<8sQQQQQQQ")
+_HEADER = struct.Struct("<8sQQQQQQQQ")
 _EVENT = struct.Struct("<QQQQQIHH")
 _SLICE, _MESSAGE = 1, 2
 _POLL_S = 0.05
-#: A process looks twice a second whether somebody asks, and then writes.
-_PATIENCE_S = 10.0
+#: A process that moves data looks twice a second whether somebody asks, and one that does not may not look for minutes.
+#: To write takes less than a second in memory.
+_BEGIN_S, _WRITE_S = 10.0, 30.0
 #: As the library has it.
 MOST_SECONDS = 60
 
@@ -55,66 +56,114 @@ class Event:
 
 @dataclass(frozen=True)
 class Trace:
+    #: after the recording
     snapshot: Snapshot
     began_us: int
     end_us: int
+    #: in the order in which they ended; messages that were posted before the begin are left out
     events: list[Event]
-    #: events that found no room
+    #: later events, for which there was no place in memory
     dropped: int
+    #: those for which there was none in the file system
+    lost: int
 
 
 def record(snapshot: Snapshot, seconds: int) -> Trace:
     """Has the process of this snapshot record for so long, 1 to 60.
 
     Raises:
-        NoTrace: it does not answer: it has ended, is stopped, or is of an older version.
-        OSError: its directory cannot be written to; another one records there already.
+        NoTrace: it does not answer: it has ended, is stopped, moves nothing, or is of an older version; or another one
+            records it already.
+        OSError: its directory cannot be written to.
     """
     path = Path(f"{snapshot.path}.trace")
     descriptor = _ask(path, seconds)
     try:
-        deadline = time.monotonic() + seconds + _PATIENCE_S
-        while (header := os.pread(descriptor, _HEADER.size, 0))[: len(_MAGIC)] != _MAGIC:
-            if time.monotonic() > deadline:
-                what = f"process {snapshot.process['pid']} records nothing"
-                raise NoTrace(f"{what}; it has ended, is stopped, moves nothing, or has an older bagua_net")
-            time.sleep(_POLL_S)
+        header = _await(snapshot, descriptor, seconds)
+        with contextlib.suppress(OSError, files.NotReadable):
+            snapshot = files.read(snapshot.path)  # with the connections that were made meanwhile
         return _read(snapshot, descriptor, header)
     finally:
-        with contextlib.suppress(OSError):
+        if _is_at(path, descriptor):
             path.unlink()
         os.close(descriptor)
 
 
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return path.lstat().st_ino == os.fstat(descriptor).st_ino
+    except OSError:
+        return False
+
+
 def _ask(path: Path, seconds: int) -> int:
-    """The file in which the process writes. The lock says that somebody waits for it."""
-    with contextlib.suppress(FileNotFoundError):
-        before = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """The file in which the process writes: it has its name once it has its content, and its lock as long as somebody
+    waits."""
+    descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, f"{seconds}\n".encode())
         try:
-            fcntl.flock(before, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else another one waits
+            _give_name(descriptor, path)
+        except FileExistsError:
+            _remove_left(path)
+            _give_name(descriptor, path)
+        return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _give_name(descriptor: int, path: Path) -> None:
+    """Python follows a link, as the file's one in /proc, only where a directory is open."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=directory, follow_symlinks=True)
+    finally:
+        os.close(directory)
+
+
+def _remove_left(path: Path) -> None:
+    """One that nobody waits for any more."""
+    left = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(path, left):
             path.unlink()
-        except BlockingIOError:
-            raise NoTrace("another `bagua-net trace` records this process; wait until it ends") from None
-        finally:
-            os.close(before)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.write(descriptor, f"{seconds}\n".encode())
-    return descriptor
+    except BlockingIOError:
+        raise NoTrace("another `bagua-net trace` records this process; wait until it ends") from None
+    finally:
+        os.close(left)
+
+
+def _await(snapshot: Snapshot, descriptor: int, seconds: int) -> bytes:
+    """The header, which the process writes last."""
+    who, asked = f"process {snapshot.process['pid']}", f"{seconds}\n".encode()
+    deadline, begun = time.monotonic() + _BEGIN_S, False
+    while (header := os.pread(descriptor, _HEADER.size, 0))[: len(_MAGIC)] != _MAGIC:
+        if not begun and not header.startswith(asked):
+            begun, deadline = True, time.monotonic() + seconds + _WRITE_S
+        if not files.lives(snapshot.path):
+            raise NoTrace(f"{who} has ended")
+        if time.monotonic() > deadline:
+            raise NoTrace(f"{who} does not answer; it is stopped, moves nothing now, or has an older bagua_net")
+        time.sleep(_POLL_S)
+    return header
 
 
 def _read(snapshot: Snapshot, descriptor: int, header: bytes) -> Trace:
-    _, version, size, count, dropped, began, end, ahead = _HEADER.unpack(header)
+    _, version, size, count, dropped, lost, began, end, ahead = _HEADER.unpack(header)
     if version != _VERSION or size != _EVENT.size:
         raise NoTrace(f"process {snapshot.process['pid']} has another bagua_net; use that one's command")
     data = os.pread(descriptor, count * size, _HEADER.size)
     events = [
-        Event(kind == _SLICE, began_us + ahead, end_us + ahead, connection, bool(sender), stream, message, length)
-        for began_us, end_us, connection, message, length, stream, kind, sender in _EVENT.iter_unpack(
+        Event(kind == _SLICE, begin_us + ahead, end_us + ahead, connection, bool(sender), stream, message, length)
+        for begin_us, end_us, connection, message, length, stream, kind, sender in _EVENT.iter_unpack(
             data[: len(data) // size * size]
         )
+        if kind == _SLICE or begin_us >= began
     ]
-    return Trace(snapshot, began + ahead, end + ahead, events, dropped)
+    return Trace(snapshot, began + ahead, end + ahead, events, dropped, lost)
 
 
 # ---- for Perfetto ----
@@ -124,9 +173,9 @@ def _connections(trace: Trace) -> dict[tuple[int, bool], Row]:
     return {(number(row, "id"), bool(number(row, "sender"))): row for row in trace.snapshot.connections}
 
 
-def _name(row: Row | None, connection: int, sender: bool) -> str:
+def _name(row: Row | None, number: int, sender: bool) -> str:
     arrow = "→" if sender else "←"
-    return f"{arrow} {causes.host(row['peer']) if row is not None else '?'} (connection {connection})"
+    return f"{arrow} {causes.host(row['peer']) if row is not None else 'a connection that has ended'} ({number})"
 
 
 def as_json(trace: Trace) -> dict[str, Any]:
@@ -140,38 +189,58 @@ def as_json(trace: Trace) -> dict[str, Any]:
             "began_us": trace.began_us,
             "end_us": trace.end_us,
             "events_dropped": trace.dropped,
+            "events_lost": trace.lost,
         },
         "traceEvents": list(_events(trace)),
     }
 
 
-def _events(trace: Trace) -> Iterator[dict[str, Any]]:
-    """A connection is what Chrome calls a process, and a stream a thread: so they are drawn below each other."""
-    rows, seen, streams = _connections(trace), set[tuple[int, bool]](), set[tuple[int, int]]()
-    for event in trace.events:
+@dataclass
+class _Tracks:
+    """Small numbers, as Perfetto needs them, for connections and their streams: a library's are random, of 64 bits. A
+    connection is what Chrome calls a process, and a stream a thread: so they are drawn below each other."""
+
+    rows: dict[tuple[int, bool], Row]
+    connections: dict[tuple[int, bool], int] = field(default_factory=dict)
+    streams: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def of_connection(self, event: Event) -> Iterator[dict[str, Any]]:
+        """What names it, the first time."""
         key = (event.connection, event.sender)
-        place = event.connection * 2 + event.sender
-        if key not in seen:
-            seen.add(key)
-            name = _name(rows.get(key), *key)
-            yield {"ph": "M", "name": "process_name", "pid": place, "args": {"name": name}}
+        if key not in self.connections:
+            number = self.connections[key] = len(self.connections) + 1
+            yield _meta("process_name", number, 0, _name(self.rows.get(key), number, event.sender))
+
+    def of_stream(self, event: Event) -> Iterator[dict[str, Any]]:
+        key = (self.connections[event.connection, event.sender], event.stream)
+        if key not in self.streams:
+            number = self.streams[key] = len(self.streams) + 1
+            yield _meta("thread_name", key[0], number, f"stream {event.stream}")
+
+
+def _meta(kind: str, connection: int, stream: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": connection, "tid": stream, "args": {"name": name}}
+
+
+def _events(trace: Trace) -> Iterator[dict[str, Any]]:
+    tracks = _Tracks(_connections(trace))
+    for event in trace.events:
+        yield from tracks.of_connection(event)
+        place = tracks.connections[event.connection, event.sender]
         if event.is_slice:
-            if (place, event.stream) not in streams:
-                streams.add((place, event.stream))
-                name = f"stream {event.stream}"
-                yield {"ph": "M", "name": "thread_name", "pid": place, "tid": event.stream, "args": {"name": name}}
-            yield _slice(event, place)
+            yield from tracks.of_stream(event)
+            yield _slice(event, place, tracks.streams[place, event.stream])
         else:
             yield from _message(event, place)
 
 
-def _slice(event: Event, place: int) -> dict[str, Any]:
+def _slice(event: Event, place: int, track: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "cat": "slice",
-        "name": f"message {event.message}",
+        "name": "slice",
         "pid": place,
-        "tid": event.stream,
+        "tid": track,
         "ts": event.begin_us,
         "dur": event.end_us - event.begin_us,
         "args": {"bytes": event.bytes, "message": event.message},
@@ -179,7 +248,7 @@ def _slice(event: Event, place: int) -> dict[str, Any]:
 
 
 def _message(event: Event, place: int) -> Iterator[dict[str, Any]]:
-    """Messages overlap, so they are no thread's."""
-    common = {"cat": "message", "name": f"message {event.message}", "pid": place, "id": f"{place}/{event.message}"}
-    yield {**common, "ph": "b", "ts": event.begin_us, "args": {"bytes": event.bytes}}
+    """Messages overlap, so they are no thread's. Perfetto has a track for each name."""
+    common = {"cat": "message", "name": "message", "pid": place, "id": f"{place}/{event.message}"}
+    yield {**common, "ph": "b", "ts": event.begin_us, "args": {"bytes": event.bytes, "message": event.message}}
     yield {**common, "ph": "e", "ts": event.end_us}

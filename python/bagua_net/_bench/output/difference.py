@@ -49,7 +49,7 @@ class Run:
             rows = [Row(**{name: row[name] for name in names}) for row in record["results"]]
             _ = [record[name] for name in ("machine", "environment", "config", "where")]
         except (KeyError, TypeError, ValueError) as error:
-            raise NotComparable(f"{path}: no file of `bagua-net bench --json` ({error!r})") from None
+            raise NotComparable(f"{path}: no file of `bagua-net bench --json`") from error
         return Run(path, record, rows)
 
 
@@ -133,6 +133,10 @@ def _other(before: Run, after: Run) -> Iterator[str]:
         for name in sorted({*before.record[part], *after.record[part]})
         if before.record[part].get(name) != after.record[part].get(name)
     )
+    for run in (before, after):
+        for sentence in run.record.get("summary", ()):
+            if str(sentence).startswith("Mind that"):
+                yield f"{run.path}: {sentence}"
     if before.record["where"] != after.record["where"]:
         yield f"Not of one place: {before.record['where']} → {after.record['where']}."
     if here:

@@ -84,7 +84,7 @@ class _Examination:
             name = f"{called[at]} ({at})" if called.count(called[at]) > 1 else called[at]
             if problem := reply.get("lost") or reply.get("error"):
                 fact, _, fix = str(problem).partition("; ")
-                yield Check(name or f"rank {at}", "fail", fact, fix or "start a command there by hand, as this did")
+                yield Check(name or f"rank {at}", "fail", fact, fix or f"try {self._hosts.how}")
             else:
                 self._facts[at] = facts.of(name, reply)
         yield from self._once()

@@ -51,6 +51,8 @@ class Facts:
     nics: list[Nic]
     #: interfaces that NCCL is not offered, by their addresses
     others: dict[str, str]
+    #: … and why, by their names
+    left_out: dict[str, str]
     #: the first and the last port of BAGUA_NET_PORT_RANGE; empty: any
     ports: list[int]
     #: those that the kernel gives to who asks for none

@@ -89,6 +89,7 @@ def _facts() -> dict[str, Any]:
         "nccl": found.nccl.full_name if found.nccl is not None else "",
         "interfaces": [asdict(row) | {"tunnel": _tunnel(row.name)} for row in rows if row.reason is None],
         "others": {row.address: row.name for row in rows if row.reason is not None and row.address},
+        "left_out": {row.name: row.reason for row in rows if row.reason is not None and row.address},
         "ports": _own_ports(),
         "kernel_ports": list(network.kernels_ports()),
         "vendor": _read(_DMI / "sys_vendor"),

@@ -33,7 +33,7 @@ _END_S = 5.0
 _MOST_BYTES = 16 << 20
 _KEPT_LINES = 20
 #: What Python, shells and others say where they do not find bagua_net, or Python.
-_MISSING = ("No module named", "No such file or directory", "not found")
+_MISSING = ("No module named", "not found")
 #: In a row of requests: the same for all.
 _ALL = "*"
 #: Settings of a job that its launcher gives to every host.
@@ -50,6 +50,8 @@ class Hosts(Protocol):
 
     names: list[str]
     """As the user calls them; "": as they call themselves."""
+    how: str
+    """How a user tries whether they can be reached."""
 
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
         """Puts one request to each of these hosts at once, and waits for the answers. That of a host which has gone, or
@@ -69,17 +71,20 @@ def command(through: str, host: str, python: str) -> list[str]:
     Args:
         through: words in front of it; ``{}`` in them is the host, which otherwise follows them.
     """
+    return [*reach(through, host), *map(shlex.quote, (python, "-m", f"{__package__}.host"))]
+
+
+def reach(through: str, host: str) -> list[str]:
     words = shlex.split(through)
-    reached = [word.replace("{}", host) for word in words] if "{}" in through else [*words, host]
-    return [*reached, *map(shlex.quote, (python, "-m", f"{__package__}.host"))]
+    return [word.replace("{}", host) for word in words] if "{}" in through else [*words, host]
 
 
 class _Remote:
     """One host's part, as a process here that leads to it. A thread each writes to it and reads from it, so that one
     that is stopped holds up nobody."""
 
-    def __init__(self, name: str, words: list[str], environment: dict[str, str] | None = None) -> None:
-        self._name = name
+    def __init__(self, words: list[str], python: str, environment: dict[str, str] | None = None) -> None:
+        self._python = python
         self._answers: queue.Queue[str] = queue.Queue()
         self._requests: queue.Queue[str] = queue.Queue()
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -150,7 +155,7 @@ class _Remote:
             self._process.wait(_END_S)
         self._errors.join(_END_S)
         status, said = self._process.returncode, list(self._said)
-        missing = next((line for line in said if any(each in line for each in _MISSING)), "")
+        missing = next((line for line in said if any(each in line for each in (*_MISSING, self._python))), "")
         if "_doctor" in missing:
             return f"{missing}; it has an older bagua_net: install the same version there"
         if missing:
@@ -194,9 +199,10 @@ class Commands:
     def __init__(self, others: list[str], through: str, python: str) -> None:
         words, environment = _here()
         self.names = [os.uname().nodename, *others]
+        self.how = f"`{shlex.join(reach(through, others[0]))} true`, which must print nothing and end with status 0"
         self._remotes = [
-            _Remote("this host", words, environment),
-            *(_Remote(each, command(through, each, python)) for each in others),
+            _Remote(words, words[0], environment),
+            *(_Remote(command(through, each, python), python) for each in others),
         ]
         settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS) and name != _SECRET}
         for remote in self._remotes:
@@ -235,6 +241,7 @@ class Meeting:
 
     def __init__(self, client: Client, nranks: int) -> None:
         self.names = [""] * nranks
+        self.how = "the log of that rank"
         #: something fails, for the exit status of all
         self.failed = False
         self._client = client

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..check import Check, Checks
-from .facts import Facts, Reach
+from .facts import Facts, Nic, Reach
 from .probe import Answer, Passage, Rate
 
 #: Certificates, and log lines that are compared.
@@ -152,8 +153,10 @@ def _tunnelled(reach: Reach) -> Checks:
 def _unreached(reach: Reach, back: Reach) -> tuple[str, str]:
     one, other = reach.one, reach.other
     for host in (one, other):
-        if not host.nics:
-            return f"{host.name} has no interface to use", "see its own findings"
+        if all(_is_own(nic) for nic in host.nics):
+            left = "; ".join(f"{name}: {why}" for name, why in host.left_out.items() if name != "lo")
+            fact = f"{host.name} has no interface to use but {', '.join(nic.name for nic in host.nics) or 'none'}"
+            return f"{fact} ({left or 'there is no other one with an address'})", "bring one up; NCCL_SOCKET_IFNAME"
     if reach.strange or (reach.common and not reach.answers):
         return _twice(reach)
     if not reach.answers:
@@ -168,6 +171,11 @@ def _unreached(reach: Reach, back: Reach) -> tuple[str, str]:
     whole = " (the other direction passes)" if back.good else ""
     fix = f"the firewall of {other.name}, or one between, has to let TCP from {one.name} to {through}"
     return f"{shown}{whole}", fix
+
+
+def _is_own(nic: Nic) -> bool:
+    """Its address leads to the host itself."""
+    return ipaddress.ip_address(nic.address.partition("%")[0]).is_loopback
 
 
 def _twice(reach: Reach) -> tuple[str, str]:
