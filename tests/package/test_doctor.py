@@ -235,6 +235,29 @@ def test_kernel_settings_in_a_namespace_of_their_own() -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize(
+    ("named", "verdict", "said"),
+    [
+        ("", "warn", "only lo, by which no other host is reached (eth0: "),
+        ("lo", None, ""),
+        ("nope", "fail", "IFNAME=nope"),
+    ],
+)
+def test_a_host_that_is_reached_by_nobody(named: str, verdict: str | None, said: str) -> None:
+    """Its card has no carrier."""
+    netns.require()
+    script = "ip link set lo up && ip link add eth0 type veth peer name far && ip address add 10.0.0.1/24 dev eth0 && "
+    script += f"export NCCL_SOCKET_IFNAME={named} NCCL_CONF_FILE=/dev/null && "
+    code = (
+        "import json; from bagua_net._doctor import network as n\n"
+        "print(json.dumps({c.name: [c.verdict, c.fact] for c in n.check_interfaces()}))"
+    )
+    found = json.loads(_in_namespace("--net", script, code)).get("interfaces", [None, ""])
+    assert found[0] == verdict
+    assert said in found[1]
+
+
+@pytest.mark.gate
 @pytest.mark.parametrize(("size", "verdict"), [("64m", "warn"), ("1g", "ok")])
 def test_the_shared_memory_of_a_container(size: str, verdict: str) -> None:
     netns.require_unshare()

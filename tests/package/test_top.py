@@ -65,7 +65,9 @@ def _check_choices(directory: Path, pid: int) -> None:
     assert {line.split()[0] for line in table[1:] if line not in streams} == {str(pid)}
     assert {line.split()[0].lstrip(":") for line in streams} == ports
     assert any("window " in line for line in streams)
-    assert len(top(directory, "--once", "--interval", "0.6", "--filter", "no such text").stdout.splitlines()) == 1
+    none = top(directory, "--once", "--interval", "0.6", "--filter", "no such text")
+    assert len(none.stdout.splitlines()) == 1
+    assert "lines has 'no such text' in a word" in none.stderr
 
 
 def test_a_running_job(tmp_path: Path) -> None:

@@ -254,6 +254,8 @@ def register(app: typer.Typer, panel: str) -> None:
         time.sleep(interval)
         lines, complaints = source.next()
         _complain(complaints if hosts else ())
+        if lines and not chosen(lines, text, ""):
+            _complain([f"none of {len(lines)} lines has {text!r} in a word"])
         _print(lines, table)
 
 

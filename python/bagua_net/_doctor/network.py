@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -44,10 +45,18 @@ def check_interfaces() -> Checks:
         if row.reason is not None:
             where = f"{row.address}: " if row.address else ""
             yield Check(f"interface {row.name}", "ok", f"{where}left out: {row.reason}")
+    chosen = [layers.effective(name, layers.of_a_job()) for name in ("NCCL_SOCKET_IFNAME", interfaces.PREFIX)]
+    given = " and ".join(str(setting) for setting in chosen if setting.value)
     if not offered:
-        prefix = layers.effective(interfaces.PREFIX, layers.of_a_job())
+        fact = "none is offered to NCCL" + (f": {given}" if given else "")
+        prefix = chosen[1]
         fix = f"set {prefix.name} to the network of" if prefix.value else "set NCCL_SOCKET_IFNAME to"
-        yield Check("interfaces", "fail", "none is offered to NCCL", f"{fix} one that is up")
+        yield Check("interfaces", "fail", fact, f"{fix} one that is up")
+    elif not given and all(ipaddress.ip_address(row.address.partition("%")[0]).is_loopback for row in offered):
+        left = [f"{row.name}: {row.reason}" for row in rows if row.reason is not None and row.address]
+        why = "; ".join(left) or "no other one has an address"
+        fact = f"only {offered[0].name}, by which no other host is reached ({why})"
+        yield Check("interfaces", "warn", fact, "bring one up, unless all ranks are on this host")
 
 
 def check_bond() -> Checks:
