@@ -22,12 +22,13 @@ _SIZES = (1 << 16, 1 << 20, 1 << 24)
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """A run of one network, its rounds replaced by figures that do not depend on this machine: two networks, three
+    """A run of one network, what depends on this machine replaced: two networks, three
     sizes, five rounds that differ by 8 %."""
     path = tmp_path_factory.mktemp("run") / "run.json"
     done = bench("--transport", "bagua", "--max", "4", "--iters", "2", "--rounds", "1", "--json", str(path))
     assert done.returncode == 0, done.stderr
     record: Record = json.loads(path.read_text())
+    record["summary"] = []
     (row,) = record["results"]
     record["results"] = [
         {**row, "transport": name, "size": size, "rounds": [size * factor / 1e9 for factor in (1, 1.04, 0.98, 1.06, 1)]}
