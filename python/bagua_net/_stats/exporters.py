@@ -85,8 +85,10 @@ def _fetch(url: str) -> str:
 
 
 def look(named: str) -> Look:
-    """Raises:
-    ExporterUnusable: it does not answer, or serves something else.
+    """What it serves now.
+
+    Raises:
+        ExporterUnusable: it does not answer, or serves something else.
     """
     try:
         from prometheus_client.parser import text_string_to_metric_families

@@ -139,15 +139,16 @@ def _remove_left(path: Path) -> None:
 def _await(snapshot: Snapshot, descriptor: int, seconds: int) -> bytes:
     """The header, which the process writes last."""
     who, asked = f"process {snapshot.process['pid']}", f"{seconds}\n".encode()
-    deadline, begun = time.monotonic() + _BEGIN_S, False
+    deadline, begun, lives = time.monotonic() + _BEGIN_S, False, True
     while (header := os.pread(descriptor, _HEADER.size, 0))[: len(_MAGIC)] != _MAGIC:
+        if not lives:
+            raise NoTrace(f"{who} has ended")
         if not begun and not header.startswith(asked):
             begun, deadline = True, time.monotonic() + seconds + _WRITE_S
-        if not files.lives(snapshot.path):
-            raise NoTrace(f"{who} has ended")
         if time.monotonic() > deadline:
             raise NoTrace(f"{who} does not answer; it is stopped, moves nothing now, or has an older bagua_net")
         time.sleep(_POLL_S)
+        lives = files.lives(snapshot.path)  # one that closes its last connection writes before that
     return header
 
 

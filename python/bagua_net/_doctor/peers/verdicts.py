@@ -61,8 +61,10 @@ def agreement(hosts: Sequence[Facts]) -> Checks:
 
 
 def clocks(first: Facts, others: Sequence[tuple[Facts, float, float]]) -> Checks:
-    """Args:
-    others: by how many seconds each one's clock is ahead of the first one's, and how much of that may be an error.
+    """Those that are far from the first one's.
+
+    Args:
+        others: by how many seconds each one's clock is ahead of the first one's, and how much of that may be an error.
     """
     for host, seconds, error in others:
         if abs(seconds) - error > _CLOCK_S:
@@ -75,8 +77,10 @@ def clocks(first: Facts, others: Sequence[tuple[Facts, float, float]]) -> Checks
 
 
 def reachable(reach: Reach, back: Reach) -> Checks:
-    """Args:
-    back: the other direction.
+    """Whether the one reaches the other, from each interface, and by which addresses.
+
+    Args:
+        back: the other direction.
     """
     if reach.good:
         yield from _reached(reach)
@@ -251,8 +255,10 @@ def _most(measured: Sequence[Measured]) -> Measured:
 
 
 def flows(reach: Reach, answer: Answer, measured: Sequence[Measured]) -> Check:
-    """Args:
-    measured: with 1, 2, … flows.
+    """What the rates say of the path.
+
+    Args:
+        measured: with 1, 2, … flows.
     """
     rates = [each.rate for each in measured]
     shown = ", ".join(f"{each.flows} flow{'s'[: each.flows - 1]} {bits(each.bytes_per_second)}" for each in rates)
