@@ -170,6 +170,7 @@ def _top(*options: str) -> subprocess.CompletedProcess[str]:
     return command(Path("/nowhere"), "top", "--once", *options)
 
 
+@pytest.mark.gate
 def test_top_shows_the_hosts_of_exporters(tmp_path: Path) -> None:
     """Also where one of them does not answer."""
     with job(tmp_path, RANK="3", WORLD_SIZE="8") as ranks, _exporter(tmp_path, "--port", "0") as exporter:
@@ -231,6 +232,7 @@ class _Speaker(threading.Thread):
             connection.sendall(self._words)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "words",
     [

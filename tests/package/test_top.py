@@ -89,6 +89,7 @@ def test_a_running_job(tmp_path: Path) -> None:
         assert {each["limit"] for process in found for each in process["connections"]} <= {"", *limits.ALL}
 
 
+@pytest.mark.gate
 def test_what_was_killed_or_stopped(tmp_path: Path) -> None:
     with job(tmp_path, left_alone=True) as ranks:
         until(lambda: len(shown(tmp_path)) == 2)
@@ -203,6 +204,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("changed")
 
 
+@pytest.mark.gate
 @settings(max_examples=200)
 @given(data=st.data())
 def test_any_file_is_read_or_left_out(content: bytes, directory: Path, data: st.DataObject) -> None:
