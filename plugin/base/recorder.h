@@ -37,7 +37,7 @@ void bnet_record(const struct bnet_event *event);
 /* One thread. False: no memory. */
 bool bnet_recording_begin(void);
 void bnet_recording_stop(void);
-/* What was recorded, after the stop: how many places were taken, and how many events found none. */
+/* After the stop: the number of places that hold events. dropped: the number of events that came when all were taken. */
 size_t bnet_recording_size(uint64_t *dropped);
 /* False: another thread is still about to write it. */
 bool bnet_recording_get(size_t place, struct bnet_event *event);

@@ -71,7 +71,7 @@ static bool is_awaited(int fd)
 	return flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-/* This user's, and no link. -1: there is none. */
+/* Opens the request, if it is a file of this user's and somebody waits for it. -1: there is no such request. */
 static int open_request(const char *path)
 {
 	char name[NAME_BYTES];

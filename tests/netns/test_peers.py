@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -208,8 +209,9 @@ def test_interfaces_with_other_names(joined: tuple[Host, Host]) -> None:
     assert "link0 fe80::1%link0 → fe80::2%ens5 in " in found[_TO]["fact"]
 
 
-def test_large_packets_that_vanish() -> None:
-    """A router in the middle has a smaller MTU behind it, and a firewall drops what it says about that."""
+@contextlib.contextmanager
+def _routed() -> Iterator[tuple[Host, Host, Host]]:
+    """Two hosts and a router between them, by which the first one knows its way to the other."""
     with netns.hosts(3) as (one, router, other):
         netns.join(one, router, "link0", "left")
         netns.join(router, other, "right", "link0")
@@ -218,8 +220,14 @@ def test_large_packets_that_vanish() -> None:
         router.ip("address", "add", "10.8.0.254/24", "dev", "right")
         other.ip("address", "add", "10.8.0.2/24", "dev", "link0")
         one.ip("route", "add", "default", "via", "10.9.0.254")
-        other.ip("route", "add", "default", "via", "10.8.0.254")
         router.sysctl("net.ipv4.ip_forward=1")
+        yield one, router, other
+
+
+def test_large_packets_that_vanish() -> None:
+    """A router in the middle has a smaller MTU behind it, and a firewall drops what it says about that."""
+    with _routed() as (one, router, other):
+        other.ip("route", "add", "default", "via", "10.8.0.254")
         router.ip("link", "set", "right", "mtu", "1400")
         router.nft("table inet wall { chain out { type filter hook output priority 0; meta l4proto icmp drop\n}\n}\n")
         found = examine(one, other)
@@ -230,15 +238,7 @@ def test_large_packets_that_vanish() -> None:
 
 def test_addresses_that_are_translated() -> None:
     """The one host is behind another one that gives its own address for it."""
-    with netns.hosts(3) as (one, router, other):
-        netns.join(one, router, "link0", "left")
-        netns.join(router, other, "right", "link0")
-        one.ip("address", "add", "10.9.0.1/24", "dev", "link0")
-        router.ip("address", "add", "10.9.0.254/24", "dev", "left")
-        router.ip("address", "add", "10.8.0.254/24", "dev", "right")
-        other.ip("address", "add", "10.8.0.2/24", "dev", "link0")
-        one.ip("route", "add", "default", "via", "10.9.0.254")
-        router.sysctl("net.ipv4.ip_forward=1")
+    with _routed() as (one, router, other):
         router.nft(
             'table ip nat { chain out { type nat hook postrouting priority 100; oifname "right" masquerade\n}\n}\n'
         )

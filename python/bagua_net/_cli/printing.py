@@ -18,12 +18,17 @@ Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 _PIPE_WIDTH = 1000
 
 
+def console() -> Console:
+    """For standard output. A part of an IPv6 address, as ":b:", is no name of a picture."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, emoji=False)
+
+
 def lines(*parts: str | Table) -> None:
     """Prints markup and tables without the blanks that pad the last column."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    with console.capture() as capture:
+    out = console()
+    with out.capture() as capture:
         for part in parts:
-            console.print(part)
+            out.print(part)
     for line in capture.get().splitlines():
         print(line.rstrip())
 

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -21,13 +20,13 @@ from rich.table import Table
 from .._stats import causes, exporters, files, limits
 from .._stats.files import Snapshot
 from .._stats.lines import ORDERS, Line, Part, chosen, of_processes
+from . import printing
 
 #: Processes publish twice a second.
 _SECONDS = 1.0
 _BAR = 8
 #: A terminal of 80 columns has no room for all of them.
 _ALL_FROM = 110
-_PIPE_WIDTH = 1000
 _COLUMNS = {
     "HOST": "left",
     "PID": "left",
@@ -256,20 +255,12 @@ def register(app: typer.Typer, panel: str) -> None:
         _complain(complaints if hosts else ())
         if lines and not chosen(lines, text, ""):
             _complain([f"none of {len(lines)} lines has {text!r} in a word"])
-        _print(lines, table)
-
-
-def _print(lines: list[Line], table: Callable[[list[Line], int], Table]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, emoji=False)
-    with console.capture() as capture:
-        console.print(table(lines, console.width))
-    for line in capture.get().splitlines():
-        print(line.rstrip())
+        printing.lines(table(lines, printing.console().width))
 
 
 def _watch(source: _Source, table: Callable[[list[Line], int], Table], interval: float) -> None:
     """Until it is interrupted."""
-    console = Console(highlight=False, emoji=False)
+    console = printing.console()
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
             time.sleep(interval)

@@ -89,7 +89,7 @@ class Listening:
     place: str
     ports: dict[str, int]
     any: dict[str, int]
-    #: why there is none, by address
+    #: by address, why the host could not listen there
     problems: dict[str, str]
 
 

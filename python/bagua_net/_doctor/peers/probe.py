@@ -41,7 +41,7 @@ _NAME_BYTES = 8
 #: Of struct tcp_info in linux/tcp.h: an offset and a format each.
 _OPTIONS, _MSS, _RETRANSMITTED, _ACKED, _SEGMENTS = (5, "B"), (16, "I"), (100, "I"), (120, "Q"), (136, "I")
 _INFO_BYTES = 232
-#: In _OPTIONS: each packet has a timestamp, which takes so many of the bytes that the segment's size counts.
+#: The bit of _OPTIONS for TCP timestamps. Each takes so many bytes of a segment, which _MSS leaves out.
 _TIMESTAMPS, _TIMESTAMP_BYTES = 1, 12
 
 
