@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bagua_net._cli import printing
 from bagua_net._stats import files, limits
 from bagua_net._stats.files import Snapshot
 from bagua_net._stats.lines import Line, chosen
@@ -220,6 +221,12 @@ def test_any_file_is_read_or_left_out(content: bytes, directory: Path, data: st.
 
 
 # ---- limits ----
+
+
+def test_an_address_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Between its colons may stand what rich takes for the name of a picture."""
+    printing.lines(printing.grid([("2001:db8:100:b::2",)]))
+    assert capsys.readouterr().out == "2001:db8:100:b::2\n"
 
 
 def test_the_order_of_lines() -> None:
