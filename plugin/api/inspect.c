@@ -5,9 +5,11 @@
  */
 #include "bagua_net.h"
 #include "base/config.h"
+#include "base/secret.h"
 #include "device/scan.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +23,7 @@ enum {
 #define WORD(...) +1
 #define NAMES(...) +1
 #define PREFIXES(...) +1
-#define DIRECTORY(...) +1
+#define PATH(...) +1
 #include "base/config.def"
 #undef INT
 #undef BYTES
@@ -29,7 +31,7 @@ enum {
 #undef WORD
 #undef NAMES
 #undef PREFIXES
-#undef DIRECTORY
+#undef PATH
 };
 
 int bnet_abi_version(void)
@@ -56,10 +58,18 @@ static const char *kind_name(enum bnet_config_kind kind)
 	case BNET_KIND_WORD:
 	case BNET_KIND_NAMES:
 	case BNET_KIND_PREFIXES:
-	case BNET_KIND_DIRECTORY:
+	case BNET_KIND_FILE_PATH:
 		return "string";
 	}
 	return "string";
+}
+
+/* A file of which the processes would only say that it will not do. */
+static int check_secret(const struct bnet_config_row *row, const struct bnet_config *config, char *err, size_t err_size)
+{
+	if (row->offset != offsetof(struct bnet_config, secret_file))
+		return 0;
+	return bnet_secret_check(config->secret_file, err, err_size);
 }
 
 int bnet_param_count(void)
@@ -71,7 +81,7 @@ int bnet_param_get(int row, bnet_param_t *out)
 {
 	static struct {
 		char deflt[BNET_CONFIG_TEXT], range[BNET_CONFIG_TEXT], value[BNET_CONFIG_TEXT];
-		char error[BNET_CONFIG_LINE];
+		char error[BNET_SECRET_LINE];
 	} texts[ROWS];
 	const struct bnet_config_row *source;
 	struct bnet_config defaults, config;
@@ -93,7 +103,8 @@ int bnet_param_get(int row, bnet_param_t *out)
 		.value = texts[row].value,
 		.set = getenv(source->name) != NULL,
 	};
-	if (bnet_config_check(row, texts[row].error, sizeof(texts[row].error)))
+	if (bnet_config_check(row, texts[row].error, sizeof(texts[row].error)) ||
+	    check_secret(source, &config, texts[row].error, sizeof(texts[row].error)))
 		out->error = texts[row].error;
 	return 0;
 }

@@ -15,6 +15,7 @@
 #include "bagua_net.h"
 #include "common/clock.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/socket.h"
 #include "control/control.h"
 #include "control/lifecycle.h"
@@ -55,8 +56,9 @@ static void log_startup(int version)
 	if (workers)
 		snprintf(progress, sizeof(progress), "by %d thread%s", workers, workers == 1 ? "" : "s");
 	bnet_info(NCCL_INIT | NCCL_NET,
-		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress %s; %s", bnet_version(),
-		  version, BNET_WIRE_VERSION, streams, progress, devices);
+		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress %s%s; %s",
+		  bnet_version(), version, BNET_WIRE_VERSION, streams, progress,
+		  bnet_secret_is_set() ? ", only from who knows the secret" : "", devices);
 }
 
 int bnet_net_init(int version, ncclDebugLogger_t logger)
@@ -192,7 +194,7 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	bnet_engine_lock();
 	rc = bnet_control_start();
 	if (rc == 0)
-		rc = bnet_acceptor_listen(listen);
+		rc = bnet_listen_start(listen);
 	if (rc == 0) {
 		fill_handle(handle, listen);
 		*out = listen;
@@ -228,11 +230,13 @@ static int check_accept(struct bnet_listen *listen)
 		return 0;
 	listen->warn_at_ms = now + (now - listen->started_ms);
 	bnet_address_text(&listen->addr, address);
-	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. Either the other host does not use "
-		  "BaguaNet (its log says which network it uses; activate bagua_net on every host), or a firewall is in the way "
-		  "(BAGUA_NET_PORT_RANGE), or that rank is late or gone",
-		  address, listen->dev->name, (unsigned long long)(now - listen->started_ms) / 1000,
-		  over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "");
+	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. %s", address, listen->dev->name,
+		  (unsigned long long)(now - listen->started_ms) / 1000, over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "",
+		  listen->refused
+			  ? "One was refused: it has not the same BAGUA_NET_SECRET_FILE"
+			  : "Either the other host does not use BaguaNet (its log says which network it uses; activate "
+			    "bagua_net on every host), or a firewall is in the way (BAGUA_NET_PORT_RANGE), or that "
+			    "rank is late or gone");
 	if (over)
 		listen->started_ms = 0; /* a later accept waits for the full timeout again */
 	return over ? -ETIMEDOUT : 0;

@@ -21,9 +21,10 @@ static_assert(BNET_WIRE_HANDLE_SIZE <= NCCL_NET_HANDLE_MAXSIZE_V4, "a handle fit
  * system error", "internal error", and so on. */
 static ncclResult_t result(int rc)
 {
-	switch (rc) {
-	case 0:
+	if (rc == 0)
 		return ncclSuccess;
+	bnet_log_settle();
+	switch (rc) {
 	case -ECONNRESET:
 	case -ECONNREFUSED:
 	case -ECONNABORTED:

@@ -30,8 +30,8 @@ const struct bnet_config_row bnet_config_rows[] = {
 #define NAMES(field, name, deflt, help) {name, BNET_KIND_NAMES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #define PREFIXES(field, name, deflt, help) \
 	{name, BNET_KIND_PREFIXES, offsetof(struct bnet_config, field), deflt, 0, 0, help},
-#define DIRECTORY(field, name, deflt, help) \
-	{name, BNET_KIND_DIRECTORY, offsetof(struct bnet_config, field), deflt, 0, 0, help},
+#define PATH(field, name, deflt, help) \
+	{name, BNET_KIND_FILE_PATH, offsetof(struct bnet_config, field), deflt, 0, 0, help},
 #include "base/config.def"
 #undef INT
 #undef BYTES
@@ -39,7 +39,7 @@ const struct bnet_config_row bnet_config_rows[] = {
 #undef WORD
 #undef NAMES
 #undef PREFIXES
-#undef DIRECTORY
+#undef PATH
 };
 const int bnet_config_row_count = sizeof(bnet_config_rows) / sizeof(bnet_config_rows[0]);
 
@@ -175,13 +175,13 @@ int bnet_parse_prefixes(const char *text, char out[BNET_PREFIXES])
 	return 0;
 }
 
-int bnet_parse_directory(const char *text, char out[BNET_DIRECTORY])
+int bnet_parse_file_path(const char *text, char out[BNET_FILE_PATH])
 {
-	size_t len = strnlen(text, BNET_DIRECTORY);
+	size_t len = strnlen(text, BNET_FILE_PATH);
 
-	if (len == BNET_DIRECTORY || (len && text[0] != '/'))
+	if (len == BNET_FILE_PATH || (len && text[0] != '/'))
 		return -EINVAL;
-	memset(out, 0, BNET_DIRECTORY);
+	memset(out, 0, BNET_FILE_PATH);
 	memcpy(out, text, len);
 	return 0;
 }
@@ -217,8 +217,8 @@ static int parse_row(const struct bnet_config_row *row, const char *text, struct
 		return bnet_parse_names(text, text_of(row, out));
 	if (row->kind == BNET_KIND_PREFIXES)
 		return bnet_parse_prefixes(text, text_of(row, out));
-	if (row->kind == BNET_KIND_DIRECTORY)
-		return bnet_parse_directory(text, text_of(row, out));
+	if (row->kind == BNET_KIND_FILE_PATH)
+		return bnet_parse_file_path(text, text_of(row, out));
 	if (row->kind == BNET_KIND_BYTES ? bnet_parse_bytes(text, &value) : bnet_parse_int(text, &value))
 		return -EINVAL;
 	if (value < row->min || value > row->max)
@@ -258,7 +258,7 @@ void bnet_config_format(const struct bnet_config_row *row, const struct bnet_con
 	if (row->kind == BNET_KIND_PORTS)
 		format_ports(ports(row, &copy), text);
 	else if (row->kind == BNET_KIND_WORD || row->kind == BNET_KIND_NAMES || row->kind == BNET_KIND_PREFIXES ||
-		 row->kind == BNET_KIND_DIRECTORY)
+		 row->kind == BNET_KIND_FILE_PATH)
 		snprintf(text, BNET_CONFIG_TEXT, "%s", text_of(row, &copy));
 	else
 		format_number(row->kind, *number(row, &copy), text, BNET_CONFIG_TEXT);
@@ -284,8 +284,8 @@ void bnet_config_range(const struct bnet_config_row *row, char *text)
 		snprintf(text, BNET_CONFIG_TEXT, "addresses and prefixes with commas, such as " PREFIXES_EXAMPLE);
 		return;
 	}
-	if (row->kind == BNET_KIND_DIRECTORY) {
-		snprintf(text, BNET_CONFIG_TEXT, "an absolute path of up to %d bytes", BNET_DIRECTORY - 1);
+	if (row->kind == BNET_KIND_FILE_PATH) {
+		snprintf(text, BNET_CONFIG_TEXT, "an absolute path of up to %d bytes", BNET_FILE_PATH - 1);
 		return;
 	}
 	format_number(row->kind, row->min, min, sizeof(min));
@@ -307,7 +307,7 @@ static const char *remedy(const struct bnet_config_row *row)
 {
 	if (row->kind == BNET_KIND_WORD)
 		return "such a name";
-	if (row->kind == BNET_KIND_DIRECTORY)
+	if (row->kind == BNET_KIND_FILE_PATH)
 		return "such a path";
 	return row->kind == BNET_KIND_NAMES ? "one of those" : "a value in that range";
 }

@@ -17,7 +17,7 @@ struct bnet_ports {
 #define BNET_WORD 16   /* bytes of a name with its terminator: the kernel's TCP_CA_NAME_MAX */
 #define BNET_NAMES 256 /* bytes of a list of names with its terminator: BNET_MAX_NICS names */
 #define BNET_PREFIXES 256
-#define BNET_DIRECTORY 192
+#define BNET_FILE_PATH 192
 
 struct bnet_config {
 #define INT(field, name, deflt, min, max, help) int64_t field;
@@ -26,7 +26,7 @@ struct bnet_config {
 #define WORD(field, name, deflt, help) char field[BNET_WORD];
 #define NAMES(field, name, deflt, help) char field[BNET_NAMES];
 #define PREFIXES(field, name, deflt, help) char field[BNET_PREFIXES];
-#define DIRECTORY(field, name, deflt, help) char field[BNET_DIRECTORY];
+#define PATH(field, name, deflt, help) char field[BNET_FILE_PATH];
 #include "base/config.def"
 #undef INT
 #undef BYTES
@@ -34,7 +34,7 @@ struct bnet_config {
 #undef WORD
 #undef NAMES
 #undef PREFIXES
-#undef DIRECTORY
+#undef PATH
 };
 
 enum bnet_config_kind {
@@ -44,7 +44,7 @@ enum bnet_config_kind {
 	BNET_KIND_WORD,
 	BNET_KIND_NAMES,
 	BNET_KIND_PREFIXES,
-	BNET_KIND_DIRECTORY,
+	BNET_KIND_FILE_PATH,
 };
 
 struct bnet_config_row {
@@ -95,6 +95,6 @@ int bnet_parse_names(const char *text, char out[BNET_NAMES]);
 /* A list as in prefix.h, or an empty text. Pads out with zeroes. -ERANGE: it is too long. */
 int bnet_parse_prefixes(const char *text, char out[BNET_PREFIXES]);
 /* An absolute path, or an empty text. Pads out with zeroes. */
-int bnet_parse_directory(const char *text, char out[BNET_DIRECTORY]);
+int bnet_parse_file_path(const char *text, char out[BNET_FILE_PATH]);
 
 #endif

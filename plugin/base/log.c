@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
+
+#include "common/clock.h"
 
 #define LINE_SIZE 1024
 
@@ -28,6 +31,11 @@ struct bnet_held {
 	int line;
 	char text[];
 };
+
+#define SETTLE_MS 1000
+
+/* Messages that are held, or owed. */
+static atomic_int pending;
 
 /* Of the thread that has the lock, which alone changes the list. No thread-local variables: where a library is loaded
  * late, the dynamic linker frees them behind ThreadSanitizer's back. */
@@ -88,6 +96,7 @@ static bool hold(ncclDebugLogLevel level, unsigned long subsys, const char *file
 		last = &first;
 	*last = held;
 	last = &held->next;
+	bnet_log_owe();
 	return true;
 }
 
@@ -105,6 +114,43 @@ struct bnet_held *bnet_log_release(void)
 	return held;
 }
 
+struct bnet_held *bnet_log_release_in_child(void)
+{
+	struct bnet_held *held = bnet_log_release();
+	int count = 0;
+
+	for (const struct bnet_held *each = held; each; each = each->next)
+		count++;
+	atomic_store(&pending, count);
+	return held;
+}
+
+void bnet_log_owe(void)
+{
+	atomic_fetch_add(&pending, 1);
+}
+
+void bnet_log_owe_no_more(void)
+{
+	atomic_fetch_sub(&pending, 1);
+}
+
+void bnet_log_settle(void)
+{
+	const struct timespec pause = {.tv_nsec = 100000};
+	uint64_t until = 0;
+
+	while (atomic_load(&pending) > 0) {
+		const uint64_t now = bnet_now_ms();
+
+		if (until == 0)
+			until = now + SETTLE_MS;
+		if (now >= until)
+			return;
+		nanosleep(&pause, NULL);
+	}
+}
+
 void bnet_log_pass_on(struct bnet_held *held)
 {
 	int saved_errno = errno;
@@ -115,6 +161,7 @@ void bnet_log_pass_on(struct bnet_held *held)
 		pass_on(held->level, held->subsys, held->file, held->line, held->text);
 		free(held);
 		held = next;
+		bnet_log_owe_no_more();
 	}
 	errno = saved_errno;
 }

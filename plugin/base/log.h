@@ -32,6 +32,15 @@ struct bnet_held;
 void bnet_log_hold(void);
 struct bnet_held *bnet_log_release(void);
 void bnet_log_pass_on(struct bnet_held *held);
+/* In a forked child: other threads' messages do not come any more. */
+struct bnet_held *bnet_log_release_in_child(void);
+
+/* Who is told of a failure often ends the process at once, and the reason must be out by then. A thread that makes a
+ * failure known to others before it has logged it calls these around both. */
+void bnet_log_owe(void);
+void bnet_log_owe_no_more(void);
+/* Waits for what is owed or held, but not for a logger that blocks. Without the lock. */
+void bnet_log_settle(void);
 
 /* For conditions that a person should act on. */
 #define bnet_warn(...) bnet_log(NCCL_LOG_WARN, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__)

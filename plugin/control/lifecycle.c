@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "base/counters.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/socket.h"
 #include "control/active.h"
 #include "device/scan.h"
@@ -86,7 +87,7 @@ static void after_fork_in_child(void)
 		bnet_work_item_init(&conn->work);
 	}
 	bnet_list_each(node, &bnet_engine.listens)
-		bnet_acceptor_unlisten(bnet_entry(node, struct bnet_listen, node));
+		bnet_listen_stop(bnet_entry(node, struct bnet_listen, node));
 	bnet_paths_forget();
 	bnet_quota_end();
 	bnet_stats_forget();
@@ -155,10 +156,12 @@ static void check_congestion(struct bnet_config *config, int family)
 
 static int configure(void)
 {
-	char err[256];
+	char err[BNET_SECRET_LINE];
 	int rc;
 
 	rc = bnet_config_read(&bnet_engine.config, err, sizeof(err));
+	if (rc == 0)
+		rc = bnet_secret_load(bnet_engine.config.secret_file, err, sizeof(err));
 	if (rc < 0) {
 		bnet_warn("NET/BaguaNet: %s", err);
 		return rc;
@@ -275,7 +278,7 @@ static void detach_listen(struct bnet_listen *listen, struct bnet_node *doomed)
 {
 	bnet_list_each(node, &listen->queue)
 		detach(bnet_entry(node, struct bnet_conn, setup.pending), doomed);
-	bnet_acceptor_unlisten(listen);
+	bnet_listen_stop(listen);
 	free(listen);
 	if (bnet_engine.running && bnet_engine_is_empty())
 		bnet_engine_wake(); /* it ends */

@@ -70,7 +70,7 @@ void bnet_engine_give_way(void)
 
 void bnet_engine_unlock_in_child(void)
 {
-	struct bnet_held *held = bnet_log_release();
+	struct bnet_held *held = bnet_log_release_in_child();
 
 	pthread_mutex_init(&bnet_engine.turnstile, NULL);
 	pthread_mutex_unlock(&bnet_engine.lock);

@@ -44,6 +44,7 @@ struct bnet_connector {
 	bool unbound;               /* all have failed: now to the peer's first address, by any route */
 	uint64_t started_ms;
 	uint64_t retries;
+	uint8_t proof[BNET_PROOF_SIZE]; /* of the last HELLO; with a secret */
 	uint32_t got;
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };

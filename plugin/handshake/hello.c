@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "common/clock.h"
+#include "handshake/proof.h"
 #include "handshake/replacement.h"
 
 /* For the answer to its HELLO: the peer's control thread may be late. */
@@ -28,7 +29,9 @@ int bnet_hello_send(struct bnet_connector *connector)
 				     : connector->index                 ? connector->index
 									: 1),
 		.connection = conn->id,
-		.features = conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0,
+		.features = (conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0) |
+			    (bnet_proof_size() ? BNET_WIRE_FEATURE_SECRET : 0),
+		.proof_size = bnet_proof_size(),
 		.serial = conn->serials + 1,
 		.repairs = connector->replaces                  ? connector->replaces->serial
 			   : bnet_connector_is_first(connector) ? connector->serial
@@ -37,16 +40,21 @@ int bnet_hello_send(struct bnet_connector *connector)
 	uint8_t bytes[BNET_WIRE_HELLO_MAX];
 	size_t size;
 	ssize_t n;
+	int rc;
 
 	memcpy(hello.token, conn->token, BNET_TOKEN_SIZE);
 	if (listener->fd >= 0)
 		hello.listener = listener->addr;
 	size = bnet_wire_hello_encode(bytes, &hello);
+	rc = bnet_proof_write(BNET_PROOF_HELLO, bytes, size, NULL);
+	if (rc < 0)
+		return rc;
 	/* A socket that has carried nothing takes this in one piece. */
 	n = send(connector->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (n != (ssize_t)size)
 		return n < 0 ? -errno : -EIO;
 	connector->serial = ++conn->serials;
+	memcpy(connector->proof, bytes + BNET_WIRE_HELLO_PROOF, hello.proof_size);
 	return 0;
 }
 
@@ -108,6 +116,38 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 	return true;
 }
 
+/* Why the two do not belong together, as far as the peer says so. */
+static const char *unproven_text(const struct bnet_wire_welcome *welcome)
+{
+	const bool there = welcome->features & BNET_WIRE_FEATURE_SECRET;
+
+	if (!bnet_proof_size())
+		return "BAGUA_NET_SECRET_FILE is set there, and not for this process: give every process of the job the same "
+		       "secret";
+	if (there)
+		return "its BAGUA_NET_SECRET_FILE has another secret than this process's: give every process of the job the "
+		       "same one";
+	return "BAGUA_NET_SECRET_FILE is set for this process, and not there (or an older bagua_net is): give every process of "
+	       "the job the same secret";
+}
+
+/* With a secret: what listens there does not show that it has the same one. Where another stream is in place, the peer has:
+ * this is a stranger's answer, and as good as a refusal. */
+static void unproven(struct bnet_connector *connector, const struct bnet_wire_welcome *welcome, uint64_t now)
+{
+	if (bnet_connector_is_first(connector))
+		bnet_connector_give_up(connector, -EACCES, unproven_text(welcome));
+	else
+		bnet_connector_try_failed(connector, -ECONNREFUSED, now);
+}
+
+static bool is_proven(const struct bnet_connector *connector, const struct bnet_wire_welcome *welcome)
+{
+	return !bnet_proof_size() ||
+	       (welcome->proof_size == BNET_PROOF_SIZE &&
+		bnet_proof_holds(BNET_PROOF_WELCOME, connector->bytes, connector->got, connector->proof));
+}
+
 static bool judged(struct bnet_connector *connector, const struct bnet_wire_welcome *welcome,
 		   struct bnet_joined *joined)
 {
@@ -130,6 +170,12 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 	case BNET_WIRE_VERDICT_TOKEN:
 	case BNET_WIRE_VERDICT_GONE:
 		bnet_connector_give_up(connector, -ECONNRESET, "the remote communicator is gone");
+		return false;
+	case BNET_WIRE_VERDICT_SECRET:
+		bnet_connector_give_up(connector, -EACCES, unproven_text(welcome));
+		return false;
+	case BNET_WIRE_VERDICT_REPLAY:
+		bnet_connector_give_up(connector, -EPROTO, "it takes this process's first message for a replay of it");
 		return false;
 	case BNET_WIRE_VERDICT_LIMIT:
 		if (connector->replaces) {
@@ -179,6 +225,10 @@ bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bn
 				     &welcome) < 0 ||
 	    welcome.connection != connector->conn->id) {
 		bnet_connector_give_up(connector, -EPROTO, "its answer is damaged");
+		return false;
+	}
+	if (!is_proven(connector, &welcome)) {
+		unproven(connector, &welcome, now);
 		return false;
 	}
 	return judged(connector, &welcome, joined);

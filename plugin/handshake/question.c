@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "base/socket.h"
 #include "handshake/candidate.h"
+#include "handshake/proof.h"
 #include "transport/estimator.h"
 #include "wire/wire.h"
 
@@ -28,10 +29,17 @@ struct pending {
 	struct bnet_conn *conn; /* a receiver that does */
 	struct bnet_wire_question wire;
 	bool asked;
-	uint32_t rtt_us; /* of the handshake */
+	uint32_t rtt_us;                /* of the handshake */
+	uint8_t proof[BNET_PROOF_SIZE]; /* of the question; with a secret */
 	uint32_t got;
-	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+	uint8_t bytes[BNET_WIRE_ANSWER_MAX];
 };
+
+/* The peer has a secret as well, or the connection would not be. */
+static size_t answer_size(void)
+{
+	return BNET_WIRE_ANSWER_SIZE + bnet_proof_size();
+}
 
 static void end(struct pending *pending)
 {
@@ -70,6 +78,7 @@ static int ask(const struct bnet_conn *conn, int attempt, uint64_t wait_ms, cons
 		.version = BNET_WIRE_VERSION,
 		.by_receiver = !conn->sender,
 		.connection = conn->id,
+		.proof_size = bnet_proof_size(),
 	};
 	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
 	pending->watch.deadline_ms = bnet_now_ms() + wait_ms;
@@ -101,7 +110,7 @@ int bnet_question_ask_sender(struct bnet_conn *conn, int attempt)
 /* The handshake is complete. */
 static int send_question(struct pending *pending)
 {
-	uint8_t bytes[BNET_WIRE_QUESTION_SIZE];
+	uint8_t bytes[BNET_WIRE_QUESTION_MAX];
 	struct bnet_reading reading;
 	size_t size;
 	int rc = bnet_socket_error(pending->watch.fd);
@@ -111,6 +120,10 @@ static int send_question(struct pending *pending)
 	if (bnet_estimator_read(pending->watch.fd, &reading))
 		pending->rtt_us = reading.rtt_us;
 	size = bnet_wire_question_encode(bytes, &pending->wire);
+	rc = bnet_proof_write(BNET_PROOF_QUESTION, bytes, size, NULL);
+	if (rc < 0)
+		return rc;
+	memcpy(pending->proof, bytes + BNET_WIRE_QUESTION_PROOF, pending->wire.proof_size);
 	/* A socket that has carried nothing takes this in one piece. */
 	if (send(pending->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
 		return -EIO;
@@ -121,15 +134,14 @@ static int send_question(struct pending *pending)
 /* 1: the answer is complete; 0: not yet. */
 static int receive_answer(struct pending *pending)
 {
-	ssize_t n = recv(pending->watch.fd, pending->bytes + pending->got, sizeof(pending->bytes) - pending->got,
-			 MSG_DONTWAIT);
+	ssize_t n = recv(pending->watch.fd, pending->bytes + pending->got, answer_size() - pending->got, MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
 	if (n <= 0)
 		return n < 0 ? -errno : -ECONNRESET;
 	pending->got += (uint32_t)n;
-	return pending->got == sizeof(pending->bytes);
+	return pending->got == answer_size();
 }
 
 static struct bnet_answer nothing(const struct pending *pending, int error)
@@ -138,6 +150,11 @@ static struct bnet_answer nothing(const struct pending *pending, int error)
 				    .conn = pending->conn,
 				    .error = error,
 				    .rtt_us = pending->rtt_us};
+}
+
+static bool is_proven(const struct pending *pending)
+{
+	return !bnet_proof_size() || bnet_proof_holds(BNET_PROOF_ANSWER, pending->bytes, pending->got, pending->proof);
 }
 
 /* An answer that this version does not understand says nothing. */
@@ -149,9 +166,9 @@ static struct bnet_answer understood(const struct pending *pending)
 
 	bnet_wire_frame_decode(pending->bytes, &frame);
 	if (!bnet_wire_frame_is_answer(&frame) ||
-	    bnet_wire_answer_decode(pending->bytes + BNET_WIRE_FRAME_HEADER,
-				    sizeof(pending->bytes) - BNET_WIRE_FRAME_HEADER, &wire) < 0 ||
-	    wire.connection != pending->wire.connection)
+	    bnet_wire_answer_decode(pending->bytes + BNET_WIRE_FRAME_HEADER, pending->got - BNET_WIRE_FRAME_HEADER,
+				    &wire) < 0 ||
+	    wire.connection != pending->wire.connection || !is_proven(pending))
 		return answer;
 	if (wire.verdict == BNET_WIRE_VERDICT_GONE)
 		answer.error = -ENOENT;

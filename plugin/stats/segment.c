@@ -34,7 +34,7 @@
 
 static struct {
 	int fd; /* open, with the lock, while there is a segment */
-	char path[BNET_DIRECTORY + 96];
+	char path[BNET_FILE_PATH + 96];
 } segment = {.fd = -1};
 
 /* Nobody else's, and no link to one. */
@@ -157,7 +157,7 @@ static int make(const char *where, size_t size, char *path, size_t path_size)
 
 bool bnet_segment_make(const char *where, size_t size)
 {
-	char path[BNET_DIRECTORY + 64];
+	char path[BNET_FILE_PATH + 64];
 	int rc = make(where, size, path, sizeof(path));
 
 	if (rc == 0)

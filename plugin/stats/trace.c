@@ -23,7 +23,7 @@
 /* Events that are written at a time: in memory, where the file is unless BAGUA_NET_STATS_DIR says otherwise, those who need
  * the engine's lock wait for less than a millisecond. */
 #define AT_A_TIME 4096
-#define NAME_BYTES (BNET_DIRECTORY + 112)
+#define NAME_BYTES (BNET_FILE_PATH + 112)
 
 static struct {
 	int fd; /* of the file, from the request to the end */

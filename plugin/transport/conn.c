@@ -295,8 +295,11 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 	char text[512];
 	va_list args;
 
-	if (!atomic_compare_exchange_strong(&conn->error, &none, error))
+	bnet_log_owe();
+	if (!atomic_compare_exchange_strong(&conn->error, &none, error)) {
+		bnet_log_owe_no_more();
 		return;
+	}
 	va_start(args, why);
 	vsnprintf(text, sizeof(text), why, args);
 	va_end(args);
@@ -305,6 +308,7 @@ void bnet_conn_fail(struct bnet_conn *conn, int error, const char *why, ...)
 		bnet_info(NCCL_NET, "NET/BaguaNet: %s", text);
 	else if (error != -ECANCELED)
 		bnet_warn("NET/BaguaNet: %s", text);
+	bnet_log_owe_no_more();
 	/* The peer must learn of it now, not when the communicator is torn down. A receiver resets, since an orderly
 	 * end would leave a sender waiting behind a closed window. So does a sender that has lost a stream, since its
 	 * receiver would wait for that stream after the orderly end of the others. A sender whose memory was given up

@@ -24,6 +24,7 @@
 #include "base/address.h"
 #include "base/config.h"
 #include "base/counters.h"
+#include "base/replay.h"
 #include "common/list.h"
 #include "base/table.h"
 #include "base/worklist.h"
@@ -180,9 +181,10 @@ struct bnet_setup {
 	struct bnet_node missing;    /* in the engine's list of connections that lack streams */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
-	int last_error;            /* of the first stream's tries; 0: none has failed */
-	uint64_t refused_since_ms; /* each of them since then was refused; 0: the last one was not */
-	int looks;                 /* of the control thread since an attempt's caller has asked for it */
+	int last_error;             /* of the first stream's tries; 0: none has failed */
+	uint64_t refused_since_ms;  /* each of them since then was refused; 0: the last one was not */
+	int looks;                  /* of the control thread since an attempt's caller has asked for it */
+	struct bnet_replay serials; /* a receiver's, with a secret: those of its streams, and of tries to open one */
 	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts;
 	 * after it was closed, a sender's in that of senders that owe something */
 	struct bnet_node pending;

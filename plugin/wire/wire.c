@@ -281,7 +281,16 @@ int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_
 	return get_rest(body + known, size - known, welcome);
 }
 
-size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const struct bnet_wire_question *question)
+/* What follows the fixed part of a QUESTION or ANSWER. */
+static uint8_t get_proof(const uint8_t *rest, size_t size, uint8_t proof[BNET_PROOF_SIZE])
+{
+	if (size < BNET_PROOF_SIZE)
+		return 0;
+	memcpy(proof, rest, BNET_PROOF_SIZE);
+	return BNET_PROOF_SIZE;
+}
+
+size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_MAX], const struct bnet_wire_question *question)
 {
 	uint8_t *p = out + BNET_WIRE_FRAME_HEADER;
 
@@ -292,7 +301,8 @@ size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const str
 	memcpy(p + 16, question->token, BNET_TOKEN_SIZE);
 	put32(p + 32, 0);
 	put32(p + 36, 0);
-	return finish(out, BNET_WIRE_FRAME_QUESTION, QUESTION_FIXED);
+	memcpy(p + QUESTION_FIXED, question->proof, question->proof_size);
+	return finish(out, BNET_WIRE_FRAME_QUESTION, QUESTION_FIXED + question->proof_size);
 }
 
 int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire_question *question)
@@ -303,10 +313,11 @@ int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire
 	question->by_receiver = get16(body + 6) == 1;
 	question->connection = get64(body + 8);
 	memcpy(question->token, body + 16, BNET_TOKEN_SIZE);
+	question->proof_size = get_proof(body + QUESTION_FIXED, size - QUESTION_FIXED, question->proof);
 	return 0;
 }
 
-size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_SIZE], const struct bnet_wire_answer *answer)
+size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_MAX], const struct bnet_wire_answer *answer)
 {
 	uint8_t *p = out + BNET_WIRE_FRAME_HEADER;
 
@@ -316,7 +327,8 @@ size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_SIZE], const struct 
 	put64(p + 8, answer->connection);
 	put64(p + 16, answer->at_us);
 	put64(p + 24, answer->received);
-	return finish(out, BNET_WIRE_FRAME_ANSWER, ANSWER_FIXED);
+	memcpy(p + ANSWER_FIXED, answer->proof, answer->proof_size);
+	return finish(out, BNET_WIRE_FRAME_ANSWER, ANSWER_FIXED + answer->proof_size);
 }
 
 int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_answer *answer)
@@ -328,6 +340,7 @@ int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_a
 	answer->connection = get64(body + 8);
 	answer->at_us = get64(body + 16);
 	answer->received = get64(body + 24);
+	answer->proof_size = get_proof(body + ANSWER_FIXED, size - ANSWER_FIXED, answer->proof);
 	return 0;
 }
 

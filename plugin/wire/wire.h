@@ -19,6 +19,9 @@
 #define BNET_WIRE_VERSION 1
 #define BNET_TOKEN_SIZE 16
 #define BNET_PROOF_MAX 64
+/* A proof of identity (handshake/proof.h): a random number of the frame's sender, then a MAC. */
+#define BNET_PROOF_NONCE 16
+#define BNET_PROOF_SIZE (BNET_PROOF_NONCE + 32)
 /* Messages are cut at multiples of this. NCCL's GPU kernels poll flags inside 16-byte (LL) and 128-byte (LL128) lines
  * of a receive buffer while it is written; a line that arrives in two pieces corrupts data silently. */
 #define BNET_UNIT 4096
@@ -41,6 +44,8 @@ enum bnet_wire_frame_type {
 /* This end takes part in the repair of a stream: a sender keeps what has not been acknowledged, a receiver says how far it
  * has got. */
 #define BNET_WIRE_FEATURE_REPAIR 2u
+/* This end has a secret (BAGUA_NET_SECRET_FILE). Both have, or the other one is refused. */
+#define BNET_WIRE_FEATURE_SECRET 4u
 
 enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_OK = 0,
@@ -48,6 +53,9 @@ enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_TOKEN = 2,   /* no listener has this token, or no longer */
 	BNET_WIRE_VERDICT_GONE = 3,    /* the stream's connection does not exist, or no longer */
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
+	BNET_WIRE_VERDICT_SECRET =
+		5, /* HELLO does not prove that its sender knows this end's secret, or has one more */
+	BNET_WIRE_VERDICT_REPLAY = 6, /* HELLO was there before */
 };
 
 #define BNET_WIRE_FRAME_HEADER 8
@@ -111,21 +119,33 @@ struct bnet_wire_welcome {
 /* One end of an existing connection asks the other's host. Its sender: how much has the receiver's device received? Its
  * receiver: is the sender still there? */
 #define BNET_WIRE_QUESTION_SIZE (BNET_WIRE_FRAME_HEADER + 40)
+#define BNET_WIRE_QUESTION_MAX (BNET_WIRE_QUESTION_SIZE + BNET_PROOF_SIZE)
 struct bnet_wire_question {
 	uint16_t version;
 	bool by_receiver;
 	uint64_t connection;
 	uint8_t token[BNET_TOKEN_SIZE];
+	uint8_t proof_size; /* 0 or BNET_PROOF_SIZE; it follows the rest, so that an older reader skips it */
+	uint8_t proof[BNET_PROOF_SIZE];
 };
 
 #define BNET_WIRE_ANSWER_SIZE (BNET_WIRE_FRAME_HEADER + 32)
+#define BNET_WIRE_ANSWER_MAX (BNET_WIRE_ANSWER_SIZE + BNET_PROOF_SIZE)
 struct bnet_wire_answer {
 	uint16_t version;
 	uint16_t verdict;    /* OK or GONE; the rest is valid with OK */
 	uint64_t connection; /* as asked */
 	uint64_t at_us;      /* the answering host's clock, from an arbitrary start */
 	uint64_t received;   /* bytes that all interfaces of the device had received by then; 0: not known */
+	uint8_t proof_size;  /* as of a question */
+	uint8_t proof[BNET_PROOF_SIZE];
 };
+
+/* Where the proof of an encoded frame begins. */
+#define BNET_WIRE_HELLO_PROOF (BNET_WIRE_FRAME_HEADER + 64)
+#define BNET_WIRE_WELCOME_PROOF (BNET_WIRE_FRAME_HEADER + 24)
+#define BNET_WIRE_QUESTION_PROOF BNET_WIRE_QUESTION_SIZE
+#define BNET_WIRE_ANSWER_PROOF BNET_WIRE_ANSWER_SIZE
 
 #define BNET_WIRE_DATA_HEADER 32
 struct bnet_wire_data {
@@ -155,8 +175,8 @@ int bnet_wire_welcome_decode(const uint8_t *body, size_t size, struct bnet_wire_
 bool bnet_wire_frame_is_hello(const struct bnet_wire_frame *frame);
 bool bnet_wire_frame_is_welcome(const struct bnet_wire_frame *frame);
 
-size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_SIZE], const struct bnet_wire_question *question);
-size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_SIZE], const struct bnet_wire_answer *answer);
+size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_MAX], const struct bnet_wire_question *question);
+size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_MAX], const struct bnet_wire_answer *answer);
 int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire_question *question);
 int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_answer *answer);
 bool bnet_wire_frame_is_question(const struct bnet_wire_frame *frame);

@@ -5,7 +5,8 @@
  *
  *   listen         handle HEX         to be given to the other end
  *   connect HEX    ok                 once connected: this end sends
- *   accept         ok                 … and this end receives
+ *   accept         ok                 … and this end receives; it listens no longer
+ *   accept more    ok                 … and it listens on
  *   post SIZE      posted N | error CODE | later      the next message, N = 0, 1, …
  *   wait N         done | error CODE  tests until it is either; a received message is checked
  *   close          ok
@@ -84,13 +85,14 @@ static void do_connect(struct end *end, const char *hex)
 	printf("ok\n");
 }
 
-static void do_accept(struct end *end)
+static void do_accept(struct end *end, bool listens_on)
 {
 	for (int looks = 0; !end->comm; looks++) {
 		drive_ok(bnet_client_accept(&end->client, end->listen_comm, &end->comm));
 		pause_after(looks);
 	}
-	drive_ok(bnet_client_close_listen(&end->client, end->listen_comm));
+	if (!listens_on)
+		drive_ok(bnet_client_close_listen(&end->client, end->listen_comm));
 	printf("ok\n");
 }
 
@@ -168,7 +170,7 @@ static void obey(struct end *end, char *line)
 	else if (strcmp(line, "connect") == 0 && argument)
 		do_connect(end, argument);
 	else if (strcmp(line, "accept") == 0)
-		do_accept(end);
+		do_accept(end, argument != NULL);
 	else if (strcmp(line, "post") == 0 && argument)
 		do_post(end, strtoul(argument, NULL, 10));
 	else if (strcmp(line, "wait") == 0 && argument)

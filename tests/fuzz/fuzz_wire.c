@@ -73,7 +73,7 @@ static void appended(const uint8_t *data, size_t size)
 
 static void question(const uint8_t *data, size_t size)
 {
-	uint8_t bytes[BNET_WIRE_QUESTION_SIZE];
+	uint8_t bytes[BNET_WIRE_QUESTION_MAX];
 	struct bnet_wire_question first, second;
 
 	if (bnet_wire_question_decode(data, size, &first) < 0)
@@ -82,11 +82,12 @@ static void question(const uint8_t *data, size_t size)
 				       bnet_wire_question_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
 				       &second) == 0);
 	must(first.version == second.version && first.connection == second.connection);
+	must(first.proof_size == second.proof_size);
 }
 
 static void answer(const uint8_t *data, size_t size)
 {
-	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+	uint8_t bytes[BNET_WIRE_ANSWER_MAX];
 	struct bnet_wire_answer first, second;
 
 	if (bnet_wire_answer_decode(data, size, &first) < 0)
@@ -94,6 +95,7 @@ static void answer(const uint8_t *data, size_t size)
 	must(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER,
 				     bnet_wire_answer_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER, &second) == 0);
 	must(first.at_us == second.at_us && first.received == second.received && first.verdict == second.verdict);
+	must(first.proof_size == second.proof_size);
 }
 
 static void slice(const uint8_t *data, size_t size)

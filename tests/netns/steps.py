@@ -94,7 +94,7 @@ class End:
 
 
 @contextlib.contextmanager
-def _end(host: Host, sends: bool, directory: Path, settings: Mapping[str, object], deadline: int) -> Iterator[End]:
+def end_on(host: Host, sends: bool, directory: Path, settings: Mapping[str, object], deadline: int) -> Iterator[End]:
     built = drivers.build()
     file = directory / f"{host.name}.log"
     variables = {
@@ -153,8 +153,8 @@ def ends(
                 address_on = address.replace("77", str(77 + link))
                 host.ip("address", "add", f"{address_on}/24", "dev", f"link{link}")
         with (
-            _end(hosts[0], True, directory, ours, deadline) as sender,
-            _end(hosts[1], False, directory, theirs | {"BAGUA_NET_RCVBUF": rcvbuf}, deadline) as receiver,
+            end_on(hosts[0], True, directory, ours, deadline) as sender,
+            end_on(hosts[1], False, directory, theirs | {"BAGUA_NET_RCVBUF": rcvbuf}, deadline) as receiver,
         ):
             yield sender, receiver
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 
@@ -38,6 +39,41 @@ static void count(ncclDebugLogLevel level, unsigned long subsys, const char *fil
 {
 	(void)level, (void)subsys, (void)file, (void)line, (void)fmt;
 	atomic_fetch_add(&calls, 1);
+}
+
+static atomic_bool is_held, is_asked;
+
+static void *say_late(void *unused)
+{
+	bnet_log_hold();
+	bnet_log_owe();
+	bnet_warn("the reason");
+	bnet_log_owe_no_more();
+	atomic_store(&is_held, true);
+	while (!atomic_load(&is_asked))
+		sched_yield();
+	for (int i = 0; i < 1000; i++)
+		sched_yield();
+	bnet_log_pass_on(bnet_log_release());
+	return unused;
+}
+
+/* What a thread has that holds the lock when another one learns of a failure. */
+static void test_a_reason_is_out_before_its_failure_is_told(void)
+{
+	pthread_t thread;
+
+	bnet_log_set(count);
+	atomic_store(&calls, 0);
+	check_int(pthread_create(&thread, NULL, say_late, NULL), 0);
+	while (!atomic_load(&is_held))
+		sched_yield();
+	check_int(atomic_load(&calls), 0);
+	atomic_store(&is_asked, true);
+	bnet_log_settle();
+	check_int(atomic_load(&calls), 1);
+	pthread_join(thread, NULL);
+	bnet_log_settle(); /* nothing is left */
 }
 
 static void test_silent_without_logger(void)
@@ -147,6 +183,7 @@ static void test_held(void)
 int main(void)
 {
 	test_silent_without_logger();
+	test_a_reason_is_out_before_its_failure_is_told();
 	test_levels();
 	test_percent_signs();
 	test_one_line();

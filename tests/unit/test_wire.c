@@ -120,11 +120,11 @@ static void test_hello(void)
 static void test_question(void)
 {
 	struct bnet_wire_question in = {.version = 1, .connection = 1ull << 63}, out;
-	uint8_t bytes[BNET_WIRE_QUESTION_SIZE];
+	uint8_t bytes[BNET_WIRE_QUESTION_MAX];
 	struct bnet_wire_frame frame;
 
 	memset(in.token, 7, sizeof(in.token));
-	check_int(bnet_wire_question_encode(bytes, &in), sizeof(bytes));
+	check_int(bnet_wire_question_encode(bytes, &in), BNET_WIRE_QUESTION_SIZE);
 	bnet_wire_frame_decode(bytes, &frame);
 	check(bnet_wire_frame_is_question(&frame) && !bnet_wire_frame_is_hello(&frame) &&
 	      !bnet_wire_frame_is_answer(&frame));
@@ -133,6 +133,17 @@ static void test_question(void)
 	check(memcmp(out.token, in.token, sizeof(in.token)) == 0);
 	for (size_t n = 0; n < frame.length; n++)
 		check_int(bnet_wire_question_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+
+	/* A proof that is cut off is none. */
+	in.proof_size = BNET_PROOF_SIZE;
+	memset(in.proof, 9, sizeof(in.proof));
+	check_int(bnet_wire_question_encode(bytes, &in), sizeof(bytes));
+	check_int(memcmp(bytes + BNET_WIRE_QUESTION_PROOF, in.proof, sizeof(in.proof)), 0);
+	for (size_t n = frame.length; n <= frame.length + BNET_PROOF_SIZE; n++) {
+		check_int(bnet_wire_question_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), 0);
+		check_int(out.proof_size, n == frame.length + BNET_PROOF_SIZE ? BNET_PROOF_SIZE : 0);
+	}
+	check_int(memcmp(out.proof, in.proof, sizeof(in.proof)), 0);
 }
 
 static void test_answer(void)
@@ -143,16 +154,26 @@ static void test_answer(void)
 				      .at_us = 1ull << 50,
 				      .received = 1ull << 60},
 				out;
-	uint8_t bytes[BNET_WIRE_ANSWER_SIZE];
+	uint8_t bytes[BNET_WIRE_ANSWER_MAX];
 	struct bnet_wire_frame frame;
 
-	check_int(bnet_wire_answer_encode(bytes, &in), sizeof(bytes));
+	check_int(bnet_wire_answer_encode(bytes, &in), BNET_WIRE_ANSWER_SIZE);
 	bnet_wire_frame_decode(bytes, &frame);
 	check(bnet_wire_frame_is_answer(&frame) && !bnet_wire_frame_is_welcome(&frame));
 	check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
 	check(out.verdict == in.verdict && out.connection == 5 && out.at_us == in.at_us && out.received == in.received);
 	for (size_t n = 0; n < frame.length; n++)
 		check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
+
+	in.proof_size = BNET_PROOF_SIZE;
+	memset(in.proof, 9, sizeof(in.proof));
+	check_int(bnet_wire_answer_encode(bytes, &in), sizeof(bytes));
+	check_int(memcmp(bytes + BNET_WIRE_ANSWER_PROOF, in.proof, sizeof(in.proof)), 0);
+	for (size_t n = frame.length; n <= frame.length + BNET_PROOF_SIZE; n++) {
+		check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), 0);
+		check_int(out.proof_size, n == frame.length + BNET_PROOF_SIZE ? BNET_PROOF_SIZE : 0);
+	}
+	check_int(memcmp(out.proof, in.proof, sizeof(in.proof)), 0);
 }
 
 static void test_welcome(void)

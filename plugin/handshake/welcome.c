@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See welcome.h.
+ */
+#include "handshake/welcome.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/counters.h"
+#include "base/log.h"
+#include "base/secret.h"
+#include "base/socket.h"
+#include "common/clock.h"
+#include "device/traffic.h"
+#include "handshake/candidate.h"
+#include "handshake/listen.h"
+#include "handshake/listener.h"
+#include "handshake/proof.h"
+#include "transport/conn.h"
+#include "transport/rx.h"
+#include "transport/source.h"
+#include "transport/tx.h"
+#include "transport/worker.h"
+#include "wire/wire.h"
+
+#define REFUSED_WARN_MS 60000
+
+static struct bnet_conn *find(struct bnet_table *table, uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
+{
+	struct bnet_table_entry *entry = NULL;
+
+	while ((entry = bnet_table_find(table, id, entry))) {
+		struct bnet_conn *conn = bnet_entry(entry, struct bnet_conn, by_id);
+
+		if (memcmp(conn->token, token, BNET_TOKEN_SIZE) == 0)
+			return conn;
+	}
+	return NULL;
+}
+
+static struct bnet_conn *find_receiver(uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
+{
+	return find(&bnet_engine.receivers_by_id, id, token);
+}
+
+/* NULL also for one that has failed: it sends nothing more. */
+static struct bnet_conn *find_sender(uint64_t id, const uint8_t token[BNET_TOKEN_SIZE])
+{
+	struct bnet_conn *conn = find(&bnet_engine.senders_by_id, id, token);
+
+	if (!conn)
+		conn = find(&bnet_engine.attempts_by_id, id, token);
+	return conn && !atomic_load(&conn->error) ? conn : NULL;
+}
+
+static struct bnet_conn *new_receiver(const struct bnet_caller *caller, struct bnet_listen *listen,
+				      const struct bnet_wire_hello *hello)
+{
+	struct bnet_conn *conn = bnet_conn_new(false, listen->dev, &bnet_engine.config, bnet_workers_wanted() > 0);
+
+	if (!conn)
+		return NULL;
+	conn->id = hello->connection;
+	conn->repairs = bnet_engine.config.repair && hello->features & BNET_WIRE_FEATURE_REPAIR && hello->serial;
+	memcpy(conn->token, hello->token, BNET_TOKEN_SIZE);
+	snprintf(conn->peer, sizeof(conn->peer), "%s", caller->peer);
+	conn->setup.context = listen->context;
+	conn->setup.traffic_class = listen->traffic_class;
+	if (hello->listener.ss_family != AF_UNSPEC)
+		bnet_peer_addresses_start(conn, &hello->listener, false);
+	conn->setup.ready = true;
+	return conn;
+}
+
+static int most_streams(void)
+{
+	return bnet_engine.config.nstreams ? (int)bnet_engine.config.nstreams : BNET_MAX_STREAMS;
+}
+
+/* For one that takes another one's place. The first ones may use any descriptor. */
+static bool has_place(const struct bnet_conn *conn)
+{
+	return conn->nstreams < 2 * BNET_MAX_STREAMS || (conn->nstreams < BNET_MOST_PLACES && bnet_descriptors_left());
+}
+
+/* A further stream of a connection, or one that takes another one's place. */
+static enum bnet_wire_verdict judge_further(struct bnet_conn *conn, const struct bnet_wire_hello *hello)
+{
+	if (!conn || atomic_load(&conn->error))
+		return BNET_WIRE_VERDICT_GONE;
+	if (bnet_secret_is_set() && !bnet_replay_note(&conn->setup.serials, hello->serial))
+		return BNET_WIRE_VERDICT_REPLAY;
+	if (hello->repairs)
+		return has_place(conn) ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
+	return conn->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
+									  : BNET_WIRE_VERDICT_LIMIT;
+}
+
+/* A connection's first stream. The token is known. */
+static enum bnet_wire_verdict judge_first(const struct bnet_caller *caller, struct bnet_listen *listen,
+					  const struct bnet_wire_hello *hello, struct bnet_conn **conn)
+{
+	int rc = bnet_secret_is_set() ? bnet_listen_note_opened(listen, hello->connection, hello->serial) : 0;
+
+	if (rc == -EALREADY)
+		return BNET_WIRE_VERDICT_REPLAY;
+	*conn = rc == 0 ? new_receiver(caller, listen, hello) : NULL;
+	if (!*conn)
+		return BNET_WIRE_VERDICT_LIMIT;
+	bnet_replay_note(&(*conn)->setup.serials, hello->serial);
+	return BNET_WIRE_VERDICT_OK;
+}
+
+static bool is_proven(const struct bnet_caller *caller, const struct bnet_wire_hello *hello)
+{
+	if (!bnet_secret_is_set())
+		return !(hello->features & BNET_WIRE_FEATURE_SECRET);
+	return hello->proof_size == BNET_PROOF_SIZE &&
+	       bnet_proof_holds(BNET_PROOF_HELLO, caller->frame, caller->size, NULL);
+}
+
+/* Finds or makes the connection that a HELLO is for. *listen: of a new one. */
+static enum bnet_wire_verdict judge(const struct bnet_caller *caller, const struct bnet_wire_hello *hello,
+				    struct bnet_conn **conn, struct bnet_listen **listen)
+{
+	*conn = NULL;
+	*listen = NULL;
+	if (hello->version != BNET_WIRE_VERSION)
+		return BNET_WIRE_VERDICT_VERSION;
+	if (!is_proven(caller, hello))
+		return BNET_WIRE_VERDICT_SECRET;
+	*conn = find_receiver(hello->connection, hello->token);
+	/* With a HELLO of stream 0, whose WELCOME has not arrived, the sender begins again. */
+	if (hello->stream > 0 || (*conn && (*conn)->repairs && hello->repairs))
+		return judge_further(*conn, hello);
+	/* A first stream for a connection that exists is a replay. */
+	*listen = *conn ? NULL : bnet_listen_find(hello->token);
+	return *listen ? judge_first(caller, *listen, hello, conn) : BNET_WIRE_VERDICT_TOKEN;
+}
+
+/* ---- what it is told ---- */
+
+static_assert(BNET_MAX_NICS <= BNET_ADDRESSES, "all members' addresses fit into a WELCOME");
+
+/* The handle has room for one of them only. */
+static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welcome *welcome)
+{
+	for (int i = 0; i < dev->nmembers && dev->nmembers > 1; i++) {
+		const struct bnet_listener *listener = &bnet_engine.listeners[bnet_listener_number(dev->members[i])];
+
+		if (listener->fd >= 0)
+			welcome->addresses[welcome->naddresses++] = listener->addr;
+	}
+}
+/* dev: of a connection's first stream, else NULL. position: of the stream that this one repairs. */
+static bool reply(const struct bnet_caller *caller, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict,
+		  const struct bnet_device *dev, uint64_t position)
+{
+	struct bnet_wire_welcome welcome = {
+		.version = BNET_WIRE_VERSION,
+		.verdict = (uint16_t)verdict,
+		.max_streams = (uint16_t)most_streams(),
+		.keepalive = (uint8_t)bnet_engine.config.keepalive,
+		.connection = hello->connection,
+		.features = (bnet_engine.config.repair ? BNET_WIRE_FEATURE_REPAIR : 0) |
+			    (bnet_secret_is_set() ? BNET_WIRE_FEATURE_SECRET : 0),
+		.proof_size = hello->proof_size == BNET_PROOF_SIZE ? bnet_proof_size() : 0,
+		.repaired = hello->repairs && verdict == BNET_WIRE_VERDICT_OK,
+		.position = position,
+	};
+	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
+	size_t size;
+
+	if (dev)
+		list_addresses(dev, &welcome);
+	size = bnet_wire_welcome_encode(bytes, &welcome);
+	if (welcome.proof_size && bnet_proof_write(BNET_PROOF_WELCOME, bytes, size, hello->proof) < 0)
+		return false;
+	/* A socket that has carried nothing takes this in one piece. */
+	return send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+}
+
+static const char *verdict_text(enum bnet_wire_verdict verdict)
+{
+	switch (verdict) {
+	case BNET_WIRE_VERDICT_OK:
+		return "welcome";
+	case BNET_WIRE_VERDICT_VERSION:
+		return "it speaks another wire version: install the same bagua_net on every host";
+	case BNET_WIRE_VERDICT_TOKEN:
+		return "it asks for a listener that does not exist (any more)";
+	case BNET_WIRE_VERDICT_GONE:
+		return "it adds a stream to a connection that does not exist (any more)";
+	case BNET_WIRE_VERDICT_LIMIT:
+		return "there is no room for another stream";
+	case BNET_WIRE_VERDICT_SECRET:
+		return "it does not prove that it knows the job's secret (BAGUA_NET_SECRET_FILE)";
+	case BNET_WIRE_VERDICT_REPLAY:
+		return "it repeats the first message of a stream (a replay)";
+	}
+	return "it asks for something unknown";
+}
+
+/* A pass takes some microseconds. */
+#define OWN_TRIES 1000
+
+/* A stream takes the place of a broken one: the owner sees both or neither. -EBUSY: the owner is at work, and the peer
+ * tries again; -ESTALE: this is not the peer's last try. The lock is held here, so that the word may only be tried
+ * (engine.h). */
+static int replace(struct bnet_conn *conn, int fd, struct bnet_stream_start *start)
+{
+	int rc = -EBUSY;
+
+	for (int i = 0; i < OWN_TRIES && rc == -EBUSY; i++) {
+		if (!bnet_conn_try_own(conn))
+			continue;
+		rc = bnet_socket_is_closed(fd) ? -ESTALE : bnet_source_replace(conn, start);
+		if (rc == 0)
+			rc = bnet_conn_add_stream(conn, fd, start);
+		bnet_conn_disown(conn);
+	}
+	if (conn->setup.handed_out)
+		bnet_engine_posted(&conn->work); /* an idle one frees the old stream */
+	return rc;
+}
+
+static const char *reason_of(int error)
+{
+	if (error == -EBUSY)
+		return "its connection is busy";
+	return error == -ESTALE ? "its sender has tried again since" : "this process is out of memory or descriptors";
+}
+
+/* Of one who has the token, so that it is most likely a rank of this job that was set up otherwise: a person must know.
+ * Who sees the network has the token as well: no more than a line a minute. */
+static void say_refused(const struct bnet_caller *caller, const struct bnet_wire_hello *hello)
+{
+	static uint64_t again_ms;
+	struct bnet_listen *listen = bnet_listen_find(hello->token);
+	const bool there = hello->features & BNET_WIRE_FEATURE_SECRET;
+	const uint64_t now = bnet_now_ms();
+
+	if (listen)
+		listen->refused = true;
+	if ((!listen && !find_receiver(hello->connection, hello->token)) || now < again_ms)
+		return;
+	again_ms = now + REFUSED_WARN_MS;
+	bnet_warn_visibly("NET/BaguaNet: refused a connection from %s: %s. Give every process of the job the same secret, or "
+			  "none",
+			  caller->peer,
+			  !bnet_secret_is_set() ? "BAGUA_NET_SECRET_FILE is set there, and not for this process"
+			  : there               ? "its BAGUA_NET_SECRET_FILE has another secret than this process's"
+						: "BAGUA_NET_SECRET_FILE is set for this process, and not there");
+}
+
+static const char *refuse(const struct bnet_caller *caller, const struct bnet_wire_hello *hello,
+			  enum bnet_wire_verdict verdict)
+{
+	if (verdict == BNET_WIRE_VERDICT_SECRET)
+		say_refused(caller, hello);
+	reply(caller, hello, verdict, NULL, 0);
+	shutdown(caller->fd, SHUT_WR);
+	return verdict_text(verdict);
+}
+
+/* The stream is in place before the peer hears that it may use it. */
+static int join(struct bnet_conn *conn, bool first, int fd, struct bnet_stream_start *start)
+{
+	bnet_socket_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
+	bnet_socket_choose_congestion(fd, &bnet_engine.config, false);
+	return !first && start->repairs ? replace(conn, fd, start) : bnet_conn_add_stream(conn, fd, start);
+}
+
+static const char *welcome(const struct bnet_caller *caller, const struct bnet_wire_hello *hello)
+{
+	struct bnet_listen *listen;
+	struct bnet_conn *conn;
+	enum bnet_wire_verdict verdict = judge(caller, hello, &conn, &listen);
+	struct bnet_stream_start start = {.serial = hello->serial, .repairs = hello->repairs};
+	int rc;
+
+	if (verdict != BNET_WIRE_VERDICT_OK)
+		return refuse(caller, hello, verdict);
+	rc = join(conn, listen, caller->fd, &start);
+	if (rc < 0) {
+		if (listen)
+			bnet_conn_free(conn);
+		else if (rc == -EBUSY)
+			reply(caller, hello, BNET_WIRE_VERDICT_LIMIT, NULL, 0); /* it comes again */
+		return reason_of(rc);
+	}
+	if (!reply(caller, hello, verdict, hello->stream ? NULL : conn->dev, start.position) && listen) {
+		bnet_conn_free(conn);
+		return NULL;
+	}
+	if (!listen) {
+		bnet_socket_acknowledge_at_once(caller->fd);
+		return NULL;
+	}
+	bnet_list_add(&bnet_engine.conns, &conn->node);
+	bnet_table_add(&bnet_engine.receivers_by_id, &conn->by_id, conn->id);
+	bnet_list_add(&listen->queue, &conn->setup.pending);
+	bnet_worker_adopt(conn);
+	pthread_cond_broadcast(&bnet_engine.changed);
+	return NULL;
+}
+
+static const uint8_t *body_of(const struct bnet_caller *caller)
+{
+	return caller->frame + BNET_WIRE_FRAME_HEADER;
+}
+
+static size_t body_size(const struct bnet_caller *caller)
+{
+	return caller->size - BNET_WIRE_FRAME_HEADER;
+}
+
+#define DAMAGED "its first message is damaged"
+
+const char *bnet_welcome(const struct bnet_caller *caller)
+{
+	struct bnet_wire_hello hello;
+
+	return bnet_wire_hello_decode(body_of(caller), body_size(caller), &hello) == 0 ? welcome(caller, &hello)
+										       : DAMAGED;
+}
+
+/* ---- questions ---- */
+
+/* A receiver asks, all of whose streams have broken: its sender may have nothing to send, and have seen no end yet. The
+ * control thread repairs it, or finds out what is lost. */
+static void look_for_ends(struct bnet_conn *conn)
+{
+	if (!conn->repairs || !conn->setup.handed_out || !bnet_conn_try_own(conn))
+		return; /* a busy owner: it is asked again */
+	for (int i = 0; i < conn->nstreams; i++)
+		if (!conn->streams[i]->broken && bnet_socket_is_closed(conn->streams[i]->fd))
+			bnet_tx_break(conn, conn->streams[i], -ECONNRESET);
+	bnet_conn_disown(conn);
+	if (atomic_load(&conn->reap))
+		bnet_engine_posted(&conn->work);
+}
+
+static bool may_ask(const struct bnet_caller *caller, const struct bnet_wire_question *question)
+{
+	return !bnet_secret_is_set() ||
+	       (question->proof_size && bnet_proof_holds(BNET_PROOF_QUESTION, caller->frame, caller->size, NULL));
+}
+
+/* Asker and answerer know the same token, so a stranger learns nothing. Of a question that is repeated, the answer is as
+ * good to whoever sees the network as the first one was. */
+static const char *answer(const struct bnet_caller *caller, const struct bnet_wire_question *question)
+{
+	struct bnet_wire_answer wire = {
+		.version = BNET_WIRE_VERSION,
+		.verdict = BNET_WIRE_VERDICT_GONE,
+		.connection = question->connection,
+		.proof_size = bnet_proof_size(),
+	};
+	struct bnet_conn *conn = NULL;
+	uint8_t bytes[BNET_WIRE_ANSWER_MAX];
+	size_t size;
+
+	if (question->version == BNET_WIRE_VERSION)
+		conn = question->by_receiver ? find_sender(question->connection, question->token)
+					     : find_receiver(question->connection, question->token);
+	if (conn) {
+		wire.verdict = BNET_WIRE_VERDICT_OK;
+		wire.received = bnet_device_traffic(conn->dev).received;
+		wire.at_us = bnet_now_us();
+		if (question->by_receiver)
+			look_for_ends(conn);
+	}
+	size = bnet_wire_answer_encode(bytes, &wire);
+	/* A socket that has carried nothing takes this in one piece. Where it has broken, the asker gives up by itself. */
+	if (bnet_proof_write(BNET_PROOF_ANSWER, bytes, size, question->proof) == 0)
+		(void)!send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	return conn ? NULL : "it asks about a connection that does not exist (any more)";
+}
+
+const char *bnet_answer_question(const struct bnet_caller *caller)
+{
+	struct bnet_wire_question question;
+
+	if (bnet_wire_question_decode(body_of(caller), body_size(caller), &question) < 0)
+		return DAMAGED;
+	if (!may_ask(caller, &question))
+		return "it asks, and does not prove that it knows the job's secret (BAGUA_NET_SECRET_FILE)";
+	return answer(caller, &question);
+}

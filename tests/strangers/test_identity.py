@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: MIT
+"""Who has the job's secret is let in, and nobody else (BAGUA_NET_SECRET_FILE). The other side is a library, or a peer
+that speaks the protocol byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.netns.steps import LARGE, End, listen, meet, pass_one
+from tests.strangers import here, protocol
+from tests.strangers.protocol import Handle
+from tests.support import drivers
+from tests.support.tiers import variants
+
+SECRET, OTHER = b"the secret of this job", b"another job's secret, as long"
+
+
+# ---- two libraries ----
+
+
+@pytest.mark.parametrize(("api", "streams"), variants((12, 4), gate=[(4, 1)]))
+def test_a_job_with_a_secret(tmp_path: Path, api: int, streams: int) -> None:
+    """Every message arrives as it is."""
+    settings = {
+        "BAGUA_NET_SECRET_FILE": here.secret_file(tmp_path, SECRET),
+        "BAGUA_NET_MIN_NSTREAMS": str(streams),
+    }
+    drivers.net(drivers.build(), "--api", str(api), "--procs", "3", "--messages", "100", settings=settings)
+
+
+THERE = "BAGUA_NET_SECRET_FILE is set there, and not for this process"
+HERE = "BAGUA_NET_SECRET_FILE is set for this process, and not there"
+ANOTHER = "its BAGUA_NET_SECRET_FILE has another secret than this process's"
+
+
+@pytest.mark.parametrize(
+    ("sends", "receives", "sender_says", "receiver_says"),
+    [(SECRET, OTHER, ANOTHER, ANOTHER), (SECRET, None, HERE, THERE), (None, SECRET, THERE, HERE)],
+    ids=["different", "sender only", "receiver only"],
+)
+def test_two_that_do_not_belong_together(
+    tmp_path: Path, sends: bytes | None, receives: bytes | None, sender_says: str, receiver_says: str
+) -> None:
+    """Each side has one line that says why, and the sender fails at once."""
+    with here.end(tmp_path, "receiver", receives) as receiver:
+        handle = listen(receiver)
+        with here.end(tmp_path, "sender", sends) as sender:
+            sender.tell(f"connect {handle}")
+            log = here.wait_for_end(sender)
+        assert f"127.0.0.1:{Handle.parse(handle).address[1]}: {sender_says}" in log
+        receiver.await_log("WARN", "refused a connection from 127.0.0.1", receiver_says)
+
+
+def test_the_one_that_waits_learns_why(tmp_path: Path) -> None:
+    with here.end(tmp_path, "receiver", SECRET, BAGUA_NET_CONNECT_TIMEOUT=1) as receiver:
+        handle = listen(receiver)
+        with here.end(tmp_path, "sender", OTHER) as sender:
+            sender.tell(f"connect {handle}")
+            here.wait_for_end(sender)
+        receiver.tell("accept")
+        assert "One was refused: it has not the same BAGUA_NET_SECRET_FILE" in here.wait_for_end(receiver)
+
+
+def test_the_right_one_comes_after_the_wrong_one(tmp_path: Path) -> None:
+    with here.end(tmp_path, "receiver", SECRET) as receiver:
+        handle = listen(receiver)
+        with here.end(tmp_path, "sender", OTHER) as sender:
+            sender.tell(f"connect {handle}")
+            here.wait_for_end(sender)
+        with here.end(tmp_path, "sender", SECRET) as sender:
+            sender.tell(f"connect {handle}")
+            meet(sender, receiver)
+            pass_one(sender, receiver, 1, LARGE)
+
+
+def _fails_to_start(directory: Path, path: Path, **settings: object) -> str:
+    with here.end(directory, "sender", None, BAGUA_NET_SECRET_FILE=path, **settings) as process:
+        return here.wait_for_end(process)
+
+
+def test_a_file_that_will_not_do(tmp_path: Path) -> None:
+    """The library does not start: a job that goes on without its secret would be worse. What is wrong with a file is in
+    test_secret.c."""
+    path = Path(here.secret_file(tmp_path, SECRET))
+    path.chmod(0o644)
+    assert f"BAGUA_NET_SECRET_FILE={path}: every user of this host can read" in _fails_to_start(tmp_path, path)
+    missing = tmp_path / "none"
+    assert f"BAGUA_NET_SECRET_FILE={missing}: No such file" in _fails_to_start(tmp_path, missing)
+
+
+def test_a_machine_without_openssl(tmp_path: Path) -> None:
+    path = Path(here.secret_file(tmp_path, SECRET))
+    (tmp_path / "libcrypto.so.3").write_text("this is no library, and found first")
+    log = _fails_to_start(tmp_path, path, LD_LIBRARY_PATH=tmp_path)
+    assert f"BAGUA_NET_SECRET_FILE={path}: it needs OpenSSL 3's libcrypto" in log
+    with here.end(tmp_path, "sender", None, LD_LIBRARY_PATH=tmp_path) as without:
+        assert listen(without)
+
+
+# ---- a peer that listens ----
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[End]:
+    with here.end(tmp_path, "receiver", SECRET) as end:
+        yield end
+
+
+@pytest.fixture
+def handle(receiver: End) -> Handle:
+    return Handle.parse(listen(receiver))
+
+
+def _verdict(handle: Handle, said: bytes) -> int:
+    """What the library answers to a first frame; it proves that it knows the secret where it was shown a proof."""
+    with protocol.dial(handle) as stream:
+        stream.say(said)
+        welcome = stream.hear_welcome()
+        if len(protocol.proof_of(protocol.HELLO, said)) == 48:
+            answered = protocol.proof_of(protocol.HELLO, said)
+            assert protocol.holds(protocol.WELCOME, welcome.whole, SECRET, answered)
+        if welcome.verdict != protocol.OK:
+            stream.hear_end()
+        return welcome.verdict
+
+
+def _forged(handle: Handle) -> dict[str, bytes]:
+    """HELLOs of those who have the token, and not the secret."""
+    right = protocol.hello(handle, secret=SECRET)
+    changed = bytearray(right)
+    changed[16] ^= 1  # the connection's number
+    elsewhere = Handle(bytes(16), handle.address)
+    return {
+        "no proof": protocol.hello(handle),
+        "another secret": protocol.hello(handle, secret=OTHER),
+        "zeroes": protocol.hello(handle, secret=SECRET, serial=5)[:72] + bytes(48) + right[120:],
+        "changed on the way": bytes(changed),
+        "the proof of another listener's": protocol.hello(handle, secret=SECRET)[:72]
+        + protocol.proof_of(protocol.HELLO, protocol.hello(elsewhere, secret=SECRET))
+        + right[120:],
+        "the proof of another kind of frame": right[:72]
+        + protocol.proof_of(protocol.QUESTION, protocol.question(handle, secret=SECRET))
+        + right[120:],
+    }
+
+
+def test_who_proves_nothing_is_refused(receiver: End, handle: Handle) -> None:
+    for who, said in _forged(handle).items():
+        assert _verdict(handle, said) == protocol.SECRET, who
+    with protocol.dial(handle) as stream:
+        stream.say(protocol.hello(handle, secret=SECRET))
+        assert stream.hear_welcome().verdict == protocol.OK
+        assert receiver.ask("accept") == "ok"
+    receiver.await_log("WARN", "refused a connection")
+    receiver.await_log("receives from 127.0.0.1")
+    warnings = [line for line in receiver.log().splitlines() if "WARN" in line and "refused a connection" in line]
+    assert len(warnings) == 1, "who sees the network could fill the log"
+
+
+def test_a_first_message_that_is_repeated(receiver: End, handle: Handle) -> None:
+    """While its connection is there, after its end, and after a try that was cut off. A later one is no replay."""
+    first = protocol.hello(handle, secret=SECRET, serial=3)
+    with protocol.dial(handle) as stream:
+        stream.say(first)
+        assert stream.hear_welcome().verdict == protocol.OK
+        assert _verdict(handle, first) == protocol.TOKEN
+        further = protocol.hello(handle, stream=1, serial=4, repairs=3, secret=SECRET)
+        with protocol.dial(handle) as again:
+            again.say(further)
+            assert again.hear_welcome().verdict == protocol.OK
+            assert _verdict(handle, further) == protocol.REPLAY
+            earlier = protocol.hello(handle, stream=1, serial=3, secret=SECRET)
+            assert _verdict(handle, earlier) == protocol.REPLAY
+            receiver.await_log("dropped a connection", "it repeats the first message of a stream (a replay)")
+            again.reset()
+
+
+def test_a_connection_that_has_ended_is_not_opened_again(receiver: End, handle: Handle) -> None:
+    """The listener is still there: without its memory, who has recorded the first message would open one more."""
+    first = protocol.hello(handle, secret=SECRET)
+    with protocol.dial(handle) as stream:
+        stream.say(first)
+        stream.hear_welcome()
+        assert receiver.ask("accept more") == "ok"
+    assert receiver.ask("close") == "ok"
+    receiver.until(lambda: _verdict(handle, first) != protocol.TOKEN)  # as long as the connection is there
+    assert _verdict(handle, first) == protocol.REPLAY
+
+
+def test_nobody_takes_the_place_of_a_stream(receiver: End, handle: Handle) -> None:
+    """A repair of a stranger's, who has seen token, connection and serials."""
+    with protocol.dial(handle) as stream:
+        stream.say(protocol.hello(handle, secret=SECRET))
+        stream.hear_welcome()
+        assert receiver.ask("accept") == "ok"
+        for proven in (None, OTHER):
+            said = protocol.hello(handle, stream=1, serial=2, repairs=1, secret=proven)
+            assert _verdict(handle, said) == protocol.SECRET
+        assert receiver.ask("post 0") == "posted 0"
+        stream.say(protocol.data(0, 0, 0, b""))
+        assert receiver.ask("wait 0") == "done"
+
+
+def test_a_question_is_answered_to_who_knows_the_secret(receiver: End, handle: Handle) -> None:
+    with protocol.dial(handle) as stream:
+        stream.say(protocol.hello(handle, secret=SECRET))
+        stream.hear_welcome()
+        for proven in (None, OTHER):
+            with protocol.dial(handle) as stranger:
+                stranger.say(protocol.question(handle, secret=proven))
+                with pytest.raises(ConnectionResetError):
+                    stranger.hear_frame()
+        receiver.await_log("dropped a connection", "it asks, and does not prove that it knows")
+        asked = protocol.question(handle, secret=SECRET)
+        with protocol.dial(handle) as asker:
+            asker.say(asked)
+            kind, answer = asker.hear_frame()
+        assert kind == protocol.ANSWER
+        assert protocol.holds(protocol.ANSWER, answer, SECRET, protocol.proof_of(protocol.QUESTION, asked))
+
+
+# ---- a peer that is connected to ----
+
+
+def _answers(said: bytes, connection: int) -> dict[str, tuple[bytes, str]]:
+    """WELCOMEs of those who have not the secret, and what the sender says to each."""
+    elsewhere = protocol.proof_of(protocol.HELLO, protocol.hello(Handle(bytes(16), ("", 0)), secret=SECRET))
+    own = protocol.proof_of(protocol.HELLO, said)
+    right = protocol.welcome(connection, secret=SECRET, answered=own)
+    return {
+        "no proof": (protocol.welcome(connection), HERE),
+        "another secret": (protocol.welcome(connection, secret=OTHER, answered=own), ANOTHER),
+        "an answer to another": (protocol.welcome(connection, secret=SECRET, answered=elsewhere), ANOTHER),
+        "its own proof": (right[:32] + own + right[80:], ANOTHER),
+        "a refusal": (protocol.welcome(connection, verdict=protocol.GONE), HERE),
+    }
+
+
+@pytest.mark.parametrize("who", ["no proof", "another secret", "an answer to another", "its own proof", "a refusal"])
+def test_a_listener_that_proves_nothing(tmp_path: Path, who: str) -> None:
+    with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:
+        sender.tell(f"connect {listener.handle.text()}")
+        stream = listener.accept()
+        said = stream.hear_hello()
+        assert protocol.holds(protocol.HELLO, said.whole, SECRET)
+        answer, says = _answers(said.whole, said.connection)[who]
+        stream.say(answer)
+        assert says in here.wait_for_end(sender)
+
+
+def test_a_repair_is_proven_as_well(tmp_path: Path) -> None:
+    """Each HELLO has a proof of its own. A stranger on the way that answers in the listener's place is no answer."""
+    with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:
+        sender.tell(f"connect {listener.handle.text()}")
+        stream = listener.accept()
+        first = stream.hear_hello()
+        proof = protocol.proof_of(protocol.HELLO, first.whole)
+        stream.say(protocol.welcome(first.connection, secret=SECRET, answered=proof))
+        assert sender.answer() == "ok"
+        stream.reset()
+        assert sender.ask("post 100") == "posted 0"
+        stranger = listener.accept()
+        second = stranger.hear_hello()
+        assert second.repairs == first.serial
+        assert second.serial > first.serial
+        stranger.say(protocol.welcome(second.connection, position=0, secret=OTHER, answered=proof))
+        stranger.hear_end()
+        again = listener.accept()
+        third = again.hear_hello()
+        assert protocol.holds(protocol.HELLO, third.whole, SECRET)
+        assert third.serial > second.serial
+        proof = protocol.proof_of(protocol.HELLO, third.whole)
+        again.say(protocol.welcome(third.connection, position=0, secret=SECRET, answered=proof))
+        kind, whole = again.hear_frame()
+        assert kind == protocol.DATA
+        assert len(whole) == 32 + 100
+        assert sender.ask("wait 0") == "done"
