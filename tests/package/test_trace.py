@@ -28,6 +28,13 @@ def _record(directory: Path, pid: int, *options: str) -> dict[str, Any]:
     return found
 
 
+def _record_something(directory: Path, pid: int) -> dict[str, Any]:
+    """The job may get no processor for a second."""
+    while not (found := _record(directory, pid))["traceEvents"]:
+        pass
+    return found
+
+
 def _pieces(events: _Events) -> dict[tuple[int, int], list[int]]:
     """The bytes of the slices of each message, by what a connection has as its number."""
     found = defaultdict(list)
@@ -41,7 +48,7 @@ def test_a_running_job(tmp_path: Path) -> None:
     """Both ends: the slices of a message are as long together as it is, and lie in its time."""
     with job(tmp_path, BAGUA_NET_MIN_NSTREAMS="4", RANK="3") as ranks:
         until(lambda: len(list(own(tmp_path).glob("[0-9]*"))) == len(ranks))
-        trace = _record(tmp_path, ranks[1])
+        trace = _record_something(tmp_path, ranks[1])
         left = list(own(tmp_path).glob("*.trace"))
     events: _Events = trace["traceEvents"]
     assert left == []
@@ -72,7 +79,7 @@ def test_a_running_job(tmp_path: Path) -> None:
 def test_a_second_recording_has_nothing_of_the_first(tmp_path: Path) -> None:
     with job(tmp_path) as ranks:
         until(lambda: len(list(own(tmp_path).glob("[0-9]*"))) == len(ranks))
-        first, second = (_record(tmp_path, ranks[0]) for _ in range(2))
+        first, second = (_record_something(tmp_path, ranks[0]) for _ in range(2))
     latest = max(each["ts"] for each in first["traceEvents"] if "ts" in each)
     assert min(each["ts"] + each["dur"] for each in second["traceEvents"] if each["ph"] == "X") > latest
 
@@ -89,7 +96,8 @@ def test_one_at_a_time(tmp_path: Path) -> None:
             traces.record(snapshot, 1)
         os.close(held)  # as if it were killed
         until(lambda: not path.exists())
-        assert traces.record(snapshot, 1).events
+        while not traces.record(snapshot, 1).events:
+            pass  # the job may get no processor for a second
 
 
 @pytest.mark.gate
