@@ -98,7 +98,8 @@ def _arguments(program: Program, argv: Sequence[str]) -> argparse.Namespace:
     add("--output", type=Path, help="results file (benchmarks/results/DATE.jsonl)")
     add("--report", type=Path, metavar="FILE", help="print the tables of a results file and exit")
     add("--congestion", default=machine.congestion_control(), help="TCP congestion control except in S4 (%(default)s)")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for the plugin and its baseline")
+    text = "a variable for the plugin and its baseline; ours:NAME=VALUE: for the plugin alone"
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
     add("--build", type=Path, default=ROOT / "build-bench", help="the build folder of benchmarks/ (%(default)s)")
     add("--plugin", type=Path, default=library, help="the plugin (%(default)s)")
     add(

@@ -254,11 +254,22 @@ def backend_sources() -> list[Path]:
     return [package / "_torch_backend.py", *sorted((package / "torch").glob("*.py"))]
 
 
+def _settings_of(name: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """What is asked for with --set, for this side."""
+    alone = "ours:"
+    return {
+        variable.removeprefix(alone): value
+        for variable, value in settings.items()
+        if name == "ours" or not variable.startswith(alone)
+    }
+
+
 def candidates(
     block: Sequence[Cell], name: str, effort: Effort, files: Files, settings: Mapping[str, str]
 ) -> list[Side]:
     """The settings of this side to choose from; one where there is no choice. ``settings``: the plugin's."""
     cell = block[0]
+    settings = _settings_of(name, settings)
     if cell.work == "collective":
         return _collective(name, block, effort, files, settings)
     if name in ("baseline", "ours"):

@@ -58,7 +58,10 @@ static void log_startup(int version)
 	bnet_info(NCCL_INIT | NCCL_NET,
 		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress %s%s; %s",
 		  bnet_version(), version, BNET_WIRE_VERSION, streams, progress,
-		  bnet_secret_is_set() ? ", only from who knows the secret" : "", devices);
+		  !bnet_secret_is_set()        ? ""
+		  : bnet_engine.config.encrypt ? ", only from who knows the secret, encrypted"
+					       : ", only from who knows the secret",
+		  devices);
 }
 
 int bnet_net_init(int version, ncclDebugLogger_t logger)
@@ -233,7 +236,8 @@ static int check_accept(struct bnet_listen *listen)
 	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. %s", address, listen->dev->name,
 		  (unsigned long long)(now - listen->started_ms) / 1000, over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "",
 		  listen->refused
-			  ? "One was refused: it has not the same BAGUA_NET_SECRET_FILE"
+			  ? "One was refused that has not the same BAGUA_NET_SECRET_FILE and BAGUA_NET_ENCRYPT: the line about "
+			    "it says more"
 			  : "Either the other host does not use BaguaNet (its log says which network it uses; activate "
 			    "bagua_net on every host), or a firewall is in the way (BAGUA_NET_PORT_RANGE), or that "
 			    "rank is late or gone");

@@ -33,6 +33,7 @@
 	X(rejected)              \
 	X(takeovers)             \
 	X(repairs)               \
+	X(unverified)            \
 	X(lock_wait_us)
 
 /* Of a connection. Any thread reads, its owner writes. */

@@ -5,6 +5,7 @@
 #include "control/lifecycle.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,6 +13,7 @@
 
 #include "common/clock.h"
 #include "base/counters.h"
+#include "base/crypto.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "base/socket.h"
@@ -99,6 +101,7 @@ static void after_fork_in_child(void)
 	}
 	bnet_workers_forget();
 	bnet_readiness_forget();
+	bnet_crypto_in_child();
 	bnet_engine.running = false;
 	atomic_store(&bnet_engine_wake_on_post, false);
 	atomic_store(&bnet_counts.descriptors, 0);
@@ -154,6 +157,8 @@ static void check_congestion(struct bnet_config *config, int family)
 	memset(config->congestion, 0, sizeof(config->congestion));
 }
 
+static void finish_drains(void);
+
 static int configure(void)
 {
 	char err[BNET_SECRET_LINE];
@@ -162,6 +167,10 @@ static int configure(void)
 	rc = bnet_config_read(&bnet_engine.config, err, sizeof(err));
 	if (rc == 0)
 		rc = bnet_secret_load(bnet_engine.config.secret_file, err, sizeof(err));
+	if (rc == 0 && bnet_engine.config.encrypt && !bnet_secret_is_set()) {
+		rc = -EINVAL;
+		snprintf(err, sizeof(err), "BAGUA_NET_ENCRYPT=1: it needs a secret; set BAGUA_NET_SECRET_FILE as well");
+	}
 	if (rc < 0) {
 		bnet_warn("NET/BaguaNet: %s", err);
 		return rc;
@@ -179,6 +188,7 @@ static int configure(void)
 	if (bnet_devices_make(&bnet_engine.devices, bnet_engine.config.bond, err, sizeof(err)) < 0)
 		bnet_warn("NET/BaguaNet: %s", err);
 	check_congestion(&bnet_engine.config, bnet_engine.devices.nics[0].addr.ss_family);
+	bnet_crypto_at_exit(finish_drains);
 	bnet_engine.local_ranks = bnet_local_ranks();
 	bnet_stats_configure();
 	bnet_workers_want(bnet_workers_choose(&bnet_engine.config, &bnet_engine.devices));
@@ -426,11 +436,15 @@ void bnet_lifecycle_discard_context(const void *context)
 
 /* At exit the control thread still runs: what it drains of our sends gets the rest of its budget. A process may end
  * inside a signal handler that interrupted a holder of the lock, so even the lock is not waited for longer. */
-__attribute__((destructor)) static void finish_drains(void)
+static void finish_drains(void)
 {
+	static bool finished;
 	struct timespec until;
 	uint64_t deadline_ms;
 
+	if (finished)
+		return;
+	finished = true;
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec++;
 	if (!bnet_engine.configured || pthread_mutex_timedlock(&bnet_engine.lock, &until) != 0)
@@ -445,4 +459,10 @@ __attribute__((destructor)) static void finish_drains(void)
 	}
 	bnet_stats_exit();
 	bnet_engine_unlock();
+}
+
+/* The library is told of its end later than OpenSSL, which encrypts what is left. */
+__attribute__((destructor)) static void at_the_end(void)
+{
+	finish_drains();
 }

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "handshake/listener.h"
+#include "handshake/proof.h"
 #include "handshake/welcome.h"
 #include "wire/wire.h"
 
@@ -27,8 +28,14 @@
 struct inbound {
 	struct bnet_watch watch;
 	char peer[BNET_ADDRESS_TEXT];
-	uint32_t got;
-	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
+	struct first_frame {
+		uint32_t got;
+		uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
+	} hello;
+	/* With a secret, after its HELLO: */
+	bool challenged;
+	uint8_t challenge[BNET_PROOF_SIZE];
+	struct first_frame confirm;
 };
 
 /* ---- inbound connections ---- */
@@ -80,55 +87,126 @@ void bnet_acceptor_tick(uint64_t now)
 
 /* ---- the first frame ---- */
 
-/* The whole frame has arrived. */
-static void handle_frame(struct inbound *inbound, bool asks)
+static struct bnet_caller caller_of(const struct inbound *inbound)
 {
-	const struct bnet_caller caller = {
-		.fd = bnet_watch_remove(&inbound->watch),
+	return (struct bnet_caller){
+		.fd = inbound->watch.fd,
 		.peer = inbound->peer,
-		.frame = inbound->bytes,
-		.size = inbound->got,
+		.frame = inbound->hello.bytes,
+		.size = inbound->hello.got,
+		.challenge = inbound->challenged ? inbound->challenge : NULL,
+		.confirm = inbound->challenged ? inbound->confirm.bytes + BNET_WIRE_PROOF_PROOF : NULL,
 	};
-	const char *why = asks ? bnet_answer_question(&caller) : bnet_welcome(&caller);
+}
 
-	if (why)
+static void answer_question(struct inbound *inbound)
+{
+	const struct bnet_caller caller = caller_of(inbound);
+
+	bnet_acceptor_drop(&inbound->watch, bnet_answer_question(&caller));
+}
+
+/* The socket becomes a stream's. */
+static void welcome(struct inbound *inbound)
+{
+	const struct bnet_caller caller = caller_of(inbound);
+	const char *why;
+
+	bnet_watch_remove(&inbound->watch);
+	why = bnet_welcome(&caller);
+	if (why) {
 		say_dropped(inbound, why);
-	if (why || asks)
 		bnet_socket_close(caller.fd);
+	}
 	free_inbound(inbound);
 }
 
-/* Reads no further than the end of the HELLO or QUESTION. False: more of it has to come; true: it is answered, or the
- * inbound connection was dropped. */
-static bool read_hello(struct inbound *inbound)
+/* False: it was dropped. */
+static bool challenge(struct inbound *inbound)
 {
-	struct bnet_watch *watch = &inbound->watch;
-	struct bnet_wire_frame frame;
+	const struct bnet_caller caller = caller_of(inbound);
+	const char *why = bnet_challenge(&caller, inbound->challenge);
+
+	if (why)
+		bnet_acceptor_drop(&inbound->watch, why);
+	else
+		inbound->challenged = true;
+	return !why;
+}
+
+static const char *wrong_frame(const struct inbound *inbound, const struct bnet_wire_frame *frame)
+{
+	if (inbound->challenged)
+		return bnet_wire_frame_is_confirm(frame) ? NULL : "it does not confirm its first message";
+	return bnet_wire_frame_is_hello(frame) || bnet_wire_frame_is_question(frame)
+		       ? NULL
+		       : "it does not speak BaguaNet's protocol (a port scanner, or a rank that uses another network plugin)";
+}
+
+/* Reads no further than the end of the frame that is awaited. 1: it is there; 0: more of it has to come; -1: the inbound
+ * connection was dropped. */
+static int read_frame(struct inbound *inbound, struct bnet_wire_frame *frame)
+{
+	struct first_frame *in = inbound->challenged ? &inbound->confirm : &inbound->hello;
 	uint32_t want = BNET_WIRE_FRAME_HEADER;
 
-	while (inbound->got < want) {
-		ssize_t n = recv(watch->fd, inbound->bytes + inbound->got, want - inbound->got, MSG_DONTWAIT);
+	while (in->got < want) {
+		ssize_t n = recv(inbound->watch.fd, in->bytes + in->got, want - in->got, MSG_DONTWAIT);
+		const char *wrong = NULL;
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			return false;
-		if (n <= 0) {
-			bnet_acceptor_drop(watch, n == 0 ? "it closed before it said who it is" : strerror(errno));
-			return true;
-		}
-		inbound->got += (uint32_t)n;
-		if (inbound->got < BNET_WIRE_FRAME_HEADER)
+			return 0;
+		if (n > 0)
+			in->got += (uint32_t)n;
+		if (n > 0 && in->got < BNET_WIRE_FRAME_HEADER)
 			continue;
-		bnet_wire_frame_decode(inbound->bytes, &frame);
-		if (!bnet_wire_frame_is_hello(&frame) && !bnet_wire_frame_is_question(&frame)) {
-			bnet_acceptor_drop(watch, "it does not speak BaguaNet's protocol (a port scanner, or a rank "
-						  "that uses another network plugin)");
+		if (n > 0) {
+			bnet_wire_frame_decode(in->bytes, frame);
+			wrong = wrong_frame(inbound, frame);
+		}
+		if (n <= 0 || wrong) {
+			bnet_acceptor_drop(&inbound->watch, wrong    ? wrong
+							    : n == 0 ? "it closed before it said who it is"
+								     : strerror(errno));
+			return -1;
+		}
+		want = BNET_WIRE_FRAME_HEADER + frame->length;
+	}
+	return 1;
+}
+
+static bool is_confirmed(const struct inbound *inbound)
+{
+	return bnet_proof_check(BNET_PROOF_CONFIRM, inbound->confirm.bytes, inbound->confirm.got, inbound->challenge) ==
+	       0;
+}
+
+/* False: more has to come; true: it is answered, or the inbound connection was dropped. */
+static bool read_hello(struct inbound *inbound)
+{
+	struct bnet_wire_frame frame = {0};
+	int rc;
+
+	while ((rc = read_frame(inbound, &frame)) > 0) {
+		bnet_wire_frame_decode(inbound->hello.bytes, &frame);
+		if (bnet_wire_frame_is_question(&frame)) {
+			answer_question(inbound);
 			return true;
 		}
-		want = BNET_WIRE_FRAME_HEADER + frame.length;
+		if (!bnet_proof_size() || (inbound->challenged && is_confirmed(inbound))) {
+			welcome(inbound);
+			return true;
+		}
+		if (inbound->challenged) {
+			bnet_acceptor_drop(&inbound->watch,
+					   "it does not confirm its first message (a replay, if it is no "
+					   "accident)");
+			return true;
+		}
+		if (!challenge(inbound))
+			return true;
 	}
-	bnet_wire_frame_decode(inbound->bytes, &frame);
-	handle_frame(inbound, bnet_wire_frame_is_question(&frame));
-	return true;
+	return rc < 0;
 }
 
 void bnet_acceptor_hello(struct bnet_watch *watch)

@@ -44,7 +44,8 @@ struct bnet_connector {
 	bool unbound;               /* all have failed: now to the peer's first address, by any route */
 	uint64_t started_ms;
 	uint64_t retries;
-	uint8_t proof[BNET_PROOF_SIZE]; /* of the last HELLO; with a secret */
+	/* The proofs of the last HELLO, of the answer to it, and of the answer to that; with a secret. */
+	uint8_t hello[BNET_PROOF_SIZE], challenge[BNET_PROOF_SIZE], confirm[BNET_PROOF_SIZE];
 	uint32_t got;
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };

@@ -15,9 +15,18 @@
 #include "common/clock.h"
 #include "handshake/proof.h"
 #include "handshake/replacement.h"
+#include "handshake/sealing.h"
 
 /* For the answer to its HELLO: the peer's control thread may be late. */
 #define REPAIR_HELLO_MS 5000
+
+static bool is_connected(int fd)
+{
+	struct sockaddr_storage addr;
+	socklen_t size = sizeof(addr);
+
+	return getpeername(fd, (struct sockaddr *)&addr, &size) == 0 || errno != ENOTCONN;
+}
 
 int bnet_hello_send(struct bnet_connector *connector)
 {
@@ -29,8 +38,7 @@ int bnet_hello_send(struct bnet_connector *connector)
 				     : connector->index                 ? connector->index
 									: 1),
 		.connection = conn->id,
-		.features = (conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0) |
-			    (bnet_proof_size() ? BNET_WIRE_FEATURE_SECRET : 0),
+		.features = (conn->config->repair ? BNET_WIRE_FEATURE_REPAIR : 0) | bnet_sealing_features(),
 		.proof_size = bnet_proof_size(),
 		.serial = conn->serials + 1,
 		.repairs = connector->replaces                  ? connector->replaces->serial
@@ -42,6 +50,11 @@ int bnet_hello_send(struct bnet_connector *connector)
 	ssize_t n;
 	int rc;
 
+	if (bnet_proof_size() && !is_connected(connector->watch.fd))
+		return -EAGAIN; /* a caller looks all the time */
+	rc = bnet_proof_draw(hello.proof);
+	if (rc < 0)
+		return rc;
 	memcpy(hello.token, conn->token, BNET_TOKEN_SIZE);
 	if (listener->fd >= 0)
 		hello.listener = listener->addr;
@@ -54,7 +67,8 @@ int bnet_hello_send(struct bnet_connector *connector)
 	if (n != (ssize_t)size)
 		return n < 0 ? -errno : -EIO;
 	connector->serial = ++conn->serials;
-	memcpy(connector->proof, bytes + BNET_WIRE_HELLO_PROOF, hello.proof_size);
+	memcpy(connector->hello, bytes + BNET_WIRE_HELLO_PROOF, hello.proof_size);
+	memset(connector->confirm, 0, sizeof(connector->confirm));
 	return 0;
 }
 
@@ -76,7 +90,7 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 {
 	struct bnet_conn *conn = connector->conn;
 	bool first = bnet_connector_is_first(connector);
-	const struct bnet_stream_start start = {
+	struct bnet_stream_start start = {
 		.serial = connector->serial,
 		.dialed = connector->index,
 		.away = connector->attempts != 1 || connector->unbound,
@@ -91,9 +105,17 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 	}
 	if (first)
 		conn->repairs = conn->config->repair && welcome->features & BNET_WIRE_FEATURE_REPAIR;
+	rc = bnet_sealing_start(&(struct bnet_sealing){.conn = conn,
+						       .serial = connector->serial,
+						       .peer_features = welcome->features,
+						       .hello = connector->hello,
+						       .challenge = connector->challenge},
+				&start.seal);
 	fd = bnet_watch_remove(&connector->watch);
-	rc = bnet_conn_add_stream(conn, fd, &start);
+	if (rc == 0)
+		rc = bnet_conn_add_stream(conn, fd, &start);
 	if (rc < 0) {
+		bnet_seal_free(start.seal);
 		bnet_socket_close(fd);
 		bnet_connector_give_up(connector, rc, strerror(-rc));
 		return false;
@@ -116,6 +138,9 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 	return true;
 }
 
+#define OTHER_SECRET \
+	"its BAGUA_NET_SECRET_FILE has another secret than this process's: give every process of the job the same one"
+
 /* Why the two do not belong together, as far as the peer says so. */
 static const char *unproven_text(const struct bnet_wire_welcome *welcome)
 {
@@ -125,27 +150,21 @@ static const char *unproven_text(const struct bnet_wire_welcome *welcome)
 		return "BAGUA_NET_SECRET_FILE is set there, and not for this process: give every process of the job the same "
 		       "secret";
 	if (there)
-		return "its BAGUA_NET_SECRET_FILE has another secret than this process's: give every process of the job the "
-		       "same one";
+		return OTHER_SECRET;
 	return "BAGUA_NET_SECRET_FILE is set for this process, and not there (or an older bagua_net is): give every process of "
 	       "the job the same secret";
 }
 
-/* With a secret: what listens there does not show that it has the same one. Where another stream is in place, the peer has:
- * this is a stranger's answer, and as good as a refusal. */
-static void unproven(struct bnet_connector *connector, const struct bnet_wire_welcome *welcome, uint64_t now)
+/* What it says is not the peer's, or cannot be shown to be. Where another stream is in place, the peer has the secret and
+ * speaks the protocol: this is a stranger's answer, and as good as a refusal. */
+static void not_the_peer(struct bnet_connector *connector, int error, const char *why)
 {
-	if (bnet_connector_is_first(connector))
-		bnet_connector_give_up(connector, -EACCES, unproven_text(welcome));
-	else
-		bnet_connector_try_failed(connector, -ECONNREFUSED, now);
-}
-
-static bool is_proven(const struct bnet_connector *connector, const struct bnet_wire_welcome *welcome)
-{
-	return !bnet_proof_size() ||
-	       (welcome->proof_size == BNET_PROOF_SIZE &&
-		bnet_proof_holds(BNET_PROOF_WELCOME, connector->bytes, connector->got, connector->proof));
+	if (bnet_connector_is_elsewhere(connector) || (bnet_proof_size() && !bnet_connector_is_first(connector))) {
+		bnet_connector_try_failed(connector, -ECONNREFUSED, bnet_now_ms());
+		return;
+	}
+	bnet_socket_reset(connector->watch.fd); /* an older listener would take its end in order for a connection */
+	bnet_connector_give_up(connector, error, why);
 }
 
 static bool judged(struct bnet_connector *connector, const struct bnet_wire_welcome *welcome,
@@ -160,7 +179,12 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 	}
 	switch ((enum bnet_wire_verdict)welcome->verdict) {
 	case BNET_WIRE_VERDICT_OK:
-		return welcomed(connector, welcome, joined);
+		if (bnet_sealing_agrees(welcome->features))
+			return welcomed(connector, welcome, joined);
+		__attribute__((fallthrough));
+	case BNET_WIRE_VERDICT_ENCRYPT:
+		bnet_connector_give_up(connector, -EACCES, bnet_sealing_mismatch());
+		return false;
 	case BNET_WIRE_VERDICT_VERSION:
 		snprintf(why, sizeof(why),
 			 "it speaks wire version %u, this process version %u: install the same bagua_net on every host",
@@ -173,9 +197,6 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 		return false;
 	case BNET_WIRE_VERDICT_SECRET:
 		bnet_connector_give_up(connector, -EACCES, unproven_text(welcome));
-		return false;
-	case BNET_WIRE_VERDICT_REPLAY:
-		bnet_connector_give_up(connector, -EPROTO, "it takes this process's first message for a replay of it");
 		return false;
 	case BNET_WIRE_VERDICT_LIMIT:
 		if (connector->replaces) {
@@ -190,10 +211,13 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 	return false;
 }
 
-bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bnet_joined *joined)
+/* ---- the answers ---- */
+
+#define DAMAGED "its answer is damaged"
+
+/* Reads a frame, no further. 1: it is there; 0: not yet, or the connector has gone on otherwise. */
+static int read_answer(struct bnet_connector *connector, uint64_t now, struct bnet_wire_frame *frame)
 {
-	struct bnet_wire_welcome welcome;
-	struct bnet_wire_frame frame;
 	uint32_t want = BNET_WIRE_FRAME_HEADER;
 
 	while (connector->got < want) {
@@ -201,35 +225,88 @@ bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bn
 				 MSG_DONTWAIT);
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			return false;
+			return 0;
 		if (n <= 0) {
 			bnet_connector_try_failed(connector, n == 0 ? -ECONNRESET : -errno, now);
-			return false;
+			return 0;
 		}
 		connector->got += (uint32_t)n;
 		if (connector->got < BNET_WIRE_FRAME_HEADER)
 			continue;
-		bnet_wire_frame_decode(connector->bytes, &frame);
-		if (!bnet_wire_frame_is_welcome(&frame)) {
-			if (bnet_connector_is_elsewhere(connector)) {
-				bnet_connector_try_failed(connector, -ECONNREFUSED, now);
-				return false;
-			}
-			bnet_connector_give_up(connector, -EPROTO,
-					       "what listens there does not speak BaguaNet's protocol");
-			return false;
+		bnet_wire_frame_decode(connector->bytes, frame);
+		if (!bnet_wire_frame_is_welcome(frame) && !(bnet_proof_size() && bnet_wire_frame_is_challenge(frame))) {
+			not_the_peer(connector, -EPROTO, "what listens there does not speak BaguaNet's protocol");
+			return 0;
 		}
-		want = BNET_WIRE_FRAME_HEADER + frame.length;
+		want = BNET_WIRE_FRAME_HEADER + frame->length;
 	}
+	return 1;
+}
+
+/* With a secret: the listener has shown that it knows it, and this end does now. False: the connector has gone on
+ * otherwise. */
+static bool confirm(struct bnet_connector *connector)
+{
+	uint8_t bytes[BNET_WIRE_PROOF_SIZE];
+	size_t size;
+	int rc = bnet_proof_check(BNET_PROOF_CHALLENGE, connector->bytes, connector->got, connector->hello);
+
+	if (rc == -EACCES) {
+		not_the_peer(connector, rc, OTHER_SECRET);
+		return false;
+	}
+	memcpy(connector->challenge, connector->bytes + BNET_WIRE_PROOF_PROOF, BNET_PROOF_SIZE);
+	if (rc == 0)
+		rc = bnet_proof_draw(connector->confirm);
+	size = bnet_wire_proof_encode(bytes, BNET_WIRE_FRAME_CONFIRM, connector->confirm);
+	if (rc == 0)
+		rc = bnet_proof_write(BNET_PROOF_CONFIRM, bytes, size, connector->challenge);
+	memcpy(connector->confirm, bytes + BNET_WIRE_PROOF_PROOF, BNET_PROOF_SIZE);
+	/* A socket that has carried only a HELLO takes this in one piece. */
+	if (rc == 0 && send(connector->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
+		rc = errno ? -errno : -EIO;
+	if (rc == 0)
+		return true;
+	bnet_connector_try_failed(connector, rc, bnet_now_ms());
+	return false;
+}
+
+static bool hear_welcome(struct bnet_connector *connector, struct bnet_joined *joined)
+{
+	struct bnet_wire_welcome welcome;
+	int rc = 0;
+
 	if (bnet_wire_welcome_decode(connector->bytes + BNET_WIRE_FRAME_HEADER, connector->got - BNET_WIRE_FRAME_HEADER,
 				     &welcome) < 0 ||
 	    welcome.connection != connector->conn->id) {
-		bnet_connector_give_up(connector, -EPROTO, "its answer is damaged");
+		not_the_peer(connector, -EPROTO, DAMAGED);
 		return false;
 	}
-	if (!is_proven(connector, &welcome)) {
-		unproven(connector, &welcome, now);
-		return false;
+	if (bnet_proof_size())
+		rc = welcome.proof_size == BNET_PROOF_SIZE ? bnet_proof_check(BNET_PROOF_WELCOME, connector->bytes,
+									      connector->got, connector->confirm)
+							   : -EACCES;
+	if (rc == 0)
+		return judged(connector, &welcome, joined);
+	not_the_peer(connector, -EACCES,
+		     welcome.verdict == BNET_WIRE_VERDICT_VERSION
+			     ? "it speaks another wire version: install the same bagua_net "
+			       "on every host"
+			     : unproven_text(&welcome));
+	return false;
+}
+
+bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bnet_joined *joined)
+{
+	struct bnet_wire_frame frame;
+
+	while (read_answer(connector, now, &frame) > 0) {
+		bnet_wire_frame_decode(connector->bytes, &frame);
+		if (frame.type != BNET_WIRE_FRAME_CHALLENGE)
+			return hear_welcome(connector, joined);
+		if (!confirm(connector))
+			return false;
+		connector->got = 0;
 	}
-	return judged(connector, &welcome, joined);
+	return false;
 }

@@ -4,16 +4,9 @@
  */
 #include "handshake/listen.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "handshake/listener.h"
-
-struct bnet_opened {
-	uint64_t connection;
-	uint32_t serial; /* the last one */
-};
 
 /* On every member; *first: the first one's address. 0, or -errno if none of them can be listened on. */
 static int open_listeners(const struct bnet_device *dev, struct sockaddr_storage *first)
@@ -58,9 +51,6 @@ void bnet_listen_stop(struct bnet_listen *listen)
 {
 	bnet_list_remove(&listen->node);
 	bnet_table_remove(&listen->by_token);
-	free(listen->opened);
-	listen->opened = NULL;
-	listen->nopened = 0;
 }
 
 struct bnet_listen *bnet_listen_find(const uint8_t token[BNET_TOKEN_SIZE])
@@ -75,31 +65,4 @@ struct bnet_listen *bnet_listen_find(const uint8_t token[BNET_TOKEN_SIZE])
 			return listen;
 	}
 	return NULL;
-}
-
-static struct bnet_opened *find_opened(const struct bnet_listen *listen, uint64_t connection)
-{
-	for (int i = 0; i < listen->nopened; i++)
-		if (listen->opened[i].connection == connection)
-			return &listen->opened[i];
-	return NULL;
-}
-
-/* Only who knows the secret makes it longer. */
-int bnet_listen_note_opened(struct bnet_listen *listen, uint64_t connection, uint32_t serial)
-{
-	struct bnet_opened *known = find_opened(listen, connection), *longer;
-
-	if (known) {
-		if (serial <= known->serial)
-			return -EALREADY;
-		known->serial = serial;
-		return 0;
-	}
-	longer = realloc(listen->opened, ((size_t)listen->nopened + 1) * sizeof(*longer));
-	if (!longer)
-		return -ENOMEM;
-	listen->opened = longer;
-	listen->opened[listen->nopened++] = (struct bnet_opened){.connection = connection, .serial = serial};
-	return 0;
 }

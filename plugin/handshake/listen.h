@@ -26,19 +26,14 @@ struct bnet_listen {
 	uint8_t token[BNET_TOKEN_SIZE];
 	uint64_t started_ms; /* of the first accept that found nothing */
 	uint64_t warn_at_ms;
-	bool refused; /* one who has its token, and not the secret, has tried since then */
-	/* With a secret: the connections that were opened, by what was proven to be of them. */
-	struct bnet_opened *opened;
-	int nopened;
+	bool refused;       /* one who has its token, and not the secret, has tried since then */
+	uint64_t warned_ms; /* … and a person was told then */
 };
 
 /* Peers may connect by its token from now on. Fills `addr`. -errno if no member of its device can be listened on. */
 int bnet_listen_start(struct bnet_listen *listen);
-/* No longer. What it has of others is freed. */
+/* No longer. */
 void bnet_listen_stop(struct bnet_listen *listen);
 /* NULL: there is none, or no longer. */
 struct bnet_listen *bnet_listen_find(const uint8_t token[BNET_TOKEN_SIZE]);
-/* Notes that this connection begins with this serial. 0; -EALREADY: it did before, or with a later one; -ENOMEM. */
-int bnet_listen_note_opened(struct bnet_listen *listen, uint64_t connection, uint32_t serial);
-
 #endif

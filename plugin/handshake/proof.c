@@ -27,6 +27,9 @@ static size_t place_of(enum bnet_proof kind)
 		return BNET_WIRE_QUESTION_PROOF;
 	case BNET_PROOF_ANSWER:
 		return BNET_WIRE_ANSWER_PROOF;
+	case BNET_PROOF_CHALLENGE:
+	case BNET_PROOF_CONFIRM:
+		return BNET_WIRE_PROOF_PROOF;
 	}
 	return 0;
 }
@@ -59,23 +62,29 @@ static bool has_room(enum bnet_proof kind, size_t size)
 	return size >= place_of(kind) + BNET_PROOF_SIZE && size <= BNET_WIRE_HANDSHAKE_MAX;
 }
 
+int bnet_proof_draw(uint8_t proof[BNET_PROOF_NONCE])
+{
+	return bnet_secret_is_set() ? bnet_crypto_random(proof, BNET_PROOF_NONCE) : 0;
+}
+
 int bnet_proof_write(enum bnet_proof kind, uint8_t *frame, size_t size, const uint8_t *answered)
 {
-	uint8_t *proof = frame + place_of(kind);
-	int rc;
-
 	if (!bnet_secret_is_set())
 		return 0;
 	if (!has_room(kind, size))
 		return -EMSGSIZE;
-	rc = bnet_crypto_random(proof, BNET_PROOF_NONCE);
-	return rc < 0 ? rc : mac_of(kind, frame, size, answered, proof + BNET_PROOF_NONCE);
+	return mac_of(kind, frame, size, answered, frame + place_of(kind) + BNET_PROOF_NONCE);
 }
 
-bool bnet_proof_holds(enum bnet_proof kind, const uint8_t *frame, size_t size, const uint8_t *answered)
+int bnet_proof_check(enum bnet_proof kind, const uint8_t *frame, size_t size, const uint8_t *answered)
 {
 	uint8_t mac[BNET_SHA256_SIZE];
+	int rc;
 
-	return bnet_secret_is_set() && has_room(kind, size) && mac_of(kind, frame, size, answered, mac) == 0 &&
-	       bnet_crypto_equal(frame + place_of(kind) + BNET_PROOF_NONCE, mac, sizeof(mac));
+	if (!bnet_secret_is_set() || !has_room(kind, size))
+		return -EACCES;
+	rc = mac_of(kind, frame, size, answered, mac);
+	if (rc < 0)
+		return rc;
+	return bnet_crypto_equal(frame + place_of(kind) + BNET_PROOF_NONCE, mac, sizeof(mac)) ? 0 : -EACCES;
 }

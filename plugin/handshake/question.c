@@ -119,6 +119,9 @@ static int send_question(struct pending *pending)
 		return rc;
 	if (bnet_estimator_read(pending->watch.fd, &reading))
 		pending->rtt_us = reading.rtt_us;
+	rc = bnet_proof_draw(pending->wire.proof);
+	if (rc < 0)
+		return rc;
 	size = bnet_wire_question_encode(bytes, &pending->wire);
 	rc = bnet_proof_write(BNET_PROOF_QUESTION, bytes, size, NULL);
 	if (rc < 0)
@@ -154,7 +157,8 @@ static struct bnet_answer nothing(const struct pending *pending, int error)
 
 static bool is_proven(const struct pending *pending)
 {
-	return !bnet_proof_size() || bnet_proof_holds(BNET_PROOF_ANSWER, pending->bytes, pending->got, pending->proof);
+	return !bnet_proof_size() ||
+	       bnet_proof_check(BNET_PROOF_ANSWER, pending->bytes, pending->got, pending->proof) == 0;
 }
 
 /* An answer that this version does not understand says nothing. */

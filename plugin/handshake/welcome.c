@@ -19,6 +19,7 @@
 #include "handshake/listen.h"
 #include "handshake/listener.h"
 #include "handshake/proof.h"
+#include "handshake/sealing.h"
 #include "transport/conn.h"
 #include "transport/rx.h"
 #include "transport/source.h"
@@ -91,35 +92,10 @@ static enum bnet_wire_verdict judge_further(struct bnet_conn *conn, const struct
 {
 	if (!conn || atomic_load(&conn->error))
 		return BNET_WIRE_VERDICT_GONE;
-	if (bnet_secret_is_set() && !bnet_replay_note(&conn->setup.serials, hello->serial))
-		return BNET_WIRE_VERDICT_REPLAY;
 	if (hello->repairs)
 		return has_place(conn) ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 	return conn->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
 									  : BNET_WIRE_VERDICT_LIMIT;
-}
-
-/* A connection's first stream. The token is known. */
-static enum bnet_wire_verdict judge_first(const struct bnet_caller *caller, struct bnet_listen *listen,
-					  const struct bnet_wire_hello *hello, struct bnet_conn **conn)
-{
-	int rc = bnet_secret_is_set() ? bnet_listen_note_opened(listen, hello->connection, hello->serial) : 0;
-
-	if (rc == -EALREADY)
-		return BNET_WIRE_VERDICT_REPLAY;
-	*conn = rc == 0 ? new_receiver(caller, listen, hello) : NULL;
-	if (!*conn)
-		return BNET_WIRE_VERDICT_LIMIT;
-	bnet_replay_note(&(*conn)->setup.serials, hello->serial);
-	return BNET_WIRE_VERDICT_OK;
-}
-
-static bool is_proven(const struct bnet_caller *caller, const struct bnet_wire_hello *hello)
-{
-	if (!bnet_secret_is_set())
-		return !(hello->features & BNET_WIRE_FEATURE_SECRET);
-	return hello->proof_size == BNET_PROOF_SIZE &&
-	       bnet_proof_holds(BNET_PROOF_HELLO, caller->frame, caller->size, NULL);
 }
 
 /* Finds or makes the connection that a HELLO is for. *listen: of a new one. */
@@ -130,15 +106,20 @@ static enum bnet_wire_verdict judge(const struct bnet_caller *caller, const stru
 	*listen = NULL;
 	if (hello->version != BNET_WIRE_VERSION)
 		return BNET_WIRE_VERDICT_VERSION;
-	if (!is_proven(caller, hello))
-		return BNET_WIRE_VERDICT_SECRET;
+	if (!caller->confirm && hello->features & BNET_WIRE_FEATURE_SECRET)
+		return BNET_WIRE_VERDICT_SECRET; /* with a secret both have proven by now that they know it */
+	if (!bnet_sealing_agrees(hello->features))
+		return BNET_WIRE_VERDICT_ENCRYPT;
 	*conn = find_receiver(hello->connection, hello->token);
 	/* With a HELLO of stream 0, whose WELCOME has not arrived, the sender begins again. */
 	if (hello->stream > 0 || (*conn && (*conn)->repairs && hello->repairs))
 		return judge_further(*conn, hello);
 	/* A first stream for a connection that exists is a replay. */
 	*listen = *conn ? NULL : bnet_listen_find(hello->token);
-	return *listen ? judge_first(caller, *listen, hello, conn) : BNET_WIRE_VERDICT_TOKEN;
+	if (!*listen)
+		return BNET_WIRE_VERDICT_TOKEN;
+	*conn = new_receiver(caller, *listen, hello);
+	return *conn ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
 }
 
 /* ---- what it is told ---- */
@@ -165,19 +146,20 @@ static bool reply(const struct bnet_caller *caller, const struct bnet_wire_hello
 		.max_streams = (uint16_t)most_streams(),
 		.keepalive = (uint8_t)bnet_engine.config.keepalive,
 		.connection = hello->connection,
-		.features = (bnet_engine.config.repair ? BNET_WIRE_FEATURE_REPAIR : 0) |
-			    (bnet_secret_is_set() ? BNET_WIRE_FEATURE_SECRET : 0),
-		.proof_size = hello->proof_size == BNET_PROOF_SIZE ? bnet_proof_size() : 0,
+		.features = (bnet_engine.config.repair ? BNET_WIRE_FEATURE_REPAIR : 0) | bnet_sealing_features(),
+		.proof_size = caller->confirm ? BNET_PROOF_SIZE : 0,
 		.repaired = hello->repairs && verdict == BNET_WIRE_VERDICT_OK,
 		.position = position,
 	};
 	uint8_t bytes[BNET_WIRE_WELCOME_MAX];
 	size_t size;
 
+	if (welcome.proof_size && bnet_proof_draw(welcome.proof) < 0)
+		return false;
 	if (dev)
 		list_addresses(dev, &welcome);
 	size = bnet_wire_welcome_encode(bytes, &welcome);
-	if (welcome.proof_size && bnet_proof_write(BNET_PROOF_WELCOME, bytes, size, hello->proof) < 0)
+	if (welcome.proof_size && bnet_proof_write(BNET_PROOF_WELCOME, bytes, size, caller->confirm) < 0)
 		return false;
 	/* A socket that has carried nothing takes this in one piece. */
 	return send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
@@ -198,8 +180,8 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 		return "there is no room for another stream";
 	case BNET_WIRE_VERDICT_SECRET:
 		return "it does not prove that it knows the job's secret (BAGUA_NET_SECRET_FILE)";
-	case BNET_WIRE_VERDICT_REPLAY:
-		return "it repeats the first message of a stream (a replay)";
+	case BNET_WIRE_VERDICT_ENCRYPT:
+		return bnet_sealing_mismatch();
 	}
 	return "it asks for something unknown";
 }
@@ -236,42 +218,63 @@ static const char *reason_of(int error)
 
 /* Of one who has the token, so that it is most likely a rank of this job that was set up otherwise: a person must know.
  * Who sees the network has the token as well: no more than a line a minute. */
-static void say_refused(const struct bnet_caller *caller, const struct bnet_wire_hello *hello)
+static void say_refused(const struct bnet_caller *caller, const struct bnet_wire_hello *hello, const char *why)
 {
-	static uint64_t again_ms;
 	struct bnet_listen *listen = bnet_listen_find(hello->token);
-	const bool there = hello->features & BNET_WIRE_FEATURE_SECRET;
 	const uint64_t now = bnet_now_ms();
 
-	if (listen)
-		listen->refused = true;
-	if ((!listen && !find_receiver(hello->connection, hello->token)) || now < again_ms)
+	if (!listen)
 		return;
-	again_ms = now + REFUSED_WARN_MS;
-	bnet_warn_visibly("NET/BaguaNet: refused a connection from %s: %s. Give every process of the job the same secret, or "
-			  "none",
-			  caller->peer,
-			  !bnet_secret_is_set() ? "BAGUA_NET_SECRET_FILE is set there, and not for this process"
-			  : there               ? "its BAGUA_NET_SECRET_FILE has another secret than this process's"
-						: "BAGUA_NET_SECRET_FILE is set for this process, and not there");
+	listen->refused = true;
+	if (listen->warned_ms && now - listen->warned_ms < REFUSED_WARN_MS)
+		return;
+	listen->warned_ms = now;
+	bnet_warn_visibly("NET/BaguaNet: refused a connection from %s: %s. Give every process of the job the same secret and the "
+			  "same BAGUA_NET_ENCRYPT, or none",
+			  caller->peer, why);
+}
+
+static const char *secrets_differ(const struct bnet_wire_hello *hello)
+{
+	if (!bnet_secret_is_set())
+		return "BAGUA_NET_SECRET_FILE is set there, and not for this process";
+	return hello->features & BNET_WIRE_FEATURE_SECRET
+		       ? "its BAGUA_NET_SECRET_FILE has another secret than this process's"
+		       : "BAGUA_NET_SECRET_FILE is set for this process, and not there";
 }
 
 static const char *refuse(const struct bnet_caller *caller, const struct bnet_wire_hello *hello,
 			  enum bnet_wire_verdict verdict)
 {
 	if (verdict == BNET_WIRE_VERDICT_SECRET)
-		say_refused(caller, hello);
+		say_refused(caller, hello, secrets_differ(hello));
+	if (verdict == BNET_WIRE_VERDICT_ENCRYPT)
+		say_refused(caller, hello, bnet_sealing_mismatch());
 	reply(caller, hello, verdict, NULL, 0);
 	shutdown(caller->fd, SHUT_WR);
 	return verdict_text(verdict);
 }
 
-/* The stream is in place before the peer hears that it may use it. */
-static int join(struct bnet_conn *conn, bool first, int fd, struct bnet_stream_start *start)
+/* The stream is in place before the peer hears that it may use it. Its seal is the stream's, or was freed. */
+static int join(const struct bnet_caller *caller, struct bnet_conn *conn, bool first,
+		const struct bnet_wire_hello *hello, struct bnet_stream_start *start)
 {
-	bnet_socket_tune(fd, &bnet_engine.config, conn->setup.traffic_class);
-	bnet_socket_choose_congestion(fd, &bnet_engine.config, false);
-	return !first && start->repairs ? replace(conn, fd, start) : bnet_conn_add_stream(conn, fd, start);
+	int rc = bnet_sealing_start(&(struct bnet_sealing){.conn = conn,
+							   .serial = hello->serial,
+							   .peer_features = hello->features,
+							   .hello = hello->proof,
+							   .challenge = caller->challenge},
+				    &start->seal);
+
+	if (rc < 0)
+		return rc;
+	bnet_socket_tune(caller->fd, &bnet_engine.config, conn->setup.traffic_class);
+	bnet_socket_choose_congestion(caller->fd, &bnet_engine.config, false);
+	rc = !first && start->repairs ? replace(conn, caller->fd, start)
+				      : bnet_conn_add_stream(conn, caller->fd, start);
+	if (rc < 0)
+		bnet_seal_free(start->seal);
+	return rc;
 }
 
 static const char *welcome(const struct bnet_caller *caller, const struct bnet_wire_hello *hello)
@@ -284,7 +287,7 @@ static const char *welcome(const struct bnet_caller *caller, const struct bnet_w
 
 	if (verdict != BNET_WIRE_VERDICT_OK)
 		return refuse(caller, hello, verdict);
-	rc = join(conn, listen, caller->fd, &start);
+	rc = join(caller, conn, listen, hello, &start);
 	if (rc < 0) {
 		if (listen)
 			bnet_conn_free(conn);
@@ -320,6 +323,33 @@ static size_t body_size(const struct bnet_caller *caller)
 
 #define DAMAGED "its first message is damaged"
 
+const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[BNET_PROOF_SIZE])
+{
+	struct bnet_wire_hello hello;
+	uint8_t bytes[BNET_WIRE_PROOF_SIZE];
+	size_t size;
+	int rc;
+
+	if (bnet_wire_hello_decode(body_of(caller), body_size(caller), &hello) < 0)
+		return DAMAGED;
+	if (hello.version != BNET_WIRE_VERSION)
+		return refuse(caller, &hello, BNET_WIRE_VERDICT_VERSION);
+	rc = hello.proof_size == BNET_PROOF_SIZE ? bnet_proof_check(BNET_PROOF_HELLO, caller->frame, caller->size, NULL)
+						 : -EACCES;
+	if (rc == -EACCES)
+		return refuse(caller, &hello, BNET_WIRE_VERDICT_SECRET);
+	if (rc == 0)
+		rc = bnet_proof_draw(challenge);
+	size = bnet_wire_proof_encode(bytes, BNET_WIRE_FRAME_CHALLENGE, challenge);
+	if (rc == 0)
+		rc = bnet_proof_write(BNET_PROOF_CHALLENGE, bytes, size, hello.proof);
+	memcpy(challenge, bytes + BNET_WIRE_PROOF_PROOF, BNET_PROOF_SIZE);
+	/* A socket that has carried nothing takes this in one piece. */
+	if (rc == 0 && send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
+		rc = -EIO;
+	return rc < 0 ? "it is gone, or this process ends or is out of memory" : NULL;
+}
+
 const char *bnet_welcome(const struct bnet_caller *caller)
 {
 	struct bnet_wire_hello hello;
@@ -347,11 +377,11 @@ static void look_for_ends(struct bnet_conn *conn)
 static bool may_ask(const struct bnet_caller *caller, const struct bnet_wire_question *question)
 {
 	return !bnet_secret_is_set() ||
-	       (question->proof_size && bnet_proof_holds(BNET_PROOF_QUESTION, caller->frame, caller->size, NULL));
+	       (question->proof_size && bnet_proof_check(BNET_PROOF_QUESTION, caller->frame, caller->size, NULL) == 0);
 }
 
-/* Asker and answerer know the same token, so a stranger learns nothing. Of a question that is repeated, the answer is as
- * good to whoever sees the network as the first one was. */
+/* Asker and answerer know the same token, so a stranger learns nothing. A question that was recorded is answered again, with
+ * the present count of bytes: no more than who sees the network can count himself. */
 static const char *answer(const struct bnet_caller *caller, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {

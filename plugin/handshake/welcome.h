@@ -10,15 +10,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A socket in no epoll set, on which this has arrived: one whole frame, HELLO or QUESTION. */
+#include "wire/wire.h"
+
+/* A socket on which this has arrived: one whole frame, HELLO or QUESTION. */
 struct bnet_caller {
 	int fd;
 	const char *peer; /* its address, as text */
 	const uint8_t *frame;
 	size_t size;
+	const uint8_t *challenge, *confirm; /* with a secret, of bnet_welcome: the proofs that followed HELLO */
 };
 
-/* NULL: the socket is a stream's now, or closed. Otherwise it is the caller's to close, and the result tells why. */
+/* With a secret: answers a HELLO whose proof holds with a CHALLENGE. What is to follow is a CONFIRM: a HELLO alone may have
+ * been recorded, or be the first copy of two. NULL: *challenge is its proof; otherwise why the socket is to be closed. */
+const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[BNET_PROOF_SIZE]);
+/* The socket is in no epoll set. NULL: it is a stream's now, or closed. Otherwise it is the caller's to close, and the result
+ * tells why. */
 const char *bnet_welcome(const struct bnet_caller *caller);
 /* The socket is the caller's to close. NULL, or why nobody was answered about a connection. */
 const char *bnet_answer_question(const struct bnet_caller *caller);

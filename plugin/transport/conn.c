@@ -81,6 +81,7 @@ void bnet_stream_free(struct bnet_conn *conn, struct bnet_stream *stream)
 		put_copy(conn, slice.copy, slice.data.length);
 	}
 	bnet_ledger_free(&stream->ledger);
+	bnet_seal_free(stream->seal);
 	free(stream);
 }
 
@@ -179,6 +180,7 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		if (start->replaces && start->position < atomic_load(&start->replaces->delivery.written))
 			stream->delivery.silent = start->replaces->delivery.silent;
 		stream->in.repairs = start->repairs;
+		stream->seal = start->seal;
 	}
 	stream->in.handshake_bytes = bnet_socket_received(fd);
 	bnet_list_init(&stream->node);
@@ -190,7 +192,7 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 	if (conn->epoll >= 0 && rc == 0)
 		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
 	if (rc < 0) {
-		free(stream);
+		free(stream); /* the seal is still the caller's */
 		return rc;
 	}
 	for (int i = 0; i < n && stream->in.repairs; i++)
@@ -267,12 +269,19 @@ void bnet_conn_unready(struct bnet_conn *conn)
 bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type type)
 {
 	const struct bnet_wire_frame frame = {.type = type};
-	uint8_t bytes[BNET_WIRE_FRAME_HEADER];
+	uint8_t plain[BNET_WIRE_FRAME_HEADER];
+	const uint8_t *bytes = plain;
+	size_t size = sizeof(plain);
 
 	if (stream->broken || (stream->out.active && stream->out.header_left < BNET_WIRE_DATA_HEADER))
 		return false;
-	bnet_wire_frame_encode(bytes, &frame);
-	return send(stream->fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(bytes);
+	bnet_wire_frame_encode(plain, &frame);
+	if (stream->seal) {
+		if (bnet_seal_frame(stream->seal, plain, size, NULL, 0) < 0)
+			return false;
+		bytes = bnet_seal_left(stream->seal, &size);
+	}
+	return send(stream->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
 /* What the receiver's kernel has got it keeps after the reset. Where a slice is under way its end says as much as the

@@ -24,7 +24,6 @@
 #include "base/address.h"
 #include "base/config.h"
 #include "base/counters.h"
-#include "base/replay.h"
 #include "common/list.h"
 #include "base/table.h"
 #include "base/worklist.h"
@@ -34,6 +33,7 @@
 #include "transport/estimator.h"
 #include "transport/ledger.h"
 #include "transport/readiness.h"
+#include "transport/seal.h"
 #include "transport/reassembly.h"
 #include "transport/slice.h"
 #include "transport/zerocopy_state.h"
@@ -108,7 +108,10 @@ struct bnet_incoming {
 	struct bnet_read_ahead ahead;
 	struct bnet_wire_data data;
 	struct bnet_request *request; /* NULL: the payload is skipped (a duplicate, an unknown frame) */
-	uint64_t left;
+	uint8_t *to;                  /* the payload's place; NULL: none */
+	uint64_t length, left;        /* … and its bytes */
+	const uint8_t *frame; /* of an encrypted stream: one that was verified, and waits for its message; or NULL */
+	size_t frame_size;
 	bool used;                /* the stream has carried a frame */
 	uint64_t handshake_bytes; /* received before the stream joined */
 	uint64_t taken;           /* bytes that were taken out of the socket */
@@ -127,8 +130,9 @@ struct bnet_stream {
 	/* It was reset, or counts as lost: it moves nothing more, and is dropped or repaired. The owner writes it. */
 	_Atomic bool broken;
 	uint32_t serial;
-	int dialed; /* of a sender: its number when it was opened, by which it has its pair of addresses */
-	bool away;  /* … which failed then, so that it has another one */
+	int dialed;             /* of a sender: its number when it was opened, by which it has its pair of addresses */
+	bool away;              /* … which failed then, so that it has another one */
+	struct bnet_seal *seal; /* NULL: it is not encrypted */
 	struct bnet_outgoing out;
 	struct bnet_incoming in;
 	struct bnet_estimator estimator; /* of a sender */
@@ -156,7 +160,8 @@ struct bnet_stream_start {
 	bool away;
 	struct bnet_stream *replaces; /* a sender's */
 	uint64_t position;
-	uint32_t repairs; /* a receiver's */
+	uint32_t repairs;       /* a receiver's */
+	struct bnet_seal *seal; /* the stream's from here on; NULL: it is not encrypted */
 };
 
 /* The establishing of a connection; under the engine's lock. */
@@ -181,10 +186,9 @@ struct bnet_setup {
 	struct bnet_node missing;    /* in the engine's list of connections that lack streams */
 	uint64_t started_ms;
 	uint64_t warn_at_ms;
-	int last_error;             /* of the first stream's tries; 0: none has failed */
-	uint64_t refused_since_ms;  /* each of them since then was refused; 0: the last one was not */
-	int looks;                  /* of the control thread since an attempt's caller has asked for it */
-	struct bnet_replay serials; /* a receiver's, with a secret: those of its streams, and of tries to open one */
+	int last_error;            /* of the first stream's tries; 0: none has failed */
+	uint64_t refused_since_ms; /* each of them since then was refused; 0: the last one was not */
+	int looks;                 /* of the control thread since an attempt's caller has asked for it */
 	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts;
 	 * after it was closed, a sender's in that of senders that owe something */
 	struct bnet_node pending;

@@ -123,7 +123,7 @@ static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
 	int rc;
 
 	in->request = NULL;
-	if (data->length > bnet_source_left_behind(in, BNET_WIRE_DATA_HEADER))
+	if (!in->frame && data->length > bnet_source_left_behind(in, BNET_WIRE_DATA_HEADER))
 		return 1; /* it is cut off, and comes again whole */
 	if (data->message >= atomic_load_explicit(&conn->posted, memory_order_acquire)) {
 		in->state = BNET_INCOMING_STALLED;
@@ -148,20 +148,39 @@ static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
 	return 1;
 }
 
-static void begin_payload(struct bnet_incoming *in, uint64_t length, uint32_t header)
+/* to: NULL for one that is skipped. */
+static void begin_payload(struct bnet_incoming *in, void *to, uint64_t length, uint32_t header)
 {
-	in->left = length;
+	in->to = to;
+	in->length = in->left = length;
 	in->began_us = bnet_recording_is_on() ? bnet_now_us() : 0;
 	in->state = BNET_INCOMING_PAYLOAD;
 	in->ahead.from += header;
 }
 
+/* A frame that carries no slice. This version acts on no other type. -errno: the connection has failed. */
+static int heed(struct bnet_conn *conn, const struct bnet_wire_frame *frame)
+{
+	if (frame->type == BNET_WIRE_FRAME_FAILED)
+		return bnet_source_lost(conn, -ECONNRESET, "the sender has given it up");
+	if (frame->type == BNET_WIRE_FRAME_CLOSE)
+		conn->closed = true;
+	return 0;
+}
+
+static char *place_of(const struct bnet_incoming *in)
+{
+	return in->request ? in->request->data + in->data.offset : NULL;
+}
+
 /* Parses the next frame's header in the read-ahead. 1: a payload follows; 0: more bytes are needed, or the stream
  * stalls. */
-static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
+static int next_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 {
+	struct bnet_incoming *in = &stream->in;
 	const uint8_t *at = in->ahead.bytes + in->ahead.from;
 	struct bnet_wire_frame frame;
+	uint8_t *to = NULL;
 	int rc;
 
 	in->state = BNET_INCOMING_HEADER;
@@ -169,14 +188,15 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 		return 0;
 	in->used = true;
 	bnet_wire_frame_decode(at, &frame);
-	if (frame.type != BNET_WIRE_FRAME_DATA) {
-		if (frame.type == BNET_WIRE_FRAME_FAILED)
-			return bnet_source_lost(conn, -ECONNRESET, "the sender has given it up");
-		if (frame.type == BNET_WIRE_FRAME_CLOSE)
-			conn->closed = true;
-		/* This version acts on no other type. The length is 32 bits wide, so the skip ends. */
+	if (stream->seal || frame.type != BNET_WIRE_FRAME_DATA) {
+		if (stream->seal && bnet_seal_collect(stream->seal, at, &to) < 0)
+			return protocol_error(conn, "a frame of a length that no encrypted one has");
+		rc = stream->seal ? 0 : heed(conn, &frame);
+		if (rc < 0)
+			return rc;
+		/* The length is 32 bits wide, so a skip ends. */
 		in->request = NULL;
-		begin_payload(in, frame.length, BNET_WIRE_FRAME_HEADER);
+		begin_payload(in, to, frame.length, BNET_WIRE_FRAME_HEADER);
 		return 1;
 	}
 	if (bnet_source_unparsed(&in->ahead) < BNET_WIRE_DATA_HEADER)
@@ -185,7 +205,7 @@ static int next_frame(struct bnet_conn *conn, struct bnet_incoming *in)
 		return protocol_error(conn, "a slice that lies outside its message");
 	rc = place_slice(conn, in);
 	if (rc > 0)
-		begin_payload(in, in->data.length, BNET_WIRE_DATA_HEADER);
+		begin_payload(in, place_of(in), in->data.length, BNET_WIRE_DATA_HEADER);
 	return rc;
 }
 
@@ -194,13 +214,57 @@ static void copy_payload(struct bnet_incoming *in)
 {
 	uint32_t n = bnet_source_unparsed(&in->ahead) < in->left ? bnet_source_unparsed(&in->ahead)
 								 : (uint32_t)in->left;
-	uint64_t done = in->data.length - in->left;
 
-	if (in->request)
-		copy_in_order(in->request->data + in->data.offset + done,
-			      (const char *)in->ahead.bytes + in->ahead.from, n);
+	if (in->to)
+		copy_in_order((char *)in->to + (in->length - in->left), (const char *)in->ahead.bytes + in->ahead.from,
+			      n);
 	in->ahead.from += n;
 	in->left -= n;
+}
+
+/* ---- encrypted streams ---- */
+
+/* The frame is complete. */
+static int open_frame(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_incoming *in = &stream->in;
+	int rc = bnet_seal_open(stream->seal, &in->frame, &in->frame_size);
+
+	in->state = BNET_INCOMING_HEADER;
+	if (rc == 0)
+		return 0;
+	in->frame = NULL;
+	bnet_count(unverified, 1);
+	bnet_conn_fail(conn, rc,
+		       "what came from %s does not verify: it was altered on the way, or memory there or here is faulty "
+		       "(BAGUA_NET_ENCRYPT)",
+		       conn->peer);
+	return rc;
+}
+
+/* What was verified goes to its message, in address order. 1: it has; 0: the message is not posted yet. */
+static int take_frame(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_incoming *in = &stream->in;
+	struct bnet_wire_frame frame;
+	int rc;
+
+	bnet_wire_frame_decode(in->frame, &frame);
+	in->state = BNET_INCOMING_HEADER;
+	if (frame.type != BNET_WIRE_FRAME_DATA) {
+		in->frame = NULL;
+		return heed(conn, &frame) < 0 ? -ECONNRESET : 1;
+	}
+	if (in->frame_size < BNET_WIRE_DATA_HEADER || bnet_wire_data_decode(in->frame, &in->data) < 0)
+		return protocol_error(conn, "a slice that lies outside its message");
+	rc = place_slice(conn, in);
+	if (rc <= 0)
+		return rc;
+	if (in->request)
+		copy_in_order(place_of(in), (const char *)in->frame + BNET_WIRE_DATA_HEADER, in->data.length);
+	in->frame = NULL;
+	slice_arrived(conn, stream);
+	return 1;
 }
 
 /* ---- a pass ---- */
@@ -210,8 +274,11 @@ static bool parse(struct bnet_conn *conn, struct bnet_stream *stream, bool *more
 {
 	struct bnet_incoming *in = &stream->in;
 
+	*more = false;
+	if (in->frame)
+		return take_frame(conn, stream) > 0;
 	if (in->state != BNET_INCOMING_PAYLOAD) {
-		int rc = next_frame(conn, in);
+		int rc = next_frame(conn, stream);
 
 		*more = rc == 0 && in->state == BNET_INCOMING_HEADER;
 		if (rc <= 0)
@@ -221,6 +288,8 @@ static bool parse(struct bnet_conn *conn, struct bnet_stream *stream, bool *more
 	*more = in->left > 0;
 	if (*more)
 		return false;
+	if (stream->seal)
+		return open_frame(conn, stream) == 0 && take_frame(conn, stream) > 0;
 	slice_arrived(conn, stream);
 	return true;
 }

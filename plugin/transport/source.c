@@ -102,15 +102,14 @@ static void fetch(struct bnet_conn *conn, struct bnet_stream *stream, struct cal
 	uint64_t most = in->limit - in->taken;
 	struct iovec iov[2] = {{.iov_len = 0}, {in->ahead.bytes + at, BNET_READ_AHEAD - at}};
 
-	call->direct = in->request && in->left > BNET_READ_AHEAD ? in->left : 0;
+	call->direct = in->to && in->left > BNET_READ_AHEAD ? in->left : 0;
 	call->direct = call->direct < most ? call->direct : most;
 	if (iov[1].iov_len > most - call->direct)
 		iov[1].iov_len = most - call->direct;
 	call->again = in->ahead.peeked;
 	call->asked = call->direct + iov[1].iov_len;
 	if (call->direct) {
-		iov[0] = (struct iovec){in->request->data + in->data.offset + (in->data.length - in->left),
-					call->direct};
+		iov[0] = (struct iovec){in->to + (in->length - in->left), call->direct};
 		call->n = readv(stream->fd, iov, 2);
 	} else if (should_peek(conn, in)) {
 		call->n = peek(conn, stream);
@@ -270,7 +269,8 @@ static void end_with_what_is_there(struct bnet_conn *conn, struct bnet_stream *s
 		there = 0;
 	in->limit = in->taken + (uint64_t)there;
 	in->awaits = stream->serial;
-	if (in->limit == in->taken && in->state == BNET_INCOMING_HEADER && !bnet_source_unparsed(&in->ahead))
+	if (in->limit == in->taken && in->state == BNET_INCOMING_HEADER && !in->frame &&
+	    !bnet_source_unparsed(&in->ahead))
 		end_at_limit(conn, in);
 	stream->readable = true;
 	stream->broken = false;
@@ -278,6 +278,7 @@ static void end_with_what_is_there(struct bnet_conn *conn, struct bnet_stream *s
 		return;
 	bnet_reassembly_take_back(&in->request->reassembly, in->data.offset, in->data.length);
 	in->request = NULL;
+	in->to = NULL;
 }
 
 int bnet_source_replace(struct bnet_conn *conn, struct bnet_stream_start *start)

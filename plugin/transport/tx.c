@@ -61,6 +61,8 @@ static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int 
 		want = bnet_scheduler_slice(conn, stream, streams, size, now);
 		if (want == 0)
 			return false;
+		if (stream->seal && want > BNET_SEAL_SLICE)
+			want = BNET_SEAL_SLICE;
 	} while (!bnet_claim_take(&conn->claim, &view, size, want, &slice));
 
 	conn->claimed_bytes += slice.length;
@@ -190,6 +192,40 @@ static ssize_t write_without_copy(struct bnet_conn *conn, struct bnet_stream *st
 	return n < 0 && header ? (ssize_t)header : n + (ssize_t)header;
 }
 
+/* Encrypts the slice, if that has not been done, into the buffer from which it is written. A small one is copied, as in
+ * send_joined, so that its request need not wait for the acknowledgement. */
+static int seal_slice(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	struct bnet_outgoing *out = &stream->out;
+
+	if (out->header_left == 0)
+		return 0;
+	if (!out->copy && conn->repairs && out->length <= BNET_SMALL_COPY) {
+		out->copy = bnet_copy_get(&conn->copies, out->length);
+		if (out->copy && out->length)
+			memcpy((char *)out->copy + BNET_WIRE_DATA_HEADER, out->data, out->length);
+	}
+	out->header_left = 0;
+	return bnet_seal_frame(stream->seal, out->header, BNET_WIRE_DATA_HEADER, out->data, out->length);
+}
+
+static ssize_t write_sealed(struct bnet_conn *conn, struct bnet_stream *stream)
+{
+	int rc = seal_slice(conn, stream);
+	const uint8_t *bytes;
+	size_t size;
+	ssize_t n;
+
+	if (rc < 0)
+		return rc;
+	bytes = bnet_seal_left(stream->seal, &size);
+	do
+		n = send(stream->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	bnet_conn_count(conn, send_calls, 1);
+	return n < 0 ? -errno : n;
+}
+
 static ssize_t write_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	uint64_t since = bnet_zerocopy_clock(conn, stream);
@@ -201,13 +237,20 @@ static ssize_t write_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 	return n;
 }
 
-static void advance(struct bnet_stream *stream, size_t n)
+/* n more bytes are written. True: the slice is. */
+static bool advance(struct bnet_stream *stream, size_t n)
 {
-	size_t header = n < stream->out.header_left ? n : stream->out.header_left;
+	size_t header = n < stream->out.header_left ? n : stream->out.header_left, left;
 
+	if (stream->seal) {
+		bnet_seal_written(stream->seal, n);
+		bnet_seal_left(stream->seal, &left);
+		return left == 0;
+	}
 	stream->out.header_left -= header;
 	stream->out.data += n - header;
 	stream->out.left -= n - header;
+	return stream->out.header_left + stream->out.left == 0;
 }
 
 static void lost(struct bnet_conn *conn, int error)
@@ -244,8 +287,7 @@ static bool is_full(ssize_t result)
 /* Writes the rest of the stream's slice. Bytes written; fewer than the rest clear `writable`. */
 static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 {
-	size_t wanted = stream->out.header_left + stream->out.left;
-	ssize_t n = write_slice(conn, stream);
+	ssize_t n = stream->seal ? write_sealed(conn, stream) : write_slice(conn, stream);
 
 	if (is_full(n)) {
 		bnet_conn_count(conn, send_again, 1);
@@ -259,11 +301,10 @@ static size_t write_on(struct bnet_conn *conn, struct bnet_stream *stream)
 	}
 	bnet_delivery_add(&stream->delivery, (uint64_t)n);
 	stream->landed = false;
-	advance(stream, (size_t)n);
-	if ((size_t)n < wanted)
-		stream->writable = false;
-	else
+	if (advance(stream, (size_t)n))
 		slice_written(conn, stream);
+	else
+		stream->writable = false;
 	return (size_t)n;
 }
 

@@ -370,6 +370,23 @@ bool bnet_wire_frame_is_answer(const struct bnet_wire_frame *frame)
 	return is_frame(frame, BNET_WIRE_FRAME_ANSWER, ANSWER_FIXED);
 }
 
+size_t bnet_wire_proof_encode(uint8_t out[BNET_WIRE_PROOF_SIZE], enum bnet_wire_frame_type type,
+			      const uint8_t proof[BNET_PROOF_SIZE])
+{
+	memcpy(out + BNET_WIRE_FRAME_HEADER, proof, BNET_PROOF_SIZE);
+	return finish(out, (uint8_t)type, BNET_PROOF_SIZE);
+}
+
+bool bnet_wire_frame_is_challenge(const struct bnet_wire_frame *frame)
+{
+	return is_frame(frame, BNET_WIRE_FRAME_CHALLENGE, BNET_PROOF_SIZE);
+}
+
+bool bnet_wire_frame_is_confirm(const struct bnet_wire_frame *frame)
+{
+	return is_frame(frame, BNET_WIRE_FRAME_CONFIRM, BNET_PROOF_SIZE);
+}
+
 void bnet_wire_data_encode(uint8_t out[BNET_WIRE_DATA_HEADER], const struct bnet_wire_data *data)
 {
 	struct bnet_wire_frame frame = {

@@ -4,7 +4,8 @@
  * functions over bytes: no state, no system call, any thread. Every decoder accepts any input of any length. Fields are
  * little-endian and of fixed width.
  *
- * A stream opens with HELLO from the connector and WELCOME from the listener. Then DATA frames flow from the sender.
+ * A stream opens with HELLO from the connector and WELCOME from the listener; with a secret, CHALLENGE from the listener and
+ * CONFIRM from the connector come between them. Then DATA frames flow from the sender.
  * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream carries
  * nothing. A frame of an unknown type is skipped by its length.
  */
@@ -37,7 +38,9 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_DATA = 3,
 	BNET_WIRE_FRAME_QUESTION = 7,
 	BNET_WIRE_FRAME_ANSWER = 8,
-	BNET_WIRE_FRAME_CLOSE = 9,   /* the sender closes, and nothing was outstanding; has no body */
+	BNET_WIRE_FRAME_CLOSE = 9, /* the sender closes, and nothing was outstanding; has no body */
+	BNET_WIRE_FRAME_CHALLENGE = 11,
+	BNET_WIRE_FRAME_CONFIRM = 12,
 	BNET_WIRE_FRAME_FAILED = 10, /* the sender gives the connection up, and resets its streams next; has no body */
 };
 
@@ -46,6 +49,10 @@ enum bnet_wire_frame_type {
 #define BNET_WIRE_FEATURE_REPAIR 2u
 /* This end has a secret (BAGUA_NET_SECRET_FILE). Both have, or the other one is refused. */
 #define BNET_WIRE_FEATURE_SECRET 4u
+/* This end encrypts (BAGUA_NET_ENCRYPT). Both do, or the other one is refused. */
+#define BNET_WIRE_FEATURE_ENCRYPT 8u
+/* … and has instructions for AES. Where both have, it is AES-128-GCM; else ChaCha20-Poly1305. */
+#define BNET_WIRE_FEATURE_AES 16u
 
 enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_OK = 0,
@@ -55,7 +62,7 @@ enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
 	BNET_WIRE_VERDICT_SECRET =
 		5, /* HELLO does not prove that its sender knows this end's secret, or has one more */
-	BNET_WIRE_VERDICT_REPLAY = 6, /* HELLO was there before */
+	BNET_WIRE_VERDICT_ENCRYPT = 6, /* one end encrypts, and the other does not */
 };
 
 #define BNET_WIRE_FRAME_HEADER 8
@@ -141,11 +148,15 @@ struct bnet_wire_answer {
 	uint8_t proof[BNET_PROOF_SIZE];
 };
 
+/* CHALLENGE and CONFIRM are a proof and nothing else. */
+#define BNET_WIRE_PROOF_SIZE (BNET_WIRE_FRAME_HEADER + BNET_PROOF_SIZE)
+
 /* Where the proof of an encoded frame begins. */
 #define BNET_WIRE_HELLO_PROOF (BNET_WIRE_FRAME_HEADER + 64)
 #define BNET_WIRE_WELCOME_PROOF (BNET_WIRE_FRAME_HEADER + 24)
 #define BNET_WIRE_QUESTION_PROOF BNET_WIRE_QUESTION_SIZE
 #define BNET_WIRE_ANSWER_PROOF BNET_WIRE_ANSWER_SIZE
+#define BNET_WIRE_PROOF_PROOF BNET_WIRE_FRAME_HEADER
 
 #define BNET_WIRE_DATA_HEADER 32
 struct bnet_wire_data {
@@ -181,6 +192,12 @@ int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire
 int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_answer *answer);
 bool bnet_wire_frame_is_question(const struct bnet_wire_frame *frame);
 bool bnet_wire_frame_is_answer(const struct bnet_wire_frame *frame);
+
+/* type: CHALLENGE or CONFIRM. A later version's may be longer, up to BNET_WIRE_HANDSHAKE_MAX. */
+size_t bnet_wire_proof_encode(uint8_t out[BNET_WIRE_PROOF_SIZE], enum bnet_wire_frame_type type,
+			      const uint8_t proof[BNET_PROOF_SIZE]);
+bool bnet_wire_frame_is_challenge(const struct bnet_wire_frame *frame);
+bool bnet_wire_frame_is_confirm(const struct bnet_wire_frame *frame);
 
 void bnet_wire_data_encode(uint8_t out[BNET_WIRE_DATA_HEADER], const struct bnet_wire_data *data);
 /* in: the frame header and the DATA header. -EBADMSG also for a slice outside its message or not cut at a multiple of

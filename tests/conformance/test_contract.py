@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.strangers import here
 from tests.support import drivers
 from tests.support.drivers import SANITIZERS
 from tests.support.tiers import thirds, variants
@@ -124,6 +125,21 @@ LATE_THREADS = {"fork_child_connects"}
 WITHOUT_DATA = {"questions"}
 
 
+#: Here the driver is a peer that speaks the protocol byte by byte, and has no secret.
+SPEAKS_ITSELF = {
+    "older_connector",
+    "older_listener",
+    "older_handle",
+    "repeated_slice",
+    "small_in_parts",
+    "small_copied_in_order",
+    "rejected_replay",
+    "foreign_listener",
+}
+
+#: What is encrypted is sent from memory of the library's own.
+ZEROCOPY = {"zerocopy_waits", "zerocopy_dereg", "zerocopy_close"}
+
 #: Scenarios in which data moves.
 WITH_DATA = [name for name in SCENARIOS if name not in WITHOUT_DATA]
 NEWEST = 12
@@ -176,6 +192,17 @@ def _workers(threads: int, streams: int) -> dict[str, str]:
 def test_behaviour_with_workers(scenario: str, threads: int, streams: int) -> None:
     """Threads of the library move the data instead of the caller's."""
     drivers.contract(drivers.build(), NEWEST, scenario, _workers(threads, streams))
+
+
+@pytest.mark.parametrize("streams", variants(4, nightly=[1]))
+@pytest.mark.parametrize("scenario", thirds(_with_data(without=SPEAKS_ITSELF | ZEROCOPY), 2))
+def test_behaviour_encrypted(tmp_path: Path, scenario: str, streams: int) -> None:
+    settings = {
+        "BAGUA_NET_SECRET_FILE": here.secret_file(tmp_path, b"the secret of this test"),
+        "BAGUA_NET_ENCRYPT": "1",
+        "BAGUA_NET_MIN_NSTREAMS": str(streams),
+    }
+    drivers.contract(drivers.build(), NEWEST, scenario, settings)
 
 
 @pytest.mark.parametrize(("streams", "threads"), variants((6, 4), nightly=[(1, 0), (6, 0)]))

@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from tests.package import nccl_here
+from tests.strangers import here
 from tests.support import chaos, drivers, jobs_launch, netns
 from tests.support.jobs_launch import Command
 from tests.support.netns import Host
@@ -41,14 +43,16 @@ class _Total:
     resets: int = 0
 
 
-def _run(hosts: tuple[Host, Host], ranks: int, messages: int, seed: int, total: _Total) -> None:
+def _run(
+    hosts: tuple[Host, Host], ranks: int, messages: int, seed: int, total: _Total, settings: dict[str, str]
+) -> None:
     """One job: connections are made, messages of random sizes move on them, and they are closed."""
     built = drivers.build()
     command = [str(built.drive_net), "--lib", str(built.library), "--deadline", str(_DEADLINE_S), "--verbose"]
     command += ["--procs", str(ranks), "--connections", str(2 * ranks), "--messages", str(messages)]
     command += ["--order", "random", "--together", "--seed", str(seed)]
     for rank in range(ranks):
-        command += ["--wrap", f"{rank}={hosts[rank % 2].wrap(on_pci=False, **_SETTINGS)}"]
+        command += ["--wrap", f"{rank}={hosts[rank % 2].wrap(on_pci=False, **_SETTINGS, **settings)}"]
     done = subprocess.run(
         command, env=drivers.environment({}), capture_output=True, text=True, timeout=_DEADLINE_S + 20
     )
@@ -61,9 +65,13 @@ def _run(hosts: tuple[Host, Host], ranks: int, messages: int, seed: int, total: 
 _LONG = [pytest.param(1800, 8000, chaos.Plan(("resets", *chaos.KINDS), longest=2.0), marks=pytest.mark.timeout(2400))]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "encrypts"), variants((2, False), (4, True), nightly=[(2, True), (4, False)]))
 @pytest.mark.parametrize(("seconds", "messages", "plan"), variants((30, 150, chaos.Plan()), nightly=_LONG))
-def test_nothing_is_noticed(ranks: int, seconds: int, messages: int, plan: chaos.Plan) -> None:
+def test_nothing_is_noticed(
+    tmp_path: Path, ranks: int, encrypts: bool, seconds: int, messages: int, plan: chaos.Plan
+) -> None:
+    secret = here.secret_file(tmp_path, b"the secret of this test") if encrypts else ""
+    settings = {"BAGUA_NET_SECRET_FILE": secret, "BAGUA_NET_ENCRYPT": str(int(encrypts))}
     seed = _SEED
     total = _Total()
     until = time.monotonic() + seconds
@@ -74,7 +82,7 @@ def test_nothing_is_noticed(ranks: int, seconds: int, messages: int, plan: chaos
         while time.monotonic() < until or not total.repairs:
             with chaos.going_on(hosts, ranks, seed, plan) as log:
                 try:
-                    _run(hosts, ranks, messages, seed, total)
+                    _run(hosts, ranks, messages, seed, total, settings)
                 finally:
                     print(f"seed {seed}: {'; '.join(log.done)}")
             total.resets += log.resets

@@ -20,14 +20,25 @@ from tests.netns.steps import (
     pass_one,
     send_into_the_kernel,
 )
+from tests.strangers import here
 from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
 
 
-def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path) -> None:
+def _settings(directory: Path, encrypts: bool) -> dict[str, object]:
+    """Each stream then has keys of its own: what was lost is encrypted again."""
+    if not encrypts:
+        return {}
+    file = here.secret_file(directory, b"the secret of this test")
+    return {"BAGUA_NET_SECRET_FILE": file, "BAGUA_NET_ENCRYPT": 1}
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path, encrypts: bool) -> None:
     """The sender's requests are all done. What the stream has lost comes on another one."""
-    with connected(tmp_path, LONG, streams=4, repair=True) as (sender, receiver):
+    settings = _settings(tmp_path, encrypts)
+    with connected(tmp_path, LONG, streams=4, repair=True, settings=settings) as (sender, receiver):
         assert receiver.ask(f"post {LARGE}") == "posted 1"
         port = max(sender.sockets())
         cut(receiver.host, f"tcp sport {port}", ways=("input",))
@@ -56,10 +67,11 @@ def _until_gone(sender: End, ports: set[int]) -> None:
     sender.until(lambda: not ports.intersection(sender.sockets()))
 
 
-@pytest.mark.parametrize("streams", [1, 4])
-def test_idle_streams_that_are_reset_are_replaced(tmp_path: Path, streams: int) -> None:
+@pytest.mark.parametrize(("streams", "encrypts"), [(1, True), (4, False)])
+def test_idle_streams_that_are_reset_are_replaced(tmp_path: Path, streams: int, encrypts: bool) -> None:
     """As by a middlebox that has forgotten them: it answers the probes of the sender's kernel."""
-    with connected(tmp_path, streams=streams, repair=True) as (sender, receiver):
+    settings = _settings(tmp_path, encrypts)
+    with connected(tmp_path, streams=streams, repair=True, settings=settings) as (sender, receiver):
         for message in (1, 2):
             forgotten = set(sender.sockets())
             ports = ", ".join(map(str, forgotten))

@@ -17,7 +17,7 @@ from bagua_net._doctor.peers.verdicts import Measured
 from tests.package.sandbox import Sandbox
 
 _NIC = Nic("eth0", "10.0.0.1", 1500, 25_000, True)
-_ONE = Facts("one", "here", "1.0", True, "", "NCCL 2.30.7", [_NIC], {}, {}, [], [32768, 60999], "", 8)
+_ONE = Facts("one", "here", "1.0", True, "", "none", "NCCL 2.30.7", [_NIC], {}, {}, [], [32768, 60999], "", 8)
 _OTHER = replace(_ONE, name="other", place="there", nics=[replace(_NIC, address="10.0.0.2")])
 _ANSWER = Answer(Way("10.0.0.1", "eth0", "10.0.0.2", 4000), "", 0.0002, "10.0.0.1", "its name")
 _REACH = Reach(_ONE, _OTHER, [_ANSWER], Listening("its name", "there", {"10.0.0.2": 4000}, {}, {}))
@@ -65,6 +65,11 @@ def test_hosts_that_differ() -> None:
     assert found["activation"].verdict == "fail"
     assert found["activation"].fact == "one: on; other: off (NCCL_NET_PLUGIN is not set)"
     assert found["NCCL"].fact == "one: NCCL 2.30.7; other: NCCL 2.21.5"
+    assert "identity" not in found
+    stranger = replace(_OTHER, identity="secret 0badcafe, encrypted")
+    found = {each.name: each for each in verdicts.agreement([_ONE, stranger])}
+    assert found["identity"].verdict == "fail"
+    assert found["identity"].fact == "one: none; other: secret 0badcafe, encrypted"
 
 
 @pytest.mark.parametrize(

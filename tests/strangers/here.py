@@ -28,8 +28,9 @@ def secret_file(directory: Path, secret: bytes | None) -> str:
     if secret is None:
         return ""
     path = directory / f"secret-{secret.hex()[:16]}"
-    path.touch(0o600)
-    path.write_bytes(secret)
+    if not path.exists():  # an end may be reading it
+        path.touch(0o600)
+        path.write_bytes(secret)
     return str(path)
 
 

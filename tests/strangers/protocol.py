@@ -18,9 +18,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-HELLO, WELCOME, DATA, QUESTION, ANSWER, CLOSE = 1, 2, 3, 7, 8, 9
-OK, TOKEN, GONE, LIMIT, SECRET, REPLAY = 0, 2, 3, 4, 5, 6
-REPAIRS, HAS_SECRET = 2, 4
+HELLO, WELCOME, DATA, QUESTION, ANSWER, CLOSE, CHALLENGE, CONFIRM = 1, 2, 3, 7, 8, 9, 11, 12
+OK, TOKEN, GONE, LIMIT, SECRET, ENCRYPT = 0, 2, 3, 4, 5, 6
+REPAIRS, HAS_SECRET, ENCRYPTS, HAS_AES = 2, 4, 8, 16
 CONNECTION = 77
 UNIT = 4096
 SECONDS = 30
@@ -39,8 +39,10 @@ _PLACES = {
     WELCOME: _FRAME.size + _WELCOME.size,
     QUESTION: _FRAME.size + _QUESTION.size,
     ANSWER: _FRAME.size + _ANSWER.size,
+    CHALLENGE: _FRAME.size,
+    CONFIRM: _FRAME.size,
 }
-_KINDS = {HELLO: 1, WELCOME: 2, QUESTION: 3, ANSWER: 4}
+_KINDS = {HELLO: 1, WELCOME: 2, QUESTION: 3, ANSWER: 4, CHALLENGE: 5, CONFIRM: 6}
 
 
 def _magic(text: str) -> int:
@@ -102,6 +104,11 @@ def holds(kind: int, whole: bytes, secret: bytes, answered: bytes = b"") -> bool
     return hmac.compare_digest(proof_of(kind, whole)[_NONCE:], _mac(kind, whole, secret, answered))
 
 
+def proof(kind: int, secret: bytes, answered: bytes) -> bytes:
+    """A CHALLENGE or a CONFIRM."""
+    return prove(kind, frame(kind, bytes(_PROOF)), secret, answered)
+
+
 def hello(
     handle: Handle,
     *,
@@ -115,9 +122,9 @@ def hello(
 ) -> bytes:
     """secret: proves that it knows this one; None: has none."""
     features |= HAS_SECRET if secret else 0
-    proof = bytes(_PROOF) if secret else b""
-    fixed = _HELLO.pack(_magic("BHLO"), version, stream, connection, handle.token, features, bytes(20), len(proof))
-    whole = frame(HELLO, fixed + proof + struct.pack("<II", serial, repairs))
+    room = bytes(_PROOF) if secret else b""
+    fixed = _HELLO.pack(_magic("BHLO"), version, stream, connection, handle.token, features, bytes(20), len(room))
+    whole = frame(HELLO, fixed + room + struct.pack("<II", serial, repairs))
     return prove(HELLO, whole, secret) if secret else whole
 
 
@@ -130,21 +137,21 @@ def welcome(
     secret: bytes | None = None,
     answered: bytes = b"",
 ) -> bytes:
-    """position: of the stream that the HELLO repairs. answered: the proof of the HELLO."""
+    """position: of the stream that the HELLO repairs. answered: the proof of the CONFIRM."""
     features |= HAS_SECRET if secret else 0
-    proof = bytes(_PROOF) if secret else b""
-    fixed = _WELCOME.pack(_magic("BWLC"), 1, verdict, connection, 64, len(proof), 0, features)
+    room = bytes(_PROOF) if secret else b""
+    fixed = _WELCOME.pack(_magic("BWLC"), 1, verdict, connection, 64, len(room), 0, features)
     rest = b"" if position is None else struct.pack("<IQ", 0, position)
-    whole = frame(WELCOME, fixed + proof + rest)
+    whole = frame(WELCOME, fixed + room + rest)
     return prove(WELCOME, whole, secret, answered) if secret else whole
 
 
 def question(
     handle: Handle, *, connection: int = CONNECTION, by_receiver: bool = False, secret: bytes | None = None
 ) -> bytes:
-    proof = bytes(_PROOF) if secret else b""
+    room = bytes(_PROOF) if secret else b""
     fixed = _QUESTION.pack(_magic("QUST"), 1, int(by_receiver), connection, handle.token)
-    whole = frame(QUESTION, fixed + proof)
+    whole = frame(QUESTION, fixed + room)
     return prove(QUESTION, whole, secret) if secret else whole
 
 
@@ -224,6 +231,30 @@ class Stream:
         kind, whole = self.hear_frame()
         assert kind == WELCOME
         return Welcome(whole)
+
+    def open(self, said: bytes, secret: bytes | None) -> Welcome:
+        """A HELLO, and with a secret what follows it, until its answer."""
+        self.say(said)
+        kind, whole = self.hear_frame()
+        if kind == CHALLENGE:
+            assert secret is not None
+            assert holds(CHALLENGE, whole, secret, proof_of(HELLO, said))
+            confirm = proof(CONFIRM, secret, proof_of(CHALLENGE, whole))
+            self.say(confirm)
+            kind, whole = self.hear_frame()
+            assert holds(WELCOME, whole, secret, proof_of(CONFIRM, confirm))
+        assert kind == WELCOME
+        return Welcome(whole)
+
+    def challenge(self, said: Hello, secret: bytes) -> bytes:
+        """In the place of a listener with a secret. The CONFIRM's proof."""
+        assert holds(HELLO, said.whole, secret)
+        challenge = proof(CHALLENGE, secret, proof_of(HELLO, said.whole))
+        self.say(challenge)
+        kind, confirm = self.hear_frame()
+        assert kind == CONFIRM
+        assert holds(CONFIRM, confirm, secret, proof_of(CHALLENGE, challenge))
+        return proof_of(CONFIRM, confirm)
 
     def hear_end(self) -> None:
         """The library closes it, or resets it; whatever it says before."""

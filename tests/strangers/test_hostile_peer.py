@@ -62,8 +62,7 @@ def stream(receiver: End, secret: bytes | None) -> Iterator[Stream]:
     """A connection's, which the receiver has accepted, and on which it awaits a message."""
     handle = Handle.parse(listen(receiver))
     with protocol.dial(handle) as dialed:
-        dialed.say(protocol.hello(handle, secret=secret))
-        assert dialed.hear_welcome().verdict == protocol.OK
+        assert dialed.open(protocol.hello(handle, secret=secret), secret).verdict == protocol.OK
         assert receiver.ask("accept") == "ok"
         assert receiver.ask(f"post {POSTED}") == "posted 0"
         yield dialed

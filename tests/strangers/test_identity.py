@@ -61,7 +61,7 @@ def test_the_one_that_waits_learns_why(tmp_path: Path) -> None:
             sender.tell(f"connect {handle}")
             here.wait_for_end(sender)
         receiver.tell("accept")
-        assert "One was refused: it has not the same BAGUA_NET_SECRET_FILE" in here.wait_for_end(receiver)
+        assert "One was refused that has not the same BAGUA_NET_SECRET_FILE" in here.wait_for_end(receiver)
 
 
 def test_the_right_one_comes_after_the_wrong_one(tmp_path: Path) -> None:
@@ -115,15 +115,12 @@ def handle(receiver: End) -> Handle:
 
 
 def _verdict(handle: Handle, said: bytes) -> int:
-    """What the library answers to a first frame; it proves that it knows the secret where it was shown a proof."""
+    """What the library answers at once to a first frame that it does not take. It proves nothing to whoever asks."""
     with protocol.dial(handle) as stream:
         stream.say(said)
         welcome = stream.hear_welcome()
-        if len(protocol.proof_of(protocol.HELLO, said)) == 48:
-            answered = protocol.proof_of(protocol.HELLO, said)
-            assert protocol.holds(protocol.WELCOME, welcome.whole, SECRET, answered)
-        if welcome.verdict != protocol.OK:
-            stream.hear_end()
+        assert len(welcome.whole) == 8 + 24
+        stream.hear_end()
         return welcome.verdict
 
 
@@ -151,8 +148,7 @@ def test_who_proves_nothing_is_refused(receiver: End, handle: Handle) -> None:
     for who, said in _forged(handle).items():
         assert _verdict(handle, said) == protocol.SECRET, who
     with protocol.dial(handle) as stream:
-        stream.say(protocol.hello(handle, secret=SECRET))
-        assert stream.hear_welcome().verdict == protocol.OK
+        assert stream.open(protocol.hello(handle, secret=SECRET), SECRET).verdict == protocol.OK
         assert receiver.ask("accept") == "ok"
     receiver.await_log("WARN", "refused a connection")
     receiver.await_log("receives from 127.0.0.1")
@@ -160,41 +156,60 @@ def test_who_proves_nothing_is_refused(receiver: End, handle: Handle) -> None:
     assert len(warnings) == 1, "who sees the network could fill the log"
 
 
-def test_a_first_message_that_is_repeated(receiver: End, handle: Handle) -> None:
-    """While its connection is there, after its end, and after a try that was cut off. A later one is no replay."""
-    first = protocol.hello(handle, secret=SECRET, serial=3)
+def _recorded(handle: Handle, said: bytes) -> tuple[bytes, bytes]:
+    """What who sees the network has of a handshake: HELLO and CONFIRM."""
     with protocol.dial(handle) as stream:
-        stream.say(first)
-        assert stream.hear_welcome().verdict == protocol.OK
-        assert _verdict(handle, first) == protocol.TOKEN
-        further = protocol.hello(handle, stream=1, serial=4, repairs=3, secret=SECRET)
-        with protocol.dial(handle) as again:
-            again.say(further)
-            assert again.hear_welcome().verdict == protocol.OK
-            assert _verdict(handle, further) == protocol.REPLAY
-            earlier = protocol.hello(handle, stream=1, serial=3, secret=SECRET)
-            assert _verdict(handle, earlier) == protocol.REPLAY
-            receiver.await_log("dropped a connection", "it repeats the first message of a stream (a replay)")
-            again.reset()
+        stream.say(said)
+        kind, challenge = stream.hear_frame()
+        assert kind == protocol.CHALLENGE
+        return said, protocol.proof(protocol.CONFIRM, SECRET, protocol.proof_of(protocol.CHALLENGE, challenge))
 
 
-def test_a_connection_that_has_ended_is_not_opened_again(receiver: End, handle: Handle) -> None:
-    """The listener is still there: without its memory, who has recorded the first message would open one more."""
-    first = protocol.hello(handle, secret=SECRET)
+def _is_challenged_and_dropped(handle: Handle, said: bytes, confirm: bytes) -> None:
     with protocol.dial(handle) as stream:
-        stream.say(first)
-        stream.hear_welcome()
-        assert receiver.ask("accept more") == "ok"
-    assert receiver.ask("close") == "ok"
-    receiver.until(lambda: _verdict(handle, first) != protocol.TOKEN)  # as long as the connection is there
-    assert _verdict(handle, first) == protocol.REPLAY
+        stream.say(said)
+        assert stream.hear_frame()[0] == protocol.CHALLENGE
+        stream.say(confirm)
+        with pytest.raises(ConnectionResetError):
+            stream.hear_frame()
+
+
+def test_a_handshake_that_was_recorded(receiver: End, handle: Handle) -> None:
+    """Sent again it opens nothing: no connection, no stream of one, and it takes no stream's place."""
+    for said in (
+        protocol.hello(handle, secret=SECRET),
+        protocol.hello(handle, stream=1, serial=2, secret=SECRET),
+        protocol.hello(handle, stream=1, serial=2, repairs=1, secret=SECRET),
+    ):
+        _is_challenged_and_dropped(handle, *_recorded(handle, said))
+        _is_challenged_and_dropped(handle, said, said)
+        _is_challenged_and_dropped(handle, said, protocol.proof(protocol.CONFIRM, OTHER, bytes(48)))
+    receiver.await_log("dropped a connection", "it does not confirm its first message (a replay, if it is no accident)")
+    receiver.await_log("dropped a connection", "it does not confirm its first message")
+
+
+def test_a_copy_that_is_faster_than_the_first_message(receiver: End, handle: Handle) -> None:
+    """Who sees the network connects beforehand and sends what he sees: he is not let in, nor does he keep out the right
+    one."""
+    said = protocol.hello(handle, secret=SECRET)
+    with protocol.dial(handle) as stranger, protocol.dial(handle) as stream:
+        stranger.say(said)
+        assert stranger.hear_frame()[0] == protocol.CHALLENGE
+        assert stream.open(said, SECRET).verdict == protocol.OK
+        assert receiver.ask("accept") == "ok"
+        repair = protocol.hello(handle, stream=1, serial=2, repairs=1, secret=SECRET)
+        with protocol.dial(handle) as other:
+            other.say(repair)  # and no more: the stream goes on
+            assert other.hear_frame()[0] == protocol.CHALLENGE
+            assert receiver.ask("post 0") == "posted 0"
+            stream.say(protocol.data(0, 0, 0, b""))
+            assert receiver.ask("wait 0") == "done"
 
 
 def test_nobody_takes_the_place_of_a_stream(receiver: End, handle: Handle) -> None:
     """A repair of a stranger's, who has seen token, connection and serials."""
     with protocol.dial(handle) as stream:
-        stream.say(protocol.hello(handle, secret=SECRET))
-        stream.hear_welcome()
+        stream.open(protocol.hello(handle, secret=SECRET), SECRET)
         assert receiver.ask("accept") == "ok"
         for proven in (None, OTHER):
             said = protocol.hello(handle, stream=1, serial=2, repairs=1, secret=proven)
@@ -206,8 +221,7 @@ def test_nobody_takes_the_place_of_a_stream(receiver: End, handle: Handle) -> No
 
 def test_a_question_is_answered_to_who_knows_the_secret(receiver: End, handle: Handle) -> None:
     with protocol.dial(handle) as stream:
-        stream.say(protocol.hello(handle, secret=SECRET))
-        stream.hear_welcome()
+        stream.open(protocol.hello(handle, secret=SECRET), SECRET)
         for proven in (None, OTHER):
             with protocol.dial(handle) as stranger:
                 stranger.say(protocol.question(handle, secret=proven))
@@ -225,56 +239,80 @@ def test_a_question_is_answered_to_who_knows_the_secret(receiver: End, handle: H
 # ---- a peer that is connected to ----
 
 
-def _answers(said: bytes, connection: int) -> dict[str, tuple[bytes, str]]:
-    """WELCOMEs of those who have not the secret, and what the sender says to each."""
+def _answers(said: protocol.Hello) -> dict[str, tuple[bytes, str]]:
+    """The first answers of those who have not the secret, and what the sender says to each."""
+    own = protocol.proof_of(protocol.HELLO, said.whole)
     elsewhere = protocol.proof_of(protocol.HELLO, protocol.hello(Handle(bytes(16), ("", 0)), secret=SECRET))
-    own = protocol.proof_of(protocol.HELLO, said)
-    right = protocol.welcome(connection, secret=SECRET, answered=own)
     return {
-        "no proof": (protocol.welcome(connection), HERE),
-        "another secret": (protocol.welcome(connection, secret=OTHER, answered=own), ANOTHER),
-        "an answer to another": (protocol.welcome(connection, secret=SECRET, answered=elsewhere), ANOTHER),
-        "its own proof": (right[:32] + own + right[80:], ANOTHER),
-        "a refusal": (protocol.welcome(connection, verdict=protocol.GONE), HERE),
+        "no proof": (protocol.welcome(said.connection), HERE),
+        "no challenge": (protocol.welcome(said.connection, secret=SECRET, answered=own), ANOTHER),
+        "another secret": (protocol.proof(protocol.CHALLENGE, OTHER, own), ANOTHER),
+        "a challenge to another": (protocol.proof(protocol.CHALLENGE, SECRET, elsewhere), ANOTHER),
+        "its own proof": (protocol.frame(protocol.CHALLENGE, own), ANOTHER),
+        "a refusal": (protocol.welcome(said.connection, verdict=protocol.GONE), HERE),
     }
 
 
-@pytest.mark.parametrize("who", ["no proof", "another secret", "an answer to another", "its own proof", "a refusal"])
+@pytest.mark.parametrize(
+    "who", ["no proof", "no challenge", "another secret", "a challenge to another", "its own proof", "a refusal"]
+)
 def test_a_listener_that_proves_nothing(tmp_path: Path, who: str) -> None:
     with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:
         sender.tell(f"connect {listener.handle.text()}")
         stream = listener.accept()
         said = stream.hear_hello()
         assert protocol.holds(protocol.HELLO, said.whole, SECRET)
-        answer, says = _answers(said.whole, said.connection)[who]
+        answer, says = _answers(said)[who]
         stream.say(answer)
         assert says in here.wait_for_end(sender)
 
 
-def test_a_repair_is_proven_as_well(tmp_path: Path) -> None:
-    """Each HELLO has a proof of its own. A stranger on the way that answers in the listener's place is no answer."""
+def test_a_welcome_that_is_not_proven(tmp_path: Path) -> None:
+    """By one who takes the connection over after the challenge."""
+    with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:
+        sender.tell(f"connect {listener.handle.text()}")
+        stream = listener.accept()
+        said = stream.hear_hello()
+        stream.challenge(said, SECRET)
+        stream.say(
+            protocol.welcome(said.connection, secret=SECRET, answered=protocol.proof_of(protocol.HELLO, said.whole))
+        )
+        assert ANOTHER in here.wait_for_end(sender)
+
+
+def _lies(connection: int) -> dict[str, bytes]:
+    """Of a stranger on the way who answers in the listener's place."""
+    return {
+        "a welcome": protocol.welcome(connection, position=0),
+        "a challenge": protocol.proof(protocol.CHALLENGE, OTHER, bytes(48)),
+        "a damaged frame": protocol.frame(protocol.WELCOME, b"damaged " * 9),
+        "another frame": protocol.frame(99, b""),
+    }
+
+
+@pytest.mark.parametrize("lie", _lies(0))
+def test_a_repair_is_proven_as_well(tmp_path: Path, lie: str) -> None:
+    """Each HELLO has a proof of its own, and what a stranger answers is no answer: it is tried again."""
     with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:
         sender.tell(f"connect {listener.handle.text()}")
         stream = listener.accept()
         first = stream.hear_hello()
-        proof = protocol.proof_of(protocol.HELLO, first.whole)
-        stream.say(protocol.welcome(first.connection, secret=SECRET, answered=proof))
+        confirm = stream.challenge(first, SECRET)
+        stream.say(protocol.welcome(first.connection, secret=SECRET, answered=confirm))
         assert sender.answer() == "ok"
         stream.reset()
         assert sender.ask("post 100") == "posted 0"
         stranger = listener.accept()
-        second = stranger.hear_hello()
-        assert second.repairs == first.serial
-        assert second.serial > first.serial
-        stranger.say(protocol.welcome(second.connection, position=0, secret=OTHER, answered=proof))
+        again = stranger.hear_hello()
+        assert again.repairs == first.serial
+        assert again.serial > first.serial
+        stranger.say(_lies(first.connection)[lie])
         stranger.hear_end()
-        again = listener.accept()
-        third = again.hear_hello()
-        assert protocol.holds(protocol.HELLO, third.whole, SECRET)
-        assert third.serial > second.serial
-        proof = protocol.proof_of(protocol.HELLO, third.whole)
-        again.say(protocol.welcome(third.connection, position=0, secret=SECRET, answered=proof))
-        kind, whole = again.hear_frame()
+        stream = listener.accept()
+        last = stream.hear_hello()
+        confirm = stream.challenge(last, SECRET)
+        stream.say(protocol.welcome(last.connection, position=0, secret=SECRET, answered=confirm))
+        kind, whole = stream.hear_frame()
         assert kind == protocol.DATA
         assert len(whole) == 32 + 100
         assert sender.ask("wait 0") == "done"

@@ -16,7 +16,7 @@ from .._errors import BaguaNetError, PluginPathInvalid
 from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
-from .._settings import conf, layers, parameters
+from .._settings import conf, identity, layers, parameters
 from .._settings.homes import user_conf_name
 from .check import Check, Checks
 
@@ -138,6 +138,18 @@ def check_parameters() -> Checks:
     yield Check("parameters", "ok", f"{len(rows)} parameters, set: {', '.join(given) or 'none'}")
 
 
+def check_identity() -> Checks:
+    """Who may open streams of a job, and what that does not cover."""
+    found = identity.state(parameters.read(layers.of_a_job()))
+    if found == "none":
+        yield Check("identity", "ok", "none: whoever sees the network can take part in a job (docs/identity.md)")
+    else:
+        beside = (
+            "torch's store, NCCL's bootstrap and gloo are not covered: a firewall must keep others from their ports"
+        )
+        yield Check("identity", "ok", f"{found}; {beside}")
+
+
 def check_rdma() -> Checks:
     """NCCL uses one network per communicator."""
     found = rdma.find(layers.of_a_job())
@@ -178,6 +190,7 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_path_length,
     check_copy,
     check_parameters,
+    check_identity,
     check_nccl,
     check_activation,
     check_socket_magic,

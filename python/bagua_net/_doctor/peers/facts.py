@@ -47,6 +47,8 @@ class Facts:
     version: str
     on: bool
     problem: str
+    #: of its processes: the secret, and whether they encrypt
+    identity: str
     nccl: str
     nics: list[Nic]
     #: interfaces that NCCL is not offered, by their addresses

@@ -22,7 +22,7 @@ from typing import Any
 from ..._activation.status import status
 from ..._machine import interfaces
 from ..._native.version import version
-from ..._settings import parameters
+from ..._settings import identity, parameters
 from .. import check, network, plugin
 from . import probe
 from .probe import Answer, Listeners, Way
@@ -30,7 +30,7 @@ from .probe import Answer, Listeners, Way
 #: Begins each answer: whatever else a shell or a library writes is none.
 MARK = "bagua-net-peer "
 #: Raised whenever requests or answers change.
-FORMAT = 1
+FORMAT = 2
 #: One that nobody asks for that long has lost who asked.
 _FORGOTTEN_S = 3600.0
 #: What a host does at the most, whoever asks.
@@ -86,6 +86,7 @@ def _facts() -> dict[str, Any]:
         "version": version(),
         "on": found.on,
         "problem": found.problem or "",
+        "identity": identity.state(parameters.read()),
         "nccl": found.nccl.full_name if found.nccl is not None else "",
         "interfaces": [asdict(row) | {"tunnel": _tunnel(row.name)} for row in rows if row.reason is None],
         "others": {row.address: row.name for row in rows if row.reason is not None and row.address},

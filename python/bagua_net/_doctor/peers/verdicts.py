@@ -55,6 +55,10 @@ def agreement(hosts: Sequence[Facts]) -> Checks:
         states = _listed([(host.name, "on" if host.on else "off") for host in hosts])
         fix = "`bagua-net enable` on all of them, or on none and `bagua-net run -- COMMAND` on all"
         yield Check("activation", "fail", f"{states} ({off.problem.partition('; ')[0]})", fix)
+    if len({each.identity for each in hosts}) > 1:
+        secrets = _listed([(host.name, host.identity) for host in hosts])
+        fix = "the same BAGUA_NET_SECRET_FILE and BAGUA_NET_ENCRYPT on all hosts (docs/identity.md)"
+        yield Check("identity", "fail", secrets, fix)
     nccls = [(host.name, host.nccl or "no NCCL") for host in hosts]
     if len({each.nccl for each in hosts}) > 1:
         yield Check("NCCL", "warn", _listed(nccls), "the same NCCL on all hosts")

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: MIT
+"""Encrypted streams (BAGUA_NET_ENCRYPT): who is on the way learns nothing of the payload, and whatever he changes ends
+the connection."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.netns.steps import SMALL, End, listen, meet, pass_one
+from tests.strangers import here, relay
+from tests.strangers.protocol import Handle
+from tests.strangers.relay import Change, Relay
+from tests.support import drivers
+from tests.support.tiers import variants
+
+SECRET = b"the secret of this job"
+BOTH: dict[str, Any] = {"BAGUA_NET_ENCRYPT": 1}
+HEADER, TAG = 8, 16
+_64 = 2**64 - 1
+
+
+def _mix(value: int) -> int:
+    value = value + 0x9E3779B97F4A7C15 & _64
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _64
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _64
+    return value ^ (value >> 31)
+
+
+def _payload(message: int, size: int) -> bytes:
+    """What tests/drivers/drive_steps.c sends."""
+    key = _mix(_mix(1 << 32 | 2) ^ message)
+    return b"".join(struct.pack("<Q", _mix(key ^ index * 0xD1342543DE82EF95 & _64)) for index in range(size // 8))
+
+
+@contextlib.contextmanager
+def _connected(directory: Path, change: Change = relay.unchanged, **settings: Any) -> Iterator[tuple[End, End, Relay]]:
+    """A sender, a receiver, and one between them, after a message of SMALL bytes."""
+    with (
+        here.end(directory, "receiver", SECRET, **settings) as receiver,
+        here.end(directory, "sender", SECRET, **settings) as sender,
+        relay.between(Handle.parse(listen(receiver)), change) as on_the_way,
+    ):
+        sender.tell(f"connect {on_the_way.handle.text()}")
+        meet(sender, receiver)
+        yield sender, receiver, on_the_way
+
+
+@pytest.mark.parametrize("encrypts", [1, 0])
+def test_what_is_on_the_wire(tmp_path: Path, encrypts: int) -> None:
+    """No 16 bytes of the payload; of a plain stream all of it."""
+    with _connected(tmp_path, BAGUA_NET_ENCRYPT=encrypts) as (sender, receiver, on_the_way):
+        pass_one(sender, receiver, 1, 1 << 20)
+        seen = bytes(on_the_way.seen)
+    payload = _payload(1, 1 << 20)
+    words = {payload[at : at + 16] for at in range(0, len(payload), 16)}
+    found = {seen[at : at + 16] for at in range(len(seen) - 15)} & words
+    assert found == (set() if encrypts else words)
+
+
+def _is(number: int, changed: bytes | None) -> Change:
+    return lambda whole, count: changed if count == number else whole
+
+
+def _flip(at: int) -> Change:
+    def change(whole: bytes, number: int) -> bytes:
+        return whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] if number == 1 else whole
+
+    return change
+
+
+def _held(order: list[int]) -> Change:
+    """Frames 1 and 2 are passed on together, in that order."""
+    held: list[bytes] = []
+
+    def change(whole: bytes, number: int) -> bytes:
+        if number in (1, 2):
+            held.append(whole)
+            return b"".join(held[i] for i in order) if number == 2 else b""
+        return whole
+
+    return change
+
+
+DOES_NOT_VERIFY = "does not verify: it was altered on the way"
+CHANGES: dict[str, tuple[Change, str]] = {
+    "a bit of a header": (_flip(0), DOES_NOT_VERIFY),
+    "a bit of a payload": (_flip(HEADER + 100), DOES_NOT_VERIFY),
+    "a bit of a tag": (_flip(-1), DOES_NOT_VERIFY),
+    "a frame once more": (lambda whole, number: whole * 2 if number == 1 else whole, DOES_NOT_VERIFY),
+    "a frame left out": (_is(1, b""), DOES_NOT_VERIFY),
+    "two frames that change places": (_held([1, 0]), DOES_NOT_VERIFY),
+    "a frame cut off": (
+        lambda whole, number: whole[: HEADER + 10] if number == 1 else None if number > 1 else whole,
+        "it was closed in the middle of a message",
+    ),
+    "an end between two frames": (_is(1, None), "the peer closed it"),
+    "a frame in clear": (
+        lambda whole, number: b"\3\0\0\0\30\0\0\0" + bytes(24) if number == 1 else whole,
+        DOES_NOT_VERIFY,
+    ),
+    "a length that no frame has": (
+        lambda whole, number: b"\3\0\0\0\xff\xff\xff\xff" + whole[HEADER:] if number == 1 else whole,
+        "a frame of a length that no encrypted one has",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("repair", variants(1, gate=[0]))
+def test_what_is_changed_on_the_way(tmp_path: Path, what: str, repair: int) -> None:
+    """The message of which a frame is changed does not arrive, and the reason is said."""
+    change, reason = CHANGES[what]
+    with _connected(tmp_path, change, BAGUA_NET_REPAIR=repair, **BOTH) as (sender, receiver, _):
+        assert receiver.ask(f"post {1 << 20}") == "posted 1"
+        sender.tell(f"post {1 << 20}")
+        assert receiver.ask("wait 1").startswith("error ")
+        receiver.await_log("WARN", "127.0.0.1", reason)
+
+
+def test_frames_of_another_connection(tmp_path: Path) -> None:
+    recorded: list[bytes] = []
+
+    def put_in(whole: bytes, number: int) -> bytes:
+        return recorded[1] if number == 1 and recorded else whole
+
+    for _ in range(2):
+        with _connected(tmp_path, put_in, **BOTH) as (sender, receiver, on_the_way):
+            assert receiver.ask(f"post {SMALL}") == "posted 1"
+            sender.tell(f"post {SMALL}")
+            answer = receiver.ask("wait 1")
+            log, recorded = receiver.log(), on_the_way.frames
+    assert answer.startswith("error ")
+    assert DOES_NOT_VERIFY in log
+
+
+@pytest.mark.parametrize(
+    ("api", "settings"),
+    variants(
+        (12, {"BAGUA_NET_MIN_NSTREAMS": "4"}),
+        (12, {"BAGUA_NET_THREADS": "2", "BAGUA_NET_MIN_NSTREAMS": "3"}),
+        gate=[(4, {}), (12, {"BAGUA_NET_REPAIR": "0"}), (12, {"BAGUA_NET_ZEROCOPY": "1"})],
+    ),
+)
+def test_a_job_that_encrypts(tmp_path: Path, api: int, settings: dict[str, str]) -> None:
+    """Every message arrives as it is."""
+    settings = settings | {"BAGUA_NET_SECRET_FILE": here.secret_file(tmp_path, SECRET), "BAGUA_NET_ENCRYPT": "1"}
+    drivers.net(drivers.build(), "--api", str(api), "--procs", "3", "--messages", "300", settings=settings)
+
+
+HERE = "BAGUA_NET_ENCRYPT=1 is set for this process, and not there"
+THERE = "BAGUA_NET_ENCRYPT=1 is set there, and not for this process"
+
+
+@pytest.mark.parametrize("sends", [1, 0])
+def test_one_end_that_encrypts(tmp_path: Path, sends: int) -> None:
+    with here.end(tmp_path, "receiver", SECRET, BAGUA_NET_ENCRYPT=1 - sends) as receiver:
+        handle = listen(receiver)
+        with here.end(tmp_path, "sender", SECRET, BAGUA_NET_ENCRYPT=sends) as sender:
+            sender.tell(f"connect {handle}")
+            assert (HERE if sends else THERE) in here.wait_for_end(sender)
+        receiver.await_log("WARN", "refused a connection from 127.0.0.1", THERE if sends else HERE)
+
+
+def test_encryption_without_a_secret(tmp_path: Path) -> None:
+    with here.end(tmp_path, "sender", None, **BOTH) as sender:
+        assert "BAGUA_NET_ENCRYPT=1: it needs a secret; set BAGUA_NET_SECRET_FILE" in here.wait_for_end(sender)
