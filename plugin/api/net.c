@@ -38,6 +38,17 @@
 /* NCCL initializes a network for each communicator; one line a process is enough. */
 static _Atomic pid_t logged_by;
 
+static const char *protection(void)
+{
+	const bool secret = bnet_secret_is_set();
+
+	if (bnet_engine.config.encrypt)
+		return ", only from who knows the secret, encrypted";
+	if (bnet_engine.config.checksum)
+		return secret ? ", only from who knows the secret, with checksums" : ", with checksums";
+	return secret ? ", only from who knows the secret" : "";
+}
+
 static void log_startup(int version)
 {
 	char devices[512] = "", streams[24] = "auto", progress[24] = "inline";
@@ -57,11 +68,7 @@ static void log_startup(int version)
 		snprintf(progress, sizeof(progress), "by %d thread%s", workers, workers == 1 ? "" : "s");
 	bnet_info(NCCL_INIT | NCCL_NET,
 		  "NET/BaguaNet: version %s, net API v%d, wire version %d, streams %s, progress %s%s; %s",
-		  bnet_version(), version, BNET_WIRE_VERSION, streams, progress,
-		  !bnet_secret_is_set()        ? ""
-		  : bnet_engine.config.encrypt ? ", only from who knows the secret, encrypted"
-					       : ", only from who knows the secret",
-		  devices);
+		  bnet_version(), version, BNET_WIRE_VERSION, streams, progress, protection(), devices);
 }
 
 int bnet_net_init(int version, ncclDebugLogger_t logger)

@@ -182,8 +182,8 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 		if (bnet_sealing_agrees(welcome->features))
 			return welcomed(connector, welcome, joined);
 		__attribute__((fallthrough));
-	case BNET_WIRE_VERDICT_ENCRYPT:
-		bnet_connector_give_up(connector, -EACCES, bnet_sealing_mismatch());
+	case BNET_WIRE_VERDICT_SEAL:
+		bnet_connector_give_up(connector, -EACCES, bnet_sealing_mismatch(welcome->features));
 		return false;
 	case BNET_WIRE_VERDICT_VERSION:
 		snprintf(why, sizeof(why),

@@ -11,40 +11,52 @@
 #include "base/secret.h"
 #include "engine/engine.h"
 
+#define SEALS (BNET_WIRE_FEATURE_ENCRYPT | BNET_WIRE_FEATURE_CHECKSUM)
+
 uint32_t bnet_sealing_features(void)
 {
 	uint32_t features = bnet_secret_is_set() ? BNET_WIRE_FEATURE_SECRET : 0;
 
-	if (!bnet_engine.config.encrypt)
-		return features;
-	return features | BNET_WIRE_FEATURE_ENCRYPT | (bnet_cipher_aes_is_fast() ? BNET_WIRE_FEATURE_AES : 0);
+	if (bnet_engine.config.encrypt)
+		features |= BNET_WIRE_FEATURE_ENCRYPT | (bnet_cipher_aes_is_fast() ? BNET_WIRE_FEATURE_AES : 0);
+	else if (bnet_engine.config.checksum)
+		features |= BNET_WIRE_FEATURE_CHECKSUM;
+	return features;
 }
 
 bool bnet_sealing_agrees(uint32_t peer_features)
 {
-	return !((peer_features ^ bnet_sealing_features()) & BNET_WIRE_FEATURE_ENCRYPT);
+	return !((peer_features ^ bnet_sealing_features()) & SEALS);
 }
 
-const char *bnet_sealing_mismatch(void)
+const char *bnet_sealing_mismatch(uint32_t peer_features)
 {
-	return bnet_engine.config.encrypt ? "BAGUA_NET_ENCRYPT=1 is set for this process, and not there"
-					  : "BAGUA_NET_ENCRYPT=1 is set there, and not for this process";
+	if ((peer_features ^ bnet_sealing_features()) & BNET_WIRE_FEATURE_ENCRYPT)
+		return bnet_engine.config.encrypt ? "BAGUA_NET_ENCRYPT=1 is set for this process, and not there"
+						  : "BAGUA_NET_ENCRYPT=1 is set there, and not for this process";
+	return bnet_engine.config.checksum ? "BAGUA_NET_CHECKSUM=1 is set for this process, and not there"
+					   : "BAGUA_NET_CHECKSUM=1 is set there, and not for this process";
 }
 
 int bnet_sealing_start(const struct bnet_sealing *sealing, struct bnet_seal **out)
 {
+	const uint32_t both = bnet_sealing_features() & sealing->peer_features;
 	struct bnet_seal_origin origin = {
-		.aes = bnet_sealing_features() & sealing->peer_features & BNET_WIRE_FEATURE_AES,
+		.kind = both & BNET_WIRE_FEATURE_CHECKSUM ? BNET_SEAL_CHECKSUM
+			: both & BNET_WIRE_FEATURE_AES    ? BNET_SEAL_AES_128_GCM
+							  : BNET_SEAL_CHACHA20_POLY1305,
 		.connection = sealing->conn->id,
 		.serial = sealing->serial,
 	};
 
 	*out = NULL;
-	if (!bnet_engine.config.encrypt)
+	if (!(both & SEALS))
 		return 0;
 	memcpy(origin.token, sealing->conn->token, sizeof(origin.token));
-	memcpy(origin.hello, sealing->hello, sizeof(origin.hello));
-	memcpy(origin.challenge, sealing->challenge, sizeof(origin.challenge));
+	if (both & BNET_WIRE_FEATURE_ENCRYPT) {
+		memcpy(origin.hello, sealing->hello, sizeof(origin.hello));
+		memcpy(origin.challenge, sealing->challenge, sizeof(origin.challenge));
+	}
 	*out = bnet_seal_new(&origin, sealing->conn->sender);
 	return *out ? 0 : -ENOMEM;
 }

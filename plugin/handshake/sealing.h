@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether streams are encrypted, which both ends must want, and the seal of a stream from what its handshake has
+ * Whether streams are encrypted, or have checksums, which both ends must want, and the seal of a stream from what its handshake has
  * (transport/seal.h). Under the engine's lock.
  */
 #ifndef BNET_SEALING_H
@@ -12,20 +12,20 @@
 #include "transport/conn.h"
 #include "transport/seal.h"
 
-/* Those of HELLO and WELCOME that tell of this end's secret and encryption. */
+/* Those of HELLO and WELCOME that tell of this end's secret, encryption and checksums. */
 uint32_t bnet_sealing_features(void);
-/* Do both ends encrypt, or neither? */
+/* Do both ends encrypt, or want checksums, or neither? */
 bool bnet_sealing_agrees(uint32_t peer_features);
 /* Why they do not, for a person. */
-const char *bnet_sealing_mismatch(void);
+const char *bnet_sealing_mismatch(uint32_t peer_features);
 
 struct bnet_sealing {
 	const struct bnet_conn *conn;
 	uint32_t serial;                  /* the stream's */
 	uint32_t peer_features;           /* which agree */
-	const uint8_t *hello, *challenge; /* the proofs */
+	const uint8_t *hello, *challenge; /* the proofs; with a secret */
 };
-/* *out: the seal, or NULL where neither end encrypts. -ENOMEM. */
+/* *out: the seal, or NULL where neither end wants one. -ENOMEM. */
 int bnet_sealing_start(const struct bnet_sealing *sealing, struct bnet_seal **out);
 
 #endif

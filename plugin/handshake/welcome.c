@@ -109,7 +109,7 @@ static enum bnet_wire_verdict judge(const struct bnet_caller *caller, const stru
 	if (!caller->confirm && hello->features & BNET_WIRE_FEATURE_SECRET)
 		return BNET_WIRE_VERDICT_SECRET; /* with a secret both have proven by now that they know it */
 	if (!bnet_sealing_agrees(hello->features))
-		return BNET_WIRE_VERDICT_ENCRYPT;
+		return BNET_WIRE_VERDICT_SEAL;
 	*conn = find_receiver(hello->connection, hello->token);
 	/* With a HELLO of stream 0, whose WELCOME has not arrived, the sender begins again. */
 	if (hello->stream > 0 || (*conn && (*conn)->repairs && hello->repairs))
@@ -180,8 +180,8 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 		return "there is no room for another stream";
 	case BNET_WIRE_VERDICT_SECRET:
 		return "it does not prove that it knows the job's secret (BAGUA_NET_SECRET_FILE)";
-	case BNET_WIRE_VERDICT_ENCRYPT:
-		return bnet_sealing_mismatch();
+	case BNET_WIRE_VERDICT_SEAL:
+		return "one end encrypts, or wants checksums, and the other does not";
 	}
 	return "it asks for something unknown";
 }
@@ -229,8 +229,7 @@ static void say_refused(const struct bnet_caller *caller, const struct bnet_wire
 	if (listen->warned_ms && now - listen->warned_ms < REFUSED_WARN_MS)
 		return;
 	listen->warned_ms = now;
-	bnet_warn_visibly("NET/BaguaNet: refused a connection from %s: %s. Give every process of the job the same secret and the "
-			  "same BAGUA_NET_ENCRYPT, or none",
+	bnet_warn_visibly("NET/BaguaNet: refused a connection from %s: %s. Give every process of the job the same, or none",
 			  caller->peer, why);
 }
 
@@ -248,8 +247,8 @@ static const char *refuse(const struct bnet_caller *caller, const struct bnet_wi
 {
 	if (verdict == BNET_WIRE_VERDICT_SECRET)
 		say_refused(caller, hello, secrets_differ(hello));
-	if (verdict == BNET_WIRE_VERDICT_ENCRYPT)
-		say_refused(caller, hello, bnet_sealing_mismatch());
+	if (verdict == BNET_WIRE_VERDICT_SEAL)
+		say_refused(caller, hello, bnet_sealing_mismatch(hello->features));
 	reply(caller, hello, verdict, NULL, 0);
 	shutdown(caller->fd, SHUT_WR);
 	return verdict_text(verdict);

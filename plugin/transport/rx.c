@@ -190,7 +190,7 @@ static int next_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	bnet_wire_frame_decode(at, &frame);
 	if (stream->seal || frame.type != BNET_WIRE_FRAME_DATA) {
 		if (stream->seal && bnet_seal_collect(stream->seal, at, &to) < 0)
-			return protocol_error(conn, "a frame of a length that no encrypted one has");
+			return protocol_error(conn, "a frame of a length that none has");
 		rc = stream->seal ? 0 : heed(conn, &frame);
 		if (rc < 0)
 			return rc;
@@ -236,9 +236,8 @@ static int open_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	in->frame = NULL;
 	bnet_count(unverified, 1);
 	bnet_conn_fail(conn, rc,
-		       "what came from %s does not verify: it was altered on the way, or memory there or here is faulty "
-		       "(BAGUA_NET_ENCRYPT)",
-		       conn->peer);
+		       "what came from %s over %s (%s) %s: it was altered on the way, or memory there or here is faulty",
+		       conn->peer, conn->dev->name, conn->dev->address, bnet_seal_kind_text(stream->seal));
 	return rc;
 }
 

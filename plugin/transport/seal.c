@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/crypto.h"
 #include "base/secret.h"
 
@@ -18,8 +19,8 @@
 static_assert(BNET_SEAL_TAG == BNET_CIPHER_TAG, "the tag is the cipher's");
 
 struct bnet_seal {
-	enum bnet_cipher_kind kind;
-	struct bnet_cipher *cipher;
+	enum bnet_seal_kind kind;
+	struct bnet_cipher *cipher;    /* NULL: it has a checksum */
 	uint8_t secret[STREAM_SECRET]; /* of which the present key is */
 	uint8_t nonce[BNET_CIPHER_NONCE];
 	uint64_t frames; /* sealed, or opened */
@@ -28,7 +29,17 @@ struct bnet_seal {
 	size_t from, to; /* of the sender's: not written yet; of the receiver's, `to` is the frame's size */
 };
 
+static size_t tag_size(const struct bnet_seal *seal)
+{
+	return seal->cipher ? BNET_SEAL_TAG : BNET_SEAL_CHECKSUM_SIZE;
+}
+
 /* ---- keys ---- */
+
+static enum bnet_cipher_kind cipher_of(enum bnet_seal_kind kind)
+{
+	return kind == BNET_SEAL_AES_128_GCM ? BNET_CIPHER_AES_128_GCM : BNET_CIPHER_CHACHA20_POLY1305;
+}
 
 static struct bnet_crypto_bytes text(const char *bytes)
 {
@@ -43,7 +54,7 @@ static int next_of(const uint8_t secret[STREAM_SECRET], const char *what, uint8_
 static int use_secret(struct bnet_seal *seal)
 {
 	uint8_t key[BNET_CIPHER_KEY_MAX];
-	int rc = next_of(seal->secret, "key", key, bnet_cipher_key_size(seal->kind));
+	int rc = next_of(seal->secret, "key", key, bnet_cipher_key_size(cipher_of(seal->kind)));
 
 	if (rc == 0)
 		rc = next_of(seal->secret, "nonce", seal->nonce, sizeof(seal->nonce));
@@ -97,8 +108,10 @@ struct bnet_seal *bnet_seal_new(const struct bnet_seal_origin *origin, bool send
 
 	if (!seal)
 		return NULL;
-	seal->kind = origin->aes ? BNET_CIPHER_AES_128_GCM : BNET_CIPHER_CHACHA20_POLY1305;
-	seal->cipher = bnet_cipher_new(seal->kind, sends);
+	seal->kind = origin->kind;
+	if (seal->kind == BNET_SEAL_CHECKSUM)
+		return seal;
+	seal->cipher = bnet_cipher_new(cipher_of(seal->kind), sends);
 	if (seal->cipher && first_secret(seal, origin) == 0 && use_secret(seal) == 0)
 		return seal;
 	bnet_seal_free(seal);
@@ -138,27 +151,54 @@ static int reserve(struct bnet_seal *seal, size_t size)
 
 /* ---- the sender ---- */
 
+static uint32_t checksum_of(const uint8_t *frame, size_t size)
+{
+	return bnet_crc32c(0, frame, size);
+}
+
+static void put_checksum(uint8_t *to, uint32_t checksum)
+{
+	for (int i = 0; i < BNET_SEAL_CHECKSUM_SIZE; i++)
+		to[i] = (uint8_t)(checksum >> 8 * i);
+}
+
+/* Behind the header, which is in the buffer. */
+static int seal_body(struct bnet_seal *seal, struct bnet_crypto_bytes first, struct bnet_crypto_bytes second)
+{
+	uint8_t *body = seal->buffer + BNET_WIRE_FRAME_HEADER, nonce[BNET_CIPHER_NONCE];
+	int rc;
+
+	if (!seal->cipher) {
+		memcpy(body, first.bytes, first.size);
+		if (second.size)
+			memcpy(body + first.size, second.bytes, second.size);
+		put_checksum(body + first.size + second.size,
+			     checksum_of(seal->buffer, BNET_WIRE_FRAME_HEADER + first.size + second.size));
+		return 0;
+	}
+	rc = next_nonce(seal, nonce);
+	if (rc < 0)
+		return rc;
+	return bnet_cipher_seal(seal->cipher, nonce, (struct bnet_crypto_bytes){seal->buffer, BNET_WIRE_FRAME_HEADER},
+				first, second, body);
+}
+
 int bnet_seal_frame(struct bnet_seal *seal, const uint8_t *head, size_t head_size, const void *payload, size_t size)
 {
-	const size_t body = head_size - BNET_WIRE_FRAME_HEADER + size;
+	const size_t body = head_size - BNET_WIRE_FRAME_HEADER + size, tag = tag_size(seal);
 	struct bnet_wire_frame frame;
-	uint8_t nonce[BNET_CIPHER_NONCE];
-	int rc = reserve(seal, BNET_WIRE_FRAME_HEADER + body + BNET_SEAL_TAG);
+	int rc = reserve(seal, BNET_WIRE_FRAME_HEADER + body + tag);
 
 	if (rc < 0)
 		return rc;
 	bnet_wire_frame_decode(head, &frame);
-	frame.length = (uint32_t)(body + BNET_SEAL_TAG);
+	frame.length = (uint32_t)(body + tag);
 	bnet_wire_frame_encode(seal->buffer, &frame);
-	rc = next_nonce(seal, nonce);
-	if (rc == 0)
-		rc = bnet_cipher_seal(seal->cipher, nonce,
-				      (struct bnet_crypto_bytes){seal->buffer, BNET_WIRE_FRAME_HEADER},
-				      (struct bnet_crypto_bytes){head + BNET_WIRE_FRAME_HEADER,
-								 head_size - BNET_WIRE_FRAME_HEADER},
-				      (struct bnet_crypto_bytes){payload, size}, seal->buffer + BNET_WIRE_FRAME_HEADER);
+	rc = seal_body(seal,
+		       (struct bnet_crypto_bytes){head + BNET_WIRE_FRAME_HEADER, head_size - BNET_WIRE_FRAME_HEADER},
+		       (struct bnet_crypto_bytes){payload, size});
 	seal->from = 0;
-	seal->to = rc == 0 ? BNET_WIRE_FRAME_HEADER + body + BNET_SEAL_TAG : 0;
+	seal->to = rc == 0 ? BNET_WIRE_FRAME_HEADER + body + tag : 0;
 	return rc;
 }
 
@@ -181,7 +221,7 @@ int bnet_seal_collect(struct bnet_seal *seal, const uint8_t header[BNET_WIRE_FRA
 	int rc;
 
 	bnet_wire_frame_decode(header, &frame);
-	if (frame.length < BNET_SEAL_TAG || frame.length > BNET_SEAL_BODY_MAX)
+	if (frame.length < tag_size(seal) || frame.length > BNET_SEAL_BODY_MAX)
 		return -EBADMSG;
 	rc = reserve(seal, BNET_WIRE_FRAME_HEADER + frame.length);
 	if (rc < 0)
@@ -192,16 +232,34 @@ int bnet_seal_collect(struct bnet_seal *seal, const uint8_t header[BNET_WIRE_FRA
 	return 0;
 }
 
+const char *bnet_seal_kind_text(const struct bnet_seal *seal)
+{
+	return seal->cipher ? "does not verify (BAGUA_NET_ENCRYPT)" : "fails its checksum (BAGUA_NET_CHECKSUM)";
+}
+
+static int open_body(struct bnet_seal *seal, size_t body)
+{
+	uint8_t *tag = seal->buffer + BNET_WIRE_FRAME_HEADER + body, nonce[BNET_CIPHER_NONCE];
+	uint8_t expected[BNET_SEAL_CHECKSUM_SIZE];
+	int rc;
+
+	if (!seal->cipher) {
+		put_checksum(expected, checksum_of(seal->buffer, BNET_WIRE_FRAME_HEADER + body));
+		return memcmp(tag, expected, sizeof(expected)) == 0 ? 0 : -EBADMSG;
+	}
+	rc = next_nonce(seal, nonce);
+	if (rc < 0)
+		return rc;
+	return bnet_cipher_open(seal->cipher, nonce, (struct bnet_crypto_bytes){seal->buffer, BNET_WIRE_FRAME_HEADER},
+				seal->buffer + BNET_WIRE_FRAME_HEADER, body);
+}
+
 int bnet_seal_open(struct bnet_seal *seal, const uint8_t **frame, size_t *size)
 {
-	const size_t body = seal->to - BNET_WIRE_FRAME_HEADER - BNET_SEAL_TAG;
-	const struct bnet_crypto_bytes known = {seal->buffer, BNET_WIRE_FRAME_HEADER};
-	uint8_t nonce[BNET_CIPHER_NONCE];
+	const size_t body = seal->to - BNET_WIRE_FRAME_HEADER - tag_size(seal);
 	struct bnet_wire_frame plain;
-	int rc = next_nonce(seal, nonce);
+	int rc = open_body(seal, body);
 
-	if (rc == 0)
-		rc = bnet_cipher_open(seal->cipher, nonce, known, seal->buffer + BNET_WIRE_FRAME_HEADER, body);
 	if (rc < 0)
 		return rc;
 	bnet_wire_frame_decode(seal->buffer, &plain);

@@ -53,6 +53,8 @@ enum bnet_wire_frame_type {
 #define BNET_WIRE_FEATURE_ENCRYPT 8u
 /* … and has instructions for AES. Where both have, it is AES-128-GCM; else ChaCha20-Poly1305. */
 #define BNET_WIRE_FEATURE_AES 16u
+/* This end wants checksums (BAGUA_NET_CHECKSUM), and does not encrypt. Both do, or the other one is refused. */
+#define BNET_WIRE_FEATURE_CHECKSUM 32u
 
 enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_OK = 0,
@@ -61,8 +63,8 @@ enum bnet_wire_verdict {
 	BNET_WIRE_VERDICT_GONE = 3,    /* the stream's connection does not exist, or no longer */
 	BNET_WIRE_VERDICT_LIMIT = 4,   /* no room for another stream or connection */
 	BNET_WIRE_VERDICT_SECRET =
-		5, /* HELLO does not prove that its sender knows this end's secret, or has one more */
-	BNET_WIRE_VERDICT_ENCRYPT = 6, /* one end encrypts, and the other does not */
+		5,                  /* HELLO does not prove that its sender knows this end's secret, or has one more */
+	BNET_WIRE_VERDICT_SEAL = 6, /* one end encrypts, or wants checksums, and the other does not */
 };
 
 #define BNET_WIRE_FRAME_HEADER 8

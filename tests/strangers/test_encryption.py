@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Encrypted streams (BAGUA_NET_ENCRYPT): who is on the way learns nothing of the payload, and whatever he changes ends
-the connection."""
+the connection. Streams with checksums (BAGUA_NET_CHECKSUM): so does what is altered by accident."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ def _payload(message: int, size: int) -> bytes:
 
 
 @contextlib.contextmanager
-def _connected(directory: Path, change: Change = relay.unchanged, **settings: Any) -> Iterator[tuple[End, End, Relay]]:
+def _connected(
+    directory: Path, change: Change = relay.unchanged, secret: bytes | None = SECRET, **settings: Any
+) -> Iterator[tuple[End, End, Relay]]:
     """A sender, a receiver, and one between them, after a message of SMALL bytes."""
     with (
-        here.end(directory, "receiver", SECRET, **settings) as receiver,
-        here.end(directory, "sender", SECRET, **settings) as sender,
+        here.end(directory, "receiver", secret, **settings) as receiver,
+        here.end(directory, "sender", secret, **settings) as sender,
         relay.between(Handle.parse(listen(receiver)), change) as on_the_way,
     ):
         sender.tell(f"connect {on_the_way.handle.text()}")
@@ -87,7 +89,7 @@ def _held(order: list[int]) -> Change:
     return change
 
 
-DOES_NOT_VERIFY = "does not verify: it was altered on the way"
+DOES_NOT_VERIFY = "does not verify (BAGUA_NET_ENCRYPT): it was altered on the way"
 CHANGES: dict[str, tuple[Change, str]] = {
     "a bit of a header": (_flip(0), DOES_NOT_VERIFY),
     "a bit of a payload": (_flip(HEADER + 100), DOES_NOT_VERIFY),
@@ -106,7 +108,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "a length that no frame has": (
         lambda whole, number: b"\3\0\0\0\xff\xff\xff\xff" + whole[HEADER:] if number == 1 else whole,
-        "a frame of a length that no encrypted one has",
+        "a frame of a length that none has",
     ),
 }
 
@@ -170,3 +172,46 @@ def test_one_end_that_encrypts(tmp_path: Path, sends: int) -> None:
 def test_encryption_without_a_secret(tmp_path: Path) -> None:
     with here.end(tmp_path, "sender", None, **BOTH) as sender:
         assert "BAGUA_NET_ENCRYPT=1: it needs a secret; set BAGUA_NET_SECRET_FILE" in here.wait_for_end(sender)
+
+
+# ---- checksums ----
+
+CHECKSUM: dict[str, Any] = {"BAGUA_NET_CHECKSUM": 1}
+
+
+@pytest.mark.parametrize("at", [0, HEADER + 100, -1], ids=["header", "payload", "checksum"])
+def test_what_is_altered_by_accident(tmp_path: Path, at: int) -> None:
+    """The path is named: whose cable, card or memory it is."""
+    with _connected(tmp_path, _flip(at), None, **CHECKSUM) as (sender, receiver, _):
+        assert receiver.ask(f"post {1 << 20}") == "posted 1"
+        sender.tell(f"post {1 << 20}")
+        assert receiver.ask("wait 1").startswith("error ")
+        receiver.await_log("WARN", "what came from 127.0.0.1", "over lo (127.0.0.1)", "fails its checksum")
+
+
+@pytest.mark.parametrize(("api", "streams"), variants((12, 4), gate=[(4, 1)]))
+def test_a_job_with_checksums(api: int, streams: int) -> None:
+    settings = {"BAGUA_NET_CHECKSUM": "1", "BAGUA_NET_MIN_NSTREAMS": str(streams)}
+    drivers.net(drivers.build(), "--api", str(api), "--procs", "3", "--messages", "300", settings=settings)
+
+
+@pytest.mark.parametrize("sends", [1, 0])
+def test_one_end_with_checksums(tmp_path: Path, sends: int) -> None:
+    here_set = "BAGUA_NET_CHECKSUM=1 is set for this process, and not there"
+    there_set = "BAGUA_NET_CHECKSUM=1 is set there, and not for this process"
+    with here.end(tmp_path, "receiver", None, BAGUA_NET_CHECKSUM=1 - sends) as receiver:
+        handle = listen(receiver)
+        with here.end(tmp_path, "sender", None, BAGUA_NET_CHECKSUM=sends) as sender:
+            sender.tell(f"connect {handle}")
+            assert (here_set if sends else there_set) in here.wait_for_end(sender)
+        receiver.await_log("WARN", "refused a connection from 127.0.0.1", there_set if sends else here_set)
+
+
+def test_encryption_needs_no_checksum(tmp_path: Path) -> None:
+    """One end that asks for both, and one that encrypts."""
+    with (
+        here.end(tmp_path, "receiver", SECRET, **BOTH) as receiver,
+        here.end(tmp_path, "sender", SECRET, **BOTH, **CHECKSUM) as sender,
+    ):
+        sender.tell(f"connect {listen(receiver)}")
+        meet(sender, receiver)
