@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -39,7 +40,6 @@ static struct {
 	unsigned char *(*hmac)(const void *digest, const void *key, int key_size, const unsigned char *data,
 			       size_t size, unsigned char *out, unsigned *out_size);
 	int (*random)(unsigned char *out, int size);
-	int (*compare)(const void *a, const void *b, size_t size);
 	void *(*kdf_fetch)(void *context, const char *name, const char *properties);
 	void (*kdf_free)(void *kdf);
 	void *(*kdf_new)(void *kdf);
@@ -64,7 +64,6 @@ static const struct {
 	{"EVP_sha256", (void **)&crypto.sha256},
 	{"HMAC", (void **)&crypto.hmac},
 	{"RAND_bytes", (void **)&crypto.random},
-	{"CRYPTO_memcmp", (void **)&crypto.compare},
 	{"EVP_KDF_fetch", (void **)&crypto.kdf_fetch},
 	{"EVP_KDF_free", (void **)&crypto.kdf_free},
 	{"EVP_KDF_CTX_new", (void **)&crypto.kdf_new},
@@ -82,7 +81,7 @@ static const struct {
 
 /* Held for reading by every call; for writing once, by the handler. */
 static pthread_rwlock_t in_use = PTHREAD_RWLOCK_INITIALIZER;
-static bool ended;
+static atomic_bool ended; /* set before the lock is taken: calls that follow one another would keep it for ever */
 static pid_t loaded_by;
 static void (*before_end)(void);
 
@@ -99,12 +98,13 @@ static void at_exit(void)
 
 	if (getpid() == loaded_by && before_end)
 		before_end();
+	if (getpid() != loaded_by)
+		return;
+	atomic_store(&ended, true);
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec++;
-	if (getpid() != loaded_by || pthread_rwlock_timedwrlock(&in_use, &until) != 0)
-		return;
-	ended = true;
-	pthread_rwlock_unlock(&in_use);
+	if (pthread_rwlock_timedwrlock(&in_use, &until) == 0)
+		pthread_rwlock_unlock(&in_use);
 }
 
 void bnet_crypto_in_child(void)
@@ -117,10 +117,13 @@ void bnet_crypto_in_child(void)
 
 static bool begin(void)
 {
+	if (atomic_load(&ended))
+		return false;
 	pthread_rwlock_rdlock(&in_use);
-	if (ended)
-		pthread_rwlock_unlock(&in_use);
-	return !ended;
+	if (!atomic_load(&ended))
+		return true;
+	pthread_rwlock_unlock(&in_use);
+	return false;
 }
 
 static int end(int rc)
@@ -184,9 +187,11 @@ int bnet_crypto_random(uint8_t *out, size_t size)
 
 bool bnet_crypto_equal(const uint8_t *a, const uint8_t *b, size_t size)
 {
-	if (!begin())
-		return false;
-	return end(crypto.compare(a, b, size)) == 0;
+	volatile uint8_t different = 0;
+
+	for (size_t i = 0; i < size; i++)
+		different |= a[i] ^ b[i];
+	return different == 0;
 }
 
 /* ---- keys ---- */

@@ -148,7 +148,7 @@ static const char *wrong_frame(const struct inbound *inbound, const struct bnet_
 static int read_frame(struct inbound *inbound, struct bnet_wire_frame *frame)
 {
 	struct first_frame *in = inbound->challenged ? &inbound->confirm : &inbound->hello;
-	uint32_t want = BNET_WIRE_FRAME_HEADER;
+	uint32_t want = bnet_wire_frame_wants(in->bytes, in->got);
 
 	while (in->got < want) {
 		ssize_t n = recv(inbound->watch.fd, in->bytes + in->got, want - in->got, MSG_DONTWAIT);
@@ -170,7 +170,7 @@ static int read_frame(struct inbound *inbound, struct bnet_wire_frame *frame)
 								     : strerror(errno));
 			return -1;
 		}
-		want = BNET_WIRE_FRAME_HEADER + frame->length;
+		want = bnet_wire_frame_wants(in->bytes, in->got);
 	}
 	return 1;
 }

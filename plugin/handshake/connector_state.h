@@ -46,6 +46,7 @@ struct bnet_connector {
 	uint64_t retries;
 	/* The proofs of the last HELLO, of the answer to it, and of the answer to that; with a secret. */
 	uint8_t hello[BNET_PROOF_SIZE], challenge[BNET_PROOF_SIZE], confirm[BNET_PROOF_SIZE];
+	bool confirmed; /* the last one is there */
 	uint32_t got;
 	uint8_t bytes[BNET_WIRE_HANDSHAKE_MAX];
 };

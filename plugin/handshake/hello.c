@@ -68,7 +68,7 @@ int bnet_hello_send(struct bnet_connector *connector)
 		return n < 0 ? -errno : -EIO;
 	connector->serial = ++conn->serials;
 	memcpy(connector->hello, bytes + BNET_WIRE_HELLO_PROOF, hello.proof_size);
-	memset(connector->confirm, 0, sizeof(connector->confirm));
+	connector->confirmed = false;
 	return 0;
 }
 
@@ -218,7 +218,7 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 /* Reads a frame, no further. 1: it is there; 0: not yet, or the connector has gone on otherwise. */
 static int read_answer(struct bnet_connector *connector, uint64_t now, struct bnet_wire_frame *frame)
 {
-	uint32_t want = BNET_WIRE_FRAME_HEADER;
+	uint32_t want = bnet_wire_frame_wants(connector->bytes, connector->got);
 
 	while (connector->got < want) {
 		ssize_t n = recv(connector->watch.fd, connector->bytes + connector->got, want - connector->got,
@@ -238,7 +238,7 @@ static int read_answer(struct bnet_connector *connector, uint64_t now, struct bn
 			not_the_peer(connector, -EPROTO, "what listens there does not speak BaguaNet's protocol");
 			return 0;
 		}
-		want = BNET_WIRE_FRAME_HEADER + frame->length;
+		want = bnet_wire_frame_wants(connector->bytes, connector->got);
 	}
 	return 1;
 }
@@ -264,7 +264,8 @@ static bool confirm(struct bnet_connector *connector)
 	memcpy(connector->confirm, bytes + BNET_WIRE_PROOF_PROOF, BNET_PROOF_SIZE);
 	/* A socket that has carried only a HELLO takes this in one piece. */
 	if (rc == 0 && send(connector->watch.fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
-		rc = errno ? -errno : -EIO;
+		rc = -ECONNRESET;
+	connector->confirmed = rc == 0;
 	if (rc == 0)
 		return true;
 	bnet_connector_try_failed(connector, rc, bnet_now_ms());
@@ -283,9 +284,10 @@ static bool hear_welcome(struct bnet_connector *connector, struct bnet_joined *j
 		return false;
 	}
 	if (bnet_proof_size())
-		rc = welcome.proof_size == BNET_PROOF_SIZE ? bnet_proof_check(BNET_PROOF_WELCOME, connector->bytes,
-									      connector->got, connector->confirm)
-							   : -EACCES;
+		rc = connector->confirmed && welcome.proof_size == BNET_PROOF_SIZE
+			     ? bnet_proof_check(BNET_PROOF_WELCOME, connector->bytes, connector->got,
+						connector->confirm)
+			     : -EACCES;
 	if (rc == 0)
 		return judged(connector, &welcome, joined);
 	not_the_peer(connector, -EACCES,
@@ -304,6 +306,10 @@ bool bnet_hello_answer(struct bnet_connector *connector, uint64_t now, struct bn
 		bnet_wire_frame_decode(connector->bytes, &frame);
 		if (frame.type != BNET_WIRE_FRAME_CHALLENGE)
 			return hear_welcome(connector, joined);
+		if (connector->confirmed) {
+			not_the_peer(connector, -EPROTO, "it challenges twice");
+			return false;
+		}
 		if (!confirm(connector))
 			return false;
 		connector->got = 0;

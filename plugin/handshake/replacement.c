@@ -85,11 +85,21 @@ void bnet_replacement_done(struct bnet_conn *conn, struct bnet_stream *broken, c
 		  (unsigned long long)(bnet_now_us() - broken->broken_us) / 1000);
 }
 
+/* A pass takes some microseconds. The engine's lock is held meanwhile, so that the owner word may only be tried. */
+#define OWN_TRIES 1000
+
 void bnet_replacement_failed(struct bnet_conn *conn, const char *why)
 {
+	bool owned = false;
+
+	for (int i = 0; i < OWN_TRIES && !owned; i++)
+		owned = bnet_conn_try_own(conn);
+	atomic_store_explicit(&conn->mute, !owned, memory_order_relaxed);
 	bnet_conn_fail(conn, conn->error_of,
 		       "the connection to %s broke: %s (sends that were outstanding: %u), and another stream did not "
 		       "come up: %s. The remote process has ended or the network dropped the connection; look at "
 		       "the other rank's log first",
 		       conn->peer, strerror(-conn->error_of), bnet_conn_outstanding(conn), why);
+	if (owned)
+		bnet_conn_disown(conn);
 }

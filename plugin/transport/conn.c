@@ -290,7 +290,7 @@ static void break_stream(const struct bnet_conn *conn, const struct bnet_stream 
 {
 	bool said = false;
 
-	if (conn->sender)
+	if (conn->sender && !atomic_load_explicit(&conn->mute, memory_order_relaxed))
 		said = bnet_stream_say(stream, BNET_WIRE_FRAME_FAILED);
 	if (said || !conn->sender || !conn->repairs || bnet_zerocopy_pending(&stream->zerocopy))
 		bnet_socket_reset(stream->fd);

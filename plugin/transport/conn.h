@@ -273,6 +273,7 @@ struct bnet_conn {
 	bool watched;      /* a worker sleeps on `epoll` */
 	bool repairs;      /* both ends take part in the repair of a stream */
 	bool closed;       /* a receiver's: the peer has said that it closes with nothing outstanding; the owner's */
+	_Atomic bool mute; /* a sender's: it fails while its owner, which is another thread, may write: without a word */
 	bool gone;         /* a receiver's: a stream has ended; it may have been dropped since. The owner's */
 	_Atomic uint64_t
 		alone_us; /* a receiver's: since then only streams that wait for repair could bring more; a sender's:

@@ -189,9 +189,11 @@ static int next_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	in->used = true;
 	bnet_wire_frame_decode(at, &frame);
 	if (stream->seal || frame.type != BNET_WIRE_FRAME_DATA) {
-		if (stream->seal && bnet_seal_collect(stream->seal, at, &to) < 0)
+		rc = stream->seal ? bnet_seal_collect(stream->seal, at, &to) : heed(conn, &frame);
+		if (stream->seal && rc == -EBADMSG)
 			return protocol_error(conn, "a frame of a length that none has");
-		rc = stream->seal ? 0 : heed(conn, &frame);
+		if (stream->seal && rc < 0)
+			return bnet_source_lost(conn, rc, "there is no memory for a frame");
 		if (rc < 0)
 			return rc;
 		/* The length is 32 bits wide, so a skip ends. */
@@ -234,6 +236,8 @@ static int open_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (rc == 0)
 		return 0;
 	in->frame = NULL;
+	if (rc != -EBADMSG)
+		return bnet_source_lost(conn, rc, "this process ends, or is out of memory");
 	bnet_count(unverified, 1);
 	bnet_conn_fail(conn, rc,
 		       "what came from %s over %s (%s) %s: it was altered on the way, or memory there or here is faulty",

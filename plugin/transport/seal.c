@@ -58,7 +58,10 @@ static int use_secret(struct bnet_seal *seal)
 
 	if (rc == 0)
 		rc = next_of(seal->secret, "nonce", seal->nonce, sizeof(seal->nonce));
-	return rc == 0 ? bnet_cipher_set_key(seal->cipher, key) : rc;
+	if (rc == 0)
+		rc = bnet_cipher_set_key(seal->cipher, key);
+	explicit_bzero(key, sizeof(key));
+	return rc;
 }
 
 static int first_secret(struct bnet_seal *seal, const struct bnet_seal_origin *origin)
@@ -93,6 +96,7 @@ static int next_nonce(struct bnet_seal *seal, uint8_t nonce[BNET_CIPHER_NONCE])
 			memcpy(seal->secret, secret, sizeof(secret));
 			rc = use_secret(seal);
 		}
+		explicit_bzero(secret, sizeof(secret));
 	}
 	memcpy(nonce, seal->nonce, BNET_CIPHER_NONCE);
 	for (int i = 0; i < 8; i++)
@@ -118,12 +122,20 @@ struct bnet_seal *bnet_seal_new(const struct bnet_seal_origin *origin, bool send
 	return NULL;
 }
 
+/* A receiver's has what was decrypted. */
+static void free_buffer(struct bnet_seal *seal)
+{
+	if (seal->buffer && seal->cipher)
+		explicit_bzero(seal->buffer, seal->capacity);
+	free(seal->buffer);
+}
+
 void bnet_seal_free(struct bnet_seal *seal)
 {
 	if (!seal)
 		return;
+	free_buffer(seal);
 	bnet_cipher_free(seal->cipher);
-	free(seal->buffer);
 	explicit_bzero(seal, sizeof(*seal));
 	free(seal);
 }
@@ -143,7 +155,7 @@ static int reserve(struct bnet_seal *seal, size_t size)
 	buffer = malloc(capacity);
 	if (!buffer)
 		return -ENOMEM;
-	free(seal->buffer);
+	free_buffer(seal);
 	seal->buffer = buffer;
 	seal->capacity = capacity;
 	return 0;
@@ -199,7 +211,7 @@ int bnet_seal_frame(struct bnet_seal *seal, const uint8_t *head, size_t head_siz
 		       (struct bnet_crypto_bytes){payload, size});
 	seal->from = 0;
 	seal->to = rc == 0 ? BNET_WIRE_FRAME_HEADER + body + tag : 0;
-	return rc;
+	return rc == -ENOMEM ? -EIO : rc; /* a number is used up */
 }
 
 const uint8_t *bnet_seal_left(const struct bnet_seal *seal, size_t *size)

@@ -197,6 +197,7 @@ static ssize_t write_without_copy(struct bnet_conn *conn, struct bnet_stream *st
 static int seal_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_outgoing *out = &stream->out;
+	int rc;
 
 	if (out->header_left == 0)
 		return 0;
@@ -205,8 +206,10 @@ static int seal_slice(struct bnet_conn *conn, struct bnet_stream *stream)
 		if (out->copy && out->length)
 			memcpy((char *)out->copy + BNET_WIRE_DATA_HEADER, out->data, out->length);
 	}
-	out->header_left = 0;
-	return bnet_seal_frame(stream->seal, out->header, BNET_WIRE_DATA_HEADER, out->data, out->length);
+	rc = bnet_seal_frame(stream->seal, out->header, BNET_WIRE_DATA_HEADER, out->data, out->length);
+	if (rc == 0)
+		out->header_left = 0;
+	return rc;
 }
 
 static ssize_t write_sealed(struct bnet_conn *conn, struct bnet_stream *stream)

@@ -122,6 +122,16 @@ void bnet_wire_frame_decode(const uint8_t in[BNET_WIRE_FRAME_HEADER], struct bne
 	frame->length = get32(in + 4);
 }
 
+uint32_t bnet_wire_frame_wants(const uint8_t *bytes, uint32_t there)
+{
+	struct bnet_wire_frame frame;
+
+	if (there < BNET_WIRE_FRAME_HEADER)
+		return BNET_WIRE_FRAME_HEADER;
+	bnet_wire_frame_decode(bytes, &frame);
+	return BNET_WIRE_FRAME_HEADER + frame.length;
+}
+
 void bnet_wire_handle_encode(uint8_t out[BNET_WIRE_HANDLE_SIZE], const struct bnet_wire_handle *handle)
 {
 	memset(out, 0, BNET_WIRE_HANDLE_SIZE);

@@ -119,7 +119,7 @@ struct bnet_wire_welcome {
 	uint8_t proof[BNET_PROOF_MAX];
 	uint8_t naddresses; /* 0: the handle has the only address, or this WELCOME does not list them */
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
-	/* To a stream that repairs another one: so many bytes of that one, counted from the end of its HELLO, are or will be
+	/* To a stream that repairs another one: so many bytes of that one, counted from the end of its handshake, are or will be
 	 * received. They follow the addresses. */
 	bool repaired;
 	uint64_t position;
@@ -172,6 +172,9 @@ struct bnet_wire_data {
  * -EAFNOSUPPORT where documented. */
 void bnet_wire_frame_encode(uint8_t out[BNET_WIRE_FRAME_HEADER], const struct bnet_wire_frame *frame);
 void bnet_wire_frame_decode(const uint8_t in[BNET_WIRE_FRAME_HEADER], struct bnet_wire_frame *frame);
+
+/* Bytes of a frame of which this much is there: of its header, or of all. */
+uint32_t bnet_wire_frame_wants(const uint8_t *bytes, uint32_t there);
 
 void bnet_wire_handle_encode(uint8_t out[BNET_WIRE_HANDLE_SIZE], const struct bnet_wire_handle *handle);
 /* -EAFNOSUPPORT: by its first bytes, the handle of another network. */

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from bagua_net._doctor.peers import verdicts
 from bagua_net._doctor.peers.facts import Facts, Listening, Nic, Reach
 from bagua_net._doctor.peers.probe import Answer, Rate, Way
 from bagua_net._doctor.peers.verdicts import Measured
+from bagua_net._settings.identity import Identity
 from tests.package.sandbox import Sandbox
 
 _NIC = Nic("eth0", "10.0.0.1", 1500, 25_000, True)
@@ -70,6 +72,17 @@ def test_hosts_that_differ() -> None:
     found = {each.name: each for each in verdicts.agreement([_ONE, stranger])}
     assert found["identity"].verdict == "fail"
     assert found["identity"].fact == "one: none; other: secret 0badcafe, encrypted"
+
+
+def test_secrets_are_compared(tmp_path: Path) -> None:
+    """By what is in the files, without the line breaks at their ends."""
+    shown = []
+    for number, text in enumerate(("the secret of this test", "the secret of this test\n", "another secret, as long")):
+        path = tmp_path / f"secret{number}"
+        path.write_text(text)
+        shown.append(Identity(str(path), False, False).fingerprint())
+    assert shown[0] == shown[1] != shown[2]
+    assert "secret of this" not in shown[0]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.netns.steps import End, end_on
 from tests.support.netns import Host
@@ -35,10 +36,10 @@ def secret_file(directory: Path, secret: bytes | None) -> str:
 
 
 @contextlib.contextmanager
-def end(directory: Path, name: str, secret: bytes | None, **settings: object) -> Iterator[End]:
+def end(directory: Path, name: str, secret: bytes | None, deadline: int = DEADLINE, **settings: Any) -> Iterator[End]:
     """name: sends if it is "sender"."""
     variables = _SETTINGS | {"BAGUA_NET_SECRET_FILE": secret_file(directory, secret)} | settings
-    with end_on(Here(name), name == "sender", directory, variables, DEADLINE) as process:
+    with end_on(Here(name), name == "sender", directory, variables, deadline) as process:
         yield process
 
 

@@ -57,9 +57,9 @@ def _connected(
 def test_what_is_on_the_wire(tmp_path: Path, encrypts: int) -> None:
     """No 16 bytes of the payload; of a plain stream all of it."""
     with _connected(tmp_path, BAGUA_NET_ENCRYPT=encrypts) as (sender, receiver, on_the_way):
-        pass_one(sender, receiver, 1, 1 << 20)
+        pass_one(sender, receiver, 1, 1 << 18)
         seen = bytes(on_the_way.seen)
-    payload = _payload(1, 1 << 20)
+    payload = _payload(1, 1 << 18)
     words = {payload[at : at + 16] for at in range(0, len(payload), 16)}
     found = {seen[at : at + 16] for at in range(len(seen) - 15)} & words
     assert found == (set() if encrypts else words)

@@ -4,14 +4,17 @@ that speaks the protocol byte by byte."""
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.netns.steps import LARGE, End, listen, meet, pass_one
 from tests.strangers import here, protocol
-from tests.strangers.protocol import Handle
+from tests.strangers.protocol import Handle, Stream
 from tests.support import drivers
 from tests.support.tiers import variants
 
@@ -76,7 +79,7 @@ def test_the_right_one_comes_after_the_wrong_one(tmp_path: Path) -> None:
             pass_one(sender, receiver, 1, LARGE)
 
 
-def _fails_to_start(directory: Path, path: Path, **settings: object) -> str:
+def _fails_to_start(directory: Path, path: Path, **settings: Any) -> str:
     with here.end(directory, "sender", None, BAGUA_NET_SECRET_FILE=path, **settings) as process:
         return here.wait_for_end(process)
 
@@ -236,6 +239,52 @@ def test_a_question_is_answered_to_who_knows_the_secret(receiver: End, handle: H
         assert protocol.holds(protocol.ANSWER, answer, SECRET, protocol.proof_of(protocol.QUESTION, asked))
 
 
+# ---- frames in parts ----
+
+#: So that each part is read by itself. On a slow machine two of them may be read together: the test then shows less.
+PAUSE_S = 0.05
+
+
+def _in_parts(stream: Stream, whole: bytes) -> None:
+    for first, last in ((0, 3), (3, 8), (8, 20), (20, len(whole))):
+        stream.say(whole[first:last])
+        time.sleep(PAUSE_S)
+
+
+@pytest.mark.parametrize("secret", [SECRET, None], ids=["secret", "none"])
+def test_a_listener_takes_frames_in_parts(tmp_path: Path, secret: bytes | None) -> None:
+    """As a proxy on the way may pass them on."""
+    with here.end(tmp_path, "receiver", secret) as receiver:
+        handle = Handle.parse(listen(receiver))
+        said = protocol.hello(handle, secret=secret)
+        with protocol.dial(handle) as stream:
+            stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _in_parts(stream, said)
+            if secret:
+                _, challenge = stream.hear_frame()
+                answered = protocol.proof_of(protocol.CHALLENGE, challenge)
+                _in_parts(stream, protocol.proof(protocol.CONFIRM, secret, answered))
+            assert stream.hear_welcome().verdict == protocol.OK
+            assert receiver.ask("accept") == "ok"
+            assert receiver.ask("post 0") == "posted 0"
+            _in_parts(stream, protocol.data(0, 0, 0, b""))
+            assert receiver.ask("wait 0") == "done"
+
+
+def test_a_connector_takes_frames_in_parts(tmp_path: Path) -> None:
+    with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:
+        sender.tell(f"connect {listener.handle.text()}")
+        stream = listener.accept()
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        said = stream.hear_hello()
+        challenge = protocol.proof(protocol.CHALLENGE, SECRET, protocol.proof_of(protocol.HELLO, said.whole))
+        _in_parts(stream, challenge)
+        _, confirm = stream.hear_frame()
+        answered = protocol.proof_of(protocol.CONFIRM, confirm)
+        _in_parts(stream, protocol.welcome(said.connection, secret=SECRET, answered=answered))
+        assert sender.answer() == "ok"
+
+
 # ---- a peer that is connected to ----
 
 
@@ -246,6 +295,8 @@ def _answers(said: protocol.Hello) -> dict[str, tuple[bytes, str]]:
     return {
         "no proof": (protocol.welcome(said.connection), HERE),
         "no challenge": (protocol.welcome(said.connection, secret=SECRET, answered=own), ANOTHER),
+        "nothing that is answered": (protocol.welcome(said.connection, secret=SECRET), ANOTHER),
+        "two challenges": (2 * protocol.proof(protocol.CHALLENGE, SECRET, own), "it challenges twice"),
         "another secret": (protocol.proof(protocol.CHALLENGE, OTHER, own), ANOTHER),
         "a challenge to another": (protocol.proof(protocol.CHALLENGE, SECRET, elsewhere), ANOTHER),
         "its own proof": (protocol.frame(protocol.CHALLENGE, own), ANOTHER),
@@ -254,7 +305,17 @@ def _answers(said: protocol.Hello) -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize(
-    "who", ["no proof", "no challenge", "another secret", "a challenge to another", "its own proof", "a refusal"]
+    "who",
+    [
+        "no proof",
+        "no challenge",
+        "nothing that is answered",
+        "two challenges",
+        "another secret",
+        "a challenge to another",
+        "its own proof",
+        "a refusal",
+    ],
 )
 def test_a_listener_that_proves_nothing(tmp_path: Path, who: str) -> None:
     with protocol.listen() as listener, here.end(tmp_path, "sender", SECRET) as sender:

@@ -140,14 +140,15 @@ def check_parameters() -> Checks:
 
 def check_identity() -> Checks:
     """Who may open streams of a job, and what that does not cover."""
-    found = identity.state(parameters.read(layers.of_a_job()))
-    if found == "none":
-        yield Check("identity", "ok", "none: whoever sees the network can take part in a job (docs/identity.md)")
+    found = identity.of(parameters.read(layers.of_a_job()))
+    beside = "torch's store, NCCL's bootstrap and gloo are not covered: their ports need a firewall"
+    if found.problem:
+        fact, _, fix = found.problem.partition("; ")
+        yield Check("identity", "fail", fact, fix)
+    elif found.path:
+        yield Check("identity", "ok", f"by a secret, {found.protection}; {beside}")
     else:
-        beside = (
-            "torch's store, NCCL's bootstrap and gloo are not covered: a firewall must keep others from their ports"
-        )
-        yield Check("identity", "ok", f"{found}; {beside}")
+        yield Check("identity", "ok", "none: whoever sees the network can take part in a job (docs/identity.md)")
 
 
 def check_rdma() -> Checks:

@@ -78,6 +78,7 @@ def _place() -> str:
 
 def _facts() -> dict[str, Any]:
     found = status()
+    known = identity.of(parameters.read())
     rows = interfaces.scan()
     return {
         "format": FORMAT,
@@ -86,7 +87,7 @@ def _facts() -> dict[str, Any]:
         "version": version(),
         "on": found.on,
         "problem": found.problem or "",
-        "identity": identity.state(parameters.read()),
+        "identity": f"{known.fingerprint()}, {known.protection}",
         "nccl": found.nccl.full_name if found.nccl is not None else "",
         "interfaces": [asdict(row) | {"tunnel": _tunnel(row.name)} for row in rows if row.reason is None],
         "others": {row.address: row.name for row in rows if row.reason is not None and row.address},

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""A thousand strangers a second at the listener of a job that runs: messages arrive as they are, and the process has no
+more memory and no more descriptors than before."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.netns.steps import LARGE, End, listen, pass_one
+from tests.strangers import here, storm
+from tests.strangers.protocol import Handle
+from tests.support.tiers import variants
+
+SECRET = b"the secret of this job"
+RATE = 1000
+SIZE = 1 << 16
+MESSAGES = 900
+#: Of descriptors that strangers may hold at a time, beside the job's own: those that are not dropped yet.
+HELD = 1024
+#: What the allocator keeps, and what strangers at a time take, of 1.3 KB each.
+KIB = 8 * 1024
+
+
+def _descriptors(end: End) -> int:
+    return len(list(Path(f"/proc/{end.pid()}/fd").iterdir()))
+
+
+def _resident_kib(end: End) -> int:
+    status = Path(f"/proc/{end.pid()}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@pytest.mark.parametrize("secret", variants(SECRET, gate=[None]), ids=["secret", "token"])
+@pytest.mark.parametrize("seconds", variants(3, nightly=[pytest.param(600, marks=pytest.mark.timeout(1500))]))
+def test_a_thousand_strangers_a_second(tmp_path: Path, secret: bytes | None, seconds: int) -> None:
+    with (
+        here.end(tmp_path, "receiver", secret, deadline=seconds + 300) as receiver,
+        here.end(tmp_path, "sender", secret, deadline=seconds + 300) as sender,
+    ):
+        handle = listen(receiver)
+        sender.tell(f"connect {handle}")
+        assert sender.answer() == "ok"
+        assert receiver.ask("accept more") == "ok"
+        pass_one(sender, receiver, 0, LARGE)
+        before = _descriptors(receiver), _resident_kib(receiver)
+        most = 0
+        with storm.against(Handle.parse(handle), RATE) as strangers:
+            until, message = time.monotonic() + seconds, 1
+            while time.monotonic() < until:
+                pass_one(sender, receiver, message, SIZE)
+                most = max(most, _descriptors(receiver))
+                assert _resident_kib(receiver) < before[1] + message * (SIZE >> 10) + KIB
+                message += 1
+                time.sleep(seconds / MESSAGES)  # the driver keeps them all
+        assert strangers.opened > RATE * seconds / 10  # the machine may be busy
+        assert most <= before[0] + HELD
+        receiver.until(lambda: _descriptors(receiver) <= before[0])
