@@ -40,6 +40,7 @@ static struct {
 	unsigned char *(*hmac)(const void *digest, const void *key, int key_size, const unsigned char *data,
 			       size_t size, unsigned char *out, unsigned *out_size);
 	int (*random)(unsigned char *out, int size);
+	void (*end_thread)(void);
 	void *(*kdf_fetch)(void *context, const char *name, const char *properties);
 	void (*kdf_free)(void *kdf);
 	void *(*kdf_new)(void *kdf);
@@ -64,6 +65,7 @@ static const struct {
 	{"EVP_sha256", (void **)&crypto.sha256},
 	{"HMAC", (void **)&crypto.hmac},
 	{"RAND_bytes", (void **)&crypto.random},
+	{"OPENSSL_thread_stop", (void **)&crypto.end_thread},
 	{"EVP_KDF_fetch", (void **)&crypto.kdf_fetch},
 	{"EVP_KDF_free", (void **)&crypto.kdf_free},
 	{"EVP_KDF_CTX_new", (void **)&crypto.kdf_new},
@@ -163,6 +165,14 @@ int bnet_crypto_load(char *why, size_t why_size)
 		return -ELIBACC;
 	}
 	return 0;
+}
+
+void bnet_crypto_end_thread(void)
+{
+	if (!loaded_by || !begin())
+		return;
+	crypto.end_thread();
+	end(0);
 }
 
 int bnet_crypto_hmac(const uint8_t *key, size_t key_size, const uint8_t *data, size_t size,

@@ -17,6 +17,8 @@
 int bnet_crypto_load(char *why, size_t why_size);
 /* What is to be done when the process exits, before the calls end. NULL: nothing. */
 void bnet_crypto_at_exit(void (*first)(void));
+/* The last call of a thread of the plugin's: what OpenSSL has for it is freed here, and not while the process exits. */
+void bnet_crypto_end_thread(void);
 /* In a forked child, whose other threads are gone. */
 void bnet_crypto_in_child(void);
 /* HMAC-SHA-256 (RFC 2104). After bnet_crypto_load. 0; -ENOMEM; -ECANCELED. */

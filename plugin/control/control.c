@@ -14,6 +14,7 @@
 
 #include "common/clock.h"
 #include "common/thread.h"
+#include "base/crypto.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "control/active.h"
@@ -387,6 +388,7 @@ static void *run(void *unused)
 			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
 	}
+	bnet_crypto_end_thread();
 	end();
 	bnet_engine_unlock();
 	return NULL;

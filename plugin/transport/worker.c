@@ -18,6 +18,7 @@
 
 #include "common/clock.h"
 #include "common/thread.h"
+#include "base/crypto.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "transport/progress.h"
@@ -263,6 +264,7 @@ static void *run(void *arg)
 		sleep_until_woken(worker, &seen);
 		quiet_us = 0;
 	}
+	bnet_crypto_end_thread();
 	return NULL;
 }
 
