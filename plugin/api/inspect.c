@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,9 +65,13 @@ static const char *kind_name(enum bnet_config_kind kind)
 	return "string";
 }
 
-/* A file of which the processes would only say that it will not do. */
+/* What the processes would only say when they start. */
 static int check_secret(const struct bnet_config_row *row, const struct bnet_config *config, char *err, size_t err_size)
 {
+	if (row->offset == offsetof(struct bnet_config, encrypt) && config->encrypt && !config->secret_file[0]) {
+		snprintf(err, err_size, "%s=1: it needs a secret; set BAGUA_NET_SECRET_FILE as well", row->name);
+		return -EINVAL;
+	}
 	if (row->offset != offsetof(struct bnet_config, secret_file))
 		return 0;
 	return bnet_secret_check(config->secret_file, err, err_size);

@@ -195,7 +195,7 @@ static bool logger_shows_warnings(void)
 	return false;
 }
 
-void bnet_log_visibly(atomic_bool *told, const char *file, int line, const char *fmt, ...)
+void bnet_log_visibly(atomic_bool *told, unsigned long subsys, const char *file, int line, const char *fmt, ...)
 {
 	int saved_errno = errno;
 	char text[LINE_SIZE];
@@ -204,7 +204,7 @@ void bnet_log_visibly(atomic_bool *told, const char *file, int line, const char 
 	va_start(args, fmt);
 	format(text, fmt, args);
 	va_end(args);
-	bnet_log(NCCL_LOG_WARN, BNET_WAITS, file, line, "%s", text);
+	bnet_log(NCCL_LOG_WARN, subsys, file, line, "%s", text);
 	if (!atomic_exchange(told, true) && !logger_shows_warnings())
 		fprintf(stderr, "%s\n", text);
 	errno = saved_errno;

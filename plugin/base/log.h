@@ -22,8 +22,8 @@ void bnet_log_set(ncclDebugLogger_t logger);
 /* Truncated at 1023 bytes. Control characters become spaces: a peer may have sent them. Preserves errno. */
 __attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file,
 						    int line, const char *fmt, ...);
-__attribute__((format(printf, 4, 5))) void bnet_log_visibly(atomic_bool *told, const char *file, int line,
-							    const char *fmt, ...);
+__attribute__((format(printf, 5, 6))) void bnet_log_visibly(atomic_bool *told, unsigned long subsys, const char *file,
+							    int line, const char *fmt, ...);
 
 /* The logger may block, as on a pipe that nobody reads, while others need the engine's lock. So the messages of the
  * thread that has it wait: hold right after it is taken, also again by a wait; release right before it is left, and what
@@ -48,10 +48,16 @@ void bnet_log_settle(void);
 #define BNET_WAITS NCCL_NET
 /* The same for what costs a user minutes while nothing fails: once for each place in the code it also goes to stderr,
  * unless NCCL_DEBUG lets the logger show warnings. */
-#define bnet_warn_visibly(...)                                             \
-	do {                                                               \
-		static atomic_bool told;                                   \
-		bnet_log_visibly(&told, BNET_FILE, __LINE__, __VA_ARGS__); \
+#define bnet_warn_visibly(...)                                                         \
+	do {                                                                           \
+		static atomic_bool told;                                               \
+		bnet_log_visibly(&told, BNET_WAITS, BNET_FILE, __LINE__, __VA_ARGS__); \
+	} while (0)
+/* … for a cause of failures, which others may see first. */
+#define bnet_warn_of_cause(...)                                                      \
+	do {                                                                         \
+		static atomic_bool told;                                             \
+		bnet_log_visibly(&told, NCCL_ALL, BNET_FILE, __LINE__, __VA_ARGS__); \
 	} while (0)
 /* Shown by NCCL_DEBUG=INFO together with NCCL's own lines of that subsystem (NCCL_INIT, NCCL_NET). */
 #define bnet_info(subsys, ...) bnet_log(NCCL_LOG_INFO, (subsys), BNET_FILE, __LINE__, __VA_ARGS__)

@@ -109,7 +109,10 @@ int bnet_secret_read(const char *path, struct bnet_secret *out, char *err, size_
 
 	out->size = 0;
 	if (fd < 0)
-		return refuse(rc, path, err, err_size, "%s", strerror(-rc));
+		return refuse(rc, path, err, err_size, "%s; %s", strerror(-rc),
+			      rc == -EACCES
+				      ? "it must belong to the user of the job, or its group must have it from root"
+				      : "put the job's secret there, on every host");
 	rc = take(fd, path, out, err, err_size);
 	close(fd);
 	return rc;

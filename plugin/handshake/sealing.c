@@ -32,10 +32,12 @@ bool bnet_sealing_agrees(uint32_t peer_features)
 const char *bnet_sealing_mismatch(uint32_t peer_features)
 {
 	if ((peer_features ^ bnet_sealing_features()) & BNET_WIRE_FEATURE_ENCRYPT)
-		return bnet_engine.config.encrypt ? "BAGUA_NET_ENCRYPT=1 is set for this process, and not there"
-						  : "BAGUA_NET_ENCRYPT=1 is set there, and not for this process";
-	return bnet_engine.config.checksum ? "BAGUA_NET_CHECKSUM=1 is set for this process, and not there"
-					   : "BAGUA_NET_CHECKSUM=1 is set there, and not for this process";
+		return bnet_engine.config.encrypt
+			       ? "BAGUA_NET_ENCRYPT=1 is set for this process, and not there: give every process of the job the same"
+			       : "BAGUA_NET_ENCRYPT=1 is set there, and not for this process: give every process of the job the same";
+	return bnet_engine.config.checksum
+		       ? "BAGUA_NET_CHECKSUM=1 is set for this process, and not there: give every process of the job the same"
+		       : "BAGUA_NET_CHECKSUM=1 is set there, and not for this process: give every process of the job the same";
 }
 
 int bnet_sealing_start(const struct bnet_sealing *sealing, struct bnet_seal **out)

@@ -229,17 +229,19 @@ static void say_refused(const struct bnet_caller *caller, const struct bnet_wire
 	if (listen->warned_ms && now - listen->warned_ms < REFUSED_WARN_MS)
 		return;
 	listen->warned_ms = now;
-	bnet_warn_visibly("NET/BaguaNet: refused a connection from %s: %s. Give every process of the job the same, or none",
-			  caller->peer, why);
+	bnet_warn_of_cause("NET/BaguaNet: refused a connection from %s: %s", caller->peer, why);
 }
 
 static const char *secrets_differ(const struct bnet_wire_hello *hello)
 {
 	if (!bnet_secret_is_set())
-		return "BAGUA_NET_SECRET_FILE is set there, and not for this process";
+		return "BAGUA_NET_SECRET_FILE is set there, and not for this process: give every process of the job the "
+		       "same secret";
 	return hello->features & BNET_WIRE_FEATURE_SECRET
-		       ? "its BAGUA_NET_SECRET_FILE has another secret than this process's"
-		       : "BAGUA_NET_SECRET_FILE is set for this process, and not there";
+		       ? "its BAGUA_NET_SECRET_FILE has another secret than this process's: give every process of the job "
+			 "the same one"
+		       : "BAGUA_NET_SECRET_FILE is set for this process, and not there: give every process of the job the "
+			 "same secret";
 }
 
 static const char *refuse(const struct bnet_caller *caller, const struct bnet_wire_hello *hello,

@@ -118,7 +118,8 @@ def test_the_secret_of_a_job(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_encryption_without_a_secret(sandbox: Sandbox) -> None:
     status, checks = diagnose(sandbox, BAGUA_NET_ENCRYPT="1")
     assert status == 1
-    assert checks["identity"]["fix"] == "set BAGUA_NET_SECRET_FILE"
+    assert checks["BAGUA_NET_ENCRYPT"]["fix"] == "set BAGUA_NET_SECRET_FILE as well"
+    assert checks["identity"]["verdict"] == "fail"
 
 
 def test_a_path_that_is_too_long(sandbox: Sandbox) -> None:

@@ -148,7 +148,9 @@ def check_identity() -> Checks:
     elif found.path:
         yield Check("identity", "ok", f"by a secret, {found.protection}; {beside}")
     else:
-        yield Check("identity", "ok", "none: whoever sees the network can take part in a job (docs/identity.md)")
+        with_checksums = ", with checksums" if found.checksums else ""
+        fact = f"none{with_checksums}: whoever sees the network can take part in a job (BAGUA_NET_SECRET_FILE)"
+        yield Check("identity", "ok", fact)
 
 
 def check_rdma() -> Checks:

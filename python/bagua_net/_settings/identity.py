@@ -22,13 +22,13 @@ class Identity:
     path: str
     encrypts: bool
     checksums: bool
-    #: why no process would start, if the parameters' own errors do not say so
+    #: why no process would start
     problem: str = ""
 
     @property
     def protection(self) -> str:
         """Of what streams carry."""
-        return "encrypted" if self.encrypts else "with checksums" if self.checksums else "not encrypted"
+        return "encrypted" if self.encrypts else f"not encrypted, {'with' if self.checksums else 'no'} checksums"
 
     def fingerprint(self) -> str:
         """Eight digits that are alike where the secrets are. Not to be shown to others: by them, who guesses at a weak
@@ -43,7 +43,9 @@ class Identity:
 
 
 def of(rows: Iterable[Parameter]) -> Identity:
-    values = {row.name: row.value for row in rows if not row.error}
+    named = {row.name: row for row in rows if row.name in (_SECRET, _ENCRYPT, _CHECKSUM)}
+    bad = [name for name, row in named.items() if row.error]
+    values = {name: row.value for name, row in named.items()}
     path, encrypts = values.get(_SECRET, ""), values.get(_ENCRYPT) == "1"
-    problem = "BAGUA_NET_ENCRYPT=1 needs a secret; set BAGUA_NET_SECRET_FILE" if encrypts and not path else ""
+    problem = f"{' and '.join(bad)} will not do; see that line" if bad else ""
     return Identity(path, encrypts, values.get(_CHECKSUM) == "1", problem)

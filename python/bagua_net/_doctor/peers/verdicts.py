@@ -57,8 +57,10 @@ def agreement(hosts: Sequence[Facts]) -> Checks:
         yield Check("activation", "fail", f"{states} ({off.problem.partition('; ')[0]})", fix)
     if len({each.identity for each in hosts}) > 1:
         secrets = _listed([(host.name, host.identity) for host in hosts])
-        fix = "the same BAGUA_NET_SECRET_FILE and BAGUA_NET_ENCRYPT on all hosts (docs/identity.md)"
+        fix = "the same BAGUA_NET_SECRET_FILE, BAGUA_NET_ENCRYPT and BAGUA_NET_CHECKSUM on all hosts"
         yield Check("identity", "fail", secrets, fix)
+    else:
+        yield Check("identity", "ok", hosts[0].identity)
     nccls = [(host.name, host.nccl or "no NCCL") for host in hosts]
     if len({each.nccl for each in hosts}) > 1:
         yield Check("NCCL", "warn", _listed(nccls), "the same NCCL on all hosts")
