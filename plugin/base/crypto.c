@@ -33,7 +33,7 @@ struct parameter {
 #define GET_TAG 0x10
 #define SET_TAG 0x11
 
-/* What is used of it, with the types of OpenSSL's headers, which a build does not need. */
+/* The functions of libcrypto that are used. Their types are repeated here, so that a build needs no OpenSSL headers. */
 static struct {
 	int (*init)(uint64_t options, const void *settings);
 	const void *(*sha256)(void);

@@ -15,9 +15,10 @@
 
 /* 0; -ELIBACC: there is no libcrypto.so.3, or it lacks something, and why has the loader's reason. */
 int bnet_crypto_load(char *why, size_t why_size);
-/* What is to be done when the process exits, before the calls end. NULL: nothing. */
+/* At exit, `first` is called before these functions begin to fail. NULL: nothing is called. */
 void bnet_crypto_at_exit(void (*first)(void));
-/* The last call of a thread of the plugin's: what OpenSSL has for it is freed here, and not while the process exits. */
+/* Frees what OpenSSL keeps for the calling thread, a thread of the plugin that ends: its destructors would do it at any time
+ * during exit. */
 void bnet_crypto_end_thread(void);
 /* In a forked child, whose other threads are gone. */
 void bnet_crypto_in_child(void);

@@ -35,8 +35,8 @@ void bnet_log_pass_on(struct bnet_held *held);
 /* In a forked child: other threads' messages do not come any more. */
 struct bnet_held *bnet_log_release_in_child(void);
 
-/* Who is told of a failure often ends the process at once, and the reason must be out by then. A thread that makes a
- * failure known to others before it has logged it calls these around both. */
+/* A caller that gets an error often ends the process at once, so the reason must be logged by then. A thread that publishes
+ * an error before it logs the reason calls owe before, and owe_no_more after. */
 void bnet_log_owe(void);
 void bnet_log_owe_no_more(void);
 /* Waits for what is owed or held, but not for a logger that blocks. Without the lock. */

@@ -34,6 +34,6 @@ struct bnet_listen {
 int bnet_listen_start(struct bnet_listen *listen);
 /* No longer. */
 void bnet_listen_stop(struct bnet_listen *listen);
-/* NULL: there is none, or no longer. */
+/* NULL: no listen object has this token, or it was closed. */
 struct bnet_listen *bnet_listen_find(const uint8_t token[BNET_TOKEN_SIZE]);
 #endif

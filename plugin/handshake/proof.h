@@ -34,8 +34,8 @@ int bnet_proof_draw(uint8_t proof[BNET_PROOF_NONCE]);
 /* Fills in the MAC of an encoded frame, which has the proof's random number and the room for the MAC. answered: the proof of
  * the frame that this one answers; NULL: it answers none. 0, or -errno. */
 int bnet_proof_write(enum bnet_proof kind, uint8_t *frame, size_t size, const uint8_t *answered);
-/* Does the frame's sender know this process's secret? 0: it does; -EACCES: it does not, or there is none; another -errno: that
- * cannot be told, as when the process exits. */
+/* Checks that the frame's sender knows this process's secret. 0: it does; -EACCES: it does not, or this process has none;
+ * another -errno: the check could not be made, as when the process exits. */
 int bnet_proof_check(enum bnet_proof kind, const uint8_t *frame, size_t size, const uint8_t *answered);
 
 #endif

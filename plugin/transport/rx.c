@@ -245,7 +245,7 @@ static int open_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	return rc;
 }
 
-/* What was verified goes to its message, in address order. 1: it has; 0: the message is not posted yet. */
+/* Copies a verified slice into its message, in address order. 1: done; 0: the message is not posted yet. */
 static int take_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_incoming *in = &stream->in;

@@ -23,7 +23,8 @@
 /* The bytes of a slice: a stream needs a buffer of that size at both ends. */
 #define BNET_SEAL_SLICE (UINT32_C(128) << 10)
 #define BNET_SEAL_BODY_MAX (BNET_WIRE_DATA_HEADER - BNET_WIRE_FRAME_HEADER + BNET_SEAL_SLICE + BNET_SEAL_TAG)
-/* 2^20 frames of 128 KiB are 2^33 blocks: AES-GCM's bound for the chance of 2^-60 is 2^34.5 (RFC 8446, 5.5). */
+/* 2^20 frames of 128 KiB are 2^33 blocks. RFC 8446, 5.5, allows AES-GCM 2^34.5 (2^24.5 records of 16 KiB) for a key, with a
+ * safety margin of about 2^-57. */
 #define BNET_SEAL_REKEY (UINT64_C(1) << 20)
 
 enum bnet_seal_kind {
@@ -51,7 +52,7 @@ void bnet_seal_free(struct bnet_seal *seal);
 /* Seals a frame: its header and fixed part, `head`, as the codecs write them, and its payload. 0; -ENOMEM:
  * nothing has happened, and it may be tried again; another -errno: nothing more can be sent on this stream. */
 int bnet_seal_frame(struct bnet_seal *seal, const uint8_t *head, size_t head_size, const void *payload, size_t size);
-/* What is left of it to be written. */
+/* The bytes of the sealed frame that have not been written yet. */
 const uint8_t *bnet_seal_left(const struct bnet_seal *seal, size_t *size);
 void bnet_seal_written(struct bnet_seal *seal, size_t size);
 

@@ -137,7 +137,7 @@ SPEAKS_ITSELF = {
     "foreign_listener",
 }
 
-#: What is encrypted is sent from memory of the library's own.
+#: An encrypted slice is sent from the library's own buffer, so these do not apply.
 ZEROCOPY = {"zerocopy_waits", "zerocopy_dereg", "zerocopy_close"}
 
 #: Scenarios in which data moves.

@@ -155,18 +155,18 @@ def test_a_job_that_encrypts(tmp_path: Path, api: int, settings: dict[str, str])
     drivers.net(drivers.build(), "--api", str(api), "--procs", "3", "--messages", "300", settings=settings)
 
 
-HERE = "BAGUA_NET_ENCRYPT=1 is set for this process, and not there"
-THERE = "BAGUA_NET_ENCRYPT=1 is set there, and not for this process"
-
-
 @pytest.mark.parametrize("sends", [1, 0])
-def test_one_end_that_encrypts(tmp_path: Path, sends: int) -> None:
-    with here.end(tmp_path, "receiver", SECRET, BAGUA_NET_ENCRYPT=1 - sends) as receiver:
+@pytest.mark.parametrize(("variable", "secret"), [("BAGUA_NET_ENCRYPT", SECRET), ("BAGUA_NET_CHECKSUM", None)])
+def test_one_end_alone(tmp_path: Path, variable: str, secret: bytes | None, sends: int) -> None:
+    """Both ends say which of them has the variable, and the sender fails at once."""
+    mine = f"{variable}=1 is set for this process, and not there"
+    theirs = f"{variable}=1 is set there, and not for this process"
+    with here.end(tmp_path, "receiver", secret, **{variable: 1 - sends}) as receiver:
         handle = listen(receiver)
-        with here.end(tmp_path, "sender", SECRET, BAGUA_NET_ENCRYPT=sends) as sender:
+        with here.end(tmp_path, "sender", secret, **{variable: sends}) as sender:
             sender.tell(f"connect {handle}")
-            assert (HERE if sends else THERE) in here.wait_for_end(sender)
-        receiver.await_log("WARN", "refused a connection from 127.0.0.1", THERE if sends else HERE)
+            assert (mine if sends else theirs) in here.wait_for_end(sender)
+        receiver.await_log("WARN", "refused a connection from 127.0.0.1", theirs if sends else mine)
 
 
 def test_encryption_without_a_secret(tmp_path: Path) -> None:
@@ -193,18 +193,6 @@ def test_what_is_altered_by_accident(tmp_path: Path, at: int) -> None:
 def test_a_job_with_checksums(api: int, streams: int) -> None:
     settings = {"BAGUA_NET_CHECKSUM": "1", "BAGUA_NET_MIN_NSTREAMS": str(streams)}
     drivers.net(drivers.build(), "--api", str(api), "--procs", "3", "--messages", "300", settings=settings)
-
-
-@pytest.mark.parametrize("sends", [1, 0])
-def test_one_end_with_checksums(tmp_path: Path, sends: int) -> None:
-    here_set = "BAGUA_NET_CHECKSUM=1 is set for this process, and not there"
-    there_set = "BAGUA_NET_CHECKSUM=1 is set there, and not for this process"
-    with here.end(tmp_path, "receiver", None, BAGUA_NET_CHECKSUM=1 - sends) as receiver:
-        handle = listen(receiver)
-        with here.end(tmp_path, "sender", None, BAGUA_NET_CHECKSUM=sends) as sender:
-            sender.tell(f"connect {handle}")
-            assert (here_set if sends else there_set) in here.wait_for_end(sender)
-        receiver.await_log("WARN", "refused a connection from 127.0.0.1", there_set if sends else here_set)
 
 
 def test_encryption_needs_no_checksum(tmp_path: Path) -> None:

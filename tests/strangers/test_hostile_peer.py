@@ -25,7 +25,7 @@ OUTSIDE = "sent a slice that lies outside its message"
 TOO_LONG = "but the receive posted for it has room for"
 CUT_OFF = "it was closed in the middle of a message"
 
-#: What it says when a message of POSTED bytes is awaited, and what the receiver says to that.
+#: What the peer sends while a message of POSTED bytes is awaited, and the reason that the receiver logs.
 BROKEN_RULES = {
     "an offset behind the message": (data(0, POSTED, 2 * POSTED, PAGE), OUTSIDE),
     "an offset that overflows": (data(0, POSTED, 2**64 - UNIT, PAGE), OUTSIDE),

@@ -85,8 +85,7 @@ def _fails_to_start(directory: Path, path: Path, **settings: Any) -> str:
 
 
 def test_a_file_that_will_not_do(tmp_path: Path) -> None:
-    """The library does not start: a job that goes on without its secret would be worse. What is wrong with a file is in
-    test_secret.c."""
+    """The library refuses to start, so that no job runs without its secret. test_secret.c has the other bad files."""
     path = Path(here.secret_file(tmp_path, SECRET))
     path.chmod(0o644)
     assert f"BAGUA_NET_SECRET_FILE={path}: every user of this host can read" in _fails_to_start(tmp_path, path)
@@ -115,6 +114,13 @@ def receiver(tmp_path: Path) -> Iterator[End]:
 @pytest.fixture
 def handle(receiver: End) -> Handle:
     return Handle.parse(listen(receiver))
+
+
+def _carries_on(receiver: End, stream: Stream) -> None:
+    """The stream delivers a message, which is empty."""
+    assert receiver.ask("post 0") == "posted 0"
+    stream.say(protocol.data(0, 0, 0, b""))
+    assert receiver.ask("wait 0") == "done"
 
 
 def _verdict(handle: Handle, said: bytes) -> int:
@@ -204,9 +210,7 @@ def test_a_copy_that_is_faster_than_the_first_message(receiver: End, handle: Han
         with protocol.dial(handle) as other:
             other.say(repair)  # and no more: the stream goes on
             assert other.hear_frame()[0] == protocol.CHALLENGE
-            assert receiver.ask("post 0") == "posted 0"
-            stream.say(protocol.data(0, 0, 0, b""))
-            assert receiver.ask("wait 0") == "done"
+            _carries_on(receiver, stream)
 
 
 def test_nobody_takes_the_place_of_a_stream(receiver: End, handle: Handle) -> None:
@@ -217,9 +221,7 @@ def test_nobody_takes_the_place_of_a_stream(receiver: End, handle: Handle) -> No
         for proven in (None, OTHER):
             said = protocol.hello(handle, stream=1, serial=2, repairs=1, secret=proven)
             assert _verdict(handle, said) == protocol.SECRET
-        assert receiver.ask("post 0") == "posted 0"
-        stream.say(protocol.data(0, 0, 0, b""))
-        assert receiver.ask("wait 0") == "done"
+        _carries_on(receiver, stream)
 
 
 def test_a_question_is_answered_to_who_knows_the_secret(receiver: End, handle: Handle) -> None:

@@ -106,7 +106,7 @@ static size_t head(uint8_t out[BNET_WIRE_DATA_HEADER], uint64_t message, uint32_
 	return BNET_WIRE_DATA_HEADER;
 }
 
-/* What is on the wire. */
+/* Copies the sealed frame, as it would be written, and returns its size. */
 static size_t sealed(struct bnet_seal *seal, uint64_t message, uint32_t size, uint8_t *out)
 {
 	uint8_t bytes[BNET_WIRE_DATA_HEADER];
