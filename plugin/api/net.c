@@ -14,6 +14,7 @@
 
 #include "bagua_net.h"
 #include "common/clock.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "base/socket.h"
@@ -88,6 +89,8 @@ struct bnet_context *bnet_context_new(int version, int traffic_class)
 
 	if (context)
 		*context = (struct bnet_context){.version = version, .traffic_class = traffic_class};
+	else
+		bnet_shortage(-ENOMEM, "communicator");
 	return context;
 }
 
@@ -194,7 +197,7 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 		return -EINVAL;
 	listen = calloc(1, sizeof(*listen));
 	if (!listen)
-		return -ENOMEM;
+		return bnet_shortage(-ENOMEM, "listening communicator");
 	bnet_list_init(&listen->queue);
 	listen->context = context;
 	listen->traffic_class = choose_traffic_class(context->traffic_class);
@@ -222,18 +225,19 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 static int check_accept(struct bnet_listen *listen)
 {
 	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
-	int rc = bnet_listeners_error(listen->dev);
 	char address[BNET_ADDRESS_TEXT];
 	bool over;
+	int rc;
 
-	if (rc) {
-		bnet_warn("NET/BaguaNet: cannot accept a connection on %s: %s. Raise the limit of open files (ulimit -n)",
-			  listen->dev->name, strerror(-rc));
-		return rc;
-	}
 	if (!listen->started_ms) {
 		listen->started_ms = now;
 		listen->warn_at_ms = now + WARN_MS;
+	}
+	rc = bnet_listeners_error(listen->dev, listen->started_ms);
+	if (rc) {
+		bnet_warn("NET/BaguaNet: cannot accept a connection on %s: %s; %s", listen->dev->name, strerror(-rc),
+			  bnet_shortage_remedy(rc));
+		return rc;
 	}
 	over = now - listen->started_ms >= limit;
 	if (!over && now < listen->warn_at_ms)
@@ -372,11 +376,16 @@ static int begin_attempt(struct bnet_conn *conn)
 
 	if (rc == 0)
 		rc = bnet_control_start();
+	else
+		bnet_shortage(rc, "connection");
 	/* The peer may have to ask. Without, it waits. */
 	if (rc == 0 && conn->config->repair)
 		(void)bnet_listener_open(bnet_listener_number(conn->dev->members[0]));
-	if (rc == 0)
+	if (rc == 0) {
 		rc = bnet_connector_start(conn, 0, false);
+		if (rc < 0)
+			bnet_shortage(rc, "connection");
+	}
 	if (rc < 0) {
 		bnet_lifecycle_free(conn);
 		return rc;
@@ -397,7 +406,7 @@ static int start_attempt(const struct bnet_context *context, int traffic_class, 
 	int rc;
 
 	if (!conn)
-		return -ENOMEM;
+		return bnet_shortage(-ENOMEM, "connection");
 	id = conn->id;
 	bnet_descriptors_reserve();
 	bnet_engine_lock();
@@ -486,7 +495,7 @@ int bnet_net_reg(struct bnet_conn *conn, void *data, uint64_t size, int type, st
 	}
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
-		return -ENOMEM;
+		return bnet_shortage(-ENOMEM, "registration of memory");
 	mr->base = (uintptr_t)data;
 	mr->size = size;
 	mr->conn = conn;

@@ -134,9 +134,24 @@ static int end(int rc)
 	return rc;
 }
 
-int bnet_crypto_load(char *why, size_t why_size)
+/* A first use has OpenSSL register its handler, which bare initialization does not, and finds what a configuration forbids.
+ * What it looks up then it finds later as well: a look-up that memory lacks for may fail for ever. */
+static bool works(void)
 {
 	uint8_t trial[BNET_SHA256_SIZE];
+	const struct bnet_crypto_bytes bytes = {trial, sizeof(trial)};
+
+	if (!crypto.init(0, NULL) || bnet_crypto_random(trial, sizeof(trial)) < 0 ||
+	    bnet_crypto_hmac(trial, sizeof(trial), trial, sizeof(trial), trial) < 0 ||
+	    bnet_crypto_hkdf(bytes, bytes, bytes, trial, sizeof(trial)) < 0)
+		return false;
+	for (int kind = 0; kind < 2; kind++)
+		bnet_cipher_free(bnet_cipher_new((enum bnet_cipher_kind)kind, true)); /* one of them may be forbidden */
+	return true;
+}
+
+int bnet_crypto_load(char *why, size_t why_size)
+{
 	void *library;
 
 	if (loaded_by)
@@ -155,12 +170,11 @@ int bnet_crypto_load(char *why, size_t why_size)
 		}
 	}
 	loaded_by = getpid();
-	/* A first use has OpenSSL register its handler, which bare initialization does not, and finds what a configuration
-	 * forbids. */
-	if (!crypto.init(0, NULL) || bnet_crypto_random(trial, sizeof(trial)) < 0 ||
-	    bnet_crypto_hmac(trial, sizeof(trial), trial, sizeof(trial), trial) < 0 || atexit(at_exit) != 0) {
+	if (!works() || atexit(at_exit) != 0) {
 		snprintf(why, why_size,
-			 LIBRARY " has no HMAC-SHA-256 or random numbers: look at its configuration, openssl.cnf");
+			 LIBRARY
+			 " has no HMAC-SHA-256, HKDF or random numbers: look at its configuration, openssl.cnf, and "
+			 "whether there is memory");
 		loaded_by = 0;
 		return -ELIBACC;
 	}

@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/counters.h"
+#include "base/log.h"
 
 /* The table's first size, 32 KiB: enough for a job of some hundred ranks. */
 #define MIN_CAPACITY 4096
@@ -28,6 +30,21 @@ int bnet_fd_opened(int fd)
 	if (fd > atomic_load_explicit(&highest, memory_order_relaxed))
 		atomic_store_explicit(&highest, fd, memory_order_relaxed);
 	return fd;
+}
+
+const char *bnet_shortage_remedy(int error)
+{
+	if (error == -EMFILE)
+		return "raise the limit of open files (ulimit -n)";
+	if (error == -ENFILE)
+		return "raise the host's limit of open files (sysctl fs.file-max)";
+	return "this host, or the container, has no memory left";
+}
+
+int bnet_shortage(int error, const char *what)
+{
+	bnet_warn("NET/BaguaNet: no %s: %s; %s", what, strerror(-error), bnet_shortage_remedy(error));
+	return error;
 }
 
 uint64_t bnet_descriptor_limit(void)

@@ -13,6 +13,11 @@
  * fd is negative. */
 int bnet_fd_opened(int fd);
 
+/* What to do where none could be opened, or no memory was there: -EMFILE, -ENFILE, -ENOBUFS, -ENOMEM. */
+const char *bnet_shortage_remedy(int error);
+/* Warns that this could not be made, why, and what to do. Returns error. */
+int bnet_shortage(int error, const char *what);
+
 uint64_t bnet_descriptor_limit(void);
 /* Does the process have descriptors to spare? Additional streams and unidentified inbound connections may use half of
  * its limit; the other half is left to the job. */

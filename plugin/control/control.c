@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/thread.h"
 #include "base/crypto.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "control/active.h"
@@ -417,13 +418,12 @@ int bnet_control_start(void)
 		return 0;
 	bnet_engine.epoll = bnet_fd_opened(epoll_create1(EPOLL_CLOEXEC));
 	if (bnet_engine.epoll < 0)
-		return bnet_engine.epoll;
+		return bnet_shortage(bnet_engine.epoll, "control thread");
 	bnet_engine.wake = bnet_fd_opened(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	rc = bnet_engine.wake;
 	if (rc >= 0 && epoll_ctl(bnet_engine.epoll, EPOLL_CTL_ADD, bnet_engine.wake, &event) < 0)
 		rc = -errno;
-	if (rc >= 0)
-		rc = start_thread();
+	rc = rc < 0 ? bnet_shortage(rc, "control thread") : start_thread();
 	if (rc < 0) {
 		bnet_socket_close(bnet_engine.wake);
 		bnet_socket_close(bnet_engine.epoll);

@@ -235,13 +235,13 @@ static void evict_oldest(void)
 }
 
 /* Most often its HELLO is there already. A caller looks for it again; what it leaves is watched from the next tick on. */
-static void add_inbound(int fd, const struct sockaddr_storage *peer, bool by_caller)
+static int add_inbound(int fd, const struct sockaddr_storage *peer, bool by_caller)
 {
 	struct inbound *inbound = calloc(1, sizeof(*inbound));
 
 	if (!inbound) {
 		bnet_socket_close(fd);
-		return;
+		return -ENOMEM;
 	}
 	bnet_watch_init(&inbound->watch, fd);
 	inbound->watch.deadline_ms = bnet_now_ms() + HELLO_MS;
@@ -250,6 +250,7 @@ static void add_inbound(int fd, const struct sockaddr_storage *peer, bool by_cal
 	bnet_engine.ninbound++;
 	if (!read_hello(inbound) && (by_caller || watch_inbound(&inbound->watch)))
 		evict_oldest();
+	return 0;
 }
 
 static bool is_shortage(int result)
@@ -257,7 +258,7 @@ static bool is_shortage(int result)
 	return result == -EMFILE || result == -ENFILE || result == -ENOBUFS || result == -ENOMEM;
 }
 
-/* Those that wait, as far as one time allows. Returns the last descriptor, or -errno where there was none. */
+/* Those that wait, as far as one time allows. 0; -errno where there was none, or no more could be taken. */
 static int accept_some(struct bnet_listener *listener, bool by_caller)
 {
 	struct sockaddr_storage peer;
@@ -267,8 +268,9 @@ static int accept_some(struct bnet_listener *listener, bool by_caller)
 		fd = bnet_socket_accept(listener->fd, &peer);
 		if (fd < 0)
 			break;
-		listener->short_since_ms = 0;
-		add_inbound(fd, &peer, by_caller);
+		fd = add_inbound(fd, &peer, by_caller);
+		if (fd == 0)
+			listener->short_since_ms = 0;
 	}
 	return fd;
 }

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include "common/clock.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "engine/engine.h"
@@ -103,22 +104,23 @@ void bnet_listener_pause(int nic, int error)
 		listener->short_since_ms = now;
 	listener->short_of = error;
 	if (now >= listener->warn_at_ms) {
-		bnet_warn_visibly("NET/BaguaNet: cannot accept a connection: %s. Raise the limit of open files (ulimit -n)",
-				  strerror(-error));
+		bnet_warn_visibly("NET/BaguaNet: cannot accept a connection: %s; %s", strerror(-error),
+				  bnet_shortage_remedy(error));
 		listener->warn_at_ms = now + WARN_MS;
 	}
 	listener->paused_until_ms = now + PAUSE_MS;
 	watch_listener(nic, EPOLL_CTL_MOD);
 }
 
-int bnet_listeners_error(const struct bnet_device *dev)
+int bnet_listeners_error(const struct bnet_device *dev, uint64_t since_ms)
 {
 	const uint64_t now = bnet_now_ms();
 
 	for (int i = 0; i < dev->nmembers; i++) {
 		const struct bnet_listener *listener = &bnet_engine.listeners[bnet_listener_number(dev->members[i])];
 
-		if (listener->short_since_ms && now - listener->short_since_ms >= SHORT_MS)
+		if (listener->short_since_ms && now - listener->short_since_ms >= SHORT_MS &&
+		    now - since_ms >= SHORT_MS)
 			return listener->short_of;
 	}
 	return 0;

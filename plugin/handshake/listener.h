@@ -17,8 +17,8 @@ int bnet_listener_open(int nic);
 
 /* The control thread found no descriptor for a connection that waits. */
 void bnet_listener_pause(int nic, int error);
-/* -errno if for some seconds no connection could be accepted on one of the device's; else 0. */
-int bnet_listeners_error(const struct bnet_device *dev);
+/* -errno if for some seconds, of those since then, no connection could be accepted on one of the device's; else 0. */
+int bnet_listeners_error(const struct bnet_device *dev, uint64_t since_ms);
 
 /* A caller looks. Callers that do so all the time accept instead of the control thread, until none has looked for
  * BNET_TICK_MS. */

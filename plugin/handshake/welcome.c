@@ -216,20 +216,26 @@ static const char *reason_of(int error)
 	return error == -ESTALE ? "its sender has tried again since" : "this process is out of memory or descriptors";
 }
 
-/* Of one who has the token, so that it is most likely a rank of this job that was set up otherwise: a person must know.
- * Who sees the network has the token as well: no more than a line a minute. */
-static void say_refused(const struct bnet_caller *caller, const struct bnet_wire_hello *hello, const char *why)
+/* Of one who has the token, so that it is most likely a rank of this job: a person must know. Who sees the network has the
+ * token as well: no more than a line a minute. */
+static void say_refused(const struct bnet_caller *caller, struct bnet_listen *listen, const char *why)
 {
-	struct bnet_listen *listen = bnet_listen_find(hello->token);
 	const uint64_t now = bnet_now_ms();
 
-	if (!listen)
-		return;
-	listen->refused = true;
-	if (listen->warned_ms && now - listen->warned_ms < REFUSED_WARN_MS)
+	if (!listen || (listen->warned_ms && now - listen->warned_ms < REFUSED_WARN_MS))
 		return;
 	listen->warned_ms = now;
 	bnet_warn_of_cause("NET/BaguaNet: refused a connection from %s: %s", caller->peer, why);
+}
+
+/* It is set up otherwise. */
+static void say_differs(const struct bnet_caller *caller, const struct bnet_wire_hello *hello, const char *how)
+{
+	struct bnet_listen *listen = bnet_listen_find(hello->token);
+
+	if (listen)
+		listen->refused = true;
+	say_refused(caller, listen, how);
 }
 
 static const char *secrets_differ(const struct bnet_wire_hello *hello)
@@ -248,9 +254,9 @@ static const char *refuse(const struct bnet_caller *caller, const struct bnet_wi
 			  enum bnet_wire_verdict verdict)
 {
 	if (verdict == BNET_WIRE_VERDICT_SECRET)
-		say_refused(caller, hello, secrets_differ(hello));
+		say_differs(caller, hello, secrets_differ(hello));
 	if (verdict == BNET_WIRE_VERDICT_SEAL)
-		say_refused(caller, hello, bnet_sealing_mismatch(hello->features));
+		say_differs(caller, hello, bnet_sealing_mismatch(hello->features));
 	reply(caller, hello, verdict, NULL, 0);
 	shutdown(caller->fd, SHUT_WR);
 	return verdict_text(verdict);
@@ -294,6 +300,8 @@ static const char *welcome(const struct bnet_caller *caller, const struct bnet_w
 			bnet_conn_free(conn);
 		else if (rc == -EBUSY)
 			reply(caller, hello, BNET_WIRE_VERDICT_LIMIT, NULL, 0); /* it comes again */
+		if (rc != -EBUSY && rc != -ESTALE)
+			say_refused(caller, bnet_listen_find(hello->token), reason_of(rc));
 		return reason_of(rc);
 	}
 	if (!reply(caller, hello, verdict, hello->stream ? NULL : conn->dev, start.position) && listen) {
@@ -323,6 +331,7 @@ static size_t body_size(const struct bnet_caller *caller)
 }
 
 #define DAMAGED "its first message is damaged"
+#define NO_PROOF "this process ends, or libcrypto finds no memory, or no random numbers"
 
 const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[BNET_PROOF_SIZE])
 {
@@ -345,10 +354,12 @@ const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[B
 	if (rc == 0)
 		rc = bnet_proof_write(BNET_PROOF_CHALLENGE, bytes, size, hello.proof);
 	memcpy(challenge, bytes + BNET_WIRE_PROOF_PROOF, BNET_PROOF_SIZE);
+	if (rc < 0) {
+		say_refused(caller, bnet_listen_find(hello.token), NO_PROOF);
+		return NO_PROOF;
+	}
 	/* A socket that has carried nothing takes this in one piece. */
-	if (rc == 0 && send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
-		rc = -EIO;
-	return rc < 0 ? "it is gone, or this process ends or is out of memory" : NULL;
+	return send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size ? NULL : "it is gone";
 }
 
 const char *bnet_welcome(const struct bnet_caller *caller)

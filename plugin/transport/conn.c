@@ -184,14 +184,18 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 	}
 	stream->in.handshake_bytes = bnet_socket_received(fd);
 	bnet_list_init(&stream->node);
-	if (conn->sender)
+	if (conn->sender) {
 		bnet_delivery_start(&stream->delivery, fd);
-	rc = (n || conn->watched) && conn->epoll < 0 ? open_set(conn) : 0;
+		rc = bnet_ledger_reserve(&stream->ledger); /* with its first rows alone it goes on, if need be */
+	}
+	if (rc == 0 && (n || conn->watched) && conn->epoll < 0)
+		rc = open_set(conn);
 	/* Everything that can fail comes first, and no event may precede the stream that it names: so it is added
 	 * unarmed. */
 	if (conn->epoll >= 0 && rc == 0)
 		rc = watch_stream(conn, stream, EPOLL_CTL_ADD, false);
 	if (rc < 0) {
+		bnet_ledger_free(&stream->ledger);
 		free(stream); /* the seal is still the caller's */
 		return rc;
 	}

@@ -211,7 +211,7 @@ int bnet_seal_frame(struct bnet_seal *seal, const uint8_t *head, size_t head_siz
 		       (struct bnet_crypto_bytes){payload, size});
 	seal->from = 0;
 	seal->to = rc == 0 ? BNET_WIRE_FRAME_HEADER + body + tag : 0;
-	return rc == -ENOMEM ? -EIO : rc; /* a number is used up */
+	return rc;
 }
 
 const uint8_t *bnet_seal_left(const struct bnet_seal *seal, size_t *size)

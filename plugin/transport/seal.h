@@ -49,8 +49,8 @@ void bnet_seal_free(struct bnet_seal *seal);
 
 /* ---- the sender ---- */
 
-/* Seals a frame: its header and fixed part, `head`, as the codecs write them, and its payload. 0; -ENOMEM:
- * nothing has happened, and it may be tried again; another -errno: nothing more can be sent on this stream. */
+/* Seals a frame: its header and fixed part, `head`, as the codecs write them, and its payload. 0; -errno: nothing more
+ * can be sent on this stream. */
 int bnet_seal_frame(struct bnet_seal *seal, const uint8_t *head, size_t head_size, const void *payload, size_t size);
 /* The bytes of the sealed frame that have not been written yet. */
 const uint8_t *bnet_seal_left(const struct bnet_seal *seal, size_t *size);

@@ -219,8 +219,11 @@ static ssize_t write_sealed(struct bnet_conn *conn, struct bnet_stream *stream)
 	size_t size;
 	ssize_t n;
 
-	if (rc < 0)
-		return rc;
+	if (rc < 0) {
+		bnet_conn_fail(conn, rc, "cannot encrypt, or check, what goes to %s: %s", conn->peer,
+			       rc == -ENOMEM ? "no memory" : "libcrypto fails, or this process ends");
+		return -ECANCELED;
+	}
 	bytes = bnet_seal_left(stream->seal, &size);
 	do
 		n = send(stream->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);

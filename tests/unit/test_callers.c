@@ -226,7 +226,7 @@ static void a_shortage_that_is_over_is_forgotten(void)
 		if (!ends.send)
 			check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
 	}
-	check_int(bnet_listeners_error(((const struct bnet_listen *)listen)->dev), 0);
+	check_int(bnet_listeners_error(((const struct bnet_listen *)listen)->dev, 0), 0);
 	atomic_store(&asleep, false);
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
 	close_to_oneself(&client, ends);
