@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..check import Check, Checks
@@ -250,6 +251,14 @@ class Measured(NamedTuple):
     there: float
 
 
+@dataclass(frozen=True)
+class CheckOfRate(Check):
+    """With the rate itself, for programs."""
+
+    bytes_per_second: float = 0
+    """Of payload, with the best number of flows."""
+
+
 def bits(bytes_per_second: float) -> str:
     """ "9.4 Gbit/s", "94 Mbit/s"."""
     value = bytes_per_second * 8
@@ -260,7 +269,7 @@ def _most(measured: Sequence[Measured]) -> Measured:
     return max(measured, key=lambda each: each.rate.bytes_per_second)
 
 
-def flows(reach: Reach, answer: Answer, measured: Sequence[Measured]) -> Check:
+def flows(reach: Reach, answer: Answer, measured: Sequence[Measured]) -> CheckOfRate:
     """What the rates say of the path.
 
     Args:
@@ -269,17 +278,19 @@ def flows(reach: Reach, answer: Answer, measured: Sequence[Measured]) -> Check:
     rates = [each.rate for each in measured]
     shown = ", ".join(f"{each.flows} flow{'s'[: each.flows - 1]} {bits(each.bytes_per_second)}" for each in rates)
     best = _most(measured)
+    carried = best.rate.bytes_per_second
     fact = f"{shown}; {_meaning(reach, measured)}"
     nic = reach.nic(answer)
     name = f"{reach.title}: rate"
     link = min((each.speed_mbps for each in (nic, reach.nic_there(answer)) if each.speed_known), default=0) * 125_000
     if best.rate.repeated > _LOSSES:
         fact += f"; {best.rate.repeated:.1%} of the packets are sent again"
-        return Check(name, "warn", fact, f"drop counters along the way: ethtool -S {nic.name}")
-    if best.rate.bytes_per_second < _HALF * link and not _by_processor(reach, best):
+        return CheckOfRate(name, "warn", fact, f"drop counters along the way: ethtool -S {nic.name}", carried)
+    if carried < _HALF * link and not _by_processor(reach, best):
         fact += f"; the card has {bits(link)}"
-        return Check(name, "warn", fact, "what else uses the link or the switches; in a cloud, the type of the machine")
-    return Check(name, "ok", fact)
+        fix = "what else uses the link or the switches; in a cloud, the type of the machine"
+        return CheckOfRate(name, "warn", fact, fix, carried)
+    return CheckOfRate(name, "ok", fact, bytes_per_second=carried)
 
 
 def _by_processor(reach: Reach, measured: Measured) -> bool:
