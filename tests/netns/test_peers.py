@@ -12,9 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.package.bench_command import bench
 from tests.support import drivers, netns
 from tests.support.netns import Host
 from tests.support.tiers import variants
@@ -28,7 +31,7 @@ listener = socket.create_server(("", 20000))
 print("listens", flush=True)
 input()
 """
-Findings = dict[str, dict[str, str]]
+Findings = dict[str, dict[str, Any]]
 
 
 def _command(host: Host, *arguments: str) -> list[str]:
@@ -94,8 +97,9 @@ def joined() -> Iterator[tuple[Host, Host]]:
 _TO, _FROM = "one → other", "other → one"
 
 
-def test_hosts_that_reach_each_other(joined: tuple[Host, Host]) -> None:
+def test_hosts_that_reach_each_other(joined: tuple[Host, Host], tmp_path: Path) -> None:
     found = examine(*joined, "--rates")
+    _check_calculation_of(found, tmp_path)
     assert found[_TO]["verdict"] == found[_FROM]["verdict"] == "ok"
     assert "link0 10.9.0.1 → 10.9.0.2 in " in found[_TO]["fact"]
     for name in (f"{_TO}: rate", f"{_FROM}: rate"):
@@ -103,6 +107,18 @@ def test_hosts_that_reach_each_other(joined: tuple[Host, Host]) -> None:
         assert "one flow carries what the path carries" in found[name]["fact"]
     found = {name: each for name, each in found.items() if not name.endswith((": rate", ": directions"))}
     assert {each["verdict"] for name, each in found.items() if "→" in name} == {"ok"}
+
+
+def _check_calculation_of(found: Findings, directory: Path) -> None:
+    """`bagua-net bench calculate` takes the lower rate of both directions."""
+    findings, file = directory / "findings.json", directory / "calculated.json"
+    findings.write_text(json.dumps(list(found.values())))
+    options = ["--model", "gpt2", "--measured", str(findings), "--json", str(file)]
+    done = bench("calculate", *options)
+    assert done.returncode == 0, done.stderr
+    rates = [each["bytes_per_second"] for name, each in found.items() if name.endswith(": rate")]
+    assert len(rates) == 2
+    assert json.loads(file.read_text())["calculated"]["link"]["bytes_per_s"] == min(rates) > 0
 
 
 def test_a_limit_for_each_flow(joined: tuple[Host, Host]) -> None:

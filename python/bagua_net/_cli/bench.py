@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -35,6 +36,10 @@ _WORK = "What is measured"
 _RANKS = "Ranks and where they meet"
 _REPETITIONS = "Repetitions"
 _FILES = "Files"
+_JOB = "What is calculated"
+_LINK = "The link of each rank"
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def _listed(kind: type[Enum]) -> str:
@@ -160,6 +165,56 @@ Cuda = Annotated[
 Model = Annotated[ModelName, typer.Option(metavar="MODEL", help=f"{_listed(ModelName)}.", rich_help_panel=_WORK)]
 GradientType = Annotated[Gradient, typer.Option(metavar="TYPE", help=f"{_listed(Gradient)}.", rich_help_panel=_WORK)]
 
+Known = Annotated[
+    ModelName | None, typer.Option("--model", metavar="MODEL", help=f"{_listed(ModelName)}.", rich_help_panel=_JOB)
+]
+Parameters = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Any other model, of so many parameters, as if all were in matrices of 1 MiB; suffixes K, M, G of 1000.",
+        rich_help_panel=_JOB,
+    ),
+]
+Linked = Annotated[
+    int, typer.Option("--ranks", min=2, metavar="N", help="Ranks, each with a link of its own.", rich_help_panel=_JOB)
+]
+Compute = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        metavar="MS",
+        help="Milliseconds of a step without communication, as under no_sync(). They hide a part of the network's.",
+        rich_help_panel=_JOB,
+    ),
+]
+LinkRate = Annotated[
+    str | None,
+    typer.Option(metavar="BITS", help="Bits per second: 10G for 10 GbE; suffixes of 1000.", rich_help_panel=_LINK),
+]
+MeasuredFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="The rate in this file instead: one of `bench --json`, or what `doctor --peers HOST,… --json` printed.",
+        rich_help_panel=_LINK,
+    ),
+]
+Calculated = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write every figure.", rich_help_panel=_FILES)
+]
+Latency = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="US",
+        help="Microseconds from a rank to the next. Default: 14, as NCCL's model of rings has it.",
+        rich_help_panel=_LINK,
+    ),
+]
+
 
 def _names(chosen: Sequence[Enum] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(one.value) for one in chosen or ()))
@@ -169,6 +224,15 @@ def _with_codes(transport: Sequence[Enum] | None, codec: Sequence[Enum] | None) 
     """The networks that are named, or bagua, and the compressed allreduces beside them."""
     names, codes = _names(transport), tuple(f"bagua+{code}" for code in _names(codec))
     return (*(names or ("bagua",)), *codes) if codes else names
+
+
+def _decimal(text: str) -> float:
+    """The number in "10G" or "2.5M"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text.strip(), re.IGNORECASE)
+    number = float(match[1]) * _UNITS[match[2].upper()] if match else 0
+    if number < 1:
+        raise typer.BadParameter(f"{text!r} is not a number; write for example 10G, 2.5G or 100M")
+    return number
 
 
 def _sweep(smallest: str, largest: str, factor: int) -> tuple[int, ...]:
@@ -348,6 +412,39 @@ def step(
     _run(config, placement, ifname, json_file, plot_file)
 
 
+def calculate(
+    model: Known = None,
+    parameters: Parameters = None,
+    ranks: Linked = 2,
+    compute: Compute = None,
+    rate: LinkRate = None,
+    measured: MeasuredFile = None,
+    latency: Latency = None,
+    json_file: Calculated = None,
+) -> None:
+    """Calculate, without measuring, a training step over links of a rate: is 10 GbE enough?
+
+    For each algorithm of `bagua_net.algorithms` it says what a rank sends for the gradients of a model, how long that
+    takes, and with `--compute` which part of it is hidden, and the scaling efficiency.
+    """
+    if (model is None) == (parameters is None):
+        raise typer.BadParameter(f"name one model: --model with one of {_listed(ModelName)}, or --parameters")
+    if (rate is None) == (measured is None):
+        raise typer.BadParameter("name one rate: --rate, such as 10G, or --measured with a file")
+    from .._bench import calculation, link
+    from .._bench.output import calculated
+
+    latency_s = link.LATENCY_S if latency is None else latency / 1e6
+    each = link.measured(measured, latency_s) if measured else link.named(_decimal(rate or ""), latency_s)
+    name = model.value if model else "a model"
+    shapes = models.shapes(name) if model else models.matrices(int(_decimal(parameters or "")))
+    found = calculation.calculate(name, shapes, ranks, each, None if compute is None else compute / 1e3)
+    for line in calculated.lines(found):
+        print(line)
+    if json_file is not None:
+        calculated.write(json_file, ["bagua-net", *sys.argv[1:]], found)
+
+
 def compare(
     before: Annotated[
         Path, typer.Argument(metavar="BEFORE", exists=True, dir_okay=False, help="A file that `--json` wrote.")
@@ -371,9 +468,10 @@ def compare(
 
 def register(app: typer.Typer, panel: str) -> None:
     """Adds the command ``bench`` with its subcommands."""
-    group = typer.Typer(subcommand_metavar="[nccl|step|compare]", rich_markup_mode="markdown")
+    group = typer.Typer(subcommand_metavar="[nccl|step|calculate|compare]", rich_markup_mode="markdown")
     group.callback(invoke_without_command=True)(bench)
     for command in (nccl, step):
         group.command(rich_help_panel="Other measurements")(command)
+    group.command(rich_help_panel="Without measuring")(calculate)
     group.command(rich_help_panel="Stored runs")(compare)
     app.add_typer(group, name="bench", rich_help_panel=panel)

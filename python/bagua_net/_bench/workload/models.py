@@ -100,23 +100,42 @@ _MODELS: dict[str, Callable[[], Iterator[Shape]]] = {
 NAMES = tuple(_MODELS)
 
 
+def shapes(model: str) -> list[Shape]:
+    """Those of each parameter, in the model's order. KeyError: no such model."""
+    return list(_MODELS[model]())
+
+
+def matrices(parameters: int) -> list[Shape]:
+    """Of an unknown model with so many parameters: matrices of 1 MiB in float32, so that buckets are full."""
+    whole, rest = divmod(parameters, FIRST_BUCKET // 4)
+    found: list[Shape] = [(FIRST_BUCKET // 4, 1)] * whole
+    return [(rest, 1), *found] if rest else found
+
+
 def parameters(model: str) -> list[int]:
     """The number of elements of each parameter, in the model's order. KeyError: no such model."""
-    return [math.prod(shape) for shape in _MODELS[model]()]
+    return [math.prod(shape) for shape in shapes(model)]
 
 
-def buckets(counts: list[int], element_size: int) -> list[int]:
-    """The number of elements of each bucket, in the order in which DDP sends them.
+def assigned(counts: list[int], element_size: int) -> list[list[int]]:
+    """The parameters of each bucket, by their places in ``counts``, in the order in which DDP sends them.
 
     Gradients arrive last parameter first. The gradient that fills a bucket closes it: 1 MiB for the first, so that
     communication starts early, 25 MiB for the others (``compute_bucket_assignment_by_size`` in
     torch/csrc/distributed/c10d/reducer.cpp, as DDP calls it after its first step).
     """
-    closed: list[int] = []
-    filling = 0
-    for count in reversed(counts):
-        filling += count
-        if filling * element_size >= (BUCKET if closed else FIRST_BUCKET):
+    closed: list[list[int]] = []
+    filling: list[int] = []
+    size = 0
+    for place in reversed(range(len(counts))):
+        filling.append(place)
+        size += counts[place] * element_size
+        if size >= (BUCKET if closed else FIRST_BUCKET):
             closed.append(filling)
-            filling = 0
+            filling, size = [], 0
     return [*closed, filling] if filling else closed
+
+
+def buckets(counts: list[int], element_size: int) -> list[int]:
+    """The number of elements of each bucket, in the order in which DDP sends them."""
+    return [sum(counts[place] for place in bucket) for bucket in assigned(counts, element_size)]
