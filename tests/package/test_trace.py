@@ -14,13 +14,39 @@ from typing import Any
 import pytest
 
 from bagua_net._stats import files, traces
+from tests.package import perfetto
 from tests.package.running_jobs import SECONDS, command, job, own, until
 
 _Events = list[dict[str, Any]]
 
 
+#: What Perfetto could not read.
+_PROBLEMS = "SELECT name FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
+#: connection, streams with a track, slices above each other on one
+_STREAMS = """
+SELECT process.name, count(DISTINCT utid), max(depth)
+FROM slice JOIN thread_track ON track_id = thread_track.id JOIN thread USING (utid) JOIN process USING (upid)
+GROUP BY upid
+"""
+#: connection, message, its bytes, those of its slices
+_MESSAGES = """
+WITH
+  parts AS (
+    SELECT upid, extract_arg(arg_set_id, 'args.message') AS number, sum(extract_arg(arg_set_id, 'args.bytes')) AS bytes
+    FROM slice JOIN thread_track ON track_id = thread_track.id JOIN thread USING (utid)
+    GROUP BY upid, number
+  ),
+  messages AS (
+    SELECT upid, extract_arg(arg_set_id, 'args.message') AS number, extract_arg(arg_set_id, 'args.bytes') AS bytes
+    FROM slice JOIN process_track ON track_id = process_track.id
+  )
+SELECT process.name, number, messages.bytes AS of_message, parts.bytes AS of_slices
+FROM messages LEFT JOIN parts USING (upid, number) JOIN process USING (upid)
+"""
+
+
 def _record(directory: Path, pid: int, *options: str) -> dict[str, Any]:
-    output = directory / "trace.json"
+    output = directory / f"{pid}.json"
     done = command(directory, "trace", str(pid), "--seconds", "1", "--output", str(output), *options)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.startswith(f"{output}: ")
@@ -33,6 +59,11 @@ def _record_something(directory: Path, pid: int) -> dict[str, Any]:
     while not (found := _record(directory, pid))["traceEvents"]:
         pass
     return found
+
+
+def _id(event: dict[str, Any]) -> tuple[int, str]:
+    """Of a message: its id is its connection's own."""
+    return event["pid"], event["id2"]["local"]
 
 
 def _pieces(events: _Events) -> dict[tuple[int, int], list[int]]:
@@ -54,8 +85,8 @@ def test_a_running_job(tmp_path: Path) -> None:
     assert left == []
     assert trace["otherData"]["pid"] == ranks[1]
     assert trace["otherData"]["rank"] == "3"
-    begun = {(each["pid"], each["id"]): each for each in events if each["ph"] == "b"}
-    ended = {(each["pid"], each["id"]): each for each in events if each["ph"] == "e"}
+    begun = {_id(each): each for each in events if each["ph"] == "b"}
+    ended = {_id(each): each for each in events if each["ph"] == "e"}
     assert begun.keys() == ended.keys() != set()
     pieces = _pieces(events)
     numbers = defaultdict(set)
@@ -73,6 +104,36 @@ def test_a_running_job(tmp_path: Path) -> None:
     assert len(tracks) > len(names)
     assert len({track for _, track in tracks}) == len(tracks)  # Perfetto merges what has one number
     assert max(map(max, tracks)) < 1 << 31
+
+
+def _bytes(rows: list[tuple[Any, ...]], arrow: str) -> dict[int, int]:
+    """Of the messages of the connection that sends, →, or receives, ←."""
+    assert all(of_message == of_slices for _, _, of_message, of_slices in rows)
+    return {number: nbytes for name, number, nbytes, _ in rows if name.startswith(arrow)}
+
+
+@pytest.mark.nightly
+def test_what_perfetto_reads(tmp_path: Path) -> None:
+    """A process for each connection and a track for each stream; and the slices of a message, at either end, have the
+    bytes that were sent."""
+    perfetto.require()
+    with (
+        job(tmp_path, BAGUA_NET_MIN_NSTREAMS="4", BAGUA_NET_NSTREAMS="4") as ranks,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        until(lambda: len(list(own(tmp_path).glob("[0-9]*"))) == len(ranks))
+        list(pool.map(lambda pid: _record_something(tmp_path, pid), ranks.values()))
+    messages = {}
+    for rank, pid in ranks.items():
+        problems, tracks, messages[rank] = perfetto.ask(tmp_path / f"{pid}.json", _PROBLEMS, _STREAMS, _MESSAGES)
+        assert problems == []
+        assert sorted(name.rpartition(" ")[0] for name, _, _ in tracks) == ["← 127.0.0.1", "→ 127.0.0.1"]
+        assert [row[1:] for row in tracks] == [(4, 0), (4, 0)]
+    for sender, receiver in ((0, 1), (1, 0)):
+        sent, received = _bytes(messages[sender], "→"), _bytes(messages[receiver], "←")
+        both = sent.keys() & received.keys()
+        assert both
+        assert {number: sent[number] for number in both} == {number: received[number] for number in both}
 
 
 @pytest.mark.gate

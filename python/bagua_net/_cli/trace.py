@@ -68,5 +68,5 @@ def register(app: typer.Typer, panel: str) -> None:
         process = _find(pid)
         with output.open("w", encoding="utf-8") as file:  # fails before the recording
             recorded = traces.record(process, seconds)
-            json.dump(traces.as_json(recorded), file)
+            json.dump(traces.as_json(recorded), file, ensure_ascii=False)  # Perfetto shows escapes as they are
         print(_said(recorded, output), file=sys.stderr)

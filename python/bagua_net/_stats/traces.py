@@ -249,7 +249,8 @@ def _slice(event: Event, place: int, track: int) -> dict[str, Any]:
 
 
 def _message(event: Event, place: int) -> Iterator[dict[str, Any]]:
-    """Messages overlap, so they are no thread's. Perfetto has a track for each name."""
-    common = {"cat": "message", "name": "message", "pid": place, "id": f"{place}/{event.message}"}
+    """Messages overlap, so they are no thread's. Perfetto has a track for each name, below the process where the id is
+    local."""
+    common = {"cat": "message", "name": "message", "pid": place, "id2": {"local": hex(event.message)}}
     yield {**common, "ph": "b", "ts": event.begin_us, "args": {"bytes": event.bytes, "message": event.message}}
     yield {**common, "ph": "e", "ts": event.end_us}
