@@ -22,9 +22,9 @@ _Events = list[dict[str, Any]]
 
 #: What Perfetto could not read.
 _PROBLEMS = "SELECT name FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
-#: connection, streams with a track, slices above each other on one
+#: connection, streams with a track, slices above each other on one, streams that pass for the main thread
 _STREAMS = """
-SELECT process.name, count(DISTINCT utid), max(depth)
+SELECT process.name, count(DISTINCT utid), max(depth), max(is_main_thread)
 FROM slice JOIN thread_track ON track_id = thread_track.id JOIN thread USING (utid) JOIN process USING (upid)
 GROUP BY upid
 """
@@ -127,8 +127,8 @@ def test_what_perfetto_reads(tmp_path: Path) -> None:
     for rank, pid in ranks.items():
         problems, tracks, messages[rank] = perfetto.ask(tmp_path / f"{pid}.json", _PROBLEMS, _STREAMS, _MESSAGES)
         assert problems == []
-        assert sorted(name.rpartition(" ")[0] for name, _, _ in tracks) == ["← 127.0.0.1", "→ 127.0.0.1"]
-        assert [row[1:] for row in tracks] == [(4, 0), (4, 0)]
+        assert sorted(name.rpartition(" ")[0] for name, *_ in tracks) == ["← 127.0.0.1", "→ 127.0.0.1"]
+        assert [row[1:] for row in tracks] == [(4, 0, 0), (4, 0, 0)]
     for sender, receiver in ((0, 1), (1, 0)):
         sent, received = _bytes(messages[sender], "→"), _bytes(messages[receiver], "←")
         both = sent.keys() & received.keys()

@@ -58,7 +58,7 @@ def register(app: typer.Typer, panel: str) -> None:
             Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the recording.")
         ] = Path("bagua-net-trace.json"),
     ) -> None:
-        """Record what a running process sends and receives: a track for each stream, messages above.
+        """Record what a running process sends and receives: a track for each stream, and messages.
 
         The file is for https://ui.perfetto.dev, which shows it without sending it anywhere, or for chrome://tracing. A
         slice lasts from its first byte, written to the kernel or read from it, to its last one; a message from its

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Recordings of running processes (plugin/stats/trace.h), and their form for Perfetto and chrome://tracing.
 
-A track for each stream has its slices, from the first byte that was written or read to the last. Above them are the
-messages of their connection, from the post until they were done.
+A track for each stream has its slices, from the first byte that was written or read to the last. Beside them are the
+messages of their connection, from the post until they were done: Perfetto draws them below, chrome://tracing above.
 """
 
 from __future__ import annotations
@@ -169,6 +169,9 @@ def _read(snapshot: Snapshot, descriptor: int, header: bytes) -> Trace:
 
 # ---- for Perfetto ----
 
+#: Streams have other numbers than connections: Perfetto takes a thread for the main one that has its process's.
+_STREAMS_FROM = 1001
+
 
 def _connections(trace: Trace) -> dict[tuple[int, bool], Row]:
     return {(number(row, "id"), bool(number(row, "sender"))): row for row in trace.snapshot.connections}
@@ -215,7 +218,7 @@ class _Tracks:
     def of_stream(self, event: Event) -> Iterator[dict[str, Any]]:
         key = (self.connections[event.connection, event.sender], event.stream)
         if key not in self.streams:
-            number = self.streams[key] = len(self.streams) + 1
+            number = self.streams[key] = len(self.streams) + _STREAMS_FROM
             yield _meta("thread_name", key[0], number, f"stream {event.stream}")
 
 
