@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.front import figures, page, picture, tables
+from benchmarks.front import figures, page, picture, running_job, tables
 from benchmarks.report.figures import number
+from tests.benchmarks.support import measure, needs_namespaces
 
 _FACTOR = re.compile(r"(?P<figure>\d+(?:\.\d+)?) (?:GB/s|µs|ms|s)\b")
 
@@ -59,3 +61,33 @@ def test_the_pictures_draw_the_stored_run() -> None:
 def test_no_cell_of_the_tables_is_empty() -> None:
     for content in (tables.nccl(), tables.training(), tables.calls(), tables.whole_steps()):
         assert "–" not in re.sub(r"\[[^]]*\]", "", content)
+
+
+def _terminal(path: Path) -> list[list[str]]:
+    """The words of each line of a picture that has some."""
+    lines: dict[str, str] = {}
+    for at, text in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>([^<]*)</text>', path.read_text()):
+        lines[at] = f"{lines.get(at, '')} {html.unescape(text)}"
+    return [line.split() for line in lines.values() if line.strip()]
+
+
+def test_the_picture_of_a_job_needs_nothing_from_elsewhere() -> None:
+    drawn = running_job.PICTURE.read_text()
+    assert re.findall(r"https?://[^\s\"')]*", drawn) == ["http://www.w3.org/2000/svg"]
+    assert "url(#" in drawn
+    assert not re.search(r"url\((?!#)|@import|@font-face", drawn)
+
+
+@pytest.mark.nightly
+@needs_namespaces
+def test_the_picture_of_a_job_shows_what_top_prints(tmp_path: Path) -> None:
+    """Drawn again: both commands, the same columns, each rank's connections, and the streams of one."""
+    file = tmp_path / "top.svg"
+    done = measure("running-job", "--output", str(file))
+    assert done.returncode == 0, done.stderr
+    again, kept = _terminal(file), _terminal(running_job.PICTURE)
+    headings = [line for line in again if line[0] in ("$", "PID")]
+    assert headings == [line for line in kept if line[0] in ("$", "PID")]
+    assert len(headings) == 2 * len(running_job.SCREENS)
+    assert [line[1] for line in again if line[1] in ("0/2", "1/2")].count("1/2") == 2
+    assert len([line for line in again if line[0].startswith(":")]) == 8

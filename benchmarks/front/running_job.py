@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Draws what `bagua-net top` shows of a job: two ranks on two hosts, between them paths of unequal rates."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+import bagua_net
+from benchmarks import ROOT, command_line
+from benchmarks.networks import namespaces
+from benchmarks.networks.namespaces import Host
+from benchmarks.report import chart, machine
+
+PICTURE = ROOT / "docs" / "images" / "top.svg"
+#: The words after `bagua-net`, one screen below the other.
+SCREENS = (["top"], ["top", "--streams", "--filter", "0/2"])
+#: A hash puts each flow on one of the paths.
+_PATHS_MBITS = (900, 500, 250, 100)
+_SEED = 1
+_STREAMS = "4"
+#: Of the terminal: what the table needs with all its columns and the ports of streams.
+_WIDTH = 120
+_PORT = 29600
+_MEETING_S = 60.0
+#: From the first connection on, until the rates have settled.
+_SETTLED_S = 5.0
+_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """This process's, with the package that it has imported, and counters of this job alone."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(bagua_net.__file__).parents[1]),
+        "BAGUA_NET_STATS_DIR": str(directory),
+    }
+
+
+@contextmanager
+def _rank(host: Host, rank: int, meeting: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """A rank of an allreduce that goes on for longer than anybody looks."""
+    words = ["--rendezvous", meeting, "--ranks", "2", "--rank", str(rank), "--ifname", host.interface]
+    words += ["--transport", "bagua", "--min", "64M", "--max", "64M", "--iters", "10000", "--rounds", "1"]
+    settings = {"BAGUA_NET_MIN_NSTREAMS": _STREAMS, "BAGUA_NET_NSTREAMS": _STREAMS}
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "bagua_net", "bench", *words],
+        env={**environment, **settings, "RANK": str(rank), "WORLD_SIZE": "2"},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _screen(words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What the command prints on a terminal, with its colours.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "bagua_net", *words, "--once"]
+    with subprocess.Popen(
+        command, env={**environment, "COLUMNS": str(_WIDTH), "TERM": "xterm"}, stdout=terminal
+    ) as process:
+        os.close(terminal)
+        printed = b""
+        with contextlib.suppress(OSError):  # the terminal's end
+            while part := os.read(controller, 1 << 16):
+                printed += part
+    os.close(controller)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return printed.decode().replace("\r\n", "\n").rstrip()
+
+
+def drawn(screens: Mapping[str, str]) -> str:
+    """An SVG of a terminal: each command, and what it printed."""
+    console = Console(record=True, width=_WIDTH, file=io.StringIO(), highlight=False, emoji=False)
+    for command, printed in screens.items():
+        console.print(Text(f"$ {command}", style="green"))
+        console.print(Text.from_ansi(printed), end="\n\n")
+    return _FONT.sub("", console.export_svg(title=""))  # rich's fonts would come from elsewhere
+
+
+def _await_counters(directory: Path) -> None:
+    """Raises TimeoutError where the ranks do not meet."""
+    deadline = time.monotonic() + _MEETING_S
+    while len(list(directory.glob("*/[0-9]*"))) < 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the ranks have not met within {_MEETING_S:.0f} s")
+        time.sleep(0.1)
+
+
+def _look() -> dict[str, str]:
+    """Command → what it printed."""
+    with tempfile.TemporaryDirectory() as name, namespaces.veth(machine.congestion_control()) as hosts:
+        namespaces.shape(hosts, _PATHS_MBITS)
+        namespaces.hash_flows(hosts, len(_PATHS_MBITS), _SEED)
+        environment, meeting = _environment(Path(name)), f"{hosts[0].address}:{_PORT}"
+        with _rank(hosts[0], 0, meeting, environment), _rank(hosts[1], 1, meeting, environment):
+            _await_counters(Path(name))
+            time.sleep(_SETTLED_S)
+            return {" ".join(["bagua-net", *words]): _screen(words, environment) for words in SCREENS}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = command_line.parser("running-job", __doc__)
+    parser.add_argument("--output", type=Path, default=PICTURE, help="the picture: docs/images/top.svg")
+    output: Path = parser.parse_args(argv).output
+    output.write_text(drawn(_look()))
+    chart.compact(output)
+    return 0
