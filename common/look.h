@@ -5,8 +5,21 @@
 #ifndef BNET_LOOK_H
 #define BNET_LOOK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* What the process has done of one kind of operation. Durations in µs. */
+struct bnet_operation {
+	const char *name;
+	uint64_t calls, failed, bytes; /* of those that are over */
+	uint64_t time_us, waiting_us;  /* … and how long nothing moved in that time */
+	uint64_t running;
+	uint64_t began_us; /* the last one that began: the wall clock */
+};
+
+/* The number-th kind; false: there is none. Any thread. */
+typedef bool bnet_operation_reader(int number, struct bnet_operation *out);
 
 struct bnet_look {
 	/* The number of the first device through which this machine reaches the job's rendezvous (device/route.h); 0: none
@@ -17,6 +30,8 @@ struct bnet_look {
 	/* handle: of a connect that has returned no comm yet. Milliseconds for which each try has been refused; 0: the last
 	 * one was not. text: from where to where, and what the last try met; NULL: not wanted. */
 	uint64_t (*refused_ms)(const void *handle, char *text, size_t size);
+	/* From now on the process's file shows these (stats/layout.h). */
+	void (*show_operations)(bnet_operation_reader *read);
 };
 
 #endif

@@ -13,7 +13,9 @@
 
 #include "coll/log.h"
 #include "coll/reduce.h"
+#include "coll/seen.h"
 #include "coll/size.h"
+#include "common/clock.h"
 #include "shared/wait.h"
 
 #define DEFAULT_TIMEOUT_S 300.0
@@ -135,8 +137,11 @@ int bnet_coll_create(bnet_coll_t **out, const void *table, int version, int dev,
 
 void bnet_coll_look(bnet_coll_t *coll, const void *look)
 {
-	if (coll != NULL)
-		coll->look = look;
+	if (coll == NULL)
+		return;
+	coll->look = look;
+	if (coll->look != NULL)
+		coll->look->show_operations(bnet_coll_seen_read);
 }
 
 void bnet_coll_follow_route(bnet_coll_t *coll)
@@ -318,6 +323,9 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	coll->operation = operation;
 	call.number = coll->call.number + (bnet_coll_is_collective(call.kind) ? 1 : 0);
 	coll->call = call;
+	coll->began_ns = (int64_t)bnet_now_ns();
+	coll->waited_ns = 0;
+	bnet_coll_seen_begin(call.kind);
 	if (coll->host.shared && bnet_coll_is_collective(call.kind))
 		tell_host(coll);
 	coll->warnings = bnet_coll_warnings();
@@ -328,8 +336,19 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	return 0;
 }
 
+/* Those who carry tagged messages end what they have not begun. */
+static void see_end(struct bnet_coll *coll, bool failed)
+{
+	const int64_t ns = (int64_t)bnet_now_ns() - coll->began_ns;
+
+	if (coll->began_ns != 0)
+		bnet_coll_seen_end(coll->call.kind, failed, coll->call.bytes, ns, coll->waited_ns);
+	coll->began_ns = 0;
+}
+
 int bnet_coll_end(struct bnet_coll *coll, int rc)
 {
+	see_end(coll, rc != 0);
 	if (rc == 0) {
 		deregister(coll, BNET_COLL_REGION_SEND);
 		return 0;

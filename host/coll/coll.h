@@ -9,6 +9,7 @@
  *   blocks.h          a buffer of one block for each rank
  *   subgroup.h        the ranks among which data moves
  *   call.{c,h}        what a rank believes the group to be doing
+ *   seen.{c,h}        what the process's groups have done
  *   host.{c,h}        the ranks of this host, and the memory that they share
  *   log.{c,h}         the logger that a network is given, and the warnings it has logged
  *   reduce.{c,h}      element-wise reductions
@@ -107,6 +108,8 @@ struct bnet_coll {
 	int64_t contended_until;  /* other threads compute on this one's processor: see wait.c */
 	const char *operation;
 	struct bnet_coll_call call; /* the last one that began */
+	int64_t began_ns;           /* 0: it is over */
+	int64_t waited_ns;          /* in it, while nothing moved; not the waits that are over within microseconds */
 	struct bnet_coll_host host;
 	unsigned warnings; /* bnet_coll_warnings() when the operation began */
 	struct bnet_coll_region regions[BNET_COLL_REGIONS];

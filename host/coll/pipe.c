@@ -179,8 +179,10 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int 
 			continue;
 		}
 		rc = bnet_coll_wait_idle(coll, wait);
-		if (rc != 0)
+		if (rc != 0) {
+			bnet_coll_wait_over(wait);
 			return stalled(coll, pipes, npipes, rc);
+		}
 	}
 }
 
@@ -193,5 +195,6 @@ int bnet_coll_pipes_run_on(struct bnet_coll *coll, struct bnet_coll_pipe *const 
 	int rc = run(coll, pipes, npipes, next, op, &wait);
 
 	coll->usual_wait_ns = wait.usual_ns;
+	coll->waited_ns += wait.waited_ns;
 	return rc;
 }

@@ -15,12 +15,13 @@
  * waited for may need this very processor. */
 #define SPIN_NS 20000
 
-static struct bnet_shared_wait_limits limits_of(const struct bnet_coll *coll)
+static struct bnet_shared_wait_limits limits_of(struct bnet_coll *coll)
 {
 	return (struct bnet_shared_wait_limits){.timeout_ns = coll->timeout_ns,
 						.spin_ns = coll->host.spins ? SPIN_NS : 0,
 						.aborted = &coll->aborted,
-						.interrupted = coll->interrupted};
+						.interrupted = coll->interrupted,
+						.waited_ns = &coll->waited_ns};
 }
 
 /* ---- errors ---- */

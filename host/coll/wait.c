@@ -38,6 +38,7 @@ void bnet_coll_wait_over(struct bnet_coll_wait *wait)
 	if (wait->since != 0) {
 		const int64_t ns = bnet_coll_now() - wait->since;
 
+		wait->waited_ns += ns;
 		wait->usual_ns += ((ns < MAX_WAIT_NS ? ns : MAX_WAIT_NS) - wait->usual_ns) / WAIT_READINGS;
 	}
 	bnet_coll_wait_reset(wait);

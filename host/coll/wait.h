@@ -17,6 +17,7 @@ struct bnet_coll_wait {
 	int64_t timeout_ns; /* 0: none */
 	unsigned nap_after; /* fruitless polls before the first nap, where waits are short; 0: never, yield only */
 	int64_t usual_ns;   /* running mean of the waits for a peer, except those over before a clock reading */
+	int64_t waited_ns;  /* … and their sum */
 };
 
 /* CLOCK_MONOTONIC in ns, signed for differences and deadlines. */

@@ -151,19 +151,13 @@ static int look(const struct bnet_segment *segment, int index, const struct bnet
 	return 0;
 }
 
-int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_shared_word word, uint32_t round,
-		      const struct bnet_shared_wait_limits *limits)
+static int sleep_until(const struct bnet_segment *segment, int index, _Atomic uint32_t *at, uint32_t round,
+		       const struct bnet_shared_wait_limits *limits, uint64_t since)
 {
 	struct bnet_shared_line *line = bnet_segment_line(segment, index);
-	_Atomic uint32_t *at = word_of(line, word);
-	uint64_t since;
-	uint32_t moved;
-	int rc = 0;
+	uint32_t moved = moves(segment);
+	int rc;
 
-	if (reached(at, round) || (limits->spin_ns > 0 ? spin(at, round, limits->spin_ns) : yield(at, round)))
-		return 0;
-	since = bnet_now_ns();
-	moved = moves(segment);
 	while (!reached(at, round)) {
 		sleep_once(line, at, round);
 		if (reached(at, round))
@@ -177,6 +171,22 @@ int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_s
 			return reached(at, round) ? 0 : rc;
 	}
 	return 0;
+}
+
+int bnet_shared_await(const struct bnet_segment *segment, int index, enum bnet_shared_word word, uint32_t round,
+		      const struct bnet_shared_wait_limits *limits)
+{
+	_Atomic uint32_t *at = word_of(bnet_segment_line(segment, index), word);
+	uint64_t since;
+	int rc;
+
+	if (reached(at, round) || (limits->spin_ns > 0 ? spin(at, round, limits->spin_ns) : yield(at, round)))
+		return 0;
+	since = bnet_now_ns();
+	rc = sleep_until(segment, index, at, round, limits, since);
+	if (limits->waited_ns != NULL)
+		*limits->waited_ns += (int64_t)(bnet_now_ns() - since);
+	return rc;
 }
 
 void bnet_shared_publish(const struct bnet_segment *segment, enum bnet_shared_word word, uint32_t round)

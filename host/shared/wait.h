@@ -19,6 +19,7 @@ struct bnet_shared_wait_limits {
 	int64_t spin_ns;            /* before the first sleep; 0: it yields */
 	const atomic_bool *aborted; /* by another thread */
 	int (*interrupted)(void);   /* NULL, or asked a few times a second: not 0 ends the wait */
+	int64_t *waited_ns;         /* how long it took from the first sleep on is added; NULL: nobody counts */
 };
 
 /* Tells the others what this rank does from here on; notes with the same first word should be the same. */

@@ -15,6 +15,7 @@
 #include "base/socket.h"
 #include "control/repair.h"
 #include "engine/engine.h"
+#include "stats/publish.h"
 #include "transport/conn.h"
 #include "transport/tx.h"
 #include "wire/wire.h"
@@ -119,11 +120,19 @@ static uint64_t refused_ms(const void *handle, char *text, size_t size)
 	return ms;
 }
 
+static void show_operations(bnet_operation_reader *read)
+{
+	bnet_engine_lock();
+	bnet_stats_show_operations(read);
+	bnet_engine_unlock();
+}
+
 const void *bnet_net_look(void)
 {
 	static const struct bnet_look look = {.device_on_route = device_on_route,
 					      .lost = lost,
-					      .refused_ms = refused_ms};
+					      .refused_ms = refused_ms,
+					      .show_operations = show_operations};
 
 	return &look;
 }

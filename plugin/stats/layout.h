@@ -4,7 +4,7 @@
  * contains numbers and offsets, and no pointer. A text in it names each field with its place, so that a reader of
  * another version finds those that it knows.
  *
- *   header, text, the process's row, connections' rows, streams' rows
+ *   header, text, the process's row, connections' rows, streams' rows, operations' rows
  *
  * One thread writes, the control thread, under the engine's lock. A row begins and ends with the same number, another
  * one each time, so that a reader knows when it was being written. `used` is 0 in a row of nothing.
@@ -21,6 +21,7 @@
 #define BNET_STATS_TEXT 64
 #define BNET_STATS_CONNECTIONS 256
 #define BNET_STATS_STREAMS 1024
+#define BNET_STATS_OPERATIONS 32
 
 /* Times are of the wall clock, in µs since 1970; durations in µs. N: a number. T: a text that ends with a zero byte. */
 #define BNET_STATS_PROCESS(N, T)                                                        \
@@ -127,6 +128,17 @@
 	T(remote)                                                         \
 	T(congestion_control)
 
+/* Of operations of one kind, where the process runs collectives of its own: common/look.h. */
+#define BNET_STATS_OPERATION(N, T) \
+	N(calls)                   \
+	N(failed)                  \
+	N(bytes)                   \
+	N(time_us)                 \
+	N(waiting_us)              \
+	N(running)                 \
+	N(began_us)                \
+	T(operation)
+
 #define BNET_STATS_NUMBER(name) uint64_t name;
 #define BNET_STATS_CHARS(name) char name[BNET_STATS_TEXT];
 
@@ -149,6 +161,12 @@ struct bnet_stats_connection {
 struct bnet_stats_stream {
 	uint64_t begins, used;
 	BNET_STATS_STREAM(BNET_STATS_NUMBER, BNET_STATS_CHARS)
+	uint64_t ends;
+};
+
+struct bnet_stats_operation {
+	uint64_t begins, used;
+	BNET_STATS_OPERATION(BNET_STATS_NUMBER, BNET_STATS_CHARS)
 	uint64_t ends;
 };
 

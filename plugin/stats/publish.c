@@ -29,6 +29,7 @@ struct segment {
 	struct bnet_stats_process process;
 	struct bnet_stats_connection connections[BNET_STATS_CONNECTIONS];
 	struct bnet_stats_stream streams[BNET_STATS_STREAMS];
+	struct bnet_stats_operation operations[BNET_STATS_OPERATIONS];
 };
 
 static struct {
@@ -41,6 +42,7 @@ static struct {
 	uint32_t of_stream[BNET_STATS_STREAMS];
 	uint64_t left_out, streams_left_out; /* in this round */
 	struct bnet_device_row devices[BNET_MAX_DEVICES];
+	bnet_operation_reader *read_operation; /* NULL: nobody has shown any */
 } stats;
 
 /* ---- the text that names the fields ---- */
@@ -71,6 +73,7 @@ static void name_fields(struct text *text)
 #define OF_PROCESS(name) FIELD(bnet_stats_process, name)
 #define OF_CONNECTION(name) FIELD(bnet_stats_connection, name)
 #define OF_STREAM(name) FIELD(bnet_stats_stream, name)
+#define OF_OPERATION(name) FIELD(bnet_stats_operation, name)
 	TABLE("process", process, 1, bnet_stats_process)
 	BNET_STATS_PROCESS(OF_PROCESS, OF_PROCESS)
 	BNET_PROCESS_COUNTERS(OF_PROCESS)
@@ -81,6 +84,8 @@ static void name_fields(struct text *text)
 	BNET_STATS_LATENCY(OF_CONNECTION)
 	TABLE("stream", streams, BNET_STATS_STREAMS, bnet_stats_stream)
 	BNET_STATS_STREAM(OF_STREAM, OF_STREAM)
+	TABLE("operation", operations, BNET_STATS_OPERATIONS, bnet_stats_operation)
+	BNET_STATS_OPERATION(OF_OPERATION, OF_OPERATION)
 }
 
 /* ---- the process ---- */
@@ -98,6 +103,7 @@ void bnet_stats_configure(void)
 
 #define AT_CONNECTION(i) (offsetof(struct segment, connections) + (size_t)(i) * sizeof(struct bnet_stats_connection))
 #define AT_STREAM(i) (offsetof(struct segment, streams) + (size_t)(i) * sizeof(struct bnet_stats_stream))
+#define AT_OPERATION(i) (offsetof(struct segment, operations) + (size_t)(i) * sizeof(struct bnet_stats_operation))
 
 static void publish_process(void)
 {
@@ -190,6 +196,18 @@ static void publish_connection(struct bnet_conn *conn)
 	WRITE_ROW(AT_CONNECTION(at), &row);
 }
 
+static void publish_operations(void)
+{
+	struct bnet_stats_operation row;
+	struct bnet_operation operation;
+
+	for (int i = 0; i < BNET_STATS_OPERATIONS && stats.read_operation && stats.read_operation(i, &operation); i++) {
+		bnet_row_of_operation(&row, &operation);
+		if (row.used)
+			WRITE_ROW(AT_OPERATION(i), &row);
+	}
+}
+
 /* ---- a round ---- */
 
 /* Rows that this round has not written are of connections and streams that have ended. */
@@ -247,10 +265,16 @@ bool bnet_stats_publish(void)
 	if (!go_on())
 		return true;
 	sweep();
+	publish_operations();
 	publish_process();
 	stats.under_way = false;
 	stats.traced = bnet_trace_look(bnet_segment_path());
 	return bnet_trace_has_more();
+}
+
+void bnet_stats_show_operations(bnet_operation_reader *read)
+{
+	stats.read_operation = read;
 }
 
 bool bnet_stats_is_awaited(void)

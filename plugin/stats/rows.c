@@ -146,6 +146,23 @@ void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet
 	fill_latencies(row, &conn->latencies);
 }
 
+/* ---- of operations ---- */
+
+void bnet_row_of_operation(struct bnet_stats_operation *row, const struct bnet_operation *operation)
+{
+	*row = (struct bnet_stats_operation){
+		.used = operation->calls || operation->failed || operation->running,
+		.calls = operation->calls,
+		.failed = operation->failed,
+		.bytes = operation->bytes,
+		.time_us = operation->time_us,
+		.waiting_us = operation->waiting_us,
+		.running = operation->running,
+		.began_us = operation->began_us,
+	};
+	copy_text(row->operation, operation->name);
+}
+
 /* ---- of a stream ---- */
 
 void bnet_row_of_stream(struct bnet_stats_stream *row, const struct bnet_conn *conn, const struct bnet_stream *stream)

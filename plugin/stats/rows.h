@@ -6,6 +6,7 @@
 #ifndef BNET_STATS_ROWS_H
 #define BNET_STATS_ROWS_H
 
+#include "common/look.h"
 #include "device/traffic.h"
 #include "stats/layout.h"
 #include "transport/conn.h"
@@ -23,6 +24,7 @@ struct bnet_device_row {
 
 void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet_conn *conn,
 			    const struct bnet_device_row *device);
+void bnet_row_of_operation(struct bnet_stats_operation *row, const struct bnet_operation *operation);
 /* A system call or four. */
 void bnet_row_of_stream(struct bnet_stats_stream *row, const struct bnet_conn *conn, const struct bnet_stream *stream);
 

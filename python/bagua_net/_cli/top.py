@@ -20,6 +20,8 @@ from rich.table import Table
 from .._stats import causes, exporters, files, limits
 from .._stats.files import Snapshot
 from .._stats.lines import ORDERS, Line, Part, chosen, of_processes
+from .._stats.operations import Operation
+from .._stats.operations import of_processes as operations_of
 from . import printing
 
 #: Processes publish twice a second.
@@ -43,6 +45,18 @@ _COLUMNS = {
     "LIMIT": "left",
 }
 _WIDE = ("█", "MEAN", "RTT")
+_OF_OPERATIONS = {
+    "PID": "left",
+    "RANK": "left",
+    "OPERATION": "left",
+    "CALLS": "right",
+    "CALLS/S": "right",
+    "SIZE": "right",
+    "TIME": "right",
+    "WAITING": "right",
+    "RUNNING": "left",
+}
+_NO_OPERATIONS = "no process here runs collectives of the torch backend; NCCL does not tell of its own"
 #: Where hosts are shown, a rank tells as much.
 _WITHOUT_HOSTS = ("PID",)
 
@@ -125,6 +139,30 @@ def _table(lines: list[Line], width: int, streams: bool) -> Table:
     return table
 
 
+def _cells_of_operation(each: Operation) -> tuple[str, ...]:
+    calls = f"{each.calls} ({each.failed} failed)" if each.failed else str(each.calls)
+    return (
+        each.pid,
+        each.rank or "-",
+        each.name,
+        calls,
+        f"{each.calls_per_second:.3g}",
+        "-" if each.bytes is None else causes.size(each.bytes),
+        _time(each.time_us),
+        "-" if each.waiting is None else f"{each.waiting:.0%}",
+        "" if each.running_us is None else f"for {each.running_us / 1e6:.1f} s",
+    )
+
+
+def _table_of_operations(operations: Iterable[Operation]) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
+    for name, side in _OF_OPERATIONS.items():
+        table.add_column(name, justify="right" if side == "right" else "left", no_wrap=True)
+    for each in operations:
+        table.add_row(*map(escape, _cells_of_operation(each)))
+    return table
+
+
 # ---- where the lines are from ----
 
 
@@ -134,10 +172,11 @@ class _Source:
 
     look: Callable[[], tuple[Any, list[str]]]
     """What is there now, and sentences about what could not be looked at."""
-    compare: Callable[[Any, Any], list[Line]]
+    compare: Callable[[Any, Any], list[Any]]
+    """Lines, or operations."""
     before: Any = None
 
-    def next(self) -> tuple[list[Line], list[str]]:
+    def next(self) -> tuple[list[Any], list[str]]:
         now, complaints = self.look()
         lines = self.compare(now, self.before) if self.before is not None else []
         self.before = now
@@ -148,12 +187,15 @@ def _snapshots(ended: bool) -> list[Snapshot]:
     return [snapshot for snapshot in files.read_all(files.directory()) if ended or snapshot.lives]
 
 
-def _here(ended: bool) -> _Source:
+def _here(ended: bool, operations: bool) -> _Source:
     def look() -> tuple[dict[Any, Snapshot], list[str]]:
         found = {each.path: each for each in _snapshots(ended)}
+        if found and operations and not any(each.operations for each in found.values()):
+            return found, [_NO_OPERATIONS]
         return found, [] if found else [files.NOTHING]
 
-    return _Source(look, lambda now, before: of_processes(now.values(), before))
+    lines = operations_of if operations else of_processes
+    return _Source(look, lambda now, before: list(lines(now.values(), before)))
 
 
 def _there(hosts: str) -> _Source:
@@ -185,6 +227,7 @@ def _as_json(now: Iterable[Snapshot], before: dict[Any, Snapshot]) -> list[dict[
                 }
                 for rate in limits.rates(snapshot, before.get(snapshot.path))
             ],
+            "operations": [dict(row) for row in snapshot.operations],
         }
         for snapshot in now
     ]
@@ -210,6 +253,10 @@ def register(app: typer.Typer, panel: str) -> None:
             bool, typer.Option("--json", help="JSON instead of a table, once: all that there is.")
         ] = False,
         streams: Annotated[bool, typer.Option("--streams", help="Also show the streams of each connection.")] = False,
+        operations: Annotated[
+            bool,
+            typer.Option("--operations", help="What collectives take instead, where they are the torch backend's."),
+        ] = False,
         text: Annotated[
             str, typer.Option("--filter", metavar="TEXT", help="Only lines that have this in one of their words.")
         ] = "",
@@ -233,32 +280,41 @@ def register(app: typer.Typer, panel: str) -> None:
         were posted, to the next power of two. RTT is the network's, RETR the share of packets that were sent again.
         LIMIT is what holds a sender back: network,
         receiver, send buffer, processor, or the application, which gives it nothing to send for a part of the time.
+
+        With --operations, SIZE and TIME are of a call of the last seconds, a mean, and WAITING is the part of TIME in
+        which nothing moved: other ranks were late, or the network.
         """
-        if hosts and (as_json or ended or streams):
-            raise typer.BadParameter("exporters have no single streams, no ended processes and no --json: see /metrics")
+        if hosts and (as_json or ended or streams or operations):
+            raise typer.BadParameter(
+                "exporters have no single streams, operations or ended processes, and no --json: see /metrics"
+            )
+        if operations and (streams or order):
+            raise typer.BadParameter("--operations has no streams and no order")
         if as_json:
             _dump(ended, interval)
             return
-        source = _there(hosts) if hosts else _here(ended)
+        source = _there(hosts) if hosts else _here(ended, operations)
         _, complaints = source.next()
         if not source.before:
             _complain(complaints)
             raise typer.Exit(1)
 
-        def table(lines: list[Line], width: int) -> Table:
+        def table(lines: list[Any], width: int) -> Table:
+            if operations:
+                return _table_of_operations(each for each in lines if each.has(text))
             return _table(chosen(lines, text, order.value if order else ""), width, streams)
 
         if not once and sys.stdout.isatty():
             _watch(source, table, interval)
         time.sleep(interval)
         lines, complaints = source.next()
-        _complain(complaints if hosts else ())
+        _complain(complaints if hosts or operations else ())
         if lines and not chosen(lines, text, ""):
             _complain([f"none of {len(lines)} lines has {text!r} in a word"])
         printing.lines(table(lines, printing.console().width))
 
 
-def _watch(source: _Source, table: Callable[[list[Line], int], Table], interval: float) -> None:
+def _watch(source: _Source, table: Callable[[list[Any], int], Table], interval: float) -> None:
     """Until it is interrupted."""
     console = printing.console()
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:

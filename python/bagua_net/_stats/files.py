@@ -62,6 +62,9 @@ _NUMBERS = {
     ],
 }
 _TEXTS = {"process": ("rank", "world_size"), "connection": ("peer",), "stream": ("local", "remote")}
+#: A table that a file of an older version does not have.
+_OPERATIONS = "operation"
+_OPERATION_NUMBERS = ("calls", "failed", "bytes", "time_us", "waiting_us", "running", "began_us")
 
 Row = Mapping[str, int | str]
 
@@ -76,6 +79,8 @@ class Snapshot:
     process: Row
     connections: tuple[Row, ...]
     streams: tuple[Row, ...]
+    #: what its collectives have done, by kind; none where it runs none of its own
+    operations: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,11 @@ def _schema(data: bytes) -> dict[str, _Table]:
     for name in _NUMBERS:
         if name not in tables or not tables[name].fits(len(data)) or not tables[name].has(_NUMBERS[name], _TEXTS[name]):
             raise NotReadable("damaged")
-    return {name: tables[name] for name in _NUMBERS}
+    found = {name: tables[name] for name in _NUMBERS}
+    operations = tables.get(_OPERATIONS)
+    if operations and operations.fits(len(data)) and operations.has(_OPERATION_NUMBERS, (_OPERATIONS,)):
+        found[_OPERATIONS] = operations
+    return found
 
 
 def _is_whole(row: bytes, again: bytes) -> bool:
@@ -205,7 +214,8 @@ def read(path: Path) -> Snapshot:
         whole = {name: tuple(row for row in rows if row is not None) for name, rows in found.items()}
         if not whole["process"]:
             raise NotReadable("nothing is in it yet")
-        return Snapshot(path, lives, whole["process"][0], whole["connection"], whole["stream"])
+        operations = whole.get(_OPERATIONS, ())
+        return Snapshot(path, lives, whole["process"][0], whole["connection"], whole["stream"], operations)
     finally:
         os.close(descriptor)
 

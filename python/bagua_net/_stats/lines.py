@@ -91,7 +91,8 @@ def chosen(lines: Iterable[Line], text: str, order: str) -> list[Line]:
 # ---- of this host ----
 
 
-def _rank(snapshot: Snapshot) -> str:
+def rank_of(snapshot: Snapshot) -> str:
+    """Of how many, as far as the launcher says so: "0/2"."""
     rank, size = (str(snapshot.process.get(name, "")) for name in ("rank", "world_size"))
     return f"{rank}/{size}" if rank and size else rank
 
@@ -124,7 +125,7 @@ def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Snapshot | None
     return Line(
         host="",
         pid=str(snapshot.process["pid"]),
-        rank=_rank(snapshot),
+        rank=rank_of(snapshot),
         sends=recent.sender,
         peer=causes.host(connection["peer"]),
         streams=f"{level}/{streams}" if recent.sender else str(streams),

@@ -66,6 +66,14 @@ _STREAM_COUNTERS = (
     ("bagua_net_peer_window_limited_seconds", "… of it, limited by the peer's window", "rwnd_limited_us", _US),
     ("bagua_net_peer_buffer_limited_seconds", "… of it, limited by the send buffer", "sndbuf_limited_us", _US),
 )
+#: … of operations of one kind
+_OPERATION_COUNTERS = (
+    ("bagua_net_operations", "collectives of the process that are over", "calls", 1),
+    ("bagua_net_failed_operations", "collectives that failed", "failed", 1),
+    ("bagua_net_operation_bytes", "of their buffers", "bytes", 1),
+    ("bagua_net_operation_seconds", "that they took", "time_us", _US),
+    ("bagua_net_operation_waiting_seconds", "… of it, in which nothing moved", "waiting_us", _US),
+)
 _LATENCY = "bagua_net_message_seconds"
 _PUBLISHED = "bagua_net_published_timestamp_seconds"
 
@@ -178,6 +186,7 @@ class Metrics(Collector):
             self._known.setdefault(each.path, _Known(each)).judge(each)
         self._known = {path: known for path, known in self._known.items() if known.missed <= _MISSED}
         yield from _processes(now)
+        yield from _operations(now)
         yield from self._counters(now)
         yield from _peers(now)
         yield _limits([(each, self._known[each.path].rates) for each in now])
@@ -240,6 +249,21 @@ def _processes(now: Sequence[Snapshot]) -> Iterator[Metric]:
         for labels in of:
             values = [number(each.process, source) for each in now if _of_process(each) == labels]
             metric.add_metric(labels, (max(values) if name == _PUBLISHED else sum(values)) * unit)
+        yield metric
+
+
+def _operations(now: Sequence[Snapshot]) -> Iterator[Metric]:
+    of: dict[Labels, list[Row]] = {}
+    for each in now:
+        for row in each.operations:
+            of.setdefault((*_of_process(each), str(row["operation"])), []).append(row)
+    for family, name, text, source, unit in (
+        *((CounterMetricFamily, *each) for each in _OPERATION_COUNTERS),
+        (GaugeMetricFamily, "bagua_net_running_operations", "collectives that run now", "running", 1),
+    ):
+        metric = family(name, text, labels=(*_OF_PROCESS, "operation"))
+        for labels, rows in of.items():
+            metric.add_metric(labels, sum(number(row, source) for row in rows) * unit)
         yield metric
 
 
