@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The kept inputs of the fuzzers, a line of hexadecimal digits each: corpus/NAME.hex has those of fuzz_NAME that
-together reach what is known, corpus/NAME.faults.hex those that once were not survived.
+together reach what is known, corpus/NAME.faults.hex those that once were not survived, and corpus/NAME.seeds.hex those
+that were written: they reach no line of their own, and a fuzzer whose library is broken does not survive them.
 
     tests/fuzz/corpus.py run PROGRAM            # runs the program on every kept input
     tests/fuzz/corpus.py grow PROGRAM SECONDS   # searches from there, and keeps the fewest inputs that reach as much
@@ -30,9 +31,13 @@ def _faults(program: Path) -> Path:
     return _file(program).with_suffix(".faults.hex")
 
 
+def _seeds(program: Path) -> Path:
+    return _file(program).with_suffix(".seeds.hex")
+
+
 def _unpack(program: Path, directory: Path) -> int:
     directory.mkdir()
-    files = [file for file in (_file(program), _faults(program)) if file.is_file()]
+    files = [file for file in (_file(program), _faults(program), _seeds(program)) if file.is_file()]
     lines = [line for file in files for line in file.read_text().splitlines()]
     for number, line in enumerate(lines):
         (directory / str(number)).write_bytes(bytes.fromhex(line))

@@ -13,14 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "script.h"
+
 #define TEXT_SIZE 600
-#define EXPECT(cond)                                            \
-	do {                                                    \
-		if (!(cond)) {                                  \
-			fprintf(stderr, "broken: %s\n", #cond); \
-			abort();                                \
-		}                                               \
-	} while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
