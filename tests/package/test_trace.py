@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -159,6 +160,21 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         until(lambda: not path.exists())
         while not traces.record(snapshot, 1).events:
             pass  # the job may get no processor for a second
+
+
+@pytest.mark.parametrize("count", [2, 1 << 40, 1 << 63])
+def test_a_recording_that_says_more_than_there_is(count: int, tmp_path: Path) -> None:
+    """What is there is taken."""
+    path = tmp_path / "1-a"
+    recording = Path(f"{path}.trace")
+    header = traces._HEADER.pack(traces._MAGIC, traces._VERSION, traces._EVENT.size, count, 0, 0, 0, 9, 0)
+    event = traces._EVENT.pack(1, 2, 7, 3, 100, 4, traces._SLICE, 1)
+    with ThreadPoolExecutor(1) as pool, path.open("w") as process:
+        fcntl.flock(process, fcntl.LOCK_EX)  # it lives
+        waiting = pool.submit(traces.record, files.Snapshot(path, True, {"pid": 7}, (), ()), 1)
+        until(recording.exists)
+        recording.write_bytes(header + event)
+        assert [each.bytes for each in waiting.result(SECONDS).events] == [100]
 
 
 @pytest.mark.gate

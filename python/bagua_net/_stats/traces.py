@@ -156,7 +156,7 @@ def _read(snapshot: Snapshot, descriptor: int, header: bytes) -> Trace:
     _, version, size, count, dropped, lost, began, end, ahead = _HEADER.unpack(header)
     if version != _VERSION or size != _EVENT.size:
         raise NoTrace(f"process {snapshot.process['pid']} has another bagua_net; use that one's command")
-    data = os.pread(descriptor, count * size, _HEADER.size)
+    data = os.pread(descriptor, min(count * size, os.fstat(descriptor).st_size), _HEADER.size)
     events = [
         Event(kind == _SLICE, begin_us + ahead, end_us + ahead, connection, bool(sender), stream, message, length)
         for begin_us, end_us, connection, message, length, stream, kind, sender in _EVENT.iter_unpack(
