@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bagua_net._cli import printing
-from bagua_net._stats import files, limits
+from bagua_net._stats import causes, files, limits
 from bagua_net._stats.files import Snapshot
-from bagua_net._stats.lines import Line, chosen
+from bagua_net._stats.lines import ORDERS, Line, chosen, of_processes
 from tests.package import bench_command
 from tests.package.running_jobs import SECONDS, command, job, own, until
 
@@ -205,6 +205,19 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("changed")
 
 
+def _use(snapshot: Snapshot, before: Snapshot | None) -> None:
+    """As `top`, `explain` and `export` do."""
+    rates = limits.rates(snapshot, before)
+    assert {rate.limit for rate in rates} <= {"", *limits.ALL}
+    for rate in rates:
+        causes.of(rate, causes.Surroundings(rates))
+    for order in ORDERS:
+        chosen(of_processes([snapshot], {} if before is None else {before.path: before}), "", order)
+    metrics = pytest.importorskip("bagua_net._stats.metrics").Metrics(lambda: [replace(snapshot, lives=True)])
+    for _ in range(2):
+        metrics.collect()
+
+
 @pytest.mark.gate
 @settings(max_examples=200)
 @given(data=st.data())
@@ -216,8 +229,30 @@ def test_any_file_is_read_or_left_out(content: bytes, directory: Path, data: st.
             changed[at] = value
     directory.joinpath("1-a").write_bytes(changed)
     for snapshot in files.read_all(directory):
-        for rate in limits.rates(snapshot, snapshot) + limits.rates(snapshot):
-            assert rate.limit in ("", *limits.ALL)
+        for before in (None, snapshot):
+            _use(snapshot, before)
+
+
+@pytest.mark.gate
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_numbers_can_be_shown(content: bytes, directory: Path, data: st.DataObject) -> None:
+    """In the first row of each table, some fields of which have one of a few values."""
+    numbers = data.draw(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from((2**31, 2**63, 2**64 - 1)), min_size=1))
+    tables = files._schema(content).values()
+    words = [at for table in tables for at in range(table.start + 16, table.start + table.size - 8, 8)]
+    changed = bytearray(content)
+    for at, which in zip(words, data.draw(st.binary(min_size=len(words), max_size=len(words))), strict=True):
+        if which % 2:
+            changed[at : at + 8] = numbers[which // 2 % len(numbers)].to_bytes(8, "little")
+    file = directory.joinpath("1-a")
+    file.write_bytes(content)
+    (before,) = files.read_all(directory)
+    file.write_bytes(changed)
+    (now,) = files.read_all(directory)
+    assert now.connections
+    for earlier, later in ((None, now), (before, now), (now, before)):
+        _use(later, earlier)
 
 
 # ---- limits ----
