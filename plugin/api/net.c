@@ -83,12 +83,12 @@ int bnet_net_init(int version, ncclDebugLogger_t logger)
 	return rc;
 }
 
-struct bnet_context *bnet_context_new(int version, int traffic_class)
+struct bnet_context *bnet_context_new(int version, uint64_t id, int traffic_class)
 {
 	struct bnet_context *context = calloc(1, sizeof(*context));
 
 	if (context)
-		*context = (struct bnet_context){.version = version, .traffic_class = traffic_class};
+		*context = (struct bnet_context){.version = version, .id = id, .traffic_class = traffic_class};
 	else
 		bnet_shortage(-ENOMEM, "communicator");
 	return context;
@@ -271,6 +271,15 @@ static void log_connection(const struct bnet_conn *conn, int most)
 		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s%s", conn->peer, conn->dev->name, intent);
 }
 
+/* Under the lock. */
+static void hand_out(struct bnet_conn *conn)
+{
+	const struct bnet_context *context = conn->setup.context;
+
+	conn->setup.handed_out = true;
+	conn->communicator = context->id;
+}
+
 int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 {
 	int rc = 0;
@@ -285,7 +294,7 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
 		*out = bnet_entry(listen->queue.next, struct bnet_conn, setup.pending);
 		bnet_list_remove(&(*out)->setup.pending);
 		listen->started_ms = 0;
-		(*out)->setup.handed_out = true;
+		hand_out(*out);
 	}
 	bnet_engine_unlock();
 	if (*out)
@@ -444,7 +453,7 @@ static bool poll_attempt(uint64_t id, void *handle, struct bnet_conn **out, int 
 	if (conn)
 		conn->setup.looks = 0;
 	if (conn && !*rc && conn->setup.ready) {
-		conn->setup.handed_out = true;
+		hand_out(conn);
 		most = conn->path->scaler.most;
 		*out = conn;
 	}

@@ -17,12 +17,13 @@
 /* One for each communicator from v11 on, one for the process before v11. */
 struct bnet_context {
 	int version;       /* of the table that created it */
+	uint64_t id;       /* NCCL's commId; 0: tables before v11 are not told */
 	int traffic_class; /* as requested by NCCL */
 	struct bnet_intent intent;
 };
 
 int bnet_net_init(int version, ncclDebugLogger_t logger);
-struct bnet_context *bnet_context_new(int version, int traffic_class);
+struct bnet_context *bnet_context_new(int version, uint64_t id, int traffic_class);
 /* Also ends what this communicator started and abandoned: listen objects, unfinished connects, and connections that
  * were never accepted. */
 void bnet_context_free(struct bnet_context *context);

@@ -79,29 +79,30 @@ static ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t prof)
 	return result(bnet_net_init(10, log));
 }
 
-static ncclResult_t init_context(int version, void **ctx, const ncclNetCommConfig_t *config, ncclDebugLogger_t log)
+static ncclResult_t init_context(int version, void **ctx, uint64_t id, const ncclNetCommConfig_t *config,
+				 ncclDebugLogger_t log)
 {
 	int rc = bnet_net_init(version, log);
 
 	*ctx = NULL;
 	if (rc < 0)
 		return result(rc);
-	*ctx = bnet_context_new(version, config_traffic_class(config));
+	*ctx = bnet_context_new(version, id, config_traffic_class(config));
 	return *ctx ? ncclSuccess : ncclSystemError;
 }
 
 static ncclResult_t init_v11(void **ctx, uint64_t commId, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t prof)
 {
-	(void)commId, (void)prof;
-	return init_context(11, ctx, config, log);
+	(void)prof;
+	return init_context(11, ctx, commId, config, log);
 }
 
 static ncclResult_t init_v12(void **ctx, uint64_t commId, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t prof)
 {
-	(void)commId, (void)prof;
-	return init_context(12, ctx, config, log);
+	(void)prof;
+	return init_context(12, ctx, commId, config, log);
 }
 
 /* NCCL's own networks ignore the context, so a NULL must not crash this one. */

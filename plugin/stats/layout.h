@@ -44,6 +44,7 @@
 /* Of a connection, since its beginning. */
 #define BNET_STATS_CONNECTION(N, T)                                                    \
 	N(id)                                                                          \
+	N(communicator) /* NCCL's commId; 0: not known */                              \
 	N(sender)                                                                      \
 	N(opened_us)                                                                   \
 	N(published_us) /* the row is of this time */                                  \

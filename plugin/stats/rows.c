@@ -118,6 +118,7 @@ void bnet_row_of_connection(struct bnet_stats_connection *row, const struct bnet
 	*row = (struct bnet_stats_connection){
 		.used = 1,
 		.id = conn->id,
+		.communicator = conn->communicator,
 		.sender = conn->sender,
 		.opened_us = conn->seen.opened_us,
 		.published_us = bnet_wall_us(),

@@ -230,6 +230,7 @@ struct bnet_conn {
 	struct bnet_table_entry by_id;
 	bool sender;
 	uint64_t id;
+	uint64_t communicator; /* NCCL's, of the caller that was handed it; 0: not known. Under the engine's lock */
 	uint8_t token[BNET_TOKEN_SIZE];
 	const struct bnet_device *dev;
 	const struct bnet_config *config;

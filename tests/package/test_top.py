@@ -71,12 +71,17 @@ def _check_choices(directory: Path, pid: int) -> None:
     assert "lines has 'no such text' in a word" in none.stderr
 
 
+def _communicators(process: dict[str, Any]) -> set[int]:
+    return {each["communicator"] for each in process["connections"]} - {0}
+
+
 def test_a_running_job(tmp_path: Path) -> None:
     with job(tmp_path, RANK="17", WORLD_SIZE="512") as ranks:
-        until(lambda: all(process["connections"] for process in shown(tmp_path)))
+        until(lambda: all(_communicators(process) for process in shown(tmp_path)))
         found = shown(tmp_path)
         assert {process["process"]["pid"] for process in found} == set(ranks.values())
         for process in found:
+            assert len(_communicators(process)) == 1  # the bench's group
             senders = [each for each in process["connections"] if each["sender"]]
             assert process["lives"]
             assert senders

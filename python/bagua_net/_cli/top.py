@@ -33,6 +33,7 @@ _COLUMNS = {
     "HOST": "left",
     "PID": "left",
     "RANK": "left",
+    "COMM": "left",
     "→": "left",
     "PEER": "left",
     "STREAMS": "left",
@@ -44,7 +45,7 @@ _COLUMNS = {
     "RETR": "right",
     "LIMIT": "left",
 }
-_WIDE = ("█", "MEAN", "RTT")
+_WIDE = ("COMM", "█", "MEAN", "RTT")
 _OF_OPERATIONS = {
     "PID": "left",
     "RANK": "left",
@@ -92,6 +93,7 @@ def _cells(line: Line, most: float) -> dict[str, str]:
         "HOST": line.host,
         "PID": line.pid,
         "RANK": line.rank or "-",
+        "COMM": line.communicator,
         "→": "→" if line.sends else "←",
         "PEER": line.peer,
         "STREAMS": line.streams,
@@ -118,10 +120,17 @@ def _cells_of_part(part: Part, sends: bool, most: float) -> dict[str, str]:
     }
 
 
+def _has_several_communicators(lines: Iterable[Line]) -> bool:
+    """In one process."""
+    found: dict[tuple[str, str], str] = {}
+    return any(line.communicator != found.setdefault((line.host, line.pid), line.communicator) for line in lines)
+
+
 def _table(lines: list[Line], width: int, streams: bool) -> Table:
     hosts = any(line.host for line in lines)
     left_out = {*(() if width >= _ALL_FROM else (*_WIDE, *(_WITHOUT_HOSTS if hosts else ())))}
     left_out |= set() if hosts else {"HOST"}
+    left_out |= set() if _has_several_communicators(lines) else {"COMM"}
     names = [name for name in _COLUMNS if name not in left_out]
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     for name in names:

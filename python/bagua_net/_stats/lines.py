@@ -13,6 +13,8 @@ from . import causes, limits
 from .files import Row, Snapshot
 from .limits import Rate, number
 
+#: Of a communicator's number: enough to tell those of a job apart.
+_DIGITS = 6
 #: Of a process that is no more.
 ENDED = "has ended"
 
@@ -50,6 +52,8 @@ class Line:
     rtt_us: float
     retransmitted: float | None
     limit: str
+    #: the end of NCCL's commId, as its log has it; "": not known
+    communicator: str = ""
     parts: tuple[Part, ...] = ()
 
     def has(self, text: str) -> bool:
@@ -135,6 +139,7 @@ def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Snapshot | None
         rtt_us=recent.mean("rtt_us"),
         retransmitted=recent.retransmitted if recent.sender and recent.segments else None,
         limit=recent.limit if snapshot.lives else ENDED,
+        communicator=f"{number(connection, 'communicator'):x}"[-_DIGITS:] if connection.get("communicator") else "",
         parts=tuple(_part(row, earlier.get(row["serial"]), recent.seconds) for row in recent.streams),
     )
 
