@@ -19,7 +19,10 @@ MEASUREMENTS = {
     "repairs": ("repairs.run", "streams that are reset: how soon their connection has its full rate again"),
     "gpu": ("gpu.allreduce", "allreduce of NCCL on GPUs, over the plugin and over NCCL's own sockets"),
     "front-page": ("front.page", "no measurement: the README's picture and figures from stored results"),
-    "running-job": ("front.running_job", "no measurement: the picture of `bagua-net top`, of a job that it starts"),
+    "running-job": (
+        "front.running_job",
+        "no measurement: the pictures of `bagua-net top` and `trace`, of a job that it starts",
+    ),
 }
 
 

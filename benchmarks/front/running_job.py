@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Draws what `bagua-net top` shows of a job: two ranks on two hosts, between them paths of unequal rates."""
+"""Draws what `bagua-net top` and `trace` show of a job: two ranks on two hosts, paths of unequal rates between them."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import pty
 import re
@@ -21,11 +22,13 @@ from rich.text import Text
 
 import bagua_net
 from benchmarks import ROOT, command_line
+from benchmarks.front import perfetto
 from benchmarks.networks import namespaces
 from benchmarks.networks.namespaces import Host
 from benchmarks.report import chart, machine
 
 PICTURE = ROOT / "docs" / "images" / "top.svg"
+RECORDING = PICTURE.with_name("trace.png")
 #: The words after `bagua-net`, one screen below the other.
 SCREENS = (["top"], ["top", "--streams", "--filter", "0/2"])
 #: A hash puts each flow on one of the paths.
@@ -38,6 +41,8 @@ _PORT = 29600
 _MEETING_S = 60.0
 #: From the first connection on, until the rates have settled.
 _SETTLED_S = 5.0
+#: Of a recording.
+_SECONDS = "1"
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
@@ -108,8 +113,9 @@ def _await_counters(directory: Path) -> None:
         time.sleep(0.1)
 
 
-def _look() -> dict[str, str]:
-    """Command → what it printed."""
+@contextmanager
+def _job() -> Iterator[dict[str, str]]:
+    """Yields the environment of commands that look at it."""
     with tempfile.TemporaryDirectory() as name, namespaces.veth(machine.congestion_control()) as hosts:
         namespaces.shape(hosts, _PATHS_MBITS)
         namespaces.hash_flows(hosts, len(_PATHS_MBITS), _SEED)
@@ -117,13 +123,41 @@ def _look() -> dict[str, str]:
         with _rank(hosts[0], 0, meeting, environment), _rank(hosts[1], 1, meeting, environment):
             _await_counters(Path(name))
             time.sleep(_SETTLED_S)
-            return {" ".join(["bagua-net", *words]): _screen(words, environment) for words in SCREENS}
+            yield environment
+
+
+def _record(environment: Mapping[str, str], output: Path) -> None:
+    """Of rank 0.
+
+    Raises:
+        CalledProcessError: a command failed.
+    """
+    command = [sys.executable, "-m", "bagua_net"]
+    listed = subprocess.run([*command, "top", "--json"], env=environment, stdout=subprocess.PIPE, check=True).stdout
+    (pid,) = (each["process"]["pid"] for each in json.loads(listed) if each["process"]["rank"] == "0")
+    words = ["trace", str(pid), "--seconds", _SECONDS, "--output", str(output)]
+    subprocess.run([*command, *words], env=environment, check=True)
+
+
+def _draw(top: Path, trace: Path | None) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        recording = Path(name) / "trace.json"
+        with _job() as environment:
+            screens = {" ".join(["bagua-net", *words]): _screen(words, environment) for words in SCREENS}
+            if trace:
+                _record(environment, recording)
+        top.write_text(drawn(screens))
+        chart.compact(top)
+        if trace:
+            perfetto.draw(recording, trace)
 
 
 def main(argv: Sequence[str]) -> int:
     parser = command_line.parser("running-job", __doc__)
-    parser.add_argument("--output", type=Path, default=PICTURE, help="the picture: docs/images/top.svg")
-    output: Path = parser.parse_args(argv).output
-    output.write_text(drawn(_look()))
-    chart.compact(output)
+    parser.add_argument("--output", type=Path, default=PICTURE, help="the picture of top: docs/images/top.svg")
+    parser.add_argument("--trace", type=Path, metavar="PNG", help="draw a recording in Perfetto's interface as well")
+    options = parser.parse_args(argv)
+    if options.trace and (missing := perfetto.missing()):
+        parser.error(f"--trace: {missing}")
+    _draw(options.output, options.trace)
     return 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import html
 import re
+import struct
 from pathlib import Path
 
 import pytest
 
-from benchmarks.front import figures, page, picture, running_job, tables
+from benchmarks.front import figures, page, perfetto, picture, running_job, tables
 from benchmarks.report.figures import number
 from tests.benchmarks.support import measure, needs_namespaces
 
@@ -91,3 +92,27 @@ def test_the_picture_of_a_job_shows_what_top_prints(tmp_path: Path) -> None:
     assert len(headings) == 2 * len(running_job.SCREENS)
     assert [line[1] for line in again if line[1] in ("0/2", "1/2")].count("1/2") == 2
     assert len([line for line in again if line[0].startswith(":")]) == 8
+
+
+def _pixels(path: Path) -> tuple[int, int]:
+    """Width and height, as a PNG's header has them."""
+    signature, width, height = struct.unpack(">16sII", path.read_bytes()[:24])
+    assert signature == b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+    return width, height
+
+
+def test_the_picture_of_a_recording_is_small() -> None:
+    assert _pixels(running_job.RECORDING) == (perfetto.WIDTH, perfetto.HEIGHT)
+    assert running_job.RECORDING.stat().st_size <= 70_000
+
+
+@pytest.mark.nightly
+@needs_namespaces
+def test_perfetto_shows_a_recording(tmp_path: Path) -> None:
+    """The picture is drawn only when the interface shows the messages of the connection that sends."""
+    if missing := perfetto.missing():
+        pytest.skip(missing)
+    file = tmp_path / "trace.png"
+    done = measure("running-job", "--output", str(tmp_path / "top.svg"), "--trace", str(file))
+    assert done.returncode == 0, done.stderr
+    assert _pixels(file) == (perfetto.WIDTH, perfetto.HEIGHT)
