@@ -80,6 +80,11 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._errors",
         "bagua_net._sizes",
     },
+    "bagua_net._bench.calculation": {
+        "bagua_net._bench.output",
+        "bagua_net._bench.workload",
+        "bagua_net._native",
+    },
     "bagua_net._bench": {
         "bagua_net._bench.output",
         "bagua_net._bench.ranks",
@@ -93,6 +98,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._cli": {
         "bagua_net._activation",
         "bagua_net._bench",
+        "bagua_net._bench.calculation",
         "bagua_net._bench.output",
         "bagua_net._bench.ranks",
         "bagua_net._bench.workload",

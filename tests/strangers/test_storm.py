@@ -56,7 +56,10 @@ def test_a_thousand_strangers_a_second(tmp_path: Path, secret: bytes | None, sec
         pass_one(sender, receiver, 0, LARGE)
         before = _descriptors(receiver), _resident_kib(receiver)
         most = 0
-        with storm.against(Handle.parse(handle), RATE) as strangers:
+        known = Handle.parse(handle)
+        if not secret:  # who has the token is no stranger
+            known = Handle(bytes(len(known.token)), known.address)
+        with storm.against(known, RATE) as strangers:
             until, message = time.monotonic() + seconds, 1
             while time.monotonic() < until:
                 pass_one(sender, receiver, message, SIZE)

@@ -4,10 +4,10 @@
 The commands' options are in ``_cli.bench``; ``run`` is one invocation. The parts, lowest first:
 
 - ``workload``: the options as one value that travels to every rank (``config``), models' gradients, operations, test
-  data, the figures of one row (``result``), and what algorithms send (``sent``).
+  data, and the figures of one row (``result``).
 - ``transports``: the networks. ``base`` is what each must offer, ``registry`` lists them.
 - ``ranks``: which ranks live here (``placement``), their child processes (``launch``), the life of one (``process``),
   how they meet (``rendezvous``), rounds and timing (``measure``).
 - ``output``: the rows as table (``report``), sentences (``summary``), JSON (``record``) and picture (``plot``).
-- ``calculation``: what a step would take over a ``link``, by formula; ``output.calculated`` prints it.
+- ``calculation``: what a step would take over a link, by formula.
 """

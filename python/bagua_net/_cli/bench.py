@@ -431,18 +431,18 @@ def calculate(
         raise typer.BadParameter(f"name one model: --model with one of {_listed(ModelName)}, or --parameters")
     if (rate is None) == (measured is None):
         raise typer.BadParameter("name one rate: --rate, such as 10G, or --measured with a file")
-    from .._bench import calculation, link
-    from .._bench.output import calculated
+    from .._bench.calculation import link, table
+    from .._bench.calculation.step import calculate as calculated
 
     latency_s = link.LATENCY_S if latency is None else latency / 1e6
     each = link.measured(measured, latency_s) if measured else link.named(_decimal(rate or ""), latency_s)
     name = model.value if model else "a model"
     shapes = models.shapes(name) if model else models.matrices(int(_decimal(parameters or "")))
-    found = calculation.calculate(name, shapes, ranks, each, None if compute is None else compute / 1e3)
-    for line in calculated.lines(found):
+    found = calculated(name, shapes, ranks, each, None if compute is None else compute / 1e3)
+    for line in table.lines(found):
         print(line)
     if json_file is not None:
-        calculated.write(json_file, ["bagua-net", *sys.argv[1:]], found)
+        table.write(json_file, ["bagua-net", *sys.argv[1:]], found)
 
 
 def compare(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .output.difference import NotComparable, Run
+from ..output.difference import NotComparable, Run
 
 #: Of what a link carries, the part that is TCP's payload. Packets of 1500 bytes have the headers of IPv4 (20) and TCP
 #: (20, and 12 of timestamps), and around them Ethernet's header and check (18), preamble (8) and gap (12).

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..workload.models import Shape
+from . import sent
 from .link import Link
-from .workload import sent
-from .workload.models import Shape
 
 #: Of the computation of a step: backward computes about twice what forward does (J. Kaplan et al., "Scaling Laws for
 #: Neural Language Models", arXiv:2001.08361, section 2.1).

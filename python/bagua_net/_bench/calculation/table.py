@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ..calculation import BACKWARD, Calculation, Step
+from .step import BACKWARD, Calculation, Step
 
 #: Of the first column, and of each other one.
 _WIDTHS = 35, 11

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..._native import library
-from . import models
-from .models import Shape
+from ..workload import models
+from ..workload.models import Shape
 from .ops import OPS
 
 #: Of a gradient: float32.
