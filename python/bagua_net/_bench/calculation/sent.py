@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..._native import library
 from ..workload import models
 from ..workload.models import Shape
-from .ops import OPS
+from ..workload.ops import OPS
 
 #: Of a gradient: float32.
 _GRADIENT_BYTES = 4
