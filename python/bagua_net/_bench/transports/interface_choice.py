@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from ..._machine import interfaces
+_PREFIX = "BAGUA_NET_ADDRESS_PREFIX"
 
 
 def use_interface(ifname: str | None, local: bool) -> str:
@@ -15,7 +15,7 @@ def use_interface(ifname: str | None, local: bool) -> str:
     The others do not read BAGUA_NET_ADDRESS_PREFIX, so they get the names that it leaves.
     Returns a phrase that names the choice.
     """
-    by_address = os.environ.get(interfaces.PREFIX)
+    by_address = os.environ.get(_PREFIX)
     wanted = ifname or os.environ.get("NCCL_SOCKET_IFNAME") or ("lo" if local and not by_address else "")
     if by_address:
         wanted = _of_the_prefix() or wanted
@@ -30,5 +30,7 @@ def use_interface(ifname: str | None, local: bool) -> str:
 
 def _of_the_prefix() -> str:
     """The interfaces that the plugin uses, as NCCL_SOCKET_IFNAME takes them; "": none, and the run says why."""
+    from ..._machine import interfaces  # which loads the plugin: elsewhere a run over NCCL alone needs no cffi
+
     names = [row.name for row in interfaces.scan() if row.reason is None]
     return "=" + ",".join(names) if names else ""
