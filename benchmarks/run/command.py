@@ -22,7 +22,7 @@ from bagua_net._nccl import discovery
 from bagua_net._nccl.socket_network import inspect
 from benchmarks import ROOT, command_line
 from benchmarks.networks import namespaces
-from benchmarks.report import chart, machine, markdown, results
+from benchmarks.report import chart, difference, machine, markdown, results
 from benchmarks.run import sides as contenders
 from benchmarks.run.effort import FULL, QUICK
 from benchmarks.run.scenarios import PATHS, SCENARIOS, TORCH
@@ -97,6 +97,8 @@ def _arguments(program: Program, argv: Sequence[str]) -> argparse.Namespace:
     add("--retry", action="store_true", help="with --resume: repeat the pairs with a failed or disturbed reading")
     add("--output", type=Path, help="results file (benchmarks/results/DATE.jsonl)")
     add("--report", type=Path, metavar="FILE", help="print the tables of a results file and exit")
+    text = "say which ratios differ between two results files, and exit; status 1: the plugin became slower somewhere"
+    add("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help=text)
     add("--congestion", default=machine.congestion_control(), help="TCP congestion control except in S4 (%(default)s)")
     text = "a variable for the plugin and its baseline; ours:NAME=VALUE: for the plugin alone"
     add("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
@@ -319,6 +321,15 @@ def _show_earlier(arguments: argparse.Namespace) -> None:
         _draw(arguments.chart, stored)
 
 
+def _compare(before: Path, after: Path) -> int:
+    found = difference.changes(results.load(before), results.load(after))
+    if not found:
+        raise TrackError(f"{before} and {after} have no row in common that has the plugin and another side")
+    for line in difference.lines(found):
+        print(line)
+    return int(any(change.verdict == "slower" for change in found))
+
+
 def _measure(arguments: argparse.Namespace, plan: Plan) -> int:
     """Writes a results file, its tables and its picture; returns the number of failed readings."""
     stored = _stored(arguments, plan)
@@ -341,6 +352,8 @@ def _run(program: Program, argv: Sequence[str]) -> int:
     if arguments.report:
         _show_earlier(arguments)
         return 0
+    if arguments.compare:
+        return _compare(*arguments.compare)
     if os.geteuid() != 0:
         raise TrackError(f"network namespaces need root: sudo python3 -m benchmarks {program.name} …")
     if arguments.chart and len(arguments.nccl) > 1:

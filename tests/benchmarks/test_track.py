@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bagua_net._nccl.socket_network import SocketTable
+from benchmarks import ROOT
 from benchmarks.loads import load, processes
 from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces
@@ -25,7 +27,7 @@ from tests.benchmarks.support import needs_namespaces
 CAPPED = Cell("S2", "veth", 1, MIB, (1000,) * 8)
 
 
-def _record(cell: Cell, **values: list[float | None]) -> results.CellRecord:
+def _record(cell: Cell, **values: Sequence[float | None]) -> results.CellRecord:
     record = results.CellRecord(cell, namespaces.capacity(cell.classes_mbits) if cell.classes_mbits else None)
     for side, row in values.items():
         record.runs += [results.Run(side, "", turn, 0, value, []) for turn, value in enumerate(row)]
@@ -52,6 +54,36 @@ def test_cells_have_keys_of_their_own() -> None:
     for quick in (True, False):
         keys = [cell.key for cell in cells(quick)]
         assert len(set(keys)) == len(keys)
+
+
+def _compared(
+    tmp_path: Path, before: Sequence[float | None], after: Sequence[float | None], cell: Cell
+) -> tuple[int, str]:
+    """Status and output, for figures of the plugin beside a rival whose own figures differ between the runs."""
+    files = []
+    for name, scale, own in (("before", 1.0, before), ("after", 3.0, after)):
+        files.append(tmp_path / f"{name}.jsonl")
+        ours = [each and each * scale for each in own]
+        _results(_record(cell, nccl=[scale] * len(own), ours=ours)).save(files[-1])
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "transport", "--compare", *map(str, files)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_two_runs_are_compared_by_their_ratios(tmp_path: Path) -> None:
+    rate, time = Cell("S1", "veth", 1, MIB), Cell("S5", "veth", 1, 4)
+    status, said = _compared(tmp_path, [1.2, 1.21, 1.19], [1.0, 1.01, 0.99], rate)
+    assert (status, "| 1.20 | 1.00 | slower |" in said) == (1, True), said
+    status, said = _compared(tmp_path, [1.2, 1.21, 1.19], [1.0, 1.01, 0.99], time)
+    assert (status, "| 0.833 | 1.00 | faster |" in said) == (0, True), said
+    for same in ([1.2, 1.0, 1.4], [1.21, 1.22, 1.2], [1.0, None, 1.01]):
+        status, said = _compared(tmp_path, [1.2, 1.21, 1.19], same, rate)
+        assert (status, said.splitlines()[0][:8]) == (0, "1 of 1 r"), said
 
 
 def test_ratio_is_taken_within_pairs() -> None:
