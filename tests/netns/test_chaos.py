@@ -62,11 +62,22 @@ def _run(
     total.repairs += done.stderr.count("another one is in its place")
 
 
-_LONG = [pytest.param(1800, 8000, chaos.Plan(("resets", *chaos.KINDS), longest=2.0), marks=pytest.mark.timeout(2400))]
+_SHORT = (30, 150, chaos.Plan())
+_LONG = (900, 8000, chaos.Plan(("resets", *chaos.KINDS), longest=2.0))
 
 
-@pytest.mark.parametrize(("ranks", "encrypts"), variants((2, False), (4, True), nightly=[(2, True), (4, False)]))
-@pytest.mark.parametrize(("seconds", "messages", "plan"), variants((30, 150, chaos.Plan()), nightly=_LONG))
+@pytest.mark.parametrize(
+    ("ranks", "encrypts", "seconds", "messages", "plan"),
+    variants(
+        pytest.param(2, False, *_SHORT, id="2"),
+        pytest.param(4, True, *_SHORT, id="4-encrypted"),
+        nightly=[
+            pytest.param(2, True, *_SHORT, id="2-encrypted"),
+            pytest.param(4, False, *_SHORT, id="4"),
+            pytest.param(4, True, *_LONG, id="long", marks=pytest.mark.timeout(1500)),
+        ],
+    ),
+)
 def test_nothing_is_noticed(
     tmp_path: Path, ranks: int, encrypts: bool, seconds: int, messages: int, plan: chaos.Plan
 ) -> None:
