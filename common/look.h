@@ -12,10 +12,11 @@
 /* What the process has done of one kind of operation. Durations in µs. */
 struct bnet_operation {
 	const char *name;
-	uint64_t calls, failed, bytes; /* of those that are over */
-	uint64_t time_us, waiting_us;  /* … and how long nothing moved in that time */
+	uint64_t calls, failed;       /* that are over */
+	uint64_t bytes;               /* of the calls: the larger one of an operation's two buffers */
+	uint64_t time_us, waiting_us; /* … and how long nothing moved in that time */
 	uint64_t running;
-	uint64_t began_us; /* the last one that began: the wall clock */
+	uint64_t began_us; /* the one of them that began first: the wall clock; 0: none runs */
 };
 
 /* The number-th kind; false: there is none. Any thread. */

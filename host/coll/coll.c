@@ -323,9 +323,11 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	coll->operation = operation;
 	call.number = coll->call.number + (bnet_coll_is_collective(call.kind) ? 1 : 0);
 	coll->call = call;
-	coll->began_ns = (int64_t)bnet_now_ns();
-	coll->waited_ns = 0;
-	bnet_coll_seen_begin(call.kind);
+	if (call.kind != BNET_COLL_CONNECT) {
+		coll->began_ns = (int64_t)bnet_now_ns();
+		coll->waited_ns = 0;
+		coll->seen = bnet_coll_seen_begin(call.kind);
+	}
 	if (coll->host.shared && bnet_coll_is_collective(call.kind))
 		tell_host(coll);
 	coll->warnings = bnet_coll_warnings();
@@ -336,13 +338,22 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	return 0;
 }
 
+/* Its larger buffer; where codes are sent, what the call says of it. */
+static uint64_t bytes_of(const struct bnet_coll *coll)
+{
+	const size_t send = coll->regions[BNET_COLL_REGION_SEND].bytes,
+		     recv = coll->regions[BNET_COLL_REGION_RECV].bytes;
+	const size_t larger = send > recv ? send : recv;
+
+	return larger > coll->call.bytes ? larger : coll->call.bytes;
+}
+
 /* Those who carry tagged messages end what they have not begun. */
 static void see_end(struct bnet_coll *coll, bool failed)
 {
-	const int64_t ns = (int64_t)bnet_now_ns() - coll->began_ns;
-
 	if (coll->began_ns != 0)
-		bnet_coll_seen_end(coll->call.kind, failed, coll->call.bytes, ns, coll->waited_ns);
+		bnet_coll_seen_end(coll->seen, coll->call.kind, failed, bytes_of(coll),
+				   (int64_t)bnet_now_ns() - coll->began_ns, coll->waited_ns);
 	coll->began_ns = 0;
 }
 

@@ -108,7 +108,8 @@ struct bnet_coll {
 	int64_t contended_until;  /* other threads compute on this one's processor: see wait.c */
 	const char *operation;
 	struct bnet_coll_call call; /* the last one that began */
-	int64_t began_ns;           /* 0: it is over */
+	int64_t began_ns;           /* 0: it is over, or not counted */
+	int seen;                   /* its number for coll/seen.h */
 	int64_t waited_ns;          /* in it, while nothing moved; not the waits that are over within microseconds */
 	struct bnet_coll_host host;
 	unsigned warnings; /* bnet_coll_warnings() when the operation began */

@@ -10,9 +10,10 @@
 
 #include "common/look.h"
 
-void bnet_coll_seen_begin(int kind);
-/* waited_ns: of its time, that in which nothing moved. */
-void bnet_coll_seen_end(int kind, bool failed, uint64_t bytes, int64_t ns, int64_t waited_ns);
+/* Returns a number for bnet_coll_seen_end, which each has once. */
+int bnet_coll_seen_begin(int kind);
+/* One that failed is counted as such, and its time and bytes are not. waited_ns: of ns, that in which nothing moved. */
+void bnet_coll_seen_end(int number, int kind, bool failed, uint64_t bytes, int64_t ns, int64_t waited_ns);
 bnet_operation_reader bnet_coll_seen_read;
 
 #endif

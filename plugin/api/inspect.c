@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABI_VERSION 8
+#define ABI_VERSION 9
 
 enum {
 	ROWS = 0

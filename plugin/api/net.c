@@ -235,7 +235,7 @@ static int check_accept(struct bnet_listen *listen)
 	}
 	rc = bnet_listeners_error(listen->dev, listen->started_ms);
 	if (rc) {
-		bnet_warn("NET/BaguaNet: cannot accept a connection on %s: %s; %s", listen->dev->name, strerror(-rc),
+		bnet_warn("NET/BaguaNet: cannot accept a connection on %s: %s%s", listen->dev->name, strerror(-rc),
 			  bnet_shortage_remedy(rc));
 		return rc;
 	}

@@ -134,20 +134,26 @@ static int end(int rc)
 	return rc;
 }
 
-/* A first use has OpenSSL register its handler, which bare initialization does not, and finds what a configuration forbids.
- * What it looks up then it finds later as well: a look-up that memory lacks for may fail for ever. */
+/* A first use has OpenSSL register its handler, which bare initialization does not, and finds what a configuration
+ * forbids. */
 static bool works(void)
+{
+	uint8_t trial[BNET_SHA256_SIZE];
+
+	return crypto.init(0, NULL) && bnet_crypto_random(trial, sizeof(trial)) == 0 &&
+	       bnet_crypto_hmac(trial, sizeof(trial), trial, sizeof(trial), trial) == 0;
+}
+
+/* What OpenSSL looks up at a first use it finds later as well, and a look-up that lacks memory may fail for ever: the first
+ * use is here. What of it a configuration forbids shows where it is needed. */
+static void warm_up(void)
 {
 	uint8_t trial[BNET_SHA256_SIZE];
 	const struct bnet_crypto_bytes bytes = {trial, sizeof(trial)};
 
-	if (!crypto.init(0, NULL) || bnet_crypto_random(trial, sizeof(trial)) < 0 ||
-	    bnet_crypto_hmac(trial, sizeof(trial), trial, sizeof(trial), trial) < 0 ||
-	    bnet_crypto_hkdf(bytes, bytes, bytes, trial, sizeof(trial)) < 0)
-		return false;
+	(void)bnet_crypto_hkdf(bytes, bytes, bytes, trial, sizeof(trial));
 	for (int kind = 0; kind < 2; kind++)
-		bnet_cipher_free(bnet_cipher_new((enum bnet_cipher_kind)kind, true)); /* one of them may be forbidden */
-	return true;
+		bnet_cipher_free(bnet_cipher_new((enum bnet_cipher_kind)kind, true));
 }
 
 int bnet_crypto_load(char *why, size_t why_size)
@@ -172,12 +178,12 @@ int bnet_crypto_load(char *why, size_t why_size)
 	loaded_by = getpid();
 	if (!works() || atexit(at_exit) != 0) {
 		snprintf(why, why_size,
-			 LIBRARY
-			 " has no HMAC-SHA-256, HKDF or random numbers: look at its configuration, openssl.cnf, and "
-			 "whether there is memory");
+			 LIBRARY " has no HMAC-SHA-256 or random numbers: look at its configuration, openssl.cnf, and "
+				 "whether there is memory");
 		loaded_by = 0;
 		return -ELIBACC;
 	}
+	warm_up();
 	return 0;
 }
 

@@ -34,16 +34,23 @@ int bnet_fd_opened(int fd)
 
 const char *bnet_shortage_remedy(int error)
 {
-	if (error == -EMFILE)
-		return "raise the limit of open files (ulimit -n)";
-	if (error == -ENFILE)
-		return "raise the host's limit of open files (sysctl fs.file-max)";
-	return "this host, or the container, has no memory left";
+	switch (error) {
+	case -EMFILE:
+		return "; raise the limit of open files (ulimit -n)";
+	case -ENFILE:
+		return "; raise the host's limit of open files (sysctl fs.file-max)";
+	case -ENOSPC: /* of epoll_ctl */
+		return "; raise the limit of sysctl fs.epoll.max_user_watches";
+	case -ENOMEM:
+	case -ENOBUFS:
+		return "; this host, or the container, has no memory left";
+	}
+	return "";
 }
 
 int bnet_shortage(int error, const char *what)
 {
-	bnet_warn("NET/BaguaNet: no %s: %s; %s", what, strerror(-error), bnet_shortage_remedy(error));
+	bnet_warn("NET/BaguaNet: no %s: %s%s", what, strerror(-error), bnet_shortage_remedy(error));
 	return error;
 }
 

@@ -13,7 +13,7 @@
  * fd is negative. */
 int bnet_fd_opened(int fd);
 
-/* What to do where none could be opened, or no memory was there: -EMFILE, -ENFILE, -ENOBUFS, -ENOMEM. */
+/* What to do where none could be opened or watched, or no memory was there, behind a semicolon; "": another error. */
 const char *bnet_shortage_remedy(int error);
 /* Warns that this could not be made, why, and what to do. Returns error. */
 int bnet_shortage(int error, const char *what);

@@ -46,6 +46,8 @@
 #define DRY_TICK_MS 5
 /* How often a process shows what it does (stats/). It is some streams at a time, one path tick after the other. */
 #define PUBLISH_MS 500
+/* The same of operations alone, in a process that has some and whose connections are idle. */
+#define OPERATIONS_MS 1000
 /* Active connections are looked at and read less often, once in the second time, after the first one in which none of
  * them has moved anything: a rank that waits for a late one would spend most of its processor time on that. */
 #define QUIET_AFTER_MS 200
@@ -297,8 +299,13 @@ static int until(uint64_t then, uint64_t now)
 
 static void publish(struct loop_state *state, uint64_t now)
 {
-	if (now < state->publish_at_ms || (state->mode == MODE_IDLE && state->rounds == 0))
+	if (now < state->publish_at_ms)
 		return;
+	if (state->mode == MODE_IDLE && state->rounds == 0) {
+		bnet_stats_publish_operations();
+		state->publish_at_ms = now + OPERATIONS_MS;
+		return;
+	}
 	state->publishing = bnet_stats_publish();
 	state->publish_at_ms = now + (state->publishing ? PATH_TICK_MS : PUBLISH_MS);
 	state->rounds -= state->rounds && !state->publishing && !bnet_stats_is_awaited();
@@ -314,7 +321,7 @@ static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, u
 	if (state->undelivered && (ms < 0 || ms > BNET_DELIVERY_LOOK_MS))
 		ms = BNET_DELIVERY_LOOK_MS;
 	if (state->mode == MODE_IDLE)
-		return state->rounds && (ms < 0 || published < ms) ? published : ms;
+		return (state->rounds || bnet_stats_has_operations()) && (ms < 0 || published < ms) ? published : ms;
 	if (state->left)
 		return 0;
 	if (published < look)

@@ -5,6 +5,7 @@
 #include "handshake/acceptor.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -175,10 +176,10 @@ static int read_frame(struct inbound *inbound, struct bnet_wire_frame *frame)
 	return 1;
 }
 
-static bool is_confirmed(const struct inbound *inbound)
+/* 0; -EACCES; -errno: it could not be found out. */
+static int confirmed(const struct inbound *inbound)
 {
-	return bnet_proof_check(BNET_PROOF_CONFIRM, inbound->confirm.bytes, inbound->confirm.got, inbound->challenge) ==
-	       0;
+	return bnet_proof_check(BNET_PROOF_CONFIRM, inbound->confirm.bytes, inbound->confirm.got, inbound->challenge);
 }
 
 /* False: more has to come; true: it is answered, or the inbound connection was dropped. */
@@ -193,14 +194,16 @@ static bool read_hello(struct inbound *inbound)
 			answer_question(inbound);
 			return true;
 		}
-		if (!bnet_proof_size() || (inbound->challenged && is_confirmed(inbound))) {
+		rc = inbound->challenged ? confirmed(inbound) : -EAGAIN;
+		if (!bnet_proof_size() || rc == 0) {
 			welcome(inbound);
 			return true;
 		}
 		if (inbound->challenged) {
 			bnet_acceptor_drop(&inbound->watch,
-					   "it does not confirm its first message (a replay, if it is no "
-					   "accident)");
+					   rc == -EACCES ? "it does not confirm its first message (a replay, "
+							   "if it is no accident)"
+							 : BNET_NO_PROOF);
 			return true;
 		}
 		if (!challenge(inbound))
@@ -235,14 +238,8 @@ static void evict_oldest(void)
 }
 
 /* Most often its HELLO is there already. A caller looks for it again; what it leaves is watched from the next tick on. */
-static int add_inbound(int fd, const struct sockaddr_storage *peer, bool by_caller)
+static void add_inbound(struct inbound *inbound, int fd, const struct sockaddr_storage *peer, bool by_caller)
 {
-	struct inbound *inbound = calloc(1, sizeof(*inbound));
-
-	if (!inbound) {
-		bnet_socket_close(fd);
-		return -ENOMEM;
-	}
 	bnet_watch_init(&inbound->watch, fd);
 	inbound->watch.deadline_ms = bnet_now_ms() + HELLO_MS;
 	bnet_address_text(peer, inbound->peer);
@@ -250,7 +247,21 @@ static int add_inbound(int fd, const struct sockaddr_storage *peer, bool by_call
 	bnet_engine.ninbound++;
 	if (!read_hello(inbound) && (by_caller || watch_inbound(&inbound->watch)))
 		evict_oldest();
-	return 0;
+}
+
+/* There before a connection is taken: one that finds no memory stays where it is, and waits. Under the lock. */
+static struct inbound *spare;
+
+/* 0; without memory, -ENOMEM if a connection waits. */
+static int reserve(const struct bnet_listener *listener)
+{
+	struct pollfd waits = {.fd = listener->fd, .events = POLLIN};
+
+	if (!spare)
+		spare = calloc(1, sizeof(*spare));
+	if (spare)
+		return 0;
+	return poll(&waits, 1, 0) > 0 ? -ENOMEM : -EAGAIN;
 }
 
 static bool is_shortage(int result)
@@ -258,19 +269,23 @@ static bool is_shortage(int result)
 	return result == -EMFILE || result == -ENFILE || result == -ENOBUFS || result == -ENOMEM;
 }
 
-/* Those that wait, as far as one time allows. 0; -errno where there was none, or no more could be taken. */
+/* Those that wait, as far as one time allows. Returns the last descriptor, or -errno where there was none. */
 static int accept_some(struct bnet_listener *listener, bool by_caller)
 {
 	struct sockaddr_storage peer;
+	struct inbound *inbound;
 	int fd = 0;
 
 	for (int i = 0; i < ACCEPTS && listener->fd >= 0 && fd >= 0; i++) {
-		fd = bnet_socket_accept(listener->fd, &peer);
+		fd = reserve(listener);
+		if (fd == 0)
+			fd = bnet_socket_accept(listener->fd, &peer);
 		if (fd < 0)
 			break;
-		fd = add_inbound(fd, &peer, by_caller);
-		if (fd == 0)
-			listener->short_since_ms = 0;
+		listener->short_since_ms = 0;
+		inbound = spare;
+		spare = NULL;
+		add_inbound(inbound, fd, &peer, by_caller);
 	}
 	return fd;
 }

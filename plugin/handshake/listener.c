@@ -5,6 +5,7 @@
 #include "handshake/listener.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 
@@ -57,11 +58,11 @@ static bool has_lost_address(const struct bnet_nic *where)
 
 static void explain_not_listening(const struct bnet_nic *where, struct bnet_ports ports, int error)
 {
-	const char *hint = "";
+	const char *hint = bnet_shortage_remedy(error);
 
 	if (error == -EADDRNOTAVAIL)
 		hint = ". The interface has lost this address: start the process again";
-	else if (ports.first)
+	else if (ports.first && !hint[0])
 		hint = ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it";
 	else if (error == -EADDRINUSE)
 		hint = ". No port is free in net.ipv4.ip_local_port_range: widen it";
@@ -86,6 +87,7 @@ int bnet_listener_open(int nic)
 	*listener = (struct bnet_listener){.fd = rc, .addr = listener->addr};
 	rc = watch_listener(nic, EPOLL_CTL_ADD);
 	if (rc < 0) {
+		explain_not_listening(where, ports, rc);
 		bnet_socket_close(listener->fd);
 		listener->fd = -1;
 	}
@@ -104,7 +106,7 @@ void bnet_listener_pause(int nic, int error)
 		listener->short_since_ms = now;
 	listener->short_of = error;
 	if (now >= listener->warn_at_ms) {
-		bnet_warn_visibly("NET/BaguaNet: cannot accept a connection: %s; %s", strerror(-error),
+		bnet_warn_visibly("NET/BaguaNet: cannot accept a connection: %s%s", strerror(-error),
 				  bnet_shortage_remedy(error));
 		listener->warn_at_ms = now + WARN_MS;
 	}
@@ -158,6 +160,14 @@ void bnet_listener_leave(int nic)
 
 /* ---- ticks ---- */
 
+/* For whom there was no room may have gone meanwhile. */
+static bool is_waiting(int fd)
+{
+	struct pollfd waits = {.fd = fd, .events = POLLIN};
+
+	return fd >= 0 && poll(&waits, 1, 0) > 0;
+}
+
 void bnet_listeners_tick(uint64_t now)
 {
 	for (int i = 0; i < bnet_engine.devices.nnics; i++) {
@@ -165,8 +175,10 @@ void bnet_listeners_tick(uint64_t now)
 
 		if (is_watched(listener))
 			continue;
-		if (now >= listener->paused_until_ms)
+		if (listener->paused_until_ms && now >= listener->paused_until_ms) {
 			listener->paused_until_ms = 0;
+			listener->short_since_ms = is_waiting(listener->fd) ? listener->short_since_ms : 0;
+		}
 		if (now >= listener->looked_ms + BNET_TICK_MS)
 			listener->by_callers = false;
 		if (is_watched(listener) && listener->fd >= 0)

@@ -27,6 +27,9 @@ enum bnet_proof {
 	BNET_PROOF_CONFIRM = 6,
 };
 
+/* In words, for a rank that is not to blame: no check could be made. */
+#define BNET_NO_PROOF "this process ends, or libcrypto finds no memory, or no random numbers"
+
 /* The size of the proofs of this process's frames: 0 if it has no secret. */
 uint8_t bnet_proof_size(void);
 /* Draws the random number of a proof. Does nothing without a secret, as the next one. 0, or -errno. */

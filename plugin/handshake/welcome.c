@@ -98,7 +98,7 @@ static enum bnet_wire_verdict judge_further(struct bnet_conn *conn, const struct
 									  : BNET_WIRE_VERDICT_LIMIT;
 }
 
-/* Finds or makes the connection that a HELLO is for. *listen: of a new one. */
+/* Finds or makes the connection that a HELLO is for. *listen: of a new one. *conn NULL: there is no memory for it. */
 static enum bnet_wire_verdict judge(const struct bnet_caller *caller, const struct bnet_wire_hello *hello,
 				    struct bnet_conn **conn, struct bnet_listen **listen)
 {
@@ -119,7 +119,30 @@ static enum bnet_wire_verdict judge(const struct bnet_caller *caller, const stru
 	if (!*listen)
 		return BNET_WIRE_VERDICT_TOKEN;
 	*conn = new_receiver(caller, *listen, hello);
-	return *conn ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
+	return BNET_WIRE_VERDICT_OK;
+}
+
+/* ---- what a person is told ---- */
+
+/* Most likely of a rank of this job: a person must know. Who sees the network can be the cause as well: no more than a line
+ * a minute. */
+static void say_refused(const struct bnet_caller *caller, uint64_t *warned_ms, const char *why)
+{
+	const uint64_t now = bnet_now_ms();
+
+	if (*warned_ms && now - *warned_ms < REFUSED_WARN_MS)
+		return;
+	*warned_ms = now;
+	bnet_warn_of_cause("NET/BaguaNet: refused a connection from %s: %s", caller->peer, why);
+}
+
+/* This process lacks something; the other one tries again. Returns why. */
+static const char *say_short(const struct bnet_caller *caller, const char *why)
+{
+	static uint64_t warned_ms;
+
+	say_refused(caller, &warned_ms, why);
+	return why;
 }
 
 /* ---- what it is told ---- */
@@ -136,6 +159,7 @@ static void list_addresses(const struct bnet_device *dev, struct bnet_wire_welco
 			welcome->addresses[welcome->naddresses++] = listener->addr;
 	}
 }
+
 /* dev: of a connection's first stream, else NULL. position: of the stream that this one repairs. */
 static bool reply(const struct bnet_caller *caller, const struct bnet_wire_hello *hello, enum bnet_wire_verdict verdict,
 		  const struct bnet_device *dev, uint64_t position)
@@ -155,12 +179,12 @@ static bool reply(const struct bnet_caller *caller, const struct bnet_wire_hello
 	size_t size;
 
 	if (welcome.proof_size && bnet_proof_draw(welcome.proof) < 0)
-		return false;
+		return !say_short(caller, BNET_NO_PROOF);
 	if (dev)
 		list_addresses(dev, &welcome);
 	size = bnet_wire_welcome_encode(bytes, &welcome);
 	if (welcome.proof_size && bnet_proof_write(BNET_PROOF_WELCOME, bytes, size, caller->confirm) < 0)
-		return false;
+		return !say_short(caller, BNET_NO_PROOF);
 	/* A socket that has carried nothing takes this in one piece. */
 	return send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
@@ -216,26 +240,15 @@ static const char *reason_of(int error)
 	return error == -ESTALE ? "its sender has tried again since" : "this process is out of memory or descriptors";
 }
 
-/* Of one who has the token, so that it is most likely a rank of this job: a person must know. Who sees the network has the
- * token as well: no more than a line a minute. */
-static void say_refused(const struct bnet_caller *caller, struct bnet_listen *listen, const char *why)
-{
-	const uint64_t now = bnet_now_ms();
-
-	if (!listen || (listen->warned_ms && now - listen->warned_ms < REFUSED_WARN_MS))
-		return;
-	listen->warned_ms = now;
-	bnet_warn_of_cause("NET/BaguaNet: refused a connection from %s: %s", caller->peer, why);
-}
-
-/* It is set up otherwise. */
+/* It has the token, and is set up otherwise. */
 static void say_differs(const struct bnet_caller *caller, const struct bnet_wire_hello *hello, const char *how)
 {
 	struct bnet_listen *listen = bnet_listen_find(hello->token);
 
-	if (listen)
-		listen->refused = true;
-	say_refused(caller, listen, how);
+	if (!listen)
+		return;
+	listen->refused = true;
+	say_refused(caller, &listen->warned_ms, how);
 }
 
 static const char *secrets_differ(const struct bnet_wire_hello *hello)
@@ -294,15 +307,15 @@ static const char *welcome(const struct bnet_caller *caller, const struct bnet_w
 
 	if (verdict != BNET_WIRE_VERDICT_OK)
 		return refuse(caller, hello, verdict);
+	if (!conn)
+		return say_short(caller, reason_of(-ENOMEM));
 	rc = join(caller, conn, listen, hello, &start);
 	if (rc < 0) {
 		if (listen)
 			bnet_conn_free(conn);
 		else if (rc == -EBUSY)
 			reply(caller, hello, BNET_WIRE_VERDICT_LIMIT, NULL, 0); /* it comes again */
-		if (rc != -EBUSY && rc != -ESTALE)
-			say_refused(caller, bnet_listen_find(hello->token), reason_of(rc));
-		return reason_of(rc);
+		return rc == -EBUSY || rc == -ESTALE ? reason_of(rc) : say_short(caller, reason_of(rc));
 	}
 	if (!reply(caller, hello, verdict, hello->stream ? NULL : conn->dev, start.position) && listen) {
 		bnet_conn_free(conn);
@@ -331,7 +344,6 @@ static size_t body_size(const struct bnet_caller *caller)
 }
 
 #define DAMAGED "its first message is damaged"
-#define NO_PROOF "this process ends, or libcrypto finds no memory, or no random numbers"
 
 const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[BNET_PROOF_SIZE])
 {
@@ -354,10 +366,8 @@ const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[B
 	if (rc == 0)
 		rc = bnet_proof_write(BNET_PROOF_CHALLENGE, bytes, size, hello.proof);
 	memcpy(challenge, bytes + BNET_WIRE_PROOF_PROOF, BNET_PROOF_SIZE);
-	if (rc < 0) {
-		say_refused(caller, bnet_listen_find(hello.token), NO_PROOF);
-		return NO_PROOF;
-	}
+	if (rc < 0)
+		return say_short(caller, BNET_NO_PROOF);
 	/* A socket that has carried nothing takes this in one piece. */
 	return send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size ? NULL : "it is gone";
 }
@@ -386,10 +396,13 @@ static void look_for_ends(struct bnet_conn *conn)
 		bnet_engine_posted(&conn->work);
 }
 
-static bool may_ask(const struct bnet_caller *caller, const struct bnet_wire_question *question)
+/* 0; -EACCES; -errno: it could not be found out. */
+static int may_ask(const struct bnet_caller *caller, const struct bnet_wire_question *question)
 {
-	return !bnet_secret_is_set() ||
-	       (question->proof_size && bnet_proof_check(BNET_PROOF_QUESTION, caller->frame, caller->size, NULL) == 0);
+	if (!bnet_secret_is_set())
+		return 0;
+	return question->proof_size ? bnet_proof_check(BNET_PROOF_QUESTION, caller->frame, caller->size, NULL)
+				    : -EACCES;
 }
 
 /* Asker and answerer know the same token, so a stranger learns nothing. A question that was recorded is answered again, with
@@ -426,10 +439,12 @@ static const char *answer(const struct bnet_caller *caller, const struct bnet_wi
 const char *bnet_answer_question(const struct bnet_caller *caller)
 {
 	struct bnet_wire_question question;
+	int rc;
 
 	if (bnet_wire_question_decode(body_of(caller), body_size(caller), &question) < 0)
 		return DAMAGED;
-	if (!may_ask(caller, &question))
+	rc = may_ask(caller, &question);
+	if (rc == -EACCES)
 		return "it asks, and does not prove that it knows the job's secret (BAGUA_NET_SECRET_FILE)";
-	return answer(caller, &question);
+	return rc < 0 ? say_short(caller, BNET_NO_PROOF) : answer(caller, &question);
 }

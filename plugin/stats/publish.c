@@ -43,6 +43,7 @@ static struct {
 	uint64_t left_out, streams_left_out; /* in this round */
 	struct bnet_device_row devices[BNET_MAX_DEVICES];
 	bnet_operation_reader *read_operation; /* NULL: nobody has shown any */
+	uint64_t operations;                   /* that had begun, at the last look */
 } stats;
 
 /* ---- the text that names the fields ---- */
@@ -196,16 +197,24 @@ static void publish_connection(struct bnet_conn *conn)
 	WRITE_ROW(AT_CONNECTION(at), &row);
 }
 
-static void publish_operations(void)
+/* True: something runs, or has begun since the last time. */
+static bool publish_operations(void)
 {
 	struct bnet_stats_operation row;
 	struct bnet_operation operation;
+	uint64_t running = 0, begun = 0;
+	bool news;
 
 	for (int i = 0; i < BNET_STATS_OPERATIONS && stats.read_operation && stats.read_operation(i, &operation); i++) {
 		bnet_row_of_operation(&row, &operation);
 		if (row.used)
 			WRITE_ROW(AT_OPERATION(i), &row);
+		running += row.running;
+		begun += row.calls + row.failed + row.running;
 	}
+	news = running || begun != stats.operations;
+	stats.operations = begun;
+	return news;
 }
 
 /* ---- a round ---- */
@@ -275,6 +284,17 @@ bool bnet_stats_publish(void)
 void bnet_stats_show_operations(bnet_operation_reader *read)
 {
 	stats.read_operation = read;
+}
+
+bool bnet_stats_has_operations(void)
+{
+	return stats.shown && stats.read_operation;
+}
+
+void bnet_stats_publish_operations(void)
+{
+	if (bnet_stats_has_operations() && publish_operations())
+		publish_process();
 }
 
 bool bnet_stats_is_awaited(void)

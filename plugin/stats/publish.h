@@ -15,8 +15,11 @@ void bnet_stats_configure(void);
 /* Goes on with a round over all connections, or begins one, for some streams: each is a system call, and those who need
  * the lock wait meanwhile. True: the round has not come to its end. */
 bool bnet_stats_publish(void);
-/* Further rounds show what it returns. Under the engine's lock. */
+/* From now on what it returns is shown. Under the engine's lock. */
 void bnet_stats_show_operations(bnet_operation_reader *read);
+bool bnet_stats_has_operations(void);
+/* Shows them alone, where no connection moves: ranks of one host also wait for each other in memory. */
+void bnet_stats_publish_operations(void);
 /* Somebody waits for what is recorded: further rounds are due, though nothing moves. */
 bool bnet_stats_is_awaited(void);
 /* The control thread ends. */

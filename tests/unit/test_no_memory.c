@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -79,7 +80,23 @@ WRAP(int, pthread_create, ENOMEM,
 WRAP(int, socket, -1, (int family, int type, int protocol), (family, type, protocol))
 WRAP(int, epoll_create1, -1, (int flags), (flags))
 WRAP(int, eventfd, -1, (unsigned value, int flags), (value, flags))
-WRAP(int, accept4, -1, (int fd, struct sockaddr *from, socklen_t *size, int flags), (fd, from, size, flags))
+
+/* A fruitless one is none. */
+int __real_accept4(int fd, struct sockaddr *from, socklen_t *size, int flags);
+int __wrap_accept4(int fd, struct sockaddr *from, socklen_t *size, int flags);
+int __wrap_accept4(int fd, struct sockaddr *from, socklen_t *size, int flags)
+{
+	struct pollfd waits = {.fd = fd, .events = POLLIN};
+
+	return poll(&waits, 1, 0) > 0 && fails() ? -1 : __real_accept4(fd, from, size, flags);
+}
+
+int __real_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	return op == EPOLL_CTL_ADD && fails() ? -1 : __real_epoll_ctl(epoll, op, fd, event);
+}
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
@@ -116,7 +133,7 @@ static void crypto_free(void *at, const char *file, int line)
 }
 
 /* libcrypto 3.0 does not survive a first use without memory: that is behind it here. */
-static void take_over_libcrypto(const char *secret)
+static void take_over_libcrypto(const char *file)
 {
 	char why[512];
 	void *library = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
@@ -126,7 +143,7 @@ static void take_over_libcrypto(const char *secret)
 	check(library != NULL);
 	*(void **)&set = dlsym(library, "CRYPTO_set_mem_functions");
 	check(set != NULL && set(crypto_malloc, crypto_realloc, crypto_free) == 1);
-	check_int(bnet_secret_check(secret, why, sizeof(why)), 0);
+	check_int(bnet_secret_check(file, why, sizeof(why)), 0);
 }
 
 /* ---- a job ---- */
@@ -274,7 +291,7 @@ static bool is_running(void)
 
 static void child(long first, long last, ncclDebugLogger_t log)
 {
-	alarm(DEADLINE_S);
+	alarm(2 * DEADLINE_S);
 	atomic_store(&count, 0);
 	atomic_store(&fails_last, last);
 	atomic_store(&fails_first, first);
@@ -341,9 +358,9 @@ static void some_allocations(void)
 	check_int(wrong, 0);
 }
 
-static void encrypt(const char *secret)
+static void encrypt(const char *file)
 {
-	setenv("BAGUA_NET_SECRET_FILE", secret, 1);
+	setenv("BAGUA_NET_SECRET_FILE", file, 1);
 	setenv("BAGUA_NET_ENCRYPT", "1", 1);
 }
 
@@ -355,12 +372,22 @@ static void look(long first, long last)
 	       seen->descriptors);
 }
 
+static char secret[] = "/tmp/bnet-no-memory-XXXXXX";
+static pid_t parent;
+
+static void remove_secret(void)
+{
+	if (getpid() == parent)
+		unlink(secret);
+}
+
 int main(int argc, char **argv)
 {
-	char secret[] = "/tmp/bnet-no-memory-XXXXXX";
 	int fd = mkstemp(secret);
 
 	check(fd >= 0);
+	parent = getpid();
+	atexit(remove_secret);
 	check_int(write(fd, "0123456789abcdef0123456789abcdef", 32), 32);
 	close(fd);
 	seen = __real_mmap(NULL, sizeof(*seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -377,6 +404,5 @@ int main(int argc, char **argv)
 		encrypt(secret);
 		some_allocations();
 	}
-	unlink(secret);
 	return 0;
 }

@@ -109,7 +109,7 @@ class Library:
 _opened: list[Any] = []
 
 #: The network for NCCL, with what it tells about this machine and process.
-PLUGIN = Library(plugin_path, header_path(), "bnet_abi_version", 8)
+PLUGIN = Library(plugin_path, header_path(), "bnet_abi_version", 9)
 #: Collectives and messages on host memory, codecs.
 HOST = Library(host_path, host_header_path(), "bnet_host_abi_version", 3)
 
