@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""An NCCL for tests that need any one, and files that are none.
+"""An NCCL for tests that need any one, files that are none, and faults in a rank of the doctor's job.
 
 library = nccl_here.library()            # skips the test, with the reason, where there is none
 stripped = nccl_here.build(tmp_path, "stripped")
+variables = nccl_here.sabotaged(tmp_path, "Comm.all_reduce", nccl_here.KILLED)
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,6 +48,18 @@ _SOURCES = {
     "failing": _FAILING % plugin_path(),
 }
 
+# Every Python process that finds this module imports it: in rank 1 of the job, one function does something else.
+_SABOTAGE = """
+import os, signal, sys
+if sys.orig_argv[2:4] == ["bagua_net._doctor.nccl_job", "1"]:
+    from bagua_net._nccl import emulated
+    def fault(*arguments):
+        {fault}
+    original = emulated.{function}
+    emulated.{function} = fault
+"""
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+
 
 @functools.cache
 def _installed() -> Path | None:
@@ -70,3 +84,14 @@ def build(directory: Path, name: str) -> Path:
     options = ["-shared", "-fPIC", f"-I{_ROOT}", *(["-s"] if name == "stripped" else [])]
     subprocess.run([compiler, *options, "-o", str(made), str(source)], check=True, timeout=60)
     return made
+
+
+def sabotaged(directory: Path, function: str, fault: str) -> dict[str, str]:
+    """Variables of a job whose rank 1 does something else in a function of ``bagua_net._nccl.emulated``.
+
+    Args:
+        directory: keeps it while the job runs.
+        fault: a line of Python, which may call ``original(*arguments)``.
+    """
+    (directory / "sitecustomize.py").write_text(_SABOTAGE.format(function=function, fault=fault))
+    return {"PYTHONPATH": os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from bagua_net import plugin_path
-from bagua_net._doctor import nccl
+from bagua_net._doctor import nccl, nccl_ranks
 from bagua_net._doctor.nccl_job import STEPS
+from bagua_net._doctor.nccl_ranks import Report
 from bagua_net._nccl import discovery
 from tests.package import nccl_here
 from tests.package.sandbox import Sandbox
@@ -118,25 +118,6 @@ def test_a_variable_that_asks_for_a_gpu_is_a_finding(sandbox: Sandbox) -> None:
 
 # ---- faults ----
 
-# Every Python process that finds this module imports it: in rank 1 of the job, one function does something else.
-SABOTAGE = """
-import os, signal, sys
-if sys.orig_argv[2:4] == ["bagua_net._doctor.nccl_job", "1"]:
-    from bagua_net._nccl import emulated
-    def fault(*arguments):
-        {fault}
-    original = emulated.{function}
-    emulated.{function} = fault
-"""
-
-
-def sabotaged(directory: Path, function: str, fault: str) -> dict[str, str]:
-    (directory / "sitecustomize.py").write_text(SABOTAGE.format(function=function, fault=fault))
-    return {"PYTHONPATH": os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])}
-
-
-KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
-
 
 @pytest.mark.parametrize(
     ("function", "step"),
@@ -144,7 +125,7 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 )
 def test_a_rank_that_dies_is_named_with_its_signal(sandbox: Sandbox, function: str, step: str) -> None:
     """The other one, which waits for it, is not."""
-    settings = sabotaged(sandbox.root, function, KILLED)
+    settings = nccl_here.sabotaged(sandbox.root, function, nccl_here.KILLED)
     status, found = diagnose(sandbox, *named(nccl_here.library()), **settings)
     assert (status, list(found)) == (1, list(STEPS[: STEPS.index(step) + 1]))
     assert found[step]["fact"] == "rank 1 was killed by SIGKILL"
@@ -152,27 +133,47 @@ def test_a_rank_that_dies_is_named_with_its_signal(sandbox: Sandbox, function: s
 
 def test_a_wrong_result_is_found(sandbox: Sandbox) -> None:
     """Rank 1 takes part with other data than it should."""
-    settings = sabotaged(sandbox.root, "Comm.all_reduce", "arguments[1][:4] = b'abcd'; original(*arguments)")
+    settings = nccl_here.sabotaged(sandbox.root, "Comm.all_reduce", "arguments[1][:4] = b'abcd'; original(*arguments)")
     status, found = diagnose(sandbox, *named(nccl_here.library()), **settings)
     assert (status, list(found)) == (1, list(STEPS[: STEPS.index("result") + 1]))
     assert "failed: 1 of 262144 elements are wrong" in found["result"]["fact"]
 
 
 def test_a_job_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl, "TIMEOUT_S", 4.0)
+    monkeypatch.setattr(nccl_ranks, "TIMEOUT_S", 4.0)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
-    for name, value in sabotaged(tmp_path, "Comm.all_reduce", "signal.pause()").items():
+    for name, value in nccl_here.sabotaged(tmp_path, "Comm.all_reduce", "signal.pause()").items():
         monkeypatch.setenv(name, value)
-    ranks = nccl.job(nccl_here.library(), {})
-    assert [rank.reason for rank in ranks] == ["", ""]
-    assert all(rank.stopped_at <= STEPS.index("allreduce") for rank in ranks)
-    assert nccl.cause(ranks) in {f"rank {number} was not done within 4 s" for number in (0, 1)}
+    reports = nccl.job(nccl_here.library(), {})
+    assert [report.reason for report in reports.values()] == ["", ""]
+    assert all(report.stopped_at <= STEPS.index("allreduce") for report in reports.values())
+    assert nccl_ranks.cause(reports).startswith("not done within 4 s: rank ")
 
 
-def test_a_crash_is_the_cause_of_another_rank_s_error() -> None:
-    failed, crashed = nccl.Rank(0, reason="rank 0 failed"), nccl.Rank(1, reason="rank 1 crashed", crashed=True)
-    assert nccl.cause([failed, crashed]) == "rank 1 crashed"
-    assert nccl.cause([failed, nccl.Rank(1)]) == "rank 0 failed"
+def test_what_failed_first_is_the_cause_of_another_rank_s_error() -> None:
+    failed, crashed = Report({}, "failed"), Report({}, "crashed", crashed=True)
+    lost = Report({}, "lost rank 1", followed=True)
+    assert nccl_ranks.cause({"rank 0": failed, "rank 1": crashed}) == "rank 1 crashed"
+    assert nccl_ranks.cause({"rank 0": lost, "rank 1": failed}) == "rank 1 failed"
+    assert nccl_ranks.cause({"rank 0": lost, "rank 1": Report({})}) == "rank 0 lost rank 1"
+    told = Report({}, "failed: NET/BaguaNet: its reason")
+    assert nccl_ranks.cause({"rank 0": failed, "rank 1": told}) == "rank 1 failed: NET/BaguaNet: its reason"
+
+
+def test_a_rank_that_lost_another_one_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By NCCL's code for that, 6."""
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    lost = nccl_here.sabotaged(tmp_path, "Nccl.comm_init_rank", "raise emulated.NcclFailed('lost', 'its function', 6)")
+    monkeypatch.setenv("PYTHONPATH", lost["PYTHONPATH"])
+    report = nccl.job(nccl_here.library(), {})["rank 1"]
+    assert (report.reason, report.followed, report.crashed) == ("failed: lost", True, False)
+
+
+def test_who_has_not_ended_is_named() -> None:
+    """Of those that came least far."""
+    loaded = Report({"load": "", "unique id": ""})
+    reports = {"rank 0": loaded, "rank 1": Report({**loaded.facts, "init": ""}), "rank 2": loaded}
+    assert nccl_ranks.cause(reports) == "not done within 60 s: rank 0, rank 2"
 
 
 def test_the_doctor_itself_loads_no_nccl(monkeypatch: pytest.MonkeyPatch) -> None:

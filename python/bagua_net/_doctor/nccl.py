@@ -1,31 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""The doctor's job over NCCL itself, without a GPU: two ranks with the plugin as a job would get it.
-
-They are child processes: this one never loads NCCL.
-"""
+"""The doctor's job over NCCL itself, without a GPU: two ranks with the plugin as a job would get it."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .._activation.status import Status, status
-from .._native.plugin import NETWORK_NAME, plugin_path
-from .._nccl import discovery, emulated, net_plugin, shared_files
+from .._activation.status import Status
+from .._native.plugin import NETWORK_NAME
+from .._nccl import discovery, emulated
+from . import nccl_ranks
 from .check import Check, Checks
-from .nccl_job import FAILED, RANKS, STEPS
+from .nccl_job import STEPS
+from .nccl_ranks import RankProcess, Report
 
-#: For the whole job; and for the other rank, after one has failed.
-TIMEOUT_S = 60.0
-_GRACE_S = 1.0
+_RANKS = 2
 _POLL_S = 0.02
 
 _FIXES = {
@@ -35,113 +25,34 @@ _FIXES = {
 _FIX = "`NCCL_DEBUG=INFO bagua-net bench nccl` shows NCCL's log"
 
 
-@dataclass
-class Rank:
-    """What a rank reported."""
-
-    number: int
-    facts: dict[str, str] = field(default_factory=dict)
-    """By the step that is done."""
-    reason: str = ""
-    """How it failed; "": it did not, or waited for the other one."""
-    crashed: bool = False
-    """A signal ended it, so it failed first."""
-
-    @property
-    def stopped_at(self) -> int:
-        """The index of the first step that is not done."""
-        return next((at for at, step in enumerate(STEPS) if step not in self.facts), len(STEPS))
+def _codes(processes: list[RankProcess]) -> list[int | None]:
+    time.sleep(_POLL_S)
+    return [process.code() for process in processes]
 
 
-def _variables(found: Status, version: tuple[int, int, int]) -> dict[str, str]:
-    """What the job gets beside this environment: where nothing is set, what `bagua-net run` gives."""
-    if found.plugin.value or found.network.value:
-        return {}
-    return {**net_plugin.variables(plugin_path(), version), "NCCL_NET": NETWORK_NAME}
-
-
-def _start(rank: int, library: Path, descriptor: int, variables: dict[str, str]) -> subprocess.Popen[str]:
-    parent = str(os.getpid())
-    root = str(Path(__file__).resolve().parents[2])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_DEBUG")}
-    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return subprocess.Popen(
-        [sys.executable, "-m", "bagua_net._doctor.nccl_job", str(rank), str(library), str(descriptor), parent],
-        env=inherited | variables | {"PYTHONPATH": search, "NCCL_HOSTID": f"bagua-net-doctor-{rank}"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=(descriptor,),
-        text=True,
-    )
-
-
-def _start_all(library: Path, variables: dict[str, str]) -> list[subprocess.Popen[str]]:
-    read, write = os.pipe()
-    try:
-        return [_start(rank, library, (write, read)[rank], variables) for rank in range(RANKS)]
-    finally:
-        os.close(read)
-        os.close(write)
-
-
-def _wait(processes: list[subprocess.Popen[str]]) -> None:
-    """Until all have ended, or the time is over. Their few lines fit into the pipes."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        codes = [process.poll() for process in processes]
-        if None not in codes:
-            return
-        if any(codes):
-            deadline = min(deadline, time.monotonic() + _GRACE_S)
-        time.sleep(_POLL_S)
-
-
-def _collect(number: int, process: subprocess.Popen[str]) -> Rank:
-    """The rank's report. Ends a rank that waits for the other one still."""
-    ended = process.poll() is not None
-    process.kill()
-    out, err = process.communicate()
-    rank = Rank(number)
-    for line in out.splitlines():
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # another library's line
-            said = json.loads(line)
-            rank.facts[said["step"]] = said["fact"]
-    if ended and process.returncode != 0:
-        rank.reason = f"rank {number} {_how(process.returncode, rank.facts, err)}"
-        rank.crashed = process.returncode < 0
-    return rank
-
-
-def _how(code: int, facts: dict[str, str], err: str) -> str:
-    """How a rank ended, after its number."""
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    if FAILED in facts:
-        return f"failed: {facts[FAILED]}"
-    return f"ended with exit code {code}: {(err.strip().splitlines() or ['it gave no reason'])[-1]}"
-
-
-def job(library: Path, variables: dict[str, str]) -> list[Rank]:
+def job(library: Path, variables: Mapping[str, str]) -> dict[str, Report]:
     """Runs the job; returns when no process of it is left."""
-    processes = _start_all(library, variables)
-    left: set[Path] = set()
+    deadline = time.monotonic() + nccl_ranks.TIMEOUT_S
+    processes: list[RankProcess] = []
     try:
-        _wait(processes)
-        left = shared_files.of(process.pid for process in processes if process.poll() is None)
-        return [_collect(number, process) for number, process in enumerate(processes)]
+        for rank in range(_RANKS):
+            processes.append(RankProcess(rank, _RANKS, "this host", library, variables))
+        processes[1].take_id(processes[0].give_id(nccl_ranks.TIMEOUT_S))
+        nccl_ranks.await_all(lambda: _codes(processes), deadline)
+        return {f"rank {rank}": process.report() for rank, process in enumerate(processes)}
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
-        shared_files.remove(left)
+            process.end()
 
 
-def cause(ranks: list[Rank]) -> str:
-    """Why a job stopped: what failed first, as far as that can be told, or who has not ended."""
-    failed = sorted((rank for rank in ranks if rank.reason), key=lambda rank: not rank.crashed)
-    first = min(ranks, key=lambda rank: rank.stopped_at)
-    return failed[0].reason if failed else f"rank {first.number} was not done within {TIMEOUT_S:g} s"
+def other_network(network: str, problem: str) -> tuple[str, str]:
+    """Fact and fix where a rank uses another network than the plugin's.
+
+    Args:
+        problem: why the plugin is off, and what to do; "": that is not known.
+    """
+    why, _, fix = (problem or "it does not say why").partition("; ")
+    return f"{network}, not {NETWORK_NAME}: {why}", fix or _FIXES["network"]
 
 
 def _step(step: str, fact: str, found: Status) -> Check:
@@ -149,14 +60,18 @@ def _step(step: str, fact: str, found: Status) -> Check:
     name = f"NCCL {step}"
     if step != "network" or fact == NETWORK_NAME:
         return Check(name, "ok", f"{fact}, {_origin(found)}" if step == "network" else fact)
-    why, _, fix = (found.problem or "it does not say why").partition("; ")
-    return Check(name, "fail", f"{fact}, not {NETWORK_NAME}: {why}", fix or _FIXES[step])
+    return Check(name, "fail", *other_network(fact, found.problem or ""))
 
 
-def _stop(step: str, reason: str) -> Check:
-    """The finding about the step that failed."""
+def stop(step: str, reason: str, otherwise: str = "") -> Check:
+    """The finding about the step that failed.
+
+    Args:
+        reason: the fact; behind "; " what to do, where it says that.
+        otherwise: what to do where the reason does not say it; "": what helps at that step.
+    """
     fact, _, fix = reason.partition("; ")
-    return Check(f"NCCL {step}", "fail", fact, fix or _FIXES.get(step, _FIX))
+    return Check(f"NCCL {step}", "fail", fact, fix or otherwise or _FIXES.get(step, _FIX))
 
 
 def _origin(found: Status) -> str:
@@ -170,17 +85,15 @@ def checks(named: str) -> tuple[Callable[[], Checks], ...]:
     def check_nccl_job() -> Checks:
         """At which step does a job of two ranks stop?"""
         try:
-            library = discovery.libraries(named)[0]
-            version = emulated.probe(library)
+            nccl = nccl_ranks.choose(named)
         except (discovery.NcclNotFound, emulated.NcclUnusable) as error:
-            yield _stop("load", str(error))
+            yield stop("load", str(error))
             return
-        found = status()
-        ranks = job(library, _variables(found, version))
-        first = min(ranks, key=lambda rank: rank.stopped_at)
+        reports = job(nccl.library, nccl.variables)
+        first = min(reports.values(), key=lambda report: report.stopped_at)
         for step in STEPS[: first.stopped_at]:
-            yield _step(step, first.facts[step], found)
+            yield _step(step, first.facts[step], nccl.found)
         if first.stopped_at < len(STEPS):
-            yield _stop(STEPS[first.stopped_at], cause(ranks))
+            yield stop(STEPS[first.stopped_at], nccl_ranks.cause(reports))
 
     return (check_nccl_job,)
