@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from bagua_net import plugin_path
+from tests.package import nccl_here
 from tests.package.bench_command import bench
-from tests.support import drivers, netns
+from tests.support import drivers, nccl_wheels, netns
 from tests.support.netns import Host
 from tests.support.tiers import variants
 
@@ -54,7 +56,7 @@ def _findings(done: subprocess.CompletedProcess[str]) -> Findings:
     return found
 
 
-def examine(one: Host, other: Host, *options: str, **settings: str) -> Findings:
+def examine(one: Host, other: Host, /, *options: str, **settings: str) -> Findings:
     """What the one finds about the other: the names in the findings are "one" and "other"."""
     command = _command(one, "--peers", other.name, "--through", "ip netns exec", *(options or ["--no-rates"]))
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=_environment(settings))
@@ -65,7 +67,7 @@ def examine(one: Host, other: Host, *options: str, **settings: str) -> Findings:
 def _named(text: str, one: Host, other: Host) -> str:
     """All namespaces have this host's name."""
     here = re.escape(os.uname().nodename)
-    return re.sub(rf"(?<=[\" ]){here}(?=[ :\"])", "one", text).replace(other.name, "other").replace(one.name, "one")
+    return re.sub(rf"(?<=[\" ]){here}(?=[ :,\"])", "one", text).replace(other.name, "other").replace(one.name, "one")
 
 
 def _await(true: Callable[[], bool]) -> None:
@@ -277,14 +279,16 @@ def test_a_host_that_is_named_twice(joined: tuple[Host, Host]) -> None:
     assert done.returncode == 0
 
 
-def _start_all(joined: tuple[Host, Host]) -> list[subprocess.Popen[str]]:
+def _start_all(joined: tuple[Host, Host], *options: str, **settings: str) -> list[subprocess.Popen[str]]:
     return [
         subprocess.Popen(
-            _command(host, "--rendezvous", "10.9.0.1:29500", "--rank", str(rank), "--ranks", "2", "--no-rates"),
+            _command(
+                host, "--rendezvous", "10.9.0.1:29500", "--rank", str(rank), "--ranks", "2", "--no-rates", *options
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment({}),
+            env=_environment(settings),
         )
         for rank, host in enumerate(joined)
     ]
@@ -347,3 +351,103 @@ def test_a_way_to_hosts_that_is_not_here(joined: tuple[Host, Host]) -> None:
     command = _command(joined[0], "--peers", "lost", "--through", "no-such-command")
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=_environment({}))
     assert _findings(done)["lost"]["fact"] == "cannot run no-such-command: No such file or directory"
+
+
+# ---- a job of the hosts' own NCCL ----
+
+_JOB = ("--no-rates", "--nccl")
+_NEWEST = nccl_wheels.VERSIONS[-1]
+
+
+def _library(version: str = _NEWEST) -> dict[str, str]:
+    return {"BAGUA_NET_BENCH_LIBNCCL": str(nccl_wheels.library(version))}
+
+
+def _check_nothing_left(hosts: tuple[Host, Host]) -> None:
+    for host in hosts:
+        done = subprocess.run(["ip", "netns", "pids", host.name], capture_output=True, text=True, timeout=_SECONDS)
+        assert done.stdout == ""
+
+
+def test_an_allreduce_between_the_hosts(joined: tuple[Host, Host]) -> None:
+    before = [host.sent_bytes("link0") for host in joined]
+    found = examine(*joined, *_JOB, **_library())
+    assert found["NCCL allreduce"]["verdict"] == "ok"
+    assert found["NCCL allreduce"]["fact"].startswith(
+        "1 MiB of float32 over BaguaNet, every element is right; 2 ranks on 2 hosts; "
+    )
+    assert not any(name.startswith("NCCL") for name in set(found) - {"NCCL allreduce"})
+    for host, sent in zip(joined, before, strict=True):
+        assert host.sent_bytes("link0") - sent > 1 << 20  # what a ring of two sends
+    _check_nothing_left(joined)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("closed", [0, 1])
+def test_a_firewall_that_stops_the_job(joined: tuple[Host, Host], closed: int) -> None:
+    """It lets the plugin's ports pass, and not those of NCCL's bootstrap. Who does not reach whom is told."""
+    joined[closed].nft(_wall("tcp dport != 20000-20100 drop"))
+    found = examine(*joined, *_JOB, BAGUA_NET_PORT_RANGE="20000-20100", **_library())
+    there, here = ("one", "other")[closed], ("other", "one")[closed]
+    assert found["NCCL init"]["verdict"] == "fail"
+    assert f"{here} has no answer from {there} (10.9.0.{closed + 1}, port " in found["NCCL init"]["fact"]
+    assert f"the firewall of {there}, or one between, has to let TCP from {here} to " in found["NCCL init"]["fix"]
+    assert "NCCL allreduce" not in found
+    _check_nothing_left(joined)
+
+
+@pytest.mark.nightly
+def test_a_host_without_nccl(joined: tuple[Host, Host]) -> None:
+    """The others' settings are not its own. The rest is examined all the same."""
+    without = "ip netns exec {} env BAGUA_NET_BENCH_LIBNCCL=/nowhere/libnccl.so.2"
+    found = examine(*joined, *_JOB, "--through", without, **_library())
+    assert found["other: NCCL load"]["verdict"] == "fail"
+    assert "/nowhere/libnccl.so.2: no such file" in found["other: NCCL load"]["fact"]
+    assert found["NCCL"]["fact"] == f"one: NCCL {_NEWEST}; other: no NCCL"
+    assert found[_TO]["verdict"] == found[_FROM]["verdict"] == "ok"
+    assert "NCCL allreduce" not in found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("there", [True, False])
+def test_a_network_of_its_own_on_one_host(joined: tuple[Host, Host], there: bool) -> None:
+    """The plugin's rank says what it has met, whichever it is: NCCL's own has an error without a meaning."""
+    ours = f"NCCL_NET=BaguaNet NCCL_NET_PLUGIN={plugin_path()}"
+    here, other = ({}, "NCCL_NET=Socket") if there else ({"NCCL_NET": "Socket"}, ours)
+    found = examine(*joined, *_JOB, "--through", f"ip netns exec {{}} env {other}", **here, **_library())
+    assert found["NCCL init"]["verdict"] == "fail"
+    assert found["NCCL init"]["fact"].startswith(f"{'one' if there else 'other'} failed: ")
+    assert f"the peer at 10.9.0.{1 + there}:" in found["NCCL init"]["fact"]
+    assert "uses NCCL's own Socket transport" in found["NCCL init"]["fact"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (nccl_here.KILLED, "other was killed by SIGKILL"),
+        ("os.kill(os.getppid(), signal.SIGKILL); signal.pause()", "other: its command ended with status -9"),
+    ],
+    ids=["rank", "host"],
+)
+def test_a_rank_or_its_host_dies(joined: tuple[Host, Host], tmp_path: Path, fault: str, said: str) -> None:
+    """The other rank, which waits for it, is ended, and is not the cause."""
+    faulty = nccl_here.sabotaged(tmp_path, "Comm.all_reduce", fault)
+    found = examine(*joined, *_JOB, **faulty, **_library())
+    assert found["NCCL allreduce"]["verdict"] == "fail"
+    assert found["NCCL allreduce"]["fact"] == said
+    _check_nothing_left(joined)
+
+
+@pytest.mark.nightly
+def test_the_same_command_with_a_job(joined: tuple[Host, Host]) -> None:
+    """The hosts meet, and rank 0 decides what is done."""
+    processes = _start_all(joined, "--nccl", **_library())
+    try:
+        (said, errors), _ = (process.communicate(timeout=_SECONDS) for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    found = _findings(subprocess.CompletedProcess([], processes[0].returncode, said, errors))
+    assert found["NCCL allreduce"]["verdict"] == "ok"
+    _check_nothing_left(joined)

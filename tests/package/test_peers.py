@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from bagua_net._doctor.check import Check
-from bagua_net._doctor.peers import verdicts
+from bagua_net._doctor.nccl_job import STEPS
+from bagua_net._doctor.nccl_ranks import Report
+from bagua_net._doctor.peers import job, verdicts
 from bagua_net._doctor.peers.facts import Facts, Listening, Nic, Reach
 from bagua_net._doctor.peers.probe import Answer, Rate, Way
 from bagua_net._doctor.peers.verdicts import Measured
@@ -49,7 +51,7 @@ def test_both_parts_on_this_host(sandbox: Sandbox) -> None:
         (["--peers", "a", "--rank", "1"], "--peers reaches the hosts itself"),
         (["--peers", "-oProxyCommand=x"], "--peers names hosts"),
         (["--through", "rsh"], "--through and --python need --peers"),
-        (["--peers", "a", "--nccl"], "--nccl runs on this machine"),
+        (["--peers", "a", "--libnccl", __file__], "--libnccl names a file of this machine"),
         (["--rank", "1"], "need --rendezvous"),
         (["--rendezvous", "10.0.0.1:29500"], "--rank and --ranks"),
     ],
@@ -176,3 +178,48 @@ def test_a_host_that_has_nothing_but_itself() -> None:
     own = replace(_OTHER, nics=[replace(_NIC, name="lo", address="127.0.0.1")], left_out={"eth0": "no carrier"})
     (found,) = verdicts.reachable(replace(_REACH, other=own, answers=[]), _REACH)
     assert found.fact == "other has no interface to use but lo (eth0: no carrier)"
+
+
+# ---- a job over NCCL ----
+
+_RANKS = {"one": _ONE, "other": _OTHER}
+_DONE = Report({step: step for step in STEPS} | {"network": "BaguaNet"})
+_WAITS = Report({"load": "", "unique id": ""})
+
+
+def test_a_job_over_another_network() -> None:
+    """On one of the hosts: where NCCL's own sockets do not keep the job from its result."""
+    sockets = replace(_DONE, facts=_DONE.facts | {"network": "Socket"})
+    off = {"one": _ONE, "other": replace(_OTHER, problem="NCCL_NET=Socket asks for another network; unset it")}
+    found = {each.name: each for each in job.findings(off, {"one": _DONE, "other": sockets}, {})}
+    assert list(found) == ["other: NCCL network", "NCCL allreduce"]
+    assert found["other: NCCL network"] == Check(
+        "other: NCCL network", "fail", "Socket, not BaguaNet: NCCL_NET=Socket asks for another network", "unset it"
+    )
+
+
+def test_a_rank_that_waits_says_whom_it_tries_to_reach() -> None:
+    """Itself last."""
+    waiting = replace(_WAITS, silent=[("10.0.0.1", 4000), ("10.9.9.9", 4000), ("10.0.0.2", 4001)])
+    (found,) = job.findings(_RANKS, {"one": waiting, "other": _WAITS}, {})
+    assert (found.name, found.verdict) == ("NCCL init", "fail")
+    assert found.fact == "one has no answer from other (10.0.0.2, port 4001) within 60 s"
+    assert found.fix.endswith("TCP from one to the ports 32768-60999")
+    (found,) = job.findings(_RANKS, {"one": waiting, "other": replace(_WAITS, reason="failed")}, {})
+    assert found.fact == "other failed"
+
+
+def test_a_job_of_several_releases_that_stands_still() -> None:
+    old = {"one": _ONE, "other": replace(_OTHER, nccl="NCCL 2.21.5")}
+    (found,) = job.findings(old, {"one": _WAITS, "other": _WAITS}, {})
+    assert found.fact == "not done within 60 s: one, other"
+    assert found.fix == "the same NCCL on all hosts"
+
+
+def test_a_host_that_is_lost_is_the_cause() -> None:
+    """Whatever the others' ranks say, and also where it has none."""
+    failed = replace(_WAITS, reason="failed: remote process exited")
+    (found,) = job.findings(_RANKS, {"one": failed}, {"other": "its command ended with status 255"})
+    assert (found.name, found.fact) == ("NCCL init", "other: its command ended with status 255")
+    (found,) = job.findings(_RANKS, {}, {"one": "no answer within 90 s"})
+    assert (found.name, found.fix) == ("NCCL load", "look at that host")

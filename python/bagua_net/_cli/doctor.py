@@ -77,17 +77,17 @@ def _is_bad(findings: Iterable[check.Check]) -> bool:
     return any(finding.verdict == "fail" for finding in findings)
 
 
-def _between(others: list[str], through: str, python: str, *, rates: bool) -> list[check.Check]:
+def _between(others: list[str], through: str, python: str, *, rates: bool, job: bool) -> list[check.Check]:
     from .._doctor.peers import examine, link  # their imports would slow down the other commands
 
     try:
         with link.Commands(others, through, python) as hosts:
-            return list(check.run(examine.checks(hosts, _say, rates=rates)))
+            return list(check.run(examine.checks(hosts, _say, rates=rates, job=job)))
     finally:
         _say("")
 
 
-def _meet(rendezvous: str, rank: int | None, ranks: int | None, *, rates: bool) -> list[check.Check]:
+def _meet(rendezvous: str, rank: int | None, ranks: int | None, *, rates: bool, job: bool) -> list[check.Check]:
     """On rank 0. The others take part, say so, and end with the same status."""
     from .._bench.ranks.placement import PlacementInvalid, place
     from .._doctor.peers import examine, link
@@ -102,7 +102,7 @@ def _meet(rendezvous: str, rank: int | None, ranks: int | None, *, rates: bool) 
         raise typer.Exit(int(failed))
     try:
         with link.meeting(placement, _MEETING_S) as hosts:
-            found = list(check.run(examine.checks(hosts, _say, rates=rates)))
+            found = list(check.run(examine.checks(hosts, _say, rates=rates, job=job)))
             hosts.failed = _is_bad(found)
             return found
     finally:
@@ -116,7 +116,9 @@ def _named(peers: str) -> list[str]:
     return others
 
 
-def _check_options(*, several: bool, job: bool, peers: bool, only_peers: bool, rendezvous: bool, ranked: bool) -> None:
+def _check_options(
+    *, several: bool, library: bool, peers: bool, only_peers: bool, rendezvous: bool, ranked: bool
+) -> None:
     """Raises BadParameter where options do not go together."""
     if peers and (rendezvous or ranked):
         raise typer.BadParameter("--peers reaches the hosts itself; --rendezvous is for commands on each of them")
@@ -124,13 +126,17 @@ def _check_options(*, several: bool, job: bool, peers: bool, only_peers: bool, r
         raise typer.BadParameter("--rank and --ranks need --rendezvous HOST:PORT, the same on every host")
     if only_peers and not peers:
         raise typer.BadParameter("--through and --python need --peers, which names the hosts")
-    if job and several:
-        raise typer.BadParameter("--nccl runs on this machine: without --peers and --rendezvous")
+    if library and several:
+        raise typer.BadParameter("--libnccl names a file of this machine; with --peers and --rendezvous use --nccl")
 
 
 def doctor(
     with_nccl: Annotated[
-        bool, typer.Option("--nccl", help="Also run a job of two ranks over NCCL's own code, without a GPU.")
+        bool,
+        typer.Option(
+            "--nccl",
+            help="Also run a job over NCCL's own code, without a GPU: two ranks here, or one on each of several hosts.",
+        ),
     ] = False,
     libnccl: Annotated[
         Path | None,
@@ -157,16 +163,16 @@ def doctor(
     """
     _check_options(
         several=peers is not None or rendezvous is not None,
-        job=with_nccl or libnccl is not None,
+        library=libnccl is not None,
         peers=peers is not None,
         only_peers=through is not None or python is not None,
         rendezvous=rendezvous is not None,
         ranked=rank is not None or ranks is not None,
     )
     if peers is not None:
-        findings = _between(_named(peers), through or _SSH, python or sys.executable, rates=rates)
+        findings = _between(_named(peers), through or _SSH, python or sys.executable, rates=rates, job=with_nccl)
     elif rendezvous is not None:
-        findings = _meet(rendezvous, rank, ranks, rates=rates)
+        findings = _meet(rendezvous, rank, ranks, rates=rates, job=with_nccl)
     else:
         job = nccl.checks(str(libnccl or "auto")) if with_nccl or libnccl else ()
         findings = list(check.run((*plugin.CHECKS, *network.CHECKS, *job)))

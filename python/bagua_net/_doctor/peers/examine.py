@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the doctor asks of several hosts, in order: each of itself, each of the others, and then for flows."""
+"""What the doctor asks of hosts, in order: each of itself, each of the others, then for flows, then for a job."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 
 from ..check import Check, Checks
 from . import facts, verdicts
 from .facts import Facts, Listening, Reach
+from .job import Job
 from .link import Hosts, PeerLost, Reply, Request
 from .probe import ANSWER_S, MOST, Answer, Passage, Rate, Way
 from .verdicts import Measured
@@ -31,13 +33,16 @@ _Rates = dict[tuple[str, str], list[Measured]]
 
 
 class _Examination:
-    def __init__(self, hosts: Hosts, say: Callable[[str], None], *, rates: bool) -> None:
+    def __init__(self, hosts: Hosts, say: Callable[[str], None], *, rates: bool, job: bool) -> None:
         self._hosts = hosts
         self._measures = rates
+        self._runs_job = job
         self._say = say
         self._token = secrets.token_hex(16)
         self._facts: dict[int, Facts] = {}
         self._listening: dict[int, Listening] = {}
+        #: those that have an NCCL for the job
+        self._ranks: list[int] = []
 
     # ---- requests ----
 
@@ -63,6 +68,8 @@ class _Examination:
         yield from self._meet()
         if len(self._facts) < 2:
             return
+        if self._runs_job:
+            yield from self._choose_nccl()
         hosts = list(self._facts.values())
         yield from verdicts.own(hosts)
         yield from verdicts.agreement(hosts)
@@ -75,6 +82,9 @@ class _Examination:
             yield from self._beside(one, other, reach)
         yield from verdicts.names(self._facts, reaches)
         yield from self._between(reaches)
+        if len(self._ranks) > 1:
+            self._say("NCCL between them")
+            yield from Job(self._hosts, {number: self._facts[number] for number in self._ranks}).run()
 
     def _meet(self) -> Checks:
         """Without those that do not answer, and without second names of one host."""
@@ -96,6 +106,17 @@ class _Examination:
         for at in again if len(first) > 1 else []:
             host = self._facts.pop(at)
             yield Check(host.name, "ok", f"it is {first[host.place].name}")
+
+    def _choose_nccl(self) -> Checks:
+        """From here on a host's NCCL is the one that its rank will use."""
+        requests: dict[int, Request] = {number: {"do": "nccl"} for number in self._facts}
+        for number, reply in self._ask(requests, _FACTS_S).items():
+            host = self._facts[number]
+            if reply["problem"]:
+                yield verdicts.no_nccl(host, reply["problem"])
+            else:
+                self._facts[number] = replace(host, nccl=reply["nccl"])
+                self._ranks.append(number)
 
     def _clocks(self) -> Checks:
         (_, first), *others = self._facts.items()
@@ -208,18 +229,21 @@ class _Examination:
         return Measured(rate, (after["seconds"] - before["seconds"]) / max(0.001, after["clock"] - before["clock"]))
 
 
-def checks(hosts: Hosts, say: Callable[[str], None], *, rates: bool = True) -> tuple[Callable[[], Checks], ...]:
+def checks(
+    hosts: Hosts, say: Callable[[str], None], *, rates: bool = True, job: bool = False
+) -> tuple[Callable[[], Checks], ...]:
     """The check of these hosts.
 
     Args:
         say: is told what is looked at next.
         rates: also fill the network between them.
+        job: also run an allreduce of their own NCCL.
     """
 
     def check_peers() -> Checks:
         """What stands between the hosts?"""
         try:
-            yield from _Examination(hosts, say, rates=rates).run()
+            yield from _Examination(hosts, say, rates=rates, job=job).run()
         except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
             what = f"a host answers what this one does not understand ({error!r})"
             raise PeerLost(f"{what}; install the same bagua_net on all hosts") from error

@@ -8,6 +8,7 @@ reads requests as lines of JSON from its standard input and answers each with a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -20,17 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from ..._activation.status import status
+from ..._errors import BaguaNetError
 from ..._machine import interfaces
 from ..._native.version import version
 from ..._settings import identity, parameters
-from .. import check, network, plugin
+from .. import check, nccl_ranks, network, plugin
+from ..nccl_ranks import RankProcess, Usable
 from . import probe
 from .probe import Answer, Listeners, Way
 
 #: Begins each answer: whatever else a shell or a library writes is none.
 MARK = "bagua-net-peer "
 #: Raised whenever requests or answers change.
-FORMAT = 2
+FORMAT = 3
 #: One that nobody asks for that long has lost who asked.
 _FORGOTTEN_S = 3600.0
 #: What a host does at the most, whoever asks.
@@ -106,6 +109,8 @@ class Host:
     def __init__(self) -> None:
         self._name = probe.new_name()
         self._listeners: list[Listeners] = []
+        self._nccl: Usable | None = None
+        self._rank: RankProcess | None = None
         self._does: dict[str, Callable[..., dict[str, Any]]] = {
             "facts": _facts,
             "clock": lambda: {"time": time.time()},
@@ -114,6 +119,10 @@ class Host:
             "look": self._look,
             "passes": self._passes,
             "rate": self._rate,
+            "nccl": self._choose_nccl,
+            "start_rank": self._start_rank,
+            "await_rank": self._await_rank,
+            "end_rank": self._end_rank,
         }
 
     def do(self, request: Any) -> dict[str, Any]:
@@ -128,6 +137,8 @@ class Host:
         for each in self._listeners:
             each.close()
         self._listeners.clear()
+        if self._rank is not None:
+            self._rank.end()
 
     def _listen(self, token: str, addresses: list[str], ports: list[int]) -> dict[str, Any]:
         """At a port of the range, and at any."""
@@ -170,6 +181,34 @@ class Host:
             raise ValueError(f"{flows} flows for {warm_s + seconds} s")
         return asdict(probe.rate(Way(*way), token, flows, warm_s, seconds))
 
+    # ---- a rank of a job over NCCL ----
+
+    def _choose_nccl(self) -> dict[str, Any]:
+        try:
+            self._nccl = nccl_ranks.choose("auto")
+        except BaguaNetError as error:
+            return {"nccl": "", "problem": str(error)}
+        return {"nccl": f"NCCL {'.'.join(map(str, self._nccl.version))}", "problem": ""}
+
+    def _start_rank(self, rank: int, nranks: int, unique_id: str) -> dict[str, Any]:
+        """Rank 0 answers with NCCL's id, and the others are given it."""
+        if self._nccl is None or self._rank is not None:
+            raise ValueError("a rank needs an NCCL, and is the only one here")
+        where = f"{nranks} hosts"
+        self._rank = RankProcess(rank, nranks, where, self._nccl.library, self._nccl.variables)
+        if rank == 0:
+            return {"unique_id": self._rank.give_id(nccl_ranks.TIMEOUT_S).hex()}
+        self._rank.take_id(bytes.fromhex(unique_id))
+        return {"unique_id": unique_id}
+
+    def _await_rank(self, seconds: float) -> dict[str, Any]:
+        if self._rank is None or not 0 <= seconds <= _MOST_S:
+            raise ValueError(f"no rank to wait for {seconds} s")
+        return {"code": self._rank.code(seconds)}
+
+    def _end_rank(self) -> dict[str, Any]:
+        return {} if self._rank is None else asdict(self._rank.report())
+
 
 def _end_when_forgotten() -> threading.Timer:
     timer = threading.Timer(_FORGOTTEN_S, os._exit, (1,))
@@ -184,11 +223,11 @@ def main() -> None:
     timer = _end_when_forgotten()
     for name, value in json.loads(sys.stdin.readline() or "{}").items():
         os.environ.setdefault(name, value)
-    host = Host()
-    for line in sys.stdin:
-        timer.cancel()
-        timer = _end_when_forgotten()
-        print(MARK + json.dumps(host.do(json.loads(line))), file=out, flush=True)
+    with contextlib.closing(Host()) as host:
+        for line in sys.stdin:
+            timer.cancel()
+            timer = _end_when_forgotten()
+            print(MARK + json.dumps(host.do(json.loads(line))), file=out, flush=True)
 
 
 if __name__ == "__main__":

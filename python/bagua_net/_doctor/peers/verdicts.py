@@ -67,6 +67,12 @@ def agreement(hosts: Sequence[Facts]) -> Checks:
         yield Check("NCCL", "warn", _listed(nccls), "the same NCCL on all hosts")
 
 
+def no_nccl(host: Facts, problem: str) -> Check:
+    """The job runs without this host."""
+    fact, _, fix = problem.partition("; ")
+    return Check(f"{host.name}: NCCL load", "fail", fact, fix or "`bagua-net doctor --nccl` there")
+
+
 def clocks(first: Facts, others: Sequence[tuple[Facts, float, float]]) -> Checks:
     """Those that are far from the first one's.
 
