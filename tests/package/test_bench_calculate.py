@@ -52,10 +52,10 @@ def test_one_bucket_takes_the_ring_s_time(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_backward_hides_all_buckets_but_the_last(tmp_path: Path) -> None:
-    """Two buckets, of 1 and 25 MiB. A short backward hides a part of the first one."""
+    """Two buckets, of 1 and 25 MiB. Of a short backward the second one's part hides of the first one what it takes."""
     options = ["--parameters", str(26 * FIRST), "--ranks", "2", "--rate", "10G", "--latency", "0"]
     first_s = (1 << 20) / TEN_GBE
-    for compute_ms, hidden_s in ((600, first_s), (0.6, 0.0004)):
+    for compute_ms, hidden_s in ((600, first_s), (0.6, 0.0006 * 2 / 3 * 25 / 26)):
         steps = calculated(tmp_path, *options, "--compute", str(compute_ms))["steps"]
         plain, diloco = steps["GradientAllReduce()"], steps["DiLoCo()"]
         assert plain["network_s"] == pytest.approx(26 * first_s)
@@ -110,7 +110,17 @@ def test_the_rate_of_a_run_is_its_highest_bus_bandwidth(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["no JSON", "[]", "[1]", '[{"name": "a → b: rate", "bytes_per_second": 0}]', '{"format": 1}', "3"]
+    "content",
+    [
+        "no JSON",
+        "[]",
+        "[1]",
+        '[{"name": "a → b: rate", "bytes_per_second": 0}]',
+        '[{"name": "a → b: rate", "bytes_per_second": -5}]',
+        '[{"name": "a → b: rate", "bytes_per_second": "12"}]',
+        '{"format": 1}',
+        "3",
+    ],
 )
 def test_a_file_without_a_rate_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
     file = tmp_path / "file.json"
@@ -136,6 +146,8 @@ def test_a_file_without_a_rate_is_refused_in_one_line(tmp_path: Path, content: s
         (["--model", "gpt2", "--rate", "10G", "--ranks", "1"], "'--ranks'"),
         (["--model", "gpt2", "--rate", "10G", "--latency", "-1"], "'--latency'"),
         (["--model", "gpt2", "--rate", "10G", "--compute", "0"], "'--compute'"),
+        (["--model", "gpt2", "--rate", "10G", "--latency", "inf"], "finite"),
+        (["--parameters", "999999G", "--rate", "10G"], "more than"),
         (["--model", "gpt2", "--measured", "/nowhere.json"], "does not exist"),
     ],
 )

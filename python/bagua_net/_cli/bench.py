@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ _JOB = "What is calculated"
 _LINK = "The link of each rank"
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+#: Of a model: more than any has.
+_MOST_PARAMETERS = 1e12
 
 
 def _listed(kind: type[Enum]) -> str:
@@ -233,6 +236,14 @@ def _decimal(text: str) -> float:
     if number < 1:
         raise typer.BadParameter(f"{text!r} is not a number; write for example 10G, 2.5G or 100M")
     return number
+
+
+def _count(text: str) -> int:
+    """Of parameters."""
+    number = _decimal(text)
+    if number > _MOST_PARAMETERS:
+        raise typer.BadParameter(f"{text!r} are more than {_MOST_PARAMETERS / 1e9:.0f}G parameters")
+    return int(number)
 
 
 def _sweep(smallest: str, largest: str, factor: int) -> tuple[int, ...]:
@@ -434,10 +445,12 @@ def calculate(
     from .._bench.calculation import link, table
     from .._bench.calculation.step import calculate as calculated
 
+    if not all(map(math.isfinite, (latency or 0.0, compute or 0.0))):
+        raise typer.BadParameter("--latency and --compute are finite numbers")
     latency_s = link.LATENCY_S if latency is None else latency / 1e6
     each = link.measured(measured, latency_s) if measured else link.named(_decimal(rate or ""), latency_s)
     name = model.value if model else "a model"
-    shapes = models.shapes(name) if model else models.matrices(int(_decimal(parameters or "")))
+    shapes = models.shapes(name) if model else models.matrices(_count(parameters or ""))
     found = calculated(name, shapes, ranks, each, None if compute is None else compute / 1e3)
     for line in table.lines(found):
         print(line)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,11 @@ def measured(path: Path, latency_s: float) -> Link:
 
 def _of_findings(path: Path, findings: list[Any]) -> tuple[float, str]:
     objects = [each for each in findings if isinstance(each, dict)]
-    rates = [(each["bytes_per_second"], str(each["name"])) for each in objects if each.get("bytes_per_second")]
+    rates = [
+        (float(each["bytes_per_second"]), str(each.get("name", "a finding")))
+        for each in objects
+        if isinstance(each.get("bytes_per_second"), (int, float)) and 0 < each["bytes_per_second"] < math.inf
+    ]
     if not rates:
         raise NotComparable(f"{path}: no rate between hosts; `bagua-net doctor --peers HOST,… --json` measures them")
     return min(rates)
@@ -66,4 +71,6 @@ def _of_bench(path: Path) -> tuple[float, str]:
     if not ours:
         raise NotComparable(f"{path}: no row of {' or '.join(_OURS)}")
     best = max(ours, key=lambda row: row.busbw)
+    if not 0 < best.busbw < math.inf:
+        raise NotComparable(f"{path}: no bus bandwidth above 0")
     return best.busbw * 1e9, f"{best.transport} {run.record['where']}"

@@ -66,15 +66,27 @@ def calculate(
 def _step(
     algorithm: sent.Algorithm, buckets: list[sent.Bucket], nranks: int, link: Link, compute_s: float | None
 ) -> Step:
-    averages = [algorithm.sent(bucket, nranks) for bucket in (_joined(buckets) if algorithm.steps > 1 else buckets)]
+    joined = algorithm.steps > 1
+    averages = [algorithm.sent(bucket, nranks) for bucket in (_joined(buckets) if joined else buckets)]
     times = [sum(_seconds(nbytes, nranks, link) for nbytes in bucket) for bucket in averages]
     sent_bytes = sum(map(sum, averages)) / algorithm.steps
     network_s = sum(times) / algorithm.steps
     if compute_s is None:
         return Step(algorithm.name, sent_bytes, network_s, None, None, None)
-    hidden_s = min(sum(times[:-1]), BACKWARD * compute_s)
-    step_s = compute_s + network_s - hidden_s
-    return Step(algorithm.name, sent_bytes, network_s, hidden_s, step_s, compute_s / step_s)
+    step_s = compute_s + network_s if joined else _beside(buckets, times, compute_s)
+    return Step(algorithm.name, sent_bytes, network_s, compute_s + network_s - step_s, step_s, compute_s / step_s)
+
+
+def _beside(buckets: list[sent.Bucket], times: list[float], compute_s: float) -> float:
+    """The time of a step in which a bucket is averaged as soon as backward has computed it, and the one before is done.
+    Backward takes as long for each element."""
+    elements = sum(bucket.elements for bucket in buckets)
+    computed, end_s = 0, 0.0
+    for bucket, time in zip(buckets, times, strict=True):
+        computed += bucket.elements
+        ready_s = compute_s * (1 - BACKWARD + BACKWARD * computed / elements)
+        end_s = max(end_s, ready_s) + time
+    return end_s
 
 
 def _joined(buckets: list[sent.Bucket]) -> list[sent.Bucket]:

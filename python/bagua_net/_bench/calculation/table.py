@@ -58,7 +58,7 @@ def _assumptions(compute_s: float | None) -> Iterator[str]:
     yield "what processors take, to encode and to move bytes, comes on top"
     if compute_s is not None:
         backward = f"{BACKWARD:.0%} of a computation of {_ms(compute_s)} ms"
-        yield f"hidden: of all buckets but the last, what passes beside backward, {backward}"
+        yield f"hidden: what passes while backward computes the gradients of later buckets, {backward}"
         yield "efficiency: the computation over the step"
 
 
