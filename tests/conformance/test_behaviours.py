@@ -62,6 +62,8 @@ _AT_NIGHT = {
     "test_chaos.py::test_training_notices_nothing",
     "test_contract.py::test_behaviour_with_workers",
     "test_matrix.py::test_cells_of_many_ranks",
+    "test_peers.py::test_a_firewall_that_stops_the_job",
+    "test_peers.py::test_a_rank_or_its_host_dies",
     "test_proxy.py::test_a_message_that_is_cut_off_is_an_error_or_arrives",
     "test_repairs.py::test_a_link_that_is_cut_for_a_minute",
     "test_restarts.py::test_a_file_that_an_earlier_run_left",
