@@ -311,6 +311,12 @@ static void tell_host(const struct bnet_coll *coll)
 	bnet_shared_begin(&coll->host.segment, &note);
 }
 
+/* Not what connecting does, which has number 0. */
+static bool is_of_caller(const struct bnet_coll_call *call)
+{
+	return call->kind != BNET_COLL_CONNECT && (call->number > 0 || !bnet_coll_is_collective(call->kind));
+}
+
 int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct bnet_coll_region send,
 		    struct bnet_coll_region recv)
 {
@@ -323,7 +329,7 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	coll->operation = operation;
 	call.number = coll->call.number + (bnet_coll_is_collective(call.kind) ? 1 : 0);
 	coll->call = call;
-	if (call.kind != BNET_COLL_CONNECT) {
+	if (is_of_caller(&call)) {
 		coll->began_ns = (int64_t)bnet_now_ns();
 		coll->waited_ns = 0;
 		coll->seen = bnet_coll_seen_begin(call.kind);

@@ -41,12 +41,12 @@ def _start(rank: int, host: Host, directory: Path) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def _job(directory: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Two ranks, each of which goes on with a line."""
+def _job(directory: Path, on: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Two ranks on one host or on two, each of which goes on with a line."""
     with netns.two_hosts() as hosts:
         for number, host in enumerate(hosts, 1):
             host.ip("address", "add", f"10.77.0.{number}/24", "dev", "link0")
-        ranks = [_start(rank, host, directory) for rank, host in enumerate(hosts)]
+        ranks = [_start(rank, hosts[rank % on], directory) for rank in range(2)]
         try:
             yield ranks
         finally:
@@ -75,14 +75,16 @@ def _allreduce(directory: Path, rank: int) -> dict[str, Any]:
     return {**row, "age_us": seen["process"]["published_us"] - row["began_us"]}
 
 
-def test_a_rank_that_is_late_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on", [1, 2], ids=["one-host", "two-hosts"])
+def test_a_rank_that_is_late_is_waited_for(tmp_path: Path, on: int) -> None:
+    """On one host it is waited for in memory, and no connection moves."""
     found: dict[str, Any] = {}
 
     def holds(**wanted: int) -> bool:
         found.update(_allreduce(tmp_path, 0))
         return all(found[name] >= least for name, least in wanted.items())
 
-    with _job(tmp_path) as ranks:
+    with _job(tmp_path, on) as ranks:
         assert [_said(rank) for rank in ranks] == ["ready\n"] * 2
         _go_on(ranks[0])
         running_jobs.until(lambda: holds(calls=CALLS, running=1) and found["age_us"] >= LATE_US)
