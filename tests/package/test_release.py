@@ -146,7 +146,7 @@ def test_the_descriptions_links_lead_to_the_releases_files(described: Callable[[
     ]
     assert [each for each, file in zip(links, files, strict=True) if not file or not (ROOT / file[1]).exists()] == []
     pictures = re.findall(r'(?:src|srcset)="([^"]*)"', text)
-    assert len(pictures) == 2
+    assert len(pictures) == len(re.findall("<img|<source", text)) > 0
     for each in pictures:
         file = re.fullmatch(rf"https://raw\.githubusercontent\.com/\w+/bagua_net/v{VERSION}/([\w./-]+)", each)
         assert file, each
