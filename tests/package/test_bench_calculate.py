@@ -102,7 +102,7 @@ def test_the_rate_of_a_run_is_its_highest_bus_bandwidth(tmp_path: Path) -> None:
     rates = {row["busbw_gbps"] * 1e9 for row in record["results"] if row["transport"] == "bagua"}
     link = calculated(tmp_path, "--model", "gpt2", "--measured", str(file))["link"]
     assert link["bytes_per_s"] == pytest.approx(max(rates))
-    assert link["source"].endswith(f"measured: bagua {record['where']} ({file})")
+    assert link["source"].endswith(f"measured: the best size of bagua {record['where']} ({file})")
     record["results"] = [row for row in record["results"] if row["transport"] != "bagua"]
     file.write_text(json.dumps(record))
     done = bench("calculate", "--model", "gpt2", "--measured", str(file))
@@ -141,8 +141,9 @@ def test_a_file_without_a_rate_is_refused_in_one_line(tmp_path: Path, content: s
         (["--rate", "10G"], "name one model"),
         (["--rate", "10G", "--model", "gpt2", "--parameters", "1G"], "name one model"),
         (["--model", "gpt2"], "name one rate"),
-        (["--model", "gpt2", "--rate", "fast"], "'fast' is not a number; write for example 10G"),
-        (["--model", "gpt2", "--rate", "0G"], "'0G' is not a number"),
+        (["--model", "gpt2", "--rate", "fast"], "'fast' is no number of 1 or more; write for example 10G"),
+        (["--model", "gpt2", "--rate", "0G"], "'0G' is no number of 1 or more"),
+        (["--model", "gpt2", "--rate", "10"], "--rate 10 is 10 bit/s; for 10 Gbit/s write 10G"),
         (["--model", "gpt2", "--rate", "10G", "--ranks", "1"], "'--ranks'"),
         (["--model", "gpt2", "--rate", "10G", "--latency", "-1"], "'--latency'"),
         (["--model", "gpt2", "--rate", "10G", "--compute", "0"], "'--compute'"),

@@ -196,7 +196,7 @@ def test_a_process_that_ends_meanwhile(tmp_path: Path) -> None:
 def test_which_process(tmp_path: Path) -> None:
     done = command(tmp_path, "trace")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no process of this user shows connections here" in done.stderr
+    assert f"no process of this user shows connections in {own(tmp_path)}" in done.stderr
     with job(tmp_path) as ranks:
         until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
         done = command(tmp_path, "trace", "--output", str(tmp_path / "trace.json"))
@@ -213,8 +213,11 @@ def test_a_process_that_is_stopped(tmp_path: Path) -> None:
     with job(tmp_path, left_alone=True) as ranks:
         until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
         os.kill(ranks[0], signal.SIGSTOP)
-        done = command(tmp_path, "trace", str(ranks[0]), "--seconds", "1")
+        earlier = tmp_path / "earlier.json"
+        earlier.write_text("a recording")
+        done = command(tmp_path, "trace", str(ranks[0]), "--seconds", "1", "--output", str(earlier))
         os.kill(ranks[0], signal.SIGKILL)
     assert done.returncode == 1
+    assert earlier.read_text() == "a recording"
     assert f"process {ranks[0]} does not answer; it is stopped" in done.stderr
     assert list(own(tmp_path).glob("*.trace")) == []

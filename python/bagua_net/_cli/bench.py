@@ -43,6 +43,8 @@ _LINK = "The link of each rank"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 #: Of a model: more than any has.
 _MOST_PARAMETERS = 1e12
+#: Of a link: a million of them are no link of today.
+_FEWEST_BITS = 1e6
 
 
 def _listed(kind: type[Enum]) -> str:
@@ -234,13 +236,21 @@ def _decimal(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text.strip(), re.IGNORECASE)
     number = float(match[1]) * _UNITS[match[2].upper()] if match else 0
     if number < 1:
-        raise typer.BadParameter(f"{text!r} is not a number; write for example 10G, 2.5G or 100M")
+        raise typer.BadParameter(f"{text!r} is no number of 1 or more; write for example 10G, 2.5G or 100M")
+    return number
+
+
+def _bits(text: str) -> float:
+    """Of a link, each second."""
+    number = _decimal(text)
+    if number < _FEWEST_BITS:
+        raise typer.BadParameter(f"--rate {text} is {number:g} bit/s; for 10 Gbit/s write 10G")
     return number
 
 
 def _count(text: str) -> int:
-    """Of parameters."""
-    number = _decimal(text)
+    """Of parameters; "1.3B" is "1.3G"."""
+    number = _decimal(re.sub("[bB]$", "G", text))
     if number > _MOST_PARAMETERS:
         raise typer.BadParameter(f"{text!r} are more than {_MOST_PARAMETERS / 1e9:.0f}G parameters")
     return int(number)
@@ -439,16 +449,18 @@ def calculate(
     takes, and with `--compute` which part of it is hidden, and the scaling efficiency.
     """
     if (model is None) == (parameters is None):
-        raise typer.BadParameter(f"name one model: --model with one of {_listed(ModelName)}, or --parameters")
+        which = f"--model with one of {_listed(ModelName)}, or --parameters"
+        raise typer.BadParameter(f"name one model: {which}{', not both' if model else ''}")
     if (rate is None) == (measured is None):
-        raise typer.BadParameter("name one rate: --rate, such as 10G, or --measured with a file")
+        both = ", not both" if rate else ""
+        raise typer.BadParameter(f"name one rate: --rate, such as 10G, or --measured with a file{both}")
     from .._bench.calculation import link, table
     from .._bench.calculation.step import calculate as calculated
 
     if not all(map(math.isfinite, (latency or 0.0, compute or 0.0))):
         raise typer.BadParameter("--latency and --compute are finite numbers")
     latency_s = link.LATENCY_S if latency is None else latency / 1e6
-    each = link.measured(measured, latency_s) if measured else link.named(_decimal(rate or ""), latency_s)
+    each = link.measured(measured, latency_s) if measured else link.named(_bits(rate or ""), latency_s)
     name = model.value if model else "a model"
     shapes = models.shapes(name) if model else models.matrices(_count(parameters or ""))
     found = calculated(name, shapes, ranks, each, None if compute is None else compute / 1e3)

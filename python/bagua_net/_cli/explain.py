@@ -130,7 +130,10 @@ def _print(process: _Process) -> None:
     if not any(group.sender for group in process.groups) and process.receives:
         _say(f"It receives {causes.size(process.receives)}/s: the hosts that send know what limits them.", 2)
     elif not process.groups:
-        _say("Nothing has moved meanwhile.", 2)
+        pid = process.snapshot.process["pid"]
+        _say(
+            f"Nothing has moved meanwhile. If other ranks wait for this one: is it stopped (`ps -o stat= {pid}`: T)?", 2
+        )
     left_out = number(process.snapshot.process, "connections_left_out")
     if left_out:
         _say(f"{left_out} more connections are not shown.", 2)
@@ -182,7 +185,7 @@ def register(app: typer.Typer, panel: str) -> None:
         """
         before = _living(pid)
         if not before and not as_json:
-            print(f"bagua-net: {files.NOTHING}", file=sys.stderr)
+            print(f"bagua-net: {files.nothing()}", file=sys.stderr)
             raise typer.Exit(1)
         time.sleep(seconds)
         found = [each for each in _explained(_living(pid), before) if pid in (None, each.snapshot.process["pid"])]

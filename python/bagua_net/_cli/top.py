@@ -201,7 +201,7 @@ def _here(ended: bool, operations: bool) -> _Source:
         found = {each.path: each for each in _snapshots(ended)}
         if found and operations and not any(each.operations for each in found.values()):
             return found, [_NO_OPERATIONS]
-        return found, [] if found else [files.NOTHING]
+        return found, [] if found else [files.nothing()]
 
     lines = operations_of if operations else of_processes
     return _Source(look, lambda now, before: list(lines(now.values(), before)))
@@ -320,7 +320,8 @@ def register(app: typer.Typer, panel: str) -> None:
         _complain(complaints if hosts or operations else ())
         if lines and not chosen(lines, text, ""):
             _complain([f"none of {len(lines)} lines has {text!r} in a word"])
-        printing.lines(table(lines, printing.console().width))
+        if lines:
+            printing.lines(table(lines, printing.console().width))
 
 
 def _watch(source: _Source, table: Callable[[list[Any], int], Table], interval: float) -> None:

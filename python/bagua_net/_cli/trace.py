@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -21,7 +23,7 @@ _SECONDS = 2
 def _find(pid: int | None) -> Snapshot:
     found = [each for each in files.read_all(files.directory()) if each.lives]
     if not found:
-        raise BaguaNetError(files.NOTHING)
+        raise BaguaNetError(files.nothing())
     if pid is None and len(found) > 1:
         listed = ", ".join(f"{each.process['pid']} ({each.process.get('program', '')})" for each in found)
         raise BaguaNetError(f"there are several processes: {listed}; name one of them")
@@ -45,11 +47,22 @@ def _said(trace: traces.Trace, path: Path) -> str:
     return text
 
 
+@contextmanager
+def _kept_until_written(path: Path) -> Iterator[TextIO]:
+    """Open before the recording, so that it fails before. If that fails, what an earlier one has written is there."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            yield file
+    finally:
+        if path.is_file() and path.stat().st_size == 0:
+            path.unlink()
+
+
 def register(app: typer.Typer, panel: str) -> None:
     @app.command(rich_help_panel=panel)
     def trace(
         pid: Annotated[
-            int | None, typer.Argument(metavar="[PID]", help="The process; the only one that there is.")
+            int | None, typer.Argument(metavar="[PID]", help="The process. Default: the only one that there is.")
         ] = None,
         seconds: Annotated[
             int, typer.Option(min=1, max=traces.MOST_SECONDS, metavar="N", help="How long to record.")
@@ -66,7 +79,8 @@ def register(app: typer.Typer, panel: str) -> None:
         explain` tells what hangs. The process keeps up to 262,144 events.
         """
         process = _find(pid)
-        with output.open("w", encoding="utf-8") as file:  # fails before the recording
+        with _kept_until_written(output) as file:
             recorded = traces.record(process, seconds)
+            file.truncate(0)
             json.dump(traces.as_json(recorded), file, ensure_ascii=False)  # Perfetto shows escapes as they are
         print(_said(recorded, output), file=sys.stderr)

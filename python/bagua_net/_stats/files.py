@@ -20,11 +20,6 @@ from pathlib import Path
 from .._settings import layers
 
 DIRECTORY = "/dev/shm"
-NOTHING = (
-    "no process of this user shows connections here. Is the job's plugin on (bagua-net status)? It must run as this "
-    "user and in this container, with the same BAGUA_NET_STATS_DIR, without BAGUA_NET_STATS=0, and with 16 MB free in "
-    "/dev/shm"
-)
 _SETTING = "BAGUA_NET_STATS_DIR"
 _MAGIC = b"BNETSTAT"
 _VERSION = 1
@@ -123,6 +118,15 @@ def directory() -> Path:
     """Where this user's processes put them, with the settings of this environment."""
     chosen = layers.effective(_SETTING, layers.of_a_job()).value or DIRECTORY
     return Path(chosen) / f"bagua-net-stats-{os.geteuid()}"
+
+
+def nothing() -> str:
+    """A sentence where no process is found."""
+    return (
+        f"no process of this user shows connections in {directory()}. Is the job's plugin on (bagua-net status)? It "
+        f"must run as this user and in this container, with the same {_SETTING}, without BAGUA_NET_STATS=0, and with "
+        "16 MB free there"
+    )
 
 
 def _schema(data: bytes) -> dict[str, _Table]:

@@ -15,6 +15,8 @@ from .limits import Rate, number
 
 #: Of a communicator's number: enough to tell those of a job apart.
 _DIGITS = 6
+#: A mean over less time says nothing.
+_SHORTEST_S = 0.1
 #: Of a process that is no more.
 ENDED = "has ended"
 
@@ -134,7 +136,7 @@ def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Snapshot | None
         peer=causes.host(connection["peer"]),
         streams=f"{level}/{streams}" if recent.sender else str(streams),
         bytes_per_second=recent.bytes_per_second,
-        mean=whole.bytes_per_second,
+        mean=whole.bytes_per_second if whole.seconds >= _SHORTEST_S else None,
         p99_us=recent.latency_us(0.99),
         rtt_us=recent.mean("rtt_us"),
         retransmitted=recent.retransmitted if recent.sender and recent.segments else None,

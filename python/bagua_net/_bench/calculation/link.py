@@ -73,4 +73,4 @@ def _of_bench(path: Path) -> tuple[float, str]:
     best = max(ours, key=lambda row: row.busbw)
     if not 0 < best.busbw < math.inf:
         raise NotComparable(f"{path}: no bus bandwidth above 0")
-    return best.busbw * 1e9, f"{best.transport} {run.record['where']}"
+    return best.busbw * 1e9, f"the best size of {best.transport} {run.record['where']}"

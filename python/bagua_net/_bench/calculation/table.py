@@ -60,6 +60,8 @@ def _assumptions(compute_s: float | None) -> Iterator[str]:
         backward = f"{BACKWARD:.0%} of a computation of {_ms(compute_s)} ms"
         yield f"hidden: what passes while backward computes the gradients of later buckets, {backward}"
         yield "efficiency: the computation over the step"
+    else:
+        yield "with --compute MS, what a step takes under model.no_sync(): hidden, step and efficiency"
 
 
 def write(path: Path, command: list[str], found: Calculation) -> None:

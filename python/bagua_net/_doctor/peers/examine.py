@@ -67,6 +67,7 @@ class _Examination:
         self._say("each host of itself")
         yield from self._meet()
         if len(self._facts) < 2:
+            yield from verdicts.own(list(self._facts.values()))
             return
         if self._runs_job:
             yield from self._choose_nccl()
@@ -94,7 +95,7 @@ class _Examination:
             name = f"{called[at]} ({at})" if called.count(called[at]) > 1 else called[at]
             if problem := reply.get("lost") or reply.get("error"):
                 fact, _, fix = str(problem).partition("; ")
-                yield Check(name or f"rank {at}", "fail", fact, fix or f"try {self._hosts.how}")
+                yield Check(name or f"rank {at}", "fail", fact, fix or f"try {self._hosts.how(at)}")
             else:
                 self._facts[at] = facts.of(name, reply)
         yield from self._once()

@@ -50,8 +50,10 @@ class Hosts(Protocol):
 
     names: list[str]
     """As the user calls them; "": as they call themselves."""
-    how: str
-    """How a user tries whether they can be reached."""
+
+    def how(self, number: int) -> str:
+        """How a user tries whether one can be reached."""
+        ...
 
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
         """Puts one request to each of these hosts at once, and waits for the answers. That of a host which has gone, or
@@ -199,7 +201,7 @@ class Commands:
     def __init__(self, others: list[str], through: str, python: str) -> None:
         words, environment = _here()
         self.names = [os.uname().nodename, *others]
-        self.how = f"`{shlex.join(reach(through, others[0]))} true`, which must print nothing and end with status 0"
+        self._ways = [shlex.join(reach(through, other)) for other in others]
         self._remotes = [
             _Remote(words, words[0], environment),
             *(_Remote(command(through, each, python), python) for each in others),
@@ -207,6 +209,11 @@ class Commands:
         settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS) and name != _SECRET}
         for remote in self._remotes:
             remote.tell(settings)
+
+    def how(self, number: int) -> str:
+        if number == 0:
+            return "the message above"
+        return f"`{self._ways[number - 1]} true`, which must print nothing and end with status 0"
 
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
         for number, request in requests.items():
@@ -241,11 +248,13 @@ class Meeting:
 
     def __init__(self, client: Client, nranks: int) -> None:
         self.names = [""] * nranks
-        self.how = "the log of that rank"
         #: something fails, for the exit status of all
         self.failed = False
         self._client = client
         self._host = Host()
+
+    def how(self, number: int) -> str:
+        return "the log of that rank"
 
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
         del seconds  # the rendezvous has its own
