@@ -107,7 +107,7 @@ static void test_interfaces_for_python(void)
 	check_int(bnet_interface_scan(), count);
 	setenv("NCCL_SOCKET_FAMILY", "AF_UNIX", 1);
 	check_int(bnet_interface_scan(), -EINVAL);
-	check_int(bnet_abi_version(), 8);
+	check_int(bnet_abi_version(), 9);
 	check_str(bnet_version(), BNET_VERSION);
 }
 
