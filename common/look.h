@@ -19,7 +19,7 @@ struct bnet_operation {
 	uint64_t began_us; /* the one of them that began first: the wall clock; 0: none runs */
 };
 
-/* The number-th kind; false: there is none. Any thread. */
+/* Fills in the kind of that number, from 0. False: there are no more. Any thread. */
 typedef bool bnet_operation_reader(int number, struct bnet_operation *out);
 
 struct bnet_look {

@@ -51,7 +51,7 @@ def _shown(recording: dict[str, Any]) -> tuple[int, int]:
     half.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the recording has no such message.
     """
     events, about = recording["traceEvents"], recording["otherData"]
     middle = (about["began_us"] + about["end_us"]) / 2

@@ -308,7 +308,7 @@ static void dial(void)
 	bnet_engine_unlock();
 }
 
-/* NULL: there is none that its caller has. */
+/* NULL: no connection has been handed out. */
 static struct bnet_conn *handed_out(uint8_t which, bool sender)
 {
 	struct bnet_conn *found = NULL;

@@ -274,7 +274,7 @@ static bool put(const struct sender *sender, const uint8_t *bytes, size_t size)
 	return sender->fd >= 0 && send(sender->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
-/* What is being received elsewhere and will not be whole may keep a slice from being looked at. */
+/* A slice may wait behind one of another stream that is cut off and never becomes whole. */
 static bool any_is_inside(void)
 {
 	for (int i = 0; i < run.nsenders; i++)

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "common/client.h"
+#include "engine/engine.h"
 
 /* An ncclDebugLogger_t: a failed check is easier to understand with the warnings. */
 __attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebugLogLevel level, unsigned long flags,
@@ -27,6 +28,17 @@ __attribute__((format(printf, 5, 6))) static inline void print_warnings(ncclDebu
 	vfprintf(stderr, fmt, args);
 	fprintf(stderr, "\n");
 	va_end(args);
+}
+
+/* Does the control thread run? It ends some time after the last connection. */
+static inline bool control_runs(void)
+{
+	bool running;
+
+	bnet_engine_lock();
+	running = bnet_engine.running;
+	bnet_engine_unlock();
+	return running;
 }
 
 struct oneself {

@@ -109,20 +109,10 @@ struct left {
 	size_t bytes;
 };
 
-static bool is_running(void)
-{
-	bool running;
-
-	bnet_engine_lock();
-	running = bnet_engine.running;
-	bnet_engine_unlock();
-	return running;
-}
-
 /* Once nothing is being closed any more: the control thread has ended, and there are no more threads than before. */
 static struct left what_is_left(int most_threads)
 {
-	while (entries("/proc/self/task") > most_threads || is_running())
+	while (entries("/proc/self/task") > most_threads || control_runs())
 		usleep(1000);
 	malloc_trim(0);
 	return (struct left){

@@ -279,16 +279,6 @@ static int descriptors(void)
 	return number;
 }
 
-static bool is_running(void)
-{
-	bool running;
-
-	bnet_engine_lock();
-	running = bnet_engine.running;
-	bnet_engine_unlock();
-	return running;
-}
-
 static void child(long first, long last, ncclDebugLogger_t log)
 {
 	alarm(2 * DEADLINE_S);
@@ -300,7 +290,7 @@ static void child(long first, long last, ncclDebugLogger_t log)
 	seen->allocations = atomic_load(&count);
 	check(seen->worked || log == print_warnings || atomic_load(&warnings));
 	check(job(print_warnings, false));
-	while (is_running())
+	while (control_runs())
 		usleep(1000);
 	seen->descriptors = descriptors();
 }

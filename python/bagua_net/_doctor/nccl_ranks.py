@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Ranks of the doctor's job over NCCL: child processes of whoever examines their host, which itself never loads NCCL.
+"""Ranks of the doctor's job over NCCL, what they report, and why a job stopped.
 
-What they report, and why a job stopped.
+Each rank is a child process of the doctor on its host, which itself never loads NCCL.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def choose(named: str) -> Usable:
     """The NCCL of this path, or with "auto" the one that a job would use.
 
     Raises:
-        NcclNotFound: there is none.
+        NcclNotFound: no NCCL was found.
         NcclUnusable: it does not run without a GPU here.
     """
     library = discovery.libraries(named)[0]

@@ -11,7 +11,7 @@ from .files import Row, Snapshot
 from .limits import number
 from .lines import rank_of
 
-#: What is counted, besides calls.
+#: Fields of a row that only grow.
 _SUMS = ("calls", "bytes", "time_us", "waiting_us")
 
 
