@@ -67,6 +67,32 @@ typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, 
 typedef ncclResult_t (*ncclProfilerCallback_t)(void **eHandle, int type, void *pHandle, int64_t pluginId,
 					       void *extData);
 
+/* ---- what the profiler's callback takes: an event of the Socket transport, version 1 ---- */
+
+enum {
+	ncclProfilerNetEventStart = 0,
+	ncclProfilerNetEventStop = 1,
+};
+
+#define NCCL_PROFILER_NET_TYPE_SOCK (2U << 16)
+#define NCCL_SOCKET_SEND 0
+#define NCCL_SOCKET_RECV 1
+
+enum {
+	ncclProfileSocket = 1,
+};
+
+typedef struct {
+	uint8_t type;
+	union {
+		struct {
+			int fd;
+			int op;
+			size_t length;
+		} sock;
+	};
+} ncclProfilerNetSockDescr_v1_t;
+
 /* ---- properties ---- */
 
 typedef struct {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "api/profile.h"
 #include "common/clock.h"
 #include "base/descriptors.h"
 #include "base/log.h"
@@ -83,12 +84,15 @@ int bnet_net_init(int version, ncclDebugLogger_t logger)
 	return rc;
 }
 
-struct bnet_context *bnet_context_new(int version, uint64_t id, int traffic_class)
+struct bnet_context *bnet_context_new(int version, uint64_t id, int traffic_class, ncclProfilerCallback_t profiler)
 {
 	struct bnet_context *context = calloc(1, sizeof(*context));
 
 	if (context)
-		*context = (struct bnet_context){.version = version, .id = id, .traffic_class = traffic_class};
+		*context = (struct bnet_context){.version = version,
+						 .id = id,
+						 .traffic_class = traffic_class,
+						 .profiler = profiler};
 	else
 		bnet_shortage(-ENOMEM, "communicator");
 	return context;
@@ -278,6 +282,7 @@ static void hand_out(struct bnet_conn *conn)
 
 	conn->setup.handed_out = true;
 	conn->communicator = context->id;
+	conn->profiler = context->profiler;
 }
 
 int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out)
@@ -522,7 +527,7 @@ void bnet_net_dereg(struct bnet_mr *mr)
 
 /* A connection that has failed still takes requests, and test fails them: a caller that posts many need not care when
  * the peer went. Without a free slot there is nothing to test, and post returns the error. */
-static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
+static int post(struct bnet_conn *conn, void *data, uint64_t size, void *step, struct bnet_request **out)
 {
 	*out = NULL;
 	if (size > NCCL_MAX_NET_SIZE_BYTES || (size && !data)) {
@@ -533,24 +538,25 @@ static int post(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_r
 	*out = bnet_request_post(conn, data, size);
 	if (!*out)
 		return atomic_load_explicit(&conn->error, memory_order_acquire);
+	bnet_profile_begin(*out, step, size);
 	bnet_engine_posted(&conn->work);
 	if (!bnet_conn_is_inline(conn))
 		bnet_worker_wake(conn);
 	return 0;
 }
 
-int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
+int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, void *step, struct bnet_request **out)
 {
-	int rc = post(conn, data, size, out);
+	int rc = post(conn, data, size, step, out);
 
 	if (rc == 0 && *out)
 		bnet_progress_inline(conn);
 	return rc;
 }
 
-int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out)
+int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, void *step, struct bnet_request **out)
 {
-	int rc = post(conn, data, size, out);
+	int rc = post(conn, data, size, step, out);
 
 	if (rc == 0 && *out)
 		bnet_progress_posted_receive(conn);
@@ -561,6 +567,8 @@ int bnet_net_test(struct bnet_request *request, int *done, uint64_t *size)
 {
 	int rc = bnet_progress_test(request, size);
 
+	if (rc)
+		bnet_profile_end(request);
 	*done = rc > 0;
 	return rc > 0 ? 0 : rc;
 }

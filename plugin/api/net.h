@@ -16,14 +16,15 @@
 
 /* One for each communicator from v11 on, one for the process before v11. */
 struct bnet_context {
-	int version;       /* of the table that created it */
-	uint64_t id;       /* NCCL's commId; 0: tables before v11 are not told */
-	int traffic_class; /* as requested by NCCL */
+	int version;                              /* of the table that created it */
+	uint64_t id;                              /* NCCL's commId; 0: tables before v11 are not told */
+	int traffic_class;                        /* as requested by NCCL */
+	_Atomic(ncclProfilerCallback_t) profiler; /* NCCL's; NULL: tables before v10 are not told */
 	struct bnet_intent intent;
 };
 
 int bnet_net_init(int version, ncclDebugLogger_t logger);
-struct bnet_context *bnet_context_new(int version, uint64_t id, int traffic_class);
+struct bnet_context *bnet_context_new(int version, uint64_t id, int traffic_class, ncclProfilerCallback_t profiler);
 /* Also ends what this communicator started and abandoned: listen objects, unfinished connects, and connections that
  * were never accepted. */
 void bnet_context_free(struct bnet_context *context);
@@ -43,9 +44,10 @@ int bnet_net_accept(struct bnet_listen *listen, struct bnet_conn **out);
 
 int bnet_net_reg(struct bnet_conn *conn, void *data, uint64_t size, int type, struct bnet_mr **out);
 void bnet_net_dereg(struct bnet_mr *mr);
-/* *out NULL: no request is free; call again later. */
-int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out);
-int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, struct bnet_request **out);
+/* step: NCCL's, of which this message is a part, for a profiler; or NULL. *out NULL: no request is free; call again
+ * later. */
+int bnet_net_isend(struct bnet_conn *conn, void *data, uint64_t size, void *step, struct bnet_request **out);
+int bnet_net_irecv(struct bnet_conn *conn, void *data, uint64_t size, void *step, struct bnet_request **out);
 int bnet_net_test(struct bnet_request *request, int *done, uint64_t *size);
 void bnet_net_close(struct bnet_conn *conn);
 void bnet_net_close_listen(struct bnet_listen *listen);

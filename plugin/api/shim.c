@@ -75,34 +75,32 @@ INIT_WITH_LOGGER(9)
 
 static ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t prof)
 {
-	(void)prof;
+	global_context.profiler = prof;
 	return result(bnet_net_init(10, log));
 }
 
 static ncclResult_t init_context(int version, void **ctx, uint64_t id, const ncclNetCommConfig_t *config,
-				 ncclDebugLogger_t log)
+				 ncclDebugLogger_t log, ncclProfilerCallback_t prof)
 {
 	int rc = bnet_net_init(version, log);
 
 	*ctx = NULL;
 	if (rc < 0)
 		return result(rc);
-	*ctx = bnet_context_new(version, id, config_traffic_class(config));
+	*ctx = bnet_context_new(version, id, config_traffic_class(config), prof);
 	return *ctx ? ncclSuccess : ncclSystemError;
 }
 
 static ncclResult_t init_v11(void **ctx, uint64_t commId, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t prof)
 {
-	(void)prof;
-	return init_context(11, ctx, commId, config, log);
+	return init_context(11, ctx, commId, config, log, prof);
 }
 
 static ncclResult_t init_v12(void **ctx, uint64_t commId, ncclNetCommConfig_t *config, ncclDebugLogger_t log,
 			     ncclProfilerCallback_t prof)
 {
-	(void)prof;
-	return init_context(12, ctx, commId, config, log);
+	return init_context(12, ctx, commId, config, log, prof);
 }
 
 /* NCCL's own networks ignore the context, so a NULL must not crash this one. */
@@ -332,8 +330,8 @@ static size_t int_size(int size)
 static ncclResult_t isend_v10(void *sendComm, void *data, size_t size, int tag, void *mhandle, void *phandle,
 			      void **request)
 {
-	(void)tag, (void)mhandle, (void)phandle;
-	return result(bnet_net_isend(sendComm, data, size, (struct bnet_request **)request));
+	(void)tag, (void)mhandle;
+	return result(bnet_net_isend(sendComm, data, size, phandle, (struct bnet_request **)request));
 }
 
 static ncclResult_t isend_v9(void *sendComm, void *data, size_t size, int tag, void *mhandle, void **request)
@@ -351,9 +349,9 @@ static ncclResult_t isend_v4(void *sendComm, void *data, int size, void *mhandle
 	return isend_v5(sendComm, data, size, 0, mhandle, request);
 }
 
-static ncclResult_t irecv_one(void *recvComm, void *data, size_t size, void **request)
+static ncclResult_t irecv_one(void *recvComm, void *data, size_t size, void *phandle, void **request)
 {
-	return result(bnet_net_irecv(recvComm, data, size, (struct bnet_request **)request));
+	return result(bnet_net_irecv(recvComm, data, size, phandle, (struct bnet_request **)request));
 }
 
 static ncclResult_t irecv_many(int n, void **request)
@@ -363,30 +361,30 @@ static ncclResult_t irecv_many(int n, void **request)
 	return ncclInvalidArgument;
 }
 
-static ncclResult_t irecv_v9(void *recvComm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
-			     void **request)
-{
-	(void)tags, (void)mhandles;
-	return n == 1 ? irecv_one(recvComm, data[0], sizes[0], request) : irecv_many(n, request);
-}
-
 static ncclResult_t irecv_v10(void *recvComm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
 			      void **phandles, void **request)
 {
-	(void)phandles;
-	return irecv_v9(recvComm, n, data, sizes, tags, mhandles, request);
+	(void)tags, (void)mhandles;
+	return n == 1 ? irecv_one(recvComm, data[0], sizes[0], phandles ? phandles[0] : NULL, request)
+		      : irecv_many(n, request);
+}
+
+static ncclResult_t irecv_v9(void *recvComm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
+			     void **request)
+{
+	return irecv_v10(recvComm, n, data, sizes, tags, mhandles, NULL, request);
 }
 
 static ncclResult_t irecv_v5(void *recvComm, int n, void **data, int *sizes, int *tags, void **mhandles, void **request)
 {
 	(void)tags, (void)mhandles;
-	return n == 1 ? irecv_one(recvComm, data[0], int_size(sizes[0]), request) : irecv_many(n, request);
+	return n == 1 ? irecv_one(recvComm, data[0], int_size(sizes[0]), NULL, request) : irecv_many(n, request);
 }
 
 static ncclResult_t irecv_v4(void *recvComm, void *data, int size, void *mhandle, void **request)
 {
 	(void)mhandle;
-	return irecv_one(recvComm, data, int_size(size), request);
+	return irecv_one(recvComm, data, int_size(size), NULL, request);
 }
 
 /* Host memory needs no flush: done at once. */

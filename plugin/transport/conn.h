@@ -24,6 +24,7 @@
 #include "base/address.h"
 #include "base/config.h"
 #include "base/counters.h"
+#include "common/abi.h"
 #include "common/list.h"
 #include "base/table.h"
 #include "base/worklist.h"
@@ -69,6 +70,7 @@ struct bnet_request {
 	_Atomic bool done;                 /* released by the owner, acquired by test */
 	_Atomic bool busy;                 /* from post to the test that completes it; the poster's, read by deregMr */
 	uint64_t posted_us;                /* 0: it is neither timed nor recorded */
+	void *profiled;                    /* its event, a profiler's; NULL: none. The poster's */
 	struct bnet_reassembly reassembly; /* of a receive */
 };
 
@@ -231,6 +233,7 @@ struct bnet_conn {
 	bool sender;
 	uint64_t id;
 	uint64_t communicator; /* NCCL's, of the caller that was handed it; 0: not known. Under the engine's lock */
+	ncclProfilerCallback_t profiler; /* NCCL's, likewise; NULL: none. The poster's */
 	uint8_t token[BNET_TOKEN_SIZE];
 	const struct bnet_device *dev;
 	const struct bnet_config *config;

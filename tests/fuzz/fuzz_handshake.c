@@ -498,7 +498,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
 	EXPECT(bnet_lifecycle_configure() == 0);
 	bnet_engine.epoll = epoll_create1(EPOLL_CLOEXEC);
-	context = bnet_context_new(12, 1, BNET_NO_TRAFFIC_CLASS);
+	context = bnet_context_new(12, 1, BNET_NO_TRAFFIC_CLASS, NULL);
 	EXPECT(context && bnet_engine.epoll >= 0);
 	/* The listener of the device stays open, and what is read once has been. */
 	LLVMFuzzerTestOneInput((const uint8_t *)"\x01", 1);
