@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Draws what `bagua-net top` and `trace` show of a job: two ranks on two hosts, paths of unequal rates between them."""
+"""Draws what `bagua-net top`, `trace` and `export` show of a job: two ranks on two hosts, paths of unequal rates
+between them."""
 
 from __future__ import annotations
 
@@ -22,13 +23,14 @@ from rich.text import Text
 
 import bagua_net
 from benchmarks import ROOT, command_line
-from benchmarks.front import perfetto
+from benchmarks.front import dashboard, perfetto
 from benchmarks.networks import namespaces
-from benchmarks.networks.namespaces import Host
+from benchmarks.networks.namespaces import Host, Hosts
 from benchmarks.report import chart, machine
 
 PICTURE = ROOT / "docs" / "images" / "top.svg"
 RECORDING = PICTURE.with_name("trace.png")
+DASHBOARD = PICTURE.with_name("dashboard.png")
 #: The words after `bagua-net`, one screen below the other.
 SCREENS = (["top"], ["top", "--streams", "--filter", "0/2"])
 #: A hash puts each flow on one of the paths.
@@ -43,6 +45,8 @@ _MEETING_S = 60.0
 _SETTLED_S = 5.0
 #: Of a recording.
 _SECONDS = "1"
+#: For the dashboard: so long, and then as long with paths of half their rates.
+_WATCHED_S = 30.0
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
@@ -114,8 +118,8 @@ def _await_counters(directory: Path) -> None:
 
 
 @contextmanager
-def _job() -> Iterator[dict[str, str]]:
-    """Yields the environment of commands that look at it."""
+def _job() -> Iterator[tuple[Hosts, dict[str, str]]]:
+    """Yields its hosts, and the environment of commands that look at it."""
     with tempfile.TemporaryDirectory() as name, namespaces.veth(machine.congestion_control()) as hosts:
         namespaces.shape(hosts, _PATHS_MBITS)
         namespaces.hash_flows(hosts, len(_PATHS_MBITS), _SEED)
@@ -123,7 +127,7 @@ def _job() -> Iterator[dict[str, str]]:
         with _rank(hosts[0], 0, meeting, environment), _rank(hosts[1], 1, meeting, environment):
             _await_counters(Path(name))
             time.sleep(_SETTLED_S)
-            yield environment
+            yield hosts, environment
 
 
 def _record(environment: Mapping[str, str], output: Path) -> None:
@@ -139,13 +143,26 @@ def _record(environment: Mapping[str, str], output: Path) -> None:
     subprocess.run([*command, *words], env=environment, check=True)
 
 
-def _draw(top: Path, trace: Path | None) -> None:
+def _watch(hosts: Hosts, environment: Mapping[str, str], directory: Path, output: Path) -> None:
+    """The dashboard's panels of the time before the paths become slower, and after it."""
+    with dashboard.server(environment, directory) as address:
+        time.sleep(_SETTLED_S)  # until there are rates
+        begin = time.time()
+        time.sleep(_WATCHED_S)
+        namespaces.reshape(hosts, [rate // 2 for rate in _PATHS_MBITS])
+        time.sleep(_WATCHED_S)
+        dashboard.draw(address, begin, time.time(), output)
+
+
+def _draw(top: Path, trace: Path | None, panels: Path | None) -> None:
     with tempfile.TemporaryDirectory() as name:
         recording = Path(name) / "trace.json"
-        with _job() as environment:
+        with _job() as (hosts, environment):
             screens = {" ".join(["bagua-net", *words]): _screen(words, environment) for words in SCREENS}
             if trace:
                 _record(environment, recording)
+            if panels:
+                _watch(hosts, environment, Path(name), panels)
         top.write_text(drawn(screens))
         chart.compact(top)
         if trace:
@@ -156,8 +173,11 @@ def main(argv: Sequence[str]) -> int:
     parser = command_line.parser("running-job", __doc__)
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture of top: docs/images/top.svg")
     parser.add_argument("--trace", type=Path, metavar="PNG", help="draw a recording in Perfetto's interface as well")
+    parser.add_argument("--dashboard", type=Path, metavar="PNG", help="draw what Prometheus gets as well")
     options = parser.parse_args(argv)
+    if options.dashboard and (missing := dashboard.missing()):
+        parser.error(f"--dashboard: {missing}")
     if options.trace and (missing := perfetto.missing()):
         parser.error(f"--trace: {missing}")
-    _draw(options.output, options.trace)
+    _draw(options.output, options.trace, options.dashboard)
     return 0

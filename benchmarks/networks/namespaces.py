@@ -182,6 +182,15 @@ def shape(hosts: Hosts, classes_mbits: Sequence[int]) -> None:
         run(["tc", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
 
 
+def reshape(hosts: Hosts, classes_mbits: Sequence[int]) -> None:
+    """Gives the classes of :func:`shape` other rates."""
+    for host in hosts:
+        of_each = enumerate(classes_mbits, start=1)
+        change = f"class change dev {host.interface} parent 1: classid"
+        lines = [f"{change} 1:{number:x} htb rate {rate}mbit quantum 60000" for number, rate in of_each]
+        run(["tc", "-n", host.namespace, "-batch", "-"], "\n".join(lines) + "\n")
+
+
 def _rules(classes: int, seed: int) -> str:
     """An nftables script: a TCP flow belongs to the class that a seeded hash of its addresses and ports names.
 

@@ -307,6 +307,29 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert asked <= set(_metrics_of([at_first], [later])[1])
 
 
+def _without(read: Any, written: Any) -> list[Any]:
+    """What was written and is not in what was read."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        return [lost for name, value in written.items() for lost in _without(read.get(name), value)]
+    if isinstance(written, list) and isinstance(read, list) and len(read) == len(written):
+        return [lost for pair in zip(read, written, strict=True) for lost in _without(*pair)]
+    return [] if read == written else [written]
+
+
+@pytest.mark.nightly
+def test_grafana_knows_every_word_of_the_dashboard() -> None:
+    """By Grafana's own description of dashboards, which drops what it does not know."""
+    models = pytest.importorskip(
+        "grafana_foundation_sdk.models.dashboard", reason="grafana-foundation-sdk is not installed"
+    )
+    from grafana_foundation_sdk.cog import encoder, plugins
+
+    plugins.register_default_plugins()
+    written = json.loads(_DASHBOARD.read_text())
+    read = json.loads(encoder.JSONEncoder().encode(models.Dashboard.from_json(written)))
+    assert _without(read, written) == []
+
+
 @pytest.mark.nightly
 def test_prometheus_scrapes_a_running_transfer(tmp_path: Path) -> None:
     """Debian's (apt-get install prometheus): each panel of the dashboard has something to show."""

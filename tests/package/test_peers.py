@@ -51,6 +51,7 @@ def test_both_parts_on_this_host(sandbox: Sandbox) -> None:
         (["--peers", "a", "--rank", "1"], "--peers reaches the hosts itself"),
         (["--peers", "-oProxyCommand=x"], "--peers names hosts"),
         (["--through", "rsh"], "--through and --python need --peers"),
+        (["--no-rates"], "--no-rates is for several hosts"),
         (["--peers", "a", "--libnccl", __file__], "--libnccl names a file of this machine"),
         (["--rank", "1"], "need --rendezvous"),
         (["--rendezvous", "10.0.0.1:29500"], "--rank and --ranks"),

@@ -98,7 +98,8 @@ def test_a_running_job(tmp_path: Path) -> None:
 @pytest.mark.gate
 def test_what_was_killed_or_stopped(tmp_path: Path) -> None:
     with job(tmp_path, left_alone=True) as ranks:
-        until(lambda: len(shown(tmp_path)) == 2)
+        named = {str(rank): pid for rank, pid in ranks.items()}
+        until(lambda: {each["process"]["rank"]: each["process"]["pid"] for each in shown(tmp_path)} == named)
         os.kill(ranks[0], signal.SIGSTOP)
         os.kill(ranks[1], signal.SIGKILL)
         until(lambda: [process["process"]["pid"] for process in shown(tmp_path)] == [ranks[0]])

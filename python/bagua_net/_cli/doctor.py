@@ -117,7 +117,7 @@ def _named(peers: str) -> list[str]:
 
 
 def _check_options(
-    *, several: bool, library: bool, peers: bool, only_peers: bool, rendezvous: bool, ranked: bool
+    *, several: bool, rates: bool, library: bool, peers: bool, only_peers: bool, rendezvous: bool, ranked: bool
 ) -> None:
     """Raises BadParameter where options do not go together."""
     if peers and (rendezvous or ranked):
@@ -126,6 +126,8 @@ def _check_options(
         raise typer.BadParameter("--rank and --ranks need --rendezvous HOST:PORT, the same on every host")
     if only_peers and not peers:
         raise typer.BadParameter("--through and --python need --peers, which names the hosts")
+    if not rates and not several:
+        raise typer.BadParameter("--no-rates is for several hosts: --peers or --rendezvous")
     if library and several:
         raise typer.BadParameter("--libnccl names a file of this machine; with --peers and --rendezvous use --nccl")
 
@@ -163,6 +165,7 @@ def doctor(
     """
     _check_options(
         several=peers is not None or rendezvous is not None,
+        rates=rates,
         library=libnccl is not None,
         peers=peers is not None,
         only_peers=through is not None or python is not None,

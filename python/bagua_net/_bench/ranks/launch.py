@@ -180,6 +180,7 @@ class Launcher:
         )
         package_root = str(Path(__file__).resolve().parents[3])
         environment = {
+            **{"RANK": str(rank), "WORLD_SIZE": str(self._config.nranks)},  # by which `bagua-net top` tells them apart
             **os.environ,
             **lane.environment,
             **_of_device(self._config.device, rank),
