@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The public interface of libbagua-net-host.so: collectives and messages on host memory, which use a network through its
- * ncclNet table, and codecs. Python reads the part between the two markers with cffi, so it holds plain declarations only.
+ * The public interface of libbagua-net-host.so: collectives and messages on host memory, which use a network through
+ * its ncclNet table, and codecs. Python reads the part between the two markers with cffi, so it holds plain
+ * declarations only.
  *
  * Functions return 0 or a negative errno value, unless they say otherwise. Strings are owned by the library.
  */
@@ -111,8 +112,8 @@ enum { /* operations */
        BNET_COLL_SENDRECV = 15
 };
 
-/* One operation. A buffer of one block for each rank is contiguous, or `sends` or `recvs` have the address of each block
- * instead. */
+/* One operation. A buffer of one block for each rank is contiguous, or `sends` or `recvs` have the address of each
+ * block instead. */
 typedef struct {
 	int kind;
 	int dtype;
@@ -164,15 +165,15 @@ int bnet_coll_barrier(bnet_coll_t *coll);
  * ranks, and in an allreduce half a step of the result besides; that of a sum, half a step of each input, and the same.
  * float32 rounds as well. A block that is not finite on any rank, or whose result is not, is NaN on all ranks.
  *
- * residual: NULL, or as many elements as this rank gives (reduce_scatter_q: a block for each rank, in rank order), zeros
- * before the first call, and kept by this rank from call to call. It is added to the input; afterwards it holds what
- * the codes have lost: of this rank's input, and in its own shard of an allreduce also of the result. Over any number of
- * calls, the results and the residuals that are left, reduced as the inputs are, are together what exact reductions
- * would have given. A block that is not finite keeps its residual.
+ * residual: NULL, or as many elements as this rank gives (reduce_scatter_q: a block for each rank, in rank order),
+ * zeros before the first call, and kept by this rank from call to call. It is added to the input; afterwards it holds
+ * what the codes have lost: of this rank's input, and in its own shard of an allreduce also of the result. Over any
+ * number of calls, the results and the residuals that are left, reduced as the inputs are, are together what exact
+ * reductions would have given. A block that is not finite keeps its residual.
  *
  * Ranks of one host that share memory add their inputs there, exactly. Between hosts travel codes of these sums, each
- * rank's of some of the elements; the residual of these is in that rank's buffer, of which the rest is not used. A group
- * of one rank, or of one host whose ranks share memory, encodes nothing and does not use the residual.
+ * rank's of some of the elements; the residual of these is in that rank's buffer, of which the rest is not used. A
+ * group of one rank, or of one host whose ranks share memory, encodes nothing and does not use the residual.
  *
  * codec and block: see bnet_codec_bytes; the same on all ranks. residual overlaps no other buffer. */
 int bnet_coll_allreduce_q(bnet_coll_t *coll, const void *send, void *recv, size_t count, int op, int codec,
@@ -200,10 +201,11 @@ int bnet_codec_decode_add(int codec, size_t block, const void *encoded, size_t b
 
 /* ---- signs of float32: a bit for each element, and a magnitude for each block of them. Any thread ---- */
 
-/* Encodes x + residual; then the residual is what decoding does not give back. block: elements, a multiple of 32 up to
- * 4096. signs: block / 8 bytes for each block, also for a last one that is shorter; element i has bit i % 8 of byte
- * i / 8, 1 if it is negative. magnitudes: one for each block, the mean of its elements that are not zero. A block with an
- * element that is not finite, or with such a sum, decodes to NaN; its residual becomes 0. 0, or -EINVAL: wrong block. */
+/* Encodes x + residual; then the residual is what decoding does not give back. block: elements, a multiple of 32 up
+ * to 4096. signs: block / 8 bytes for each block, also for a last one that is shorter; element i has bit i % 8 of
+ * byte i / 8, 1 if it is negative. magnitudes: one for each block, the mean of its elements that are not zero. A
+ * block with an element that is not finite, or with such a sum, decodes to NaN; its residual becomes 0. 0, or
+ * -EINVAL: wrong block. */
 int bnet_signs_encode(size_t block, const float *x, float *residual, size_t count, uint8_t *signs, float *magnitudes);
 /* 0, or -EINVAL: wrong block. */
 int bnet_signs_decode(size_t block, const uint8_t *signs, const float *magnitudes, float *x, size_t count);
@@ -232,14 +234,14 @@ void bnet_queue_fail(bnet_queue_t *queue, const char *reason);
  * -ESHUTDOWN: the queue is closed. */
 int bnet_queue_post(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, bnet_ticket_t **ticket);
 /* The same for a caller that waits for it. Where no other one is in progress, it runs on the calling thread and is over
- * on return. interrupted: NULL, or asked a few times a second then; any other answer than 0 ends the operation, and with
- * it the group. */
+ * on return. interrupted: NULL, or asked a few times a second then; any other answer than 0 ends the operation, and
+ * with it the group. */
 int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, int (*interrupted)(void),
 		   bnet_ticket_t **ticket);
-/* The operation gets a turn: once it is over, nothing that others have posted runs until bnet_queue_leave, and until all
- * is over that the thread of bnet_queue_enter has posted between the two. So the place of what callbacks post does not
- * depend on when they run. A turn ends after ten seconds in which nothing ends, so that callbacks may wait for others'
- * operations. 1, or 0: the operation is over already, or out of memory. */
+/* The operation gets a turn: once it is over, nothing that others have posted runs until bnet_queue_leave, and until
+ * all is over that the thread of bnet_queue_enter has posted between the two. So the place of what callbacks post does
+ * not depend on when they run. A turn ends after ten seconds in which nothing ends, so that callbacks may wait for
+ * others' operations. 1, or 0: the operation is over already, or out of memory. */
 int bnet_queue_hold(bnet_queue_t *queue, bnet_ticket_t *ticket);
 void bnet_queue_enter(bnet_queue_t *queue, bnet_ticket_t *ticket);
 void bnet_queue_leave(bnet_queue_t *queue, bnet_ticket_t *ticket);

@@ -2,8 +2,8 @@
  *
  * All-to-all and barrier over the network. The group's own thread.
  *
- * In round k, two ranks whose sum is k modulo nranks exchange their blocks. Both blocks move at the same time (in place,
- * one is received over the other), and every two ranks have exactly one round.
+ * In round k, two ranks whose sum is k modulo nranks exchange their blocks. Both blocks move at the same time (in
+ * place, one is received over the other), and every two ranks have exactly one round.
  */
 #include "coll/all_to_all.h"
 

@@ -9,8 +9,8 @@
 
 #include "coll/wait.h"
 
-/* How long a rank that has found a difference tries to tell the peer, before it closes the connections, and how long the
- * peer listens. */
+/* How long a rank that has found a difference tries to tell the peer, before it closes the connections, and how long
+ * the peer listens. */
 #define TELL_NS 1000000000
 
 static struct bnet_coll_link *link_of(struct bnet_coll *coll, int peer, bool sends)

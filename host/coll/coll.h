@@ -147,7 +147,8 @@ static inline bool bnet_coll_is_local(const struct bnet_coll *coll)
 	return coll->host.shared && coll->host.count == coll->nranks;
 }
 
-/* Refuses a group that is unusable; names the operation, which gets its number here, and its buffers (NULL, 0: none). */
+/* Refuses a group that is unusable; names the operation, which gets its number here, and its buffers (NULL, 0:
+ * none). */
 int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct bnet_coll_region send,
 		    struct bnet_coll_region recv);
 /* Takes the operation's result, deregisters its buffers and returns rc. After an error it closes every connection: the
@@ -156,8 +157,8 @@ int bnet_coll_end(struct bnet_coll *coll, int rc);
 /* At least `bytes` bytes until the end of the current operation, aligned to a page. Every call gives the same memory,
  * unless it asks for more than the calls before. NULL: see the group's error. */
 char *bnet_coll_scratch(struct bnet_coll *coll, size_t bytes);
-/* The handle of memory within one of the group's regions, which is registered with the connection when that first carries
- * a part of it. An error is the network's. */
+/* The handle of memory within one of the group's regions, which is registered with the connection when that first
+ * carries a part of it. An error is the network's. */
 ncclResult_t bnet_coll_mhandle(struct bnet_coll *coll, struct bnet_coll_link *link, const char *data, size_t bytes,
 			       void **mhandle);
 /* Closes the connections with one peer, or only the one to it. Nothing may be registered with them any more. */

@@ -22,7 +22,8 @@ static int op_within(int op)
 	return op == BNET_AVG ? BNET_SUM : op;
 }
 
-/* Each member reduces its shard with the other members, then with its counterparts; then all members exchange shards. */
+/* Each member reduces its shard with the other members, then with its counterparts; then all members exchange
+ * shards. */
 int bnet_coll_hierarchical_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype,
 				     int op)
 {

@@ -16,8 +16,8 @@ static inline bool bnet_coll_is_hierarchical(const struct bnet_coll *coll)
 	return coll->host.shared && coll->host.hosts > 1;
 }
 
-/* Between bnet_coll_begin and bnet_coll_end. Buffers may be the same where those of the public functions may. Nothing is
- * empty. */
+/* Between bnet_coll_begin and bnet_coll_end. Buffers may be the same where those of the public functions may. Nothing
+ * is empty. */
 int bnet_coll_hierarchical_allreduce(struct bnet_coll *coll, const char *send, char *recv, size_t count, int dtype,
 				     int op);
 int bnet_coll_hierarchical_reduce_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * See quantized.h. The elements are cut into segments, and each segment into shards, one for each place, whose rank owns
- * it. A shard is one message. First its code goes from every rank to its owner: a contribution. The owner adds the
+ * See quantized.h. The elements are cut into segments, and each segment into shards, one for each place, whose rank
+ * owns it. A shard is one message. First its code goes from every rank to its owner: a contribution. The owner adds the
  * contributions in the order of the places, its own among them, so that the result does not depend on who the owner is.
  * The code of the sum then goes to every rank: a result. Shards begin at blocks of the codec, so the same elements have
  * a range in common all the way.

@@ -20,8 +20,8 @@ struct bnet_coll_quantization {
 /* What these use of the group's scratch, from its beginning, at most. */
 size_t bnet_coll_quantized_scratch(const struct bnet_coll *coll, int places, const struct bnet_coll_quantization *how);
 
-/* Between bnet_coll_begin and bnet_coll_end, among a subgroup of more than one rank. Nothing is empty. residual: NULL, or
- * as long as the input. */
+/* Between bnet_coll_begin and bnet_coll_end, among a subgroup of more than one rank. Nothing is empty. residual: NULL,
+ * or as long as the input. */
 int bnet_coll_quantized_allreduce(struct bnet_coll *coll, const struct bnet_coll_subgroup *subgroup, const char *send,
 				  char *recv, size_t count, const struct bnet_coll_quantization *how, char *residual);
 /* Blocks are those of the subgroup's places; residual is NULL or has as many. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What this process's groups have done, by kind of operation, for `bagua-net top --operations`. Any thread, at any time.
+ * What this process's groups have done, by kind of operation, for `bagua-net top --operations`. Any thread, at any
+ * time.
  */
 #ifndef BNET_COLL_SEEN_H
 #define BNET_COLL_SEEN_H

@@ -7,7 +7,8 @@
 
 #include <stddef.h>
 
-/* A cache line: slots, and the parts of a buffer that several ranks work on, begin at one, and therefore at an element. */
+/* A cache line: slots, and the parts of a buffer that several ranks work on, begin at one, and therefore at an
+ * element. */
 #define BNET_COLL_LINE ((size_t)64)
 
 static inline size_t bnet_coll_min(size_t a, size_t b)

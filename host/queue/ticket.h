@@ -19,8 +19,8 @@
 
 struct bnet_ticket;
 
-/* Does the work that a waiter waits for, on its thread. Under the lock, which it may leave for a while. Returns when the
- * ticket is over or that time has come; false at once if somebody else does the work. */
+/* Does the work that a waiter waits for, on its thread. Under the lock, which it may leave for a while. Returns when
+ * the ticket is over or that time has come; false at once if somebody else does the work. */
 typedef bool bnet_board_help(void *owner, const struct bnet_ticket *ticket, const struct timespec *until);
 
 struct bnet_board {

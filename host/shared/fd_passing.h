@@ -28,8 +28,8 @@ struct bnet_fd_passing {
 void bnet_fd_passing_open(struct bnet_fd_passing *passing);
 /* On the first rank of a host: gives the memory to those that ask for it. 0: to all others; -EAGAIN: not yet. */
 int bnet_fd_passing_send(struct bnet_fd_passing *passing, const struct bnet_segment *segment);
-/* On the others: asks the one with that peer info, as member `index` of `count`. 0: segment is mapped; -EAGAIN: not yet;
- * another -errno: it never will be. */
+/* On the others: asks the one with that peer info, as member `index` of `count`. 0: segment is mapped; -EAGAIN: not
+ * yet; another -errno: it never will be. */
 int bnet_fd_passing_receive(struct bnet_fd_passing *passing, const struct bnet_peer_info *first, int count, int index,
 			    struct bnet_segment *segment);
 /* Closes what is open. Repeated calls do nothing. */

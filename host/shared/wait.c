@@ -73,7 +73,8 @@ static bool yield(_Atomic uint32_t *word, uint32_t round)
 	return false;
 }
 
-/* A publisher that sees no sleeper published before this thread's last look; both orders are sequentially consistent. */
+/* A publisher that sees no sleeper published before this thread's last look; both orders are sequentially
+ * consistent. */
 static void sleep_once(struct bnet_shared_line *line, _Atomic uint32_t *word, uint32_t round)
 {
 	uint32_t seen;

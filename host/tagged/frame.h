@@ -73,7 +73,8 @@ static inline size_t bnet_tagged_frame_payload(const struct bnet_tagged_frame *f
 
 /* Writes a frame into a slot, with its payload. Returns the frame's bytes. */
 size_t bnet_tagged_frame_encode(char *slot, const struct bnet_tagged_frame *frame, const void *payload);
-/* Reads the first frame of that many bytes; returns its payload, behind which the next frame begins. NULL: malformed. */
+/* Reads the first frame of that many bytes; returns its payload, behind which the next frame begins. NULL:
+ * malformed. */
 const char *bnet_tagged_frame_decode(const char *slot, size_t bytes, struct bnet_tagged_frame *out);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What NCCL says that a communicator is about to do (setNetAttr, v11 and later): before it makes a connection, and before
- * it posts an operation's first message, on the thread that does so. Before v11, and until then, nothing is known.
+ * What NCCL says that a communicator is about to do (setNetAttr, v11 and later): before it makes a connection, and
+ * before it posts an operation's first message, on the thread that does so. Before v11, and until then, nothing is
+ * known.
  *
  * Any thread. NCCL's two threads may set different attributes at a time; each field is then one or the other's.
  */

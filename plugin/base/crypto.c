@@ -92,8 +92,8 @@ void bnet_crypto_at_exit(void (*first)(void))
 	before_end = first;
 }
 
-/* Registered after OpenSSL's own handler, so that it runs before. A call that this thread was interrupted in, by a signal
- * whose handler ends the process, never ends. */
+/* Registered after OpenSSL's own handler, so that it runs before. A call that this thread was interrupted in, by a
+ * signal whose handler ends the process, never ends. */
 static void at_exit(void)
 {
 	struct timespec until;
@@ -144,8 +144,8 @@ static bool works(void)
 	       bnet_crypto_hmac(trial, sizeof(trial), trial, sizeof(trial), trial) == 0;
 }
 
-/* What OpenSSL looks up at a first use it finds later as well, and a look-up that lacks memory may fail for ever: the first
- * use is here. What of it a configuration forbids shows where it is needed. */
+/* What OpenSSL looks up at a first use it finds later as well, and a look-up that lacks memory may fail for ever: the
+ * first use is here. What of it a configuration forbids shows where it is needed. */
 static void warm_up(void)
 {
 	uint8_t trial[BNET_SHA256_SIZE];

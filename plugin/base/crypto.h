@@ -17,8 +17,8 @@
 int bnet_crypto_load(char *why, size_t why_size);
 /* At exit, `first` is called before these functions begin to fail. NULL: nothing is called. */
 void bnet_crypto_at_exit(void (*first)(void));
-/* Frees what OpenSSL keeps for the calling thread, a thread of the plugin that ends: its destructors would do it at any time
- * during exit. */
+/* Frees what OpenSSL keeps for the calling thread, a thread of the plugin that ends: its destructors would do it at any
+ * time during exit. */
 void bnet_crypto_end_thread(void);
 /* In a forked child, whose other threads are gone. */
 void bnet_crypto_in_child(void);
@@ -61,8 +61,8 @@ int bnet_cipher_set_key(struct bnet_cipher *cipher, const uint8_t *key);
 /* Both parts, one after the other, into out, and then the tag. known: authenticated, and not encrypted. 0; -EIO. */
 int bnet_cipher_seal(struct bnet_cipher *cipher, const uint8_t nonce[BNET_CIPHER_NONCE], struct bnet_crypto_bytes known,
 		     struct bnet_crypto_bytes first, struct bnet_crypto_bytes second, uint8_t *out);
-/* Decrypts `size` bytes in place, behind which the tag stands. 0; -EBADMSG: it does not verify, and what stands there is
- * nothing; -ECANCELED. */
+/* Decrypts `size` bytes in place, behind which the tag stands. 0; -EBADMSG: it does not verify, and what stands there
+ * is nothing; -ECANCELED. */
 int bnet_cipher_open(struct bnet_cipher *cipher, const uint8_t nonce[BNET_CIPHER_NONCE], struct bnet_crypto_bytes known,
 		     uint8_t *bytes, size_t size);
 

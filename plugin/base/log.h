@@ -26,8 +26,8 @@ __attribute__((format(printf, 5, 6))) void bnet_log_visibly(atomic_bool *told, u
 							    int line, const char *fmt, ...);
 
 /* The logger may block, as on a pipe that nobody reads, while others need the engine's lock. So the messages of the
- * thread that has it wait: hold right after it is taken, also again by a wait; release right before it is left, and what
- * that returns (NULL: nothing) is passed on after. */
+ * thread that has it wait: hold right after it is taken, also again by a wait; release right before it is left, and
+ * what that returns (NULL: nothing) is passed on after. */
 struct bnet_held;
 void bnet_log_hold(void);
 struct bnet_held *bnet_log_release(void);
@@ -35,8 +35,8 @@ void bnet_log_pass_on(struct bnet_held *held);
 /* In a forked child: other threads' messages do not come any more. */
 struct bnet_held *bnet_log_release_in_child(void);
 
-/* A caller that gets an error often ends the process at once, so the reason must be logged by then. A thread that publishes
- * an error before it logs the reason calls owe before, and owe_no_more after. */
+/* A caller that gets an error often ends the process at once, so the reason must be logged by then. A thread that
+ * publishes an error before it logs the reason calls owe before, and owe_no_more after. */
 void bnet_log_owe(void);
 void bnet_log_owe_no_more(void);
 /* Waits for what is owed or held, but not for a logger that blocks. Without the lock. */

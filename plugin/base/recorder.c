@@ -2,9 +2,9 @@
  *
  * See recorder.h.
  *
- * The places are of the process, from the first recording on: a thread that was interrupted between its look at the flag
- * and its write may come late. A place says of which recording its event is, and whether it is being written: who finds a
- * later one there, or one that is being written, gives way.
+ * The places are of the process, from the first recording on: a thread that was interrupted between its look at the
+ * flag and its write may come late. A place says of which recording its event is, and whether it is being written: who
+ * finds a later one there, or one that is being written, gives way.
  */
 #include "base/recorder.h"
 

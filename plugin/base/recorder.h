@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Records what happens on connections, for a while and on request: slices, from the first byte to the last, and messages,
- * from the post until they are done. Any thread that moves data records, without a lock; while nothing is asked for, that
- * is one look at a flag. What finds no room is counted.
+ * Records what happens on connections, for a while and on request: slices, from the first byte to the last, and
+ * messages, from the post until they are done. Any thread that moves data records, without a lock; while nothing is
+ * asked for, that is one look at a flag. What finds no room is counted.
  */
 #ifndef BNET_RECORDER_H
 #define BNET_RECORDER_H
@@ -37,7 +37,8 @@ void bnet_record(const struct bnet_event *event);
 /* One thread. False: no memory. */
 bool bnet_recording_begin(void);
 void bnet_recording_stop(void);
-/* After the stop: the number of places that hold events. dropped: the number of events that came when all were taken. */
+/* After the stop: the number of places that hold events. dropped: the number of events that came when all were
+ * taken. */
 size_t bnet_recording_size(uint64_t *dropped);
 /* False: another thread is still about to write it. */
 bool bnet_recording_get(size_t place, struct bnet_event *event);

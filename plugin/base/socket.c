@@ -172,8 +172,8 @@ void bnet_socket_reset(int fd)
 {
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
 
-	/* Another thread may be inside send() on this descriptor, which the kernel serialises. ThreadSanitizer would report
-	 * a race, since it takes connect() for the creation of the descriptor: hence the bare system call. */
+	/* Another thread may be inside send() on this descriptor, which the kernel serialises. ThreadSanitizer would
+	 * report a race, since it takes connect() for the creation of the descriptor: hence the bare system call. */
 	if (syscall(SYS_connect, fd, &none, sizeof(none)) < 0)
 		shutdown(fd, SHUT_RDWR);
 }

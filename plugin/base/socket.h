@@ -44,8 +44,8 @@ void bnet_socket_reset(int fd);
 #define BNET_NO_TRAFFIC_CLASS (-1)
 void bnet_socket_tune(int fd, const struct bnet_config *config, int traffic_class);
 /* The congestion control of a stream after its connect: BAGUA_NET_CONGESTION; else reno for a stream within this host,
- * since nothing congests there, and bbr, where it is the system's choice, paces by timers, which costs up to 40 % of the
- * rate; else the system's. */
+ * since nothing congests there, and bbr, where it is the system's choice, paces by timers, which costs up to 40 % of
+ * the rate; else the system's. */
 void bnet_socket_choose_congestion(int fd, const struct bnet_config *config, bool local);
 /* Is it bbr, in any of its versions? */
 bool bnet_socket_uses_bbr(int fd);
@@ -66,9 +66,9 @@ int bnet_socket_try_congestion(int family, const char *name);
 void bnet_socket_congestions(const char *which, char text[BNET_CONGESTIONS]);
 
 /* The send buffer for a path: bytes for SO_SNDBUF, or 0 for the kernel's autotuning. Pure. On a short round trip the
- * processor is the limit, and a small buffer keeps the data in its cache. A long round trip needs many bytes in flight, and
- * each loss keeps them for another one: the largest buffer there is, which is either `most`, of which the kernel makes
- * twice as much for its own overhead, or what its autotuning ends with. rate: bytes/s. */
+ * processor is the limit, and a small buffer keeps the data in its cache. A long round trip needs many bytes in flight,
+ * and each loss keeps them for another one: the largest buffer there is, which is either `most`, of which the kernel
+ * makes twice as much for its own overhead, or what its autotuning ends with. rate: bytes/s. */
 #define BNET_SHORT_RTT_US 300
 #define BNET_SNDBUF_MIN (128 * 1024)
 int64_t bnet_sndbuf_for_path(uint32_t min_rtt_us, uint64_t rate, int64_t most, int64_t tuned);

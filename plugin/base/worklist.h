@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * A list of what has work. Any thread adds to it, without a lock; the list's owner collects what was added in an ordinary
- * list, and takes out what has no work left. An item is in it at most once. A thread that has made work looks after that
- * whether its item is listed; the owner looks for work once more after it has taken an item out. So one of the two sees
- * the other.
+ * A list of what has work. Any thread adds to it, without a lock; the list's owner collects what was added in an
+ * ordinary list, and takes out what has no work left. An item is in it at most once. A thread that has made work looks
+ * after that whether its item is listed; the owner looks for work once more after it has taken an item out. So one of
+ * the two sees the other.
  */
 #ifndef BNET_WORKLIST_H
 #define BNET_WORKLIST_H

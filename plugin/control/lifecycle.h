@@ -23,8 +23,8 @@ void bnet_lifecycle_free(struct bnet_conn *conn);
 /* The end of a connection in any state: its connectors are cancelled, its sockets drain, its memory is freed. The
  * caller owns it, or it was not handed out. */
 void bnet_lifecycle_discard(struct bnet_conn *conn);
-/* Of one that was handed out. A sender that owes something ends later, after a repair if need be; the caller does not wait for
- * that. */
+/* Of one that was handed out. A sender that owes something ends later, after a repair if need be; the caller does not
+ * wait for that. */
 void bnet_lifecycle_close(struct bnet_conn *conn);
 /* Ends those that owe nothing any more, have failed, or have had their time. The control thread. */
 void bnet_lifecycle_end_closed(void);
@@ -33,8 +33,8 @@ void bnet_lifecycle_discard_listen(struct bnet_listen *listen);
 /* The same for all listen objects of a communicator, and for its connections that were not handed out. */
 void bnet_lifecycle_discard_context(const void *context);
 /* The same for attempts that nobody has asked for since so many looks of the control thread, which makes them every ten
- * seconds: those of a communicator that was aborted. Before v11 nothing else tells. A process that was stopped meanwhile
- * has not been looked at. */
+ * seconds: those of a communicator that was aborted. Before v11 nothing else tells. A process that was stopped
+ * meanwhile has not been looked at. */
 void bnet_lifecycle_discard_abandoned(void);
 
 #endif

@@ -17,8 +17,8 @@
 
 /* A pass takes some microseconds. */
 #define OWN_TRIES 1000
-/* Streams that are looked at before whoever waits for the engine's lock gets it: one of which bytes are missing takes a µs
- * or two. */
+/* Streams that are looked at before whoever waits for the engine's lock gets it: one of which bytes are missing takes a
+ * µs or two. */
 #define IN_A_ROW 64
 /* A stream of which nothing is heard for so long, and for so many round trips, is doubted: by then the kernel has sent
  * its oldest bytes four times. */
@@ -85,8 +85,8 @@ static bool can_be_repaired(const struct bnet_conn *conn, const struct bnet_stre
 	return conn->repairs && (state == BNET_DELIVERY_LOST || is_heard(conn, stream));
 }
 
-/* While a connection is repaired, its other streams are looked at as well, though they may have nothing to deliver: they
- * are the reason why it is waited for. */
+/* While a connection is repaired, its other streams are looked at as well, though they may have nothing to deliver:
+ * they are the reason why it is waited for. */
 static bool has_ended(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
 	return !bnet_list_empty(&conn->broken) && bnet_socket_is_closed(stream->fd);

@@ -15,8 +15,8 @@
 
 /* Active connections that are looked at on each tick; of more, all of them on one of several ticks. */
 #define SAMPLED 256
-/* Ranks of a job wait for each other for a second or two in each step, and for a minute where one writes a checkpoint. So
- * long waits one that hangs, for which torch ends a job after ten minutes. */
+/* Ranks of a job wait for each other for a second or two in each step, and for a minute where one writes a checkpoint.
+ * So long waits one that hangs, for which torch ends a job after ten minutes. */
 #define SAID_US UINT64_C(20000000)
 #define SAID_VISIBLY_US UINT64_C(300000000)
 /* After one line: a job that waits in each of its steps must not fill the log. */

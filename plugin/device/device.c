@@ -184,9 +184,9 @@ static int add_part(const struct bnet_device_table *table, struct bnet_device *d
 	return 0;
 }
 
-/* From 2.27 on (net API v10) NCCL hangs a device that it merged of virtual interfaces into its topology at a place where
- * it does not look for devices (ncclTopoGetVNicParent and ncclTopoAddNic in src/graph/topo.cc), and the job has no
- * network. */
+/* From 2.27 on (net API v10) NCCL hangs a device that it merged of virtual interfaces into its topology at a place
+ * where it does not look for devices (ncclTopoGetVNicParent and ncclTopoAddNic in src/graph/topo.cc), and the job has
+ * no network. */
 static bool all_on_pci(const struct bnet_device *device)
 {
 	for (int i = 0; i < device->nmembers; i++) {

@@ -75,8 +75,8 @@ struct bnet_device_table {
  * with a line in err: names of the list are no NICs of this table, and the devices are made without them. */
 int bnet_devices_make(struct bnet_device_table *table, const char *bond, char *err, size_t err_size);
 /* Merges the devices with these numbers into a new one; they remain. The same numbers in the same order return the same
- * device. Its number, or -EINVAL, -ENOSPC or, with pci_only and a virtual interface among them, -EOPNOTSUPP, with a line
- * in err. */
+ * device. Its number, or -EINVAL, -ENOSPC or, with pci_only and a virtual interface among them, -EOPNOTSUPP, with a
+ * line in err. */
 int bnet_device_merge(struct bnet_device_table *table, const int *parts, int nparts, bool pci_only, char *err,
 		      size_t err_size);
 /* NULL: no such device. */

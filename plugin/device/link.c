@@ -14,7 +14,8 @@
 
 #define KIND_SIZE 32
 
-/* Interfaces without a link layer of their own: WireGuard, TUN, IPIP, GRE and the like, PPP. No card has such a type. */
+/* Interfaces without a link layer of their own: WireGuard, TUN, IPIP, GRE and the like, PPP. No card has such a
+ * type. */
 static const unsigned short tunnel_types[] = {
 	ARPHRD_NONE, ARPHRD_PPP, ARPHRD_TUNNEL, ARPHRD_TUNNEL6, ARPHRD_SIT, ARPHRD_IPGRE, ARPHRD_IP6GRE,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the kernel says about an interface (rtnetlink). It is asked there and not in /sys, which may show another network
- * namespace. Any thread; no state.
+ * What the kernel says about an interface (rtnetlink). It is asked there and not in /sys, which may show another
+ * network namespace. Any thread; no state.
  */
 #ifndef BNET_LINK_H
 #define BNET_LINK_H

@@ -40,8 +40,8 @@ static void count_wait(uint64_t us)
 		atomic_store(&bnet_counts.lock_wait_us, us);
 }
 
-/* A mutex alone goes to whoever runs. The control thread, which takes it again as soon as it has released it while there
- * is much to do, would keep it from a caller that first has to be woken. */
+/* A mutex alone goes to whoever runs. The control thread, which takes it again as soon as it has released it while
+ * there is much to do, would keep it from a caller that first has to be woken. */
 void bnet_engine_lock(void)
 {
 	uint64_t since = 0;

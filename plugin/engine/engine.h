@@ -65,7 +65,8 @@ struct bnet_engine {
 	struct bnet_device_table devices;
 	int local_ranks; /* of this host, as the launcher says */
 	struct bnet_listener listeners[BNET_MAX_NICS];
-	/* of bnet_listen, bnet_conn, bnet_path, and of the watches of inbound connections, connectors, drains and questions */
+	/* of bnet_listen, bnet_conn, bnet_path, and of the watches of inbound connections, connectors, drains and
+	 * questions */
 	struct bnet_node listens, conns, paths, inbound, connectors, drains, questions;
 	struct bnet_table listens_by_token;
 	struct bnet_table attempts_by_id;  /* of bnet_conn: senders that connect has not returned */

@@ -144,8 +144,8 @@ static const char *wrong_frame(const struct inbound *inbound, const struct bnet_
 		       : "it does not speak BaguaNet's protocol (a port scanner, or a rank that uses another network plugin)";
 }
 
-/* Reads no further than the end of the frame that is awaited. 1: it is there; 0: more of it has to come; -1: the inbound
- * connection was dropped. */
+/* Reads no further than the end of the frame that is awaited. 1: it is there; 0: more of it has to come; -1: the
+ * inbound connection was dropped. */
 static int read_frame(struct inbound *inbound, struct bnet_wire_frame *frame)
 {
 	struct first_frame *in = inbound->challenged ? &inbound->confirm : &inbound->hello;
@@ -237,7 +237,8 @@ static void evict_oldest(void)
 		bnet_acceptor_drop(oldest, "too many connections have not said who they are");
 }
 
-/* Most often its HELLO is there already. A caller looks for it again; what it leaves is watched from the next tick on. */
+/* Most often its HELLO is there already. A caller looks for it again; what it leaves is watched from the next tick
+ * on. */
 static void add_inbound(struct inbound *inbound, int fd, const struct sockaddr_storage *peer, bool by_caller)
 {
 	bnet_watch_init(&inbound->watch, fd);

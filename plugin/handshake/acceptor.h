@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Inbound connections, which come by the listeners (listener.h), are accepted and have sent neither HELLO nor QUESTION;
- * what becomes of one that has is in welcome.h. One that sends anything else, or nothing for ten seconds, is dropped with a
- * line in the log; it costs one descriptor and 1,300 bytes. At most 1024 are kept, and at most an eighth of the process's
- * descriptors. The control thread, or under the engine's lock.
+ * what becomes of one that has is in welcome.h. One that sends anything else, or nothing for ten seconds, is dropped
+ * with a line in the log; it costs one descriptor and 1,300 bytes. At most 1024 are kept, and at most an eighth of the
+ * process's descriptors. The control thread, or under the engine's lock.
  */
 #ifndef BNET_ACCEPTOR_H
 #define BNET_ACCEPTOR_H

@@ -10,9 +10,9 @@
 #include "base/address.h"
 #include "device/local.h"
 
-/* A link may come back: it is tried again after a pause, which doubles each time, so that one that flaps is left alone. The
- * only one is not missed: without it connections go by the kernel's route, and to find out once more takes a connection a
- * quarter of a minute. */
+/* A link may come back: it is tried again after a pause, which doubles each time, so that one that flaps is left alone.
+ * The only one is not missed: without it connections go by the kernel's route, and to find out once more takes a
+ * connection a quarter of a minute. */
 #define FAILED_MS 10000
 #define MAX_FAILED_MS 640000
 #define ONLY_FAILED_MS 3600000

@@ -140,8 +140,8 @@ static bool owes_something(const struct bnet_conn *conn)
 	return false;
 }
 
-/* A receiver whose receives are left over then knows that nothing is lost. Without room for it now, it takes the end for
- * that of a process. A stream may have been reset while it was idle. */
+/* A receiver whose receives are left over then knows that nothing is lost. Without room for it now, it takes the end
+ * for that of a process. A stream may have been reset while it was idle. */
 static void say_closed(const struct bnet_conn *conn)
 {
 	enum bnet_wire_frame_type type = BNET_WIRE_FRAME_CLOSE;

@@ -24,13 +24,13 @@ int bnet_connector_replace(struct bnet_conn *conn, struct bnet_stream *broken);
 /* For one that takes the place of a silent stream if the peer answers, and ends if it does not, or if that one is heard
  * again before. One at a time. -ENOMEM. */
 int bnet_connector_beside(struct bnet_conn *conn, const struct bnet_stream *silent);
-/* For one that takes the place of a stream that has not its own pair, if that pair, which had failed, works by now. One of
- * a connection at a time. -ENOMEM. */
+/* For one that takes the place of a stream that has not its own pair, if that pair, which had failed, works by now. One
+ * of a connection at a time. -ENOMEM. */
 int bnet_connector_home(struct bnet_conn *conn, const struct bnet_stream *away);
 /* True: the handshake is complete, and *joined tells which stream has joined its connection; the connector is gone. */
 bool bnet_connector_ready(struct bnet_watch *watch, struct bnet_joined *joined);
-/* The same for a caller that waits for the connection: goes on with its first stream's handshake, as far as the peer has
- * answered. */
+/* The same for a caller that waits for the connection: goes on with its first stream's handshake, as far as the peer
+ * has answered. */
 bool bnet_connector_look(struct bnet_conn *conn, struct bnet_joined *joined);
 void bnet_connectors_tick(uint64_t now);
 void bnet_connectors_cancel(struct bnet_conn *conn);

@@ -185,8 +185,8 @@ void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint
 						 : bnet_failure_explain(error, connector->conn->setup.local, text));
 }
 
-/* The peer is there, and the stream is still silent: this one replaces it. 0; -EBUSY: its owner is; -ENOENT: it is not any
- * more, and the connector is gone. */
+/* The peer is there, and the stream is still silent: this one replaces it. 0; -EBUSY: its owner is; -ENOENT: it is not
+ * any more, and the connector is gone. */
 static int take_place(struct bnet_connector *connector)
 {
 	struct bnet_conn *conn = connector->conn;

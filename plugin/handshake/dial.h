@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * From a pair of addresses to a connected socket: a connector tries one candidate pair after the other (candidate.h), at last
- * any route that the routing table has, and again later where that is worth it (failure.h). The control thread, or under the
- * engine's lock.
+ * From a pair of addresses to a connected socket: a connector tries one candidate pair after the other (candidate.h),
+ * at last any route that the routing table has, and again later where that is worth it (failure.h). The control thread,
+ * or under the engine's lock.
  */
 #ifndef BNET_DIAL_H
 #define BNET_DIAL_H

@@ -14,8 +14,8 @@
 #define EXTRA_REFUSED_MS 10000
 /* Between two processes of this machine nothing is on the way. */
 #define LOCAL_REFUSED_MS 1000
-/* What this machine's own set-up forbids: long enough for a link that comes up again, and before the peer, which waits as
- * well, warns for a reason that is not the true one. */
+/* What this machine's own set-up forbids: long enough for a link that comes up again, and before the peer, which waits
+ * as well, warns for a reason that is not the true one. */
 #define ROUTE_MS 5000
 
 bool bnet_failure_of_route(int error)

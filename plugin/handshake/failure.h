@@ -28,8 +28,8 @@ enum bnet_failure bnet_failure_of(int error);
 bool bnet_failure_of_route(int error);
 /* The peer's host, or something on the way, has answered with a reset. */
 bool bnet_failure_refused(int error);
-/* For how long tries that fail like the last one are repeated. local: the peer is on this machine; extra: the stream is not
- * the connection's first one. */
+/* For how long tries that fail like the last one are repeated. local: the peer is on this machine; extra: the stream is
+ * not the connection's first one. */
 uint64_t bnet_failure_patience_ms(enum bnet_failure failure, bool local, bool extra);
 /* The reason, and the user's next step. */
 const char *bnet_failure_explain(int error, bool local, char text[BNET_EXPLANATION]);

@@ -155,8 +155,8 @@ static const char *unproven_text(const struct bnet_wire_welcome *welcome)
 	       "the job the same secret";
 }
 
-/* The answer is not from the peer, or does not prove that it is. If another stream of the connection is up, the peer is known
- * to have the secret and to speak the protocol, so a stranger has answered: that counts as a refusal. */
+/* The answer is not from the peer, or does not prove that it is. If another stream of the connection is up, the peer is
+ * known to have the secret and to speak the protocol, so a stranger has answered: that counts as a refusal. */
 static void not_the_peer(struct bnet_connector *connector, int error, const char *why)
 {
 	if (bnet_connector_is_elsewhere(connector) || (bnet_proof_size() && !bnet_connector_is_first(connector))) {

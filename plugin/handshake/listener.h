@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Listeners, one socket for each NIC, by its number in the table of devices: who is to accept from one, the control thread
- * or callers, and when nobody can. Under the engine's lock.
+ * Listeners, one socket for each NIC, by its number in the table of devices: who is to accept from one, the control
+ * thread or callers, and when nobody can. Under the engine's lock.
  */
 #ifndef BNET_LISTENER_H
 #define BNET_LISTENER_H

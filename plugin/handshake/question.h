@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Questions: short-lived sockets on which one end of a connection asks the other's host. A path asks what the receiver's
- * device has received so far; the handshake of such a socket also tells how long a fresh flow waits on the way. A receiver
- * all of whose streams have broken asks whether its sender is still there. The control thread, or under the engine's lock.
+ * Questions: short-lived sockets on which one end of a connection asks the other's host. A path asks what the
+ * receiver's device has received so far; the handshake of such a socket also tells how long a fresh flow waits on the
+ * way. A receiver all of whose streams have broken asks whether its sender is still there. The control thread, or under
+ * the engine's lock.
  */
 #ifndef BNET_QUESTION_H
 #define BNET_QUESTION_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A sender's streams that another one takes the place of: how one leaves its connection with the ledger of what it may not
- * have delivered, how long is waited for the other one, and what is said of both. Who tries to open it is in connector.h;
- * why and when, in control/repair.h. Under the engine's lock.
+ * A sender's streams that another one takes the place of: how one leaves its connection with the ledger of what it may
+ * not have delivered, how long is waited for the other one, and what is said of both. Who tries to open it is in
+ * connector.h; why and when, in control/repair.h. Under the engine's lock.
  */
 #ifndef BNET_REPLACEMENT_H
 #define BNET_REPLACEMENT_H
@@ -12,11 +12,11 @@
 
 #include "transport/conn.h"
 
-/* Takes a broken stream out. It is in its connection's list of them from here on. NULL: no memory, and the connection has
- * failed. The owner. */
+/* Takes a broken stream out. It is in its connection's list of them from here on. NULL: no memory, and the connection
+ * has failed. The owner. */
 struct bnet_stream *bnet_replacement_retire(struct bnet_conn *conn, int index);
-/* … one that is not broken, by its serial, if it is silent for so many looks; 0: however it is. NULL: it is gone, or has
- * been heard meanwhile. The owner. */
+/* … one that is not broken, by its serial, if it is silent for so many looks; 0: however it is. NULL: it is gone, or
+ * has been heard meanwhile. The owner. */
 struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint32_t serial, uint32_t silent);
 
 /* Is a stream left that is not broken, nor was reset and not asked since? */

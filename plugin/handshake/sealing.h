@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether streams are encrypted, or have checksums, which both ends must want, and the seal of a stream from what its handshake has
- * (transport/seal.h). Under the engine's lock.
+ * Whether streams are encrypted, or have checksums, which both ends must want, and the seal of a stream from what its
+ * handshake has (transport/seal.h). Under the engine's lock.
  */
 #ifndef BNET_SEALING_H
 #define BNET_SEALING_H

@@ -124,8 +124,8 @@ static enum bnet_wire_verdict judge(const struct bnet_caller *caller, const stru
 
 /* ---- what a person is told ---- */
 
-/* Most likely of a rank of this job: a person must know. Who sees the network can be the cause as well: no more than a line
- * a minute. */
+/* Most likely of a rank of this job: a person must know. Who sees the network can be the cause as well: no more than a
+ * line a minute. */
 static void say_refused(const struct bnet_caller *caller, uint64_t *warned_ms, const char *why)
 {
 	const uint64_t now = bnet_now_ms();
@@ -405,8 +405,8 @@ static int may_ask(const struct bnet_caller *caller, const struct bnet_wire_ques
 				    : -EACCES;
 }
 
-/* Asker and answerer know the same token, so a stranger learns nothing. A question that was recorded is answered again, with
- * the present count of bytes: no more than who sees the network can count himself. */
+/* Asker and answerer know the same token, so a stranger learns nothing. A question that was recorded is answered again,
+ * with the present count of bytes: no more than who sees the network can count himself. */
 static const char *answer(const struct bnet_caller *caller, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {
@@ -430,7 +430,8 @@ static const char *answer(const struct bnet_caller *caller, const struct bnet_wi
 			look_for_ends(conn);
 	}
 	size = bnet_wire_answer_encode(bytes, &wire);
-	/* A socket that has carried nothing takes this in one piece. Where it has broken, the asker gives up by itself. */
+	/* A socket that has carried nothing takes this in one piece. Where it has broken, the asker gives up by
+	 * itself. */
 	if (bnet_proof_write(BNET_PROOF_ANSWER, bytes, size, question->proof) == 0)
 		(void)!send(caller->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
 	return conn ? NULL : "it asks about a connection that does not exist (any more)";

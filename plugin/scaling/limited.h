@@ -30,8 +30,8 @@ void bnet_tally_add(struct bnet_tally *tally, bool limited, bool queued, bool pr
 
 /* A stream over one interval. lone: its connection has no other; contended: the process shares its processors. */
 bool bnet_stream_is_limited(const struct bnet_estimator_step *step, enum bnet_work work, bool lone, bool contended);
-/* Weaker: one of several streams is busy most of the time while its bytes queue. The ranks of a collective wait for each
- * other after each step, so no stream of theirs is always busy. */
+/* Weaker: one of several streams is busy most of the time while its bytes queue. The ranks of a collective wait for
+ * each other after each step, so no stream of theirs is always busy. */
 bool bnet_stream_is_pressed(const struct bnet_estimator_step *step);
 /* Its bytes queue on the way. True also where a queue cannot be told from a late processor. */
 bool bnet_stream_is_queued(const struct bnet_estimator_step *step);

@@ -138,9 +138,9 @@ void bnet_paths_forget(void)
 
 /* ---- send buffers ---- */
 
-/* A lone stream on a short path, with messages of so many bytes, has a larger buffer: ping-pong of 512 KiB and 1 MiB then
- * takes 0.64 to 0.77 of the time, and streams of 1 and 4 MiB carry 1.07 to 1.24 times as much. Streams of 64 and 256 KiB
- * would carry 0.5 to 1.1 times as much (docs/dev/history.md). */
+/* A lone stream on a short path, with messages of so many bytes, has a larger buffer: ping-pong of 512 KiB and 1 MiB
+ * then takes 0.64 to 0.77 of the time, and streams of 1 and 4 MiB carry 1.07 to 1.24 times as much. Streams of 64 and
+ * 256 KiB would carry 0.5 to 1.1 times as much (docs/dev/history.md). */
 #define LARGE_BYTES (512 * 1024)
 #define LARGE_SNDBUF (512 * 1024)
 
@@ -378,7 +378,8 @@ static void narrow(struct bnet_conn *conn)
 
 	if (conn->nstreams <= held || bnet_conn_is_opening(conn) || !bnet_conn_try_own(conn))
 		return;
-	/* Streams that are broken go first (control/active.c): those above the level may be the only ones that are not. */
+	/* Streams that are broken go first (control/active.c): those above the level may be the only ones that are
+	 * not. */
 	for (int last = conn->nstreams - 1; last >= held && !conn->reap && is_idle(conn->streams[last]); last--)
 		bnet_drain_socket(bnet_conn_drop_stream(conn, last), true);
 	bnet_conn_disown(conn);

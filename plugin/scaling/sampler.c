@@ -9,11 +9,12 @@
 #include "scaling/path.h"
 #include "transport/tx.h"
 
-/* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams together
- * 128 in 20 ms, about a hundredth of a processor. */
+/* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams
+ * together 128 in 20 ms, about a hundredth of a processor. */
 #define READINGS_PER_S 6400
 #define MAX_CREDIT 128
-/* Streams that are told to have run dry, in a tick of 5 ms: each takes a µs, so these take a fortieth of a processor. */
+/* Streams that are told to have run dry, in a tick of 5 ms: each takes a µs, so these take a fortieth of a
+ * processor. */
 #define MAX_NOTES 128
 /* A pass takes some microseconds, and an owner that polls makes one after the other. */
 #define OWN_TRIES 32

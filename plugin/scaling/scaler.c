@@ -18,8 +18,8 @@
 /* Marks are asked for so much earlier than they are needed. */
 #define AHEAD_US 10000
 #define AHEAD_RTTS 2
-/* A raise: four streams first, and then twice as many. On two processors, four times as many from four on carried 0.85 ×
- * as much (S2). */
+/* A raise: four streams first, and then twice as many. On two processors, four times as many from four on carried 0.85
+ * × as much (S2). */
 #define FIRST_LEVEL 4
 #define RAISE 2
 /* The least gain of more streams, in percent of the rate of fewer: the first ones much more, since a path that limits a
@@ -27,8 +27,8 @@
 #define FIRST_GAIN_PERCENT 120
 #define GAIN_PERCENT 105
 /* What more streams must carry after which the network limits no more, in percent of the rate of fewer: where a ring
- * waits for another edge it is as much. Where the processor limits instead, 32 streams carry a half of 16, and in rings of
- * small messages 64 carry two thirds. */
+ * waits for another edge it is as much. Where the processor limits instead, 32 streams carry a half of 16, and in rings
+ * of small messages 64 carry two thirds. */
 #define AS_MUCH_PERCENT 95
 /* … and how busy they may be then, in percent of what fewer were: half, if each has a limit of its own. */
 #define LESS_BUSY_PERCENT 75

@@ -6,10 +6,11 @@
  * `least` streams and judges by what happens at this path alone.
  *
  * While the network limits them, a trial multiplies the streams. They stay if together they carry more than before and
- * others no less (network.h), or if the network limits this path no more and they do not carry clearly less: where ranks wait for each other, as in a ring,
- * the slowest path hides what the others have gained, and each has done its part when it is not what the others wait
- * for. Otherwise they rest, for longer every time. The network limits a message that the kernel took whole just as one of
- * which a part still waits, so both kinds of work count (limited.h), and their failed trials are remembered apart.
+ * others no less (network.h), or if the network limits this path no more and they do not carry clearly less: where
+ * ranks wait for each other, as in a ring, the slowest path hides what the others have gained, and each has done its
+ * part when it is not what the others wait for. Otherwise they rest, for longer every time. The network limits a
+ * message that the kernel took whole just as one of which a part still waits, so both kinds of work count (limited.h),
+ * and their failed trials are remembered apart.
  *
  * A path with several streams has shown that its network limits each of them, so less evidence suffices there to try
  * more: that they are pressed (limited.h).
@@ -21,9 +22,9 @@
  * Where nothing queues on the way, more streams may take longer to show what they carry than a trial lasts, so in one
  * climb they are kept in doubt. After it fewer are tried at once, with longer windows, and later climbs have these too.
  *
- * Windows of trials lie between marks: the scaler asks for them, and its caller brings what the devices at both ends have
- * carried by then. Before the first trial it also looks how long a fresh flow waits on the way: as long as the path's
- * own streams, if all flows share one queue; not at all, if each flow has its own limit.
+ * Windows of trials lie between marks: the scaler asks for them, and its caller brings what the devices at both ends
+ * have carried by then. Before the first trial it also looks how long a fresh flow waits on the way: as long as the
+ * path's own streams, if all flows share one queue; not at all, if each flow has its own limit.
  */
 #ifndef BNET_SCALER_H
 #define BNET_SCALER_H
@@ -84,7 +85,8 @@ void bnet_scaler_conclude(struct bnet_sample *sample, const struct bnet_tally of
 
 /* seed: not zero. */
 void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most, uint64_t seed);
-/* Begins at a level that an earlier path has found, within the bounds, and tries fewer once the network limits: it may be of another time. */
+/* Begins at a level that an earlier path has found, within the bounds, and tries fewer once the network limits: it may
+ * be of another time. */
 void bnet_scaler_resume(struct bnet_scaler *scaler, int level);
 /* Sets the level from outside, within least and most. Ends a trial and forgets the climb, which have lost their
  * meaning. */

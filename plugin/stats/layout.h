@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The file in which a process shows what it does: `bagua-net top` reads it while the job runs, hangs, or has crashed. It
- * contains numbers and offsets, and no pointer. A text in it names each field with its place, so that a reader of
+ * The file in which a process shows what it does: `bagua-net top` reads it while the job runs, hangs, or has crashed.
+ * It contains numbers and offsets, and no pointer. A text in it names each field with its place, so that a reader of
  * another version finds those that it knows.
  *
  *   header, text, the process's row, connections' rows, streams' rows, operations' rows

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the rows of layout.h contain. Counters stay where they are counted, and the kernel is asked for a stream's numbers
- * then, so that the data path knows nothing of this. The control thread, under the engine's lock.
+ * What the rows of layout.h contain. Counters stay where they are counted, and the kernel is asked for a stream's
+ * numbers then, so that the data path knows nothing of this. The control thread, under the engine's lock.
  */
 #ifndef BNET_STATS_ROWS_H
 #define BNET_STATS_ROWS_H

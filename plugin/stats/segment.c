@@ -26,8 +26,8 @@
 
 /* A container's /dev/shm has 64 MB, which NCCL and the loaders of data need. */
 #define LEAVE_BYTES (UINT64_C(16) << 20)
-/* What processes leave that were killed is there for so long, for whoever looks for the reason, if they are no more than
- * this: a job that fails and begins again for hours must not fill the memory. */
+/* What processes leave that were killed is there for so long, for whoever looks for the reason, if they are no more
+ * than this: a job that fails and begins again for hours must not fill the memory. */
 #define KEPT_S 600
 #define MOST_KEPT 8
 #define MOST_FILES 4096

@@ -20,8 +20,8 @@
 #include "stats/segment.h"
 
 #define MOST_SECONDS 60
-/* Events that are written at a time: in memory, where the file is unless BAGUA_NET_STATS_DIR says otherwise, those who need
- * the engine's lock wait for less than a millisecond. */
+/* Events that are written at a time: in memory, where the file is unless BAGUA_NET_STATS_DIR says otherwise, those who
+ * need the engine's lock wait for less than a millisecond. */
 #define AT_A_TIME 4096
 #define NAME_BYTES (BNET_FILE_PATH + 112)
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Records for `bagua-net trace`. Who wants that makes a file with the name of the process's segment and ".trace", which
- * begins with a number of seconds, and holds its lock while it waits. The process writes BNET_TRACE_BEGUN over the number,
- * behind it what it has recorded in that time, and struct bnet_trace_header over its begin last. Where nobody waits any
- * more, it removes the file. The control thread, under the engine's lock.
+ * begins with a number of seconds, and holds its lock while it waits. The process writes BNET_TRACE_BEGUN over the
+ * number, behind it what it has recorded in that time, and struct bnet_trace_header over its begin last. Where nobody
+ * waits any more, it removes the file. The control thread, under the engine's lock.
  */
 #ifndef BNET_STATS_TRACE_H
 #define BNET_STATS_TRACE_H

@@ -44,8 +44,9 @@
  * of order; beyond it isend and irecv answer "later". */
 #define BNET_RING 64
 #define BNET_MAX_STREAMS 64
-/* A receiver has others as well: each that was reset, until its last bytes are read. Those may belong to messages that are
- * not posted, and what the receiver waits for may come on one that has no place yet: too few places are a deadlock. */
+/* A receiver has others as well: each that was reset, until its last bytes are read. Those may belong to messages
+ * that are not posted, and what the receiver waits for may come on one that has no place yet: too few places are a
+ * deadlock. */
 #define BNET_MOST_PLACES 4096
 /* What a receive call may fetch beyond the payload it is for: the next header and, of a small message, everything. A
  * message of 4 KiB, of which a longer one than this would take two calls, fits with its header. */
@@ -191,8 +192,8 @@ struct bnet_setup {
 	int last_error;            /* of the first stream's tries; 0: none has failed */
 	uint64_t refused_since_ms; /* each of them since then was refused; 0: the last one was not */
 	int looks;                 /* of the control thread since an attempt's caller has asked for it */
-	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of attempts;
-	 * after it was closed, a sender's in that of senders that owe something */
+	/* until it is handed out: a receiver's in its listen object's queue, a sender's in the engine's list of
+	 * attempts; after it was closed, a sender's in that of senders that owe something */
 	struct bnet_node pending;
 	uint64_t until_ms; /* it is in that list at most so long */
 };
@@ -324,8 +325,8 @@ void bnet_conn_poll(struct bnet_conn *conn);
 
 /* Takes it out of the set of many receivers, if it is in it. As bnet_readiness_leave. */
 void bnet_conn_unready(struct bnet_conn *conn);
-/* A frame without a body, on a sender's stream between two slices. False: a slice is under way, or there is no room. The
- * owner only. */
+/* A frame without a body, on a sender's stream between two slices. False: a slice is under way, or there is no room.
+ * The owner only. */
 bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type type);
 
 bool bnet_conn_try_own(struct bnet_conn *conn);

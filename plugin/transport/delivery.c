@@ -80,8 +80,8 @@ static bool misses_answers(const struct bnet_delivery *delivery, const struct bn
 						     : reading->unanswered >= MIN_UNANSWERED;
 }
 
-/* While a window is shut, what arrives is either the answer to a probe of it, which raises the backoff, or the peer's own
- * probe. */
+/* While a window is shut, what arrives is either the answer to a probe of it, which raises the backoff, or the peer's
+ * own probe. */
 static bool is_unasked(const struct bnet_delivery *delivery, const struct bnet_delivery_reading *reading)
 {
 	return reading->arrived != delivery->arrived && !reading->unanswered && !delivery->asked && reading->backoff &&

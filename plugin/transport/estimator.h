@@ -62,8 +62,8 @@ struct bnet_estimator_step {
 	int busy;    /* share of busy time in 1/10000, a mean over several readings; 0 after a pause */
 };
 
-/* What an earlier stream of this path has learned: bytes/s, which the next readings correct. A low rate, as of a network that was failing, counts as
- * unknown. */
+/* What an earlier stream of this path has learned: bytes/s, which the next readings correct. A low rate, as of a
+ * network that was failing, counts as unknown. */
 void bnet_estimator_begin(struct bnet_estimator *estimator, uint64_t rate);
 /* Reads the kernel's counts. False where it does not report enough. */
 bool bnet_estimator_read(int fd, struct bnet_reading *reading);

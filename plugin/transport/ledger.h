@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a sender's stream was given and its peer's kernel has not acknowledged, slice by slice: a stream that takes its
- * place sends it again. Until then a slice's bytes are there, in the request's memory, which is not done before, or in a
- * copy. No system call. The connection's owner only.
+ * place sends it again. Until then a slice's bytes are there, in the request's memory, which is not done before, or in
+ * a copy. No system call. The connection's owner only.
  */
 #ifndef BNET_LEDGER_H
 #define BNET_LEDGER_H
@@ -52,9 +52,10 @@ static inline bool bnet_ledger_is_full(const struct bnet_ledger *ledger)
 
 /* ---- copies ---- */
 
-/* Of a connection. Those that are free are kept for the next ones, in classes of BNET_SMALL_COPY bytes, of twice as many,
- * and so on up to 1 MiB; of all but the first class up to BNET_COPIES_KEPT bytes. An allreduce of 16 MiB over a line of
- * 20 ms takes 22 ms of a processor so, and 30 where each copy is allocated, since the kernel clears the pages. */
+/* Of a connection. Those that are free are kept for the next ones, in classes of BNET_SMALL_COPY bytes, of twice as
+ * many, and so on up to 1 MiB; of all but the first class up to BNET_COPIES_KEPT bytes. An allreduce of 16 MiB over
+ * a line of 20 ms takes 22 ms of a processor so, and 30 where each copy is allocated, since the kernel clears the
+ * pages. */
 #define BNET_SMALL_COPY UINT64_C(2048)
 #define BNET_COPY_CLASSES 10
 #define BNET_COPIES_KEPT (UINT64_C(8) << 20)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which of many receivers have something to read. Each fruitless test of a receive costs a system call: a rank that polls
- * hundreds of connections makes hundreds of them before anything moves. Where many are active, their descriptors are in
- * one edge-triggered epoll set, which is asked once a round of tests; each has a flag that says which edges came. A
- * receiver whose flag is down makes no pass, unless it still holds something that needs none.
+ * Which of many receivers have something to read. Each fruitless test of a receive costs a system call: a rank that
+ * polls hundreds of connections makes hundreds of them before anything moves. Where many are active, their descriptors
+ * are in one edge-triggered epoll set, which is asked once a round of tests; each has a flag that says which edges
+ * came. A receiver whose flag is down makes no pass, unless it still holds something that needs none.
  *
  * A flag is raised by any thread and taken by the connection's owner, before it reads. Events name flags, not
- * connections: an event that comes late raises the flag of another one, whose owner then reads in vain, always if it says
- * that the end is near.
+ * connections: an event that comes late raises the flag of another one, whose owner then reads in vain, always if it
+ * says that the end is near.
  */
 #ifndef BNET_READINESS_H
 #define BNET_READINESS_H

@@ -9,8 +9,8 @@
 #include "base/recorder.h"
 #include "common/clock.h"
 
-/* To read the clock twice takes a hundredth of a small message's time, so one of four is timed, at random: what a job sends
- * repeats itself. */
+/* To read the clock twice takes a hundredth of a small message's time, so one of four is timed, at random: what a job
+ * sends repeats itself. */
 static bool is_timed(uint64_t number)
 {
 	return number * UINT64_C(0x9e3779b97f4a7c15) >> 62 == 0;

@@ -12,9 +12,9 @@
 #include "common/clock.h"
 #include "transport/request.h"
 
-/* Held slices are copied when for this time nothing was acknowledged and nothing is left to write: their caller may wait for
- * them, and the peer's kernel may delay an acknowledgement by 40 ms. It is less than a message of that size takes to the
- * peer and an answer back, and so much that a stream of messages is not copied. */
+/* Held slices are copied when for this time nothing was acknowledged and nothing is left to write: their caller may
+ * wait for them, and the peer's kernel may delay an acknowledgement by 40 ms. It is less than a message of that size
+ * takes to the peer and an answer back, and so much that a stream of messages is not copied. */
 #define COPY_SHORT_US 3
 #define COPY_LONG_US 15
 #define SHORT_BYTES (32u << 10)
@@ -141,8 +141,8 @@ static bool any_held(const struct bnet_conn *conn, int streams)
 	return false;
 }
 
-/* Of streams that hold requests, and of all where copies are about to find no room: those that were acknowledged are still
- * there on a stream that holds none. True: something was released. */
+/* Of streams that hold requests, and of all where copies are about to find no room: those that were acknowledged are
+ * still there on a stream that holds none. True: something was released. */
 static bool release_all(struct bnet_conn *conn, int streams)
 {
 	const bool crowded = conn->copies.bytes > MOST_COPIED / 2;

@@ -21,8 +21,8 @@ void bnet_retention_release(struct bnet_conn *conn, struct bnet_stream *stream);
  * slice keeps its request. */
 bool bnet_retention_wait(struct bnet_conn *conn, int streams);
 
-/* Of a stream that was taken out: its ledger holds all that may not have arrived. That counts as outstanding until it was
- * sent again, though its sends may be done and nobody asks for them. -ENOMEM. */
+/* Of a stream that was taken out: its ledger holds all that may not have arrived. That counts as outstanding until it
+ * was sent again, though its sends may be done and nobody asks for them. -ENOMEM. */
 int bnet_retention_bury(struct bnet_conn *conn, struct bnet_stream *stream);
 /* Of the stream that has taken its place: the receiver has said how much of it has arrived. */
 void bnet_retention_settle(struct bnet_conn *conn, struct bnet_stream *stream);

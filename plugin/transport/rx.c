@@ -389,8 +389,8 @@ static bool pump_others(struct bnet_conn *conn, int streams)
 	bool moved = false;
 
 	conn->quiet++;
-	/* In the set of many receivers it has been asked. A worker may sleep after this pass, and the event that woke it
-	 * is not reported again. */
+	/* In the set of many receivers it has been asked. A worker may sleep after this pass, and the event that woke
+	 * it is not reported again. */
 	if (!conn->ready.flag && (conn->worker || conn->quiet < QUIET_PASSES || conn->quiet % QUIET_EVERY == 0))
 		bnet_conn_poll(conn);
 	for (int i = 1; i < streams; i++)

@@ -93,8 +93,8 @@ struct call {
 };
 
 /* Reads into the payload's place, if a payload is under way, and into the read-ahead behind its bytes. The rest of a
- * small one goes to the read-ahead as well and is copied in order, which the kernel does not guarantee. Peeked bytes are
- * overwritten with themselves. Nothing beyond the stream's limit, where it has one. */
+ * small one goes to the read-ahead as well and is copied in order, which the kernel does not guarantee. Peeked bytes
+ * are overwritten with themselves. Nothing beyond the stream's limit, where it has one. */
 static void fetch(struct bnet_conn *conn, struct bnet_stream *stream, struct call *call)
 {
 	struct bnet_incoming *in = &stream->in;
@@ -258,8 +258,8 @@ static struct bnet_stream *find(const struct bnet_conn *conn, uint32_t serial,
 	return NULL;
 }
 
-/* Nothing more is taken out of its socket than what is there now. A slice that is cut off by that is taken back: it comes
- * again. */
+/* Nothing more is taken out of its socket than what is there now. A slice that is cut off by that is taken back: it
+ * comes again. */
 static void end_with_what_is_there(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_incoming *in = &stream->in;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * See worker.h. Workers read slots without a lock, their own and each other's: the thread that empties a slot waits until
- * every worker has ended the round in which it may still have read it.
+ * See worker.h. Workers read slots without a lock, their own and each other's: the thread that empties a slot waits
+ * until every worker has ended the round in which it may still have read it.
  */
 #include "transport/worker.h"
 
@@ -161,9 +161,9 @@ static bool ring(struct bnet_worker *worker)
 	return write(worker->wake_fd, &one, sizeof(one)) == sizeof(one) || errno == EAGAIN;
 }
 
-/* A connection is assigned once, so that one worker may have all that move. Another one, which finds nothing of its own,
- * takes those that are not under way; one that sleeps is woken for that. A worker that sleeps has nothing to take: what
- * comes wakes it. So does whoever has taken something, since what is left will not be announced again. */
+/* A connection is assigned once, so that one worker may have all that move. Another one, which finds nothing of its
+ * own, takes those that are not under way; one that sleeps is woken for that. A worker that sleeps has nothing to take:
+ * what comes wakes it. So does whoever has taken something, since what is left will not be announced again. */
 static bool steal(struct bnet_worker *worker)
 {
 	int count = atomic_load_explicit(&pool.count, memory_order_acquire);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Threads that move data in place of NCCL's. Each connection is assigned to at most one worker, which makes the same passes
- * over it as the caller's thread would, under the same owner word; a worker that has nothing to do makes some of those of
- * a busy one. The caller only posts, wakes the worker and reads
- * flags, except for small messages, which it moves itself. A worker spins for a moment when nothing moves, then sleeps
- * in epoll until a socket has something or a post wakes it. Workers start with the first connection and end with the
- * control thread.
+ * Threads that move data in place of NCCL's. Each connection is assigned to at most one worker, which makes the same
+ * passes over it as the caller's thread would, under the same owner word; a worker that has nothing to do makes some of
+ * those of a busy one. The caller only posts, wakes the worker and reads flags, except for small messages, which it
+ * moves itself. A worker spins for a moment when nothing moves, then sleeps in epoll until a socket has something or a
+ * post wakes it. Workers start with the first connection and end with the control thread.
  */
 #ifndef BNET_WORKER_H
 #define BNET_WORKER_H
@@ -34,8 +33,8 @@ int bnet_workers_wanted(void);
 void bnet_worker_adopt(struct bnet_conn *conn);
 /* Under the engine's lock: the connection has no worker from here on, but they may still look at it. */
 void bnet_worker_release(struct bnet_conn *conn);
-/* After that, for a connection that is still in the engine's list, and not under the lock, since it waits for a round of
- * each worker: none touches the connection any more. */
+/* After that, for a connection that is still in the engine's list, and not under the lock, since it waits for a round
+ * of each worker: none touches the connection any more. */
 void bnet_workers_await(void);
 /* Under the engine's lock, from the control thread. They have ended when this returns. */
 void bnet_workers_stop(void);

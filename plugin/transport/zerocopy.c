@@ -37,8 +37,8 @@
 /* Sending without a copy must cost at most this much of sending with one, since a send then ends with the peer's
  * acknowledgement and not with the call. */
 #define COST_PERCENT 90
-/* How long the kernel may take to release the pages of sockets that were reset: for all of the process that are released
- * within a second. A communicator of a thousand connections must not take minutes to end. */
+/* How long the kernel may take to release the pages of sockets that were reset: for all of the process that are
+ * released within a second. A communicator of a thousand connections must not take minutes to end. */
 #define RELEASE_MS 100
 #define RELEASE_EVERY_MS 1000
 

@@ -2,8 +2,8 @@
  *
  * Sends without a copy (MSG_ZEROCOPY). The kernel keeps references to a message's pages instead of copying them, and
  * reports on the socket's error queue, by the number of the call, when it has released them, which is after the peer
- * has acknowledged them. Until then the slice stays in the stream's ledger (ledger.h) and its request is not done, so that
- * its memory is not reused. The connection's owner only.
+ * has acknowledged them. Until then the slice stays in the stream's ledger (ledger.h) and its request is not done, so
+ * that its memory is not reused. The connection's owner only.
  *
  * With BAGUA_NET_ZEROCOPY=-1 a connection finds out whether that pays: it sends alternately with and without a copy,
  * and keeps what cost less time. Where the kernel copies anyway (to this machine, through virtual cables, under a

@@ -4,10 +4,10 @@
  * functions over bytes: no state, no system call, any thread. Every decoder accepts any input of any length. Fields are
  * little-endian and of fixed width.
  *
- * A stream opens with HELLO from the connector and WELCOME from the listener; with a secret, CHALLENGE from the listener and
- * CONFIRM from the connector come between them. Then DATA frames flow from the sender.
- * A socket of its own carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream carries
- * nothing. A frame of an unknown type is skipped by its length.
+ * A stream opens with HELLO from the connector and WELCOME from the listener; with a secret, CHALLENGE from the
+ * listener and CONFIRM from the connector come between them. Then DATA frames flow from the sender. A socket of its own
+ * carries a QUESTION and its ANSWER, and nothing else. The opposite direction of a stream carries nothing. A frame of
+ * an unknown type is skipped by its length.
  */
 #ifndef BNET_WIRE_H
 #define BNET_WIRE_H
@@ -44,8 +44,8 @@ enum bnet_wire_frame_type {
 	BNET_WIRE_FRAME_FAILED = 10, /* the sender gives the connection up, and resets its streams next; has no body */
 };
 
-/* This end takes part in the repair of a stream: a sender keeps what has not been acknowledged, a receiver says how far it
- * has got. */
+/* This end takes part in the repair of a stream: a sender keeps what has not been acknowledged, a receiver says how far
+ * it has got. */
 #define BNET_WIRE_FEATURE_REPAIR 2u
 /* This end has a secret (BAGUA_NET_SECRET_FILE). Both have, or the other one is refused. */
 #define BNET_WIRE_FEATURE_SECRET 4u
@@ -119,8 +119,8 @@ struct bnet_wire_welcome {
 	uint8_t proof[BNET_PROOF_MAX];
 	uint8_t naddresses; /* 0: the handle has the only address, or this WELCOME does not list them */
 	struct sockaddr_storage addresses[BNET_ADDRESSES];
-	/* To a stream that repairs another one: so many bytes of that one, counted from the end of its handshake, are or will be
-	 * received. They follow the addresses. */
+	/* To a stream that repairs another one: so many bytes of that one, counted from the end of its handshake, are
+	 * or will be received. They follow the addresses. */
 	bool repaired;
 	uint64_t position;
 };

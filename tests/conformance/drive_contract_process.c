@@ -68,8 +68,8 @@ static void accept_and_wait(struct contract *c)
 	contract_await(c, 'x'); /* until it is killed */
 }
 
-/* A caller in the midst of posting gets requests, as many as NCCL has outstanding, and each of them fails. A caller that
- * never tests gets the error in the end. */
+/* A caller in the midst of posting gets requests, as many as NCCL has outstanding, and each of them fails. A caller
+ * that never tests gets the error in the end. */
 static void post_on_broken(struct contract *c, const struct region *region, bool sends)
 {
 	ncclResult_t result;

@@ -395,7 +395,8 @@ static void small_in_parts(struct contract *c)
 
 #define LINES ((size_t)4096) /* the largest payload of which the library copies the rest */
 
-/* The memory is read-only when the rest of the message arrives. Ends with SIGSEGV if the library itself writes there. */
+/* The memory is read-only when the rest of the message arrives. Ends with SIGSEGV if the library itself writes
+ * there. */
 static void rest_into_protected_memory(struct contract *c, size_t first)
 {
 	int fd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The edges of a launch: aborts, kernels that are not emulated, works that follow each other with other protocols, flags
- * that wrap, and lines that a network has written in part.
+ * The edges of a launch: aborts, kernels that are not emulated, works that follow each other with other protocols,
+ * flags that wrap, and lines that a network has written in part.
  */
 #include "job.h"
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * From accept and connect to a stream, with a secret and without: HELLO, CHALLENGE, CONFIRM, WELCOME, questions and their
- * answers, and streams that take the place of broken ones. The fuzzer is every peer. Whoever gets a stream, and whoever is
- * believed, has proven in that handshake that it knows the secret; nothing is left when all is closed.
+ * From accept and connect to a stream, with a secret and without: HELLO, CHALLENGE, CONFIRM, WELCOME, questions and
+ * their answers, and streams that take the place of broken ones. The fuzzer is every peer. Whoever gets a stream, and
+ * whoever is believed, has proven in that handshake that it knows the secret; nothing is left when all is closed.
  *
- * The network and the clock are interposed: connect and accept4 give the ends of socket pairs, and time goes on in steps. The
- * first byte is what the process is set to. Then come steps: a byte with the step and its peer, and the step's own bytes.
+ * The network and the clock are interposed: connect and accept4 give the ends of socket pairs, and time goes on in
+ * steps. The first byte is what the process is set to. Then come steps: a byte with the step and its peer, and the
+ * step's own bytes.
  */
 #include <errno.h>
 #include <netinet/in.h>

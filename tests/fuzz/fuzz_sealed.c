@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * A receiver whose streams are sealed, or plain, are reset or end, and take each other's place. Its buffers may have nothing
- * but what was sealed for them. From senders that keep to the protocol all of that arrives, and the connection lives. Every
- * request ends once the streams do, unless a stream waits: for a receive that is never posted, or for the one that is to
- * take its place.
+ * A receiver whose streams are sealed, or plain, are reset or end, and take each other's place. Its buffers may have
+ * nothing but what was sealed for them. From senders that keep to the protocol all of that arrives, and the connection
+ * lives. Every request ends once the streams do, unless a stream waits: for a receive that is never posted, or for the
+ * one that is to take its place.
  *
- * The first byte is the kind of the seals. Then come steps: a byte with the step and its stream, and the step's own bytes.
+ * The first byte is the kind of the seals. Then come steps: a byte with the step and its stream, and the step's own
+ * bytes.
  */
 #include <errno.h>
 #include <stdbool.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tagged messages of a rank whose two peers send whatever they like, over a network in memory. Nobody is answered who has not
- * asked, no more credit is given or used than there is, every operation ends once, and a receive that ends well has what a
- * peer sent with its tag. Rank 1 is of this host, and rank 2 is not.
+ * Tagged messages of a rank whose two peers send whatever they like, over a network in memory. Nobody is answered who
+ * has not asked, no more credit is given or used than there is, every operation ends once, and a receive that ends well
+ * has what a peer sent with its tag. Rank 1 is of this host, and rank 2 is not.
  *
- * The clock is interposed, and goes on in steps. The input consists of steps: a byte with the step and its peer, and the step's
- * own bytes.
+ * The clock is interposed, and goes on in steps. The input consists of steps: a byte with the step and its peer, and
+ * the step's own bytes.
  */
 #include "script.h"
 #include "tagged_network.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The peers of fuzz_handshake.c: what they hear and say. A frame is said whole, in parts, cut or altered; one that is whole
- * proves what it is to prove, if its peer has heard what it answers.
+ * The peers of fuzz_handshake.c: what they hear and say. A frame is said whole, in parts, cut or altered; one that is
+ * whole proves what it is to prove, if its peer has heard what it answers.
  */
 #ifndef BNET_HANDSHAKE_PEER_H
 #define BNET_HANDSHAKE_PEER_H

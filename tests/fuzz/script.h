@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * For fuzzers: an input that is read as a script, byte by byte, what must hold, and what may not be left behind. Behind the
- * end of an input come zeroes.
+ * For fuzzers: an input that is read as a script, byte by byte, what must hold, and what may not be left behind. Behind
+ * the end of an input come zeroes.
  */
 #ifndef BNET_SCRIPT_H
 #define BNET_SCRIPT_H

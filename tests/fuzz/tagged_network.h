@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * For fuzz_tagged.c: the rank's two peers as they are heard and answered, the network in memory between them, and the clock.
+ * For fuzz_tagged.c: the rank's two peers as they are heard and answered, the network in memory between them, and the
+ * clock.
  */
 #ifndef BNET_FUZZ_TAGGED_NETWORK_H
 #define BNET_FUZZ_TAGGED_NETWORK_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * For tests of the scaler: rings of hosts, with a real scaler at each edge. A rank passes on what it has received, and
- * has room for a few slots, so a slow edge is felt one hop further only when the slots there have run empty or full: the
- * shorter that takes, the more do trials at one edge spoil those at others. Each flow has a limit of its own. A host may
- * have several ranks, each in a ring of its own, that share the host's card.
+ * has room for a few slots, so a slow edge is felt one hop further only when the slots there have run empty or full:
+ * the shorter that takes, the more do trials at one edge spoil those at others. Each flow has a limit of its own. A
+ * host may have several ranks, each in a ring of its own, that share the host's card.
  */
 #ifndef BNET_SIMULATED_RING_H
 #define BNET_SIMULATED_RING_H

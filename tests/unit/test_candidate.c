@@ -99,8 +99,8 @@ static void check_failures(void)
 	check_int(tries(&conn, &pair, &now_ms, 10 + 20), 2);
 }
 
-/* The only pair has failed, and then the peer names a further address: there is a way beside it now, and it is tried again
- * like one of several. */
+/* The only pair has failed, and then the peer names a further address: there is a way beside it now, and it is tried
+ * again like one of several. */
 static void check_an_only_pair(void)
 {
 	static const struct bnet_nic nic = {.addr.ss_family = AF_INET};

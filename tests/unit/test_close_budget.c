@@ -113,7 +113,8 @@ static int draining(void)
 	return count;
 }
 
-/* Each turn lets the control thread look once, and it ends what is over. Its second look follows the end of the first. */
+/* Each turn lets the control thread look once, and it ends what is over. Its second look follows the end of the
+ * first. */
 static void pass_ms(uint64_t ms)
 {
 	uint64_t before = atomic_load(&looks);

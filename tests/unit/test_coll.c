@@ -17,8 +17,8 @@
 #include "ranks.h"
 #include "../sanitize.h"
 
-/* For ThreadSanitizer more ranks share no more data than two, and the table's version does not matter. FEW_RANKS and the
- * newest table are enough before the night. */
+/* For ThreadSanitizer more ranks share no more data than two, and the table's version does not matter. FEW_RANKS and
+ * the newest table are enough before the night. */
 #if defined(SANITIZE_THREAD)
 #define MOST_RANKS 3
 #define OLDEST 12

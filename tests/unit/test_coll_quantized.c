@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Compressed reductions: their bits against the same computed by one thread, their bound, residuals, values that are not
- * finite. Threads as ranks, real sockets on the loopback interface.
+ * Compressed reductions: their bits against the same computed by one thread, their bound, residuals, values that are
+ * not finite. Threads as ranks, real sockets on the loopback interface.
  */
 #include <float.h>
 #include <math.h>
@@ -273,8 +273,8 @@ static uint64_t bytes_sent(void)
 	return counters.bytes_sent;
 }
 
-/* Rank 0 begins when the two others have sent each other as much as they may before that: what they have cannot be added
- * yet, and must not be overwritten. */
+/* Rank 0 begins when the two others have sent each other as much as they may before that: what they have cannot be
+ * added yet, and must not be overwritten. */
 static void one_is_late(struct rank *rank)
 {
 	enum { COUNT = 2300003, MAX_SHARD = 256 * 1024, WINDOW = 8 }; /* as in quantized.c */

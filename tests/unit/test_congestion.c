@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A socket has its congestion control before it connects: what bbr sets up for its pacing, and dctcp for its marks, when
- * a connection begins, stays whatever is chosen later. Runs in a network namespace of its own, whose default differs;
- * skipped where that is not permitted, or where the kernel has no other.
+ * A socket has its congestion control before it connects: what bbr sets up for its pacing, and dctcp for its marks,
+ * when a connection begins, stays whatever is chosen later. Runs in a network namespace of its own, whose default
+ * differs; skipped where that is not permitted, or where the kernel has no other.
  */
 #include <errno.h>
 #include <fcntl.h>

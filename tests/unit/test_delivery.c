@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether a stream's bytes have arrived: what follows from the kernel's counts, what becomes of a stream that rests when
- * it ends too early, and how long the control thread looks. Partitions, resets and pauses between two hosts:
+ * Whether a stream's bytes have arrived: what follows from the kernel's counts, what becomes of a stream that rests
+ * when it ends too early, and how long the control thread looks. Partitions, resets and pauses between two hosts:
  * tests/netns/test_silence.py.
  */
 #include <errno.h>
@@ -133,8 +133,8 @@ static void a_host_that_was_not_asked_is_not_silent(void)
 	check_int(looks_until_silent(&delivery, (struct given){HANDSHAKE, 2, 2, false, 0}, alone), 1);
 }
 
-/* A proxy that ends TCP answers each probe of a shut window, which may be up to two minutes apart, and passes none of the
- * peer's keepalive on. */
+/* A proxy that ends TCP answers each probe of a shut window, which may be up to two minutes apart, and passes none of
+ * the peer's keepalive on. */
 static void a_host_that_answers_in_time_is_not_silent(void)
 {
 	struct bnet_delivery delivery = fresh_and_probed();

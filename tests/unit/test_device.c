@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Devices: the rules on synthetic interfaces, speed and PCI location on synthetic sysfs trees (bonds and cards that no
- * test machine has). test_device_scan.c scans this machine, tests/netns/test_interfaces.py real interfaces of all kinds.
+ * test machine has). test_device_scan.c scans this machine, tests/netns/test_interfaces.py real interfaces of all
+ * kinds.
  */
 #include "check.h"
 #include "device/local.h"

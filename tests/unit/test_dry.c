@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernel is told which streams of bbr have run dry: those with bytes in flight on long paths, again and again, until
- * the bytes have arrived.
+ * The kernel is told which streams of bbr have run dry: those with bytes in flight on long paths, again and again,
+ * until the bytes have arrived.
  */
 #include <errno.h>
 #include <linux/sockios.h>

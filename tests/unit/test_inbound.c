@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inbound connections that do not say who they are are dropped after ten seconds. The clock is interposed and turned on.
+ * Inbound connections that do not say who they are are dropped after ten seconds. The clock is interposed and turned
+ * on.
  */
 #include <errno.h>
 #include <netinet/in.h>

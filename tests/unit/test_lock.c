@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The engine's lock is held for short times, since every listen, connect, accept and close of the process waits for it:
- * no payload is copied or discarded and no connection is freed under it, of many streams a few are opened at a time, and
- * whoever waits gets it next. What reads, writes and frees is interposed. Reads and writes of a handshake, which are
- * small, may be made under the lock.
+ * no payload is copied or discarded and no connection is freed under it, of many streams a few are opened at a time,
+ * and whoever waits gets it next. What reads, writes and frees is interposed. Reads and writes of a handshake, which
+ * are small, may be made under the lock.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * A job for which an allocation fails: the first, the second, and so on, alone or with all that follow it. A call
- * succeeds or fails; what succeeds has moved the right bytes, what fails can be closed. When there is memory again, the same
- * process does the whole job. What counts as an allocation: the plugin's, libcrypto's, threads, mappings, descriptors and
- * files.
+ * succeeds or fails; what succeeds has moved the right bytes, what fails can be closed. When there is memory again, the
+ * same process does the whole job. What counts as an allocation: the plugin's, libcrypto's, threads, mappings,
+ * descriptors and files.
  *
  *   test_no_memory                                 # some of them
  *   test_no_memory plain|encrypted FIRST [LAST]    # these, and the warnings

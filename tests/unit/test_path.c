@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once, as does the
- * quota's share. Trials ask for marks. What a path does with its streams is in
- * test_path_streams.c.
+ * The connections of a path share one scaler: limits of a new connection apply to the existing ones at once, as does
+ * the quota's share. Trials ask for marks. What a path does with its streams is in test_path_streams.c.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Proofs of identity: each byte of a frame, its kind, the frame that it answers and the secret are bound. The MAC is that
- * of RFC 4231.
+ * Proofs of identity: each byte of a frame, its kind, the frame that it answers and the secret are bound. The MAC is
+ * that of RFC 4231.
  */
 #include "handshake/proof.h"
 

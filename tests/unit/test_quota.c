@@ -24,7 +24,8 @@ static void shares_add_up_to_the_quota(void)
 			check(share == 1 || share * connections * processes <= BNET_QUOTA);
 			check((share + 1) * connections * processes > BNET_QUOTA);
 		}
-	/* Two connections may use as many streams as there are; 63 peers of each of eight ranks have one stream each. */
+	/* Two connections may use as many streams as there are; 63 peers of each of eight ranks have one stream
+	 * each. */
 	check(bnet_quota_per_connection(1, 2) >= BNET_MAX_STREAMS);
 	check_int(bnet_quota_per_connection(8, 63), 1);
 	check_int(bnet_quota_per_connection(0, 0), BNET_QUOTA);

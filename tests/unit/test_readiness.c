@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Many receivers that wait: a round of fruitless tests takes one system call, and nothing that arrives is missed: not the
- * end behind a message, not what waits for its receive, not a further stream.
+ * Many receivers that wait: a round of fruitless tests takes one system call, and nothing that arrives is missed: not
+ * the end behind a message, not what waits for its receive, not a further stream.
  */
 #include <errno.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Recordings: what several threads record at a time is there once and whole, what finds no room is counted, and what one
- * recording has is no other one's.
+ * Recordings: what several threads record at a time is there once and whole, what finds no room is counted, and what
+ * one recording has is no other one's.
  */
 #include "check.h"
 #include "base/recorder.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Streams that are reset while data moves, and others that take their place: every message arrives, whole and once. Both
- * ends and what the control thread does between them are in this thread, in an order that a seed chooses. Every other
- * seed sends without a copy, so that the kernel holds memory of the sends when a stream ends.
+ * Streams that are reset while data moves, and others that take their place: every message arrives, whole and once.
+ * Both ends and what the control thread does between them are in this thread, in an order that a seed chooses. Every
+ * other seed sends without a copy, so that the kernel holds memory of the sends when a stream ends.
  *
  *   test_repair [FIRST_SEED [LAST_SEED]]
  */
@@ -225,8 +225,8 @@ static void end_receives(void)
 
 /* ---- what happens to the streams ---- */
 
-/* In the middle of whatever it is doing. Its receiver keeps what it has got. It learns of the reset, or, where this process
- * may arrange that, does not. */
+/* In the middle of whatever it is doing. Its receiver keeps what it has got. It learns of the reset, or, where this
+ * process may arrange that, does not. */
 static void reset_one(void)
 {
 	int streams = atomic_load(&ends.sender->nstreams), silent = 1, fd;

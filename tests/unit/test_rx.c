@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Which streams a receiver reads: the first one directly, so that a small message is found by the next pass, but not
- * where the others keep it busy. In which order it writes a small message, and where a stream goes on that takes another
- * one's place.
+ * where the others keep it busy. In which order it writes a small message, and where a stream goes on that takes
+ * another one's place.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -161,8 +161,8 @@ static void a_small_message_is_written_from_its_beginning(void)
 	munmap(pages, 2 * page);
 }
 
-/* A stream that takes the place of one which itself had been replaced, and on which nothing was sent, goes on where that one
- * did, also when the receiver had no memory for the first try. */
+/* A stream that takes the place of one which itself had been replaced, and on which nothing was sent, goes on where
+ * that one did, also when the receiver had no memory for the first try. */
 static void a_replacement_s_position_is_not_forgotten(void)
 {
 	struct bnet_stream *last = conn->streams[STREAMS - 1];

@@ -44,8 +44,8 @@ static void hkdf_is_the_published_one(void)
 	check(memcmp(out, expected, sizeof(out)) == 0); /* RFC 5869, A.1 */
 }
 
-/* The tag of nothing, under a key and a nonce of zeroes: test case 1 of GCM's specification, and RFC 8439's construction by
- * another implementation. */
+/* The tag of nothing, under a key and a nonce of zeroes: test case 1 of GCM's specification, and RFC 8439's
+ * construction by another implementation. */
 static void the_ciphers_are_the_published_ones(void)
 {
 	static const uint8_t gcm[] = {0x58, 0xe2, 0xfc, 0xce, 0xfa, 0x7e, 0x30, 0x61,

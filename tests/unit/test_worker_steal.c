@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Two connections that one worker has. Another worker, which has nothing to do, is woken by a post while the first one is
- * busy, and where both connections move; and it moves the one that is not under way.
+ * Two connections that one worker has. Another worker, which has nothing to do, is woken by a post while the first one
+ * is busy, and where both connections move; and it moves the one that is not under way.
  */
 #include <pthread.h>
 #include <sched.h>
