@@ -155,3 +155,13 @@ def test_two_cards_that_nccl_merges(version: str, tmp_path: Path) -> None:
         _check(hosts, tmp_path, merge, version=version, on_pci=True)
         for host in hosts:
             assert all(host.sent_bytes(link) > A_PART for link in ("link0", "link1"))
+
+
+@pytest.mark.nightly
+def test_each_channel_is_a_connection(tmp_path: Path) -> None:
+    settings = {**releases.settings(releases.ONE), "NCCL_MIN_NCHANNELS": "4"}
+    with nccl_job.start("traffic_rank", 2, releases.ONE, nccl_job.BAGUA, tmp_path, settings=settings) as job:
+        assert job.ask({"do": "sums", "counts": SUMS}) == [0, 0]
+        for said in ("sends to", "receives from"):
+            assert job.log(0).count(f"NET/BaguaNet: {said}") == 4
+        job.finish()

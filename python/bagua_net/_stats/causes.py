@@ -211,7 +211,8 @@ def _processor(rate: Rate, around: Surroundings) -> Cause:
         limits.PROCESSOR,
         fact,
         reason,
-        "Give the job more processors, pin ranks to their own, or set BAGUA_NET_THREADS.",
+        "Give the job more processors, pin ranks to their own, or set BAGUA_NET_THREADS. A thread moves a connection "
+        "at a time; NCCL makes more of them with NCCL_MIN_NCHANNELS.",
     )
 
 
