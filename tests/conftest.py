@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import secrets
 import shutil
@@ -87,6 +88,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "sanitize: builds the library under a sanitizer and runs it so; only with -m sanitize"
     )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that may take longer than others is not shown as one that hangs."""
+    if item.get_closest_marker("timeout"):
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -9,9 +9,8 @@
 /* The least time of a window, and the least number of round trips in it. */
 #define WINDOW_US 100000
 #define WINDOW_RTTS 8
-/* … and of a long window. */
-#define LONG_WINDOW_US 1000000
-#define LONG_WINDOW_RTTS 64
+/* A long window is as long as so many others. */
+#define LONG 8
 /* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
@@ -57,7 +56,6 @@
  * windows: what limits a collective there changes between round trips, and a climb costs it much. The mean begins
  * lower, so that one window does not suffice. */
 #define OFTEN 5000
-#define OFTEN_BEGIN 2500
 #define OFTEN_WINDOWS 4
 #define BACKOFF_US 500000
 #define MAX_BACKOFF_US 60000000
@@ -80,7 +78,7 @@ void bnet_scaler_init(struct bnet_scaler *scaler, int least, int most, uint64_t 
 	scaler->curious = CURIOUS_WINDOWS;
 	scaler->level = scaler->least = least;
 	scaler->most = most;
-	scaler->often = OFTEN_BEGIN;
+	scaler->often = OFTEN / 2;
 	for (int i = 0; i < BNET_WORKS; i++)
 		scaler->rests[i].backoff_us = BACKOFF_US;
 }
@@ -177,8 +175,7 @@ static bool takes_long(const struct bnet_scaler *scaler)
 
 static uint64_t window_us(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
-	return takes_long(scaler) ? at_least(LONG_WINDOW_US, sample, LONG_WINDOW_RTTS)
-				  : at_least(WINDOW_US, sample, WINDOW_RTTS);
+	return at_least(WINDOW_US, sample, WINDOW_RTTS) * (takes_long(scaler) ? LONG : 1);
 }
 
 static bool window_is_full(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
