@@ -187,12 +187,26 @@ int bnet_crypto_load(char *why, size_t why_size)
 	return 0;
 }
 
-void bnet_crypto_end_thread(void)
+bool bnet_crypto_is_over(void)
 {
-	if (!loaded_by || !begin())
-		return;
+	return atomic_load(&ended);
+}
+
+bool bnet_crypto_end_thread(void)
+{
+	if (!loaded_by)
+		return true;
+	if (!begin())
+		return false;
 	crypto.end_thread();
 	end(0);
+	return true;
+}
+
+void bnet_crypto_stay(void)
+{
+	for (;;)
+		pause();
 }
 
 int bnet_crypto_hmac(const uint8_t *key, size_t key_size, const uint8_t *data, size_t size,

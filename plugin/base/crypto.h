@@ -17,9 +17,14 @@
 int bnet_crypto_load(char *why, size_t why_size);
 /* At exit, `first` is called before these functions begin to fail. NULL: nothing is called. */
 void bnet_crypto_at_exit(void (*first)(void));
-/* Frees what OpenSSL keeps for the calling thread, a thread of the plugin that ends: its destructors would do it at any
- * time during exit. */
-void bnet_crypto_end_thread(void);
+/* Frees what OpenSSL keeps for the calling thread, a thread of the plugin that is about to end, so that its own destructor
+ * finds nothing. False: the process exits. That destructor and OpenSSL's handler might then free the same: the thread must
+ * stay, in bnet_crypto_stay, until the process is over. */
+bool bnet_crypto_end_thread(void);
+/* Does not return. Not under a lock. */
+_Noreturn void bnet_crypto_stay(void);
+/* Does the process exit? From then on threads that have used these functions stay. */
+bool bnet_crypto_is_over(void);
 /* In a forked child, whose other threads are gone. */
 void bnet_crypto_in_child(void);
 /* HMAC-SHA-256 (RFC 2104). After bnet_crypto_load. 0; -ENOMEM; -ECANCELED. */

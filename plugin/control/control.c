@@ -375,6 +375,7 @@ static void *run(void *unused)
 {
 	struct loop_state state = {.tick_ms = (uint64_t)bnet_engine.config.control_tick};
 	struct ticks ticks = {.house_ms = 0};
+	bool may_end;
 
 	(void)unused;
 	bnet_engine_lock();
@@ -396,9 +397,11 @@ static void *run(void *unused)
 			wait_and_handle(more ? 0 : sleep_ms(&state, &ticks, now));
 		wake_up(&state, now);
 	}
-	bnet_crypto_end_thread();
+	may_end = bnet_crypto_end_thread(); /* under the lock, so that no fork comes in between */
 	end();
 	bnet_engine_unlock();
+	if (!may_end)
+		bnet_crypto_stay();
 	return NULL;
 }
 

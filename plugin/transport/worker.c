@@ -264,7 +264,8 @@ static void *run(void *arg)
 		sleep_until_woken(worker, &seen);
 		quiet_us = 0;
 	}
-	bnet_crypto_end_thread();
+	if (!bnet_crypto_end_thread())
+		bnet_crypto_stay();
 	return NULL;
 }
 
@@ -352,19 +353,33 @@ static bool start_worker(int node)
 	return true;
 }
 
+/* False: the process exits, and it may stay. */
+static bool join(const struct bnet_worker *worker)
+{
+	struct timespec until;
+	int rc;
+
+	do {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec++;
+		rc = pthread_timedjoin_np(worker->thread, NULL, &until);
+	} while (rc == ETIMEDOUT && !bnet_crypto_is_over());
+	return rc == 0;
+}
+
 /* Each may still look at the others. */
 void bnet_workers_stop(void)
 {
 	uint64_t one = 1;
-	bool told = true;
+	bool ended = true;
 
 	for (int i = 0; i < pool.count; i++) {
 		atomic_store(&pool.workers[i]->stop, true);
-		told &= write(pool.workers[i]->wake_fd, &one, sizeof(one)) == sizeof(one);
+		ended &= write(pool.workers[i]->wake_fd, &one, sizeof(one)) == sizeof(one);
 	}
-	for (int i = 0; i < pool.count && told; i++)
-		pthread_join(pool.workers[i]->thread, NULL);
-	for (int i = 0; i < pool.count; i++)
+	for (int i = 0; i < pool.count && ended; i++)
+		ended = join(pool.workers[i]);
+	for (int i = 0; i < pool.count && ended; i++)
 		free_worker(pool.workers[i]);
 	pool.count = 0;
 }
