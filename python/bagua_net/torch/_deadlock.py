@@ -8,7 +8,8 @@ Blocked processes tell each other in torch's store what they wait for, and the d
 that wait for each other (``_wait_for_graph.py``).
 
 Processes tell where they are at different times. So rank 0 asks those that it has found a second time. If all are still
-where they were, there was a moment between the two at which all were there.
+where they were, there was a moment between the two at which all were there. They are told, and so is whoever waits
+later for a collective that they have given up.
 
 Each rank writes one key and polls one. Rank 0 also polls a count of what was written, and reads what is new. The longer
 a process has been blocked, the more seldom it polls: hundreds of ranks may wait for one that saves.
@@ -74,12 +75,14 @@ class _Decision(NamedTuple):
     number: int  # of the question
     ranks: list[int]  # whom it asks whether they still are where they were, or who wait for each other
     text: str  # "": it asks
+    given_up: dict[str, tuple[int, str]]
+    """By group, of all decisions so far: the first collective that some rank has given up, and the decision's text."""
 
     @staticmethod
     def read(store: Any, by: str) -> _Decision:
         told = value_of(store, "decision")
-        found = _Decision(*json.loads(told)) if told else _Decision("", 0, [], "")
-        return found if found.by == by else _Decision(by, 0, [], "")
+        found = _Decision(*json.loads(told)) if told else None
+        return found if found is not None and found.by == by else _Decision(by, 0, [], "", {})
 
 
 class _Told(NamedTuple):
@@ -136,34 +139,35 @@ class _Part:
             self._judge.poll()
 
     def _follow(self, told: _Decision, members: list[Member]) -> None:
-        if self._concerns(told):
+        if ended := self._ended_by(told):
             if self._judge is not None:
                 time.sleep(_FOR_OTHERS_S)
-            self._end(told.text, members)
+            self._end(ended, members)
         elif self._rank in told.ranks and not told.text and told.number != self._answered:
             still = _snapshot(members, dict(self._seen)) == self._record
             self._tell(self._record if still else None, told.number if still else 0)
 
-    def _concerns(self, told: _Decision) -> bool:
-        """Is it a decision about where this process is now?"""
-        return told.text != "" and self._rank in told.ranks and told.number == self._answered
+    def _ended_by(self, told: _Decision) -> dict[str, str]:
+        """The groups for which this process waits in vain, and the decisions that say so."""
+        calls = [] if self._record is None else [call for thread in self._record.threads for call in thread]
+        if told.text and self._rank in told.ranks and told.number == self._answered:
+            return {call.group: told.text for call in calls}
+        given_up = {call.group: told.given_up.get(call.group) for call in calls if call.source < 0}
+        over = {call.group: call.over for call in calls if call.source < 0}
+        return {group: found[1] for group, found in given_up.items() if found is not None and over[group] >= found[0]}
 
-    def _end(self, text: str, members: list[Member]) -> None:
-        ended = [member for member in members if _name(member) in self._waited_for()]
-        self._ended |= {_name(member): text for member in ended}
+    def _end(self, ended: Mapping[str, str], members: list[Member]) -> None:
+        self._ended |= ended
         self._record = None
-        for member in ended:
-            member.fail()
-
-    def _waited_for(self) -> set[str]:
-        return set() if self._record is None else {call.group for calls in self._record.threads for call in calls}
+        for member in members:
+            if _name(member) in ended:
+                member.fail()
 
     def decided(self, group: str) -> str:
         """The decision that ends a group, even if the end of another process was faster."""
-        if group not in self._ended and group in self._waited_for():
-            told = _Decision.read(self._store, self._identities[0])
-            if self._concerns(told):
-                self._ended[group] = told.text
+        if group not in self._ended and self._record is not None:
+            ended = self._ended_by(_Decision.read(self._store, self._identities[0]))
+            self._ended |= {each: text for each, text in ended.items() if each == group}
         return self._ended.get(group, "")
 
 
@@ -175,6 +179,7 @@ class _Judge:
         self._count = 0  # of what was told, when it was read last
         self._number = 0
         self._asked: dict[int, graph.Record] = {}
+        self._given_up: dict[str, tuple[int, str]] = {}
         self._until = 0.0
 
     def poll(self) -> None:
@@ -206,10 +211,18 @@ class _Judge:
             return
         self._asked = {}
         if ranks := graph.deadlocked(still):
-            self._say(ranks, graph.sentence(still, ranks))
+            text = graph.sentence(still, ranks)
+            self._give_up([call for rank in ranks for calls in still[rank].threads for call in calls], text)
+            self._say(ranks, text)
+
+    def _give_up(self, calls: list[graph.Call], text: str) -> None:
+        for call in calls:
+            if call.source < 0:
+                first = self._given_up.get(call.group, (call.over, text))[0]
+                self._given_up[call.group] = (min(first, call.over), text)
 
     def _say(self, ranks: set[int], text: str) -> None:
-        told = _Decision(self._identities[0], self._number, sorted(ranks), text)
+        told = _Decision(self._identities[0], self._number, sorted(ranks), text, self._given_up)
         self._store.set("decision", json.dumps(told))
 
 
