@@ -21,7 +21,7 @@ MEASUREMENTS = {
     "front-page": ("front.page", "no measurement: the README's picture and figures from stored results"),
     "running-job": (
         "front.running_job",
-        "no measurement: the pictures of `bagua-net top` and `trace`, of a job that it starts",
+        "no measurement: the pictures of `bagua-net top`, `trace` and `export`, of a job that it starts",
     ),
 }
 

@@ -146,7 +146,7 @@ def _record(environment: Mapping[str, str], output: Path) -> None:
 def _watch(hosts: Hosts, environment: Mapping[str, str], directory: Path, output: Path) -> None:
     """The dashboard's panels of the time before the paths become slower, and after it."""
     with dashboard.server(environment, directory) as address:
-        time.sleep(_SETTLED_S)  # until there are rates
+        time.sleep(2 * _SETTLED_S)  # until there are rates
         begin = time.time()
         time.sleep(_WATCHED_S)
         namespaces.reshape(hosts, [rate // 2 for rate in _PATHS_MBITS])

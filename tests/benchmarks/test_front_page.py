@@ -7,10 +7,11 @@ import html
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.front import figures, page, perfetto, picture, running_job, tables
+from benchmarks.front import dashboard, figures, page, perfetto, picture, running_job, tables
 from benchmarks.report.figures import number
 from tests.benchmarks.support import measure, needs_namespaces
 
@@ -101,9 +102,11 @@ def _pixels(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def test_the_picture_of_a_recording_is_small() -> None:
-    assert _pixels(running_job.RECORDING) == (perfetto.WIDTH, perfetto.HEIGHT)
-    assert running_job.RECORDING.stat().st_size <= 70_000
+@pytest.mark.parametrize("picture", [(running_job.RECORDING, perfetto), (running_job.DASHBOARD, dashboard)])
+def test_the_pictures_of_a_recording_and_of_a_dashboard_are_small(picture: tuple[Path, Any]) -> None:
+    path, drawn_by = picture
+    assert _pixels(path) == (drawn_by.WIDTH, drawn_by.HEIGHT)
+    assert path.stat().st_size <= 70_000
 
 
 @pytest.mark.nightly
@@ -116,3 +119,14 @@ def test_perfetto_shows_a_recording(tmp_path: Path) -> None:
     done = measure("running-job", "--output", str(tmp_path / "top.svg"), "--trace", str(file))
     assert done.returncode == 0, done.stderr
     assert _pixels(file) == (perfetto.WIDTH, perfetto.HEIGHT)
+
+
+@pytest.mark.nightly
+@needs_namespaces
+def test_each_panel_of_the_dashboard_shows_something(tmp_path: Path) -> None:
+    if missing := dashboard.missing():
+        pytest.skip(missing)
+    file = tmp_path / "dashboard.png"
+    done = measure("running-job", "--output", str(tmp_path / "top.svg"), "--dashboard", str(file))
+    assert done.returncode == 0, done.stderr
+    assert _pixels(file) == (dashboard.WIDTH, dashboard.HEIGHT)
