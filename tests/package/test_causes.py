@@ -34,12 +34,13 @@ def _snapshot(at_us: int, connection: dict[str, Any], stream: dict[str, Any], st
     return Snapshot(Path("one"), True, {"published_us": at_us}, ({**common, **times, **connection},), rows)
 
 
-def _word(
+def _cause(
     streams: int = 1,
     together: float | None = 0.0,
     stream: dict[str, Any] | None = None,
+    contended: bool = False,
     **connection: Any,
-) -> str | None:
+) -> causes.Cause | None:
     """Of two seconds in which a sender moved a gigabyte. connection, stream: what has grown since the beginning, or is
     so; a share of time is given as such."""
     shares = ("posted_us", "busy_us", "rwnd_limited_us", "sndbuf_limited_us")
@@ -50,7 +51,11 @@ def _word(
     before = _snapshot(_S, {"device_sent": 1}, {}, streams)
     now = _snapshot(3 * _S, {"bytes_sent": 10**9, **of_connection}, of_stream, streams)
     (rate,) = limits.rates(now, before)
-    cause = causes.of(rate, Surroundings(together=together))
+    return causes.of(rate, Surroundings(together=together, contended=contended))
+
+
+def _word(**of: Any) -> str | None:
+    cause = _cause(**of)
     return None if cause is None else cause.word
 
 
@@ -71,6 +76,17 @@ def test_a_job_that_computes_in_between_is_bound_by_what_binds_it_meanwhile() ->
 def test_a_processor_that_is_late() -> None:
     assert _word(posted_us=1, stream={"busy_us": 0.3}) == limits.PROCESSOR
     assert _word(posted_us=1, stream=_BUSY, local_peer=1) == limits.PROCESSOR
+
+
+@pytest.mark.parametrize("local_peer", [0, 1])
+def test_processors_that_others_use_as_well(local_peer: int) -> None:
+    alone, beside_others = (
+        _cause(posted_us=1, stream={"busy_us": 0.3}, local_peer=local_peer, contended=each) for each in (False, True)
+    )
+    assert alone is not None
+    assert beside_others is not None
+    assert alone.word == beside_others.word == limits.PROCESSOR
+    assert alone.reason != beside_others.reason
 
 
 def test_streams_that_are_not_shown_are_not_idle() -> None:

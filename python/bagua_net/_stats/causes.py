@@ -201,7 +201,8 @@ def _processor(rate: Rate, around: Surroundings) -> Cause:
         return Cause(
             limits.PROCESSOR,
             fact,
-            "Both ranks are on this machine, whose processors copy what they send each other.",
+            "Both ranks are on this machine, whose processors copy what they send each other"
+            + (", and other work has a part of them." if around.contended else "."),
             "Between ranks of one machine NCCL's shared memory is faster, unless NCCL_SHM_DISABLE turns it off.",
         )
     reason = "The network takes what it gets: this host's processors are slower."
