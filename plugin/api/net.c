@@ -269,10 +269,11 @@ static void log_connection(const struct bnet_conn *conn, int most)
 
 	bnet_intent_text(&context->intent, conn->sender, intent, sizeof(intent));
 	if (conn->sender)
-		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s%s", conn->peer,
-			  conn->dev->name, most, most == 1 ? "" : "s", intent);
+		bnet_info(NCCL_NET, "NET/BaguaNet: sends to %s over %s, up to %d stream%s%s%s", conn->peer,
+			  conn->dev->name, most, most == 1 ? "" : "s", conn->sealed, intent);
 	else
-		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s%s", conn->peer, conn->dev->name, intent);
+		bnet_info(NCCL_NET, "NET/BaguaNet: receives from %s over %s%s%s", conn->peer, conn->dev->name,
+			  conn->sealed, intent);
 }
 
 /* Under the lock. */

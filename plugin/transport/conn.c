@@ -182,6 +182,8 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		stream->in.repairs = start->repairs;
 		stream->seal = start->seal;
 	}
+	if (!conn->sealed)
+		conn->sealed = bnet_seal_text(stream->seal);
 	stream->in.handshake_bytes = bnet_socket_received(fd);
 	bnet_list_init(&stream->node);
 	if (conn->sender) {

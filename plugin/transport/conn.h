@@ -239,6 +239,7 @@ struct bnet_conn {
 	const struct bnet_device *dev;
 	const struct bnet_config *config;
 	char peer[BNET_ADDRESS_TEXT];
+	const char *sealed; /* its streams, for the log; NULL: none has joined yet */
 	struct bnet_setup setup;
 
 	struct bnet_worker *worker; /* moves its data; NULL: its caller does */

@@ -29,6 +29,17 @@ struct bnet_seal {
 	size_t from, to; /* of the sender's: not written yet; of the receiver's, `to` is the frame's size */
 };
 
+const char *bnet_seal_text(const struct bnet_seal *seal)
+{
+	static const char *const texts[] = {
+		[BNET_SEAL_AES_128_GCM] = ", encrypted with AES-128-GCM",
+		[BNET_SEAL_CHACHA20_POLY1305] = ", encrypted with ChaCha20-Poly1305",
+		[BNET_SEAL_CHECKSUM] = ", with CRC-32C checksums",
+	};
+
+	return seal ? texts[seal->kind] : "";
+}
+
 static size_t tag_size(const struct bnet_seal *seal)
 {
 	return seal->cipher ? BNET_SEAL_TAG : BNET_SEAL_CHECKSUM_SIZE;

@@ -61,6 +61,8 @@ void bnet_seal_written(struct bnet_seal *seal, size_t size);
 /* Begins to collect a frame of that header; its body comes to *to. -EBADMSG: no sender makes one of that length;
  * -ENOMEM. */
 int bnet_seal_collect(struct bnet_seal *seal, const uint8_t header[BNET_WIRE_FRAME_HEADER], uint8_t **to);
+/* For the log; NULL: the stream is plain, and "". */
+const char *bnet_seal_text(const struct bnet_seal *seal);
 /* What does not verify, in words. */
 const char *bnet_seal_kind_text(const struct bnet_seal *seal);
 /* The body is complete. 0: *frame is the frame as a plain stream has it, of *size bytes, until the next one is

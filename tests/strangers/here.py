@@ -35,11 +35,16 @@ def secret_file(directory: Path, secret: bytes | None) -> str:
     return str(path)
 
 
+def settings(directory: Path, secret: bytes | None, **more: Any) -> dict[str, Any]:
+    """The variables of an end."""
+    return _SETTINGS | {"BAGUA_NET_SECRET_FILE": secret_file(directory, secret)} | more
+
+
 @contextlib.contextmanager
-def end(directory: Path, name: str, secret: bytes | None, deadline: int = DEADLINE, **settings: Any) -> Iterator[End]:
+def end(directory: Path, name: str, secret: bytes | None, deadline: int = DEADLINE, **variables: Any) -> Iterator[End]:
     """name: sends if it is "sender"."""
-    variables = _SETTINGS | {"BAGUA_NET_SECRET_FILE": secret_file(directory, secret)} | settings
-    with end_on(Here(name), name == "sender", directory, variables, deadline) as process:
+    every = settings(directory, secret, **variables)
+    with end_on(Here(name), name == "sender", directory, every, deadline) as process:
         yield process
 
 

@@ -5,6 +5,8 @@ the connection. Streams with checksums (BAGUA_NET_CHECKSUM): so does what is alt
 from __future__ import annotations
 
 import contextlib
+import platform
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.netns import steps
 from tests.netns.steps import SMALL, End, listen, meet, pass_one
 from tests.strangers import here, relay
 from tests.strangers.protocol import Handle
@@ -203,6 +206,36 @@ def test_encryption_needs_no_checksum(tmp_path: Path) -> None:
     ):
         sender.tell(f"connect {listen(receiver)}")
         meet(sender, receiver)
+
+
+# ---- ciphers ----
+
+
+class _WithoutAes(here.Here):
+    """A processor of 2008."""
+
+    @property
+    def prefix(self) -> list[str]:
+        return ["qemu-x86_64", "-cpu", "Nehalem"]
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86-64 processor")
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_processor_without_instructions_for_aes(tmp_path: Path, sends: bool) -> None:
+    """Either end's decides."""
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("there is no qemu-x86_64 here")
+    settings = here.settings(tmp_path, SECRET, **BOTH, NCCL_DEBUG="INFO")
+    slow = steps.end_on(_WithoutAes("slow"), sends, tmp_path, settings, here.DEADLINE)
+    fast = steps.end_on(here.Here("fast"), not sends, tmp_path, settings, here.DEADLINE)
+    with slow as one, fast as other:
+        sender, receiver = (one, other) if sends else (other, one)
+        sender.tell(f"connect {listen(receiver)}")
+        meet(sender, receiver)
+        pass_one(sender, receiver, 1, 1 << 18)
+        for each in (sender, receiver):
+            each.await_log("encrypted with ChaCha20-Poly1305")
 
 
 # ---- under sanitizers ----
