@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: .ci/run sets it: everything that the tests need is there, "all" or all "without torch".
 _MUST_RUN = os.environ.get("BNET_MUST_RUN", "")
+#: A test whose limit is so long takes minutes.
+_MINUTES_S = 1000
 _SEED_BITS = 32
 _PROFILES = ("fresh", "fixed", "thorough")
 
@@ -124,10 +126,16 @@ def _unexpected_skips(config: pytest.Config) -> list[str]:
     return must_run.unexpected(reasons, torch=_MUST_RUN != "without torch")
 
 
+def _takes_minutes(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("timeout")
+    return marker is not None and marker.args[0] >= _MINUTES_S
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Builds under a sanitizer take minutes: their tests run only when selected by name."""
     tiers.select(config, items)
+    items.sort(key=_takes_minutes, reverse=True)  # others run beside them; at the end nothing would
     for item in items:
         if "pool" in getattr(item, "fixturenames", ()):  # each process would start the same ranks
             item.add_marker(pytest.mark.xdist_group(f"ranks of {item.path.parent.name}"))
