@@ -93,8 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that may take longer than others is not shown as one that hangs."""
-    if item.get_closest_marker("timeout"):
+    """A test that takes minutes is not shown as one that hangs."""
+    if _takes_minutes(item):
         faulthandler.cancel_dump_traceback_later()
 
 
@@ -128,7 +128,7 @@ def _unexpected_skips(config: pytest.Config) -> list[str]:
 
 def _takes_minutes(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("timeout")
-    return marker is not None and marker.args[0] >= _MINUTES_S
+    return marker is not None and bool(marker.args) and marker.args[0] >= _MINUTES_S
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -95,7 +95,10 @@ def server(environment: Mapping[str, str], directory: Path) -> Iterator[str]:
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as exporter:
         try:
             assert exporter.stderr
-            target = urllib.parse.urlsplit(exporter.stderr.readline().split()[-1]).netloc
+            said = exporter.stderr.readline().strip()
+            target = urllib.parse.urlsplit(said.rpartition(" ")[2]).netloc
+            if not target:
+                raise ChildProcessError(f"bagua-net export: {said or 'it has ended'}")
             with _prometheus(target, directory) as address:
                 yield address
         finally:
@@ -139,15 +142,17 @@ def _lines(address: str, target: Mapping[str, str], begin: float, end: float) ->
 def _draw_panel(axes: Any, panel: Mapping[str, Any], lines: list[Line]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     unit, factor = _UNITS[defaults["unit"]]
-    below: dict[float, float] = {}
+    stacks = bool(defaults.get("custom", {}).get("stacking"))
+    every = sorted({at for line in lines for at in line.at})
+    below = [0.0] * len(every)
     for line in lines:
-        values = [value * factor for value in line.values]
-        if defaults.get("custom", {}).get("stacking"):
-            ground = [below.get(at, 0.0) for at in line.at]
-            values = [value + under for value, under in zip(values, ground, strict=True)]
-            below.update(zip(line.at, values, strict=True))
-            axes.fill_between(line.at, ground, values, alpha=0.4)
-        axes.plot(line.at, values, label=line.name, linewidth=1.2)
+        at, values = line.at, [value * factor for value in line.values]
+        if stacks:  # what is missing at a time is nothing then
+            there = dict(zip(at, values, strict=True))
+            at, values = every, [there.get(each, 0.0) + under for each, under in zip(every, below, strict=True)]
+            axes.fill_between(at, below, values, alpha=0.4)
+            below = values
+        axes.plot(at, values, label=line.name, linewidth=1.2)
     axes.set_title(panel["title"], fontsize=9, loc="left")
     axes.set_ylabel(unit, fontsize=8)
     axes.set_ylim(bottom=0, top=None if any(max(line.values, default=0) > 0 for line in lines) else 1)

@@ -16,10 +16,10 @@
 
 /* One for each communicator from v11 on, one for the process before v11. */
 struct bnet_context {
-	int version;                              /* of the table that created it */
-	uint64_t id;                              /* NCCL's commId; 0: tables before v11 are not told */
-	int traffic_class;                        /* as requested by NCCL */
-	_Atomic(ncclProfilerCallback_t) profiler; /* NCCL's; NULL: tables before v10 are not told */
+	int version;                     /* of the table that created it */
+	uint64_t id;                     /* NCCL's commId; 0: tables before v11 are not told */
+	int traffic_class;               /* as requested by NCCL */
+	ncclProfilerCallback_t profiler; /* NCCL's; NULL: before v11 there is none (profile.h) */
 	struct bnet_intent intent;
 };
 

@@ -23,7 +23,7 @@ void bnet_crypto_at_exit(void (*first)(void));
 bool bnet_crypto_end_thread(void);
 /* Does not return. Not under a lock. */
 _Noreturn void bnet_crypto_stay(void);
-/* Does the process exit? From then on threads that have used these functions stay. */
+/* Does the process exit? From then on these functions fail, and threads of the plugin stay. */
 bool bnet_crypto_is_over(void);
 /* In a forked child, whose other threads are gone. */
 void bnet_crypto_in_child(void);

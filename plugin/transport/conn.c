@@ -182,8 +182,6 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 		stream->in.repairs = start->repairs;
 		stream->seal = start->seal;
 	}
-	if (!conn->sealed)
-		conn->sealed = bnet_seal_text(stream->seal);
 	stream->in.handshake_bytes = bnet_socket_received(fd);
 	bnet_list_init(&stream->node);
 	if (conn->sender) {
@@ -206,6 +204,8 @@ int bnet_conn_add_stream(struct bnet_conn *conn, int fd, const struct bnet_strea
 			conn->streams[i]->in.awaits = 0;
 			atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 		}
+	if (!conn->sealed)
+		conn->sealed = bnet_seal_text(stream->seal);
 	conn->streams[n] = stream;
 	atomic_store(&conn->nstreams, n + 1);
 	if (conn->epoll >= 0)

@@ -26,6 +26,8 @@
 #define SLOTS 1024
 /* A worker that finds nothing to do spins for this long before it sleeps. */
 #define SPIN_US 50
+/* A worker that is waited for may find that the process exits: that is looked at so often. */
+#define JOIN_NS 10000000
 /* A sender's stream at its in-flight limit takes more once its bytes are delivered, which no event reports. */
 #define NAP_MS 1
 #define EVENTS 16
@@ -353,18 +355,20 @@ static bool start_worker(int node)
 	return true;
 }
 
-/* False: the process exits, and it may stay. */
+/* False: the process exits, and the worker stays. */
 static bool join(const struct bnet_worker *worker)
 {
 	struct timespec until;
-	int rc;
 
-	do {
+	while (!bnet_crypto_is_over()) {
 		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec++;
-		rc = pthread_timedjoin_np(worker->thread, NULL, &until);
-	} while (rc == ETIMEDOUT && !bnet_crypto_is_over());
-	return rc == 0;
+		until.tv_nsec += JOIN_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		if (pthread_timedjoin_np(worker->thread, NULL, &until) == 0)
+			return true;
+	}
+	return pthread_tryjoin_np(worker->thread, NULL) == 0;
 }
 
 /* Each may still look at the others. */

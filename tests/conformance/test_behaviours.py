@@ -61,6 +61,7 @@ def test_every_scenario_is_in_the_table() -> None:
 _AT_NIGHT = {
     "test_chaos.py::test_training_notices_nothing",
     "test_contract.py::test_behaviour_with_workers",
+    "test_encryption.py::test_a_processor_without_instructions_for_aes",
     "test_matrix.py::test_cells_of_many_ranks",
     "test_peers.py::test_a_firewall_that_stops_the_job",
     "test_peers.py::test_a_rank_or_its_host_dies",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A profiler plugin of NCCL, interface v3 (NCCL 2.26 and later), that wants the network's events alone. At its end it
- * writes what it was told to the file that BNET_TEST_PROFILE names, a line a quantity.
+ * A profiler plugin of NCCL, interface v3 (NCCL 2.26 and later), that wants the kinds of events in BNET_TEST_EVENTS. At
+ * its end it writes what it was told to the file that BNET_TEST_PROFILE names, a line a quantity.
  *
  * NCCL calls it on any thread.
  */
@@ -41,7 +41,7 @@ static int step, message;
 static ncclResult_t init(void **context, int *mask)
 {
 	*context = &started;
-	*mask = NET_PLUGIN;
+	*mask = atoi(getenv("BNET_TEST_EVENTS"));
 	return ncclSuccess;
 }
 

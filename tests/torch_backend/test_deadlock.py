@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bagua_net.algorithms import Auto, DiLoCo, attach
 from bagua_net.torch import _blocked
 from bagua_net.torch import _deadlock as deadlock
-from bagua_net.torch._wait_for_graph import Call, Part, Record, deadlocked
+from bagua_net.torch._wait_for_graph import Call, Part, Record, deadlocked, in_vain
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
 from tests.support.tiers import variants
@@ -80,6 +80,16 @@ def test_a_receive_waits_for_its_source_where_all_that_it_sent_has_arrived(arriv
         1: _record(1, _in("b", arrived, source=0), a=0, b=0),
     }
     assert deadlocked(records) == expected
+
+
+def test_what_some_will_never_finish() -> None:
+    """Not what a thread of theirs waits for beside that."""
+    records = {
+        0: _record(0, [[Call("a", 0, -1), Call("c", 0, -1)]], a=1, b=0, c=1),
+        1: _record(1, _in("b"), a=0, b=1, c=1),
+    }
+    assert deadlocked(records) == {0, 1}
+    assert {(call.group, call.over) for call in in_vain(records, {0, 1})} == {("a", 0), ("b", 0)}
 
 
 # ---- real ranks ----

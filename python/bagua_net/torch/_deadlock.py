@@ -149,26 +149,31 @@ class _Part:
 
     def _ended_by(self, told: _Decision) -> dict[str, str]:
         """The groups for which this process waits in vain, and the decisions that say so."""
-        calls = [] if self._record is None else [call for thread in self._record.threads for call in thread]
+        record = self._record
+        calls = [] if record is None else [call for thread in record.threads for call in thread]
         if told.text and self._rank in told.ranks and told.number == self._answered:
             return {call.group: told.text for call in calls}
-        given_up = {call.group: told.given_up.get(call.group) for call in calls if call.source < 0}
-        over = {call.group: call.over for call in calls if call.source < 0}
-        return {group: found[1] for group, found in given_up.items() if found is not None and over[group] >= found[0]}
+        over = {call.group: call.over for call in calls if call.source < 0 and call.group in told.given_up}
+        found = {group: told.given_up[group] for group in over}
+        return {group: text for group, (first, text) in found.items() if over[group] >= first}
 
     def _end(self, ended: Mapping[str, str], members: list[Member]) -> None:
         self._ended |= ended
-        self._record = None
         for member in members:
             if _name(member) in ended:
                 member.fail()
+        self._tell(None)
 
     def decided(self, group: str) -> str:
         """The decision that ends a group, even if the end of another process was faster."""
-        if group not in self._ended and self._record is not None:
+        if group not in self._ended and self._waits_for(group):
             ended = self._ended_by(_Decision.read(self._store, self._identities[0]))
             self._ended |= {each: text for each, text in ended.items() if each == group}
         return self._ended.get(group, "")
+
+    def _waits_for(self, group: str) -> bool:
+        record = self._record
+        return record is not None and any(call.group == group for thread in record.threads for call in thread)
 
 
 class _Judge:
@@ -177,9 +182,10 @@ class _Judge:
     def __init__(self, store: Any, identities: list[str]) -> None:
         self._store, self._identities = store, identities
         self._count = 0  # of what was told, when it was read last
-        self._number = 0
+        told = _Decision.read(store, identities[0])  # where this process had one group for a while
+        self._number = told.number
         self._asked: dict[int, graph.Record] = {}
-        self._given_up: dict[str, tuple[int, str]] = {}
+        self._given_up = told.given_up
         self._until = 0.0
 
     def poll(self) -> None:
@@ -212,14 +218,10 @@ class _Judge:
         self._asked = {}
         if ranks := graph.deadlocked(still):
             text = graph.sentence(still, ranks)
-            self._give_up([call for rank in ranks for calls in still[rank].threads for call in calls], text)
+            for call in graph.in_vain(still, ranks):
+                if call.group not in self._given_up or call.over < self._given_up[call.group][0]:
+                    self._given_up[call.group] = (call.over, text)
             self._say(ranks, text)
-
-    def _give_up(self, calls: list[graph.Call], text: str) -> None:
-        for call in calls:
-            if call.source < 0:
-                first = self._given_up.get(call.group, (call.over, text))[0]
-                self._given_up[call.group] = (min(first, call.over), text)
 
     def _say(self, ranks: set[int], text: str) -> None:
         told = _Decision(self._identities[0], self._number, sorted(ranks), text, self._given_up)

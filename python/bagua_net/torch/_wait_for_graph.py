@@ -61,6 +61,17 @@ def _is_held(records: Mapping[int, Record], process: int, calls: Iterable[Call],
     return any(_waits_for(records[other].parts, call, own) for call in calls for other in by if other != process)
 
 
+def in_vain(records: Mapping[int, Record], ranks: set[int]) -> list[Call]:
+    """The collectives that processes which wait for each other will never finish."""
+    return [
+        call
+        for process in ranks
+        for calls in records[process].threads
+        for call in calls
+        if call.source < 0 and _is_held(records, process, [call], ranks)
+    ]
+
+
 def _waits_for(theirs: Mapping[str, Part], call: Call, own: Mapping[str, Part]) -> bool:
     part = theirs.get(call.group)
     if part is None or call.group not in own:

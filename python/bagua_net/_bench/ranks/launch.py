@@ -180,8 +180,8 @@ class Launcher:
         )
         package_root = str(Path(__file__).resolve().parents[3])
         environment = {
-            **{"RANK": str(rank), "WORLD_SIZE": str(self._config.nranks)},  # by which `bagua-net top` tells them apart
             **os.environ,
+            **{"RANK": str(rank), "WORLD_SIZE": str(self._config.nranks)},  # by which `bagua-net top` tells them apart
             **lane.environment,
             **_of_device(self._config.device, rank),
             rank_process.TOKEN_VARIABLE: self._token,
