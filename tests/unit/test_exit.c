@@ -23,8 +23,7 @@
 
 static struct bnet_client client;
 static struct oneself ends;
-static int others; /* threads before: the main one, and perhaps a sanitizer's */
-static bool exits; /* and no check has failed */
+static int running; /* threads before the exit: the main one, ours, and perhaps a sanitizer's; 0: a check has failed */
 static char from[BYTES], into[BYTES], file[] = "/tmp/bnet-exit-XXXXXX";
 
 /* ---- interposed: what a thread that stays does ---- */
@@ -55,13 +54,13 @@ static int threads(void)
 /* Registered first, so it runs after OpenSSL's handler. */
 static void at_the_very_end(void)
 {
-	if (!exits || !bnet_crypto_is_over())
+	if (!running || !bnet_crypto_is_over())
 		_exit(1);
 	close_to_oneself(&client, ends);
 	while (control_runs()) /* it stops its workers */
 		sched_yield();
 	while (atomic_load(&staying) < OURS) {
-		if (threads() < others + OURS)
+		if (threads() < running)
 			_exit(1);
 		sched_yield();
 	}
@@ -76,12 +75,10 @@ static void run_child(void)
 	check_int(atexit(at_the_very_end), 0);
 	if (bnet_crypto_load(why, sizeof(why)) < 0)
 		_exit(SKIPPED);
-	others = threads();
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	ends = connect_to_oneself(&client);
 	pass_to_oneself(&client, ends, from, into, BYTES);
-	check_int(threads(), others + OURS);
-	exits = true;
+	running = threads();
 	exit(2); /* the handler has another status */
 }
 
