@@ -126,6 +126,16 @@ def test_a_row_that_could_not_be_read_once_is_not_counted_twice() -> None:
     assert _totals([both], [], [later]) == [[110], [], [140]]
 
 
+@pytest.mark.parametrize("sender", [1, 0])
+def test_a_connection_that_stands_still_is_counted_in_its_direction(sender: int) -> None:
+    """A rank that waits for a peer which has stopped has nothing to send."""
+    (moving,) = _snapshot((1, 100)).connections
+    waiting = {**moving, "id": 2, "sender": sender, "outstanding": 1, "still_us": 3_000_000}
+    (found,) = _metrics_of([dataclasses.replace(_snapshot((1, 100)), connections=(moving, waiting))])
+    counts = {dict(labels)["direction"]: n for labels, n in found["bagua_net_peer_still_connections"].items()}
+    assert counts == {"send": sender, "receive": 1 - sender}
+
+
 def test_two_processes_of_one_number_are_added() -> None:
     here, there = _snapshot((1, 100)), dataclasses.replace(_snapshot((1, 5)), path=Path("two"))
     (found,) = _metrics_of([here, there])

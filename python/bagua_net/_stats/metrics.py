@@ -270,6 +270,11 @@ def _operations(now: Sequence[Snapshot]) -> Iterator[Metric]:
 def _peers(now: Sequence[Snapshot]) -> Iterator[Metric]:
     connections = GaugeMetricFamily("bagua_net_peer_connections", "connections now", labels=_OF_TIME)
     streams = GaugeMetricFamily("bagua_net_peer_streams", "TCP streams now", labels=_OF_TIME)
+    still = GaugeMetricFamily(
+        "bagua_net_peer_still_connections",
+        "connections on which messages are posted and nothing has moved for two seconds",
+        labels=_OF_TIME,
+    )
     round_trip = GaugeMetricFamily("bagua_net_peer_round_trip_seconds", "a mean over the streams", labels=_OF_PEER)
     grouped: dict[Labels, list[Rate]] = {}
     for snapshot in now:
@@ -281,11 +286,12 @@ def _peers(now: Sequence[Snapshot]) -> Iterator[Metric]:
             ("receive", [each for each in group if not each.sender]),
         ):
             connections.add_metric((*labels, direction), len(some))
+            still.add_metric((*labels, direction), sum(each.limit == limits.STILL for each in some))
             streams.add_metric((*labels, direction), sum(number(each.connection, "streams") for each in some))
         times = [each.mean("rtt_us") for each in group if each.sender and each.mean("rtt_us")]
         if times:
             round_trip.add_metric(labels, sum(times) / len(times) * _US)
-    yield from (connections, streams, round_trip)
+    yield from (connections, streams, still, round_trip)
 
 
 def _limits(judged: Sequence[tuple[Snapshot, list[Rate]]]) -> Metric:
