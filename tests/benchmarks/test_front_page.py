@@ -111,22 +111,13 @@ def test_the_pictures_of_a_recording_and_of_a_dashboard_are_small(picture: tuple
 
 @pytest.mark.nightly
 @needs_namespaces
-def test_perfetto_shows_a_recording(tmp_path: Path) -> None:
-    """The picture is drawn only when the interface shows the messages of the connection that sends."""
-    if missing := perfetto.missing():
+@pytest.mark.parametrize(("option", "drawn_by"), [("--trace", perfetto), ("--dashboard", dashboard)])
+def test_pictures_of_a_job(tmp_path: Path, option: str, drawn_by: Any) -> None:
+    """Drawn only when Perfetto's interface shows the messages of the connection that sends, and when Prometheus has
+    something for each panel."""
+    if missing := drawn_by.missing():
         pytest.skip(missing)
-    file = tmp_path / "trace.png"
-    done = measure("running-job", "--output", str(tmp_path / "top.svg"), "--trace", str(file))
+    file = tmp_path / "picture.png"
+    done = measure("running-job", "--output", str(tmp_path / "top.svg"), option, str(file))
     assert done.returncode == 0, done.stderr
-    assert _pixels(file) == (perfetto.WIDTH, perfetto.HEIGHT)
-
-
-@pytest.mark.nightly
-@needs_namespaces
-def test_each_panel_of_the_dashboard_shows_something(tmp_path: Path) -> None:
-    if missing := dashboard.missing():
-        pytest.skip(missing)
-    file = tmp_path / "dashboard.png"
-    done = measure("running-job", "--output", str(tmp_path / "top.svg"), "--dashboard", str(file))
-    assert done.returncode == 0, done.stderr
-    assert _pixels(file) == (dashboard.WIDTH, dashboard.HEIGHT)
+    assert _pixels(file) == (drawn_by.WIDTH, drawn_by.HEIGHT)
