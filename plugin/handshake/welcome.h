@@ -21,7 +21,7 @@ struct bnet_caller {
 	const uint8_t *challenge, *confirm; /* with a secret, of bnet_welcome: the proofs that followed HELLO */
 };
 
-/* With a secret: answers a HELLO whose proof holds with a CHALLENGE. What is to follow is a CONFIRM: a HELLO alone may
+/* With a secret: answers a HELLO whose proof holds with a CHALLENGE. A CONFIRM must follow, since a HELLO alone may
  * have been recorded, or be the first copy of two. NULL: *challenge is its proof; otherwise why the socket is to be
  * closed. */
 const char *bnet_challenge(const struct bnet_caller *caller, uint8_t challenge[BNET_PROOF_SIZE]);
