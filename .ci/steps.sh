@@ -127,7 +127,8 @@ lint() {
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 }
 
-# check_exports LIBRARY PATTERN: its symbols match the pattern, and it needs only libc. They are left in $BUILD/exports.
+# check_exports LIBRARY PATTERN: its symbols match the pattern, and it needs only libc, none of whose functions is newer
+# than glibc 2.17 (2.32 and later are new versions of old ones). They are left in $BUILD/exports.
 check_exports() {
 	nm -D --defined-only "$1" | awk '{ print $3 }' | sort >"$BUILD/exports"
 	readelf -d "$1" | grep NEEDED >"$BUILD/needed"
@@ -136,6 +137,9 @@ check_exports() {
 	fi
 	if grep -vE '\[(libc|libpthread|libdl|ld-linux-[a-z0-9-]+)\.so' "$BUILD/needed"; then
 		fail "$1 needs more than libc"
+	fi
+	if nm -D --undefined-only "$1" | grep -E '@GLIBC_2\.(1[89]|2[0-9]|3[01])$'; then
+		fail "$1 needs a glibc later than 2.17"
 	fi
 }
 

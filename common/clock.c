@@ -4,6 +4,7 @@
  */
 #include "common/clock.h"
 
+#include <errno.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,9 +39,12 @@ uint64_t bnet_wall_us(void)
 uint64_t bnet_random(void)
 {
 	uint64_t value = 0;
+	ssize_t got = 0;
 
-	while (value == 0)
-		if (bnet_getrandom(&value, sizeof(value)) != sizeof(value))
-			value = (uint64_t)(uintptr_t)&value ^ bnet_now_ms() << 20 ^ (uint64_t)getpid();
+	while (value == 0) {
+		got = bnet_getrandom(&value, sizeof(value));
+		if (got < 0 && errno != EINTR) /* a filter forbids it */
+			value = (uint64_t)(uintptr_t)&value ^ bnet_now_ns() << 20 ^ (uint64_t)getpid();
+	}
 	return value;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * System calls that glibc has had since 2.25 and 2.27. A compiler's own sysroot, such as conda's, may be older than the
+ * What glibc has had since 2.25 and 2.27. A compiler's own sysroot, such as conda's, may be older than the
  * system on which the program runs. Any thread; no state.
  */
 #ifndef BNET_KERNEL_H
@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -35,6 +36,13 @@
 static inline ssize_t bnet_getrandom(void *out, size_t size)
 {
 	return syscall(BNET_SYS_GETRANDOM, out, size, 0U);
+}
+
+/* explicit_bzero: no compiler leaves it out. */
+static inline void bnet_wipe(void *memory, size_t size)
+{
+	memset(memory, 0, size);
+	__asm__ volatile("" ::"r"(memory) : "memory");
 }
 
 static inline int bnet_memfd_create(const char *name, unsigned flags)

@@ -161,9 +161,10 @@ int bnet_segment_create(struct bnet_segment *segment, int count)
 /* Memory whose file could shrink would end this process by SIGBUS. */
 static bool is_ours(int fd, size_t bytes)
 {
+	const int seals = fcntl(fd, F_GET_SEALS); /* of other files: -1 */
 	struct stat file;
 
-	return (fcntl(fd, F_GET_SEALS) & SEALS) == SEALS && fstat(fd, &file) == 0 && (size_t)file.st_size == bytes;
+	return seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &file) == 0 && (size_t)file.st_size == bytes;
 }
 
 int bnet_segment_attach(struct bnet_segment *segment, int fd, int count, int index)

@@ -22,14 +22,14 @@ static int wrong_size(struct bnet_tagged *tagged, const struct bnet_tagged_op *o
 			      (unsigned long long)frame->bytes);
 }
 
-/* Read where the message is? */
+/* Read where the message is? Never where a rank of another host says: that would be this host's memory. */
 static bool pulled(struct bnet_tagged_peer *peer, const struct bnet_tagged_op *op,
 		   const struct bnet_tagged_frame *frame, const char *payload)
 {
 	struct bnet_tagged_offer offer;
 	int rc;
 
-	if (frame->kind != BNET_TAGGED_OFFER || peer->unreadable)
+	if (frame->kind != BNET_TAGGED_OFFER || !peer->local || peer->unreadable)
 		return false;
 	memcpy(&offer, payload, sizeof(offer));
 	rc = bnet_tagged_pull(&offer, op->buf, op->bytes);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/crypto.h"
+#include "common/kernel.h"
 
 #define VARIABLE "BAGUA_NET_SECRET_FILE"
 
@@ -140,8 +141,10 @@ int bnet_secret_load(const char *path, char *err, size_t err_size)
 int bnet_secret_check(const char *path, char *err, size_t err_size)
 {
 	struct bnet_secret secret;
+	int rc = path[0] ? use(path, &secret, err, err_size) : 0;
 
-	return path[0] ? use(path, &secret, err, err_size) : 0;
+	bnet_wipe(&secret, sizeof(secret));
+	return rc;
 }
 
 bool bnet_secret_is_set(void)

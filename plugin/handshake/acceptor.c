@@ -22,6 +22,9 @@
 #include "wire/wire.h"
 
 #define HELLO_MS 10000
+/* A scanner may come a thousand times a second, for days: so many lines tell who it is. */
+#define DROPPED_LINES 100
+#define DROPPED_LINES_MS 60000
 #define MAX_INBOUND 1024
 /* Accepted at a time: other events wait, and so do those who need the lock. */
 #define ACCEPTS 16
@@ -48,10 +51,24 @@ static void free_inbound(struct inbound *inbound)
 	free(inbound);
 }
 
+/* Under the lock. */
 static void say_dropped(const struct inbound *inbound, const char *why)
 {
+	static uint64_t since_ms;
+	static unsigned dropped;
+	const uint64_t now = bnet_now_ms();
+
 	bnet_count(rejected, 1);
-	bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s", inbound->peer, why);
+	if (now - since_ms >= DROPPED_LINES_MS) {
+		if (dropped > DROPPED_LINES)
+			bnet_info(NCCL_NET, "NET/BaguaNet: dropped %u more connections since then",
+				  dropped - DROPPED_LINES);
+		since_ms = now;
+		dropped = 0;
+	}
+	if (++dropped <= DROPPED_LINES)
+		bnet_info(NCCL_NET, "NET/BaguaNet: dropped a connection from %s: %s%s", inbound->peer, why,
+			  dropped == DROPPED_LINES ? " (and no further line for a minute)" : "");
 }
 
 void bnet_acceptor_drop(struct bnet_watch *watch, const char *why)

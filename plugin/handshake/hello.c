@@ -290,6 +290,10 @@ static bool hear_welcome(struct bnet_connector *connector, struct bnet_joined *j
 			     : -EACCES;
 	if (rc == 0)
 		return judged(connector, &welcome, joined);
+	if (rc != -EACCES) { /* it could not be found out */
+		bnet_connector_try_failed(connector, rc, bnet_now_ms());
+		return false;
+	}
 	not_the_peer(connector, -EACCES,
 		     welcome.verdict == BNET_WIRE_VERDICT_VERSION
 			     ? "it speaks another wire version: install the same bagua_net "

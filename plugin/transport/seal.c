@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/crypto.h"
 #include "base/secret.h"
+#include "common/kernel.h"
 
 #define STREAM_SECRET 32
 #define LABEL "bagua-net stream 1"
@@ -71,7 +72,7 @@ static int use_secret(struct bnet_seal *seal)
 		rc = next_of(seal->secret, "nonce", seal->nonce, sizeof(seal->nonce));
 	if (rc == 0)
 		rc = bnet_cipher_set_key(seal->cipher, key);
-	explicit_bzero(key, sizeof(key));
+	bnet_wipe(key, sizeof(key));
 	return rc;
 }
 
@@ -107,7 +108,7 @@ static int next_nonce(struct bnet_seal *seal, uint8_t nonce[BNET_CIPHER_NONCE])
 			memcpy(seal->secret, secret, sizeof(secret));
 			rc = use_secret(seal);
 		}
-		explicit_bzero(secret, sizeof(secret));
+		bnet_wipe(secret, sizeof(secret));
 	}
 	memcpy(nonce, seal->nonce, BNET_CIPHER_NONCE);
 	for (int i = 0; i < 8; i++)
@@ -137,7 +138,7 @@ struct bnet_seal *bnet_seal_new(const struct bnet_seal_origin *origin, bool send
 static void free_buffer(struct bnet_seal *seal)
 {
 	if (seal->buffer && seal->cipher)
-		explicit_bzero(seal->buffer, seal->capacity);
+		bnet_wipe(seal->buffer, seal->capacity);
 	free(seal->buffer);
 }
 
@@ -147,7 +148,7 @@ void bnet_seal_free(struct bnet_seal *seal)
 		return;
 	free_buffer(seal);
 	bnet_cipher_free(seal->cipher);
-	explicit_bzero(seal, sizeof(*seal));
+	bnet_wipe(seal, sizeof(*seal));
 	free(seal);
 }
 

@@ -34,12 +34,16 @@ _STUBS = (
     "pip",
     "python",
     "python3",
+    "scontrol",
     "srun",
     "torchrun",
     "pytest",
 )
-#: What a stub does: its name and whether the plugin is on for it.
-_STUB = '#!/bin/sh\necho "$(basename "$0") ${NCCL_NET:-} ${NCCL_NET_PLUGIN:-}" >>"$LAUNCHED"\n'
+#: What a stub does: its name and whether the plugin is on for it. A command right behind it is run.
+_STUB = """#!/bin/sh
+echo "$(basename "$0") ${NCCL_NET:-} ${NCCL_NET_PLUGIN:-}" >>"$LAUNCHED"
+[ "$(basename "$0") ${1:-}" != "srun bagua-net" ] || exec "$@"
+"""
 #: The real command. A measurement of full length would show no more.
 _COMMAND = """#!/bin/sh
 case $1 in bench) set -- "$@" --max 4K --rounds 1 --iters 1 ;; esac
@@ -72,7 +76,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     _program(programs / "bagua-net", _COMMAND.format(command=sandboxed(sandbox.root)))
     (clone / ".venv" / "bin" / "activate").touch()
     path = f"{programs}:{os.environ['PATH']}"
-    return sandbox.environment(PATH=path, LAUNCHED=str(tmp_path / "launched"))
+    return sandbox.environment(PATH=path, LAUNCHED=str(tmp_path / "launched"), SLURM_JOB_NODELIST="node[0-1]")
 
 
 def _with_nccl(lines: str, machine: dict[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ between real ones is in tests/netns/test_peers.py."""
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bagua_net._doctor.peers import job, verdicts
 from bagua_net._doctor.peers.facts import Facts, Listening, Nic, Reach
 from bagua_net._doctor.peers.probe import Answer, Rate, Way
 from bagua_net._doctor.peers.verdicts import Measured
+from bagua_net._settings import identity, parameters
 from bagua_net._settings.identity import Identity
 from tests.package.sandbox import Sandbox
 
@@ -86,6 +88,13 @@ def test_secrets_are_compared(tmp_path: Path) -> None:
         shown.append(Identity(str(path), False, False).fingerprint())
     assert shown[0] == shown[1] != shown[2]
     assert "secret of this" not in shown[0]
+
+
+def test_a_file_that_no_job_would_take_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe would hold up the examination of its host."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    monkeypatch.setenv("BAGUA_NET_SECRET_FILE", str(tmp_path / "pipe"))
+    assert identity.of(parameters.read()).fingerprint() == "no secret that can be used"
 
 
 @pytest.mark.parametrize(

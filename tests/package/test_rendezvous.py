@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -94,6 +95,13 @@ def test_connections_without_a_proof_are_rejected_and_the_run_goes_on(garbage: b
         silent.close()
 
 
+def test_a_line_without_an_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 1000)
+    with Server(1, TOKEN, timeout=20) as server, socket.create_connection(("127.0.0.1", server.port)) as peer:
+        peer.sendall(b"0" * 4096)
+        assert closed_by_server(peer)
+
+
 def test_a_silent_connection_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_HELLO_SECONDS", 0.05)
     with (
@@ -168,6 +176,19 @@ def test_another_service_is_an_error_that_says_so(greeting: bytes, pool: ThreadP
         with peer:
             peer.sendall(greeting)
             with pytest.raises(RendezvousFailed, match="is not a rendezvous of this program"):
+                client.result(20)
+
+
+@pytest.mark.parametrize("welcome", [{}, {"proof": "0" * 64}, {"rows": [{"ask": "the secret"}]}])
+def test_a_server_that_does_not_know_the_token_is_not_heeded(welcome: object, pool: ThreadPoolExecutor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        client = pool.submit(Client, "127.0.0.1", impostor.getsockname()[1], TOKEN, 0, 1, 20)
+        peer, _ = impostor.accept()
+        with peer:
+            peer.sendall(b'{"challenge": "x"}\n')
+            assert peer.recv(1 << 10)
+            peer.sendall(json.dumps(welcome).encode() + b"\n")
+            with pytest.raises(RendezvousFailed, match="does not know this run's token"):
                 client.result(20)
 
 

@@ -371,6 +371,25 @@ static void granting_raw(struct raw *raw)
 	check_int(receive_kind(raw, BNET_TAGGED_CTS).key, 5);
 }
 
+/* What a rank of another host offers is asked for, and never read in this one's memory. */
+static void offering_raw(struct raw *raw)
+{
+	static char message[LARGE];
+	static uint64_t token = 77;
+	const struct bnet_tagged_frame frame = {.kind = BNET_TAGGED_OFFER, .key = 5, .tag = 9, .bytes = LARGE};
+	const struct bnet_tagged_offer offer = {.process = getpid(),
+						.buffer = (uintptr_t)message,
+						.token_at = (uintptr_t)&token,
+						.token = token};
+
+	connect_raw(raw);
+	memcpy(raw->out, &frame, sizeof(frame));
+	memcpy(raw->out + sizeof(frame), &offer, sizeof(offer));
+	send_raw(raw, sizeof(frame) + sizeof(offer));
+	accept_raw(raw);
+	check_int(receive_kind(raw, BNET_TAGGED_CTS).key, 5);
+}
+
 static void begin_data(struct raw *raw)
 {
 	granting_raw(raw);
@@ -491,6 +510,7 @@ static const struct scene {
 	{frame_after_data_raw, receive_large, -EPROTO, NULL},
 	{short_chunk_raw, receive_large, -EPROTO, NULL},
 	{granting_raw, receive_large, -EREMOTEIO, NULL},
+	{offering_raw, receive_large, -EREMOTEIO, NULL},
 	{granting_raw, receive_large, -ETIMEDOUT, expire},
 	{granting_raw, receive_large, -ECANCELED, bnet_tagged_stop},
 	{begin_data, receive_large, -EREMOTEIO, NULL},

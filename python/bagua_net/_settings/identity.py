@@ -35,6 +35,8 @@ class Identity:
         secret knows when he is right."""
         if not self.path:
             return "no secret"
+        if self.problem:  # it may be no file that can be read to its end
+            return "no secret that can be used"
         try:
             secret = Path(self.path).read_bytes().rstrip(b"\r\n")
         except OSError as error:

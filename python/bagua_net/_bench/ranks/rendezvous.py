@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """How the ranks of a run find each other: an all-gather of small JSON values over TCP.
 
-One process runs a :class:`Server`; every rank, including one in that process, is a :class:`Client`. A client proves
-that it has the run's token without sending it; the server closes a connection that cannot (a port scanner, a rank of
-another run). Every wait is bounded, and an error names the missing ranks.
+One process runs a :class:`Server`; every rank, including one in that process, is a :class:`Client`. Each proves to the
+other that it has the run's token, without sending it. The server closes a connection that cannot (a port scanner, a
+rank of another run); a client heeds nothing of a server that cannot. Every wait is bounded, and an error names the
+missing ranks.
 
-The protocol is lines of text. The server begins with a random challenge; the client answers with its proof, its rank
-and the number of ranks, and then sends one line of JSON for each row. The server's lines are JSON objects: the
-challenge, a welcome, the rows of all ranks in order, or an error.
+The protocol is lines of text. The server begins with a random challenge; the client answers with its proof, a challenge
+of its own, its rank and the number of ranks, and then sends one line of JSON for each row. The server's lines are JSON
+objects: the challenge, a welcome with its proof, the rows of all ranks in order, or an error.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = ["Client", "RendezvousFailed", "Server", "new_token"]
 _BACKLOG = 512
 #: The longest row that a rank may contribute, in bytes of JSON.
 MAX_ROW = 1 << 20
+#: The longest line before the proof, in bytes. A row is put together of pieces.
+_MAX_HELLO = 1 << 10
 _MAX_REPLY = 1 << 28
 #: Connections without a proof that are kept at a time, and for how long. Twice as many as ranks, where that is more:
 #: all of them may come at once.
@@ -49,8 +52,9 @@ def new_token() -> str:
     return secrets.token_hex(16)
 
 
-def _proof(token: str, challenge: str) -> str:
-    return hmac.digest(token.encode(), challenge.encode(), "sha256").hex()
+def _proof(token: str, side: str, *words: object) -> str:
+    """Of one side, "client" or "server", and all that the two have said until then."""
+    return hmac.digest(token.encode(), " ".join([side, *map(str, words)]).encode(), "sha256").hex()
 
 
 def _name_ranks(ranks: list[int]) -> str:
@@ -141,7 +145,7 @@ class Server:
         self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._attend, sock=self._listener, limit=MAX_ROW, backlog=_BACKLOG)
+        server = await asyncio.start_server(self._attend, sock=self._listener, limit=_MAX_HELLO, backlog=_BACKLOG)
         await self._closing.wait()
         server.close()
         for writer in [*self._strangers, *self._ranks.values()]:
@@ -160,9 +164,9 @@ class Server:
             finally:
                 if writer in self._strangers:
                     self._strangers.remove(writer)
-            while rank is not None and (row := await reader.readline()).endswith(b"\n"):
-                self._take_row(rank, row)
-        except (OSError, ValueError, asyncio.TimeoutError):
+            while rank is not None:
+                self._take_row(rank, await _read_row(reader))
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError):
             pass  # it is gone, it is silent, its line is too long, or it speaks something else
         finally:
             writer.close()
@@ -173,20 +177,20 @@ class Server:
         """The peer's rank; None: it is none of this run. Nothing that it sends is interpreted before its proof."""
         challenge = new_token()
         _send(writer, challenge=challenge)
-        proof, *numbers = (await reader.readline()).decode("ascii").split()
-        if not secrets.compare_digest(proof, _proof(self._token, challenge)):
+        proof, *words = (await reader.readline()).decode("ascii").split()
+        if not secrets.compare_digest(proof, _proof(self._token, "client", challenge, *words)):
             if len(proof) == len(_proof("", "")):
                 self._refused = f"; a rank of another run came from {writer.get_extra_info('peername')[0]}"
             _send(writer, error="this rendezvous belongs to another run: start all ranks with the same settings")
             return None
-        rank, nranks = map(int, numbers)
+        rank, nranks = map(int, words[1:])
         if nranks != self._nranks or not 0 <= rank < nranks:
             _send(writer, error=f"this run has {self._nranks} ranks, and one came as rank {rank} of {nranks}")
         elif rank in self._ranks:
             _send(writer, error=f"rank {rank} is here already; give each process its own --rank")
         else:
             self._ranks[rank] = writer
-            _send(writer)
+            _send(writer, proof=_proof(self._token, "server", challenge, *words))
             return rank
         return None
 
@@ -229,6 +233,21 @@ def _send(writer: asyncio.StreamWriter, **reply: str) -> None:
     writer.write(json.dumps(reply).encode() + b"\n")
 
 
+async def _read_row(reader: asyncio.StreamReader) -> bytes:
+    """
+    Raises:
+        EOFError: there is none any more.
+        ValueError: it is longer than :data:`MAX_ROW`.
+    """
+    row = bytearray()
+    while len(row) <= MAX_ROW:
+        try:
+            return bytes(row + await reader.readuntil())
+        except asyncio.LimitOverrunError as error:
+            row += await reader.readexactly(error.consumed)
+    raise ValueError
+
+
 # ---- client ----
 
 
@@ -267,8 +286,13 @@ class Client:
         challenge = self._reply().get("challenge")
         if not isinstance(challenge, str):
             raise self._other_program()
-        self._send(f"{_proof(token, challenge)} {rank} {nranks}")
-        self._reply()
+        words = challenge, new_token(), rank, nranks
+        self._send(" ".join(map(str, (_proof(token, "client", *words), *words[1:]))))
+        proof = self._reply().get("proof")
+        if not isinstance(proof, str) or not secrets.compare_digest(proof, _proof(token, "server", *words)):
+            raise RendezvousFailed(
+                f"the server at {self._where} does not know this run's token: another program has that port"
+            )
 
     @property
     def local_host(self) -> str:
