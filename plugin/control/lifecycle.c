@@ -213,15 +213,6 @@ int bnet_lifecycle_configure(void)
 
 /* ---- connections ---- */
 
-/* For as many connections as the quota has room for; the others get their streams when they move. */
-static void open_recalled(struct bnet_conn *conn)
-{
-	const int streams = bnet_path_recalled(conn);
-
-	if (streams && bnet_quota_early(streams))
-		bnet_path_open_recalled(conn);
-}
-
 void bnet_lifecycle_joined(const struct bnet_joined *joined)
 {
 	struct bnet_conn *conn = joined->conn;
@@ -230,7 +221,6 @@ void bnet_lifecycle_joined(const struct bnet_joined *joined)
 	if (!joined->first)
 		return;
 	bnet_path_ready(conn, joined->most);
-	open_recalled(conn);
 	bnet_worker_adopt(conn);
 	pthread_cond_broadcast(&bnet_engine.changed);
 }

@@ -20,11 +20,10 @@
 #include "transport/conn.h"
 #include "transport/estimator.h"
 
-/* 4096 records are 320 KiB: four times as many paths as a host of eight ranks among 1,000 has. A record is one of a
- * few that its path's hash names. */
+/* 4096 records are 288 KiB. A record is one of a few that its path's hash names. */
 #define RECORDS 4096
 #define FEW 4
-#define VERSION UINT64_C(0x31736874617042) /* changes with the records' layout */
+#define VERSION UINT64_C(0x32736874617042) /* changes with the records' layout */
 
 struct record {
 	uint64_t check; /* of all that follows */
@@ -32,8 +31,7 @@ struct record {
 	uint8_t from[16], to[16];
 	uint64_t when_us;
 	uint64_t rate;
-	uint32_t min_rtt_us;
-	uint32_t streams;
+	uint64_t streams;
 };
 
 _Static_assert(sizeof(struct record) == 72, "records have no padding, which would be part of the check");
@@ -72,7 +70,7 @@ static bool same_path(const struct record *a, const struct record *b)
 static bool valid(const struct record *record)
 {
 	return record->check == check_of(record) && record->streams >= 1 && record->streams <= BNET_MAX_STREAMS &&
-	       record->rate <= BNET_MAX_RATE && record->min_rtt_us <= BNET_MAX_RTT_US;
+	       record->rate <= BNET_MAX_RATE;
 }
 
 /* Nobody else's file, and no link to another one. */
@@ -125,9 +123,7 @@ bool bnet_memory_recall(const struct bnet_device *dev, const struct sockaddr_sto
 	for (int i = 0; i < n; i++) {
 		if (!same_path(&few[i], &wanted) || !valid(&few[i]))
 			continue;
-		*learned = (struct bnet_learned){.streams = (int)few[i].streams,
-						 .rate = few[i].rate,
-						 .min_rtt_us = few[i].min_rtt_us};
+		*learned = (struct bnet_learned){.streams = (int)few[i].streams, .rate = few[i].rate};
 		return true;
 	}
 	return false;
@@ -172,9 +168,8 @@ void bnet_memory_keep(const struct bnet_device *dev, const struct sockaddr_stora
 	fd = open_table(O_RDWR | O_CREAT);
 	if (fd < 0)
 		return;
-	record.streams = (uint32_t)learned->streams;
+	record.streams = (uint64_t)learned->streams;
 	record.rate = learned->rate;
-	record.min_rtt_us = learned->min_rtt_us;
 	record.when_us = bnet_wall_us();
 	record.check = check_of(&record);
 	n = read_few(fd, place, few);

@@ -15,9 +15,8 @@
 #include "device/device.h"
 
 struct bnet_learned {
-	int streams;         /* per connection, 1 to BNET_MAX_STREAMS */
-	uint64_t rate;       /* bytes/s of one of them, a mean; 0: not known */
-	uint32_t min_rtt_us; /* 0: not known */
+	int streams;   /* per connection, 1 to BNET_MAX_STREAMS */
+	uint64_t rate; /* bytes/s of one of them, a mean; 0: not known */
 };
 
 /* False: nothing is known of that path, nothing can be kept here, or BAGUA_NET_PATH_MEMORY is 0. */

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
+#include "scaling/quota.h"
 
 /* Readings further apart than this are no steady work. */
 #define MAX_GAP_US 100000
@@ -51,12 +52,13 @@ static bool is_bounded(const struct bnet_scaler *scaler)
 	       (scaler->level == scaler->least && scaler->least > 1);
 }
 
-/* The level that is held, not one on trial. */
+/* The level that is held, not one on trial. What the network has not limited, or a minute of little work has lowered,
+ * says nothing of it: another process knows better. */
 static void keep(struct bnet_path *path)
 {
 	const struct bnet_scaler *scaler = &path->scaler;
 
-	if (path->local || !path->told || is_bounded(scaler))
+	if (path->local || !path->told || !path->learned.rate || scaler->idle || is_bounded(scaler))
 		return;
 	path->learned.streams = scaler->state == BNET_SCALER_HOLDING ? scaler->level : scaler->before;
 	bnet_memory_keep(path->dev, &path->addr, &path->learned);
@@ -114,6 +116,7 @@ void bnet_path_leave(struct bnet_conn *conn)
 {
 	struct bnet_path *path = conn->path;
 
+	bnet_quota_early_over(conn);
 	conn->path = NULL;
 	conn->setup.failed_pairs = NULL;
 	bnet_list_remove(&conn->of_path);
@@ -142,7 +145,6 @@ void bnet_paths_forget(void)
  * then takes 0.64 to 0.77 of the time, and streams of 1 and 4 MiB carry 1.07 to 1.24 times as much. Streams of 64 and
  * 256 KiB would carry 0.5 to 1.1 times as much (docs/dev/history.md). */
 #define LARGE_BYTES (512 * 1024)
-#define LARGE_SNDBUF (512 * 1024)
 
 /* Where both sizes are mixed, those that were seen last count, and a mean in between changes nothing. */
 static void weigh(struct bnet_conn *conn)
@@ -164,7 +166,7 @@ static int64_t large_sndbuf(void)
 {
 	const int64_t most = bnet_sndbuf_most();
 
-	return most < LARGE_SNDBUF ? most : LARGE_SNDBUF;
+	return most < LARGE_BYTES ? most : LARGE_BYTES;
 }
 
 static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
@@ -336,28 +338,26 @@ bool bnet_paths_open(void)
 	return !bnet_list_empty(&bnet_engine.missing);
 }
 
+/* The streams that its path has recalled, as long as it has not judged them itself, for as many connections as the
+ * quota has room for. The others get theirs when they move. */
+static int first_streams(struct bnet_conn *conn)
+{
+	const struct bnet_path *path = conn->path;
+	const bool recalled = path->learned.streams && !path->told;
+	const int least = path->scaler.least, level = path->scaler.level;
+
+	return recalled && level > least && bnet_quota_early(conn, level - least) ? level : least;
+}
+
 void bnet_path_ready(struct bnet_conn *conn, int most)
 {
 	int before = conn->path->scaler.level;
 
 	allow(conn, most);
 	spread(conn);
-	if (conn->path->scaler.level == before)
-		widen(conn, conn->path->scaler.least);
-	else
+	if (conn->path->scaler.level != before)
 		bnet_path_widen(conn->path);
-}
-
-int bnet_path_recalled(const struct bnet_conn *conn)
-{
-	const struct bnet_path *path = conn->path;
-
-	return path->told || !path->learned.streams ? 0 : path->scaler.level - path->scaler.least;
-}
-
-void bnet_path_open_recalled(struct bnet_conn *conn)
-{
-	widen(conn, conn->path->scaler.level);
+	widen(conn, first_streams(conn));
 }
 
 /* The peer must have acknowledged a stream's bytes before the stream is closed: it may read them much later, and the
@@ -520,7 +520,7 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 	sample->queue_us = (uint32_t)(path->queues_us / path->streams);
 	sample->busy = (uint32_t)(path->busy / path->streams);
 	sample->minute = bnet_wall_us() / 60000000;
-	path->min_rtt_us = path->learned.min_rtt_us = sample->min_rtt_us;
+	path->min_rtt_us = sample->min_rtt_us;
 	if (sample->limited)
 		path->learned.rate = path->rates / path->streams;
 	changed = bnet_scaler_step(&path->scaler, sample);

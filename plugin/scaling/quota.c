@@ -13,8 +13,6 @@
 #include "scaling/path.h"
 
 #define TICK_US 1000000
-/* Processes are counted again after so many ticks. */
-#define COUNT_TICKS 10
 /* A connection that was not in use for so many ticks has no say in what its path may try. */
 #define RECENT_TICKS 60
 /* What a connection knows of its company, in parts of a connection; with each look it changes by a UNIT-th, … */
@@ -25,17 +23,17 @@
 #define LOOK_US 30
 
 static struct {
-	int early; /* streams that connections were promised before they moved */
+	int early; /* streams of connections that have not moved yet */
 	uint64_t ticked_us;
 	uint64_t look_us; /* not before that */
 	uint32_t ticks;
 	struct {
 		bool joined;
-		int presence;       /* a descriptor plus one, 0: none */
-		int processes;      /* as last counted */
-		uint32_t count_due; /* the tick in which they are counted again */
-		uint32_t in_use;    /* connections, at the last look */
-		uint32_t fewest;    /* … and the one before it, whichever found fewer */
+		int presence;     /* a descriptor plus one, 0: none */
+		int processes;    /* as counted … */
+		uint32_t counted; /* … in this tick */
+		uint32_t in_use;  /* connections, at the last look */
+		uint32_t fewest;  /* … and the one before it, whichever found fewer */
 	} devices[BNET_MAX_DEVICES];
 } quota;
 
@@ -75,24 +73,35 @@ void bnet_quota_join(const struct bnet_device *dev)
 	quota.devices[device].presence = fd < 0 ? 0 : fd + 1;
 }
 
-bool bnet_quota_early(int streams)
+bool bnet_quota_early(struct bnet_conn *conn, int streams)
 {
 	const int ranks = bnet_engine.local_ranks > 1 ? bnet_engine.local_ranks : 1;
 
 	if (quota.early + streams > BNET_QUOTA / ranks)
 		return false;
+	conn->company.early = streams;
 	quota.early += streams;
 	return true;
 }
 
+void bnet_quota_early_over(struct bnet_conn *conn)
+{
+	quota.early -= conn->company.early;
+	conn->company.early = 0;
+}
+
 /* Where the kernel has no names to count by, all ranks that the launcher tells of may use the device. */
-static void count_processes(const struct bnet_device *dev)
+static int count_processes(const struct bnet_device *dev)
 {
 	const ptrdiff_t device = number_of(dev);
-	const int counted = bnet_presence_count(dev);
+	int counted;
 
+	if (quota.devices[device].counted == quota.ticks)
+		return quota.devices[device].processes;
+	counted = bnet_presence_count(dev);
+	quota.devices[device].counted = quota.ticks;
 	quota.devices[device].processes = counted ? counted : bnet_engine.local_ranks;
-	quota.devices[device].count_due = quota.ticks + COUNT_TICKS;
+	return quota.devices[device].processes;
 }
 
 /* ---- which connections are in use together ---- */
@@ -188,6 +197,8 @@ static void divide_among(struct bnet_node *conns, int processes, struct shares *
 		const int share = bnet_quota_per_connection(processes, together);
 
 		bnet_path_share(conn, share);
+		if (conn->company.together)
+			bnet_quota_early_over(conn);
 		if (share > most->any)
 			most->any = share;
 		if (share > most->recent && conn->company.together && quota.ticks - conn->company.learnt < RECENT_TICKS)
@@ -197,7 +208,7 @@ static void divide_among(struct bnet_node *conns, int processes, struct shares *
 
 static void divide(struct bnet_path *path)
 {
-	const int processes = quota.devices[number_of(path->dev)].processes;
+	const int processes = count_processes(path->dev);
 	struct shares most = {0, 0};
 
 	divide_among(&path->moving, processes, &most);
@@ -210,15 +221,9 @@ void bnet_quota_tick(uint64_t now_us)
 	if (now_us - quota.ticked_us < TICK_US)
 		return;
 	quota.ticked_us = now_us;
-	quota.early = 0; /* those that have moved have shares by now */
-	bnet_list_each(node, &bnet_engine.paths) {
-		struct bnet_path *path = bnet_entry(node, struct bnet_path, node);
-
-		if (quota.ticks >= quota.devices[number_of(path->dev)].count_due)
-			count_processes(path->dev);
-		divide(path);
-	}
 	quota.ticks++;
+	bnet_list_each(node, &bnet_engine.paths)
+		divide(bnet_entry(node, struct bnet_path, node));
 }
 
 void bnet_quota_end(void)
@@ -229,6 +234,5 @@ void bnet_quota_end(void)
 	}
 	memset(quota.devices, 0, sizeof(quota.devices));
 	quota.ticks = 0;
-	quota.early = 0;
 	quota.look_us = 0;
 }

@@ -22,9 +22,11 @@ int bnet_quota_per_connection(int processes, int connections);
 
 /* A connection of this device is being made: other processes count this one from here on, until bnet_quota_end. */
 void bnet_quota_join(const struct bnet_device *dev);
-/* May a connection have so many streams before it has moved? As long as all of these are within this process's part, by
- * the launcher's word, since nobody has counted yet. */
-bool bnet_quota_early(int streams);
+/* May this connection have so many streams before it has moved? As long as all of these are within this process's part,
+ * by the launcher's word, since nobody has counted yet. */
+bool bnet_quota_early(struct bnet_conn *conn, int streams);
+/* It has moved, and has a share of its own by now; or it ends. */
+void bnet_quota_early_over(struct bnet_conn *conn);
 /* Counts the connections in use, among those that move. Where they are very many, not each time. */
 void bnet_quota_look(uint64_t now_us);
 /* This one moves no longer. */

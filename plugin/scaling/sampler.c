@@ -10,9 +10,8 @@
 #include "transport/tx.h"
 
 /* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams
- * together 128 in 20 ms, about a hundredth of a processor. */
-#define READINGS_PER_S 6400
-#define MAX_CREDIT 128
+ * together so many each time, which is every 20 ms, about a hundredth of a processor. */
+#define READINGS 128
 /* Streams that are told to have run dry, in a tick of 5 ms: each takes a µs, so these take a fortieth of a
  * processor. */
 #define MAX_NOTES 128
@@ -20,11 +19,6 @@
 #define OWN_TRIES 32
 /* Readings in a row; after that whoever waits for the engine's lock gets it. */
 #define IN_A_ROW 256
-
-static struct {
-	uint64_t earned_us;
-	int readings;
-} credit; /* under the engine's lock */
 
 /* ---- connections that move ---- */
 
@@ -124,29 +118,16 @@ static struct bnet_path *begin_next(uint64_t now_us)
 	return NULL;
 }
 
-/* In readings. A path is sampled whole, so the credit may become negative. */
-static void earn_credit(uint64_t now_us)
-{
-	uint64_t time = now_us - credit.earned_us < 1000000 ? now_us - credit.earned_us : 1000000;
-	int earned = (int)(time * READINGS_PER_S / 1000000);
-
-	if (earned == 0)
-		return;
-	credit.earned_us = now_us;
-	credit.readings += earned;
-	if (credit.readings > MAX_CREDIT)
-		credit.readings = MAX_CREDIT;
-}
-
 void bnet_sampler_read(uint64_t now_us)
 {
+	static int left; /* under the engine's lock; negative after a large path, which is sampled whole */
 	struct bnet_path *path;
 
 	bnet_quota_look(now_us);
 	bnet_quota_tick(now_us);
-	earn_credit(now_us);
-	while (credit.readings > 0 && (path = begin_next(now_us)))
-		credit.readings -= sample_path(path, now_us);
+	left = left < 0 ? left + READINGS : READINGS;
+	while (left > 0 && (path = begin_next(now_us)))
+		left -= sample_path(path, now_us);
 }
 
 /* ---- streams that have run dry ---- */

@@ -48,7 +48,7 @@
 /* The share of a path's gain that must show at the devices, in percent; what does not show was taken from others.
  * Streams that were kept are given up only if clearly less shows. */
 #define SHOWN_PERCENT 75
-#define STILL_SHOWN_PERCENT 15
+#define STILL_SHOWN_PERCENT (SHOWN_PERCENT / 5)
 /* A window that calls for a trial has no marks yet; within so many windows another one that has marks will follow, also
  * where the job works in bursts. */
 #define CURIOUS_WINDOWS 16
@@ -124,7 +124,10 @@ static uint64_t ahead_us(const struct bnet_sample *sample)
 /* A trial may follow this window. */
 static bool calls_for_trial(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
-	return scaler->due || (scaler->curious && scaler->most > scaler->least && (sample->limited || sample->pressed));
+	if (scaler->due && scaler->idle)
+		return true;
+	return (scaler->due || (scaler->curious && scaler->most > scaler->least)) &&
+	       (sample->limited || sample->pressed);
 }
 
 static bool needs_a_beginning(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
@@ -384,9 +387,9 @@ static bool limits_no_more(const struct bnet_scaler *scaler, uint64_t rate)
 
 static bool keeps_more(const struct bnet_scaler *scaler, const struct bnet_carried *now)
 {
-	if (gains(scaler, now->own))
-		return !takes_from_others(scaler, now);
-	return limits_no_more(scaler, now->own) || may_yet_gain(scaler, now->own);
+	if (reaches(scaler, now->own, GAIN_PERCENT) && takes_from_others(scaler, now))
+		return false;
+	return gains(scaler, now->own) || limits_no_more(scaler, now->own) || may_yet_gain(scaler, now->own);
 }
 
 static void keep_more(struct bnet_scaler *scaler, uint64_t rate)

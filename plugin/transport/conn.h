@@ -204,6 +204,7 @@ struct bnet_company {
 	uint32_t looks;    /* in a row that found it in use; 0: it was not */
 	uint32_t together; /* connections in use when this one is, in 1/64; 0: not known */
 	uint32_t learnt;   /* the quota's tick in which that was learnt last */
+	int early;         /* streams that it has before it has moved */
 };
 
 /* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */

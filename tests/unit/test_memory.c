@@ -17,6 +17,7 @@
 
 #include "check.h"
 #include "engine/engine.h"
+#include "scaling/path.h"
 
 #define SKIPPED 77
 
@@ -42,7 +43,7 @@ static struct bnet_device device(const char *name)
 	return dev;
 }
 
-static const struct bnet_learned many = {.streams = 16, .rate = 1000000, .min_rtt_us = 200};
+static const struct bnet_learned many = {.streams = 16, .rate = 1000000};
 
 static void keep(const struct bnet_device *dev, const char *peer, struct bnet_learned learned)
 {
@@ -75,7 +76,7 @@ static void a_path_is_remembered_until_something_changes(void)
 	keep(&dev, "10.0.0.2", many);
 	check(bnet_memory_recall(&dev, &peer, &learned));
 	check_int(learned.streams, many.streams);
-	check(learned.rate == many.rate && learned.min_rtt_us == many.min_rtt_us);
+	check(learned.rate == many.rate);
 	check_int(streams(&dev, "10.0.0.3"), 0);
 	check_int(streams(&other, "10.0.0.2"), 0);
 	dev.speed_mbps = 25000;
@@ -160,7 +161,6 @@ static void what_cannot_be_is_not_believed(void)
 		{.streams = 65},
 		{.streams = -1},
 		{.streams = 4, .rate = UINT64_MAX},
-		{.streams = 4, .min_rtt_us = UINT32_MAX},
 	};
 
 	for (size_t i = 0; i < sizeof(impossible) / sizeof(impossible[0]); i++) {
@@ -241,6 +241,47 @@ static void off_is_off(void)
 	bnet_engine.config.path_memory = 1;
 }
 
+/* ---- what a path keeps when it ends ---- */
+
+static void join(struct bnet_conn *conn, const struct bnet_device *dev)
+{
+	memset(conn, 0, sizeof(*conn));
+	bnet_list_init(&conn->of_path);
+	bnet_list_init(&conn->setup.missing);
+	conn->dev = dev;
+	conn->setup.peers[0] = address("10.0.0.2");
+	check_int(bnet_path_join(conn), 0);
+}
+
+/* The level that it ends with was its own since the log had it last. */
+static void leave(struct bnet_conn *conn, int level)
+{
+	conn->path->told = conn->path->scaler.level = level;
+	bnet_path_leave(conn);
+}
+
+static void a_path_keeps_only_what_it_has_found_out(void)
+{
+	static struct bnet_conn conn;
+	const struct bnet_device dev = device("eth0");
+
+	bnet_list_init(&bnet_engine.paths);
+	bnet_list_init(&bnet_engine.questions);
+	bnet_engine.config.min_nstreams = 1;
+	join(&conn, &dev);
+	keep(&dev, "10.0.0.2", many); /* another process */
+	leave(&conn, 1);              /* nothing has limited it */
+	check_int(streams(&dev, "10.0.0.2"), many.streams);
+	join(&conn, &dev);
+	conn.path->scaler.idle = true; /* a minute of little work has lowered it */
+	leave(&conn, 1);
+	check_int(streams(&dev, "10.0.0.2"), many.streams);
+	join(&conn, &dev);
+	leave(&conn, 4);
+	check_int(streams(&dev, "10.0.0.2"), 4);
+	forget();
+}
+
 int main(void)
 {
 	/* Its own /dev/shm: the user's jobs go on with theirs. */
@@ -258,5 +299,6 @@ int main(void)
 	only_the_user_may_read_it();
 	a_limit_of_file_sizes_is_kept_to();
 	off_is_off();
+	a_path_keeps_only_what_it_has_found_out();
 	return 0;
 }

@@ -147,12 +147,12 @@ static void a_share_bounds_the_level(void)
 	close_to_oneself(&client, ends);
 }
 
-/* Until processes are counted again. */
-static uint64_t pass_quota_ticks(uint64_t now_us)
+/* As if the time had come. */
+static void pass_quota_tick(void)
 {
-	for (int i = 0; i < 10; i++)
-		bnet_quota_tick(now_us += 1000000);
-	return now_us;
+	static uint64_t later_us;
+
+	bnet_quota_tick(bnet_now_us() + (later_us += 1000000));
 }
 
 /* The quota is divided among the processes of this host that use the device, whatever the launcher tells. Other tests'
@@ -164,18 +164,17 @@ static void the_quota_s_share_bounds_the_level(void)
 	struct bnet_scaler *scaler = &conn->path->scaler;
 	const int told = bnet_engine.local_ranks;
 	int others[OTHERS];
-	uint64_t now_us;
 
 	bnet_engine_lock();
 	set_levels(MANY);
 	bnet_engine.local_ranks = BNET_QUOTA / FEW;
-	now_us = pass_quota_ticks(bnet_now_us());
+	pass_quota_tick();
 	bnet_engine.local_ranks = told;
 	check(scaler->most > BNET_QUOTA / (1 + OTHERS));
 	check(bnet_presence_count(conn->dev) >= 1); /* this process */
 	for (int i = 0; i < OTHERS; i++)
 		others[i] = bnet_presence_announce(conn->dev);
-	pass_quota_ticks(now_us);
+	pass_quota_tick();
 	check(scaler->most <= BNET_QUOTA / (1 + OTHERS));
 	check(scaler->level <= scaler->most);
 	for (int i = 0; i < OTHERS; i++)
@@ -220,7 +219,7 @@ static void begin_others(struct job *job)
 	bnet_engine_lock();
 	for (int i = 0; i < OTHERS; i++)
 		job->others[i] = bnet_presence_announce(((struct bnet_conn *)job->ring.send)->dev);
-	pass_quota_ticks(bnet_now_us());
+	pass_quota_tick();
 	bnet_engine_unlock();
 }
 
@@ -272,8 +271,13 @@ static void alternate(const struct job *job, int looks)
 	}
 }
 
+static int early_streams_of(void *comm)
+{
+	return ((struct bnet_conn *)comm)->company.early;
+}
+
 /* While the other connections are idle, that of the ring has the quota to itself. Where each look sees both kinds, they
- * share it. */
+ * share it. Who has a share needs no streams in advance. */
 static void a_connection_shares_with_those_in_use_at_its_time(void)
 {
 	for (int looks = 1; looks <= 5; looks++) {
@@ -283,13 +287,15 @@ static void a_connection_shares_with_those_in_use_at_its_time(void)
 		begin_others(&job);
 		bnet_engine_lock(); /* nobody else looks */
 		set_levels(MANY);
+		check(bnet_quota_early(job.ring.send, 1));
 		for (int i = 0; i < ALL; i++)
 			move(job.all[i]);
 		move(job.ring);
 		for (int turn = 0; turn < TURNS; turn++)
 			alternate(&job, looks);
-		pass_quota_ticks(bnet_now_us());
+		pass_quota_tick();
 		check_int(level_now(job.ring.send), looks == 1 ? 1 : MANY);
+		check_int(early_streams_of(job.ring.send), 0);
 		for (int i = 0; i < ALL; i++)
 			check(level_now(job.all[i].send) <= BNET_QUOTA / (1 + OTHERS) / ALL);
 		bnet_engine_unlock();
@@ -330,7 +336,7 @@ static void a_short_use_counts(void)
 		send_to_oneself(&client, job.ring);
 		look_once();
 	}
-	pass_quota_ticks(bnet_now_us());
+	pass_quota_tick();
 	while (conn->nstreams > BNET_QUOTA / (1 + OTHERS) / ALL) /* once all is acknowledged */
 		bnet_path_sample_conn(conn, bnet_now_us(), false);
 	check_int(samples_of(&job, conn), 0); /* it says nothing of more streams than it may have */
@@ -362,7 +368,7 @@ static void a_single_look_changes_no_share(void)
 	look_once();
 	send_to_oneself(&client, job.ring);
 	look_once();
-	pass_quota_ticks(bnet_now_us());
+	pass_quota_tick();
 	check_int(conn->setup.share, BNET_QUOTA / (1 + OTHERS) / 2);
 	bnet_engine_unlock();
 	end_job(&job);

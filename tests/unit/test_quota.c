@@ -31,6 +31,20 @@ static void shares_add_up_to_the_quota(void)
 	check_int(bnet_quota_per_connection(0, 0), BNET_QUOTA);
 }
 
+/* Streams that a connection has before it has moved are others' again once it has its share, or ends. */
+static void early_streams_are_bounded(void)
+{
+	static struct bnet_conn one, other;
+
+	check(bnet_quota_early(&one, BNET_QUOTA));
+	check(!bnet_quota_early(&other, 1));
+	bnet_quota_early_over(&one);
+	bnet_quota_early_over(&one);
+	check(bnet_quota_early(&other, BNET_QUOTA));
+	check(!bnet_quota_early(&one, 1));
+	bnet_quota_early_over(&other);
+}
+
 /* Far from any interface's number, so that processes outside this test are not counted. */
 static struct bnet_device device(struct bnet_nic *nic)
 {
@@ -119,6 +133,7 @@ static void names_are_looked_for_once(void)
 int main(void)
 {
 	shares_add_up_to_the_quota();
+	early_streams_are_bounded();
 	processes_count_each_other();
 	the_number_of_names_is_bounded();
 	a_process_counts_once_on_a_nic();

@@ -143,8 +143,10 @@ static void streams_are_idle_after_some_time(void)
 	world.limited = false;
 	world.carries = link;
 	world.now_us = 120000000 - 2 * TICK_US;
+	world.questions = 0;
 	samples(&world, SECOND); /* the network has limited just now */
 	check_int(kept(&world), MOST);
+	check_int(world.questions, 0); /* and would be asked in vain */
 	samples(&world, MINUTE);
 	check_int(world.scaler.level, 1);
 }
@@ -157,7 +159,7 @@ static void streams_given_up_on_doubt_are_not_tried_again_at_once(void)
 	await_level(&world, MOST);
 	world.carries = link;
 	while (world.scaler.level > 1)
-		await_change(&world); /* to a trial of half as many */
+		await_change(&world); /* to a trial of fewer */
 	check(await_change(&world) > SECOND / 2);
 	check(world.scaler.level > 1);
 }

@@ -176,10 +176,16 @@ static uint64_t third(int streams)
 	return streams == 1 ? 350 * MB : 650 * MB;
 }
 
-/* … though the network limits it no more. */
-static void a_raise_at_others_cost_does_not_stay(void)
+/* … and one of many, with a little more. */
+static uint64_t some_more(int streams)
 {
-	struct world world = begin(third, 1, MOST);
+	return streams == 1 ? 350 * MB : 390 * MB;
+}
+
+/* … though the network limits it no more. */
+static void a_raise_at_others_cost_does_not_stay(uint64_t (*carries)(int streams))
+{
+	struct world world = begin(carries, 1, MOST);
 
 	for (uint64_t i = 0; i < 10 * SECOND; i++) {
 		world.report.mark = (struct bnet_mark){.now_us = world.now_us,
@@ -205,6 +211,7 @@ int main(void)
 	many_peers_share_a_link();
 	a_climb_is_given_back();
 	what_others_lose_is_given_back();
-	a_raise_at_others_cost_does_not_stay();
+	a_raise_at_others_cost_does_not_stay(third);
+	a_raise_at_others_cost_does_not_stay(some_more);
 	return 0;
 }
