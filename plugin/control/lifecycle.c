@@ -75,6 +75,7 @@ static void after_fork_in_child(void)
 		conn->epoll = -1;
 		conn->worker = NULL;
 		conn->ready.flag = 0;
+		bnet_quota_early_over(conn);
 		/* A thread that is not here may have left it in any state. */
 		moved = atomic_exchange(&conn->owner, false);
 		atomic_store(&conn->error, -ECHILD);

@@ -58,7 +58,7 @@ static void keep(struct bnet_path *path)
 {
 	const struct bnet_scaler *scaler = &path->scaler;
 
-	if (path->local || !path->told || !path->learned.rate || scaler->idle || is_bounded(scaler))
+	if (path->local || !path->told || !path->limited || scaler->idle || is_bounded(scaler))
 		return;
 	path->learned.streams = scaler->state == BNET_SCALER_HOLDING ? scaler->level : scaler->before;
 	bnet_memory_keep(path->dev, &path->addr, &path->learned);
@@ -521,8 +521,10 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 	sample->busy = (uint32_t)(path->busy / path->streams);
 	sample->minute = bnet_wall_us() / 60000000;
 	path->min_rtt_us = sample->min_rtt_us;
-	if (sample->limited)
+	if (sample->limited) {
+		path->limited = true;
 		path->learned.rate = path->rates / path->streams;
+	}
 	changed = bnet_scaler_step(&path->scaler, sample);
 	if (path->scaler.window.asks && !path->asking)
 		ask(path);

@@ -29,6 +29,7 @@ struct bnet_path {
 	struct bnet_scaler scaler;
 	struct bnet_learned learned; /* recalled, and then by the last sample; streams is 0 where there was neither */
 	int told;                    /* the level that it began with, or that the log had last; 0: not judged yet */
+	bool limited;                /* by the network, at some time */
 	bool opened;                 /* a stream, since the last sample */
 	bool local;                  /* to this host itself */
 	bool pinned;                 /* being sampled: not to be freed */

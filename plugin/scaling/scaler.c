@@ -362,6 +362,7 @@ static void begin_trial(struct bnet_scaler *scaler, const struct bnet_sample *sa
 	scaler->before = scaler->level;
 	scaler->work = bnet_window_work(&scaler->window);
 	scaler->level = level;
+	scaler->idle &= scaler->state == BNET_SCALER_LOWERING;
 	scaler->curious = 0;
 	scaler->due = false;
 	settle(scaler, sample);

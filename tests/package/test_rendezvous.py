@@ -168,7 +168,9 @@ def test_a_token_is_not_sent(pool: ThreadPoolExecutor) -> None:
     assert len(set(seen)) == 2
 
 
-@pytest.mark.parametrize("greeting", [b"SSH-2.0-server\r\n", b"5\n", b"[1]\n"])
+@pytest.mark.parametrize(
+    "greeting", [b"SSH-2.0-server\r\n", b"5\n", b"[1]\n", b'{"challenge": "\\ud800"}\n', b"[" * 1000 + b"\n"]
+)
 def test_another_service_is_an_error_that_says_so(greeting: bytes, pool: ThreadPoolExecutor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as service:
         client = pool.submit(Client, "127.0.0.1", service.getsockname()[1], TOKEN, 0, 1, 20)
@@ -179,7 +181,7 @@ def test_another_service_is_an_error_that_says_so(greeting: bytes, pool: ThreadP
                 client.result(20)
 
 
-@pytest.mark.parametrize("welcome", [{}, {"proof": "0" * 64}, {"rows": [{"ask": "the secret"}]}])
+@pytest.mark.parametrize("welcome", [{}, {"proof": "0" * 64}, {"proof": "é"}, {"rows": [{"ask": "the secret"}]}])
 def test_a_server_that_does_not_know_the_token_is_not_heeded(welcome: object, pool: ThreadPoolExecutor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         client = pool.submit(Client, "127.0.0.1", impostor.getsockname()[1], TOKEN, 0, 1, 20)

@@ -272,11 +272,15 @@ static void a_path_keeps_only_what_it_has_found_out(void)
 	keep(&dev, "10.0.0.2", many); /* another process */
 	leave(&conn, 1);              /* nothing has limited it */
 	check_int(streams(&dev, "10.0.0.2"), many.streams);
-	join(&conn, &dev);
-	conn.path->scaler.idle = true; /* a minute of little work has lowered it */
+	join(&conn, &dev); /* … also where it has recalled something */
 	leave(&conn, 1);
 	check_int(streams(&dev, "10.0.0.2"), many.streams);
 	join(&conn, &dev);
+	conn.path->limited = conn.path->scaler.idle = true; /* a minute of little work has lowered it */
+	leave(&conn, 1);
+	check_int(streams(&dev, "10.0.0.2"), many.streams);
+	join(&conn, &dev);
+	conn.path->limited = true;
 	leave(&conn, 4);
 	check_int(streams(&dev, "10.0.0.2"), 4);
 	forget();

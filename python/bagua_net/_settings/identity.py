@@ -24,6 +24,8 @@ class Identity:
     checksums: bool
     #: why no process would start
     problem: str = ""
+    #: whether the file will do
+    usable: bool = True
 
     @property
     def protection(self) -> str:
@@ -35,7 +37,7 @@ class Identity:
         secret knows when he is right."""
         if not self.path:
             return "no secret"
-        if self.problem:  # it may be no file that can be read to its end
+        if not self.usable:  # it may be no file that can be read to its end
             return "no secret that can be used"
         try:
             secret = Path(self.path).read_bytes().rstrip(b"\r\n")
@@ -50,4 +52,4 @@ def of(rows: Iterable[Parameter]) -> Identity:
     values = {name: row.value for name, row in named.items()}
     path, encrypts = values.get(_SECRET, ""), values.get(_ENCRYPT) == "1"
     problem = f"{' and '.join(bad)} will not do; see that line" if bad else ""
-    return Identity(path, encrypts, values.get(_CHECKSUM) == "1", problem)
+    return Identity(path, encrypts, values.get(_CHECKSUM) == "1", problem, _SECRET not in bad)

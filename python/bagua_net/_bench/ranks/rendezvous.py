@@ -181,7 +181,11 @@ class Server:
         if not secrets.compare_digest(proof, _proof(self._token, "client", challenge, *words)):
             if len(proof) == len(_proof("", "")):
                 self._refused = f"; a rank of another run came from {writer.get_extra_info('peername')[0]}"
-            _send(writer, error="this rendezvous belongs to another run: start all ranks with the same settings")
+            _send(
+                writer,
+                error="this rendezvous belongs to another run: start all ranks with the same settings, and "
+                "with the same bagua_net",
+            )
             return None
         rank, nranks = map(int, words[1:])
         if nranks != self._nranks or not 0 <= rank < nranks:
@@ -242,10 +246,13 @@ async def _read_row(reader: asyncio.StreamReader) -> bytes:
     row = bytearray()
     while len(row) <= MAX_ROW:
         try:
-            return bytes(row + await reader.readuntil())
+            row += await reader.readuntil()
+            break
         except asyncio.LimitOverrunError as error:
             row += await reader.readexactly(error.consumed)
-    raise ValueError
+    if len(row) > MAX_ROW + 1:
+        raise ValueError
+    return bytes(row)
 
 
 # ---- client ----
@@ -264,6 +271,7 @@ class Client:
 
     def __init__(self, host: str, port: int, token: str, rank: int, nranks: int, timeout: float = 120.0) -> None:
         self._where = f"{host}:{port}"
+        self._longest = _MAX_HELLO  # of an answer, until the server has proven itself
         # After its own timeout the server names the missing ranks; ours is a little longer, to receive that.
         self._patience = timeout + 5
         deadline = time.monotonic() + timeout
@@ -284,15 +292,17 @@ class Client:
 
     def _introduce(self, token: str, rank: int, nranks: int) -> None:
         challenge = self._reply().get("challenge")
-        if not isinstance(challenge, str):
+        if not isinstance(challenge, str) or not challenge.isascii():
             raise self._other_program()
         words = challenge, new_token(), rank, nranks
         self._send(" ".join(map(str, (_proof(token, "client", *words), *words[1:]))))
-        proof = self._reply().get("proof")
-        if not isinstance(proof, str) or not secrets.compare_digest(proof, _proof(token, "server", *words)):
+        proof = str(self._reply().get("proof")).encode(errors="replace")
+        if not secrets.compare_digest(proof, _proof(token, "server", *words).encode()):
             raise RendezvousFailed(
-                f"the server at {self._where} does not know this run's token: another program has that port"
+                f"the server at {self._where} does not know this run's token: another program, or another bagua_net, "
+                "has that port"
             )
+        self._longest = _MAX_REPLY
 
     @property
     def local_host(self) -> str:
@@ -340,7 +350,7 @@ class Client:
     def _line(self) -> bytes:
         """The server's next one: it sends one for each of ours. The limit of time is that of the whole line."""
         deadline, line = time.monotonic() + self._patience, bytearray()
-        while not line.endswith(b"\n") and len(line) < _MAX_REPLY:
+        while not line.endswith(b"\n") and len(line) < self._longest:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 piece = self._socket.recv(1 << 16)
@@ -356,10 +366,10 @@ class Client:
     def _reply(self) -> dict[str, Any]:
         try:
             reply: dict[str, Any] = dict(json.loads(self._line()))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise self._other_program() from None
         if "error" in reply:
-            raise RendezvousFailed(reply["error"])
+            raise RendezvousFailed("".join(each if each.isprintable() else "?" for each in str(reply["error"])))
         return reply
 
     def _other_program(self) -> RendezvousFailed:
