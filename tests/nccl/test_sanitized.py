@@ -20,10 +20,10 @@ from tests.nccl import faults, nccl_job, releases
 from tests.support import drivers
 from tests.support.tiers import variants
 
-#: bnet_conn_new clears a connection's memory on the thread that connects; NCCL hands the connection to its progress
-#: thread by a variable that ThreadSanitizer does not see. The emulated GPU writes the payload of messages with
-#: memmove, and hands it over in the same way.
-SUPPRESSIONS = "race:bnet_conn_new\ncalled_from_lib:libbagua-net-emulator.so\n"
+#: bnet_conn_new clears a connection's memory on the thread that connects, and hand_out writes its communicator's
+#: profiler there; NCCL hands the connection to its progress thread by a variable that ThreadSanitizer does not see. The
+#: emulated GPU writes the payload of messages with memmove, and hands it over in the same way.
+SUPPRESSIONS = "race:bnet_conn_new\nrace:hand_out\ncalled_from_lib:libbagua-net-emulator.so\n"
 _RUNTIME = re.compile(r"lib[at]san\.so\S* => (?P<path>/\S+)")
 _PLUGIN_FRAME = re.compile(r"libnccl-net-bagua\.so|" + re.escape(f"{drivers.ROOT}/") + "(plugin|common)/")
 _RUNTIME_FRAME = re.compile(r"libsanitizer|lib[at]san")
