@@ -214,6 +214,15 @@ int bnet_lifecycle_configure(void)
 
 /* ---- connections ---- */
 
+/* For as many connections as the quota has room for; the others get their streams when they move. */
+static void open_recalled(struct bnet_conn *conn)
+{
+	const int streams = bnet_path_recalled(conn);
+
+	if (streams && bnet_quota_early(conn, streams))
+		bnet_path_open_recalled(conn);
+}
+
 void bnet_lifecycle_joined(const struct bnet_joined *joined)
 {
 	struct bnet_conn *conn = joined->conn;
@@ -222,13 +231,20 @@ void bnet_lifecycle_joined(const struct bnet_joined *joined)
 	if (!joined->first)
 		return;
 	bnet_path_ready(conn, joined->most);
+	open_recalled(conn);
 	bnet_worker_adopt(conn);
 	pthread_cond_broadcast(&bnet_engine.changed);
 }
 
+static void leave_path(struct bnet_conn *conn)
+{
+	bnet_quota_early_over(conn);
+	bnet_path_leave(conn);
+}
+
 void bnet_lifecycle_free(struct bnet_conn *conn)
 {
-	bnet_path_leave(conn);
+	leave_path(conn);
 	bnet_conn_free(conn);
 }
 
@@ -246,7 +262,7 @@ static void detach(struct bnet_conn *conn, struct bnet_node *doomed)
 	bnet_connectors_cancel(conn);
 	bnet_questions_cancel(NULL, conn);
 	bnet_worker_release(conn);
-	bnet_path_leave(conn);
+	leave_path(conn);
 	bnet_table_remove(&conn->by_id);
 	conn->setup.context = NULL;
 	bnet_list_remove(&conn->setup.pending);

@@ -15,7 +15,6 @@
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
-#include "scaling/quota.h"
 
 /* Readings further apart than this are no steady work. */
 #define MAX_GAP_US 100000
@@ -116,7 +115,6 @@ void bnet_path_leave(struct bnet_conn *conn)
 {
 	struct bnet_path *path = conn->path;
 
-	bnet_quota_early_over(conn);
 	conn->path = NULL;
 	conn->setup.failed_pairs = NULL;
 	bnet_list_remove(&conn->of_path);
@@ -338,26 +336,28 @@ bool bnet_paths_open(void)
 	return !bnet_list_empty(&bnet_engine.missing);
 }
 
-/* The streams that its path has recalled, as long as it has not judged them itself, for as many connections as the
- * quota has room for. The others get theirs when they move. */
-static int first_streams(struct bnet_conn *conn)
-{
-	const struct bnet_path *path = conn->path;
-	const bool recalled = path->learned.streams && !path->told;
-	const int least = path->scaler.least, level = path->scaler.level;
-
-	return recalled && level > least && bnet_quota_early(conn, level - least) ? level : least;
-}
-
 void bnet_path_ready(struct bnet_conn *conn, int most)
 {
 	int before = conn->path->scaler.level;
 
 	allow(conn, most);
 	spread(conn);
-	if (conn->path->scaler.level != before)
+	if (conn->path->scaler.level == before)
+		widen(conn, conn->path->scaler.least);
+	else
 		bnet_path_widen(conn->path);
-	widen(conn, first_streams(conn));
+}
+
+int bnet_path_recalled(const struct bnet_conn *conn)
+{
+	const struct bnet_path *path = conn->path;
+
+	return path->told || !path->learned.streams ? 0 : path->scaler.level - path->scaler.least;
+}
+
+void bnet_path_open_recalled(struct bnet_conn *conn)
+{
+	widen(conn, conn->path->scaler.level);
 }
 
 /* The peer must have acknowledged a stream's bytes before the stream is closed: it may read them much later, and the

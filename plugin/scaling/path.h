@@ -55,9 +55,12 @@ void bnet_path_leave(struct bnet_conn *conn);
 /* A connection's stream has joined: its first reading. */
 void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream);
 /* The connection's first stream has joined, and the peer takes `most` streams. The scaler keeps to that from here on;
- * every NIC of both ends gets a stream. Streams that the path has recalled are opened before the connection moves, so
- * that its first message has them. */
+ * every NIC of both ends gets a stream. */
 void bnet_path_ready(struct bnet_conn *conn, int most);
+/* The streams above the least number that its path has recalled and not judged yet. */
+int bnet_path_recalled(const struct bnet_conn *conn);
+/* Has them opened before the connection moves, so that its first message has them. */
+void bnet_path_open_recalled(struct bnet_conn *conn);
 /* Has the missing streams of the path's connections opened, of idle ones no more than the least number, and lets those
  * above the scaler's level are inactive. */
 void bnet_path_widen(struct bnet_path *path);
