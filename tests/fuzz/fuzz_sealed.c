@@ -327,6 +327,8 @@ static void write_frame(int stream, const struct frame *frame, enum how how, siz
 	const size_t size = how == HOW_CUT ? where : frame->size;
 	uint8_t bytes[FRAME_MAX];
 
+	if (size == 0)
+		return; /* cut before its first byte: it may still come */
 	memcpy(bytes, frame->bytes, frame->size);
 	if (how == HOW_ALTERED)
 		bytes[where] ^= 0x10;
