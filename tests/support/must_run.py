@@ -29,7 +29,8 @@ _ALLOWED = (
 #: In a run with another Python, which has no torch and nothing that needs it.
 _ALLOWED_WITHOUT_TORCH = (
     r"no torch here",
-    r"(torch(, whose buckets these are,)?|accelerate|lightning|matplotlib|viztracer|grafana-foundation-sdk) is not installed",
+    r"(torch(, whose buckets these are,)?|accelerate|lightning|matplotlib|viztracer) is not installed",
+    r"grafana-foundation-sdk is not installed",
 )
 
 
