@@ -277,7 +277,7 @@ static int early_streams_of(void *comm)
 }
 
 /* While the other connections are idle, that of the ring has the quota to itself. Where each look sees both kinds, they
- * share it. Who has a share needs no streams in advance. */
+ * share it. A connection that has a share needs no streams in advance. */
 static void a_connection_shares_with_those_in_use_at_its_time(void)
 {
 	for (int looks = 1; looks <= 5; looks++) {

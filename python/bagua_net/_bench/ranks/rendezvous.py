@@ -3,7 +3,7 @@
 
 One process runs a :class:`Server`; every rank, including one in that process, is a :class:`Client`. Each proves to the
 other that it has the run's token, without sending it. The server closes a connection that cannot (a port scanner, a
-rank of another run); a client heeds nothing of a server that cannot. Every wait is bounded, and an error names the
+rank of another run); of a server that cannot, a client takes no row. Every wait is bounded, and an error names the
 missing ranks.
 
 The protocol is lines of text. The server begins with a random challenge; the client answers with its proof, a challenge
@@ -240,7 +240,7 @@ def _send(writer: asyncio.StreamWriter, **reply: str) -> None:
 async def _read_row(reader: asyncio.StreamReader) -> bytes:
     """
     Raises:
-        EOFError: there is none any more.
+        EOFError: the connection has ended.
         ValueError: it is longer than :data:`MAX_ROW`.
     """
     row = bytearray()
