@@ -28,6 +28,7 @@
 #include "handshake/close.h"
 #include "handshake/connector.h"
 #include "handshake/listener.h"
+#include "handshake/meter.h"
 #include "handshake/question.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
@@ -175,8 +176,11 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_watchdog_look();
 	}
 	if (now - ticks->paths_ms >= PATH_TICK_MS) {
+		const uint64_t now_us = bnet_now_us();
+
 		bnet_active_collect();
-		bnet_sampler_read(bnet_now_us());
+		bnet_meter_tick(now_us);
+		bnet_sampler_read(now_us);
 		bnet_watchdog_sample(bnet_now_us());
 		ticks->paths_ms = now;
 	}

@@ -30,6 +30,7 @@
 /* Nothing moves on it any more. A forked child has taken its copy out before. */
 static void leave_list(struct bnet_conn *conn)
 {
+	bnet_list_remove(&conn->meter.node);
 	if (bnet_list_empty(&conn->node))
 		return;
 	bnet_list_remove(&conn->node);

@@ -20,42 +20,60 @@ static bool is_member(const struct bnet_device *dev, const char *name)
 	return false;
 }
 
-/* Adds the counters of a row that is a member's. */
-static int add(const struct bnet_device *dev, char *row, struct bnet_traffic *traffic)
+static int expected(const struct bnet_device *dev)
+{
+	for (int i = 0; i < dev->nmembers; i++)
+		if (dev->members[i]->passive)
+			return 0;
+	return dev->nmembers;
+}
+
+/* Adds a row's counters to those of the devices of which it is a member; found: members so far. Returns for how many. */
+static int add(const struct bnet_device *devices, int count, char *row, struct bnet_traffic *traffic, int *found)
 {
 	char *colon = strchr(row, ':'), *name = row + strspn(row, " ");
 	uint64_t received, sent;
+	int added = 0;
 
 	if (!colon)
 		return 0;
 	*colon = '\0';
-	if (!is_member(dev, name) ||
-	    sscanf(colon + 1, "%" SCNu64 " %*u %*u %*u %*u %*u %*u %*u %" SCNu64, &received, &sent) != 2)
+	if (sscanf(colon + 1, "%" SCNu64 " %*u %*u %*u %*u %*u %*u %*u %" SCNu64, &received, &sent) != 2)
 		return 0;
-	traffic->received += received;
-	traffic->sent += sent;
-	return 1;
+	for (int i = 0; i < count; i++) {
+		if (!expected(&devices[i]) || !is_member(&devices[i], name))
+			continue;
+		traffic[i].received += received;
+		traffic[i].sent += sent;
+		found[i]++;
+		added++;
+	}
+	return added;
 }
 
-static bool has_passive_member(const struct bnet_device *dev)
+void bnet_devices_traffic(const struct bnet_device *devices, int count, struct bnet_traffic *traffic)
 {
-	for (int i = 0; i < dev->nmembers; i++)
-		if (dev->members[i]->passive)
-			return true;
-	return false;
+	int found[BNET_MAX_DEVICES] = {0}, left = 0;
+	FILE *file;
+	char row[512];
+
+	memset(traffic, 0, (size_t)count * sizeof(*traffic));
+	for (int i = 0; i < count; i++)
+		left += expected(&devices[i]);
+	file = left ? fopen(COUNTERS, "re") : NULL;
+	while (file && left > 0 && fgets(row, sizeof(row), file))
+		left -= add(devices, count, row, traffic, found);
+	if (file)
+		fclose(file);
+	for (int i = 0; i < count; i++)
+		if (found[i] != devices[i].nmembers)
+			traffic[i] = (struct bnet_traffic){0};
 }
 
 struct bnet_traffic bnet_device_traffic(const struct bnet_device *dev)
 {
-	struct bnet_traffic traffic = {0}, unknown = {0};
-	FILE *file = has_passive_member(dev) ? NULL : fopen(COUNTERS, "re");
-	char row[512];
-	int found = 0;
+	struct bnet_traffic traffic;
 
-	if (!file)
-		return unknown;
-	while (found < dev->nmembers && fgets(row, sizeof(row), file))
-		found += add(dev, row, &traffic);
-	fclose(file);
-	return found == dev->nmembers ? traffic : unknown;
+	bnet_devices_traffic(dev, 1, &traffic);
+	return traffic;
 }

@@ -14,7 +14,9 @@ struct bnet_traffic {
 	uint64_t sent, received; /* bytes of all members since they came up; 0: not known */
 };
 
-/* Asks the kernel: some microseconds for each member. */
+/* Asks the kernel, which takes tens of microseconds: it shows all interfaces of the host. */
 struct bnet_traffic bnet_device_traffic(const struct bnet_device *dev);
+/* The same of so many. */
+void bnet_devices_traffic(const struct bnet_device *devices, int count, struct bnet_traffic *traffic);
 
 #endif

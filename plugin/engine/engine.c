@@ -89,6 +89,7 @@ static void init_lists(void)
 	bnet_list_init(&bnet_engine.closed);
 	bnet_list_init(&bnet_engine.attempts);
 	bnet_list_init(&bnet_engine.missing);
+	bnet_list_init(&bnet_engine.metered);
 	bnet_table_init(&bnet_engine.listens_by_token);
 	bnet_table_init(&bnet_engine.attempts_by_id);
 	bnet_table_init(&bnet_engine.senders_by_id);

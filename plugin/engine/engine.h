@@ -78,6 +78,7 @@ struct bnet_engine {
 	struct bnet_node attempts;   /* of bnet_conn.setup.pending, as is the next one: */
 	struct bnet_node closed;     /* senders whose close has returned, and that owe something */
 	struct bnet_node missing;    /* of bnet_conn.setup.missing */
+	struct bnet_node metered;    /* of bnet_conn.meter */
 	int ninbound;
 	int ndraining_senders;
 	bool running;             /* the control thread */

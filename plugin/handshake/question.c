@@ -78,6 +78,7 @@ static int ask(const struct bnet_conn *conn, int attempt, uint64_t wait_ms, cons
 		.version = BNET_WIRE_VERSION,
 		.by_receiver = !conn->sender,
 		.connection = conn->id,
+		.rtt_us = asker->wire.rtt_us,
 		.proof_size = bnet_proof_size(),
 	};
 	memcpy(pending->wire.token, conn->token, BNET_TOKEN_SIZE);
@@ -97,7 +98,8 @@ int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint
 {
 	const uint64_t wait_ms = (uint64_t)rtt_us * WAIT_RTTS / 1000;
 
-	return ask(conn, 0, wait_ms > WAIT_MS ? wait_ms : WAIT_MS, &(struct pending){.path = path});
+	return ask(conn, 0, wait_ms > WAIT_MS ? wait_ms : WAIT_MS,
+		   &(struct pending){.path = path, .wire.rtt_us = rtt_us});
 }
 
 int bnet_question_ask_sender(struct bnet_conn *conn, int attempt)
@@ -178,7 +180,8 @@ static struct bnet_answer understood(const struct pending *pending)
 		answer.error = -ENOENT;
 	if (wire.verdict == BNET_WIRE_VERDICT_OK) {
 		answer.error = 0;
-		answer.at_us = wire.at_us;
+		answer.connection = wire.connection;
+		answer.moved_us = wire.moved_us;
 		answer.received = wire.received;
 	}
 	return answer;

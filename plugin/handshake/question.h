@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Questions: short-lived sockets on which one end of a connection asks the other's host. A path asks what the
- * receiver's device has received so far; the handshake of such a socket also tells how long a fresh flow waits on the
+ * receiver's device has received meanwhile; the handshake of such a socket also tells how long a fresh flow waits on the
  * way. A receiver all of whose streams have broken asks whether its sender is still there. The control thread, or under
  * the engine's lock.
  */
@@ -16,12 +16,12 @@
 
 /* What the peer said, or that it said nothing in time. */
 struct bnet_answer {
-	struct bnet_path *path; /* that has asked, or */
-	struct bnet_conn *conn; /* the receiver that has */
-	int error;              /* -ENOENT: there is no such connection; -errno: no answer; 0: there is */
-	uint64_t at_us;         /* the peer's clock */
-	uint64_t received;      /* bytes; 0: not known */
-	uint32_t rtt_us;        /* of this socket's handshake; 0: not known */
+	struct bnet_path *path;      /* that has asked, or */
+	struct bnet_conn *conn;      /* the receiver that has */
+	int error;                   /* -ENOENT: there is no such connection; -errno: no answer; 0: there is */
+	uint64_t connection;         /* of a path's: the one that the peer was asked about; 0: nothing is known */
+	uint64_t moved_us, received; /* what is known of it (meter.h) */
+	uint32_t rtt_us;             /* of this socket's handshake; 0: not known */
 };
 
 /* Asks the peer of a ready sender, for a path that is not looked at here, and whose round trip bounds the wait. 0: the

@@ -14,9 +14,9 @@
 #include "base/secret.h"
 #include "base/socket.h"
 #include "common/clock.h"
-#include "device/traffic.h"
 #include "handshake/candidate.h"
 #include "handshake/listen.h"
+#include "handshake/meter.h"
 #include "handshake/listener.h"
 #include "handshake/proof.h"
 #include "handshake/sealing.h"
@@ -406,7 +406,7 @@ static int may_ask(const struct bnet_caller *caller, const struct bnet_wire_ques
 }
 
 /* Asker and answerer know the same token, so a stranger learns nothing. A question that was recorded is answered again,
- * with the present count of bytes: no more than who sees the network can count himself. */
+ * with no more than who sees the network can count himself, and has this host's counters read for some seconds. */
 static const char *answer(const struct bnet_caller *caller, const struct bnet_wire_question *question)
 {
 	struct bnet_wire_answer wire = {
@@ -424,10 +424,14 @@ static const char *answer(const struct bnet_caller *caller, const struct bnet_wi
 					     : find_receiver(question->connection, question->token);
 	if (conn) {
 		wire.verdict = BNET_WIRE_VERDICT_OK;
-		wire.received = bnet_device_traffic(conn->dev).received;
-		wire.at_us = bnet_now_us();
-		if (question->by_receiver)
+		if (question->by_receiver) {
 			look_for_ends(conn);
+		} else {
+			const struct bnet_metered reading = bnet_meter_read(conn, question->rtt_us);
+
+			wire.moved_us = reading.moved_us;
+			wire.received = reading.received;
+		}
 	}
 	size = bnet_wire_answer_encode(bytes, &wire);
 	/* A socket that has carried nothing takes this in one piece. Where it has broken, the asker gives up by

@@ -10,40 +10,30 @@
  * simultaneous look like as much. */
 #define LITTLE_PERCENT 20
 
-static uint64_t rate(uint64_t from, uint64_t to, uint64_t us, uint64_t own)
+struct bnet_end bnet_end_of(uint64_t own, uint64_t all, uint64_t us)
 {
-	uint64_t now;
+	struct bnet_end end = {0};
 
-	if (!from || to < from || !us)
-		return 0;
-	now = (to - from) * 1000 / us * 1000;
-	return now >= own / 100 * SEEN_PERCENT ? now : 0;
+	if (us == 0)
+		return end;
+	end.own = own * 1000 / us * 1000;
+	if (all * 100 >= own * SEEN_PERCENT)
+		end.all = all * 1000 / us * 1000;
+	return end;
 }
 
-struct bnet_network bnet_network_between(const struct bnet_mark *from, const struct bnet_mark *to, uint64_t own)
+static bool shows_less(const struct bnet_end *fewer, const struct bnet_end *more, uint64_t percent)
 {
-	return (struct bnet_network){
-		.sent = rate(from->sent, to->sent, to->now_us - from->now_us, own),
-		.received = rate(from->received, to->received, to->at_us - from->at_us, own),
-	};
-}
+	const uint64_t others = fewer->all > fewer->own ? fewer->all - fewer->own : 0;
 
-static bool shows_less(uint64_t fewer, uint64_t more, const struct bnet_carried *before, uint64_t change,
-		       uint64_t percent)
-{
-	const uint64_t others = fewer > before->own ? fewer - before->own : 0;
-
-	if (!fewer || !more)
+	if (!fewer->all || !more->all || more->own <= fewer->own)
 		return false;
-	if (others * 100 < fewer * LITTLE_PERCENT)
+	if (others * 100 < fewer->all * LITTLE_PERCENT)
 		percent /= 3;
-	return more < fewer || (more - fewer) * 100 < change * percent;
+	return more->all < fewer->all || (more->all - fewer->all) * 100 < (more->own - fewer->own) * percent;
 }
 
 bool bnet_is_others_share(const struct bnet_carried *fewer, const struct bnet_carried *more, uint64_t percent)
 {
-	uint64_t change = more->own > fewer->own ? more->own - fewer->own : 0;
-
-	return shows_less(fewer->network.sent, more->network.sent, fewer, change, percent) ||
-	       shows_less(fewer->network.received, more->network.received, fewer, change, percent);
+	return shows_less(&fewer->sent, &more->sent, percent) || shows_less(&fewer->received, &more->received, percent);
 }

@@ -11,10 +11,10 @@
 #include "common/clock.h"
 #include "base/log.h"
 #include "base/socket.h"
-#include "device/traffic.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector.h"
+#include "handshake/meter.h"
 
 /* Readings further apart than this are no steady work. */
 #define MAX_GAP_US 100000
@@ -466,14 +466,10 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 
 /* ---- what the network carries ---- */
 
-/* Tells the scaler what this end's device has sent by now, and what the peer has said. */
 static void take_answer(struct bnet_path *path, const struct bnet_answer *answer)
 {
 	struct bnet_window_report report = {
-		.mark = {.now_us = bnet_now_us(),
-			 .sent = bnet_device_traffic(path->dev).sent,
-			 .at_us = answer->at_us,
-			 .received = answer->received},
+		.mark = {.connection = answer->connection, .moved_us = answer->moved_us, .received = answer->received},
 		.rtt_us = answer->rtt_us,
 	};
 
@@ -486,12 +482,51 @@ void bnet_path_answered(const struct bnet_answer *answer)
 	take_answer(answer->path, answer);
 }
 
-static const struct bnet_conn *find_asker(const struct bnet_path *path)
+/* What this end's device has sent since the last sample, while a window is compared with another one. */
+static void look_at_device(struct bnet_path *path, uint64_t now_us)
 {
-	bnet_list_each(node, &path->moving) {
+	const uint64_t before = path->device_sent, at_us = path->device_at_us;
+
+	path->device_at_us = 0;
+	if (!path->scaler.window.asks && !path->scaler.window.marked)
+		return;
+	path->device_sent = bnet_meter_look(path->dev, now_us).sent;
+	path->device_at_us = path->device_sent ? now_us : 0;
+	if (!at_us || path->device_sent < before)
+		return;
+	path->sample.device_sent = path->device_sent - before;
+	path->sample.device_us = now_us - at_us;
+}
+
+static bool can_ask(const struct bnet_conn *conn)
+{
+	return conn->setup.ready && !atomic_load(&conn->error);
+}
+
+static const struct bnet_conn *find_by_id(const struct bnet_node *conns, uint64_t id)
+{
+	bnet_list_each(node, conns) {
 		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
 
-		if (conn->setup.ready && !atomic_load(&conn->error))
+		if (conn->id == id)
+			return conn;
+	}
+	return NULL;
+}
+
+/* The same as for the last mark, though it may be idle by now: two answers about one connection give a rate. */
+static const struct bnet_conn *find_asker(const struct bnet_path *path)
+{
+	const uint64_t last = path->scaler.window.from.connection;
+	const struct bnet_conn *conn = last ? find_by_id(&path->moving, last) : NULL;
+
+	if (last && !conn)
+		conn = find_by_id(&path->idle, last);
+	if (conn && can_ask(conn))
+		return conn;
+	bnet_list_each(node, &path->moving) {
+		conn = bnet_entry(node, struct bnet_conn, of_path);
+		if (can_ask(conn))
 			return conn;
 	}
 	return NULL;
@@ -514,6 +549,7 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 	bool changed;
 
 	sample->now_us = now_us;
+	look_at_device(path, now_us);
 	bnet_scaler_conclude(sample, path->of, path->scaler.level == 1);
 	if (path->of[sample->work].count == 0)
 		return false;

@@ -22,9 +22,10 @@
  * Where nothing queues on the way, more streams may take longer to show what they carry than a trial lasts, so in one
  * climb they are kept in doubt. After it fewer are tried at once, with longer windows, and later climbs have these too.
  *
- * Windows of trials lie between marks: the scaler asks for them, and its caller brings what the devices at both ends
- * have carried by then. Before the first trial it also looks how long a fresh flow waits on the way: as long as the
- * path's own streams, if all flows share one queue; not at all, if each flow has its own limit.
+ * Windows of trials lie between marks: the scaler asks for them, and its caller brings what the device at the other end
+ * has carried by then; what this end's has is in the samples. Before the first trial it also looks how long a fresh
+ * flow waits on the way: as long as the path's own streams, if all flows share one queue; not at all, if each flow has
+ * its own limit.
  */
 #ifndef BNET_SCALER_H
 #define BNET_SCALER_H

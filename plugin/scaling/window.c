@@ -8,6 +8,9 @@
 
 /* A queue that is shorter than this tells nothing about a fresh flow's wait. */
 #define QUEUE_US 500
+/* The least share of a window that an end must have seen, in percent. It looks every 20 ms, and leaves out the first look
+ * at a burst. */
+#define SEEN_PERCENT 25
 
 void bnet_window_clear(struct bnet_window *window)
 {
@@ -23,10 +26,21 @@ static uint32_t shorter(uint32_t a, uint32_t b)
 	return a == 0 || (b && b < a) ? b : a;
 }
 
+/* The streams' readings and the device's are about the same time. */
+static bool is_seen(const struct bnet_sample *sample)
+{
+	return sample->device_us * 4 >= sample->elapsed_us * 3 && sample->device_us * 4 <= sample->elapsed_us * 5;
+}
+
 void bnet_window_add(struct bnet_window *window, const struct bnet_sample *sample)
 {
 	window->bytes += sample->acked;
 	window->time_us += sample->elapsed_us;
+	if (is_seen(sample)) {
+		window->seen.own += sample->acked;
+		window->seen.all += sample->device_sent;
+		window->seen.us += sample->device_us;
+	}
 	if (window->judged)
 		return;
 	window->queues_us += sample->queue_us;
@@ -46,13 +60,40 @@ void bnet_window_mark(struct bnet_window *window, const struct bnet_window_repor
 	window->fresh_us = shorter(window->fresh_us, report->rtt_us);
 }
 
+static bool is_enough(const struct bnet_window *window, uint64_t us)
+{
+	return us * 100 >= window->time_us * SEEN_PERCENT;
+}
+
+static struct bnet_end sent(const struct bnet_window *window)
+{
+	if (!is_enough(window, window->seen.us))
+		return (struct bnet_end){0};
+	return bnet_end_of(window->seen.own, window->seen.all, window->seen.us);
+}
+
+/* The path's rate stands for what of its own has arrived in the time that the peer has seen: some samples may lie before
+ * the first mark, or behind the last one. */
+static struct bnet_end received(const struct bnet_window *window, uint64_t own)
+{
+	const struct bnet_mark *from = &window->from, *to = &window->to;
+	const uint64_t us = to->moved_us - from->moved_us;
+
+	if (window->marked < 2 || !from->connection || from->connection != to->connection ||
+	    to->moved_us < from->moved_us || to->received < from->received || !is_enough(window, us))
+		return (struct bnet_end){0};
+	return bnet_end_of(own * us / 1000000, to->received - from->received, us);
+}
+
 struct bnet_carried bnet_window_carried(const struct bnet_window *window)
 {
-	struct bnet_carried carried = {.own = window->bytes * 1000000 / window->time_us};
+	const uint64_t own = window->bytes * 1000000 / window->time_us;
 
-	if (window->marked == 2)
-		carried.network = bnet_network_between(&window->from, &window->to, carried.own);
-	return carried;
+	return (struct bnet_carried){
+		.own = own,
+		.sent = sent(window),
+		.received = received(window, own),
+	};
 }
 
 static uint32_t samples_of(const struct bnet_window *window)

@@ -29,6 +29,7 @@ struct bnet_conn *bnet_conn_new(bool sender, const struct bnet_device *dev, cons
 		return NULL;
 	bnet_list_init(&conn->node);
 	bnet_list_init(&conn->of_path);
+	bnet_list_init(&conn->meter.node);
 	bnet_work_item_init(&conn->work);
 	bnet_table_entry_init(&conn->by_id);
 	bnet_list_init(&conn->setup.connectors);

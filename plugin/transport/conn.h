@@ -220,6 +220,23 @@ struct bnet_asking {
 	uint64_t refused_since_ms; /* each time since then was refused; 0: the last one was not */
 };
 
+/* Time in which a receiver's bytes arrived, and the bytes that its device received in that time. */
+struct bnet_metered {
+	uint64_t moved_us, received;
+};
+
+/* Of a receiver whose peer has asked for these (handshake/meter.h). Under the engine's lock. */
+struct bnet_meter {
+	struct bnet_node node; /* in the engine's list of them */
+	uint64_t until_us;
+	uint32_t rtt_us;
+	uint64_t moves; /* bnet_conn_moves at the last look */
+	/* since the last look that saw them grow: what the device has received, and whether that is a pause */
+	struct bnet_metered held;
+	bool paused;
+	struct bnet_metered seen;
+};
+
 /* What stats/ and control/watchdog.h keep of a connection. The control thread's. */
 struct bnet_seen {
 	int row; /* its number, from 1; 0: it has none */
@@ -258,6 +275,7 @@ struct bnet_conn {
 	struct bnet_work_item work; /* in the engine's list of active connections */
 	struct bnet_node of_path;   /* a sender's: in one of its path's lists */
 	struct bnet_path *path;     /* of a sender */
+	struct bnet_meter meter;    /* of a receiver */
 	uint32_t passes_seen;
 	uint64_t moves_seen;
 	uint32_t passes_sampled;

@@ -309,7 +309,7 @@ size_t bnet_wire_question_encode(uint8_t out[BNET_WIRE_QUESTION_MAX], const stru
 	put16(p + 6, question->by_receiver);
 	put64(p + 8, question->connection);
 	memcpy(p + 16, question->token, BNET_TOKEN_SIZE);
-	put32(p + 32, 0);
+	put32(p + 32, question->rtt_us);
 	put32(p + 36, 0);
 	memcpy(p + QUESTION_FIXED, question->proof, question->proof_size);
 	return finish(out, BNET_WIRE_FRAME_QUESTION, QUESTION_FIXED + question->proof_size);
@@ -323,6 +323,7 @@ int bnet_wire_question_decode(const uint8_t *body, size_t size, struct bnet_wire
 	question->by_receiver = get16(body + 6) == 1;
 	question->connection = get64(body + 8);
 	memcpy(question->token, body + 16, BNET_TOKEN_SIZE);
+	question->rtt_us = get32(body + 32);
 	question->proof_size = get_proof(body + QUESTION_FIXED, size - QUESTION_FIXED, question->proof);
 	return 0;
 }
@@ -335,7 +336,7 @@ size_t bnet_wire_answer_encode(uint8_t out[BNET_WIRE_ANSWER_MAX], const struct b
 	put16(p + 4, answer->version);
 	put16(p + 6, answer->verdict);
 	put64(p + 8, answer->connection);
-	put64(p + 16, answer->at_us);
+	put64(p + 16, answer->moved_us);
 	put64(p + 24, answer->received);
 	memcpy(p + ANSWER_FIXED, answer->proof, answer->proof_size);
 	return finish(out, BNET_WIRE_FRAME_ANSWER, ANSWER_FIXED + answer->proof_size);
@@ -348,7 +349,7 @@ int bnet_wire_answer_decode(const uint8_t *body, size_t size, struct bnet_wire_a
 	answer->version = get16(body + 4);
 	answer->verdict = get16(body + 6);
 	answer->connection = get64(body + 8);
-	answer->at_us = get64(body + 16);
+	answer->moved_us = get64(body + 16);
 	answer->received = get64(body + 24);
 	answer->proof_size = get_proof(body + ANSWER_FIXED, size - ANSWER_FIXED, answer->proof);
 	return 0;

@@ -134,6 +134,7 @@ struct bnet_wire_question {
 	bool by_receiver;
 	uint64_t connection;
 	uint8_t token[BNET_TOKEN_SIZE];
+	uint32_t rtt_us;    /* of the path; 0: not known */
 	uint8_t proof_size; /* 0 or BNET_PROOF_SIZE; it follows the rest, so that an older reader skips it */
 	uint8_t proof[BNET_PROOF_SIZE];
 };
@@ -144,8 +145,8 @@ struct bnet_wire_answer {
 	uint16_t version;
 	uint16_t verdict;    /* OK or GONE; the rest is valid with OK */
 	uint64_t connection; /* as asked */
-	uint64_t at_us;      /* the answering host's clock, from an arbitrary start */
-	uint64_t received;   /* bytes that all interfaces of the device had received by then; 0: not known */
+	uint64_t moved_us;   /* for how long the connection's bytes were seen to arrive, after questions about it */
+	uint64_t received;   /* bytes that all interfaces of the device have received in that time */
 	uint8_t proof_size;  /* as of a question */
 	uint8_t proof[BNET_PROOF_SIZE];
 };

@@ -437,7 +437,7 @@ static void small_copied_in_order(struct contract *c)
 
 struct answer {
 	unsigned verdict;
-	uint64_t at_us, received;
+	uint64_t moved_us, received;
 };
 
 static struct answer ask(const unsigned char *handle, uint64_t connection)
@@ -457,15 +457,16 @@ static struct answer ask(const unsigned char *handle, uint64_t connection)
 	drive_check(recv(fd, &rest, 1, 0) == 0, "the socket is not closed after the answer");
 	close(fd);
 	return (struct answer){.verdict = (unsigned)get(bytes + 14, 2),
-			       .at_us = get(bytes + 24, 8),
+			       .moved_us = get(bytes + 24, 8),
 			       .received = get(bytes + 32, 8)};
 }
 
-/* A peer learns how much the device has received. */
+/* A peer learns how much the device has received while the connection's bytes arrived. */
 static void questions(struct contract *c)
 {
 	unsigned char handle[NCCL_NET_HANDLE_MAXSIZE], welcome[WELCOME_SIZE];
-	struct answer before, after;
+	struct region region;
+	struct answer answer;
 	void *listen_comm, *comm;
 	unsigned verdict;
 	int fd;
@@ -474,19 +475,26 @@ static void questions(struct contract *c)
 	listen_comm = contract_listen(c, handle);
 	fd = open_stream(handle, CONNECTION, VERSION, 0, welcome);
 	comm = contract_accept(c, listen_comm);
-	before = ask(handle, CONNECTION);
-	say_message(fd, 0, SLICE, SLICE);
-	after = ask(handle, CONNECTION);
-	drive_check(before.verdict == VERDICT_OK && after.verdict == VERDICT_OK, "the verdicts are %u and %u",
-		    before.verdict, after.verdict);
-	drive_check(before.received && after.received >= before.received + SLICE && after.at_us > before.at_us,
-		    "the device has received %llu bytes, and then %llu", (unsigned long long)before.received,
-		    (unsigned long long)after.received);
+	region = contract_map(c, comm, SMALL);
+	answer = ask(handle, CONNECTION);
+	drive_check(answer.verdict == VERDICT_OK && !answer.moved_us && !answer.received,
+		    "before anything has arrived, the verdict is %u, and %llu bytes were received", answer.verdict,
+		    (unsigned long long)answer.received);
+	for (uint64_t message = 0; !answer.moved_us; message++) {
+		void *request = contract_irecv(c, &region, 0, SMALL);
+
+		say_message(fd, message, SMALL, SMALL);
+		await_request(c, request);
+		answer = ask(handle, CONNECTION);
+	}
+	drive_check(answer.received >= SMALL, "the device has received %llu bytes",
+		    (unsigned long long)answer.received);
 	verdict = ask(handle, CONNECTION + 1).verdict;
 	drive_check(verdict == VERDICT_GONE, "the verdict about another connection is %u", verdict);
 	while (!drive_log_has(NCCL_LOG_INFO, "dropped a connection", "does not exist"))
 		contract_nap();
 	close(fd);
+	contract_unmap(c, &region);
 	drive_ok(bnet_client_close_recv(&c->client, comm));
 	drive_ok(bnet_client_close_listen(&c->client, listen_comm));
 	contract_finalize(c);

@@ -81,7 +81,7 @@ static void question(const uint8_t *data, size_t size)
 	must(bnet_wire_question_decode(bytes + BNET_WIRE_FRAME_HEADER,
 				       bnet_wire_question_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER,
 				       &second) == 0);
-	must(first.version == second.version && first.connection == second.connection);
+	must(first.version == second.version && first.connection == second.connection && first.rtt_us == second.rtt_us);
 	must(first.proof_size == second.proof_size);
 }
 
@@ -94,7 +94,7 @@ static void answer(const uint8_t *data, size_t size)
 		return;
 	must(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER,
 				     bnet_wire_answer_encode(bytes, &first) - BNET_WIRE_FRAME_HEADER, &second) == 0);
-	must(first.at_us == second.at_us && first.received == second.received && first.verdict == second.verdict);
+	must(first.moved_us == second.moved_us && first.received == second.received && first.verdict == second.verdict);
 	must(first.proof_size == second.proof_size);
 }
 

@@ -284,7 +284,7 @@ static void say_answer(struct script *script, struct peer *peer)
 	struct bnet_wire_answer answer = {
 		.version = BNET_WIRE_VERSION,
 		.verdict = what % 4,
-		.at_us = what,
+		.moved_us = what,
 		.received = what,
 		.proof_size = bnet_proof_size(),
 	};

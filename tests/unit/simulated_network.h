@@ -18,6 +18,8 @@
 /* A saturated queue, and a round trip without one. */
 #define QUEUE_US 4000
 #define RTT_US 200
+#define STEPS 4 /* of a tick */
+#define STEP_US (TICK_US / STEPS)
 
 enum queue {
 	FIFO, /* a fresh flow waits as long as the old ones */
@@ -29,11 +31,28 @@ struct host {
 	uint64_t sent, received;
 };
 
+/* Of a job that computes and then sends. */
+struct burst {
+	uint64_t compute_us, bytes; /* 0 bytes: it always sends */
+	uint64_t left;              /* of this burst; 0: it computes … */
+	uint64_t until_us;          /* … until then */
+};
+
+/* What one end sees of its device, at its ticks. */
+struct device {
+	uint64_t counted; /* at the last tick */
+	uint64_t moved_us, bytes;
+};
+
 struct route {
 	struct bnet_scaler scaler;
 	int from, to; /* hosts */
-	uint64_t starts_us, bytes;
-	uint64_t rate; /* now */
+	uint64_t starts_us;
+	uint64_t rate;    /* now */
+	uint64_t carried; /* since the last tick */
+	bool idle;        /* at the last tick */
+	struct burst burst;
+	struct device sender, receiver;
 };
 
 struct net {
@@ -112,12 +131,17 @@ static inline void constrain(struct fluid *fluid, int stream, int which, int sha
 	fluid->shares[share].streams++;
 }
 
+static inline bool sends(const struct net *net, const struct route *route)
+{
+	return net->now_us >= route->starts_us && (!route->burst.bytes || route->burst.left);
+}
+
 static inline void pour(const struct net *net, struct fluid *fluid)
 {
 	memset(fluid, 0, sizeof(*fluid));
 	for (int i = 0; i < net->nroutes; i++) {
 		const struct route *route = &net->routes[i];
-		const int levels = net->now_us < route->starts_us ? 0 : route->scaler.level;
+		const int levels = sends(net, route) ? route->scaler.level : 0;
 
 		for (int s = 0; s < levels; s++) {
 			const int stream = fluid->nstreams++;
@@ -205,10 +229,9 @@ static inline void answer(struct net *net, int number)
 	struct bnet_window_report report = {.rtt_us = 0};
 
 	if (!net->blind) {
-		report.mark = (struct bnet_mark){.now_us = net->now_us,
-						 .sent = 1 + net->hosts[route->from].sent,
-						 .at_us = 77 + net->now_us,
-						 .received = 1 + net->hosts[route->to].received};
+		report.mark = (struct bnet_mark){.connection = 1,
+						 .moved_us = route->receiver.moved_us,
+						 .received = route->receiver.bytes};
 		report.rtt_us = fresh_rtt(net, route);
 	}
 	bnet_scaler_tell(&route->scaler, &report);
@@ -216,14 +239,30 @@ static inline void answer(struct net *net, int number)
 
 /* ---- time ---- */
 
-static inline bool step_route(struct net *net, int number)
+/* As handshake/meter.c counts, not the first tick after a pause. */
+static inline void meter_route(struct net *net, struct route *route)
+{
+	struct device *device = &route->receiver;
+	const uint64_t bytes = net->hosts[route->to].received - device->counted;
+
+	device->counted += bytes;
+	if (route->carried && !route->idle) {
+		device->moved_us += TICK_US;
+		device->bytes += bytes;
+	}
+}
+
+/* True: the level has changed. As the sampler does, it leaves out the reading in which a burst begins. */
+static inline bool sample_route(struct net *net, int number)
 {
 	struct route *route = &net->routes[number];
-	const uint64_t bytes = route->rate * TICK_US / 1000000, noise = bytes * roll(net, 60) / 1000;
+	const uint64_t sent = net->hosts[route->from].sent - route->sender.counted, bytes = route->carried;
 	const struct bnet_sample sample = {
 		.now_us = net->now_us,
 		.elapsed_us = TICK_US,
-		.acked = bytes - bytes * 3 / 100 + noise,
+		.acked = bytes - bytes * 3 / 100 + bytes * roll(net, 60) / 1000,
+		.device_sent = sent,
+		.device_us = net->blind ? 0 : TICK_US,
 		.rtt_us = RTT_US + QUEUE_US,
 		.min_rtt_us = RTT_US,
 		.queue_us = QUEUE_US,
@@ -233,38 +272,71 @@ static inline bool step_route(struct net *net, int number)
 		.work = BNET_WORK_BULK,
 		.minute = net->now_us / 60000000,
 	};
+	const bool begins = route->idle && route->burst.bytes;
 
-	if (net->now_us < route->starts_us)
+	meter_route(net, route);
+	route->sender.counted += sent;
+	route->idle = bytes == 0;
+	route->carried = 0;
+	if (bytes == 0)
 		return false;
 	if (route->scaler.window.asks)
 		answer(net, number);
-	return bnet_scaler_step(&route->scaler, &sample);
+	return !begins && bnet_scaler_step(&route->scaler, &sample);
 }
 
-/* What devices count, of all routes before any of them looks. */
-static inline void count_bytes(struct net *net)
+/* True: it begins or ends. */
+static inline bool turn_burst(struct net *net, struct route *route, uint64_t sent)
 {
-	for (int i = 0; i < net->nroutes; i++) {
-		const struct route *route = &net->routes[i];
+	struct burst *burst = &route->burst;
 
-		net->hosts[route->from].sent += route->rate * TICK_US / 1000000;
-		net->hosts[route->to].received += route->rate * TICK_US / 1000000;
+	if (!burst->bytes || net->now_us < route->starts_us)
+		return false;
+	if (burst->left) {
+		burst->left -= sent < burst->left ? sent : burst->left;
+		burst->until_us = net->now_us + burst->compute_us * (90 + roll(net, 20)) / 100;
+		return burst->left == 0;
 	}
+	if (net->now_us < burst->until_us)
+		return false;
+	burst->left = burst->bytes;
+	return true;
 }
 
+static inline bool begins(const struct net *net, const struct route *route)
+{
+	return net->now_us >= route->starts_us && net->now_us < route->starts_us + STEP_US;
+}
+
+static inline bool move(struct net *net)
+{
+	bool changed = false;
+
+	for (int i = 0; i < net->nroutes; i++) {
+		struct route *route = &net->routes[i];
+		const uint64_t sent = route->rate * STEP_US / 1000000;
+
+		route->carried += sent;
+		net->hosts[route->from].sent += sent;
+		net->hosts[route->to].received += sent;
+		changed |= turn_burst(net, route, sent) | begins(net, route);
+	}
+	return changed;
+}
+
+/* Each path has its own ticks. */
 static inline void play(struct net *net, double seconds)
 {
-	for (uint64_t end = net->now_us + (uint64_t)(seconds * 1e6); net->now_us < end;) {
-		bool changed = false;
+	for (uint64_t end = net->now_us + (uint64_t)(seconds * 1e6), step = 0; net->now_us < end; step++) {
+		bool changed;
 
-		net->now_us += TICK_US;
-		count_bytes(net);
-		for (int i = 0; i < net->nroutes; i++) {
-			const bool now = step_route(net, i);
+		net->now_us += STEP_US;
+		changed = move(net);
+		for (int i = (int)(step % STEPS); i < net->nroutes; i += STEPS) {
+			const bool now = sample_route(net, i);
 
 			net->changes += now;
-			changed |= now || (net->now_us >= net->routes[i].starts_us &&
-					   net->now_us < net->routes[i].starts_us + TICK_US);
+			changed |= now;
 		}
 		if (changed)
 			flow(net);

@@ -25,6 +25,9 @@ struct edge {
 	double can;      /* … if enough bytes waited */
 	double carried;  /* in this sample */
 	double possible; /* … if bytes had always waited */
+	double sent;     /* by its host until this sample */
+	double received; /* by the next host while this edge moved, … */
+	uint64_t moved_us;
 };
 
 struct rank_host {
@@ -171,14 +174,11 @@ static inline void move(struct rings *rings, double seconds)
 		}
 }
 
-static inline void answer_edge(struct rings *rings, int host, struct edge *edge)
+static inline void answer_edge(struct edge *edge)
 {
-	const struct rank_host *from = &rings->of[host];
-	/* The next host receives what this one sends. */
-	const struct bnet_window_report report = {.mark = {.now_us = rings->now_us,
-							   .sent = 1 + (uint64_t)from->sent,
-							   .at_us = 77 + rings->now_us,
-							   .received = 1 + (uint64_t)from->sent},
+	const struct bnet_window_report report = {.mark = {.connection = 1,
+							   .moved_us = edge->moved_us,
+							   .received = (uint64_t)edge->received},
 						  .rtt_us = RING_RTT_US};
 
 	bnet_scaler_tell(&edge->scaler, &report);
@@ -189,10 +189,13 @@ static inline void sample_edge(struct rings *rings, int host, struct edge *edge)
 	const double busy = edge->possible > 0 ? edge->carried / edge->possible : 0;
 	const uint64_t bytes = (uint64_t)edge->carried;
 	const bool moves = edge->carried > 0;
+	const double sent = rings->of[host].sent - edge->sent;
 	const struct bnet_sample sample = {
 		.now_us = rings->now_us,
 		.elapsed_us = TICK_US,
 		.acked = bytes - bytes * 3 / 100 + bytes * chance(rings, 60) / 1000,
+		.device_sent = (uint64_t)sent,
+		.device_us = TICK_US,
 		.rtt_us = RING_RTT_US + (busy > 0.5 ? RING_QUEUE_US : 0),
 		.min_rtt_us = RING_RTT_US,
 		.queue_us = busy > 0.5 ? RING_QUEUE_US : 0,
@@ -205,10 +208,14 @@ static inline void sample_edge(struct rings *rings, int host, struct edge *edge)
 	};
 
 	edge->carried = edge->possible = 0;
+	edge->sent = rings->of[host].sent;
+	/* The next host receives what this one sends. */
+	edge->moved_us += moves ? TICK_US : 0;
+	edge->received += moves ? sent : 0;
 	if (!moves)
 		return;
 	if (edge->scaler.window.asks)
-		answer_edge(rings, host, edge);
+		answer_edge(edge);
 	bnet_scaler_step(&edge->scaler, &sample);
 }
 

@@ -402,12 +402,22 @@ static void judge_with_question(struct bnet_path *path)
 	bnet_path_judge(path, bnet_now_us());
 }
 
-/* Both ends' counters, the peer's by a question. */
-static void a_mark_says_what_the_devices_have_carried(int ifindex)
+/* A sample of which the scaler takes what the device has sent since the one before. */
+static void judge_again(struct bnet_path *path, uint64_t now_us)
+{
+	memset(&path->sample, 0, sizeof(path->sample));
+	path->sample.elapsed_us = TICK_US;
+	path->of[BNET_WORK_SMALL].count = path->streams = 1;
+	bnet_path_judge(path, now_us);
+}
+
+/* The peer's counter by a question, this end's with each sample from the first mark on. */
+static void both_ends_counters_are_seen(int ifindex)
 {
 	struct oneself ends = connect_to_oneself(&client);
 	struct bnet_conn *conn = ends.send;
 	struct bnet_window *window = &conn->path->scaler.window;
+	static char bytes[2];
 
 	bnet_engine_lock();
 	bnet_engine.devices.nics[0].ifindex = ifindex;
@@ -418,9 +428,42 @@ static void a_mark_says_what_the_devices_have_carried(int ifindex)
 		sched_yield();
 		bnet_engine_lock();
 	}
-	check(window->marked > 0 && window->from.sent > 0 && window->from.received > 0);
+	check(window->marked > 0 && window->from.connection == conn->id);
+	/* The control thread may take a sample between. */
+	for (uint64_t now_us = bnet_now_us() + 1000000; window->seen.all == 0; now_us += 2 * TICK_US) {
+		judge_again(conn->path, now_us);
+		bnet_engine_unlock();
+		pass_to_oneself(&client, ends, &bytes[0], &bytes[1], 1);
+		bnet_engine_lock();
+		judge_again(conn->path, now_us + TICK_US);
+	}
 	bnet_engine_unlock();
 	close_to_oneself(&client, ends);
+}
+
+/* Two answers give a rate if they are about one connection, though it may be idle by now. */
+static void the_same_connection_is_asked_about(int ifindex)
+{
+	struct oneself first = connect_to_oneself(&client), second = connect_to_oneself(&client);
+	struct bnet_conn *moving = first.send, *idle = second.send;
+	struct bnet_window *window = &moving->path->scaler.window;
+
+	bnet_engine_lock();
+	bnet_engine.devices.nics[0].ifindex = ifindex;
+	check(moving->path == idle->path);
+	bnet_sampler_begin(moving);
+	window->marked = 1;
+	window->from.connection = idle->id;
+	judge_with_question(moving->path);
+	while (window->asks) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
+	check(window->to.connection == idle->id);
+	bnet_engine_unlock();
+	close_to_oneself(&client, first);
+	close_to_oneself(&client, second);
 }
 
 /* The peer's kernel takes the question, and nobody answers. */
@@ -499,7 +542,8 @@ int main(void)
 	a_short_use_counts();
 	a_single_look_changes_no_share();
 	connections_in_use_share_the_quota();
-	a_mark_says_what_the_devices_have_carried(ifindex);
+	both_ends_counters_are_seen(ifindex);
+	the_same_connection_is_asked_about(ifindex);
 	a_question_without_an_answer_ends();
 	nothing_is_left_of_a_path_without_connections();
 	a_path_that_is_read_is_freed_after_that();

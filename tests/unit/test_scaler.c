@@ -491,6 +491,8 @@ static struct bnet_sample random_sample(uint64_t now_us)
 		.queued = random_below(2),
 		.work = random_below(2) ? BNET_WORK_BULK : BNET_WORK_SMALL,
 		.busy = (uint32_t)random_below(10001),
+		.device_sent = random_below(100 * MB),
+		.device_us = random_below(3) * random_below(20000),
 		.opening = kind > 95,
 		.minute = now_us / 60000000,
 	};
@@ -500,9 +502,8 @@ static struct bnet_sample random_sample(uint64_t now_us)
 static struct bnet_window_report random_report(uint64_t now_us)
 {
 	return (struct bnet_window_report){
-		.mark = {.now_us = now_us,
-			 .sent = random_below(3) * random_below(now_us * 1000),
-			 .at_us = random_below(2) * now_us,
+		.mark = {.connection = random_below(3),
+			 .moved_us = random_below(2) * now_us,
 			 .received = random_below(3) * random_below(now_us * 1000)},
 		.rtt_us = (uint32_t)random_below(2000),
 	};

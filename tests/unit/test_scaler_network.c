@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Many scalers over a network that they share: they use more streams where the network limits each flow, and not where
- * they would only take from each other. tests/netns/test_shared.py has the same cases on real queues.
+ * they would only take from each other. tests/netns/test_shared.py has the same on real queues, but for
+ * bursts.
  */
 #include <stdio.h>
 
@@ -80,13 +81,40 @@ static void without_knowledge_all_climb(void)
 /* A counter that shows less than the path itself has carried is of something else. */
 static void counters_that_cannot_be_the_path_s_do_not_count(void)
 {
-	const struct bnet_mark from = {.now_us = 1000000, .sent = 1, .at_us = 5000000, .received = 1};
-	const struct bnet_mark to = {.now_us = 2000000, .sent = 100 * MB, .at_us = 6000000, .received = 50 * MB};
-	struct bnet_network network = bnet_network_between(&from, &to, 90 * MB);
+	const struct bnet_end known = bnet_end_of(90 * MB, 100 * MB, 1000000);
 
-	check(network.sent > 99 * MB && network.sent <= 100 * MB);
-	check_int(network.received, 0);
-	check_int(bnet_network_between(&to, &from, 90 * MB).sent, 0);
+	check(known.own > 89 * MB && known.own <= 90 * MB);
+	check(known.all > 99 * MB && known.all <= 100 * MB);
+	check_int(bnet_end_of(90 * MB, 50 * MB, 1000000).all, 0);
+	check_int(bnet_end_of(90 * MB, 100 * MB, 0).all, 0);
+}
+
+/* Of a path that has carried 90 MB in a second between the two marks. */
+static uint64_t received_between(struct bnet_mark from, struct bnet_mark to)
+{
+	const struct bnet_sample sample = {.elapsed_us = 1000000, .acked = 90 * MB};
+	struct bnet_window window = {0};
+
+	bnet_window_mark(&window, &(struct bnet_window_report){.mark = from});
+	bnet_window_add(&window, &sample);
+	bnet_window_mark(&window, &(struct bnet_window_report){.mark = to});
+	return bnet_window_carried(&window).received.all;
+}
+
+static void answers_that_give_no_rate_do_not_count(void)
+{
+	const struct bnet_mark from = {.connection = 5, .moved_us = 7000000, .received = 700 * MB};
+	struct bnet_mark to = {.connection = 5, .moved_us = 7900000, .received = 790 * MB};
+
+	check(received_between(from, to) > 99 * MB && received_between(from, to) <= 100 * MB);
+	check_int(received_between(to, from), 0);
+	check_int(received_between((struct bnet_mark){.connection = 0}, to), 0);
+	check_int(received_between(from, (struct bnet_mark){.connection = 0}), 0);
+	to.moved_us = from.moved_us + 100000; /* most of the window was not seen */
+	check_int(received_between(from, to), 0);
+	to.moved_us = from.moved_us + 900000;
+	to.connection = 6;
+	check_int(received_between(from, to), 0);
 }
 
 static void flow_classes_are_filled(void)
@@ -122,6 +150,59 @@ static void classes_on_a_link_fill_the_link(void)
 			check(total(&net) >= RATE * 97 / 100);
 			check(streams(&net) <= 4 * 8);
 		}
+}
+
+/* Each job computes for so many ms and then sends what takes as long: alone, or if all send at the same time. */
+static void lay_bursts(struct net *net, int ms, bool alone)
+{
+	for (int i = 0; i < net->nroutes; i++)
+		net->routes[i].burst = (struct burst){
+			.compute_us = (uint64_t)ms * 1000,
+			.bytes = RATE * (uint64_t)ms / 1000 / (uint64_t)(alone ? 1 : net->nroutes),
+		};
+}
+
+/* Others send while a job computes: what they carry then says nothing of what it takes from them. With bursts of a few
+ * readings that is seen badly. */
+static void bursts_on_a_shared_link_need_one_stream_each(void)
+{
+	for (enum place place = AT_SENDER; place <= AT_RECEIVER; place++)
+		for (enum queue queue = FIFO; queue <= FAIR; queue++)
+			for (int ms = 240; ms <= 960; ms *= 4) {
+				int all = 0, paths = 0;
+
+				for (int i = 2; i <= 8; i *= 2)
+					for (uint64_t seed = 1; seed <= 2 * SEEDS; seed++, paths += i) {
+						struct net net = new_net(queue, seed);
+
+						lay(&net, place, i, RATE);
+						lay_bursts(&net, ms, seed > SEEDS);
+						play(&net, 100);
+						all += streams(&net);
+					}
+				/* 1.3 and 1.0; 1.4 to 6.8 where pauses count */
+				check(all * 10 <= paths * (ms == 240 ? 15 : 11));
+			}
+}
+
+/* … nor of what it gains without them: 977 MB/s, and 802 where pauses count. */
+static void bursts_through_flow_classes_get_their_streams(void)
+{
+	uint64_t carried = 0, before;
+
+	for (uint64_t seed = 1; seed <= 2 * SEEDS; seed++) {
+		struct net net = new_net(FAIR, seed);
+
+		net.nclasses = 8;
+		net.class = RATE / 8;
+		lay(&net, AT_RECEIVER, 8, 0);
+		lay_bursts(&net, 240, false);
+		play(&net, 40);
+		before = net.hosts[0].received;
+		play(&net, 60);
+		carried += (net.hosts[0].received - before) / 60 / (2 * SEEDS);
+	}
+	check(carried >= 920 * MB);
 }
 
 /* A host with a path to each of 63 peers. */
@@ -166,7 +247,8 @@ static void what_others_lose_is_given_back(void)
 		bnet_scaler_init(&net.routes[1].scaler, 4, 4, seed);
 		bnet_scaler_set(&net.routes[0].scaler, 16);
 		play(&net, 120);
-		check(net.routes[0].scaler.level <= 2);
+		check((on_trial(&net.routes[0].scaler) ? net.routes[0].scaler.before : net.routes[0].scaler.level) <=
+		      2);
 	}
 }
 
@@ -188,10 +270,8 @@ static void a_raise_at_others_cost_does_not_stay(uint64_t (*carries)(int streams
 	struct world world = begin(carries, 1, MOST);
 
 	for (uint64_t i = 0; i < 10 * SECOND; i++) {
-		world.report.mark = (struct bnet_mark){.now_us = world.now_us,
-						       .sent = world.now_us * 1000,
-						       .at_us = world.now_us,
-						       .received = world.now_us * 1000};
+		world.report.mark =
+			(struct bnet_mark){.connection = 1, .moved_us = world.now_us, .received = world.now_us * 1000};
 		world.limited = world.scaler.level == 1;
 		world.busy = 2500;
 		sample(&world);
@@ -206,8 +286,11 @@ int main(void)
 	a_queue_in_between_is_felt();
 	without_knowledge_all_climb();
 	counters_that_cannot_be_the_path_s_do_not_count();
+	answers_that_give_no_rate_do_not_count();
 	flow_classes_are_filled();
 	classes_on_a_link_fill_the_link();
+	bursts_on_a_shared_link_need_one_stream_each();
+	bursts_through_flow_classes_get_their_streams();
 	many_peers_share_a_link();
 	a_climb_is_given_back();
 	what_others_lose_is_given_back();

@@ -32,8 +32,24 @@ static void test_traffic(void)
 	check(traffic.sent == 0 && traffic.received == 0);
 }
 
+/* Each has what is its own. */
+static void test_several(void)
+{
+	const struct bnet_nic lo = {.name = "lo"}, none = {.name = "none"}, passive = {.name = "lo", .passive = true};
+	const struct bnet_device devices[] = {{.nmembers = 1, .members = {&none}},
+					      {.nmembers = 1, .members = {&lo}},
+					      {.nmembers = 1, .members = {&passive}}};
+	uint64_t sent = statistic("tx_bytes");
+	struct bnet_traffic traffic[3];
+
+	bnet_devices_traffic(devices, 3, traffic);
+	check(traffic[0].sent == 0 && traffic[2].sent == 0);
+	check(traffic[1].sent >= sent && traffic[1].sent <= statistic("tx_bytes"));
+}
+
 int main(void)
 {
 	test_traffic();
+	test_several();
 	return 0;
 }

@@ -151,7 +151,7 @@ static void test_answer(void)
 	struct bnet_wire_answer in = {.version = 1,
 				      .verdict = BNET_WIRE_VERDICT_GONE,
 				      .connection = 5,
-				      .at_us = 1ull << 50,
+				      .moved_us = 1ull << 50,
 				      .received = 1ull << 60},
 				out;
 	uint8_t bytes[BNET_WIRE_ANSWER_MAX];
@@ -161,7 +161,8 @@ static void test_answer(void)
 	bnet_wire_frame_decode(bytes, &frame);
 	check(bnet_wire_frame_is_answer(&frame) && !bnet_wire_frame_is_welcome(&frame));
 	check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, frame.length, &out), 0);
-	check(out.verdict == in.verdict && out.connection == 5 && out.at_us == in.at_us && out.received == in.received);
+	check(out.verdict == in.verdict && out.connection == 5 && out.moved_us == in.moved_us &&
+	      out.received == in.received);
 	for (size_t n = 0; n < frame.length; n++)
 		check_int(bnet_wire_answer_decode(bytes + BNET_WIRE_FRAME_HEADER, n, &out), -EBADMSG);
 

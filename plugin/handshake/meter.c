@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * See meter.h.
+ */
+#include "handshake/meter.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "engine/engine.h"
+
+/* How long after a question a receiver is looked at, which takes tens of µs a tick: windows of a path end sooner, unless
+ * its job computes for longer. */
+#define ASKED_US 3000000
+/* Looks further apart than this were none of the ticks between. */
+#define MOST_GAP_US 100000
+/* A window's worth of bytes may come at once in each round trip: only what is longer than so many is a pause. */
+#define PAUSE_RTTS 2
+
+static struct {
+	uint64_t at_us, before_us; /* of the last look and of the one before; 0: there was none */
+	struct bnet_traffic now[BNET_MAX_DEVICES], before[BNET_MAX_DEVICES];
+} looks;
+
+static ptrdiff_t number_of(const struct bnet_device *dev)
+{
+	return dev - bnet_engine.devices.devices;
+}
+
+struct bnet_traffic bnet_meter_look(const struct bnet_device *dev, uint64_t now_us)
+{
+	const struct bnet_device_table *table = &bnet_engine.devices;
+
+	if (looks.at_us != now_us) {
+		looks.before_us = looks.at_us;
+		looks.at_us = now_us;
+		memcpy(looks.before, looks.now, sizeof(looks.now));
+		bnet_devices_traffic(table->devices, atomic_load(&table->ndevices), looks.now);
+	}
+	return looks.now[number_of(dev)];
+}
+
+/* Since the look before this one. {0}: not known. */
+static struct bnet_metered since(const struct bnet_device *dev, uint64_t now_us)
+{
+	const uint64_t now = bnet_meter_look(dev, now_us).received, before = looks.before[number_of(dev)].received;
+
+	if (!looks.before_us || now_us - looks.before_us > MOST_GAP_US || !before || now < before)
+		return (struct bnet_metered){0};
+	return (struct bnet_metered){.moved_us = now_us - looks.before_us, .received = now - before};
+}
+
+static void add(struct bnet_metered *sum, const struct bnet_metered *more)
+{
+	sum->moved_us += more->moved_us;
+	sum->received += more->received;
+}
+
+struct bnet_metered bnet_meter_read(struct bnet_conn *conn, uint32_t rtt_us)
+{
+	struct bnet_meter *meter = &conn->meter;
+
+	if (bnet_list_empty(&meter->node)) {
+		bnet_list_add(&bnet_engine.metered, &meter->node);
+		meter->moves = bnet_conn_moves(&conn->counts);
+		meter->paused = true; /* as far as anybody has looked */
+	}
+	meter->until_us = bnet_now_us() + ASKED_US;
+	meter->rtt_us = rtt_us;
+	return meter->seen;
+}
+
+/* A pause does not count, nor the look in which it ends, of which a part is the pause's. */
+static void meter(struct bnet_conn *conn, uint64_t now_us)
+{
+	struct bnet_meter *meter = &conn->meter;
+	const struct bnet_metered now = since(conn->dev, now_us);
+	const uint64_t moves = bnet_conn_moves(&conn->counts);
+	const bool moved = moves != meter->moves;
+
+	meter->moves = moves;
+	add(&meter->held, &now);
+	meter->paused |= now.moved_us == 0 || (!moved && meter->held.moved_us > (uint64_t)meter->rtt_us * PAUSE_RTTS);
+	if (moved) {
+		if (!meter->paused)
+			add(&meter->seen, &meter->held);
+		meter->held = (struct bnet_metered){0};
+		meter->paused = false;
+	}
+	if (now_us >= meter->until_us)
+		bnet_list_remove(&meter->node);
+}
+
+void bnet_meter_tick(uint64_t now_us)
+{
+	bnet_list_each(node, &bnet_engine.metered)
+		meter(bnet_entry(bnet_entry(node, struct bnet_meter, node), struct bnet_conn, meter), now_us);
+}
