@@ -10,12 +10,17 @@
 
 #include "common/kernel.h"
 
-uint64_t bnet_now_ns(void)
+static uint64_t read_ns(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	clock_gettime(clock, &now);
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t bnet_now_ns(void)
+{
+	return read_ns(CLOCK_MONOTONIC);
 }
 
 uint64_t bnet_now_us(void)
@@ -28,12 +33,14 @@ uint64_t bnet_now_ms(void)
 	return bnet_now_ns() / 1000000;
 }
 
+uint64_t bnet_thread_us(void)
+{
+	return read_ns(CLOCK_THREAD_CPUTIME_ID) / 1000;
+}
+
 uint64_t bnet_wall_us(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+	return read_ns(CLOCK_REALTIME) / 1000;
 }
 
 uint64_t bnet_random(void)

@@ -12,6 +12,9 @@ uint64_t bnet_now_ns(void);
 uint64_t bnet_now_us(void);
 uint64_t bnet_now_ms(void);
 
+/* Of processor time that the calling thread has used. */
+uint64_t bnet_thread_us(void);
+
 /* The wall clock, which hosts have in common as far as their administrators see to it; it may be set. */
 uint64_t bnet_wall_us(void);
 

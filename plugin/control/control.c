@@ -176,9 +176,10 @@ static void keep_house(struct ticks *ticks, uint64_t now)
 		bnet_watchdog_look();
 	}
 	if (now - ticks->paths_ms >= PATH_TICK_MS) {
-		const uint64_t now_us = bnet_now_us();
+		uint64_t now_us;
 
 		bnet_active_collect();
+		now_us = bnet_now_us();
 		bnet_meter_tick(now_us);
 		bnet_sampler_read(now_us);
 		bnet_watchdog_sample(bnet_now_us());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What this host's devices carry while a connection moves. What they carry while its job computes is of others, and says
- * nothing of what it takes from them. The control thread, under the engine's lock.
+ * nothing of what the connection takes from them. Under the engine's lock.
  */
 #ifndef BNET_METER_H
 #define BNET_METER_H
@@ -12,14 +12,18 @@
 #include "device/traffic.h"
 #include "transport/conn.h"
 
-/* The counters of one of the engine's devices; those that have the same now_us share one look at the kernel's. */
-struct bnet_traffic bnet_meter_look(const struct bnet_device *dev, uint64_t now_us);
+/* The counters of one of the engine's devices, and when they were looked at: now, unless that takes too long here. */
+struct bnet_meter_look {
+	uint64_t at_us;
+	struct bnet_traffic traffic;
+};
+struct bnet_meter_look bnet_meter_look(const struct bnet_device *dev, uint64_t now_us);
 
 /* For this receiver's peer, which asks when a window begins and when it ends, and says what a round trip takes: for how
  * long its bytes were seen to arrive, and what the device received in that time. They are counted from now on, for some
  * seconds. */
 struct bnet_metered bnet_meter_read(struct bnet_conn *conn, uint32_t rtt_us);
-/* Looks at the receivers whose peers have asked lately. */
+/* Looks at the receivers whose peers have asked lately. The control thread. */
 void bnet_meter_tick(uint64_t now_us);
 
 #endif

@@ -94,12 +94,12 @@ static int ask(const struct bnet_conn *conn, int attempt, uint64_t wait_ms, cons
 	return rc;
 }
 
-int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us)
+int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us, uint32_t min_rtt_us)
 {
 	const uint64_t wait_ms = (uint64_t)rtt_us * WAIT_RTTS / 1000;
 
 	return ask(conn, 0, wait_ms > WAIT_MS ? wait_ms : WAIT_MS,
-		   &(struct pending){.path = path, .wire.rtt_us = rtt_us});
+		   &(struct pending){.path = path, .wire.rtt_us = min_rtt_us});
 }
 
 int bnet_question_ask_sender(struct bnet_conn *conn, int attempt)

@@ -24,9 +24,9 @@ struct bnet_answer {
 	uint32_t rtt_us;             /* of this socket's handshake; 0: not known */
 };
 
-/* Asks the peer of a ready sender, for a path that is not looked at here, and whose round trip bounds the wait. 0: the
- * answer comes later, from bnet_question_ready or bnet_questions_tick; -errno: it will not come. */
-int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us);
+/* Asks the peer of a ready sender, for a path that is not looked at here. Its round trip bounds the wait; the smallest
+ * one tells the peer what is a pause. 0: the answer comes later, from bnet_question_ready or bnet_questions_tick; -errno: it will not come. */
+int bnet_question_ask(const struct bnet_conn *conn, struct bnet_path *path, uint32_t rtt_us, uint32_t min_rtt_us);
 /* Likewise a receiver's, whose attempts take the candidate pairs in turn. -EDESTADDRREQ: the sender listens nowhere. */
 int bnet_question_ask_sender(struct bnet_conn *conn, int attempt);
 /* True: *answer is the end of a question. */

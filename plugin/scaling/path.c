@@ -424,6 +424,17 @@ static void catch_up(struct bnet_conn *conn, uint64_t now_us)
 	widen(conn, scaler->level);
 }
 
+static void count_acked(struct bnet_conn *conn, uint64_t acked)
+{
+	struct bnet_path *path = conn->path;
+
+	path->sample.acked += acked;
+	if (acked <= path->most_acked)
+		return;
+	path->most_acked = acked;
+	path->asker = conn->id;
+}
+
 void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idle)
 {
 	enum bnet_work work = bnet_conn_has_work(conn) ? BNET_WORK_BULK : BNET_WORK_SMALL;
@@ -454,7 +465,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 			   work);
 	}
 	if (counts)
-		conn->path->sample.acked += acked;
+		count_acked(conn, acked);
 	conn->path->sample.opening |= bnet_conn_is_opening(conn);
 	/* Not of an idle connection: its receiver is idle as well and would not see their end. */
 	narrow(conn);
@@ -486,50 +497,39 @@ void bnet_path_answered(const struct bnet_answer *answer)
 static void look_at_device(struct bnet_path *path, uint64_t now_us)
 {
 	const uint64_t before = path->device_sent, at_us = path->device_at_us;
+	struct bnet_meter_look look;
 
 	path->device_at_us = 0;
 	if (!path->scaler.window.asks && !path->scaler.window.marked)
 		return;
-	path->device_sent = bnet_meter_look(path->dev, now_us).sent;
-	path->device_at_us = path->device_sent ? now_us : 0;
+	look = bnet_meter_look(path->dev, now_us);
+	path->device_sent = look.traffic.sent;
+	path->device_at_us = look.traffic.sent ? look.at_us : 0;
 	if (!at_us || path->device_sent < before)
 		return;
 	path->sample.device_sent = path->device_sent - before;
-	path->sample.device_us = now_us - at_us;
+	path->sample.device_us = look.at_us - at_us;
 }
 
-static bool can_ask(const struct bnet_conn *conn)
-{
-	return conn->setup.ready && !atomic_load(&conn->error);
-}
-
-static const struct bnet_conn *find_by_id(const struct bnet_node *conns, uint64_t id)
+static const struct bnet_conn *find_in(const struct bnet_node *conns, uint64_t id)
 {
 	bnet_list_each(node, conns) {
 		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
 
-		if (conn->id == id)
+		if (conn->id == id && conn->setup.ready && !atomic_load(&conn->error))
 			return conn;
 	}
 	return NULL;
 }
 
-/* The same as for the last mark, though it may be idle by now: two answers about one connection give a rate. */
+/* Two answers about one connection give a rate, though it may be idle by now. */
 static const struct bnet_conn *find_asker(const struct bnet_path *path)
 {
-	const uint64_t last = path->scaler.window.from.connection;
-	const struct bnet_conn *conn = last ? find_by_id(&path->moving, last) : NULL;
+	const uint64_t last = path->scaler.window.marked ? path->scaler.window.from.connection : 0;
+	const uint64_t id = last ? last : path->asker;
+	const struct bnet_conn *conn = find_in(&path->moving, id);
 
-	if (last && !conn)
-		conn = find_by_id(&path->idle, last);
-	if (conn && can_ask(conn))
-		return conn;
-	bnet_list_each(node, &path->moving) {
-		conn = bnet_entry(node, struct bnet_conn, of_path);
-		if (can_ask(conn))
-			return conn;
-	}
-	return NULL;
+	return conn ? conn : find_in(&path->idle, id);
 }
 
 /* Asks the peer what the scaler wants to know. */
@@ -538,7 +538,7 @@ static void ask(struct bnet_path *path)
 	const struct bnet_conn *conn = find_asker(path);
 	const struct bnet_answer nothing = {.path = path};
 
-	path->asking = conn && bnet_question_ask(conn, path, path->sample.rtt_us) == 0;
+	path->asking = conn && bnet_question_ask(conn, path, path->sample.rtt_us, path->sample.min_rtt_us) == 0;
 	if (!path->asking)
 		take_answer(path, &nothing);
 }
@@ -615,7 +615,7 @@ bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us)
 	path->sampled_us = now_us;
 	memset(&path->sample, 0, sizeof(path->sample));
 	memset(path->of, 0, sizeof(path->of));
-	path->queues_us = path->busy = path->rates = path->streams = 0;
+	path->queues_us = path->busy = path->rates = path->streams = path->most_acked = 0;
 	/* A part of the time since the last sample was spent with fewer streams. */
 	path->sample.opening = path->opened;
 	path->opened = false;

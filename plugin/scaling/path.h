@@ -39,6 +39,8 @@ struct bnet_path {
 	bool bbr;                    /* has controlled a stream */
 	uint64_t interval_us;        /* between the last two samples; 0: there were none */
 	bool was_idle;               /* idle for a while since then */
+	uint64_t asker;              /* the connection of which the peer is asked: of the last sample, … */
+	uint64_t most_acked;         /* … the one that has carried most */
 	uint64_t device_sent;        /* this end's device's counter at the last sample, … */
 	uint64_t device_at_us;       /* … and when that was; 0: it is not known */
 	/* the sample that is being taken */

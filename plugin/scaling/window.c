@@ -36,6 +36,7 @@ void bnet_window_add(struct bnet_window *window, const struct bnet_sample *sampl
 {
 	window->bytes += sample->acked;
 	window->time_us += sample->elapsed_us;
+	window->moving_us += sample->acked ? sample->elapsed_us : 0;
 	if (is_seen(sample)) {
 		window->seen.own += sample->acked;
 		window->seen.all += sample->device_sent;
@@ -60,39 +61,33 @@ void bnet_window_mark(struct bnet_window *window, const struct bnet_window_repor
 	window->fresh_us = shorter(window->fresh_us, report->rtt_us);
 }
 
-static bool is_enough(const struct bnet_window *window, uint64_t us)
-{
-	return us * 100 >= window->time_us * SEEN_PERCENT;
-}
-
 static struct bnet_end sent(const struct bnet_window *window)
 {
-	if (!is_enough(window, window->seen.us))
+	if (window->seen.us * 100 < window->time_us * SEEN_PERCENT)
 		return (struct bnet_end){0};
 	return bnet_end_of(window->seen.own, window->seen.all, window->seen.us);
 }
 
-/* The path's rate stands for what of its own has arrived in the time that the peer has seen: some samples may lie before
- * the first mark, or behind the last one. */
-static struct bnet_end received(const struct bnet_window *window, uint64_t own)
+/* The peer has seen a part of the window, and no stall, in which nothing arrives: the path's rate while it moves stands
+ * for what of its own has arrived in that part. */
+static struct bnet_end received(const struct bnet_window *window)
 {
 	const struct bnet_mark *from = &window->from, *to = &window->to;
 	const uint64_t us = to->moved_us - from->moved_us;
 
 	if (window->marked < 2 || !from->connection || from->connection != to->connection ||
-	    to->moved_us < from->moved_us || to->received < from->received || !is_enough(window, us))
+	    to->moved_us < from->moved_us || to->received < from->received || !window->moving_us ||
+	    us * 100 < window->moving_us * SEEN_PERCENT)
 		return (struct bnet_end){0};
-	return bnet_end_of(own * us / 1000000, to->received - from->received, us);
+	return bnet_end_of(window->bytes * 1000 / window->moving_us * us / 1000, to->received - from->received, us);
 }
 
 struct bnet_carried bnet_window_carried(const struct bnet_window *window)
 {
-	const uint64_t own = window->bytes * 1000000 / window->time_us;
-
 	return (struct bnet_carried){
-		.own = own,
+		.own = window->bytes * 1000000 / window->time_us,
 		.sent = sent(window),
-		.received = received(window, own),
+		.received = received(window),
 	};
 }
 

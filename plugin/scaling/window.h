@@ -46,9 +46,10 @@ struct bnet_window_report {
 
 struct bnet_window {
 	uint64_t bytes, time_us;
+	uint64_t moving_us;       /* of that, in samples of which something was acknowledged */
 	uint64_t queues_us, busy; /* sums of its samples' queue_us and busy */
 	struct bnet_tally of[BNET_WORKS];
-	bool judged; /* it has been full once, and calls for a trial: from here on only its bytes and its time count */
+	bool judged; /* it has been full once, and calls for a trial: from here on only bytes and times count */
 	/* Of the samples in which it is known what this end's device has sent. */
 	struct bnet_window_seen {
 		uint64_t own, all; /* bytes */

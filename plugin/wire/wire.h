@@ -134,7 +134,7 @@ struct bnet_wire_question {
 	bool by_receiver;
 	uint64_t connection;
 	uint8_t token[BNET_TOKEN_SIZE];
-	uint32_t rtt_us;    /* of the path; 0: not known */
+	uint32_t rtt_us;    /* the path's smallest; 0: not known */
 	uint8_t proof_size; /* 0 or BNET_PROOF_SIZE; it follows the rest, so that an older reader skips it */
 	uint8_t proof[BNET_PROOF_SIZE];
 };

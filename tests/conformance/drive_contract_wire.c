@@ -475,19 +475,19 @@ static void questions(struct contract *c)
 	listen_comm = contract_listen(c, handle);
 	fd = open_stream(handle, CONNECTION, VERSION, 0, welcome);
 	comm = contract_accept(c, listen_comm);
-	region = contract_map(c, comm, SMALL);
+	region = contract_map(c, comm, SLICE);
 	answer = ask(handle, CONNECTION);
 	drive_check(answer.verdict == VERDICT_OK && !answer.moved_us && !answer.received,
 		    "before anything has arrived, the verdict is %u, and %llu bytes were received", answer.verdict,
 		    (unsigned long long)answer.received);
 	for (uint64_t message = 0; !answer.moved_us; message++) {
-		void *request = contract_irecv(c, &region, 0, SMALL);
+		void *request = contract_irecv(c, &region, 0, SLICE);
 
-		say_message(fd, message, SMALL, SMALL);
+		say_message(fd, message, SLICE, SLICE);
 		await_request(c, request);
 		answer = ask(handle, CONNECTION);
 	}
-	drive_check(answer.received >= SMALL, "the device has received %llu bytes",
+	drive_check(answer.received >= SLICE, "the device has received %llu bytes",
 		    (unsigned long long)answer.received);
 	verdict = ask(handle, CONNECTION + 1).verdict;
 	drive_check(verdict == VERDICT_GONE, "the verdict about another connection is %u", verdict);

@@ -43,7 +43,7 @@ static uint64_t tick(struct bnet_conn *conn, bool arrives, uint64_t us)
 	uint64_t ticks;
 
 	if (arrives)
-		atomic_fetch_add(&conn->counts.receive_calls, 1);
+		atomic_fetch_add(&conn->counts.receive_calls, 2);
 	others_receive();
 	bnet_meter_tick(now_us += us);
 	after = bnet_meter_read(conn, rtt_us);
@@ -62,6 +62,26 @@ static void what_comes_in_a_pause_does_not_count(struct bnet_conn *conn)
 	check_int(tick(conn, true, TICK_US), 0); /* a part of it was the pause's */
 	check_int(tick(conn, true, TICK_US), 1);
 	check_int(tick(conn, true, 50 * TICK_US), 0); /* nobody has looked meanwhile */
+	check_int(tick(conn, true, TICK_US), 1);
+}
+
+/* Who polls counts a call, and then that it was in vain. */
+static void a_call_in_vain_is_no_arrival(struct bnet_conn *conn)
+{
+	check_int(tick(conn, true, TICK_US), 1);
+	atomic_fetch_add(&conn->counts.receive_calls, 1);
+	check_int(tick(conn, false, TICK_US), 0);
+	atomic_fetch_add(&conn->counts.receive_again, 1);
+	check_int(tick(conn, false, TICK_US), 0);
+	check_int(tick(conn, true, TICK_US), 0);
+}
+
+/* The control thread has slept, and nobody has looked for a pause. */
+static void idle_time_does_not_count(struct bnet_conn *conn)
+{
+	check_int(tick(conn, true, TICK_US), 1);
+	bnet_engine.idle_until_us = now_us + TICK_US / 2;
+	check_int(tick(conn, true, TICK_US), 0);
 	check_int(tick(conn, true, TICK_US), 1);
 }
 
@@ -113,6 +133,8 @@ int main(void)
 	bnet_engine_lock(); /* the control thread has its own ticks */
 	now_us = bnet_now_us() + 1000000;
 	what_comes_in_a_pause_does_not_count(ends.recv);
+	a_call_in_vain_is_no_arrival(ends.recv);
+	idle_time_does_not_count(ends.recv);
 	a_round_trip_is_no_pause(ends.recv);
 	counters_that_come_back_are_no_traffic(ends.recv);
 	it_ends(ends.recv);

@@ -394,12 +394,22 @@ static void connections_in_use_share_the_quota(void)
 /* ---- the marks ---- */
 
 /* The scaler has a question at the end of a sample. */
-static void judge_with_question(struct bnet_path *path)
+static void judge_with_question(struct bnet_path *path, const struct bnet_conn *asker)
 {
 	path->of[BNET_WORK_SMALL].count = path->streams = 1;
 	path->sample.elapsed_us = TICK_US;
 	path->scaler.window.asks = true;
+	path->asker = asker->id;
 	bnet_path_judge(path, bnet_now_us());
+}
+
+static void await_answer(const struct bnet_window *window)
+{
+	while (window->asks) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
 }
 
 /* A sample of which the scaler takes what the device has sent since the one before. */
@@ -417,28 +427,52 @@ static void both_ends_counters_are_seen(int ifindex)
 	struct oneself ends = connect_to_oneself(&client);
 	struct bnet_conn *conn = ends.send;
 	struct bnet_window *window = &conn->path->scaler.window;
+	const uint64_t now_us = bnet_now_us() + 1000000;
 	static char bytes[2];
 
 	bnet_engine_lock();
 	bnet_engine.devices.nics[0].ifindex = ifindex;
 	bnet_sampler_begin(conn);
-	judge_with_question(conn->path);
-	while (window->asks) {
-		bnet_engine_unlock();
-		sched_yield();
-		bnet_engine_lock();
-	}
+	judge_with_question(conn->path, conn);
+	await_answer(window);
 	check(window->marked > 0 && window->from.connection == conn->id);
-	/* The control thread may take a sample between. */
-	for (uint64_t now_us = bnet_now_us() + 1000000; window->seen.all == 0; now_us += 2 * TICK_US) {
-		judge_again(conn->path, now_us);
-		bnet_engine_unlock();
-		pass_to_oneself(&client, ends, &bytes[0], &bytes[1], 1);
-		bnet_engine_lock();
-		judge_again(conn->path, now_us + TICK_US);
-	}
+	judge_again(conn->path, now_us);
+	pass_to_oneself(&client, ends, &bytes[0], &bytes[1], 1);
+	judge_again(conn->path, now_us + TICK_US);
+	check(window->seen.all > 0 && window->seen.us == TICK_US);
+	conn->path->device_sent = UINT64_MAX; /* another counter than before */
+	judge_again(conn->path, now_us + 2 * TICK_US);
+	check(window->seen.us == TICK_US);
 	bnet_engine_unlock();
 	close_to_oneself(&client, ends);
+}
+
+/* What another one waits for says less of the path. */
+static void the_peer_is_asked_about_the_connection_that_carries_most(void)
+{
+	static char from[1 << 20], into[1 << 20];
+	struct oneself little = connect_to_oneself(&client), much = connect_to_oneself(&client);
+	struct bnet_conn *senders[] = {much.send, little.send};
+	struct bnet_path *path = senders[0]->path;
+
+	bnet_engine_lock();
+	do { /* until no sample of the control thread's lies between */
+		uint64_t now_us;
+
+		bnet_engine_unlock();
+		pass_to_oneself(&client, little, from, into, 1);
+		pass_to_oneself(&client, much, from, into, sizeof(from));
+		bnet_engine_lock();
+		now_us = bnet_now_us();
+		path->sampled_us = 0;
+		check(bnet_path_begin_sample(path, now_us));
+		for (int i = 0; i < 2; i++)
+			bnet_path_sample_conn(senders[i], now_us, false);
+	} while (path->sample.acked < sizeof(from) / 2);
+	check(path->asker == senders[0]->id);
+	bnet_engine_unlock();
+	close_to_oneself(&client, little);
+	close_to_oneself(&client, much);
 }
 
 /* Two answers give a rate if they are about one connection, though it may be idle by now. */
@@ -452,14 +486,12 @@ static void the_same_connection_is_asked_about(int ifindex)
 	bnet_engine.devices.nics[0].ifindex = ifindex;
 	check(moving->path == idle->path);
 	bnet_sampler_begin(moving);
-	window->marked = 1;
-	window->from.connection = idle->id;
-	judge_with_question(moving->path);
-	while (window->asks) {
-		bnet_engine_unlock();
-		sched_yield();
-		bnet_engine_lock();
-	}
+	do { /* a sample of the control thread's may begin another window */
+		window->marked = 1;
+		window->from.connection = idle->id;
+		judge_with_question(moving->path, moving);
+		await_answer(window);
+	} while (window->marked != 2);
 	check(window->to.connection == idle->id);
 	bnet_engine_unlock();
 	close_to_oneself(&client, first);
@@ -482,7 +514,7 @@ static void a_question_without_an_answer_ends(void)
 	bnet_engine_lock();
 	conn->setup.peers[0] = silent;
 	bnet_sampler_begin(conn);
-	judge_with_question(conn->path);
+	judge_with_question(conn->path, conn);
 	check(conn->path->asking);
 	while (conn->path->asking) {
 		bnet_engine_unlock();
@@ -543,6 +575,7 @@ int main(void)
 	a_single_look_changes_no_share();
 	connections_in_use_share_the_quota();
 	both_ends_counters_are_seen(ifindex);
+	the_peer_is_asked_about_the_connection_that_carries_most();
 	the_same_connection_is_asked_about(ifindex);
 	a_question_without_an_answer_ends();
 	nothing_is_left_of_a_path_without_connections();

@@ -117,6 +117,37 @@ static void answers_that_give_no_rate_do_not_count(void)
 	check_int(received_between(from, to), 0);
 }
 
+/* In a stall the peer counts nothing. */
+static void stalls_are_left_out_at_both_ends(void)
+{
+	const struct bnet_mark from = {.connection = 5}, to = {.connection = 5, .moved_us = 50000, .received = 10 * MB};
+	const struct bnet_sample moves = {.elapsed_us = 50000, .acked = 9 * MB}, stalls = {.elapsed_us = 50000};
+	struct bnet_window window = {0};
+	struct bnet_end received;
+
+	bnet_window_mark(&window, &(struct bnet_window_report){.mark = from});
+	bnet_window_add(&window, &moves);
+	bnet_window_add(&window, &stalls);
+	bnet_window_mark(&window, &(struct bnet_window_report){.mark = to});
+	received = bnet_window_carried(&window).received;
+	check(received.all > 199 * MB && received.own > 179 * MB && received.own <= 180 * MB);
+}
+
+/* The streams' readings and the device's counter must be of the same time. */
+static void looks_out_of_step_do_not_count(void)
+{
+	for (uint64_t percent = 60; percent <= 140; percent += 20) {
+		const struct bnet_sample sample = {.elapsed_us = 100000,
+						   .acked = 9 * MB,
+						   .device_sent = 10 * MB,
+						   .device_us = 1000 * percent};
+		struct bnet_window window = {0};
+
+		bnet_window_add(&window, &sample);
+		check(!bnet_window_carried(&window).sent.all == (percent < 75 || percent > 125));
+	}
+}
+
 static void flow_classes_are_filled(void)
 {
 	for (enum place place = AT_SENDER; place <= AT_RECEIVER; place++)
@@ -287,6 +318,8 @@ int main(void)
 	without_knowledge_all_climb();
 	counters_that_cannot_be_the_path_s_do_not_count();
 	answers_that_give_no_rate_do_not_count();
+	stalls_are_left_out_at_both_ends();
+	looks_out_of_step_do_not_count();
 	flow_classes_are_filled();
 	classes_on_a_link_fill_the_link();
 	bursts_on_a_shared_link_need_one_stream_each();
