@@ -20,7 +20,8 @@ from pathlib import Path
 
 _KEPT = Path(__file__).resolve().with_name("corpus")
 _MAX_BYTES = 512
-_LIMITS = (f"-max_len={_MAX_BYTES}", "-timeout=5")
+#: An input takes a ms; a machine that has much else to do may stop for seconds.
+_LIMITS = (f"-max_len={_MAX_BYTES}", "-timeout=60")
 
 
 def _file(program: Path) -> Path:
