@@ -358,7 +358,7 @@ static void ask(uint8_t which)
 		return;
 	bnet_engine_lock();
 	if (conn->sender) {
-		bnet_question_ask(conn, conn->path, 1000);
+		bnet_question_ask(conn, conn->path, 1000, 1000);
 	} else {
 		atomic_store(&conn->alone_us, 1);
 		bnet_repair_ask(conn);
