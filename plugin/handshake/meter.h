@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What this host's devices carry while a connection moves. What they carry while its job computes is of others, and says
- * nothing of what the connection takes from them. Under the engine's lock.
+ * Counts what this host's devices carry while a connection moves, and leaves out the pauses of its job: others may send
+ * then, and take nothing from the connection. Under the engine's lock.
  */
 #ifndef BNET_METER_H
 #define BNET_METER_H

@@ -15,6 +15,7 @@
 #include "handshake/close.h"
 #include "handshake/connector.h"
 #include "handshake/meter.h"
+#include "scaling/send_buffer.h"
 
 /* Readings further apart than this are no steady work. */
 #define MAX_GAP_US 100000
@@ -137,57 +138,6 @@ void bnet_paths_forget(void)
 	}
 }
 
-/* ---- send buffers ---- */
-
-/* A lone stream on a short path, with messages of so many bytes, has a larger buffer: ping-pong of 512 KiB and 1 MiB
- * then takes 0.64 to 0.77 of the time, and streams of 1 and 4 MiB carry 1.07 to 1.24 times as much. Streams of 64 and
- * 256 KiB would carry 0.5 to 1.1 times as much (docs/dev/history.md). */
-#define LARGE_BYTES (512 * 1024)
-
-/* Where both sizes are mixed, those that were seen last count, and a mean in between changes nothing. */
-static void weigh(struct bnet_conn *conn)
-{
-	struct bnet_sizes *sizes = &conn->sizes;
-	const uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_relaxed);
-	const uint64_t bytes = atomic_load_explicit(&conn->posted_bytes, memory_order_relaxed);
-	const uint64_t messages = posted - sizes->posted, sum = bytes - sizes->bytes;
-
-	if (messages == 0)
-		return;
-	sizes->large = sum / messages >= (sizes->large ? LARGE_BYTES / 2 : LARGE_BYTES);
-	sizes->posted = posted;
-	sizes->bytes = bytes;
-}
-
-/* As much of it as the kernel grants. */
-static int64_t large_sndbuf(void)
-{
-	const int64_t most = bnet_sndbuf_most();
-
-	return most < LARGE_BYTES ? most : LARGE_BYTES;
-}
-
-static void fit(struct bnet_conn *conn, struct bnet_stream *stream)
-{
-	const bool large = conn->sizes.large && bnet_conn_active(conn) == 1;
-	uint64_t rate = stream->estimator.peak;
-	int64_t want;
-
-	if (conn->config->sndbuf)
-		return;
-	/* Before anything was measured the link's nominal speed stands in. */
-	if (rate == 0)
-		rate = (uint64_t)conn->dev->speed_mbps * 125000;
-	want = bnet_sndbuf_for_path(stream->estimator.last.min_rtt_us, rate, bnet_sndbuf_most(), bnet_sndbuf_tuned());
-	if (large && want && want < large_sndbuf())
-		want = large_sndbuf();
-	want = bnet_sndbuf_change(stream->estimator.sndbuf, want, bnet_sndbuf_most());
-	if (want == stream->estimator.sndbuf)
-		return;
-	stream->estimator.sndbuf = want;
-	bnet_socket_set_sndbuf(stream->fd, want);
-}
-
 void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_reading reading;
@@ -199,7 +149,7 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (!conn->path->told && conn->path->learned.rate)
 		bnet_estimator_begin(&stream->estimator, conn->path->learned.rate);
 	bnet_estimator_update(&stream->estimator, &reading, bnet_now_us(), false);
-	fit(conn, stream);
+	bnet_send_buffer_fit(conn, stream);
 }
 
 /* ---- how many streams ---- */
@@ -444,7 +394,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 	int active = bnet_conn_active(conn);
 	uint64_t acked = 0;
 
-	weigh(conn);
+	bnet_send_buffer_weigh(conn);
 	for (int i = 0; i < active; i++) {
 		struct bnet_stream *stream = conn->streams[i];
 		struct bnet_estimator_step step;
@@ -453,7 +403,7 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 		if (!bnet_estimator_read(stream->fd, &reading))
 			continue;
 		step = bnet_estimator_update(&stream->estimator, &reading, now_us, was_idle);
-		fit(conn, stream);
+		bnet_send_buffer_fit(conn, stream);
 		if (!judged || step.elapsed_us == 0 || step.elapsed_us > most_gap(conn->path, &reading))
 			continue;
 		acked += step.acked;
