@@ -62,6 +62,10 @@ clean_tree() {
 	rm -rf "$BUILD"
 	mkdir "$BUILD"
 	git -c advice.detachedHead=false clone --quiet . "$TREE"
+	enter_tree
+}
+
+enter_tree() {
 	cd "$TREE" || exit
 	trap report EXIT
 	trap 'exit 1' INT TERM # else the report would be of the last command that ended
