@@ -46,10 +46,10 @@ static void recall(struct bnet_path *path, bool local)
 }
 
 /* The level is the quota's, the peer's or a variable's, and not what the path has learned. */
-static bool is_bounded(const struct bnet_scaler *scaler)
+static bool is_bound(const struct bnet_scaler *scaler, int level)
 {
-	return (scaler->level == scaler->most && scaler->most < BNET_MAX_STREAMS) ||
-	       (scaler->level == scaler->least && scaler->least > 1);
+	return (level == scaler->most && scaler->most < BNET_MAX_STREAMS) ||
+	       (level == scaler->least && scaler->least > 1);
 }
 
 /* The level that is held, not one on trial. What the network has not limited, or a minute of little work has lowered,
@@ -57,10 +57,11 @@ static bool is_bounded(const struct bnet_scaler *scaler)
 static void keep(struct bnet_path *path)
 {
 	const struct bnet_scaler *scaler = &path->scaler;
+	const int level = scaler->state == BNET_SCALER_HOLDING ? scaler->level : scaler->before;
 
-	if (path->local || !path->told || !path->limited || scaler->idle || is_bounded(scaler))
+	if (path->local || !path->told || !path->limited || scaler->idle || is_bound(scaler, level))
 		return;
-	path->learned.streams = scaler->state == BNET_SCALER_HOLDING ? scaler->level : scaler->before;
+	path->learned.streams = level;
 	bnet_memory_keep(path->dev, &path->addr, &path->learned);
 }
 
@@ -186,6 +187,8 @@ void bnet_path_limit(struct bnet_path *path, int quota)
 	bnet_info(NCCL_NET,
 		  "NET/BaguaNet: %d stream%s per connection from %s, %d before: many connections share a quota",
 		  path->scaler.level, path->scaler.level == 1 ? "" : "s", path->dev->name, before);
+	if (path->told)
+		path->told = path->scaler.level;
 	bnet_path_widen(path);
 }
 
@@ -493,10 +496,10 @@ static void ask(struct bnet_path *path)
 		take_answer(path, &nothing);
 }
 
-static bool step(struct bnet_path *path, uint64_t now_us)
+/* False: no stream of the path has moved steadily. */
+static bool conclude(struct bnet_path *path, uint64_t now_us)
 {
 	struct bnet_sample *sample = &path->sample;
-	bool changed;
 
 	sample->now_us = now_us;
 	look_at_device(path, now_us);
@@ -511,7 +514,13 @@ static bool step(struct bnet_path *path, uint64_t now_us)
 		path->limited = true;
 		path->learned.rate = path->rates / path->streams;
 	}
-	changed = bnet_scaler_step(&path->scaler, sample);
+	return true;
+}
+
+static bool step(struct bnet_path *path)
+{
+	const bool changed = bnet_scaler_step(&path->scaler, &path->sample);
+
 	if (path->scaler.window.asks && !path->asking)
 		ask(path);
 	return changed;
@@ -543,8 +552,11 @@ static void trace_level(const struct bnet_path *path, int before)
 void bnet_path_judge(struct bnet_path *path, uint64_t now_us)
 {
 	const int before = path->scaler.level;
-	const bool changed = step(path, now_us);
+	bool changed;
 
+	if (!conclude(path, now_us))
+		return;
+	changed = step(path);
 	if (path->told == 0)
 		path->told = before;
 	tell_level(path);

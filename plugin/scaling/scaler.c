@@ -9,11 +9,11 @@
 /* The least time of a window, and the least number of round trips in it. */
 #define WINDOW_US 100000
 #define WINDOW_RTTS 8
-/* A long window is as long as so many others. */
-#define LONG 8
 /* … and of the pause before it, in which streams find their speed. */
 #define SETTLE_US 60000
 #define SETTLE_RTTS 6
+/* A long window is as long as so many others. */
+#define LONG 8
 /* Marks are asked for so much earlier than they are needed. */
 #define AHEAD_US 10000
 #define AHEAD_RTTS 2
@@ -183,8 +183,6 @@ static uint64_t window_us(const struct bnet_scaler *scaler, const struct bnet_sa
 
 static bool window_is_full(const struct bnet_scaler *scaler, const struct bnet_sample *sample)
 {
-	if (sample->opening || sample->now_us < scaler->settled_us)
-		return false;
 	return scaler->window.time_us >= window_us(scaler, sample);
 }
 
@@ -548,8 +546,6 @@ static void note_minute(struct bnet_scaler *scaler, uint64_t now_us, uint64_t mi
 
 void bnet_scaler_tell(struct bnet_scaler *scaler, const struct bnet_window_report *report)
 {
-	if (!scaler->window.asks)
-		return;
 	if (scaler->window.marked == 0)
 		bnet_window_clear(&scaler->window);
 	bnet_window_mark(&scaler->window, report);

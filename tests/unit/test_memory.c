@@ -286,6 +286,47 @@ static void a_path_keeps_only_what_it_has_found_out(void)
 	forget();
 }
 
+/* A trial that the end cuts off: the level before it is the path's, unless a bound has set it. */
+static void a_trial_s_level_is_not_kept(void)
+{
+	static struct bnet_conn conn;
+	const struct bnet_device dev = device("eth0");
+	struct bnet_scaler *scaler;
+
+	join(&conn, &dev);
+	scaler = &conn.path->scaler;
+	conn.path->limited = true;
+	scaler->state = BNET_SCALER_RAISING;
+	scaler->before = 8;
+	scaler->most = 16;
+	leave(&conn, 16);
+	check_int(streams(&dev, "10.0.0.2"), 8);
+	join(&conn, &dev);
+	scaler = &conn.path->scaler;
+	conn.path->limited = true;
+	scaler->state = BNET_SCALER_LOWERING;
+	scaler->before = scaler->most = 16;
+	leave(&conn, 15);
+	check_int(streams(&dev, "10.0.0.2"), 8);
+	forget();
+}
+
+/* What was recalled is for the streams that a first connection opens once it moves. */
+static void a_sample_in_which_nothing_moves_judges_nothing(void)
+{
+	static struct bnet_conn conn;
+	const struct bnet_device dev = device("eth0");
+
+	keep(&dev, "10.0.0.2", many);
+	join(&conn, &dev);
+	check_int(bnet_path_recalled(&conn), many.streams - 1);
+	check(bnet_path_begin_sample(conn.path, 1000));
+	bnet_path_judge(conn.path, 1000);
+	check_int(bnet_path_recalled(&conn), many.streams - 1);
+	bnet_path_leave(&conn);
+	forget();
+}
+
 int main(void)
 {
 	/* Its own /dev/shm: the user's jobs go on with theirs. */
@@ -304,5 +345,7 @@ int main(void)
 	a_limit_of_file_sizes_is_kept_to();
 	off_is_off();
 	a_path_keeps_only_what_it_has_found_out();
+	a_trial_s_level_is_not_kept();
+	a_sample_in_which_nothing_moves_judges_nothing();
 	return 0;
 }
