@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tests.support import forked
 
@@ -82,8 +85,13 @@ class Sandbox:
         return self.root / "etc" / "nccl.conf"
 
     @property
+    def copies(self) -> list[Path]:
+        """What these name."""
+        return [conf.parent / ".local" / "share" / "bagua-net" / "libnccl-net-bagua.so" for conf in self.confs]
+
+    @property
     def copy(self) -> Path:
-        return self.home / ".local" / "share" / "bagua-net" / "libnccl-net-bagua.so"
+        return self.copies[0]
 
     def environment(self, **settings: str) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not is_setting(name)}
@@ -146,3 +154,19 @@ class Sandbox:
         (directory / "state").write_text(f"{state}\n")
         (directory / "link_layer").write_text(f"{layer}\n")
         (directory / "rate").write_text("100 Gb/sec (4X EDR)\n")
+
+
+UNPRIVILEGED = "--bounding-set=-dac_override,-dac_read_search,-fowner"
+
+
+def as_user(sandbox: Sandbox, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """``bagua-net ARGUMENTS`` as one who may not write everywhere, which root may."""
+    prefix: list[str] = []
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("needs setpriv(1): root may write to every directory")
+        prefix = [setpriv, UNPRIVILEGED]
+    command = ["sh", "-c", f'exec "$@" {shlex.join(arguments)}', "sh", *prefix, *shlex.split(sandboxed(sandbox.root))]
+    environment = sandbox.environment(**settings)
+    return subprocess.run(command, env=environment, cwd=sandbox.root, capture_output=True, text=True, timeout=60)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 import bagua_net
 from bagua_net._activation import launchers
-from tests.package.sandbox import Sandbox, sandboxed
+from tests.package.sandbox import Sandbox, as_user, sandboxed
 from tests.support import nccl_wheels
 
 LIBRARY = str(bagua_net.plugin_path())
@@ -104,16 +103,16 @@ def test_enable_and_disable_leave_no_trace(sandbox: Sandbox, before: bytes | Non
     untouched = sandbox.files()
     enabled = sandbox.run("enable")
     assert (enabled.returncode, enabled.stdout) == (0, ""), enabled.stderr
-    for conf in sandbox.confs:
-        assert f"NCCL_NET_PLUGIN={sandbox.copy}\nNCCL_NET=BaguaNet\nNCCL_NET_PLUGIN_REF_COUNT=1\n" in conf.read_text()
-    assert sandbox.copy.read_bytes() == Path(LIBRARY).read_bytes()
+    for conf, copy in zip(sandbox.confs, sandbox.copies, strict=True):
+        assert f"NCCL_NET_PLUGIN={copy}\nNCCL_NET=BaguaNet\nNCCL_NET_PLUGIN_REF_COUNT=1\n" in conf.read_text()
+        assert copy.read_bytes() == Path(LIBRARY).read_bytes()
     once = sandbox.files()
     assert "enabled already" in sandbox.run("enable").stderr
     assert sandbox.files() == once
     assert sandbox.run("status").returncode == 0
     assert sandbox.run("disable").returncode == 0
     assert sandbox.files() == untouched
-    assert not sandbox.copy.parent.exists()
+    assert not any(copy.parent.exists() for copy in sandbox.copies)
     assert "was not enabled" in sandbox.run("disable").stderr
     assert sandbox.files() == untouched
 
@@ -122,7 +121,8 @@ def test_two_homes_are_told(sandbox: Sandbox) -> None:
     told = sandbox.run("enable").stderr.splitlines()
     assert [line.split(": ")[0] for line in told[:2]] == [str(conf) for conf in sandbox.confs]
     assert told[2].startswith("in both homes: ")
-    assert str(sandbox.copy) in told[2]
+    removed = sandbox.run("disable").stderr.splitlines()[2:]
+    assert removed == [f"{copy.parent}: removed" for copy in sandbox.copies]
 
 
 def test_one_home_is_written_once(sandbox: Sandbox) -> None:
@@ -277,22 +277,6 @@ def test_a_user_without_a_home_is_told_what_to_do(sandbox: Sandbox) -> None:
     assert done.returncode == 0, done.stderr
     assert (sandbox.root / "data" / "bagua-net" / "libnccl-net-bagua.so").is_file()
     assert not Path("/nonexistent").exists()
-
-
-UNPRIVILEGED = "--bounding-set=-dac_override,-dac_read_search,-fowner"
-
-
-def as_user(sandbox: Sandbox, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """``bagua-net ARGUMENTS`` as one who may not write everywhere, which root may."""
-    prefix: list[str] = []
-    if os.geteuid() == 0:
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            pytest.skip("needs setpriv(1): root may write to every directory")
-        prefix = [setpriv, UNPRIVILEGED]
-    command = ["sh", "-c", f'exec "$@" {shlex.join(arguments)}', "sh", *prefix, *shlex.split(sandboxed(sandbox.root))]
-    environment = sandbox.environment(**settings)
-    return subprocess.run(command, env=environment, cwd=sandbox.root, capture_output=True, text=True, timeout=60)
 
 
 def test_a_home_that_is_read_only_is_told_before_anything_is_written(sandbox: Sandbox) -> None:

@@ -162,7 +162,7 @@ def test_a_write_that_fails_leaves_the_file_and_no_other(tmp_path: Path, monkeyp
 def test_all_files_are_written_or_none(tmp_path: Path) -> None:
     written, missing = tmp_path / "written.conf", tmp_path / "missing" / "x.conf"
     written.write_bytes(b"X=1\n")
-    target = switch.Target((written, missing), tmp_path / "copy")
+    target = switch.Target(((written, tmp_path / "copy"), (missing, tmp_path / "copy")))
     changes = [switch.Change(written, b"X=1\n", b"Y=1\n"), switch.Change(missing, None, b"Y=1\n")]
     with pytest.raises(FileNotFoundError, match=re.escape(f"'{missing}'")):
         switch.enable(target, changes)

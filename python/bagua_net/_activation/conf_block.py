@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .._errors import ConfFileDamaged, ConflictingSetting
+from .._errors import ConfFileDamaged, ConflictingSetting, NotWritable
 from .._settings import conf
 
 _BEGIN = b"# >>> bagua-net >>>"
@@ -115,13 +115,30 @@ def read(path: Path) -> bytes | None:
         return None
 
 
+def is_irregular(path: Path) -> bool:
+    """Is something there that is no regular file, as /dev/null?"""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def check_regular(path: Path) -> None:
+    """Refuses to put a file into the place of a device or a directory.
+
+    Raises:
+        NotWritable: one of those is there.
+    """
+    if is_irregular(path):
+        raise NotWritable(f"{path} is no regular file; name another one")
+
+
 def write(path: Path, content: bytes | None) -> None:
     """Replaces the file atomically, or removes it (None). Its mode, its owner and its extended attributes stay, and a
     symbolic link stays one.
 
     Raises:
+        NotWritable: something is there that is no regular file.
         OSError: the system's error; the file is unchanged.
     """
+    check_regular(path)
     target = path.resolve()
     if content is None:
         target.unlink(missing_ok=True)
@@ -135,9 +152,10 @@ def write(path: Path, content: bytes | None) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            if target.exists():
+            if os.path.exists(target):
                 owner = target.stat()
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+                with contextlib.suppress(PermissionError):  # another user's file in a directory of one's own
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
                 shutil.copystat(target, temporary)
                 os.utime(temporary)
             else:

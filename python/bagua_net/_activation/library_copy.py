@@ -12,10 +12,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from .._errors import BaguaNetError
+from .._errors import BaguaNetError, LibraryUnusable
 from .._native.plugin import LIBRARY_NAME, check_path
 from .._settings import homes
-from . import conf_block
+from . import conf_block, loading
 
 #: For /etc/nccl.conf: other users cannot read root's home.
 SYSTEM_DIRECTORY = Path("/usr/local/lib/bagua-net")
@@ -31,9 +31,12 @@ def no_home() -> BaguaNetError:
     )
 
 
-def user_directory() -> Path:
+def user_directory(home: Path | None = None) -> Path:
     """``bagua-net`` in $XDG_DATA_HOME, or in ~/.local/share where that is unset or not absolute (as its
     specification says).
+
+    Args:
+        home: this one; None: $HOME, or else the password database's.
 
     Raises:
         BaguaNetError: it is unset and this user has no home.
@@ -41,10 +44,10 @@ def user_directory() -> Path:
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
     if data.is_absolute():
         return data / "bagua-net"
-    found = homes.homes()
-    if not found:
+    home = home or next(iter(homes.homes()), None)
+    if home is None:
         raise no_home()
-    return found[0] / ".local" / "share" / "bagua-net"
+    return home / ".local" / "share" / "bagua-net"
 
 
 def library(directory: Path) -> Path:
@@ -59,18 +62,34 @@ def library(directory: Path) -> Path:
 
 
 def _users(directory: Path) -> list[Path]:
-    """The configuration files on the list that still hold the block."""
+    """The configuration files on the list that still hold the block, and those that this user may not read."""
     try:
         lines = (directory / _USERS).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     paths = [Path(os.fsdecode(line)) for line in lines if line]
-    return [path for path in paths if conf_block.has_block(conf_block.read(path))]
+    return [path for path in paths if _may_name_it(path)]
+
+
+def _may_name_it(path: Path) -> bool:
+    try:
+        return conf_block.has_block(conf_block.read(path))
+    except OSError:
+        return True
 
 
 def _write_users(directory: Path, users: list[Path]) -> None:
     unique = dict.fromkeys(os.fsencode(path.absolute()) for path in users)
     conf_block.write(directory / _USERS, b"".join(raw + b"\n" for raw in unique))
+
+
+def _make(directory: Path) -> None:
+    """With its parents; all users enter those of the system's directory, whatever root's umask is."""
+    missing = [one for one in (directory, *directory.parents) if not os.path.isdir(one)]
+    directory.mkdir(parents=True, exist_ok=True)
+    if directory == SYSTEM_DIRECTORY:
+        for one in missing:
+            one.chmod(_MODE)
 
 
 def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
@@ -81,16 +100,26 @@ def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
 
     Raises:
         PluginPathInvalid: NCCL would not take it.
+        LibraryUnusable: it does not load from there, or hosts with another processor use the directory.
         OSError: the system's error.
     """
     path = library(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    before, now = loading.machine_of(path), loading.machine_of(source)
+    if before not in (None, now):
+        raise LibraryUnusable(
+            f"{path} is for hosts with {before} and would be replaced by one for {now}; "
+            "start the jobs of this host with `bagua-net run -- COMMAND`"
+        )
+    _make(directory)
     descriptor, name = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=directory)
     os.close(descriptor)
     temporary = Path(name)
     try:
         shutil.copyfile(source, temporary)
         temporary.chmod(_MODE)
+        loaded = loading.load(temporary)
+        if not loaded.version:
+            raise LibraryUnusable(f"{path} would not load: {loaded.problem}; {loaded.remedy}")
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -101,7 +130,7 @@ def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
 
 def release(directory: Path) -> bool:
     """Removes the copy and its directory, unless a configuration file still points at it. True: removed."""
-    if not (directory / LIBRARY_NAME).exists() or _users(directory):
+    if not os.path.lexists(directory / LIBRARY_NAME) or _users(directory):
         return False
     for name in (LIBRARY_NAME, _USERS):
         (directory / name).unlink(missing_ok=True)

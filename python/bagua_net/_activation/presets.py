@@ -102,7 +102,7 @@ def _preset_of_file(value: str, search: str) -> Preset | None:
     match = _FILE.fullmatch(path.name)
     name = match["name"] if match else value
     if match and name is None and "/" not in value:
-        found = [Path(one) / value for one in search.split(":") if one and (Path(one) / value).is_file()]
+        found = [Path(one) / value for one in search.split(":") if one and os.path.isfile(Path(one) / value)]
         path = found[0] if found else path
     places = [str(parent) for parent in path.parents]
     return next((one for one in _EVERY if name in one.names or any(each in places for each in one.directories)), None)

@@ -7,13 +7,11 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME
+from .._native.plugin import LIBRARY_NAME, NETWORK_NAME, SHORT_NAME, plugin_path
 from .._nccl import discovery
 from .._settings import homes, layers
 from .._settings.layers import Layers, Setting
-from . import environment, presets
-
-_PREFIX = "BAGUA_NET_"
+from . import environment, loading, presets
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,14 @@ def _found_by_name(among: Layers) -> bool:
     if _loaded_by("self"):
         return True
     directories = among[0][1].get("LD_LIBRARY_PATH", "").split(":")
-    return any((Path(directory) / LIBRARY_NAME).is_file() for directory in directories if directory)
+    return any(os.path.isfile(Path(directory) / LIBRARY_NAME) for directory in directories if directory)
 
 
 def _why_unset(nccl: discovery.Nccl | None) -> str:
     named = os.environ.get("NCCL_CONF_FILE")
     if named and Path(named) in homes.confs_read_by(nccl):
         replaced = f"NCCL_CONF_FILE replaces ~/{homes.user_conf_name(nccl)}"
-        return f"NCCL_NET_PLUGIN is not set; `bagua-net enable --conf {named}`: {replaced}"
+        return f"NCCL_NET_PLUGIN is not set; {homes.instead_of_conf_file(Path(named))}: {replaced}"
     return "NCCL_NET_PLUGIN is not set; `bagua-net enable`, or `bagua-net run -- COMMAND`"
 
 
@@ -106,9 +104,16 @@ def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None
     if "/" not in plugin:
         found = _found_by_name(among)
         return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"
-    if not Path(plugin).is_file():
+    if not os.path.lexists(plugin):
         return f"{plugin} ({layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
-    return None
+    loaded = loading.load(Path(plugin))
+    return None if loaded.version else f"{plugin} ({layer}) cannot be loaded here: {loaded.problem}; {loaded.remedy}"
+
+
+def version_of_jobs(plugin: Setting) -> str | None:
+    """The version of the library that jobs load by this setting, which may be older than this package; None: none."""
+    ours = next((one for one in (plugin.value or "").split(",") if environment.is_ours(one)), "")
+    return loading.load(Path(ours) if "/" in ours else plugin_path()).version
 
 
 def _loaded_by(pid: str) -> str | None:
@@ -151,7 +156,7 @@ def status() -> Status:
         preset_hardware=preset.seen or None if preset else None,
         plugin=plugin,
         network=network,
-        parameters=tuple(_effective(name, among) for name in layers.names(_PREFIX, among)),
+        parameters=tuple(_effective(name, among) for name in layers.of_jobs(among)),
         nccl=nccl,
         loaded=_loaded_by("self") is not None,
         processes=processes(),

@@ -20,14 +20,26 @@ from . import conf_block, environment, library_copy
 
 @dataclass(frozen=True)
 class Target:
-    """Configuration files, and the directory of the library's copy that they point at."""
+    """Configuration files, each with the directory of the library's copy that it points at."""
 
-    confs: tuple[Path, ...]
-    copy: Path
+    files: tuple[tuple[Path, Path], ...]
+
+    @property
+    def confs(self) -> tuple[Path, ...]:
+        return tuple(conf for conf, _ in self.files)
+
+    @property
+    def copies(self) -> dict[Path, list[Path]]:
+        """The directories of copies, each with the files that point at it."""
+        found: dict[Path, list[Path]] = {}
+        for conf, copy in self.files:
+            found.setdefault(copy, []).append(conf)
+        return found
 
     @classmethod
     def user(cls, *, rccl: bool) -> Target:
-        """The .nccl.conf of both homes, or only of the one that this user may write to.
+        """The .nccl.conf of both homes, or only of the one that this user may write to. Each names a copy in its own
+        home: the other one may be that of a single job, or of a single host.
 
         Args:
             rccl: as well the .rccl.conf, which RCCL reads instead.
@@ -38,19 +50,20 @@ class Target:
         if not homes.homes():
             raise library_copy.no_home()
         confs = homes.user_confs() + (homes.user_confs(discovery.RCCL) if rccl else [])
-        writable = tuple(path for path in confs if os.access(path.resolve().parent, os.W_OK))
-        return cls(writable or tuple(confs), library_copy.user_directory())
+        files = tuple((path, library_copy.user_directory(path.parent)) for path in confs)
+        writable = tuple((path, copy) for path, copy in files if os.access(path.resolve().parent, os.W_OK))
+        return cls(writable or files)
 
     @classmethod
     def system(cls, *, rccl: bool) -> Target:
         """/etc/nccl.conf, for every user, and as well /etc/rccl.conf."""
         confs = (homes.system_conf(), *((homes.system_conf(discovery.RCCL),) if rccl else ()))
-        return cls(confs, library_copy.SYSTEM_DIRECTORY)
+        return cls(tuple((path, library_copy.SYSTEM_DIRECTORY) for path in confs))
 
     @classmethod
     def file(cls, path: Path) -> Target:
         """One file, as NCCL_CONF_FILE may name it."""
-        return cls((path.absolute(),), library_copy.user_directory())
+        return cls(((path.absolute(), library_copy.user_directory()),))
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,14 @@ def rccl_is_here() -> bool:
 def rccl_is_enabled(*, system: bool) -> bool:
     """Does a file that RCCL reads have the block?"""
     paths = [homes.system_conf(discovery.RCCL)] if system else homes.user_confs(discovery.RCCL)
-    return any(conf_block.has_block(conf_block.read(path)) for path in paths)
+    return any(_has_block(path) for path in paths)
+
+
+def _has_block(path: Path) -> bool:
+    try:
+        return conf_block.has_block(conf_block.read(path))
+    except PermissionError:
+        return False
 
 
 def _settings_with(target: Target) -> layers.Layers:
@@ -147,14 +167,14 @@ def user_conf_name() -> str:
     return homes.user_conf_name(discovery.find())
 
 
-def _settings(target: Target, *, per_communicator: bool) -> dict[str, str]:
-    path = library_copy.library(target.copy)
+def _settings(copy: Path, *, per_communicator: bool) -> dict[str, str]:
+    path = library_copy.library(copy)
     return environment.settings(path, takes_path=True, per_communicator=per_communicator)
 
 
 def overridden(target: Target, *, per_communicator: bool) -> dict[str, str]:
     """The target's settings that the environment overrides, with the values that would make the plugin effective."""
-    wanted = _settings(target, per_communicator=per_communicator)
+    wanted = _settings(next(iter(target.copies)), per_communicator=per_communicator)
     given = {name: os.environ[name] for name in ("NCCL_NET_PLUGIN", "NCCL_NET") if name in os.environ}
     if environment.is_ours(given.get("NCCL_NET_PLUGIN", "")):
         del given["NCCL_NET_PLUGIN"]
@@ -173,9 +193,9 @@ def plan_enable(target: Target, *, force: bool, per_communicator: bool) -> list[
         ConfFileDamaged: a block has no end.
         PluginPathInvalid: NCCL would not take the copy's path.
     """
-    settings = _settings(target, per_communicator=per_communicator)
     changes = []
-    for path in target.confs:
+    for path, copy in target.files:
+        settings = _settings(copy, per_communicator=per_communicator)
         before = conf_block.read(path)
         if not force:
             conf_block.check_conflict(path, before, settings)
@@ -189,45 +209,52 @@ def check_writable(target: Target) -> None:
     """May this user write what enabling writes?
 
     Raises:
-        NotWritable: a directory is missing, or this user may not write to it.
+        NotWritable: a directory is missing, or this user may not write to it, or something else has a file's name.
     """
-    if target.copy == library_copy.SYSTEM_DIRECTORY:
+    if library_copy.SYSTEM_DIRECTORY in target.copies:
         remedies = ("run it as root, or leave out --system",) * 2
     else:
         elsewhere = "use --conf FILE with a file elsewhere, and NCCL_CONF_FILE=FILE in the job"
         remedies = elsewhere, "set XDG_DATA_HOME to a directory that it may write to"
     for path in target.confs:
         directory = path.resolve().parent
-        if not directory.is_dir():
+        if not os.path.isdir(directory):
             raise NotWritable(f"{path}: there is no directory {directory}; make it, or {remedies[0]}")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise NotWritable(f"{path}: this user may not write there; {remedies[0]}")
-    present = next(one for one in (target.copy, *target.copy.parents) if one.exists())
-    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
-        raise NotWritable(f"{target.copy}, for the library's copy: this user may not write there; {remedies[1]}")
+        conf_block.check_regular(path)
+    for copy in target.copies:
+        present = next(one for one in (copy, *copy.parents) if os.path.lexists(one))
+        if not os.path.isdir(present) or not os.access(present, os.W_OK | os.X_OK):
+            raise NotWritable(f"{copy}, for the library's copy: this user may not write there; {remedies[1]}")
 
 
-def library(target: Target) -> Path:
-    """The copy that enabling makes.
+def libraries(target: Target) -> list[Path]:
+    """The copies that enabling makes.
 
     Raises:
-        PluginPathInvalid: NCCL would not take its path.
+        PluginPathInvalid: NCCL would not take the path of one.
     """
-    return library_copy.library(target.copy)
+    return [library_copy.library(copy) for copy in target.copies]
 
 
 def enable(target: Target, changes: list[Change]) -> None:
-    """Makes the copy, then the changes: a file never names a library that does not exist yet.
+    """Makes the copies, then the changes: a file never names a library that does not exist yet.
 
     Raises:
-        OSError: the system's error; the files are as before, and a copy that none of them needs is gone.
+        LibraryUnusable: a copy does not load from its place, or would replace one for another processor.
+        OSError: the system's error. In each case the files are as before, and a copy that none of them needs is gone.
     """
+    made = []
     try:
-        library_copy.refresh(plugin_path(), target.copy, list(target.confs))
+        for copy, confs in target.copies.items():
+            library_copy.refresh(plugin_path(), copy, confs)
+            made.append(copy)
         _apply(changes)
     except BaseException:
-        with contextlib.suppress(OSError):
-            library_copy.release(target.copy)
+        for copy in made:
+            with contextlib.suppress(OSError):
+                library_copy.release(copy)
         raise
 
 
@@ -235,19 +262,21 @@ def plan_disable(target: Target) -> list[Change]:
     """The changes that disabling would make.
 
     Raises:
+        NotWritable: something else has a file's name.
         ConfFileDamaged: a block has no end.
     """
     changes = []
     for path in target.confs:
+        conf_block.check_regular(path)
         before = conf_block.read(path)
         changes.append(Change(path, before, conf_block.without_block(before)))
     return changes
 
 
-def disable(target: Target, changes: list[Change]) -> bool:
-    """Makes the changes, then removes the copy if no file names it. True: removed."""
+def disable(target: Target, changes: list[Change]) -> list[Path]:
+    """Makes the changes, then removes each copy that no file names. Returns the directories of these."""
     _apply(changes)
-    return library_copy.release(target.copy)
+    return [copy for copy in target.copies if library_copy.release(copy)]
 
 
 def _apply(changes: list[Change]) -> None:

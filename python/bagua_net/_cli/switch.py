@@ -18,7 +18,7 @@ from .._activation import environment, launchers, switch
 from .._activation.status import status
 from .._errors import ConflictingSetting
 from .._machine import interfaces
-from .._settings import layers, parameters
+from .._settings import homes, layers, parameters
 
 Format = Enum("Format", {name: name for name in launchers.FORMATS}, type=str)  # type: ignore[misc]
 _SH = Format("sh")
@@ -78,12 +78,12 @@ def enable(
         raise typer.BadParameter("--conf names the only file to write, so it takes no --rccl")
     target = _target(system, conf, rccl=rccl or switch.rccl_is_here())
     unused_rdma = None if force else switch.check_machine(target, rccl=rccl, per_communicator=per_communicator)
-    changes = switch.plan_enable(target, force=force, per_communicator=per_communicator)
     switch.check_writable(target)
+    changes = switch.plan_enable(target, force=force, per_communicator=per_communicator)
     named = switch.stand_in(target)
     if named is not None:
-        command = f"bagua-net enable --conf {shlex.quote(str(named))}"
-        say(f"NCCL_CONF_FILE is set, so NCCL will not read {switch.user_conf_name()} here; use `{command}`")
+        remedy = homes.instead_of_conf_file(named)
+        say(f"NCCL_CONF_FILE is set, so NCCL will not read {switch.user_conf_name()} here; {remedy}")
     if unused_rdma is not None:
         say(unused_rdma)
     overridden = switch.overridden(target, per_communicator=per_communicator)
@@ -91,7 +91,8 @@ def enable(
         _say_if_none_can_choose()
     if dry_run:
         _show(changes)
-        say(f"{switch.library(target)}: the library would be copied here")
+        for path in switch.libraries(target):
+            say(f"{path}: the library would be copied here")
         if overridden:
             _say_overridden(status().problem, overridden)
         return
@@ -101,8 +102,8 @@ def enable(
         say(f"{change.path}: " + (word if change.is_one else f"{word} already"))
     if len(changes) > 1 and len({change.path.parent for change in changes}) > 1:
         say(
-            f"in both homes: NCCL before 2.30 reads that of the password database, later ones $HOME. Both files name "
-            f"{switch.library(target)}; `bagua-net disable` takes all three away"
+            "in both homes: NCCL before 2.30 reads that of the password database, later ones $HOME; "
+            "`bagua-net disable` takes both files and the library's copies away"
         )
     found = status()
     if overridden:
@@ -141,8 +142,8 @@ def disable(system: System = False, conf: Conf = None, dry_run: DryRun = False) 
     removed = switch.disable(target, changes)
     for change in changes:
         say(f"{change.path}: " + ("disabled" if change.is_one else "was not enabled"))
-    if removed:
-        say(f"{target.copy}: removed")
+    for copy in removed:
+        say(f"{copy}: removed")
 
 
 def _program(name: str) -> str:
@@ -203,7 +204,7 @@ def env(
 
     With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
     """
-    given = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("BAGUA_NET_")}
+    given = {name: os.environ[name] for name in layers.of_jobs([(layers.ENVIRONMENT, dict(os.environ))])}
     if per_communicator:
         _say_if_none_can_choose()
     print(launchers.render(form.value, environment.env(per_communicator=per_communicator) | given))

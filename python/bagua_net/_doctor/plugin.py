@@ -5,28 +5,20 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 
-from .._activation import switch
+from .._activation import loading, switch
 from .._activation.environment import is_old_rccl, why_not_with
-from .._activation.status import status
+from .._activation.status import status, version_of_jobs
 from .._errors import BaguaNetError, PluginPathInvalid
 from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
 from .._settings import conf, identity, layers, parameters
 from .._settings.homes import user_conf_name
+from .._settings.layers import Setting
 from .check import Check, Checks
 
-_LOAD = """
-import ctypes, sys
-library = ctypes.CDLL(sys.argv[1])
-library.bnet_version.restype = ctypes.c_char_p
-print(library.bnet_version().decode())
-"""
-_LOAD_TIMEOUT_S = 30.0
 _FEW_DESCRIPTORS = 4096
 _SHARED_MEMORY = "/dev/shm"
 #: NCCL's proxies and shared-memory channels took 34 MB a rank with 2.18 to 2.30.
@@ -36,15 +28,13 @@ _FIRST_WITH_SOCKET_MAGIC = (2, 30, 0)
 
 
 def check_library() -> Checks:
-    """Loads it in a child process: a library that crashes must not take the doctor with it."""
+    """The library of this installation."""
     path = plugin_path()
-    command = [sys.executable, "-S", "-E", "-c", _LOAD, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S, check=False)
-    if done.returncode == 0:
-        yield Check("library", "ok", f"{path} loads, version {done.stdout.strip()}")
+    found = loading.load(path)
+    if found.version:
+        yield Check("library", "ok", f"{path} loads, version {found.version}")
     else:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        yield Check("library", "fail", f"{path} does not load: {reason}", "build and install it on this machine")
+        yield Check("library", "fail", f"{path} does not load: {found.problem}", "build and install it on this machine")
 
 
 def check_path_length() -> Checks:
@@ -58,7 +48,7 @@ def check_copy() -> Checks:
     """`enable` needs a home, or options; jobs do not."""
     try:
         target = switch.Target.user(rccl=False)
-        copy = switch.library(target)
+        copies = switch.libraries(target)
         switch.check_writable(target)
     except PluginPathInvalid:
         raise
@@ -67,7 +57,8 @@ def check_copy() -> Checks:
         yield Check("copy", "warn", f"`bagua-net enable` would fail: {fact}", fix)
         return
     limit = f"{MAX_PATH_BYTES} bytes that NCCL keeps"
-    yield Check("copy", "ok", f"`bagua-net enable` makes {copy}: {len(os.fsencode(copy))} of the {limit}")
+    length = max(len(os.fsencode(copy)) for copy in copies)
+    yield Check("copy", "ok", f"`bagua-net enable` makes {' and '.join(map(str, copies))}: {length} of the {limit}")
 
 
 def check_nccl() -> Checks:
@@ -92,11 +83,21 @@ def check_nccl() -> Checks:
         yield Check("NCCL", "warn", fact, "`bagua-net run -- COMMAND` or activate(); `enable` needs NCCL 2.21")
 
 
+def _check_version(plugin: Setting) -> Checks:
+    """A copy that `enable` has made stays as it was when the package is replaced."""
+    jobs, ours = version_of_jobs(plugin), loading.load(plugin_path()).version
+    if jobs == ours:
+        yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {plugin.layer}")
+    else:
+        fact = f"on, but {plugin} is of version {jobs}, and this package of {ours}"
+        yield Check("activation", "warn", fact, "`bagua-net enable` again")
+
+
 def check_activation() -> Checks:
     """Off is healthy; half on is not."""
     found = status()
     if found.on:
-        yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {found.plugin.layer}")
+        yield from _check_version(found.plugin)
     elif found.plugin.layer is None and found.network.value != "":
         yield Check("activation", "ok", "off")
     elif found.preset_hardware:

@@ -204,7 +204,7 @@ def find(candidates: Iterable[tuple[Path, str]] | None = None, product: str | No
 
 def _existing(candidates: Iterable[tuple[Path, str]], product: str | None) -> Iterator[tuple[Path, str]]:
     for path, found_by in candidates:
-        if path.is_file() and product in (None, Nccl(path, found_by, None).product):
+        if os.path.isfile(path) and product in (None, Nccl(path, found_by, None).product):
             yield path, found_by
 
 
@@ -218,7 +218,7 @@ def libraries(named: str = "auto") -> list[Path]:
     told = os.environ.get(LIBRARY_VARIABLE, "") if named == "auto" else named
     if told:
         path = Path(told).expanduser().absolute()
-        if not path.is_file():
+        if not os.path.isfile(path):
             source = f"{LIBRARY_VARIABLE}={told}" if named == "auto" else told
             raise NcclNotFound(f"{source}: no such file; name a {_LIBRARY}")
         return [path]

@@ -421,7 +421,7 @@ def emulator_path() -> Path:
             f"{platform.machine()}; measure with --device cpu there"
         )
     path = header_path().with_name(_EMULATOR)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise NcclUnusable(
             f"{path} does not exist; install the package (pip install .), "
             "or build in the source tree: cmake -S . -B build && cmake --build build"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 from pathlib import Path
 
 from .._nccl import discovery
@@ -36,9 +37,16 @@ def homes() -> list[Path]:
     """Those of the two that exist; a directory that is both appears once."""
     found: dict[Path, Path] = {}
     for home in (variable_home(), database_home()):
-        if home is not None and home.is_dir():
+        if home is not None and os.path.isdir(home):
             found.setdefault(home.resolve(), home)
     return list(found.values())
+
+
+def instead_of_conf_file(named: Path) -> str:
+    """What to do where NCCL_CONF_FILE names this file: it turns files off where it names a device."""
+    if os.path.exists(named) and not os.path.isfile(named):
+        return "unset NCCL_CONF_FILE, or use `bagua-net run -- COMMAND`"
+    return f"use `bagua-net enable --conf {shlex.quote(str(named))}`"
 
 
 def user_conf_name(nccl: discovery.Nccl | None) -> str:

@@ -13,8 +13,11 @@ from .._nccl import discovery
 from . import conf, homes
 
 ENVIRONMENT = "environment"
+_OURS = "BAGUA_NET_"
+#: The benchmark's, of which one is a secret, and the tests'.
+_NOT_OF_JOBS = ("BAGUA_NET_BENCH_", "BAGUA_NET_TEST_")
 #: The variables that the plugin reads; NCCL_DEBUG is one more.
-_PREFIXES = ("BAGUA_NET_", "NCCL_SOCKET_")
+_PREFIXES = (_OURS, "NCCL_SOCKET_")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ def effective(name: str, among: Layers) -> Setting:
 def names(prefixes: str | tuple[str, ...], among: Layers) -> list[str]:
     """The variables with one of these prefixes, of all layers, sorted."""
     return sorted({name for _, settings in among for name in settings if name.startswith(prefixes)})
+
+
+def of_jobs(among: Layers) -> list[str]:
+    """The BAGUA_NET_* variables that are meant for jobs, of all layers, sorted."""
+    return [name for name in names(_OURS, among) if not name.startswith(_NOT_OF_JOBS)]
 
 
 def from_files(among: Layers) -> list[Setting]:

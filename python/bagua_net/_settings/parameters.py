@@ -14,9 +14,6 @@ from .._errors import ParameterInvalid
 from .._native import library
 from . import layers
 
-PREFIX = "BAGUA_NET_"
-#: Variables of the benchmark and of the tests.
-_OTHERS = ("BAGUA_NET_BENCH_", "BAGUA_NET_TEST_")
 #: Names that differ by more letters than these are not taken for misspellings.
 _MAX_ERRORS = 3
 
@@ -132,7 +129,7 @@ class Unknown:
 def unknown(rows: list[Parameter], among: layers.Layers) -> list[Unknown]:
     """The variables that are no parameters, by name."""
     known = [row.name for row in rows]
-    strange = [name for name in layers.names(PREFIX, among) if name not in known and not name.startswith(_OTHERS)]
+    strange = [name for name in layers.of_jobs(among) if name not in known]
     return [Unknown(name, layers.effective(name, among).layer or "", _nearest(name, known)) for name in strange]
 
 
