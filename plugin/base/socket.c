@@ -160,6 +160,12 @@ bool bnet_socket_is_closed(int fd)
 	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
 }
 
+bool bnet_socket_has_ended(int fd, int error)
+{
+	return error == -ECONNRESET || error == -EPIPE || error == -ETIMEDOUT || error == -ECONNABORTED ||
+	       error == -EHOSTUNREACH || error == -ENETUNREACH || error == -ENETDOWN || bnet_socket_is_closed(fd);
+}
+
 uint32_t bnet_socket_unheard_ms(int fd)
 {
 	struct bnet_tcp_info info;

@@ -32,6 +32,8 @@ uint64_t bnet_socket_received(int fd);
 bool bnet_socket_all_acknowledged(int fd);
 /* Was the connection reset, or given up by the kernel? An error that was reported once is not reported again. */
 bool bnet_socket_is_closed(int fd);
+/* Is this error of a call the connection's end? Others, as of memory that is no more, leave it as it was. */
+bool bnet_socket_has_ended(int fd, int error);
 /* For so many milliseconds nothing has been acknowledged by the peer's kernel, not even a probe of this one. */
 uint32_t bnet_socket_unheard_ms(int fd);
 /* Turns off delayed acknowledgements for about the next dozen segments. After an exchange such as HELLO and WELCOME the

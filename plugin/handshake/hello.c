@@ -97,6 +97,7 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 		.replaces = connector->replaces,
 		.position = welcome->position,
 	};
+	const uint64_t broken_us = connector->replaces ? connector->replaces->broken_us : 0;
 	int fd, rc;
 
 	if (connector->replaces && !welcome->repaired) {
@@ -112,9 +113,14 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 						       .challenge = connector->challenge},
 				&start.seal);
 	fd = bnet_watch_remove(&connector->watch);
+	/* The owner, which passes from the moment that the stream is in place, may free the one before it. */
+	if (connector->replaces)
+		bnet_list_remove(&connector->replaces->node);
 	if (rc == 0)
 		rc = bnet_conn_add_stream(conn, fd, &start);
 	if (rc < 0) {
+		if (connector->replaces)
+			bnet_list_add(&conn->broken, &connector->replaces->node);
 		bnet_seal_free(start.seal);
 		bnet_socket_close(fd);
 		bnet_connector_give_up(connector, rc, strerror(-rc));
@@ -122,7 +128,7 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 	}
 	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);
 	if (connector->replaces)
-		bnet_replacement_done(conn, connector->replaces, connector->home ? connector->pair.nic : NULL);
+		bnet_replacement_done(conn, broken_us, connector->home ? connector->pair.nic : NULL);
 	bnet_connector_end(connector);
 	if (first) {
 		conn->setup.ready = true;

@@ -69,9 +69,8 @@ bool bnet_replacement_has_waited(struct bnet_conn *conn)
 	return since && patience_us && now - since >= patience_us;
 }
 
-void bnet_replacement_done(struct bnet_conn *conn, struct bnet_stream *broken, const struct bnet_nic *home)
+void bnet_replacement_done(const struct bnet_conn *conn, uint64_t broken_us, const struct bnet_nic *home)
 {
-	bnet_list_remove(&broken->node);
 	if (home) {
 		bnet_info(NCCL_NET, "NET/BaguaNet: a stream to %s goes through %s (%s) again", conn->peer, home->name,
 			  home->address);
@@ -81,8 +80,7 @@ void bnet_replacement_done(struct bnet_conn *conn, struct bnet_stream *broken, c
 	bnet_info(NCCL_NET,
 		  "NET/BaguaNet: a stream to %s broke (%s). After %llu ms another one is in its place, and nothing is "
 		  "lost",
-		  conn->peer, strerror(-conn->error_of),
-		  (unsigned long long)(bnet_now_us() - broken->broken_us) / 1000);
+		  conn->peer, strerror(-conn->error_of), (unsigned long long)(bnet_now_us() - broken_us) / 1000);
 }
 
 /* A pass takes some microseconds. The engine's lock is held meanwhile, so that the owner word may only be tried. */

@@ -23,8 +23,8 @@ struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint3
 bool bnet_replacement_any_living(const struct bnet_conn *conn);
 /* None has been left for BAGUA_NET_KEEPALIVE. */
 bool bnet_replacement_has_waited(struct bnet_conn *conn);
-/* Another stream is in its place. home: on this NIC, which had failed; NULL: wherever. */
-void bnet_replacement_done(struct bnet_conn *conn, struct bnet_stream *broken, const struct bnet_nic *home);
+/* Another stream is in the place of one that broke then. home: on this NIC, which had failed; NULL: wherever. */
+void bnet_replacement_done(const struct bnet_conn *conn, uint64_t broken_us, const struct bnet_nic *home);
 /* None will be: the connection fails. */
 void bnet_replacement_failed(struct bnet_conn *conn, const char *why);
 

@@ -87,6 +87,15 @@ static bool has_place(const struct bnet_conn *conn)
 	return conn->nstreams < 2 * BNET_MAX_STREAMS || (conn->nstreams < BNET_MOST_PLACES && bnet_descriptors_left());
 }
 
+static int living(const struct bnet_conn *conn)
+{
+	int count = 0;
+
+	for (int i = 0; i < conn->nstreams; i++)
+		count += !conn->streams[i]->broken;
+	return count;
+}
+
 /* A further stream of a connection, or one that takes another one's place. */
 static enum bnet_wire_verdict judge_further(struct bnet_conn *conn, const struct bnet_wire_hello *hello)
 {
@@ -94,8 +103,8 @@ static enum bnet_wire_verdict judge_further(struct bnet_conn *conn, const struct
 		return BNET_WIRE_VERDICT_GONE;
 	if (hello->repairs)
 		return has_place(conn) ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
-	return conn->nstreams < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
-									  : BNET_WIRE_VERDICT_LIMIT;
+	return living(conn) < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
+									: BNET_WIRE_VERDICT_LIMIT;
 }
 
 /* Finds or makes the connection that a HELLO is for. *listen: of a new one. *conn NULL: there is no memory for it. */

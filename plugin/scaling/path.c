@@ -275,7 +275,7 @@ bool bnet_paths_open(void)
 		struct bnet_conn *conn = bnet_entry(bnet_engine.missing.next, struct bnet_conn, setup.missing);
 
 		bnet_list_remove(&conn->setup.missing);
-		if (conn->setup.wanted >= wanted_streams(conn))
+		if (conn->setup.wanted >= wanted_streams(conn) || atomic_load(&conn->error))
 			continue;
 		if (!bnet_descriptors_left()) {
 			out_of_descriptors(conn);
@@ -318,8 +318,9 @@ void bnet_path_open_recalled(struct bnet_conn *conn)
  * lost (control/undelivered.h). */
 static bool is_idle(const struct bnet_stream *stream)
 {
-	return !stream->broken && !stream->out.active && !stream->replaces && !stream->ledger.held &&
-	       !bnet_zerocopy_pending(&stream->zerocopy) && bnet_delivery_missing(&stream->delivery, stream->fd) == 0;
+	return !stream->broken && !bnet_socket_is_closed(stream->fd) && !stream->out.active && !stream->replaces &&
+	       !stream->ledger.held && !bnet_zerocopy_pending(&stream->zerocopy) &&
+	       bnet_delivery_missing(&stream->delivery, stream->fd) == 0;
 }
 
 /* Streams that are no longer used are closed: the next ones that are tried get other ports, and with luck another way
@@ -397,6 +398,8 @@ void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idl
 	int active = bnet_conn_active(conn);
 	uint64_t acked = 0;
 
+	if (atomic_load(&conn->error))
+		return;
 	bnet_send_buffer_weigh(conn);
 	for (int i = 0; i < active; i++) {
 		struct bnet_stream *stream = conn->streams[i];

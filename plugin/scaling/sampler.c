@@ -39,8 +39,8 @@ static void end(struct bnet_conn *conn)
 	if (bnet_list_empty(&conn->path->moving))
 		conn->path->sampled_us = 0;
 	bnet_worklist_remove(&bnet_engine.active, &conn->work);
-	if (bnet_conn_is_workable(conn))
-		bnet_engine_posted(&conn->work); /* after the last look */
+	if (bnet_conn_is_workable(conn) || atomic_load(&conn->reap))
+		bnet_engine_posted(&conn->work); /* after the last look; or a broken stream is still to be replaced */
 }
 
 /* Returns what it cost, in readings. */

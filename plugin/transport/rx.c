@@ -411,7 +411,8 @@ static bool is_ready(struct bnet_conn *conn, int streams)
 	else if (events & (EPOLLRDHUP | EPOLLHUP))
 		conn->streams[0]->hangup = true;
 	for (int i = 0; i < streams && !events; i++)
-		if (has_something(conn->streams[i]) || conn->streams[i]->in.state == BNET_INCOMING_ENDED)
+		if (has_something(conn->streams[i]) || conn->streams[i]->broken ||
+		    conn->streams[i]->in.state == BNET_INCOMING_ENDED)
 			return true;
 	return events != 0;
 }

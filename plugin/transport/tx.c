@@ -267,15 +267,9 @@ static void lost(struct bnet_conn *conn, int error)
 		       conn->peer, strerror(-error), bnet_conn_outstanding(conn));
 }
 
-static bool is_end(int error)
-{
-	return error == -ECONNRESET || error == -EPIPE || error == -ETIMEDOUT || error == -ECONNABORTED ||
-	       error == -EHOSTUNREACH || error == -ENETUNREACH || error == -ENETDOWN;
-}
-
 void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error)
 {
-	if (!conn->repairs || !is_end(error)) {
+	if (!conn->repairs || !bnet_socket_has_ended(stream->fd, error)) {
 		lost(conn, error);
 		return;
 	}

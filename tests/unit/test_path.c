@@ -125,6 +125,26 @@ static void an_idle_connection_opens_no_streams(void)
 	close_to_oneself(&client, ends);
 }
 
+/* Nor does one that has failed: a person would read of a connection that is still being made. */
+static void a_connection_that_has_failed_opens_no_streams(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+
+	bnet_engine_lock();
+	set_levels(MANY);
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check(!bnet_list_empty(&conn->setup.missing));
+	bnet_conn_fail(conn, -ECONNRESET, "as told");
+	check(!bnet_paths_open());
+	check_int(conn->setup.wanted, 1);
+	conn->setup.caught_up_us = 0;
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+	check(bnet_list_empty(&conn->setup.missing));
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
 /* The quota's share bounds the level, not below the least number, and not above what both ends allow. */
 static void a_share_bounds_the_level(void)
 {
@@ -568,6 +588,7 @@ int main(void)
 	bnet_engine.devices.nics[0].ifindex = 1000000 + (int)getpid();
 	a_lower_maximum_applies_to_all();
 	an_idle_connection_opens_no_streams();
+	a_connection_that_has_failed_opens_no_streams();
 	a_share_bounds_the_level();
 	the_quota_s_share_bounds_the_level();
 	a_connection_shares_with_those_in_use_at_its_time();

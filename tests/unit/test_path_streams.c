@@ -15,6 +15,7 @@
 #include "bagua_net.h"
 #include "common/clock.h"
 #include "base/socket.h"
+#include "control/active.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -144,6 +145,25 @@ static void pauses_do_not_count(void)
 	close_to_oneself(&client, ends);
 }
 
+/* A pass has found a stream broken, and the connection rests before the control thread has looked at it. */
+static void a_connection_that_rests_is_repaired(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+
+	send_to_oneself(&client, ends);
+	bnet_engine_lock();
+	bnet_active_collect();
+	conn->passes_sampled = conn->passes;
+	atomic_store(&conn->reap, true);
+	bnet_sampler_read(bnet_now_us() + TICK_US);
+	check(bnet_list_empty(&conn->path->moving));
+	bnet_engine_unlock();
+	while (atomic_load(&conn->reap))
+		sched_yield();
+	close_to_oneself(&client, ends);
+}
+
 /* ---- fewer streams ---- */
 
 /* Returns with the engine's lock. */
@@ -203,6 +223,62 @@ static void a_resting_stream_waits_for_the_trials_end(void)
 	close_to_oneself(&client, ends);
 }
 
+static struct bnet_stream *other_half(struct bnet_conn *receiver, const struct bnet_stream *stream)
+{
+	for (int i = 0; i < receiver->nstreams; i++)
+		if (receiver->streams[i]->serial == stream->serial)
+			return receiver->streams[i];
+	check(false);
+	return NULL;
+}
+
+static void rest(struct bnet_conn *conn)
+{
+	bnet_scaler_init(&conn->path->scaler, 1, 1, 1);
+	bnet_path_widen(conn->path);
+	bnet_path_sample_conn(conn, bnet_now_us(), false);
+}
+
+/* One that was reset is replaced: its receiver waits for another one in its place. */
+static void a_resting_stream_that_was_reset_stays(void)
+{
+	struct oneself ends = connect_with_streams();
+	struct bnet_conn *conn = ends.send;
+
+	bnet_socket_reset(other_half(ends.recv, conn->streams[1])->fd);
+	while (!bnet_socket_is_closed(conn->streams[1]->fd))
+		sched_yield();
+	rest(conn);
+	check_int(conn->nstreams, STREAMS);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
+/* The sender has closed its half of a stream that its receiver takes for broken. */
+static void a_broken_half_takes_no_place(void)
+{
+	struct oneself ends = connect_with_streams();
+	struct bnet_conn *conn = ends.send;
+
+	other_half(ends.recv, conn->streams[1])->broken = true;
+	rest(conn);
+	check_int(conn->nstreams, 1);
+	bnet_engine.config.nstreams = STREAMS;
+	bnet_scaler_init(&conn->path->scaler, STREAMS, STREAMS, 1);
+	conn->setup.wanted = 1;
+	bnet_path_widen(conn->path);
+	bnet_engine_wake();
+	while (conn->setup.wanted < STREAMS || bnet_conn_is_opening(conn)) {
+		bnet_engine_unlock();
+		sched_yield();
+		bnet_engine_lock();
+	}
+	check_int(conn->nstreams, STREAMS);
+	bnet_engine.config.nstreams = 0;
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
 int main(void)
 {
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
@@ -211,8 +287,11 @@ int main(void)
 	send_buffers_follow_the_path();
 	send_buffers_follow_the_messages();
 	pauses_do_not_count();
+	a_connection_that_rests_is_repaired();
 	a_resting_stream_waits_for_its_bytes();
 	a_resting_stream_waits_for_the_trials_end();
+	a_resting_stream_that_was_reset_stays();
+	a_broken_half_takes_no_place();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }

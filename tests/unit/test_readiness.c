@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "common/clock.h"
 #include "control/lifecycle.h"
 #include "engine/engine.h"
 #include "oneself.h"
@@ -62,13 +64,21 @@ static void close_one(struct one *one)
 	bnet_readiness_end();
 }
 
-static void deliver(struct one *one, int stream)
+static void deliver_parts(struct one *one, int stream, void (*between)(struct one *))
 {
 	struct bnet_wire_data data = {.message = one->sent++, .size = BYTES, .length = BYTES};
 	uint8_t bytes[BNET_WIRE_DATA_HEADER + BYTES] = {0};
 
 	bnet_wire_data_encode(bytes, &data);
-	check_int(send(one->peers[stream], bytes, sizeof(bytes), 0), sizeof(bytes));
+	check_int(send(one->peers[stream], bytes, BNET_WIRE_DATA_HEADER, 0), BNET_WIRE_DATA_HEADER);
+	if (between)
+		between(one);
+	check_int(send(one->peers[stream], bytes + BNET_WIRE_DATA_HEADER, BYTES, 0), BYTES);
+}
+
+static void deliver(struct one *one, int stream)
+{
+	deliver_parts(one, stream, NULL);
 }
 
 static struct bnet_request *expect(struct one *one)
@@ -155,6 +165,45 @@ static void the_end_before_a_receive_is_seen(void)
 	expect(&one);
 	settle(&one);
 	check_int(atomic_load(&one.conn->error), -ECONNRESET);
+	close_one(&one);
+}
+
+/* A reset has one edge. What is awaited after it, for as long as BAGUA_NET_KEEPALIVE says, is a repair. */
+static void a_reset_stream_is_looked_after(void)
+{
+	static struct bnet_config config = {.keepalive = 1, .repair = 1};
+	struct one one = open_one();
+
+	one.conn->config = &config;
+	one.conn->repairs = true;
+	expect(&one);
+	settle(&one);
+	check_int(send(one.conn->streams[0]->fd, "x", 1, 0), 1); /* closed unread, it makes a reset */
+	close(one.peers[0]);
+	one.peers[0] = -1;
+	settle(&one);
+	check_int(atomic_load(&one.conn->error), 0);
+	check(atomic_load(&one.conn->alone_us) > 0);
+	atomic_store(&one.conn->alone_us, bnet_now_us() - 2000000);
+	settle(&one);
+	check_int(atomic_load(&one.conn->error), -ETIMEDOUT);
+	close_one(&one);
+}
+
+/* The stream is as it was, and its sender repairs nothing. */
+static void an_error_that_is_no_end_is_told(void)
+{
+	struct one one = open_one();
+	void *nowhere = mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	check(nowhere != MAP_FAILED);
+	one.conn->repairs = true;
+	check(bnet_request_post(one.conn, nowhere, BYTES) != NULL);
+	settle(&one);
+	deliver_parts(&one, 0, settle); /* the payload goes to its place */
+	settle(&one);
+	check_int(atomic_load(&one.conn->error), -EFAULT);
+	munmap(nowhere, BYTES);
 	close_one(&one);
 }
 
@@ -349,6 +398,8 @@ int main(void)
 	what_has_come_before_its_receive_is_read();
 	the_end_behind_a_message_is_seen();
 	the_end_before_a_receive_is_seen();
+	a_reset_stream_is_looked_after();
+	an_error_that_is_no_end_is_told();
 	further_streams_are_read();
 	all_of_many_streams_are_read();
 	a_stream_that_is_left_is_read();
