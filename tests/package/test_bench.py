@@ -17,6 +17,7 @@ import pytest
 import bagua_net
 from bagua_net._bench.workload.ops import OPS
 from tests.package.bench_command import QUICK, SECONDS, bench, ended, endless, environment, free_port, results, start
+from tests.package.sandbox import Sandbox, as_user
 from tests.support import nccl_wheels
 from tests.support.tiers import variants
 
@@ -326,6 +327,14 @@ def test_what_cannot_work_is_refused_before_it_starts(arguments: list[str], reas
     assert reason in run.stderr
     assert run.stdout == ""
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_file_that_may_not_be_written_is_refused_before_it_starts(sandbox: Sandbox) -> None:
+    sandbox.home.chmod(0o555)
+    done = as_user(sandbox, "bench", "--json", str(sandbox.home / "run.json"))
+    sandbox.home.chmod(0o755)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"bagua-net: {sandbox.home / 'run.json'}: this user may not write there\n"
 
 
 def test_a_network_without_an_interface_says_so_before_it_says_what_it_left_out() -> None:

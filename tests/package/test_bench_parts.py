@@ -439,4 +439,12 @@ def test_a_missing_matplotlib_is_got_from_anywhere(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
     with pytest.raises(plot.PlotUnavailable, match=r"pip install matplotlib$"):
-        plot.check()
+        plot.check(Path("x.svg"))
+
+
+def test_a_picture_of_no_known_kind_is_refused_before_the_run() -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("x.svg", "x.PNG", "x"):
+        plot.check(Path(name))
+    with pytest.raises(plot.PlotUnavailable, match=r"^x\.foo: not a kind of file that matplotlib writes: .*, svg"):
+        plot.check(Path("x.foo"))

@@ -175,6 +175,20 @@ def test_a_port_range_that_is_taken(sandbox: Sandbox) -> None:
     assert (status, checks["ports"]["verdict"]) == (1, "fail")
 
 
+def test_a_port_range_that_a_job_has_just_left(sandbox: Sandbox) -> None:
+    """Its connections are in TIME_WAIT, and the plugin can listen."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(listener.getsockname()) as client:
+            listener.accept()[0].close()
+            assert client.recv(1) == b""
+    _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=f"{port}-{port}")
+    assert checks["ports"]["fact"].startswith("1 of 1 ports free")
+
+
 def test_a_port_range_among_the_outgoing_ports(sandbox: Sandbox) -> None:
     low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     _, checks = diagnose(sandbox, BAGUA_NET_PORT_RANGE=f"{high}-{high}")

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bagua_net._bench.ranks.rendezvous import MAX_ROW
 from bagua_net._doctor.check import Check
 from bagua_net._doctor.nccl_job import STEPS
 from bagua_net._doctor.nccl_ranks import Report
-from bagua_net._doctor.peers import job, verdicts
+from bagua_net._doctor.peers import job, link, verdicts
 from bagua_net._doctor.peers.facts import Facts, Listening, Nic, Reach
+from bagua_net._doctor.peers.host import MARK
 from bagua_net._doctor.peers.probe import Answer, Rate, Way
 from bagua_net._doctor.peers.verdicts import Measured
 from bagua_net._settings import identity, parameters
@@ -224,6 +227,26 @@ def test_a_job_of_several_releases_that_stands_still() -> None:
     (found,) = job.findings(old, {"one": _WAITS, "other": _WAITS}, {})
     assert found.fact == "not done within 60 s: one, other"
     assert found.fix == "the same NCCL on all hosts"
+
+
+def test_a_late_answer_is_not_the_next_request_s(tmp_path: Path) -> None:
+    slow, may_answer = tmp_path / "slow.py", tmp_path / "fifo"
+    slow.write_text(
+        "import sys\n"
+        f"for line in sys.stdin:\n    open({str(may_answer)!r}).read()\n    print({MARK + '{}'!r}, flush=True)\n"
+    )
+    os.mkfifo(may_answer)
+    with link.Commands(["there"], f"{sys.executable} {slow}", "python3") as hosts:
+        late = {"lost": "no answer within 0.05 s"}
+        assert hosts.ask({1: {"do": "first"}}, 0.05) == {1: late}
+        may_answer.write_text("")
+        may_answer.write_text("")  # its settings were a line as well
+        assert hosts.ask({1: {"do": "second"}}, 30) == {1: late}
+
+
+def test_an_answer_that_is_too_long_is_a_finding() -> None:
+    assert link._fitting({"answers": "x"}) == {"answers": "x"}
+    assert "examine fewer hosts" in link._fitting({"answers": "x" * MAX_ROW})["lost"]
 
 
 def test_a_host_that_is_lost_is_the_cause() -> None:

@@ -43,14 +43,16 @@ class Outputs:
     """As typed, for the record."""
 
     def check(self) -> None:
-        """Checks before the run: raises PlotUnavailable, or OSError for a missing directory."""
+        """Checks before the run: raises PlotUnavailable, or OSError where a file could not be written after it."""
         if self.plot is not None:
-            plot.check()
+            plot.check(self.plot)
         for path in (self.json, self.plot):
-            if path is not None and not path.absolute().parent.is_dir():
+            if path is not None and not os.path.isdir(path.absolute().parent):
                 raise FileNotFoundError(f"{path}: no such directory")
-            if path is not None and path.is_dir():
+            if path is not None and os.path.isdir(path):
                 raise IsADirectoryError(f"{path} is a directory; name a file")
+            if path is not None and not os.access(path if os.path.exists(path) else path.absolute().parent, os.W_OK):
+                raise PermissionError(f"{path}: this user may not write there")
 
 
 def _check_memory(config: Config, processes: int) -> None:

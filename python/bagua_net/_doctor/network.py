@@ -168,9 +168,12 @@ def check_own_congestion_control() -> Checks:
 
 
 def _is_free(port: int) -> bool:
+    """As the plugin listens: also where connections of an earlier job are in TIME_WAIT."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
+            probe.listen()
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False

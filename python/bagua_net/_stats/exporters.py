@@ -38,20 +38,19 @@ class Look:
 
     host: str
     at: float
-    #: a metric's values by key, and by what stands beside it
-    values: dict[str, dict[tuple[Key, str, str], float]] = field(default_factory=dict)
+    #: a metric's values by key and direction, and by what stands beside these
+    values: dict[str, dict[tuple[Key, str], dict[str, float]]] = field(default_factory=dict)
     #: nranks of each process
     sizes: dict[str, str] = field(default_factory=dict)
     #: when each process, by pid and rank, has published: seconds since 1970
     published: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def get(self, name: str, key: Key, direction: str = "", beside: str = "") -> float:
-        return self.values.get(name, {}).get((key, direction, beside), 0.0)
+        return self.beside(name, key, direction).get(beside, 0.0)
 
     def beside(self, name: str, key: Key, direction: str = "") -> dict[str, float]:
         """By what stands beside the key."""
-        rows = self.values.get(name, {}).items()
-        return {each: value for (at, way, each), value in rows if at == key and way == direction}
+        return self.values.get(name, {}).get((key, direction), {})
 
 
 def address(named: str) -> tuple[str, str]:
@@ -120,7 +119,7 @@ def _take(found: Look, name: str, labels: dict[str, str], value: float) -> None:
         beside = next((labels[each] for each in _BESIDE[1:] if each in labels), "")
         if "le" in labels:
             float(beside)
-        found.values.setdefault(name, {})[key, labels.get("direction", ""), beside] = value
+        found.values.setdefault(name, {}).setdefault((key, labels.get("direction", "")), {})[beside] = value
 
 
 def look_at(names: Iterable[str]) -> tuple[dict[str, Look], list[str]]:
@@ -193,6 +192,6 @@ def lines(now: dict[str, Look], before: dict[str, Look]) -> list[Line]:
         _line(each, before[name], key, direction)
         for name, each in now.items()
         if name in before
-        for (key, direction, _), count in sorted(each.values.get("bagua_net_peer_connections", {}).items())
-        if count and (key, direction, "") in before[name].values.get("bagua_net_peer_connections", {})
+        for (key, direction), count in sorted(each.values.get("bagua_net_peer_connections", {}).items())
+        if count.get("") and (key, direction) in before[name].values.get("bagua_net_peer_connections", {})
     ]

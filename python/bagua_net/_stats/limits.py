@@ -9,7 +9,7 @@ the time in which messages were posted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .files import Row, Snapshot
@@ -106,6 +106,14 @@ def _matching(rows: Sequence[Row], *key: str) -> dict[tuple[int | str, ...], Row
     return {tuple(row.get(name, 0) for name in key): row for row in rows}
 
 
+def by_connection(streams: Iterable[Row]) -> dict[tuple[int | str, int | str], list[Row]]:
+    """Streams by their connection's id, and whether it sends."""
+    found: dict[tuple[int | str, int | str], list[Row]] = {}
+    for row in streams:
+        found.setdefault((row["connection"], row["sender"]), []).append(row)
+    return found
+
+
 def _is_local(connection: Row, streams: Sequence[Row]) -> bool:
     """Both ends are on one machine: what is slow there is this machine."""
     if number(connection, "local_peer"):
@@ -178,17 +186,12 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
 def rates(now: Snapshot, before: Snapshot | None = None) -> list[Rate]:
     """Of all connections, between the two snapshots of one process, or since each began."""
     earlier = _matching(before.connections if before else (), "id", "sender")
+    streams, streams_before = (by_connection(each.streams if each else ()) for each in (now, before))
     found = []
     for connection in now.connections:
-        was = earlier.get((connection["id"], connection["sender"]))
+        key = connection["id"], connection["sender"]
+        was = earlier.get(key)
         since = number(was, "published_us") if was else number(connection, "opened_us")
-        own, old = (
-            [
-                row
-                for row in rows
-                if all(row[a] == connection[b] for a, b in (("connection", "id"), ("sender", "sender")))
-            ]
-            for rows in (now.streams, before.streams if before and was else ())
-        )
+        own, old = streams.get(key, []), streams_before.get(key, []) if was else []
         found.append(_rate(connection, was, own, old, max(0, number(connection, "published_us") - since) / 1e6))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -120,14 +120,11 @@ def _part(row: Row, before: Row | None, seconds: float) -> Part:
     )
 
 
-def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Snapshot | None) -> Line:
+def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Iterable[Row]) -> Line:
+    """before: the connection's streams at the first look."""
     connection = recent.connection
     level, streams = connection["level"], connection["streams"]
-    earlier = {
-        row["serial"]: row
-        for row in (before.streams if before is not None else ())
-        if (row["connection"], row["sender"]) == (connection["id"], connection["sender"])
-    }
+    earlier = {row["serial"]: row for row in before}
     return Line(
         host="",
         pid=str(snapshot.process["pid"]),
@@ -148,8 +145,11 @@ def _line(snapshot: Snapshot, recent: Rate, whole: Rate, before: Snapshot | None
 
 def of_processes(now: Iterable[Snapshot], before: Mapping[Path, Snapshot]) -> list[Line]:
     """Between two looks at each process; of one that was not there at the first, since its connections began."""
-    return [
-        _line(snapshot, recent, whole, before.get(snapshot.path))
-        for snapshot in now
-        for recent, whole in zip(limits.rates(snapshot, before.get(snapshot.path)), limits.rates(snapshot), strict=True)
-    ]
+    return [line for snapshot in now for line in _of_process(snapshot, before.get(snapshot.path))]
+
+
+def _of_process(now: Snapshot, before: Snapshot | None) -> Iterator[Line]:
+    streams = limits.by_connection(before.streams if before is not None else ())
+    for recent, whole in zip(limits.rates(now, before), limits.rates(now), strict=True):
+        key = recent.connection["id"], recent.connection["sender"]
+        yield _line(now, recent, whole, streams.get(key, ()))

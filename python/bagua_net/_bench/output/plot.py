@@ -13,17 +13,26 @@ from ..workload.result import Row
 
 
 class PlotUnavailable(BaguaNetError):
-    """matplotlib is not installed."""
+    """matplotlib is not installed, or makes no such file."""
 
 
-def check() -> None:
-    """Raises PlotUnavailable; called before the run."""
+def check(path: Path) -> None:
+    """Called before the run.
+
+    Raises:
+        PlotUnavailable: matplotlib is not installed, or makes no such file.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotUnavailable("--plot needs matplotlib: pip install matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in known:
+        raise PlotUnavailable(f"{path}: not a kind of file that matplotlib writes: {', '.join(sorted(known))}")
 
 
 def write(path: Path, rows: list[Row], title: str) -> None:
-    """Raises OSError where the file cannot be written, ValueError for an unknown file type."""
+    """Raises OSError where the file cannot be written."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -250,7 +250,7 @@ async def _read_row(reader: asyncio.StreamReader) -> bytes:
             break
         except asyncio.LimitOverrunError as error:
             row += await reader.readexactly(error.consumed)
-    if len(row) > MAX_ROW + 1:
+    if not row.endswith(b"\n") or len(row) > MAX_ROW + 1:
         raise ValueError
     return bytes(row)
 

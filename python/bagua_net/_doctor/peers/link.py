@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from ..._bench.ranks.placement import Placement
-from ..._bench.ranks.rendezvous import Client, RendezvousFailed, Server
+from ..._bench.ranks.rendezvous import MAX_ROW, Client, RendezvousFailed, Server
 from ..._errors import BaguaNetError
 from .host import MARK, Host
 
@@ -90,6 +90,7 @@ class _Remote:
         self._answers: queue.Queue[str] = queue.Queue()
         self._requests: queue.Queue[str] = queue.Queue()
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._late = ""
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
@@ -137,11 +138,14 @@ class _Remote:
     def tell(self, what: Any) -> None:
         self._requests.put(json.dumps(what) + "\n")
 
-    def answer(self, seconds: float) -> Reply:
+    def answer(self, deadline: float, seconds: float) -> Reply:
+        if self._late:
+            return {"lost": self._late}
         try:
-            line = self._answers.get(timeout=seconds)
+            line = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            return {"lost": f"no answer within {seconds:g} s"}
+            self._late = f"no answer within {seconds:g} s"  # a later one would be taken for the next request's
+            return {"lost": self._late}
         if not line:
             self._answers.put("")  # nor will there be another one
             return {"lost": self._reason()}
@@ -218,7 +222,8 @@ class Commands:
     def ask(self, requests: Mapping[int, Request], seconds: float) -> dict[int, Reply]:
         for number, request in requests.items():
             self._remotes[number].tell(request)
-        return {number: self._remotes[number].answer(seconds) for number in requests}
+        deadline = time.monotonic() + seconds
+        return {number: self._remotes[number].answer(deadline, seconds) for number in requests}
 
     def close(self) -> None:
         for each in self._remotes:
@@ -286,7 +291,14 @@ def _round(client: Client, host: Host, rank: int, own: Any) -> list[Any]:
         raise _Over(bool(row["end"]))
     asked = row["ask"]
     mine = asked.get(_ALL, asked.get(str(rank)))
-    return client.all_gather(None if mine is None else host.do(mine))
+    return client.all_gather(None if mine is None else _fitting(host.do(mine)))
+
+
+def _fitting(reply: Reply) -> Reply:
+    """A host's ways to all others may be too many for a row."""
+    if len(json.dumps(reply)) <= MAX_ROW:
+        return reply
+    return {"lost": "its answer is too long; examine fewer hosts at a time, or one interface of each"}
 
 
 class _Over(Exception):
