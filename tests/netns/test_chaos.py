@@ -30,8 +30,9 @@ _ADDRESSES = ("10.77.0.1/24", "10.77.0.2/24")
 #: A run whose ranks have not ended by then has one that waits for ever: nothing that happens takes so long.
 _DEADLINE_S = 240
 _SETTINGS = {"NCCL_SOCKET_IFNAME": "link0", "BAGUA_NET_MIN_NSTREAMS": "4"}
-#: Where only the plugin's connections are met, and not those by which ranks find each other.
-_PORTS = "41000-41999"
+#: Where only the plugin's connections are met, and not gloo's and those by which ranks find each other, which have the
+#: kernel's ports.
+_PORTS = "21000-21999"
 _PLAN = chaos.Plan(("resets", "resets", "cuts", "rates"), longest=0.5, ports=_PORTS)
 _SEED = int(os.environ.get("BNET_CHAOS_SEED", "1"))
 
