@@ -118,7 +118,7 @@ def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
         shutil.copyfile(source, temporary)
         temporary.chmod(_MODE)
         loaded = loading.load(temporary)
-        if not loaded.version:
+        if loaded.problem:
             raise LibraryUnusable(f"{path} would not load: {loaded.problem}; {loaded.remedy}")
         temporary.replace(path)
     except BaseException:

@@ -24,9 +24,9 @@ _TIMEOUT_S = 30.0
 class Loaded:
     """What came of loading it."""
 
-    #: None: it does not load
+    #: None: it does not load, or that could not be tried
     version: str | None
-    #: why, in the dynamic linker's words where they are plain; "": it loads
+    #: why it does not, in the dynamic linker's words where they are plain; "": it loads, or that could not be tried
     problem: str = ""
     #: what to do
     remedy: str = ""
@@ -58,8 +58,8 @@ def load(path: Path) -> Loaded:
     command = [sys.executable, "-S", "-E", "-c", _LOAD, str(path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Loaded(None, str(error), "try again")
+    except (OSError, subprocess.TimeoutExpired):
+        return Loaded(None)  # in a program that has Python inside there is no interpreter to start
     if done.returncode == 0:
         return Loaded(done.stdout.strip())
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -107,7 +107,7 @@ def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None
     if not os.path.lexists(plugin):
         return f"{plugin} ({layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
     loaded = loading.load(Path(plugin))
-    return None if loaded.version else f"{plugin} ({layer}) cannot be loaded here: {loaded.problem}; {loaded.remedy}"
+    return None if not loaded.problem else f"{plugin} ({layer}) cannot be loaded here: {loaded.problem}; {loaded.remedy}"
 
 
 def version_of_jobs(plugin: Setting) -> str | None:

@@ -31,7 +31,7 @@ def check_library() -> Checks:
     """The library of this installation."""
     path = plugin_path()
     found = loading.load(path)
-    if found.version:
+    if not found.problem:
         yield Check("library", "ok", f"{path} loads, version {found.version}")
     else:
         yield Check("library", "fail", f"{path} does not load: {found.problem}", "build and install it on this machine")
