@@ -107,7 +107,9 @@ def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None
     if not os.path.lexists(plugin):
         return f"{plugin} ({layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
     loaded = loading.load(Path(plugin))
-    return None if not loaded.problem else f"{plugin} ({layer}) cannot be loaded here: {loaded.problem}; {loaded.remedy}"
+    if loaded.problem:
+        return f"{plugin} ({layer}) cannot be loaded here: {loaded.problem}; {loaded.remedy}"
+    return None
 
 
 def version_of_jobs(plugin: Setting) -> str | None:
