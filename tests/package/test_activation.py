@@ -142,6 +142,13 @@ def test_env_turns_another_process_on_and_leaves_this_one() -> None:
     assert bagua_net.env(Path("/opt/x.so"))["NCCL_NET_PLUGIN"] == "/opt/x.so"
 
 
+def test_env_takes_the_parameters_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without the secret would send in clear."""
+    monkeypatch.setenv("BAGUA_NET_SECRET_FILE", "/run/secret")
+    monkeypatch.setenv("BAGUA_NET_BENCH_TOKEN", "not for jobs")
+    assert bagua_net.env() == ON | {"BAGUA_NET_SECRET_FILE": "/run/secret"}
+
+
 def test_env_refuses_a_path_that_nccl_would_cut() -> None:
     with pytest.raises(bagua_net.PluginPathTooLong, match="NCCL keeps 254"):
         bagua_net.env(Path("/" + "x" * 254))
@@ -319,7 +326,7 @@ def test_nccl_reads_the_block_above_all_else(sandbox: Sandbox, version: str, hom
         text=True,
         timeout=SECONDS,
     )
-    assert done.stdout == f"{sandbox.copy} BaguaNet\n", done.stderr
+    assert done.stdout == f"{sandbox.copies[home]} BaguaNet\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ def test_the_tuner_goes_with_its_plugin(sandbox: Sandbox) -> None:
     assert f"NCCL_TUNER_PLUGIN={tuner} (environment) is a preset" in taken.stderr
     kept = sandbox.run("run", *SHOW, NCCL_TUNER_PLUGIN="mine.so")
     assert (kept.stdout, kept.stderr) == (f"{LIBRARY}|BaguaNet|mine.so\n", "")
+    for_an_image = sandbox.run("enable", NCCL_NET_PLUGIN="ofi", NCCL_TUNER_PLUGIN=tuner).stderr
+    assert 'ENV NCCL_TUNER_PLUGIN="none"\n' in for_an_image
 
 
 @pytest.fixture
@@ -150,12 +152,27 @@ def test_activate_leaves_it_where_its_hardware_is(machine: Sandbox) -> None:
     assert dict(os.environ) == before
 
 
+@pytest.mark.parametrize("layer", ["environment", "file"])
+def test_a_job_with_a_secret_does_not_go_without(sandbox: Sandbox, layer: str) -> None:
+    """Where the preset stays, NCCL would send in clear."""
+    roce(sandbox)
+    secret = sandbox.root / "secret"
+    secret.touch(0o600)
+    secret.write_text("16 bytes or more of it")
+    given = {"BAGUA_NET_SECRET_FILE": str(secret)} if layer == "environment" else {}
+    if layer == "file":
+        sandbox.confs[0].write_text(f"BAGUA_NET_SECRET_FILE={secret}\n")
+    done = sandbox.run("run", *SHOW, **SPCX, **given)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the job would send in clear. Unset BAGUA_NET_SECRET_FILE, or use `bagua-net run --force" in done.stderr
+
+
 @pytest.mark.gate
 def test_enable_gives_the_lines_that_make_it_effective(sandbox: Sandbox) -> None:
     tried = sandbox.run("enable", "--dry-run", **SPCX)
     done = sandbox.run("enable", **SPCX)
     assert done.returncode == 0
-    assert tried.stderr.splitlines()[1:] == done.stderr.splitlines()[3:]
+    assert tried.stderr.splitlines()[2:] == done.stderr.splitlines()[3:]
     assert "enabled" not in done.stderr
     assert "not in effect where NCCL_NET_PLUGIN=spcx is set" in done.stderr
     assert "preset of NVIDIA's NGC images" in done.stderr

@@ -57,9 +57,9 @@ def test_enable_finds_it_and_disable_undoes_exactly_that(sandbox: Sandbox, compi
     before = sandbox.files()
     done = sandbox.run("enable", **variables)
     assert done.returncode == 0, done.stderr
-    for conf in (*sandbox.confs, *rccl_confs(sandbox)):
+    for conf, copy in zip((*sandbox.confs, *rccl_confs(sandbox)), 2 * sandbox.copies, strict=True):
         assert f"{conf}: enabled\n" in done.stderr
-        assert f"NCCL_NET_PLUGIN={sandbox.copy}\nNCCL_NET=BaguaNet\n" in conf.read_text()
+        assert f"NCCL_NET_PLUGIN={copy}\nNCCL_NET=BaguaNet\n" in conf.read_text()
     done = sandbox.run("disable")
     assert done.returncode == 0, done.stderr
     assert f"{rccl_confs(sandbox)[0]}: disabled\n" in done.stderr

@@ -19,6 +19,7 @@ from . import presets
 
 #: The earlier value of each variable that activate() set (None: unset), which deactivate() restores; and the value that
 #: it wrote: deactivate() leaves alone a variable that was changed since.
+_SECRET = "BAGUA_NET_SECRET_FILE"
 _before: dict[str, str | None] = {}
 _written: dict[str, str] = {}
 
@@ -66,7 +67,8 @@ def env(path: Path | None = None, *, per_communicator: bool = False) -> dict[str
     """The variables that turn the plugin on in a process yet to start, for example in Ray's ``runtime_env``.
 
     NCCL_NET_PLUGIN, NCCL_NET and NCCL_NET_PLUGIN_REF_COUNT; also LD_LIBRARY_PATH, beginning with the library's
-    directory, where this environment's NCCL is 2.20 or older and takes no path.
+    directory, where this environment's NCCL is 2.20 or older and takes no path. With them come the BAGUA_NET_*
+    parameters of this environment, which launchers would drop: among them the secret's file and encryption.
 
     Args:
         path: the library as that process sees it; by default that of this installation.
@@ -80,11 +82,13 @@ def env(path: Path | None = None, *, per_communicator: bool = False) -> dict[str
     library = plugin_path() if path is None else path
     nccl = discovery.find()
     _check_supported(nccl)
+    own: layers.Layers = [(layers.ENVIRONMENT, dict(os.environ))]
+    given = {name: os.environ[name] for name in layers.of_jobs(own)}
     if nccl is None or nccl.takes_path:
-        return settings(library, takes_path=True, per_communicator=per_communicator)
+        return settings(library, takes_path=True, per_communicator=per_communicator) | given
     search = [str(library.parent), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
     named = settings(library, takes_path=False, per_communicator=per_communicator)
-    return named | {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(search))}
+    return named | {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(search))} | given
 
 
 def is_ours(plugin: str) -> bool:
@@ -152,7 +156,7 @@ def claim(wanted: dict[str, str], among: layers.Layers, *, instead: str) -> Clai
 
     Raises:
         ConflictingSetting: NCCL_NET_PLUGIN or NCCL_NET has a user's value; or, where each communicator shall choose,
-            NCCL_NET has any.
+            NCCL_NET has any; or an image's setting stays, and the job is to have a secret.
     """
     check_choice(wanted, among)
     found: list[presets.Found] = []
@@ -163,13 +167,35 @@ def claim(wanted: dict[str, str], among: layers.Layers, *, instead: str) -> Clai
         found.append(preset)
     for preset in found:
         if preset.seen:
+            _check_clear(preset, among, instead)
             sentence = f"{preset}, and {preset.seen} is here: it stays, and the plugin is off; to turn it on, {instead}"
             return Claim([sentence], stays=True)
     sentences = [f"{one}; {one.why_absent}: the plugin takes its place" for one in found]
-    tuner = presets.find(layers.effective(presets.TUNER, among[:1]), among)
-    if tuner is None or tuner.seen:
+    tuner = _absent_tuner(among)
+    if tuner is None:
         return Claim(sentences)
-    return Claim([*sentences, f"{tuner}; {tuner.why_absent}: it is turned off"], variables={presets.TUNER: "none"})
+    return Claim([*sentences, f"{tuner}; {tuner.why_absent}: it is turned off"], variables=without_tuner(among))
+
+
+def _absent_tuner(among: layers.Layers) -> presets.Found | None:
+    """An image's, for hardware that is not here."""
+    found = presets.find(layers.effective(presets.TUNER, among[:1]), among)
+    return None if found is None or found.seen else found
+
+
+def without_tuner(among: layers.Layers) -> dict[str, str]:
+    """What turns off an image's tuner for hardware that is not here; nothing where there is none."""
+    return {presets.TUNER: "none"} if _absent_tuner(among) else {}
+
+
+def _check_clear(preset: presets.Found, among: layers.Layers, instead: str) -> None:
+    """Nobody who has asked for a secret gets a job in clear."""
+    secret = layers.effective(_SECRET, among)
+    if secret.value:
+        raise ConflictingSetting(
+            f"{preset}, and {preset.seen} is here, so it would stay; but {secret} is for the plugin alone, and the "
+            f"job would send in clear. Unset {_SECRET}, or {instead}"
+        )
 
 
 def check_choice(wanted: dict[str, str], among: layers.Layers) -> None:

@@ -173,12 +173,14 @@ def _settings(copy: Path, *, per_communicator: bool) -> dict[str, str]:
 
 
 def overridden(target: Target, *, per_communicator: bool) -> dict[str, str]:
-    """The target's settings that the environment overrides, with the values that would make the plugin effective."""
+    """The target's settings that the environment overrides, with the values that would make the plugin effective, and
+    that of an image's tuner which goes with its plugin."""
     wanted = _settings(next(iter(target.copies)), per_communicator=per_communicator)
     given = {name: os.environ[name] for name in ("NCCL_NET_PLUGIN", "NCCL_NET") if name in os.environ}
     if environment.is_ours(given.get("NCCL_NET_PLUGIN", "")):
         del given["NCCL_NET_PLUGIN"]
-    return {name: wanted[name] for name in given if name in wanted and given[name].lower() != wanted[name].lower()}
+    found = {name: wanted[name] for name in given if name in wanted and given[name].lower() != wanted[name].lower()}
+    return found | environment.without_tuner([(layers.ENVIRONMENT, dict(os.environ))]) if found else {}
 
 
 def plan_enable(target: Target, *, force: bool, per_communicator: bool) -> list[Change]:

@@ -204,10 +204,9 @@ def env(
 
     With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
     """
-    given = {name: os.environ[name] for name in layers.of_jobs([(layers.ENVIRONMENT, dict(os.environ))])}
     if per_communicator:
         _say_if_none_can_choose()
-    print(launchers.render(form.value, environment.env(per_communicator=per_communicator) | given))
+    print(launchers.render(form.value, environment.env(per_communicator=per_communicator)))
 
 
 def register(app: typer.Typer, panel: str) -> None:
