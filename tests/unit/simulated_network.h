@@ -319,7 +319,8 @@ static inline bool move(struct net *net)
 		route->carried += sent;
 		net->hosts[route->from].sent += sent;
 		net->hosts[route->to].received += sent;
-		changed |= turn_burst(net, route, sent) | begins(net, route);
+		changed |= turn_burst(net, route, sent);
+		changed |= begins(net, route);
 	}
 	return changed;
 }
