@@ -38,9 +38,16 @@ struct header {
 
 static uint64_t process_number;
 
-static void draw_number(void)
+static void draw_again(void)
 {
 	process_number = bnet_random();
+}
+
+/* Children of fork() are processes of their own. */
+static void draw_number(void)
+{
+	draw_again();
+	pthread_atfork(NULL, NULL, draw_again);
 }
 
 /* Tells apart the processes that have the memory: a record lock does not, among the ranks of one process. */

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,18 +216,65 @@ def _works_on(here: Here) -> float:
 
 
 def _say_when_blocked(here: Here) -> None:
-    """And has looked for a decision since."""
+    """And has looked for a decision since. It waits as threads do that wait for others of their process."""
+    pause = threading.Event()
     while deadlock.watch._part is None or deadlock.watch._part._record is None:
-        time.sleep(0.01)
+        pause.wait(0.01)
     polls = deadlock.watch._part._poll_at
     while deadlock.watch._part._poll_at == polls:
-        time.sleep(0.01)
+        pause.wait(0.01)
     here.say("blocked")
 
 
 @pytest.mark.nightly
 def test_one_that_works_on_is_waited_for(two: Ranks) -> None:
     assert two.run(_works_on) == [2.0, 2.0]
+
+
+def _loads(here: Here) -> float:
+    """A thread that has called nothing yet is at work while all others wait for what it will call."""
+    group, tensor = dist.new_group(timeout=here.timeout), torch.ones(1)
+    dist.barrier()
+
+    def load_and_tell() -> None:
+        time.sleep(2 * deadlock.QUIET_S)  # nothing that it does may be seen
+        dist.broadcast(tensor, 0, group=group)
+
+    if here.rank == 0:
+        thread = threading.Thread(target=load_and_tell)
+        thread.start()
+        dist.barrier()
+        thread.join()
+    else:
+        dist.broadcast(tensor, 0, group=group)
+        dist.barrier()
+    dist.destroy_process_group(group)
+    return float(tensor)
+
+
+@pytest.mark.nightly
+def test_a_thread_that_may_yet_call_is_waited_for(two: Ranks) -> None:
+    assert two.run(_loads) == [1.0, 1.0]
+
+
+def _is_signalled_later(here: Here) -> float:
+    """A handler saves in a group of its own; the other rank gets the signal later, in the next collective."""
+    group, saved = dist.new_group(timeout=here.timeout), torch.ones(1)
+    signal.signal(signal.SIGUSR1, lambda *_: dist.all_reduce(saved, group=group))
+    dist.barrier()
+    if here.rank == 0:
+        os.kill(os.getpid(), signal.SIGUSR1)  # it waits in the handler
+    else:
+        threading.Timer(2 * deadlock.QUIET_S, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    dist.barrier()
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    dist.destroy_process_group(group)
+    return float(saved)
+
+
+@pytest.mark.nightly
+def test_handlers_that_come_one_after_the_other_are_waited_for(two: Ranks) -> None:
+    assert two.run(_is_signalled_later) == [2.0, 2.0]
 
 
 def _one_by_one(_: Here) -> list[bool]:

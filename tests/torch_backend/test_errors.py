@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bagua_net.torch._reasons import Reasons
 from tests.support.ranks import Outcome, Ranks, refusal
 from tests.support.tiers import variants
 
@@ -44,6 +45,26 @@ def other_sizes(here: Here, sent: int) -> str:
     assert got.tolist() == [float((here.rank - 1) % here.size)] * 3
     dist.destroy_process_group(group)
     return told
+
+
+class _Told:
+    """A rank's meeting, as far as it is told why the rank has failed."""
+
+    rank = 1
+
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def tell_failure(self, why: str) -> None:
+        self.failures.append(why)
+
+
+def test_a_message_s_failure_hides_no_collective_s() -> None:
+    meeting: Any = _Told()
+    reasons = Reasons(meeting, lambda _: "")
+    for reason, ends_group in (("a message's", False), ("another's", False), ("a collective's", True), ("later", True)):
+        assert reasons.explain(reason, ends_group=ends_group) == reason
+    assert meeting.failures == ["a message's", "a collective's"]
 
 
 def test_a_receive_of_another_size(ranks: Ranks) -> None:

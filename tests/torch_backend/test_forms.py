@@ -393,6 +393,17 @@ def elsewhere_by_default(here: Here, later: bool) -> None:
     _equal([*each, *parts, got], [*all_of_them, *all_of_them, all_of_them[source]])
 
 
+def broadcast_of_one_element(here: Here) -> list[float]:
+    """The root's tensor is read alone: nothing can be stored in it."""
+    tensor = torch.full((1,), 5.0).expand(8) if here.rank == 0 else torch.zeros(8)
+    dist.broadcast(tensor, 0)
+    return list(map(float, tensor))
+
+
+def test_a_broadcast_only_reads_its_root_s_tensor(ranks: Ranks) -> None:
+    assert ranks.run(broadcast_of_one_element) == [[5.0] * 8] * ranks.size
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_another_default_device(ranks: Ranks, later: bool) -> None:
     ranks.run(elsewhere_by_default, later)

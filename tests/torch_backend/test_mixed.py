@@ -306,7 +306,9 @@ def split(here: Here, backend: str | None) -> None:
             assert _total(group._get_backend(_CUDA), here.rank) == here.size - 1
         again = group.split_group([0, 1])  # a part of the part, under the name that torch would give it
         assert again.group_name == f"{group.group_name}:split:[0, 1]"
-        assert _total(again, 1) == 2
+        beside = group.split_group([0, 1]) if backend is None else again  # another one of the same ranks
+        assert _total(beside, 1) == _total(again, 1) == 2
+        beside.shutdown()
         again.shutdown()
         group.shutdown()
     else:

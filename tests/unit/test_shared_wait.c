@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -85,6 +86,20 @@ static void ends_of_waits(void)
 	close_ends();
 }
 
+/* It has inherited what its parent knows of itself. */
+static void a_child_that_dies(void)
+{
+	pid_t child;
+
+	check_int(bnet_segment_create(&ends[0], 2), 0);
+	child = fork();
+	if (child == 0)
+		_exit(bnet_segment_attach(&ends[1], dup(ends[0].fd), 2, 1) != 0);
+	check_int(waitpid(child, &(int){0}, 0), child);
+	check(bnet_segment_process_gone(&ends[0], 1));
+	bnet_segment_leave(&ends[0], "");
+}
+
 /* A rank that the network still serves is no reason to give up. */
 static void timeout_without_progress_only(void)
 {
@@ -121,5 +136,6 @@ int main(void)
 	timeout_without_progress_only();
 	calls_that_differ();
 	a_rank_that_leaves();
+	a_child_that_dies();
 	return 0;
 }

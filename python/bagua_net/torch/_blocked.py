@@ -4,8 +4,9 @@
 An operation notes nothing but its thread for this: a process is looked at only once nothing has moved in it for
 seconds.
 
-Only threads that may start an operation count: the main one, and those that have started one. All of them must wait
-before a process is called blocked, since any other one may yet start what a peer waits for.
+Only threads that may start an operation count: the main one, those that have started one, and for a minute any other
+one of the program that does something. All of them must wait before a process is called blocked, since any other one
+may yet start what a peer waits for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -41,6 +43,12 @@ _SHORT_S = 60.0
 _NEAR = 3
 #: Whose frames are not the program's.
 _LIBRARIES = ("torch", "bagua_net", "lightning", "accelerate", "threading", "contextlib", "functools", "concurrent")
+#: Seconds for which a thread that does something may yet start its first operation, such as one that loads a file.
+_NEW_S = 60.0
+#: Where a thread waits for others of this process, or for what programs of another kind bring.
+_IDLE = ("threading", "queue", "selectors", "multiprocessing", "concurrent", "asyncio", "socketserver")
+
+_first_seen: dict[int, float] = {}  # by a thread's identifier
 
 
 class Wait(NamedTuple):
@@ -72,6 +80,24 @@ def frames_of_all() -> dict[int, FrameType]:
         gc.enable()
 
 
+def note_threads() -> None:
+    """Remembers since when each thread is there."""
+    now, present = time.monotonic(), {each.ident for each in threading.enumerate() if each.ident is not None}
+    for ident in present - _first_seen.keys():
+        _first_seen[ident] = now
+    for ident in _first_seen.keys() - present:
+        del _first_seen[ident]
+
+
+def _may_yet_start(ident: int, frame: FrameType) -> bool:
+    """One of the program's that has started nothing so far, and does something."""
+    since = _first_seen.get(ident)
+    if since is None or time.monotonic() - since >= _NEW_S:
+        return False
+    idle = str(frame.f_globals.get("__name__", "")).partition(".")[0] in _IDLE
+    return not idle and _where(frame) != ""
+
+
 def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
     """Those that wait; empty where one does not, or nobody can tell.
 
@@ -83,6 +109,8 @@ def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
     if main not in frames:  # it is in C++ that runs no Python
         return []
     starters = {*callers, main} - {ident for ident, busy in serving.items() if not busy}
+    if any(_may_yet_start(ident, frame) for ident, frame in frames.items() if ident not in starters):
+        return []
     stacks = [(ident, frame) for ident, frame in frames.items() if ident in starters]
     del frames  # this thread's, which has them, is one of them
     inside = [Wait(each, -1) for each in works if each.has_futures()]

@@ -27,13 +27,15 @@ from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
 
+from . import _interrupt
 from . import _wait_for_graph as graph
 from ._in_flight import InFlight, callers
 from ._meeting import Meeting
 from ._store import value_of
 
-#: Seconds in which nothing moves before a process is looked at.
-QUIET_S = 1.5
+#: Seconds in which nothing moves before a process is looked at; and where the program has a handler for a signal that
+#: announces an end, and that may reach the ranks at different times: until all have it, their handlers' groups wait.
+QUIET_S, _WITH_HANDLERS_S = 1.5, 60.0
 #: Seconds between two looks at this process, and two at the store; the latter grow with the time since it is blocked.
 _LOOK_S, _POLL_S, _LONGEST_POLL_S = 0.25, 0.25, 5.0
 _POLL_FRACTION = 16
@@ -115,11 +117,14 @@ class _Part:
 
     def look(self, members: list[Member]) -> None:
         """Raises RuntimeError: the store cannot be reached."""
+        from . import _blocked  # which needs what needs this module
+
+        _blocked.note_threads()
         now, seen = time.monotonic(), [(_name(member), member.progress()) for member in members]
         if seen != self._seen:
             self._seen, self._since = seen, now
             self._tell(None)
-        elif self._record is None and now - self._since >= QUIET_S:
+        elif self._record is None and now - self._since >= (_WITH_HANDLERS_S if _interrupt.expected() else QUIET_S):
             self._tell(_snapshot(members, dict(seen)))
         if now >= self._poll_at:
             self._poll_at = now + min(max(_POLL_S, (now - self._since) / _POLL_FRACTION), _LONGEST_POLL_S)

@@ -14,6 +14,7 @@ wherever the package is installed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -45,6 +46,7 @@ class ProcessGroupBaguaNet(Member, Identity):
         Identity.__init__(self, store, rank, size, name)
         Member.__init__(self, store, rank, size, timeout, name)
         self._splits = 0
+        self._splits_of: Counter[tuple[int, ...]] = Counter()
 
     # ---- groups made of this one; torch's names and arguments ----
 
@@ -79,7 +81,10 @@ class ProcessGroupBaguaNet(Member, Identity):
             )
         if self._rank not in ranks:
             return None
-        name = name or f"{self._name}:split:{ranks}"
+        # All of these ranks have called it as often; whoever is not one of them may not have.
+        again = self._splits_of[tuple(ranks)]
+        self._splits_of[tuple(ranks)] += 1
+        name = name or f"{self._name}:split:{ranks}{f':{again}' if again else ''}"
         store = dist.PrefixStore(f"{name}/", self._store)
         return Part(store, ranks.index(self._rank), len(ranks), self._limit(timeout), name)
 

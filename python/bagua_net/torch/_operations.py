@@ -188,7 +188,8 @@ class Operations:
         opts = _options(dist.BroadcastOptions, opts, root, timeout)
         buffers = tensors.Buffers([tensor], reads=opts.rootRank == self._rank)
         call = fields.copy("BNET_COLL_BROADCAST", buffers.plain[0], root=opts.rootRank)
-        return self._run("broadcast", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
+        store = None if opts.rootRank == self._rank else buffers.store
+        return self._run("broadcast", [tensor], [call], [tensor], opts, held=buffers, store=store)
 
     def reduce(
         self,

@@ -35,12 +35,15 @@ class Reasons:
         """``decided``: why the ranks have agreed that it waits in vain, or ""."""
         self._meeting, self._decided = meeting, decided
         self._explained: dict[str, str] = {}
+        self._over = False
 
-    def explain(self, reason: str) -> str:
+    def explain(self, reason: str, *, ends_group: bool) -> str:
         """The reason of this rank's failure; where it lost a rank that has failed as well, with the reason of that one,
-        or of the one which that one has lost, and so on."""
-        if self._explained and _other(reason) is None:  # a message's: the group goes on
+        or of the one which that one has lost, and so on. Others are told the first message's, and the first one that
+        ends the group."""
+        if (self._over or (self._explained and not ends_group)) and _other(reason) is None:
             return reason
+        self._over |= ends_group
         if reason not in self._explained:
             found: list[str] = []
             # The store may not answer: then the reason stands as it is.

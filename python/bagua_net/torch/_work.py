@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import threading
 import time
@@ -196,7 +197,9 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _error_of(self, request: Request) -> Exception:
         result = request.result()
-        reason = self._context.reasons.explain(result.reason) if result.reason else None
+        reason = result.reason or None
+        if reason and result.rc != -errno.ECHILD:  # the parent's group is well
+            reason = self._context.reasons.explain(reason, ends_group=self._context.turns is not None)
         return failed(self._context.label, reason, result.rc)
 
     @property
