@@ -511,7 +511,7 @@ static void the_same_connection_is_asked_about(int ifindex)
 		window->from.connection = idle->id;
 		judge_with_question(moving->path, moving);
 		await_answer(window);
-	} while (window->marked != 2);
+	} while (window->marked != 2 || window->from.connection != idle->id);
 	check(window->to.connection == idle->id);
 	bnet_engine_unlock();
 	close_to_oneself(&client, first);
@@ -533,6 +533,7 @@ static void a_question_without_an_answer_ends(void)
 	check_int(getsockname(fd, (struct sockaddr *)&silent, &size), 0);
 	bnet_engine_lock();
 	conn->setup.peers[0] = silent;
+	conn->path->scaler.window.marked = 0; /* the path may be that of a connection which is about to end */
 	bnet_sampler_begin(conn);
 	judge_with_question(conn->path, conn);
 	check(conn->path->asking);
