@@ -443,7 +443,7 @@ def test_a_missing_matplotlib_is_got_from_anywhere(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_picture_of_no_known_kind_is_refused_before_the_run() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     for name in ("x.svg", "x.PNG", "x"):
         plot.check(Path(name))
     with pytest.raises(plot.PlotUnavailable, match=r"^x\.foo: not a kind of file that matplotlib writes: .*, svg"):
