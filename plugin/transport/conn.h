@@ -314,7 +314,7 @@ struct bnet_conn {
 	struct bnet_copies copies;
 	uint32_t idle;           /* passes in a row that wrote nothing while slices were held */
 	uint64_t idle_us;        /* since then nothing was acknowledged, either */
-	int error_of;            /* why a stream broke last: -errno */
+	_Atomic int error_of;    /* why a stream broke last: -errno; the owner writes it */
 	uint32_t buried;         /* of `outstanding`: streams that broke, until what they owed was sent again */
 	uint32_t serials;        /* given out; under the engine's lock */
 	struct bnet_node broken; /* streams that were dropped and wait for the one that takes their place; likewise */
