@@ -311,7 +311,7 @@ static void a_trial_s_level_is_not_kept(void)
 	forget();
 }
 
-/* What was recalled is for the streams that a first connection opens once it moves. */
+/* The first connection opens its streams once it moves, and they begin with the recalled rate. */
 static void a_sample_in_which_nothing_moves_judges_nothing(void)
 {
 	static struct bnet_conn conn;

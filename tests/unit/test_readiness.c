@@ -168,7 +168,7 @@ static void the_end_before_a_receive_is_seen(void)
 	close_one(&one);
 }
 
-/* A reset has one edge. What is awaited after it, for as long as BAGUA_NET_KEEPALIVE says, is a repair. */
+/* A reset makes one event. After it the receiver waits for a repair, no longer than BAGUA_NET_KEEPALIVE. */
 static void a_reset_stream_is_looked_after(void)
 {
 	static struct bnet_config config = {.keepalive = 1, .repair = 1};

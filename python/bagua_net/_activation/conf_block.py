@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .._errors import ConfFileDamaged, ConflictingSetting, NotWritable
-from .._settings import conf
+from .._settings import conf, homes
 
 _BEGIN = b"# >>> bagua-net >>>"
 _NOTE = b' written by "bagua-net enable", removed by "bagua-net disable"'
@@ -115,18 +115,13 @@ def read(path: Path) -> bytes | None:
         return None
 
 
-def is_irregular(path: Path) -> bool:
-    """Is something there that is no regular file, as /dev/null?"""
-    return os.path.exists(path) and not os.path.isfile(path)
-
-
 def check_regular(path: Path) -> None:
     """Refuses to put a file into the place of a device or a directory.
 
     Raises:
         NotWritable: one of those is there.
     """
-    if is_irregular(path):
+    if homes.is_irregular(path):
         raise NotWritable(f"{path} is no regular file; name another one")
 
 

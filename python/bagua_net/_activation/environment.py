@@ -184,7 +184,7 @@ def _absent_tuner(among: layers.Layers) -> presets.Found | None:
 
 
 def without_tuner(among: layers.Layers) -> dict[str, str]:
-    """What turns off an image's tuner for hardware that is not here; nothing where there is none."""
+    """The variable that turns off an image's tuner whose hardware is missing; empty if no such tuner is set."""
     return {presets.TUNER: "none"} if _absent_tuner(among) else {}
 
 

@@ -42,9 +42,14 @@ def homes() -> list[Path]:
     return list(found.values())
 
 
+def is_irregular(path: Path) -> bool:
+    """Is something there that is no regular file, as /dev/null?"""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
 def instead_of_conf_file(named: Path) -> str:
     """What to do where NCCL_CONF_FILE names this file: it turns files off where it names a device."""
-    if os.path.exists(named) and not os.path.isfile(named):
+    if is_irregular(named):
         return "unset NCCL_CONF_FILE, or use `bagua-net run -- COMMAND`"
     return f"use `bagua-net enable --conf {shlex.quote(str(named))}`"
 
