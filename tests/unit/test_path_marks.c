@@ -54,16 +54,19 @@ static void judge_again(struct bnet_path *path, uint64_t now_us)
 static void both_ends_counters_are_seen(void)
 {
 	struct oneself ends = connect_to_oneself(&client);
-	struct bnet_conn *conn = ends.send;
+	struct bnet_conn *conn = ends.send, *receiver = ends.recv;
 	struct bnet_window *window = &conn->path->scaler.window;
+	const struct bnet_metered counted = {.moved_us = 40000, .received = 1 << 20}; /* so far (test_meter.c) */
 	const uint64_t now_us = bnet_now_us() + 1000000;
 	static char bytes[2];
 
 	bnet_engine_lock();
+	receiver->meter.seen = counted;
 	bnet_sampler_begin(conn);
 	judge_with_question(conn->path, conn);
 	await_answer(window);
 	check(window->marked > 0 && window->from.connection == conn->id);
+	check(window->from.received >= counted.received && window->from.moved_us >= counted.moved_us);
 	judge_again(conn->path, now_us);
 	pass_to_oneself(&client, ends, &bytes[0], &bytes[1], 1);
 	judge_again(conn->path, now_us + TICK_US);
