@@ -8,6 +8,7 @@ consequence of another rank's.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import os
 import sys
@@ -96,11 +97,25 @@ def _agree(config: Config, task: Assignment, rendezvous: Client, known: Kinds) -
     return usable, missing
 
 
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _local_host(rendezvous: Client) -> str:
+    """This host's address, by which the other ranks can reach it. Where a host's own name is on loopback, as Debian
+    and Ubuntu have it, its ranks reach the server there; then those of other hosts know its address."""
+    seen = rendezvous.all_gather(rendezvous.server_host)
+    local = rendezvous.local_host
+    if not _is_loopback(local):
+        return local
+    return next((address for address in seen if not _is_loopback(address)), local)
+
+
 def _connect(
     config: Config, task: Assignment, rendezvous: Client, names: list[str], known: Kinds
 ) -> dict[str, Transport | None]:
     """The run's transports, connected; None for those in another process."""
-    place = Place(task.rank, rendezvous.local_host, _end)
+    place = Place(task.rank, _local_host(rendezvous), _end)
     transports: dict[str, Transport | None] = {}
     for name in names:
         transport = known(config.device)[name].open(config, place) if name in task.names else None

@@ -309,6 +309,11 @@ class Client:
         """The address of this host by which it reaches the server."""
         return str(self._socket.getsockname()[0])
 
+    @property
+    def server_host(self) -> str:
+        """The address by which this host reaches the server."""
+        return str(self._socket.getpeername()[0])
+
     def all_gather(self, row: Any) -> list[Any]:
         """Every rank's row, in rank order, once all ranks have called this. Rows are what JSON can express.
 
