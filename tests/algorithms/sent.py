@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a rank sends of a model's gradients with an algorithm, in steps of DDP. As a program, a rank that counts it at
-an interface: ``python -m tests.algorithms.sent INTERFACE MODEL ALGORITHM …`` in torchrun's environment."""
+an interface: ``python -m tests.algorithms.sent BACKEND INTERFACE MODEL ALGORITHM …`` in torchrun's environment."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def _left(interface: str) -> float:
     return float({name.strip(): row for name, row in rows.items()}[interface].split()[8])
 
 
-def _main(interface: str, model: str, *names: str) -> None:
+def _main(backend: str, interface: str, model: str, *names: str) -> None:
     """A rank on a host of its own: prints what it sends with each algorithm, as JSON."""
-    dist.init_process_group("bagua_net")
+    dist.init_process_group(backend)
     shapes = models.shapes(model)
     print(json.dumps({name: sent_in_a_step(shapes, name, lambda comm: _left(interface)) for name in names}))
     dist.destroy_process_group()

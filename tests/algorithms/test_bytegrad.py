@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +25,7 @@ from tests.algorithms.models import (
     net,
     same_on_all_ranks,
 )
+from tests.support.pool import Pool
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
 from tests.support.tiers import variants
@@ -106,10 +108,10 @@ def test_what_encoding_loses_comes_with_later_steps(ranks: Ranks, backend: str) 
     ranks.run(_loses_nothing, backend)
 
 
-def _shares_hosts(here: Here) -> None:
+def _shares_hosts(here: Here, backend: str) -> None:
     """Each rank takes the residual of one share of a bucket only: what it has had elsewhere, before buckets changed,
     would stay as it was."""
-    model = ddp(here, "bagua_net")
+    model = ddp(here, backend)
     comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.05), ByteGrad(bits=4, block=32))
     wanted: Sums = {}
     got: Sums = {}
@@ -123,10 +125,32 @@ def _shares_hosts(here: Here) -> None:
     comm.detach()
 
 
-@pytest.mark.nightly
-def test_no_residual_is_left_where_a_rank_does_not_look_again() -> None:
-    with Ranks(4, hosts=2) as ranks:
-        ranks.run(_shares_hosts)
+@pytest.mark.parametrize("backend", variants("gloo", nightly=["bagua_net"]))
+def test_no_residual_is_left_where_a_rank_does_not_look_again(pool: Pool, backend: str) -> None:
+    pool.of(4, hosts=2).run(_shares_hosts, backend)
+
+
+def _sent(here: Here) -> tuple[float, float]:
+    """By the same two ranks with one rank on each host, and by this rank with two on each."""
+    pairs = [dist.new_group([first, first + 2], backend="gloo") for first in (0, 1)]
+    counts = []
+    for group in (pairs[here.rank % 2], here.gloo):
+        model = DistributedDataParallel(net(), process_group=group)
+        comm = attach(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), ByteGrad(block=32, exact_one_dimensional=False)
+        )
+        backward(here, model, 0)
+        got = gradients(model)
+        assert same_on_all_ranks(here, got) or group is not here.gloo
+        counts.append(comm.stats()["bytes"])
+        comm.detach()
+    return counts[0], counts[1]
+
+
+def test_a_host_sends_what_one_rank_would(pool: Pool) -> None:
+    """Each of its ranks a part of it: half, and less than two blocks of 32 elements and 8 bytes for each exchange."""
+    for one, of_two in pool.of(4, hosts=2).run(_sent):
+        assert one / 2 <= of_two < one / 2 + 4 * 40
 
 
 class _Sometimes(nn.Module):  # type: ignore[misc]

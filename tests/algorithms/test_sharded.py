@@ -18,7 +18,8 @@ from torch.distributed.fsdp import fully_shard
 from bagua_net.algorithms import AlgorithmHandle, ByteGrad, attach
 from bagua_net.algorithms import _sharded as module_of_shards
 from tests.algorithms.inside import cannot_begin
-from tests.algorithms.models import WIDTH, backward, batch, exact_gradients, mean_of, net
+from tests.algorithms.models import WIDTH, backward, batch, exact_gradients, group_of, mean_of, net
+from tests.support.pool import Pool
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
 
@@ -52,15 +53,17 @@ def _is_close(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], bits:
             assert not torch.allclose(got[name], each, rtol=1e-5, atol=1e-7), f"{name} was not compressed"
 
 
-def _reduce_scatters(here: Here, bits: int) -> None:
-    model = _sharded(init_device_mesh("cpu", (here.size,), mesh_dim_names=("shard",)))
+def _reduce_scatters(here: Here, bits: int, backend: str) -> float:
+    """The bytes that it counts in two steps."""
+    model = _sharded(DeviceMesh.from_group(group_of(here, backend), "cpu", mesh_dim_names=("shard",)))
     comm = _attached(model, ByteGrad(bits=bits, block=64))
     for step in range(2):
         model.zero_grad()
         backward(here, model, step)
         _is_close(_whole_gradients(model), _exact(here, model, step), bits)
     elements = sum(parameter.numel() for parameter in net().parameters())
-    assert 0 < comm.stats()["bytes"] < 2 * 4 * elements
+    sent = comm.stats()["bytes"]
+    assert 0 < sent < 2 * 4 * elements
     comm.pause()
     model.zero_grad()
     backward(here, model, 2)
@@ -75,11 +78,18 @@ def _reduce_scatters(here: Here, bits: int) -> None:
     backward(here, model, 4)
     got = _whole_gradients(model)
     assert all(torch.allclose(got[n], e, rtol=1e-5, atol=1e-7) for n, e in _exact(here, model, 4).items())
+    return sent
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_reduce_scatter_of_codes(ranks: Ranks, bits: int) -> None:
-    ranks.run(_reduce_scatters, bits)
+    ranks.run(_reduce_scatters, bits, "bagua_net")
+
+
+def test_reduce_scatter_of_codes_by_hosts(pool: Pool) -> None:
+    """Each rank sends one code of a shard to another host, instead of three."""
+    apart, together = (pool.of(4, hosts=hosts).run(_reduce_scatters, 8, "gloo") for hosts in (4, 2))
+    assert all(2 * one < other for one, other in zip(together, apart, strict=True))
 
 
 def _averages_between_replicas(here: Here) -> None:

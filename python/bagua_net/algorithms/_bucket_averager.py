@@ -14,6 +14,7 @@ from torch import nn
 from ._buckets import Layout, Layouts, Span
 from ._compressed import Compression, compressed
 from ._grad_scaler import Scale, unknown_scaler
+from ._nodes import Nodes
 from ._worker import Runner
 
 
@@ -27,6 +28,7 @@ class BucketAverager:
         device: torch.device,
         runner: Runner,
         *,
+        hosts: Nodes | None,
         names: Mapping[nn.Parameter, str],
         scaler: Any,
         takes_scaler: str,
@@ -34,6 +36,7 @@ class BucketAverager:
     ) -> None:
         """
         group: for these collectives alone.
+        hosts: of its ranks, as :func:`compressed` takes them.
         names: of the parameters whose residuals :meth:`state_dict` has.
         takes_scaler: the user's call that does.
         finds_unused: DistributedDataParallel's ``find_unused_parameters``.
@@ -42,7 +45,7 @@ class BucketAverager:
         self._group = group
         self._size = int(group.size())
         self._runner = runner
-        self._compressed = compressed(group, how.codec, device)
+        self._compressed = compressed(group, how.codec, device, hosts)
         self._layouts = Layouts(names, how.error_feedback, how.exact_one_dimensional)
         self._scale = Scale(scaler)
         self._takes_scaler = takes_scaler

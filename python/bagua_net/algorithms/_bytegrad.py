@@ -68,6 +68,7 @@ class ByteGradImpl(BucketAverager, AlgorithmImpl):
             context.own,
             context.device,
             context.runner,
+            hosts=context.hosts,
             names=context.names(),
             scaler=context.scaler,
             takes_scaler=TAKES_SCALER,

@@ -9,6 +9,10 @@ element is half of the mean of the ranks' steps, plus half of the mean's step.
 With a residual, what a rank's encoding loses is added to its next contribution. The owner's loss goes into its own
 residual, times the number of ranks, since the next mean divides by it.
 
+Where several hosts have equally many ranks, the ranks of a host first add exactly, in float32, each a part; codes of
+that part travel between the ranks of equal numbers; and the ranks of a host pass on what they have. So a host sends
+what one rank would.
+
 Groups of ``bagua_net`` do all this inside the library (docs/dev/collectives.md); others, here.
 """
 
@@ -20,7 +24,9 @@ import torch
 import torch.distributed as dist
 
 from ._codec import Codec
-from ._names import all_gather_single
+from ._groups import Groups
+from ._names import all_gather_single, reduce_scatter_single
+from ._nodes import Nodes, by_host
 from ._scratch import ScratchBuffers
 
 
@@ -34,7 +40,7 @@ class Compression(NamedTuple):
 
 class Compressed(Protocol):
     """Collectives of codes over one group, on contiguous float32 tensors. The results are bytes that this rank sends,
-    by the algorithm; ranks of ``bagua_net`` that share memory send less."""
+    by the algorithm: by hosts, those to other hosts; ranks of ``bagua_net`` that share memory send less."""
 
     def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
         """x (elements): in place, the mean over the ranks. residual: as many float32, updated."""
@@ -43,14 +49,25 @@ class Compressed(Protocol):
         """output (elements) is this rank's part of the mean of x (ranks × elements)."""
 
 
-def compressed(group: dist.ProcessGroup, codec: Codec, device: torch.device) -> Compressed:
-    """Those of a group: by the library where it can."""
-    if device.type == "cpu":
-        from ..torch import ProcessGroupBaguaNet
+def hosts_of(group: dist.ProcessGroup, device: torch.device, groups: Groups) -> Nodes | None:
+    """For :func:`compressed`; None where codes go between all ranks, and where the library knows the hosts. All ranks
+    of the group call this."""
+    return None if _is_in_library(group, device) else by_host(group, groups)
 
-        if isinstance(group, ProcessGroupBaguaNet):
-            return _InLibrary(group, codec)
-    return over_group(group, codec)
+
+def compressed(group: dist.ProcessGroup, codec: Codec, device: torch.device, hosts: Nodes | None = None) -> Compressed:
+    """Those of a group: by the library where it can."""
+    if _is_in_library(group, device):
+        return _InLibrary(group, codec)
+    return over_group(group, codec) if hosts is None else _OverHosts(hosts, codec)
+
+
+def _is_in_library(group: dist.ProcessGroup, device: torch.device) -> bool:
+    if device.type != "cpu":
+        return False
+    from ..torch import ProcessGroupBaguaNet
+
+    return isinstance(group, ProcessGroupBaguaNet)
 
 
 def over_group(group: dist.ProcessGroup, codec: Codec) -> Compressed:
@@ -157,3 +174,47 @@ class _OverGroup:
         )
         if residual is not None and loss is not None:
             residual.add_(loss, alpha=self._size)
+
+
+class _OverHosts:
+    """One call after the other, on one thread or stream. What is encoded is a host's sum, as in the library: so a
+    residual means the same wherever it is loaded."""
+
+    def __init__(self, hosts: Nodes, codec: Codec) -> None:
+        self._inside = hosts.inside
+        self._between = _OverGroup(hosts.between, codec)
+        self._order = torch.tensor(hosts.order)
+        self._block = codec.block
+        self._scratch = ScratchBuffers()
+
+    def average(self, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        here, elements = self._inside.size(), x.numel()
+        each = _share(elements, here, self._block)
+        whole = self._floats("whole", here * each, x.device)
+        whole[:elements].copy_(x)
+        whole[elements:].zero_()
+        own = self._floats("own", each, x.device)
+        reduce_scatter_single(own, whole, group=self._inside)
+        first = min(self._inside.rank() * each, elements)
+        last = min(first + each, elements)
+        sent = 0
+        if first < last:
+            sent = self._between.average(own[: last - first], None if residual is None else residual[first:last])
+        all_gather_single(whole, own, group=self._inside)
+        torch.div(whole[:elements], here, out=x)
+        return sent
+
+    def reduce_scatter_average(self, output: torch.Tensor, x: torch.Tensor, residual: torch.Tensor | None) -> int:
+        """Without a residual: that of a host's sum would be of other elements than x."""
+        here, elements = self._inside.size(), output.numel()
+        self._order = self._order.to(x.device)
+        rows = self._floats("whole", x.numel(), x.device).view(-1, elements)
+        torch.index_select(x.view(-1, elements), 0, self._order, out=rows)
+        own = self._floats("own", x.numel() // here, x.device)
+        reduce_scatter_single(own, rows.view(-1), group=self._inside)
+        sent = self._between.reduce_scatter_average(output, own, None)
+        output.div_(here)
+        return sent
+
+    def _floats(self, name: str, elements: int, device: torch.device) -> torch.Tensor:
+        return self._scratch.get(name, elements, torch.float32, device)

@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ._compressed import hosts_of
 from ._groups import Groups
+from ._nodes import Nodes
 from ._worker import Runner, Stream, Worker
 
 #: As an error shows it.
@@ -63,6 +65,11 @@ class AlgorithmContext(ModelContext):
     own: dist.ProcessGroup  # the ranks of the model's group, for the collectives of the algorithm
     groups: Groups  # where it is from, and where an algorithm gets more
     runner: Runner
+
+    @functools.cached_property
+    def hosts(self) -> Nodes | None:
+        """Of the ranks, for codes. All ranks ask for it first when an algorithm begins."""
+        return hosts_of(self.own, self.device, self.groups)
 
     @functools.cached_property
     def _known(self) -> frozenset[nn.Parameter]:

@@ -3,17 +3,54 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from ._context import AlgorithmContext
+from ._groups import Groups
+from ._objects import gathered
+
+if TYPE_CHECKING:
+    from ._context import AlgorithmContext
 
 
 @dataclass(frozen=True)
 class Nodes:
     inside: dist.ProcessGroup  # this node's ranks
     between: dist.ProcessGroup  # the ranks with this one's number on their node
+    order: tuple[int, ...]  # of the ranks of both, as their whole group numbers them: number on the node, then node
+
+
+def by_host(group: dist.ProcessGroup, groups: Groups) -> Nodes | None:
+    """The group's ranks by their hosts; None: there is one host, each has one rank, or their numbers differ. All ranks
+    of the group call this."""
+    hosts: dict[str, list[int]] = {}
+    for rank, host in enumerate(gathered(_host(), group)):
+        hosts.setdefault(host, []).append(rank)
+    counts = {len(ranks) for ranks in hosts.values()}
+    if len(hosts) == 1 or len(counts) > 1 or counts == {1}:
+        return None
+    return _made(group, groups, list(hosts.values()))
+
+
+def _host() -> str:
+    """As NCCL tells hosts apart."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot}"
+
+
+def _made(group: dist.ProcessGroup, groups: Groups, nodes: Sequence[Sequence[int]]) -> Nodes:
+    """nodes: equally many of the group's ranks each."""
+    ranks = dist.get_process_group_ranks(group)
+    (mine,) = (node for node in nodes if group.rank() in node)
+    equal = [node[mine.index(group.rank())] for node in nodes]
+    inside, between = (groups.like(group, [ranks[each] for each in numbers]) for numbers in (mine, equal))
+    return Nodes(inside, between, tuple(rank for each in zip(*nodes, strict=True) for rank in each))
 
 
 def nodes_of(context: AlgorithmContext, per_node: int) -> Nodes:
@@ -27,7 +64,6 @@ def nodes_of(context: AlgorithmContext, per_node: int) -> Nodes:
             f"bagua_net.algorithms: {context.size} ranks cannot be cut into nodes of {per_node}; ranks_per_node must "
             "divide their number"
         )
-    ranks = dist.get_process_group_ranks(context.group)
-    first = context.rank // per_node * per_node
-    inside = context.groups.like(context.group, ranks[first : first + per_node])
-    return Nodes(inside, context.groups.like(context.group, ranks[context.rank % per_node :: per_node]))
+    numbers = range(context.size)
+    nodes = [numbers[first : first + per_node] for first in range(0, context.size, per_node)]
+    return _made(context.group, context.groups, nodes)

@@ -224,7 +224,7 @@ class _Average:
         self._part = part
         self._ranks = ranks
         self._how = how
-        self._compressed: Compressed | None = compressed(context.own, how.codec, context.device)
+        self._compressed: Compressed | None = compressed(context.own, how.codec, context.device, context.hosts)
         self.elements = sum(_chunk(each, ranks) for each in part.parameters)  # of a shard that has all
         self.residual: torch.Tensor | None = None
         self.is_exact = False
@@ -289,6 +289,7 @@ class _ReduceScatter:
         self._how = how
         self._part = part
         self._device = context.device
+        self._hosts = context.hosts
         self.is_exact = False
 
     def leave(self) -> None:
@@ -329,7 +330,7 @@ class _ReduceScatter:
             reduce_scatter_single(own, exact.div_(size).view(-1), group=group)
             self._impl.count(0, (size - 1) * own.numel() * own.element_size())
         if exact is None or own.numel() < output.numel():
-            codes = compressed(group, self._how.codec, self._device)
+            codes = compressed(group, self._how.codec, self._device, self._hosts)
             sent = codes.reduce_scatter_average(mean, x if x.dtype == torch.float32 else x.float(), None)
             self._impl.count(x.numel(), sent)
         if mean is not output:

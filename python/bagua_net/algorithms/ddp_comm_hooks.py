@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from ._bucket_averager import BucketAverager
 from ._bytegrad import ByteGrad
+from ._compressed import hosts_of
 from ._context import runner_for
 from ._grad_scaler import enabled, watch_scalers
 from ._groups import Groups
@@ -59,11 +60,14 @@ class ByteGradState:
     def _begin(self, device: torch.device) -> BucketAverager:
         """A group of its own: collectives of its thread would come between those of the training loop."""
         runner = runner_for(device, "bagua_net bytegrad_hook")
+        groups = Groups()
+        group = groups.like(self._process_group or dist.group.WORLD)
         averager = BucketAverager(
             self._settings.compression(),
-            Groups().like(self._process_group or dist.group.WORLD),
+            group,
             device,
             runner,
+            hosts=hosts_of(group, device, groups),
             names={},
             scaler=enabled(self._scaler),
             takes_scaler="ByteGradState(scaler=scaler)",
