@@ -124,11 +124,20 @@ int bnet_socket_connect(int fd, const struct sockaddr_storage *addr)
 	return connect(fd, (const struct sockaddr *)addr, bnet_address_size(addr)) < 0 ? -errno : 0;
 }
 
+bool bnet_socket_is_closed(int fd)
+{
+	struct bnet_tcp_info info;
+
+	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
+}
+
 int bnet_socket_error(int fd)
 {
 	int error = 0;
 	socklen_t size = sizeof(error);
 
+	if (!bnet_socket_is_closed(fd))
+		return 0;
 	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? -errno : -error;
 }
 
@@ -151,13 +160,6 @@ void bnet_socket_acknowledge_at_once(int fd)
 	int on = 1;
 
 	setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
-}
-
-bool bnet_socket_is_closed(int fd)
-{
-	struct bnet_tcp_info info;
-
-	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
 }
 
 bool bnet_socket_has_ended(int fd, int error)

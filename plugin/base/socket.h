@@ -24,14 +24,15 @@ void bnet_socket_close(int fd);
 int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const char *interface);
 /* 0: connected. -EINPROGRESS, or another -errno. */
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr);
-/* The result of a finished connect: 0 or -errno. */
+/* Was the connection reset, given up by the kernel, or refused? */
+bool bnet_socket_is_closed(int fd);
+/* … and why: -errno. It is told once: 0 after that. Also 0 while the connection lives: there SO_ERROR is no end, but the
+ * last ICMP error, as a firewall's, after which the kernel goes on. */
 int bnet_socket_error(int fd);
 /* Bytes that this end's kernel has received over the connection's lifetime; 0 if it does not report them. */
 uint64_t bnet_socket_received(int fd);
 /* Has the peer's kernel acknowledged everything written, including a FIN? */
 bool bnet_socket_all_acknowledged(int fd);
-/* Was the connection reset, or given up by the kernel? An error that was reported once is not reported again. */
-bool bnet_socket_is_closed(int fd);
 /* Is this error of a call the connection's end? Others, as of memory that is no more, leave it as it was. */
 bool bnet_socket_has_ended(int fd, int error);
 /* For so many milliseconds nothing has been acknowledged by the peer's kernel, not even a probe of this one. */

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -24,6 +25,14 @@ from tests.strangers import here
 from tests.support.tiers import variants
 
 pytestmark = pytest.mark.gate
+
+PART = 65536
+
+
+def _repeats(end: End) -> int:
+    """How often in a row the kernel has sent the oldest bytes of the end's stream again."""
+    (times,) = re.findall(r"timer:\(on,[^,]+,(\d+)\)", end.host.socket_details()) or [0]
+    return int(times)
 
 
 def _settings(directory: Path, encrypts: bool) -> dict[str, object]:
@@ -50,6 +59,28 @@ def test_a_stream_that_dies_on_the_sender_s_side_is_repaired(tmp_path: Path, enc
         assert receiver.answer() == "done"
         assert "nothing is lost" in sender.log()
         assert "WARN" not in sender.log() + receiver.log()
+
+
+@pytest.mark.parametrize("answer", ["port-unreachable", "admin-prohibited"])
+def test_a_stream_that_a_firewall_rejects_for_a_moment_is_none_that_died(tmp_path: Path, answer: str) -> None:
+    """The kernel of the sender notes the ICMP error and sends the packets again. The sender's only stream is full, so
+    that the sender asks what has become of it."""
+    messages = range(1, 9)
+    with connected(tmp_path, LONG, repair=True) as (sender, receiver):
+        for message in messages:
+            assert receiver.ask(f"post {PART}") == f"posted {message}"
+        cut(receiver.host, "", f"counter reject with icmpx type {answer}", ("input",))
+        for message in messages:
+            assert sender.ask(f"post {PART}") == f"posted {message}"
+        sender.tell("wait 1")
+        sender.until(lambda: _repeats(sender) > 1 or "broke" in sender.log())
+        assert receiver.host.packets("cut") > 1
+        cut(receiver.host, "tcp dport 1", "accept")
+        assert sender.answer() == "done"
+        for message in messages:
+            assert sender.ask(f"wait {message}") == receiver.ask(f"wait {message}") == "done"
+        assert "WARN" not in sender.log() + receiver.log()
+        assert "broke" not in sender.log()
 
 
 def test_with_a_peer_that_does_not_repair_a_reset_is_an_error_on_both_sides(tmp_path: Path) -> None:
