@@ -165,6 +165,13 @@ static int end_stream(struct bnet_conn *conn, struct bnet_stream *stream)
 	return inside ? bnet_source_lost(conn, -ECONNRESET, "it was closed in the middle of a message") : 0;
 }
 
+/* The stream has no more to read. Was it reset, or did its sender end it? One that was reset reads as closed once its
+ * error was reported. Behind an end in order the kernel reports no error of what came later, and still has it. */
+static bool was_reset(const struct bnet_stream *stream)
+{
+	return bnet_socket_is_closed(stream->fd) && bnet_socket_error(stream->fd) == 0;
+}
+
 /* What follows comes on the stream that has taken its place. */
 static void end_at_limit(struct bnet_conn *conn, struct bnet_incoming *in)
 {
@@ -223,8 +230,7 @@ ssize_t bnet_source_receive(struct bnet_conn *conn, struct bnet_stream *stream, 
 	case OUTCOME_BROKEN:
 		return break_stream(conn, stream, call.error);
 	case OUTCOME_END:
-		/* One that was reset reads as closed once its error was reported. */
-		if (conn->repairs && bnet_socket_is_closed(stream->fd))
+		if (conn->repairs && was_reset(stream))
 			return break_stream(conn, stream, ECONNRESET);
 		return end_stream(conn, stream);
 	case OUTCOME_BYTES:

@@ -221,6 +221,39 @@ static void what_is_reset_after_an_orderly_close_is_not_waited_for(void)
 	close_end(&end);
 }
 
+/* Its sender has closed it, and this kernel's next probe has found nobody there. No other stream will come in its
+ * place: it is freed. */
+static void a_reset_behind_the_end_of_a_stream_is_none(void)
+{
+	struct end end = open_end(false);
+
+	end.conn->repairs = true;
+	deliver_whole(&end, 1);
+	shutdown(end.peers[1], SHUT_WR);
+	reset(&end, 1);
+	check(receive(&end, expect(&end)));
+	expect(&end);
+	while (!atomic_load(&end.conn->reap) && !end.conn->streams[1]->broken)
+		bnet_progress(end.conn);
+	check_int(end.conn->streams[1]->in.state, BNET_INCOMING_ENDED);
+	check(!end.conn->streams[1]->broken);
+	close_end(&end);
+}
+
+/* Its sender may have written on it, and then asks for its place. */
+static void a_reset_stream_that_brought_nothing_is_waited_for(void)
+{
+	struct end end = open_end(false);
+
+	end.conn->repairs = true;
+	reset(&end, 1);
+	expect(&end);
+	while (!end.conn->streams[1]->broken)
+		bnet_progress(end.conn);
+	check(end.conn->streams[1]->in.state != BNET_INCOMING_ENDED);
+	close_end(&end);
+}
+
 static void a_sender_that_fails_is_believed(void)
 {
 	struct end end = open_end(false);
@@ -253,6 +286,8 @@ int main(void)
 	what_an_ended_stream_lacks_is_missed();
 	the_reset_of_a_stream_without_a_frame_is_none();
 	what_is_reset_after_an_orderly_close_is_not_waited_for();
+	a_reset_behind_the_end_of_a_stream_is_none();
+	a_reset_stream_that_brought_nothing_is_waited_for();
 	a_sender_that_fails_is_believed();
 	a_message_that_is_cut_off_fails_the_connection();
 	return 0;
