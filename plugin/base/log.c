@@ -22,13 +22,19 @@
 
 static _Atomic(ncclDebugLogger_t) current_logger;
 
-/* A message that waits. */
-struct bnet_held {
-	struct bnet_held *next;
+/* What is said of a message, besides its text. */
+struct about {
 	ncclDebugLogLevel level;
 	unsigned long subsys;
 	const char *file;
 	int line;
+	bool visible; /* it goes to stderr as well */
+};
+
+/* A message that waits. */
+struct bnet_held {
+	struct bnet_held *next;
+	struct about about;
 	char text[];
 };
 
@@ -69,12 +75,14 @@ static void format(char text[LINE_SIZE], const char *fmt, va_list args)
 	replace_control_characters(text);
 }
 
-static void pass_on(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *text)
+static void pass_on(const struct about *about, const char *text)
 {
 	ncclDebugLogger_t logger = atomic_load_explicit(&current_logger, memory_order_acquire);
 
 	if (logger)
-		logger(level, subsys, file, line, "%s", text);
+		logger(about->level, about->subsys, about->file, about->line, "%s", text);
+	if (about->visible)
+		fprintf(stderr, "%s\n", text);
 }
 
 static uintptr_t this_thread(void)
@@ -83,14 +91,14 @@ static uintptr_t this_thread(void)
 }
 
 /* False: no memory. */
-static bool hold(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *text)
+static bool hold(const struct about *about, const char *text)
 {
 	const size_t size = strlen(text) + 1;
 	struct bnet_held *held = malloc(sizeof(*held) + size);
 
 	if (!held)
 		return false;
-	*held = (struct bnet_held){.level = level, .subsys = subsys, .file = file, .line = line};
+	*held = (struct bnet_held){.about = *about};
 	memcpy(held->text, text, size);
 	if (!first)
 		last = &first;
@@ -158,12 +166,18 @@ void bnet_log_pass_on(struct bnet_held *held)
 	while (held) {
 		struct bnet_held *next = held->next;
 
-		pass_on(held->level, held->subsys, held->file, held->line, held->text);
+		pass_on(&held->about, held->text);
 		free(held);
 		held = next;
 		bnet_log_owe_no_more();
 	}
 	errno = saved_errno;
+}
+
+static void say(const struct about *about, const char *text)
+{
+	if (atomic_load_explicit(&holder, memory_order_relaxed) != this_thread() || !hold(about, text))
+		pass_on(about, text);
 }
 
 void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file, int line, const char *fmt, ...)
@@ -177,9 +191,7 @@ void bnet_log(ncclDebugLogLevel level, unsigned long subsys, const char *file, i
 	va_start(args, fmt);
 	format(text, fmt, args);
 	va_end(args);
-	if (atomic_load_explicit(&holder, memory_order_relaxed) != this_thread() ||
-	    !hold(level, subsys, file, line, text))
-		pass_on(level, subsys, file, line, text);
+	say(&(struct about){.level = level, .subsys = subsys, .file = file, .line = line}, text);
 	errno = saved_errno;
 }
 
@@ -197,6 +209,7 @@ static bool logger_shows_warnings(void)
 
 void bnet_log_visibly(atomic_bool *told, unsigned long subsys, const char *file, int line, const char *fmt, ...)
 {
+	struct about about = {.level = NCCL_LOG_WARN, .subsys = subsys, .file = file, .line = line};
 	int saved_errno = errno;
 	char text[LINE_SIZE];
 	va_list args;
@@ -204,8 +217,7 @@ void bnet_log_visibly(atomic_bool *told, unsigned long subsys, const char *file,
 	va_start(args, fmt);
 	format(text, fmt, args);
 	va_end(args);
-	bnet_log(NCCL_LOG_WARN, subsys, file, line, "%s", text);
-	if (!atomic_exchange(told, true) && !logger_shows_warnings())
-		fprintf(stderr, "%s\n", text);
+	about.visible = !atomic_exchange(told, true) && !logger_shows_warnings();
+	say(&about, text);
 	errno = saved_errno;
 }

@@ -25,7 +25,7 @@ __attribute__((format(printf, 5, 6))) void bnet_log(ncclDebugLogLevel level, uns
 __attribute__((format(printf, 5, 6))) void bnet_log_visibly(atomic_bool *told, unsigned long subsys, const char *file,
 							    int line, const char *fmt, ...);
 
-/* The logger may block, as on a pipe that nobody reads, while others need the engine's lock. So the messages of the
+/* The logger and stderr may block, as on a pipe that nobody reads, while others need the engine's lock. So the messages of the
  * thread that has it wait: hold right after it is taken, also again by a wait; release right before it is left, and
  * what that returns (NULL: nothing) is passed on after. */
 struct bnet_held;

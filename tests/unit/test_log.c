@@ -4,12 +4,17 @@
  */
 #include "check.h"
 #include "base/log.h"
+#include "engine/engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static struct {
 	ncclDebugLogLevel level;
@@ -180,8 +185,70 @@ static void test_held(void)
 	check_int(atomic_load(&calls), 1003);
 }
 
+static atomic_bool is_locked;
+
+static void *warn_under_the_lock(void *unused)
+{
+	bnet_engine_lock();
+	atomic_store(&is_locked, true);
+	bnet_warn_visibly("a person should see this");
+	bnet_engine_unlock();
+	return unused;
+}
+
+static void fill(int fd)
+{
+	const char dots[PIPE_BUF] = {0};
+
+	check_int(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	while (write(fd, dots, sizeof(dots)) > 0)
+		;
+	check_int(fcntl(fd, F_SETFL, 0), 0);
+}
+
+/* Up to the end of a line. */
+static const char *read_line(int fd)
+{
+	static char line[100];
+	size_t size = 0;
+	char byte;
+
+	do {
+		check_int(read(fd, &byte, 1), 1);
+		if (byte && size < sizeof(line) - 1)
+			line[size++] = byte;
+	} while (byte != '\n');
+	line[size] = '\0';
+	return line;
+}
+
+static void test_nobody_waits_for_a_full_stderr(void)
+{
+	int ends[2], stderr_before = dup(STDERR_FILENO);
+	pthread_t thread;
+
+	check(stderr_before >= 0);
+	check_int(unsetenv("NCCL_DEBUG"), 0);
+	bnet_log_set(NULL);
+	check_int(pipe(ends), 0);
+	fill(ends[1]);
+	check_int(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+	check_int(pthread_create(&thread, NULL, warn_under_the_lock, NULL), 0);
+	while (!atomic_load(&is_locked))
+		sched_yield();
+	bnet_engine_lock();
+	bnet_engine_unlock();
+	check_str(read_line(ends[0]), "a person should see this\n");
+	check_int(pthread_join(thread, NULL), 0);
+	check_int(dup2(stderr_before, STDERR_FILENO), STDERR_FILENO);
+	close(stderr_before);
+	close(ends[0]);
+	close(ends[1]);
+}
+
 int main(void)
 {
+	alarm(60);
 	test_silent_without_logger();
 	test_a_reason_is_out_before_its_failure_is_told();
 	test_levels();
@@ -191,5 +258,6 @@ int main(void)
 	test_errno_stays();
 	test_threads();
 	test_held();
+	test_nobody_waits_for_a_full_stderr();
 	return 0;
 }
