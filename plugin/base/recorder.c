@@ -32,6 +32,9 @@ void bnet_record(const struct bnet_event *event)
 	struct place *place;
 	uint64_t at;
 
+	/* The look at the flag orders nothing: the number may be older, and nothing has told this thread of the places. */
+	if (of == 0)
+		return;
 	at = atomic_fetch_add_explicit(&taken, 1, memory_order_relaxed);
 	if (at >= PLACES)
 		return;

@@ -23,6 +23,15 @@ static void *record_many(void *of)
 	return NULL;
 }
 
+/* As by a thread that has seen the flag of a recording, and not yet its places. */
+static void test_who_is_early_records_nothing(void)
+{
+	uint64_t dropped;
+
+	bnet_record(&(struct bnet_event){.kind = BNET_EVENT_SLICE});
+	check_int(bnet_recording_size(&dropped), 0);
+}
+
 static void test_threads(void)
 {
 	pthread_t threads[THREADS];
@@ -90,6 +99,7 @@ static void test_more_than_there_is_room_for(void)
 
 int main(void)
 {
+	test_who_is_early_records_nothing();
 	test_threads();
 	test_nothing_is_recorded_after_the_stop();
 	test_one_that_comes_late();
