@@ -351,7 +351,7 @@ static bool is_over(struct bnet_conn *conn, uint64_t now)
 	return false;
 }
 
-/* Ended at a time: each waits for the workers' rounds, and other events wait meanwhile. */
+/* Ended at a time where there are workers: each waits for their rounds, and other events wait meanwhile. */
 #define ENDS 16
 
 /* Each is looked at once. */
@@ -373,7 +373,7 @@ void bnet_lifecycle_end_closed(void)
 			bnet_list_add(&bnet_engine.closed, node);
 			continue;
 		}
-		ends++;
+		ends += bnet_workers_wanted() > 0;
 		bnet_engine_unlock();
 		bnet_lifecycle_discard(conn);
 		bnet_engine_lock();

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Many sockets that drain at once: an event of one socket must not make the control thread read all of them.
+ * Many sockets that drain at once: an event of one socket must not make the control thread read all of them. Many
+ * senders whose end has come later than their close: without workers none waits for the others.
  */
+#include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -11,14 +13,18 @@
 #include "bagua_net.h"
 #include "check.h"
 #include "common/clock.h"
+#include "base/counters.h"
 #include "base/socket.h"
 #include "control/control.h"
 #include "control/lifecycle.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
+#include "transport/conn.h"
+#include "transport/worker.h"
 
 #define DEADLINE_S 250
 #define SOCKETS 200
+#define CLOSED 100
 #define TICK_MS 10 /* the minimum between two passes over all of them */
 
 /* ---- interposed on the library's reads ---- */
@@ -102,6 +108,22 @@ static void all_drains_end(const int *peers)
 	check_int(descriptors(), 0);
 }
 
+static void all_that_are_over_end_in_one_look(void)
+{
+	bnet_workers_want(0);
+	for (int i = 0; i < CLOSED; i++) {
+		struct bnet_conn *conn =
+			bnet_conn_new(true, bnet_device_get(&bnet_engine.devices, 0), &bnet_engine.config, false);
+
+		check(conn != NULL);
+		atomic_store(&conn->error, -ECONNRESET);
+		bnet_list_add(&bnet_engine.closed, &conn->setup.pending);
+	}
+	bnet_lifecycle_end_closed();
+	check(bnet_list_empty(&bnet_engine.closed));
+	check_int(atomic_load(&bnet_counts.connections), 0);
+}
+
 int main(void)
 {
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -111,6 +133,7 @@ int main(void)
 	alarm(DEADLINE_S);
 	check_int(listen(listener, 1), 0);
 	check_int(bnet_lifecycle_configure(), 0);
+	all_that_are_over_end_in_one_look();
 	for (int i = 0; i < SOCKETS; i++)
 		open_pair(listener, &ours[i], &peers[i]);
 	each_socket_is_read_separately(ours, peers);
