@@ -69,9 +69,7 @@ static void repair(struct bnet_conn *conn)
 {
 	if (!conn->sender || !conn->repairs || !bnet_conn_try_own(conn))
 		return;
-	for (int i = 0; i < conn->nstreams; i++)
-		if (!conn->streams[i]->broken && bnet_socket_is_closed(conn->streams[i]->fd))
-			bnet_tx_break(conn, conn->streams[i], -ECONNRESET);
+	bnet_tx_break_closed(conn);
 	bnet_repair_begin(conn);
 	bnet_conn_disown(conn);
 }

@@ -23,21 +23,15 @@ void bnet_repair_begin(struct bnet_conn *conn)
 
 /* ---- a receiver that waits ---- */
 
-/* A pass takes some microseconds. The lock is held here, so that the word may only be tried (engine.h). */
-#define OWN_TRIES 1000
-
 static void fail(struct bnet_conn *conn, const char *why)
 {
-	for (int i = 0; i < OWN_TRIES; i++) {
-		if (!bnet_conn_try_own(conn))
-			continue;
-		bnet_conn_fail(conn, -ECONNRESET,
-			       "the connection from %s broke: it was reset (receives that were outstanding: %u), and %s; look "
-			       "at the other rank's log first",
-			       conn->peer, bnet_conn_outstanding(conn), why);
-		bnet_conn_disown(conn);
+	if (!bnet_conn_try_own_for(conn, BNET_OWN_TRIES))
 		return;
-	}
+	bnet_conn_fail(conn, -ECONNRESET,
+		       "the connection from %s broke: it was reset (receives that were outstanding: %u), and %s; look "
+		       "at the other rank's log first",
+		       conn->peer, bnet_conn_outstanding(conn), why);
+	bnet_conn_disown(conn);
 }
 
 /* error: 0, the sender is still there, and will come. */

@@ -15,8 +15,6 @@
 #include "transport/delivery.h"
 #include "transport/tx.h"
 
-/* A pass takes some microseconds. */
-#define OWN_TRIES 1000
 /* Streams that are looked at before whoever waits for the engine's lock gets it: one of which bytes are missing takes a
  * µs or two. */
 #define IN_A_ROW 64
@@ -44,15 +42,6 @@ static struct bnet_silence_limit limit_of(const struct bnet_conn *conn, const st
 		.doubt = conn->repairs ? doubt : 0,
 		.peer_probes = conn->setup.peer_keepalive > 0,
 	};
-}
-
-/* False: its owner is busy. The lock is held here, so that the word may only be tried (engine.h). */
-static bool own(struct bnet_conn *conn)
-{
-	for (int i = 0; i < OWN_TRIES; i++)
-		if (bnet_conn_try_own(conn))
-			return true;
-	return false;
 }
 
 /* How long nothing has come on a stream. Where it has nothing to deliver, this kernel's probes are answered. */
@@ -96,7 +85,7 @@ static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_d
 {
 	unsigned long long missing = bnet_delivery_missing(&stream->delivery, stream->fd);
 
-	if (!own(conn))
+	if (!bnet_conn_try_own_for(conn, BNET_OWN_TRIES))
 		return; /* at the next look */
 	if (can_be_repaired(conn, stream, state)) {
 		if (state == BNET_DELIVERY_SILENT)
@@ -155,7 +144,7 @@ static bool look_at(struct bnet_conn *conn)
 		}
 	}
 	/* An idle connection keeps no copies, nor memory for more. */
-	if (kept && conn->repairs && own(conn)) {
+	if (kept && conn->repairs && bnet_conn_try_own_for(conn, BNET_OWN_TRIES)) {
 		bnet_tx_owes(conn);
 		open |= bnet_copies_rest(&conn->copies);
 		bnet_conn_disown(conn);

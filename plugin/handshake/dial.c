@@ -24,8 +24,6 @@
 #define RETRY_MS 100
 #define MAX_RETRY_MS 1000
 #define MAX_REPAIR_RETRY_MS 10000
-/* A pass takes some microseconds. The engine's lock is held meanwhile, so that the owner word may only be tried. */
-#define OWN_TRIES 1000
 
 void bnet_dial_choose(struct bnet_connector *connector, uint64_t now)
 {
@@ -193,9 +191,8 @@ static int take_place(struct bnet_connector *connector)
 
 	if (!connector->beside)
 		return 0;
-	for (int i = 0; !bnet_conn_try_own(conn); i++)
-		if (i == OWN_TRIES)
-			return -EBUSY;
+	if (!bnet_conn_try_own_for(conn, BNET_OWN_TRIES))
+		return -EBUSY;
 	connector->replaces = bnet_replacement_retire_living(conn, connector->beside, connector->silent);
 	bnet_conn_disown(conn);
 	connector->beside = 0;

@@ -83,15 +83,10 @@ void bnet_replacement_done(const struct bnet_conn *conn, uint64_t broken_us, con
 		  conn->peer, strerror(-conn->error_of), (unsigned long long)(bnet_now_us() - broken_us) / 1000);
 }
 
-/* A pass takes some microseconds. The engine's lock is held meanwhile, so that the owner word may only be tried. */
-#define OWN_TRIES 1000
-
 void bnet_replacement_failed(struct bnet_conn *conn, const char *why)
 {
-	bool owned = false;
+	const bool owned = bnet_conn_try_own_for(conn, BNET_OWN_TRIES);
 
-	for (int i = 0; i < OWN_TRIES && !owned; i++)
-		owned = bnet_conn_try_own(conn);
 	atomic_store_explicit(&conn->mute, !owned, memory_order_relaxed);
 	bnet_conn_fail(conn, conn->error_of,
 		       "the connection to %s broke: %s (sends that were outstanding: %u), and another stream did not "

@@ -219,19 +219,13 @@ static const char *verdict_text(enum bnet_wire_verdict verdict)
 	return "it asks for something unknown";
 }
 
-/* A pass takes some microseconds. */
-#define OWN_TRIES 1000
-
 /* A stream takes the place of a broken one: the owner sees both or neither. -EBUSY: the owner is at work, and the peer
- * tries again; -ESTALE: this is not the peer's last try. The lock is held here, so that the word may only be tried
- * (engine.h). */
+ * tries again; -ESTALE: this is not the peer's last try. */
 static int replace(struct bnet_conn *conn, int fd, struct bnet_stream_start *start)
 {
 	int rc = -EBUSY;
 
-	for (int i = 0; i < OWN_TRIES && rc == -EBUSY; i++) {
-		if (!bnet_conn_try_own(conn))
-			continue;
+	if (bnet_conn_try_own_for(conn, BNET_OWN_TRIES)) {
 		rc = bnet_socket_is_closed(fd) ? -ESTALE : bnet_source_replace(conn, start);
 		if (rc == 0)
 			rc = bnet_conn_add_stream(conn, fd, start);
@@ -397,9 +391,7 @@ static void look_for_ends(struct bnet_conn *conn)
 {
 	if (!conn->repairs || !conn->setup.handed_out || !bnet_conn_try_own(conn))
 		return; /* a busy owner: it is asked again */
-	for (int i = 0; i < conn->nstreams; i++)
-		if (!conn->streams[i]->broken && bnet_socket_is_closed(conn->streams[i]->fd))
-			bnet_tx_break(conn, conn->streams[i], -ECONNRESET);
+	bnet_tx_break_closed(conn);
 	bnet_conn_disown(conn);
 	if (atomic_load(&conn->reap))
 		bnet_engine_posted(&conn->work);

@@ -150,13 +150,10 @@ static int note_dry(struct bnet_conn *conn)
 {
 	int cost = 1;
 
-	for (int i = 0; i < OWN_TRIES; i++) {
-		if (!bnet_conn_try_own(conn))
-			continue;
-		cost += bnet_tx_note_dry(conn);
-		bnet_conn_disown(conn);
-		break;
-	}
+	if (!bnet_conn_try_own_for(conn, OWN_TRIES))
+		return cost;
+	cost += bnet_tx_note_dry(conn);
+	bnet_conn_disown(conn);
 	return cost;
 }
 

@@ -249,6 +249,14 @@ bool bnet_conn_try_own(struct bnet_conn *conn)
 	       !atomic_exchange_explicit(&conn->owner, true, memory_order_acquire);
 }
 
+bool bnet_conn_try_own_for(struct bnet_conn *conn, int tries)
+{
+	for (int i = 0; i < tries; i++)
+		if (bnet_conn_try_own(conn))
+			return true;
+	return false;
+}
+
 void bnet_conn_own(struct bnet_conn *conn)
 {
 	const struct timespec pause = {.tv_nsec = 100000};

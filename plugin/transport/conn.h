@@ -350,6 +350,9 @@ void bnet_conn_unready(struct bnet_conn *conn);
 bool bnet_stream_say(const struct bnet_stream *stream, enum bnet_wire_frame_type type);
 
 bool bnet_conn_try_own(struct bnet_conn *conn);
+/* Tries so often. Under the engine's lock nobody waits for an owner, but one pass takes only some microseconds. */
+#define BNET_OWN_TRIES 1000
+bool bnet_conn_try_own_for(struct bnet_conn *conn, int tries);
 void bnet_conn_own(struct bnet_conn *conn); /* waits: only in deregMr, in close, and without memory */
 void bnet_conn_disown(struct bnet_conn *conn);
 /* The owner gives the connection up; the first call logs why, in one line: a warning, unless the error is

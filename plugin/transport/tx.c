@@ -279,6 +279,13 @@ void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error
 	atomic_store_explicit(&conn->reap, true, memory_order_relaxed);
 }
 
+void bnet_tx_break_closed(struct bnet_conn *conn)
+{
+	for (int i = 0; i < conn->nstreams; i++)
+		if (!conn->streams[i]->broken && bnet_socket_is_closed(conn->streams[i]->fd))
+			bnet_tx_break(conn, conn->streams[i], -ECONNRESET);
+}
+
 static bool is_full(ssize_t result)
 {
 	return result == -EAGAIN || result == -ENOBUFS || result == -ENOMEM;

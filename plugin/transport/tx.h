@@ -17,6 +17,8 @@ bool bnet_tx_progress(struct bnet_conn *conn);
 /* A stream of the connection has ended. If both ends take part in repairs, the control thread puts another one in its
  * place (control/repair.h); else the connection fails. error: -errno. */
 void bnet_tx_break(struct bnet_conn *conn, struct bnet_stream *stream, int error);
+/* … all those whose sockets the kernel has closed: one that sends nothing has seen no reset. */
+void bnet_tx_break_closed(struct bnet_conn *conn);
 /* Releases what was acknowledged. Is something left that was reported as sent, or is under way, and has not been?
  * Without repairs nobody knows: false. */
 bool bnet_tx_owes(struct bnet_conn *conn);
