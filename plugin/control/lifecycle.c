@@ -4,6 +4,7 @@
  */
 #include "control/lifecycle.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +161,8 @@ static void check_congestion(struct bnet_config *config, int family)
 }
 
 static void finish_drains(void);
+
+static_assert(BNET_SECRET_LINE >= BNET_CONFIG_LINE, "a line of either kind has room");
 
 static int configure(void)
 {
