@@ -66,7 +66,7 @@ struct bnet_request {
 	uint64_t capacity;     /* as posted; of a send, its size */
 	_Atomic uint64_t size; /* of a receive: the sender's size, valid once known */
 	_Atomic uint64_t number;
-	_Atomic uint64_t left;             /* of a send: bytes that have not been sent; 1 for an empty message */
+	uint64_t left;                     /* of a send: bytes that have not been sent; 1 for an empty message */
 	_Atomic bool known;                /* of a receive: its first slice has arrived */
 	_Atomic bool done;                 /* released by the owner, acquired by test */
 	_Atomic bool busy;                 /* from post to the test that completes it; the poster's, read by deregMr */
@@ -307,9 +307,9 @@ struct bnet_conn {
 	uint32_t quiet;            /* passes since a stream other than the first had something */
 
 	/* sender */
-	struct bnet_claim claim;
-	uint64_t claimed_bytes; /* the owner's, as is what follows */
-	bool held_back;         /* a writable stream was refused by admission */
+	struct bnet_claim claim; /* the owner's, as is what follows */
+	uint64_t claimed_bytes;
+	bool held_back; /* a writable stream was refused by admission */
 	struct bnet_zerocopy zerocopy;
 	struct bnet_copies copies;
 	uint32_t idle;           /* passes in a row that wrote nothing while slices were held */
@@ -381,9 +381,7 @@ static inline bool bnet_conn_is_workable(const struct bnet_conn *conn)
 /* Of a sender: is there no more to write than what streams have begun? */
 static inline bool bnet_conn_all_is_claimed(const struct bnet_conn *conn)
 {
-	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
-
-	return bnet_claim_look(&conn->claim, posted).message == posted;
+	return bnet_claim_messages(&conn->claim) == atomic_load_explicit(&conn->posted, memory_order_acquire);
 }
 
 /* Are streams being opened, or still to be? Under the engine's lock. */

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "wire/wire.h"
 
@@ -13,7 +14,7 @@ void bnet_reassembly_init(struct bnet_reassembly *reassembly)
 {
 	reassembly->words = reassembly->inline_words;
 	reassembly->capacity = BNET_REASSEMBLY_INLINE;
-	atomic_init(&reassembly->units_left, 0);
+	reassembly->units_left = 0;
 }
 
 void bnet_reassembly_destroy(struct bnet_reassembly *reassembly)
@@ -26,7 +27,7 @@ void bnet_reassembly_destroy(struct bnet_reassembly *reassembly)
 int bnet_reassembly_reserve(struct bnet_reassembly *reassembly, uint64_t size)
 {
 	uint64_t words = (bnet_units(size) + 63) / 64;
-	_Atomic uint64_t *grown;
+	uint64_t *grown;
 
 	if (words <= reassembly->capacity)
 		return 0;
@@ -43,10 +44,9 @@ void bnet_reassembly_start(struct bnet_reassembly *reassembly, uint64_t size)
 {
 	uint64_t n = bnet_units(size);
 
-	for (uint64_t i = 0; i < (n + 63) / 64; i++)
-		atomic_store_explicit(&reassembly->words[i], 0, memory_order_relaxed);
+	memset(reassembly->words, 0, (n + 63) / 64 * sizeof(*reassembly->words));
 	/* An empty message is one slice of no unit: it counts as one. */
-	atomic_store_explicit(&reassembly->units_left, n ? n : 1, memory_order_release);
+	reassembly->units_left = n ? n : 1;
 }
 
 /* The bits of units first … first+count-1 that lie in word w. */
@@ -68,7 +68,7 @@ int bnet_reassembly_place(struct bnet_reassembly *reassembly, uint64_t offset, u
 		return 0; /* an empty message: its one slice is over as soon as it begins */
 	for (uint64_t w = first / 64; w <= (first + count - 1) / 64; w++) {
 		uint64_t want = mask(w, first, count);
-		uint64_t have = atomic_load_explicit(&reassembly->words[w], memory_order_acquire) & want;
+		uint64_t have = reassembly->words[w] & want;
 
 		some |= have != 0;
 		all &= have == want;
@@ -76,7 +76,7 @@ int bnet_reassembly_place(struct bnet_reassembly *reassembly, uint64_t offset, u
 	if (some)
 		return all ? 1 : -EBADMSG;
 	for (uint64_t w = first / 64; w <= (first + count - 1) / 64; w++)
-		atomic_fetch_or_explicit(&reassembly->words[w], mask(w, first, count), memory_order_relaxed);
+		reassembly->words[w] |= mask(w, first, count);
 	return 0;
 }
 
@@ -85,12 +85,11 @@ void bnet_reassembly_take_back(struct bnet_reassembly *reassembly, uint64_t offs
 	uint64_t first = offset / BNET_UNIT, count = bnet_units(length);
 
 	for (uint64_t w = first / 64; count && w <= (first + count - 1) / 64; w++)
-		atomic_fetch_and_explicit(&reassembly->words[w], ~mask(w, first, count), memory_order_relaxed);
+		reassembly->words[w] &= ~mask(w, first, count);
 }
 
 bool bnet_reassembly_arrived(struct bnet_reassembly *reassembly, uint64_t length)
 {
-	uint64_t count = length ? bnet_units(length) : 1;
-
-	return atomic_fetch_sub_explicit(&reassembly->units_left, count, memory_order_acq_rel) == count;
+	reassembly->units_left -= length ? bnet_units(length) : 1;
+	return reassembly->units_left == 0;
 }

@@ -35,7 +35,7 @@ struct bnet_request *bnet_request_post(struct bnet_conn *conn, void *data, uint6
 	request->posted_us = is_timed(number) || bnet_recording_is_on() ? bnet_now_us() : 0;
 	atomic_store_explicit(&request->size, size, memory_order_relaxed);
 	atomic_store_explicit(&request->number, number, memory_order_relaxed);
-	atomic_store_explicit(&request->left, size ? size : 1, memory_order_relaxed);
+	request->left = size ? size : 1;
 	atomic_store_explicit(&request->known, false, memory_order_relaxed);
 	/* After the number: who sees the slot in use again sees its new number; bnet_request_find relies on it. */
 	atomic_store_explicit(&request->done, false, memory_order_release);
@@ -100,7 +100,8 @@ static void complete(struct bnet_conn *conn, struct bnet_request *request)
 
 void bnet_request_sent(struct bnet_conn *conn, struct bnet_request *request, uint64_t bytes)
 {
-	if (atomic_fetch_sub_explicit(&request->left, bytes, memory_order_acq_rel) != bytes)
+	request->left -= bytes;
+	if (request->left)
 		return;
 	bnet_conn_count(conn, messages_sent, 1);
 	complete(conn, request);

@@ -6,46 +6,27 @@
 
 #include "wire/wire.h"
 
-static uint64_t pack(uint64_t message, uint64_t offset)
-{
-	return message << 32 | (offset / BNET_UNIT & UINT32_MAX);
-}
-
 void bnet_claim_init(struct bnet_claim *claim)
 {
-	atomic_init(&claim->word, 0);
+	atomic_init(&claim->message, 0);
+	claim->offset = 0;
 }
 
-struct bnet_claim_view bnet_claim_look(const struct bnet_claim *claim, uint64_t posted)
+struct bnet_slice bnet_claim_take(struct bnet_claim *claim, uint64_t size, uint64_t want)
 {
-	uint64_t word = atomic_load_explicit(&claim->word, memory_order_acquire);
-	/* The word is never ahead of posted and never 2^32 messages behind it. */
-	uint32_t behind = (uint32_t)posted - (uint32_t)(word >> 32);
-
-	return (struct bnet_claim_view){
-		.word = word,
-		.message = posted - behind,
-		.offset = (word & UINT32_MAX) * BNET_UNIT,
+	struct bnet_slice slice = {
+		.message = atomic_load_explicit(&claim->message, memory_order_relaxed),
+		.offset = claim->offset,
+		.length = bnet_units(want) * BNET_UNIT,
 	};
-}
 
-bool bnet_claim_take(struct bnet_claim *claim, const struct bnet_claim_view *view, uint64_t size, uint64_t want,
-		     struct bnet_slice *slice)
-{
-	uint64_t left = size - view->offset;
-	uint64_t length = bnet_units(want) * BNET_UNIT;
-	bool last = length >= left;
-	uint64_t expected = view->word;
-	uint64_t next;
-
-	if (last)
-		length = left;
-	next = last ? pack(view->message + 1, 0) : pack(view->message, view->offset + length);
-	if (!atomic_compare_exchange_strong_explicit(&claim->word, &expected, next, memory_order_acq_rel,
-						     memory_order_relaxed))
-		return false;
-	*slice = (struct bnet_slice){view->message, view->offset, length, last};
-	return true;
+	claim->offset += slice.length;
+	if (claim->offset < size)
+		return slice;
+	slice.length = size - slice.offset;
+	claim->offset = 0;
+	atomic_store_explicit(&claim->message, slice.message + 1, memory_order_release);
+	return slice;
 }
 
 uint64_t bnet_slice_least(uint64_t size, int streams, uint64_t worth, uint64_t most)

@@ -46,25 +46,20 @@ static void begin_slice(struct bnet_stream *stream, const struct bnet_sent_slice
 /* Claims a slice for the stream and prepares its header. now: 0 for a lone stream. */
 static bool claim_slice(struct bnet_conn *conn, struct bnet_stream *stream, int streams, uint64_t now)
 {
-	uint64_t posted = atomic_load_explicit(&conn->posted, memory_order_acquire);
 	struct bnet_sent_slice sent = {.copy = NULL};
-	struct bnet_claim_view view;
 	struct bnet_slice slice;
 	uint64_t want, size;
 
-	do {
-		view = bnet_claim_look(&conn->claim, posted);
-		if (view.message == posted || !bnet_retention_make_room(conn, stream))
-			return false;
-		sent.request = &conn->ring[view.message % BNET_RING];
-		size = atomic_load_explicit(&sent.request->size, memory_order_relaxed);
-		want = bnet_scheduler_slice(conn, stream, streams, size, now);
-		if (want == 0)
-			return false;
-		if (stream->seal && want > BNET_SEAL_SLICE)
-			want = BNET_SEAL_SLICE;
-	} while (!bnet_claim_take(&conn->claim, &view, size, want, &slice));
-
+	if (bnet_conn_all_is_claimed(conn) || !bnet_retention_make_room(conn, stream))
+		return false;
+	sent.request = &conn->ring[bnet_claim_messages(&conn->claim) % BNET_RING];
+	size = atomic_load_explicit(&sent.request->size, memory_order_relaxed);
+	want = bnet_scheduler_slice(conn, stream, streams, size, now);
+	if (want == 0)
+		return false;
+	if (stream->seal && want > BNET_SEAL_SLICE)
+		want = BNET_SEAL_SLICE;
+	slice = bnet_claim_take(&conn->claim, size, want);
 	conn->claimed_bytes += slice.length;
 	sent.bytes = sent.request->data + slice.offset;
 	sent.data = (struct bnet_wire_data){

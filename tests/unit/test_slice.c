@@ -1,94 +1,61 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sender's cutting: threads that claim concurrently take every byte of every message exactly once.
+ * The sender's cutting: every byte of every message is claimed exactly once.
  */
 #include "transport/slice.h"
-
-#include <pthread.h>
 
 #include "check.h"
 #include "wire/wire.h"
 
 #define MESSAGES 2000
-#define THREADS 4
 
-static struct bnet_claim shared;
-static uint64_t sizes[MESSAGES];
-static _Atomic uint64_t taken[MESSAGES];
-static _Atomic uint32_t lasts[MESSAGES];
-
-static void *claimant(void *arg)
+static uint64_t size_of(uint64_t message)
 {
-	uint64_t want = (uint64_t)(uintptr_t)arg;
-	struct bnet_claim_view view;
-	struct bnet_slice slice;
-
-	while ((view = bnet_claim_look(&shared, MESSAGES)).message < MESSAGES) {
-		if (!bnet_claim_take(&shared, &view, sizes[view.message], want, &slice))
-			continue;
-		check(slice.offset % BNET_UNIT == 0);
-		check(slice.length % BNET_UNIT == 0 || slice.offset + slice.length == sizes[slice.message]);
-		check(slice.last == (slice.offset + slice.length == sizes[slice.message]));
-		atomic_fetch_add(&taken[slice.message], slice.length);
-		atomic_fetch_add(&lasts[slice.message], slice.last);
-	}
-	return NULL;
+	return message % 7 == 0 ? 0 : message * 7919 % 300000;
 }
 
-static void test_threads_take_each_byte_once(void)
+/* Of one message, in slices of different sizes. */
+static void take_all(struct bnet_claim *claim, uint64_t message)
 {
-	pthread_t threads[THREADS];
+	const uint64_t size = size_of(message);
+	uint64_t taken = 0, want = BNET_UNIT;
 
-	bnet_claim_init(&shared);
-	for (uint64_t i = 0; i < MESSAGES; i++)
-		sizes[i] = i % 7 == 0 ? 0 : i * 7919 % 300000;
-	for (uint64_t i = 0; i < THREADS; i++)
-		check_int(pthread_create(&threads[i], NULL, claimant, (void *)(uintptr_t)(4096 << i)), 0);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
-	for (int i = 0; i < MESSAGES; i++) {
-		check_int(taken[i], sizes[i]);
-		check_int(lasts[i], 1);
+	while (bnet_claim_messages(claim) == message) {
+		struct bnet_slice slice = bnet_claim_take(claim, size, want);
+
+		check_int(slice.message, message);
+		check_int(slice.offset, taken);
+		check(slice.length % BNET_UNIT == 0 || slice.offset + slice.length == size);
+		check(slice.length <= want);
+		taken += slice.length;
+		want = want % (8 * BNET_UNIT) + BNET_UNIT;
 	}
+	check_int(taken, size);
 }
 
-static void test_late_claim_fails(void)
+static void test_each_byte_is_claimed_once(void)
 {
 	struct bnet_claim claim;
-	struct bnet_claim_view early, view;
-	struct bnet_slice slice;
 
 	bnet_claim_init(&claim);
-	early = bnet_claim_look(&claim, 1);
-	view = early;
-	check(bnet_claim_take(&claim, &view, 10000, 4096, &slice));
-	check(!bnet_claim_take(&claim, &early, 10000, 4096, &slice));
-	view = bnet_claim_look(&claim, 1);
-	check_int(view.offset, 4096);
-	check(bnet_claim_take(&claim, &view, 10000, 1, &slice)); /* rounded up to a unit */
-	check_int(slice.length, 4096);
-	view = bnet_claim_look(&claim, 1);
-	check(bnet_claim_take(&claim, &view, 10000, 4096, &slice));
-	check_int(slice.length, 1808);
-	check(slice.last);
-	check_int(bnet_claim_look(&claim, 1).message, 1); /* nothing left: the next message */
+	for (uint64_t message = 0; message < MESSAGES; message++)
+		take_all(&claim, message);
+	check_int(bnet_claim_messages(&claim), MESSAGES);
 }
 
-static void test_message_numbers_pass_32_bits(void)
+static void test_cuts(void)
 {
 	struct bnet_claim claim;
-	uint64_t base = (UINT64_C(1) << 32) - 2;
-	struct bnet_slice slice;
 
-	atomic_init(&claim.word, base << 32);
-	for (uint64_t i = 0; i < 5; i++) {
-		struct bnet_claim_view view = bnet_claim_look(&claim, base + 5);
-
-		check(view.message == base + i);
-		check(bnet_claim_take(&claim, &view, 1, 4096, &slice));
-		check(slice.message == base + i);
-	}
-	check(bnet_claim_look(&claim, base + 5).message == base + 5);
+	bnet_claim_init(&claim);
+	check_int(bnet_claim_take(&claim, 10000, 1).length, 4096); /* rounded up to a unit */
+	check_int(bnet_claim_take(&claim, 10000, 4096).offset, 4096);
+	check_int(bnet_claim_take(&claim, 10000, 4096).length, 1808);
+	check_int(bnet_claim_messages(&claim), 1); /* nothing left: the next message */
+	check_int(bnet_claim_take(&claim, 4096, 4096).length, 4096);
+	check_int(bnet_claim_messages(&claim), 2);
+	check_int(bnet_claim_take(&claim, 0, 65536).length, 0); /* an empty message is a slice */
+	check_int(bnet_claim_messages(&claim), 3);
 }
 
 static void test_want(void)
@@ -112,9 +79,8 @@ static void test_small_backlog_reaches_all_slow_streams(void)
 
 int main(void)
 {
-	test_threads_take_each_byte_once();
-	test_late_claim_fails();
-	test_message_numbers_pass_32_bits();
+	test_each_byte_is_claimed_once();
+	test_cuts();
 	test_want();
 	test_small_backlog_reaches_all_slow_streams();
 	return 0;
