@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/log.h"
 #include "common/clock.h"
@@ -26,12 +27,21 @@
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
 
+/* By an end in order, after which the receiver, where the stream may be in place, expects no other one in that place.
+ * The close alone would reset a socket whose answer has come and was not read. */
+void bnet_connector_hang_up(struct bnet_connector *connector)
+{
+	if (connector->watch.fd >= 0)
+		shutdown(connector->watch.fd, SHUT_WR);
+	bnet_watch_close(&connector->watch);
+}
+
 void bnet_connector_end(struct bnet_connector *connector)
 {
 	connector->conn->setup.connecting -= connector->counted;
 	bnet_list_remove(&connector->watch.node);
 	bnet_list_remove(&connector->siblings);
-	bnet_watch_close(&connector->watch);
+	bnet_connector_hang_up(connector);
 	free(connector);
 }
 

@@ -66,6 +66,8 @@ static inline bool bnet_connector_is_elsewhere(const struct bnet_connector *conn
 
 /* The present try has failed: tries another pair, or unbound, or later, or gives up. */
 void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint64_t now);
+/* Closes the socket of its present try. */
+void bnet_connector_hang_up(struct bnet_connector *connector);
 /* It has failed, and is gone. The failure of the first stream fails the connection, as does that of one that takes the
  * place of a broken one; that of another one is a line in the log. */
 void bnet_connector_give_up(struct bnet_connector *connector, int error, const char *why);

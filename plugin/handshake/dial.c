@@ -157,7 +157,7 @@ void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint
 	if (connector->state == BNET_CONNECTOR_HELLO_SENT &&
 	    (connector->replaces || bnet_connector_is_first(connector)))
 		bnet_socket_reset(connector->watch.fd);
-	bnet_watch_close(&connector->watch);
+	bnet_connector_hang_up(connector);
 	note(connector, error, now);
 	connector->refused |= error == -ECONNREFUSED && !bnet_connector_is_elsewhere(connector);
 	if (pair_failed(connector, error)) {

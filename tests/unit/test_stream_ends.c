@@ -5,11 +5,15 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "check.h"
+#include "engine/engine.h"
 #include "handshake/close.h"
+#include "handshake/connector_state.h"
 #include "tcp_pair.h"
 #include "transport/conn.h"
 #include "transport/progress.h"
@@ -125,6 +129,31 @@ static void a_sender_says_that_it_fails(void)
 		check_int(recv(end.peers[i], bytes, sizeof(bytes), 0), -1);
 		check_int(errno, ECONNRESET);
 	}
+	close_end(&end);
+}
+
+/* The answer to a HELLO has come too late, and was not read. */
+static void a_stream_that_is_not_waited_for_ends_in_order(void)
+{
+	struct end end = open_end(true);
+	struct bnet_connector *late = calloc(1, sizeof(*late));
+	struct pollfd answered;
+	int pair[2];
+	char byte;
+
+	check(late != NULL);
+	open_tcp_pair(pair);
+	bnet_watch_init(&late->watch, bnet_fd_opened(pair[0]));
+	bnet_list_add(&end.conn->setup.connectors, &late->siblings);
+	late->conn = end.conn;
+	late->index = STREAMS;
+	late->state = BNET_CONNECTOR_HELLO_SENT;
+	check_int(send(pair[1], "welcome", 7, 0), 7);
+	answered = (struct pollfd){.fd = pair[0], .events = POLLIN};
+	check_int(poll(&answered, 1, -1), 1);
+	bnet_connector_give_up(late, -ETIMEDOUT, "no answer");
+	check_int(recv(pair[1], &byte, 1, 0), 0);
+	close(pair[1]);
 	close_end(&end);
 }
 
@@ -283,6 +312,7 @@ int main(void)
 	a_reset_fails_the_connection();
 	the_end_is_said_on_a_stream_that_lives();
 	a_sender_says_that_it_fails();
+	a_stream_that_is_not_waited_for_ends_in_order();
 	what_an_ended_stream_lacks_is_missed();
 	the_reset_of_a_stream_without_a_frame_is_none();
 	what_is_reset_after_an_orderly_close_is_not_waited_for();
