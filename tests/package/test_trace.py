@@ -9,6 +9,7 @@ import os
 import signal
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,22 @@ def test_a_running_job(tmp_path: Path) -> None:
     assert len(tracks) > len(names)
     assert len({track for _, track in tracks}) == len(tracks)  # Perfetto merges what has one number
     assert max(map(max, tracks)) < 1 << 31
+
+
+def test_slices_of_a_stream_lie_one_after_the_other() -> None:
+    """As the clock tells it, several may begin and end in one microsecond."""
+    now = 1_800_000_000_000_000
+    times = [(0, 0), (0, 0), (1, 4), (4, 4), (4, 6), (9, 9)]
+    slices = [traces.Event(True, now + begin, now + end, 5, True, 1, 0, 8) for begin, end in times]
+    other = traces.Event(True, now, now, 5, True, 2, 0, 8)
+    snapshot = files.Snapshot(Path("one"), True, {"pid": 7}, (), ())
+    trace = json.loads(json.dumps(traces.as_json(traces.Trace(snapshot, now, now + 9, [*slices, other], 0, 0))))
+    shown = [each for each in trace["traceEvents"] if each["ph"] == "X"]
+    first = [each for each in shown if each["tid"] == shown[0]["tid"]]
+    assert len(first) == len(times)
+    assert shown[-1]["ts"] == now
+    assert all(one["ts"] < two["ts"] >= one["ts"] + one["dur"] for one, two in pairwise(first))
+    assert all(0 <= each["ts"] - now - begin <= 1 for each, (begin, _) in zip(first, times, strict=True))
 
 
 def _bytes(rows: list[tuple[Any, ...]], arrow: str) -> dict[int, int]:

@@ -171,6 +171,8 @@ def _read(snapshot: Snapshot, descriptor: int, header: bytes) -> Trace:
 
 #: Streams have other numbers than connections: Perfetto takes a thread for the main one that has its process's.
 _STREAMS_FROM = 1001
+#: That a slice lasts there, if the clock has seen less: Perfetto draws two that begin at the same time below each other.
+_LEAST_US = 1
 
 
 def _connections(trace: Trace) -> dict[tuple[int, bool], Row]:
@@ -207,6 +209,7 @@ class _Tracks:
     rows: dict[tuple[int, bool], Row]
     connections: dict[tuple[int, bool], int] = field(default_factory=dict)
     streams: dict[tuple[int, int], int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)  # of the last slice, by stream
 
     def of_connection(self, event: Event) -> Iterator[dict[str, Any]]:
         """What names it, the first time."""
@@ -221,6 +224,12 @@ class _Tracks:
             number = self.streams[key] = len(self.streams) + _STREAMS_FROM
             yield _meta("thread_name", key[0], number, f"stream {event.stream}")
 
+    def times(self, event: Event, track: int) -> tuple[int, int]:
+        """When a slice begins and how long it lasts, in µs: after the one before it; a stream has one at a time."""
+        begin = max(event.begin_us, self.ends.get(track, 0))
+        self.ends[track] = max(event.end_us, begin + _LEAST_US)
+        return begin, self.ends[track] - begin
+
 
 def _meta(kind: str, connection: int, stream: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": connection, "tid": stream, "args": {"name": name}}
@@ -233,20 +242,21 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
         place = tracks.connections[event.connection, event.sender]
         if event.is_slice:
             yield from tracks.of_stream(event)
-            yield _slice(event, place, tracks.streams[place, event.stream])
+            track = tracks.streams[place, event.stream]
+            yield _slice(event, place, track, *tracks.times(event, track))
         else:
             yield from _message(event, place)
 
 
-def _slice(event: Event, place: int, track: int) -> dict[str, Any]:
+def _slice(event: Event, place: int, track: int, begin_us: int, lasts_us: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "cat": "slice",
         "name": "slice",
         "pid": place,
         "tid": track,
-        "ts": event.begin_us,
-        "dur": event.end_us - event.begin_us,
+        "ts": begin_us,
+        "dur": lasts_us,
         "args": {"bytes": event.bytes, "message": event.message},
     }
 
