@@ -131,12 +131,20 @@ bool bnet_socket_is_closed(int fd)
 	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
 }
 
+/* False also where the kernel does not tell, as emulated ones. */
+static bool lives(int fd)
+{
+	struct bnet_tcp_info info;
+
+	return bnet_tcp_info_read(fd, &info, 1) && info.state != TCP_CLOSE;
+}
+
 int bnet_socket_error(int fd)
 {
 	int error = 0;
 	socklen_t size = sizeof(error);
 
-	if (!bnet_socket_is_closed(fd))
+	if (lives(fd))
 		return 0;
 	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? -errno : -error;
 }

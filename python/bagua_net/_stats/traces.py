@@ -171,7 +171,7 @@ def _read(snapshot: Snapshot, descriptor: int, header: bytes) -> Trace:
 
 #: Streams have other numbers than connections: Perfetto takes a thread for the main one that has its process's.
 _STREAMS_FROM = 1001
-#: That a slice lasts there, if the clock has seen less: Perfetto draws two that begin at the same time below each other.
+#: A slice lasts there at least: Perfetto draws two that begin at the same time below each other.
 _LEAST_US = 1
 
 
