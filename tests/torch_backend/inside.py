@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bagua_net.torch import _blocked, _messages, _rendezvous, _request, _work
+from bagua_net.torch import _blocked, _meeting, _messages, _rendezvous, _request, _work
 
 
 def _stack(thread: int | None) -> Iterator[Any]:
@@ -84,6 +84,43 @@ def after_each_row(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         kind.publish = publish
+
+
+@contextlib.contextmanager
+def ranks_meet_at_the_deadline() -> Iterator[threading.Event]:
+    """Every wait for the other ranks is in vain, and they have met when somebody asks who is missing. Yields an event:
+    somebody has asked."""
+    asked = threading.Event()
+    kind: Any = _meeting.Meeting
+    wait, missing = kind.wait, kind.missing
+
+    def missing_after_the_meeting(meeting: Any) -> Any:
+        asked.set()
+        while meeting.identities is None:
+            time.sleep(0.001)
+        return missing(meeting)
+
+    kind.wait, kind.missing = lambda *_: False, missing_after_the_meeting
+    try:
+        yield asked
+    finally:
+        kind.wait, kind.missing = wait, missing
+
+
+@contextlib.contextmanager
+def no_rendezvous(error: Exception) -> Iterator[None]:
+    """Whoever looks for the other ranks' rows gets this exception."""
+    kind: Any = _rendezvous.Rendezvous
+    collect = kind.collect
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    kind.collect = fail
+    try:
+        yield
+    finally:
+        kind.collect = collect
 
 
 @contextlib.contextmanager

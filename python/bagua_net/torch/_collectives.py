@@ -158,7 +158,15 @@ class Collectives:
         except RuntimeError:  # the group ends already, without its operations
             self._handle.use(self._lib.bnet_queue_fail, b"the group was shut down before its ranks had met")
         else:
-            self._handle.use(self._find, limit)
+            self._handle.use(self._find_or_fail, limit)
+
+    def _find_or_fail(self, queue: Any, limit: float) -> None:
+        """Not on the caller's thread, where a signal handler's exception is the caller's."""
+        try:
+            self._find(queue, limit)
+        except Exception as error:  # or else operations would wait without end
+            self._missing = f"the other ranks cannot be found: {type(error).__name__}: {error}"
+            self._lib.bnet_queue_fail(queue, self._missing.encode())
 
     def _find(self, queue: Any, limit: float) -> None:
         try:

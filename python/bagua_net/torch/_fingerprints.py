@@ -44,8 +44,8 @@ class Fingerprints:
         """
         meeting, deadline = self._meeting, time.monotonic() + seconds
         meeting.wait(deadline, self._given_up)
-        identities = meeting.identities or []
         missing = meeting.missing()
+        identities = meeting.identities or []  # after it: they may meet at the deadline
         theirs: dict[int, str] = {}
         if identities:
             meeting.store.set(self._key(number, meeting.rank), f"{meeting.identity} {number} {text}")

@@ -38,17 +38,19 @@ class Rendezvous:
     def collect(self, kind: str, timeout_s: float, given_up: GivenUp) -> list[bytes]:
         """All ranks' rows, once they have met. Raises RankMissing, or the store's own error where it is unreachable."""
         meeting = self.meeting
-        if not meeting.wait(time.monotonic() + timeout_s, given_up):
-            if meeting.refusal:
-                raise RankMissing(meeting.refusal)
-            rank = meeting.missing()[0]
-            if given_up.is_set():
-                raise RankMissing(f"aborted while rank {rank} had not made this group")
-            raise RankMissing(
-                f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
-                "and does it make the same groups in the same order, with the same backend?"
-            )
+        meeting.wait(time.monotonic() + timeout_s, given_up)
+        missing = meeting.missing()  # none where they met at the deadline
+        if missing:
+            raise RankMissing(meeting.refusal or self._absence(missing[0], timeout_s, given_up))
         return [self._row(kind, rank, identity.encode()) for rank, identity in enumerate(meeting.identities or [])]
+
+    def _absence(self, rank: int, timeout_s: float, given_up: GivenUp) -> str:
+        if given_up.is_set():
+            return f"aborted while rank {rank} had not made this group"
+        return (
+            f"rank {rank} has not made this group within {timeout_s:g} s; is that process running, "
+            "and does it make the same groups in the same order, with the same backend?"
+        )
 
     def _row(self, kind: str, rank: int, identity: bytes) -> bytes:
         row = bytes(self.meeting.store.get(f"{kind}/{rank}"))
