@@ -330,7 +330,7 @@ int bnet_coll_begin(struct bnet_coll *coll, struct bnet_coll_call call, struct b
 	call.number = coll->call.number + (bnet_coll_is_collective(call.kind) ? 1 : 0);
 	coll->call = call;
 	if (is_of_caller(&call)) {
-		coll->began_ns = (int64_t)bnet_now_ns();
+		coll->began_ns = coll->asked_ns = (int64_t)bnet_now_ns();
 		coll->waited_ns = 0;
 		coll->seen = bnet_coll_seen_begin(call.kind);
 	}

@@ -14,7 +14,7 @@
  *   log.{c,h}         the logger that a network is given, and the warnings it has logged
  *   reduce.{c,h}      element-wise reductions
  *   coll.{c,h}        the group: create, listen, destroy; begin and end of an operation; checks of arguments
- *   wait.{c,h}        polling without result: yield, nap, time out, abort
+ *   wait.{c,h}        polling without result: yield, nap, time out; whether the operation is still wanted
  *   round.{c,h}       rounds among the ranks of one host, through shared memory
  *   direct.{c,h}      blocks read out of another rank's memory
  *   local.{c,h}       the collectives as rounds
@@ -101,7 +101,9 @@ struct bnet_coll {
 	bool connected;
 	size_t chunk; /* largest message of a collective, in bytes: the same on all ranks, see distance.h */
 	atomic_bool aborted;
-	int (*interrupted)(void); /* NULL, or asked a few times a second by an operation that waits: not 0 ends it */
+	int (*interrupted)(void); /* NULL, or asked ten times a second during an operation: not 0 ends it */
+	int64_t asked_ns;         /* when that was, or when the operation began */
+	unsigned steps;           /* since the clock was last read for it: see wait.h */
 	int failed;               /* 0, or the result of the operation that broke the group */
 	int64_t timeout_ns;       /* 0: none */
 	int64_t usual_wait_ns;    /* for a peer's message: usual_ns of struct bnet_coll_wait */
@@ -128,9 +130,6 @@ static inline struct bnet_coll_subgroup bnet_coll_all_ranks(const struct bnet_co
 {
 	return (struct bnet_coll_subgroup){.index = coll->rank, .count = coll->nranks};
 }
-
-/* Between two questions to `interrupted`. */
-#define BNET_COLL_ASK_NS 100000000
 
 /* ---- errors ---- */
 

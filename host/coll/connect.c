@@ -122,7 +122,7 @@ static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 	char to[96], from[96], where[256];
 
 	if (rc == -ECANCELED || rc == -EINTR)
-		return bnet_coll_fail(coll, rc, "connect: %s", rc == -EINTR ? "interrupted" : "aborted");
+		return bnet_coll_given_up(coll, rc);
 	list_missing(coll, " to rank ", true, to, sizeof(to));
 	list_missing(coll, to[0] != '\0' ? " and from rank " : " from rank ", false, from, sizeof(from));
 	describe_missing(coll, where, sizeof(where));
@@ -180,8 +180,7 @@ static int connect_all(struct bnet_coll *coll, double timeout_s, int64_t deadlin
 			return 0;
 		if (progress)
 			bnet_coll_wait_reset(&wait);
-		else
-			rc = bnet_coll_wait_idle(coll, &wait);
+		rc = progress ? bnet_coll_step(coll) : bnet_coll_wait_idle(coll, &wait);
 		if (rc != 0)
 			return connect_failed(coll, rc, timeout_s);
 		if (bnet_coll_now() > deadline)

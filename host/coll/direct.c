@@ -13,7 +13,7 @@
 #include "coll/round.h"
 #include "coll/size.h"
 
-/* Of one call: between two, an abort is noticed. */
+/* Of one call: between two, an abort or an interruption is noticed. */
 #define PIECE ((size_t)16 * 1024 * 1024)
 
 /* 0 or -errno. */

@@ -130,7 +130,7 @@ static int stalled(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, 
 	bool sends = false;
 
 	if (rc == -ECANCELED || rc == -EINTR)
-		return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
+		return bnet_coll_given_up(coll, rc);
 	for (int i = 0; i < npipes && half == NULL; i++) {
 		sends = !unfinished(&pipes[i]->recv);
 		if (!sends || unfinished(&pipes[i]->send))
@@ -155,6 +155,17 @@ int bnet_coll_pipes_run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pi
 	return bnet_coll_pipes_run_on(coll, pipes, npipes, NULL, NULL);
 }
 
+/* Where it has waited, it has read the clock anyway. */
+static int moved(struct bnet_coll *coll, struct bnet_coll_wait *wait)
+{
+	const bool has_waited = wait->idle > 0;
+
+	bnet_coll_wait_over(wait);
+	if (coll->host.shared)
+		bnet_shared_moved(&coll->host.segment);
+	return has_waited ? bnet_coll_wanted(coll) : bnet_coll_step(coll);
+}
+
 static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int npipes,
 	       bool (*next)(void *op, int place), void *op, struct bnet_coll_wait *wait)
 {
@@ -172,13 +183,7 @@ static int run(struct bnet_coll *coll, struct bnet_coll_pipe *const *pipes, int 
 		}
 		if (!more)
 			return 0;
-		if (progress) {
-			bnet_coll_wait_over(wait);
-			if (coll->host.shared)
-				bnet_shared_moved(&coll->host.segment);
-			continue;
-		}
-		rc = bnet_coll_wait_idle(coll, wait);
+		rc = progress ? moved(coll, wait) : bnet_coll_wait_idle(coll, wait);
 		if (rc != 0) {
 			bnet_coll_wait_over(wait);
 			return stalled(coll, pipes, npipes, rc);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "coll/check.h"
+#include "coll/wait.h"
 #include "shared/wait.h"
 
 /* Longer than a change of thread on another processor takes. Where the ranks outnumber the processors, the one that is
@@ -67,7 +68,7 @@ static int wait_failed(struct bnet_coll *coll, int member, int rc)
 	if (rc == -EPROTO)
 		return does_something_else(coll, member);
 	if (rc == -ECANCELED || rc == -EINTR)
-		return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
+		return bnet_coll_given_up(coll, rc);
 	return bnet_coll_fail(coll, rc,
 			      "%s: rank %d waited %.3g s for rank %d, on this host; is that process running, and does "
 			      "it call the same operations in the same order?",
@@ -95,8 +96,11 @@ int bnet_coll_round_begin(struct bnet_coll *coll, char **bank)
 {
 	struct bnet_coll_host *host = &coll->host;
 	const uint32_t round = ++host->round;
-	int rc = await_all(coll, round - BNET_SHARED_BANKS);
+	int rc = bnet_coll_step(coll);
 
+	if (rc != 0)
+		return bnet_coll_given_up(coll, rc);
+	rc = await_all(coll, round - BNET_SHARED_BANKS);
 	if (rc != 0)
 		return rc;
 	memcpy(&bnet_segment_line(&host->segment, host->index)->notes[round % BNET_SHARED_BANKS], &coll->call,
@@ -139,9 +143,10 @@ int bnet_coll_round_taken(struct bnet_coll *coll)
 int bnet_coll_round_present(struct bnet_coll *coll, int member)
 {
 	const struct bnet_segment *segment = &coll->host.segment;
+	const int rc = bnet_coll_wanted(coll);
 
-	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
-		return wait_failed(coll, member, -ECANCELED);
+	if (rc != 0)
+		return bnet_coll_given_up(coll, rc);
 	if (atomic_load(&bnet_segment_line(segment, member)->state) == BNET_SHARED_LEFT ||
 	    bnet_segment_process_gone(segment, member))
 		return has_left(coll, member);

@@ -24,7 +24,7 @@ int bnet_coll_round_from(struct bnet_coll *coll, int member, const char **bank);
 void bnet_coll_round_end(struct bnet_coll *coll);
 /* Waits until all members have ended this round. */
 int bnet_coll_round_taken(struct bnet_coll *coll);
-/* 0: the member has not left, and this rank's operation is not aborted. */
+/* 0: the member has not left, and this rank's operation is still wanted. */
 int bnet_coll_round_present(struct bnet_coll *coll, int member);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * When a poll loop yields, when it naps and for how long. The thread of the loop.
+ * When a poll loop yields, when it naps and for how long; when an operation asks its caller whether it goes on. The
+ * thread of the loop.
  */
 #include "coll/wait.h"
 
@@ -27,6 +28,12 @@
  * naps gets it back when its timer fires. So for some time every yield is a nap. */
 #define LONG_YIELD_NS 1000000
 #define CONTENDED_NS 20000000
+
+/* Between two questions to `interrupted`. */
+#define ASK_NS 100000000
+/* Steps between two clock readings for it. A step moves some chunks or banks at most, and a small operation takes fewer
+ * of them. */
+#define STEPS 8
 
 int64_t bnet_coll_now(void)
 {
@@ -59,17 +66,6 @@ static long nap_of(const struct bnet_coll_wait *wait)
 	return nap > SHORTEST_NAP_NS ? (long)nap : SHORTEST_NAP_NS;
 }
 
-/* The caller may want to end the wait: asked a few times a second. */
-static bool is_interrupted(struct bnet_coll *coll, struct bnet_coll_wait *wait)
-{
-	const int64_t now = coll->interrupted != NULL ? bnet_coll_now() : 0;
-
-	if (coll->interrupted == NULL || now - wait->asked < BNET_COLL_ASK_NS)
-		return false;
-	wait->asked = now;
-	return now - wait->since >= BNET_COLL_ASK_NS && coll->interrupted() != 0;
-}
-
 long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait)
 {
 	const unsigned nap_after = wait->usual_ns > LONG_WAIT_NS ? CLOCK_EVERY : wait->nap_after;
@@ -100,11 +96,51 @@ static void yield(struct bnet_coll *coll)
 		coll->contended_until = after + CONTENDED_NS;
 }
 
+/* ---- whether the operation is still wanted ---- */
+
+static bool is_aborted(const struct bnet_coll *coll)
+{
+	return atomic_load_explicit(&coll->aborted, memory_order_relaxed);
+}
+
+int bnet_coll_wanted(struct bnet_coll *coll)
+{
+	int64_t now;
+
+	if (is_aborted(coll))
+		return -ECANCELED;
+	if (coll->interrupted == NULL)
+		return 0;
+	coll->steps = 0;
+	now = bnet_coll_now();
+	if (now - coll->asked_ns < ASK_NS)
+		return 0;
+	coll->asked_ns = now;
+	if (coll->interrupted() != 0)
+		return -EINTR;
+	return is_aborted(coll) ? -ECANCELED : 0; /* a signal handler may have done so */
+}
+
+int bnet_coll_step(struct bnet_coll *coll)
+{
+	if (++coll->steps >= STEPS)
+		return bnet_coll_wanted(coll);
+	return is_aborted(coll) ? -ECANCELED : 0;
+}
+
+int bnet_coll_given_up(struct bnet_coll *coll, int rc)
+{
+	return bnet_coll_fail(coll, rc, "%s: %s", coll->operation, rc == -EINTR ? "interrupted" : "aborted");
+}
+
+/* ---- a fruitless poll ---- */
+
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 {
 	struct timespec nap;
+	int rc;
 
-	if (atomic_load_explicit(&coll->aborted, memory_order_relaxed))
+	if (is_aborted(coll))
 		return -ECANCELED;
 	nap = (struct timespec){.tv_nsec = bnet_coll_wait_fruitless(wait)};
 	if (nap.tv_nsec > 0)
@@ -113,7 +149,8 @@ int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 		yield(coll);
 	if (nap.tv_nsec == 0 && wait->idle % CLOCK_EVERY != 0)
 		return 0;
-	if (is_interrupted(coll, wait))
-		return -EINTR;
+	rc = bnet_coll_wanted(coll);
+	if (rc != 0)
+		return rc;
 	return wait->timeout_ns > 0 && bnet_coll_now() - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a poll loop does after a pass that moved nothing: yield, nap, time out, abort. Everything belongs to the thread
- * of the loop.
+ * What a poll loop does after a pass that moved nothing: yield, nap, time out. How an operation that moves something
+ * notices that its caller has given it up. Everything belongs to the thread of the loop.
  */
 #ifndef BNET_COLL_WAIT_H
 #define BNET_COLL_WAIT_H
@@ -13,7 +13,6 @@
 struct bnet_coll_wait {
 	unsigned idle;      /* fruitless polls in a row */
 	int64_t since;      /* when the clock was first read in that row; 0: not yet */
-	int64_t asked;      /* when the caller was last asked whether it still waits */
 	int64_t timeout_ns; /* 0: none */
 	unsigned nap_after; /* fruitless polls before the first nap, where waits are short; 0: never, yield only */
 	int64_t usual_ns;   /* running mean of the waits for a peer, except those over before a clock reading */
@@ -31,5 +30,13 @@ void bnet_coll_wait_over(struct bnet_coll_wait *wait);
 long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait);
 /* The same, and yields or naps: 0, -ETIMEDOUT, -ECANCELED or -EINTR. */
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait);
+
+/* Is the operation still wanted? 0, -ECANCELED or -EINTR. Reads the clock, so that its caller is asked ten times a
+ * second only. */
+int bnet_coll_wanted(struct bnet_coll *coll);
+/* The same at a step that may be short: most of them do not read the clock. */
+int bnet_coll_step(struct bnet_coll *coll);
+/* Sets the group's error for -ECANCELED or -EINTR; returns rc. */
+int bnet_coll_given_up(struct bnet_coll *coll, int rc);
 
 #endif
