@@ -190,6 +190,42 @@ def test_peers_and_tags_that_there_are_not(ranks: Ranks) -> None:
             assert f"the tag {tag} has more than 64 bits: use {-(2**63)} to {2**63 - 1}" in told[name]
 
 
+class _Number:
+    """An integer of another type, as NumPy has them."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __index__(self) -> int:
+        return self._value
+
+
+def refused_others(here: Here) -> dict[str, str]:
+    group, one, other, before = (
+        dist.group.WORLD,
+        torch.ones(1),
+        (here.rank + 1) % here.size,
+        (here.rank - 1) % here.size,
+    )
+    told = {
+        "send: the rank": refusal(lambda: dist.isend(one, here.size / 2)),
+        "recv: the rank": refusal(lambda: group.recv([one], "0", 0)),
+        "the tag": refusal(lambda: dist.recv(one, before, tag=1.5)),
+    }
+    sent = group.send([torch.full((1,), float(here.rank))], _Number(other), _Number(7))
+    group.recv([one], before, 7).wait()
+    sent.wait()
+    assert one.tolist() == [float(before)]
+    return told
+
+
+def test_peers_and_tags_of_other_types(ranks: Ranks) -> None:
+    """They leave the group as it was."""
+    for told in ranks.run(refused_others):
+        for what, text in told.items():
+            assert re.match(f"TypeError: bagua_net, group.*: {what} must be an integer, not ", text), text
+
+
 def options(here: Here) -> str:
     return refusal(lambda: dist.new_group(pg_options=object()))
 

@@ -7,6 +7,7 @@ methods that torch 2.13 renamed have their old names as well.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -485,15 +486,14 @@ class Operations:
 
     def send(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
         plain = tensors.only(tensor_list, "send")
-        self._check_peer("send", peer)
+        peer = self._peer("send", peer)
         if not tensors.is_ordinary(plain):
             tensors.check(plain, "send")
             plain = tensors.contiguous(plain)
         return self._message(True, tensor_list, plain, None, peer, tag)
 
     def recv(self, tensor_list: Sequence[torch.Tensor], peer: int, tag: int) -> Work:
-        self._check_peer("recv", peer)
-        return self._receive(tensor_list, peer, tag)
+        return self._receive(tensor_list, self._peer("recv", peer), tag)
 
     def recv_anysource(self, tensor_list: Sequence[torch.Tensor], tag: int) -> Work:
         return self._receive(tensor_list, -1, tag)
@@ -506,13 +506,22 @@ class Operations:
             plain, store = buffers.plain[0], buffers.store
         return self._message(False, tensor_list, plain, store, peer, tag)
 
-    def _check_peer(self, what: str, peer: int) -> None:
+    def _peer(self, what: str, given: Any) -> int:
+        peer = self._integer(f"{what}: the rank", given)
         if not 0 <= peer < self._size:
             raise ValueError(
                 f"bagua_net, {self._label}: {what}: {peer} is no rank of this group, which has 0 to {self._size - 1}"
             )
         if peer == self._rank:
             raise ValueError(f"bagua_net, {self._label}: {what}: rank {peer} cannot exchange messages with itself")
+        return peer
+
+    def _integer(self, what: str, given: Any) -> int:
+        """Also of other types, such as NumPy's. The library takes nothing else."""
+        try:
+            return operator.index(given)
+        except TypeError:
+            raise TypeError(f"bagua_net, {self._label}: {what} must be an integer, not {given!r}") from None
 
     def _message(
         self,
@@ -524,6 +533,7 @@ class Operations:
         tag: int,
     ) -> Work:
         """Posts it; ``plain`` and ``store``: see :class:`tensors.Buffers`."""
+        tag = self._integer("the tag", tag)
         if not _LEAST_TAG <= tag <= _LARGEST_TAG:
             raise ValueError(
                 f"bagua_net, {self._label}: the tag {tag} has more than 64 bits: use {_LEAST_TAG} to {_LARGEST_TAG}"
