@@ -21,11 +21,41 @@ struct warning {
 	char text[TEXT_SIZE];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct warning last;              /* of any thread: a network may fail in its own thread */
 static _Thread_local struct warning own; /* all since this thread's operation began, as many as fit */
 static _Thread_local unsigned began;
 static _Thread_local bool muted;
+
+/* ---- the lock ---- */
+
+/* In a child of fork(), where no other thread is: one may have had the lock and have been writing. Nothing takes the
+ * lock before fork(), since a network may log under a lock that it takes then. */
+static void begin_anew(void)
+{
+	pthread_mutex_init(&mutex, NULL);
+	last.text[0] = '\0';
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, begin_anew);
+}
+
+static void lock(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&mutex);
+}
+
+static void unlock(void)
+{
+	pthread_mutex_unlock(&mutex);
+}
+
+/* ---- warnings ---- */
 
 /* A network may log the reason first and details after it: keep all that fit. */
 static void add_to_own(const char *text)
@@ -41,11 +71,11 @@ static void add_to_own(const char *text)
 
 static void remember(const char *text)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	last.number++;
 	snprintf(last.text, sizeof(last.text), "%s", text);
 	add_to_own(text);
-	pthread_mutex_unlock(&lock);
+	unlock();
 }
 
 static bool wanted(ncclDebugLogLevel level)
@@ -103,9 +133,9 @@ void bnet_coll_mute(bool mute)
 
 unsigned bnet_coll_warnings(void)
 {
-	pthread_mutex_lock(&lock);
+	lock();
 	began = last.number;
-	pthread_mutex_unlock(&lock);
+	unlock();
 	return began;
 }
 
@@ -113,7 +143,7 @@ void bnet_coll_last_warning(unsigned since, char *out, size_t size)
 {
 	const struct warning *newest = own.number > since ? &own : &last;
 
-	pthread_mutex_lock(&lock);
+	lock();
 	snprintf(out, size, "%s", newest->number > since ? newest->text : "");
-	pthread_mutex_unlock(&lock);
+	unlock();
 }

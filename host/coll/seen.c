@@ -4,6 +4,7 @@
  */
 #include "coll/seen.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "bagua_net_host.h"
@@ -33,8 +34,25 @@ static uint64_t value(_Atomic uint64_t *of)
 	return atomic_load_explicit(of, memory_order_relaxed);
 }
 
+/* In a child of fork(): they are its parent's. */
+static void forget_running(void)
+{
+	for (int place = 0; place < PLACES; place++) {
+		atomic_store_explicit(&running[place].began_us, 0, memory_order_relaxed);
+		atomic_store_explicit(&running[place].kind_1, 0, memory_order_relaxed);
+	}
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forget_running);
+}
+
 int bnet_coll_seen_begin(int kind)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_forks);
 	for (int place = 0; place < PLACES; place++) {
 		int nothing = 0;
 
