@@ -204,11 +204,10 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 		memcpy(peer->handle, (const char *)rows + rank * row + coll->rank * NCCL_NET_HANDLE_MAXSIZE,
 		       NCCL_NET_HANDLE_MAXSIZE);
 	}
-	coll->connected = true;
-	if (!coll->host.wanted)
-		return 0;
-	if (bnet_coll_host_discover(&coll->host, rows, row + NCCL_NET_HANDLE_MAXSIZE, coll->rank, coll->nranks) != 0)
+	if (coll->host.wanted &&
+	    bnet_coll_host_discover(&coll->host, rows, row + NCCL_NET_HANDLE_MAXSIZE, coll->rank, coll->nranks) != 0)
 		return bnet_coll_fail(coll, -ENOMEM, "connect: out of memory");
+	coll->connected = true;
 	return 0;
 }
 

@@ -10,7 +10,8 @@
 
 #include "coll/coll.h"
 
-/* Keeps the handles that the peers' rows have for this rank. From here on the group counts as connected. */
+/* Keeps the handles that the peers' rows have for this rank. From here on the group counts as connected, unless it
+ * fails. */
 int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows);
 /* One attempt, which never waits, at the connection to or from a peer; its comm stays NULL until it is made. */
 int bnet_coll_try_connect(struct bnet_coll *coll, int rank, bool *progress);

@@ -95,6 +95,19 @@ static bool allocate(struct bnet_coll_host *host, size_t nranks)
 	       host->processes != NULL;
 }
 
+static void release(struct bnet_coll_host *host)
+{
+	free(host->ranks);
+	free(host->grid);
+	free(host->places);
+	free(host->same_pid_namespace);
+	free(host->processes);
+	host->ranks = host->grid = NULL;
+	host->places = NULL;
+	host->same_pid_namespace = NULL;
+	host->processes = NULL;
+}
+
 static void add_member(struct bnet_coll_host *host, const char *infos, size_t stride, int rank, int other)
 {
 	const struct bnet_peer_info own = info_at(infos, stride, rank), info = info_at(infos, stride, other);
@@ -112,6 +125,7 @@ int bnet_coll_host_discover(struct bnet_coll_host *host, const char *infos, size
 
 	if (numbers == NULL || !allocate(host, (size_t)nranks)) {
 		free(numbers);
+		release(host);
 		return -ENOMEM;
 	}
 	hosts = number_hosts(infos, stride, nranks, numbers);
@@ -171,14 +185,6 @@ void bnet_coll_host_close(struct bnet_coll_host *host, const char *reason)
 	host->shared = false;
 	bnet_fd_passing_close(&host->passing);
 	bnet_segment_leave(&host->segment, reason);
-	free(host->ranks);
-	free(host->grid);
-	free(host->places);
-	free(host->same_pid_namespace);
-	free(host->processes);
-	host->ranks = host->grid = NULL;
-	host->places = NULL;
-	host->same_pid_namespace = NULL;
-	host->processes = NULL;
+	release(host);
 	host->count = host->hosts = 0;
 }

@@ -155,10 +155,10 @@ void bnet_queue_leave(bnet_queue_t *queue, bnet_ticket_t *ticket)
 
 static int connect_once(struct bnet_queue *queue)
 {
-	if (queue->connected)
-		return 0;
-	queue->connected = true; /* also where it fails: the group gives every operation the reason */
-	return bnet_coll_connect(queue->coll, queue->rows, queue->connect_timeout_s);
+	if (!queue->has_tried)
+		queue->connect_rc = bnet_coll_connect(queue->coll, queue->rows, queue->connect_timeout_s);
+	queue->has_tried = true;
+	return queue->connect_rc;
 }
 
 /* By the thread that has made the queue busy. Returns the result; *error: the reason, as long as the queue is busy. */

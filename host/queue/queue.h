@@ -52,7 +52,8 @@ struct bnet_queue {
 	double connect_timeout_s;
 	bool hopeless; /* there will be no rows, and why: */
 	char *failed;
-	bool connected;
+	bool has_tried; /* to connect; the result, for every operation: */
+	int connect_rc;
 	bool busy;
 	bool closing; /* no more posts */
 	bool has_thread;
