@@ -12,10 +12,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 /* A host has fewer ranks in a group than this; those beyond it ask again. */
 #define BACKLOG 256
 /* How long a process that has connected may take to send the secret. */
 #define SECRET_MS 1000
+#define NS_PER_MS 1000000
 
 union control {
 	struct cmsghdr header;
@@ -90,13 +93,25 @@ static bool send_descriptor(int to, int fd)
 	return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
 }
 
+/* Signals of the process do not end the wait. */
+static bool says_something(int fd)
+{
+	struct pollfd waits = {.fd = fd, .events = POLLIN};
+	const uint64_t until = bnet_now_ns() + (uint64_t)SECRET_MS * NS_PER_MS;
+	int ready;
+
+	do
+		ready = poll(&waits, 1, SECRET_MS);
+	while (ready < 0 && errno == EINTR && bnet_now_ns() < until);
+	return ready == 1;
+}
+
 /* The others send the secret right after they connect. */
 static bool knows_secret(int fd, const struct bnet_peer_info *info)
 {
-	struct pollfd waits = {.fd = fd, .events = POLLIN};
 	uint64_t said[2];
 
-	return poll(&waits, 1, SECRET_MS) == 1 && recv(fd, said, sizeof(said), 0) == sizeof(said) &&
+	return says_something(fd) && recv(fd, said, sizeof(said), MSG_DONTWAIT) == sizeof(said) &&
 	       memcmp(said, info->secret, sizeof(said)) == 0;
 }
 
