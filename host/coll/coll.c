@@ -403,6 +403,8 @@ int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype)
 
 	if (coll == NULL)
 		return -EINVAL;
+	if (coll->failed != 0)
+		return coll->failed;
 	if (size == 0)
 		return bnet_coll_fail(coll, -EINVAL, "unknown element type %d", dtype);
 	if (count > (size_t)PTRDIFF_MAX / size / (size_t)coll->nranks)

@@ -166,7 +166,8 @@ void bnet_coll_close_send(struct bnet_coll *coll, int rank);
 
 /* ---- arguments: 0, or -EINVAL without harm to the group ---- */
 
-/* coll is an object, dtype is known, and count elements for each of nranks ranks fit into memory. */
+/* coll is an object, dtype is known, and count elements for each of nranks ranks fit into memory. Called first: a group
+ * that has failed keeps its error, and its result is returned. */
 int bnet_coll_check_count(struct bnet_coll *coll, size_t count, int dtype);
 int bnet_coll_check_op(struct bnet_coll *coll, int dtype, int op);
 int bnet_coll_check_root(struct bnet_coll *coll, const char *operation, int root);

@@ -192,6 +192,8 @@ int bnet_coll_take_rows(struct bnet_coll *coll, const void *rows)
 {
 	const size_t row = bnet_coll_handle_size(coll);
 
+	if (coll->failed != 0)
+		return coll->failed;
 	if (rows == NULL || coll->connected)
 		return bnet_coll_fail(coll, -EINVAL, "connect: %s", rows == NULL ? "no handles" : "called before");
 	for (int rank = 0; rank < coll->nranks; rank++) {

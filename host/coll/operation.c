@@ -99,9 +99,9 @@ static int check(struct bnet_coll *coll, const bnet_op_t *op)
 
 	if (coll == NULL || op == NULL)
 		return -EINVAL;
-	if (!bnet_coll_is_collective(op->kind))
-		return bnet_coll_fail(coll, -EINVAL, "unknown operation %d", op->kind);
 	rc = bnet_coll_check_count(coll, op->count, op->dtype);
+	if (rc == 0 && !bnet_coll_is_collective(op->kind))
+		rc = bnet_coll_fail(coll, -EINVAL, "unknown operation %d", op->kind);
 	if (rc == 0 && is_reduction(op->kind))
 		rc = bnet_coll_check_op(coll, op->dtype, op->op);
 	if (rc == 0 && is_compressed(op->kind))
