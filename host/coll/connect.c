@@ -117,12 +117,23 @@ static void describe_missing(const struct bnet_coll *coll, char *out, size_t siz
 	snprintf(out, size, "this rank listens on %s", props.name != NULL ? props.name : "its interface");
 }
 
+/* The first rank of the host does not come here: once all have connected to it, it waits for nobody. */
+static int handover_failed(struct bnet_coll *coll, int rc, double timeout_s)
+{
+	return bnet_coll_fail(coll, rc,
+			      "connect: rank %d waited %.3g s for the memory that rank %d, on this host, shares; is that "
+			      "process running?",
+			      coll->rank, timeout_s, coll->host.ranks[0]);
+}
+
 static int connect_failed(struct bnet_coll *coll, int rc, double timeout_s)
 {
 	char to[96], from[96], where[256];
 
 	if (rc == -ECANCELED || rc == -EINTR)
 		return bnet_coll_given_up(coll, rc);
+	if (missing(coll) == 0)
+		return handover_failed(coll, rc, timeout_s);
 	list_missing(coll, " to rank ", true, to, sizeof(to));
 	list_missing(coll, to[0] != '\0' ? " and from rank " : " from rank ", false, from, sizeof(from));
 	describe_missing(coll, where, sizeof(where));
@@ -183,7 +194,7 @@ static int connect_all(struct bnet_coll *coll, double timeout_s, int64_t deadlin
 		rc = progress ? bnet_coll_step(coll) : bnet_coll_wait_idle(coll, &wait);
 		if (rc != 0)
 			return connect_failed(coll, rc, timeout_s);
-		if (bnet_coll_now() > deadline)
+		if (!progress && bnet_coll_now() > deadline)
 			return connect_failed(coll, -ETIMEDOUT, timeout_s);
 	}
 }

@@ -300,6 +300,26 @@ static void peer_stops_when_connected(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* Rank 0 has all connections, and gives nobody the memory. */
+static void first_keeps_the_memory(struct rank *rank)
+{
+	bool progress = false;
+
+	if (rank->rank == 1) {
+		check_error(rank, bnet_coll_connect(rank->coll, rank->group->rows, 1), -ETIMEDOUT,
+			    "the memory that rank 0, on this host, shares");
+	} else {
+		const struct bnet_coll_peer *peer = &rank->coll->peers[1];
+
+		check_ok(rank, bnet_coll_take_rows(rank->coll, rank->group->rows));
+		while (peer->send.comm == NULL || peer->recv.comm == NULL) {
+			check_ok(rank, bnet_coll_try_connect(rank->coll, 1, &progress));
+			check_ok(rank, bnet_coll_try_accept(rank->coll, 1, &progress));
+		}
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
 /* The timeout of operations is the caller's again. */
 static void keeps_its_timeout(struct rank *rank)
 {
@@ -353,6 +373,7 @@ int main(void)
 		run_group(&(struct group){.prepare = connect_rank}, versions[v], 2, compressed_alone);
 		run_group(&(struct group){0}, versions[v], 2, peer_never_connects);
 		run_group(&(struct group){0}, versions[v], 2, peer_stops_when_connected);
+		run_group(&(struct group){.shares = true}, versions[v], 2, first_keeps_the_memory);
 		run_group(&(struct group){.prepare = connect_with_timeout}, versions[v], 2, keeps_its_timeout);
 		for (int nranks = 2; nranks <= 4; nranks++) {
 			run_group(&(struct group){.prepare = connect_rank}, versions[v], nranks, peer_dies);
