@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "coll/round.h"
 #include "coll/size.h"
+#include "shared/wait.h"
 
 /* Of one call: between two, an abort or an interruption is noticed. */
 #define PIECE ((size_t)16 * 1024 * 1024)
@@ -127,6 +128,7 @@ int bnet_coll_direct_read(struct bnet_coll *coll, int member, uint64_t from, cha
 	for (size_t at = 0; at < bytes && rc == 0; at += PIECE) {
 		rc = read_piece(process, from + at, to + at, bnet_coll_min(PIECE, bytes - at));
 		rc = rc == 0 ? bnet_coll_round_present(coll, member) : read_failed(coll, member, rc);
+		bnet_shared_moved(&coll->host.segment); /* the owner waits, and perhaps others */
 	}
 	return rc;
 }

@@ -88,6 +88,30 @@ static void reads_after_the_end(struct rank *rank)
 		rank->coll = NULL;
 }
 
+/* Whoever waits for a rank that reads sees that it goes on. */
+static void tells_that_it_moves(struct rank *rank)
+{
+	const size_t bytes = (size_t)64 << 20;
+	char *buf = malloc(bytes), *got = malloc(bytes);
+	bool able;
+
+	check(buf != NULL && got != NULL);
+	memset(buf, 1, bytes);
+	check_ok(rank, bnet_coll_direct_able(rank->coll, &able));
+	rank->group->shared[rank->rank] = buf;
+	pthread_barrier_wait(&rank->group->barrier);
+	if (rank->rank == 0 && able) {
+		const struct bnet_shared_line *line = bnet_segment_line(&rank->coll->host.segment, 0);
+		const uint32_t before = atomic_load(&line->moved);
+
+		check_ok(rank, bnet_coll_direct_read(rank->coll, 1, (uintptr_t)rank->group->shared[1], got, bytes));
+		check(atomic_load(&line->moved) > before + 1);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	free(buf);
+	free(got);
+}
+
 /* A root that did not wait would be back long before this many yields. */
 #define YIELDS 20000
 
@@ -130,6 +154,7 @@ int main(void)
 		run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, nranks, reads_large_blocks);
 	run_group(&(struct group){.prepare = connect_blindly, .shares = true}, 12, 3, goes_through_banks);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, reads_after_the_end);
+	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, tells_that_it_moves);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, keeps_what_is_read);
 	return 0;
 }
