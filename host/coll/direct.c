@@ -111,9 +111,10 @@ int bnet_coll_direct_able(struct bnet_coll *coll, bool *able)
 
 /* ---- reading ---- */
 
+/* A process that ends loses its memory before its locks. */
 static int read_failed(struct bnet_coll *coll, int member, int rc)
 {
-	const int gone = bnet_coll_round_present(coll, member); /* then its memory may be as well */
+	const int gone = rc == -ESRCH ? bnet_coll_round_left(coll, member) : bnet_coll_round_present(coll, member);
 
 	return gone != 0 ? gone
 			 : bnet_coll_fail(coll, rc, "%s: rank %d cannot read the memory of rank %d: error %d",

@@ -27,7 +27,7 @@ static struct bnet_shared_wait_limits limits_of(struct bnet_coll *coll)
 
 /* ---- errors ---- */
 
-static int has_left(struct bnet_coll *coll, int member)
+int bnet_coll_round_left(struct bnet_coll *coll, int member)
 {
 	const struct bnet_shared_line *line = bnet_segment_line(&coll->host.segment, member);
 	const int rank = coll->host.ranks[member];
@@ -64,7 +64,7 @@ static int does_something_else(struct bnet_coll *coll, int member)
 static int wait_failed(struct bnet_coll *coll, int member, int rc)
 {
 	if (rc == -ECONNRESET)
-		return has_left(coll, member);
+		return bnet_coll_round_left(coll, member);
 	if (rc == -EPROTO)
 		return does_something_else(coll, member);
 	if (rc == -ECANCELED || rc == -EINTR)
@@ -149,6 +149,6 @@ int bnet_coll_round_present(struct bnet_coll *coll, int member)
 		return bnet_coll_given_up(coll, rc);
 	if (atomic_load(&bnet_segment_line(segment, member)->state) == BNET_SHARED_LEFT ||
 	    bnet_segment_process_gone(segment, member))
-		return has_left(coll, member);
+		return bnet_coll_round_left(coll, member);
 	return 0;
 }

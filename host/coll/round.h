@@ -24,6 +24,8 @@ int bnet_coll_round_from(struct bnet_coll *coll, int member, const char **bank);
 void bnet_coll_round_end(struct bnet_coll *coll);
 /* Waits until all members have ended this round. */
 int bnet_coll_round_taken(struct bnet_coll *coll);
+/* Says that the member has left, or has ended. */
+int bnet_coll_round_left(struct bnet_coll *coll, int member);
 /* 0: the member has not left, and this rank's operation is still wanted. */
 int bnet_coll_round_present(struct bnet_coll *coll, int member);
 

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bagua_net_host.h"
@@ -88,6 +89,27 @@ static void reads_after_the_end(struct rank *rank)
 		rank->coll = NULL;
 }
 
+/* Its memory is gone; its locks are not, as at the end of a process. */
+static void names_who_has_ended(struct rank *rank)
+{
+	char got[64];
+	bool able;
+	pid_t child;
+
+	check_ok(rank, bnet_coll_direct_able(rank->coll, &able));
+	if (rank->rank == 0 && able) {
+		child = fork();
+		if (child == 0)
+			_exit(0);
+		check_int(waitid(P_PID, (id_t)child, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+		rank->coll->host.processes[1] = child;
+		check_int(bnet_coll_direct_read(rank->coll, 1, (uintptr_t)got, got, sizeof(got)), -ECONNRESET);
+		check(strstr(bnet_coll_error(rank->coll), "the process of rank 1, on this host, has ended") != NULL);
+		check_int(waitpid(child, NULL, 0), child);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+}
+
 /* Whoever waits for a rank that reads sees that it goes on. */
 static void tells_that_it_moves(struct rank *rank)
 {
@@ -155,6 +177,7 @@ int main(void)
 	run_group(&(struct group){.prepare = connect_blindly, .shares = true}, 12, 3, goes_through_banks);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, reads_after_the_end);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, tells_that_it_moves);
+	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, names_who_has_ended);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, keeps_what_is_read);
 	return 0;
 }
