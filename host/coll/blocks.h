@@ -43,6 +43,28 @@ static inline char *bnet_coll_block_at(const struct bnet_coll_blocks *blocks, in
 	return (char *)((uintptr_t)blocks->base + at);
 }
 
+/* From the first byte of any block to the last one: with other memory in between. end is 0 where all are empty. */
+struct bnet_coll_span {
+	uintptr_t first;
+	uintptr_t end;
+};
+
+static inline struct bnet_coll_span bnet_coll_blocks_span(const struct bnet_coll_blocks *blocks, int nranks)
+{
+	struct bnet_coll_span span = {.first = UINTPTR_MAX, .end = 0};
+
+	for (int rank = 0; rank < nranks; rank++) {
+		const uintptr_t at = (uintptr_t)bnet_coll_block_at(blocks, rank);
+		const size_t bytes = bnet_coll_block_bytes(blocks, rank);
+
+		if (bytes == 0)
+			continue;
+		span.first = at < span.first ? at : span.first;
+		span.end = at + bytes > span.end ? at + bytes : span.end;
+	}
+	return span;
+}
+
 /* Nothing, or from the same place: then nothing is done. Otherwise the two do not overlap. */
 static inline void bnet_coll_copy_bytes(char *to, const char *from, size_t bytes)
 {

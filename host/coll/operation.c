@@ -138,21 +138,12 @@ static struct bnet_coll_region whole(const void *base, size_t bytes)
 	return (struct bnet_coll_region){(char *)(uintptr_t)base, bytes};
 }
 
-/* From the first byte of any block to the last one: with other memory in between, which nobody touches. */
+/* With the memory between the blocks, which nobody touches. */
 static struct bnet_coll_region span(const struct bnet_coll_blocks *blocks, int nranks)
 {
-	uintptr_t first = UINTPTR_MAX, last = 0;
+	const struct bnet_coll_span of = bnet_coll_blocks_span(blocks, nranks);
 
-	for (int rank = 0; rank < nranks; rank++) {
-		const uintptr_t at = (uintptr_t)bnet_coll_block_at(blocks, rank);
-		const size_t bytes = bnet_coll_block_bytes(blocks, rank);
-
-		if (bytes == 0)
-			continue;
-		first = at < first ? at : first;
-		last = at + bytes > last ? at + bytes : last;
-	}
-	return last == 0 ? whole(NULL, 0) : whole((void *)first, last - first);
+	return of.end == 0 ? whole(NULL, 0) : whole((void *)of.first, of.end - of.first);
 }
 
 static struct bnet_coll_region send_region(const struct bnet_coll *coll, const struct plan *plan)
