@@ -22,7 +22,6 @@
  * the same processors, each change takes milliseconds: with banks of half the size, 20 allreduces of 1 MiB between four
  * ranks beside busy threads took 270 instead of 140 ms; alone, neither size was faster. */
 #define BANK ((size_t)1024 * 1024)
-#define BANK_MIN ((size_t)64 * 1024)
 /* Of all banks; only what is used takes up memory. */
 #define MAX_BYTES ((size_t)256 * 1024 * 1024)
 #define PAGE ((size_t)4096)
@@ -70,9 +69,7 @@ static size_t bank_size(int count)
 {
 	size_t bytes = MAX_BYTES / BNET_SHARED_BANKS / (size_t)count / PAGE * PAGE;
 
-	if (bytes > BANK)
-		return BANK;
-	return bytes < BANK_MIN ? BANK_MIN : bytes;
+	return bytes > BANK ? BANK : bytes;
 }
 
 static void lay_out(struct bnet_segment *segment, int fd, int count, int index)
@@ -146,10 +143,12 @@ static int map_and_enter(struct bnet_segment *segment)
 
 int bnet_segment_create(struct bnet_segment *segment, int count)
 {
-	int fd = bnet_memfd_create("bagua-net", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc = 0;
+	int fd, rc = 0;
 
 	*segment = BNET_SEGMENT_NONE;
+	if (count > BNET_SHARED_MAX)
+		return -EUSERS;
+	fd = bnet_memfd_create("bagua-net", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
 	lay_out(segment, fd, count, 0);

@@ -15,6 +15,8 @@
 #include <stdint.h>
 
 #define BNET_SHARED_BANKS 2
+/* Ranks of a host. With a few hundred more, a bank would not have a cache line for each of them. */
+#define BNET_SHARED_MAX 1024
 #define BNET_SHARED_REASON 384
 
 enum { BNET_SHARED_PRESENT = 1, BNET_SHARED_LEFT };
@@ -54,7 +56,7 @@ struct bnet_segment {
 		.fd = -1      \
 	}
 
-/* Makes the memory, as rank 0 of the host. 0 or -errno. */
+/* Makes the memory, as rank 0 of the host. 0 or -errno; -EUSERS: there are too many ranks. */
 int bnet_segment_create(struct bnet_segment *segment, int count);
 /* Maps what another rank has made; takes fd over, also if it fails. -EPROTO: it is no such memory. */
 int bnet_segment_attach(struct bnet_segment *segment, int fd, int count, int index);

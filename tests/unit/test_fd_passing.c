@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * How one rank of a host hands the memory over to another one. Both are this process.
+ * How one rank of a host hands the memory over to another one, and how many may have it. All are this process.
  */
 #include <errno.h>
 #include <poll.h>
@@ -54,10 +54,21 @@ static void hand_over_under_signals(void)
 	check_int(signals, 0);
 }
 
+static void too_many_ranks(void)
+{
+	struct bnet_segment segment;
+
+	check_int(bnet_segment_create(&segment, BNET_SHARED_MAX + 1), -EUSERS);
+	bnet_segment_leave(&segment, ""); /* there is none */
+	check_int(bnet_segment_create(&segment, BNET_SHARED_MAX), 0);
+	bnet_segment_leave(&segment, "");
+}
+
 int main(void)
 {
 	alarm(DEADLINE_S);
 	hand_over();
 	hand_over_under_signals();
+	too_many_ranks();
 	return 0;
 }
