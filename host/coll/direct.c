@@ -109,6 +109,23 @@ int bnet_coll_direct_able(struct bnet_coll *coll, bool *able)
 	return 0;
 }
 
+/* What a device's driver has mapped, as pinned memory of some accelerators, cannot be read from outside. A buffer is
+ * mapped as a whole. */
+bool bnet_coll_direct_readable(const struct bnet_coll_blocks *blocks, int count)
+{
+	char byte;
+
+	for (int member = 0; member < count; member++) {
+		if (bnet_coll_block_bytes(blocks, member) < BNET_COLL_DIRECT_MIN)
+			continue;
+		if (read_piece(getpid(), (uintptr_t)bnet_coll_block_at(blocks, member), &byte, sizeof(byte)) != 0)
+			return false;
+		if (blocks->each == NULL)
+			return true;
+	}
+	return true;
+}
+
 /* ---- reading ---- */
 
 /* A process that ends loses its memory before its locks. */

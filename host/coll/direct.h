@@ -10,6 +10,7 @@
 #ifndef BNET_COLL_DIRECT_H
 #define BNET_COLL_DIRECT_H
 
+#include "coll/blocks.h"
 #include "coll/coll.h"
 
 /* Smaller blocks go through the banks, which stay in the cache. */
@@ -18,6 +19,8 @@
 /* Can all members read each other's memory? The first call finds out, in two rounds, so all members make it. 0, or
  * -errno with the group's error set, as for all functions here. */
 int bnet_coll_direct_able(struct bnet_coll *coll, bool *able);
+/* Can other members read these blocks of this rank, where all can read each other's memory? */
+bool bnet_coll_direct_readable(const struct bnet_coll_blocks *blocks, int count);
 /* Reads from that address of the member. */
 int bnet_coll_direct_read(struct bnet_coll *coll, int member, uint64_t from, char *to, size_t bytes);
 

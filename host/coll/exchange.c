@@ -152,6 +152,7 @@ int bnet_coll_local_all_to_all(struct bnet_coll *coll, const struct bnet_coll_bl
 	if (rc != 0)
 		return rc;
 	exchange.direct = exchange.direct && !any_overlap(&exchange);
+	exchange.direct = exchange.direct && bnet_coll_direct_readable(send, host->count);
 	exchange.heads = bnet_coll_round_up((size_t)host->count * sizeof(struct head), BNET_COLL_LINE);
 	exchange.most =
 		(host->segment.bank_bytes - exchange.heads) / (size_t)host->count / BNET_COLL_LINE * BNET_COLL_LINE;

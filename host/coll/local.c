@@ -335,31 +335,36 @@ int bnet_coll_local_gather(struct bnet_coll *coll, const char *send, size_t byte
 	return run(&operation, bytes, bank_of(coll));
 }
 
-/* In a round the root says where the blocks are. */
+/* In a round the root says where the blocks are; 0: they will come through the banks, and *direct becomes false. */
 static int scatter_directly(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
-			    int root)
+			    int root, bool *direct)
 {
 	const struct bnet_coll_host *host = &coll->host;
 	const bool is_root = host->index == root;
 	char *bank;
 	int rc = bnet_coll_round_begin(coll, &bank);
 
+	if (is_root)
+		*direct = bnet_coll_direct_readable(from, host->count);
 	for (int member = 0; member < host->count && is_root && rc == 0; member++)
-		((uint64_t *)(void *)bank)[member] = (uintptr_t)bnet_coll_block_at(from, member);
+		((uint64_t *)(void *)bank)[member] = *direct ? (uintptr_t)bnet_coll_block_at(from, member) : 0;
 	if (rc == 0)
 		bnet_coll_round_put(coll);
 	if (rc == 0 && !is_root) {
 		const char *places;
+		uint64_t place = 0;
 
 		rc = bnet_coll_round_from(coll, root, &places);
 		if (rc == 0)
-			rc = bnet_coll_direct_read(coll, root, ((const uint64_t *)(const void *)places)[host->index],
-						   recv, bytes);
+			place = ((const uint64_t *)(const void *)places)[host->index];
+		*direct = place != 0;
+		if (*direct)
+			rc = bnet_coll_direct_read(coll, root, place, recv, bytes);
 	}
 	if (rc != 0)
 		return rc;
 	bnet_coll_round_end(coll);
-	return is_root ? bnet_coll_round_taken(coll) : 0;
+	return is_root && *direct ? bnet_coll_round_taken(coll) : 0;
 }
 
 int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_blocks *from, char *recv, size_t bytes,
@@ -380,8 +385,8 @@ int bnet_coll_local_scatter(struct bnet_coll *coll, const struct bnet_coll_block
 	if (is_root)
 		bnet_coll_copy_bytes(recv, bnet_coll_block_at(from, root), bytes);
 	if (direct)
-		return scatter_directly(coll, from, recv, bytes, root);
-	return run(&operation, bytes, slot_size(coll));
+		rc = scatter_directly(coll, from, recv, bytes, root, &direct);
+	return rc != 0 || direct ? rc : run(&operation, bytes, slot_size(coll));
 }
 
 static void take_nothing(const struct operation *operation, const struct part *part, int member, const char *bank)

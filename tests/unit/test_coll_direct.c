@@ -4,6 +4,9 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +16,26 @@
 #include "copies.h"
 
 #define DEADLINE_S 250
+
+/* ---- interposed: memory that only its own process can use, as what some devices' drivers map ---- */
+
+static _Atomic(const char *) hidden;
+
+enum { HIDDEN = 1 << 22 };
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long nhere, const struct iovec *there,
+			 unsigned long nthere, unsigned long flags)
+{
+	const char *from = atomic_load(&hidden), *at = there->iov_base;
+
+	if (from != NULL && at >= from && at < from + HIDDEN) {
+		errno = EFAULT;
+		return -1;
+	}
+	return syscall(SYS_process_vm_readv, pid, here, nhere, there, nthere, flags);
+}
+
+/* ---- bodies ---- */
 
 /* As if one rank were in a container with process numbers of its own. */
 static void connect_blindly(struct rank *rank)
@@ -110,6 +133,31 @@ static void names_who_has_ended(struct rank *rank)
 	pthread_barrier_wait(&rank->group->barrier);
 }
 
+/* Rank 0's blocks come through the banks, and the others' do not. */
+static void moves_hidden_blocks(struct rank *rank)
+{
+	const size_t block = HIDDEN / (size_t)rank->nranks;
+	char *send = malloc(HIDDEN), *recv = malloc(HIDDEN);
+
+	check(send != NULL && recv != NULL);
+	memset(send, rank->rank + 1, HIDDEN);
+	if (rank->rank == 0)
+		atomic_store(&hidden, send);
+	pthread_barrier_wait(&rank->group->barrier);
+	check_ok(rank, bnet_coll_all_to_all(rank->coll, send, recv, block, BNET_UINT8));
+	for (size_t i = 0; i < (size_t)rank->nranks * block; i++)
+		check_int(recv[i], (int)(i / block) + 1);
+	for (int root = 0; root < rank->nranks; root++) {
+		check_ok(rank, bnet_coll_scatter(rank->coll, send, recv, block, BNET_UINT8, root));
+		for (size_t i = 0; i < block; i++)
+			check_int(recv[i], root + 1);
+	}
+	pthread_barrier_wait(&rank->group->barrier);
+	atomic_store(&hidden, NULL);
+	free(send);
+	free(recv);
+}
+
 /* Whoever waits for a rank that reads sees that it goes on. */
 static void tells_that_it_moves(struct rank *rank)
 {
@@ -176,6 +224,7 @@ int main(void)
 		run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, nranks, reads_large_blocks);
 	run_group(&(struct group){.prepare = connect_blindly, .shares = true}, 12, 3, goes_through_banks);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, reads_after_the_end);
+	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 3, moves_hidden_blocks);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, tells_that_it_moves);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, names_who_has_ended);
 	run_group(&(struct group){.prepare = connect_rank, .shares = true}, 12, 2, keeps_what_is_read);
