@@ -27,12 +27,6 @@
 #define PAGE ((size_t)4096)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-struct header {
-	uint64_t bytes;
-	uint64_t bank_bytes;
-	int32_t count;
-};
-
 /* ---- this process ---- */
 
 static uint64_t process_number;
@@ -58,11 +52,11 @@ static uint64_t this_process(void)
 	return process_number;
 }
 
-/* ---- layout: the header, the lines, the banks ---- */
+/* ---- layout: the lines, the banks ---- */
 
 static size_t banks_at(int count)
 {
-	return PAGE + ((size_t)count * sizeof(struct bnet_shared_line) + PAGE - 1) / PAGE * PAGE;
+	return ((size_t)count * sizeof(struct bnet_shared_line) + PAGE - 1) / PAGE * PAGE;
 }
 
 static size_t bank_size(int count)
@@ -80,7 +74,7 @@ static void lay_out(struct bnet_segment *segment, int fd, int count, int index)
 
 struct bnet_shared_line *bnet_segment_line(const struct bnet_segment *segment, int index)
 {
-	return (struct bnet_shared_line *)(void *)(segment->base + PAGE) + index;
+	return (struct bnet_shared_line *)(void *)segment->base + index;
 }
 
 char *bnet_segment_bank(const struct bnet_segment *segment, int index, uint32_t round)
@@ -155,12 +149,8 @@ int bnet_segment_create(struct bnet_segment *segment, int count)
 	if (ftruncate(fd, (off_t)segment->bytes) != 0 || fchmod(fd, 0600) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
 		rc = -errno;
 	if (rc == 0)
-		rc = map_and_enter(segment);
-	else
-		unmap(segment);
-	if (rc == 0)
-		*(struct header *)(void *)segment->base =
-			(struct header){.bytes = segment->bytes, .bank_bytes = segment->bank_bytes, .count = count};
+		return map_and_enter(segment);
+	unmap(segment);
 	return rc;
 }
 
