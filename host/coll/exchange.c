@@ -29,11 +29,6 @@ struct exchange {
 	bool offers;    /* … and there are some */
 };
 
-static size_t piece(const struct exchange *exchange, size_t bytes, size_t at)
-{
-	return at < bytes ? bnet_coll_min(exchange->most, bytes - at) : 0;
-}
-
 /* ---- which blocks can be read where they are: not those that this rank overwrites with what it receives ---- */
 
 static bool overlap(const struct bnet_coll_blocks *a, int i, const struct bnet_coll_blocks *b, int j)
@@ -88,7 +83,7 @@ static void put(struct exchange *exchange, size_t at, char *bank)
 		if (heads[member].at == 0)
 			bnet_coll_copy_bytes(bank + exchange->heads + (size_t)member * exchange->most,
 					     bnet_coll_block_at(exchange->send, member) + at,
-					     piece(exchange, (size_t)heads[member].bytes, at));
+					     bnet_coll_left((size_t)heads[member].bytes, at, exchange->most));
 	}
 }
 
@@ -118,7 +113,7 @@ static int take(struct exchange *exchange, size_t at, int member)
 		note(exchange, &heads[i]);
 	if (heads[host->index].at == 0)
 		bnet_coll_copy_bytes(to + at, bank + exchange->heads + (size_t)host->index * exchange->most,
-				     piece(exchange, bytes, at));
+				     bnet_coll_left(bytes, at, exchange->most));
 	else if (at == 0)
 		rc = bnet_coll_direct_read(exchange->coll, member, heads[host->index].at, to, bytes);
 	return rc;

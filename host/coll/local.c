@@ -17,12 +17,6 @@
  */
 #define WHOLE_MAX ((size_t)16 * 1024)
 
-/* Bytes from offset `at` to the end of a block of `total` bytes, at most `most`. */
-static size_t left(size_t total, size_t at, size_t most)
-{
-	return at < total ? bnet_coll_min(most, total - at) : 0;
-}
-
 /* ---- an operation: what a rank puts into its bank in a round, and what it takes out of the others' ---- */
 
 #define EVERYONE (-1)
@@ -122,7 +116,7 @@ static void put_own(const struct operation *operation, const struct part *part, 
 	const int index = operation->coll->host.index;
 
 	bnet_coll_copy_bytes(bank, bnet_coll_block_at(operation->to, index) + part->at,
-			     left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
+			     bnet_coll_left(bnet_coll_block_bytes(operation->to, index), part->at, part->bytes));
 }
 
 /* The blocks for the others. */
@@ -135,7 +129,8 @@ static void put_blocks(const struct operation *operation, const struct part *par
 
 		bnet_coll_copy_bytes(bank + (size_t)member * part->stride,
 				     bnet_coll_block_at(operation->from, member) + part->at,
-				     left(bnet_coll_block_bytes(operation->from, member), part->at, part->bytes));
+				     bnet_coll_left(bnet_coll_block_bytes(operation->from, member), part->at,
+						    part->bytes));
 	}
 }
 
@@ -151,7 +146,7 @@ static void take_buffer(const struct operation *operation, const struct part *pa
 static void take_block(const struct operation *operation, const struct part *part, int member, const char *bank)
 {
 	bnet_coll_copy_bytes(bnet_coll_block_at(operation->to, member) + part->at, bank,
-			     left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
+			     bnet_coll_left(bnet_coll_block_bytes(operation->to, member), part->at, part->bytes));
 }
 
 /* The block for this rank. */
@@ -185,7 +180,7 @@ static void reduce_piece(const struct operation *operation, const struct part *p
 	const int index = operation->coll->host.index;
 
 	reduce(operation, bnet_coll_block_at(operation->from, index), part->at,
-	       left(bnet_coll_block_bytes(operation->from, index), part->at, part->bytes), member,
+	       bnet_coll_left(bnet_coll_block_bytes(operation->from, index), part->at, part->bytes), member,
 	       bank + (size_t)index * part->stride);
 }
 

@@ -64,7 +64,7 @@ static struct place locate(const struct ring *ring, size_t i, bool received)
 	struct place place = {.block = (ring->subgroup->index - back + count) % count, .at = chunk * ring->chunk};
 	const size_t block = bnet_coll_block_bytes(blocks, place.block);
 
-	place.bytes = place.at < block ? bnet_coll_min(ring->chunk, block - place.at) : 0;
+	place.bytes = bnet_coll_left(block, place.at, ring->chunk);
 	return place;
 }
 

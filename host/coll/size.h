@@ -21,6 +21,12 @@ static inline size_t bnet_coll_max(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
+/* Bytes from offset `at` to the end of a block of `total` bytes, at most `most`. */
+static inline size_t bnet_coll_left(size_t total, size_t at, size_t most)
+{
+	return at < total ? bnet_coll_min(most, total - at) : 0;
+}
+
 /* Chunks of at most `chunk` bytes that `bytes` bytes take. */
 static inline size_t bnet_coll_chunks(size_t bytes, size_t chunk)
 {
