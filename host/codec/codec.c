@@ -13,14 +13,13 @@
 #include "codec/clones.h"
 
 #define MIN_BLOCK 32
-#define MAX_BLOCK 4096
 
 /* ---- sizes ---- */
 
 bool bnet_codec_is_valid(int codec, size_t block)
 {
-	return (codec == BNET_CODEC_U8 || codec == BNET_CODEC_U4) && block >= MIN_BLOCK && block <= MAX_BLOCK &&
-	       block % MIN_BLOCK == 0;
+	return (codec == BNET_CODEC_U8 || codec == BNET_CODEC_U4) && block >= MIN_BLOCK &&
+	       block <= BNET_CODEC_MAX_BLOCK && block % MIN_BLOCK == 0;
 }
 
 static size_t blocks_of(size_t block, size_t count)
@@ -149,7 +148,7 @@ BNET_CLONES static void add_values_of(const uint8_t *codes, size_t count, struct
 		x[i] = x[i] + (middle + ((float)codes[i] - half) * step);
 }
 
-BNET_CLONES static void sum_of(const float *a, const float *b, size_t count, float *sum)
+BNET_CLONES void bnet_codec_sum(const float *a, const float *b, size_t count, float *sum)
 {
 	BNET_INDEPENDENT
 	for (size_t i = 0; i < count; i++)
@@ -180,7 +179,7 @@ static struct bnet_codec_head encode_block(int codec, const float *x, size_t cou
 {
 	const float half = half_of(codec);
 	const struct bnet_codec_head head = head_of(x, count, half);
-	uint8_t wide[MAX_BLOCK];
+	uint8_t wide[BNET_CODEC_MAX_BLOCK];
 
 	memcpy(head_at, &head, sizeof(head));
 	if (isnan(head.step)) {
@@ -194,7 +193,7 @@ static struct bnet_codec_head encode_block(int codec, const float *x, size_t cou
 }
 
 /* The codes of a block, one in each byte: where they are, or in `wide`. */
-static const uint8_t *codes_at(int codec, const uint8_t *codes, size_t count, uint8_t wide[MAX_BLOCK])
+static const uint8_t *codes_at(int codec, const uint8_t *codes, size_t count, uint8_t wide[BNET_CODEC_MAX_BLOCK])
 {
 	if (codec == BNET_CODEC_U8)
 		return codes;
@@ -203,11 +202,6 @@ static const uint8_t *codes_at(int codec, const uint8_t *codes, size_t count, ui
 }
 
 /* ---- all blocks ---- */
-
-static size_t rest(size_t count, size_t at, size_t block)
-{
-	return count - at < block ? count - at : block;
-}
 
 static uint8_t *codes_after_heads(const void *encoded, size_t block, size_t count)
 {
@@ -220,7 +214,7 @@ void bnet_codec_encode(int codec, size_t block, const float *x, size_t count, vo
 	uint8_t *codes = codes_after_heads(encoded, block, count);
 
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
-		const size_t here = rest(count, at, block);
+		const size_t here = bnet_codec_rest(count, at, block);
 
 		encode_block(codec, x + at, here, head_at, codes);
 		codes += code_bytes(codec, here);
@@ -231,14 +225,14 @@ void bnet_codec_encode_keeping(int codec, size_t block, const float *x, float *r
 {
 	char *head_at = encoded;
 	uint8_t *codes = codes_after_heads(encoded, block, count);
-	uint8_t wide[MAX_BLOCK];
-	float sum[MAX_BLOCK];
+	uint8_t wide[BNET_CODEC_MAX_BLOCK];
+	float sum[BNET_CODEC_MAX_BLOCK];
 
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
-		const size_t here = rest(count, at, block);
+		const size_t here = bnet_codec_rest(count, at, block);
 		struct bnet_codec_head head;
 
-		sum_of(x + at, residual + at, here, sum);
+		bnet_codec_sum(x + at, residual + at, here, sum);
 		head = encode_block(codec, sum, here, head_at, codes);
 		if (!isnan(head.step)) {
 			memset(residual + at, 0, here * sizeof(*residual));
@@ -254,10 +248,10 @@ void bnet_codec_add_loss(int codec, size_t block, const void *encoded, const flo
 {
 	const char *head_at = encoded;
 	const uint8_t *codes = codes_after_heads(encoded, block, count);
-	uint8_t wide[MAX_BLOCK];
+	uint8_t wide[BNET_CODEC_MAX_BLOCK];
 
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
-		const size_t here = rest(count, at, block);
+		const size_t here = bnet_codec_rest(count, at, block);
 		struct bnet_codec_head head;
 
 		memcpy(&head, head_at, sizeof(head));
@@ -273,7 +267,7 @@ static int decode(int codec, size_t block, const void *encoded, size_t bytes, fl
 	const float half = half_of(codec);
 	const char *head_at = encoded;
 	const uint8_t *codes;
-	uint8_t wide[MAX_BLOCK];
+	uint8_t wide[BNET_CODEC_MAX_BLOCK];
 
 	if (!bnet_codec_is_valid(codec, block))
 		return -EINVAL;
@@ -281,7 +275,7 @@ static int decode(int codec, size_t block, const void *encoded, size_t bytes, fl
 		return -EMSGSIZE;
 	codes = codes_after_heads(encoded, block, count);
 	for (size_t at = 0; at < count; at += block, head_at += sizeof(struct bnet_codec_head)) {
-		const size_t here = rest(count, at, block);
+		const size_t here = bnet_codec_rest(count, at, block);
 		const uint8_t *from = codes_at(codec, codes, here, wide);
 		struct bnet_codec_head head;
 

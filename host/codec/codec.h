@@ -21,6 +21,17 @@ struct bnet_codec_head {
 	float step; /* NaN: an element was not finite, and all of the block decode to NaN */
 };
 
+/* The largest block, in elements. */
+#define BNET_CODEC_MAX_BLOCK 4096
+
+/* Elements of the block that begins with element `at`. */
+static inline size_t bnet_codec_rest(size_t count, size_t at, size_t block)
+{
+	return count - at < block ? count - at : block;
+}
+
+/* sum = a + b. Each may be the same memory. */
+void bnet_codec_sum(const float *a, const float *b, size_t count, float *sum);
 bool bnet_codec_is_valid(int codec, size_t block);
 /* Encodes x + residual; residual becomes what the code has lost of this sum. A block of it with an element that is not
  * finite leaves its residual as it was. */

@@ -13,18 +13,10 @@
 
 #include "codec/clones.h"
 
-#define MAX_BLOCK 4096
 /* Elements of a word of signs. */
 #define WORD ((size_t)32)
 /* Partial sums: their number, and so the order of the additions, is the same on every machine. */
 #define LANES ((size_t)16)
-
-BNET_CLONES static void sum_of_block(const float *a, const float *b, size_t count, float *sum)
-{
-	BNET_INDEPENDENT
-	for (size_t i = 0; i < count; i++)
-		sum[i] = a[i] + b[i];
-}
 
 /* x is followed by zeros up to a multiple of WORD. */
 BNET_CLONES static float magnitude_of(const float *x, size_t count)
@@ -107,22 +99,17 @@ static size_t words_up(size_t count)
 	return (count + WORD - 1) / WORD * WORD;
 }
 
-static size_t rest(size_t count, size_t at, size_t block)
-{
-	return count - at < block ? count - at : block;
-}
-
 int bnet_signs_encode(size_t block, const float *x, float *residual, size_t count, uint8_t *signs, float *magnitudes)
 {
-	float sum[MAX_BLOCK];
-	uint8_t negative[MAX_BLOCK];
+	float sum[BNET_CODEC_MAX_BLOCK];
+	uint8_t negative[BNET_CODEC_MAX_BLOCK];
 
 	if (!bnet_codec_is_valid(BNET_CODEC_U8, block))
 		return -EINVAL;
 	for (size_t at = 0; at < count; at += block, signs += block / 8, magnitudes++) {
-		const size_t here = rest(count, at, block);
+		const size_t here = bnet_codec_rest(count, at, block);
 
-		sum_of_block(x + at, residual + at, here, sum);
+		bnet_codec_sum(x + at, residual + at, here, sum);
 		memset(sum + here, 0, (block - here) * sizeof(*sum));
 		*magnitudes = magnitude_of(sum, words_up(here));
 		negative_of(sum, block, negative);
@@ -139,16 +126,16 @@ int bnet_signs_encode(size_t block, const float *x, float *residual, size_t coun
 
 static int decode(size_t block, const uint8_t *signs, const float *magnitudes, float *x, size_t count, bool adds)
 {
-	float values[MAX_BLOCK];
+	float values[BNET_CODEC_MAX_BLOCK];
 
 	if (!bnet_codec_is_valid(BNET_CODEC_U8, block))
 		return -EINVAL;
 	for (size_t at = 0; at < count; at += block, signs += block / 8, magnitudes++) {
-		const size_t here = rest(count, at, block);
+		const size_t here = bnet_codec_rest(count, at, block);
 
 		values_of_signs(signs, *magnitudes, words_up(here), values);
 		if (adds)
-			sum_of_block(x + at, values, here, x + at);
+			bnet_codec_sum(x + at, values, here, x + at);
 		else
 			memcpy(x + at, values, here * sizeof(*x));
 	}
