@@ -181,7 +181,8 @@ static void publish_stream(const struct bnet_conn *conn, struct bnet_stream *str
 	WRITE_ROW(AT_STREAM(at), &row);
 }
 
-static void publish_connection(struct bnet_conn *conn)
+/* False: there is no row for it. */
+static bool publish_connection(struct bnet_conn *conn)
 {
 	struct bnet_stats_connection row;
 	int at = row_for(&conn->seen.row, stats.of_connection, BNET_STATS_CONNECTIONS);
@@ -190,11 +191,33 @@ static void publish_connection(struct bnet_conn *conn)
 		conn->seen.opened_us = bnet_wall_us();
 	if (at < 0) {
 		stats.left_out++;
-		return;
+		return false;
 	}
 	stats.of_connection[at] = stats.round;
 	bnet_row_of_connection(&row, conn, device_of(conn->dev));
 	WRITE_ROW(AT_CONNECTION(at), &row);
+	return true;
+}
+
+/* A receiver may have more that were reset. */
+static int streams_of(const struct bnet_conn *conn)
+{
+	return conn->nstreams < BNET_MAX_STREAMS ? conn->nstreams : BNET_MAX_STREAMS;
+}
+
+/* Streams whose connection has no row would take those of others, and no reader could use them. Returns how many were
+ * read. */
+static int publish_with_streams(struct bnet_conn *conn)
+{
+	const int streams = streams_of(conn);
+
+	if (!publish_connection(conn)) {
+		stats.streams_left_out += (uint64_t)streams;
+		return 0;
+	}
+	for (int i = 0; i < streams; i++)
+		publish_stream(conn, conn->streams[i]);
+	return streams;
 }
 
 /* True: something runs, or has begun since the last time. */
@@ -247,10 +270,7 @@ static bool go_on(void)
 		if (streams >= STREAMS_AT_A_TIME || connections++ == CONNECTIONS_AT_A_TIME)
 			return false;
 		conn->seen.round = stats.round;
-		publish_connection(conn);
-		/* A receiver may have more that were reset. */
-		for (int i = 0; i < conn->nstreams && i < BNET_MAX_STREAMS; i++, streams++)
-			publish_stream(conn, conn->streams[i]);
+		streams += publish_with_streams(conn);
 	}
 	return true;
 }

@@ -93,6 +93,13 @@ def test_streams_that_are_not_shown_are_not_idle() -> None:
     assert _word(posted_us=1, streams=4, level=16, stream=_QUEUED) == limits.NETWORK
 
 
+@pytest.mark.parametrize("local_peer", [0, 1])
+def test_a_connection_none_of_whose_streams_is_shown(local_peer: int) -> None:
+    assert _word(posted_us=1, streams=0, level=16, local_peer=local_peer) == limits.UNKNOWN
+    assert _word(posted_us=0.3, streams=0, level=16) == limits.APPLICATION
+    assert _word(posted_us=1, streams=0, level=16, bytes_sent=0) is None
+
+
 @pytest.mark.parametrize(("unacked", "word"), [(0, limits.RECEIVER), (20_000, causes.RECEIVE_BUFFER)])
 def test_a_window_that_is_shut_and_one_that_is_too_small(unacked: int, word: str) -> None:
     stream = {**_BUSY, "rwnd_limited_us": 0.6, "rtt_us": 30_000, "unacked": unacked, "segment": 1448}

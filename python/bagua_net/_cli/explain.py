@@ -134,9 +134,10 @@ def _print(process: _Process) -> None:
         _say(
             f"Nothing has moved meanwhile. If other ranks wait for this one: is it stopped (`ps -o stat= {pid}`: T)?", 2
         )
-    left_out = number(process.snapshot.process, "connections_left_out")
-    if left_out:
-        _say(f"{left_out} more connections are not shown.", 2)
+    for what in ("connections", "streams"):
+        left_out = number(process.snapshot.process, f"{what}_left_out")
+        if left_out:
+            _say(f"{left_out} more {what} are not shown.", 2)
 
 
 def _as_json(process: _Process) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _as_json(process: _Process) -> dict[str, Any]:
         "pid": process.snapshot.process["pid"],
         "rank": process.snapshot.process.get("rank", ""),
         "receives_bytes_per_second": process.receives,
-        "connections_left_out": number(process.snapshot.process, "connections_left_out"),
+        **{name: number(process.snapshot.process, name) for name in ("connections_left_out", "streams_left_out")},
         "peers": [
             {
                 "peer": group.peer,

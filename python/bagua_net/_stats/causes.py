@@ -217,6 +217,16 @@ def _processor(rate: Rate, around: Surroundings) -> Cause:
     )
 
 
+def _unknown(rate: Rate) -> Cause:
+    return Cause(
+        limits.UNKNOWN,
+        f"Messages were posted for {_share(rate.posted)} of the time; its streams are not among those that the process "
+        "shows.",
+        "Only a stream's counters tell what a connection waits for.",
+        "Look at other connections of this process, to the same host if there are any: the same may limit this one.",
+    )
+
+
 def _queues(rate: Rate) -> bool:
     shortest = min((number(row, "min_rtt_us") for row in rate.streams if number(row, "min_rtt_us")), default=0)
     return rate.mean("rtt_us") >= max(shortest * _QUEUED_TIMES, shortest + _QUEUED_US)
@@ -322,6 +332,7 @@ def of(rate: Rate, around: Surroundings) -> Cause | None:
         limits.STILL: _still,
         limits.RECEIVER: _receiver,
         limits.SEND_BUFFER: _send_buffer,
+        limits.UNKNOWN: _unknown,
     }
     if rate.limit in simple:
         return simple[rate.limit](rate)

@@ -34,8 +34,9 @@ RECEIVER = "receiver"
 SEND_BUFFER = "send buffer"
 NETWORK = "network"
 PROCESSOR = "processor"
+UNKNOWN = "not known"
 FAILED = "failed"
-ALL = (IDLE, STILL, APPLICATION, RECEIVER, SEND_BUFFER, NETWORK, PROCESSOR, FAILED)
+ALL = (IDLE, STILL, APPLICATION, RECEIVER, SEND_BUFFER, NETWORK, PROCESSOR, UNKNOWN, FAILED)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ def _is_local(connection: Row, streams: Sequence[Row]) -> bool:
     return any(local == remote != "" for local, remote in ends)
 
 
-def _limit(connection: Row, local: bool, moved: int, posted: float, busy: float, rwnd: float, sndbuf: float) -> str:
+def _limit(
+    connection: Row, streams: Sequence[Row], moved: int, posted: float, busy: float, rwnd: float, sndbuf: float
+) -> str:
     if number(connection, "error"):
         return FAILED
     if number(connection, "outstanding") and number(connection, "still_us") >= _STILL_US:
@@ -131,10 +134,13 @@ def _limit(connection: Row, local: bool, moved: int, posted: float, busy: float,
         return IDLE
     if posted < _POSTED:
         return APPLICATION
+    if not streams:
+        return UNKNOWN  # the process has no row left for any of them
     if rwnd >= _OF_BUSY_RWND:
         return RECEIVER
     if sndbuf >= _OF_BUSY_SNDBUF:
         return SEND_BUFFER
+    local = _is_local(connection, streams)
     return NETWORK if busy >= _BUSY * min(posted, 1) and not local else PROCESSOR
 
 
@@ -177,9 +183,7 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
         retransmits=sum(_since(row, was, "retransmits") for row, was in pairs),
         device_bytes_per_second=_device_rate(connection, before, sender),
         latencies=tuple(_since(connection, before, f"latency_{power}") for power in range(LATENCIES)),
-        limit=_limit(connection, _is_local(connection, streams), moved, **shares)
-        if sender
-        else _limit_of_receiver(connection),
+        limit=_limit(connection, streams, moved, **shares) if sender else _limit_of_receiver(connection),
     )
 
 

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The file in which a process shows itself, as a reader finds it.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bagua_net.h"
+#include "oneself.h"
+#include "stats/layout.h"
+#include "stats/segment.h"
+
+#define DEADLINE_S 120
+/* Each with a sender and a receiver of one stream: two more connections than there are rows. */
+#define PAIRS (BNET_STATS_CONNECTIONS / 2 + 1)
+
+static struct bnet_client client;
+static char directory[] = "/tmp/bnet-stats-XXXXXX";
+
+/* ---- the reader ---- */
+
+/* Rows begin and end with one number. */
+#define READ(row)                                                                    \
+	do {                                                                         \
+		check_int(pread(file, &(row), sizeof(row), (off_t)at), sizeof(row)); \
+	} while ((row).begins != (row).ends)
+
+static int open_file(void)
+{
+	int file = open(bnet_segment_path(), O_RDONLY | O_CLOEXEC);
+
+	check(file >= 0);
+	return file;
+}
+
+static size_t table_at(int file, const char *name)
+{
+	struct bnet_stats_header header;
+	static char text[16384];
+	const char *found;
+	char words[64];
+	size_t at;
+
+	check_int(pread(file, &header, sizeof(header), 0), sizeof(header));
+	check(header.text_size < sizeof(text));
+	check_int(pread(file, text, header.text_size, (off_t)header.text_at), header.text_size);
+	text[header.text_size] = 0;
+	snprintf(words, sizeof(words), "table %s ", name);
+	found = strstr(text, words);
+	check(found != NULL);
+	check_int(sscanf(found + strlen(words), "%zu", &at), 1);
+	return at;
+}
+
+static struct bnet_stats_process read_process(int file)
+{
+	const size_t at = table_at(file, "process");
+	struct bnet_stats_process row;
+
+	READ(row);
+	return row;
+}
+
+/* Returns how many there are. */
+static int read_connections(int file, uint64_t ids[BNET_STATS_CONNECTIONS])
+{
+	const size_t first = table_at(file, "connection");
+	int count = 0;
+
+	for (size_t i = 0; i < BNET_STATS_CONNECTIONS; i++) {
+		const size_t at = first + i * sizeof(struct bnet_stats_connection);
+		struct bnet_stats_connection row;
+
+		READ(row);
+		if (row.used)
+			ids[count++] = row.id;
+	}
+	return count;
+}
+
+/* Returns how many of these connections there are. None is of another one. */
+static int read_streams(int file, const uint64_t ids[BNET_STATS_CONNECTIONS], int connections)
+{
+	const size_t first = table_at(file, "stream");
+	int count = 0;
+
+	for (size_t i = 0; i < BNET_STATS_STREAMS; i++) {
+		const size_t at = first + i * sizeof(struct bnet_stats_stream);
+		struct bnet_stats_stream row;
+		int of = 0;
+
+		READ(row);
+		if (!row.used)
+			continue;
+		while (of < connections && ids[of] != row.connection)
+			of++;
+		check(of < connections);
+		count++;
+	}
+	return count;
+}
+
+/* ---- connections ---- */
+
+static void streams_are_shown_with_their_connection(void)
+{
+	static struct oneself ends[PAIRS];
+	static uint64_t ids[BNET_STATS_CONNECTIONS];
+	struct bnet_stats_process process;
+	int file;
+
+	for (int i = 0; i < PAIRS; i++)
+		ends[i] = connect_to_oneself(&client);
+	do /* until a round over all of them has ended */
+		for (int i = 0; i < PAIRS; i++)
+			send_to_oneself(&client, ends[i]);
+	while (!*bnet_segment_path());
+	file = open_file();
+	do {
+		send_to_oneself(&client, ends[0]);
+		process = read_process(file);
+	} while (process.connections_left_out != 2);
+	check_int(process.streams_left_out, 2);
+	check_int(read_connections(file, ids), BNET_STATS_CONNECTIONS);
+	check_int(read_streams(file, ids, BNET_STATS_CONNECTIONS), BNET_STATS_CONNECTIONS);
+	close(file);
+	for (int i = 0; i < PAIRS; i++)
+		close_to_oneself(&client, ends[i]);
+}
+
+static void end(void)
+{
+	char own[64];
+
+	while (control_runs())
+		sched_yield();
+	snprintf(own, sizeof(own), "%s/bagua-net-stats-%u", directory, (unsigned)geteuid());
+	check_int(rmdir(own), 0); /* it is empty */
+	check_int(rmdir(directory), 0);
+}
+
+int main(void)
+{
+	struct rlimit files;
+
+	alarm(DEADLINE_S);
+	check_int(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = files.rlim_max;
+	check_int(setrlimit(RLIMIT_NOFILE, &files), 0);
+	check(mkdtemp(directory) != NULL);
+	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+	setenv("BAGUA_NET_STATS_DIR", directory, 1);
+	setenv("BAGUA_NET_NSTREAMS", "1", 1);
+	setenv("BAGUA_NET_MIN_NSTREAMS", "1", 1);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	streams_are_shown_with_their_connection();
+	check_int(bnet_client_finalize(&client), ncclSuccess);
+	end();
+	return 0;
+}
