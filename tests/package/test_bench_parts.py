@@ -231,6 +231,34 @@ def test_a_config_travels_as_json() -> None:
     assert Config.from_json(config.to_json()) == config
 
 
+_WARNING = "NET/BaguaNet: waiting for 10.0.0.2:7 since 60 s"
+_SLOWER = "bagua_net: the ranks of a host cannot share memory and use TCP, which is slower"
+_ERROR = f"rank 0 lost rank 1: {_WARNING}"  # which the launcher says as its own
+_OF_NCCL = "node0:7:8 [0] NCCL WARN socketPollConnect: connect returned Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("level", "passed"),
+    [
+        (None, [_WARNING, _SLOWER]),  # which the library writes where nobody sees its log
+        ("", [_WARNING, _SLOWER]),
+        ("VERSION", [_WARNING, _SLOWER, _ERROR, _OF_NCCL]),
+        ("WARN", [_WARNING, _SLOWER, _ERROR, _OF_NCCL]),
+        ("warn", [_WARNING, _SLOWER, _ERROR, _OF_NCCL]),
+        ("ABORT", [_WARNING, _SLOWER, _ERROR, _OF_NCCL]),
+    ],
+)
+def test_what_ranks_write_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: str | None, passed: list[str]
+) -> None:
+    monkeypatch.delenv("NCCL_DEBUG", raising=False)
+    if level is not None:
+        monkeypatch.setenv("NCCL_DEBUG", level)
+    for line in (_WARNING, _SLOWER, _ERROR, _OF_NCCL):
+        run._pass_on(line)
+    assert capsys.readouterr().err.splitlines() == passed
+
+
 def test_what_is_measured_on_request_alone_is_left_out_otherwise() -> None:
     named = ("gloo", "torch+bagua")
     assert [lane.names for lane in lanes(Config(nranks=2))] == [("bagua", "nccl-socket", "gloo")]

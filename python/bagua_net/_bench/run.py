@@ -144,9 +144,15 @@ def _note(config: Config) -> str:
     )
 
 
+#: NCCL's, in any case of letters.
+_DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
+#: So begins what the libraries write to stderr, since it is to be seen without NCCL_DEBUG as well.
+_OF_A_LIBRARY = ("NET/BaguaNet: ", "bagua_net: ")
+
+
 def _pass_on(line: str) -> None:
-    """Passes on a line that a rank wrote, only where NCCL_DEBUG asks for the output of NCCL and the plugin."""
-    if os.environ.get("NCCL_DEBUG", "").upper() in ("VERSION", "INFO", "TRACE"):
+    """Passes on a line that a rank wrote, if it is a library's, or NCCL_DEBUG asks for NCCL's as well."""
+    if os.environ.get("NCCL_DEBUG", "").upper() in _DEBUG_LEVELS or line.startswith(_OF_A_LIBRARY):
         print(line, file=sys.stderr)
 
 
