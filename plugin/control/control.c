@@ -306,7 +306,7 @@ static void publish(struct loop_state *state, uint64_t now)
 {
 	if (now < state->publish_at_ms)
 		return;
-	if (state->mode == MODE_IDLE && state->rounds == 0) {
+	if (state->mode == MODE_IDLE && state->rounds == 0 && !bnet_stats_is_behind()) {
 		bnet_stats_publish_operations();
 		state->publish_at_ms = now + OPERATIONS_MS;
 		return;
@@ -326,7 +326,10 @@ static int sleep_ms(const struct loop_state *state, const struct ticks *ticks, u
 	if (state->undelivered && (ms < 0 || ms > BNET_DELIVERY_LOOK_MS))
 		ms = BNET_DELIVERY_LOOK_MS;
 	if (state->mode == MODE_IDLE)
-		return (state->rounds || bnet_stats_has_operations()) && (ms < 0 || published < ms) ? published : ms;
+		return (state->rounds || bnet_stats_has_operations() || bnet_stats_is_behind()) &&
+				       (ms < 0 || published < ms)
+			       ? published
+			       : ms;
 	if (state->left)
 		return 0;
 	if (published < look)

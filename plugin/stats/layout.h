@@ -33,6 +33,8 @@
 	N(connections_left_out) /* for which there was no row */                        \
 	N(streams_left_out)                                                             \
 	N(events_dropped) /* in recordings for `bagua-net trace`: they found no room */ \
+	N(connecting)                                                                   \
+	N(connecting_since_us) /* the oldest of them */                                 \
 	T(version)                                                                      \
 	T(program)                                                                      \
 	T(host)                                                                         \

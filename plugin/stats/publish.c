@@ -41,6 +41,7 @@ static struct {
 	uint32_t of_connection[BNET_STATS_CONNECTIONS]; /* the round in which the row was last written; 0: it is free */
 	uint32_t of_stream[BNET_STATS_STREAMS];
 	uint64_t left_out, streams_left_out; /* in this round */
+	struct bnet_connecting connecting;   /* as the process's row says */
 	struct bnet_device_row devices[BNET_MAX_DEVICES];
 	bnet_operation_reader *read_operation; /* NULL: nobody has shown any */
 	uint64_t operations;                   /* that had begun, at the last look */
@@ -106,11 +107,20 @@ void bnet_stats_configure(void)
 #define AT_STREAM(i) (offsetof(struct segment, streams) + (size_t)(i) * sizeof(struct bnet_stats_stream))
 #define AT_OPERATION(i) (offsetof(struct segment, operations) + (size_t)(i) * sizeof(struct bnet_stats_operation))
 
+/* 0: never. */
+static uint64_t wall_us_of(uint64_t at_ms)
+{
+	return at_ms ? bnet_wall_us() - (bnet_now_ms() - at_ms) * 1000 : 0;
+}
+
 static void publish_process(void)
 {
 	bnet_row_of_process(&stats.process);
 	stats.process.connections_left_out = stats.left_out;
 	stats.process.streams_left_out = stats.streams_left_out;
+	stats.connecting = bnet_connecting_now();
+	stats.process.connecting = stats.connecting.count;
+	stats.process.connecting_since_us = wall_us_of(stats.connecting.since_ms);
 	stats.process.events_dropped = bnet_trace_dropped();
 	WRITE_ROW(offsetof(struct segment, process), &stats.process);
 	bnet_segment_touch();
@@ -315,6 +325,13 @@ void bnet_stats_publish_operations(void)
 {
 	if (bnet_stats_has_operations() && publish_operations())
 		publish_process();
+}
+
+bool bnet_stats_is_behind(void)
+{
+	const struct bnet_connecting now = bnet_connecting_now();
+
+	return stats.shown && (now.count != stats.connecting.count || now.since_ms != stats.connecting.since_ms);
 }
 
 bool bnet_stats_is_awaited(void)

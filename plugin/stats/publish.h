@@ -20,6 +20,8 @@ void bnet_stats_show_operations(bnet_operation_reader *read);
 bool bnet_stats_has_operations(void);
 /* Shows them alone, where no connection moves: ranks of one host also wait for each other in memory. */
 void bnet_stats_publish_operations(void);
+/* Connections are being made, or were made, since the last round: one is due, though nothing moves. */
+bool bnet_stats_is_behind(void);
 /* Somebody waits for what is recorded: further rounds are due, though nothing moves. */
 bool bnet_stats_is_awaited(void);
 /* The control thread ends. */

@@ -64,6 +64,21 @@ static uint64_t us_of(struct timeval time)
 	return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_usec;
 }
 
+struct bnet_connecting bnet_connecting_now(void)
+{
+	struct bnet_connecting found = {.count = 0};
+
+	bnet_list_each(node, &bnet_engine.attempts) {
+		const struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, setup.pending);
+
+		if (conn->setup.ready || atomic_load_explicit(&conn->error, memory_order_relaxed))
+			continue;
+		if (found.count++ == 0 || conn->setup.started_ms < found.since_ms)
+			found.since_ms = conn->setup.started_ms;
+	}
+	return found;
+}
+
 void bnet_row_of_process(struct bnet_stats_process *process)
 {
 	struct bnet_conn_counts sum = bnet_counts.ended;

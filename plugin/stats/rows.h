@@ -13,8 +13,14 @@
 
 /* What does not change: what the launcher says of this process. Before the control thread runs. */
 void bnet_row_configure(struct bnet_stats_process *process);
-/* What does; begins and ends, and what was left out, are the caller's. */
+/* What does; begins and ends, what was left out and what is connecting are the caller's. */
 void bnet_row_of_process(struct bnet_stats_process *process);
+/* Senders whose first stream's handshake is not complete. */
+struct bnet_connecting {
+	uint64_t count, since_ms; /* … and when the oldest of them began; 0: there is none */
+};
+
+struct bnet_connecting bnet_connecting_now(void);
 /* What all users of a device have moved, in this round. */
 struct bnet_device_row {
 	uint32_t round;

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "common/clock.h"
 #include "oneself.h"
 #include "stats/layout.h"
 #include "stats/segment.h"
@@ -30,11 +32,16 @@ static char directory[] = "/tmp/bnet-stats-XXXXXX";
 		check_int(pread(file, &(row), sizeof(row), (off_t)at), sizeof(row)); \
 	} while ((row).begins != (row).ends)
 
+/* Its header is written last. */
 static int open_file(void)
 {
 	int file = open(bnet_segment_path(), O_RDONLY | O_CLOEXEC);
+	struct bnet_stats_header header;
 
 	check(file >= 0);
+	do
+		check_int(pread(file, &header, sizeof(header), 0), sizeof(header));
+	while (memcmp(header.magic, BNET_STATS_MAGIC, sizeof(header.magic)) != 0);
 	return file;
 }
 
@@ -133,6 +140,75 @@ static void streams_are_shown_with_their_connection(void)
 		close_to_oneself(&client, ends[i]);
 }
 
+/* In a process of its own: its handle goes to `out`, and it is stopped until the peer is to be answered. */
+static void accept_later(int out)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	void *listen, *conn = NULL;
+
+	alarm(DEADLINE_S);
+	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
+	check_int(write(out, handle, sizeof(handle)), sizeof(handle));
+	raise(SIGSTOP);
+	while (!conn)
+		check_int(bnet_client_accept(&client, listen, &conn), ncclSuccess);
+	check_int(bnet_client_close_recv(&client, conn), ncclSuccess);
+	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
+	check_int(bnet_client_finalize(&client), ncclSuccess);
+	while (control_runs())
+		sched_yield();
+	_exit(0);
+}
+
+static struct bnet_stats_process await_connecting(int file, uint64_t count)
+{
+	struct bnet_stats_process process;
+
+	do
+		process = read_process(file);
+	while (process.connecting != count);
+	return process;
+}
+
+/* Also where nothing moves on any other connection. */
+static void connections_are_shown_while_they_are_made(pid_t child, int in)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE];
+	struct oneself ends = connect_to_oneself(&client);
+	static uint64_t ids[BNET_STATS_CONNECTIONS];
+	struct bnet_stats_process process;
+	uint64_t began_us;
+	void *conn = NULL;
+	int file, status;
+
+	check_int(read(in, handle, sizeof(handle)), sizeof(handle));
+	check_int(waitpid(child, &status, WUNTRACED), child);
+	check(WIFSTOPPED(status));
+	do
+		send_to_oneself(&client, ends);
+	while (!*bnet_segment_path());
+	file = open_file();
+	process = await_connecting(file, 0);
+	check_int(process.connecting_since_us, 0);
+	began_us = bnet_wall_us();
+	check_int(bnet_client_connect(&client, 0, handle, &conn), ncclSuccess);
+	check(conn == NULL);
+	process = await_connecting(file, 1);
+	check(process.connecting_since_us > began_us - 1000); /* the engine counts ms */
+	check(process.connecting_since_us <= bnet_wall_us());
+	check_int(kill(child, SIGCONT), 0);
+	while (!conn)
+		check_int(bnet_client_connect(&client, 0, handle, &conn), ncclSuccess);
+	await_connecting(file, 0);
+	check_int(read_connections(file, ids), 3);
+	close(file);
+	check_int(bnet_client_close_send(&client, conn), ncclSuccess);
+	close_to_oneself(&client, ends);
+	check_int(waitpid(child, &status, 0), child);
+	check_int(status, 0);
+}
+
 static void end(void)
 {
 	char own[64];
@@ -147,6 +223,8 @@ static void end(void)
 int main(void)
 {
 	struct rlimit files;
+	int handles[2];
+	pid_t child;
 
 	alarm(DEADLINE_S);
 	check_int(getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -157,7 +235,15 @@ int main(void)
 	setenv("BAGUA_NET_STATS_DIR", directory, 1);
 	setenv("BAGUA_NET_NSTREAMS", "1", 1);
 	setenv("BAGUA_NET_MIN_NSTREAMS", "1", 1);
+	check_int(pipe(handles), 0);
+	child = fork();
+	check(child >= 0);
+	if (child == 0)
+		accept_later(handles[1]);
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
+	connections_are_shown_while_they_are_made(child, handles[0]);
+	while (control_runs())
+		sched_yield();
 	streams_are_shown_with_their_connection();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	end();

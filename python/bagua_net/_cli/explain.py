@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._stats import causes, files, limits
+from .._stats import causes, connecting, files, limits
 from .._stats.causes import Cause, Surroundings
 from .._stats.files import Snapshot
 from .._stats.limits import Rate, number
@@ -106,13 +106,6 @@ def _explained(now: Sequence[Snapshot], before: Sequence[Snapshot]) -> list[_Pro
     return found
 
 
-def _name(snapshot: Snapshot) -> str:
-    process = snapshot.process
-    rank, ranks = process.get("rank", ""), process.get("world_size", "")
-    of = f", rank {rank}" + (f" of {ranks}" if ranks else "") if rank else ""
-    return f"{process.get('program') or 'process'} (PID {process['pid']}{of})"
-
-
 def _say(text: str, indent: int) -> None:
     width = min(_WIDEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _PIPE_WIDTH
     space = " " * indent
@@ -120,7 +113,8 @@ def _say(text: str, indent: int) -> None:
 
 
 def _print(process: _Process) -> None:
-    print(_name(process.snapshot))
+    said = connecting.said(process.snapshot)
+    print(files.name_of(process.snapshot))
     for group in process.groups:
         count = f"{len(group.rates)} connections, " if len(group.rates) > 1 else ""
         way = "to" if group.sender else "from"
@@ -129,11 +123,15 @@ def _print(process: _Process) -> None:
             _say(sentence, 4)
     if not any(group.sender for group in process.groups) and process.receives:
         _say(f"It receives {causes.size(process.receives)}/s: the hosts that send know what limits them.", 2)
-    elif not process.groups:
+    elif not process.groups and not said:
         pid = process.snapshot.process["pid"]
         _say(
             f"Nothing has moved meanwhile. If other ranks wait for this one: is it stopped (`ps -o stat= {pid}`: T)?", 2
         )
+    if said:
+        _say(said[0].upper() + said[1:] + ".", 2)
+    if connecting.count(process.snapshot):
+        _say("Its log says whom it does not reach; `bagua-net doctor --peers HOST,…` looks at the network between.", 2)
     for what in ("connections", "streams"):
         left_out = number(process.snapshot.process, f"{what}_left_out")
         if left_out:
@@ -145,6 +143,8 @@ def _as_json(process: _Process) -> dict[str, Any]:
         "pid": process.snapshot.process["pid"],
         "rank": process.snapshot.process.get("rank", ""),
         "receives_bytes_per_second": process.receives,
+        "connecting": connecting.count(process.snapshot),
+        "connecting_seconds": connecting.seconds(process.snapshot),
         **{name: number(process.snapshot.process, name) for name in ("connections_left_out", "streams_left_out")},
         "peers": [
             {

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from .._stats import causes, exporters, files, limits
+from .._stats import causes, connecting, exporters, files, limits
 from .._stats.files import Snapshot
 from .._stats.lines import ORDERS, Line, Part, chosen, of_processes
 from .._stats.operations import Operation
@@ -196,12 +196,18 @@ def _snapshots(ended: bool) -> list[Snapshot]:
     return [snapshot for snapshot in files.read_all(files.directory()) if ended or snapshot.lives]
 
 
+def _unconnected(snapshots: Iterable[Snapshot]) -> list[str]:
+    """A sentence for each process that makes connections, or has none."""
+    said = ((each, connecting.said(each)) for each in snapshots if each.lives)
+    return [f"{files.name_of(each)}: {text}" for each, text in said if text]
+
+
 def _here(ended: bool, operations: bool) -> _Source:
     def look() -> tuple[dict[Any, Snapshot], list[str]]:
         found = {each.path: each for each in _snapshots(ended)}
         if found and operations and not any(each.operations for each in found.values()):
             return found, [_NO_OPERATIONS]
-        return found, [] if found else [files.nothing()]
+        return found, _unconnected(found.values()) if found else [files.nothing()]
 
     lines = operations_of if operations else of_processes
     return _Source(look, lambda now, before: list(lines(now.values(), before)))
@@ -317,7 +323,7 @@ def register(app: typer.Typer, panel: str) -> None:
             _watch(source, table, interval)
         time.sleep(interval)
         lines, complaints = source.next()
-        _complain(complaints if hosts or operations else ())
+        _complain(complaints)
         if lines and not chosen(lines, text, ""):
             _complain([f"none of {len(lines)} lines has {text!r} in a word"])
         if lines:
@@ -332,5 +338,5 @@ def _watch(source: _Source, table: Callable[[list[Any], int], Table], interval: 
             time.sleep(interval)
             lines, complaints = source.next()
             shown = table(lines, console.width)
-            shown.caption = escape(" ".join(complaints))
+            shown.caption = escape("\n".join(complaints))
             live.update(shown, refresh=True)

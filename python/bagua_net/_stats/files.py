@@ -129,6 +129,14 @@ def nothing() -> str:
     )
 
 
+def name_of(snapshot: Snapshot) -> str:
+    """Program, number and rank, for people."""
+    process = snapshot.process
+    rank, ranks = process.get("rank", ""), process.get("world_size", "")
+    of = f", rank {rank}" + (f" of {ranks}" if ranks else "") if rank else ""
+    return f"{process.get('program') or 'process'} (PID {process['pid']}{of})"
+
+
 def _schema(data: bytes) -> dict[str, _Table]:
     if len(data) < _HEADER.size:
         raise NotReadable("too short")

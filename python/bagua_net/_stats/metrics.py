@@ -244,6 +244,7 @@ def _processes(now: Sequence[Snapshot]) -> Iterator[Metric]:
         *((CounterMetricFamily, *each) for each in _PROCESS_COUNTERS),
         (GaugeMetricFamily, "bagua_net_connections_left_out", "connections not shown", "connections_left_out", 1),
         (GaugeMetricFamily, "bagua_net_streams_left_out", "streams not shown", "streams_left_out", 1),
+        (GaugeMetricFamily, "bagua_net_connecting", "connections that are being made", "connecting", 1),
         (GaugeMetricFamily, _PUBLISHED, "when the process has published these figures", "published_us", _US),
     ):
         metric = family(name, text, labels=_OF_PROCESS)
