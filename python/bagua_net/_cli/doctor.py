@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from .._doctor import check, nccl, network, plugin
@@ -69,8 +70,12 @@ Ranks = Annotated[int | None, typer.Option(min=2, metavar="N", help="The number 
 
 def _say(what: str) -> None:
     """What is looked at, where somebody watches."""
-    if sys.stderr.isatty():
+    if not sys.stderr.isatty():
+        return
+    if not Console(stderr=True).is_dumb_terminal:
         print(f"\r\033[K{what and what + ' …'}", end="", file=sys.stderr, flush=True)
+    elif what:
+        print(f"{what} …", file=sys.stderr, flush=True)
 
 
 def _is_bad(findings: Iterable[check.Check]) -> bool:

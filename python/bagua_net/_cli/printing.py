@@ -23,6 +23,11 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, emoji=False)
 
 
+def can_redraw() -> bool:
+    """Is standard output a terminal that takes more than text?"""
+    return sys.stdout.isatty() and not console().is_dumb_terminal
+
+
 def lines(*parts: str | Table) -> None:
     """Prints markup and tables without the blanks that pad the last column."""
     out = console()

@@ -319,7 +319,7 @@ def register(app: typer.Typer, panel: str) -> None:
                 return _table_of_operations(each for each in lines if each.has(text))
             return _table(chosen(lines, text, order.value if order else ""), width, streams)
 
-        if not once and sys.stdout.isatty():
+        if not once and printing.can_redraw():
             _watch(source, table, interval)
         time.sleep(interval)
         lines, complaints = source.next()
@@ -333,7 +333,7 @@ def register(app: typer.Typer, panel: str) -> None:
 def _watch(source: _Source, table: Callable[[list[Any], int], Table], interval: float) -> None:
     """Until it is interrupted."""
     console = printing.console()
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+    with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(interval)
             lines, complaints = source.next()
