@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -57,9 +59,29 @@ _bench.register(app, "Measure")
 _UsageError: Any = typer.BadParameter.__base__
 
 
+#: A shell's status for a command that a signal ended is this and the signal's number.
+_BY_SIGNAL = 128
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    for each in _ENDING:  # the first one may come twice, as from `timeout`
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(_BY_SIGNAL + number)
+
+
+def _end_by_signals() -> None:
+    """As by an exception, so that terminals are left as they were, and processes and files are not. Who ignores one of
+    them, as `nohup` does, has it ignored. A program that takes this one's place gets the system's way again."""
+    for number in _ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
 def main() -> None:
-    """The entry point. Exit status 2: wrong usage; 1: an error, in one line on stderr."""
+    """The entry point. Exit status 2: wrong usage; 1: an error, in one line on stderr; 128 and more: a signal's."""
     _streams.prepare()
+    _end_by_signals()
     try:
         sys.exit(app(prog_name="bagua-net", standalone_mode=False))
     except _UsageError as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,14 @@ _DOCTOR_SAYS = """
 from bagua_net._cli.doctor import _say
 _say("one host and another")
 _say("")
+"""
+#: What `nohup` does before it starts a command, which here starts another one that it becomes.
+_WITHOUT_HANGING_UP = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+command = "import signal; print(signal.getsignal(signal.SIGHUP).name, signal.getsignal(signal.SIGTERM).name)"
+ours = [sys.executable, "-m", "bagua_net", "run", "--", sys.executable, "-c", command]
+os.execv(sys.executable, ours)
 """
 
 
@@ -72,3 +81,24 @@ def test_what_the_doctor_looks_at(tmp_path: Path, term: str, seen: str) -> None:
     terminal = _Terminal(tmp_path, ["-c", _DOCTOR_SAYS], term)
     assert terminal.end() == 0
     assert terminal.seen == seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_is_left_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    """Its own screen, with a cursor."""
+    with job(tmp_path):
+        terminal = _Terminal(tmp_path, ["-m", "bagua_net", "top", "--interval", "0.6"], "xterm")
+        terminal.until(lambda seen: "127.0.0.1" in seen)
+        assert "\x1b[?1049h" in terminal.seen
+        assert "\x1b[?25l" in terminal.seen
+        terminal.seen = ""
+        terminal.process.send_signal(number)
+        assert terminal.end() == 128 + number
+    assert "\x1b[?1049l" in terminal.seen
+    assert "\x1b[?25h" in terminal.seen
+
+
+def test_who_ignores_a_signal_has_it_ignored(tmp_path: Path) -> None:
+    terminal = _Terminal(tmp_path, ["-c", _WITHOUT_HANGING_UP], "dumb")
+    assert terminal.end() == 0
+    assert terminal.seen == "SIG_IGN SIG_DFL\r\n"
