@@ -53,15 +53,23 @@ bool bnet_sysfs_has(const char *root, const char *name, int ifindex)
 	return read_attribute(root, name, "ifindex", text, sizeof(text)) && strtol(text, NULL, 10) == ifindex;
 }
 
-bool bnet_sysfs_is_bridge_port(const char *root, const char *name)
+static bool has_entry(const char *root, const char *name, const char *entry)
 {
 	char path[PATH_MAX];
 
-	snprintf(path, sizeof(path), "%s/%s/brport", root, name);
+	snprintf(path, sizeof(path), "%s/%s/%s", root, name, entry);
 	return access(path, F_OK) == 0;
 }
 
+bool bnet_sysfs_is_bridge_port(const char *root, const char *name)
+{
+	return has_entry(root, name, "brport");
+}
+
 /* ---- speed ---- */
+
+/* What has no device has a speed that is made up: the containers' and virtual machines' ends of a bridge, 10 Gb/s. */
+#define MADE_UP -1
 
 static int speed_at(const char *root, const char *name, int depth);
 
@@ -85,15 +93,17 @@ static bool adds_up(const char *root, const char *name)
 	       (strncmp(mode, "balance-", strlen("balance-")) == 0 || strncmp(mode, "802.3ad", strlen("802.3ad")) == 0);
 }
 
-static int speed_below(const char *root, const char *name, int depth)
+/* Mb/s; 0: unknown; MADE_UP: so is what the device itself says, since it repeats one of those below. */
+static int speed_below(const char *root, const char *name, int depth, bool *any)
 {
 	static const char prefix[] = "lower_";
 	char path[PATH_MAX], member[IF_NAMESIZE + 1];
+	bool sum, made_up = false;
 	struct dirent *entry;
-	bool sum;
 	int total = 0;
 	DIR *dir;
 
+	*any = true;
 	if (depth == 0)
 		return 0;
 	if (active_member(root, name, member, sizeof(member)))
@@ -102,30 +112,38 @@ static int speed_below(const char *root, const char *name, int depth)
 	dir = opendir(path);
 	if (!dir)
 		return 0;
+	*any = false;
 	sum = adds_up(root, name);
 	while ((entry = readdir(dir))) {
 		int speed;
 
 		if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
 			continue;
+		*any = true;
 		speed = speed_at(root, entry->d_name + strlen(prefix), depth - 1);
+		made_up = made_up || speed == MADE_UP;
+		if (speed <= 0)
+			continue;
 		if (sum && speed <= MAX_SPEED_MBPS - total)
 			total += speed;
 		else if (speed > total)
 			total = speed;
 	}
 	closedir(dir);
-	return total;
+	return total == 0 && made_up ? MADE_UP : total;
 }
 
 static int speed_at(const char *root, const char *name, int depth)
 {
-	int below = speed_below(root, name, depth);
 	char text[TEXT_SIZE];
+	bool any;
+	int below = speed_below(root, name, depth, &any);
 	long own;
 
-	if (below > 0)
+	if (below != 0)
 		return below;
+	if (!any && depth < MAX_DEPTH && !has_entry(root, name, "device"))
+		return MADE_UP;
 	if (!read_attribute(root, name, "speed", text, sizeof(text)))
 		return 0;
 	own = strtol(text, NULL, 10);
@@ -134,7 +152,9 @@ static int speed_at(const char *root, const char *name, int depth)
 
 int bnet_sysfs_speed(const char *root, const char *name)
 {
-	return speed_at(root, name, MAX_DEPTH);
+	const int speed = speed_at(root, name, MAX_DEPTH);
+
+	return speed == MADE_UP ? 0 : speed;
 }
 
 /* ---- PCI location ---- */

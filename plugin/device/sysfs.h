@@ -13,7 +13,8 @@
 
 /* Does sysfs show this interface, rather than its namesake in another network namespace? */
 bool bnet_sysfs_has(const char *root, const char *name, int ifindex);
-/* Mb/s; 0: unknown. The devices below a bond, VLAN or bridge take precedence over its own attribute. */
+/* Mb/s; 0: unknown. The devices below a bond, VLAN or bridge take precedence over its own attribute; virtual ones there
+ * have none. */
 int bnet_sysfs_speed(const char *root, const char *name);
 bool bnet_sysfs_is_bridge_port(const char *root, const char *name);
 /* The PCI device's directory; "" if there is no PCI device. */
