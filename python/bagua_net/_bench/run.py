@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _sizes
 from .._errors import BaguaNetError
-from .._machine import processors
+from .._machine import memory, processors
 from .._settings import layers, parameters
 from .output import plot, record, report, summary
 from .ranks.launch import Launcher, lanes
@@ -32,7 +32,7 @@ _DEVICES = {"emulated": "without a GPU"}
 
 
 class TooLarge(BaguaNetError):
-    """The buffers do not fit into this machine's memory."""
+    """The buffers do not fit into the memory that this machine or a container's limit leaves."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,12 @@ class Outputs:
 
 
 def _check_memory(config: Config, processes: int) -> None:
-    try:
-        meminfo = Path("/proc/meminfo").read_text()
-    except OSError:
-        return
-    free = next((int(row.split()[1]) for row in meminfo.splitlines() if row.startswith("MemAvailable")), None)
+    free = memory.free()
     needed = (buffer_bytes(config) + _OWN_BYTES.get(config.device, 0)) * processes
-    if free is not None and needed > free * 1024:
+    if free is not None and needed > free.bytes:
         raise TooLarge(
-            f"{processes} processes need {needed / 2**30:.1f} GiB for their buffers and this machine has "
-            f"{free / 2**20:.1f} GiB free; choose a smaller --max or fewer --ranks"
+            f"{processes} processes need {needed / 2**30:.1f} GiB for their buffers and {free.of} has "
+            f"{free.bytes / 2**30:.1f} GiB free; choose a smaller --max or fewer --ranks"
         )
 
 

@@ -90,6 +90,8 @@ class _Child:
             how = f"rank {self.rank}{self.networks} was killed by signal {-code}"
         if code == -signal.SIGBUS:
             return f"{how}: /dev/shm may be full; in Docker, --shm-size=1g"
+        if code == -signal.SIGKILL:
+            how += ", as the kernel does where memory or a container's limit runs short"
         return ": ".join([how, *[line for line in said if _ERROR.search(line)][-1:]])
 
 
