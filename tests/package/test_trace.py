@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -223,6 +224,37 @@ def test_which_process(tmp_path: Path) -> None:
         done = command(tmp_path, "trace", str(ranks[0]), "-o", "/nowhere/at/all.json")
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
         assert "/nowhere/at/all.json" in done.stderr
+
+
+def _with_pid(content: bytes, pid: int) -> bytes:
+    """The same process, as if it had this number: in a container it may."""
+    process = files._schema(content)["process"]
+    at = process.start + next(at for name, at, _ in process.fields if name == "pid")
+    return content[:at] + pid.to_bytes(8, "little") + content[at + 8 :]
+
+
+@pytest.mark.gate
+def test_two_processes_of_one_number(tmp_path: Path) -> None:
+    with job(tmp_path) as ranks:
+        until(lambda: len(files.read_all(own(tmp_path))) == len(ranks))
+        (other,) = [each for each in files.read_all(own(tmp_path)) if each.process["rank"] == "1"]
+        twin = own(tmp_path) / f"{ranks[0]}-twin"
+        twin.write_bytes(_with_pid(other.path.read_bytes(), ranks[0]))
+        with twin.open("r+b") as lives:
+            fcntl.flock(lives, fcntl.LOCK_EX)
+            output = tmp_path / "trace.json"
+            done = command(tmp_path, "trace", str(ranks[0]), "--output", str(output))
+            assert (done.returncode, output.exists()) == (1, False)
+            for rank in "01":
+                assert f"(PID {ranks[0]}, rank {rank} of 2) on {socket.gethostname()}" in done.stderr
+            _record(tmp_path, ranks[0], "--rank", "0")
+            wrong = command(tmp_path, "trace", str(ranks[0]), "--rank", "2")
+            assert f"process {ranks[0]} of rank 2 shows no connections" in wrong.stderr
+            text = command(tmp_path, "explain", str(ranks[0]), "--seconds", "1").stdout
+            names = [line for line in text.splitlines() if not line.startswith(" ")]
+            assert sorted(name.partition(", ")[2] for name in names) == [
+                f"rank {rank} of 2) on {socket.gethostname()}" for rank in "01"
+            ]
 
 
 @pytest.mark.nightly  # it waits for an answer

@@ -50,6 +50,14 @@ class _Process:
     snapshot: Snapshot
     rates: list[Rate]
     groups: list[_Group]
+    #: containers may share the directory, each with processes of the same numbers
+    alone: bool
+
+    @property
+    def name(self) -> str:
+        """By which it is told from the others."""
+        name = files.name_of(self.snapshot)
+        return name if self.alone else f"{name} on {self.snapshot.process.get('host', '')}"
 
     @property
     def receives(self) -> float:
@@ -96,13 +104,15 @@ def _explained(now: Sequence[Snapshot], before: Sequence[Snapshot]) -> list[_Pro
     earlier = {each.path: each for each in before}
     known = [(snapshot, limits.rates(snapshot, earlier.get(snapshot.path))) for snapshot in now]
     together = _together(known)
+    pids = [snapshot.process["pid"] for snapshot in now]
     found = []
     for snapshot, rates in known:
         around = Surroundings(
             processors=_processors(snapshot, earlier.get(snapshot.path)),
             contended=bool(number(snapshot.process, "contended")),
         )
-        found.append(_Process(snapshot, rates, _groups(rates, around, together)))
+        alone = pids.count(snapshot.process["pid"]) == 1
+        found.append(_Process(snapshot, rates, _groups(rates, around, together), alone))
     return found
 
 
@@ -114,7 +124,7 @@ def _say(text: str, indent: int) -> None:
 
 def _print(process: _Process) -> None:
     said = connecting.said(process.snapshot)
-    print(files.name_of(process.snapshot))
+    print(process.name)
     for group in process.groups:
         count = f"{len(group.rates)} connections, " if len(group.rates) > 1 else ""
         way = "to" if group.sender else "from"
@@ -141,7 +151,7 @@ def _print(process: _Process) -> None:
 def _as_json(process: _Process) -> dict[str, Any]:
     return {
         "pid": process.snapshot.process["pid"],
-        "rank": process.snapshot.process.get("rank", ""),
+        **{name: process.snapshot.process.get(name, "") for name in ("rank", "host", "program")},
         "receives_bytes_per_second": process.receives,
         "connecting": connecting.count(process.snapshot),
         "connecting_seconds": connecting.seconds(process.snapshot),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -20,17 +20,23 @@ from .._stats.limits import number
 _SECONDS = 2
 
 
-def _find(pid: int | None) -> Snapshot:
+def _listed(found: Iterable[Snapshot]) -> str:
+    return ", ".join(f"{files.name_of(each)} on {each.process.get('host', '')}" for each in found)
+
+
+def _find(pid: int | None, rank: str | None) -> Snapshot:
     found = [each for each in files.read_all(files.directory()) if each.lives]
     if not found:
         raise BaguaNetError(files.nothing())
-    if pid is None and len(found) > 1:
-        listed = ", ".join(f"{each.process['pid']} ({each.process.get('program', '')})" for each in found)
-        raise BaguaNetError(f"there are several processes: {listed}; name one of them")
-    one = next((each for each in found if pid in (None, number(each.process, "pid"))), None)
-    if one is None:
-        raise BaguaNetError(f"process {pid} shows no connections; `bagua-net top` lists those that do")
-    return one
+    of_rank = [each for each in found if rank in (None, each.process["rank"])]
+    fitting = [each for each in of_rank if pid in (None, number(each.process, "pid"))]
+    if not fitting:
+        which = f"process {pid}" if pid is not None else "no process"
+        of = f" of rank {rank}" if rank is not None else ""
+        raise BaguaNetError(f"{which}{of} shows no connections; `bagua-net top` lists those that do")
+    if len(fitting) > 1:
+        raise BaguaNetError(f"there are several processes: {_listed(fitting)}; name one by its PID, --rank, or both")
+    return fitting[0]
 
 
 def _said(trace: traces.Trace, path: Path) -> str:
@@ -64,6 +70,10 @@ def register(app: typer.Typer, panel: str) -> None:
         pid: Annotated[
             int | None, typer.Argument(metavar="[PID]", help="The process. Default: the only one that there is.")
         ] = None,
+        rank: Annotated[
+            str | None,
+            typer.Option(metavar="N", help="Of this rank, as where containers have processes of the same PID."),
+        ] = None,
         seconds: Annotated[
             int, typer.Option(min=1, max=traces.MOST_SECONDS, metavar="N", help="How long to record.")
         ] = _SECONDS,
@@ -78,7 +88,7 @@ def register(app: typer.Typer, panel: str) -> None:
         post until it is done. Messages that were posted before, or are not done at the end, are not shown: `bagua-net
         explain` tells what hangs. The process keeps up to 262,144 events.
         """
-        process = _find(pid)
+        process = _find(pid, rank)
         with _kept_until_written(output) as file:
             recorded = traces.record(process, seconds)
             file.truncate(0)
