@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -55,21 +56,32 @@ static int open_directory(const char *where, char *path, size_t size)
 	return -EPERM;
 }
 
-static bool is_old(int directory, const char *name)
+/* False: it is no file. */
+static bool changed_at(int directory, const char *name, struct timespec *changed)
 {
 	struct stat status;
 
-	return fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode) &&
-	       status.st_mtime < time(NULL) - KEPT_S;
+	if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode))
+		return false;
+	*changed = status.st_mtim;
+	return true;
 }
 
-/* PID-NUMBER; the commands have others there, and PID-NUMBER.trace. */
+/* PID-NUMBER.trace, which who asked for it removes, or the process. */
+static bool is_recording(const char *name)
+{
+	const char *suffix = strchr(name, '.');
+
+	return name[0] >= '0' && name[0] <= '9' && suffix && strcmp(suffix, ".trace") == 0;
+}
+
+/* PID-NUMBER; the commands have others there. */
 static bool is_segment(const char *name)
 {
 	return name[0] >= '0' && name[0] <= '9' && !strchr(name, '.');
 }
 
-/* Its process has ended: nobody holds its lock. */
+/* Its process, or who waits for a recording, has ended: nobody holds its lock. */
 static bool has_ended(int directory, const char *name)
 {
 	int fd = openat(directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -82,16 +94,67 @@ static bool has_ended(int directory, const char *name)
 	return ended;
 }
 
+static bool is_earlier(struct timespec one, struct timespec other)
+{
+	return one.tv_sec != other.tv_sec ? one.tv_sec < other.tv_sec : one.tv_nsec < other.tv_nsec;
+}
+
+/* Those of processes that ended lately. */
+struct left {
+	int count;
+	struct {
+		struct timespec changed;
+		char name[NAME_MAX + 1];
+	} files[MOST_KEPT];
+};
+
+/* The youngest are kept. */
+static void keep(struct left *left, int directory, const char *name, struct timespec changed)
+{
+	int at = left->count;
+
+	if (at < MOST_KEPT) {
+		left->count++;
+	} else {
+		at = 0;
+		for (int i = 1; i < MOST_KEPT; i++)
+			if (is_earlier(left->files[i].changed, left->files[at].changed))
+				at = i;
+		if (is_earlier(changed, left->files[at].changed)) {
+			unlinkat(directory, name, 0);
+			return;
+		}
+		unlinkat(directory, left->files[at].name, 0);
+	}
+	left->files[at].changed = changed;
+	snprintf(left->files[at].name, sizeof(left->files[at].name), "%s", name);
+}
+
+static void look_at(struct left *left, int directory, const char *name)
+{
+	struct timespec changed;
+	bool old;
+
+	if ((!is_segment(name) && !is_recording(name)) || !changed_at(directory, name, &changed))
+		return;
+	old = changed.tv_sec < time(NULL) - KEPT_S;
+	if ((!old && is_recording(name)) || !has_ended(directory, name))
+		return;
+	if (old)
+		unlinkat(directory, name, 0);
+	else
+		keep(left, directory, name, changed);
+}
+
 static void remove_old(int directory)
 {
-	int copy = fcntl(directory, F_DUPFD_CLOEXEC, 0), kept = 0;
+	int copy = fcntl(directory, F_DUPFD_CLOEXEC, 0);
 	DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+	struct left left = {.count = 0};
 	const struct dirent *entry;
 
 	for (int i = 0; entries && i < MOST_FILES && (entry = readdir(entries)) != NULL; i++)
-		if (is_segment(entry->d_name) && has_ended(directory, entry->d_name) &&
-		    (is_old(directory, entry->d_name) || ++kept > MOST_KEPT))
-			unlinkat(directory, entry->d_name, 0);
+		look_at(&left, directory, entry->d_name);
 	if (entries)
 		closedir(entries);
 	else if (copy >= 0)

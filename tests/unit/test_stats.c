@@ -6,9 +6,11 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bagua_net.h"
@@ -110,6 +112,69 @@ static int read_streams(int file, const uint64_t ids[BNET_STATS_CONNECTIONS], in
 		count++;
 	}
 	return count;
+}
+
+/* ---- what others have left ---- */
+
+static void path_of(char path[128], const char *name)
+{
+	snprintf(path, 128, "%s/bagua-net-stats-%u/%s", directory, (unsigned)geteuid(), name);
+}
+
+/* Returns its descriptor. */
+static int leave(const char *name, time_t seconds_ago)
+{
+	struct timespec times[2] = {{.tv_sec = time(NULL) - seconds_ago}};
+	char path[128];
+	int file;
+
+	times[1] = times[0];
+	path_of(path, name);
+	file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	check(file >= 0);
+	check_int(futimens(file, times), 0);
+	return file;
+}
+
+/* Removes it. False: it was not there. */
+static bool is_left(const char *name)
+{
+	char path[128];
+
+	path_of(path, name);
+	return unlink(path) == 0;
+}
+
+static void the_youngest_of_what_is_left_is_kept(void)
+{
+	static const int ages[] = {5, 90, 1, 40, 20, 80, 10, 60, 70, 30, 50};
+	char path[128], name[32];
+	int awaited;
+
+	path_of(path, "");
+	check_int(mkdir(path, 0700), 0);
+	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++) {
+		snprintf(name, sizeof(name), "7-%d", ages[i]);
+		close(leave(name, ages[i]));
+	}
+	close(leave("7-old", 5000));
+	close(leave("7-old.trace", 5000));
+	close(leave("7-young.trace", 5));
+	close(leave("export.lock", 5000));
+	awaited = leave("7-awaited.trace", 5000);
+	check_int(flock(awaited, LOCK_EX), 0);
+	check(bnet_segment_make(directory, 4096));
+	bnet_segment_end();
+	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++) {
+		snprintf(name, sizeof(name), "7-%d", ages[i]);
+		check_int(is_left(name), ages[i] <= 60);
+	}
+	check(!is_left("7-old"));
+	check(!is_left("7-old.trace"));
+	check(is_left("7-young.trace"));
+	check(is_left("export.lock"));
+	check(is_left("7-awaited.trace"));
+	close(awaited);
 }
 
 /* ---- connections ---- */
@@ -231,6 +296,7 @@ int main(void)
 	files.rlim_cur = files.rlim_max;
 	check_int(setrlimit(RLIMIT_NOFILE, &files), 0);
 	check(mkdtemp(directory) != NULL);
+	the_youngest_of_what_is_left_is_kept();
 	setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 	setenv("BAGUA_NET_STATS_DIR", directory, 1);
 	setenv("BAGUA_NET_NSTREAMS", "1", 1);
